@@ -43,7 +43,7 @@ pub struct GlobalRoute {
     pub sgid_index: u8,
     /// For switches to keep packets of one flow on one path; 0 if none.
     pub flow_label: u32,
-    /// How many routers the packets may pass.
+    /// Maximum number of routers passed by the packets.
     pub hop_limit: u8,
     /// Traffic class, for quality of service in switches.
     pub traffic_class: u8,
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vector_survives_the_way_to_c_and_back() {
+    fn address_vector_round_trips_through_c() {
         let mut vector = AddressVector::global(1, 3, Gid([7; 16]));
         vector.sl = 2;
         assert_eq!(AddressVector::from_raw(&vector.to_raw()), vector);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_without_a_header_is_refused() {
+    fn ah_from_datagram_without_grh_is_refused() {
         assert_eq!(
             grh_of("ibv_create_ah_from_wc", &[0; 39])
                 .map(drop)

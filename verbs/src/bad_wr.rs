@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn post_that_names_no_request_has_refused_none() {
+    fn failed_post_without_bad_wr_refuses_none() {
         let requests = [0_u8; 3];
         let request = |index: usize| &raw const requests[index];
         let first = |named, errno| BadWr(named).first_of(errno, requests.len(), request);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn post_by_a_call_that_the_provider_lacks_has_refused_all() {
+    fn post_without_provider_support_refuses_all() {
         let request = 0_u8;
         for errno in [libc::EOPNOTSUPP, -libc::EOPNOTSUPP] {
             assert!(BadWr::new().is_refused(errno, &raw const request));

@@ -67,7 +67,7 @@ bounded! {
     /// The number of a shared receive queue, the address used by [XRC](crate::XrcSend) senders: 24
     /// bits.
     SrqNum(u32) <= 16777215;
-    /// How long to wait for an acknowledgement: 4.096 µs times two to the power of this. 0 is for
+    /// Timeout for an acknowledgement: 4.096 µs times two to the power of this. 0 is for
     /// ever, 14 about 67 ms.
     AckTimeout(u8) <= 31;
     /// Maximum number of retransmissions of an unacknowledged packet. Some devices, Soft-RoCE among
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_value_is_accepted_and_the_next_refused() {
+    fn bounded_number_beyond_max_is_refused() {
         assert_eq!(RetryCount::new(7).unwrap(), RetryCount::MAX);
         assert_eq!(
             RetryCount::new(8).unwrap_err().to_string(),

@@ -207,7 +207,7 @@ impl DeviceMemory {
         }
         let reason = match self.len() {
             Some(all) => format!("the memory has {all} bytes"),
-            None => "no memory has so many bytes".to_owned(),
+            None => "the end of the range overflows".to_owned(),
         };
         Err(Error::refused(call, io::ErrorKind::InvalidInput, reason)
             .detail(format!("{len} bytes at {offset}")))

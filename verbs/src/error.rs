@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn each_convention_reads_its_own_error() {
+    fn each_converter_reads_its_error_convention() {
         assert!(cvt_errno("x", 0).is_ok());
         assert_eq!(cvt_count("x", 3).unwrap(), 3);
         assert_eq!(cvt_neg("x", 5).unwrap(), 5);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_without_errno_says_so() {
+    fn failure_without_errno_names_the_missing_errno() {
         set_errno(0);
         assert_eq!(
             cvt_neg("ibv_query_gid", -1).unwrap_err().to_string(),

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_ends_with_the_timeout_or_with_data() {
+    fn wait_readable_returns_on_timeout_or_data() {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         let short = Some(Duration::from_millis(20));
         let start = Instant::now();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_ends_with_any_of_the_descriptors() {
+    fn wait_any_readable_returns_for_each_descriptor() {
         let (idle, _idle_writer) = UnixStream::pair().unwrap();
         let (reader, mut writer) = UnixStream::pair().unwrap();
         let short = Some(Duration::from_millis(20));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_took_does_not_end_the_wait() {
+    fn wait_continues_when_another_reader_took_the_data() {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         writer.write_all(b"x").unwrap();
         let mut takes = 0;
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nonblocking_descriptor_does_not_block() {
+    fn read_of_nonblocking_descriptor_returns_at_once() {
         let (mut reader, _writer) = UnixStream::pair().unwrap();
         set_nonblocking(reader.as_fd(), true).unwrap();
         let err = std::io::Read::read(&mut reader, &mut [0]).unwrap_err();

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_has_a_number_of_its_own_and_so_has_its_child() {
+    fn child_has_a_number_of_its_own_and_so_has_its_child() {
         let own = fork_generation();
         assert_eq!(fork_generation(), own);
         // Whether the numbers are right is the status of the child.

@@ -10,7 +10,7 @@ use crate::{
     pd::ProtectionDomain,
 };
 
-/// How a memory window is bound and invalidated.
+/// The type of a memory window: the ways to bind and invalidate one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowType {
     /// Each binding replaces the one before. Binding to nothing is not to be had: deallocate the

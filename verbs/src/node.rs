@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_values_have_names_and_others_are_kept() {
+    fn unknown_node_types_are_kept() {
         assert_eq!(format!("{:?}", NodeType(4)), "RNIC");
         assert_eq!(format!("{:?}", TransportType::IB), "IB");
         assert_eq!(format!("{:?}", TransportType(-7)), "TransportType(-7)");

@@ -76,10 +76,11 @@ impl RecvLimits {
         let reason = if special.device != Some(self.device) {
             "the memory is of another device"
         } else if special.elsewhere && !self.elsewhere {
-            "the region was registered under other addresses than its own, to which the device's library may \
-             copy what arrives"
+            "the region was registered under other addresses than its own: the device's library may \
+             copy messages to those addresses"
         } else if special.nowhere && !self.nowhere {
-            "there is no memory, to which the device's library may copy what arrives by a shared receive queue"
+            "there is no memory at the address, and the device's library may copy messages of a shared \
+             receive queue there"
         } else {
             return None;
         };

@@ -1,8 +1,9 @@
-//! Devices that are removed while they are open.
+//! Removal of open devices.
 //!
-//! The kernel first answers every call on such a device with `EIO`, then destroys the objects of each process, and then
-//! deletes the device from sysfs (`ib_uverbs_remove_one` and `ib_unregister_device`). So `EIO` alone does not say that
-//! the device has lost its access to memory. That its directory is gone does.
+//! The kernel first answers every call on such a device with `EIO`, then destroys the objects of
+//! each process, and then deletes the device from sysfs (`ib_uverbs_remove_one` and
+//! `ib_unregister_device`). So `EIO` alone does not imply that the device has lost its access to
+//! memory; the absence of its directory does.
 
 use std::{
     ffi::CStr,
@@ -18,16 +19,17 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-/// Maximum time that a call waits for the kernel to complete a removal that has begun. Destroying a process's objects
-/// takes milliseconds; a driver that waits for its hardware first can take seconds. Waited once for each open device.
+/// Maximum time to wait for the end of a removal in progress. Destroying a process's objects takes
+/// milliseconds; a driver may first wait for hardware, for seconds. Waited once for each open
+/// device.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval between two looks at sysfs.
+/// Interval between two checks of sysfs.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The directory of an open device in sysfs, as it was when the device was opened.
+/// The directory of an open device in sysfs, identified when the device was opened.
 pub(crate) struct Presence {
-    /// The directory and which one it is: another device can get the same name.
+    /// The directory and its identity: another device can get the same name.
     directory: Option<(PathBuf, (u64, u64))>,
     /// A removal has taken longer than [`REMOVAL_TIMEOUT`].
     timed_out: AtomicBool,
@@ -41,12 +43,12 @@ impl Presence {
     /// # Safety
     /// - `ctx` is open.
     pub(crate) unsafe fn of(ctx: NonNull<ffi::ibv_context>) -> Self {
-        // SAFETY: the context is open, and its device is set for good.
+        // SAFETY: the context is open, and its device is constant.
         let device = NonNull::new(unsafe { ctx.as_ref() }.device);
         let directory = device.and_then(|device| {
-            // SAFETY: libibverbs keeps the device for as long as a context of it is open.
+            // SAFETY: libibverbs keeps the device while a context of the device is open.
             let path = unsafe { &raw const (*device.as_ptr()).ibdev_path };
-            // SAFETY: an array inside of the device, always terminated, which never changes.
+            // SAFETY: an array inside the device, always terminated, and constant.
             let path = unsafe { CStr::from_ptr(path.cast()) };
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(path.to_bytes()));
             let metadata = fs::metadata(&path).ok()?;
@@ -58,8 +60,8 @@ impl Presence {
         }
     }
 
-    /// Whether the kernel has removed the device, and so has destroyed every object of it. Called after it has
-    /// answered with `EIO`; waits for the end of the removal.
+    /// Whether the kernel has removed the device, and so has destroyed every object of the device.
+    /// Called after an `EIO`; waits for the end of the removal.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended_within(REMOVAL_TIMEOUT)
     }
@@ -73,7 +75,7 @@ impl Presence {
         loop {
             match fs::metadata(path) {
                 Ok(metadata) if identity(&metadata) != *identity_before => return true,
-                // Unless it is sysfs that is gone.
+                // Unless sysfs itself is gone.
                 Err(err) if err.kind() == ErrorKind::NotFound => {
                     return path.parent().is_some_and(|devices| devices.is_dir());
                 }

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_takes_no_signals_but_its_own() {
+    fn thread_takes_no_signals_but_its_own() {
         let before = blocked();
         let theirs = spawn_without_signals("quiet", blocked)
             .unwrap()

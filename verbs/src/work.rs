@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_elements_are_counted_and_not_stored() {
+    fn sge_list_counts_excess_elements_without_storing_them() {
         let list = SgeList::of(&Elements(MAX_SGE + 9));
         assert_eq!(list.len(), MAX_SGE + 9);
     }

@@ -26,7 +26,7 @@ impl QpId {
 
 const SEQUENCE_BITS: u32 = 24;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
-/// How many sequence numbers there are.
+/// The number of sequence numbers.
 pub(crate) const SEQUENCES: u32 = 1 << SEQUENCE_BITS;
 /// Set in no identifier.
 const CARRY: u64 = 1 << SEQUENCE_BITS;
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_keep_queue_and_sequence_apart() {
+    fn wr_id_separates_queue_and_sequence() {
         let (qp, other) = (QpId::next(), QpId::next());
         assert_ne!(qp, other);
         for (queue, receive) in [(QueueId::send(qp), false), (QueueId::receive(qp), true)] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_of_different_queues_are_far_apart() {
+    fn wr_ids_of_different_queues_are_at_least_2_24_apart() {
         let (qp, other) = (QpId::next(), QpId::next());
         let queues = [qp, other].map(|qp| [QueueId::send(qp), QueueId::receive(qp)]);
         let queues = queues.as_flattened();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_that_nobody_wrote_belongs_to_no_queue() {
+    fn zero_wr_id_matches_no_queue() {
         assert!(QpId::next().0 > 0);
         assert_ne!(WrId(0).queue(), QueueId::send(QpId::next()));
     }

@@ -1,4 +1,5 @@
-//! What must not compile. Each case is a file in `compile_fail`, beside the error it must cause.
+//! Programs that must not compile. Each case is a file in `compile_fail`, beside its expected
+//! error.
 
 #[test]
 fn misuse_does_not_compile() {

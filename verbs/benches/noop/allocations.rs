@@ -1,16 +1,16 @@
-//! An allocator that counts.
+//! A counting allocator.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// What has been allocated.
+/// The number and the size of allocations.
 #[derive(Clone, Copy)]
 pub(crate) struct Allocations {
-    /// How often.
+    /// The number of allocations.
     pub(crate) count: usize,
-    /// How many bytes are.
+    /// Their total size.
     pub(crate) bytes: usize,
 }
 
@@ -31,7 +31,7 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: the system's allocator does everything, and is handed what this is handed.
+// SAFETY: the system's allocator does everything, with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The unsafe floor: C's calls, as a program that is ported line by line makes them.
+//! The unsafe floor: C's calls, as in a program ported line by line.
 
 use std::{
     error::Error,
@@ -22,7 +22,7 @@ pub(crate) fn send(ends: &mut Ends, count: u32) -> Result<()> {
         };
         let mut wr = MaybeUninit::<ffi::ibv_send_wr>::uninit();
         let fields = wr.as_mut_ptr();
-        // SAFETY: a field of `wr`, which is borrowed by nobody.
+        // SAFETY: a field of `wr`, not borrowed elsewhere.
         unsafe { (*fields).wr_id = i.into() };
         // SAFETY: as above.
         unsafe { (*fields).next = ptr::null_mut() };
@@ -35,8 +35,8 @@ pub(crate) fn send(ends: &mut Ends, count: u32) -> Result<()> {
         // SAFETY: as above.
         unsafe { (*fields).send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 };
         let mut bad = MaybeUninit::uninit();
-        // SAFETY: the queue pair is that of `ends`, and the fields that a send needs are set. The
-        // memory stays for good.
+        // SAFETY: the queue pair is the one of `ends`, and all fields needed for a send are set.
+        // The memory is leaked.
         if unsafe { ffi::ibv_post_send(qp, fields, bad.as_mut_ptr()) } != 0 {
             return Err(failed("ibv_post_send failed"));
         }
@@ -71,11 +71,11 @@ pub(crate) fn recv(ends: &mut Ends, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Registers memory for good, and returns its address and its key.
+/// Registers leaked memory, and returns its address and its key.
 fn register(ends: &Ends) -> Result<(u64, u32)> {
     let memory = Box::leak(Box::new([0_u8; LENGTH as usize])).as_mut_ptr();
     let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-    // SAFETY: the domain is that of `ends`, and the memory is nobody else's.
+    // SAFETY: the domain is the one of `ends`, and the memory has no other user.
     let mr = unsafe { ffi::ibv_reg_mr(ends.pd.as_raw(), memory.cast(), LENGTH as usize, access) };
     let mr = NonNull::new(mr).ok_or("ibv_reg_mr failed")?;
     // SAFETY: the region has just been registered.
@@ -88,7 +88,8 @@ fn register(ends: &Ends) -> Result<(u64, u32)> {
 fn poll(cq: *mut ffi::ibv_cq) -> Result<()> {
     let mut wc = MaybeUninit::<ffi::ibv_wc>::uninit();
     let count = loop {
-        // SAFETY: the queue is that of the caller's `Ends`, and there is room for one completion.
+        // SAFETY: the queue is the one of the caller's `Ends`, and there is room for one
+        // completion.
         let count = unsafe { ffi::ibv_poll_cq(cq, 1, wc.as_mut_ptr()) };
         if count != 0 {
             break count;

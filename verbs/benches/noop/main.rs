@@ -1,13 +1,13 @@
-//! The loops whose cost is measured, against those in `reference.c`.
+//! The measured loops, against those in `reference.c`.
 //!
 //! ```text
 //! noop DEVICE CASE COUNT CHUNKS
 //! ```
 //!
-//! does `CASE` `COUNT` times, `CHUNKS` times over, and prints the median time of a chunk, in
+//! runs `CASE` `COUNT` times, `CHUNKS` times over, and prints the median time of a chunk, in
 //! nanoseconds for one operation (a request posted, and its completion), and the number of
-//! allocations in all chunks. `cargo xtask bench verbs` runs it, mostly on the device that does
-//! nothing, of `provider.c`.
+//! allocations in all chunks. `cargo xtask bench verbs` runs the program, mostly on the device
+//! without effects of `provider.c`.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -29,7 +29,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const DEPTH: u32 = 64;
 const BATCH: u32 = 16;
 const LENGTH: u32 = 64;
-/// The buffers that are with the program, as many as C has room for.
+/// The buffers in the program's hands, up to C's room for them.
 type Stock = ArrayVec<Buf, { BATCH as usize }>;
 
 /// How many queue pairs are made to see how much memory one takes.
@@ -63,7 +63,7 @@ fn loops(ends: &mut Ends, case: &str, count: u32, chunks: usize) -> Result<()> {
         _ => return Err("no such case".into()),
     };
     let mut times = Vec::with_capacity(chunks);
-    // What is allocated once, at the first time, is not counted.
+    // One-time allocations of the first run are not counted.
     body(ends, count.min(BATCH))?;
     let before = Allocations::so_far();
     for _ in 0..chunks {
@@ -81,7 +81,7 @@ fn print(mut times: Vec<f64>, allocations: usize) {
     println!("{:.3} {allocations}", times[times.len() / 2]);
 }
 
-/// What the loops work with.
+/// The objects used by the loops.
 struct Ends {
     pd: ProtectionDomain,
     cq: CompletionQueue,
@@ -192,7 +192,7 @@ fn received(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> 
     }
 }
 
-/// The device that does nothing needs no attributes but the state.
+/// The device without effects needs no attributes but the state.
 fn bring_up(qp: QueuePair<Rc, Reset>) -> Result<QueuePair<Rc, Rts>> {
     let none = ibverbs_sys::ibv_qp_attr::zeroed();
     let state = ibverbs_sys::ibv_qp_attr_mask::IBV_QP_STATE.0;
@@ -222,7 +222,7 @@ fn registrations(pd: &ProtectionDomain, times: usize) -> Result<()> {
     Ok(())
 }
 
-/// Prints how many bytes a queue pair of this depth takes, beside what the device takes for it.
+/// Prints the size in bytes of a queue pair of this depth, beside the size of the device's part.
 fn memory(ctx: &Context, depth: u32) -> Result<()> {
     let pd = ctx.alloc_pd()?;
     let cq = ctx.create_cq(2 * depth * CROWD)?;

@@ -1,4 +1,4 @@
-//! What a device can do: sets of flags, and groups of limits.
+//! Capabilities of a device: sets of flags, and groups of limits.
 
 use bitflags::bitflags;
 use ibverbs_sys as ffi;
@@ -11,12 +11,12 @@ use ibverbs_sys::{
 use crate::{named::named, qp::Transport};
 
 named! {
-    /// `ibv_atomic_cap`—What the atomics of a device are atomic with.
+    /// `ibv_atomic_cap`—The scope of a device's atomic operations.
     #[doc(alias = "ibv_atomic_cap")]
     AtomicCap(u32) {
         /// There are none.
         NONE = ibv_atomic_cap::IBV_ATOMIC_NONE.0;
-        /// With other atomics of the same device.
+        /// Atomic with respect to other atomics of the same device.
         HCA = ibv_atomic_cap::IBV_ATOMIC_HCA.0;
         /// With everything, the processor included.
         GLOB = ibv_atomic_cap::IBV_ATOMIC_GLOB.0;
@@ -24,7 +24,7 @@ named! {
 }
 
 bitflags! {
-    /// `ibv_device_cap_flags`—What a device can do. Unknown bits are kept.
+    /// `ibv_device_cap_flags`—Capabilities of a device. Unknown bits are kept.
     #[doc(alias = "ibv_device_cap_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DeviceCaps: u64 {
@@ -42,21 +42,21 @@ bitflags! {
         const CHANGE_PHY_PORT = cap::IBV_DEVICE_CHANGE_PHY_PORT.0 as u64;
         /// The port of an address handle is enforced.
         const UD_AV_PORT_ENFORCE = cap::IBV_DEVICE_UD_AV_PORT_ENFORCE.0 as u64;
-        /// A transition can name the state it starts from.
+        /// A transition can name its starting state.
         const CURR_QP_STATE_MOD = cap::IBV_DEVICE_CURR_QP_STATE_MOD.0 as u64;
         /// A port can be shut down.
         const SHUTDOWN_PORT = cap::IBV_DEVICE_SHUTDOWN_PORT.0 as u64;
         /// The type of initialisation can be set.
         const INIT_TYPE = cap::IBV_DEVICE_INIT_TYPE.0 as u64;
-        /// Announces ports that become active.
+        /// Sends an event when a port becomes active.
         const PORT_ACTIVE_EVENT = cap::IBV_DEVICE_PORT_ACTIVE_EVENT.0 as u64;
         /// Has a GUID of its system image.
         const SYS_IMAGE_GUID = cap::IBV_DEVICE_SYS_IMAGE_GUID.0 as u64;
-        /// Tells senders that no receive is posted.
+        /// Sends an RNR NAK when no receive is posted.
         const RC_RNR_NAK_GEN = cap::IBV_DEVICE_RC_RNR_NAK_GEN.0 as u64;
         /// The size of a shared receive queue can be changed.
         const SRQ_RESIZE = cap::IBV_DEVICE_SRQ_RESIZE.0 as u64;
-        /// Announces a completion queue after so many completions.
+        /// Notifies a completion queue's channel after a chosen number of completions.
         const N_NOTIFY_CQ = cap::IBV_DEVICE_N_NOTIFY_CQ.0 as u64;
         /// Memory windows.
         const MEM_WINDOW = cap::IBV_DEVICE_MEM_WINDOW.0 as u64;
@@ -92,21 +92,22 @@ bitflags! {
         const IMPLICIT = ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT.0 as u64;
     }
 
-    /// `ibv_odp_transport_cap_bits`—What a transport can do with memory that is paged on demand.
+    /// `ibv_odp_transport_cap_bits`—A transport's operations with support for memory paged on
+    /// demand.
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OdpTransportCaps: u32 {
-        /// Send from it.
+        /// Send from on-demand memory.
         const SEND = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_SEND.0;
-        /// Receive into it.
+        /// Receive into on-demand memory.
         const RECV = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_RECV.0;
-        /// RDMA write to it.
+        /// RDMA write to on-demand memory.
         const WRITE = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_WRITE.0;
-        /// RDMA read from it.
+        /// RDMA read from on-demand memory.
         const READ = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ.0;
-        /// Atomics on it.
+        /// Atomics on on-demand memory.
         const ATOMIC = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_ATOMIC.0;
-        /// Receive into it from a shared receive queue.
+        /// Receive into on-demand memory from a shared receive queue.
         const SRQ_RECV = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_SRQ_RECV.0;
     }
 
@@ -135,7 +136,7 @@ bitflags! {
         const TOEPLITZ = ibv_rx_hash_function_flags::IBV_RX_HASH_FUNC_TOEPLITZ.0;
     }
 
-    /// `ibv_rx_hash_fields`—The fields of a packet that can be hashed.
+    /// `ibv_rx_hash_fields`—The packet fields available for hashing.
     #[doc(alias = "ibv_rx_hash_fields")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RxHashFields: u64 {
@@ -161,11 +162,11 @@ bitflags! {
         const INNER = hash::IBV_RX_HASH_INNER.0 as u64;
     }
 
-    /// `ibv_raw_packet_caps`—What a device can do with raw packets.
+    /// `ibv_raw_packet_caps`—Capabilities of a device for raw packets.
     #[doc(alias = "ibv_raw_packet_caps")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RawPacketCaps: u32 {
-        /// Take the VLAN tag out of packets, and report it.
+        /// Strip the VLAN tag from packets, and report the tag.
         const CVLAN_STRIPPING = ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING.0;
         /// Keep the frame check sequence.
         const SCATTER_FCS = ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_SCATTER_FCS.0;
@@ -175,7 +176,7 @@ bitflags! {
         const DELAY_DROP = ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_DELAY_DROP.0;
     }
 
-    /// `ibv_tm_cap_flags`—The transports that tags are matched for.
+    /// `ibv_tm_cap_flags`—The transports with tag matching.
     #[doc(alias = "ibv_tm_cap_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct TagMatchingFlags: u32 {
@@ -183,7 +184,7 @@ bitflags! {
         const RC = ibv_tm_cap_flags::IBV_TM_CAP_RC.0;
     }
 
-    /// `ibv_pci_atomic_op_size`—The sizes of operands that an atomic over PCI can have.
+    /// `ibv_pci_atomic_op_size`—The supported operand sizes of PCI atomics.
     #[doc(alias = "ibv_pci_atomic_op_size")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PciAtomicSizes: u32 {
@@ -197,14 +198,14 @@ bitflags! {
 }
 
 impl QpTypes {
-    /// `ibv_is_qpt_supported(caps, qpt)`—Whether queue pairs of the transport `T` are among them.
+    /// `ibv_is_qpt_supported(caps, qpt)`—Whether the set contains queue pairs of the transport `T`.
     #[doc(alias = "ibv_is_qpt_supported")]
     pub fn has<T: Transport>(self) -> bool {
         ffi::ibv_is_qpt_supported(self.bits(), T::RAW) != 0
     }
 }
 
-/// `ibv_odp_caps`—What can be done with memory that is paged on demand.
+/// `ibv_odp_caps`—Capabilities for memory paged on demand.
 #[doc(alias = "ibv_odp_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OdpCaps {
@@ -226,7 +227,7 @@ pub struct OdpCaps {
 pub struct TsoCaps {
     /// The most bytes of one request; 0 if there is no segmentation.
     pub max_tso: u32,
-    /// The queue pairs that can do it.
+    /// The queue pair types with this support.
     pub supported_qpts: QpTypes,
 }
 
@@ -234,15 +235,15 @@ pub struct TsoCaps {
 #[doc(alias = "ibv_rss_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RssCaps {
-    /// The queue pairs that can do it.
+    /// The queue pair types with this support.
     pub supported_qpts: QpTypes,
     /// The most indirection tables.
     pub max_rwq_indirection_tables: u32,
     /// The most entries of an indirection table.
     pub max_rwq_indirection_table_size: u32,
-    /// What can be hashed.
+    /// The fields available for hashing.
     pub rx_hash_fields: RxHashFields,
-    /// How it can be hashed.
+    /// The available hash functions.
     pub rx_hash_function: RxHashFunctions,
 }
 
@@ -254,7 +255,7 @@ pub struct PacketPacingCaps {
     pub qp_rate_limit_min: u32,
     /// The highest limit, in kbit/s; 0 if there is no pacing.
     pub qp_rate_limit_max: u32,
-    /// The queue pairs that can do it.
+    /// The queue pair types with this support.
     pub supported_qpts: QpTypes,
 }
 
@@ -302,13 +303,13 @@ mod tests {
     use crate::qp::{Rc, Ud};
 
     #[test]
-    fn a_set_of_types_knows_its_transports() {
+    fn qp_types_contain_their_transports() {
         let types = QpTypes::RC | QpTypes::from_bits_retain(1 << 31);
         assert!(types.has::<Rc>() && !types.has::<Ud>());
     }
 
     #[test]
-    fn unknown_flags_are_kept_and_shown() {
+    fn unknown_flags_are_kept_and_formatted() {
         let caps = DeviceCaps::from_bits_retain(1 << 50 | DeviceCaps::XRC.bits());
         assert!(caps.contains(DeviceCaps::XRC));
         assert_eq!(format!("{caps:?}"), "DeviceCaps(XRC | 0x4000000000000)");

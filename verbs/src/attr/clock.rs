@@ -10,13 +10,13 @@ use crate::{
 };
 
 impl Context {
-    /// `ibv_query_rt_values_ex(ctx, …)`—Reads the device's clock, in its own ticks.
+    /// `ibv_query_rt_values_ex(ctx, …)`—Reads the device's clock, in device ticks.
     ///
-    /// Completions carry times of the same clock; its frequency is
+    /// Completion timestamps are in ticks of the same clock; the frequency is
     /// [`DeviceAttr::hca_core_clock`](crate::DeviceAttr::hca_core_clock).
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`, `Unsupported`: the device has no clock, or does not show it.
+    /// - `EOPNOTSUPP`, `Unsupported`: the device has no clock, or does not expose one.
     ///
     /// # References
     /// [ibv_query_rt_values_ex(3)](https://man7.org/linux/man-pages/man3/ibv_query_rt_values_ex.3.html)
@@ -34,7 +34,7 @@ impl Context {
             let reason = "the device does not show its clock";
             return Err(Error::refused(CALL, io::ErrorKind::Unsupported, reason));
         }
-        // The ticks are where nanoseconds would be, whatever they count.
+        // The ticks are in the place of nanoseconds, whatever their unit.
         let [secs, nanos] = [values.raw_clock.tv_sec, values.raw_clock.tv_nsec]
             .map(|part| u64::try_from(part).unwrap_or(0));
         Ok(secs.wrapping_mul(NANOS).wrapping_add(nanos))

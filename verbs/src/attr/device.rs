@@ -16,10 +16,10 @@ use crate::{
 };
 
 impl Context {
-    /// `ibv_query_device_ex(ctx, …)`—Reads what the device is, and what it can do. Enters the
-    /// kernel.
+    /// `ibv_query_device_ex(ctx, …)`—Reads the identity and the capabilities of the device. Enters
+    /// the kernel.
     ///
-    /// A device that knows only the plain `ibv_query_device` has zeros for everything else.
+    /// A device with only the plain `ibv_query_device` reports zeros for everything else.
     ///
     /// # Errors
     /// - `ENOMEM`: out of memory.
@@ -43,15 +43,15 @@ impl Context {
     #[doc(alias = "ibv_query_device")]
     pub fn query_device(&self) -> Result<DeviceAttr> {
         let mut raw = ffi::ibv_device_attr_ex::zeroed();
-        // SAFETY: the context is open for as long as `self` lives, there is no input, and `raw` is
-        // a valid place, which C writes before it returns.
+        // SAFETY: the context is open for as long as `self` lives, there is no input, and C writes
+        // `raw`, a valid place, only before the return.
         let ret = unsafe { ffi::ibv_query_device_ex(self.as_raw(), ptr::null(), &raw mut raw) };
         cvt_errno("ibv_query_device_ex", ret)?;
         Ok(DeviceAttr { raw })
     }
 }
 
-/// `ibv_device_attr_ex`—What a device is, and what it can do.
+/// `ibv_device_attr_ex`—Identity and capabilities of a device.
 ///
 /// # References
 /// [ibv_query_device_ex(3)](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html)
@@ -62,7 +62,7 @@ pub struct DeviceAttr {
     raw: ffi::ibv_device_attr_ex,
 }
 
-/// A limit that C has as an `int`, and that is never negative.
+/// A limit with the C type `int`, never negative.
 fn limit(value: i32) -> u32 {
     value.try_into().unwrap_or(0)
 }
@@ -96,7 +96,7 @@ impl DeviceAttr {
         Guid(self.raw.orig_attr.node_guid.to_ne().to_be_bytes())
     }
 
-    /// The globally unique identifier of the system that the node is part of.
+    /// The globally unique identifier of the node's system.
     pub fn sys_image_guid(&self) -> Guid {
         Guid(self.raw.orig_attr.sys_image_guid.to_ne().to_be_bytes())
     }
@@ -106,12 +106,12 @@ impl DeviceAttr {
         self.raw.orig_attr.max_mr_size
     }
 
-    /// The page sizes that the device supports, as a set of bits.
+    /// The supported page sizes, as a set of bits.
     pub fn page_size_cap(&self) -> u64 {
         self.raw.orig_attr.page_size_cap
     }
 
-    /// The maker, by the number that IEEE has given.
+    /// The vendor, by its IEEE number.
     pub fn vendor_id(&self) -> u32 {
         self.raw.orig_attr.vendor_id
     }
@@ -143,15 +143,15 @@ impl DeviceAttr {
         max_mr;
         /// The most protection domains.
         max_pd;
-        /// The most RDMA reads and atomics that a queue pair can serve at once.
+        /// Maximum number of RDMA reads and atomics served by a queue pair at once.
         max_qp_rd_atom;
-        /// The most RDMA reads and atomics that an end-to-end context can serve at once.
+        /// Maximum number of RDMA reads and atomics served by an end-to-end context at once.
         max_ee_rd_atom;
-        /// The most RDMA reads and atomics that the device can serve at once.
+        /// Maximum number of RDMA reads and atomics served by the device at once.
         max_res_rd_atom;
-        /// The most RDMA reads and atomics that a queue pair can have outstanding.
+        /// Maximum number of outstanding RDMA reads and atomics of a queue pair.
         max_qp_init_rd_atom;
-        /// The most RDMA reads and atomics that an end-to-end context can have outstanding.
+        /// Maximum number of outstanding RDMA reads and atomics of an end-to-end context.
         max_ee_init_rd_atom;
         /// The most end-to-end contexts.
         max_ee;
@@ -183,7 +183,7 @@ impl DeviceAttr {
         max_srq_sge;
     }
 
-    /// What the atomics are atomic with.
+    /// The scope of the atomics.
     pub fn atomic_cap(&self) -> AtomicCap {
         AtomicCap(self.raw.orig_attr.atomic_cap.0)
     }
@@ -193,12 +193,12 @@ impl DeviceAttr {
         self.raw.orig_attr.max_pkeys
     }
 
-    /// How long the device takes to acknowledge: 4.096 µs times two to the power of this.
+    /// Maximum delay of the device's acknowledgements: 4.096 µs times two to the power of this.
     pub fn local_ca_ack_delay(&self) -> u8 {
         self.raw.orig_attr.local_ca_ack_delay
     }
 
-    /// The number of ports. They are counted from 1.
+    /// The number of ports. Ports are numbered from 1.
     pub fn phys_port_cnt(&self) -> u32 {
         match self.raw.phys_port_cnt_ex {
             0 => self.raw.orig_attr.phys_port_cnt.into(),
@@ -206,13 +206,13 @@ impl DeviceAttr {
         }
     }
 
-    /// What the device can do.
+    /// The capabilities of the device.
     pub fn caps(&self) -> DeviceCaps {
         let plain = u64::from(self.raw.orig_attr.device_cap_flags);
         DeviceCaps::from_bits_retain(plain | self.raw.device_cap_flags_ex)
     }
 
-    /// What can be done with memory that is paged on demand.
+    /// The capabilities for memory paged on demand.
     pub fn odp_caps(&self) -> OdpCaps {
         let caps = &self.raw.odp_caps;
         let transport = OdpTransportCaps::from_bits_retain;
@@ -225,12 +225,12 @@ impl DeviceAttr {
         }
     }
 
-    /// The bits of a completion's time that count; 0 if completions have no time.
+    /// The valid bits of a completion timestamp; 0 without timestamps.
     pub fn completion_timestamp_mask(&self) -> u64 {
         self.raw.completion_timestamp_mask
     }
 
-    /// The frequency of the device's clock, in kHz; 0 if it does not say.
+    /// The frequency of the device's clock, in kHz; 0 if not reported.
     pub fn hca_core_clock(&self) -> u64 {
         self.raw.hca_core_clock
     }
@@ -270,7 +270,7 @@ impl DeviceAttr {
         }
     }
 
-    /// What the device can do with raw packets.
+    /// The capabilities for raw packets.
     pub fn raw_packet_caps(&self) -> RawPacketCaps {
         RawPacketCaps::from_bits_retain(self.raw.raw_packet_caps)
     }
@@ -310,7 +310,7 @@ impl DeviceAttr {
         }
     }
 
-    /// The attributes as C has them.
+    /// The C form of the attributes.
     pub fn as_raw(&self) -> &ffi::ibv_device_attr_ex {
         &self.raw
     }

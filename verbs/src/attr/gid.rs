@@ -13,7 +13,7 @@ use crate::{
 };
 
 named! {
-    /// `ibv_gid_type`—What packets look like that are sent from a GID.
+    /// `ibv_gid_type`—The packet format of a GID.
     #[doc(alias = "ibv_gid_type")]
     GidType(u32) {
         /// InfiniBand.
@@ -34,13 +34,13 @@ named! {
 pub struct GidEntry {
     /// The GID.
     pub gid: Gid,
-    /// Its place in the table.
+    /// The index in the table.
     pub gid_index: u32,
     /// The port, counting from 1.
     pub port_num: u32,
-    /// What packets look like.
+    /// The packet format.
     pub gid_type: GidType,
-    /// The index of the network interface it belongs to, if there is one.
+    /// The index of the GID's network interface, if there is one.
     pub ndev_ifindex: Option<u32>,
 }
 
@@ -57,8 +57,8 @@ impl GidEntry {
 }
 
 impl Context {
-    /// `ibv_query_gid(ctx, port_num, index, …)`—Reads an entry of a port's GID table; `None` if it
-    /// is empty. Enters the kernel.
+    /// `ibv_query_gid(ctx, port_num, index, …)`—Reads an entry of a port's GID table; `None` if
+    /// empty. Enters the kernel.
     ///
     /// # Errors
     /// - `EINVAL`: there is no such port, or its table is shorter.
@@ -77,7 +77,7 @@ impl Context {
     }
 
     /// `ibv_query_gid_ex(ctx, port_num, index, …)`—Reads an entry of a port's GID table, with its
-    /// type; `None` if it is empty. Enters the kernel.
+    /// type; `None` if empty. Enters the kernel.
     ///
     /// # Errors
     /// - `EINVAL`: there is no such port, or its table is shorter.
@@ -98,8 +98,8 @@ impl Context {
         Ok(Some(GidEntry::new(&entry)).filter(|entry| !entry.gid.is_unspecified()))
     }
 
-    /// `ibv_query_gid_table(ctx, …)`—Reads all entries of the GID tables of all ports that are not
-    /// empty. Enters the kernel.
+    /// `ibv_query_gid_table(ctx, …)`—Reads all non-empty entries of the GID tables of all ports.
+    /// Enters the kernel.
     ///
     /// # Errors
     /// - `ENOMEM`: out of memory.
@@ -126,8 +126,8 @@ impl Context {
             room += self.query_port(port)?.gid_tbl_len() as usize;
         }
         let mut entries = vec![ffi::ibv_gid_entry::zeroed(); room];
-        // SAFETY: the context is open for as long as `self` lives, and `entries` has room for as
-        // many as are said, which C writes before it returns.
+        // SAFETY: the context is open for as long as `self` lives, and `entries` has the stated
+        // room; C writes there only before the return.
         let ret = unsafe {
             ffi::ibv_query_gid_table(self.as_raw(), entries.as_mut_ptr(), entries.len(), 0)
         };

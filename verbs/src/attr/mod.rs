@@ -1,4 +1,4 @@
-//! What a device and its ports say about themselves.
+//! Attributes of devices and ports.
 
 mod caps;
 mod clock;

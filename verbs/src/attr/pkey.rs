@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result, cvt_neg},
 };
 
-/// A partition key: the number of a partition, and whether one is a full member of it.
+/// A partition key: the number of a partition, and a bit for full membership.
 ///
 /// ```
 /// use verbs::Pkey;
@@ -24,10 +24,11 @@ pub struct Pkey(
 );
 
 impl Pkey {
-    /// The partition that everybody is in, as a full member.
+    /// The default partition, with full membership.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Whether it may talk to all members of the partition, and not only to full ones.
+    /// Whether communication is allowed with all members of the partition, and not only with full
+    /// ones.
     pub fn is_full_member(self) -> bool {
         self.0 & 0x8000 != 0
     }
@@ -68,7 +69,7 @@ impl Context {
     /// kernel.
     ///
     /// # Errors
-    /// - `ENOENT`: it is not there.
+    /// - `ENOENT`: the table does not contain the key.
     ///
     /// # References
     /// [ibv_get_pkey_index(3)](https://man7.org/linux/man-pages/man3/ibv_get_pkey_index.3.html)
@@ -77,8 +78,8 @@ impl Context {
         let raw = ffi::__be16::from_ne(pkey.0);
         // SAFETY: the context is open for as long as `self` lives.
         let ret = unsafe { ffi::ibv_get_pkey_index(self.as_raw(), port_num, raw) };
-        // The call reads one entry after the other, so `errno` says why it could not read the one
-        // behind the last, if anything.
+        // The call reads one entry after the other, so `errno` holds the error of reading beyond
+        // the last entry, if any.
         u16::try_from(ret).map_err(|_| {
             Error::from_errno("ibv_get_pkey_index", libc::ENOENT)
                 .detail(format!("port {port_num}, {pkey:?}"))

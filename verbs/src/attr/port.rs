@@ -27,14 +27,14 @@ named! {
         ARMED = ibv_port_state::IBV_PORT_ARMED.0;
         /// Usable.
         ACTIVE = ibv_port_state::IBV_PORT_ACTIVE.0;
-        /// Active, with a link that is being restored.
+        /// Active, with link recovery in progress.
         ACTIVE_DEFER = ibv_port_state::IBV_PORT_ACTIVE_DEFER.0;
     }
 
-    /// The kind of link that a port is on.
+    /// The link layer of a port.
     #[doc(alias = "IBV_LINK_LAYER_ETHERNET")]
     LinkLayer(u8) {
-        /// The provider does not say; InfiniBand.
+        /// Not reported by the provider; InfiniBand.
         UNSPECIFIED = ffi::IBV_LINK_LAYER_UNSPECIFIED;
         /// InfiniBand.
         INFINIBAND = ffi::IBV_LINK_LAYER_INFINIBAND;
@@ -42,7 +42,7 @@ named! {
         ETHERNET = ffi::IBV_LINK_LAYER_ETHERNET;
     }
 
-    /// How fast each lane of a link is, in the code of the InfiniBand specification.
+    /// The speed of each lane of a link, as a code of the InfiniBand specification.
     LinkSpeed(u32) {
         /// Single data rate: 2.5 Gbit/s.
         SDR = 1;
@@ -64,7 +64,7 @@ named! {
         XDR = 256;
     }
 
-    /// How many lanes a link has, in the code of the InfiniBand specification.
+    /// The number of lanes of a link, as a code of the InfiniBand specification.
     LinkWidth(u8) {
         /// One.
         X1 = 1;
@@ -98,7 +98,7 @@ named! {
 }
 
 impl LinkSpeed {
-    /// The rate of a lane in Mbit/s, if the value is one that this crate knows.
+    /// The rate of a lane in Mbit/s, if the value is known to this crate.
     pub fn mbps(self) -> Option<u32> {
         Some(match self {
             Self::SDR => 2_500,
@@ -116,7 +116,7 @@ impl LinkSpeed {
 }
 
 impl LinkWidth {
-    /// The number of lanes, if the value is one that this crate knows.
+    /// The number of lanes, if the value is known to this crate.
     pub fn lanes(self) -> Option<u8> {
         Some(match self {
             Self::X1 => 1,
@@ -130,7 +130,7 @@ impl LinkWidth {
 }
 
 bitflags! {
-    /// `ibv_port_cap_flags`—What a port can do. Unknown bits are kept.
+    /// `ibv_port_cap_flags`—Capabilities of a port. Unknown bits are kept.
     #[doc(alias = "ibv_port_cap_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PortCaps: u32 {
@@ -180,11 +180,11 @@ bitflags! {
         const LINK_LATENCY_SUP = cap::IBV_PORT_LINK_LATENCY_SUP.0;
         /// Asks clients to register again.
         const CLIENT_REG_SUP = cap::IBV_PORT_CLIENT_REG_SUP.0;
-        /// Its GIDs are IP addresses.
+        /// The port's GIDs are IP addresses.
         const IP_BASED_GIDS = cap::IBV_PORT_IP_BASED_GIDS.0;
     }
 
-    /// `ibv_port_cap_flags2`—What else a port can do. Unknown bits are kept.
+    /// `ibv_port_cap_flags2`—Further capabilities of a port. Unknown bits are kept.
     #[doc(alias = "ibv_port_cap_flags2")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PortCaps2: u32 {
@@ -206,8 +206,8 @@ bitflags! {
 }
 
 impl Context {
-    /// `ibv_query_port(ctx, port_num, …)`—Reads the attributes of a port, which count from 1.
-    /// Enters the kernel.
+    /// `ibv_query_port(ctx, port_num, …)`—Reads the attributes of a port, numbered from 1. Enters
+    /// the kernel.
     ///
     /// # Errors
     /// - `EINVAL`: there is no such port.
@@ -228,8 +228,8 @@ impl Context {
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr> {
         let mut raw = ffi::ibv_port_attr::zeroed();
-        // SAFETY: the context is open for as long as `self` lives, and `raw` is a valid place,
-        // which C writes before it returns.
+        // SAFETY: the context is open for as long as `self` lives, and C writes `raw`, a valid
+        // place, only before the return.
         let ret = unsafe { ffi::ibv_query_port(self.as_raw(), port_num, &raw mut raw) };
         cvt_errno("ibv_query_port", ret)
             .map_err(|err| err.detail(format!("port {port_num} of {}", self.name())))?;
@@ -240,7 +240,7 @@ impl Context {
     /// rdma-core 62. Enters the kernel.
     ///
     /// # Errors
-    /// - `Unsupported`, `EOPNOTSUPP`: the library, the kernel or the device does not have it.
+    /// - `Unsupported`, `EOPNOTSUPP`: no support in the library, the kernel or the device.
     ///
     /// # References
     /// `ibv_query_port_speed(3)` of rdma-core
@@ -259,7 +259,7 @@ impl Context {
     }
 }
 
-/// `ibv_port_attr`—What a port is, and what it can do.
+/// `ibv_port_attr`—State and capabilities of a port.
 ///
 /// # References
 /// [ibv_query_port(3)](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html)
@@ -304,12 +304,12 @@ impl PortAttr {
         self.raw.gid_tbl_len.try_into().unwrap_or(0)
     }
 
-    /// What the port can do.
+    /// The capabilities of the port.
     pub fn caps(&self) -> PortCaps {
         PortCaps::from_bits_retain(self.raw.port_cap_flags)
     }
 
-    /// What else the port can do.
+    /// The further capabilities of the port.
     pub fn caps2(&self) -> PortCaps2 {
         PortCaps2::from_bits_retain(self.raw.port_cap_flags2.into())
     }
@@ -317,9 +317,9 @@ impl PortAttr {
     fields! {
         /// The most bytes of a message.
         max_msg_sz: u32;
-        /// How often a packet had a wrong P_Key.
+        /// Number of packets with a wrong P_Key.
         bad_pkey_cntr: u32;
-        /// How often a packet had a wrong Q_Key.
+        /// Number of packets with a wrong Q_Key.
         qkey_viol_cntr: u32;
         /// The entries of the P_Key table.
         pkey_tbl_len: u16;
@@ -327,7 +327,7 @@ impl PortAttr {
         lid: u16;
         /// The local identifier of the subnet manager.
         sm_lid: u16;
-        /// How many low bits of the local identifier name paths.
+        /// Number of low bits of the local identifier for paths (LMC).
         lmc: u8;
         /// The number of virtual lanes, as a code.
         max_vl_num: u8;
@@ -335,7 +335,7 @@ impl PortAttr {
         sm_sl: u8;
         /// The delay of the subnet's management: 4.096 µs times two to the power of this.
         subnet_timeout: u8;
-        /// How the subnet manager has initialised the port.
+        /// The type of the port's initialisation by the subnet manager.
         init_type_reply: u8;
     }
 
@@ -363,7 +363,7 @@ impl PortAttr {
         self.raw.flags & ffi::IBV_QPF_GRH_REQUIRED != 0
     }
 
-    /// The attributes as C has them.
+    /// The C form of the attributes.
     pub fn as_raw(&self) -> &ffi::ibv_port_attr {
         &self.raw
     }

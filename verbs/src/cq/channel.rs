@@ -1,4 +1,4 @@
-//! Completion channels: a file descriptor that becomes readable when a queue has completions.
+//! Completion channels: file descriptors that become readable when a queue has completions.
 
 use std::{
     fmt, io,
@@ -17,11 +17,11 @@ use crate::{
     fd::{NotifyFd, set_nonblocking, wait_for},
 };
 
-/// `ibv_comp_channel`—Announces that completion queues have something to poll.
+/// `ibv_comp_channel`—Notifies of completions in completion queues.
 ///
-/// Any number of queues can share a channel; an event names its queue by the [`CqKey`] the queue
-/// was made with. An event is taken and acknowledged in one step, so that no queue ever waits for
-/// an acknowledgement when it is destroyed.
+/// Any number of queues can share a channel; an event names its queue by the [`CqKey`] given when
+/// the queue was made. Taking an event also acknowledges it, so destroying a queue never waits for
+/// an acknowledgement.
 ///
 /// The channel can be waited for with `poll` or `epoll` through [`AsFd`], whose descriptor can be
 /// registered and does nothing else; see [`NotifyFd`].
@@ -50,12 +50,14 @@ pub struct CompletionChannel {
     inner: Arc<ChannelHandle>,
 }
 
-/// The shared part of a channel. Queues hold it too, so it is destroyed after them.
+/// The shared part of a channel. Queues hold a reference too, so the channel is destroyed after its
+/// queues.
 pub(crate) struct ChannelHandle {
     raw: OwnedChannel,
     sleepers: Sleepers,
-    /// In place of the channel's own descriptor, which is never handed out: an event that is read
-    /// from it is never acknowledged, and `ibv_destroy_cq` waits for that.
+    /// In place of the channel's own descriptor, which is never handed out: an event read from
+    /// there directly would never be acknowledged, and `ibv_destroy_cq` waits for the
+    /// acknowledgement.
     notify: NotifyFd,
     ctx: Context,
 }
@@ -63,12 +65,13 @@ pub(crate) struct ChannelHandle {
 // INVARIANT: created, and destroyed only in `drop`.
 struct OwnedChannel(NonNull<ffi::ibv_comp_channel>);
 
-// SAFETY: a channel is a file descriptor and a reference count that libibverbs guards by a lock.
+// SAFETY: a channel is a file descriptor and a reference count; libibverbs guards the count by a
+// lock.
 unsafe impl Send for OwnedChannel {}
-// SAFETY: see `Send`; reading one descriptor from several threads is what the kernel allows.
+// SAFETY: see `Send`; the kernel allows reading one descriptor from several threads.
 unsafe impl Sync for OwnedChannel {}
 
-/// The caller's name for a completion queue, carried by the events that announce it.
+/// The caller's name for a completion queue, carried by the queue's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct CqKey(
     /// Any number.
@@ -105,8 +108,9 @@ impl Context {
 impl CompletionChannel {
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Takes the next event, if there is one. Never blocks.
     ///
-    /// An event comes once for each [`req_notify`](crate::CqHandle::req_notify). It says that there
-    /// *may* be completions. While another thread [waits](Self::wait), there is none: it is that thread's.
+    /// Each [`req_notify`](crate::CqHandle::req_notify) leads to one event. After an event there
+    /// *may* be completions. While another thread [waits](Self::wait), the result is `None`: that
+    /// thread gets the event.
     ///
     /// # Errors
     /// - `EIO`, `ENODEV`: the device is gone.
@@ -137,8 +141,9 @@ impl CompletionChannel {
         }
     }
 
-    /// The same; but a signal ends the wait, and then the result is `None`: one whose handler was installed without
-    /// `SA_RESTART`.
+    /// Waits for the next event, as [`wait`](Self::wait) does, but a signal ends the wait: then the
+    /// result is `None`. Only signals with a handler installed without `SA_RESTART` have this
+    /// effect.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
@@ -151,7 +156,7 @@ impl CompletionChannel {
             .asleep(self.inner.event_fd(), || self.inner.take())
     }
 
-    /// Waits for the next event, but not longer than `timeout`, after which the result is `None`.
+    /// Waits for the next event, for at most `timeout`; `None` if the time has elapsed.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
@@ -160,8 +165,7 @@ impl CompletionChannel {
         wait_for("ibv_get_cq_event", fd, Some(timeout), || self.try_next())
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_comp_channel {
         self.inner.raw.as_ptr()
     }
@@ -174,7 +178,7 @@ impl CompletionChannel {
         Arc::clone(&self.inner)
     }
 
-    /// Takes every event there is, for a queue that has the channel for itself.
+    /// Takes all pending events, for a queue with a channel of its own.
     pub(super) fn forget(&self) -> Result<()> {
         while self.try_next()?.is_some() {}
         Ok(())
@@ -182,12 +186,13 @@ impl CompletionChannel {
 }
 
 impl ChannelHandle {
-    /// Takes the next event, waiting for it if reads sleep. `None` if there is none, or a signal came.
+    /// Takes the next event. Blocks if reads from the descriptor block. `None` if there is no
+    /// event, or after a signal.
     fn take(&self) -> Result<Option<CqKey>> {
         let mut cq = ptr::null_mut();
         let mut context = ptr::null_mut();
-        // SAFETY: the channel is created (invariant); both places are valid, and C writes them
-        // before it returns.
+        // SAFETY: the channel is created (invariant); both places are valid, and C writes there
+        // only before the return.
         let ret =
             unsafe { ffi::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut context) };
         match cvt_neg("ibv_get_cq_event", ret) {
@@ -196,8 +201,8 @@ impl ChannelHandle {
             Err(err) if err.kind() == io::ErrorKind::Interrupted => return Ok(None),
             Err(err) => return Err(err),
         }
-        // SAFETY: `cq` is the queue of the event just taken. It cannot have been destroyed, since
-        // destroying waits until each event taken has been acknowledged, which happens here, once.
+        // SAFETY: `cq` is the queue of the event just taken. The queue still exists, since
+        // destroying it waits until each taken event has been acknowledged: here, once.
         unsafe { ffi::ibv_ack_cq_events(cq, 1) };
         Ok(Some(CqKey(context.addr())))
     }
@@ -216,7 +221,7 @@ impl ChannelHandle {
     }
 }
 
-/// The channel that a queue has for itself, kept open; an error of `call` if it has none.
+/// A queue's own channel, kept open; an error of `call` if the queue has none.
 pub(super) fn own_channel(
     own: Option<&CompletionChannel>,
     call: &'static str,
@@ -242,7 +247,7 @@ impl AsRawFd for CompletionChannel {
 }
 
 impl ChannelHandle {
-    /// The channel's own descriptor, from which C reads events. Not for users.
+    /// The channel's own descriptor, read by C. Not for users.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.raw.event_fd()
     }
@@ -254,7 +259,7 @@ impl OwnedChannel {
     }
 
     fn event_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is created (invariant), and `fd` is set for good at its creation.
+        // SAFETY: the channel is created (invariant), and `fd` is constant after creation.
         let fd = unsafe { (*self.as_ptr()).fd };
         // SAFETY: the descriptor is open for as long as the channel exists, and so for as long as
         // `self` is borrowed.
@@ -281,8 +286,8 @@ impl fmt::Debug for CompletionChannel {
 impl Drop for OwnedChannel {
     fn drop(&mut self) {
         // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of the
-        // handle, so they are gone. A queue that could not be destroyed makes this fail with
-        // `EBUSY`: the channel is then given up as well.
+        // handle, so none is left. A queue that could not be destroyed makes this fail with
+        // `EBUSY`: the channel is then leaked as well.
         let _: i32 = unsafe { ffi::ibv_destroy_comp_channel(self.as_ptr()) };
     }
 }

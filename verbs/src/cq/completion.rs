@@ -1,4 +1,4 @@
-//! Work completions: what has become of one posted request.
+//! Work completions: the results of posted requests.
 
 use std::fmt;
 
@@ -12,9 +12,10 @@ use crate::{
 
 /// `ibv_wc`—A completion, before its queue pair has taken it.
 ///
-/// Handing it to [`QueuePair::complete`](crate::QueuePair::complete) gives the work back. It cannot
-/// be cloned: work completes once. A completion that is dropped instead is not lost work: it comes
-/// back with a later completion of the same queue, or when the queue pair is dropped.
+/// Handing a completion to [`QueuePair::complete`](crate::QueuePair::complete) returns the work.
+/// Completions cannot be cloned: work completes once. If a completion is dropped instead, its work
+/// is not lost: a later completion of the same queue returns it, or the drop of the queue pair
+/// drops it.
 ///
 /// # References
 /// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)
@@ -40,13 +41,12 @@ impl<'p> WorkCompletion<'p> {
         self.wc.wc_flags
     }
 
-    /// The completion as C has it, copied.
+    /// The C form of the completion, copied.
     pub(crate) fn to_raw(&self) -> ffi::ibv_wc {
         *self.wc
     }
 
-    /// The queue pair whose work this completes, as [`QueuePair::id`](crate::QueuePair::id) names
-    /// it.
+    /// The queue pair of the completed work, as named by [`QueuePair::id`](crate::QueuePair::id).
     #[inline]
     pub fn qp_id(&self) -> QpId {
         self.wr_id().qp()
@@ -58,7 +58,7 @@ impl<'p> WorkCompletion<'p> {
         self.wr_id().is_receive()
     }
 
-    /// How the request ended.
+    /// The status of the request.
     #[inline]
     pub fn status(&self) -> WcStatus {
         WcStatus(self.wc.status.0)
@@ -70,21 +70,22 @@ impl<'p> WorkCompletion<'p> {
         QpNum::from_low_bits(self.wc.qp_num)
     }
 
-    /// The number of the queue pair that sent the datagram. Meaningless on other transports.
+    /// The number of the sending queue pair of a datagram. Meaningless on other transports.
     #[inline]
     pub fn src_qp(&self) -> QpNum {
         QpNum::from_low_bits(self.wc.src_qp)
     }
 
-    /// Whether what arrived begins with a global route header: always, for a datagram on RoCE.
+    /// Whether the received data begin with a global route header: always, for a datagram on RoCE.
     #[inline]
     pub fn has_grh(&self) -> bool {
         self.is_receive() && self.wc.wc_flags & ffi::ibv_wc_flags::IBV_WC_GRH.0 != 0
     }
 
-    /// The RKey that the message has invalidated.
+    /// The RKey invalidated by the message.
     ///
-    /// Soft-RoCE of kernel 6.1 invalidates it, and does not say so: it sets the wrong flag.
+    /// Soft-RoCE of kernel 6.1 invalidates the key without reporting so: the completion has the
+    /// wrong flag.
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<u32> {
         let with_inv = ffi::ibv_wc_flags::IBV_WC_WITH_INV;
@@ -113,7 +114,7 @@ impl<'p> WorkCompletion<'p> {
     /// Whether the request succeeded.
     ///
     /// # Errors
-    /// The status, with what it usually means.
+    /// The status as a result; the error explains the status.
     #[inline]
     pub fn ok(&self) -> Result<(), WcError> {
         if self.status() == WcStatus::SUCCESS {
@@ -123,20 +124,19 @@ impl<'p> WorkCompletion<'p> {
         }
     }
 
-    /// What was done. Meaningless if the request failed.
+    /// The completed operation. Meaningless if the request failed.
     #[inline]
     pub fn opcode(&self) -> WcOpcode {
         WcOpcode(self.wc.opcode.0)
     }
 
-    /// The number of bytes that arrived, or that were transferred. Meaningless if the request
-    /// failed.
+    /// The number of received or transferred bytes. Meaningless if the request failed.
     #[inline]
     pub fn byte_len(&self) -> usize {
         self.wc.byte_len as usize
     }
 
-    /// The immediate data that came with the message, as the number that the sender gave.
+    /// The immediate data of the message, as the number given by the sender.
     #[inline]
     pub fn imm_data(&self) -> Option<u32> {
         let with_imm = ffi::ibv_wc_flags::IBV_WC_WITH_IMM;
@@ -146,7 +146,7 @@ impl<'p> WorkCompletion<'p> {
     }
 }
 
-/// Why a request failed. Out of line, so that one that succeeded has its status only compared.
+/// The error of a failed request. Out of line, so that success costs only a comparison.
 #[cold]
 #[inline(never)]
 fn failure(wc: &ffi::ibv_wc) -> WcError {

@@ -1,4 +1,4 @@
-//! Extended completion queues: completions that are read field by field, with times and more.
+//! Extended completion queues: completions read field by field, with timestamps and more.
 
 use std::{
     fmt, io, mem,
@@ -27,7 +27,7 @@ use crate::{
 };
 
 bitflags! {
-    /// `ibv_create_cq_wc_flags`—The fields of completions that an [`ExtendedCq`] has.
+    /// `ibv_create_cq_wc_flags`—The completion fields of an [`ExtendedCq`].
     ///
     /// # References
     /// [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
@@ -52,23 +52,23 @@ bitflags! {
         const COMPLETION_TIMESTAMP = with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64;
         /// The VLAN tag.
         const CVLAN = with::IBV_WC_EX_WITH_CVLAN.0 as u64;
-        /// The tag of the flow that a packet matched.
+        /// The tag of the flow matched by a packet.
         const FLOW_TAG = with::IBV_WC_EX_WITH_FLOW_TAG.0 as u64;
-        /// What tag matching has found.
+        /// The result of tag matching.
         const TM_INFO = with::IBV_WC_EX_WITH_TM_INFO.0 as u64;
         /// The time, in nanoseconds since 1970.
         const COMPLETION_TIMESTAMP_WALLCLOCK =
             with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
-        /// The fields that every extended queue here has: those of a plain completion.
+        /// The fields of every extended queue here: those of a plain completion.
         const STANDARD = ffi::IBV_WC_STANDARD_FLAGS;
     }
 }
 
-/// `ibv_cq_ex`—A completion queue whose completions are read field by field, where the device
-/// offers that.
+/// `ibv_cq_ex`—A completion queue with completions read field by field, where the device supports
+/// extended queues.
 ///
-/// It is used in the place of a [`CompletionQueue`](crate::CompletionQueue), for example for the
-/// times of completions. It has one poller, and cannot overflow, in the same way.
+/// Use one in place of a [`CompletionQueue`](crate::CompletionQueue), for example for completion
+/// timestamps. An extended queue has one poller, and cannot overflow, in the same way.
 ///
 /// # Examples
 /// ```no_run
@@ -95,18 +95,18 @@ pub struct ExtendedCq {
     fields: WcFields,
     /// Whether a poll of C's can give one completion only.
     one_by_one: bool,
-    /// The completions that the last poll of C's has read.
+    /// The completions read by the last C poll.
     batch: Box<[Entry]>,
-    // Those of the batch that have not been taken.
+    // The completions of the batch not taken yet.
     // INVARIANT: `next + left` is at most the length of the batch.
     next: u32,
     left: u32,
-    /// The error number that a poll of C's has ended with, after the completions in the batch; 0 if
+    /// The error number at the end of the last C poll, after the completions in the batch; 0 if
     /// none.
     failed: i32,
 }
 
-/// The most completions that one poll of C's reads, unless the builder says otherwise.
+/// Default of the maximum number of completions read by one C poll.
 const DEFAULT_BATCH: u32 = 16;
 
 /// Makes an [`ExtendedCq`].
@@ -142,7 +142,7 @@ impl Context {
 }
 
 impl<'a> ExtendedCqBuilder<'a> {
-    /// The most completions that are read at once, under the provider's lock; 16 if not set, and at
+    /// Maximum number of completions read at once, under the provider's lock; 16 if not set, and at
     /// least 1.
     pub fn batch(mut self, batch: u32) -> Self {
         self.batch = batch.max(1);
@@ -155,13 +155,13 @@ impl<'a> ExtendedCqBuilder<'a> {
         self
     }
 
-    /// Which of the device's completion vectors (interrupts) signals events; 0 if not set.
+    /// The completion vector (interrupt) of the device for events; 0 if not set.
     pub fn comp_vector(mut self, vector: u32) -> Self {
         self.vector = vector;
         self
     }
 
-    /// Announces completions on a channel that other queues may share, under the name `key`.
+    /// Sends notifications to a channel, possibly shared with other queues, under the name `key`.
     pub fn channel(mut self, channel: &'a CompletionChannel, key: CqKey) -> Self {
         self.channel = Some((channel, key));
         self
@@ -173,8 +173,8 @@ impl<'a> ExtendedCqBuilder<'a> {
         self
     }
 
-    /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`—Says that the queue and everything that completes in it
-    /// is used by one thread at a time, so that the provider need not lock.
+    /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`—Promises that only one thread at a time uses the queue
+    /// and the objects that complete there, so that the provider can omit locks.
     ///
     /// # Safety
     /// - No two threads use the queue, or a queue pair or a shared receive queue on it, at the same
@@ -185,8 +185,8 @@ impl<'a> ExtendedCqBuilder<'a> {
         self
     }
 
-    /// `IBV_CQ_INIT_ATTR_MASK_PD`—Makes the queue in a parent domain, with its memory and its
-    /// threads.
+    /// `IBV_CQ_INIT_ATTR_MASK_PD`—Makes the queue in a parent domain, with the domain's allocator
+    /// and thread domain.
     #[doc(alias = "IBV_CQ_INIT_ATTR_MASK_PD")]
     pub fn parent_domain(mut self, pd: &'a ProtectionDomain) -> Self {
         self.pd = Some(pd);
@@ -198,8 +198,8 @@ impl<'a> ExtendedCqBuilder<'a> {
     /// # Errors
     /// - `InvalidInput`: the parent domain is of another device.
     /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended queues, or not all of the fields.
-    /// - `EINVAL`: no entries at all, more than the device allows, or a completion vector that it
-    ///   does not have.
+    /// - `EINVAL`: no entries at all, more than the device allows, or a nonexistent completion
+    ///   vector.
     /// - `ENOMEM`: out of memory.
     ///
     /// # References
@@ -236,14 +236,15 @@ impl<'a> ExtendedCqBuilder<'a> {
         }
         // SAFETY: the context is open for as long as `self.ctx` lives; the channel and the domain
         // exist for as long as `handle` holds them. C keeps no pointer to the attributes, and the
-        // key is a number that only comes back with events.
+        // key is a number, only returned with events.
         let raw = unsafe { ffi::ibv_create_cq_ex(self.ctx.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| {
             let (cqe, vector, fields) = (self.cqe, self.vector, self.fields);
             err.detail(format!("{cqe} entries, vector {vector}, with {fields:?}"))
         })?;
         let channel = channel.map(CompletionChannel::handle);
-        // SAFETY: the queue has just been created, with these; it begins with a plain one.
+        // SAFETY: the queue has just been created, with these; the C struct begins with a plain
+        // one.
         let handle = unsafe {
             CqHandle::new(
                 raw.cast(),
@@ -267,14 +268,14 @@ impl<'a> ExtendedCqBuilder<'a> {
 }
 
 impl ExtendedCq {
-    /// `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`—Reads the completions that have arrived;
-    /// `None` if there are none. Does not wait or enter the kernel.
+    /// `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`—Reads the completions in the queue; `None`
+    /// if there are none. Does not wait or enter the kernel.
     ///
     /// A provider may lock the queue during its poll, and destroying a queue pair, or posting to
-    /// one whose queue is nearly full, takes the same lock. So the poll has ended when this
-    /// returns: it has copied a [batch](ExtendedCqBuilder::batch) of completions. Any call is
-    /// allowed while they are looked at, from any thread, and an [`ExtendedPoll`] that is forgotten
-    /// loses nothing.
+    /// one whose queue is nearly full, takes the same lock. So the C poll has ended when this
+    /// returns: the call copies a [batch](ExtendedCqBuilder::batch) of completions. While an
+    /// [`ExtendedPoll`] exists, any call is allowed, from any thread, and forgetting one loses
+    /// nothing.
     ///
     /// # Errors
     /// The queue is broken: the device has reported an overrun, or is gone.
@@ -295,7 +296,7 @@ impl ExtendedCq {
     ///
     /// # Errors
     /// - As for [`poll`](Self::poll).
-    /// - `Unsupported`: nothing has come, and the queue has no channel to say so.
+    /// - `Unsupported`: there are no completions, and the queue has no channel for notifications.
     pub fn poll_or_arm(&mut self) -> Result<Option<ExtendedPoll<'_>>> {
         Ok(if self.begin_or_arm()? {
             Some(self.begun())
@@ -304,12 +305,12 @@ impl ExtendedCq {
         })
     }
 
-    /// Reads completions, which [`begun`](Self::begun) then gives, or arms the queue.
+    /// Reads completions, for [`begun`](Self::begun), or arms the queue.
     pub(crate) fn begin_or_arm(&mut self) -> Result<bool> {
         notifier::ready(self)
     }
 
-    /// The completions that have been read.
+    /// The completions read before.
     pub(crate) fn begun(&mut self) -> ExtendedPoll<'_> {
         debug_assert!(self.left > 0);
         ExtendedPoll {
@@ -318,12 +319,12 @@ impl ExtendedCq {
         }
     }
 
-    /// The channel that is this queue's alone, or an error of `call`.
+    /// The queue's own channel, or an error of `call`.
     pub(crate) fn own_channel(&self, call: &'static str) -> Result<Arc<ChannelHandle>> {
         own_channel(self.own_channel.as_ref(), call)
     }
 
-    /// The descriptor to watch after [`poll_or_arm`](Self::poll_or_arm), if the queue was made
+    /// The descriptor to watch after [`poll_or_arm`](Self::poll_or_arm), if the queue is
     /// [`waitable`](ExtendedCqBuilder::waitable). A shared channel has its own.
     pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
         self.own_channel.as_ref().map(CompletionChannel::as_fd)
@@ -357,19 +358,19 @@ impl ExtendedCq {
         unsafe { self.handle.resize(cqe) }
     }
 
-    /// The part of the queue that can be shared, for queue pairs to be made on.
+    /// The shareable part of the queue, for making queue pairs.
     pub fn handle(&self) -> &CqHandle {
         &self.handle
     }
 
-    /// The fields that completions have.
+    /// The fields of completions.
     pub fn fields(&self) -> WcFields {
         self.fields
     }
 
-    /// The C object, as the extended calls see it.
+    /// The C object, in the type of the extended calls.
     fn as_raw_ex(&self) -> NonNull<ffi::ibv_cq_ex> {
-        // SAFETY: a queue that exists is not null.
+        // SAFETY: an existing queue is not null.
         unsafe { NonNull::new_unchecked(self.handle.as_raw().cast()) }
     }
 
@@ -382,7 +383,7 @@ impl ExtendedCq {
         let stale = self.handle.room().stale();
         let mut attr = ffi::ibv_poll_cq_attr::zeroed();
         // SAFETY: the queue exists, is an extended one, and is not being polled: each poll ends in
-        // the call that has started it. C keeps no pointer to the attributes.
+        // the call that started it. C keeps no pointer to the attributes.
         let errno = unsafe { ffi::ibv_start_poll(self.as_raw_ex().as_ptr(), &raw mut attr) };
         if errno == libc::ENOENT {
             if stale > 0 {
@@ -397,8 +398,8 @@ impl ExtendedCq {
         Ok(true)
     }
 
-    /// Copies completions, of which the poll that has been started is on the first. Does not panic,
-    /// and calls nothing but the provider, which may have locked the queue.
+    /// Copies completions of a started poll, positioned on the first. Does not panic, and calls
+    /// only the provider, which may have locked the queue.
     fn read_batch(&mut self) {
         let (cq, fields, one_by_one) = (self.as_raw_ex(), self.fields, self.one_by_one);
         let room = self.batch.len();
@@ -460,8 +461,8 @@ impl fmt::Debug for ExtendedCq {
 /// The completions of one [`ExtendedCq::poll`], looked at one after the other, until the queue is
 /// empty.
 ///
-/// The provider holds no lock while they are looked at. Completions that are not taken come again
-/// with the next poll, also if this is forgotten (`mem::forget`).
+/// The provider holds no lock meanwhile. The next poll returns the completions not taken, also if
+/// this value is forgotten (`mem::forget`).
 #[derive(Debug)]
 pub struct ExtendedPoll<'p> {
     cq: &'p mut ExtendedCq,
@@ -473,7 +474,7 @@ impl ExtendedPoll<'_> {
     /// `ibv_next_poll`—The next completion; `None` if there is no other now.
     ///
     /// # Errors
-    /// The queue is broken. Nothing is completed by a call that fails.
+    /// The queue is broken. A failed call completes nothing.
     ///
     /// # References
     /// [ibv_next_poll(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)

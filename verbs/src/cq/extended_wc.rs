@@ -17,16 +17,17 @@ use crate::{
 
 /// A completion of an [`ExtendedCq`](crate::ExtendedCq), before its queue pair has taken it.
 ///
-/// A field that the queue was not made [with](crate::ExtendedCqBuilder::with) is an error.
+/// Reading a field is an error if the queue was made [without](crate::ExtendedCqBuilder::with) the
+/// field.
 pub struct ExtendedCompletion<'p> {
     entry: &'p Entry,
     fields: WcFields,
 }
 
-/// A completion as it was read: with the fields that the queue was made with, and zero for others.
+/// A copied completion: with the queue's fields, and zero for others.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
-    /// The completion in the form that queue pairs take.
+    /// The completion in the form accepted by queue pairs.
     plain: ffi::ibv_wc,
     slid: u32,
     completion_ts: u64,
@@ -36,17 +37,17 @@ pub(super) struct Entry {
     tag: TagMatch,
 }
 
-/// `ibv_wc_tm_info`—What tag matching has found.
+/// `ibv_wc_tm_info`—The result of tag matching.
 #[doc(alias = "ibv_wc_tm_info")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagMatch {
     /// The tag of the message.
     pub tag: u64,
-    /// What the sender has given along with it.
+    /// The sender's private data.
     pub private: u32,
 }
 
-/// Declares methods for a field which the queue was made with.
+/// Declares methods for an optional field of the queue.
 macro_rules! fields {
     ($($doc:literal $name:ident -> $ty:ty = $field:ident, $call:ident, |$entry:ident| $value:expr;)*) => {$(
         #[doc = concat!("`", stringify!($call), "`—", $doc)]
@@ -74,19 +75,19 @@ impl Entry {
         }
     }
 
-    /// Reads the completion that the queue is on. Of a request that failed, most fields are
-    /// undefined, and left out.
+    /// Reads the queue's current completion. For a failed request, most fields are undefined, and
+    /// omitted.
     ///
     /// # Safety
-    /// - `cq` is an extended queue, made with these fields and the standard ones, whose poll is on a
-    ///   completion.
+    /// - `cq` is an extended queue, made with these fields and the standard ones, and its poll is
+    ///   positioned on a completion.
     pub(super) unsafe fn read(cq: NonNull<ffi::ibv_cq_ex>, fields: WcFields) -> Self {
         let mut entry = Self::empty();
         let cq = cq.as_ptr();
         let wc = &mut entry.plain;
         // SAFETY: the queue is on a completion, whose identifier is in this field.
         wc.wr_id = unsafe { (*cq).wr_id };
-        // SAFETY: the same of its status.
+        // SAFETY: as above, for the status.
         wc.status = unsafe { (*cq).status };
         // SAFETY: the queue was made with the field.
         wc.qp_num = unsafe { ffi::ibv_wc_read_qp_num(cq) };
@@ -94,7 +95,7 @@ impl Entry {
         wc.vendor_err = unsafe { ffi::ibv_wc_read_vendor_err(cq) };
         if wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS {
             if wc.status == ffi::ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE {
-                // They say whether the device is done with the buffer.
+                // The flags tell whether the device is done with the buffer.
                 // SAFETY: every queue has this field.
                 wc.wc_flags = unsafe { ffi::ibv_wc_read_wc_flags(cq) };
             }
@@ -107,17 +108,17 @@ impl Entry {
         entry
     }
 
-    /// Reads the rest of what a plain completion has.
+    /// Reads the remaining fields of a plain completion.
     ///
     /// # Safety
-    /// - As for [`read`](Self::read), of a request that has succeeded.
+    /// - As for [`read`](Self::read), for a successful request.
     unsafe fn read_success(&mut self, cq: *mut ffi::ibv_cq_ex) {
         let wc = &mut self.plain;
         // SAFETY: every queue has this field, here and below.
         wc.opcode = unsafe { ffi::ibv_wc_read_opcode(cq) };
         // SAFETY: see above.
         wc.wc_flags = unsafe { ffi::ibv_wc_read_wc_flags(cq) };
-        // SAFETY: a standard field, which the queue was made with, here and below.
+        // SAFETY: a standard field, chosen at the queue's creation, here and below.
         wc.byte_len = unsafe { ffi::ibv_wc_read_byte_len(cq) };
         // SAFETY: see above.
         wc.src_qp = unsafe { ffi::ibv_wc_read_src_qp(cq) };
@@ -130,13 +131,13 @@ impl Entry {
         wc.dlid_path_bits = unsafe { ffi::ibv_wc_read_dlid_path_bits(cq) };
         let with = ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 | ffi::ibv_wc_flags::IBV_WC_WITH_INV.0;
         if wc.wc_flags & with != 0 {
-            // The key that a peer has invalidated stands in the same place.
+            // The key invalidated by a peer is in the same place.
             // SAFETY: see above.
             wc.__bindgen_anon_1.imm_data = unsafe { ffi::ibv_wc_read_imm_data(cq) };
         }
     }
 
-    /// Reads what only extended completions have.
+    /// Reads the fields specific to extended completions.
     ///
     /// # Safety
     /// - As for [`read`](Self::read).
@@ -190,8 +191,7 @@ impl<'p> ExtendedCompletion<'p> {
         WrId(self.entry.plain.wr_id)
     }
 
-    /// The queue pair whose work this completes, as [`QueuePair::id`](crate::QueuePair::id) names
-    /// it.
+    /// The queue pair of the completed work, as named by [`QueuePair::id`](crate::QueuePair::id).
     pub fn qp_id(&self) -> QpId {
         self.wr_id().qp()
     }
@@ -201,7 +201,7 @@ impl<'p> ExtendedCompletion<'p> {
         self.wr_id().is_receive()
     }
 
-    /// How the request ended.
+    /// The status of the request.
     pub fn status(&self) -> WcStatus {
         WcStatus(self.entry.plain.status.0)
     }
@@ -209,7 +209,7 @@ impl<'p> ExtendedCompletion<'p> {
     /// Whether the request succeeded.
     ///
     /// # Errors
-    /// The status, with what it usually means.
+    /// The status as a result; the error explains the status.
     pub fn ok(&self) -> Result<(), WcError> {
         match self.status() {
             WcStatus::SUCCESS => Ok(()),
@@ -217,7 +217,7 @@ impl<'p> ExtendedCompletion<'p> {
         }
     }
 
-    /// What was done. Meaningless if the request failed.
+    /// The completed operation. Meaningless if the request failed.
     #[doc(alias = "ibv_wc_read_opcode")]
     pub fn opcode(&self) -> WcOpcode {
         WcOpcode(self.entry.plain.opcode.0)
@@ -235,29 +235,29 @@ impl<'p> ExtendedCompletion<'p> {
     }
 
     fields! {
-        "The number of bytes that arrived, or that were transferred."
+        "The number of received or transferred bytes."
         byte_len -> usize = BYTE_LEN, ibv_wc_read_byte_len, |entry| entry.plain.byte_len as usize;
         "The number of the local queue pair."
         qp_num -> QpNum = QP_NUM, ibv_wc_read_qp_num, |entry| QpNum::from_low_bits(entry.plain.qp_num);
-        "The number of the queue pair that has sent a datagram."
+        "The number of a datagram's sending queue pair."
         src_qp -> QpNum = SRC_QP, ibv_wc_read_src_qp, |entry| QpNum::from_low_bits(entry.plain.src_qp);
-        "The local identifier that a datagram came from."
+        "The local identifier of a datagram's sender."
         slid -> u32 = SLID, ibv_wc_read_slid, |entry| entry.slid;
-        "The service level that a datagram came on."
+        "The service level of a datagram."
         sl -> u8 = SL, ibv_wc_read_sl, |entry| entry.plain.sl;
-        "The path bits of the local identifier that a datagram came to."
+        "The path bits of a datagram's destination LID."
         dlid_path_bits -> u8 = DLID_PATH_BITS, ibv_wc_read_dlid_path_bits, |entry| entry.plain.dlid_path_bits;
         "When the request completed, in ticks of the [device's clock](crate::Context::query_clock)."
         completion_ts -> u64 = COMPLETION_TIMESTAMP, ibv_wc_read_completion_ts, |entry| entry.completion_ts;
         "When the request completed, in nanoseconds since 1970."
         completion_wallclock_ns -> u64 = COMPLETION_TIMESTAMP_WALLCLOCK, ibv_wc_read_completion_wallclock_ns, |entry| entry.completion_wallclock_ns;
-        "The VLAN tag that a packet came with."
+        "The VLAN tag of a packet."
         cvlan -> u16 = CVLAN, ibv_wc_read_cvlan, |entry| entry.cvlan;
-        "The tag of the flow that a packet matched."
+        "The tag of the flow matched by a packet."
         flow_tag -> u32 = FLOW_TAG, ibv_wc_read_flow_tag, |entry| entry.flow_tag;
     }
 
-    /// The immediate data that came with the message, as the number that the sender gave.
+    /// The immediate data of the message, as the number given by the sender.
     ///
     /// # Errors
     /// - `Unsupported`: the queue was made without [`IMM`](WcFields::IMM).
@@ -270,7 +270,7 @@ impl<'p> ExtendedCompletion<'p> {
         Ok(Some(self.entry.plain.imm_data().to_ne()))
     }
 
-    /// What tag matching has found.
+    /// The result of tag matching.
     ///
     /// # Errors
     /// - `Unsupported`: the queue was made without [`TM_INFO`](WcFields::TM_INFO).
@@ -280,7 +280,7 @@ impl<'p> ExtendedCompletion<'p> {
         Ok(self.entry.tag)
     }
 
-    /// The completion in the form that queue pairs and shared receive queues take.
+    /// The completion in the form accepted by queue pairs and shared receive queues.
     pub fn into_work_completion(self) -> WorkCompletion<'p> {
         WorkCompletion::new(&self.entry.plain)
     }

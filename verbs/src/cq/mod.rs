@@ -1,4 +1,4 @@
-//! Completion queues, their completions, and the channels that announce them.
+//! Completion queues, their completions, and their notification channels.
 
 mod channel;
 mod completion;

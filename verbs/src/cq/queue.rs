@@ -27,46 +27,46 @@ use crate::{
     quirk,
 };
 
-/// How many completions one call of `ibv_poll_cq` fetches, unless the builder says otherwise.
+/// Default of the maximum number of completions fetched by one call of `ibv_poll_cq`.
 const DEFAULT_BATCH: usize = 16;
 
-/// `ibv_cq`—A completion queue, into which the device writes what has become of posted work.
+/// `ibv_cq`—A completion queue: the device writes the results of posted work there.
 ///
-/// It has one poller: polling takes `&mut self`, and a [`WorkCompletion`] borrows the queue until
-/// it has been handed to its queue pair. Queue pairs keep what they need of the queue themselves,
-/// so it can be dropped at any time.
+/// One poller: polling takes `&mut self`, and a [`WorkCompletion`] borrows the queue until handed
+/// to its queue pair. Queue pairs keep their own share of the queue, so the value can be dropped at
+/// any time.
 ///
-/// The queue cannot overflow. Each queue pair that is made on it reserves an entry for every
-/// request it can have in flight, and one that finds too few left is refused.
+/// The queue cannot overflow. Each queue pair on the queue reserves an entry for every request that
+/// can be in flight, and a queue pair is refused if too few are left.
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
     handle: CqHandle,
     own_channel: Option<CompletionChannel>,
     batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
-    // How many to ask for.
-    // INVARIANT: as many as the batch has room for, which C can count; none, if and only if there is
-    // something left.
+    // The number of completions to ask for.
+    // INVARIANT: the room of the batch, as a C `int`; none, if and only if completions are left
+    // over.
     ask: u32,
-    // Of the batch, what was fetched and is neither taken nor with a `Completions`.
+    // The completions in the batch neither taken nor held by a `Completions`.
     // INVARIANT: `next + left` is at most the length of the batch, and these `left` completions are
     // initialised.
     next: u32,
     left: u32,
-    // INVARIANT: the queue of `handle`, and what its provider's table has for it.
+    // INVARIANT: the queue of `handle`, and its provider's poll function.
     raw: NonNull<ffi::ibv_cq>,
     poll: PollFn,
 }
 
-// SAFETY: what the pointer points to is that of `handle`, which is `Send`, as is everything else.
+// SAFETY: the pointer's target belongs to `handle`, which is `Send`, as is everything else.
 unsafe impl Send for CompletionQueue {}
 // SAFETY: as above; a shared queue is used through `handle` only.
 unsafe impl Sync for CompletionQueue {}
 
-/// A completion queue as it can be shared: everything but polling.
+/// The shareable part of a completion queue: everything but polling.
 ///
-/// Every [`CompletionQueue`] is one, so `&cq` can be given wherever a handle is wanted. Cloning it
-/// is cheap, and the queue is destroyed when the last handle and the last queue pair made on it are
-/// gone.
+/// A [`CompletionQueue`] dereferences to one, so `&cq` is accepted wherever a handle is wanted.
+/// Cloning is cheap. The queue is destroyed after the drop of the last handle and of the last queue
+/// pair on the queue.
 #[derive(Clone)]
 pub struct CqHandle {
     inner: Arc<CqInner>,
@@ -77,23 +77,23 @@ struct CqInner {
     raw: NonNull<ffi::ibv_cq>,
     is_extended: bool,
     room: Room,
-    /// The kernel has to be asked for events, and by the longer way if it is left to the provider.
-    /// Found out when it is first asked for one.
+    /// Whether arming is a system call, with a slow path through the provider. Determined at the
+    /// first arming.
     asks_kernel: OnceLock<bool>,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
-    /// The domain it was made in, if it was made in one.
+    /// The parent domain of the queue, if any.
     _pd: Option<ProtectionDomain>,
     ctx: Context,
 }
 
-/// What `ibv_poll_cq` looks up in the provider's table each time, and calls.
+/// The provider's poll function, which `ibv_poll_cq` looks up at each call.
 type PollFn = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
 
 /// The one of a device, whose new queue this is.
 ///
-/// What libibverbs puts in the place of a call that a device lacks returns an error number. That of
-/// a new queue cannot be a count, and afterwards nobody needs to ask which it is.
+/// libibverbs' stub for a missing function returns an error number. On a new queue, that number
+/// cannot be a count; the check is made once, here.
 ///
 /// # Safety
 /// - `cq` is a new queue of this context, and there is room for a completion at `wc`.
@@ -102,22 +102,23 @@ unsafe fn poll_fn(
     cq: NonNull<ffi::ibv_cq>,
     wc: *mut ffi::ibv_wc,
 ) -> PollFn {
-    // SAFETY: the context is open, and its provider has filled the table before handing it out.
+    // SAFETY: the context is open, and its provider filled the table before handing the context
+    // out.
     let Some(poll) = (unsafe { (*ctx).ops.poll_cq }) else {
         return lacks_poll;
     };
-    // SAFETY: the queue is created, and C writes at most one completion, for which there is room.
+    // SAFETY: the queue is created, and there is room for the one completion that C writes at most.
     let count = unsafe { poll(cq.as_ptr(), 1, wc) };
     if count > 1 { lacks_poll } else { poll }
 }
 
-/// Stands in for a call that the device lacks.
+/// Replacement for a function missing in the provider.
 unsafe extern "C" fn lacks_poll(_: *mut ffi::ibv_cq, _: i32, _: *mut ffi::ibv_wc) -> i32 {
     -libc::EOPNOTSUPP
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe on one completion queue, and providers lock
-// it.
+// the queue.
 unsafe impl Send for CqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for CqInner {}
@@ -172,19 +173,19 @@ impl Context {
 }
 
 impl<'a> CompletionQueueBuilder<'a> {
-    /// The most completions that are fetched at once; 16 if not set, and at least 1.
+    /// Maximum number of completions fetched at once; 16 if not set, and at least 1.
     pub fn batch(mut self, batch: usize) -> Self {
         self.batch = batch.max(1);
         self
     }
 
-    /// Which of the device's completion vectors (interrupts) signals events; 0 if not set.
+    /// The completion vector (interrupt) of the device for events; 0 if not set.
     pub fn comp_vector(mut self, vector: u32) -> Self {
         self.vector = vector;
         self
     }
 
-    /// Announces completions on a channel that other queues may share, under the name `key`.
+    /// Sends notifications to a channel, possibly shared with other queues, under the name `key`.
     pub fn channel(mut self, channel: &'a CompletionChannel, key: CqKey) -> Self {
         self.channel = Channel::Shared(channel, key);
         self
@@ -199,8 +200,8 @@ impl<'a> CompletionQueueBuilder<'a> {
     /// `ibv_create_cq(ctx, cqe, …)`—Creates the queue. Enters the kernel.
     ///
     /// # Errors
-    /// - `EINVAL`: no entries at all, more than the device allows, or a completion vector that it
-    ///   does not have.
+    /// - `EINVAL`: no entries at all, more than the device allows, or a nonexistent completion
+    ///   vector.
     /// - `ENOMEM`: out of memory.
     ///
     /// # References
@@ -219,8 +220,8 @@ impl<'a> CompletionQueueBuilder<'a> {
         };
         let raw_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_raw);
         // SAFETY: the context is open for as long as `self.ctx` lives; the channel exists for as
-        // long as `handle` holds it. The key is a number that only comes back with events, as a
-        // pointer that nobody follows.
+        // long as `handle` holds it. The key is a number, only returned with events, as a pointer
+        // never dereferenced.
         let raw = unsafe {
             ffi::ibv_create_cq(
                 self.ctx.as_raw(),
@@ -237,7 +238,7 @@ impl<'a> CompletionQueueBuilder<'a> {
         let handle = unsafe { CqHandle::new(raw, false, channel, None, self.ctx.clone()) };
         let room = i32::try_from(self.batch).unwrap_or(i32::MAX).unsigned_abs();
         let mut batch = Box::new_uninit_slice(room as usize);
-        // SAFETY: the context is that of the queue, and the batch has room for one completion.
+        // SAFETY: the context is the queue's, and the batch has room for one completion.
         let poll = unsafe { poll_fn(self.ctx.as_raw(), raw, batch.as_mut_ptr().cast()) };
         Ok(CompletionQueue {
             raw,
@@ -253,15 +254,14 @@ impl<'a> CompletionQueueBuilder<'a> {
 }
 
 impl CompletionQueue {
-    /// `ibv_poll_cq`—Fetches completions that have arrived, without waiting and without entering
-    /// the kernel.
+    /// `ibv_poll_cq`—Fetches completions, without waiting and without entering the kernel.
     ///
-    /// Hand each to its queue pair, which gives the work back. What is left in the iterator comes
-    /// again with the next call.
+    /// Hand each to its queue pair, which returns the work. The next call returns the completions
+    /// left in the iterator.
     ///
     /// # Errors
-    /// The queue is broken: the device has reported an overrun, or is gone. Nothing is completed by
-    /// a call that fails; the work comes back when its queue pair is dropped.
+    /// The queue is broken: the device has reported an overrun, or is gone. A failed call completes
+    /// nothing; dropping the queue pairs drops their work.
     ///
     /// # References
     /// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)
@@ -278,8 +278,8 @@ impl CompletionQueue {
         }
     }
 
-    /// What the last poll has left. Out of line, so that the loop around a poll knows that a batch
-    /// begins at its first completion.
+    /// The rest of the last poll. Out of line, so that a loop around `poll` is compiled for batches
+    /// from their first completion.
     #[cold]
     #[inline(never)]
     fn rest(&mut self) -> Completions<'_> {
@@ -288,7 +288,7 @@ impl CompletionQueue {
         self.completions(next, left)
     }
 
-    /// What a poll has found that has found nothing at first.
+    /// The result of a poll that has found nothing at first.
     #[cold]
     #[inline(never)]
     fn poll_nothing(&mut self, ret: i32) -> Result<Completions<'_>> {
@@ -296,20 +296,20 @@ impl CompletionQueue {
         Ok(self.rest())
     }
 
-    /// Fetches completions. If there are none, arms the queue, so that its channel's descriptor
-    /// becomes readable when one comes, and the result is `None`. Never blocks.
+    /// Fetches completions. If there are none, arms the queue, so that the descriptor of its
+    /// channel becomes readable at the next completion, and returns `None`. Never blocks.
     ///
-    /// This is the step from which an event loop is made: call it until it returns `None`, sleep
-    /// until [`notify_fd`](Self::notify_fd) is readable, and begin again. No completion is missed
-    /// between looking and sleeping. The loop may watch for the level or for the edge, may wake up
-    /// for nothing, and may give up waiting at any time.
+    /// One step of an event loop: call until the result is `None`, sleep until
+    /// [`notify_fd`](Self::notify_fd) is readable, and repeat. No completion is missed between
+    /// polling and sleeping. The loop may be level-triggered or edge-triggered, may wake up
+    /// spuriously, and may stop waiting at any time.
     ///
-    /// A queue of a [shared channel](CompletionQueueBuilder::channel) is used in the same way, once
-    /// the channel has said the queue's name.
+    /// A queue of a [shared channel](CompletionQueueBuilder::channel) is used in the same way,
+    /// after an event of the channel with the queue's key.
     ///
     /// # Errors
     /// - As for [`poll`](Self::poll).
-    /// - `Unsupported`: nothing has come, and the queue has no channel to say so.
+    /// - `Unsupported`: there are no completions, and the queue has no channel for notifications.
     ///
     /// # Examples
     /// ```no_run
@@ -334,11 +334,10 @@ impl CompletionQueue {
         })
     }
 
-    /// The descriptor to watch after [`poll_or_arm`](Self::poll_or_arm), if the queue was made
+    /// The descriptor to watch after [`poll_or_arm`](Self::poll_or_arm), if the queue is
     /// [`waitable`](CompletionQueueBuilder::waitable). A shared channel has its own.
     ///
-    /// It can be registered with an event loop, and does nothing else: see
-    /// [`NotifyFd`](crate::fd::NotifyFd).
+    /// For registration with an event loop only: see [`NotifyFd`](crate::fd::NotifyFd).
     pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
         self.own_channel.as_ref().map(CompletionChannel::as_fd)
     }
@@ -360,19 +359,17 @@ impl CompletionQueue {
         Ok(self.rest())
     }
 
-    /// The channel that is this queue's alone, or an error of `call`.
+    /// The queue's own channel, or an error of `call`.
     pub(crate) fn own_channel(&self, call: &'static str) -> Result<Arc<ChannelHandle>> {
         own_channel(self.own_channel.as_ref(), call)
     }
 
-    /// The part of the queue that can be shared, for queue pairs to be made on while another thread
-    /// polls.
+    /// The shareable part of the queue, for making queue pairs while another thread polls.
     pub fn handle(&self) -> &CqHandle {
         &self.handle
     }
 
-    /// Makes sure that the batch holds completions not yet taken, if there are any; returns
-    /// whether.
+    /// Fills the batch unless completions are left in it; returns whether there are any.
     fn fill(&mut self) -> Result<bool> {
         if self.left == 0 {
             let ret = self.fetch_raw();
@@ -381,18 +378,17 @@ impl CompletionQueue {
         Ok(self.left > 0)
     }
 
-    /// Fills the batch anew. Nothing may be left in it.
+    /// Fills the batch anew. The batch must be empty.
     #[inline]
     fn fetch_raw(&mut self) -> i32 {
         let batch = self.batch.as_mut_ptr().cast();
-        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for as many
-        // completions as are asked for (invariant), which C writes before it returns.
+        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `ask`
+        // completions (invariant); C writes there only before the return.
         unsafe { (self.poll)(self.raw.as_ptr(), self.ask as i32, batch) }
     }
 
-    /// Goes on after C has returned this. If it has found the queue empty, and some queue pair is
-    /// gone that may have left completions, it was perhaps after the queue was looked at, so that
-    /// it is looked at again.
+    /// Continues after C's result `ret`. If the queue was found empty, but a destroyed queue pair
+    /// may have left completions after the poll, polls again.
     fn fetch_after(&mut self, ret: i32) -> Result<()> {
         let mut ret = ret;
         if ret == 0 {
@@ -415,10 +411,10 @@ impl CompletionQueue {
         }
     }
 
-    /// Leaves completions of the batch to the next poll: those from `first` on, which is one of its, or its end,
-    /// and before `end`.
+    /// Leaves completions of the batch to the next poll: those from `first`, one of the batch or
+    /// its end, up to `end`.
     ///
-    /// How many that is, is found out here: to know it, a loop over completions would have to count them.
+    /// Their number is computed here: otherwise a loop over completions would have to count.
     #[cold]
     #[inline(never)]
     fn leave(&mut self, first: *const ffi::ibv_wc, end: u32) {
@@ -430,21 +426,21 @@ impl CompletionQueue {
         self.ask = 0;
     }
 
-    /// How many completions the batch has room for.
+    /// The number of completions that fit in the batch.
     fn room(&self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "C can count them")]
         let room = self.batch.len() as u32;
         room
     }
 
-    /// These completions of the batch, which must be initialised; both numbers are known to whoever
-    /// calls, and need not be read again.
+    /// These initialised completions of the batch; the caller knows both numbers, so they need not
+    /// be read again.
     #[inline]
     fn completions(&mut self, next: u32, left: u32) -> Completions<'_> {
         let first = self.batch.as_ptr().wrapping_add(next as usize);
-        // SAFETY: those that were left in the batch, or that C has just written, so they are
-        // initialised. `ibv_wc` is laid out like `MaybeUninit<ibv_wc>`. They are borrowed with
-        // `self`, through which a `Completions` does not touch them, so nothing writes them meanwhile.
+        // SAFETY: left over in the batch, or just written by C, so they are initialised. `ibv_wc`
+        // has the layout of `MaybeUninit<ibv_wc>`. The borrow includes `self`, and a `Completions`
+        // does not touch them through `self`, so nothing writes meanwhile.
         let list = unsafe { slice::from_raw_parts(first.cast(), left as usize) };
         Completions {
             left: list,
@@ -454,8 +450,8 @@ impl CompletionQueue {
     }
 }
 
-/// How many completions there are now in the batch, by what C has returned; `None` if that is none,
-/// or an error. C returns no more than it has written.
+/// The number of completions now in the batch, from C's result; `None` for zero or an error. C
+/// returns no more than the number written.
 #[inline]
 fn fetched(ret: i32) -> Option<u32> {
     (ret > 0).then_some(ret.unsigned_abs())
@@ -497,7 +493,7 @@ impl Deref for CompletionQueue {
 
 impl CqHandle {
     /// # Safety
-    /// - `raw` is a new queue that nobody else uses, made on this channel, in this domain.
+    /// - `raw` is a new queue with no other user, made on this channel, in this domain.
     pub(super) unsafe fn new(
         raw: NonNull<ffi::ibv_cq>,
         is_extended: bool,
@@ -505,7 +501,7 @@ impl CqHandle {
         pd: Option<ProtectionDomain>,
         ctx: Context,
     ) -> Self {
-        // SAFETY: the queue is created, and `cqe` was set with it.
+        // SAFETY: the queue is created, and `cqe` was set at creation.
         let cqe = unsafe { (*raw.as_ptr()).cqe };
         let inner = CqInner {
             raw,
@@ -525,11 +521,11 @@ impl CqHandle {
         &self.inner.room
     }
 
-    /// `ibv_req_notify_cq`—Asks for one event on the queue's channel. Poll once more after this
-    /// call, for what arrived before it, and only then wait.
+    /// `ibv_req_notify_cq`—Arms the queue for one event on its channel. Poll once more after this
+    /// call, for earlier completions, and only then wait.
     ///
     /// # Errors
-    /// - `Unsupported`: the queue has no channel, so nobody would hear of it.
+    /// - `Unsupported`: the queue has no channel.
     ///
     /// # References
     /// [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html)
@@ -546,7 +542,7 @@ impl CqHandle {
         let ctx = &self.inner.ctx;
         let asks_kernel = || quirk::asks_kernel_for_events(ctx);
         if *self.inner.asks_kernel.get_or_init(asks_kernel) {
-            // SAFETY: the queue is created (invariant of `CqInner`), and has its handle for good.
+            // SAFETY: the queue is created (invariant of `CqInner`), and its handle is constant.
             let handle = unsafe { (*self.as_raw()).handle };
             if notify_command::req_notify(ctx.command_fd(), handle, solicited_only) {
                 return Ok(());
@@ -558,12 +554,12 @@ impl CqHandle {
         cvt_errno("ibv_req_notify_cq", ret)
     }
 
-    /// The number of entries, as the device made it: at least what was asked for.
+    /// The number of entries made by the device: at least the requested number.
     pub fn capacity(&self) -> u32 {
         self.inner.room.capacity()
     }
 
-    /// The number of entries that no queue pair has reserved.
+    /// The number of entries not reserved by queue pairs.
     pub fn available(&self) -> u32 {
         self.inner.room.available()
     }
@@ -573,12 +569,10 @@ impl CqHandle {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     ///
-    /// A completion that is polled through it is lost to this crate: its work comes back only with
-    /// a later completion of the same queue, on iWARP not even with that, or when the queue pair is
-    /// dropped.
+    /// A completion polled directly from the C object is lost to this crate: its work returns only
+    /// with a later completion of the same queue (not on iWARP), or when the queue pair is dropped.
     pub fn as_raw(&self) -> *mut ffi::ibv_cq {
         self.inner.raw.as_ptr()
     }
@@ -661,20 +655,20 @@ impl Queue {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // SAFETY: the queue exists and is destroyed once, here; queue pairs that use it hold an
-        // `Arc` of `self`. Every event of it is acknowledged as soon as it is taken, so this does
-        // not block. A queue pair that could not be destroyed makes it fail with `EBUSY`: the queue
-        // is then given up as well.
+        // SAFETY: the queue exists and is destroyed once, here; queue pairs on the queue hold an
+        // `Arc` of `self`. Every event is acknowledged when taken, so this does not block. A queue
+        // pair that could not be destroyed makes this fail with `EBUSY`: the queue is then leaked
+        // as well.
         let _: i32 = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
     }
 }
 
 /// The completions of one [`CompletionQueue::poll`].
 ///
-/// What has not been taken when it is dropped comes again with the next call. What has not been
-/// taken when it is forgotten is as lost as a completion that is dropped.
+/// After a drop, the next call returns the completions not taken. After a `mem::forget`, they count
+/// as dropped completions.
 pub struct Completions<'p> {
-    // INVARIANT: of the batch of `cq`, which is not touched through that; the last is before `end`.
+    // INVARIANT: of the batch of `cq`, not touched through `cq`; the last is before `end`.
     left: &'p [ffi::ibv_wc],
     end: u32,
     cq: &'p mut CompletionQueue,
@@ -699,7 +693,7 @@ impl<'p> Iterator for Completions<'p> {
 impl ExactSizeIterator for Completions<'_> {}
 
 impl Drop for Completions<'_> {
-    /// Leaves what has not been taken to the next poll.
+    /// Leaves the completions not taken to the next poll.
     #[inline]
     fn drop(&mut self) {
         if !self.left.is_empty() {
@@ -716,17 +710,17 @@ impl fmt::Debug for Completions<'_> {
     }
 }
 
-/// Entries of a completion queue that a queue has reserved, until this is dropped.
+/// Entries of a completion queue reserved by another queue, until dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     cq: Arc<CqInner>,
     entries: u32,
-    /// How many of them may still be in use when this is dropped.
+    /// The number of reserved entries possibly still in use at the drop.
     pub(crate) unreaped: u32,
 }
 
 impl Reservation {
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn entries(&self) -> u32 {
         self.entries
     }
@@ -741,9 +735,9 @@ impl Reservation {
         Queue(Arc::downgrade(&self.cq))
     }
 
-    /// Reserves more entries, for completions that may be left in the queue when its queue pair
-    /// begins anew. They are given back when this is dropped, unless it is kept: then, when the
-    /// queue has been found empty.
+    /// Reserves more entries, for completions possibly left in the queue when its queue pair is
+    /// reset. The result releases the entries when dropped, unless kept: then, when the queue has
+    /// been found empty.
     pub(crate) fn more_for_stale(&self, entries: u32) -> Result<StaleEntries> {
         self.cq.room.reserve(entries)?;
         Ok(StaleEntries {

@@ -1,4 +1,4 @@
-//! Changing completion queues: their size, and how eagerly they announce completions.
+//! Changing completion queues: their size, and the moderation of notifications.
 
 use ibverbs_sys as ffi;
 
@@ -10,12 +10,12 @@ impl CompletionQueue {
     /// the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`: queue pairs have reserved more entries than that.
+    /// - `InvalidInput`: queue pairs have reserved more than `cqe` entries.
     /// - `EINVAL`: no entries at all, more than the device allows, or fewer than there are
     ///   completions to be polled.
-    /// - `EOPNOTSUPP`, `ENOSYS`: the device cannot do it.
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device does not support resizing.
     ///
-    /// The queue is as it was then.
+    /// The queue is unchanged then.
     ///
     /// # References
     /// [ibv_resize_cq(3)](https://man7.org/linux/man-pages/man3/ibv_resize_cq.3.html)
@@ -28,21 +28,21 @@ impl CompletionQueue {
 
 impl CqHandle {
     /// # Safety
-    /// - Nobody else resizes the queue meanwhile.
+    /// - The queue is not resized concurrently.
     pub(super) unsafe fn resize(&self, cqe: u32) -> Result<()> {
         let detail = |err: Error| err.detail(format!("{cqe} entries"));
         let room = self.room();
         let before = room.capacity();
         room.shrink(cqe).map_err(detail)?;
         let as_int = i32::try_from(cqe).unwrap_or(i32::MAX);
-        // SAFETY: the queue exists for as long as `self` lives. The device keeps the completions
-        // that are in it.
+        // SAFETY: the queue exists for as long as `self` lives. The device keeps the completions in
+        // the queue.
         let errno = unsafe { ffi::ibv_resize_cq(self.as_raw(), as_int) };
         let resized = cvt_errno("ibv_resize_cq", errno).map_err(detail);
         let now = match resized {
             Ok(()) => {
-                // SAFETY: the queue exists; only resizing writes the number, which nobody else does
-                // now.
+                // SAFETY: the queue exists; only resizing writes the number, and no other resize
+                // runs now.
                 let cqe = unsafe { (*self.as_raw()).cqe };
                 cqe.try_into().unwrap_or(0)
             }
@@ -52,14 +52,13 @@ impl CqHandle {
         resized
     }
 
-    /// `ibv_modify_cq(cq, IBV_CQ_ATTR_MODERATE)`—Announces completions only after `count` of them,
-    /// or after `period` microseconds, whichever comes first. Enters the kernel.
+    /// `ibv_modify_cq(cq, IBV_CQ_ATTR_MODERATE)`—Delays events until `count` completions, or for
+    /// `period` microseconds, whichever comes first. Enters the kernel.
     ///
-    /// The most that a device allows is
-    /// [`DeviceAttr::cq_mod_caps`](crate::DeviceAttr::cq_mod_caps).
+    /// [`DeviceAttr::cq_mod_caps`](crate::DeviceAttr::cq_mod_caps) has the device's maxima.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EOPNOTSUPP`: the device does not support moderation.
     /// - `EINVAL`: more than the device allows.
     ///
     /// # Examples

@@ -1,4 +1,4 @@
-//! The books that keep a completion queue from overflowing.
+//! Accounting of a completion queue's entries, against overflow.
 
 #[cfg(not(test))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,14 +9,13 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// What of a completion queue is reserved.
+/// The reserved entries of a completion queue.
 ///
-/// A queue pair that is destroyed can leave completions behind, on some devices, which take up
-/// entries until they have been polled. Those entries stay reserved, as stale, until a poll has
-/// found the queue empty.
+/// On some devices, a destroyed queue pair can leave completions behind, and they occupy entries
+/// until polled. Those entries stay reserved, as stale, until a poll has found the queue empty.
 pub(super) struct Room {
-    /// The capacity, in the high half, and how much of it is reserved, in the low half: together,
-    /// so that nobody reserves by a capacity that has become smaller.
+    /// The capacity, in the high half, and the number of reserved entries, in the low half: in one
+    /// word, so that no reservation relies on an outdated, larger capacity.
     books: AtomicU64,
     /// The reserved entries whose queue pair is gone.
     stale: AtomicU32,
@@ -52,12 +51,13 @@ impl Room {
         capacity - reserved
     }
 
-    /// Changes the books, unless `change` finds that it cannot; then the result is what they are.
+    /// Changes the counts, unless `change` refuses; then the result has the present counts.
     fn update(
         &self,
         change: impl Fn(u32, u32) -> Option<(u32, u32)>,
     ) -> std::result::Result<(), (u32, u32)> {
-        // Acquired: who reserves entries sees that the queue has been emptied of what was in them.
+        // Acquire: the new owner of entries sees that the queue has been emptied of their old
+        // content.
         let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
         let changed = self.books.fetch_update(set, fetch, |books| {
             let (capacity, reserved) = split(books);
@@ -82,7 +82,7 @@ impl Room {
 
     pub(super) fn release(&self, entries: u32, stale: u32) {
         let stale = stale.min(entries);
-        // Released: a poller that sees the stale entries polls after the queue pair was destroyed.
+        // Release: a poller that sees the stale entries polls after the queue pair was destroyed.
         self.stale.fetch_add(stale, Ordering::Release);
         let released = u64::from(entries - stale);
         self.books.fetch_sub(released, Ordering::Release);
@@ -93,7 +93,7 @@ impl Room {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Called when a poll that began after `stale` was read has found the queue empty.
+    /// Called when a poll begun after reading `stale` has found the queue empty.
     #[cold]
     pub(super) fn forget_stale(&self, stale: u32) {
         self.stale.fetch_sub(stale, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Room {
         })
     }
 
-    /// Notes what the device has made of the queue: at least as many entries as are reserved.
+    /// Records the size granted by the device: at least the number of reserved entries.
     pub(super) fn set_capacity(&self, capacity: u32) {
         let changed = self.update(|_, reserved| Some((capacity.max(reserved), reserved)));
         debug_assert!(changed.is_ok());
@@ -136,7 +136,7 @@ mod interleavings {
     use super::*;
 
     #[test]
-    fn room_is_reserved_up_to_the_capacity_and_not_beyond() {
+    fn cq_room_reserve_beyond_capacity_is_refused() {
         loom::model(|| {
             let room = Room::new(10);
             room.reserve(6).unwrap();
@@ -155,7 +155,7 @@ mod interleavings {
     }
 
     #[test]
-    fn room_of_unpolled_completions_is_released_by_an_empty_poll() {
+    fn cq_room_stale_entries_are_released_by_an_empty_poll() {
         loom::model(|| {
             let room = Room::new(10);
             room.reserve(10).unwrap();
@@ -163,7 +163,7 @@ mod interleavings {
             assert_eq!((room.available(), room.stale()), (7, 3));
             assert!(room.reserve(8).is_err());
             let stale = room.stale();
-            // A queue pair that goes while the poll runs is not covered by that poll.
+            // The poll does not cover a queue pair destroyed during the poll.
             room.reserve(2).unwrap();
             room.release(2, 2);
             room.forget_stale(stale);
@@ -172,7 +172,7 @@ mod interleavings {
     }
 
     #[test]
-    fn a_room_shrinks_to_what_is_reserved_and_not_below() {
+    fn cq_room_shrinks_to_the_reserved_entries() {
         loom::model(|| {
             let room = Room::new(10);
             room.reserve(6).unwrap();
@@ -183,7 +183,7 @@ mod interleavings {
             assert_eq!(room.capacity(), 10);
             room.shrink(6).unwrap();
             assert!(room.reserve(1).is_err());
-            // The device has made it a little larger than asked for.
+            // The device grants a little more than requested.
             room.set_capacity(7);
             room.reserve(1).unwrap();
             room.shrink(u32::MAX).unwrap();
@@ -193,10 +193,10 @@ mod interleavings {
         });
     }
 
-    /// A queue of two entries, whose first queue pair has left a completion behind in it. What is in
-    /// the queue is noted with no more order between threads than what the books bring about.
+    /// A queue of two entries, with a completion left behind by its first queue pair. The content
+    /// of the queue is recorded without ordering between threads beyond that of the counts.
     #[test]
-    fn entries_are_reserved_anew_only_when_they_are_empty() {
+    fn cq_room_entries_are_reused_only_when_empty() {
         loom::model(|| {
             let room = Arc::new(Room::new(2));
             let entries = Arc::new(AtomicU32::new(0));
@@ -231,7 +231,7 @@ mod interleavings {
 
     /// A queue pair whose completions have all been polled leaves nothing behind.
     #[test]
-    fn entries_that_are_given_back_at_once_are_empty() {
+    fn cq_room_entries_released_at_once_are_empty() {
         loom::model(|| {
             let room = Arc::new(Room::new(2));
             let entries = Arc::new(AtomicU32::new(1));
@@ -251,7 +251,7 @@ mod interleavings {
     }
 
     #[test]
-    fn the_last_entries_are_reserved_once_or_the_queue_shrinks() {
+    fn cq_room_last_entries_are_reserved_or_cut_by_a_shrink() {
         loom::model(|| {
             let room = Arc::new(Room::new(3));
             let reserve = || {
@@ -268,7 +268,7 @@ mod interleavings {
     }
 
     #[test]
-    fn what_is_released_during_a_poll_waits_for_the_next() {
+    fn cq_room_entries_released_during_a_poll_stay_stale() {
         loom::model(|| {
             let room = Arc::new(Room::new(4));
             room.reserve(4).unwrap();

@@ -1,4 +1,4 @@
-//! How a request ended, and what it was.
+//! Status and opcode of a completed request.
 
 use std::{fmt, io};
 
@@ -8,7 +8,7 @@ use crate::error::{COMPLETION, Error};
 
 /// `ibv_wc_status`—How a request ended.
 ///
-/// The known values are constants; a value that this crate does not know is kept as it is.
+/// The known values are constants; values unknown to this crate are preserved.
 ///
 /// ```
 /// use verbs::WcStatus;
@@ -23,16 +23,16 @@ use crate::error::{COMPLETION, Error};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct WcStatus(
-    /// The number C knows it by.
+    /// C's number for the value.
     pub u32,
 );
 
-/// `ibv_wc_opcode`—What a completed request was. Unknown values are kept as they are.
+/// `ibv_wc_opcode`—The operation of a completed request. Unknown values are preserved.
 #[doc(alias = "ibv_wc_opcode")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct WcOpcode(
-    /// The number C knows it by.
+    /// C's number for the value.
     pub u32,
 );
 
@@ -44,7 +44,7 @@ macro_rules! statuses {
                 pub const $name: Self = Self(ibv_wc_status::$raw.0);
             )*
 
-            /// What the status usually means, in a few words.
+            /// The usual meaning of the status, in a few words.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$name => $meaning,)*
@@ -69,16 +69,16 @@ statuses! {
     LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR, "the message is longer than the receive, or than the device allows";
     LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR, "the queue pair could not carry out the request";
     LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR, "the end-to-end context could not carry out the request";
-    LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR, "a local buffer is not registered for what was asked";
+    LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR, "a local buffer is not registered for this operation";
     WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR, "the queue pair went to the error state before the request was done";
     MW_BIND_ERR = IBV_WC_MW_BIND_ERR, "the memory window could not be bound";
-    BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR, "the peer answered with a packet that was not expected";
+    BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR, "the peer answered with an unexpected packet";
     LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR, "data of a peer's RDMA write could not be stored here";
     REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR, "the peer found the message invalid, for example longer than its receive";
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR, "the peer refused access: wrong RKey, address, length or rights";
     REM_OP_ERR = IBV_WC_REM_OP_ERR, "the peer could not carry out its part";
-    RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR, "the peer did not acknowledge, however often it was tried";
-    RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR, "the peer had no receive posted, however often it was tried";
+    RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR, "the peer did not acknowledge within the retry limit";
+    RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR, "the peer had no receive posted within the retry limit";
     LOC_RDD_VIOL_ERR = IBV_WC_LOC_RDD_VIOL_ERR, "the reliable datagram domains do not match";
     REM_INV_RD_REQ_ERR = IBV_WC_REM_INV_RD_REQ_ERR, "the peer found the reliable datagram invalid";
     REM_ABORT_ERR = IBV_WC_REM_ABORT_ERR, "the peer aborted the request";
@@ -86,7 +86,7 @@ statuses! {
     INV_EEC_STATE_ERR = IBV_WC_INV_EEC_STATE_ERR, "the end-to-end context is in the wrong state";
     FATAL_ERR = IBV_WC_FATAL_ERR, "the device has failed";
     RESP_TIMEOUT_ERR = IBV_WC_RESP_TIMEOUT_ERR, "the peer did not answer in time";
-    GENERAL_ERR = IBV_WC_GENERAL_ERR, "an error that has no status of its own";
+    GENERAL_ERR = IBV_WC_GENERAL_ERR, "an error without a status of its own";
     TM_ERR = IBV_WC_TM_ERR, "tag matching failed";
     TM_RNDV_INCOMPLETE = IBV_WC_TM_RNDV_INCOMPLETE, "the tag-matched message needs a rendezvous in software";
 }
@@ -122,16 +122,16 @@ opcodes! {
     TSO = IBV_WC_TSO, "a send with TCP segmentation";
     RECV = IBV_WC_RECV, "a receive";
     RECV_RDMA_WITH_IMM = IBV_WC_RECV_RDMA_WITH_IMM, "the immediate data of a peer's RDMA write";
-    TM_ADD = IBV_WC_TM_ADD, "a tagged buffer that was added to the list";
-    TM_DEL = IBV_WC_TM_DEL, "a tagged buffer that was removed from the list";
-    TM_SYNC = IBV_WC_TM_SYNC, "a device that was told of unexpected messages";
+    TM_ADD = IBV_WC_TM_ADD, "a tagged buffer added to the list";
+    TM_DEL = IBV_WC_TM_DEL, "a tagged buffer removed from the list";
+    TM_SYNC = IBV_WC_TM_SYNC, "a report of the unexpected messages to the device";
     TM_RECV = IBV_WC_TM_RECV, "a message with a tag";
-    TM_NO_TAG = IBV_WC_TM_NO_TAG, "a message without a tag, to a queue that matches tags";
+    TM_NO_TAG = IBV_WC_TM_NO_TAG, "a message without a tag, to a tag-matching queue";
 }
 
 /// A posted request whose completion reports a failure.
 ///
-/// `?` turns it into an [`Error`], of which it is the [source](std::error::Error::source).
+/// `?` converts into an [`Error`], with this as the [source](std::error::Error::source).
 ///
 /// ```
 /// use verbs::{Error, WcError, WcStatus};
@@ -144,7 +144,7 @@ opcodes! {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WcError {
-    /// How the request ended.
+    /// The status of the request.
     pub status: WcStatus,
     /// The device maker's own code.
     pub vendor_err: u32,

@@ -1,4 +1,4 @@
-//! A flow's attributes with its specifications behind them, as C wants them.
+//! A flow's attributes, followed by its specifications, in C's layout.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -6,9 +6,10 @@ use ibverbs_sys as ffi;
 
 const HEADER: usize = size_of::<ffi::ibv_flow_attr>();
 
-/// The attributes, and behind them, without gaps, the specifications.
+/// The attributes, directly followed by the specifications, without gaps.
 pub(super) struct Buffer {
-    /// In words, so that the attributes are aligned. INVARIANT: at least `len` bytes.
+    /// In words, for the attributes' alignment.
+    // INVARIANT: at least `len` bytes.
     words: Vec<MaybeUninit<u64>>,
     len: usize,
     specs: usize,
@@ -26,7 +27,7 @@ impl Buffer {
         buffer
     }
 
-    /// Adds room for so many bytes, and returns where it is.
+    /// Adds room for `bytes` bytes, and returns the address.
     fn extend(&mut self, bytes: usize) -> *mut u8 {
         let start = self.len;
         self.len += bytes;
@@ -35,14 +36,14 @@ impl Buffer {
         self.words.as_mut_ptr().cast::<u8>().wrapping_add(start)
     }
 
-    /// Adds a specification, which is told its size.
+    /// Adds a specification, made by `spec` from its size.
     pub(super) fn push<S>(&mut self, spec: impl FnOnce(u16) -> S) {
         const { assert!(size_of::<S>() <= u8::MAX as usize) };
         // The largest one has 88 bytes.
         let size = u16::try_from(size_of::<S>()).unwrap_or(0);
         let to = self.extend(size_of::<S>()).cast::<S>();
-        // SAFETY: `to` is inside the words, with room for an `S`, and nobody else's; it need not be
-        // aligned.
+        // SAFETY: `to` is inside the words, with room for an `S`, and not shared; alignment is not
+        // needed.
         unsafe { to.write_unaligned(spec(size)) };
         self.specs += 1;
     }

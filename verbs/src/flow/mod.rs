@@ -1,4 +1,4 @@
-//! Flow steering: which packets a queue pair receives.
+//! Flow steering: rules for the packets a queue pair receives.
 
 mod buffer;
 mod rule;

@@ -1,4 +1,4 @@
-//! Which packets go where.
+//! Flow rules: matching packets, and their destination.
 
 use std::{fmt, io, sync::Arc};
 
@@ -20,16 +20,16 @@ use crate::{
 };
 
 named! {
-    /// `ibv_flow_attr_type`—What kind of rule it is.
+    /// `ibv_flow_attr_type`—The kind of a rule.
     #[doc(alias = "ibv_flow_attr_type")]
     FlowKind(u32) {
-        /// Packets that match the headers.
+        /// Packets with matching headers.
         NORMAL = ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL.0;
-        /// All packets that match no other rule.
+        /// All packets not matched by another rule.
         ALL_DEFAULT = ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT.0;
-        /// All multicast packets that match no other rule.
+        /// All multicast packets not matched by another rule.
         MC_DEFAULT = ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT.0;
-        /// All packets, in addition to where they go otherwise.
+        /// Copies of all packets, in addition to their normal destination.
         SNIFFER = ibv_flow_attr_type::IBV_FLOW_ATTR_SNIFFER.0;
     }
 }
@@ -41,12 +41,12 @@ bitflags! {
     pub struct FlowFlags: u32 {
         /// Other rules see the packet as well.
         const DONT_TRAP = ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_DONT_TRAP.0;
-        /// For packets that are sent, rather than received.
+        /// For sent packets, rather than received ones.
         const EGRESS = ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_EGRESS.0;
     }
 }
 
-/// `ibv_flow_attr`—Which packets, and what becomes of them.
+/// `ibv_flow_attr`—A rule: matching packets, and the action for them.
 ///
 /// The headers are given from the outermost to the innermost.
 ///
@@ -72,7 +72,7 @@ pub struct FlowRule {
     priority: u16,
     kind: FlowKind,
     flags: FlowFlags,
-    /// The headers, and whether they are those of what a tunnel carries.
+    /// The headers, each with a flag for the inner headers of a tunnel.
     headers: Vec<(FlowSpec, bool)>,
     tag: Option<u32>,
     drop: bool,
@@ -101,28 +101,28 @@ impl FlowRule {
         self
     }
 
-    /// What kind of rule it is; [`NORMAL`](FlowKind::NORMAL) if not set.
+    /// The kind of the rule; [`NORMAL`](FlowKind::NORMAL) if not set.
     #[must_use]
     pub fn kind(mut self, kind: FlowKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// How the rule applies.
+    /// The flags of the rule.
     #[must_use]
     pub fn flags(mut self, flags: FlowFlags) -> Self {
         self.flags |= flags;
         self
     }
 
-    /// Adds a header that packets must have.
+    /// Adds a header to match.
     #[must_use]
     pub fn header(mut self, header: FlowSpec) -> Self {
         self.headers.push((header, false));
         self
     }
 
-    /// Adds a header that what a tunnel carries must have.
+    /// Adds a header to match in the payload of a tunnel.
     #[must_use]
     pub fn inner_header(mut self, header: FlowSpec) -> Self {
         self.headers.push((header, true));
@@ -186,7 +186,7 @@ impl FlowRule {
         self.counters.clone()
     }
 
-    /// Calls `f` with the rule as C has it.
+    /// Calls `f` with the C form of the rule.
     pub(super) fn with_raw<R>(&self, f: impl FnOnce(*mut ffi::ibv_flow_attr) -> R) -> Result<R> {
         let mut buffer = Buffer::new();
         for (header, inner) in &self.headers {

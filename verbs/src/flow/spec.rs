@@ -1,4 +1,4 @@
-//! What a packet must look like: the headers, field by field.
+//! Headers to match, field by field.
 //!
 //! All numbers are in this machine's order.
 
@@ -9,16 +9,16 @@ use ibverbs_sys::ibv_flow_spec_type as kind;
 
 use super::buffer::Buffer;
 
-/// Fields of a header, and which of their bits count.
+/// Fields of a header, and a mask of the bits to compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matching<F> {
-    /// What the fields are to be.
+    /// The values to match.
     pub value: F,
-    /// The bits that count are set here.
+    /// The bits to compare are set here.
     pub mask: F,
 }
 
-/// `ibv_flow_spec`—A header that a packet must have.
+/// `ibv_flow_spec`—A header to match.
 #[doc(alias = "ibv_flow_spec")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -53,7 +53,7 @@ pub struct EthFilter {
     pub dst_mac: [u8; 6],
     /// The source.
     pub src_mac: [u8; 6],
-    /// What the frame carries.
+    /// The protocol of the frame's payload.
     pub ether_type: u16,
     /// The VLAN tag.
     pub vlan_tag: u16,
@@ -77,7 +77,7 @@ pub struct Ipv4ExtFilter {
     pub src_ip: Ipv4Addr,
     /// The destination.
     pub dst_ip: Ipv4Addr,
-    /// What the packet carries.
+    /// The protocol of the packet's payload.
     pub proto: u8,
     /// The type of service.
     pub tos: u8,
@@ -97,7 +97,7 @@ pub struct Ipv6Filter {
     pub dst_ip: Ipv6Addr,
     /// The flow label.
     pub flow_label: u32,
-    /// What the packet carries.
+    /// The protocol of the packet's payload.
     pub next_hdr: u8,
     /// The traffic class.
     pub traffic_class: u8,
@@ -139,7 +139,7 @@ pub struct TunnelFilter {
 pub struct GreFilter {
     /// The flags, and the version.
     pub c_ks_res0_ver: u16,
-    /// What the tunnel carries.
+    /// The protocol of the tunnel's payload.
     pub protocol: u16,
     /// The key.
     pub key: u32,
@@ -149,7 +149,7 @@ pub struct GreFilter {
 #[doc(alias = "ibv_flow_mpls_filter")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MplsFilter {
-    /// The label, with its class, its bottom bit and its time to live.
+    /// The label, with its class, bottom bit and time to live.
     pub label: u32,
 }
 
@@ -287,7 +287,7 @@ impl From<MplsFilter> for ffi::ibv_flow_mpls_filter {
 }
 
 impl FlowSpec {
-    /// Adds it to a buffer: as a header of what a tunnel carries, if `inner`.
+    /// Adds the specification to a buffer: as a header of a tunnel's payload, if `inner`.
     pub(super) fn write(&self, buffer: &mut Buffer, inner: bool) {
         macro_rules! write {
             ($kind:ident, $spec:ident, $matching:ident) => {{

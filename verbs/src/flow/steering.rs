@@ -16,24 +16,24 @@ mod sealed {
 
     use ibverbs_sys as ffi;
 
-    /// What packets can be steered to.
+    /// A queue pair as a destination for steered packets.
     pub trait Steerable {
         /// The queue pair.
         fn raw_qp(&self) -> *mut ffi::ibv_qp;
 
-        /// A share of it: it exists for as long as this does.
+        /// A share of the queue pair, which exists as long as the share.
         fn share(&self) -> Arc<dyn Any + Send + Sync>;
     }
 }
 
 pub(crate) use sealed::Steerable;
 
-/// What packets can be steered to: a queue pair of datagrams or raw packets, or one that spreads
-/// them over receive queues.
+/// A destination for steered packets: a queue pair of datagrams or raw packets, or one that spreads
+/// packets over receive queues.
 pub trait FlowTarget: Steerable {
     /// `ibv_create_flow(qp, …)`—Steers the packets of a rule here. Enters the kernel.
     ///
-    /// It ends when the [`Flow`] is dropped. The queue pair exists until then.
+    /// Dropping the [`Flow`] ends the rule. The queue pair exists until then.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device does not steer packets, or not by this rule.
@@ -48,8 +48,8 @@ pub trait FlowTarget: Steerable {
         let qp = self.raw_qp();
         let raw = rule.with_raw(|attr| {
             // SAFETY: the queue pair exists for as long as `self` lives, and then for as long as
-            // the flow has its share; the attributes are complete, with the specifications behind
-            // them. C keeps no pointer to them.
+            // the flow has its share; the attributes are complete, followed by the specifications.
+            // C keeps no pointer to either.
             let raw = unsafe { ffi::ibv_create_flow(qp, attr) };
             cvt_ptr("ibv_create_flow", raw)
         })?;
@@ -86,7 +86,7 @@ where
 
 /// `ibv_flow`—A rule in force, until this is dropped.
 ///
-/// It keeps its queue pair, which is not destroyed before.
+/// A flow keeps its queue pair; the queue pair is destroyed later.
 ///
 /// # References
 /// [ibv_create_flow(3)](https://man7.org/linux/man-pages/man3/ibv_create_flow.3.html)
@@ -100,16 +100,16 @@ pub struct Flow {
     counters: ManuallyDrop<Option<Arc<CountersInner>>>,
 }
 
-// SAFETY: a flow can be destroyed from any thread, and nothing else is done with it.
+// SAFETY: the only operation on a flow is its destruction, allowed from any thread.
 unsafe impl Send for Flow {}
 // SAFETY: nothing is done with a shared flow.
 unsafe impl Sync for Flow {}
 
 impl Flow {
-    /// `ibv_destroy_flow`—Ends the rule, as dropping it does, and says whether that has worked.
+    /// `ibv_destroy_flow`—Ends the rule, as dropping the flow does, and returns errors.
     ///
     /// # Errors
-    /// The device refused. The rule stays in force, and its queue pair exists for ever.
+    /// The device refused. The rule stays in force, and its queue pair is leaked.
     ///
     /// # References
     /// [ibv_create_flow(3)](https://man7.org/linux/man-pages/man3/ibv_create_flow.3.html)
@@ -119,14 +119,14 @@ impl Flow {
         cvt_errno("ibv_destroy_flow", errno)
     }
 
-    /// Ends the rule, and lets go of its queue pair; or keeps it, if that fails.
+    /// Ends the rule, and releases the queue pair; keeps the queue pair after a failure.
     fn end(&mut self) -> i32 {
         if self.destroyed {
             return 0;
         }
         self.destroyed = true;
         // SAFETY: the flow is created (invariant) and destroyed once, here; its queue pair and its
-        // counters exist, since they are dropped after this.
+        // counters exist, since their fields are dropped later.
         let errno = unsafe { ffi::ibv_destroy_flow(self.raw.as_ptr()) };
         if errno == 0 {
             // SAFETY: dropped once, here, since `destroyed` was not set before.

@@ -46,7 +46,7 @@ impl ProtectionDomain {
     }
 }
 
-/// How memory will be registered; see [`ProtectionDomain::register`].
+/// The options of a registration; see [`ProtectionDomain::register`].
 ///
 /// By default all of the memory is pinned, the device may read and write it for requests of this
 /// process, and peers have no access.
@@ -157,7 +157,7 @@ impl<M> fmt::Debug for Registration<'_, M> {
     }
 }
 
-/// How memory will be registered for peers to reach; see [`Registration::remote`].
+/// The options of a registration for peers; see [`Registration::remote`].
 #[must_use = "nothing is registered until `create` is called"]
 #[derive(Debug)]
 pub struct RemoteRegistration<'pd, M> {

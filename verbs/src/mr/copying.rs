@@ -20,7 +20,7 @@ fn words(memory: NonNull<[u8]>) -> Range<usize> {
     first..first + (len - first) / WORD * WORD
 }
 
-/// How a copy of `len` bytes, from `offset` on, is cut: the number of bytes before the words, and
+/// The parts of a copy of `len` bytes, from `offset` on: the number of bytes before the words, and
 /// in the words. The rest is behind the words.
 fn cut(words: &Range<usize>, offset: usize, len: usize) -> (usize, usize) {
     let before = words.start.saturating_sub(offset).min(len);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_start_and_length_is_copied_and_nothing_beside_it() {
+    fn copy_of_every_offset_and_length_stays_in_bounds() {
         let (starts, step) = if cfg!(miri) { (3, 13) } else { (WORD + 1, 1) };
         for (start, len) in (0..starts).flat_map(|start| (0..=40).map(move |len| (start, len))) {
             for offset in (0..=len).step_by(step) {

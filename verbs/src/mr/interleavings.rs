@@ -73,12 +73,12 @@ impl Slots {
 }
 
 #[test]
-fn slots_are_taken_and_given_back_by_two_threads() {
+fn free_list_hands_slots_between_two_threads() {
     model(|| Slots::exchanged(1));
 }
 
 #[test]
-fn slots_are_taken_and_given_back_again() {
+fn free_list_reuses_returned_slots() {
     // All interleavings of two rounds take minutes; this bound allows up to two preemptions.
     let mut bounded = Builder::new();
     bounded.preemption_bound = Some(2);
@@ -86,7 +86,7 @@ fn slots_are_taken_and_given_back_again() {
 }
 
 #[test]
-fn the_last_slot_goes_to_one_of_three_threads() {
+fn free_list_gives_the_last_slot_to_one_thread() {
     model(|| {
         let slots = Slots::new(1);
         let take = |slots: &Slots| slots.take().is_some();
@@ -105,7 +105,7 @@ fn the_last_slot_goes_to_one_of_three_threads() {
 }
 
 #[test]
-fn a_head_that_is_back_is_not_mistaken_for_one_that_has_stayed() {
+fn free_list_detects_a_returned_head() {
     model(|| {
         let slots = Slots::new(3);
         let other = {
@@ -124,7 +124,7 @@ fn a_head_that_is_back_is_not_mistaken_for_one_that_has_stayed() {
 }
 
 #[test]
-fn a_slot_given_back_elsewhere_shows_what_was_done_with_it() {
+fn free_list_slot_shows_its_last_owners_writes() {
     model(|| {
         let slots = Slots::new(1);
         let slot = slots.take().unwrap();

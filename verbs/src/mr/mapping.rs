@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mapping_is_zero_and_starts_at_a_page() {
+    fn mapping_is_zero_and_starts_at_a_page() {
         let mut mapping = Mapping::new(5000).unwrap();
         assert_eq!(mapping.len(), 5000);
         assert_eq!(mapping.as_ptr().align_offset(4096), 0);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_sizes_are_refused() {
+    fn mapping_of_impossible_size_is_refused() {
         for len in [0, usize::MAX, usize::MAX / 2 + 1] {
             let err = Mapping::new(len).unwrap_err();
             assert_eq!(err.kind(), io::ErrorKind::InvalidInput, "{err}");

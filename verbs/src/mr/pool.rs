@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_carved_is_refused() {
+    fn pool_of_impossible_size_is_refused() {
         for (memory, len, reason) in [
             (100, 0, "from 1 to 4294967295"),
             (usize::MAX / 2, 1 << 32, "from 1 to 4294967295"),

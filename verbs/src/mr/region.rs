@@ -84,7 +84,7 @@ impl Mr {
     }
 }
 
-/// How memory is registered.
+/// The options of a registration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Terms {
     /// Of `ibv_access_flags`.

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_can_only_shrink() {
+    fn remote_token_slice_only_shrinks() {
         let token = RemoteToken {
             addr: 4096,
             len: 100,
@@ -362,7 +362,7 @@ mod interleavings {
 
     /// Bytes, copied by `copying`, and then a number, written by `store`.
     #[test]
-    fn who_sees_a_number_sees_what_was_written_before_it() {
+    fn load_of_a_stored_number_sees_earlier_writes() {
         use loom::sync::atomic::AtomicU64;
         loom::model(|| {
             let words = loom::sync::Arc::new([(); 2].map(|()| AtomicU64::new(0)));

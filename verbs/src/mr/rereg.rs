@@ -56,7 +56,7 @@ struct Changes {
 }
 
 /// What is left of a registration after a failed change.
-#[must_use = "it has the memory"]
+#[must_use = "the error has the memory"]
 pub enum NotReregistered {
     /// The registration is unchanged.
     Unchanged {

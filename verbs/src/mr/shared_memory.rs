@@ -113,7 +113,7 @@ fn seal(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes numbers, of an open descriptor, and returns one.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     let seals = cvt_neg("F_GET_SEALS", seals)
-        .map_err(|err| err.detail("only what memfd_create makes can be shared"))?;
+        .map_err(|err| err.detail("pass a descriptor from memfd_create"))?;
     if seals & libc::F_SEAL_SHRINK != 0 {
         return Ok(());
     }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_cannot_be_made_shorter_by_anybody() {
+    fn shared_memory_file_cannot_shrink() {
         let memory = SharedMemory::create(5000).unwrap();
         assert_eq!(memory.len(), 5000);
         let file = File::from(memory.as_fd().try_clone_to_owned().unwrap());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_shrink_is_refused() {
+    fn shared_memory_of_unsealable_file_is_refused() {
         let file = File::open("/proc/self/exe").unwrap();
         let err = SharedMemory::open(file.into()).unwrap_err();
         assert_eq!(err.raw_os_error(), Some(libc::EINVAL), "{err}");

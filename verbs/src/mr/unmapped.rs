@@ -74,7 +74,7 @@ impl ProtectionDomain {
     /// let pd = ctx.alloc_pd()?;
     /// let mut dm = ctx.alloc_dm(4096, 0)?;
     /// let region = pd.register_dm(&dm, 0..4096, RemoteAccess::ATOMIC)?;
-    /// let token = region.token(); // for peers, who find a counter there
+    /// let token = region.token(); // for peers: a counter is there
     /// dm.write(0, &[0; 8])?;
     /// # Ok::<(), verbs::Error>(())
     /// ```

@@ -12,10 +12,11 @@ use crate::{
     work::{Gather, Scatter, SgeList},
 };
 
-/// `IBV_WR_ATOMIC_CMP_AND_SWP`—Replaces a number in the peer's memory, if it is the one expected.
+/// `IBV_WR_ATOMIC_CMP_AND_SWP`—Replaces a number in the peer's memory, if the number equals an
+/// expected one.
 ///
-/// The number is 8 bytes, at an address that is a multiple of 8, in this machine's order. The work
-/// is one element of 8 bytes, and gets what was there before; any other is refused.
+/// The number is 8 bytes, at an address that is a multiple of 8, in this machine's byte order. The
+/// work must be one element of 8 bytes, and receives the former value.
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -31,7 +32,7 @@ pub struct CompareSwap<W> {
 }
 
 impl<W: Scatter> CompareSwap<W> {
-    /// Replaces the number at the start of `remote` by `swap`, if it is `compare`.
+    /// Replaces the number at the start of `remote` by `swap`, if the number equals `compare`.
     #[inline]
     pub fn new(work: W, remote: RemoteToken, compare: u64, swap: u64) -> Self {
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
@@ -88,8 +89,9 @@ request!(FetchAdd, transport: Reliable, work: Scatter, parts: { const EXACTLY: O
 
 /// `ibv_wr_atomic_write`—Writes 8 bytes of the peer's memory in one step.
 ///
-/// The address is a multiple of 8. The bytes are taken when the request is posted; the work is only
-/// kept. Since rdma-core 44; Soft-RoCE has it since kernel 6.2, and fails the request before that.
+/// The address is a multiple of 8. The bytes are copied when the request is posted; the work is
+/// only kept. Since rdma-core 44; Soft-RoCE supports atomic writes since kernel 6.2, and fails the
+/// request before.
 ///
 /// # References
 /// [ibv_wr_atomic_write(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
@@ -105,7 +107,7 @@ pub struct AtomicWrite<W> {
 }
 
 impl<W> AtomicWrite<W> {
-    /// Writes `value` to the start of `remote`; `work` comes back when that is done.
+    /// Writes `value` to the start of `remote`; `work` returns with the completion.
     #[inline]
     pub fn new(work: W, remote: RemoteToken, value: [u8; 8]) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! A send work request as `ibv_wr_*` builds it: call by call, in the provider's own memory.
+//! A send work request in the form of `ibv_wr_*`: call by call, in the provider's own memory.
 
 use std::ptr::NonNull;
 
@@ -14,17 +14,17 @@ pub(super) struct Builder {
     qp: NonNull<ffi::ibv_qp_ex>,
 }
 
-/// Makes one call, whose safety is that of every other.
+/// Makes one call of the builder, all under one safety argument.
 macro_rules! call {
     ($this:ident, $name:ident($($arg:expr),*)) => {
         // SAFETY: the queue pair is being built on, and has the operation (`Builder::new`). C keeps
-        // no pointer that it is given, except for the address handle's, which the request keeps.
+        // no pointer argument, except for the address handle's, kept by the request.
         unsafe { ffi::$name($this.qp.as_ptr() $(, $arg)*) }
     };
 }
 
 impl Builder {
-    /// Begins a request. The calls that follow describe it.
+    /// Begins a request. The following calls describe the request.
     ///
     /// # Safety
     /// - For as long as the result is used, `qp` exists, `ibv_wr_start` was the last call on it of those that begin and

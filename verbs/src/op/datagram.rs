@@ -15,7 +15,7 @@ use crate::{
     work::{Gather, SgeList},
 };
 
-/// Work that can be sent as a datagram: its memory is read, and it has an address.
+/// Work for sending as a datagram: readable memory with an address.
 pub trait DatagramWork: Gather + HasAddress {}
 
 impl<W: Gather + HasAddress> DatagramWork for W {}
@@ -24,7 +24,7 @@ impl<W: Gather + HasAddress> DatagramWork for W {}
 /// to one queue pair of an address.
 ///
 /// The work is [`Addressed`](crate::Addressed), alone or [`With`](crate::With) a context, and keeps
-/// its address handle until it comes back. That the datagram was sent does not say that it arrives.
+/// its address handle until returned. A successful completion does not guarantee delivery.
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -40,7 +40,7 @@ pub struct SendTo<W> {
 }
 
 impl<W: DatagramWork> SendTo<W> {
-    /// Sends the bytes of `work` to the queue pair `remote_qp`, which takes datagrams with `qkey`.
+    /// Sends the bytes of `work` to the queue pair `remote_qp`, whose Q_Key is `qkey`.
     #[inline]
     pub fn new(work: W, remote_qp: QpNum, qkey: u32) -> Self {
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
@@ -53,14 +53,14 @@ impl<W: DatagramWork> SendTo<W> {
         }
     }
 
-    /// Sends a number along with the message, which the receiver sees in the completion.
+    /// Sends a number along with the message, visible to the receiver in the completion.
     #[inline]
     pub fn imm_data(mut self, imm_data: u32) -> Self {
         self.imm_data = Some(imm_data);
         self
     }
 
-    /// Wakes a receiver that waits for solicited completions only.
+    /// Sets the solicited event: notifies a receiver armed for solicited completions only.
     #[inline]
     pub fn solicited(mut self) -> Self {
         self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;

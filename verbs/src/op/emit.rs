@@ -1,4 +1,4 @@
-//! What a request consists of, said once for both ways of posting.
+//! The contents of a request, defined once for both ways of posting.
 
 use crate::{
     ah::AddressHandle,
@@ -10,7 +10,7 @@ use crate::{
 /// for `ibv_wr_*` ([`Deferred`](super::Deferred)), or the set of operations that it needs
 /// ([`SendOps`](super::SendOps)).
 ///
-/// An operation comes first, then the address it goes to.
+/// The operation comes first, then the address.
 pub trait Emit {
     fn send(&mut self);
     fn send_imm(&mut self, imm_data: u32);
@@ -23,14 +23,14 @@ pub trait Emit {
     fn atomic_fetch_add(&mut self, remote: RemoteToken, add: u64);
     fn local_inv(&mut self, rkey: u32);
 
-    /// Of a datagram. The request keeps the handle for as long as it is in flight.
+    /// The address of a datagram. The request keeps the handle while in flight.
     fn ud_addr(&mut self, ah: &AddressHandle, remote_qp: QpNum, qkey: u32);
 
     /// Of an extended reliable connection.
     fn xrc_srq(&mut self, srq: SrqNum);
 }
 
-/// The operations that only `ibv_wr_*` has.
+/// The operations of `ibv_wr_*` only.
 pub trait EmitExtended: Emit {
     fn atomic_write(&mut self, remote: RemoteToken, value: &[u8; 8]);
     fn flush(&mut self, remote: RemoteToken, placement: u8, selectivity: u8);

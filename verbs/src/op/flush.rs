@@ -1,4 +1,4 @@
-//! Flushing what was written to the peer's memory.
+//! Flushing earlier writes to the peer's memory.
 
 use bitflags::bitflags;
 use ibverbs_sys as ffi;
@@ -11,9 +11,9 @@ bitflags! {
     #[doc(alias = "ibv_placement_type")]
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Placement: u8 {
-        /// Everything that reads the peer's memory sees them.
+        /// Global visibility: every reader of the peer's memory sees the data.
         const GLOBAL = 1 << 0;
-        /// They survive that the peer loses its power.
+        /// Persistence: the data survive a power failure of the peer.
         const PERSISTENT = 1 << 1;
     }
 }
@@ -23,11 +23,11 @@ const _: () =
 const _: () =
     assert!(Placement::PERSISTENT.bits() as u32 == ffi::ibv_placement_type::IBV_FLUSH_PERSISTENT.0);
 
-/// `ibv_wr_flush`—Completes when what was written to the peer's memory before is there.
+/// `ibv_wr_flush`—Completes when earlier writes to the peer's memory have taken effect.
 ///
-/// The region and the queue pair must give access to it
-/// ([`RemoteAccess::FLUSH_GLOBAL`](crate::RemoteAccess::FLUSH_GLOBAL)). The work is only kept. Since
-/// rdma-core 45.
+/// The region and the queue pair must allow flushes
+/// ([`RemoteAccess::FLUSH_GLOBAL`](crate::RemoteAccess::FLUSH_GLOBAL)). The work is only kept.
+/// Since rdma-core 45.
 ///
 /// # References
 /// [ibv_wr_flush(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
@@ -44,7 +44,7 @@ pub struct Flush<W> {
 }
 
 impl<W> Flush<W> {
-    /// Flushes the bytes of `remote`; `work` comes back when that is done.
+    /// Flushes the bytes of `remote`; `work` returns with the completion.
     #[inline]
     pub fn new(work: W, remote: RemoteToken, placement: Placement) -> Self {
         Self {

@@ -12,8 +12,8 @@ use crate::{
     work::{Gather, SgeList},
 };
 
-/// `IBV_WR_SEND` on a raw packet queue pair—An Ethernet frame, from its destination address to the
-/// end of its payload. The device adds the frame check sequence.
+/// `IBV_WR_SEND` on a raw packet queue pair—An Ethernet frame, from the destination address to the
+/// end of the payload. The device adds the frame check sequence.
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -26,15 +26,15 @@ pub struct SendFrame<W> {
 }
 
 impl<W: Gather> SendFrame<W> {
-    /// The bytes of `work`, as they are. The first element has at least the 14 bytes of Ethernet's header, in memory
-    /// of this process: device libraries look at them.
+    /// Sends the bytes of `work` unchanged. The first element has at least the 14 bytes of
+    /// Ethernet's header, in memory of this process: device libraries read them.
     #[inline]
     pub fn new(work: W) -> Self {
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
         Self { work, flags }
     }
 
-    /// `IBV_SEND_IP_CSUM`—Lets the device fill in the checksums of IPv4, and of TCP or UDP in it;
+    /// `IBV_SEND_IP_CSUM`—Lets the device fill in the checksums of IPv4, and of TCP or UDP inside;
     /// see [`RawPacketCaps::IP_CSUM`](crate::RawPacketCaps::IP_CSUM).
     #[doc(alias = "IBV_SEND_IP_CSUM")]
     #[inline]

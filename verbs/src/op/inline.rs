@@ -1,4 +1,4 @@
-//! Requests that carry their bytes with them.
+//! Requests with inline data.
 
 use std::{io::IoSlice, ptr::NonNull};
 
@@ -15,7 +15,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A request whose bytes can be copied when it is posted.
+/// A request with support for inline data.
 pub trait CanInline: sealed::Sealed {}
 
 macro_rules! can_inline {
@@ -27,11 +27,11 @@ macro_rules! can_inline {
 
 can_inline!(Send SendFrame SendTo Write);
 
-/// `IBV_SEND_INLINE`—A request that sends bytes which are copied when it is posted, instead of
-/// those of its work.
+/// `IBV_SEND_INLINE`—A request with data copied at the time of posting, in place of the work's
+/// bytes.
 ///
-/// They can be as many as the queue pair was made for
-/// ([`max_inline_data`](crate::QueuePairBuilder::max_inline_data)).
+/// The limit is [`max_inline_data`](crate::QueuePairBuilder::max_inline_data) of the queue pair, in
+/// bytes.
 ///
 /// ```no_run
 /// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts, ()>) -> verbs::Result<()> {
@@ -91,13 +91,13 @@ impl<'d, R: CanInline> InlineList<'d, R> {
     }
 }
 
-/// Adds data that are copied when the request is posted.
+/// Adds data for copying at the time of posting.
 #[inline]
 fn push(list: &mut SgeList, data: &[u8]) {
-    // Longer than that is refused for its length; see `Sending::refusal`.
+    // Longer data are refused by their length; see `Sending::refusal`.
     let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-    // SAFETY: the device never sees this range: the provider copies it before the post returns,
-    // while `data` is borrowed. It looks at no LKey for that. Data of 4 GiB or more are never
+    // SAFETY: the device never accesses this range: the provider copies the bytes before the post
+    // returns, while `data` is borrowed, and ignores the LKey. Data of 4 GiB or more are never
     // posted.
     list.push(unsafe { Sge::new(NonNull::from(data).cast(), len, 0) });
 }

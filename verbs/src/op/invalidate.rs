@@ -5,7 +5,7 @@ use ibverbs_sys as ffi;
 use super::{Describe, Emit, ExtendedRequest, Parts, SendRequest, common_options, keeps_work};
 use crate::{qp::Connected, work::SgeList};
 
-/// `IBV_WR_LOCAL_INV`—Invalidates an RKey of this side: that of a memory window of type 2.
+/// `IBV_WR_LOCAL_INV`—Invalidates a local RKey: one of a memory window of type 2.
 ///
 /// The work is only kept; its bytes are not touched.
 ///
@@ -21,7 +21,7 @@ pub struct LocalInvalidate<W> {
 }
 
 impl<W> LocalInvalidate<W> {
-    /// Invalidates `rkey`; `work` comes back when that is done.
+    /// Invalidates `rkey`; `work` returns with the completion.
     #[inline]
     pub fn new(work: W, rkey: u32) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What can be posted to a send queue.
+//! Requests for a send queue.
 //!
 //! | request | does | transports | work |
 //! |---|---|---|---|
@@ -12,15 +12,16 @@
 //! | [`SendTso`] | sends datagrams that the device cuts | UD | is read, and has the address |
 //! | [`SendFrameTso`] | sends frames that the device cuts | raw packets | is read |
 //! | [`AtomicWrite`] | writes 8 bytes of the peer's memory in one step | RC, extended | is kept |
-//! | [`Flush`] | makes the peer's memory hold what was written to it | RC, extended | is kept |
+//! | [`Flush`] | completes when earlier writes to the peer's memory have taken effect | RC, extended | is kept |
 //!
-//! Those marked as extended can only be posted by [extended batches](crate::ExtendedBatch), all
-//! others in both ways.
+//! The requests marked as extended can only be posted by [extended batches](crate::ExtendedBatch),
+//! all others in both ways.
 //!
-//! [`ToSrq`] makes a request for an extended reliable connection of each one that RC has.
+//! [`ToSrq`] turns a request of RC into one for an extended reliable connection.
 //!
-//! Each owns its work until it is posted; then the queue does. A request can be
-//! [`unsignaled`](Send::unsignaled), and one that sends can carry its bytes [`inline`](Send::inline).
+//! Each request owns its work until posted; then the queue does. A request can be
+//! [`unsignaled`](Send::unsignaled), and one with data to send can carry them
+//! [`inline`](Send::inline).
 
 mod atomic;
 mod builder;
@@ -66,7 +67,7 @@ mod sealed {
     use super::{Emit, EmitExtended, ffi};
     use crate::ah::AddressHandle;
 
-    /// What is known of a request besides its operation.
+    /// Properties of a request besides its operation.
     pub trait Parts {
         /// Whether the elements are copied when the request is posted.
         const INLINE: bool = false;
@@ -74,44 +75,45 @@ mod sealed {
         /// Whether the operation has elements.
         const DATA: bool = true;
 
-        /// How many bytes the only element must have, where the device writes so many whatever it has.
+        /// The required length in bytes of the only element, where the device writes a fixed number
+        /// of bytes regardless of the length.
         const EXACTLY: Option<u32> = None;
 
-        /// How many bytes the first element has at least, because providers look at them.
+        /// Minimum length in bytes of the first element, where providers read its bytes.
         const LOOKED_AT: u32 = 0;
 
-        /// The flags that the caller asked for.
+        /// The flags chosen by the caller.
         fn flags(&self) -> ffi::ibv_send_flags;
 
-        /// How the device is to cut the data.
+        /// The segmentation of the data by the device.
         #[inline]
         fn segments(&self) -> Option<Segments> {
             None
         }
 
-        /// Where it is sent to, if it says so itself.
+        /// The destination, if the request has its own.
         #[inline]
         fn address(&self) -> Option<&AddressHandle> {
             None
         }
     }
 
-    /// The sizes of a header, and of the data that follow each copy of it.
+    /// The sizes of a header, and of the data behind each copy of the header.
     #[derive(Clone, Copy, Debug)]
     pub struct Segments {
         pub header: usize,
         pub mss: u16,
     }
 
-    /// A request that both ways of posting have.
+    /// A request with support in both ways of posting.
     pub trait Describe: Parts {
-        /// Says what the operation is, and what belongs to it.
+        /// Describes the operation and its arguments.
         fn describe<E: Emit>(&self, to: &mut E);
     }
 
-    /// A request that extended batches have.
+    /// A request for extended batches.
     pub trait DescribeExtended: Parts {
-        /// Says what the operation is, and what belongs to it.
+        /// Describes the operation and its arguments.
         fn describe_extended<E: EmitExtended>(&self, to: &mut E);
     }
 
@@ -123,42 +125,41 @@ mod sealed {
     }
 }
 
-/// A request that the transport `T` carries, with the work it owns, for
-/// [extended batches](crate::ExtendedBatch).
+/// A request supported by the transport `T`, with its own work, for [extended
+/// batches](crate::ExtendedBatch).
 ///
-/// The requests of this module implement it, and nothing else can.
+/// A sealed trait, implemented by the requests of this module only.
 pub trait ExtendedRequest<T: Transport>: DescribeExtended {
-    /// What the device reads or writes for it.
+    /// The memory for the device to read or write.
     type Work;
 
-    /// Adds the elements that the device reads or writes.
+    /// Adds the elements for the device to read or write.
     fn gather(&self, list: &mut SgeList);
 
     /// The work, when the request has been posted.
     fn into_work(self) -> Self::Work;
 }
 
-/// A request that can be posted by [`SendQueue::post`](crate::SendQueue::post), too.
+/// A request also supported by [`SendQueue::post`](crate::SendQueue::post).
 ///
-/// The requests of this module implement it, and nothing else can.
+/// A sealed trait, implemented by the requests of this module only.
 pub trait SendRequest<T: Transport>: ExtendedRequest<T> + Describe {}
 
-/// The options that every request has.
+/// The options common to all requests.
 macro_rules! common_options {
     () => {
-        /// Asks for no completion of its own when it succeeds: the work comes back with a later
-        /// one.
+        /// Requests no completion of its own on success: the work returns with a later completion.
         ///
-        /// Every now and then the queue asks for one nevertheless, so that it never fills up with
-        /// requests that would never come back. On iWARP it always does: there a later completion
-        /// says nothing about the request.
+        /// The queue still requests one from time to time, so that it never fills up with requests
+        /// without completions. On iWARP the queue requests one for every request: a later
+        /// completion there does not imply this one's.
         #[inline]
         pub fn unsignaled(mut self) -> Self {
             self.flags.0 &= !ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
             self
         }
 
-        /// Starts only when all RDMA reads and atomics posted before it are done.
+        /// Starts only after all earlier RDMA reads and atomics are done.
         #[inline]
         pub fn fenced(mut self) -> Self {
             self.flags |= ffi::ibv_send_flags::IBV_SEND_FENCE;
@@ -173,8 +174,8 @@ macro_rules! common_options {
 }
 pub(crate) use common_options;
 
-/// Implements the traits of a request for the transports that satisfy a bound. What [`Parts`] has besides the flags
-/// can be given.
+/// Implements the traits of a request for the transports that satisfy a bound. Items of [`Parts`]
+/// besides the flags can be given.
 macro_rules! request {
     ($name:ident, transport: $transport:path, work: $work:path, |$this:ident, $to:ident| $describe:block) => {
         request!($name, transport: $transport, work: $work, parts: {}, |$this, $to| $describe);

@@ -1,4 +1,4 @@
-//! The operations that a queue pair can be made for.
+//! Send operations, chosen when a queue pair is created.
 
 use bitflags::bitflags;
 use ibverbs_sys::ibv_qp_create_send_ops_flags as with;
@@ -11,8 +11,7 @@ use crate::{
 };
 
 bitflags! {
-    /// `ibv_qp_create_send_ops_flags`—The operations that an
-    /// [extended batch](crate::ExtendedBatch) can have.
+    /// `ibv_qp_create_send_ops_flags`—The operations of an [extended batch](crate::ExtendedBatch).
     ///
     /// # References
     /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
@@ -70,7 +69,7 @@ impl SendOps {
     }
 }
 
-/// Collects the operation, and nothing of what belongs to it.
+/// Collects the operation, and ignores its arguments.
 impl Emit for SendOps {
     #[inline]
     fn send(&mut self) {

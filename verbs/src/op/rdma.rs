@@ -16,8 +16,7 @@ use crate::{
 
 /// `IBV_WR_RDMA_WRITE`, `IBV_WR_RDMA_WRITE_WITH_IMM`—Writes into the peer's memory.
 ///
-/// The peer notices nothing, unless immediate data go along: those take a receive that it has
-/// posted.
+/// The peer is not notified, unless by immediate data: those consume a receive posted by the peer.
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -45,14 +44,15 @@ impl<W: Gather> Write<W> {
         }
     }
 
-    /// Sends a number along, which completes a receive of the peer's when the data are there.
+    /// Sends a number along, and so completes one of the peer's receives once the data are there.
     #[inline]
     pub fn imm_data(mut self, imm_data: u32) -> Self {
         self.imm_data = Some(imm_data);
         self
     }
 
-    /// Wakes a receiver that waits for solicited completions only. Needs immediate data.
+    /// Sets the solicited event: notifies a receiver armed for solicited completions only. Needs
+    /// immediate data.
     #[inline]
     pub fn solicited(mut self) -> Self {
         self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;

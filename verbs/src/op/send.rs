@@ -13,7 +13,7 @@ use crate::{
     work::{Gather, SgeList},
 };
 
-/// `IBV_WR_SEND` and its variants—A message to a receive that the peer has posted.
+/// `IBV_WR_SEND` and its variants—A message to a receive posted by the peer.
 ///
 /// ```no_run
 /// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts>, buf: verbs::Buf) -> verbs::Result<()> {
@@ -36,7 +36,7 @@ pub struct Send<W> {
     flags: ffi::ibv_send_flags,
 }
 
-/// What goes along with a message.
+/// The extra operation of a message.
 #[derive(Clone, Copy, Debug)]
 enum Rider {
     None,
@@ -55,28 +55,28 @@ impl<W: Gather> Send<W> {
         }
     }
 
-    /// Sends a number along with the message, which the receiver sees in the completion.
+    /// Sends a number along with the message, visible to the receiver in the completion.
     #[inline]
     pub fn imm_data(mut self, imm_data: u32) -> Self {
         self.rider = Rider::ImmData(imm_data);
         self
     }
 
-    /// Invalidates an RKey of the receiver's, before it sees the message. Replaces immediate data.
+    /// Invalidates an RKey of the receiver before delivery of the message. Replaces immediate data.
     #[inline]
     pub fn invalidate(mut self, rkey: u32) -> Self {
         self.rider = Rider::Invalidate(rkey);
         self
     }
 
-    /// Wakes a receiver that waits for solicited completions only.
+    /// Sets the solicited event: notifies a receiver armed for solicited completions only.
     #[inline]
     pub fn solicited(mut self) -> Self {
         self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;
         self
     }
 
-    /// Sends `data` instead of the bytes of the work: they are copied when the request is posted,
+    /// Sends `data` instead of the work's bytes: the data are copied when the request is posted,
     /// and need not be registered. The work is kept until the completion all the same.
     #[inline]
     pub fn inline(self, data: &[u8]) -> Inline<'_, Self> {

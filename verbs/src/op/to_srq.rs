@@ -9,10 +9,10 @@ use crate::{
     work::SgeList,
 };
 
-/// `ibv_send_wr.qp_type.xrc`—A request that a reliable connection has, for an extended one: it
-/// names the shared receive queue of the peer's that it goes to.
+/// `ibv_send_wr.qp_type.xrc`—A request of a reliable connection, for an extended one: with the
+/// number of the peer's shared receive queue.
 ///
-/// RDMA and atomics take no receive there, and name one all the same.
+/// RDMA and atomics consume no receive there, but have a number all the same.
 ///
 /// ```no_run
 /// # use verbs::{Buf, QueuePair, Rts, SrqNum, XrcSend};
@@ -33,7 +33,7 @@ pub struct ToSrq<R> {
 }
 
 impl<R: SendRequest<Rc>> ToSrq<R> {
-    /// The request, to the shared receive queue of that number.
+    /// The request, for the peer's shared receive queue `srq`.
     #[inline]
     pub fn new(request: R, srq: SrqNum) -> Self {
         Self { request, srq }

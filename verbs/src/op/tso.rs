@@ -12,11 +12,11 @@ use crate::{
     work::{Gather, SgeList},
 };
 
-/// `IBV_WR_TSO`—A stretch of a TCP stream, which the device cuts into segments and sends as one
-/// datagram each, behind a copy of the same header.
+/// `IBV_WR_TSO`—A stretch of a TCP stream, cut into segments by the device and sent as one datagram
+/// each, behind a copy of the same header.
 ///
 /// The queue pair must have been made with
-/// [`max_tso_header`](crate::QueuePairBuilder::max_tso_header). The work is that of
+/// [`max_tso_header`](crate::QueuePairBuilder::max_tso_header). The work is as for
 /// [`SendTo`](super::SendTo); the header is copied when the request is posted.
 ///
 /// # References
@@ -36,7 +36,7 @@ pub struct SendTso<'h, W> {
 
 impl<'h, W: DatagramWork> SendTso<'h, W> {
     /// Sends the bytes of `work`, `mss` at a time, each time behind the network headers in
-    /// `header`, up to and including that of TCP.
+    /// `header`, up to and including the TCP header.
     #[inline]
     pub fn new(work: W, remote_qp: QpNum, qkey: u32, header: &'h [u8], mss: u16) -> Self {
         Self {
@@ -104,9 +104,9 @@ impl<T: Datagram, W: DatagramWork> ExtendedRequest<T> for SendTso<'_, W> {
 
 impl<T: Datagram, W: DatagramWork> SendRequest<T> for SendTso<'_, W> {}
 
-/// `IBV_WR_TSO` on a raw packet queue pair—A stretch of a TCP stream, which the device cuts into
-/// segments and sends as one Ethernet frame each, behind a copy of the same headers, in which it
-/// counts lengths, identifiers and sequence numbers up.
+/// `IBV_WR_TSO` on a raw packet queue pair—A stretch of a TCP stream, cut into segments by the
+/// device and sent as one Ethernet frame each, behind a copy of the same headers. The device
+/// updates lengths, identifiers and sequence numbers in each copy.
 ///
 /// The queue pair must have been made with
 /// [`max_tso_header`](crate::QueuePairBuilder::max_tso_header). The headers are copied when the
@@ -140,7 +140,7 @@ pub struct SendFrameTso<'h, W> {
 
 impl<'h, W: Gather> SendFrameTso<'h, W> {
     /// Sends the bytes of `work`, `mss` at a time, each time behind the headers in `header`: from
-    /// the Ethernet destination address, up to and including that of TCP.
+    /// the Ethernet destination address, up to and including the TCP header.
     #[inline]
     pub fn new(work: W, header: &'h [u8], mss: u16) -> Self {
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;

@@ -1,4 +1,4 @@
-//! A send work request as C has it, of which only the fields in use are written.
+//! A C send work request, with only the used fields written.
 
 use std::{mem::MaybeUninit, ptr};
 
@@ -14,8 +14,7 @@ use crate::{
 
 /// One `ibv_send_wr`, on its way to the device.
 ///
-/// Most of its 128 bytes belong to opcodes other than the one at hand, so they are left as they
-/// are.
+/// Most of its 128 bytes belong to other opcodes, and are left unwritten.
 #[derive(Debug)]
 pub(crate) struct SendWr(MaybeUninit<ffi::ibv_send_wr>);
 
@@ -23,21 +22,21 @@ pub(crate) struct SendWr(MaybeUninit<ffi::ibv_send_wr>);
 macro_rules! set {
     ($wr:ident, $($field:ident).+ = $value:expr) => {{
         let value = $value;
-        // SAFETY: the field is inside the request, which is borrowed exclusively. It is plain data,
-        // so nothing is dropped where it may not have been initialised.
+        // SAFETY: the field is inside the request, borrowed exclusively. The field is plain data,
+        // so the assignment drops no uninitialised value.
         unsafe { (*$wr.0.as_mut_ptr()).$($field).+ = value };
     }};
 }
 
 impl SendWr {
-    /// A request without anything. It is written where it lies: moving it would copy all of it.
+    /// An unwritten request. To be written in place: a move would copy all of the bytes.
     #[inline]
     pub(crate) fn unwritten() -> Self {
         Self(MaybeUninit::uninit())
     }
 
-    /// Writes everything that does not depend on the opcode: the request has `count` elements, at
-    /// `sges`, and none follows it.
+    /// Writes all fields independent of the opcode: the request has `count` elements, at `sges`,
+    /// and no successor.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -47,11 +46,11 @@ impl SendWr {
         flags: ffi::ibv_send_flags,
     ) {
         self.begin_linked(id, sges, count, flags);
-        // The compiler would extend a zero that comes first to all that is not written.
+        // Last, since the compiler would extend a leading zero to all unwritten bytes.
         self.link(ptr::null_mut());
     }
 
-    /// As [`begin`](Self::begin), of a request that has its successor.
+    /// As [`begin`](Self::begin), for a request with a successor already linked.
     #[inline]
     pub(crate) fn begin_linked(
         &mut self,
@@ -98,7 +97,7 @@ impl SendWr {
         set!(self, wr.atomic.swap = swap);
     }
 
-    /// The opcode, and what belongs to it, of a request that binds a memory window.
+    /// Writes the opcode and its fields, for a request that binds a memory window.
     pub(crate) fn bind_window(
         &mut self,
         mw: *mut ffi::ibv_mw,

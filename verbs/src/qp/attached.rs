@@ -1,18 +1,19 @@
-//! What a queue pair is attached to.
+//! Objects attached to a queue pair.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{addr::Gid, completion_counter::CompletionCounter};
 
-/// What a queue pair is attached to.
+/// The attachments of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Attached(Mutex<Vec<Attachment>>);
 
 #[derive(Debug)]
 pub(super) enum Attachment {
-    /// The device does not let go of the queue pair before it has been detached from each group.
+    /// A multicast group. The device destroys the queue pair only after its detachment from each
+    /// group.
     Group(Gid, u16),
-    /// It does not let go of the counter before the queue pair has been destroyed.
+    /// A counter. The device destroys the counter only after the queue pair.
     Counter(#[expect(dead_code, reason = "held")] CompletionCounter),
 }
 
@@ -27,7 +28,7 @@ impl Attached {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the groups, and returns them.
+    /// Removes the groups, and returns them.
     pub(super) fn take_groups(&self) -> Vec<(Gid, u16)> {
         let mut groups = Vec::new();
         self.lock().retain(|to| match to {

@@ -19,10 +19,10 @@ use crate::{
     wr_id::WrId,
 };
 
-/// Requests that will be posted together: one call into the device for all of them.
+/// Requests posted together, by one call into the device.
 ///
-/// Their work moves into the queue as they are [added](Self::push). A batch that is dropped posts
-/// nothing, and drops it.
+/// [Adding](Self::push) a request moves its work into the queue. Dropping a batch posts nothing,
+/// and drops the works.
 ///
 /// # Examples
 /// ```no_run
@@ -36,16 +36,16 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a batch that is dropped posts nothing"]
+#[must_use = "dropping a batch posts nothing"]
 pub struct Batch<'q, T: Transport, SW, RW> {
     queue: &'q mut SendQueue<T, SW, RW>,
-    // What posting one request at a time would change in the queue lies here, where it can be in
+    // The part of the queue's state changed by posting, in one place, so that it can be in
     // registers.
-    // INVARIANT: lent by the ring of `queue`, which nothing has happened to since. Before it is the
-    // work of the requests that were added, which were as many as are staged before `next`.
+    // INVARIANT: lent by the ring of `queue`, unchanged since. The works of the added requests are
+    // before the cursor, as many as the requests staged before `next`.
     cursor: Cursor<SW>,
     next: Next,
-    /// How many requests since the last signaled one.
+    /// Number of requests since the last signaled one.
     unsignaled: u32,
 }
 
@@ -67,11 +67,11 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
 }
 
 impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
-    /// Adds a request. What it borrows, such as [inline](crate::op::Inline) data, stays borrowed
-    /// until the batch is posted, which copies it.
+    /// Adds a request. Data borrowed by the request, such as [inline](crate::op::Inline) data, stay
+    /// borrowed until the batch is posted, which copies them.
     ///
     /// # Errors
-    /// The request is given back, and the batch is as it was; see [`SendQueue::post`].
+    /// The error returns the request, and the batch is unchanged; see [`SendQueue::post`].
     #[inline(always)]
     pub fn push<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
@@ -98,8 +98,8 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         let (flags, unsignaled) = sending
             .signaling
             .flags(request.flags(), |_| self.unsignaled);
-        // SAFETY: `next` is that of the staging area, which has room for as many requests as can be
-        // in flight. Each that was added has its place among those, and the cursor has not stopped.
+        // SAFETY: `next` is the staging area's, with room for all requests that can be in flight.
+        // Each added request has its place among those, and the cursor has not stopped.
         let place = unsafe {
             sending
                 .staging
@@ -114,8 +114,8 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         self.next = place.take();
         self.unsignaled = unsignaled;
         let work = ManuallyDrop::into_inner(request).into_work();
-        // SAFETY: the cursor was lent by the ring, which nothing has happened to since (invariant),
-        // and has not stopped.
+        // SAFETY: the cursor was lent by the ring, unchanged since (invariant), and has not
+        // stopped.
         unsafe { self.cursor.put(self.cursor.tail, work) };
         Ok(())
     }
@@ -130,35 +130,35 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         self.len() == 0
     }
 
-    /// `ibv_post_send`—Posts the requests, in the order in which they were added.
+    /// `ibv_post_send`—Posts the requests, in their order of addition.
     ///
     /// # Errors
-    /// The device refused one of them; the error says which. Those before it are posted. The work
-    /// of that one and of those after it is given back, in order. If the device names none, as where
-    /// a doorbell has failed, all of the requests count as posted, and the error has no work.
+    /// The device refused a request, named by the error. The requests before are posted. The error
+    /// returns the works of that one and of those behind, in order. If the device names none, as
+    /// after a failed doorbell, all of the requests count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post(self) -> Result<(), Refused<Vec<SW>>> {
-        // Nothing below panics, and what was added is posted, or taken back.
+        // Nothing below panics, and the added works are posted, or taken back.
         let mut this = ManuallyDrop::new(self);
         let (cursor, next, unsignaled) = (this.cursor, this.next, this.unsignaled);
         let (inner, sending) = this.queue.parts();
         let before = sending.signaling.unsignaled(sending.in_flight.next());
         sending.in_flight.keep(cursor);
-        // SAFETY: `next` is that of the staging area.
+        // SAFETY: `next` is the staging area's.
         let Some(first) = (unsafe { sending.staging.list(next) }) else {
             return Ok(());
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `first` is a list of
-        // complete requests inside of the staging area, which lies still during the call. C reads
-        // them and their elements before it returns. What the elements describe stays as `Gather`
+        // complete requests inside the staging area, which does not move during the call. C reads
+        // them and their elements only before the return. The described memory stays as `Gather`
         // promises while the work is in flight.
         let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, bad.place()) };
-        // SAFETY: as for `list`, which has found a request before it.
+        // SAFETY: as for `list`, which has found a request before `next`.
         unsafe { sending.staging.relink(next) };
         if errno != 0 {
             return Err(sending.take_unposted(errno, &bad, next, before));
@@ -169,7 +169,7 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
 }
 
 impl<SW> Sending<SW> {
-    /// Takes back the requests of a batch that a failed post has refused. `before` is the number of
+    /// Takes back the requests refused by a failed post of a batch. `before` is the number of
     /// unsignaled requests before the batch.
     #[cold]
     #[inline(never)]
@@ -182,19 +182,19 @@ impl<SW> Sending<SW> {
     ) -> Refused<Vec<SW>> {
         let staged = self.staging.len(next);
         let posted = self.staging.posted(next, errno, bad);
-        // SAFETY: that is at most as many as there are.
+        // SAFETY: `posted` is at most the number of requests.
         let unsignaled = unsafe { self.staging.unsignaled(before, posted) };
         let unposted = (posted..staged).filter_map(|_| self.in_flight.unpush());
         let mut value: Vec<SW> = unposted.collect();
         value.reverse();
-        // One that was to be signaled, and was not posted, does not count.
+        // A signaled request that was not posted does not count.
         self.signaling.set(unsignaled, self.in_flight.next());
         let error = refusal::device(POST_SEND, errno)
             .detail(format!("request {posted} of {staged}, counting from 0"));
         Refused { value, error }
     }
 
-    /// Drops the work of a batch of so many requests that is not posted.
+    /// Drops the works of an unposted batch of `staged` requests.
     #[cold]
     #[inline(never)]
     pub(super) fn drop_unposted(&mut self, tail: WrId, staged: usize) {

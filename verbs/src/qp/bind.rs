@@ -21,7 +21,7 @@ use crate::{
 
 impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> {
     /// `ibv_bind_mw`, `IBV_WR_BIND_MW`—Posts a request that binds a window to a region, or a
-    /// [part](RemoteRegion::slice) of one. It is signaled, and gives `work` back when it is done.
+    /// [part](RemoteRegion::slice) of one. Always signaled; the completion returns `work`.
     ///
     /// The token is for the peer, once the request has succeeded. The region must have been made
     /// [for windows](crate::ProtectionDomain::alloc_for_windows).
@@ -30,7 +30,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
     /// The work is given back:
     /// - `WouldBlock`: as many requests are in flight as the queue can hold.
     /// - `InvalidInput`: the window and the queue pair are of different domains, or the region is of another device.
-    /// - `QuotaExceeded`: 16 other queue pairs have bound the window, which keeps them. Drop it, and allocate another.
+    /// - `QuotaExceeded`: the window has been bound by 16 other queue pairs, and keeps them. Drop
+    ///   the window, and allocate another.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.
     ///
     /// A binding whose doorbell fails counts as posted, as other [requests](Self::post) do.
@@ -54,7 +55,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             return Err(Refused { value: work, error });
         }
         let raw = self.inner.raw;
-        // A binding of type 2 is the queue pair's, too, which is not destroyed before it.
+        // A binding of type 2 also belongs to the queue pair, which cannot be destroyed before the
+        // window.
         let qp = (window.window_type() == WindowType::Type2)
             .then(|| Arc::clone(&self.inner) as Arc<dyn Any + Send + Sync>);
         if let Some(qp) = &qp
@@ -71,8 +73,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         let bind_info = bind_info(region, access);
         let id = vacancy.id();
         let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
-        // Soft-RoCE's `ibv_bind_mw` posts the same request as for type 2, and hides whether a
-        // failed call has.
+        // Soft-RoCE's `ibv_bind_mw` posts the same request as for type 2, and does not report
+        // whether a failed call has posted.
         let as_request = window.window_type() == WindowType::Type2 || sending.bind_fails_posted;
         let (posted, rkey) = if as_request {
             let rkey = ffi::ibv_inc_rkey(window.rkey());
@@ -81,8 +83,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             wr.bind_window(window.as_raw(), rkey, bind_info);
             let mut bad = BadWr::new();
             // SAFETY: the queue pair exists, and `wr` is one complete request, without elements.
-            // What it points to, the window and the region, exists during the call, after which C
-            // does not use it.
+            // The window and the region exist during the call, and C does not use them afterwards.
             let errno = unsafe { ffi::ibv_post_send(raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
             if errno != 0 && bad.is_refused(errno, wr.as_mut_ptr()) {
                 (cvt_errno(call, errno), rkey)
@@ -146,7 +147,7 @@ fn same_domain(
     Err(Error::refused(call, io::ErrorKind::InvalidInput, reason))
 }
 
-/// What a binding is, as a request.
+/// A binding in the form of a request.
 struct Bind;
 
 impl Parts for Bind {
@@ -167,7 +168,7 @@ fn bind_info(region: &RemoteRegion, access: RemoteAccess) -> ffi::ibv_mw_bind_in
     }
 }
 
-/// A binding that may not come to be.
+/// A binding that may not be posted.
 pub(super) struct Binding<'q> {
     window: &'q mut MemoryWindow,
     before: Before,
@@ -181,11 +182,11 @@ impl Binding<'_> {
 
 impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q, T, SW, RW> {
     /// `ibv_wr_bind_mw`—Adds a request that binds a window of type 2 to a region, or a
-    /// [part](RemoteRegion::slice) of one. It is signaled, and gives `work` back when it is done.
+    /// [part](RemoteRegion::slice) of one. Always signaled; the completion returns `work`.
     ///
-    /// The token is for the peer, once the request has succeeded: a send that is added after it
-    /// can carry it. If the batch is not posted, the window is as it was. The first window of a
-    /// batch makes it allocate.
+    /// The token is valid for the peer once the request has succeeded: a send added later in the
+    /// batch can carry the token. If the batch is not posted, the window is unchanged. The first
+    /// window of a batch makes the batch allocate.
     ///
     /// # Errors
     /// The work is given back:

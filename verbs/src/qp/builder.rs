@@ -51,8 +51,9 @@ pub struct QueuePairBuilder<'a, T> {
 impl ProtectionDomain {
     /// A queue pair of transport `T` in this domain, with choices to make.
     ///
-    /// A [`CompletionQueue`](crate::CompletionQueue) is its own handle: `&cq` will do. The two may
-    /// be the same one. A transport that receives nothing makes no use of the second.
+    /// A [`CompletionQueue`](crate::CompletionQueue) dereferences to its handle, so `&cq` is
+    /// accepted. The two may be the same queue. A transport without receives does not use the
+    /// second.
     ///
     /// # Examples
     /// ```no_run
@@ -112,20 +113,21 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self
     }
 
-    /// The most bytes that a request can carry [inline](crate::op::Inline); 0 if not set. The
-    /// device may allow more than asked for.
+    /// Maximum number of [inline](crate::op::Inline) bytes in a request; 0 if not set. The device
+    /// may grant more.
     pub fn max_inline_data(mut self, bytes: u32) -> Self {
         self.max_inline_data = bytes;
         self
     }
 
-    /// Lets messages be received in memory that has [no address](crate::UnmappedRegion) in this process, or was
-    /// registered under [another](crate::RemoteRegistration::iova). Otherwise only Soft-RoCE and Soft-iWARP take such
-    /// receives: other devices' libraries may copy short messages by themselves, to whatever is at that address here.
+    /// Allows receives into memory with [no address](crate::UnmappedRegion) in this process, or
+    /// registered under [another](crate::RemoteRegistration::iova) address. Without this call, only
+    /// Soft-RoCE and Soft-iWARP accept such receives: other devices' libraries may copy short
+    /// messages themselves, to the same address in this process.
     ///
     /// # Safety
-    /// - The device's library leaves it to the device to write what arrives by this queue pair. mlx5's does if
-    ///   `MLX5_SCATTER_TO_CQE=0` is in the environment, or the queue pair is
+    /// - The device's library leaves all writing of received data on this queue pair to the device.
+    ///   mlx5's does with `MLX5_SCATTER_TO_CQE=0` in the environment, or if the queue pair is
     ///   [made](Self::create_with) with `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`.
     #[doc(alias = "MLX5_SCATTER_TO_CQE")]
     pub unsafe fn receives_elsewhere(mut self) -> Self {
@@ -150,42 +152,43 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self
     }
 
-    /// `IBV_QP_INIT_ATTR_CREATE_FLAGS`—What it does with packets; nothing of that, if not set.
+    /// `IBV_QP_INIT_ATTR_CREATE_FLAGS`—Options for the handling of packets; none, if not set.
     #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
     pub fn flags(mut self, flags: QpFlags) -> Self {
         self.flags = flags;
         self
     }
 
-    /// Takes the receives of a shared queue, instead of having a receive queue of its own: nothing
-    /// can be posted to that then. The shared queue must be of the same protection domain: a device
-    /// looks its memory up there, so a peer of this queue pair would write to memory of that domain.
+    /// Uses the receives of a shared queue, instead of a receive queue of its own: posting receives
+    /// to the queue pair is then impossible. The shared queue must be of the same protection
+    /// domain: a device checks receive memory against the shared queue's domain, so a peer of this
+    /// queue pair would write to memory of that domain.
     pub fn srq<RW: Send + 'static>(mut self, srq: &SharedReceiveQueue<RW>) -> Self {
         self.srq = Some(Arc::clone(srq.inner()));
         self
     }
 
-    /// Takes the receives of a shared queue that matches tags. Nothing can be posted to the queue
-    /// pair then: the send queue is the device's, to read the data of a rendezvous.
+    /// Uses the receives of a tag-matching shared queue. Posting to the queue pair is then
+    /// impossible: the device uses the send queue, to read the data of a rendezvous.
     pub fn tag_matching<RW: Send + 'static>(mut self, queue: &TagMatchingQueue<RW>) -> Self {
         self.srq = Some(Arc::clone(queue.inner()));
         self.max_send_wr = 0;
         self
     }
 
-    /// `ibv_create_qp(pd, …)`—Creates the queue pair, in the state [`Reset`], for work that is one
-    /// [`Buf`] a request. Enters the kernel.
+    /// `ibv_create_qp(pd, …)`—Creates the queue pair, in the state [`Reset`], for works of one
+    /// [`Buf`] each. Enters the kernel.
     ///
     /// # Errors
     /// - `InvalidInput`: a completion queue has too few entries left, or belongs to another device;
-    ///   or a number is beyond what this crate can keep.
+    ///   or a number is beyond this crate's limits.
     /// - `EINVAL`: a number is more than the device allows.
     /// - `EOPNOTSUPP`: the device does not have the transport, or one of the [flags](Self::flags).
     /// - `EPERM`: raw packets need the capability `CAP_NET_RAW`.
     /// - `ENOMEM`: out of memory, or of queue pairs.
     /// - `Unsupported`: the device has no extended batches, or not with all of the
-    ///   [operations](Self::send_ops); or it cannot [cut](Self::max_tso_header) what the
-    ///   transport carries.
+    ///   [operations](Self::send_ops); or the device does not support
+    ///   [segmentation](Self::max_tso_header) for the transport.
     ///
     /// # References
     /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
@@ -195,17 +198,18 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self.create_for()
     }
 
-    /// `ibv_create_qp(pd, …)`—Creates the queue pair as [`create`](Self::create) does, for work of
-    /// the caller's own types: `SW` for its send queue, and `RW` for its receive queue.
+    /// `ibv_create_qp(pd, …)`—Creates the queue pair as [`create`](Self::create) does, for works of
+    /// the caller's types: `SW` for the send queue, and `RW` for the receive queue.
     ///
-    /// Work that borrows can only be posted to a queue pair [of a scope](crate::Scope::create_qp): a
-    /// borrow ends when the queue pair is forgotten (`mem::forget`), and the device goes on.
+    /// Works with borrows can only be posted to a queue pair [of a scope](crate::Scope::create_qp):
+    /// otherwise forgetting the queue pair (`mem::forget`) would end the borrow while the device
+    /// continues.
     ///
     /// # Errors
     /// As for [`create`](Self::create).
     ///
     /// # Examples
-    /// Messages that know which request they belong to:
+    /// Messages with the number of their request:
     /// ```no_run
     /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
     /// use verbs::{Buf, QueuePair, Rc, Reset, SharedBuf, With};
@@ -218,11 +222,12 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_for<SW: 'static, RW: 'static>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
         let inner = self.make_plain()?;
-        // SAFETY: as its type says: made with `T::RAW`, in the state that queue pairs are made in.
+        // SAFETY: matches its type: made with `T::RAW`, in the initial state of queue pairs.
         Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
     }
 
-    /// Creates the queue pair as [`create_for`](Self::create_for) does, for a scope, which ends it.
+    /// Creates the queue pair as [`create_for`](Self::create_for) does, for a scope, which destroys
+    /// the queue pair at its end.
     pub(crate) fn create_member<SW, RW>(self) -> Result<(QueuePair<T, Reset, SW, RW>, Member)> {
         let mut inner = self.make_plain()?;
         let (destroyed, queues) = (inner.join_scope(), inner.queues());
@@ -233,36 +238,36 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 
     fn make_plain<SW, RW>(self) -> Result<Inner<SW, RW>> {
-        // SAFETY: this is the call to make a queue pair with. The context is that of a domain which
-        // `self` borrows, so it is open.
+        // SAFETY: C's call for making a queue pair. The context is open, since `self` borrows a
+        // domain of the context.
         let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_qp_ex(ctx, attr) };
         let plain = self.send_ops.is_empty() && self.max_tso_header == 0 && self.flags.is_empty();
         let call = match plain {
             true => "ibv_create_qp",
             false => "ibv_create_qp_ex",
         };
-        // SAFETY: it makes the queue pair that the attributes say, or none.
+        // SAFETY: `create` makes a queue pair of the attributes, or none.
         unsafe { self.make(call, create) }
     }
 
-    /// Creates the queue pair by another call than `ibv_create_qp`: one of the device's maker, such
-    /// as `mlx5dv_create_qp`. `create` is given the attributes that this builder stands for, and
-    /// `call` is its name, for errors.
+    /// Creates the queue pair by another call than `ibv_create_qp`: a vendor's, such as
+    /// `mlx5dv_create_qp`. `create` receives the builder's attributes, and `call` is its name, for
+    /// errors.
     ///
-    /// What only the maker's calls can post or change is done with
-    /// [`as_raw`](QueuePair::as_raw). Attributes of the transport [`Driver`](super::Driver) come
-    /// [from C](super::Attributes::from_raw).
+    /// Use [`as_raw`](QueuePair::as_raw) for operations specific to the vendor's calls. Attributes
+    /// of the transport [`Driver`](super::Driver) come [from C](super::Attributes::from_raw).
     ///
     /// # Safety
-    /// - `create` returns null, with `errno` set, or a queue pair that it has made of these
-    ///   attributes, in the state RESET, and that nobody else has.
-    /// - What it may change in them are the capacities, to what the device has granted, which is
-    ///   not less.
-    /// - Whatever is posted with the maker's calls never completes in a queue of this crate's, and
+    /// - `create` returns null, with `errno` set, or a queue pair made of these attributes, in the
+    ///   state RESET, with no other owner.
+    /// - `create` may change the capacities in the attributes, to the granted ones, not less than
+    ///   requested, and nothing else.
+    /// - Requests posted with the vendor's calls never complete in a queue of this crate, and own
+    ///   their memory themselves.
     ///   owns its memory by itself.
     ///
     /// # Errors
-    /// As for [`create`](Self::create), and what the call fails with.
+    /// As for [`create`](Self::create), and the errors of `create`.
     #[doc(alias = "mlx5dv_create_qp")]
     #[doc(alias = "efadv_create_qp_ex")]
     pub unsafe fn create_with<SW: 'static, RW: 'static>(
@@ -335,8 +340,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         }
         let raw = create(self.pd.context().as_raw(), &mut attr);
         let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err))?;
-        // SAFETY: the queue pair has just been created with these queues, in this domain, and is
-        // nobody else's, as the caller promises.
+        // SAFETY: the queue pair has just been created with these queues, in this domain, and has
+        // no other owner, as the caller promises.
         let mut inner = unsafe {
             Inner::new(
                 raw,
@@ -360,7 +365,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         Ok(inner)
     }
 
-    /// What could not be created, and why not, where that is known.
+    /// Adds the requested settings to an error, or the missing capability.
     fn explain(&self, err: Error) -> Error {
         let raw_packets = T::RAW == ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
         if raw_packets && err.raw_os_error() == Some(libc::EPERM) {
@@ -391,7 +396,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         wishes
     }
 
-    /// What the device can do of segmentation, if that is asked for.
+    /// The device's limits for segmentation, if requested.
     fn tso_limits(&self) -> Result<TsoLimits> {
         if self.max_tso_header == 0 {
             return Ok(TsoLimits::default());

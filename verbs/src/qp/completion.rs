@@ -1,4 +1,4 @@
-//! Work that has come back, reached through the status of its completion.
+//! Returned works, accessible through the status of their completion.
 
 use std::{fmt, ops::Deref};
 
@@ -7,11 +7,11 @@ use crate::{
     error::Error,
 };
 
-/// Work that has come back, with the completion that says how it ended.
+/// A returned work, with its completion.
 ///
-/// The work is reached through the status, so that a failure cannot be passed over by accident:
+/// Access to the work checks the status, so that a failure cannot be ignored by accident:
 /// [`into_work`](Self::into_work) and [`work`](Self::work) are errors if the request failed, and
-/// [`into_parts`](Self::into_parts) says how it ended. Dropping it drops the work.
+/// [`into_parts`](Self::into_parts) returns the status. Dropping the value drops the work.
 ///
 /// ```no_run
 /// # use verbs::{Buf, Completion};
@@ -27,13 +27,13 @@ pub struct Completion<'p, W> {
     wc: WorkCompletion<'p>,
 }
 
-/// A posted request that failed, with its work.
+/// A failed request, with its work.
 ///
-/// `?` turns it into a plain [`Error`], dropping the work.
+/// `?` converts into a plain [`Error`], and drops the work.
 pub struct Failed<W> {
-    /// The work, which the device does not touch any more.
+    /// The work, no longer accessed by the device.
     pub work: W,
-    /// How the request ended.
+    /// The status of the request.
     pub error: WcError,
 }
 
@@ -43,7 +43,7 @@ impl<'p, W> Completion<'p, W> {
         Self { work, wc }
     }
 
-    /// The work of a request that succeeded.
+    /// The work of a successful request.
     ///
     /// # Errors
     /// The request failed. The work is in the error.
@@ -58,7 +58,7 @@ impl<'p, W> Completion<'p, W> {
         }
     }
 
-    /// The work of a request that succeeded, by reference.
+    /// The work of a successful request, by reference.
     ///
     /// # Errors
     /// The request failed.
@@ -83,16 +83,15 @@ impl<'p, W> Deref for Completion<'p, W> {
     }
 }
 
-/// The bytes that an atomic operation brings.
+/// The length in bytes of an atomic operation's result.
 const ATOMIC_LEN: usize = 8;
 
 impl<W: AsRef<[u8]>> Completion<'_, W> {
-    /// The bytes that arrived, at the start of the work: those of a message for a receive, and of
-    /// the peer's memory for an RDMA read or an atomic operation.
+    /// The received bytes, at the start of the work: of a message for a receive, and of the peer's
+    /// memory for an RDMA read or an atomic operation.
     ///
-    /// It is empty if the request has brought no bytes: a peer's RDMA write with
-    /// immediate data completes a receive, and its bytes are in the
-    /// [memory](crate::RemoteRegion) that it has named.
+    /// Empty if the request transferred no bytes: a peer's RDMA write with immediate data completes
+    /// a receive, but its bytes are in the [memory](crate::RemoteRegion) addressed by the peer.
     ///
     /// # Errors
     /// The request failed.
@@ -113,8 +112,8 @@ impl<W> fmt::Display for Failed<W> {
     }
 }
 
-/// Reads as [`Display`](fmt::Display), so that `unwrap` and `fn main() -> Result` print the failure and not
-/// the work.
+/// Formats as [`Display`](fmt::Display), so that `unwrap` and `fn main() -> Result` print the
+/// failure and not the work.
 impl<W> fmt::Debug for Failed<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.error, f)

@@ -1,4 +1,4 @@
-//! The table of functions that build requests, where the device has one.
+//! The device's table of functions for building requests.
 
 use std::{io, ptr::NonNull};
 
@@ -20,7 +20,7 @@ pub(super) struct Extended {
     pub(super) deferred: Deferred,
 }
 
-/// The functions, and what they are good for.
+/// The functions, and their operations and bugs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table {
     // INVARIANT: the queue pair itself, whose table has the functions of `ops`, and those that every batch needs.
@@ -35,7 +35,7 @@ unsafe impl Send for Table {}
 unsafe impl Sync for Table {}
 
 impl Extended {
-    /// The interface of a queue pair that was just made for `ops`.
+    /// The interface of a queue pair just made for `ops`.
     ///
     /// # Safety
     /// - `qp` exists, and is of type `T`.
@@ -47,7 +47,7 @@ impl Extended {
         // SAFETY: the caller's promise.
         let extended = unsafe { ffi::ibv_qp_to_qp_ex(qp.as_ptr()) };
         let missing = match NonNull::new(extended) {
-            // SAFETY: it is the same queue pair, and the device has agreed to `ops`.
+            // SAFETY: the same queue pair, and the device has accepted `ops`.
             Some(qp) => match unsafe { missing::<T>(qp, ops) } {
                 None => {
                     let table = Table { qp, ops, quirks };
@@ -60,7 +60,7 @@ impl Extended {
             },
             None => "ibv_wr_start",
         };
-        let reason = format!("the device agreed to `{missing}`, and does not have it");
+        let reason = format!("the device agreed to `{missing}`, but its table lacks the function");
         let kind = io::ErrorKind::Unsupported;
         Err(Error::refused("ibv_qp_to_qp_ex", kind, reason))
     }
@@ -85,7 +85,7 @@ fn equally_long(sges: &SgeList) -> bool {
     pairs.all(|pair| pair[0].length == pair[1].length)
 }
 
-/// A function that the table lacks.
+/// The name of a function missing in the table, if any.
 ///
 /// # Safety
 /// - `qp` exists, and was made for `ops`.
@@ -98,7 +98,7 @@ unsafe fn missing<T: Transport>(qp: NonNull<ffi::ibv_qp_ex>, ops: SendOps) -> Op
     let has_atomic_write = asked(SendOps::ATOMIC_WRITE) && unsafe { ffi::has_wr_atomic_write(raw) };
     // SAFETY: see above.
     let has_flush = asked(SendOps::FLUSH) && unsafe { ffi::has_wr_flush(raw) };
-    // SAFETY: the queue pair exists, and nobody uses it yet.
+    // SAFETY: the queue pair exists, and is not in use yet.
     let qp = unsafe { qp.as_ref() };
     let parts = [
         ("ibv_wr_start", true, qp.wr_start.is_some()),

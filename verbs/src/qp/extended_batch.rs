@@ -1,4 +1,4 @@
-//! Several requests that are built in the device's own memory.
+//! Batches of requests built in the device's own memory.
 
 use std::{
     fmt, io,
@@ -23,7 +23,7 @@ use crate::{
     work::SgeList,
 };
 
-/// Requests that are built in the device's own memory, and posted together: all of them or none.
+/// Requests built in the device's own memory, and posted together: all of them or none.
 ///
 /// It is the extended way of posting, for queue pairs that were made for it
 /// ([`send_ops`](crate::QueuePairBuilder::send_ops)). The requests are those of [`op`](crate::op),
@@ -59,7 +59,7 @@ use crate::{
 ///
 /// # References
 /// [ibv_wr_post(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
-#[must_use = "a batch that is dropped posts nothing"]
+#[must_use = "dropping a batch posts nothing"]
 pub struct ExtendedBatch<'q, T: Transport, SW, RW> {
     pub(super) queue: &'q mut SendQueue<T, SW, RW>,
     // INVARIANT: that of the queue.
@@ -136,8 +136,8 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     /// elements and bytes.
     ///
     /// # Errors
-    /// The request is given back, and the batch is as it was:
-    /// - `Unsupported`: the queue pair was not made for this operation, which the error names.
+    /// The error returns the request, and the batch is unchanged:
+    /// - `Unsupported`: the queue pair was not made for this operation, named in the error.
     /// - Otherwise as for [`SendQueue::post`].
     ///
     /// # References
@@ -233,10 +233,11 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     /// Does not enter the kernel (on most devices) or allocate.
     ///
     /// # Errors
-    /// - `EINVAL`, `ENOMEM`: the device refused one of the requests; it does not say which.
+    /// - `EINVAL`, `ENOMEM`: the device refused one of the requests, without naming one.
     ///
-    /// Nothing is posted then, and all of the work is given back, in order. On Soft-RoCE it is not,
-    /// because it stays posted: the kernel finds it with the next request.
+    /// Nothing is posted then, and the error returns all of the works, in order. Exception: on
+    /// Soft-RoCE the requests stay posted, and the works in flight: the kernel finds them with the
+    /// next request.
     ///
     /// # References
     /// [ibv_wr_complete(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)

@@ -1,17 +1,17 @@
-//! What a queue pair is made to do besides.
+//! Creation flags of queue pairs.
 
 use bitflags::bitflags;
 use ibverbs_sys::ibv_qp_create_flags;
 
 bitflags! {
-    /// `ibv_qp_create_flags`—What a queue pair does with packets.
+    /// `ibv_qp_create_flags`—Options for a queue pair's handling of packets.
     ///
     /// # References
     /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
     #[doc(alias = "ibv_qp_create_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct QpFlags: u32 {
-        /// Does not receive the multicasts that it has sent itself.
+        /// Does not receive its own multicasts.
         #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
         const BLOCK_SELF_MULTICAST = ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0;
         /// Keeps the frame check sequence.

@@ -1,4 +1,4 @@
-//! The work that is in flight on one queue, in the order in which it was posted.
+//! The works in flight on one queue, in posting order.
 
 use std::{fmt, ptr};
 
@@ -10,18 +10,18 @@ use crate::wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId};
 
 /// A ring of posted work.
 ///
-/// Nearly every device completes the work of one queue in order, so a completion answers for
-/// everything posted before it, too: requests that were posted unsignaled, and those whose
-/// completion was dropped unread. Where order is not promised, it answers for its own request only.
+/// Nearly every device completes the work of one queue in order, so a completion also covers all
+/// earlier requests: unsignaled ones, and those whose completion was dropped unread. Where order is
+/// not guaranteed, a completion covers its own request only.
 pub(super) struct InFlight<W> {
     cursor: Cursor<W>,
-    // Of the request that was posted first.
-    // INVARIANT: of one queue, as is `cursor.tail`, and at most `limit` before that. With books,
-    // that holds for the head that they say, and `head` is of another queue, which nothing is ever
-    // posted to: so no completion is taken for the first.
+    // The oldest request.
+    // INVARIANT: of one queue, as is `cursor.tail`, and at most `limit` before the tail. With
+    // `unordered`, the statement holds for the head in `unordered`, and `head` is of another queue
+    // without any requests: so no completion matches the oldest request.
     head: WrId,
-    // INVARIANT: those of `head..cursor.tail` are initialised, and no others count as that. With
-    // books, it is those of the requests that the books have.
+    // INVARIANT: the slots of `head..cursor.tail` are initialised, and no others count as
+    // initialised. With `unordered`, the slots of its requests in flight.
     slots: Slots<W>,
     // INVARIANT: at most the number of slots.
     limit: u32,
@@ -40,8 +40,8 @@ unsafe impl<W: Sync> Sync for InFlight<W> {}
 pub(super) struct Cursor<W> {
     // The next request.
     pub(super) tail: WrId,
-    // INVARIANT: each request of `tail..stop` has a slot that is not in use, which is so far from
-    // `base` as its identifier says.
+    // INVARIANT: each request of `tail..stop` has a free slot, at the distance of its identifier
+    // from `base`.
     stop: WrId,
     base: *mut W,
 }
@@ -54,31 +54,31 @@ impl<W> Clone for Cursor<W> {
 
 impl<W> Copy for Cursor<W> {}
 
-// SAFETY: a cursor is a place in a ring, which may change threads.
+// SAFETY: a cursor is a position in a ring, and may change threads.
 unsafe impl<W: Send> Send for Cursor<W> {}
 // SAFETY: see above.
 unsafe impl<W: Sync> Sync for Cursor<W> {}
 
 /// The place for the next request.
 ///
-/// It is taken before the request is posted, so that there is no way to post one that there is no
-/// room for; and the work is put there after that.
+/// Taken before the request is posted, so that no request can be posted without room; the work is
+/// stored afterwards.
 pub(super) struct Vacancy<'r, W> {
     // INVARIANT: has not stopped.
     cursor: &'r mut Cursor<W>,
-    // Read once: behind the call that posts it would have to be read again.
-    // INVARIANT: that of the cursor.
+    // Read once: after the posting call it would have to be read again.
+    // INVARIANT: equal to the cursor's.
     tail: WrId,
 }
 
-/// The place of the request that was posted first.
+/// The slot of the oldest request.
 struct First<'r, W> {
     // INVARIANT: `head` is not `tail`, and there are no books.
     ring: &'r mut InFlight<W>,
 }
 
 impl<W> InFlight<W> {
-    /// Room for `limit` requests, which is at most [`MAX_IN_FLIGHT`], that complete in this order.
+    /// Room for `limit` requests, at most [`MAX_IN_FLIGHT`], with completions in this order.
     pub(super) fn new(queue: QueueId, limit: u32, order: Order) -> Self {
         assert!(limit <= MAX_IN_FLIGHT, "{limit} requests in flight");
         let slots = Slots::new(limit);
@@ -106,13 +106,13 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// The request that is posted next.
+    /// The next request to be posted.
     #[inline]
     pub(super) fn next(&self) -> WrId {
         self.cursor.tail
     }
 
-    /// The request that was posted first and has not come back, or the next one.
+    /// The oldest request in flight, or the next one.
     fn first(&self) -> WrId {
         match &self.unordered {
             None => self.head,
@@ -120,7 +120,7 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// How many requests have been posted and not come back.
+    /// The number of requests in flight.
     pub(super) fn len(&self) -> u32 {
         match &self.unordered {
             None => distance(self.head, self.cursor.tail),
@@ -145,24 +145,25 @@ impl<W> InFlight<W> {
         })
     }
 
-    /// The cursor, for requests that are [kept](Self::keep) together, or not at all. Until they are,
-    /// nothing is taken out of the ring, or put into it, in another way.
+    /// The cursor, for requests to be [kept](Self::keep) together, or not at all. Until then, the
+    /// ring must not change in another way.
     #[inline]
     pub(super) fn lend(&mut self) -> Cursor<W> {
         let lent = self.cursor;
-        // If it never comes back, what was put into its slots is forgotten, and they are used again.
+        // If the cursor is never kept, the content of its slots is forgotten, and the slots are
+        // reused.
         self.cursor.stop = lent.tail;
         lent
     }
 
-    /// Counts the requests before this cursor, which was lent, as posted.
+    /// Counts the requests before this lent cursor as posted.
     #[inline]
     pub(super) fn keep(&mut self, cursor: Cursor<W>) {
         self.cursor = cursor;
     }
 
-    /// What to go on with where the cursor has stopped: at the end of the ring, or at requests that
-    /// may have come back since; `None` if there is no room.
+    /// A cursor to continue with after a stop: at the end of the ring, or at requests possibly
+    /// completed since; `None` if there is no room.
     #[cold]
     #[inline(never)]
     pub(super) fn moved_on(&self, tail: WrId) -> Option<Cursor<W>> {
@@ -177,23 +178,23 @@ impl<W> InFlight<W> {
         })
     }
 
-    /// Takes the work of the request that was posted first, if there is any.
+    /// Takes the work of the oldest request, if there is any.
     fn take_first(&mut self) -> Option<W> {
         self.take(self.first(), drop)
     }
 
-    /// Takes the work of the request with this identifier, if it is in flight. The work of those
-    /// before it, which has come back with it where order is promised, is handed to `earlier`.
+    /// Takes the work of the request with this identifier, if in flight. With guaranteed order,
+    /// earlier works are complete, too, and handed to `earlier`.
     #[inline(always)]
     pub(super) fn take(&mut self, id: WrId, earlier: impl FnMut(W)) -> Option<W> {
-        // As it is nearly always.
+        // The usual case.
         if let Some(work) = self.take_next(id) {
             return Some(work);
         }
         self.take_later(id, earlier)
     }
 
-    /// Takes the work of the request with this identifier, if it is the one that was posted first.
+    /// Takes the work of the request with this identifier, if the oldest.
     #[inline(always)]
     pub(super) fn take_next(&mut self, id: WrId) -> Option<W> {
         if id == self.head && id != self.cursor.tail {
@@ -225,18 +226,20 @@ impl<W> InFlight<W> {
             return None;
         }
         let slot = self.slots.slot(id);
-        // SAFETY: the books had the request, so its slot is initialised (invariant). They do not
-        // have it any more, so it counts as uninitialised from here, and the work has one owner.
+        // SAFETY: the request was in flight, so its slot is initialised (invariant). The request is
+        // not in flight any more, so the slot counts as uninitialised from here, and the work has
+        // one owner.
         Some(unsafe { slot.read() })
     }
 
-    /// Takes everything, in the order in which it was posted.
+    /// Takes all works, in posting order.
     pub(super) fn take_all(&mut self) -> Vec<W> {
         std::iter::from_fn(|| self.take_first()).collect()
     }
 
-    /// Takes everything, as [`take_all`](Self::take_all) does, and goes on as another queue, so that no completion of
-    /// an earlier request names a later one, however many requests follow.
+    /// Takes all works, as [`take_all`](Self::take_all) does, and continues as another queue, so
+    /// that no completion of an earlier request names a later one, regardless of the number of
+    /// later requests.
     pub(super) fn restart(&mut self, queue: QueueId) -> Vec<W> {
         let all = self.take_all();
         let first = queue.wr_id(0);
@@ -248,7 +251,7 @@ impl<W> InFlight<W> {
         all
     }
 
-    /// Takes back the work that was put in last, because it was not posted after all.
+    /// Takes back the last work, because its request was not posted after all.
     pub(super) fn unpush(&mut self) -> Option<W> {
         let last = self.cursor.tail.previous();
         let there = match &self.unordered {
@@ -258,16 +261,16 @@ impl<W> InFlight<W> {
         if !there {
             return None;
         }
-        // It may be on the other side of the ring's end.
+        // The slot may be on the other side of the ring's end.
         self.cursor = Cursor::stopped(last);
-        // SAFETY: the slot was that of the last request before `tail`, so it is initialised
-        // (invariant). With `tail` moved back it counts as uninitialised from here, so the work has
-        // one owner.
+        // SAFETY: the slot belonged to the last request before `tail`, so it is initialised
+        // (invariant). With `tail` moved back, the slot counts as uninitialised from here, so the
+        // work has one owner.
         Some(unsafe { self.slots.slot(last).read() })
     }
 }
 
-/// How many requests there are in `first..end`, of one queue.
+/// The number of requests in `first..end`, of one queue.
 #[inline]
 pub(super) fn distance(first: WrId, end: WrId) -> u32 {
     #[expect(
@@ -279,7 +282,7 @@ pub(super) fn distance(first: WrId, end: WrId) -> u32 {
 }
 
 impl<W> Cursor<W> {
-    /// One of which nobody has said yet that there is room.
+    /// A cursor not known to have room.
     pub(super) fn stopped(tail: WrId) -> Self {
         Self {
             tail,
@@ -288,7 +291,7 @@ impl<W> Cursor<W> {
         }
     }
 
-    /// Whether nobody has said that there is room for one more request.
+    /// Whether room for one more request is not known.
     #[inline]
     pub(super) fn is_stopped(&self) -> bool {
         self.tail == self.stop
@@ -297,8 +300,8 @@ impl<W> Cursor<W> {
     /// Keeps the work of the request at `tail`.
     ///
     /// # Safety
-    /// - That is the cursor's, which has not [stopped](Self::is_stopped). It is that of a ring, or
-    ///   was lent by one that nothing has happened to since.
+    /// - `tail` is the cursor's, and the cursor has not [stopped](Self::is_stopped). The cursor is
+    ///   a ring's, or was lent by a ring unchanged since.
     #[inline]
     pub(super) unsafe fn put(&mut self, tail: WrId, work: W) {
         let slot = self.base.wrapping_add(tail.offset());
@@ -310,16 +313,16 @@ impl<W> Cursor<W> {
 }
 
 impl<W> Vacancy<'_, W> {
-    /// The identifier that the request is to be posted with.
+    /// The identifier for posting the request.
     #[inline]
     pub(super) fn id(&self) -> WrId {
         self.tail
     }
 
-    /// Keeps the work of the request, which has been posted.
+    /// Stores the work of the posted request.
     #[inline]
     pub(super) fn fill(self, work: W) {
-        // SAFETY: the cursor is that of a ring, and has not stopped, and the tail is its own
+        // SAFETY: the cursor is a ring's, and has not stopped, and the tail is its own
         // (invariants).
         unsafe { self.cursor.put(self.tail, work) };
     }
@@ -331,9 +334,9 @@ impl<W> First<'_, W> {
     fn take(self) -> W {
         let slot = self.ring.slots.slot(self.ring.head);
         self.ring.head = self.ring.head.next();
-        // SAFETY: the slot was that of `head`, before `tail` (invariant), so it is initialised
-        // (invariant of the ring). With `head` moved on it counts as uninitialised from here, so
-        // the work has one owner.
+        // SAFETY: the slot belonged to `head`, before `tail` (invariant), so it is initialised
+        // (invariant of the ring). With `head` moved on, the slot counts as uninitialised from
+        // here, so the work has one owner.
         unsafe { slot.read() }
     }
 }
@@ -374,7 +377,7 @@ mod tests {
         ring.take_first()
     }
 
-    /// A ring that has been in use for so many requests.
+    /// A ring after `requests` requests.
     fn used<W>(limit: u32, requests: u32) -> InFlight<W> {
         let mut ring = InFlight::new(QueueId::send(QpId::next()), limit, Order::Posted);
         ring.head = ring.head.after(requests);
@@ -384,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn work_comes_back_in_order_over_many_rounds() {
+    fn ring_returns_work_in_order_over_many_rounds() {
         // The sequence number wraps in between.
         let mut ring = used(5, 0xff_ffff - 7);
         for round in 0..40 {
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn work_before_a_completion_is_handed_over() {
+    fn ring_hands_over_work_before_a_completion() {
         let mut ring = used(8, 0xff_fffd);
         let ids: Vec<_> = (0..6).map(|i| push(&mut ring, i)).collect();
         let mut earlier = Vec::new();
@@ -412,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_was_not_posted_comes_back_from_the_end() {
+    fn ring_unpush_returns_the_last_work() {
         let mut ring = used(4, 0);
         for work in ['a', 'b', 'c'] {
             push(&mut ring, work);
@@ -422,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_of_elsewhere_is_refused() {
+    fn ring_refuses_a_foreign_completion() {
         let qp = QpId::next();
         let mut ring = InFlight::new(QueueId::send(qp), 4, Order::Posted);
         let next = QueueId::send(qp).wr_id(0);
@@ -445,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_the_ring_drops_what_is_in_flight_once() {
+    fn ring_drop_drops_each_work_once() {
         let token = std::rc::Rc::new(());
         let mut ring = InFlight::new(QueueId::receive(QpId::next()), 8, Order::Posted);
         for _ in 0..6 {

@@ -1,4 +1,4 @@
-//! Queue pairs that end with a scope.
+//! Queue pairs destroyed at the end of a scope.
 
 use std::{
     fmt, mem,
@@ -19,10 +19,10 @@ use crate::{
     quirk,
 };
 
-/// What a scope keeps of a queue pair that was made in it.
+/// A scope's record of a queue pair.
 pub(crate) struct Member {
     /// The queue pair, unless its handles have been dropped.
-    // INVARIANT: no work of the queue pair is reached through it.
+    // INVARIANT: no work of the queue pair is accessed through this reference.
     inner: Weak<dyn Ends>,
     // INVARIANT: created, and destroyed if `destroyed` is set.
     raw: NonNull<ffi::ibv_qp>,
@@ -47,12 +47,12 @@ impl Destroyed {
     }
 }
 
-/// A queue pair that can be destroyed while handles to it remain.
+/// A queue pair, destroyable while handles remain.
 trait Ends {
-    /// Destroys the queue pair, and leaves its work where it is.
+    /// Destroys the queue pair, and leaves its works in place.
     ///
     /// # Safety
-    /// - It has not been destroyed. No handle is used any more, nor dropped.
+    /// - The queue pair has not been destroyed. Handles are neither used nor dropped afterwards.
     unsafe fn end(&self) -> Result<()>;
 }
 
@@ -63,7 +63,7 @@ impl<SW, RW> Ends for Inner<SW, RW> {
     }
 }
 
-// SAFETY: the queue pair may be destroyed by any thread, and nothing is done with its work.
+// SAFETY: any thread may destroy the queue pair, and the works are not accessed.
 unsafe impl Send for Member {}
 // SAFETY: nothing can be done with a shared one but to look whether the queue pair exists.
 unsafe impl Sync for Member {}
@@ -76,8 +76,8 @@ impl Member {
         queues: [Queue; 2],
     ) -> Self {
         let weak: Weak<dyn Ends + 'scope> = Arc::downgrade(inner) as _;
-        // SAFETY: only the lifetime changes. It is that of the work, which is not reached (invariant): `end` leaves
-        // it where it is, and dropping a `Weak` does not drop what it points to.
+        // SAFETY: only the works' lifetime changes, and the works are not accessed (invariant).
+        // `end` leaves them in place, and dropping a `Weak` does not drop its target.
         let weak = unsafe { mem::transmute::<Weak<dyn Ends + 'scope>, Weak<dyn Ends>>(weak) };
         Self {
             inner: weak,
@@ -93,7 +93,7 @@ impl Member {
         !self.destroyed.is_set()
     }
 
-    /// Destroys the queue pair unless that has been done. Its work is leaked.
+    /// Destroys the queue pair unless already destroyed. Its works are leaked.
     ///
     /// # Safety
     /// - This is the only call. No handle of the queue pair is used any more, nor dropped.
@@ -102,7 +102,7 @@ impl Member {
             return Ok(());
         }
         if let Some(inner) = self.inner.upgrade() {
-            // SAFETY: the caller's promise; it has not been destroyed.
+            // SAFETY: as the caller promises; the queue pair has not been destroyed.
             let ended = unsafe { inner.end() };
             #[expect(
                 clippy::mem_forget,
@@ -111,8 +111,8 @@ impl Member {
             mem::forget(inner);
             return ended;
         }
-        // SAFETY: the queue pair exists: destroying it has failed when its last handle was dropped. Its domain and
-        // its completion queues exist, the latter since they were given up then.
+        // SAFETY: the queue pair exists: destroying it failed when its last handle was dropped. Its
+        // domain and its completion queues exist, the latter since they were leaked then.
         let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
         let ctx = self.pd.context();
         let discard = || self.queues.iter().all(Queue::discard_completions);

@@ -1,4 +1,4 @@
-//! Queue pairs: making them, bringing them up, and posting to them.
+//! Queue pairs: creation, transitions, and posting.
 
 mod attached;
 mod attributes;

@@ -1,4 +1,4 @@
-//! The call behind every transition, and what its failing means.
+//! The call behind every transition, and the meaning of its failures.
 
 use std::io;
 
@@ -14,9 +14,9 @@ use crate::{
     error::{Error, Result, cvt_errno},
 };
 
-/// Whether attributes of this mask bring a queue pair to another state at all. Those of
-/// [`Attributes::from_raw`](super::Attributes::from_raw) need not. On iWARP the kernel makes transitions itself, and the
-/// connection manager's attributes for the last one do not name it.
+/// Checks that attributes of this mask name a target state. Those of
+/// [`Attributes::from_raw`](super::Attributes::from_raw) need not. On iWARP the kernel makes
+/// transitions itself, and the connection manager's attributes for the last one name no state.
 pub(super) fn check_target(ctx: &Context, mask: u32, to: &'static str) -> Result<()> {
     let names_it = mask & ffi::ibv_qp_attr_mask::IBV_QP_STATE.0 != 0;
     if names_it || ctx.is_iwarp() {
@@ -30,8 +30,8 @@ pub(super) fn check_target(ctx: &Context, mask: u32, to: &'static str) -> Result
     ))
 }
 
-/// Modifies a queue pair of transport `T`, which the program has brought to the state `S`, on its
-/// way to the state `to`.
+/// Modifies a queue pair of transport `T`, brought to the state `S` by the program, on its way to
+/// the state `to`.
 ///
 /// # Safety
 /// - `qp` exists.
@@ -45,7 +45,7 @@ pub(super) unsafe fn modify<T: Transport, S: State>(
         // Nothing to change: on iWARP the kernel has made the transition itself.
         return Ok(());
     }
-    // SAFETY: the queue pair exists, and `attr` is complete. C keeps no pointer to it.
+    // SAFETY: the queue pair exists, and `attr` is complete. C keeps no pointer to `attr`.
     let errno = unsafe { ffi::ibv_modify_qp(qp, &raw mut attr, mask as i32) };
     cvt_errno("ibv_modify_qp", errno).map_err(|err| {
         let mut detail = format!("{} {} to {to}", T::NAME, S::NAME);

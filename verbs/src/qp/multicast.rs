@@ -1,4 +1,4 @@
-//! Multicast groups: datagrams that many queue pairs receive.
+//! Multicast groups: datagrams for many queue pairs.
 
 use ibverbs_sys as ffi;
 
@@ -18,7 +18,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A transport whose queue pairs can receive what is sent to groups.
+/// A transport whose queue pairs can receive multicast datagrams.
 pub trait Multicast: Transport + sealed::Sealed {}
 
 impl sealed::Sealed for Ud {}
@@ -27,11 +27,11 @@ impl sealed::Sealed for RawPacket {}
 impl Multicast for RawPacket {}
 
 impl<T: Multicast, S: State, SW, RW> QueuePair<T, S, SW, RW> {
-    /// `ibv_attach_mcast(qp, gid, lid)`—Receives what is sent to a multicast group, too. Enters the
-    /// kernel.
+    /// `ibv_attach_mcast(qp, gid, lid)`—Attaches to a multicast group: receives its datagrams, too.
+    /// Enters the kernel.
     ///
-    /// The group must have been joined on the port, which is what `cm` does. `lid` is 0 on RoCE.
-    /// Attaching twice is attaching once. The queue pair is detached when it is destroyed.
+    /// The group must have been joined on the port, for example by `cm`. `lid` is 0 on RoCE. A
+    /// second attachment to one group has no effect. The queue pair is detached when destroyed.
     ///
     /// # Errors
     /// - `EINVAL`: `gid` is no multicast address.
@@ -54,10 +54,10 @@ impl<T: Multicast, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         Ok(())
     }
 
-    /// `ibv_detach_mcast(qp, gid, lid)`—Receives what is sent to a multicast group no longer.
+    /// `ibv_detach_mcast(qp, gid, lid)`—Detaches from a multicast group.
     ///
     /// # Errors
-    /// - `EINVAL`: the queue pair is not attached to it.
+    /// - `EINVAL`: the queue pair is not attached to the group.
     ///
     /// # References
     /// [ibv_detach_mcast(3)](https://man7.org/linux/man-pages/man3/ibv_attach_mcast.3.html)

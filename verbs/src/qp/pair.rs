@@ -27,11 +27,12 @@ use crate::{
 
 /// `ibv_qp`—A queue pair of transport `T` in state `S`.
 ///
-/// `SW` is what its send queue owns while it is in flight, and `RW` what its receive queue does:
-/// anything made of registered memory, alone or [`With`](crate::With) a context of the caller's.
+/// `SW` is the type of works in flight on the send queue, and `RW` on the receive queue: anything
+/// made of registered memory, alone or [`With`](crate::With) a context of the caller.
 ///
-/// Dropping it ends the device's access, and then drops what was in flight. It keeps its protection
-/// domain and its completion queues alive. Forgetting it leaks memory, and frees none.
+/// Dropping a queue pair ends the device's access, and then drops the works in flight. A queue pair
+/// keeps its protection domain and its completion queues alive. Forgetting one leaks memory, and
+/// frees none.
 ///
 /// # References
 /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
@@ -43,19 +44,19 @@ pub struct QueuePair<T, S, SW = Buf, RW = Buf> {
     state: PhantomData<S>,
 }
 
-/// Work that a queue pair got back: of its send queue, or of its receive queue.
+/// A work returned to a queue pair: of its send queue, or of its receive queue.
 #[derive(Debug)]
 #[must_use = "it may report a failure"]
 pub enum Completed<'p, SW, RW> {
-    /// What was posted with [`QueuePair::post`].
+    /// A request of [`QueuePair::post`].
     Send(Completion<'p, SW>),
-    /// What was posted with [`QueuePair::post_recv`].
+    /// A receive of [`QueuePair::post_recv`].
     Receive(Completion<'p, RW>),
 }
 
 impl<T, S, SW, RW> QueuePair<T, S, SW, RW> {
     /// # Safety
-    /// - `inner` is of transport `T`, in state `S`, and nobody else has it.
+    /// - `inner` is of transport `T`, in state `S`, and has no other owner.
     pub(super) unsafe fn from_inner(inner: Arc<Inner<SW, RW>>) -> Self {
         Self {
             send: SendQueue {
@@ -74,7 +75,7 @@ impl<T, S, SW, RW> QueuePair<T, S, SW, RW> {
         self.receive.inner
     }
 
-    /// The same queue pair, which has been brought to another state.
+    /// The same queue pair, after a transition to another state.
     pub(super) fn with_state<To>(self) -> QueuePair<T, To, SW, RW> {
         QueuePair {
             send: self.send,
@@ -91,18 +92,18 @@ impl<T, S, SW, RW> QueuePair<T, S, SW, RW> {
 }
 
 impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
-    /// The name of this queue pair in this process. Its completions carry it. It has another one after a
-    /// [reset](Self::to_reset).
+    /// The name of this queue pair in this process, carried by its completions. A
+    /// [reset](Self::to_reset) assigns another one.
     pub fn id(&self) -> QpId {
         self.send.id()
     }
 
-    /// The number by which the device and the peer know this queue pair.
+    /// The number used by the device and the peer for this queue pair.
     pub fn qp_num(&self) -> QpNum {
         self.send.inner.qp_num()
     }
 
-    /// The domain it was made in.
+    /// The protection domain of the queue pair.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.send.inner.pd
     }
@@ -122,16 +123,15 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         self.receive.inner.attached.keep(counter);
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_qp {
         self.send.inner.raw.as_ptr()
     }
 
-    /// Takes back the work that `wc` completes, from whichever queue it was posted to.
+    /// Takes back the work completed by `wc`, from either queue.
     ///
     /// # Errors
-    /// The completion belongs to another queue pair, or is stale; it is given back.
+    /// The completion belongs to another queue pair, or is stale; the error returns the completion.
     #[inline(always)]
     pub fn complete<'p>(
         &mut self,
@@ -141,7 +141,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         // SAFETY: both halves are this queue pair's (invariant), and `&mut self` excludes every other
         // borrow of the cell.
         let sending = unsafe { &mut *sending };
-        // As it is nearly always; an identifier says which queue it is of.
+        // The usual case; the identifier includes the queue.
         if let Some(work) = sending.in_flight.take_next(wc.wr_id()) {
             return Ok(Completed::Send(Completion::new(work, wc)));
         }
@@ -157,8 +157,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         }
     }
 
-    /// Takes back the work of the send queue that `wc` completes, and before it, one by one through
-    /// `earlier`, the work that was posted unsignaled; see [`SendQueue::complete_each`].
+    /// Takes back the work of the send queue completed by `wc`, and before, one by one through
+    /// `earlier`, the unsignaled works before; see [`SendQueue::complete_each`].
     ///
     /// # Errors
     /// As for [`SendQueue::complete`].
@@ -171,9 +171,9 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         self.send.complete_each(wc, earlier)
     }
 
-    /// `ibv_modify_qp(qp, IBV_QPS_ERR)`—Puts the queue pair into the error state: whatever is in
-    /// flight comes back with the status
-    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and so does what is posted from now on.
+    /// `ibv_modify_qp(qp, IBV_QPS_ERR)`—Puts the queue pair into the error state: works in flight
+    /// and works posted later return with the status
+    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
     ///
     /// # Errors
     /// The device refused, or is gone.
@@ -190,8 +190,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
 
     /// `ibv_modify_qp`—Changes attributes without leaving the state.
     ///
-    /// From [`Rts`], it also gets a queue pair of an unreliable transport going again whose send
-    /// queue has [failed](crate::QpState::SQE).
+    /// From [`Rts`], also resumes a queue pair of an unreliable transport after a
+    /// [failure](crate::QpState::SQE) of its send queue.
     ///
     /// # Errors
     /// - `EINVAL`: an attribute is wrong, or cannot be changed in this state.
@@ -242,7 +242,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Reset, SW, RW> {
     /// # Errors
     /// - `EINVAL`: an attribute is missing, or wrong.
     ///
-    /// The queue pair is given back as it was.
+    /// The error returns the queue pair, unchanged.
     ///
     /// # References
     /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
@@ -256,7 +256,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Reset, SW, RW> {
 }
 
 impl<T: Transport, SW, RW> QueuePair<T, Init, SW, RW> {
-    /// `ibv_modify_qp`—Brings the queue pair to [`Rtr`], where it receives.
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rtr`], ready to receive.
     ///
     /// # Errors
     /// As for [`to_init`](QueuePair::to_init), and `ETIMEDOUT`, `EHOSTUNREACH`: the peer's address
@@ -274,7 +274,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Init, SW, RW> {
 }
 
 impl<T: Transport, SW, RW> QueuePair<T, Rtr, SW, RW> {
-    /// `ibv_modify_qp`—Brings the queue pair to [`Rts`], where it sends, too.
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rts`], ready to send, too.
     ///
     /// # Errors
     /// As for [`to_init`](QueuePair::to_init).
@@ -291,17 +291,17 @@ impl<T: Transport, SW, RW> QueuePair<T, Rtr, SW, RW> {
 }
 
 impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
-    /// `ibv_modify_qp(qp, IBV_QPS_SQD)`—Stops the send queue: what has begun is finished, and what
-    /// is posted from now on waits.
+    /// `ibv_modify_qp(qp, IBV_QPS_SQD)`—Stops the send queue: requests in progress are finished,
+    /// and later ones wait.
     ///
-    /// It is drained when the event [`SQ_DRAINED`](crate::EventType::SQ_DRAINED) has come, if that
-    /// was [asked for](Attributes::notify_when_drained), and [`query`](Self::query) says no longer
-    /// that it is [being drained](crate::QpAttr::sq_draining).
+    /// The queue is drained after the event [`SQ_DRAINED`](crate::EventType::SQ_DRAINED), if
+    /// [requested](Attributes::notify_when_drained), and once [`query`](Self::query) no longer
+    /// reports [draining](crate::QpAttr::sq_draining).
     ///
     /// # Errors
-    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot do that.
+    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support this state.
     ///
-    /// The queue pair is given back as it was.
+    /// The error returns the queue pair, unchanged.
     ///
     /// # Examples
     /// Another way to the peer:
@@ -333,7 +333,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Sqd, SW, RW> {
     /// # Errors
     /// - `EINVAL`: an attribute is wrong, or too many.
     ///
-    /// The queue pair is given back as it was.
+    /// The error returns the queue pair, unchanged.
     ///
     /// # References
     /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
@@ -379,7 +379,7 @@ impl<T: Transport, S: CanPostReceive, SW, RW: Scatter> QueuePair<T, S, SW, RW> {
 }
 
 impl<T, SW, RW> QueuePair<T, Rts, SW, RW> {
-    /// Splits the queue pair, so that one thread can send and another receive.
+    /// Splits the queue pair, for sending in one thread and receiving in another.
     pub fn split(self) -> (SendQueue<T, SW, RW>, ReceiveQueue<T, SW, RW>) {
         (self.send, self.receive)
     }
@@ -398,10 +398,10 @@ impl<T: Transport, S: State, SW, RW> fmt::Debug for QueuePair<T, S, SW, RW> {
 }
 
 impl<SW, RW> Completed<'_, SW, RW> {
-    /// How the request ended.
+    /// The status of the request.
     ///
     /// # Errors
-    /// It failed.
+    /// The request failed.
     pub fn ok(&self) -> Result<(), crate::WcError> {
         match self {
             Self::Send(completion) => completion.ok(),

@@ -1,4 +1,4 @@
-//! What the device says of a queue pair.
+//! Attributes of a queue pair as reported by the device.
 
 use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_wr_opcode;
@@ -18,36 +18,35 @@ use crate::{
     named::named,
 };
 
-/// `ibv_qp_attr`, `ibv_qp_init_attr`—Everything that a device says of a queue pair, as it was when
-/// it was asked.
+/// `ibv_qp_attr`, `ibv_qp_init_attr`—All attributes of a queue pair, at the time of the query.
 ///
-/// What the queue pair has not been given yet is zero, and what its transport has no use for is
-/// meaningless. The limit of its [rate](crate::RateLimit) is not told.
+/// Attributes not set yet are zero, and those not used by the transport are meaningless. The limit
+/// of its [rate](crate::RateLimit) is not reported.
 ///
 /// # References
 /// [ibv_query_qp(3)](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html)
 #[doc(alias = "ibv_qp_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
-    /// The state it is in.
+    /// The current state.
     pub state: QpState,
-    /// The state it is in, as the device knows it.
+    /// The current state, as known to the device.
     pub cur_state: QpState,
     /// The most payload in a packet.
     pub path_mtu: Mtu,
-    /// How far it is with migrating to its alternate path.
+    /// The progress of migration to the alternate path.
     pub path_mig_state: MigState,
-    /// The key that datagrams to it must carry.
+    /// The Q_Key required in received datagrams.
     pub qkey: u32,
-    /// The number of the next packet to be received; or of the first one, as it was set.
+    /// The number of the next packet to be received; or of the first one, as set.
     pub rq_psn: Psn,
-    /// The number of the next packet to be sent; or of the first one, as it was set.
+    /// The number of the next packet to be sent; or of the first one, as set.
     pub sq_psn: Psn,
     /// The peer's queue pair.
     pub dest_qp_num: QpNum,
-    /// What the peer may do.
+    /// The access of the peer.
     pub access: RemoteAccess,
-    /// What its queues have room for.
+    /// The capacities of the queues.
     pub cap: QpCap,
     /// The way to the peer.
     pub path: AddressVector,
@@ -57,25 +56,25 @@ pub struct QpAttr {
     pub pkey_index: u16,
     /// The port, counting from 1.
     pub port_num: u8,
-    /// Whether the send queue is being drained: something that has begun is not finished.
+    /// Whether the send queue is being drained: a request in progress is not finished.
     pub sq_draining: bool,
-    /// How many RDMA reads and atomics of this side are outstanding at once.
+    /// Maximum number of outstanding RDMA reads and atomics of this side.
     pub max_rd_atomic: u8,
-    /// How many RDMA reads and atomics of the peer are served at once.
+    /// Maximum number of the peer's RDMA reads and atomics served at once.
     pub max_dest_rd_atomic: u8,
-    /// How long the peer is asked to wait, as [`RnrTimer`](crate::RnrTimer) counts.
+    /// Delay requested from the peer (RNR NAK), as an [`RnrTimer`](crate::RnrTimer) code.
     pub min_rnr_timer: u8,
-    /// How long it waits for an acknowledgement, as [`AckTimeout`] counts.
+    /// Timeout for an acknowledgement, as an [`AckTimeout`] code.
     pub timeout: u8,
-    /// How often an unacknowledged packet is sent again.
+    /// Maximum number of retransmissions of an unacknowledged packet.
     pub retry_count: u8,
-    /// How often it asks again when the peer is not ready; 7 is without end.
+    /// Maximum number of retries when the peer is not ready; 7 is unlimited.
     pub rnr_retry: u8,
-    /// Whether every request has a completion, whatever it asks for.
+    /// Whether every request has a completion, regardless of its flags.
     pub signals_all: bool,
 }
 
-/// `ibv_qp_cap`—What the queues of a queue pair have room for, as the device has granted.
+/// `ibv_qp_cap`—The capacities of a queue pair's queues, as granted by the device.
 #[doc(alias = "ibv_qp_cap")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCap {
@@ -87,7 +86,7 @@ pub struct QpCap {
     pub max_send_sge: u32,
     /// Elements of a receive.
     pub max_recv_sge: u32,
-    /// Bytes that a request can carry inline.
+    /// Maximum number of inline bytes in a request.
     pub max_inline_data: u32,
 }
 
@@ -122,7 +121,7 @@ impl QpAttr {
             alternate_path: AlternatePath {
                 vector: alternate,
                 pkey_index: attr.alt_pkey_index,
-                // A device that says more than there is waits as long as there is.
+                // A value beyond the maximum counts as the maximum.
                 timeout: AckTimeout::new(attr.alt_timeout).unwrap_or(AckTimeout::MAX),
             },
             pkey_index: attr.pkey_index,
@@ -151,20 +150,20 @@ named! {
         SEND = ibv_wr_opcode::IBV_WR_SEND.0;
         /// A message with immediate data.
         SEND_WITH_IMM = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM.0;
-        /// A message that invalidates an RKey.
+        /// A message with invalidation of an RKey.
         SEND_WITH_INV = ibv_wr_opcode::IBV_WR_SEND_WITH_INV.0;
         /// RDMA read.
         RDMA_READ = ibv_wr_opcode::IBV_WR_RDMA_READ.0;
     }
 }
 
-/// `ibv_query_qp`—What the device says of a queue pair.
+/// `ibv_query_qp`—Queries the attributes of a queue pair.
 ///
 /// # Safety
 /// - `qp` exists.
 pub(super) unsafe fn query(qp: *mut ffi::ibv_qp) -> Result<QpAttr> {
-    // No kernel tells the limit of the rate, and libibverbs refuses to ask for it, or for anything
-    // behind it.
+    // No kernel reports the rate limit, and libibverbs refuses masks with the limit, or with any
+    // bit above.
     const ALL: i32 = ffi::ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0 as i32 - 1;
     let mut attr = ffi::ibv_qp_attr::zeroed();
     let mut init = ffi::ibv_qp_init_attr::zeroed();
@@ -175,7 +174,7 @@ pub(super) unsafe fn query(qp: *mut ffi::ibv_qp) -> Result<QpAttr> {
 }
 
 impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
-    /// `ibv_query_qp`—What the device says of the queue pair. Enters the kernel.
+    /// `ibv_query_qp`—Queries the attributes of the queue pair. Enters the kernel.
     ///
     /// # Errors
     /// The device is gone.
@@ -199,11 +198,12 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         unsafe { query(self.as_raw()) }
     }
 
-    /// `ibv_query_qp_data_in_order`—Whether the bytes of one such request are written in order, on
-    /// the side that is written to: then whoever polls the last byte has all of them.
+    /// `ibv_query_qp_data_in_order`—Whether the bytes of one such request are written in order at
+    /// their destination: then a thread that polls the last byte and sees it written has all of
+    /// them.
     ///
-    /// For writes and sends, those of the peer to this queue pair; for RDMA reads, its own. It says
-    /// nothing of bytes in different requests.
+    /// For writes and sends, the peer's requests to this queue pair; for RDMA reads, its own. No
+    /// order is implied between different requests.
     ///
     /// # References
     /// [ibv_query_qp_data_in_order(3)](https://man7.org/linux/man-pages/man3/ibv_query_qp_data_in_order.3.html)

@@ -1,4 +1,4 @@
-//! The two queues of a queue pair: posting to them, and taking work back from them.
+//! The two queues of a queue pair: posting, and taking works back.
 
 use std::{
     cell::UnsafeCell,
@@ -33,19 +33,19 @@ use crate::{
     wr_id::QpId,
 };
 
-/// A queue pair as its two halves share it.
+/// The part of a queue pair shared by its two halves.
 pub(super) struct Inner<SW, RW> {
     // INVARIANT: created, and destroyed only by `destroy`, which sets `destroyed`.
     pub(super) raw: NonNull<ffi::ibv_qp>,
     pub(super) table: Table,
     destroyed: bool,
-    /// Where its scope learns that it has been destroyed, if it was made in one.
+    /// Where the queue pair's scope, if any, is notified of the destruction.
     scope: Option<Destroyed>,
     // INVARIANT: touched only by the one `SendQueue` of this queue pair, and in `drop`.
     send: UnsafeCell<Sending<SW>>,
     // INVARIANT: touched only by the one `ReceiveQueue` of this queue pair, and in `drop`.
     receive: UnsafeCell<Receiving<RW>>,
-    /// The shared receive queue in the place of its own, and the entries reserved for that.
+    /// The shared receive queue, in place of an own one, and the entries reserved for its receives.
     shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
     pub(super) attached: Attached,
     pub(super) pd: ProtectionDomain,
@@ -57,9 +57,9 @@ pub(super) struct Sending<SW> {
     pub(super) limits: Limits,
     pub(super) signaling: Signaling,
     pub(super) staging: Staging,
-    /// The other way of posting, if the queue pair was made for it.
+    /// The extended way of posting, if the queue pair was made with one.
     pub(super) extended: Option<Extended>,
-    /// Whether `ibv_bind_mw` may fail and have posted, and does not say so.
+    /// Whether a failed `ibv_bind_mw` may have posted, without reporting so.
     pub(super) bind_fails_posted: bool,
 }
 
@@ -70,14 +70,14 @@ pub(super) struct Receiving<RW> {
     pub(super) staging: RecvList,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one queue pair. The two cells are each
-// reached through one half only (invariants), so from one thread at a time, and what is in them may
+// SAFETY: libibverbs documents its calls as thread-safe on one queue pair. Each of the two cells is
+// accessed through one half only (invariants), so from one thread at a time, and their content may
 // change threads.
 unsafe impl<SW: Send, RW: Send> Send for Inner<SW, RW> {}
-// SAFETY: see `Send`. A half that is shared between threads gives only shared access to its cell.
+// SAFETY: see `Send`. A half shared between threads gives only shared access to its cell.
 unsafe impl<SW: Send, RW: Send> Sync for Inner<SW, RW> {}
 
-/// What one of the two queues starts with.
+/// The initial parts of one of the two queues.
 pub(super) struct Parts<W> {
     pub(super) in_flight: InFlight<W>,
     pub(super) reservation: Reservation,
@@ -86,7 +86,7 @@ pub(super) struct Parts<W> {
 
 impl<SW, RW> Inner<SW, RW> {
     /// # Safety
-    /// - `raw` is a queue pair that nobody else uses, made with the completion queues of the
+    /// - `raw` is a queue pair with no other user, made with the completion queues of the
     ///   reservations, in the domain `pd`.
     pub(super) unsafe fn new(
         raw: NonNull<ffi::ibv_qp>,
@@ -135,7 +135,7 @@ impl<SW, RW> Inner<SW, RW> {
         }
     }
 
-    /// Adds what not every queue pair has, before anybody uses this one.
+    /// Adds optional parts, before the first use of this queue pair.
     pub(super) fn extend(
         &mut self,
         extended: Option<Extended>,
@@ -148,7 +148,7 @@ impl<SW, RW> Inner<SW, RW> {
         send.bind_fails_posted = bind_fails_posted;
     }
 
-    /// Notes that only the device writes what arrives.
+    /// Records that only the device writes received data.
     pub(super) fn receive_elsewhere(&mut self) {
         let limits = &mut self.receive.get_mut().limits;
         *limits = limits.elsewhere();
@@ -165,8 +165,8 @@ impl<SW, RW> Inner<SW, RW> {
         self.scope.get_or_insert_default().clone()
     }
 
-    /// Destroys the queue pair, after which the device does not use the work in flight any more.
-    /// Afterwards, only that work is taken, and `self` is dropped.
+    /// Destroys the queue pair; the device does not use the works in flight any more after success.
+    /// Afterwards, only those works are taken, and `self` is dropped.
     pub(super) fn destroy(&mut self) -> Result<()> {
         // SAFETY: the queue pair exists: `destroyed` is not set. `&mut self` excludes every other use.
         unsafe { self.destroy_raw() }?;
@@ -183,16 +183,16 @@ impl<SW, RW> Inner<SW, RW> {
     /// Destroys the C object.
     ///
     /// # Safety
-    /// - It exists, and nothing else uses `self` during the call. If the result is `Ok`, the object is not used any
-    ///   more.
+    /// - The queue pair exists, and nothing else uses `self` during the call. If the result is
+    ///   `Ok`, the object is not used any more.
     pub(super) unsafe fn destroy_raw(&self) -> Result<()> {
         for (gid, lid) in self.attached.take_groups() {
-            // SAFETY: the queue pair exists, as the caller promises. A group that cannot be detached shows when the
-            // queue pair is destroyed.
+            // SAFETY: the queue pair exists, as the caller promises. A failed detachment shows when
+            // the queue pair is destroyed.
             let _: Option<()> = unsafe { multicast::detach(self, gid, lid) }.ok();
         }
-        // SAFETY: the queue pair exists, and is not used any more, as the caller promises. Its domain and its
-        // completion queues exist, since they are dropped after `self`.
+        // SAFETY: the queue pair exists, and is not used any more, as the caller promises. Its
+        // domain and its completion queues exist, since they are dropped after `self`.
         let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
         // SAFETY: nothing else uses the cell, as the caller promises.
         let send = unsafe { &*self.send.get() };
@@ -204,15 +204,16 @@ impl<SW, RW> Inner<SW, RW> {
         cvt_errno("ibv_destroy_qp", errno)
     }
 
-    /// After the removal of the device, makes sure that its library does not copy messages any more: some do when they
-    /// are polled for a completion, and have not forgotten the queue pair, since they could not destroy it. Completions
-    /// of other queue pairs are lost, too, whose work comes back when they are destroyed. Returns whether that is done.
+    /// After the removal of the device, makes sure that its library does not copy messages any
+    /// more. Some libraries copy when polled for a completion, and still know the queue pair, since
+    /// destroying it failed. Completions of other queue pairs are lost, too; their works return
+    /// when those queue pairs are destroyed. Returns whether the discarding is complete.
     fn discard_completions(&self, send: &Sending<SW>, receive: &Receiving<RW>) -> bool {
         !quirk::copies_messages(self.pd.context())
             || send.reservation.discard_completions() && receive.reservation.discard_completions()
     }
 
-    /// Takes everything that is in flight. The device must have let go of it.
+    /// Takes all works in flight. The device must have lost its access.
     pub(super) fn take_leftover(&mut self) -> Leftover<SW, RW> {
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
         Leftover {
@@ -221,15 +222,15 @@ impl<SW, RW> Inner<SW, RW> {
         }
     }
 
-    /// What changes in both queues, at one look: who has both halves needs not look at each.
+    /// The mutable state of both queues, by one call: the owner of both halves then needs no second
+    /// check.
     #[inline]
     pub(super) fn cells(&self) -> (*mut Sending<SW>, *mut Receiving<RW>) {
         (self.send.get(), self.receive.get())
     }
 
     pub(super) fn qp_num(&self) -> QpNum {
-        // SAFETY: the queue pair is created (invariant), and its number is set for good at its
-        // creation.
+        // SAFETY: the queue pair is created (invariant), and its number is constant after creation.
         QpNum::from_low_bits(unsafe { (*self.raw.as_ptr()).qp_num })
     }
 }
@@ -237,7 +238,7 @@ impl<SW, RW> Inner<SW, RW> {
 impl<SW, RW> Drop for Inner<SW, RW> {
     fn drop(&mut self) {
         if !self.destroyed && self.destroy().is_err() {
-            // The device may still work on what is in flight: it is given up, with the completion
+            // The device may still access the works in flight: they are leaked, with the completion
             // queues and the shared receive queue.
             #[expect(clippy::mem_forget, reason = "the device may still use it")]
             std::mem::forget(self.shared.take());
@@ -258,10 +259,11 @@ impl<SW, RW> Drop for Inner<SW, RW> {
 pub(super) const POST_SEND: &str = "ibv_post_send";
 const POST_RECV: &str = "ibv_post_recv";
 
-/// The send queue of a queue pair that is ready to send.
+/// The send queue of a queue pair, ready to send.
 ///
-/// [`QueuePair::split`](crate::QueuePair::split) makes it, for a thread of its own. The queue pair is destroyed when both
-/// halves are gone; the work in flight on a half that was dropped is dropped then.
+/// [`QueuePair::split`](crate::QueuePair::split) makes one, for a thread of its own. The queue pair
+/// is destroyed after the drop of both halves; then the works in flight on a dropped half are
+/// dropped.
 pub struct SendQueue<T, SW, RW> {
     pub(super) inner: Arc<Inner<SW, RW>>,
     pub(super) transport: PhantomData<T>,
@@ -269,7 +271,7 @@ pub struct SendQueue<T, SW, RW> {
 
 /// The receive queue of a queue pair.
 ///
-/// [`QueuePair::split`](crate::QueuePair::split) makes it, for a thread of its own.
+/// [`QueuePair::split`](crate::QueuePair::split) makes one, for a thread of its own.
 pub struct ReceiveQueue<T, SW, RW> {
     pub(super) inner: Arc<Inner<SW, RW>>,
     pub(super) transport: PhantomData<T>,
@@ -278,19 +280,19 @@ pub struct ReceiveQueue<T, SW, RW> {
 impl<T, SW, RW> SendQueue<T, SW, RW> {
     #[inline]
     pub(super) fn sending(&self) -> &Sending<SW> {
-        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a
-        // mutable borrow through it.
+        // SAFETY: only this half accesses the cell (invariant of `Inner`), and `&self` excludes a
+        // mutable borrow through this half.
         unsafe { &*self.inner.send.get() }
     }
 
     #[inline]
     pub(super) fn sending_mut(&mut self) -> &mut Sending<SW> {
-        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes
-        // every other borrow through it.
+        // SAFETY: only this half accesses the cell (invariant of `Inner`), and `&mut self` excludes
+        // every other borrow through this half.
         unsafe { &mut *self.inner.send.get() }
     }
 
-    /// What does not change, and what does.
+    /// The constant part, and the mutable one.
     #[inline]
     pub(super) fn parts(&mut self) -> (&Inner<SW, RW>, &mut Sending<SW>) {
         // SAFETY: as for `sending_mut`.
@@ -298,22 +300,22 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         (&self.inner, sending)
     }
 
-    /// The number of requests that have been posted and not come back.
+    /// The number of requests posted and not returned.
     pub fn in_flight(&self) -> usize {
         self.sending().in_flight.len() as usize
     }
 
-    /// How many of them, posted last, will have no completion of their own if they succeed.
+    /// The number of those, posted last, without a completion of their own on success.
     pub fn unsignaled(&self) -> usize {
         let sending = self.sending();
         let unsignaled = sending.signaling.unsignaled(sending.in_flight.next());
         (unsignaled as usize).min(self.in_flight())
     }
 
-    /// The most requests that can be in flight.
+    /// Maximum number of requests in flight.
     ///
-    /// On iWARP one that has come back before an earlier one still takes up room, until that has
-    /// come back, too.
+    /// On iWARP a request completed before an earlier one still takes up room, until the earlier
+    /// one has completed, too.
     pub fn capacity(&self) -> usize {
         self.sending().in_flight.limit() as usize
     }
@@ -323,29 +325,30 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.sending().limits.max_sge.get() as usize
     }
 
-    /// The most bytes that a request can carry [inline](crate::op::Inline), as the device has
-    /// granted: not fewer than were asked for.
+    /// Maximum number of [inline](crate::op::Inline) bytes in a request, as granted by the device:
+    /// not fewer than requested.
     pub fn max_inline_data(&self) -> usize {
         self.sending().limits.max_inline as usize
     }
 
-    /// The name of the queue pair, which its completions carry. It has another one after a
-    /// [reset](crate::QueuePair::to_reset).
+    /// The name of the queue pair, carried by its completions. A
+    /// [reset](crate::QueuePair::to_reset) assigns another one.
     pub fn id(&self) -> QpId {
         self.sending().in_flight.next().qp()
     }
 
-    /// Takes back the work that `wc` completes.
+    /// Takes back the work completed by `wc`.
     ///
-    /// Work that was posted before it and has no completion of its own is dropped; see
-    /// [`complete_each`](Self::complete_each) to get that, too.
+    /// Earlier works without completions of their own are dropped; see
+    /// [`complete_each`](Self::complete_each) to get them, too.
     ///
-    /// On iWARP a request can complete before an earlier one, for example a send before a read. A
-    /// completion gives back only the work of its own request there, and each has one: work whose
-    /// completion is lost stays in flight until the queue pair is destroyed or reset.
+    /// On iWARP a request can complete before an earlier one, for example a send before a read.
+    /// Every request has a completion there, and a completion returns only the work of its own
+    /// request: if a completion is lost, its work stays in flight until the queue pair is destroyed
+    /// or reset.
     ///
     /// # Errors
-    /// The completion is not one of this queue, or is stale; it is given back.
+    /// The completion belongs to another queue, or is stale; the error returns the completion.
     #[inline(always)]
     pub fn complete<'p>(
         &mut self,
@@ -354,8 +357,8 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.complete_each(wc, drop)
     }
 
-    /// Takes back the work that `wc` completes, and before it, one by one through `earlier`, the
-    /// work that it completes without having a completion of its own: what was posted unsignaled.
+    /// Takes back the work completed by `wc`, and before, one by one through `earlier`, the earlier
+    /// works without completions of their own: the unsignaled ones.
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
@@ -369,7 +372,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         given_back(self.sending_mut().in_flight.take(id, earlier), wc)
     }
 
-    /// As [`complete`](Self::complete), of a request that is not the one that was posted first.
+    /// As [`complete`](Self::complete), for a request that is not the oldest.
     #[inline]
     pub(super) fn complete_later<'p>(
         &mut self,
@@ -381,8 +384,8 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
 }
 
 impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
-    /// `ibv_post_send`—Posts a request. The work belongs to the queue until its completion gives it
-    /// back.
+    /// `ibv_post_send`—Posts a request. The work belongs to the queue until returned by its
+    /// completion.
     ///
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
@@ -394,8 +397,8 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     ///   was made for.
     /// - `EINVAL`, `ENOMEM`, `EFAULT`: the device refused the request.
     ///
-    /// A request that the device has taken counts as posted even if its doorbell fails, a call of
-    /// the kernel on Soft-RoCE and Soft-iWARP: the kernel finds the request with the next doorbell.
+    /// A request accepted by the device counts as posted even if its doorbell fails, a system call
+    /// on Soft-RoCE and Soft-iWARP: the kernel finds the request with the next doorbell.
     ///
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -406,13 +409,14 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         R: SendRequest<T, Work = SW>,
     {
         let (inner, sending) = self.parts();
-        // First of all, because it may be a call, behind which nothing is known of the elements.
+        // First of all: this may be a function call, and the compiler would forget all about the
+        // elements.
         let Some(vacancy) = sending.in_flight.vacancy() else {
             return Err(sending.limits.refused(request));
         };
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        // Nothing below panics. If it could, `request` would have to lie in memory, to be dropped
+        // Nothing below panics. A possible panic would force `request` into memory, to be dropped
         // from there.
         let request = ManuallyDrop::new(request);
         let refuse = |request, error| {
@@ -432,9 +436,9 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         request.describe(&mut wr);
         let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with
-        // every field that its opcode uses. C reads it and the elements before it returns. What the
-        // elements describe stays as `Gather` promises until `request` is dropped, and so until the
-        // queue pair is destroyed or the completion has come.
+        // every field used by its opcode. C reads the request and the elements only before the
+        // return. The described memory stays as `Gather` promises until `request` is dropped, and
+        // so until the queue pair is destroyed or the completion has come.
         let errno =
             unsafe { (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
         if errno != 0 && bad.is_refused(errno, wr.as_mut_ptr()) {
@@ -449,19 +453,19 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
 impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
     #[inline]
     pub(super) fn receiving(&self) -> &Receiving<RW> {
-        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a
-        // mutable borrow through it.
+        // SAFETY: only this half accesses the cell (invariant of `Inner`), and `&self` excludes a
+        // mutable borrow through this half.
         unsafe { &*self.inner.receive.get() }
     }
 
     #[inline]
     pub(super) fn receiving_mut(&mut self) -> &mut Receiving<RW> {
-        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes
-        // every other borrow through it.
+        // SAFETY: only this half accesses the cell (invariant of `Inner`), and `&mut self` excludes
+        // every other borrow through this half.
         unsafe { &mut *self.inner.receive.get() }
     }
 
-    /// What does not change, and what does.
+    /// The constant part, and the mutable one.
     #[inline]
     fn parts(&mut self) -> (&Inner<SW, RW>, &mut Receiving<RW>) {
         // SAFETY: as for `receiving_mut`.
@@ -469,12 +473,12 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         (&self.inner, receiving)
     }
 
-    /// The number of receives that have been posted and not come back.
+    /// The number of receives posted and not returned.
     pub fn in_flight(&self) -> usize {
         self.receiving().in_flight.len() as usize
     }
 
-    /// The most receives that can be in flight.
+    /// Maximum number of receives in flight.
     pub fn capacity(&self) -> usize {
         self.receiving().in_flight.limit() as usize
     }
@@ -484,16 +488,16 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         self.receiving().limits.max_sge() as usize
     }
 
-    /// The name of the queue pair, which its completions carry. It has another one after a
-    /// [reset](crate::QueuePair::to_reset).
+    /// The name of the queue pair, carried by its completions. A
+    /// [reset](crate::QueuePair::to_reset) assigns another one.
     pub fn id(&self) -> QpId {
         self.receiving().in_flight.next().qp()
     }
 
-    /// Takes back the work that `wc` completes.
+    /// Takes back the work completed by `wc`.
     ///
     /// # Errors
-    /// The completion is not one of this queue, or is stale; it is given back.
+    /// The completion belongs to another queue, or is stale; the error returns the completion.
     #[inline(always)]
     pub fn complete<'p>(
         &mut self,
@@ -503,7 +507,7 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         given_back(self.receiving_mut().in_flight.take(id, drop), wc)
     }
 
-    /// As [`complete`](Self::complete), of a request that is not the one that was posted first.
+    /// As [`complete`](Self::complete), for a request that is not the oldest.
     #[inline]
     pub(super) fn complete_later<'p>(
         &mut self,
@@ -515,8 +519,8 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
 }
 
 impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
-    /// `ibv_post_recv`—Posts memory for one message to arrive in. It belongs to the queue until its
-    /// completion gives it back.
+    /// `ibv_post_recv`—Posts memory for one message. The memory belongs to the queue until returned
+    /// by its completion.
     ///
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
@@ -549,9 +553,9 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one complete
-        // request. C reads it and the elements before it returns. What the elements describe stays
-        // as `Scatter` promises until `work` is dropped, and so until the queue pair is destroyed
-        // or the completion has come.
+        // request. C reads the request and the elements only before the return. The described
+        // memory stays as `Scatter` promises until `work` is dropped, and so until the queue pair
+        // is destroyed or the completion has come.
         let errno =
             unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
         if errno != 0 && bad.is_refused(errno, &raw const wr) {
@@ -562,7 +566,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         Ok(())
     }
 
-    /// Posts work of which some elements have no bytes, or all.
+    /// Posts a work with elements that have no bytes.
     #[cold]
     #[inline(never)]
     fn post_without_empty(&mut self, work: RW) -> Result<(), Refused<RW>> {
@@ -601,7 +605,7 @@ fn given_back<W>(
     }
 }
 
-/// A receive that could not be posted because the queue is full, if for no better reason.
+/// The refusal of a receive on a full queue, with a more lasting reason if there is one.
 #[cold]
 #[inline(never)]
 fn full_of_receives<W: Scatter>(limits: RecvLimits, work: W) -> Refused<W> {
@@ -610,13 +614,14 @@ fn full_of_receives<W: Scatter>(limits: RecvLimits, work: W) -> Refused<W> {
     Refused { value: work, error }
 }
 
-/// Whether the first element has so many bytes, and all of them are memory of this process.
+/// Whether the first element has at least `bytes` bytes, and all elements are memory of this
+/// process.
 fn can_be_looked_at(sges: &SgeList, bytes: u32) -> bool {
     let first = sges.elements().first();
     sges.special().is_none() && first.is_some_and(|sge| sge.length >= bytes)
 }
 
-/// What the requests of a send queue may be like.
+/// The limits for requests of a send queue.
 #[derive(Debug)]
 pub(super) struct Limits {
     pub(super) max_sge: NonZero<u32>,
@@ -626,7 +631,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// A request that could not be posted because the queue is full, if for no better reason.
+    /// The refusal of a request on a full queue, with a more lasting reason if there is one.
     #[cold]
     #[inline(never)]
     pub(super) fn refused<T: Transport, R: SendRequest<T>>(&self, request: R) -> Refused<R> {
@@ -640,7 +645,7 @@ impl Limits {
         }
     }
 
-    /// Why a request with these elements cannot be posted, whatever is in flight.
+    /// Why a request with these elements can never be posted, if so.
     #[inline]
     pub(super) fn refusal<R: Described>(
         &self,

@@ -14,11 +14,11 @@ use crate::error::{Error, Result, cvt_errno};
 #[doc(alias = "ibv_qp_rate_limit_attr")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RateLimit {
-    /// In kbit/s; 0 for as fast as it can.
+    /// In kbit/s; 0 for no limit.
     pub rate: u32,
-    /// How many bytes it may send at once; 0 for the device's own choice.
+    /// Maximum number of bytes sent at once; 0 for the device's own choice.
     pub max_burst: u32,
-    /// How many bytes most packets have, for the device to pace them well; 0 if it is not known.
+    /// The length in bytes of most packets, for precise pacing; 0 if unknown.
     pub typical_packet: u16,
 }
 
@@ -29,7 +29,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
     /// - `InvalidInput`: the device paces packets, but not at this rate; see
     ///   [`PacketPacingCaps`](crate::PacketPacingCaps).
     /// - `EOPNOTSUPP`: the device does not pace packets.
-    /// - `EINVAL`: it does not on this transport, or not with such bursts.
+    /// - `EINVAL`: not supported on this transport, or not with such bursts.
     ///
     /// # References
     /// [ibv_modify_qp_rate_limit(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp_rate_limit.3.html)

@@ -15,10 +15,10 @@ use crate::{
 
 const CALL: &str = "ibv_post_recv";
 
-/// Receives that will be posted together: one call into the device for all of them.
+/// Receives posted together, by one call into the device.
 ///
-/// Their work moves into the queue as it is [added](Self::push). A batch that is dropped posts
-/// nothing, and drops it.
+/// [Adding](Self::push) moves a work into the queue. Dropping a batch posts nothing, and drops the
+/// works.
 ///
 /// # Examples
 /// ```no_run
@@ -31,7 +31,7 @@ const CALL: &str = "ibv_post_recv";
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a batch that is dropped posts nothing"]
+#[must_use = "dropping a batch posts nothing"]
 pub struct RecvBatch<'q, T: Transport, SW, RW> {
     queue: &'q mut ReceiveQueue<T, SW, RW>,
 }
@@ -39,8 +39,7 @@ pub struct RecvBatch<'q, T: Transport, SW, RW> {
 impl<T: Transport, SW, RW> ReceiveQueue<T, SW, RW> {
     /// Begins a batch of receives.
     pub fn batch(&mut self) -> RecvBatch<'_, T, SW, RW> {
-        // A batch that was forgotten has left its receives behind: their work comes back with later
-        // work.
+        // A forgotten batch has left its receives behind: their works return with later work.
         self.receiving_mut().staging.clear();
         RecvBatch { queue: self }
     }
@@ -57,7 +56,7 @@ impl<T: Transport, SW, RW: Scatter> RecvBatch<'_, T, SW, RW> {
     /// Adds memory for one message to arrive in.
     ///
     /// # Errors
-    /// The work is given back, and the batch is as it was; see [`ReceiveQueue::post`].
+    /// The error returns the work, and the batch is unchanged; see [`ReceiveQueue::post`].
     #[inline]
     pub fn push(&mut self, work: RW) -> Result<(), Refused<RW>> {
         let receiving = self.queue.receiving_mut();
@@ -87,12 +86,12 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
         self.len() == 0
     }
 
-    /// `ibv_post_recv`—Posts the receives, in the order in which they were added.
+    /// `ibv_post_recv`—Posts the receives, in their order of addition.
     ///
     /// # Errors
-    /// The device refused one of them; the error says which. Those before it are posted. The work
-    /// of that one and of those after it is given back, in order. If the device names none, as where
-    /// a doorbell has failed, all of the receives count as posted, and the error has no work.
+    /// The device refused a receive, named by the error. The receives before are posted. The error
+    /// returns the works of that one and of those behind, in order. If the device names none, as
+    /// after a failed doorbell, all of the receives count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
@@ -106,8 +105,8 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `first` is a list of
-        // complete requests inside of the staging area, which lies still during the call. C reads
-        // them and their elements before it returns. What the elements describe stays as `Scatter`
+        // complete requests inside the staging area, which does not move during the call. C reads
+        // them and their elements only before the return. The described memory stays as `Scatter`
         // promises while the work is in flight.
         let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), first, bad.place()) };
         let posted = match errno {

@@ -85,7 +85,7 @@ pub(super) fn lengths(call: &'static str) -> Error {
     Error::refused(call, io::ErrorKind::Unsupported, reason)
 }
 
-/// What the device has to say: some providers negate the number.
+/// The device's error: some providers negate the number.
 #[cold]
 #[inline(never)]
 pub(super) fn device(call: &'static str, errno: i32) -> Error {

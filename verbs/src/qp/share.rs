@@ -1,4 +1,4 @@
-//! Shares of a queue pair, for what must be destroyed before it.
+//! Shares of a queue pair, for objects to be destroyed before the queue pair.
 
 use std::{any::Any, sync::Arc};
 
@@ -9,7 +9,7 @@ where
     SW: Send + 'static,
     RW: Send + 'static,
 {
-    /// A share of the queue pair, which exists for as long as this does.
+    /// A share of the queue pair, which exists as long as the share.
     pub(crate) fn share_inner(&self) -> Arc<dyn Any + Send + Sync> {
         Arc::clone(&self.send_queue().inner) as _
     }

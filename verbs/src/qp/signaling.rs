@@ -1,28 +1,29 @@
-//! Which requests ask for a completion.
+//! Selection of the requests to signal.
 
 use ibverbs_sys as ffi;
 
 use super::unordered::Order;
 use crate::wr_id::WrId;
 
-/// How long ago a queue has asked for a completion.
+/// The distance to a queue's last signaled request.
 ///
-/// One that never asks would fill up with requests that never come back. So when half of it has not
-/// been signaled, the next request is, whatever the caller says.
+/// Without any signaled request, the queue would fill up for ever. So after unsignaled requests on
+/// half of the queue, the next request is signaled, regardless of the caller's choice.
 ///
-/// A signaled request costs nothing here: it only leaves behind where the unsignaled ones have ended.
+/// A signaled request costs nothing here: its end position becomes stale by itself.
 #[derive(Debug)]
 pub(super) struct Signaling {
-    /// How many requests in a row were posted that were not signaled,
+    /// The number of consecutive unsignaled requests,
     run: u32,
-    /// and the one after them. (If it comes again, 2^24 requests later, one is signaled too early.)
+    /// and the request after them. (After 2^24 requests the position repeats, and one request is
+    /// signaled too early.)
     end: WrId,
-    /// One in so many is signaled.
+    /// One request in `every` is signaled.
     every: u32,
 }
 
 impl Signaling {
-    /// For a queue of so many requests, which complete in this order, and of which this is the first.
+    /// For a queue of `limit` requests, starting with `first`, with completions in this order.
     pub(super) fn new(first: WrId, limit: u32, order: Order) -> Self {
         let every = match order {
             Order::Posted => limit.div_ceil(2),
@@ -36,14 +37,14 @@ impl Signaling {
         }
     }
 
-    /// How many requests have been posted since the last signaled one, before this one.
+    /// The number of requests posted since the last signaled one, before `next`.
     #[inline]
     pub(super) fn unsignaled(&self, next: WrId) -> u32 {
         if self.end == next { self.run } else { 0 }
     }
 
-    /// The flags of a request that is to have these, after so many that were not signaled; and how
-    /// many have not been signaled after it.
+    /// The flags of a request with the caller's `flags`, after `unsignaled` unsignaled requests;
+    /// and the number of unsignaled requests after this one.
     #[inline]
     pub(super) fn flags(
         &self,
@@ -62,7 +63,7 @@ impl Signaling {
         }
     }
 
-    /// Notes how many requests have not been signaled before the one that is posted next.
+    /// Records the number of unsignaled requests before `next`.
     #[inline]
     pub(super) fn set(&mut self, unsignaled: u32, next: WrId) {
         if unsignaled != 0 || self.end == next {
@@ -90,7 +91,7 @@ mod tests {
         QueueId::send(QpId::next()).wr_id(0xff_fffe)
     }
 
-    /// Which of so many requests, asked for as unsignaled, are signaled all the same.
+    /// The indexes of signaled requests among `requests` unsignaled ones.
     fn signaled(limit: u32, order: Order, requests: usize) -> Vec<usize> {
         let mut next = queue();
         let mut signaling = Signaling::new(next, limit, order);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_queue_stays_unsignaled_and_not_more() {
+    fn signaling_leaves_at_most_half_a_queue_unsignaled() {
         assert_eq!(signaled(8, Order::Posted, 9), [3, 7]);
         assert_eq!(signaled(5, Order::Posted, 7), [2, 5]);
         assert_eq!(
@@ -119,12 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn where_order_is_not_promised_every_request_is_signaled() {
+    fn signaling_without_order_signals_every_request() {
         assert_eq!(signaled(8, Order::Any, 4), [0, 1, 2, 3]);
     }
 
     #[test]
-    fn a_request_that_asks_for_it_begins_the_count_anew() {
+    fn signaling_restarts_at_a_signaled_request() {
         let next = queue();
         let mut signaling = Signaling::new(next, 8, Order::Posted);
         signaling.set(3, next);
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_can_be_taken_back() {
+    fn signaling_count_can_be_restored() {
         let next = queue();
         let mut signaling = Signaling::new(next, 8, Order::Posted);
         signaling.posted(1, next.next());

@@ -8,43 +8,43 @@ use std::{
 
 use crate::wr_id::WrId;
 
-/// Slots for the work of so many requests, a power of two: that of a request is the one with the lower
-/// bits of its sequence number.
+/// A power of two of slots for works: a request's slot is given by the lower bits of its sequence
+/// number.
 ///
-/// Whoever has them knows which of them are initialised.
+/// The owner tracks the initialised slots.
 pub(super) struct Slots<W> {
-    // One word, since each look at memory costs more than a shift does.
-    // INVARIANT: the address of the first of `count` slots, two at least, which are allocated, and
-    // freed in `drop`. It is a multiple of `ALIGN`, and in the lower bits, which are zero because of
-    // that, is how far to the left a number of 64 bits has to be shifted so that only those bits stay
-    // that tell the slots apart.
+    // One word, since each memory access costs more than a shift.
+    // INVARIANT: the address of the first of `count` slots, at least two, allocated, and freed in
+    // `drop`. The address is a multiple of `ALIGN`; the lower bits, otherwise zero, hold the left
+    // shift by which only the slot bits remain of a 64-bit number.
     tagged: NonNull<u8>,
-    // As it was allocated: who looks for leaks does not know the other.
+    // The original pointer, since leak detectors do not recognise the tagged one.
     // INVARIANT: the first slot.
     memory: NonNull<W>,
 }
 
-/// Of this size, slots are pages of their own: until they are used, no page is there for a part of them.
+/// Size in bytes from which slots are allocated as whole pages: unused parts then take up no
+/// physical memory.
 const PAGES_FROM: usize = 4 * PAGE;
 const PAGE: usize = 4096;
 
-/// How many bits of a tagged address tell how far to shift: one more than do. For a shift, the processor looks at
-/// six bits by itself; if the address were without just these, compilers would make them a number of their own.
+/// Number of low bits of a tagged address with the shift: one more than needed. A processor's shift
+/// uses the low six bits; with exactly six, compilers would mask the address explicitly.
 const TAG_BITS: u32 = u64::BITS.trailing_zeros() + 1;
 
 impl<W> Slots<W> {
-    /// What the address of the first slot is a multiple of.
+    /// Alignment of the first slot, in bytes.
     const ALIGN: usize = {
         let (work, tag) = (align_of::<W>(), 1 << TAG_BITS);
         if work > tag { work } else { tag }
     };
 
-    /// At least so many slots, none of them initialised.
+    /// At least `at_least` slots, none of them initialised.
     ///
     /// # Panics
-    /// Panics when they do not fit into the address space.
+    /// Panics when the slots do not fit into the address space.
     pub(super) fn new(at_least: u32) -> Self {
-        // One slot would take a shift by all 64 bits, which is none.
+        // A single slot would need a shift by all 64 bits, which processors do not perform.
         let count = at_least.max(2).next_power_of_two();
         let layout = Self::layout(count);
         let first = if layout.size() == 0 {
@@ -74,7 +74,7 @@ impl<W> Slots<W> {
         aligned.expect("the slots do not fit into the address space")
     }
 
-    /// How far to the left the numbers of slots are shifted, in the bits that count for a shift.
+    /// The left shift of slot numbers, in the low bits.
     #[inline]
     fn shift(&self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "the lower bits are meant")]
@@ -89,7 +89,7 @@ impl<W> Slots<W> {
         self.tagged.as_ptr().map_addr(|addr| addr & mask).cast()
     }
 
-    /// How many there are.
+    /// The number of slots.
     pub(super) fn count(&self) -> u32 {
         1 << (u64::BITS - self.shift() % u64::BITS)
     }
@@ -103,14 +103,14 @@ impl<W> Slots<W> {
         index
     }
 
-    /// How many slots there are from that of a request to the end: one, at least.
+    /// The number of slots from a request's slot to the end: at least one.
     pub(super) fn to_the_end(&self, id: WrId) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "less than `count`")]
         let index = self.index(id) as u32;
         self.count() - index
     }
 
-    /// The slot of a request: always one of them.
+    /// The slot of a request: always a valid one.
     #[inline]
     pub(super) fn slot(&self, id: WrId) -> *mut W {
         self.first().wrapping_add(self.index(id))
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_has_the_lower_bits_of_the_sequence_number() {
+    fn slot_index_is_the_low_bits_of_the_sequence() {
         for (at_least, count) in [(0, 2), (1, 2), (2, 2), (3, 4), (64, 64), (65, 128)] {
             check::<u64>(at_least, count);
             check::<[u8; 3]>(at_least, count);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn many_slots_are_pages_of_their_own() {
+    fn large_slot_array_is_page_aligned() {
         check::<[u64; 9]>(512, 512);
         let layout = Slots::<[u64; 9]>::layout(512);
         assert_eq!((layout.align(), layout.size()), (PAGE, 9 * PAGE));
@@ -197,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_there() {
+    fn slots_keep_written_works() {
         let slots = Slots::<u64>::new(16);
         let queue = QueueId::send(QpId::next());
         for i in 0..16 {
-            // SAFETY: one of the slots, which nobody else knows.
+            // SAFETY: one of the slots, not shared.
             unsafe { slots.slot(queue.wr_id(i)).write(i.into()) };
         }
         for i in 0..16 {

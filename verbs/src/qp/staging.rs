@@ -11,15 +11,14 @@ use ibverbs_sys as ffi;
 
 use crate::{bad_wr::BadWr, op::SendWr, work::SgeList, wr_id::WrId};
 
-/// Requests and their elements, each written where C will read it.
+/// Requests and their elements, written in place for C.
 ///
-/// They point to each other, so they are reached only through the pointers, and stay where they
-/// are until the queue is dropped. How many are written is up to the batch, which has the place of
-/// the next one.
+/// They point to each other, so all access is through pointers, and they do not move until the
+/// queue is dropped. The batch tracks the number written, by the place of the next one.
 pub(super) struct Staging {
-    // INVARIANT: boxes of as many requests as are in `wrs..end`, and of `stride` elements for each,
-    // of which nobody else has a reference; freed in `drop`. Each request has the next as its
-    // successor, but for the last one while C has the list.
+    // INVARIANT: boxes of all requests of `wrs..end`, and of `stride` elements for each, without
+    // any other reference; freed in `drop`. Each request has the next as its successor, except for
+    // the last one while C has the list.
     wrs: NonNull<SendWr>,
     end: NonNull<SendWr>,
     sges: NonNull<MaybeUninit<ffi::ibv_sge>>,
@@ -29,17 +28,17 @@ pub(super) struct Staging {
 /// Where the next request of a batch will lie.
 #[derive(Clone, Copy)]
 pub(super) struct Next(
-    // INVARIANT: a request of the box of a staging area, or one past its end. Those before it are
-    // written, and so are their elements, wherever they are.
+    // INVARIANT: a request in the box of a staging area, or one past the end. The requests before
+    // are written, and so are their elements, wherever they are.
     NonNull<SendWr>,
 );
 
-// SAFETY: nothing is done with it but by the staging area, which may change threads.
+// SAFETY: only the staging area uses the pointer, and the area may change threads.
 unsafe impl Send for Next {}
 // SAFETY: see above.
 unsafe impl Sync for Next {}
 
-/// The place for one more request of a batch, which [`Staging::add`] has begun.
+/// The place for one more request of a batch, begun by [`Staging::add`].
 pub(super) struct Place<'s> {
     // INVARIANT: a request of the box.
     wr: NonNull<SendWr>,
@@ -47,7 +46,7 @@ pub(super) struct Place<'s> {
 }
 
 impl Staging {
-    /// An area for requests of at most so many elements, which is allocated when it is needed.
+    /// An area for requests of at most `stride` elements, allocated at first use.
     pub(super) fn new(stride: NonZero<u32>) -> Self {
         Self {
             wrs: NonNull::dangling(),
@@ -58,7 +57,7 @@ impl Staging {
         }
     }
 
-    /// Begins a batch of at most so many requests, which is the same number each time.
+    /// Begins a batch of at most `room` requests, the same number each time.
     #[inline]
     pub(super) fn begin(&mut self, room: usize) -> Next {
         if self.room() == 0 {
@@ -71,12 +70,12 @@ impl Staging {
     #[inline(never)]
     fn allocate(&mut self, room: usize) {
         let wrs: Box<[SendWr]> = (0..room).map(|_| SendWr::unwritten()).collect();
-        // Every later pointer to a request is made of this one, so that none ends another's validity.
+        // Every later pointer to a request derives from this one, so that none invalidates another.
         let first: NonNull<SendWr> = NonNull::from(Box::leak(wrs)).cast();
         for index in 0..room {
             // SAFETY: a request of the box.
             let mut wr = unsafe { first.add(index) };
-            // SAFETY: as above, and nothing else uses it yet.
+            // SAFETY: as above, and not in use yet.
             unsafe { wr.as_mut() }.link(first.as_ptr().wrapping_add(index + 1).cast());
         }
         let sges: Box<[MaybeUninit<ffi::ibv_sge>]> =
@@ -92,17 +91,17 @@ impl Staging {
         between(self.wrs, self.end)
     }
 
-    /// How many requests there are before `next`.
+    /// The number of requests before `next`.
     #[inline]
     pub(super) fn len(&self, next: Next) -> usize {
         between(self.wrs, next.0)
     }
 
-    /// Begins a request, of which the caller writes the rest; `None` if it has too many elements.
+    /// Begins a request, to be completed by the caller; `None` if there are too many elements.
     ///
     /// # Safety
     /// - `next` is of this area, and not its end: since [`begin`](Self::begin), fewer requests have
-    ///   been added than there is room for.
+    ///   been added than the area has room for.
     #[inline]
     pub(super) unsafe fn add(
         &mut self,
@@ -127,20 +126,20 @@ impl Staging {
         Some(place)
     }
 
-    /// Copies the elements of the next request, of which there are at most `stride`.
+    /// Copies the elements of the next request, at most `stride`.
     #[inline]
     fn copy(&mut self, next: Next, sges: &SgeList) -> *mut ffi::ibv_sge {
         let first = self.len(next) * self.stride.get();
         let elements: *mut ffi::ibv_sge = self.sges.as_ptr().wrapping_add(first).cast();
-        // SAFETY: there is room for `stride` elements of each request (invariant). They are not
-        // those of `sges`, which nobody has a reference to.
+        // SAFETY: there is room for `stride` elements of each request (invariant). They do not
+        // overlap `sges`, since no reference to them exists.
         unsafe { ptr::copy_nonoverlapping(sges.as_ptr(), elements, sges.len()) };
         elements
     }
 
     /// The list of the requests before `next`, ended after the last; `None` if there is none.
     ///
-    /// [`relink`](Self::relink) comes after it, when C has read the list.
+    /// Call [`relink`](Self::relink) after C has read the list.
     ///
     /// # Safety
     /// - `next` is of this area.
@@ -149,12 +148,12 @@ impl Staging {
         if next.0 == self.wrs {
             return None;
         }
-        // SAFETY: the caller's promise, and there is a request before it.
+        // SAFETY: as the caller promises, and there is a request before `next`.
         unsafe { self.link_last(next, ptr::null_mut()) };
         Some(self.wrs.as_ptr().cast())
     }
 
-    /// Undoes what [`list`](Self::list) has done.
+    /// Undoes [`list`](Self::list).
     ///
     /// # Safety
     /// - `next` is of this area, and not its first request.
@@ -174,19 +173,19 @@ impl Staging {
         unsafe { last.as_mut() }.link(successor);
     }
 
-    /// How many requests of a batch count as posted, after a post that has failed with `errno`.
+    /// The number of requests of a batch that count as posted, after a post failed with `errno`.
     pub(super) fn posted(&self, next: Next, errno: i32, bad: &BadWr<ffi::ibv_send_wr>) -> usize {
         bad.first_of(errno, self.len(next), |index| self.wr(index))
     }
 
-    /// How many requests have not been signaled after the first `count`, if so many had not been
+    /// The number of unsignaled requests after the first `count`, with `before` unsignaled ones
     /// before the batch.
     ///
     /// # Safety
-    /// - The batch has had so many requests.
+    /// - The batch has at least `count` requests.
     pub(super) unsafe fn unsignaled(&self, before: u32, count: usize) -> u32 {
         (0..count).fold(before, |unsignaled, index| {
-            // SAFETY: the request is inside of the box, and has its flags written, as the caller
+            // SAFETY: the request is inside the box, and has its flags written, as the caller
             // promises.
             let flags = unsafe { (*self.wr(index)).send_flags };
             if flags & ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 == 0 {
@@ -197,7 +196,7 @@ impl Staging {
         })
     }
 
-    /// A request: inside of the box, or one past its end.
+    /// A request: inside the box, or one past the end.
     fn wr(&self, index: usize) -> *mut ffi::ibv_send_wr {
         self.wrs.as_ptr().wrapping_add(index).cast()
     }
@@ -207,11 +206,11 @@ impl Place<'_> {
     /// The request.
     #[inline]
     pub(super) fn wr(&mut self) -> &mut SendWr {
-        // SAFETY: inside of the box (invariant), which is borrowed with the staging area.
+        // SAFETY: inside the box (invariant), and borrowed with the staging area.
         unsafe { self.wr.as_mut() }
     }
 
-    /// The place after this request, which is complete.
+    /// The place after this complete request.
     #[inline]
     pub(super) fn take(self) -> Next {
         // SAFETY: a request of the box (invariant), so this is one, or one past the end.
@@ -219,7 +218,7 @@ impl Place<'_> {
     }
 }
 
-/// How many requests there are from one to another, of one box.
+/// The number of requests from one to another, of one box.
 #[inline]
 fn between(first: NonNull<SendWr>, end: NonNull<SendWr>) -> usize {
     (end.addr().get() - first.addr().get()) / size_of::<SendWr>()
@@ -231,7 +230,7 @@ impl Drop for Staging {
             return;
         }
         let wrs = ptr::slice_from_raw_parts_mut(self.wrs.as_ptr(), self.room());
-        // SAFETY: the box that was leaked (invariant). What it points to is not used any more.
+        // SAFETY: the leaked box (invariant). Its content is not used any more.
         drop(unsafe { Box::from_raw(wrs) });
         let elements = self.room() * self.stride.get();
         let sges = ptr::slice_from_raw_parts_mut(self.sges.as_ptr(), elements);
@@ -248,7 +247,7 @@ mod tests {
         wr_id::{QpId, QueueId},
     };
 
-    /// Work of elements of these lengths, which never reaches a device.
+    /// A work with elements of these lengths, never passed to a device.
     struct Lengths(&'static [u32]);
 
     // SAFETY: never posted.
@@ -273,7 +272,7 @@ mod tests {
         place.is_some()
     }
 
-    /// The lengths of the elements of each request in the list, as C would find them.
+    /// The lengths of the elements of each request in the list, as seen by C.
     fn listed(staging: &mut Staging, batch: Next) -> Vec<Vec<u32>> {
         // SAFETY: of this area, as in every test.
         let Some(mut next) = (unsafe { staging.list(batch) }) else {
@@ -281,7 +280,7 @@ mod tests {
         };
         let mut lengths = Vec::new();
         while !next.is_null() {
-            // SAFETY: a request of the list, which has this field written.
+            // SAFETY: a request of the list, with this field written.
             let first = unsafe { (*next).sg_list };
             // SAFETY: as above.
             let count = usize::try_from(unsafe { (*next).num_sge }).unwrap();
@@ -293,7 +292,7 @@ mod tests {
             // SAFETY: as above.
             next = unsafe { (*next).next };
         }
-        // SAFETY: of this area, and there is a request before it.
+        // SAFETY: of this area, and there is a request before `batch`.
         unsafe { staging.relink(batch) };
         lengths
     }
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_linked_with_their_own_elements() {
+    fn staged_requests_are_linked_with_their_elements() {
         let (mut staging, _) = staging(4, 3);
         for round in 0..2 {
             let mut next = staging.begin(4);
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_too_many_elements_is_not_added() {
+    fn staging_refuses_too_many_elements() {
         let (mut staging, mut next) = staging(2, 2);
         assert!(
             !add(&mut staging, &mut next, 0, &[1, 2, 3]),
@@ -330,27 +329,27 @@ mod tests {
     }
 
     #[test]
-    fn an_element_that_lies_still_is_not_copied() {
+    fn staging_does_not_copy_a_resident_element() {
         // SAFETY: never reaches a device.
         let sge = unsafe { Sge::new(NonNull::dangling(), 5, 0) };
         let (mut list, (mut staging, next)) = (SgeList::new(), staging(1, 1));
-        // SAFETY: it outlives the list.
+        // SAFETY: the element outlives the list.
         unsafe { list.push_resident(NonNull::from(&sge)) };
         let id = QueueId::send(QpId::next()).wr_id(0);
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
-        // SAFETY: there is room for one, and it is the first.
+        // SAFETY: there is room for one, the first.
         let place = unsafe { staging.add(next, id, &list, flags) };
         let next = place.unwrap().take();
         // SAFETY: of this area.
         let first = unsafe { staging.list(next) }.unwrap();
-        // SAFETY: a request of the list, which has this field written.
+        // SAFETY: a request of the list, with this field written.
         let elements = unsafe { (*first).sg_list };
         assert!(ptr::eq(elements, (&raw const sge).cast()));
         assert_eq!(listed(&mut staging, next), [[5]]);
     }
 
     #[test]
-    fn the_request_that_c_names_is_found() {
+    fn staging_finds_the_bad_request() {
         let (mut staging, mut next) = staging(3, 1);
         for sequence in 0..3 {
             assert!(add(&mut staging, &mut next, sequence, &[1]));

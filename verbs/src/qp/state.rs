@@ -6,9 +6,9 @@
 //!                                                        ▲───────to_rts───┘
 //! ```
 //!
-//! A transition consumes the queue pair and returns it in the next state, or gives it back with the
-//! error. What the device or the peer changes is not a type: a queue pair that has failed keeps its
-//! type, and what is posted to it comes back with a completion that says so.
+//! A transition consumes the queue pair and returns it in the next state, or in the error. Changes
+//! by the device or the peer are not types: a failed queue pair keeps its type, and requests posted
+//! later return with a completion of the failure.
 
 use std::fmt::Debug;
 
@@ -20,7 +20,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A state of a queue pair, as the caller has brought it about.
+/// A state of a queue pair, as set by the caller.
 pub trait State: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The number C knows the state by.
     #[doc(hidden)]
@@ -29,13 +29,13 @@ pub trait State: sealed::Sealed + Debug + Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// A state in which receives can be posted: every one but [`Reset`].
+/// A state with posting of receives: every one but [`Reset`].
 pub trait CanPostReceive: State {}
 
-/// A state in which requests can be posted: [`Rts`], and [`Sqd`], where they wait.
+/// A state with posting of requests: [`Rts`], and [`Sqd`], where they wait.
 pub trait CanPostSend: CanPostReceive {}
 
-/// A state in which a [counter](crate::CompletionCounter) can be attached: [`Reset`] and [`Init`].
+/// A state with attaching of a [counter](crate::CompletionCounter): [`Reset`] and [`Init`].
 pub trait CanAttachCounter: State {}
 
 macro_rules! states {
@@ -62,8 +62,8 @@ states! {
     Rtr = IBV_QPS_RTR;
     /// Ready to send: everything can be posted.
     Rts = IBV_QPS_RTS;
-    /// Send queue drained, or being drained: requests that have begun are finished, and the others
-    /// wait. The way the queue pair takes can be changed meanwhile.
+    /// Send queue drained, or being drained: requests in progress are finished, and the others
+    /// wait. The path can be changed meanwhile.
     Sqd = IBV_QPS_SQD;
 }
 
@@ -77,11 +77,11 @@ impl CanPostSend for Rts {}
 impl CanPostSend for Sqd {}
 
 named! {
-    /// `ibv_qp_state`—The state that a device says a queue pair is in, which it may have changed by
-    /// itself.
+    /// `ibv_qp_state`—The state of a queue pair as reported by the device, possibly changed by the
+    /// device itself.
     #[doc(alias = "ibv_qp_state")]
     QpState(u32) {
-        /// As it was made.
+        /// The initial state.
         RESET = ibv_qp_state::IBV_QPS_RESET.0;
         /// Initialised.
         INIT = ibv_qp_state::IBV_QPS_INIT.0;
@@ -91,10 +91,10 @@ named! {
         RTS = ibv_qp_state::IBV_QPS_RTS.0;
         /// The send queue is drained, or being drained.
         SQD = ibv_qp_state::IBV_QPS_SQD.0;
-        /// The send queue has failed, on an unreliable transport. Receives still arrive, and
-        /// [`QueuePair::modify`](crate::QueuePair::modify) to [`Rts`] gets it going again.
+        /// The send queue has failed, on an unreliable transport. Receives still work, and
+        /// [`QueuePair::modify`](crate::QueuePair::modify) to [`Rts`] resumes sending.
         SQE = ibv_qp_state::IBV_QPS_SQE.0;
-        /// It has failed: everything comes back with the status
+        /// The queue pair has failed: all works return with the status
         /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
         ERR = ibv_qp_state::IBV_QPS_ERR.0;
         /// The device does not know.

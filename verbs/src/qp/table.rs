@@ -1,4 +1,4 @@
-//! The two calls that post, as a provider's table has them.
+//! The two posting functions of a provider's table.
 
 use std::ptr::NonNull;
 
@@ -15,11 +15,11 @@ type PostRecv = unsafe extern "C" fn(
     *mut *mut ffi::ibv_recv_wr,
 ) -> i32;
 
-/// What `ibv_post_send` and `ibv_post_recv` look up each time, and call: looked up once. A provider
-/// fills its table before it hands out the context.
+/// The provider's functions behind `ibv_post_send` and `ibv_post_recv`, looked up once instead of
+/// at each call. A provider fills its table before handing the context out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table {
-    // INVARIANT: both are those of the queue pair's provider.
+    // INVARIANT: both belong to the queue pair's provider.
     pub(super) post_send: PostSend,
     pub(super) post_recv: PostRecv,
 }
@@ -28,9 +28,9 @@ impl Table {
     /// # Safety
     /// - `qp` is a queue pair.
     pub(super) unsafe fn of(qp: NonNull<ffi::ibv_qp>) -> Self {
-        // SAFETY: a queue pair names its context for as long as it exists.
+        // SAFETY: a queue pair names its context for as long as the queue pair exists.
         let ctx = unsafe { (*qp.as_ptr()).context };
-        // SAFETY: the context is open for as long as it has a queue pair.
+        // SAFETY: the context is open for as long as a queue pair exists.
         let ops = unsafe { &raw const (*ctx).ops };
         // SAFETY: see above.
         let post_send = unsafe { (*ops).post_send };
@@ -49,7 +49,7 @@ unsafe extern "C" fn lacks_post_send(
     first: *mut ffi::ibv_send_wr,
     bad: *mut *mut ffi::ibv_send_wr,
 ) -> i32 {
-    // SAFETY: whoever posts has room for the request that was refused.
+    // SAFETY: the posting caller provides room for the refused request.
     unsafe { *bad = first };
     libc::EOPNOTSUPP
 }
@@ -60,7 +60,7 @@ unsafe extern "C" fn lacks_post_recv(
     first: *mut ffi::ibv_recv_wr,
     bad: *mut *mut ffi::ibv_recv_wr,
 ) -> i32 {
-    // SAFETY: whoever posts has room for the request that was refused.
+    // SAFETY: the posting caller provides room for the refused request.
     unsafe { *bad = first };
     libc::EOPNOTSUPP
 }

@@ -1,4 +1,4 @@
-//! Taking a queue pair down, and getting everything back that it has in flight.
+//! Teardown of a queue pair, with the return of all works in flight.
 
 use std::{
     fmt, io,
@@ -20,14 +20,14 @@ use crate::{
     wr_id::{QpId, QueueId},
 };
 
-/// Work that came back without a completion, because its queue pair has been
-/// [destroyed](QueuePair::destroy) or [reset](QueuePair::to_reset): in the order in which it was posted.
+/// Works returned without completions, because their queue pair has been
+/// [destroyed](QueuePair::destroy) or [reset](QueuePair::to_reset): in posting order.
 ///
-/// Nobody knows how far the device got with it.
+/// The device's progress with them is unknown.
 pub struct Leftover<SW, RW> {
-    /// What was posted to the send queue.
+    /// The works of the send queue.
     pub send: Vec<SW>,
-    /// What was posted to the receive queue.
+    /// The works of the receive queue.
     pub receive: Vec<RW>,
 }
 
@@ -40,23 +40,22 @@ impl<SW, RW> fmt::Debug for Leftover<SW, RW> {
     }
 }
 
-/// How long a drain sleeps when nothing has come.
+/// Interval between polls of a drain without completions.
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
-    /// Puts the queue pair into the error state, and takes back what it has in flight, but not for
-    /// longer than `timeout`.
+    /// Puts the queue pair into the error state, and takes back the works in flight, for at most
+    /// `timeout`.
     ///
-    /// `cqs` are the completion queues that the queue pair was made on, or the one. Every
-    /// completion goes to `done`: taken back, or, if it is of another queue pair, as it is.
+    /// `cqs` are the completion queues of the queue pair, or the single one. Every completion goes
+    /// to `done`: taken back, or, if of another queue pair, unchanged.
     ///
-    /// Requests that were posted unsignaled, and have succeeded already, never complete when
-    /// nothing signaled comes after them. They stay in flight, and come back from
-    /// [`destroy`](Self::destroy) or
+    /// Unsignaled requests that have succeeded already never complete without a later signaled one.
+    /// Their works stay in flight, and return from [`destroy`](Self::destroy) or
     /// [`to_reset`](QueuePair::to_reset).
     ///
     /// # Errors
-    /// - `TimedOut`: something is still in flight. What has come back until then has come back.
+    /// - `TimedOut`: works are still in flight. Works returned earlier have gone to `done`.
     /// - Whatever [`CompletionQueue::poll`] fails with.
     ///
     /// # Examples
@@ -81,7 +80,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         let deadline = Instant::now().checked_add(timeout);
         self.to_error()?;
         loop {
-            // Read before polling: what comes in between is found by the next round.
+            // Read before polling: the next round finds later completions.
             let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             let mut came = false;
             for cq in &mut *cqs {
@@ -108,7 +107,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         }
     }
 
-    /// Whether everything has come back that is going to: see [`drain`](Self::drain).
+    /// Whether all works that can complete have returned: see [`drain`](Self::drain).
     fn is_drained(&self) -> bool {
         let (sends, receives) = self.in_flight();
         receives == 0 && sends <= self.send_queue().unsignaled()
@@ -121,15 +120,15 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         )
     }
 
-    /// `ibv_destroy_qp`—Destroys the queue pair, and gives back what it had in flight: the device
-    /// does not touch it any more.
+    /// `ibv_destroy_qp`—Destroys the queue pair, and returns the works in flight: the device has
+    /// lost its access to them.
     ///
-    /// Dropping the queue pair does the same, and drops the work.
+    /// Dropping the queue pair destroys it too, and drops the works.
     ///
     /// # Errors
-    /// - `ResourceBusy`: a [`Flow`](crate::Flow) or a [`MemoryWindow`](crate::MemoryWindow) needs it.
-    ///   Drop that first.
-    /// - `EBUSY`: something else still uses it, which C code has made.
+    /// - `ResourceBusy`: a [`Flow`](crate::Flow) or a [`MemoryWindow`](crate::MemoryWindow) needs
+    ///   the queue pair. Drop the dependent object first.
+    /// - `EBUSY`: another object, made by C code, still uses the queue pair.
     ///
     /// The queue pair is given back.
     ///
@@ -144,7 +143,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
             Err(shared) => {
                 let reason = "a flow or a window still needs it";
                 let error = Error::refused("ibv_destroy_qp", io::ErrorKind::ResourceBusy, reason);
-                // SAFETY: it has just been taken out of a queue pair of this type.
+                // SAFETY: just taken out of a queue pair of this type.
                 let value = unsafe { Self::from_inner(shared) };
                 return Err(Refused { value, error });
             }
@@ -152,23 +151,22 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         match inner.destroy() {
             Ok(()) => Ok(inner.take_leftover()),
             Err(error) => {
-                // SAFETY: it has just been taken out of a queue pair of this type.
+                // SAFETY: just taken out of a queue pair of this type.
                 let value = unsafe { Self::from_inner(Arc::new(inner)) };
                 Err(Refused { value, error })
             }
         }
     }
 
-    /// `ibv_modify_qp(qp, IBV_QPS_RESET)`—Takes the queue pair back to the beginning, and gives
-    /// back what it had in flight: the device forgets it without a completion.
+    /// `ibv_modify_qp(qp, IBV_QPS_RESET)`—Resets the queue pair, and returns the works in flight:
+    /// the device drops them without completions.
     ///
-    /// It has another [id](Self::id) from then on. Completions that came before the reset carry the old one, and are
-    /// given back by [`complete`](Self::complete).
+    /// The queue pair has another [id](Self::id) from then on. Completions from before the reset
+    /// carry the old one, and [`complete`](Self::complete) returns them as errors.
     ///
     /// # Errors
-    /// - `InvalidInput`: the completion queue has no room for those completions beside the new
-    ///   ones.
-    /// - Whatever the device says.
+    /// - `InvalidInput`: the completion queue has no room for the old completions beside new ones.
+    /// - Any error of the device.
     ///
     /// The queue pair is given back.
     ///
@@ -188,8 +186,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     fn reset(&mut self) -> Result<Leftover<SW, RW>> {
         let mut attr = ffi::ibv_qp_attr::zeroed();
         attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RESET;
-        // Completions that have come, and have not been polled, take up entries beside the new
-        // ones.
+        // Old completions, not polled yet, take up entries beside the new ones.
         let (send, receive) = self.halves_mut();
         let (send, receive) = (send.sending_mut(), receive.receiving_mut());
         let sends = send.reservation.more_for_stale(send.in_flight.len())?;
@@ -201,8 +198,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         receives.keep();
         let (send, receive) = self.halves_mut();
         let (send, receive) = (send.sending_mut(), receive.receiving_mut());
-        // The device does not use the work any more since it was reset. Completions that have not been polled, or are
-        // held, name the queue pair that it was before.
+        // The device has not used the works since the reset. Old completions, not polled yet or
+        // held, carry the former id.
         let id = QpId::next();
         let leftover = Leftover {
             send: send.in_flight.restart(QueueId::send(id)),

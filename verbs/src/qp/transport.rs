@@ -8,7 +8,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A transport service: what a queue pair guarantees, and which requests it carries.
+/// A transport service: the guarantees and the requests of a queue pair.
 pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The number C knows the transport by.
     #[doc(hidden)]
@@ -17,18 +17,18 @@ pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// A transport between two queue pairs that know each other, which carries requests by themselves.
+/// A transport between two connected queue pairs, for requests without an address.
 pub trait Connected: Routed + Queued {}
 
-/// A transport that says whether a message has arrived.
+/// A transport with acknowledged delivery.
 pub trait Reliable: Connected {}
 
-/// A transport that sends each message to an address of its own.
+/// A transport with an address for each message.
 pub trait Datagram: Queued {}
 
 /// A transport whose queue pairs have queues to post to: every one but [`XrcRecv`].
 pub trait Queued: Transport {
-    /// Whether one of them is for receives.
+    /// Whether the second queue is for receives.
     #[doc(hidden)]
     const RECEIVES: bool = true;
 }
@@ -39,7 +39,7 @@ pub trait Partitioned: Transport {}
 /// A transport whose queue pairs know one peer each, and the way there.
 pub trait Routed: Partitioned {}
 
-/// A transport that sends reliable requests: it waits for acknowledgements, and sends again.
+/// A transport that sends reliable requests: with acknowledgements and retransmission.
 pub trait Requester: Routed {}
 
 /// A transport that answers reliable requests.
@@ -66,23 +66,22 @@ transports! {
     Rc = IBV_QPT_RC;
     /// Unreliable connection: messages arrive in order, or not at all.
     Uc = IBV_QPT_UC;
-    /// Unreliable datagram: each message is one packet, addressed on its own.
+    /// Unreliable datagram: each message is one packet with an address of its own.
     Ud = IBV_QPT_UD;
-    /// Extended reliable connection, the end that sends. Each of its requests
-    /// [names](crate::op::ToSrq) a shared receive queue of the peer's, and it receives nothing.
+    /// Extended reliable connection, the sending end. Each request [names](crate::op::ToSrq) a
+    /// shared receive queue of the peer; nothing is received.
     XrcSend = IBV_QPT_XRC_SEND;
-    /// Extended reliable connection, the end that receives, for all shared receive queues of its
-    /// [domain](crate::XrcDomain). It has no queues, and is an
+    /// Extended reliable connection, the receiving end, for all shared receive queues of its
+    /// [domain](crate::XrcDomain). Without queues, in the form of an
     /// [`XrcReceiver`](crate::XrcReceiver).
     XrcRecv = IBV_QPT_XRC_RECV;
     /// Raw packets: whole Ethernet frames, of any protocol.
     RawPacket = IBV_QPT_RAW_PACKET;
-    /// What a device's maker has come up with; see
-    /// [`create_with`](crate::QueuePairBuilder::create_with).
+    /// A vendor-specific transport; see [`create_with`](crate::QueuePairBuilder::create_with).
     Driver = IBV_QPT_DRIVER;
 }
 
-// Spelled out, since the compiler shows these lines to whoever gets them wrong.
+// Spelled out, since the compiler prints these lines in its error messages.
 impl Queued for Rc {}
 impl Queued for Uc {}
 impl Queued for Ud {}

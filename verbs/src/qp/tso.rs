@@ -4,7 +4,7 @@ use crate::{error::Error, op::Segments};
 
 use super::refusal;
 
-/// What a queue pair can do of segmentation; nothing, if it was not made for it.
+/// A queue pair's limits for segmentation; none, if made without.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TsoLimits {
     pub(super) max_header: u16,
@@ -13,7 +13,7 @@ pub(super) struct TsoLimits {
 }
 
 impl TsoLimits {
-    /// Why a request cannot be cut like that.
+    /// Why a request cannot be segmented, if so.
     pub(super) fn refusal(
         self,
         call: &'static str,

@@ -5,20 +5,21 @@ use ibverbs_sys::ibv_transport_type as transport;
 use super::inflight::distance;
 use crate::{context::Context, wr_id::WrId};
 
-/// Whether a completion answers for everything that was posted to the same queue before it.
+/// Whether a completion covers all earlier requests of the same queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// It does.
+    /// In posting order: covers all earlier requests.
     Posted,
-    /// It answers for its own request only.
+    /// In any order: covers its own request only.
     Any,
 }
 
 impl Order {
-    /// That of a send queue: InfiniBand and RoCE promise it.
+    /// The order of a send queue: guaranteed on InfiniBand and RoCE.
     ///
-    /// On iWARP the responses to reads come when they come. Soft-iWARP completes a send as soon as
-    /// TCP has it, and an earlier read when its data have arrived, which it writes until then.
+    /// On iWARP the responses to reads arrive at any time. Soft-iWARP completes a send as soon as
+    /// TCP has accepted the data, and an earlier read only when its data have arrived and been
+    /// written.
     pub(super) fn of_sends(ctx: &Context) -> Self {
         match ctx.transport_type() {
             transport::IBV_TRANSPORT_IB => Self::Posted,
@@ -26,7 +27,7 @@ impl Order {
         }
     }
 
-    /// That of a receive queue. On iWARP messages arrive in order, too.
+    /// The order of a receive queue. On iWARP messages arrive in order, too.
     pub(super) fn of_receives(ctx: &Context) -> Self {
         match ctx.transport_type() {
             transport::IBV_TRANSPORT_IB | transport::IBV_TRANSPORT_IWARP => Self::Posted,
@@ -35,22 +36,23 @@ impl Order {
     }
 }
 
-/// Which requests of a ring have come back.
+/// The completed requests of a ring.
 ///
-/// One that has come back before an earlier one leaves a hole, which is used again when everything
-/// before it has come back, too.
+/// A request completed before an earlier one leaves a hole, reused when everything before has
+/// completed, too.
 pub(super) struct Unordered {
-    // INVARIANT: the first request that has not come back, or the tail of the ring.
+    // INVARIANT: the oldest incomplete request, or the tail of the ring.
     head: WrId,
-    // INVARIANT: of each slot of the ring, a power of two, whether it is a hole. Only slots between
-    // `head` and the tail of the ring are.
+    // INVARIANT: for each slot of the ring, a power of two, whether the slot is a hole. Only slots
+    // between `head` and the tail of the ring are.
     holes: Box<[bool]>,
-    /// How many of them are.
+    /// The number of holes.
     count: u32,
 }
 
 impl Unordered {
-    /// The books of an empty ring of so many slots, a power of two, whose next request is `head`.
+    /// The state of an empty ring of `slots` slots, a power of two, with `head` as the next
+    /// request.
     pub(super) fn new(head: WrId, slots: u32) -> Self {
         Self {
             head,
@@ -59,12 +61,12 @@ impl Unordered {
         }
     }
 
-    /// The first request that has not come back, or the tail of the ring.
+    /// The oldest incomplete request, or the tail of the ring.
     pub(super) fn head(&self) -> WrId {
         self.head
     }
 
-    /// How many requests have not come back.
+    /// The number of requests in flight.
     pub(super) fn len(&self, tail: WrId) -> u32 {
         distance(self.head, tail) - self.count
     }
@@ -75,7 +77,7 @@ impl Unordered {
             && !self.holes[self.slot(id)]
     }
 
-    /// Notes that a request has come back; returns whether it was in flight.
+    /// Records a completed request; returns whether the request was in flight.
     pub(super) fn complete(&mut self, id: WrId, tail: WrId) -> bool {
         if !self.has(id, tail) {
             return false;
@@ -111,7 +113,7 @@ mod tests {
         wr_id::{QpId, QueueId},
     };
 
-    /// Books of requests in flight, the first of them the one before the sequence number wraps.
+    /// The state with requests in flight, the first of them just before the sequence number wraps.
     fn books(slots: u32, requests: u32) -> (Unordered, Vec<WrId>, WrId) {
         let head = QueueId::send(QpId::next()).wr_id(0xff_ffff);
         let ids = (0..requests).map(|i| head.after(i)).collect();
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_moves_over_holes() {
+    fn unordered_head_moves_over_holes() {
         let (mut books, ids, tail) = books(4, 4);
         assert!(books.complete(ids[1], tail) && books.complete(ids[2], tail));
         assert_eq!((books.head(), books.len(tail)), (ids[0], 2));
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_flight_is_refused() {
+    fn unordered_ring_refuses_requests_not_in_flight() {
         let (mut books, ids, tail) = books(8, 3);
         assert!(books.complete(ids[1], tail));
         let elsewhere = QueueId::send(QpId::next()).wr_id(0xff_ffff);
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_without_order_takes_one_request_at_a_time() {
+    fn unordered_ring_returns_one_request_per_completion() {
         let token = std::rc::Rc::new(());
         let queue = QueueId::send(QpId::next());
         let mut ring = InFlight::new(queue, 3, Order::Any);
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_with_holes_gives_the_rest_once_and_in_order() {
+    fn unordered_ring_take_all_skips_holes() {
         for taken in 0..32_u32 {
             let token = std::rc::Rc::new(());
             let mut ring = InFlight::new(QueueId::send(QpId::next()), 5, Order::Any);

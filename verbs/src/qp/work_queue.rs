@@ -25,15 +25,15 @@ use crate::{
 };
 
 bitflags! {
-    /// `ibv_wq_flags`—What a work queue does with packets.
+    /// `ibv_wq_flags`—Options for a work queue's handling of packets.
     #[doc(alias = "ibv_wq_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WqFlags: u32 {
-        /// Takes the VLAN tag out of them.
+        /// Strips the VLAN tag from packets.
         const CVLAN_STRIPPING = ibv_wq_flags::IBV_WQ_FLAGS_CVLAN_STRIPPING.0;
         /// Keeps the frame check sequence.
         const SCATTER_FCS = ibv_wq_flags::IBV_WQ_FLAGS_SCATTER_FCS.0;
-        /// Waits for a receive for a while before it drops one.
+        /// Without a receive, waits for a while before dropping a packet.
         const DELAY_DROP = ibv_wq_flags::IBV_WQ_FLAGS_DELAY_DROP.0;
         /// Pads the end of writes over PCI.
         const PCI_WRITE_END_PADDING = ibv_wq_flags::IBV_WQ_FLAGS_PCI_WRITE_END_PADDING.0;
@@ -42,9 +42,9 @@ bitflags! {
 
 /// `ibv_wq`—A receive work queue: a receive queue without a queue pair.
 ///
-/// Packets reach it through an [`IndirectionTable`](crate::IndirectionTable). What is posted
-/// belongs to it until a completion gives it back, as with a queue pair; the completions carry its
-/// [id](Self::id).
+/// Packets reach the queue through an [`IndirectionTable`](crate::IndirectionTable). Posted works
+/// belong to the queue until returned by a completion, as with a queue pair; the completions carry
+/// the queue's [id](Self::id).
 ///
 /// # Examples
 /// ```no_run
@@ -61,24 +61,24 @@ bitflags! {
 #[doc(alias = "ibv_wq")]
 pub struct WorkQueue<RW: Send + 'static = Buf> {
     inner: Arc<WqInner>,
-    // INVARIANT: holds the work of every receive that is posted and has not come back. Parked in
-    // `inner` when this is dropped.
+    // INVARIANT: holds the work of every receive posted and not returned. Parked in `inner` when
+    // this is dropped.
     in_flight: InFlight<RW>,
     limits: RecvLimits,
 }
 
-/// The part that indirection tables share.
+/// The part shared with indirection tables.
 pub(crate) struct WqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     pub(crate) raw: NonNull<ffi::ibv_wq>,
-    /// The work in flight when its owner is gone, and how much of it there is.
+    /// The works in flight after the drop of their owner, and their number.
     parked: Mutex<(Option<Box<dyn Any + Send>>, u32)>,
     reservation: Mutex<Option<Reservation>>,
     pub(crate) pd: ProtectionDomain,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one work queue. What is mutable is
-// behind locks.
+// SAFETY: libibverbs documents its calls as thread-safe on one work queue. Mutable parts are behind
+// locks.
 unsafe impl Send for WqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for WqInner {}
@@ -95,7 +95,7 @@ pub struct WorkQueueBuilder<'a> {
 }
 
 impl ProtectionDomain {
-    /// A receive work queue in this domain that completes on `cq`, with choices to make.
+    /// Starts a receive work queue in this domain, with completions on `cq` and further options.
     pub fn wq_builder<'a>(&'a self, cq: &'a CqHandle) -> WorkQueueBuilder<'a> {
         WorkQueueBuilder {
             pd: self,
@@ -120,19 +120,18 @@ impl WorkQueueBuilder<'_> {
         self
     }
 
-    /// What it does with packets.
+    /// Options for the handling of packets.
     pub fn flags(mut self, flags: WqFlags) -> Self {
         self.flags |= flags;
         self
     }
 
-    /// `ibv_create_wq(ctx, …)`—Creates the queue, for work that is one [`Buf`] a receive. Enters
-    /// the kernel.
+    /// `ibv_create_wq(ctx, …)`—Creates the queue, for works of one [`Buf`] each. Enters the kernel.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`, `ENOSYS`: the device has no work queues, or not with these flags.
     /// - `InvalidInput`: the completion queue has too few entries left, or belongs to another
-    ///   device; or a number is beyond what this crate can keep.
+    ///   device; or a number is beyond this crate's limits.
     /// - `EINVAL`: a number is more than the device allows.
     /// - `ENOMEM`: out of memory.
     ///
@@ -177,7 +176,7 @@ impl WorkQueueBuilder<'_> {
         }
         // SAFETY: the context is open, and the domain and the completion queue exist, for as long
         // as `self` borrows them, and then for as long as `WqInner` holds them. C writes only
-        // `attr`, and keeps no pointer to it.
+        // `attr`, and keeps no pointer to `attr`.
         let raw = unsafe { ffi::ibv_create_wq(ctx.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail))?;
         let id = QpId::next();
@@ -200,30 +199,29 @@ impl WorkQueueBuilder<'_> {
 }
 
 impl<RW: Send + 'static> WorkQueue<RW> {
-    /// The name of this queue in this process. Its completions carry it, as if it were a queue
-    /// pair. It has another one after a [reset](Self::to_reset).
+    /// The name of this queue in this process, carried by its completions as if it were a queue
+    /// pair's. A [reset](Self::to_reset) assigns another one.
     pub fn id(&self) -> QpId {
         self.in_flight.next().qp()
     }
 
-    /// The number by which events name the queue.
+    /// The number of the queue in events.
     pub fn wq_num(&self) -> u32 {
         // SAFETY: the queue is created (invariant), and its number never changes.
         unsafe { (*self.as_raw()).wq_num }
     }
 
-    /// The number of receives that have been posted and not come back.
+    /// The number of receives posted and not returned.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len() as usize
     }
 
-    /// The most receives that can be in flight.
+    /// Maximum number of receives in flight.
     pub fn capacity(&self) -> usize {
         self.in_flight.limit() as usize
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_wq {
         self.inner.raw.as_ptr()
     }
@@ -232,10 +230,10 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         Arc::clone(&self.inner)
     }
 
-    /// Takes back the work that `wc` completes.
+    /// Takes back the work completed by `wc`.
     ///
     /// # Errors
-    /// The completion is not one of this queue, or is stale; it is given back.
+    /// The completion belongs to another queue, or is stale; the error returns the completion.
     pub fn complete<'p>(
         &mut self,
         wc: WorkCompletion<'p>,
@@ -246,7 +244,7 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         }
     }
 
-    /// `ibv_modify_wq(wq, IBV_WQS_RDY)`—Makes the queue ready: what is posted is filled.
+    /// `ibv_modify_wq(wq, IBV_WQS_RDY)`—Makes the queue ready: packets fill posted receives.
     ///
     /// # Errors
     /// - `EINVAL`: the queue has failed. Reset it first.
@@ -258,8 +256,8 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         self.modify(ibv_wq_state::IBV_WQS_RDY)
     }
 
-    /// `ibv_modify_wq(wq, IBV_WQS_ERR)`—Lets the queue fail: what is in flight comes back with the
-    /// status [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+    /// `ibv_modify_wq(wq, IBV_WQS_ERR)`—Puts the queue into the error state: works in flight return
+    /// with the status [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
     ///
     /// # Errors
     /// The device refused, or is gone.
@@ -271,13 +269,13 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         self.modify(ibv_wq_state::IBV_WQS_ERR)
     }
 
-    /// `ibv_modify_wq(wq, IBV_WQS_RESET)`—Takes the queue back to the beginning, and gives back
-    /// what it had in flight, in the order in which it was posted.
+    /// `ibv_modify_wq(wq, IBV_WQS_RESET)`—Resets the queue, and returns the works in flight, in
+    /// posting order.
     ///
     /// # Errors
-    /// - `InvalidInput`: the completion queue has no room for completions that have come, and have
-    ///   not been polled, beside new ones.
-    /// - Whatever the device says.
+    /// - `InvalidInput`: the completion queue has no room for old completions, not polled yet,
+    ///   beside new ones.
+    /// - Any error of the device.
     ///
     /// # References
     /// [ibv_modify_wq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_wq.3.html)
@@ -295,8 +293,8 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         if let Some(stale) = stale {
             stale.keep();
         }
-        // The device does not use the work any more since it was reset. Completions that have not been polled, or are
-        // held, name the queue that it was before.
+        // The device has not used the works since the reset. Old completions, not polled yet or
+        // held, carry the former id.
         Ok(self.in_flight.restart(QueueId::receive(QpId::next())))
     }
 
@@ -311,8 +309,8 @@ impl<RW: Send + 'static> WorkQueue<RW> {
 }
 
 impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
-    /// `ibv_post_wq_recv`—Posts memory for one packet to arrive in. It belongs to the queue until
-    /// its completion gives it back.
+    /// `ibv_post_wq_recv`—Posts memory for one packet. The memory belongs to the queue until
+    /// returned by its completion.
     ///
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
@@ -345,8 +343,8 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
             num_sge: sges.count(),
         };
         let mut bad = BadWr::new();
-        // SAFETY: the queue is created (invariant), and `wr` is one complete request. C reads it
-        // and the elements before it returns. What the elements describe stays as `Scatter`
+        // SAFETY: the queue is created (invariant), and `wr` is one complete request. C reads the
+        // request and the elements only before the return. The described memory stays as `Scatter`
         // promises until `work` is dropped, and so until the queue is destroyed or the completion
         // has come.
         let errno = unsafe { ffi::ibv_post_wq_recv(raw, &raw mut wr, bad.place()) };
@@ -371,9 +369,9 @@ impl<RW: Send + 'static> Drop for WorkQueue<RW> {
 
 impl Drop for WqInner {
     fn drop(&mut self) {
-        // SAFETY: the queue exists and is destroyed once, here; tables that use it hold an `Arc` of
-        // `self`, so they are gone. Its domain and its completion queue exist, since they are
-        // dropped after this.
+        // SAFETY: the queue exists and is destroyed once, here; tables with this queue hold an
+        // `Arc` of `self`, so none is left. The domain and the completion queue exist, since their
+        // fields are dropped later.
         let errno = unsafe { ffi::ibv_destroy_wq(self.raw.as_ptr()) };
         let parked = self.parked.get_mut();
         let (parked, left) = parked.unwrap_or_else(PoisonError::into_inner);
@@ -390,7 +388,8 @@ impl Drop for WqInner {
                 reservation.unreaped = *left;
             }
         } else {
-            // The device may still write to what is in flight, and complete it: both are given up.
+            // The device may still write to memory in flight, and complete it: works and entries
+            // are leaked.
             #[expect(clippy::mem_forget, reason = "the device may still have it")]
             mem::forget((parked.take(), reservation.take()));
         }

@@ -1,4 +1,4 @@
-//! The end of an extended reliable connection that receives.
+//! The receiving end of an extended reliable connection.
 
 use std::{fmt, io, marker::PhantomData, ptr::NonNull};
 
@@ -18,12 +18,12 @@ use crate::{
     xrcd::XrcDomain,
 };
 
-/// `ibv_qp` of type `IBV_QPT_XRC_RECV`—The end of an extended reliable connection that receives.
+/// `ibv_qp` of type `IBV_QPT_XRC_RECV`—The receiving end of an extended reliable connection.
 ///
-/// It has no queues: what arrives takes a receive of the shared receive queue that the sender has
-/// [named](crate::op::ToSrq), which may be of any process that shares the [`XrcDomain`]. It can be
-/// shared like that itself, by its [number](XrcDomain::open_qp), and exists until the last process
-/// has dropped it.
+/// Without queues: a message consumes a receive of the shared receive queue
+/// [named](crate::op::ToSrq) by the sender, possibly of another process that shares the
+/// [`XrcDomain`]. The receiving end itself can be shared by its [number](XrcDomain::open_qp), and
+/// exists until the last process has dropped its handle.
 ///
 /// # Examples
 /// ```no_run
@@ -79,14 +79,14 @@ impl XrcDomain {
         Ok(XrcReceiver::new(raw, self))
     }
 
-    /// `ibv_open_qp(ctx, …)`—Opens a receiving end that some process has created in this domain,
-    /// and brought to the state `S`. Enters the kernel.
+    /// `ibv_open_qp(ctx, …)`—Opens a receiving end created by some process in this domain, and
+    /// brought to the state `S`. Enters the kernel.
     ///
-    /// Its other owners can bring it to another state.
+    /// Other owners can change the state.
     ///
     /// # Errors
     /// - `EINVAL`, `ENOENT`: there is no such queue pair in the domain.
-    /// - `InvalidInput`: it is in another state.
+    /// - `InvalidInput`: the receiving end is in another state.
     /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended reliable connections.
     ///
     /// # Examples
@@ -113,7 +113,7 @@ impl XrcDomain {
         if state == QpState(S::RAW.0) {
             return Ok(opened);
         }
-        let reason = format!("it is in {state:?}, and not in {}", S::NAME);
+        let reason = format!("the queue pair is in {state:?}, and not in {}", S::NAME);
         let err = Error::refused(CALL, io::ErrorKind::InvalidInput, reason);
         Err(err.detail(number.to_string()))
     }
@@ -132,24 +132,23 @@ impl<S> XrcReceiver<S> {
 }
 
 impl<S: State> XrcReceiver<S> {
-    /// The number by which the device, the peer and other processes know this queue pair.
+    /// The number used by the device, the peer and other processes for this queue pair.
     pub fn qp_num(&self) -> QpNum {
         // SAFETY: the queue pair exists (invariant), and its number never changes.
         QpNum::from_low_bits(unsafe { (*self.as_raw()).qp_num })
     }
 
-    /// The domain that it is in.
+    /// The XRC domain of the queue pair.
     pub fn xrcd(&self) -> &XrcDomain {
         &self.inner.xrcd
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_qp {
         self.inner.raw.as_ptr()
     }
 
-    /// `ibv_query_qp`—What the device says of the queue pair; see
+    /// `ibv_query_qp`—Queries the attributes of the queue pair; see
     /// [`QueuePair::query`](crate::QueuePair::query).
     ///
     /// # Errors
@@ -169,8 +168,7 @@ impl<S: State> XrcReceiver<S> {
         self.modify_to(attributes)
     }
 
-    /// `ibv_destroy_qp`—Lets go of the queue pair, as dropping it does, and says whether that has
-    /// worked.
+    /// `ibv_destroy_qp`—Releases the queue pair, as dropping the value does, and returns errors.
     ///
     /// # Errors
     /// The device refused. The queue pair is given back.
@@ -216,7 +214,7 @@ macro_rules! transitions {
             /// # Errors
             /// - `EINVAL`: an attribute is missing, or wrong.
             ///
-            /// The queue pair is given back as it was.
+            /// The error returns the queue pair, unchanged.
             ///
             /// # References
             /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
@@ -234,16 +232,16 @@ macro_rules! transitions {
 transitions! {
     /// `ibv_modify_qp`—Brings the queue pair to [`Init`].
     Reset, to_init, Init;
-    /// `ibv_modify_qp`—Brings the queue pair to [`Rtr`], where it receives.
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rtr`], ready to receive.
     Init, to_rtr, Rtr;
-    /// `ibv_modify_qp`—Brings the queue pair to [`Rts`], which some devices need for answers.
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rts`], needed by some devices for responses.
     Rtr, to_rts, Rts;
 }
 
 impl Inner {
     fn destroy(&mut self) -> i32 {
-        // SAFETY: the queue pair exists (invariant), and its domain is open, since that is dropped
-        // after this. It is not destroyed again: `destroyed` is not set, and will be.
+        // SAFETY: the queue pair exists (invariant), and its domain is open, since the domain is
+        // dropped later. Destroyed once: `destroyed` is not set yet, and will be.
         let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
         self.destroyed = errno == 0;
         errno
@@ -253,7 +251,8 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.destroyed {
-            // If it fails, the queue pair stays until the context is closed. It has no memory.
+            // After a failure, the queue pair stays until the context is closed. No memory is
+            // involved.
             self.destroy();
         }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use crate::work::{Gather, Scatter, Sge, SgeList};
 
-/// A range of memory that a scope has registered.
+/// A range of memory registered by a scope.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) start: NonNull<u8>,
@@ -21,15 +21,15 @@ impl Part {
     #[inline]
     fn sge(self) -> Sge {
         let len = u32::try_from(self.len).unwrap_or(u32::MAX);
-        // SAFETY: the range is registered with this key; it is no longer than `u32::MAX`, which was
-        // checked then.
+        // SAFETY: the range is registered with this key; registration checked that its length is at
+        // most `u32::MAX`.
         unsafe { Sge::new(self.start, len, self.lkey) }
     }
 }
 
 /// Borrowed memory, registered for reading and writing until its [`scope`](crate::scope()) ends.
 ///
-/// Like a [`Buf`](crate::Buf), it moves into a queue when it is posted, and comes back with the
+/// Like a [`Buf`](crate::Buf), a scoped buffer moves into a queue when posted, and returns with the
 /// completion.
 #[derive(Debug)]
 pub struct ScopedBuf<'scope> {
@@ -40,7 +40,7 @@ pub struct ScopedBuf<'scope> {
 
 /// Borrowed memory, registered for reading until its [`scope`](crate::scope()) ends.
 ///
-/// Like a [`SharedBuf`](crate::SharedBuf), it can be posted many times at once.
+/// Like a [`SharedBuf`](crate::SharedBuf), a scoped slice can be posted many times at once.
 #[derive(Clone, Copy, Debug)]
 pub struct ScopedSlice<'scope> {
     // INVARIANT: borrowed for longer than `'scope`.
@@ -50,7 +50,8 @@ pub struct ScopedSlice<'scope> {
 
 impl ScopedBuf<'_> {
     /// # Safety
-    /// - The range is registered in a scope for writing, and borrowed exclusively for longer than that lasts.
+    /// - The range is registered in a scope for writing, and borrowed exclusively for longer than
+    ///   the scope.
     pub(super) unsafe fn new(memory: Part) -> Self {
         let scope = PhantomData;
         Self { memory, scope }
@@ -59,18 +60,18 @@ impl ScopedBuf<'_> {
 
 impl ScopedSlice<'_> {
     /// # Safety
-    /// - The range is registered in a scope, and borrowed for longer than that lasts.
+    /// - The range is registered in a scope, and borrowed for longer than the scope.
     pub(super) unsafe fn new(memory: Part) -> Self {
         let scope = PhantomData;
         Self { memory, scope }
     }
 }
 
-// SAFETY: it is an exclusive borrow of bytes, which may change threads.
+// SAFETY: an exclusive borrow of bytes may change threads.
 unsafe impl Send for ScopedBuf<'_> {}
 // SAFETY: a shared one only allows reading.
 unsafe impl Sync for ScopedBuf<'_> {}
-// SAFETY: it is a shared borrow of bytes.
+// SAFETY: a shared borrow of bytes may change threads.
 unsafe impl Send for ScopedSlice<'_> {}
 // SAFETY: see `Send`.
 unsafe impl Sync for ScopedSlice<'_> {}
@@ -80,8 +81,7 @@ impl Deref for ScopedBuf<'_> {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the bytes are initialised and borrowed exclusively by `self` (invariant). The
-        // device does not write them: it only does so for posted work, which would have moved
-        // `self` away.
+        // device writes only bytes of posted work, and posting would have moved `self` away.
         unsafe { slice::from_raw_parts(self.memory.start.as_ptr(), self.memory.len) }
     }
 }
@@ -103,7 +103,7 @@ impl Deref for ScopedSlice<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are initialised and borrowed (invariant), so nobody writes them.
+        // SAFETY: the bytes are initialised and borrowed (invariant), so nothing writes them.
         unsafe { slice::from_raw_parts(self.memory.start.as_ptr(), self.memory.len) }
     }
 }
@@ -114,9 +114,9 @@ impl AsRef<[u8]> for ScopedSlice<'_> {
     }
 }
 
-// SAFETY: the element is memory that is borrowed exclusively and stays registered until the scope
-// ends. Only a queue pair of that scope can own `self`, or one of a scope inside of it, and the scope
-// destroys its queue pairs before that: also those that were forgotten.
+// SAFETY: the element is memory borrowed exclusively and registered until the scope ends. Only a
+// queue pair of the scope, or of a nested scope, can own `self`, and the scope destroys its queue
+// pairs before its end: forgotten ones as well.
 unsafe impl Gather for ScopedBuf<'_> {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
@@ -127,7 +127,7 @@ unsafe impl Gather for ScopedBuf<'_> {
 // SAFETY: see `Gather`; registered for local writing.
 unsafe impl Scatter for ScopedBuf<'_> {}
 
-// SAFETY: as for `ScopedBuf`; the memory is borrowed, so nobody writes it.
+// SAFETY: as for `ScopedBuf`; the memory is borrowed, so nothing writes it.
 unsafe impl Gather for ScopedSlice<'_> {
     #[inline]
     fn gather(&self, list: &mut SgeList) {

@@ -1,4 +1,4 @@
-//! Memory that is only borrowed, and the queue pairs that may carry it, for as long as a scope lasts.
+//! Scopes: borrowed memory, and queue pairs for work with borrowed memory.
 
 mod memory;
 mod work;
@@ -25,19 +25,18 @@ pub use self::{
     work::{Scoped, ScopedWork},
 };
 
-/// Runs `f`, which can register memory that it only borrows, in the manner of
-/// [`std::thread::scope`].
+/// Runs `f` with a scope for registering borrowed memory, in the manner of [`std::thread::scope`].
 ///
-/// Only a queue pair that was [made in the scope](Scope::create_qp) takes such memory. However `f` ends, every queue
-/// pair of the scope is destroyed before this function returns or unwinds, also one that was forgotten
-/// (`mem::forget`), and then every registration ends. So the device has lost its access to the memory by then. The
-/// work of a queue pair that was forgotten is leaked, and not dropped.
+/// Only a queue pair [made in the scope](Scope::create_qp) accepts such memory. However `f` ends,
+/// every queue pair of the scope is destroyed before this function returns or unwinds, also a
+/// forgotten one (`mem::forget`), and then every registration ends. So the device has lost its
+/// access to the memory by then. The work of a forgotten queue pair is leaked, and not dropped.
 ///
 /// # Aborts
-/// The process is aborted if the device does not destroy a queue pair of the scope. The borrowed memory must be given
-/// back to its owner, and the device might still write there. Dropping a queue pair that the device does not destroy
-/// is no failure by itself: the scope tries again at its end. A registration that the device does not end is only
-/// leaked: no request names it any more.
+/// The process is aborted if the device does not destroy a queue pair of the scope: the borrowed
+/// memory must be returned to its owner, and the device might still write there. Dropping a queue
+/// pair that the device does not destroy is no failure by itself: the scope tries again at its end.
+/// A registration that the device does not end is only leaked: no request names it any more.
 ///
 /// # Examples
 /// ```no_run
@@ -83,10 +82,10 @@ where
     f(&scope)
 }
 
-/// Registers borrowed memory, and makes the queue pairs that take it; see [`scope`].
+/// Registers borrowed memory, and makes queue pairs for such memory; see [`scope`].
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
-    // Dropped first: the device uses the memory of the regions until its queue pairs are destroyed.
+    // Dropped first: the device uses the regions' memory until the queue pairs are destroyed.
     members: Members,
     regions: Regions,
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -94,7 +93,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 /// The queue pairs of a scope.
-// INVARIANT: every queue pair that was made in the scope and may exist.
+// INVARIANT: every queue pair made in the scope and possibly still existing.
 struct Members(Mutex<Vec<Member>>);
 
 /// The registrations of a scope.
@@ -110,11 +109,11 @@ struct Registered(NonNull<ffi::ibv_mr>);
 unsafe impl Send for Registered {}
 
 impl<'scope, 'env> Scope<'scope, 'env> {
-    /// `ibv_create_qp(pd, …)`—Creates a queue pair that can carry borrowed memory. It is destroyed when it is dropped,
-    /// at the latest when the scope ends. Enters the kernel.
+    /// `ibv_create_qp(pd, …)`—Creates a queue pair for work with borrowed memory. Destroyed when
+    /// dropped, at the latest when the scope ends. Enters the kernel.
     ///
-    /// The types of its work name the lifetime of the scope, so that the queue pair cannot leave the scope:
-    /// [`ScopedBuf`], [`ScopedSlice`], containers of them, or other work as [`Scoped`].
+    /// The types of its work name the lifetime of the scope, so that the queue pair cannot leave
+    /// the scope: [`ScopedBuf`], [`ScopedSlice`], containers of them, or other work as [`Scoped`].
     ///
     /// # Errors
     /// As for [`QueuePairBuilder::create`].
@@ -152,7 +151,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         Ok(qp)
     }
 
-    /// `ibv_reg_mr`—Registers memory that the device may read and write.
+    /// `ibv_reg_mr`—Registers memory for reading and writing by the device.
     ///
     /// # Errors
     /// - `InvalidInput`: no bytes, or more than `u32::MAX`.
@@ -164,14 +163,14 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     pub fn register(&'scope self, memory: &'env mut [u8]) -> Result<ScopedBuf<'scope>> {
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         let (start, len) = (NonNull::from(&mut *memory).cast(), memory.len());
-        // SAFETY: the memory is borrowed for longer than the scope, and its owner uses it only when
-        // the scope has ended: `self.members` and `self.regions` are dropped before that.
+        // SAFETY: the memory is borrowed for longer than the scope, and its owner uses the memory
+        // only after the scope: `self.members` and `self.regions` are dropped before.
         let lkey = unsafe { self.regions.register(start, len, access.0) }?;
         // SAFETY: registered, and borrowed exclusively for longer than `'scope`.
         Ok(unsafe { ScopedBuf::new(Part { start, len, lkey }) })
     }
 
-    /// `ibv_reg_mr`—Registers memory that the device may only read.
+    /// `ibv_reg_mr`—Registers memory for reading by the device.
     ///
     /// # Errors
     /// As for [`register`](Self::register).
@@ -195,10 +194,10 @@ impl Drop for Members {
     fn drop(&mut self) {
         let members = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         for member in members {
-            // SAFETY: the function that was given the scope is over, and the types of every half and handle name
-            // the scope's lifetime. So those that have not been dropped were forgotten, and are used by nothing.
+            // SAFETY: the scope's function is over, and the types of every half and handle name the
+            // scope's lifetime. So those not dropped were forgotten, and are not used any more.
             if unsafe { member.end() }.is_err() {
-                // The device keeps its access to memory that its owner is about to use.
+                // The device keeps its access to memory about to be used by its owner.
                 process::abort();
             }
         }
@@ -213,7 +212,8 @@ impl fmt::Debug for Members {
 
 impl Regions {
     /// # Safety
-    /// - The range is valid, and for what `access` allows the device's, until `self` is dropped.
+    /// - The range is valid, and open to the device for the access in `access`, until `self` is
+    ///   dropped.
     unsafe fn register(&self, start: NonNull<u8>, len: usize, access: u32) -> Result<u32> {
         let detail = || format!("{len} bytes");
         if len == 0 || u32::try_from(len).is_err() {
@@ -230,7 +230,7 @@ impl Regions {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Registered(mr));
-        // SAFETY: the region has just been registered, and its keys are set for good.
+        // SAFETY: the region has just been registered, and its keys are constant.
         Ok(unsafe { mr.as_ref() }.lkey)
     }
 }
@@ -242,11 +242,11 @@ impl Drop for Regions {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         for Registered(mr) in registered.drain(..) {
-            // SAFETY: the region is registered (invariant), and deregistered once, here; its domain
-            // is allocated, since that is dropped after this.
+            // SAFETY: the region is registered (invariant), and deregistered once, here; the domain
+            // is allocated, since its field is dropped later.
             //
-            // The result is of no use: only requests on queue pairs of the scope have named the region, and those
-            // are destroyed. Peers have no access.
+            // The result is of no use: only requests on queue pairs of the scope named the region,
+            // and those queue pairs are destroyed. Peers have no access.
             let _: i32 = unsafe { ffi::ibv_dereg_mr(mr.as_ptr()) };
         }
     }

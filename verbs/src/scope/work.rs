@@ -1,4 +1,4 @@
-//! Which work a queue pair of a scope can carry.
+//! Work for queue pairs of a scope.
 
 use std::{
     marker::PhantomData,
@@ -15,10 +15,10 @@ mod sealed {
     pub trait Sealed<'scope> {}
 }
 
-/// Work that cannot leave its scope, since its type names the scope's lifetime: what the queue pairs
-/// [of a scope](crate::Scope::create_qp) carry.
+/// Work confined to a scope, since the type names the scope's lifetime: for queue pairs [of
+/// a scope](crate::Scope::create_qp).
 ///
-/// It is [`ScopedBuf`], [`ScopedSlice`], what contains one of these, and any work as [`Scoped`].
+/// Implemented by [`ScopedBuf`], [`ScopedSlice`], containers of these, and any work as [`Scoped`].
 // Sealed: each implementation must have `'scope` in its type.
 pub trait ScopedWork<'scope>: sealed::Sealed<'scope> {}
 
@@ -36,7 +36,7 @@ pub struct Scoped<'scope, W> {
 }
 
 impl<W> Scoped<'_, W> {
-    /// Ties the work to the scope of the queue pair that it will be posted to.
+    /// Ties the work to the scope of the queue pair to be posted to.
     pub fn new(work: W) -> Self {
         let scope = PhantomData;
         Self { work, scope }
@@ -68,7 +68,7 @@ impl<W: AsRef<[u8]>> AsRef<[u8]> for Scoped<'_, W> {
     }
 }
 
-// SAFETY: the elements are those of `work`, which `self` owns.
+// SAFETY: the elements belong to `work`, owned by `self`.
 unsafe impl<W: Gather> Gather for Scoped<'_, W> {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
@@ -76,7 +76,7 @@ unsafe impl<W: Gather> Gather for Scoped<'_, W> {
     }
 }
 
-// SAFETY: the elements are those of `work`, which `self` owns.
+// SAFETY: the elements belong to `work`, owned by `self`.
 unsafe impl<W: Scatter> Scatter for Scoped<'_, W> {}
 
 macro_rules! impl_scoped_work {

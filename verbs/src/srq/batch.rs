@@ -12,11 +12,10 @@ use crate::{
     work::{Scatter, SgeList},
 };
 
-/// Receives that will be posted to a shared queue together: one call into the device for all of
-/// them.
+/// Receives for a shared queue, posted together by one call into the device.
 ///
-/// Their work moves into the queue as it is [added](Self::push). A batch that is dropped posts
-/// nothing, and drops it.
+/// [Adding](Self::push) moves a work into the queue. Dropping a batch posts nothing, and drops the
+/// works.
 ///
 /// # Examples
 /// ```no_run
@@ -29,7 +28,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a batch that is dropped posts nothing"]
+#[must_use = "dropping a batch posts nothing"]
 pub struct SrqBatch<'q, RW: Send + 'static = Buf> {
     srq: &'q mut SharedReceiveQueue<RW>,
 }
@@ -37,8 +36,8 @@ pub struct SrqBatch<'q, RW: Send + 'static = Buf> {
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     /// Begins a batch of receives.
     pub fn batch(&mut self) -> SrqBatch<'_, RW> {
-        // A batch that was forgotten has left its receives behind: their work is given up until the
-        // queue is dropped.
+        // A forgotten batch has left its receives behind: their work is leaked until the queue is
+        // dropped.
         self.staging.clear();
         SrqBatch { srq: self }
     }
@@ -48,7 +47,7 @@ impl<RW: Scatter + Send + 'static> SrqBatch<'_, RW> {
     /// Adds memory for one message to arrive in.
     ///
     /// # Errors
-    /// The work is given back, and the batch is as it was; see [`SharedReceiveQueue::post`].
+    /// The error returns the work, and the batch is unchanged; see [`SharedReceiveQueue::post`].
     #[inline]
     pub fn push(&mut self, work: RW) -> Result<(), Refused<RW>> {
         let mut sges = SgeList::of(&work);
@@ -75,12 +74,12 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
         self.len() == 0
     }
 
-    /// `ibv_post_srq_recv`—Posts the receives, in the order in which they were added.
+    /// `ibv_post_srq_recv`—Posts the receives, in their order of addition.
     ///
     /// # Errors
-    /// The device refused one of them; the error says which. Those before it are posted. The work
-    /// of that one and of those after it is given back, in order. If the device names none, as where
-    /// a doorbell has failed, all of the receives count as posted, and the error has no work.
+    /// The device refused a receive, named by the error. The receives before are posted. The error
+    /// returns the works of that one and of those behind, in order. If the device names none, as
+    /// after a failed doorbell, all of the receives count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
@@ -92,8 +91,8 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant of `SrqInner`), and `first` is a list of complete
-        // requests inside of the staging area, which lies still during the call. C reads them and
-        // their elements before it returns. What the elements describe stays as `Scatter` promises
+        // requests inside the staging area, which does not move during the call. C reads them and
+        // their elements only before the return. The described memory stays as `Scatter` promises
         // while the work is in flight.
         let errno = unsafe { ffi::ibv_post_srq_recv(self.srq.as_raw(), first, bad.place()) };
         if errno == 0 {
@@ -110,7 +109,7 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
 }
 
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
-    /// Takes the work of a batch back, from the receive of that index on.
+    /// Takes back the works of a batch, from index `from` on.
     fn unstage(&mut self, from: usize) -> impl Iterator<Item = RW> {
         let (staging, posted) = (&self.staging, &mut self.posted);
         (from..staging.len()).filter_map(|index| {

@@ -26,7 +26,7 @@ impl ProtectionDomain {
     /// elements. Enters the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`: a number is beyond what this crate can keep.
+    /// - `InvalidInput`: a number is beyond this crate's limits.
     /// - `EINVAL`: a number is more than the device allows.
     /// - `ENOMEM`: out of memory.
     ///
@@ -47,17 +47,17 @@ impl ProtectionDomain {
         // keeps no pointer to it.
         let raw = unsafe { ffi::ibv_create_srq(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail(max_wr, max_sge)))?;
-        // SAFETY: it has just been created, in this domain.
+        // SAFETY: just created, in this domain.
         Ok(unsafe { adopt(raw, max_wr, max_sge, Books::new(max_wr), Kind::Basic, self) })
     }
 
     /// `ibv_create_srq_ex(ctx, …)`—Creates a shared receive queue for extended reliable
-    /// connections, whose senders name it by its [number](SharedReceiveQueue::srq_num). Its
-    /// receives complete in `cq`. Enters the kernel.
+    /// connections. Senders name the queue by its [number](SharedReceiveQueue::srq_num). Receives
+    /// complete in `cq`. Enters the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`: the completion queue has too few entries left; something is of another
-    ///   device; or a number is beyond what this crate can keep.
+    /// - `InvalidInput`: the completion queue has too few entries left; an object is of another
+    ///   device; or a number is beyond this crate's limits.
     /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended reliable connections.
     /// - `EINVAL`: a number is more than the device allows.
     /// - `ENOMEM`: out of memory.
@@ -107,7 +107,7 @@ impl ProtectionDomain {
         let kind = Kind::Xrc {
             _domain: xrcd.clone(),
         };
-        // SAFETY: it has just been created, with these.
+        // SAFETY: just created, with these.
         Ok(unsafe { adopt(raw, max_wr, max_sge, books, kind, self) })
     }
 }
@@ -126,8 +126,8 @@ pub(super) fn check(call: &'static str, max_wr: u32, max_sge: u32) -> Result<()>
 }
 
 /// # Safety
-/// - `raw` is a queue that nobody else has, made in `pd`, of that kind and so many receives and
-///   elements.
+/// - `raw` is a queue with no other owner, made in `pd`, of this kind and with these maximum
+///   numbers of receives and elements.
 pub(super) unsafe fn adopt<RW: Send + 'static>(
     raw: NonNull<ffi::ibv_srq>,
     max_wr: u32,

@@ -1,4 +1,4 @@
-//! The entries of completion queues that are reserved for the receives of a shared queue.
+//! Completion queue entries reserved for the receives of a shared queue.
 
 use std::{
     mem,
@@ -10,10 +10,10 @@ use crate::{
     error::Result,
 };
 
-/// Entries of one completion queue, kept by the queue pairs that complete their receives there.
+/// Entries of one completion queue, kept by the queue pairs with receives that complete there.
 pub(crate) struct Entries {
     cq: CqHandle,
-    /// What was reserved at first, and whenever the shared queue has grown.
+    /// The first reservation, and one for each growth of the shared queue.
     parts: Mutex<Vec<Reservation>>,
 }
 
@@ -44,15 +44,15 @@ impl Entries {
 /// See the module.
 pub(super) struct Books {
     max_wr: u32,
-    /// Those of each completion queue in use, by its address.
+    /// The entries of each completion queue in use, by the queue's address.
     shared: Vec<(usize, Weak<Entries>)>,
-    /// Those of the completion queue that the shared queue was made on, if it was: then all
+    /// The entries of the completion queue given when the shared queue was made, if any: then all
     /// receives complete there.
     own: Option<Arc<Entries>>,
 }
 
 impl Books {
-    /// For a queue of `max_wr` receives, which complete where its queue pairs say.
+    /// For a queue of `max_wr` receives, with completions on the queue pairs' queues.
     pub(super) fn new(max_wr: u32) -> Self {
         Self {
             max_wr,
@@ -69,7 +69,7 @@ impl Books {
         })
     }
 
-    /// Notes that the queue has been created.
+    /// Records that the queue has been created.
     pub(super) fn created(self) -> Self {
         if let Some(own) = &self.own {
             own.use_all(None);
@@ -95,7 +95,7 @@ impl Books {
         Ok(entries)
     }
 
-    /// What is needed besides, everywhere, when the queue is to have so many receives.
+    /// Reserves the additional entries for a queue of `max_wr` receives, on each completion queue.
     pub(super) fn reserve_for(&self, max_wr: u32) -> Result<Vec<(Arc<Entries>, Reservation)>> {
         let more = max_wr.saturating_sub(self.max_wr);
         if more == 0 {
@@ -113,8 +113,8 @@ impl Books {
         .collect()
     }
 
-    /// Notes that the queue has so many receives now. What it had before stays reserved when they
-    /// are fewer: completions may be there.
+    /// Records that the queue has `max_wr` receives now. After a decrease, earlier entries stay
+    /// reserved: completions may be there.
     pub(super) fn resized(&mut self, max_wr: u32, more: Vec<(Arc<Entries>, Reservation)>) {
         for (entries, part) in more {
             entries.use_all(Some(part));

@@ -42,61 +42,60 @@ pub use self::{
 
 pub(crate) use self::entries::Entries;
 
-/// `ibv_srq`—A shared receive queue, whose receives serve every queue pair that is made
-/// [on it](crate::QueuePairBuilder::srq).
+/// `ibv_srq`—A shared receive queue, with receives for every queue pair made [on
+/// it](crate::QueuePairBuilder::srq).
 ///
-/// Its receives complete in the order in which messages arrive, over all those queue pairs. Their
-/// completions carry the
-/// [id](Self::id) of this queue, and the number of the queue pair that the message came to. Give them back
-/// to [`complete`](Self::complete).
+/// Receives complete in the order of message arrival, over all those queue pairs. Their completions
+/// carry the [id](Self::id) of this queue, and the number of the receiving queue pair. Hand the
+/// completions to [`complete`](Self::complete).
 ///
-/// A queue pair that fails can take receives with it: they complete never. They are given up when
-/// the queue is dropped, which keeps them until the last queue pair on it is gone.
+/// A queue pair that fails can consume receives that then never complete. Their work is leaked when
+/// the queue is dropped, and kept until the last queue pair on the queue is gone.
 ///
 /// # References
 /// [ibv_create_srq(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html)
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue<RW: Send + 'static = Buf> {
     inner: Arc<SrqInner>,
-    // INVARIANT: holds the work of every receive that is posted and has not come back. Parked in
-    // `inner` when this is dropped.
+    // INVARIANT: holds the work of every receive posted and not returned. Parked in `inner` when
+    // this is dropped.
     posted: Slab<RW>,
     /// The receives of a batch, whose work is in `posted`.
     staging: RecvList,
 }
 
-/// The part that queue pairs share.
+/// The part shared with queue pairs.
 pub(crate) struct SrqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_srq>,
     queue: QueueId,
     id: QpId,
     limits: RecvLimits,
-    /// The work in flight, when its owner is gone.
+    /// The work in flight, after the drop of its owner.
     parked: Mutex<Vec<Box<dyn Any + Send>>>,
-    /// What is reserved for its receives.
+    /// The reserved entries for receives.
     books: Mutex<Books>,
     kind: Kind,
     pd: ProtectionDomain,
 }
 
-/// What the queue is made for.
+/// The purpose of the queue.
 pub(crate) enum Kind {
     Basic,
-    /// With its domain.
+    /// With its XRC domain.
     Xrc {
         _domain: XrcDomain,
     },
     TagMatching,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one shared receive queue. What is
-// mutable is behind locks.
+// SAFETY: libibverbs documents its calls as thread-safe on one shared receive queue. Mutable parts
+// are behind locks.
 unsafe impl Send for SrqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for SrqInner {}
 
-/// `ibv_srq_attr`—What a shared receive queue has room for.
+/// `ibv_srq_attr`—The limits of a shared receive queue.
 #[doc(alias = "ibv_srq_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
@@ -104,28 +103,28 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// The most elements of a receive.
     pub max_sge: u32,
-    /// Below so many receives an event comes; 0 if none will.
+    /// Number of receives below which an event is sent; 0 for no event.
     pub limit: u32,
 }
 
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
-    /// The name of this queue in this process. The completions of its receives carry it, as if it
-    /// were a queue pair.
+    /// The name of this queue in this process. Completions of its receives carry the name, as if it
+    /// were a queue pair's.
     pub fn id(&self) -> QpId {
         self.inner.id
     }
 
-    /// The domain it was made in.
+    /// The protection domain of the queue.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// The number of receives that have been posted and not come back.
+    /// The number of receives posted and not returned.
     pub fn in_flight(&self) -> usize {
         self.posted.len()
     }
 
-    /// The most receives that can be in flight.
+    /// Maximum number of receives in flight.
     pub fn capacity(&self) -> usize {
         self.posted.limit() as usize
     }
@@ -135,10 +134,10 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         self.inner.limits.max_sge() as usize
     }
 
-    /// `ibv_get_srq_num`—The number by which XRC senders [name](crate::op::ToSrq) the queue.
+    /// `ibv_get_srq_num`—The number used by XRC senders to [name](crate::op::ToSrq) the queue.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`, `ENOSYS`, `EINVAL`: it is no XRC queue.
+    /// - `EOPNOTSUPP`, `ENOSYS`, `EINVAL`: not an XRC queue.
     ///
     /// # References
     /// [ibv_get_srq_num(3)](https://man7.org/linux/man-pages/man3/ibv_get_srq_num.3.html)
@@ -151,16 +150,15 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         Ok(SrqNum::from_low_bits(number))
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_srq {
         self.inner.raw.as_ptr()
     }
 
-    /// Takes back the work that `wc` completes.
+    /// Takes back the work completed by `wc`.
     ///
     /// # Errors
-    /// The completion is not one of this queue; it is given back.
+    /// The completion belongs to another queue; the error returns the completion.
     #[inline]
     pub fn complete<'p>(
         &mut self,
@@ -198,7 +196,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     /// # Errors
     /// - `InvalidInput`: more are in flight; or a completion queue has too few entries left for
     ///   more.
-    /// - `EINVAL`: it is more than the device allows.
+    /// - `EINVAL`: `max_wr` is more than the device allows.
     /// - `EOPNOTSUPP`, `ENOSYS`: the device does not resize shared receive queues.
     ///
     /// # References
@@ -234,7 +232,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         cvt_errno("ibv_modify_srq", errno)
     }
 
-    /// `ibv_query_srq`—What the queue has room for. Enters the kernel.
+    /// `ibv_query_srq`—The limits of the queue. Enters the kernel.
     ///
     /// # Errors
     /// The device is gone.
@@ -260,8 +258,8 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
 }
 
 impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
-    /// `ibv_post_srq_recv`—Posts memory for one message to arrive in. It belongs to the queue until
-    /// its completion gives it back.
+    /// `ibv_post_srq_recv`—Posts memory for one message. The memory belongs to the queue until
+    /// returned by its completion.
     ///
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
@@ -289,8 +287,8 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant of `SrqInner`), and `wr` is one complete request.
-        // C reads it and the elements before it returns. What the elements describe stays as
-        // `Scatter` promises until `work` is dropped, and so until the queue is destroyed or the
+        // C reads the request and the elements only before the return. The described memory stays
+        // as `Scatter` promises until `work` is dropped, and so until the queue is destroyed or the
         // completion has come.
         let errno = unsafe { ffi::ibv_post_srq_recv(self.as_raw(), &raw mut wr, bad.place()) };
         if errno != 0 && bad.is_refused(errno, &raw const wr) {
@@ -305,7 +303,7 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
 const CALL: &str = "ibv_post_srq_recv";
 
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
-    /// Where the work of these elements goes, of which those without bytes are left out.
+    /// The slot for the work of these elements. Elements without bytes are removed.
     #[inline]
     fn slot_for(&self, sges: &mut SgeList) -> Result<u32> {
         if let Some(error) = self.inner.limits.refusal(CALL, sges) {
@@ -369,8 +367,8 @@ impl SrqInner {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves entries of a completion queue for the receives of this queue: once, for all the
-    /// queue pairs that use the two together.
+    /// Reserves entries of a completion queue for the receives of this queue: once, for all queue
+    /// pairs that use the two together.
     pub(crate) fn reserve_on(&self, cq: &CqHandle) -> Result<Arc<Entries>> {
         self.books().reserve_on(cq)
     }
@@ -378,9 +376,9 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // SAFETY: the queue exists and is destroyed once, here; queue pairs that use it hold an
-        // `Arc` of `self`, so they are gone. Its domain is allocated, since that is dropped after
-        // this.
+        // SAFETY: the queue exists and is destroyed once, here; queue pairs on the queue hold an
+        // `Arc` of `self`, so none is left. The domain is allocated, since its field is dropped
+        // later.
         let errno = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
         if errno != 0 && !self.is_removed(errno) {
             // The device may still write to what is in flight: it is given up.

@@ -1,25 +1,26 @@
-//! The works that a shared queue has in flight, which come back in any order.
+//! The works in flight on a shared queue, completed in any order.
 
 use crate::wr_id::SEQUENCES;
 
-/// Works by name. When a work has been taken, its slot is given out again under another name, so
-/// that a device which reports the first one once more is not believed.
+/// Works by name. A slot is reused under another name, so that a repeated completion of the first
+/// work is detected.
 ///
-/// Names come round when a slot has had as many as there are for it: 2^24 over all slots.
+/// Names repeat after all names of a slot have been used: 2^24 over all slots.
 pub(super) struct Slab<W> {
-    /// As many as a power of two, or none. INVARIANT: the low bits of a name are the index of its
-    /// slot.
+    /// A power of two of slots, or none.
+    // INVARIANT: the low bits of a name are the index of its slot.
     slots: Vec<Option<(u32, W)>>,
-    /// The bits of a name that are its slot's. INVARIANT: one less than there are slots.
+    /// The bits of a name with the slot's index.
+    // INVARIANT: the number of slots less one.
     mask: u32,
-    /// The names that the empty slots have next, one for each.
+    /// The next names of the empty slots, one for each.
     empty: Vec<u32>,
-    /// At most so many slots are full; not more than there are.
+    /// Maximum number of full slots; at most the number of slots.
     limit: u32,
 }
 
 impl<W> Slab<W> {
-    /// Room for so many works, at most half as many as there are names.
+    /// Room for `limit` works, at most half the number of names.
     pub(super) fn new(limit: u32) -> Self {
         let mut slab = Self {
             slots: Vec::new(),
@@ -48,14 +49,14 @@ impl<W> Slab<W> {
         self.limit = limit;
     }
 
-    /// Moves everything to so many slots, under the names that it has.
+    /// Moves everything to `slots` slots, with unchanged names.
     fn grow(&mut self, slots: u32) {
         let full = std::mem::take(&mut self.slots);
         let names = full.iter().flatten().map(|(name, _)| name);
         let latest = names.chain(&self.empty).max().copied();
         self.slots.resize_with(slots as usize, || None);
         self.mask = slots - 1;
-        // Slots that were apart still are: their names differ in the low bits.
+        // Different slots stay different: the names differ in the low bits.
         for (name, work) in full.into_iter().flatten() {
             let slot = self.slot(name);
             self.slots[slot] = Some((name, work));
@@ -64,7 +65,7 @@ impl<W> Slab<W> {
         for &name in &self.empty {
             named[self.slot(name)] = true;
         }
-        // The others begin with names that no slot has had.
+        // The others begin with unused names.
         let first = latest.map_or(0, |latest| (latest / slots + 1) * slots);
         let unnamed = (0..slots).filter(|slot| !named[*slot as usize]);
         let mut names: Vec<_> = unnamed.map(|slot| (first + slot) % SEQUENCES).collect();
@@ -79,7 +80,7 @@ impl<W> Slab<W> {
         (name & self.mask) as usize
     }
 
-    /// The name that the next work gets.
+    /// The name of the next work.
     #[inline]
     pub(super) fn free(&self) -> Option<u32> {
         if self.len() >= self.limit as usize {
@@ -88,7 +89,7 @@ impl<W> Slab<W> {
         self.empty.last().copied()
     }
 
-    /// Puts a work where [`free`](Self::free) has said.
+    /// Puts a work under a name from [`free`](Self::free).
     #[inline]
     pub(super) fn put(&mut self, name: u32, work: W) {
         debug_assert_eq!(self.free(), Some(name));
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_come_back_in_any_order_and_only_once() {
+    fn slab_slots_complete_in_any_order_and_only_once() {
         let mut slab = Slab::new(3);
         let names = [0, 10, 20].map(|work| put(&mut slab, work));
         assert_eq!((slab.free(), slab.len()), (None, 3));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_grows_and_shrinks() {
+    fn slab_resize_keeps_works() {
         let mut slab = Slab::new(2);
         let names = [0, 1].map(|work| put(&mut slab, work));
         assert_eq!(slab.free(), None);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_of_nothing_has_nothing() {
+    fn slab_without_slots_is_empty() {
         let mut slab = Slab::<u8>::new(0);
         assert_eq!((slab.free(), slab.len(), slab.limit()), (None, 0, 0));
         assert_eq!(slab.take(0), None);
@@ -175,7 +176,7 @@ mod tests {
 
     /// Works are found by their names and by no older one, however the slab grows meanwhile.
     #[test]
-    fn no_name_is_given_twice_before_all_are() {
+    fn slab_name_is_not_reused_before_all_names_are_used() {
         for sizes in [[1, 2, 3], [3, 3, 8], [2, 5, 64], [7, 100, 101]] {
             let mut slab = Slab::new(sizes[0]);
             let (mut full, mut gone) = (Vec::new(), Vec::new());

@@ -53,7 +53,7 @@ impl CompletionChannel {
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Waits for the next event. Several tasks may wait;
     /// each event goes to one of them.
     ///
-    /// Cancel safe: an event is taken only by the call that returns it.
+    /// Cancel safe: only a call that returns an event takes one.
     ///
     /// # Errors
     /// As for [`try_next`](crate::CompletionChannel::try_next).

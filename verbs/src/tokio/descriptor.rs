@@ -1,4 +1,4 @@
-//! A descriptor of the caller's own that is waited for.
+//! Waiting for a descriptor of the caller.
 
 use std::{
     io,
@@ -11,11 +11,11 @@ use ::tokio::{
     task::coop,
 };
 
-/// A descriptor that the runtime watches for reading, for protocols that keep their own: an
-/// `eventfd(2)` that tells what became of their queues, for instance. Making one is safe, other than
-/// making tokio's `AsyncFd`: the descriptor cannot be closed or exchanged beneath it.
+/// A descriptor watched for reading by the runtime, for protocols with their own: for instance an
+/// `eventfd(2)` that reports the state of their queues. Construction is safe, unlike with tokio's
+/// `AsyncFd`: the descriptor cannot be closed or replaced meanwhile.
 ///
-/// It does not have to be non-blocking: nothing here reads it.
+/// The descriptor may be blocking: nothing here reads from it.
 ///
 /// ```
 /// use std::{io::Write, os::unix::net::UnixStream};
@@ -36,24 +36,24 @@ impl WatchedFd {
     /// Registers the descriptor with the runtime.
     ///
     /// # Errors
-    /// Whatever `epoll_ctl(2)` fails with: `EPERM` for a descriptor that cannot be waited for, as
-    /// that of a file.
+    /// The error of `epoll_ctl(2)`: `EPERM` for a descriptor without support for polling, such as a
+    /// file's.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        // SAFETY: an `OwnedFd` is one descriptor, which is open for as long as it exists. It is
-        // never given out other than borrowed, and so not exchanged.
+        // SAFETY: an `OwnedFd` is one descriptor, open for as long as the value exists. The value
+        // is only ever lent by shared reference, and so not replaced.
         let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         Ok(Self(watched?))
     }
 
-    /// Calls `look` until it finds something, waiting for the descriptor in between. `look` finds
-    /// nothing only after it has made the descriptor unreadable, if that was needed: what makes it
-    /// readable from then on is not missed.
+    /// Calls `look` until a result is found, waiting for the descriptor in between. Before
+    /// returning `None`, `look` must make the descriptor unreadable, if needed: then no later
+    /// readiness is missed.
     ///
-    /// Any number of tasks can wait. Cancel safe: what `look` finds is returned at once. A call counts
-    /// against the [budget](coop) of its task, which yields when that is used up.
+    /// Any number of tasks can wait. Cancel safe: a result of `look` is returned at once. A call
+    /// counts against the [budget](coop) of its task, and yields when the budget is used up.
     ///
     /// # Errors
     /// The runtime is shutting down.
@@ -67,8 +67,8 @@ impl WatchedFd {
         }
     }
 
-    /// [`readable`](Self::readable) for a future written by hand. Only one task can wait: the one that
-    /// polled last is woken.
+    /// [`readable`](Self::readable) for a future written by hand. Only one task can wait: the last
+    /// one to poll is woken.
     ///
     /// # Errors
     /// The runtime is shutting down.
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// How often another task of the same thread runs while a call is made 10,000 times that never waits.
+    /// The number of turns of another task on the same thread during 10,000 calls that never wait.
     macro_rules! turns_of_another_task {
         ($watched:ident, $call:expr) => {{
             let (ours, _theirs) = UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! Asynchronous events that can be awaited.
+//! Asynchronous events for `await`.
 
 use super::Watched;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     event::AsyncEvent,
 };
 
-/// The [asynchronous events](crate::AsyncEvents) of a device, which can be awaited.
+/// The [asynchronous events](crate::AsyncEvents) of a device, for `await`.
 ///
 /// # Examples
 /// ```no_run
@@ -38,7 +38,7 @@ impl AsyncEvents {
     /// `ibv_get_async_event`, `ibv_ack_async_event`—Waits for the next event. Several tasks may
     /// wait; each event goes to one of them.
     ///
-    /// Cancel safe: an event is taken only by the call that returns it.
+    /// Cancel safe: only a call that returns an event takes one.
     ///
     /// # Errors
     /// As for [`try_next`](crate::AsyncEvents::try_next).

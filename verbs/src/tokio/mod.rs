@@ -1,16 +1,15 @@
 //! Waiting in tasks of [tokio](https://docs.rs/tokio) (feature `tokio`).
 //!
 //! Each type here wraps its namesake and waits for the same descriptor; [`WatchedFd`] is for
-//! descriptors of the caller's own. Everything else is done as ever: nothing here posts, and nothing
-//! spawns a task or a thread. Completions are polled, and events are taken, by the thread that polls
-//! the future; the runtime's driver only watches the descriptor.
+//! descriptors of the caller. Posting is unchanged, and nothing here spawns a task or a thread. The
+//! thread that polls the future also polls completions and takes events; the runtime's driver only
+//! watches the descriptor.
 //!
-//! Every future here is *cancel safe*: what it would have returned is still there for the next one.
-//! None allocates, except for what tokio needs to register a descriptor, once, when the wrapper is
-//! made. A queue that always has something gives way to other tasks from time to time, as tokio's
-//! own types do.
+//! Every future here is *cancel safe*: after a drop, the next future returns the same result. None
+//! allocates, except for tokio's registration of a descriptor, once, when the wrapper is made. A
+//! queue with constant work yields to other tasks from time to time, as tokio's own types do.
 //!
-//! Other runtimes can do the same over [`poll_or_arm`](crate::CompletionQueue::poll_or_arm) and
+//! Use other runtimes with [`poll_or_arm`](crate::CompletionQueue::poll_or_arm) and
 //! [`notify_fd`](crate::CompletionQueue::notify_fd).
 //!
 //! # Examples
@@ -60,34 +59,35 @@ pub use queue::{CompletionQueue, ExtendedCq};
 /// An object with a descriptor for the runtime to watch.
 ///
 /// # Safety
-/// - `watched_fd` always gives the same descriptor, which is open for as long as the value exists.
+/// - `watched_fd` always returns the same descriptor, open for as long as the value exists.
 unsafe trait Watchable {
     fn watched_fd(&self) -> RawFd;
 }
 
-// SAFETY: the descriptor is made with the channel, and closed with it, after its last handle.
+// SAFETY: the descriptor is made with the channel, and closed with the channel, after its last
+// handle.
 unsafe impl Watchable for Arc<ChannelHandle> {
     fn watched_fd(&self) -> RawFd {
-        // The channel's own, since the runtime does nothing but watch it.
+        // The channel's own descriptor, since the runtime only watches the descriptor.
         self.event_fd().as_raw_fd()
     }
 }
 
-// SAFETY: the descriptor is made with the channel, and closed with it, which this keeps.
+// SAFETY: the descriptor is made with the channel, and closed with the channel, kept by `self`.
 unsafe impl Watchable for crate::CompletionChannel {
     fn watched_fd(&self) -> RawFd {
         self.as_raw_fd()
     }
 }
 
-// SAFETY: the descriptor is made with the value, and closed with it.
+// SAFETY: the descriptor is made with the value, and closed with the value.
 unsafe impl Watchable for crate::AsyncEvents {
     fn watched_fd(&self) -> RawFd {
         self.as_raw_fd()
     }
 }
 
-/// A descriptor that the runtime watches.
+/// A descriptor watched by the runtime.
 #[derive(Debug)]
 struct Watched<T: Watchable>(AsyncFd<Source<T>>);
 
@@ -102,7 +102,8 @@ impl<T: Watchable> AsRawFd for Source<T> {
 
 impl<T: Watchable> Watched<T> {
     fn new(call: &'static str, value: T) -> Result<Self, Refused<T>> {
-        // SAFETY: `AsyncFd` owns the value, which keeps one descriptor open, as it promises.
+        // SAFETY: `AsyncFd` owns the value, and the value keeps one descriptor open, as its trait
+        // promises.
         let watched = unsafe { AsyncFd::register_with_interest(Source(value), Interest::READABLE) };
         watched.map(Self).map_err(|failed| {
             let (Source(value), err) = failed.into_parts();
@@ -119,8 +120,8 @@ impl<T: Watchable> Watched<T> {
         self.0.into_inner().0
     }
 
-    /// Calls `look` until it finds something, sleeping in between. `look` must have found the
-    /// descriptor unreadable, or armed a queue, before it finds nothing.
+    /// Calls `look` until a result is found, sleeping in between. Before returning none, `look`
+    /// must have found the descriptor unreadable, or armed a queue.
     async fn until<F>(
         &self,
         call: &'static str,
@@ -134,7 +135,7 @@ impl<T: Watchable> Watched<T> {
             let readable = self.0.readable().await;
             let mut readable =
                 readable.map_err(|err| Error::refused(call, err.kind(), err.to_string()))?;
-            // Before looking: an event that comes after the look makes it readable anew.
+            // Cleared before the call: an event after the call makes the descriptor readable anew.
             readable.clear_ready();
         }
     }

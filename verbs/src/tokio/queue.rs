@@ -8,7 +8,7 @@ use crate::{
     error::{Refused, Result},
 };
 
-/// Has the channel of a queue watched, if it has one of its own.
+/// Registers the channel of a queue with the runtime, if the channel is the queue's own.
 fn watch(
     call: &'static str,
     own_channel: Result<Arc<ChannelHandle>>,
@@ -38,14 +38,14 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Wraps a queue that was made [`waitable`](crate::CompletionQueueBuilder::waitable), and
-    /// registers its descriptor with the runtime.
+    /// Wraps a [`waitable`](crate::CompletionQueueBuilder::waitable) queue, and registers its
+    /// descriptor with the runtime.
     ///
     /// # Errors
     /// The queue is given back:
-    /// - `Unsupported`: it was not made waitable. One with a shared channel is polled with
-    ///   [`poll_or_arm`](crate::CompletionQueue::poll_or_arm) when its
-    ///   [channel](super::CompletionChannel) says so.
+    /// - `Unsupported`: the queue is not waitable. Poll a queue with a shared channel with
+    ///   [`poll_or_arm`](crate::CompletionQueue::poll_or_arm) after an event of its
+    ///   [channel](super::CompletionChannel).
     /// - Whatever `epoll_ctl(2)` fails with.
     ///
     /// # Panics
@@ -60,7 +60,7 @@ impl CompletionQueue {
 
     /// Fetches completions, and waits for some if there are none: the iterator is never empty.
     ///
-    /// Cancel safe. What is left in the iterator comes again with the next call.
+    /// Cancel safe. The next call returns the completions left in the iterator.
     ///
     /// # Errors
     /// As for [`wait`](crate::CompletionQueue::wait).
@@ -71,7 +71,7 @@ impl CompletionQueue {
                 Ok(cq.poll_or_arm()?.map(drop))
             })
             .await?;
-        // Those that have just been found: none of them was taken.
+        // The completions just found: none of them was taken.
         cq.poll()
     }
 
@@ -99,8 +99,8 @@ pub struct ExtendedCq {
 }
 
 impl ExtendedCq {
-    /// Wraps a queue that was made [`waitable`](crate::ExtendedCqBuilder::waitable), and registers
-    /// its descriptor with the runtime.
+    /// Wraps a [`waitable`](crate::ExtendedCqBuilder::waitable) queue, and registers its descriptor
+    /// with the runtime.
     ///
     /// # Errors
     /// As for [`CompletionQueue::new`]; the queue is given back.
@@ -117,8 +117,7 @@ impl ExtendedCq {
 
     /// Begins to look at completions, and waits for some if there are none.
     ///
-    /// Cancel safe. The result stays in its thread, so it cannot be held while awaiting something
-    /// else.
+    /// Cancel safe. The result stays in its thread, and so cannot be held across another `await`.
     ///
     /// # Errors
     /// As for [`wait`](crate::ExtendedCq::wait).

@@ -1,5 +1,5 @@
-//! What neither Soft-RoCE nor Soft-iWARP has is an error, and nothing worse. A fake device shows
-//! what these objects do: see `tests/fake`.
+//! Objects missing on both Soft-RoCE and Soft-iWARP: creating one is an error, without further
+//! harm. Tests on a fake device use these objects: see `tests/fake`.
 
 use std::{fmt::Debug, fs::File, os::fd::AsFd};
 
@@ -76,7 +76,7 @@ fn objects_of_other_processes() {
 fn transports_and_rates() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    // As root, so it is not the privilege that is missing.
+    // As root, so the reason is not a missing privilege.
     let raw = fixture.pd.qp_builder::<RawPacket>(&cq, &cq).create();
     assert!(raw.is_err());
     assert!(fixture.pd.qp_builder::<XrcSend>(&cq, &cq).create().is_err());

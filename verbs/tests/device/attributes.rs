@@ -1,4 +1,4 @@
-//! What Soft-RoCE, or whatever device is there, says about itself.
+//! Attributes of Soft-RoCE, or of any other device present.
 
 use verbs::{
     DeviceCaps, GidType, LinkLayer, NodeType, OdpCaps, OdpGeneralCaps, Pkey, PortCaps, PortState,
@@ -7,7 +7,7 @@ use verbs::{
 use crate::loopback::open;
 
 #[test]
-fn a_device_says_what_it_is() {
+fn device_attributes_are_reported() {
     let devices = verbs::devices().unwrap();
     let device = devices.iter().next().unwrap();
     let ctx = device.open().unwrap();
@@ -26,12 +26,12 @@ fn a_device_says_what_it_is() {
 }
 
 #[test]
-fn limits_are_those_of_the_device() {
+fn device_limits_are_reported() {
     let ctx = open();
     let attr = ctx.query_device().unwrap();
     assert!(attr.max_qp() > 0 && attr.max_cqe() > 0 && attr.max_sge() > 0);
     assert!(attr.caps().contains(DeviceCaps::MEM_MGT_EXTENSIONS));
-    // More entries than the device can make are refused, and as many as it can are not.
+    // More entries than the device's maximum are refused, and the maximum is accepted.
     assert!(ctx.create_cq(attr.max_cqe()).is_ok());
     assert!(ctx.create_cq(attr.max_cqe() + 1).is_err());
     let none = OdpCaps::default();
@@ -40,7 +40,7 @@ fn limits_are_those_of_the_device() {
 }
 
 #[test]
-fn a_port_says_what_it_is() {
+fn port_attributes_are_reported() {
     let ctx = open();
     let port = ctx.query_port(1).unwrap();
     assert_eq!(port.state(), PortState::ACTIVE);
@@ -55,7 +55,7 @@ fn a_port_says_what_it_is() {
 }
 
 #[test]
-fn the_gid_table_agrees_with_its_entries() {
+fn gid_table_agrees_with_its_entries() {
     let ctx = open();
     let table = ctx.query_gid_table().unwrap();
     assert!(!table.is_empty());
@@ -82,7 +82,7 @@ fn the_gid_table_agrees_with_its_entries() {
 }
 
 #[test]
-fn the_default_partition_is_there() {
+fn default_partition_key_is_found() {
     let ctx = open();
     assert_eq!(ctx.query_pkey(1, 0).unwrap(), Pkey::DEFAULT);
     assert_eq!(ctx.pkey_index(1, Pkey::DEFAULT).unwrap(), 0);
@@ -92,7 +92,7 @@ fn the_default_partition_is_there() {
 }
 
 #[test]
-fn a_clock_that_is_not_there_is_an_error() {
+fn clock_without_device_support_is_an_error() {
     let ctx = open();
     match ctx.query_clock() {
         Ok(ticks) => assert!(ctx.query_clock().unwrap() >= ticks),

@@ -7,7 +7,7 @@ use verbs::{
 use crate::loopback::Fixture;
 
 #[test]
-fn a_queue_is_resized_while_it_holds_completions() {
+fn cq_resize_keeps_completions() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, mut b): (QueuePair<Rc, Rts>, QueuePair<Rc, Rts>) = fixture.pair(&cq, 2);
@@ -35,7 +35,7 @@ fn a_queue_is_resized_while_it_holds_completions() {
 }
 
 #[test]
-fn moderation_that_is_not_there_is_an_error() {
+fn cq_moderation_without_device_support_is_an_error() {
     let fixture = Fixture::new();
     let caps = fixture.ctx.query_device().unwrap().cq_mod_caps();
     if caps.max_cq_count == 0 {
@@ -50,7 +50,7 @@ fn extended(fixture: &Fixture) -> Result<ExtendedCq, Error> {
 }
 
 #[test]
-fn messages_arrive_through_an_extended_queue() {
+fn extended_cq_receives_messages() {
     let fixture = Fixture::new();
     if fixture.ctx.is_iwarp() {
         assert!(extended(&fixture).is_err());
@@ -65,7 +65,7 @@ fn messages_arrive_through_an_extended_queue() {
     let (a_num, b_num) = (a.qp_num(), b.qp_num());
     let mut a: QueuePair<Rc, Rts> = fixture.bring_up(a, b_num);
     let mut b: QueuePair<Rc, Rts> = fixture.bring_up(b, a_num);
-    // Many rounds, so that a provider that makes completions up is found out.
+    // Many rounds, to detect a provider that invents completions.
     for round in 0..40_u32 {
         let batch = round % 4 + 1;
         for i in 0..batch {
@@ -96,7 +96,7 @@ fn messages_arrive_through_an_extended_queue() {
 }
 
 #[test]
-fn fields_that_the_device_lacks_are_an_error() {
+fn extended_cq_fields_without_device_support_are_an_error() {
     let fixture = Fixture::new();
     if fixture
         .ctx

@@ -29,7 +29,7 @@ fn datagram_qp(fixture: &Fixture, cq: &CompletionQueue) -> QueuePair<Ud, Rts, Wo
 }
 
 #[test]
-fn a_datagram_arrives_behind_its_header_and_can_be_answered() {
+fn datagram_arrives_behind_its_header_and_can_be_answered() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = (datagram_qp(&fixture, &cq), datagram_qp(&fixture, &cq));
@@ -84,7 +84,7 @@ fn a_datagram_arrives_behind_its_header_and_can_be_answered() {
 }
 
 #[test]
-fn an_address_without_a_route_is_refused_with_the_address() {
+fn address_without_a_route_is_refused_with_the_address() {
     let fixture = Fixture::new();
     let err = fixture
         .pd
@@ -95,7 +95,7 @@ fn an_address_without_a_route_is_refused_with_the_address() {
 }
 
 #[test]
-fn an_unreliable_connection_carries_messages() {
+fn unreliable_connection_carries_messages() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let psn = Psn::from_low_bits(77);
@@ -131,11 +131,11 @@ fn an_unreliable_connection_carries_messages() {
 }
 
 #[test]
-fn a_queue_pair_is_attached_to_a_group_once_and_destroyed_while_it_is() {
+fn multicast_attach_twice_and_destroy_succeeds() {
     let fixture = Fixture::new();
     let cq = fixture.ctx.create_cq(8).unwrap();
     let mut qp = datagram_qp(&fixture, &cq);
-    // What IPv4's 239.1.2.3 is on RoCE.
+    // The GID of IPv4's 239.1.2.3 on RoCE.
     let group = Gid::from(IpAddr::from([239, 1, 2, 3]));
     let absent = qp.detach_multicast(group, 0).unwrap_err();
     assert_eq!(absent.raw_os_error(), Some(libc::EINVAL));

@@ -1,4 +1,4 @@
-//! Asynchronous events that Soft-RoCE brings about.
+//! Asynchronous events triggered on Soft-RoCE.
 
 use std::{process::Command, ptr, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::loopback::Fixture;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_device_at_rest_has_no_events() {
+fn idle_device_has_no_events() {
     let fixture = Fixture::new();
     let events = fixture.ctx.async_events().unwrap();
     assert_eq!(events.try_next().unwrap(), None);
@@ -24,7 +24,7 @@ fn a_device_at_rest_has_no_events() {
 }
 
 #[test]
-fn a_shared_receive_queue_that_runs_low_says_so() {
+fn srq_limit_event_is_reported() {
     let fixture = Fixture::new();
     let events = fixture.ctx.async_events().unwrap();
     let mut cq = fixture.cq(64);
@@ -74,7 +74,7 @@ fn run(command: &str) {
     assert!(status.success(), "`{command}` failed ({status})");
 }
 
-/// A device of its own, whose interface can go down without harm to other tests.
+/// A separate device, with an interface that can go down without effect on other tests.
 struct Spare {
     kind: &'static str,
 }
@@ -104,7 +104,7 @@ impl Spare {
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        // The device goes with its interface.
+        // Deleting the interface removes the device.
         run("ip link delete spare0");
     }
 }
@@ -122,7 +122,7 @@ fn wait_for(events: &AsyncEvents, event_type: EventType) -> AsyncEvent {
 }
 
 #[test]
-fn a_port_says_when_it_goes_down_and_comes_up() {
+fn port_state_events_are_reported() {
     let spare = Spare::new();
     let ctx = spare.open();
     let events = ctx.async_events().unwrap();
@@ -137,7 +137,7 @@ fn a_port_says_when_it_goes_down_and_comes_up() {
 }
 
 #[test]
-fn a_port_says_when_its_addresses_change() {
+fn gid_change_event_is_reported() {
     let spare = Spare::new();
     let ctx = spare.open();
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -158,7 +158,7 @@ fn a_port_says_when_its_addresses_change() {
     });
 }
 
-/// Posts more receives than this crate would, and fails them.
+/// Posts more receives than this crate allows, and flushes them.
 fn overflow(fixture: &Fixture, cq: &verbs::CompletionQueue) -> [QueuePair<Rc, verbs::Init>; 3] {
     [(); 3].map(|()| {
         // Soft-RoCE makes room for 31.
@@ -183,7 +183,7 @@ fn overflow(fixture: &Fixture, cq: &verbs::CompletionQueue) -> [QueuePair<Rc, ve
 }
 
 #[test]
-fn a_completion_queue_that_overflows_says_so() {
+fn cq_overflow_event_is_reported() {
     let fixture = Fixture::new();
     let events = fixture.ctx.async_events().unwrap();
     let mut cq = fixture.cq(63);
@@ -192,13 +192,13 @@ fn a_completion_queue_that_overflows_says_so() {
     let event = events.wait_timeout(PATIENCE).unwrap().unwrap();
     assert_eq!(event.event_type, EventType::CQ_ERR);
     assert_eq!(event.object, EventObject::Cq(cq.kernel_handle()));
-    // What did arrive is nobody's.
+    // Completions without a posted work.
     for mut wc in cq.poll().unwrap() {
         for qp in &mut qps {
             wc = qp.complete(wc).unwrap_err();
         }
     }
-    // The queue goes without waiting for the events that nobody has taken, and they go with it.
+    // Destroying the queue does not wait for pending events, and discards them.
     drop(qps);
     drop(cq);
     assert_eq!(events.try_next().unwrap(), None);

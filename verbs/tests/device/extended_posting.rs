@@ -1,4 +1,4 @@
-//! Extended batches. Tests called `qp_ex_…` are the twins of those of pyverbs.
+//! Extended batches. Tests called `qp_ex_…` are twins of pyverbs' tests.
 
 use std::{
     fs::File,
@@ -23,12 +23,12 @@ use crate::loopback::Fixture;
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 const QKEY: u32 = 0x1111_1111;
 
-/// All that Soft-RoCE has on reliable connections.
+/// Soft-RoCE's operations on reliable connections.
 fn rc_ops() -> SendOps {
     SendOps::all() - SendOps::TSO - SendOps::FLUSH
 }
 
-/// Two queue pairs that send to each other, and what they complete in.
+/// Two connected queue pairs, and their completion queue.
 struct Link<W = Buf> {
     fixture: Fixture,
     cq: CompletionQueue,
@@ -73,7 +73,7 @@ impl<W: Gather + 'static> Link<W> {
         batch.post().map_err(|refused| refused.error).unwrap();
     }
 
-    /// Waits for the next completion of what `a` has sent.
+    /// Waits for the next completion of a request of `a`.
     fn sent(&mut self) -> (WcStatus, WcOpcode, W) {
         loop {
             let completions = self.cq.wait(PATIENCE).unwrap();
@@ -91,7 +91,7 @@ impl<W: Gather + 'static> Link<W> {
         }
     }
 
-    /// Waits for the next message of the peer's: its opcode, its immediate data, and its bytes.
+    /// Waits for the next message of the peer: its opcode, its immediate data, and its bytes.
     fn received(&mut self) -> (WcOpcode, Option<u32>, Vec<u8>) {
         loop {
             let completions = self.cq.wait(PATIENCE).unwrap();
@@ -218,7 +218,7 @@ fn qp_ex_rc_atomic_write() {
     link.post(AtomicWrite::new(link.buf(b"kept"), number, *b"at once!"));
     let (status, _, work) = link.sent();
     assert_eq!(&*work, b"kept");
-    // Kernels before 6.2 do not know it, and say so.
+    // Kernels before 6.2 return an error for the operation.
     if status == WcStatus::SUCCESS {
         assert_eq!(region.load(0).to_ne_bytes(), *b"at once!");
     } else {
@@ -226,7 +226,7 @@ fn qp_ex_rc_atomic_write() {
     }
 }
 
-/// Writes to a token, and says how that ended.
+/// Writes to a token, and returns the status.
 fn write(link: &mut Link, to: RemoteToken) -> WcStatus {
     let work = link.buf(b"data");
     link.b.post(Write::new(work, to)).unwrap();
@@ -260,7 +260,7 @@ fn qp_ex_rc_bind_mw() {
         }
         token
     };
-    // One that is not posted leaves the window as it was.
+    // A batch that is not posted leaves the window unchanged.
     bind(&mut link, &mut window, false);
     let first = bind(&mut link, &mut window, true);
     assert_eq!(write(&mut link, first), WcStatus::SUCCESS);
@@ -273,7 +273,7 @@ fn qp_ex_rc_bind_mw() {
 }
 
 #[test]
-fn a_peers_window_is_invalidated_by_a_message() {
+fn peers_window_is_invalidated_by_a_message() {
     let mut link = Link::new();
     let region = link.fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = link.fixture.pd.alloc_mw(WindowType::Type2).unwrap();
@@ -308,7 +308,7 @@ fn datagram_qp(fixture: &Fixture, cq: &CompletionQueue) -> DatagramQp {
         .unwrap()
 }
 
-/// Sends one datagram, and returns what arrives: immediate data, and bytes.
+/// Sends one datagram, and returns the received immediate data and bytes.
 fn datagram(
     parts: &[&[u8]],
     post: impl FnOnce(
@@ -368,7 +368,7 @@ fn qp_ex_ud_zero_size() {
 }
 
 #[test]
-fn a_datagram_carries_its_bytes_inline() {
+fn datagram_carries_its_bytes_inline() {
     let came = datagram(&[b"kept"], |batch, send| {
         batch.push(send.inline(b"inline")).unwrap();
     });
@@ -376,7 +376,7 @@ fn a_datagram_carries_its_bytes_inline() {
 }
 
 #[test]
-fn an_unreliable_connection_sends_and_writes_in_one_batch() {
+fn unreliable_connection_sends_and_writes_in_one_batch() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let psn = Psn::from_low_bits(77);
@@ -459,7 +459,7 @@ fn several_elements_arrive_or_are_refused() {
                 assert_eq!(refused.error.kind(), ErrorKind::Unsupported);
                 let work = refused.value.into_work();
                 drop(batch);
-                // The other way of posting takes it.
+                // The other way of posting accepts the work.
                 link.a.post(Send::new(work)).unwrap();
                 assert_eq!(link.received().2, unequal.concat());
             }
@@ -492,11 +492,11 @@ fn inline_data_arrive_and_stay_within_their_room() {
 }
 
 #[test]
-fn an_atomic_of_the_wrong_size_or_place_fails_alone() {
+fn atomic_of_the_wrong_size_or_place_fails_alone() {
     let mut link = Link::new();
     let region = link.remote(RemoteAccess::ATOMIC);
     region.store(0, 1);
-    // There are devices that would write 8 bytes into 4.
+    // Some devices would write 8 bytes into 4.
     let token = region.token().slice(0..8).unwrap();
     let short = FetchAdd::new(link.buf(&[7; 4]), token, 1);
     let mut batch = link.a.extended_batch().unwrap();
@@ -512,7 +512,7 @@ fn an_atomic_of_the_wrong_size_or_place_fails_alone() {
 }
 
 #[test]
-fn a_batch_posts_everything_or_nothing() {
+fn batch_posts_everything_or_nothing() {
     let mut link = Link::new();
     let send = |link: &Link<Buf>, byte| Send::new(link.buf(&[byte]));
     for _ in 0..6 {
@@ -545,7 +545,7 @@ fn a_batch_posts_everything_or_nothing() {
 }
 
 #[test]
-fn a_full_queue_takes_no_more_into_a_batch() {
+fn full_queue_refuses_an_extended_batch_request() {
     let mut link = Link::new();
     for _ in 0..8 {
         link.expect_message();
@@ -565,30 +565,30 @@ fn a_full_queue_takes_no_more_into_a_batch() {
     }
 }
 
-/// Calls `post` while the kernel cannot be told of anything.
+/// Calls `post` while every doorbell call fails.
 fn unheard<T>(link: &mut Link, post: impl FnOnce(&mut Link) -> T) -> T {
     let full = File::options().write(true).open("/dev/full").unwrap();
     // SAFETY: the context is open.
     let kernel = unsafe { (*link.fixture.ctx.as_raw()).cmd_fd };
     // SAFETY: takes and returns numbers.
     let saved = unsafe { libc::dup(kernel) };
-    // SAFETY: takes and returns numbers. Nobody else uses the descriptor until it is restored.
+    // SAFETY: takes and returns numbers. The descriptor has no other user until restored.
     unsafe { libc::dup2(full.as_raw_fd(), kernel) };
     let posted = post(link);
     // SAFETY: see above.
     unsafe { libc::dup2(saved, kernel) };
-    // SAFETY: nobody else has it.
+    // SAFETY: the descriptor has no other owner.
     unsafe { libc::close(saved) };
     posted
 }
 
 #[test]
-fn work_that_the_kernel_was_not_told_of_stays_in_flight() {
+fn work_with_a_failed_doorbell_stays_in_flight() {
     let mut link = Link::new();
     for _ in 0..3 {
         link.expect_message();
     }
-    // The device finds them with the next request, so they are not given back before.
+    // The device finds them with the next request, so the works are not returned before.
     let first = Send::new(link.buf(b"first"));
     let refused = unheard(&mut link, |link| {
         let mut batch = link.a.extended_batch().unwrap();
@@ -629,7 +629,7 @@ fn forgotten_batch_posts_nothing_and_keeps_nothing() {
 }
 
 #[test]
-fn operations_that_the_device_lacks_are_refused_at_creation() {
+fn operations_without_device_support_are_refused_at_creation() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     for op in [SendOps::TSO, SendOps::FLUSH] {

@@ -58,7 +58,7 @@ impl Fixture {
             .max_inline_data(64)
     }
 
-    /// Two queue pairs of a scope that send to each other.
+    /// Two connected queue pairs of a scope.
     #[expect(clippy::type_complexity, reason = "two of a kind")]
     pub(crate) fn scoped_pair<'s>(
         &self,
@@ -74,7 +74,7 @@ impl Fixture {
         (self.bring_up(a, b_num), self.bring_up(b, a_num))
     }
 
-    /// Two queue pairs that send to each other.
+    /// Two connected queue pairs.
     #[expect(clippy::type_complexity, reason = "two of a kind")]
     pub(crate) fn pair<SW: Gather + 'static, RW: Scatter + 'static>(
         &self,
@@ -116,7 +116,7 @@ impl Fixture {
         qp.to_rts(&rts).map_err(|refused| refused.error).unwrap()
     }
 
-    /// The first entry of the GID table that is an IPv4 address.
+    /// The first IPv4 entry of the GID table.
     pub(crate) fn gid(&self) -> (u8, Gid) {
         (0..16)
             .find_map(|index| {

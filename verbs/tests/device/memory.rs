@@ -1,4 +1,4 @@
-//! Memory of every kind, registered with a device, and what the device refuses.
+//! Registration of memory of every kind with a device, and the device's refusals.
 
 use std::{
     fs::File,
@@ -48,7 +48,7 @@ fn exchange<S: Gather + 'static, R: Scatter + 'static>(
     (sent.unwrap(), received.unwrap())
 }
 
-/// Writes to a peer's memory, and says how that went.
+/// Writes to a peer's memory, and returns the status.
 fn write(fixture: &Fixture, cq: &mut CompletionQueue, to: &RemoteRegion) -> WcStatus {
     let (mut a, _b): (QueuePair<Rc, Rts, Buf>, QueuePair<Rc, Rts>) = fixture.pair(cq, 2);
     let work = fixture.pd.register_buf(*b"from the peer").unwrap();
@@ -58,7 +58,7 @@ fn write(fixture: &Fixture, cq: &mut CompletionQueue, to: &RemoteRegion) -> WcSt
 }
 
 #[test]
-fn a_mapping_carries_messages() {
+fn mapping_carries_messages() {
     let fixture = Fixture::new();
     let mut memory = Mapping::new(10_000).unwrap();
     memory[9_990..].copy_from_slice(b"the end it");
@@ -80,7 +80,7 @@ fn a_mapping_carries_messages() {
 
 /// The pool of huge pages is empty until its size is set. A kernel of User-Mode Linux has no pool.
 #[test]
-fn huge_pages_come_from_a_pool_that_the_error_names() {
+fn huge_page_shortage_names_the_pool() {
     let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
     let fixture = Fixture::new();
     if !Path::new(pool).exists() {
@@ -104,7 +104,7 @@ fn huge_pages_come_from_a_pool_that_the_error_names() {
 }
 
 #[test]
-fn memory_of_the_callers_is_registered_and_not_freed() {
+fn raw_memory_is_registered_and_not_freed() {
     let fixture = Fixture::new();
     let mut memory = vec![0_u64; 4];
     let start = NonNull::from(memory.as_mut_slice()).cast();
@@ -116,9 +116,9 @@ fn memory_of_the_callers_is_registered_and_not_freed() {
     assert_eq!(memory, [0x0101_0101_0101_0101; 4]);
 }
 
-/// A child writes, by the descriptor that it inherits as its standard output.
+/// A child writes through its inherited standard output.
 #[test]
-fn a_process_writes_to_memory_that_is_shared_with_it() {
+fn shared_memory_shows_another_processs_writes() {
     let fixture = Fixture::new();
     let memory = SharedMemory::create(4096).unwrap();
     let fd: OwnedFd = memory.as_fd().try_clone_to_owned().unwrap();
@@ -134,13 +134,13 @@ fn a_process_writes_to_memory_that_is_shared_with_it() {
     assert_eq!(&seen, b"from the child\0\0");
 }
 
-/// Memory to be registered for writes by peers, with addresses other than its own.
+/// Memory for registration with write access for peers, at addresses other than its own.
 fn writable(fixture: &Fixture) -> RemoteRegistration<'_, Mapping> {
     let memory = Mapping::new(8192).unwrap();
     fixture.pd.register(memory).remote(RemoteAccess::WRITE)
 }
 
-/// A peer writes into the region, and a message is sent out of it.
+/// A peer writes into the region, and a message is sent out of the region.
 fn traffic_by_address(fixture: &Fixture, region: &RemoteRegion) {
     let mut cq = fixture.cq(16);
     let part = region.slice(4000..4100);
@@ -165,7 +165,8 @@ fn requests_name_a_region_by_chosen_addresses() {
     assert_eq!(refused.value.len(), 8192);
 }
 
-/// Soft-RoCE refuses such regions since Linux 6.3 (`rxe_reg_user_mr`); no capability says so beforehand.
+/// Soft-RoCE refuses such regions since Linux 6.3 (`rxe_reg_user_mr`); no capability announces the
+/// refusal beforehand.
 #[test]
 fn requests_name_a_zero_based_region_by_offsets() {
     let fixture = Fixture::new();
@@ -201,9 +202,9 @@ fn buffers_of_a_pool_carry_messages_in_two_threads() {
     assert_eq!(all.len(), 4);
 }
 
-/// What Soft-RoCE 6.1 cannot do is an error, which gives the memory back.
+/// A registration without support in Soft-RoCE 6.1 is an error, and the memory is returned.
 #[test]
-fn registrations_that_the_device_lacks() {
+fn registrations_without_device_support_return_the_memory() {
     let fixture = Fixture::new();
     let Fixture { pd, ctx } = &fixture;
     let refused = pd.register(vec![7; 64]).on_demand().buf().unwrap_err();
@@ -232,7 +233,7 @@ fn registrations_that_the_device_lacks() {
 }
 
 #[test]
-fn a_region_that_the_device_cannot_change_is_as_it_was() {
+fn rereg_without_device_support_leaves_the_region_unchanged() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let region = fixture.pd.alloc_remote(64, RemoteAccess::WRITE).unwrap();
@@ -250,7 +251,7 @@ fn a_region_that_the_device_cannot_change_is_as_it_was() {
 
 /// This process has registered memory, or will: the order of tests is not known.
 #[test]
-fn fork_is_prepared_for_or_it_is_too_late() {
+fn fork_init_succeeds_or_is_too_late() {
     let before = verbs::fork_status();
     match verbs::fork_init() {
         Ok(()) => assert_ne!(verbs::fork_status(), ForkStatus::DISABLED),

@@ -31,7 +31,7 @@ fn group() -> Gid {
     Gid(GROUP.to_ipv6_mapped().octets())
 }
 
-/// Sends to the group, and returns which of the queue pairs have received.
+/// Sends to the group, and returns the receiving queue pairs.
 fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec<bool> {
     let (index, _) = fixture.gid();
     let ah = fixture
@@ -42,7 +42,7 @@ fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec
         qp.post_recv(fixture.pd.alloc_buf(GRH_LEN + 8).unwrap())
             .unwrap();
     }
-    // Two: when the second one is there, so is the first, wherever it goes.
+    // Two messages: when the second has arrived, so has the first, at every receiver.
     let message = fixture.pd.register_buf(*b"to all").unwrap();
     let to_all = SendTo::new(Addressed::new(message, &ah), QpNum::MAX, QKEY);
     qps[0].post(to_all).unwrap();
@@ -75,10 +75,10 @@ fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec
 }
 
 #[test]
-fn the_members_of_a_group_receive_what_is_sent_there() {
+fn multicast_members_receive_the_groups_datagrams() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
-    // The kernel gives a host its own packets back only if it is a member as well.
+    // The kernel loops a host's own packets back only if the host is a member as well.
     let (_, gid) = fixture.gid();
     let [.., a, b, c, d] = gid.0;
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -1,4 +1,4 @@
-//! Making objects, refusing to make them, and taking them down in every order.
+//! Creation of objects, refusals, and teardown in every order.
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -11,7 +11,7 @@ fn devices_are_listed_and_opened_by_name() {
     let devices = verbs::devices().unwrap();
     let name = devices.iter().next().unwrap().name().to_owned();
     let ctx = devices.find(&name).unwrap().open().unwrap();
-    // An open device outlives the list it was found in.
+    // An open device outlives its list.
     drop(devices);
     assert_eq!(ctx.name(), name);
     assert!(ctx.alloc_pd().is_ok());
@@ -19,7 +19,7 @@ fn devices_are_listed_and_opened_by_name() {
 }
 
 #[test]
-fn a_device_outlives_its_list() {
+fn device_outlives_its_list() {
     let device = verbs::devices().unwrap().into_iter().next().unwrap();
     assert!(!device.name().is_empty());
     assert!(device.open().is_ok());
@@ -48,7 +48,7 @@ fn children_keep_their_parents() {
 }
 
 #[test]
-fn a_buffer_can_be_split_and_frozen() {
+fn buffer_can_be_split_and_frozen() {
     let Fixture { pd, .. } = Fixture::new();
     let mut head = pd.register_buf(*b"one two three").unwrap();
     let mut tail = head.split_off(4);
@@ -67,7 +67,7 @@ fn a_buffer_can_be_split_and_frozen() {
 }
 
 #[test]
-fn a_buffer_of_nothing_is_refused() {
+fn buffer_without_bytes_is_refused() {
     let Fixture { pd, .. } = Fixture::new();
     let err = pd.alloc_buf(0).unwrap_err();
     assert_eq!(err.kind(), ErrorKind::InvalidInput);
@@ -78,7 +78,7 @@ fn a_buffer_of_nothing_is_refused() {
 }
 
 #[test]
-fn a_completion_queue_of_nothing_is_refused_by_the_device() {
+fn cq_without_entries_is_refused_by_the_device() {
     let err = open().create_cq(0).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
     assert!(
@@ -88,7 +88,7 @@ fn a_completion_queue_of_nothing_is_refused_by_the_device() {
 }
 
 #[test]
-fn a_completion_queue_refuses_what_could_overflow_it() {
+fn queue_pair_beyond_the_cq_capacity_is_refused() {
     let Fixture { ctx, pd } = Fixture::new();
     let cq = ctx.create_cq(10).unwrap();
     let depth = cq.capacity() / 2;
@@ -111,7 +111,7 @@ fn a_completion_queue_refuses_what_could_overflow_it() {
 }
 
 #[test]
-fn a_queue_pair_refused_by_the_device_gives_its_reservation_back() {
+fn refused_queue_pair_releases_its_cq_entries() {
     let Fixture { ctx, pd } = Fixture::new();
     let cq = ctx.create_cq(4).unwrap();
     let elements = u32::try_from(MAX_SGE).unwrap();
@@ -141,7 +141,7 @@ fn objects_of_two_openings_do_not_mix() {
 }
 
 #[test]
-fn a_failed_transition_gives_the_queue_pair_back() {
+fn failed_transition_returns_the_queue_pair() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let qp: QueuePair<Rc, Reset> = fixture.qp(&cq, 2);
@@ -159,7 +159,7 @@ fn a_failed_transition_gives_the_queue_pair_back() {
 }
 
 #[test]
-fn a_channel_is_quiet_until_something_completes() {
+fn channel_has_no_event_before_a_completion() {
     let Fixture { ctx, .. } = Fixture::new();
     let channel = ctx.create_comp_channel().unwrap();
     let mut cq = ctx
@@ -180,7 +180,7 @@ fn a_channel_is_quiet_until_something_completes() {
 }
 
 #[test]
-fn a_queue_without_a_channel_cannot_be_waited_for() {
+fn wait_on_cq_without_channel_is_refused() {
     let mut cq = open().create_cq(8).unwrap();
     assert_eq!(
         cq.req_notify(Notify::Next).unwrap_err().kind(),
@@ -190,7 +190,7 @@ fn a_queue_without_a_channel_cannot_be_waited_for() {
 }
 
 #[test]
-fn waiting_ends_after_the_timeout() {
+fn cq_wait_returns_none_after_timeout() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     assert_eq!(cq.wait(Some(Duration::from_millis(20))).unwrap().len(), 0);

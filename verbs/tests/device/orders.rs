@@ -1,4 +1,4 @@
-//! Objects that are dropped in many orders. On the fake device it is every one.
+//! Dropping objects in many orders; the fake's test covers every order.
 
 #[path = "../shared/orders.rs"]
 mod shared;
@@ -7,7 +7,7 @@ use self::shared::{ORDERS, World, drop_in_order};
 use crate::loopback::Fixture;
 
 #[test]
-fn a_working_set_can_be_dropped_in_many_orders() {
+fn working_set_can_be_dropped_in_many_orders() {
     let fixture = Fixture::new();
     let world = World {
         ctx: &fixture.ctx,
@@ -18,7 +18,7 @@ fn a_working_set_can_be_dropped_in_many_orders() {
         },
         finish: &|_| {},
     };
-    // A domain that something still needed could not be deallocated, and would keep its handle.
+    // A domain still in use could not be deallocated, and would keep its handle.
     let handle = || fixture.ctx.alloc_pd().unwrap().kernel_handle();
     let before = handle();
     for number in (0..ORDERS).step_by(163) {

@@ -1,4 +1,4 @@
-//! What a queue pair is asked and told besides sending and receiving.
+//! Queries and settings of a queue pair besides sending and receiving.
 
 use std::{thread, time::Duration};
 
@@ -23,7 +23,7 @@ fn create<T: Queued>(fixture: &Fixture) -> QueuePair<T, Reset> {
         .unwrap()
 }
 
-/// What every new queue pair says of itself.
+/// Checks the attributes of a new queue pair.
 fn check_new<T: Transport>(qp: &QueuePair<T, Reset>) {
     let attr = qp.query().unwrap();
     assert_eq!(
@@ -42,7 +42,7 @@ fn check_new<T: Transport>(qp: &QueuePair<T, Reset>) {
     assert!(max_send_sge >= 2 && max_recv_sge >= 3, "{attr:?}");
     assert!(max_inline_data >= 20, "{attr:?}");
     assert!(!attr.signals_all && !attr.sq_draining);
-    // This side's books are what was asked for, and what was granted inline.
+    // This side's capacities are the requested ones, and the granted inline size.
     let (send, receive) = (qp.send_queue(), qp.receive_queue());
     assert_eq!((send.capacity(), send.max_sge()), (5, 2));
     assert_eq!((receive.capacity(), receive.max_sge()), (7, 3));
@@ -142,7 +142,7 @@ fn attributes_change_without_leaving_the_state() {
 }
 
 #[test]
-fn a_drained_send_queue_waits_and_goes_on() {
+fn drained_send_queue_waits_and_goes_on() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (qp, mut peer) = fixture.pair::<Buf, Buf>(&cq, 4);
@@ -156,7 +156,7 @@ fn a_drained_send_queue_waits_and_goes_on() {
     qp.modify(&Attributes::<Rc, Sqd>::unchanged().max_dest_rd_atomic(2))
         .unwrap();
 
-    // What is posted now waits.
+    // Requests posted now wait.
     for _ in 0..2 {
         peer.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     }
@@ -165,7 +165,7 @@ fn a_drained_send_queue_waits_and_goes_on() {
     thread::sleep(Duration::from_millis(50));
     assert_eq!(cq.poll().unwrap().len(), 0);
     let mut qp = qp.to_rts(&Attributes::<Rc, Rts>::unchanged()).unwrap();
-    // Soft-RoCE of kernel 6.1 remembers what has waited when the next one is posted.
+    // Soft-RoCE of kernel 6.1 resumes waiting requests when the next one is posted.
     qp.post(message(b"next")).unwrap();
     let (mut sent, mut received) = (0, Vec::new());
     while sent < 2 || received.len() < 2 {
@@ -185,7 +185,7 @@ fn a_drained_send_queue_waits_and_goes_on() {
 }
 
 #[test]
-fn a_transition_of_a_failed_queue_pair_says_so() {
+fn transition_of_a_failed_queue_pair_names_its_state() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let (mut qp, _peer) = fixture.pair::<Buf, Buf>(&cq, 4);

@@ -39,7 +39,7 @@ fn remote(fixture: &Fixture, access: RemoteAccess) -> RemoteRegion {
 }
 
 #[test]
-fn a_write_lands_in_the_peers_memory() {
+fn write_lands_in_the_peers_memory() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, _b) = pair(&fixture, &cq);
@@ -58,7 +58,7 @@ fn a_write_lands_in_the_peers_memory() {
 }
 
 #[test]
-fn a_write_with_immediate_data_completes_a_receive() {
+fn write_with_immediate_data_completes_a_receive() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = pair(&fixture, &cq);
@@ -82,7 +82,7 @@ fn a_write_with_immediate_data_completes_a_receive() {
 }
 
 #[test]
-fn a_read_fetches_the_peers_memory() {
+fn read_fetches_the_peers_memory() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, _b) = pair(&fixture, &cq);
@@ -96,7 +96,7 @@ fn a_read_fetches_the_peers_memory() {
 }
 
 #[test]
-fn atomics_change_the_number_and_return_the_old_one() {
+fn atomics_change_the_number_and_return_the_former_value() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, _b) = pair(&fixture, &cq);
@@ -124,7 +124,7 @@ fn atomics_change_the_number_and_return_the_old_one() {
 }
 
 #[test]
-fn access_that_was_not_given_is_refused_by_the_peer() {
+fn rdma_without_granted_access_fails() {
     let fixture = Fixture::new();
     for (access, write) in [(RemoteAccess::READ, true), (RemoteAccess::WRITE, false)] {
         let mut cq = fixture.cq(64);
@@ -142,7 +142,7 @@ fn access_that_was_not_given_is_refused_by_the_peer() {
 }
 
 #[test]
-fn an_rkey_is_revoked_when_its_region_is_dropped() {
+fn rkey_is_revoked_when_its_region_is_dropped() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, _b) = pair(&fixture, &cq);
@@ -159,12 +159,12 @@ fn an_rkey_is_revoked_when_its_region_is_dropped() {
 }
 
 #[test]
-fn a_local_buffer_is_out_of_reach_for_peers() {
+fn local_buffer_is_inaccessible_to_peers() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, _b) = pair(&fixture, &cq);
     let buf = fixture.pd.register_buf(*b"private!").unwrap();
-    // On Soft-RoCE the RKey is the LKey, so a peer can guess it.
+    // On Soft-RoCE the RKey equals the LKey, so a peer can guess the key.
     let lkey = format!("{buf:?}");
     let lkey = lkey
         .split("lkey: ")
@@ -265,7 +265,7 @@ fn too_much_inline_data_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn a_batch_is_posted_as_a_whole() {
+fn batch_is_posted_as_a_whole() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = pair::<SharedBuf>(&fixture, &cq);
@@ -296,7 +296,7 @@ fn a_batch_is_posted_as_a_whole() {
 }
 
 #[test]
-fn a_batch_that_is_dropped_posts_nothing_and_one_that_is_forgotten_harms_nothing() {
+fn dropped_batch_posts_nothing_and_forgotten_batch_does_no_harm() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = pair::<SharedBuf>(&fixture, &cq);
@@ -322,7 +322,7 @@ fn a_batch_that_is_dropped_posts_nothing_and_one_that_is_forgotten_harms_nothing
 }
 
 #[test]
-fn a_batch_is_full_when_the_queue_is() {
+fn batch_is_full_when_the_queue_is() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let (mut a, _b) = pair::<SharedBuf>(&fixture, &cq);

@@ -1,4 +1,4 @@
-//! Memory that is only borrowed.
+//! Borrowed memory.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -12,7 +12,7 @@ use crate::loopback::Fixture;
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 #[test]
-fn messages_go_from_the_stack_to_the_stack() {
+fn scoped_message_goes_from_stack_to_stack() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let question = *b"from the stack";
@@ -63,7 +63,7 @@ fn message_to_a_queue_pair_forgotten_in_a_scope_does_not_arrive() {
 }
 
 #[test]
-fn what_is_in_flight_when_a_scope_panics_is_over() {
+fn panicking_scope_ends_its_work_in_flight() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let mut memory = [0; 32];
@@ -83,7 +83,7 @@ fn what_is_in_flight_when_a_scope_panics_is_over() {
 }
 
 #[test]
-fn nothing_cannot_be_registered() {
+fn scoped_registration_of_no_bytes_is_refused() {
     let fixture = Fixture::new();
     verbs::scope(&fixture.pd, |scope| {
         let err = scope.register(&mut []).map(drop).unwrap_err();

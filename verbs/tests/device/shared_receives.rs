@@ -103,7 +103,7 @@ fn messages_to_any_queue_pair_take_the_shared_receives() {
 }
 
 #[test]
-fn a_full_shared_queue_gives_the_work_back() {
+fn full_shared_receive_queue_returns_the_work() {
     let fixture = Fixture::new();
     let mut srq = fixture.pd.create_srq::<Receive>(2, 1).unwrap();
     for i in 0..2 {
@@ -125,7 +125,7 @@ fn a_full_shared_queue_gives_the_work_back() {
 }
 
 #[test]
-fn a_queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
+fn queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let srq = fixture.pd.create_srq::<Receive>(2, 1).unwrap();
@@ -141,7 +141,7 @@ fn a_queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
 }
 
 #[test]
-fn the_completion_queue_has_room_for_the_shared_receives_once() {
+fn completion_queue_has_room_for_the_shared_receives_once() {
     let fixture = Fixture::new();
     let cq = fixture.cq(31);
     let srq = fixture.pd.create_srq::<Receive>(20, 1).unwrap();
@@ -160,7 +160,7 @@ fn the_completion_queue_has_room_for_the_shared_receives_once() {
 }
 
 #[test]
-fn the_work_of_a_dropped_shared_queue_is_kept_until_its_queue_pairs_are_gone() {
+fn work_of_a_dropped_shared_queue_is_kept_until_its_queue_pairs_are_gone() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let token = Arc::new(());
@@ -221,7 +221,7 @@ fn receives_are_posted_together() {
 }
 
 #[test]
-fn a_resized_shared_queue_takes_a_batch_of_its_new_size() {
+fn resized_shared_queue_takes_a_batch_of_its_new_size() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let mut shared = shared(&fixture, &cq, 2);

@@ -15,7 +15,7 @@ fn work(fixture: &Fixture, context: u32) -> Work {
 }
 
 #[test]
-fn a_drain_gives_everything_back_and_passes_on_what_is_of_others() {
+fn drain_returns_all_work_and_passes_on_foreign_completions() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Work, Work>(&cq, 4);
@@ -54,7 +54,7 @@ fn a_drain_gives_everything_back_and_passes_on_what_is_of_others() {
 }
 
 #[test]
-fn unsignaled_work_that_has_succeeded_comes_back_when_the_queue_pair_is_destroyed() {
+fn successful_unsignaled_work_returns_at_destroy() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Work, Work>(&cq, 8);
@@ -76,12 +76,12 @@ fn unsignaled_work_that_has_succeeded_comes_back_when_the_queue_pair_is_destroye
         .unwrap();
     let left = a.destroy().map_err(|refused| refused.error).unwrap();
     let contexts: Vec<u32> = left.send.iter().map(|work| work.context).collect();
-    // The device may have acknowledged them in silence, or flushed them with a completion.
+    // The device may have acknowledged them without completions, or flushed them with completions.
     assert!(contexts == [0, 1] || contexts.is_empty(), "{contexts:?}");
 }
 
 #[test]
-fn a_destroyed_queue_pair_gives_its_work_back_in_order() {
+fn destroy_returns_work_in_posting_order() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, b) = fixture.pair::<Work, Work>(&cq, 4);
@@ -103,7 +103,7 @@ fn a_destroyed_queue_pair_gives_its_work_back_in_order() {
 }
 
 #[test]
-fn a_reset_queue_pair_gives_its_work_back_and_begins_anew() {
+fn reset_returns_work_and_restarts_the_queue_pair() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, b) = fixture.pair::<Work, Work>(&cq, 4);
@@ -133,13 +133,13 @@ fn a_reset_queue_pair_gives_its_work_back_and_begins_anew() {
 }
 
 #[test]
-fn completions_from_before_a_reset_are_refused_after_it() {
+fn completions_from_before_a_reset_are_refused() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, _b) = fixture.pair::<Work, Work>(&cq, 4);
     a.post_recv(work(&fixture, 1)).unwrap();
     a.to_error().unwrap();
-    // The flushed receive has completed, and nobody has polled.
+    // The flushed receive has completed, and its completion is not polled.
     while cq.wait(Some(PATIENCE)).unwrap().len() == 0 {}
     let (mut a, left) = a.to_reset().map_err(|refused| refused.error).unwrap();
     assert_eq!(left.receive.len(), 1);
@@ -154,12 +154,12 @@ fn completions_from_before_a_reset_are_refused_after_it() {
 }
 
 #[test]
-fn a_drain_ends_after_its_timeout() {
+fn drain_of_an_unfinished_queue_times_out() {
     let fixture = Fixture::new();
     let (cq, mut other) = (fixture.cq(64), fixture.cq(64));
     let (mut a, _b) = fixture.pair::<Work, Work>(&cq, 4);
     a.post_recv(work(&fixture, 1)).unwrap();
-    // The completions come to the other queue, so this drain cannot see them.
+    // The completions go to the other queue, so this drain cannot see them.
     let short = Duration::from_millis(50);
     let err = a
         .drain(&mut [&mut other], short, |_| panic!("nothing comes here"))

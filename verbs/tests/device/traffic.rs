@@ -11,12 +11,12 @@ use crate::loopback::Fixture;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-/// A buffer that holds `text`.
+/// A buffer with the bytes of `text`.
 fn filled(fixture: &Fixture, text: &[u8]) -> Buf {
     fixture.pd.register_buf(text).unwrap()
 }
 
-/// What came back: the queue (true: receive), the status, and the work.
+/// A returned work: the queue (true: receive), the status, and the work.
 type Came<W> = (bool, WcStatus, usize, W);
 
 /// Waits until `count` completions of `qps` have come.
@@ -51,7 +51,7 @@ fn reap<W>(
 }
 
 #[test]
-fn a_message_arrives_and_both_buffers_come_back() {
+fn message_arrives_and_both_buffers_are_returned() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
@@ -152,7 +152,7 @@ fn one_shared_buffer_is_sent_many_times_at_once() {
 }
 
 #[test]
-fn a_full_queue_gives_the_request_back() {
+fn full_send_queue_returns_the_request() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
@@ -185,7 +185,7 @@ fn too_many_elements_are_refused_with_the_numbers() {
 }
 
 #[test]
-fn unsignaled_work_comes_back_with_a_later_completion() {
+fn unsignaled_work_returns_with_a_later_completion() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<With<Buf, u32>, With<Buf, u32>>(&cq, 16);
@@ -214,7 +214,7 @@ fn unsignaled_work_comes_back_with_a_later_completion() {
 }
 
 #[test]
-fn a_queue_of_unsignaled_work_never_fills_up_for_good() {
+fn unsignaled_work_never_fills_the_send_queue() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 4);
@@ -243,7 +243,7 @@ fn a_queue_of_unsignaled_work_never_fills_up_for_good() {
 }
 
 #[test]
-fn the_error_state_flushes_everything_back() {
+fn error_state_flushes_all_work() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, _b) = fixture.pair::<With<Buf, u32>, With<Buf, u32>>(&cq, 4);
@@ -267,7 +267,7 @@ fn the_error_state_flushes_everything_back() {
 }
 
 #[test]
-fn a_completion_given_to_the_wrong_queue_pair_is_given_back() {
+fn completion_of_another_queue_pair_is_refused() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
@@ -279,7 +279,7 @@ fn a_completion_given_to_the_wrong_queue_pair_is_given_back() {
 }
 
 #[test]
-fn completions_not_taken_come_again() {
+fn completions_not_taken_are_returned_by_the_next_poll() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, _b) = fixture.pair::<With<Buf, u32>, With<Buf, u32>>(&cq, 4);
@@ -299,7 +299,7 @@ fn completions_not_taken_come_again() {
 }
 
 #[test]
-fn a_completion_dropped_unread_loses_no_work() {
+fn completion_dropped_unread_loses_no_work() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let token = Arc::new(());
@@ -339,12 +339,12 @@ fn dropping_a_queue_pair_drops_its_work_and_frees_its_entries() {
             ))
             .unwrap();
         }
-        // Some of them complete, and nobody polls.
+        // Some of them complete, without a poll.
         a.to_error().unwrap();
         drop(a);
         drop(b);
         assert_eq!(Arc::strong_count(&token), 1);
-        // Entries of completions that nobody polled stay reserved until an empty poll.
+        // Entries of unpolled completions stay reserved until an empty poll.
         while cq.poll().unwrap().count() > 0 {}
         assert_eq!(cq.available(), cq.capacity());
     }
@@ -352,7 +352,7 @@ fn dropping_a_queue_pair_drops_its_work_and_frees_its_entries() {
 
 #[test]
 #[expect(clippy::mem_forget, reason = "the point of the test")]
-fn forgetting_a_queue_pair_frees_nothing() {
+fn forgotten_queue_pair_frees_nothing() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let token = Arc::new(());
@@ -369,7 +369,7 @@ fn forgetting_a_queue_pair_frees_nothing() {
 }
 
 #[test]
-fn the_two_halves_work_from_two_threads() {
+fn two_halves_work_from_two_threads() {
     const MESSAGES: usize = 200;
     let fixture = Fixture::new();
     let (mut a_cq, mut b_cq) = (fixture.cq(64), fixture.cq(64));

@@ -1,9 +1,9 @@
-//! No wake-up is lost: messages that arrive while their receiver looks, arms the queue, or falls
-//! asleep.
+//! No wake-up is lost: for messages that arrive while their receiver polls, arms the queue, or
+//! falls asleep.
 //!
-//! In each round the receiver says that it is about to wait, and another thread sends one message a
-//! little later, by a different delay each time. A receiver that has missed it would sleep for ever,
-//! so the sender watches it.
+//! In each round the receiver announces its wait, and another thread sends one message a little
+//! later, with a different delay each time. A missed message would block the receiver for ever, so
+//! the sender supervises the receiver.
 
 use std::{
     env, hint,
@@ -23,7 +23,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-/// How long a receiver may sleep before it counts as lost.
+/// Timeout for a sleeping receiver.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn rounds() -> u32 {
@@ -34,10 +34,10 @@ fn rounds() -> u32 {
     }
 }
 
-/// The receiver's end: it counts the messages, each of which carries its number.
+/// The receiver's end: checks the numbers of the messages.
 struct Receiver {
     qp: QueuePair<Rc, Rts>,
-    /// The number of messages that have come, for the sender to see.
+    /// The number of received messages, for the sender.
     taken: Arc<AtomicU32>,
     rounds: u32,
 }
@@ -104,7 +104,7 @@ fn race(
                 }
             }
         }
-        // From none to the time that arming takes, in a different order each time.
+        // From zero to the duration of arming, in a different order each time.
         for i in 0..round.wrapping_mul(7919) % 8192 {
             hint::black_box(i);
         }
@@ -116,7 +116,7 @@ fn race(
 }
 
 #[test]
-fn no_wake_up_is_lost_by_a_thread_that_blocks() {
+fn no_wake_up_is_lost_by_a_blocked_thread() {
     let fixture = Fixture::new();
     race(&fixture, fixture.cq(16), |mut cq, mut receiver| {
         while !receiver.is_done() {
@@ -180,7 +180,7 @@ fn no_wake_up_is_lost_by_a_task() {
         let task = runtime.spawn(async move {
             let mut cq = verbs::tokio::CompletionQueue::new(cq).unwrap();
             while !receiver.is_done() {
-                // A wait that is given up loses nothing either.
+                // A cancelled wait loses nothing either.
                 let came = tokio::select! {
                     biased;
                     completions = cq.wait() => {

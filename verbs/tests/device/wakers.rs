@@ -1,4 +1,4 @@
-//! Threads that wait for an event of a completion queue are woken for something else.
+//! Wake-ups of threads blocked on an event of a completion queue.
 
 use std::{
     io,
@@ -13,10 +13,10 @@ use crate::loopback::Fixture;
 
 const WOKEN: CqKey = CqKey(usize::MAX);
 
-/// How long a thread may wait before it counts as lost.
+/// Timeout for a waiting thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Says that something is done when it is dropped, be it by a panic.
+/// Sets a flag at its drop, also during a panic.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -25,7 +25,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// The device, unless it speaks iWARP, of which it is known that there are no wakers.
+/// The device, unless iWARP, where wakers are known to be unsupported.
 fn fixture() -> Option<(Fixture, CompletionChannel)> {
     let fixture = Fixture::new();
     let channel = fixture.ctx.create_comp_channel().unwrap();
@@ -38,7 +38,7 @@ fn fixture() -> Option<(Fixture, CompletionChannel)> {
 }
 
 #[test]
-fn a_thread_that_waits_is_woken() {
+fn waker_wakes_a_blocked_thread() {
     let Some((fixture, channel)) = fixture() else {
         return;
     };
@@ -59,7 +59,7 @@ fn a_thread_that_waits_is_woken() {
                 assert!(start.elapsed() < PATIENCE);
                 thread::yield_now();
             }
-            // Before it sleeps, or after.
+            // Before the thread sleeps, or after.
             thread::sleep(Duration::from_micros(u64::from(round % 5) * 100));
             waker.wake().unwrap();
             while woken.load(Ordering::SeqCst) < round {
@@ -71,7 +71,7 @@ fn a_thread_that_waits_is_woken() {
 }
 
 #[test]
-fn events_that_nobody_takes_are_one() {
+fn wakeups_without_a_waiter_coalesce() {
     let Some((fixture, channel)) = fixture() else {
         return;
     };
@@ -86,12 +86,12 @@ fn events_that_nobody_takes_are_one() {
     }
     waker.wake().unwrap();
     drop(channel);
-    // It keeps what it needs.
+    // The waker keeps its resources.
     waker.wake().unwrap();
 }
 
 #[test]
-fn wakers_of_one_channel_do_not_wait_for_each_other() {
+fn wakers_of_one_channel_are_independent() {
     let Some((fixture, channel)) = fixture() else {
         return;
     };
@@ -132,7 +132,7 @@ fn events_of_other_queues_are_not_lost() {
             b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
             let send: Send<Buf> = Send::new(fixture.pd.alloc_buf(8).unwrap());
             a.post(send).unwrap();
-            // The other thread sees to it that there is always something to wait for.
+            // The other thread always provides the next event.
             loop {
                 let key = channel.wait().unwrap();
                 if key == CqKey(7) {
@@ -158,7 +158,7 @@ fn events_of_other_queues_are_not_lost() {
 }
 
 #[test]
-fn a_domain_of_another_opening_of_the_device_is_refused() {
+fn domain_of_another_opening_of_the_device_is_refused() {
     let Some((_, channel)) = fixture() else {
         return;
     };

@@ -14,7 +14,7 @@ pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 type Qp = QueuePair<Rc, Rts>;
 
-/// Waits for the completion of what `qp` has posted to its send queue.
+/// Waits for the completion of a request on the send queue of `qp`.
 fn status(cq: &mut CompletionQueue, qp: &mut Qp) -> WcStatus {
     loop {
         let completions = cq.wait(PATIENCE).unwrap();
@@ -41,7 +41,7 @@ fn write(fixture: &Fixture, cq: &mut CompletionQueue, qp: &mut Qp, to: RemoteTok
 }
 
 #[test]
-fn a_window_of_type_1_gives_access_until_it_is_dropped() {
+fn type_1_window_gives_access_until_dropped() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
@@ -69,7 +69,7 @@ fn a_window_of_type_1_gives_access_until_it_is_dropped() {
 }
 
 #[test]
-fn a_window_of_type_2_can_be_bound_invalidated_and_bound_again() {
+fn window_of_type_2_can_be_bound_invalidated_and_bound_again() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
@@ -98,7 +98,7 @@ fn a_window_of_type_2_can_be_bound_invalidated_and_bound_again() {
 }
 
 #[test]
-fn a_peer_can_give_access_back() {
+fn peer_can_invalidate_a_window() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
@@ -131,7 +131,7 @@ fn a_peer_can_give_access_back() {
 }
 
 #[test]
-fn a_region_outlives_its_owner_while_a_window_is_bound() {
+fn region_with_a_bound_window_outlives_its_owner() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
@@ -146,9 +146,10 @@ fn a_region_outlives_its_owner_while_a_window_is_bound() {
     assert_eq!(write(&fixture, &mut cq, &mut a, token), WcStatus::SUCCESS);
 }
 
-/// Soft-RoCE waits for a minute for such a window to go, and then frees what it points to.
+/// Soft-RoCE waits for the end of such a window for a minute, and then frees the queue pair
+/// regardless.
 #[test]
-fn a_queue_pair_outlives_its_owner_while_a_window_of_type_2_is_bound() {
+fn queue_pair_with_a_bound_type_2_window_outlives_its_owner() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (_a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
@@ -167,9 +168,10 @@ fn a_queue_pair_outlives_its_owner_while_a_window_of_type_2_is_bound() {
     assert!(cq.available() > room, "the queue pair is gone");
 }
 
-/// As it was never invalidated, the device refuses to bind the window anew, and the first binding stays.
+/// Without an invalidation, the device refuses to bind the window anew, and the first binding
+/// stays.
 #[test]
-fn a_queue_pair_outlives_its_owner_while_another_may_not_have_bound_the_window() {
+fn queue_pair_with_an_unconfirmed_window_binding_outlives_its_owner() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (_a, mut first) = fixture.pair::<Buf, Buf>(&cq, 8);
@@ -194,7 +196,7 @@ fn a_queue_pair_outlives_its_owner_while_another_may_not_have_bound_the_window()
 }
 
 #[test]
-fn a_window_of_another_domain_is_refused() {
+fn window_of_another_domain_is_refused() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let (mut a, _b) = fixture.pair::<Buf, Buf>(&cq, 8);

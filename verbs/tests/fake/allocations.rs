@@ -14,11 +14,11 @@ thread_local! {
 struct Counting;
 
 fn count() {
-    // A thread that is ending counts no more.
+    // Allocations of an exiting thread are not counted.
     let _: Result<(), _> = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call is passed on to another allocator, as it is.
+// SAFETY: every call is passed on to another allocator, unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

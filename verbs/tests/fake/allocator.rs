@@ -1,4 +1,4 @@
-//! An allocator that gives no more alignment than is asked for, as an allocator may.
+//! An allocator with minimal alignment: no more than requested, as the contract allows.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -10,7 +10,7 @@ fn outer(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(size.checked_add(align)?, align.checked_mul(2)?).ok()
 }
 
-// SAFETY: each block is inside of one of the system's, whose layout follows from its own.
+// SAFETY: each block is inside one of the system's, with a layout derived from the requested one.
 unsafe impl GlobalAlloc for Unaligned {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(outer) = outer(layout) else {

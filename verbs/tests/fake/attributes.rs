@@ -1,4 +1,4 @@
-//! What a device says about itself, where Soft-RoCE has nothing to say.
+//! Device attributes missing on Soft-RoCE.
 
 use std::io::ErrorKind;
 
@@ -12,7 +12,7 @@ use verbs::{
 use crate::{fixture::said, provider::Fake};
 
 #[test]
-fn a_device_says_what_it_is() {
+fn device_attributes_are_reported() {
     let fake = Fake::named("fake7");
     fake.describe(|device| {
         device.node_type = ffi::ibv_node_type::IBV_NODE_RNIC;
@@ -30,7 +30,7 @@ fn a_device_says_what_it_is() {
 }
 
 #[test]
-fn a_device_that_cannot_be_opened_is_named() {
+fn failed_open_names_the_device() {
     let fake = Fake::new();
     fake.fail("ibv_open_device", libc::EACCES);
     let devices = verbs::devices().unwrap();
@@ -105,7 +105,7 @@ fn extended_attributes_are_typed_and_unknown_bits_are_kept() {
 }
 
 #[test]
-fn a_device_without_extended_attributes_has_zeros_there() {
+fn device_without_extended_attributes_has_zeros_there() {
     let fake = Fake::new();
     fake.describe(|device| {
         device.extended = false;
@@ -120,7 +120,7 @@ fn a_device_without_extended_attributes_has_zeros_there() {
 }
 
 #[test]
-fn a_port_says_what_it_is() {
+fn port_attributes_are_reported() {
     let fake = Fake::new();
     fake.describe(|device| {
         device.port.active_speed = 128;
@@ -148,7 +148,7 @@ fn a_port_says_what_it_is() {
 }
 
 #[test]
-fn the_gid_table_has_no_empty_entries() {
+fn gid_table_has_no_empty_entries() {
     let fake = Fake::new();
     let ctx = fake.open();
     assert_eq!(ctx.query_gid(1, 0).unwrap(), None);
@@ -194,7 +194,7 @@ fn partitions_are_found_by_index_and_by_key() {
 }
 
 #[test]
-fn a_clock_is_read_where_there_is_one() {
+fn clock_query_returns_device_ticks() {
     let fake = Fake::new();
     let ctx = fake.open();
     let err = ctx.query_clock().unwrap_err();
@@ -204,7 +204,7 @@ fn a_clock_is_read_where_there_is_one() {
 }
 
 #[test]
-fn a_function_that_the_library_lacks_is_an_error() {
+fn function_missing_in_the_library_is_an_error() {
     if ffi::late::ibv_query_port_speed().is_none() {
         let err = Fake::new().open().query_port_speed(1).unwrap_err();
         assert_eq!(err.kind(), ErrorKind::Unsupported);

@@ -51,7 +51,7 @@ fn completions_are_counted_by_number_and_by_bytes() {
         (bytes.read().unwrap(), bytes.read_errors().unwrap()),
         (7, 0)
     );
-    // Completion queues have them all the same.
+    // Completion queues get the completions all the same.
     assert_eq!(cq.poll().unwrap().count(), 4);
 
     sends.set(10).unwrap();
@@ -66,7 +66,7 @@ fn completions_are_counted_by_number_and_by_bytes() {
 }
 
 #[test]
-fn what_cannot_be_counted_is_an_error() {
+fn counter_without_device_support_is_an_error() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
@@ -121,7 +121,7 @@ fn what_cannot_be_counted_is_an_error() {
 }
 
 #[test]
-fn a_counter_lives_as_long_as_what_it_counts_for() {
+fn counter_outlives_its_queue_pairs() {
     for destroyed in [true, false] {
         let fixture = Fixture::new();
         let cq = fixture.cq(8);
@@ -141,7 +141,7 @@ fn a_counter_lives_as_long_as_what_it_counts_for() {
             fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
         }
         drop(qp);
-        // A queue pair that the device does not let go of keeps them.
+        // A queue pair leaked after a failed destruction keeps the counters.
         assert_eq!(live(), if destroyed { 0 } else { 2 });
         drop(counter(&fixture, CountedUnit::BYTES));
         assert_eq!(live(), if destroyed { 0 } else { 2 });

@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[test]
-fn a_queue_is_resized_within_what_is_reserved() {
+fn cq_resize_below_the_reserved_entries_is_refused() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 3);
@@ -29,7 +29,7 @@ fn a_queue_is_resized_within_what_is_reserved() {
     assert_eq!((cq.capacity(), cq.available()), (6, 0));
     assert!(fixture.pd.qp_builder::<Rc>(&cq, &cq).create().is_err());
     drop(qp);
-    // One that the device refuses changes nothing.
+    // A refused resize changes nothing.
     fixture.fake.fail("ibv_resize_cq", libc::EINVAL);
     assert_eq!(cq.resize(4).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     assert_eq!((cq.capacity(), cq.available()), (6, 6));
@@ -39,7 +39,7 @@ fn a_queue_is_resized_within_what_is_reserved() {
 }
 
 #[test]
-fn a_queue_is_moderated() {
+fn cq_moderation_reaches_the_device() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     cq.moderate(16, 10).unwrap();
@@ -53,7 +53,7 @@ fn a_queue_is_moderated() {
 }
 
 #[test]
-fn an_extended_queue_has_the_fields_it_was_made_with() {
+fn extended_cq_has_its_chosen_fields() {
     let fixture = Fixture::new();
     let every = WcFields::all();
     let mut cq = fixture.ctx.cq_ex_builder(4).with(every).create().unwrap();
@@ -98,7 +98,7 @@ fn an_extended_queue_has_the_fields_it_was_made_with() {
 }
 
 #[test]
-fn a_queue_of_one_thread_is_asked_for() {
+fn single_threaded_cq_flag_reaches_the_device() {
     let fixture = Fixture::new();
     let single = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
     let builder = || fixture.ctx.cq_ex_builder(4);
@@ -110,7 +110,7 @@ fn a_queue_of_one_thread_is_asked_for() {
 }
 
 #[test]
-fn a_field_that_was_not_asked_for_is_an_error() {
+fn field_not_chosen_is_an_error() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
     assert_eq!(cq.fields(), WcFields::STANDARD);
@@ -149,7 +149,7 @@ where
 }
 
 #[test]
-fn work_comes_back_through_an_extended_queue() {
+fn extended_cq_completes_work() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.cq_ex_builder(8).waitable().create().unwrap();
     let qp = fixture.pd.qp_builder::<Rc>(&cq, &cq);
@@ -169,17 +169,17 @@ fn work_comes_back_through_an_extended_queue() {
     assert_eq!(take(&mut cq, &mut qp), ["hello Some(77)", "sent SUCCESS"]);
     assert_eq!(take(&mut cq, &mut qp), [""; 0]);
 
-    // With a wait, and what is flushed.
+    // With a wait, and flushed works.
     let short = Some(Duration::from_millis(20));
     assert!(cq.wait(short).unwrap().is_none());
     qp.to_error().unwrap();
-    // What is not taken comes again.
+    // Completions not taken are returned again.
     assert!(cq.wait(None).unwrap().is_some());
     qp.post(Send::new(buf(1))).unwrap();
     assert_eq!(take(&mut cq, &mut qp), [" None", "sent WR_FLUSH_ERR"]);
 }
 
-/// A queue with completions of these requests, which no queue pair has posted.
+/// A queue with completions of these requests, not posted by any queue pair.
 fn with_completions(fixture: &Fixture, requests: u64) -> ExtendedCq {
     let cq = fixture.ctx.cq_ex_builder(16).batch(2).create().unwrap();
     for wr_id in 0..requests {
@@ -189,14 +189,14 @@ fn with_completions(fixture: &Fixture, requests: u64) -> ExtendedCq {
     cq
 }
 
-/// Takes the next completion of a poll, and tells it from others.
+/// Takes the next completion of a poll, and identifies its queue pair.
 fn next_of(polled: &mut ExtendedPoll<'_>) -> Option<QpId> {
     let taken = polled.next().unwrap();
     taken.map(|completion| completion.qp_id())
 }
 
 #[test]
-fn poll_that_is_dropped_forgotten_or_panics_loses_nothing() {
+fn dropped_forgotten_or_panicked_poll_loses_no_completion() {
     let ways: [fn(ExtendedPoll<'_>); 4] = [
         |_dropped| (),
         #[expect(clippy::forget_non_drop, reason = "that is the test")]
@@ -231,7 +231,7 @@ fn poll_that_is_dropped_forgotten_or_panics_loses_nothing() {
 }
 
 #[test]
-fn poll_goes_on_until_the_queue_is_empty() {
+fn extended_poll_continues_until_the_cq_is_empty() {
     let fixture = Fixture::new();
     let mut cq = with_completions(&fixture, 5);
     let mut polled = cq.poll().unwrap().unwrap();
@@ -241,10 +241,10 @@ fn poll_goes_on_until_the_queue_is_empty() {
     assert!(cq.poll().unwrap().is_none());
 }
 
-/// The provider may hold the queue's lock from `ibv_start_poll` to `ibv_end_poll`: the fake
-/// complains of a call that would wait for it.
+/// The provider may hold the queue's lock from `ibv_start_poll` to `ibv_end_poll`: the fake reports
+/// a call that would block on the lock.
 #[test]
-fn provider_holds_no_lock_while_completions_are_looked_at() {
+fn provider_holds_no_lock_during_extended_poll() {
     for forgotten in [false, true] {
         let fixture = Fixture::new();
         let mut cq = fixture.ctx.cq_ex_builder(64).waitable().create().unwrap();
@@ -294,7 +294,7 @@ fn provider_holds_no_lock_while_completions_are_looked_at() {
 }
 
 #[test]
-fn a_poll_that_fails_completes_nothing() {
+fn failed_poll_completes_nothing() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
     fixture.fake.push(&cq, wc(1, ibv_wc_opcode::IBV_WC_SEND));
@@ -310,7 +310,7 @@ fn a_poll_that_fails_completes_nothing() {
 }
 
 #[test]
-fn a_provider_that_makes_completions_up_is_never_asked_for_the_next() {
+fn next_poll_is_not_called_on_a_provider_that_invents_completions() {
     let fixture = Fixture::new();
     fixture
         .fake
@@ -346,7 +346,7 @@ fn extended_queues_share_a_channel_with_others() {
 }
 
 #[test]
-fn what_an_extended_queue_cannot_be_is_an_error() {
+fn extended_cq_with_unsupported_options_is_an_error() {
     let fixture = Fixture::new();
     fixture.fake.fail("ibv_create_cq_ex", libc::EOPNOTSUPP);
     let err = fixture.ctx.cq_ex_builder(4).create().unwrap_err();

@@ -1,4 +1,4 @@
-//! Descriptors that are handed out: they can be waited for, and misusing them harms nothing.
+//! Descriptors handed out by the crate: pollable, and safe against misuse.
 
 use std::{
     fs::File,
@@ -16,7 +16,7 @@ use verbs::{
 
 use crate::fixture::Fixture;
 
-/// Does to a descriptor what safe code can do.
+/// Misuses a descriptor in the ways open to safe code.
 fn misuse(fd: BorrowedFd<'_>) {
     set_nonblocking(fd, false).unwrap();
     let mut file = File::from(fd.try_clone_to_owned().unwrap());
@@ -31,7 +31,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
     wait_readable("poll", fd, Some(Duration::ZERO)).unwrap()
 }
 
-/// The descriptor that C reads events of a queue from.
+/// The descriptor read by C for events of a queue.
 fn own_fd(cq: &CqHandle) -> i32 {
     // SAFETY: the queue exists.
     let channel = unsafe { (*cq.as_raw()).channel };
@@ -39,7 +39,7 @@ fn own_fd(cq: &CqHandle) -> i32 {
     unsafe { (*channel).fd }
 }
 
-/// Whether reads of the descriptor that C reads return at once.
+/// Whether C's reads of the descriptor are non-blocking.
 fn is_nonblocking(fd: i32) -> bool {
     // SAFETY: takes and returns numbers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -103,7 +103,7 @@ fn channel_descriptor_gives_no_access_to_its_events() {
 }
 
 #[test]
-fn asynchronous_events_descriptor_gives_no_access_to_them() {
+fn async_event_descriptor_gives_no_access_to_its_events() {
     let fixture = Fixture::new();
     let events = fixture.ctx.async_events().unwrap();
     fixture

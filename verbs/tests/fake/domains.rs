@@ -1,4 +1,4 @@
-//! Domains that Soft-RoCE does not have: thread, parent and XRC domains.
+//! Domains missing on Soft-RoCE: thread, parent and XRC domains.
 
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -18,7 +18,7 @@ use crate::{
     provider::{Fake, PARENT_DOMAIN_BLOCK},
 };
 
-/// Counts what is allocated, and does what it is told.
+/// Counts allocations, with a configurable answer.
 pub(crate) struct Allocator {
     live: Arc<AtomicUsize>,
     answer: fn(Layout) -> Allocation,
@@ -35,7 +35,7 @@ impl Allocator {
     }
 }
 
-// SAFETY: what `memory` returns is fresh, of that layout, and freed by `free` only.
+// SAFETY: memory from `memory` is fresh, of that layout, and freed by `free` only.
 unsafe impl QueueAllocator for Allocator {
     fn alloc(&self, layout: Layout, resource_type: u64) -> Allocation {
         let (size, alignment, kind) = PARENT_DOMAIN_BLOCK;
@@ -69,7 +69,7 @@ pub(crate) fn memory(layout: Layout) -> Allocation {
 }
 
 #[test]
-fn a_parent_domain_uses_the_allocator_and_keeps_it() {
+fn parent_domain_uses_the_allocator_and_keeps_it() {
     let fixture = Fixture::new();
     let live = Arc::new(AtomicUsize::new(0));
     let allocator = Allocator::new(&live, memory);
@@ -94,7 +94,7 @@ fn a_parent_domain_uses_the_allocator_and_keeps_it() {
 }
 
 #[test]
-fn an_allocator_can_leave_it_to_the_provider_or_fail() {
+fn allocator_can_defer_to_the_provider_or_fail() {
     let fixture = Fixture::new();
     let create = |answer| {
         let allocator = Allocator {
@@ -111,7 +111,7 @@ fn an_allocator_can_leave_it_to_the_provider_or_fail() {
 }
 
 #[test]
-fn an_allocator_that_panics_has_failed() {
+fn panicking_allocator_counts_as_failed() {
     let fixture = Fixture::new();
     let allocator = |answer, panics_on_free| Allocator {
         live: Arc::default(),
@@ -127,7 +127,7 @@ fn an_allocator_that_panics_has_failed() {
 }
 
 #[test]
-fn a_parent_domain_that_cannot_be_freed_keeps_its_allocator() {
+fn undeallocated_parent_domain_keeps_its_allocator() {
     let fixture = Fixture::new();
     let live = Arc::new(AtomicUsize::new(0));
     let allocator = Allocator::new(&live, memory);
@@ -136,12 +136,12 @@ fn a_parent_domain_that_cannot_be_freed_keeps_its_allocator() {
     fixture.fake.fail("ibv_dealloc_pd", libc::EBUSY);
     drop(parent);
     assert_eq!(live.load(Ordering::Relaxed), 1);
-    // The allocator itself, which the provider may still call.
+    // The allocator itself, still callable by the provider.
     assert_eq!(Arc::strong_count(&live), 2);
 }
 
 #[test]
-fn a_thread_domain_outlives_its_parent_domain() {
+fn thread_domain_outlives_its_parent_domain() {
     let fixture = Fixture::new();
     let td = fixture.ctx.alloc_td().unwrap();
     // SAFETY: this test has one thread.
@@ -167,7 +167,7 @@ fn a_thread_domain_outlives_its_parent_domain() {
 }
 
 #[test]
-fn domains_that_a_device_lacks_are_an_error() {
+fn domains_without_device_support_are_an_error() {
     let fixture = Fixture::new();
     for call in ["ibv_alloc_td", "ibv_alloc_parent_domain", "ibv_open_xrcd"] {
         fixture.fake.fail(call, libc::EOPNOTSUPP);
@@ -183,7 +183,7 @@ fn domains_that_a_device_lacks_are_an_error() {
 }
 
 #[test]
-fn an_xrc_domain_of_a_file_is_made_or_joined() {
+fn xrc_domain_of_a_file_is_made_or_joined() {
     let fixture = Fixture::new();
     let file = File::open("/proc/self/exe").unwrap();
     let open = |how| fixture.ctx.open_shared_xrcd(file.as_fd(), how);
@@ -204,7 +204,7 @@ fn an_xrc_domain_of_a_file_is_made_or_joined() {
 }
 
 #[test]
-fn an_xrc_domain_is_private_or_shared_by_a_file() {
+fn xrc_domain_is_private_or_shared_by_a_file() {
     let fixture = Fixture::new();
     let private = fixture.ctx.open_xrcd().unwrap();
     let file = File::open("/proc/self/exe").unwrap();

@@ -8,7 +8,7 @@ use verbs::{AsyncEvent, Buf, EventObject, EventType, QueuePair, Rc, Rts, fd::wai
 use crate::fixture::Fixture;
 
 #[test]
-fn an_event_names_its_object() {
+fn event_names_its_object() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -42,7 +42,7 @@ fn an_event_names_its_object() {
 }
 
 #[test]
-fn waiting_for_an_event_ends_after_the_timeout() {
+fn async_event_wait_returns_none_after_timeout() {
     let fixture = Fixture::new();
     let events = fixture.ctx.async_events().unwrap();
     let short = Duration::from_millis(20);

@@ -38,7 +38,7 @@ fn buf(fixture: &Fixture, bytes: &[u8]) -> Buf {
     fixture.pd.register_buf(bytes).unwrap()
 }
 
-/// What the device was told of one request that was posted in a batch.
+/// The device's view of one request posted in a batch.
 fn posted(add: impl FnOnce(&Fixture, &mut ExtendedBatch<'_, Rc, Buf, Buf>)) -> PostedSend {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
@@ -66,7 +66,7 @@ where
 }
 
 #[test]
-fn messages_reach_the_device_as_they_were_built() {
+fn extended_sends_reach_the_device_unchanged() {
     let plain = push(|buf| Send::new(buf).solicited().fenced());
     assert_eq!(plain.opcode, opcode::IBV_WR_SEND);
     assert_eq!(plain.bytes(), b"8 bytes!");
@@ -89,7 +89,7 @@ fn messages_reach_the_device_as_they_were_built() {
 }
 
 #[test]
-fn accesses_of_remote_memory_reach_the_device_as_they_were_built() {
+fn extended_rdma_and_atomics_reach_the_device_unchanged() {
     let remote = Some((REMOTE.addr, REMOTE.rkey));
     let write = push(|buf| Write::new(buf, REMOTE));
     assert_eq!(write.opcode, opcode::IBV_WR_RDMA_WRITE);
@@ -124,7 +124,7 @@ fn accesses_of_remote_memory_reach_the_device_as_they_were_built() {
 }
 
 #[test]
-fn inline_data_are_copied_when_they_are_added() {
+fn extended_inline_data_are_copied_by_push() {
     let one = posted(|fixture, batch| {
         let mut data = *b"copied";
         let send = Send::new(buf(fixture, b"kept")).inline(&data);
@@ -163,7 +163,7 @@ fn elements_of_several_works_and_of_none_reach_the_device() {
 }
 
 #[test]
-fn a_window_is_bound_and_its_key_sent_in_one_batch() {
+fn window_is_bound_and_its_key_sent_in_one_batch() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let mut qp: QueuePair<Rc, Rts> = extended(&fixture, &cq, SendOps::BIND_MW | SendOps::SEND);
@@ -222,7 +222,7 @@ fn datagrams(
 }
 
 #[test]
-fn the_device_cuts_datagrams_within_its_limits() {
+fn tso_datagrams_beyond_the_device_limits_are_refused() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let err = datagrams(&fixture, &cq).map(drop).unwrap_err();
@@ -247,7 +247,7 @@ fn the_device_cuts_datagrams_within_its_limits() {
         assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
         assert_eq!(refused.value.into_work().work.len(), len);
     }
-    // Either way of posting says the same.
+    // Both ways of posting give the device the same request.
     let tso = || SendTso::new(work(100), peer, 8, &header[..54], 9).ip_csum();
     qp.post(tso()).unwrap();
     let mut batch = qp.extended_batch().unwrap();
@@ -266,7 +266,7 @@ fn the_device_cuts_datagrams_within_its_limits() {
     assert_eq!(sends[2].bytes().len(), 3);
 }
 
-/// A batch of `len` works, of which every other one is unsignaled.
+/// A batch of `len` works, every other one unsignaled.
 fn fill<'q>(
     fixture: &Fixture,
     qp: &'q mut QueuePair<Rc, Rts, With<Buf, u8>>,
@@ -282,7 +282,7 @@ fn fill<'q>(
 }
 
 #[test]
-fn a_batch_that_fails_posts_nothing_whichever_request_it_is() {
+fn failed_extended_batch_posts_nothing_at_any_request() {
     const LEN: u8 = 5;
     for failing in 0..=LEN {
         let fixture = Fixture::new();
@@ -321,7 +321,7 @@ fn a_batch_that_fails_posts_nothing_whichever_request_it_is() {
 }
 
 #[test]
-fn a_batch_that_is_aborted_or_dropped_posts_nothing() {
+fn aborted_or_dropped_extended_batch_posts_nothing() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let mut qp = extended::<With<Buf, u8>>(&fixture, &cq, SendOps::SEND);
@@ -343,7 +343,7 @@ fn a_batch_that_is_aborted_or_dropped_posts_nothing() {
 }
 
 #[test]
-fn a_request_that_is_refused_leaves_the_batch_as_it_was() {
+fn refused_push_leaves_the_extended_batch_unchanged() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let mut qp = extended::<With<Buf, u8>>(&fixture, &cq, SendOps::SEND);
@@ -492,7 +492,7 @@ fn extended_batches_allocate_only_until_one_was_as_long() {
 }
 
 #[test]
-fn a_device_without_the_interface_is_an_error_that_says_so() {
+fn extended_posting_without_device_support_names_the_function() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let builder = || fixture.pd.qp_builder::<Rc>(&cq, &cq);
@@ -511,7 +511,7 @@ fn a_device_without_the_interface_is_an_error_that_says_so() {
     assert_eq!(err.kind(), ErrorKind::Unsupported);
     assert!(err.to_string().contains("ibv_wr_start"), "{err}");
 
-    // It agrees to an operation, and does not have it.
+    // The device agrees to an operation, but lacks its function.
     for op in SendOps::all() {
         fixture.fake.describe(|device| device.promised = op.bits());
         let err = builder().send_ops(SendOps::all()).create().unwrap_err();
@@ -532,10 +532,10 @@ fn a_device_without_the_interface_is_an_error_that_says_so() {
 }
 
 #[test]
-fn elements_of_different_lengths_are_refused_where_the_device_gets_them_wrong() {
+fn elements_of_different_lengths_are_refused_on_soft_roce() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
-    // Soft-RoCE, with a library that has no `ibv_alloc_buf`.
+    // Soft-RoCE, with a library without `ibv_alloc_buf`.
     fixture
         .fake
         .describe(|device| device.attr.orig_attr.vendor_id = 0xff_ffff);

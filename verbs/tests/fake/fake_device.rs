@@ -1,4 +1,5 @@
-//! The fake device does the worst that a real one may: otherwise the other tests find nothing.
+//! The fake device shows the worst permitted behaviour: otherwise the other tests would find
+//! nothing.
 
 use verbs::{Buf, QueuePair, Rc, RemoteAccess, Rts, WcStatus, op::Send};
 
@@ -15,7 +16,7 @@ fn keys_of_a_released_region_are_issued_again_at_once() {
 }
 
 #[test]
-fn message_is_written_within_the_region_that_has_the_key_now() {
+fn message_is_written_to_the_region_with_the_current_key() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);

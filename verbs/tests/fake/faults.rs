@@ -1,4 +1,4 @@
-//! Devices that fail in the middle of things, and completions in an order that nobody has planned.
+//! Device failures in the middle of an operation, and completions in unusual orders.
 
 use std::rc::Rc as Shared;
 
@@ -23,7 +23,7 @@ fn numbered(fixture: &Fixture, number: u32) -> Numbered {
 }
 
 #[test]
-fn a_failed_batch_gives_back_what_was_not_posted() {
+fn failed_batch_returns_the_unposted_works() {
     const DEPTH: u32 = 6;
     for (staged, failing) in (1..=DEPTH).flat_map(|n| (0..n).map(move |i| (n, i))) {
         let fixture = Fixture::new();
@@ -48,7 +48,7 @@ fn a_failed_batch_gives_back_what_was_not_posted() {
         assert_eq!(numbers, (failing..staged).collect::<Vec<_>>());
         assert_eq!(fake.sends(qp.qp_num()).len(), failing as usize);
         assert_eq!(qp.send_queue().in_flight(), failing as usize);
-        // What was posted completes as ever, with what comes after it.
+        // The posted requests complete together with later ones.
         qp.post(Send::new(numbered(&fixture, 99))).unwrap();
         for _ in 0..=failing {
             fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
@@ -66,7 +66,7 @@ fn a_failed_batch_gives_back_what_was_not_posted() {
 }
 
 #[test]
-fn a_queue_whose_batches_fail_again_and_again_never_fills_up() {
+fn repeatedly_failing_batches_never_fill_the_queue() {
     const DEPTH: u32 = 6;
     let plans = (1..=3).flat_map(|staged| (0..staged).map(move |failing| (staged, failing)));
     for ((staged, failing), single) in plans.flat_map(|plan| (0..3).map(move |n| (plan, n))) {
@@ -101,7 +101,7 @@ fn a_queue_whose_batches_fail_again_and_again_never_fills_up() {
 }
 
 #[test]
-fn a_failed_shared_receive_gives_the_work_back_whichever_it_is() {
+fn failed_shared_receive_returns_the_work() {
     for failing in 0..4 {
         let fixture = Fixture::new();
         let mut srq = fixture.pd.create_srq::<Numbered>(4, 1).unwrap();
@@ -118,7 +118,7 @@ fn a_failed_shared_receive_gives_the_work_back_whichever_it_is() {
             }
         }
         assert_eq!(srq.in_flight(), 3);
-        // Its slot is free.
+        // The slot is free.
         srq.post(numbered(&fixture, 4)).unwrap();
         assert!(srq.post(numbered(&fixture, 5)).is_err());
         assert_eq!(fixture.fake.srq_receives(srq.as_raw()).len(), 4);
@@ -140,7 +140,7 @@ fn permutations(n: usize) -> Vec<Vec<usize>> {
     permutations(last).into_iter().flat_map(insert).collect()
 }
 
-/// Completes the receive of a shared queue that was posted with this identifier.
+/// Completes a shared queue's receive with this identifier.
 fn receive_wc(wr_id: u64, qp: u32) -> ffi::ibv_wc {
     let mut wc = wc(wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
     wc.qp_num = qp;
@@ -158,7 +158,7 @@ fn shared_receives_complete_in_any_order() {
             builder.create_for::<Buf, ()>().unwrap()
         };
         let mut qps = [fixture.connect(qp()), fixture.connect(qp())];
-        // Twice, so that the slots are used anew in the order in which they came back.
+        // Twice, so that the slots are reused in completion order.
         for round in 0..2 {
             for number in 0..4 {
                 srq.post(numbered(&fixture, round * 10 + number)).unwrap();
@@ -168,7 +168,7 @@ fn shared_receives_complete_in_any_order() {
                 let number = qps[i % 2].qp_num().get();
                 let wc = receive_wc(posted[i].wr_id, number);
                 fixture.fake.push(&cq, wc);
-                // A device that reports it twice finds nothing the second time.
+                // A repeated completion finds nothing.
                 fixture.fake.push(&cq, wc);
             }
             let (mut numbers, mut refused) = (Vec::new(), 0);
@@ -189,7 +189,7 @@ fn shared_receives_complete_in_any_order() {
     }
 }
 
-/// What the device says once more comes when the place of the receive has another one.
+/// A repeated completion arrives after another receive has taken over the slot.
 #[test]
 fn stale_completions_of_shared_receives_are_refused() {
     let fixture = Fixture::new();
@@ -228,7 +228,7 @@ fn stale_completions_of_shared_receives_are_refused() {
 }
 
 #[test]
-fn shared_receives_of_a_failed_queue_pair_come_back_or_stay() {
+fn shared_receives_of_a_failed_queue_pair_complete_or_stay() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(32);
     let mut srq: SharedReceiveQueue<Numbered> = fixture.pd.create_srq(4, 1).unwrap();
@@ -237,7 +237,7 @@ fn shared_receives_of_a_failed_queue_pair_come_back_or_stay() {
     for number in 0..3 {
         srq.post(numbered(&fixture, number)).unwrap();
     }
-    // The queue pair had taken one of them when it failed. The others are its queue's.
+    // The queue pair had consumed one of them before its failure. The others belong to the queue.
     let posted = fixture.fake.srq_receives(srq.as_raw());
     qp.to_error().unwrap();
     let mut flushed = receive_wc(posted[1].wr_id, qp.qp_num().get());
@@ -253,7 +253,7 @@ fn shared_receives_of_a_failed_queue_pair_come_back_or_stay() {
 }
 
 #[test]
-fn a_queue_pair_that_is_not_destroyed_goes_on() {
+fn queue_pair_with_a_failed_destroy_still_works() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let mut qp = fixture.rc::<Numbered, Numbered>(&cq, 4);
@@ -273,7 +273,7 @@ fn a_queue_pair_that_is_not_destroyed_goes_on() {
 }
 
 #[test]
-fn a_broken_completion_queue_says_so_and_gives_its_work_back_in_the_end() {
+fn broken_cq_is_reported_and_its_work_returns_at_destroy() {
     let fixture = Fixture::new();
     let events = fixture.ctx.async_events().unwrap();
     let mut cq = fixture.cq(16);
@@ -305,7 +305,7 @@ fn a_broken_completion_queue_says_so_and_gives_its_work_back_in_the_end() {
 }
 
 #[test]
-fn a_binding_that_the_kernel_was_not_told_of_is_posted() {
+fn window_binding_with_a_failed_doorbell_stays_posted() {
     let fixture = Fixture::new();
     let fake = &fixture.fake;
     fake.describe(|device| device.attr.orig_attr.vendor_id = SOFT_ROCE);
@@ -321,7 +321,7 @@ fn a_binding_that_the_kernel_was_not_told_of_is_posted() {
             (bound, window.rkey())
         };
 
-        // Not posted: all is as it was.
+        // Not posted: the state is unchanged.
         fake.fail("ibv_post_send", libc::EINVAL);
         let (bound, rkey) = bind(1);
         let refused = bound.unwrap_err();
@@ -343,13 +343,13 @@ fn a_binding_that_the_kernel_was_not_told_of_is_posted() {
 }
 
 #[test]
-fn a_device_that_does_not_name_the_bad_request_is_believed() {
+fn failed_post_without_bad_request_keeps_the_work_in_flight() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp = fixture.rc::<Numbered, Buf>(&cq, 4);
     let region = fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = fixture.pd.alloc_mw(WindowType::Type1).unwrap();
-    // Any other than Soft-RoCE has posted nothing when it fails.
+    // Providers other than Soft-RoCE's have posted nothing after a failure.
     fixture.fake.fail("ibv_bind_mw", libc::EINVAL);
     let work = numbered(&fixture, 1);
     let refused = qp.bind_window(&mut window, &region, RemoteAccess::READ, work);

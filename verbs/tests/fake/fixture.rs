@@ -1,4 +1,4 @@
-//! A fake device with what most tests need made on it.
+//! A fake device with the objects needed by most tests.
 
 use ibverbs_sys as ffi;
 use verbs::{
@@ -21,12 +21,12 @@ impl Fixture {
         Self::on(Fake::new())
     }
 
-    /// On a device beside that of another fixture.
+    /// On a second device, beside that of another fixture.
     pub(crate) fn beside() -> Self {
         Self::on(Fake::named("fake1"))
     }
 
-    /// On a device that speaks iWARP.
+    /// On an iWARP device.
     pub(crate) fn iwarp() -> Self {
         let fake = Fake::new();
         fake.describe(|device| {
@@ -61,7 +61,7 @@ impl Fixture {
         self.connect(builder.create_for().unwrap())
     }
 
-    /// Brings a queue pair up, with a peer that does not exist.
+    /// Brings a queue pair up, with a nonexistent peer.
     pub(crate) fn connect<SW: Gather, RW: Scatter>(
         &self,
         qp: QueuePair<Rc, Reset, SW, RW>,

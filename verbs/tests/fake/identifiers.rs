@@ -1,4 +1,4 @@
-//! What identifies requests: no completion that is held names a later request.
+//! Request identifiers: no held completion names a later request.
 #![expect(clippy::mem_forget, reason = "the point of these tests")]
 
 use std::io::ErrorKind;
@@ -16,10 +16,10 @@ fn queue_of(wr_id: u64) -> u64 {
     wr_id >> 25
 }
 
-/// Sequence numbers of 24 bits come round. A reset empties the queues without completions, so nothing else bounds
-/// how often they do while a completion is held.
+/// Sequence numbers of 24 bits wrap around. A reset empties the queues without completions, so
+/// nothing else bounds the number of wrap-arounds while a completion is held.
 #[test]
-fn queue_that_is_reset_has_another_identifier() {
+fn reset_queue_pair_has_a_new_id() {
     for held in 0..3 {
         let fixture = Fixture::new();
         let fake = &fixture.fake;
@@ -69,7 +69,7 @@ fn queue_that_is_reset_has_another_identifier() {
 }
 
 #[test]
-fn queue_that_is_reset_goes_on_as_a_new_one_does() {
+fn reset_queue_pair_works_like_a_new_one() {
     for iwarp in [false, true] {
         let fixture = if iwarp {
             Fixture::iwarp()
@@ -125,7 +125,7 @@ fn receives_of_forgotten_batches_fill_their_queue() {
 }
 
 #[test]
-fn work_queue_that_is_reset_has_another_identifier() {
+fn reset_work_queue_has_a_new_id() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let mut wq: WorkQueue = fixture.pd.wq_builder(&cq).max_wr(4).create().unwrap();

@@ -1,8 +1,8 @@
 //! The two halves of a queue pair, the device, and the ends of their lives, in every order.
 //!
-//! The halves share nothing that changes but their number, which std counts: each has its own ring,
-//! and the calls of C are indivisible here as there. So what two threads can do to each other is
-//! what the order of their calls does, and these tests go through all orders.
+//! The halves share no mutable state except the reference count of std: each has its own ring, and
+//! C calls are atomic here as there. So two threads can interact only through the order of their
+//! calls, and these tests run all orders.
 
 use std::{cell::RefCell, rc::Rc as Shared};
 
@@ -10,8 +10,7 @@ use verbs::{Buf, CompletionQueue, QpNum, Rc, ReceiveQueue, SendQueue, WcStatus, 
 
 use crate::{fixture::Fixture, provider::wc};
 
-/// Calls `each` with every sequence in which the first of `steps` stands for itself so many times,
-/// and so on.
+/// Calls `each` with every interleaving of the actors, where actor `i` takes `steps[i]` steps.
 fn every_order(steps: &mut [usize], order: &mut Vec<usize>, each: &mut impl FnMut(&[usize])) {
     if steps.iter().all(|left| *left == 0) {
         return each(order);
@@ -27,10 +26,10 @@ fn every_order(steps: &mut [usize], order: &mut Vec<usize>, each: &mut impl FnMu
     }
 }
 
-/// What has become of the numbered works: those not yet dropped.
+/// The numbered works that have not been dropped.
 type Alive = Shared<RefCell<Vec<u32>>>;
 
-/// Says when a work is dropped.
+/// Records the drop of a work.
 #[derive(Debug)]
 struct Ticket(u32, Alive);
 
@@ -86,7 +85,7 @@ impl<'f> Halves<'f> {
         With::new(buf, Ticket(number, Shared::clone(&self.alive)))
     }
 
-    /// The steps of the thread with the send half: it posts twice, polls, and goes.
+    /// The steps of the thread with the send half: two posts, a poll, and the drop.
     fn sender(&mut self, step: usize) {
         let request = (step < 2).then(|| Send::new(self.work(0)));
         let send = self.send.as_mut().unwrap();
@@ -102,7 +101,7 @@ impl<'f> Halves<'f> {
         }
     }
 
-    /// The same for the receive half.
+    /// The steps of the thread with the receive half: two posts, a poll, and the drop.
     fn receiver(&mut self, step: usize) {
         let work = (step < 2).then(|| self.work(1));
         let receive = self.receive.as_mut().unwrap();
@@ -136,8 +135,7 @@ impl<'f> Halves<'f> {
         }
     }
 
-    /// While the queue pair exists, what was posted and has not come back is kept; afterwards,
-    /// nothing is.
+    /// While the queue pair exists, every work in flight is kept; afterwards, none is.
     fn check(&self) {
         for half in 0..2 {
             let (posted, returned) = (&self.posted[half], &self.returned[half]);
@@ -154,11 +152,10 @@ impl<'f> Halves<'f> {
     }
 }
 
-/// Everything can change threads. What is shared between them is what never changes, or whose calls
-/// libibverbs says are safe; what is posted to or polled needs `&mut`, and could be shared for
-/// nothing else.
+/// All objects are `Send`. The `Sync` ones are immutable, or libibverbs documents their calls as
+/// thread-safe; posting and polling need `&mut`, so sharing such an object allows nothing else.
 #[test]
-fn objects_can_change_threads() {
+fn objects_are_send() {
     fn send<T: std::marker::Send>() {}
     fn shared<T: std::marker::Send + Sync>() {}
     send::<verbs::QueuePair<Rc, verbs::Rts>>();
@@ -198,7 +195,7 @@ fn objects_can_change_threads() {
 }
 
 #[test]
-fn the_halves_do_no_harm_to_each_other_in_any_order() {
+fn queue_pair_halves_are_independent_in_any_order() {
     let mut orders = 0;
     let fixture = Fixture::new();
     every_order(&mut [4, 4, 3], &mut Vec::new(), &mut |order| {
@@ -224,8 +221,8 @@ fn the_halves_do_no_harm_to_each_other_in_any_order() {
 }
 
 #[test]
-fn each_completion_comes_once_however_it_is_taken() {
-    /// How many of those that it has fetched a poller takes.
+fn each_completion_is_returned_once() {
+    /// The number of fetched completions taken by a poller.
     const WAYS: [usize; 3] = [0, 1, usize::MAX];
     let fixture = Fixture::new();
     let send = ibverbs_sys::ibv_wc_opcode::IBV_WC_SEND;
@@ -238,7 +235,7 @@ fn each_completion_comes_once_however_it_is_taken() {
             for poll in 0..5 {
                 if poll < 3 {
                     for _ in 0..2 {
-                        // The sender's number is nobody's business, and tells them apart.
+                        // The sender's number, unused otherwise, identifies the completions.
                         let mut wc = wc(0, send);
                         wc.vendor_err = pushed;
                         fixture.fake.push(&cq, wc);

@@ -1,5 +1,5 @@
-//! Tests of `verbs` on a device that exists in memory only: what Soft-RoCE cannot do, and faults
-//! that no device can be made to show.
+//! Tests of `verbs` on a device in memory: features missing on Soft-RoCE, and faults that no real
+//! device shows on demand.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 mod allocations;

@@ -23,7 +23,7 @@ use crate::fixture::{Fixture, said};
 
 pub(crate) const LOCAL: u32 = flag::IBV_ACCESS_LOCAL_WRITE.0;
 
-/// Sends from one work and receives into another; returns what was sent, and the second one.
+/// Sends from one work and receives into another; returns the sent bytes, and the second work.
 pub(crate) fn traffic<W: Scatter + 'static, R: Scatter + 'static>(
     fixture: &Fixture,
     from: W,
@@ -56,7 +56,7 @@ fn received<W: Gather, R: Scatter>(
     received.unwrap()
 }
 
-/// The allocator of these tests gives bytes no alignment.
+/// The allocator of these tests does not align bytes.
 #[test]
 fn remote_memory_of_any_length_begins_with_a_word() {
     let fixture = Fixture::new();
@@ -75,7 +75,7 @@ fn remote_memory_of_any_length_begins_with_a_word() {
 }
 
 #[test]
-fn peers_reach_no_more_than_was_registered() {
+fn peers_reach_no_more_than_the_registration() {
     let fixture = Fixture::new();
     for len in [1, 5, 8, 4095, 4096] {
         let region = fixture.pd.alloc_remote(len, RemoteAccess::WRITE).unwrap();
@@ -89,7 +89,7 @@ fn peers_reach_no_more_than_was_registered() {
     assert_eq!(Prefix::new(vec![0; 3], 4).unwrap_err(), [0; 3]);
 }
 
-/// Memory that tells when it is dropped.
+/// Memory with a flag set at its drop.
 #[derive(Debug)]
 pub(crate) struct Watched(Vec<u8>, Arc<AtomicBool>);
 
@@ -117,7 +117,7 @@ unsafe impl Memory for Watched {
 unsafe impl OwnedMemory for Watched {}
 
 #[test]
-fn memory_is_registered_as_it_was_asked_for() {
+fn registration_options_reach_the_device() {
     let fixture = Fixture::new();
     let registration = || fixture.pd.register(Mapping::new(8192).unwrap());
     let access = || fixture.fake.region().2;
@@ -157,7 +157,7 @@ fn memory_is_registered_as_it_was_asked_for() {
 }
 
 #[test]
-fn requests_name_a_region_as_the_device_does() {
+fn requests_use_the_regions_iova() {
     let fixture = Fixture::new();
     let memory = Mapping::new(4096).unwrap();
     let registration = fixture.pd.register(memory).remote(RemoteAccess::empty());
@@ -176,7 +176,7 @@ fn requests_name_a_region_as_the_device_does() {
 }
 
 #[test]
-fn memory_that_cannot_be_registered_is_given_back() {
+fn failed_registration_returns_the_memory() {
     let fixture = Fixture::new();
     fixture.fake.fail("ibv_reg_mr", libc::ENOMEM);
     let refused = fixture
@@ -215,7 +215,7 @@ fn memory_that_cannot_be_registered_is_given_back() {
 }
 
 #[test]
-fn memory_is_dropped_when_the_device_has_lost_its_access_or_never() {
+fn memory_is_dropped_after_deregistration_or_never() {
     let fixture = Fixture::new();
     let (memory, dropped) = Watched::new(64);
     let mut buf = fixture.pd.register(memory).buf().unwrap();
@@ -241,7 +241,7 @@ fn memory_is_dropped_when_the_device_has_lost_its_access_or_never() {
 fn processes_share_a_region_by_its_file() {
     let fixture = Fixture::new();
     let memory = SharedMemory::create(4096).unwrap();
-    // As the other process does with the descriptor that it was sent.
+    // As in the other process, with the received descriptor.
     let other = SharedMemory::open(memory.as_fd().try_clone_to_owned().unwrap()).unwrap();
     let [ours, theirs] = [memory, other].map(|memory| {
         let registration = fixture.pd.register(memory).remote(RemoteAccess::WRITE);
@@ -255,7 +255,7 @@ fn processes_share_a_region_by_its_file() {
 }
 
 #[test]
-fn a_pool_gives_each_buffer_to_one_owner() {
+fn pool_gives_each_buffer_to_one_owner() {
     let fixture = Fixture::new();
     let pool = fixture.pd.alloc_pool(3, 100).unwrap();
     assert_eq!((pool.count(), pool.capacity()), (3, 100));
@@ -281,7 +281,7 @@ fn a_pool_gives_each_buffer_to_one_owner() {
 }
 
 #[test]
-fn a_pool_lives_until_its_last_buffer_is_back() {
+fn pool_lives_until_its_last_buffer_is_back() {
     let fixture = Fixture::new();
     let (memory, dropped) = Watched::new(200);
     let pool = fixture.pd.register(memory).pool(64).unwrap();
@@ -326,7 +326,7 @@ fn threads_never_have_one_buffer_at_once() {
         std::iter::from_fn(|| pool.try_take().map(std::mem::forget)).count(),
         4
     );
-    // What was forgotten is the pool's for ever.
+    // A forgotten buffer's slot is lost to the pool for ever.
     drop(pool);
     assert!(fixture.fake.live().contains(&"ibv_mr"));
 }

@@ -1,4 +1,4 @@
-//! Objects and memory of one device with those of another: providers trust what they are given.
+//! Objects and memory of one device used with those of another: providers trust their arguments.
 
 use verbs::{
     Addressed, Attributes, Buf, Init, Psn, QueuePair, Rc, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
@@ -15,7 +15,7 @@ use crate::{
 const WRONG: &str = "of another device";
 
 #[test]
-fn memory_of_another_device_is_refused_where_its_addresses_mean_others() {
+fn foreign_devices_memory_is_refused_by_posts() {
     let (fixture, other) = (Fixture::new(), Fixture::beside());
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts, RemoteRegion, RemoteRegion> = fixture.rc(&cq, 2);
@@ -29,7 +29,7 @@ fn memory_of_another_device_is_refused_where_its_addresses_mean_others() {
 }
 
 #[test]
-fn an_address_handle_of_another_device_is_refused() {
+fn address_handle_of_another_device_is_refused() {
     let (fixture, other) = (Fixture::new(), Fixture::beside());
     let cq = fixture.cq(8);
     let qp = fixture.pd.qp_builder::<Ud>(&cq, &cq).create_for().unwrap();
@@ -44,7 +44,7 @@ fn an_address_handle_of_another_device_is_refused() {
 }
 
 #[test]
-fn a_parent_domain_of_another_device_is_refused() {
+fn parent_domain_of_another_device_is_refused() {
     let (fixture, other) = (Fixture::new(), Fixture::beside());
     let parent = other.pd.parent_domain_builder().create().unwrap();
     let refused = fixture.ctx.cq_ex_builder(4).parent_domain(&parent).create();
@@ -53,7 +53,7 @@ fn a_parent_domain_of_another_device_is_refused() {
 }
 
 #[test]
-fn a_window_is_not_bound_to_a_region_of_another_device() {
+fn window_is_not_bound_to_a_region_of_another_device() {
     let (fixture, other) = (Fixture::new(), Fixture::beside());
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts, ()> = fixture.rc(&cq, 2);

@@ -60,7 +60,7 @@ fn odp_implicit_rc_traffic() {
     );
 }
 
-/// Ends with a registration of huge pages, or with the error that says where they come from.
+/// Ends with a registration of huge pages, or with the error that names their pool.
 #[test]
 fn odp_rc_huge_traffic() {
     let fixture = Fixture::new();
@@ -118,7 +118,7 @@ fn odp_prefetch_async_no_page_fault_rc_traffic() {
 }
 
 #[test]
-fn a_region_of_everything_is_shared_and_stays_as_it_is() {
+fn region_of_everything_is_shared_and_cannot_be_reregistered() {
     let fixture = Fixture::new();
     let everything = fixture.pd.register_everything().unwrap();
     assert!(everything.region(Vec::new()).is_err());

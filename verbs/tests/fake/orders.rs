@@ -1,4 +1,4 @@
-//! Objects that are dropped in every order.
+//! Dropping objects in every order.
 
 #[path = "../shared/orders.rs"]
 mod shared;
@@ -11,7 +11,7 @@ use self::shared::{ORDERS, World, drop_in_order};
 use crate::fixture::Fixture;
 
 #[test]
-fn a_working_set_can_be_dropped_in_every_order() {
+fn working_set_can_be_dropped_in_every_order() {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|scope| {
         for first in 0..threads {
@@ -41,9 +41,10 @@ fn drop_set(fixture: &Fixture, number: usize) {
     drop_in_order(&world, number);
 }
 
-/// Dropping never panics: what the device does not let go of stays, with all that it needs.
+/// Dropping never panics: an object that the device does not destroy stays, with all its
+/// dependencies.
 #[test]
-fn what_cannot_be_destroyed_is_given_up_in_silence() {
+fn failed_destruction_is_given_up_in_silence() {
     for (call, object) in [
         ("ibv_dealloc_pd", "ibv_pd"),
         ("ibv_destroy_comp_channel", "ibv_comp_channel"),

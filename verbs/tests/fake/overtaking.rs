@@ -1,4 +1,4 @@
-//! A device that speaks iWARP, where a request can complete before those that were posted earlier.
+//! An iWARP device, where a request can complete before earlier ones.
 
 use std::{cell::RefCell, rc::Rc as Shared, time::Duration};
 
@@ -16,7 +16,7 @@ const REMOTE: RemoteToken = RemoteToken {
     rkey: 7,
 };
 
-/// Work with a number, which it notes when it is dropped.
+/// A numbered work that records its drop.
 #[derive(Debug)]
 struct Noting {
     buf: Buf,
@@ -30,7 +30,7 @@ impl Drop for Noting {
     }
 }
 
-// SAFETY: the elements are those of the buffer, which `self` owns.
+// SAFETY: the elements are the buffer's, owned by `self`.
 unsafe impl Gather for Noting {
     fn gather(&self, list: &mut SgeList) {
         self.buf.gather(list);
@@ -40,12 +40,12 @@ unsafe impl Gather for Noting {
 // SAFETY: see `Gather`.
 unsafe impl Scatter for Noting {}
 
-/// A queue pair on such a device, and what has become of its work.
+/// A queue pair on such a device, and the state of its works.
 struct Overtaking {
     qp: QueuePair<Rc, Rts, Noting, Buf>,
     cq: CompletionQueue,
     dropped: Shared<RefCell<Vec<usize>>>,
-    /// The requests in flight, as the device has them: in the order in which they were posted.
+    /// The requests in flight on the device, in posting order.
     with_device: Vec<usize>,
     posted: usize,
     fixture: Fixture,
@@ -89,14 +89,14 @@ impl Overtaking {
         posted
     }
 
-    /// Lets the device complete one of the requests in flight, by its place among them.
+    /// Lets the device complete one of the requests in flight, by its position among them.
     fn complete(&mut self, place: usize) -> usize {
         let (qp_num, status) = (self.qp.qp_num(), WcStatus::SUCCESS);
         self.fixture.fake.complete_send_at(qp_num, place, status);
         self.with_device.remove(place)
     }
 
-    /// Completes one, and takes its work back, which must be all that comes back.
+    /// Completes a request, and takes its work back, and no other.
     fn take_back(&mut self, place: usize) {
         let completed = self.complete(place);
         let before = self.dropped.borrow().len();
@@ -111,25 +111,25 @@ impl Overtaking {
 }
 
 #[test]
-fn a_send_that_overtakes_a_read_leaves_it_its_memory() {
+fn send_overtaking_a_read_keeps_the_reads_memory() {
     let mut queue = Overtaking::new(4);
     assert!(queue.post() && queue.post());
     queue.take_back(1);
-    // The device still writes there, and it is still registered.
+    // The device still writes there, and the memory is still registered.
     let read = &queue.fixture.fake.sends(queue.qp.qp_num())[0];
     assert_eq!(queue.fixture.fake.collect(read).len(), 8);
     queue.take_back(0);
 }
 
 #[test]
-fn a_read_that_is_not_overtaken_comes_back_first() {
+fn read_not_overtaken_completes_first() {
     let mut queue = Overtaking::new(4);
     assert!(queue.post() && queue.post());
     queue.take_back(0);
     queue.take_back(0);
 }
 
-/// The places of `n` requests among those that are left, in every order of completing them.
+/// The positions of `n` requests among the remaining ones, in every order of completion.
 fn every_order(n: usize) -> Vec<Vec<usize>> {
     (0..n).fold(vec![Vec::new()], |orders, done| {
         let longer = |order: Vec<usize>| {
@@ -156,14 +156,14 @@ fn every_order_gives_each_completion_its_own_work() {
 }
 
 #[test]
-fn a_queue_with_holes_goes_on_for_many_rounds() {
+fn unordered_queue_works_for_many_rounds() {
     for depth in [1, 2, 3, 7, 8] {
         let mut queue = Overtaking::new(depth);
         let mut random = 1_u32;
         for _ in 0..2000 {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let first = queue.with_device.first().copied();
-            // The holes behind the first are not to be had before it has come back.
+            // Holes behind the first are not reusable before its completion.
             let taken = first.map_or(0, |first| queue.posted - first);
             if random >> 30 < 2 {
                 assert_eq!(queue.post(), taken < depth as usize);
@@ -177,17 +177,17 @@ fn a_queue_with_holes_goes_on_for_many_rounds() {
 }
 
 #[test]
-fn a_lost_completion_keeps_its_work_until_the_queue_pair_is_destroyed() {
+fn lost_completion_keeps_its_work_until_the_queue_pair_is_destroyed() {
     let mut queue = Overtaking::new(4);
     for _ in 0..4 {
         assert!(queue.post());
     }
-    // That of 1 is dropped unread.
+    // The completion of 1 is dropped unread.
     queue.complete(1);
     assert_eq!(queue.cq.poll().unwrap().count(), 1);
     queue.take_back_beside_lost(2, 3);
     queue.take_back_beside_lost(0, 2);
-    // 1 is the first now, and 3 was posted after it.
+    // 1 is the oldest now, and 3 was posted later.
     assert_eq!(*queue.dropped.borrow(), [3, 0]);
     let leftover = queue.qp.destroy().unwrap();
     let left: Vec<_> = leftover.send.iter().map(|work| work.number).collect();
@@ -198,7 +198,8 @@ fn a_lost_completion_keeps_its_work_until_the_queue_pair_is_destroyed() {
 }
 
 impl Overtaking {
-    /// As [`take_back`](Self::take_back), with so many in flight afterwards, as the program sees it.
+    /// As [`take_back`](Self::take_back), with `in_flight` requests in flight afterwards in the
+    /// program's view.
     fn take_back_beside_lost(&mut self, place: usize, in_flight: usize) {
         let completed = self.complete(place);
         let wc = self.cq.poll().unwrap().next().unwrap();
@@ -232,7 +233,7 @@ fn dropping_a_queue_pair_with_holes_drops_each_work_once() {
 }
 
 #[test]
-fn a_queue_with_holes_is_drained() {
+fn unordered_queue_drains() {
     let mut queue = Overtaking::new(6);
     for _ in 0..6 {
         assert!(queue.post());
@@ -257,14 +258,14 @@ fn a_queue_with_holes_is_drained() {
 }
 
 #[test]
-fn a_queue_with_holes_begins_anew() {
+fn unordered_queue_reset_starts_empty() {
     let mut queue = Overtaking::new(6);
     for _ in 0..6 {
         assert!(queue.post());
     }
     queue.take_back(1);
     queue.take_back(4);
-    // One that is not polled before the queue pair is reset.
+    // Not polled before the reset of the queue pair.
     queue.complete(1);
     let Overtaking {
         qp,
@@ -286,7 +287,7 @@ fn a_queue_with_holes_begins_anew() {
 }
 
 #[test]
-fn a_completion_that_comes_twice_is_refused() {
+fn repeated_completion_is_refused() {
     let mut queue = Overtaking::new(4);
     for _ in 0..3 {
         assert!(queue.post());
@@ -311,7 +312,7 @@ fn a_completion_that_comes_twice_is_refused() {
 }
 
 #[test]
-fn every_request_asks_for_a_completion_however_it_is_posted() {
+fn iwarp_requests_are_signaled_by_every_way_of_posting() {
     let fixture = Fixture::iwarp();
     let cq = fixture.cq(16);
     let buf = || fixture.pd.alloc_buf(8).unwrap();
@@ -334,7 +335,7 @@ fn every_request_asks_for_a_completion_however_it_is_posted() {
 }
 
 #[test]
-fn a_batch_that_is_refused_or_dropped_leaves_holes_as_they_are() {
+fn refused_or_dropped_batch_keeps_holes() {
     let mut queue = Overtaking::new(5);
     for _ in 0..3 {
         assert!(queue.post());
@@ -365,7 +366,7 @@ fn a_batch_that_is_refused_or_dropped_leaves_holes_as_they_are() {
 }
 
 #[test]
-fn work_comes_back_through_an_extended_queue_in_any_order() {
+fn extended_cq_completes_iwarp_work_in_any_order() {
     let fixture = Fixture::iwarp();
     let mut cq = fixture.ctx.cq_ex_builder(8).create().unwrap();
     let builder = fixture.pd.qp_builder(&cq, &cq).max_send_wr(4);

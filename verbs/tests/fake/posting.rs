@@ -1,4 +1,4 @@
-//! Posting and completing on a device that fails on demand.
+//! Posting and completing on a device with failures on demand.
 
 use std::{
     io::{ErrorKind, IoSlice},
@@ -15,14 +15,14 @@ use verbs::{
 
 use crate::{fixture::Fixture, provider::wc, unmapped::refusal};
 
-/// Work that can be counted: the count goes down when it is dropped.
+/// A counted work: the count goes down at its drop.
 #[derive(Debug)]
 struct Counted(
     Buf,
     #[expect(dead_code, reason = "held to be counted")] Shared<()>,
 );
 
-// SAFETY: the elements are those of the buffer, which `self` owns.
+// SAFETY: the elements are the buffer's, owned by `self`.
 unsafe impl Gather for Counted {
     fn gather(&self, list: &mut SgeList) {
         self.0.gather(list);
@@ -37,7 +37,7 @@ fn counted(fixture: &Fixture, counter: &Shared<()>) -> Counted {
 }
 
 #[test]
-fn a_request_reaches_the_device_as_it_was_posted() {
+fn posted_request_reaches_the_device_unchanged() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -58,7 +58,7 @@ fn a_request_reaches_the_device_as_it_was_posted() {
 }
 
 #[test]
-fn a_request_has_as_many_elements_as_the_device_takes() {
+fn request_with_too_many_elements_is_refused() {
     const ELEMENTS: u8 = 96;
     let fixture = Fixture::new();
     let (mut cq, fake) = (fixture.cq(8), &fixture.fake);
@@ -115,7 +115,7 @@ fn a_request_has_as_many_elements_as_the_device_takes() {
 }
 
 #[test]
-fn completions_that_are_forgotten_come_back_with_later_ones() {
+fn forgotten_completions_return_with_later_ones() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
@@ -137,7 +137,7 @@ fn completions_that_are_forgotten_come_back_with_later_ones() {
 }
 
 #[test]
-fn failed_completion_gives_work_only_with_its_error() {
+fn work_of_a_failed_completion_comes_with_its_error() {
     fn sent(done: Completed<'_, Buf, Buf>) -> verbs::Result<Buf> {
         match done {
             Completed::Send(done) => Ok(done.into_work()?),
@@ -171,7 +171,7 @@ fn failed_completion_gives_work_only_with_its_error() {
 }
 
 #[test]
-fn a_message_arrives_where_it_was_to() {
+fn message_arrives_in_the_posted_receive() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -185,7 +185,7 @@ fn a_message_arrives_where_it_was_to() {
 }
 
 #[test]
-fn a_failed_post_gives_the_work_back_whichever_it_is() {
+fn failed_post_returns_the_work_at_any_request() {
     const DEPTH: u8 = 6;
     for failing in 0..DEPTH {
         let fixture = Fixture::new();
@@ -218,7 +218,7 @@ fn a_failed_post_gives_the_work_back_whichever_it_is() {
 }
 
 #[test]
-fn a_failed_receive_gives_the_work_back_whichever_it_is() {
+fn failed_receive_returns_the_work_at_any_receive() {
     for failing in 0..4 {
         let fixture = Fixture::new();
         let cq = fixture.cq(16);
@@ -239,7 +239,7 @@ fn a_failed_receive_gives_the_work_back_whichever_it_is() {
 }
 
 #[test]
-fn flushed_work_comes_back_with_its_status() {
+fn flushed_work_returns_with_its_status() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
@@ -250,7 +250,7 @@ fn flushed_work_comes_back_with_its_status() {
             .unwrap();
     }
     qp.to_error().unwrap();
-    // What is posted from now on comes back as well.
+    // Works posted from now on return as well.
     qp.post(Send::new(fixture.pd.alloc_buf(4).unwrap()).unsignaled())
         .unwrap();
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
@@ -278,7 +278,8 @@ fn foreign_and_stale_completions_are_refused() {
     let wr_id = fixture.fake.sends(qp.qp_num())[0].wr_id;
     let send = ffi::ibv_wc_opcode::IBV_WC_SEND;
     let push = |wr_id| fixture.fake.push(&cq, wc(wr_id, send));
-    // Nobody's, one that is not posted yet, one of the other queue, and then the right one twice.
+    // An unknown identifier, one not posted yet, one of the other queue, and then the right one
+    // twice.
     for wr_id in [0, u64::MAX, wr_id + 1, wr_id | 1 << 24, wr_id, wr_id] {
         push(wr_id);
     }
@@ -293,7 +294,7 @@ fn foreign_and_stale_completions_are_refused() {
 }
 
 #[test]
-fn a_poll_that_fails_completes_nothing() {
+fn failed_poll_completes_nothing() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -311,7 +312,7 @@ fn a_poll_that_fails_completes_nothing() {
 }
 
 #[test]
-fn a_batch_is_one_call_however_long_it_is() {
+fn batch_of_any_length_is_one_call() {
     const LEN: u32 = 5;
     let fixture = Fixture::new();
     let (cq, fake) = (fixture.cq(64), &fixture.fake);
@@ -349,14 +350,14 @@ fn a_batch_is_one_call_however_long_it_is() {
 }
 
 #[test]
-fn batches_of_any_length_go_round_the_ring() {
+fn batches_of_any_length_wrap_around_the_ring() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let mut qp: QueuePair<Rc, Rts, With<Buf, u32>> = fixture.rc(&cq, 5);
     let send = |number| Send::new(With::new(fixture.pd.alloc_buf(8).unwrap(), number));
     let mut numbers = 0..;
     for round in 0..60 {
-        // Neither of these is ever heard of again, wherever in the ring it was.
+        // Neither of these ever completes, whatever its position in the ring.
         let mut forgotten = qp.batch();
         (0..round % 4).for_each(|_| forgotten.push(send(u32::MAX)).unwrap());
         #[expect(clippy::mem_forget, reason = "the point of the test")]
@@ -389,10 +390,10 @@ fn batches_of_any_length_go_round_the_ring() {
 }
 
 #[test]
-fn a_device_that_cannot_poll_says_so_whatever_the_batch() {
+fn poll_without_device_support_is_an_error_for_any_batch() {
     let fixture = Fixture::new();
     for batch in [1, 16, 1000] {
-        // What libibverbs puts in the place of the function returns the number as it is.
+        // libibverbs' stub for the function returns the number unchanged.
         fixture.fake.fail("ibv_poll_cq", libc::EOPNOTSUPP);
         let ctx = &fixture.ctx;
         let mut cq = ctx.cq_builder(8).batch(batch).create().unwrap();
@@ -424,7 +425,7 @@ fn work_is_dropped_after_the_queue_pair() {
 }
 
 #[test]
-fn work_of_a_queue_pair_that_cannot_be_destroyed_is_never_freed() {
+fn work_of_an_undestroyed_queue_pair_is_never_freed() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let counter = Shared::new(());
@@ -448,7 +449,7 @@ fn work_of_a_queue_pair_that_cannot_be_destroyed_is_never_freed() {
 }
 
 #[test]
-fn memory_that_cannot_be_deregistered_is_never_freed() {
+fn memory_with_a_failed_deregistration_is_never_freed() {
     let fixture = Fixture::new();
     let buf = fixture
         .pd
@@ -463,7 +464,7 @@ fn memory_that_cannot_be_deregistered_is_never_freed() {
 }
 
 #[test]
-fn objects_go_in_the_right_order_whatever_is_dropped_first() {
+fn objects_are_destroyed_in_dependency_order() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -487,7 +488,7 @@ fn objects_go_in_the_right_order_whatever_is_dropped_first() {
 }
 
 #[test]
-fn a_queue_of_unsignaled_requests_never_fills_up() {
+fn unsignaled_requests_never_fill_the_queue() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
@@ -506,7 +507,7 @@ fn a_queue_of_unsignaled_requests_never_fills_up() {
 
 /// Some devices write 8 bytes whatever the element has.
 #[test]
-fn an_atomic_operation_has_one_element_of_8_bytes() {
+fn atomic_operation_has_one_element_of_8_bytes() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let remote = RemoteToken {
@@ -529,9 +530,9 @@ fn an_atomic_operation_has_one_element_of_8_bytes() {
     qp.post(FetchAdd::new(work, remote, 1)).unwrap();
 }
 
-/// What an earlier message has left in the memory of a receive is not told as received.
+/// Bytes of an earlier message in the memory of a receive are not reported as received.
 #[test]
-fn received_bytes_are_those_of_the_opcode() {
+fn received_length_follows_the_opcode() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp = fixture.rc::<Buf, Buf>(&cq, 4);
@@ -560,7 +561,7 @@ fn received_bytes_are_those_of_the_opcode() {
 }
 
 #[test]
-fn bytes_of_reads_and_atomics_are_received_and_no_others() {
+fn received_covers_reads_and_atomics_only() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp = fixture.rc::<Buf, Buf>(&cq, 4);
@@ -585,7 +586,7 @@ fn bytes_of_reads_and_atomics_are_received_and_no_others() {
 }
 
 #[test]
-fn queue_carries_work_of_two_kinds() {
+fn queue_carries_either_of_two_works() {
     type Work = Either<Buf, With<SharedBuf, u32>>;
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);

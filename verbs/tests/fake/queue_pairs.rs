@@ -1,4 +1,4 @@
-//! Attributes and transitions of queue pairs that Soft-RoCE does not have, or gets wrong.
+//! Attributes and transitions of queue pairs, missing or wrong on Soft-RoCE.
 
 use std::io::ErrorKind;
 
@@ -15,9 +15,9 @@ pub(crate) fn way(last: u8) -> AddressVector {
     AddressVector::global(1, 1, Gid([last; 16]))
 }
 
-/// The types say what state a queue pair is in, so no transition succeeds that makes none.
+/// The types name the state of a queue pair, so no transition without a state change succeeds.
 #[test]
-fn a_transition_names_its_state() {
+fn transition_names_its_state() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
@@ -35,7 +35,7 @@ fn a_transition_names_its_state() {
 
 /// There the kernel makes transitions itself.
 #[test]
-fn a_transition_on_iwarp_may_have_nothing_to_say() {
+fn iwarp_transition_may_omit_the_state() {
     let fixture = Fixture::iwarp();
     let cq = fixture.cq(8);
     let qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
@@ -44,7 +44,7 @@ fn a_transition_on_iwarp_may_have_nothing_to_say() {
 }
 
 #[test]
-fn a_drained_queue_pair_takes_another_way() {
+fn drained_queue_pair_changes_its_path() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -71,7 +71,7 @@ fn a_drained_queue_pair_takes_another_way() {
 }
 
 #[test]
-fn an_alternate_path_is_armed_and_migrated_to() {
+fn alternate_path_is_armed_and_migrated_to() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -93,7 +93,7 @@ fn an_alternate_path_is_armed_and_migrated_to() {
 }
 
 #[test]
-fn what_a_device_says_is_kept_whatever_it_is() {
+fn unknown_device_values_are_kept() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -110,7 +110,7 @@ fn what_a_device_says_is_kept_whatever_it_is() {
 }
 
 #[test]
-fn a_failed_send_queue_of_datagrams_goes_on() {
+fn failed_ud_send_queue_resumes() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let qp: QueuePair<Ud, _> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
@@ -129,9 +129,9 @@ fn a_failed_send_queue_of_datagrams_goes_on() {
     assert_eq!((attr.state, attr.qkey), (QpState::RTS, 9));
 }
 
-/// The provider reads the address as late as it likes.
+/// The provider reads the address at any time until completion.
 #[test]
-fn an_address_lives_as_long_as_its_datagram_is_in_flight() {
+fn address_lives_as_long_as_its_datagram_is_in_flight() {
     for destroyed in [None, Some(true), Some(false)] {
         let fixture = Fixture::new();
         let mut cq = fixture.cq(8);
@@ -166,7 +166,7 @@ fn an_address_lives_as_long_as_its_datagram_is_in_flight() {
 }
 
 #[test]
-fn a_transition_that_does_not_fit_is_explained() {
+fn illegal_transition_is_explained() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
@@ -192,7 +192,7 @@ fn a_transition_that_does_not_fit_is_explained() {
 }
 
 #[test]
-fn the_rate_is_one_that_the_device_can_do() {
+fn rate_beyond_the_devices_range_is_refused() {
     let fixture = Fixture::new();
     fixture.fake.describe(|device| {
         device.attr.packet_pacing_caps.qp_rate_limit_min = 100;
@@ -233,7 +233,7 @@ fn query_data_in_order() {
 }
 
 #[test]
-fn a_failed_attachment_leaves_nothing_behind() {
+fn failed_multicast_attach_leaves_nothing() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Ud, _> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
@@ -244,7 +244,7 @@ fn a_failed_attachment_leaves_nothing_behind() {
         Some(libc::ENOMEM)
     );
     qp.attach_multicast(group, 1).unwrap();
-    // A group that cannot be left keeps its queue pair.
+    // A group whose detachment fails keeps its queue pair.
     fixture.fake.fail("ibv_detach_mcast", libc::EIO);
     assert_eq!(
         qp.detach_multicast(group, 1).unwrap_err().raw_os_error(),
@@ -256,7 +256,7 @@ fn a_failed_attachment_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_a_queue_pair_does_with_packets_is_asked_for() {
+fn qp_creation_flags_reach_the_device() {
     let fixture = Fixture::new();
     let (fake, cq) = (&fixture.fake, fixture.cq(8));
     let plain: QueuePair<Ud, _> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();

@@ -1,4 +1,4 @@
-//! The objects that Soft-RoCE does not have, dropped in every order, with work in flight.
+//! Objects missing on Soft-RoCE, dropped in every order, with work in flight.
 
 use std::sync::{
     Arc,
@@ -20,7 +20,7 @@ use crate::{
     xrc,
 };
 
-/// An object, and how it is used while it is there.
+/// An object, with a use of the object.
 trait Piece {
     fn touch(&mut self);
 }
@@ -39,13 +39,13 @@ fn piece<T: 'static>(object: T, touch: impl FnMut(&mut T) + 'static) -> Box<dyn 
     Box::new(Used(object, touch))
 }
 
-/// Makes a set, and the fake device that it is on. Nothing else keeps the device open.
+/// Makes a set, and its fake device. Nothing else keeps the device open.
 type Make = fn(Fixture) -> (Set, Fake);
 
-/// Makes a set and drops it in the order of that number, and returns the device.
+/// Makes a set, drops it in the order with this number, and returns the device.
 ///
-/// What is left is used after each step, unless a call `fails` to destroy an object: then the first
-/// one of its kind is that of the set.
+/// The remaining objects are used after each step, unless a call `fails` to destroy an object: then
+/// the first one of its kind is the set's.
 fn drop_in_order(make: Make, mut number: usize, fails: Option<&'static str>) -> Fake {
     let fixture = Fixture::new();
     fixture.fake.describe(|device| {
@@ -73,8 +73,8 @@ fn drop_in_order(make: Make, mut number: usize, fails: Option<&'static str>) -> 
     fake
 }
 
-/// Goes through all orders of a set of so many. Then each call fails in some of them, which leaves
-/// an object of that kind.
+/// Runs all orders of a set of `pieces` objects. Then each call fails in some of the orders, and
+/// leaves an object of that kind.
 fn every_order(make: Make, pieces: usize, calls: &[(&'static str, &str)]) {
     let orders: usize = (1..=pieces).product();
     for number in 0..orders {
@@ -188,7 +188,7 @@ fn of_tags(fixture: Fixture) -> (Set, Fake) {
     let builder = fixture.pd.qp_builder::<Rc>(cq.handle(), cq.handle());
     let qp: QueuePair<Rc, Reset> = builder.tag_matching(&queue).create().unwrap();
     let Fixture { pd, ctx, fake } = fixture;
-    // Of the port: no object's, so it can be taken whatever is left.
+    // An event of the port, not of an object, can be taken with any remaining objects.
     fake.raise(ibv_event_type::IBV_EVENT_PORT_ERR, 1);
     let set = vec![
         piece(ctx, |ctx| assert!(ctx.query_device().is_ok())),
@@ -232,7 +232,7 @@ fn of_domains(fixture: Fixture) -> (Set, Fake) {
 
 fn of_another_process(fixture: Fixture) -> (Set, Fake) {
     let dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    // SAFETY: used to import the device; nothing of this context is destroyed by the import.
     let fd = unsafe { fixture.ctx.cmd_fd() };
     let fd = fd.try_clone_to_owned().unwrap();
     let ctx = verbs::import_device(fd).unwrap();
@@ -274,7 +274,7 @@ fn extended_connections_can_be_dropped_in_every_order() {
 }
 
 #[test]
-fn what_steers_packets_can_be_dropped_in_every_order() {
+fn flows_and_work_queues_can_be_dropped_in_every_order() {
     let calls = [
         ("ibv_destroy_flow", "ibv_flow"),
         ("ibv_destroy_counters", "ibv_counters"),
@@ -286,7 +286,7 @@ fn what_steers_packets_can_be_dropped_in_every_order() {
 }
 
 #[test]
-fn what_matches_tags_can_be_dropped_in_every_order() {
+fn tag_matching_queues_can_be_dropped_in_every_order() {
     let calls = [
         ("ibv_destroy_srq", "ibv_srq"),
         ("ibv_destroy_qp", "ibv_qp_ex"),
@@ -305,6 +305,6 @@ fn domains_can_be_dropped_in_every_order() {
 }
 
 #[test]
-fn what_is_imported_can_be_dropped_in_every_order() {
+fn imported_objects_can_be_dropped_in_every_order() {
     every_order(of_another_process, 6, &[("ibv_free_dm", "ibv_dm")]);
 }

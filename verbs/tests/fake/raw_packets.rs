@@ -60,7 +60,7 @@ fn create_raw_qp_with_attr() {
 
 /// Libraries look at Ethernet's header.
 #[test]
-fn a_frame_without_its_header_in_one_piece_is_refused() {
+fn frame_without_its_header_in_one_piece_is_refused() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let builder = fixture.pd.qp_builder(&cq, &cq).max_inline_data(64);
@@ -109,7 +109,7 @@ fn create_raw_qp_with_illegal_caps() {
     }
 }
 
-/// A queue pair that cuts frames behind headers of up to 54 bytes.
+/// A queue pair for segmentation of frames behind headers of up to 54 bytes.
 fn cutting(fixture: &Fixture, cq: &verbs::CqHandle) -> verbs::Result<QueuePair<RawPacket, Reset>> {
     let builder = fixture.pd.qp_builder(cq, cq).max_send_wr(4);
     let ops = SendOps::SEND | SendOps::TSO;
@@ -117,10 +117,10 @@ fn cutting(fixture: &Fixture, cq: &verbs::CqHandle) -> verbs::Result<QueuePair<R
 }
 
 #[test]
-fn the_device_cuts_frames_within_its_limits() {
+fn tso_frames_beyond_the_device_limits_are_refused() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    // A device may cut what other queue pairs send, and not frames.
+    // A device may segment for other queue pairs, but not for frames.
     fixture.fake.describe(|device| {
         device.attr.tso_caps.max_tso = 100;
         device.attr.tso_caps.supported_qpts = 1 << ffi::ibv_qp_type::IBV_QPT_UD.0;
@@ -151,7 +151,7 @@ fn the_device_cuts_frames_within_its_limits() {
         assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
     }
     assert!(fixture.fake.sends(qp.qp_num()).is_empty());
-    // Each way of posting says the same.
+    // Both ways of posting give the device the same request.
     let tso = || SendFrameTso::new(stretch(100), &header[..54], 9).ip_checksum();
     qp.post(tso()).unwrap();
     let mut batch = qp.batch();
@@ -191,7 +191,7 @@ fn the_device_cuts_frames_within_its_limits() {
 }
 
 #[test]
-fn the_privilege_that_is_missing_is_named() {
+fn raw_packets_without_privilege_name_cap_net_raw() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     fixture.fake.fail("ibv_create_qp", libc::EPERM);
@@ -210,14 +210,14 @@ fn the_privilege_that_is_missing_is_named() {
 /// Creates a queue pair as the library of a device's maker does.
 fn driver_qp(fixture: &Fixture, cq: &verbs::CqHandle) -> verbs::Result<QueuePair<Driver, Reset>> {
     let builder = fixture.pd.qp_builder::<Driver>(cq, cq).max_recv_wr(2);
-    // SAFETY: the context is that of the domain.
+    // SAFETY: the context is the domain's.
     let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_qp_ex(ctx, attr) };
-    // SAFETY: it makes the queue pair that the attributes say, or none.
+    // SAFETY: `create` makes a queue pair of the attributes, or none.
     unsafe { builder.create_with("fakedv_create_qp", create) }
 }
 
 #[test]
-fn a_queue_pair_of_the_devices_maker_receives() {
+fn vendor_queue_pair_receives() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let qp = driver_qp(&fixture, &cq).unwrap();
@@ -237,7 +237,7 @@ fn a_queue_pair_of_the_devices_maker_receives() {
 }
 
 #[test]
-fn a_queue_pair_that_the_maker_refuses_reserves_nothing() {
+fn refused_vendor_queue_pair_reserves_no_entries() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     fixture.fake.fail("ibv_create_qp", libc::EINVAL);

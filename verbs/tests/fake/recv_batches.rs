@@ -1,4 +1,4 @@
-//! Batches of receives, and shared receive queues that change their size.
+//! Batches of receives, and resizing of shared receive queues.
 
 use std::{io::ErrorKind, sync::Arc};
 
@@ -13,7 +13,7 @@ fn work(fixture: &Fixture, number: usize) -> Work {
 }
 
 #[test]
-fn a_failed_batch_gives_the_rest_back_wherever_it_fails() {
+fn failed_receive_batch_returns_the_rest() {
     const DEPTH: usize = 5;
     for failing in 0..DEPTH {
         let fixture = Fixture::new();
@@ -33,7 +33,7 @@ fn a_failed_batch_gives_the_rest_back_wherever_it_fails() {
         assert!(refused.to_string().contains(&which), "{refused}");
         let rest: Vec<usize> = refused.value.iter().map(|work| work.context).collect();
         assert_eq!(rest, (failing..DEPTH).collect::<Vec<_>>());
-        // Those before it are posted, and what is posted now comes after them.
+        // The receives before are posted, and later ones follow them.
         qp.post_recv(work(&fixture, 77)).unwrap();
         for expected in (0..failing).chain([77]) {
             fixture.fake.complete_receive(qp.qp_num(), b"x");
@@ -51,7 +51,7 @@ fn a_failed_batch_gives_the_rest_back_wherever_it_fails() {
 }
 
 #[test]
-fn a_failed_batch_of_a_shared_queue_gives_the_rest_back_wherever_it_fails() {
+fn failed_shared_receive_batch_returns_the_rest() {
     const DEPTH: usize = 5;
     for failing in 0..DEPTH {
         let fixture = Fixture::new();
@@ -81,7 +81,7 @@ fn a_failed_batch_of_a_shared_queue_gives_the_rest_back_wherever_it_fails() {
 }
 
 #[test]
-fn a_dropped_batch_posts_nothing() {
+fn dropped_batch_posts_nothing() {
     let fixture = Fixture::new();
     let cq = fixture.cq(32);
     let token = Arc::new(());
@@ -105,7 +105,7 @@ fn a_dropped_batch_posts_nothing() {
 }
 
 #[test]
-fn a_full_batch_gives_the_work_back() {
+fn full_receive_batch_returns_the_work() {
     let fixture = Fixture::new();
     let cq = fixture.cq(32);
     let mut qp: QueuePair<Rc, Rts, Buf, Work> = fixture.rc(&cq, 2);
@@ -131,7 +131,7 @@ fn a_full_batch_gives_the_work_back() {
 }
 
 #[test]
-fn a_forgotten_batch_frees_nothing_and_spoils_nothing() {
+fn forgotten_receive_batch_does_no_harm() {
     let fixture = Fixture::new();
     let cq = fixture.cq(32);
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(3, 1).unwrap();
@@ -148,7 +148,7 @@ fn a_forgotten_batch_frees_nothing_and_spoils_nothing() {
 }
 
 #[test]
-fn a_shared_queue_grows_with_room_for_its_completions() {
+fn shared_queue_grows_with_room_for_its_completions() {
     let fixture = Fixture::new();
     let cq = fixture.cq(10);
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(2, 1).unwrap();
@@ -161,7 +161,8 @@ fn a_shared_queue_grows_with_room_for_its_completions() {
     for number in 0..4 {
         srq.post(work(&fixture, number)).unwrap();
     }
-    // Not below what is in flight, nor beyond what can complete, nor against the device's will.
+    // Neither below the number in flight, nor beyond the completion queue, nor against the device's
+    // refusal.
     let err = srq.resize(3).unwrap_err();
     assert!(err.to_string().contains("4 are in flight"), "{err}");
     let err = srq.resize(100).unwrap_err();
@@ -177,7 +178,7 @@ fn a_shared_queue_grows_with_room_for_its_completions() {
 }
 
 #[test]
-fn a_shared_queue_shrinks_and_grows_again() {
+fn shared_queue_shrinks_and_grows_again() {
     let fixture = Fixture::new();
     let cq = fixture.cq(10);
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(4, 1).unwrap();
@@ -188,7 +189,7 @@ fn a_shared_queue_shrinks_and_grows_again() {
     srq.post(work(&fixture, 0)).unwrap();
     let refused = srq.post(work(&fixture, 1)).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
-    // Its former completions may be there: their entries are kept, and used again.
+    // Old completions may be there: their entries are kept, and reused.
     assert_eq!(cq.available(), left);
     srq.resize(4).unwrap();
     assert_eq!(cq.available(), left);

@@ -1,5 +1,5 @@
-//! Posts that fail, and what the device has of their requests: on providers of every maker, a
-//! request that is not named as refused stays in flight.
+//! Failing posts, and the requests in the device's view: with every provider, a request not named
+//! as refused stays in flight.
 
 use ibverbs_sys as ffi;
 use verbs::{
@@ -16,10 +16,10 @@ use crate::{
 const SOFT_ROCE: u32 = 0xff_ffff;
 const SOFT_IWARP: u32 = 0x62_6d74;
 
-/// The ways in which a doorbell fails after the device has been given the requests.
+/// The doorbell failures after the requests have been posted.
 const DOORBELLS: [&str; 2] = [DOORBELL, SILENT_DOORBELL];
 
-/// Devices of several makers, of which some ring a doorbell by a call of the kernel.
+/// Devices of several vendors; some ring a doorbell by a system call.
 const DEVICES: [fn() -> Fixture; 4] = [
     || of_vendor(Fixture::new(), 0x15b3),
     || of_vendor(Fixture::new(), SOFT_ROCE),
@@ -33,7 +33,7 @@ fn of_vendor(fixture: Fixture, vendor: u32) -> Fixture {
     fixture
 }
 
-/// Each device with each way in which a doorbell fails.
+/// Each device with each doorbell failure.
 fn each(test: impl Fn(&Fixture, &'static str)) {
     for device in DEVICES {
         for doorbell in DOORBELLS {
@@ -67,7 +67,7 @@ fn send_whose_doorbell_fails_stays_in_flight() {
 }
 
 #[test]
-fn send_that_is_named_as_refused_comes_back() {
+fn send_named_as_bad_wr_is_returned() {
     for device in DEVICES {
         let fixture = device();
         let cq = fixture.cq(8);
@@ -123,7 +123,7 @@ fn receive_whose_doorbell_fails_stays_in_flight() {
         let mut qp: QueuePair<Rc, Rts, Buf, [Buf; 2]> = fixture.rc(&cq, 4);
         fixture.fake.fail(doorbell, libc::ENOMEM);
         qp.post_recv([buf(fixture), buf(fixture)]).unwrap();
-        // Of elements without bytes, too, which take another way.
+        // Also for elements without bytes, on a separate path.
         fixture.fake.fail(doorbell, libc::ENOMEM);
         let mut whole = buf(fixture);
         let none = whole.split_off(4);
@@ -185,7 +185,8 @@ fn packet_receive_whose_doorbell_fails_stays_in_flight() {
     }
 }
 
-/// The handle of such a buffer is not known, so it cannot be removed, but it comes back.
+/// The handle of such a buffer is unknown, so the buffer cannot be removed, but returns by
+/// completion.
 #[test]
 fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
     let room = TagMatchingRoom {
@@ -303,7 +304,7 @@ fn shared_queue_of_another_domain_is_refused() {
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
     let text = refused.to_string();
     assert!(text.contains("another protection domain"), "{text}");
-    // A parent domain is the same for the device, whichever of the two it is.
+    // For the device, a parent domain and the domain underneath are the same, in either role.
     let parent = fixture.pd.parent_domain_builder().create().unwrap();
     let of_parent: SharedReceiveQueue = parent.create_srq(1, 1).unwrap();
     for (pd, srq) in [(&parent, &srq), (&fixture.pd, &of_parent)] {

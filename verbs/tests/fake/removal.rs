@@ -19,7 +19,7 @@ use verbs::{
 
 use crate::{fixture::Fixture, provider::Fake};
 
-/// A device with a directory of its own in the place of sysfs.
+/// A device with a directory in place of sysfs.
 struct Removable {
     fixture: Fixture,
     directory: PathBuf,
@@ -64,14 +64,14 @@ impl Drop for Counted {
     }
 }
 
-// SAFETY: that of the vector.
+// SAFETY: the vector's range.
 unsafe impl Memory for Counted {
     fn range(&mut self) -> std::ptr::NonNull<[u8]> {
         self.0.range()
     }
 }
 
-// SAFETY: that of the vector.
+// SAFETY: the vector's range.
 unsafe impl verbs::OwnedMemory for Counted {}
 
 #[test]
@@ -98,7 +98,7 @@ fn work_of_a_removed_device_is_dropped_with_its_queue_pair() {
         let work = With::new(fixture.pd.alloc_buf(8).unwrap(), Arc::clone(&token));
         qp.post_recv(work).unwrap();
     }
-    // One has come, and is not polled: its provider may copy the message when it is.
+    // A message has arrived, and is not polled: its provider may copy the message when polled.
     fixture.fake.complete_receive(qp.qp_num(), b"message");
     device.remove(&["ibv_destroy_qp"]);
     drop(qp);
@@ -258,10 +258,10 @@ fn memory_is_kept_until_the_removal_has_ended() {
 }
 
 #[test]
-fn error_without_a_removal_gives_nothing_back() {
+fn eio_without_removal_keeps_memory() {
     let device = Removable::new();
     let freed = Arc::new(AtomicU32::new(0));
-    // Another error, and the same one of a device that has no directory.
+    // Another error, and `EIO` of a device without a directory.
     let memory = Counted(vec![0; 8], Arc::clone(&freed));
     let buf = device.fixture.pd.register(memory).buf().unwrap();
     device.fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);

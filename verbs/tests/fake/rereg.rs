@@ -1,4 +1,4 @@
-//! Changing registrations, and failing at it. Some are twins of pyverbs' cases (`MRTest` of
+//! Changing registrations, with and without failures. Some are twins of pyverbs' cases (`MRTest` of
 //! `test_mr.py`), by their names.
 
 use std::{
@@ -36,7 +36,7 @@ fn mr_rereg_access() {
     assert_eq!(region.token().addr, old.addr);
 }
 
-/// There is no remote access any more, which a device then refuses.
+/// Remote access is gone, so a device refuses requests.
 #[test]
 fn mr_rereg_access_bad_flow() {
     let fixture = Fixture::new();
@@ -82,7 +82,7 @@ fn mr_rereg_pd() {
     );
 }
 
-/// Unlike in C, memory that is posted cannot be replaced.
+/// Unlike in C, memory in flight cannot be replaced.
 #[test]
 fn mr_rereg_addr() {
     let fixture = Fixture::new();
@@ -120,7 +120,7 @@ fn mr_rereg_addr() {
 }
 
 #[test]
-fn what_is_impossible_is_refused_before_the_device_is_asked() {
+fn impossible_rereg_is_refused_without_a_device_call() {
     let fixture = Fixture::new();
     let other = Fake::named("fake1").open().alloc_pd().unwrap();
     let reason = |refused: verbs::Refused<NotReregistered>| {
@@ -138,8 +138,8 @@ fn what_is_impossible_is_refused_before_the_device_is_asked() {
     assert!(!fixture.fake.calls().contains(&"ibv_rereg_mr"));
 }
 
-/// Changes everything, and fails. Returns what is left, and whether the old and the new memory have
-/// been dropped.
+/// Changes everything, with a failure. Returns the rest, and whether the old and the new memory
+/// have been dropped.
 fn fail_rereg(fixture: &Fixture, errno: i32) -> (Option<NotReregistered>, [Arc<AtomicBool>; 2]) {
     let (old, old_dropped) = Watched::new(64);
     let region = fixture
@@ -170,7 +170,7 @@ fn fail_rereg(fixture: &Fixture, errno: i32) -> (Option<NotReregistered>, [Arc<A
 }
 
 #[test]
-fn a_registration_that_could_not_be_changed_is_as_it_was() {
+fn failed_rereg_leaves_the_region_unchanged() {
     for errno in [libc::EINVAL, libc::ENOMEM, libc::EOPNOTSUPP] {
         let fixture = Fixture::new();
         let (left, dropped) = fail_rereg(&fixture, errno);
@@ -189,7 +189,7 @@ fn a_registration_that_could_not_be_changed_is_as_it_was() {
 }
 
 #[test]
-fn a_registration_that_was_lost_gives_its_memory_back() {
+fn rereg_that_ends_the_region_returns_the_memory() {
     for errno in [libc::EIO, libc::EFAULT] {
         let fixture = Fixture::new();
         let (left, dropped) = fail_rereg(&fixture, errno);
@@ -221,7 +221,7 @@ fn a_registration_that_was_lost_gives_its_memory_back() {
 }
 
 #[test]
-fn memory_that_the_device_may_still_reach_is_never_given_back() {
+fn rereg_with_a_failed_dereg_leaks_the_memory() {
     let fixture = Fixture::new();
     fixture.fake.fail("ibv_dereg_mr", libc::EIO);
     let (left, dropped) = fail_rereg(&fixture, libc::EIO);
@@ -234,7 +234,7 @@ fn memory_that_the_device_may_still_reach_is_never_given_back() {
 }
 
 #[test]
-fn memory_that_children_would_not_have_is_not_reused() {
+fn rereg_with_uninheritable_memory_leaks_the_old_memory() {
     let fixture = Fixture::new();
     let (left, dropped) = fail_rereg(&fixture, libc::ENOSPC);
     assert!(left.is_none(), "{left:?}");

@@ -1,4 +1,5 @@
-//! Scopes: whatever is done with the queue pairs of one, the device has no access to borrowed memory after it.
+//! Scopes: after a scope, the device has no access to borrowed memory, regardless of the use of its
+//! queue pairs.
 #![expect(clippy::mem_forget, reason = "the point of these tests")]
 
 use std::{
@@ -36,13 +37,13 @@ where
     fixture.connect(scope.create_qp(builder).unwrap())
 }
 
-/// A queue pair that refers to itself, and so is never dropped.
+/// A queue pair in a reference cycle, never dropped.
 struct Cycle<'s>(
     RefCell<Option<Shared<Self>>>,
     #[expect(dead_code, reason = "only kept")] Borrowing<'s, Rts>,
 );
 
-/// What a program does with a queue pair that has a send and a receive of borrowed memory in flight.
+/// A program's last use of a queue pair with a send and a receive of borrowed memory in flight.
 type Ending = for<'s> fn(Borrowing<'s, Rts>, ScopedSlice<'s>);
 
 const ENDINGS: [(&str, Ending); 12] = [
@@ -90,7 +91,7 @@ fn last(calls: &[&str], call: &str) -> usize {
 }
 
 #[test]
-fn queue_pair_of_a_scope_is_destroyed_before_the_memory_is_given_back() {
+fn scoped_queue_pair_is_destroyed_before_the_borrow_ends() {
     for ((name, end), panics) in ENDINGS
         .into_iter()
         .flat_map(|end| [(end, false), (end, true)])
@@ -175,7 +176,7 @@ fn work_of_a_queue_pair_forgotten_in_a_scope_is_not_dropped() {
 }
 
 #[test]
-fn work_comes_back_in_a_scope_as_outside_of_it() {
+fn scoped_work_completes_as_unscoped_work() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let mut answer = [0; 16];
@@ -201,7 +202,8 @@ fn work_comes_back_in_a_scope_as_outside_of_it() {
     assert_eq!(&answer[..8], b"borrowed");
 }
 
-/// The fake gives out an `LKey` again at once. A receive that outlived its scope would be valid again in the next.
+/// The fake reuses an `LKey` at once. A receive that outlived its scope would be valid again in the
+/// next.
 #[test]
 fn receive_forgotten_in_a_scope_cannot_fill_memory_of_the_next() {
     let fixture = Fixture::new();
@@ -250,7 +252,7 @@ fn scopes_nest_and_an_inner_one_ends_its_queue_pairs_only() {
 }
 
 #[test]
-fn scope_remembers_only_queue_pairs_that_exist() {
+fn scope_records_only_existing_queue_pairs() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     verbs::scope(&fixture.pd, |scope| {
@@ -263,7 +265,7 @@ fn scope_remembers_only_queue_pairs_that_exist() {
 }
 
 #[test]
-fn queue_pair_that_cannot_be_destroyed_when_dropped_is_destroyed_when_its_scope_ends() {
+fn queue_pair_with_a_failed_drop_is_destroyed_at_scope_end() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let mut memory = [0; 16];
@@ -291,7 +293,7 @@ fn queue_pair_that_cannot_be_destroyed_when_dropped_is_destroyed_when_its_scope_
 }
 
 #[test]
-fn registration_that_cannot_be_ended_is_leaked_by_its_scope() {
+fn failed_deregistration_is_leaked_by_its_scope() {
     let fixture = Fixture::new();
     let mut memory = [0; 16];
     verbs::scope(&fixture.pd, |scope| {
@@ -310,7 +312,7 @@ fn registration_that_cannot_be_ended_is_leaked_by_its_scope() {
     memory.fill(1);
 }
 
-/// Another process aborts, which Miri cannot start.
+/// Aborts in another process, which Miri cannot start.
 #[cfg(not(miri))]
 mod aborts {
     use std::{env, os::unix::process::ExitStatusExt as _, process::Command};

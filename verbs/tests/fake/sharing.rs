@@ -79,10 +79,10 @@ fn options_of_a_connection_are_set_and_queried() {
 }
 
 #[test]
-fn objects_of_another_process_are_given_back_and_not_destroyed() {
+fn imported_objects_are_unimported_not_destroyed() {
     let fixture = with_dm();
     let dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    // SAFETY: used to import the device; nothing of this context is destroyed by the import.
     let fd = unsafe { fixture.ctx.cmd_fd() };
     let fd = fd.try_clone_to_owned().unwrap();
     let ctx = import_device(fd).unwrap();
@@ -108,7 +108,7 @@ fn objects_of_another_process_are_given_back_and_not_destroyed() {
 }
 
 #[test]
-fn descriptor_that_a_provider_has_closed_is_not_closed_again() {
+fn descriptor_closed_by_the_provider_is_not_closed_again() {
     let errors = [
         libc::EINVAL,
         libc::ENODEV,
@@ -118,7 +118,7 @@ fn descriptor_that_a_provider_has_closed_is_not_closed_again() {
     ];
     for errno in errors {
         let fixture = Fixture::new();
-        // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+        // SAFETY: used to import the device; nothing of this context is destroyed by the import.
         let fd = unsafe { fixture.ctx.cmd_fd() };
         let fd = fd.try_clone_to_owned().unwrap();
         let number = fd.as_raw_fd();
@@ -128,13 +128,13 @@ fn descriptor_that_a_provider_has_closed_is_not_closed_again() {
         // SAFETY: takes and returns numbers.
         let open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
         assert!(open, "another file has the number {number}");
-        // SAFETY: that of the file that the fake has opened in the place of the first.
+        // SAFETY: the number of the file opened by the fake in place of the first.
         drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 }
 
 #[test]
-fn what_cannot_be_imported_is_an_error() {
+fn failed_imports_are_errors() {
     let fixture = Fixture::new();
     for call in ["ibv_import_pd", "ibv_import_mr", "ibv_import_dm"] {
         fixture.fake.fail(call, libc::EINVAL);

@@ -25,7 +25,7 @@ fn datagrams(fixture: &Fixture) -> QueuePair<Ud, Reset> {
 }
 
 #[test]
-fn a_rule_is_laid_out_as_c_wants_it() {
+fn flow_rule_layout_matches_c() {
     let fixture = Fixture::new();
     let qp = datagrams(&fixture);
     let eth = EthFilter {
@@ -70,7 +70,7 @@ fn a_rule_is_laid_out_as_c_wants_it() {
 }
 
 #[test]
-fn every_header_has_its_type_and_its_size() {
+fn flow_specs_have_their_types_and_sizes() {
     let fixture = Fixture::new();
     let qp = datagrams(&fixture);
     let v6 = Ipv6Filter {
@@ -123,7 +123,7 @@ fn every_header_has_its_type_and_its_size() {
 }
 
 #[test]
-fn a_flow_keeps_its_queue_pair_and_its_counters() {
+fn flow_keeps_its_queue_pair_and_its_counters() {
     let fixture = Fixture::new();
     let qp = datagrams(&fixture);
     let counters = fixture.ctx.create_counters().unwrap();
@@ -153,7 +153,7 @@ fn a_flow_keeps_its_queue_pair_and_its_counters() {
 }
 
 #[test]
-fn a_flow_that_cannot_be_destroyed_keeps_its_queue_pair_for_ever() {
+fn undestroyed_flow_keeps_its_queue_pair() {
     let fixture = Fixture::new();
     let qp = datagrams(&fixture);
     let flow = qp.create_flow(&FlowRule::new(1)).unwrap();
@@ -163,12 +163,12 @@ fn a_flow_that_cannot_be_destroyed_keeps_its_queue_pair_for_ever() {
         Some(libc::EBUSY)
     );
     drop(qp);
-    // Nobody tries, since that would free what is in flight, if it worked.
+    // The call is not made, since success would free memory in flight.
     assert!(!fixture.fake.calls().contains(&"ibv_destroy_qp"));
 }
 
 #[test]
-fn a_queue_pair_with_a_flow_is_not_destroyed() {
+fn queue_pair_with_a_flow_is_not_destroyed() {
     let fixture = Fixture::new();
     let qp = datagrams(&fixture);
     let flow = qp.create_flow(&FlowRule::new(1)).unwrap();
@@ -179,7 +179,7 @@ fn a_queue_pair_with_a_flow_is_not_destroyed() {
 }
 
 #[test]
-fn steering_that_a_device_lacks_is_an_error() {
+fn flow_without_device_support_is_an_error() {
     let fixture = Fixture::new();
     let qp = datagrams(&fixture);
     fixture.fake.fail("ibv_create_flow", libc::EOPNOTSUPP);
@@ -245,7 +245,7 @@ fn packets_arrive_in_a_work_queue() {
 }
 
 #[test]
-fn a_failed_post_to_a_work_queue_gives_the_work_back() {
+fn failed_work_queue_post_returns_the_work() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut wq = fixture.pd.wq_builder(&cq).max_wr(4).create().unwrap();
@@ -258,7 +258,7 @@ fn a_failed_post_to_a_work_queue_gives_the_work_back() {
 }
 
 #[test]
-fn work_of_a_work_queue_goes_after_it_or_never() {
+fn work_queue_drops_work_after_destruction_or_never() {
     for destroyed in [true, false] {
         let fixture = Fixture::new();
         let cq = fixture.cq(8);
@@ -298,7 +298,7 @@ fn packets_are_spread_over_work_queues() {
     let wc = cq.poll().unwrap().next().unwrap();
     assert_eq!(a.complete(wc).unwrap().received().unwrap(), b"spread");
 
-    // Everything is kept by what uses it, and goes in the right order.
+    // Every object is kept by its users, and destroyed in the right order.
     let Fixture { pd, ctx, fake } = fixture;
     drop((ctx, pd, cq, a, b, table, qp));
     let kinds = ["ibv_flow", "ibv_qp_ex", "ibv_rwq_ind_table", "ibv_wq"];
@@ -310,7 +310,7 @@ fn packets_are_spread_over_work_queues() {
 }
 
 #[test]
-fn what_cannot_be_spread_is_refused() {
+fn rss_with_an_impossible_table_or_hash_is_refused() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let wq = fixture.pd.wq_builder(&cq).create().unwrap();
@@ -333,7 +333,7 @@ fn what_cannot_be_spread_is_refused() {
 }
 
 #[test]
-fn an_event_names_a_work_queue() {
+fn event_names_a_work_queue() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let wq = fixture.pd.wq_builder(&cq).create().unwrap();

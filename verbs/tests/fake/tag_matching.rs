@@ -1,4 +1,4 @@
-//! Shared receive queues that match tags. Tests called `tm_…` are the twins of those of pyverbs.
+//! Shared receive queues with tag matching. Tests called `tm_…` are twins of pyverbs' tests.
 
 use std::{io::ErrorKind, sync::Arc as Shared};
 
@@ -18,13 +18,13 @@ const ROOM: TagMatchingRoom = TagMatchingRoom {
     max_ops: 10,
 };
 
-/// The tag of messages that nobody waits for.
+/// The tag of messages without a match.
 const OTHER: u64 = 0x1234;
 
 /// As many as pyverbs sends.
 const TAGS: std::ops::Range<u64> = 1..10;
 
-/// A queue that matches tags, on a device that can.
+/// A tag-matching queue, on a device with support.
 struct Matching {
     queue: TagMatchingQueue<Buf>,
     cq: ExtendedCq,
@@ -45,7 +45,7 @@ impl Matching {
         self.fixture.pd.alloc_buf(64).unwrap()
     }
 
-    /// Adds a buffer for the low bits of a tag, and lets the device hear of it.
+    /// Adds a buffer for the low bits of a tag, and lets the device execute the operation.
     fn add(&mut self, tag: u64) -> TagEntry {
         let pattern = TagPattern { tag, mask: 0xffff };
         let entry = self.queue.add(pattern, self.buf()).unwrap();
@@ -76,7 +76,7 @@ impl Matching {
             .arrive_tagged(self.queue.as_raw(), &message);
     }
 
-    /// Hands the next completion to `look`, with what is said about the tag.
+    /// Hands the next completion to `look`, with its tag information.
     fn next<T>(&mut self, look: impl FnOnce(TagCompletion<'_, Buf>, TagMatch) -> T) -> T {
         let mut poll = self.cq.poll().unwrap().unwrap();
         let wc = poll.next().unwrap().unwrap();
@@ -172,7 +172,7 @@ fn tm_no_tag() {
     for tag in TAGS {
         let untagged = matching.buf();
         matching.queue.post(untagged).unwrap();
-        // The tag is one that a buffer waits for, and does not count.
+        // A buffer waits for this tag, but the header has no tag.
         matching.arrive(TagOperation::NO_TAG, tag, b"data");
         matching.next(|wc, _| {
             assert_eq!(wc.opcode(), WcOpcode::TM_NO_TAG);
@@ -224,7 +224,7 @@ fn tm_rndv() {
 }
 
 #[test]
-fn a_buffer_is_removed_unless_a_message_was_faster() {
+fn tagged_buffer_is_removed_unless_already_matched() {
     let mut matching = Matching::new();
     let (first, second) = (matching.add(1), matching.add(2));
     matching.queue.remove(first).unwrap();
@@ -247,7 +247,8 @@ fn a_buffer_is_removed_unless_a_message_was_faster() {
         ErrorKind::InvalidInput
     );
 
-    // A message matches before the device hears that the buffer is to go: it comes back with that.
+    // A message matches before the device executes the removal: the message's completion returns
+    // the buffer.
     matching.queue.remove(second).unwrap();
     matching.arrive(TagOperation::RENDEZVOUS, 2, &[0; 16]);
     matching.run();
@@ -265,7 +266,7 @@ fn a_buffer_is_removed_unless_a_message_was_faster() {
         assert!(matches!(wc.event, TagEvent::Received { entry, .. } if entry == second))
     });
 
-    // Or is whole: then it comes back first.
+    // Or the message is complete: then its completion comes first.
     let third = matching.add(3);
     matching.queue.remove(third).unwrap();
     matching.arrive(TagOperation::EAGER, 3, b"data");
@@ -282,7 +283,7 @@ fn a_buffer_is_removed_unless_a_message_was_faster() {
 }
 
 #[test]
-fn tags_wait_for_unexpected_messages_to_be_known() {
+fn new_tags_do_not_match_before_unexpected_messages_are_seen() {
     let mut matching = Matching::new();
     let untagged = matching.buf();
     matching.queue.post(untagged).unwrap();
@@ -305,7 +306,7 @@ fn tags_wait_for_unexpected_messages_to_be_known() {
         assert!(matches!(wc.event, TagEvent::Added(added) if added == entry));
         assert!(wc.sync_requested());
     });
-    // Every operation tells.
+    // Every operation reports the count.
     matching.queue.remove(entry).unwrap();
     let operations = matching
         .fixture
@@ -318,7 +319,7 @@ fn tags_wait_for_unexpected_messages_to_be_known() {
 }
 
 #[test]
-fn a_rendezvous_that_does_not_fit_leaves_its_headers() {
+fn rendezvous_larger_than_the_buffer_leaves_its_headers() {
     let incomplete = WcStatus::TM_RNDV_INCOMPLETE;
     let mut matching = Matching::new();
     let entry = matching.add(1);
@@ -371,7 +372,7 @@ fn a_rendezvous_that_does_not_fit_leaves_its_headers() {
 }
 
 #[test]
-fn a_buffer_that_fails_comes_back() {
+fn failed_tagged_buffer_is_returned() {
     let mut matching = Matching::new();
     matching.add(1);
     let fake = &matching.fixture.fake;
@@ -384,7 +385,7 @@ fn a_buffer_that_fails_comes_back() {
 }
 
 #[test]
-fn a_queue_holds_as_much_as_it_was_made_for() {
+fn tag_queue_beyond_its_limits_would_block() {
     let fixture = Fixture::new();
     can_match(&fixture);
     let cq = fixture.cq(64);
@@ -421,7 +422,7 @@ fn a_queue_holds_as_much_as_it_was_made_for() {
     }
     queue.sync().unwrap();
     assert_eq!(queue.sync().unwrap_err().kind(), ErrorKind::WouldBlock);
-    // What is on the list goes only with the queue.
+    // Buffers on the list are dropped only with the queue.
     assert_eq!(Shared::strong_count(&token), 2);
     fixture.fake.fail("ibv_destroy_srq", libc::EBUSY);
     drop(queue);
@@ -433,7 +434,7 @@ fn a_queue_holds_as_much_as_it_was_made_for() {
 }
 
 #[test]
-fn what_the_device_refuses_is_given_back() {
+fn refused_tag_operation_returns_the_work() {
     let mut matching = Matching::new();
     matching.fixture.fake.fail("ibv_post_srq_ops", libc::ENOMEM);
     let buf = matching.buf();
@@ -449,14 +450,14 @@ fn what_the_device_refuses_is_given_back() {
         matching.queue.remove(entry).unwrap_err().raw_os_error(),
         Some(libc::ENOMEM)
     );
-    // It can be tried again.
+    // The removal can be repeated.
     matching.queue.remove(entry).unwrap();
     matching.run();
     matching.next(|wc, _| assert!(matches!(wc.event, TagEvent::Removed(..))));
 }
 
 #[test]
-fn queue_pairs_that_match_tags_are_reliable_and_silent() {
+fn tag_matching_queue_pair_cannot_post() {
     let matching = Matching::new();
     let (pd, cq) = (&matching.fixture.pd, matching.cq.handle());
     let qp = pd.qp_builder::<Rc>(cq, cq).tag_matching(&matching.queue);
@@ -480,7 +481,7 @@ fn queue_pairs_that_match_tags_are_reliable_and_silent() {
 }
 
 #[test]
-fn a_device_that_matches_no_tags_says_so() {
+fn tag_matching_without_device_support_is_an_error() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let err = fixture

@@ -1,4 +1,4 @@
-//! Registrations of memory that this process does not map. Some are twins of pyverbs' cases
+//! Registrations of memory not mapped in this process. Some are twins of pyverbs' cases
 //! (`test_mr.py`), by their names.
 
 use std::{
@@ -140,7 +140,7 @@ fn dmabuf(fixture: &Fixture, access: RemoteAccess) -> UnmappedRegion {
 #[test]
 fn dmabuf_reg_mr() {
     let fixture = Fixture::new();
-    // Of many descriptors, it is this one.
+    // Among many descriptors, this one.
     let file = File::open("/dev/null").unwrap().metadata().unwrap();
     for access in [
         RemoteAccess::empty(),
@@ -168,7 +168,7 @@ fn dmabuf_dereg_mr() {
     assert!(!fixture.fake.live().contains(&"ibv_mr"));
 }
 
-/// What peers may write, this side may as well: the illegal combination cannot be asked for.
+/// Access for peers implies local writes: the illegal combination cannot be requested.
 #[test]
 fn dmabuf_reg_mr_bad_flags() {
     let fixture = Fixture::new();
@@ -243,7 +243,7 @@ fn dmabuf_rc_traffic() {
 }
 
 #[test]
-fn a_null_region_takes_and_gives_any_number_of_bytes() {
+fn null_region_discards_writes_and_reads_zeros() {
     let fixture = Fixture::new();
     let null = fixture.pd.alloc_null_mr().unwrap();
     let buf = fixture.pd.alloc_buf(4).unwrap();
@@ -272,14 +272,14 @@ pub(crate) fn zero_based(fixture: &Fixture) -> RemoteRegion {
 }
 
 #[test]
-fn nothing_is_received_where_a_library_would_copy_to_another_place() {
+fn receive_into_iova_memory_is_refused_where_the_library_copies() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let region = zero_based(&fixture);
     let builder = fixture.pd.qp_builder(&cq, &cq).max_recv_wr(2);
     let mut qp: QueuePair<Rc, Rts, Buf, RemoteRegion> =
         fixture.connect(builder.create_for().unwrap());
-    let wrong = "copy what arrives";
+    let wrong = "copy messages";
     let refused = refusal(qp.post_recv(region.clone()));
     assert!(refused.contains(wrong), "{refused}");
     let mut batch = qp.recv_batch();
@@ -289,17 +289,17 @@ fn nothing_is_received_where_a_library_would_copy_to_another_place() {
     let mut srq: SharedReceiveQueue<RemoteRegion> = fixture.pd.create_srq(2, 1).unwrap();
     let refused = refusal(srq.post(region.clone()));
     assert!(refused.contains(wrong), "{refused}");
-    // Under its own addresses it can.
+    // Under its own addresses the region is accepted.
     let own = fixture.pd.alloc_remote(64, RemoteAccess::WRITE).unwrap();
     qp.post_recv(own.clone()).map_err(|it| it.error).unwrap();
     srq.post(own).map_err(|it| it.error).unwrap();
-    // What is sent, the device reads.
+    // The device reads sent memory.
     let mut qp: QueuePair<Rc, Rts, RemoteRegion> = fixture.rc(&cq, 1);
     qp.post(Send::new(region)).map_err(|it| it.error).unwrap();
 }
 
 #[test]
-fn a_shared_receive_queue_takes_no_null_region() {
+fn shared_receive_into_null_region_is_refused() {
     let fixture = Fixture::new();
     let null = fixture.pd.alloc_null_mr().unwrap();
     let mut srq = fixture.pd.create_srq(2, 2).unwrap();
@@ -309,7 +309,7 @@ fn a_shared_receive_queue_takes_no_null_region() {
 }
 
 #[test]
-fn receives_have_no_elements_without_bytes() {
+fn receive_omits_elements_without_bytes() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let elements = |qp: QpNum| -> Vec<usize> {

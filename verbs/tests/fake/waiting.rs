@@ -12,7 +12,7 @@ const SEND: ibv_wc_opcode = ibv_wc_opcode::IBV_WC_SEND;
 const SHORT: Option<Duration> = Some(Duration::from_millis(20));
 
 #[test]
-fn a_queue_that_was_looked_at_announces_the_next_completion() {
+fn armed_cq_notifies_of_the_next_completion() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let readable = |cq: &verbs::CompletionQueue, timeout| {
@@ -23,7 +23,7 @@ fn a_queue_that_was_looked_at_announces_the_next_completion() {
     fixture.fake.push(&cq, wc(1, SEND));
     assert!(readable(&cq, None));
     assert_eq!(cq.poll_or_arm().unwrap().unwrap().count(), 1);
-    // The announcement is taken with the next look, which arms anew.
+    // The next poll takes the notification, and arms the queue again.
     assert!(cq.poll_or_arm().unwrap().is_none());
     assert!(!readable(&cq, SHORT));
     // Without looking in between, there is no second announcement.
@@ -36,7 +36,7 @@ fn a_queue_that_was_looked_at_announces_the_next_completion() {
 }
 
 #[test]
-fn what_was_not_taken_is_ready() {
+fn completions_not_taken_are_returned_by_wait() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     for wr_id in 0..3 {
@@ -49,7 +49,7 @@ fn what_was_not_taken_is_ready() {
 }
 
 #[test]
-fn a_queue_that_somebody_else_has_armed_wakes_up_for_nothing_and_sleeps_on() {
+fn spurious_notification_does_not_end_the_wait() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     cq.req_notify(Notify::Next).unwrap();
@@ -60,7 +60,7 @@ fn a_queue_that_somebody_else_has_armed_wakes_up_for_nothing_and_sleeps_on() {
 }
 
 #[test]
-fn a_queue_without_a_channel_cannot_be_waited_for() {
+fn wait_on_cq_without_channel_is_refused() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.create_cq(8).unwrap();
     assert!(cq.notify_fd().is_none());
@@ -81,7 +81,7 @@ fn a_queue_without_a_channel_cannot_be_waited_for() {
 }
 
 #[test]
-fn queues_of_one_channel_are_waited_for_together() {
+fn cqs_of_one_channel_share_a_wait() {
     let fixture = Fixture::new();
     let channel = fixture.ctx.create_comp_channel().unwrap();
     let mut cqs = [0, 1, 2].map(|key| {
@@ -110,7 +110,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     builder.enable_all().build().unwrap().block_on(future)
 }
 
-/// Polls a future once, which must not be ready, and drops it.
+/// Polls a future once, without a result, and drops the future.
 async fn give_up<T>(future: impl Future<Output = T>) {
     let mut future = pin!(future);
     std::future::poll_fn(|cx| {
@@ -121,7 +121,7 @@ async fn give_up<T>(future: impl Future<Output = T>) {
 }
 
 #[test]
-fn completions_are_awaited_and_a_wait_given_up_loses_none() {
+fn cancelled_async_wait_loses_no_completion() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     block_on(async {
@@ -150,14 +150,14 @@ fn completions_are_awaited_and_a_wait_given_up_loses_none() {
 }
 
 #[test]
-fn a_completion_between_two_waits_is_not_lost() {
+fn completion_between_two_waits_is_not_lost() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     block_on(async {
         let mut cq = verbs::tokio::CompletionQueue::new(cq).unwrap();
         give_up(cq.wait()).await;
         fixture.fake.push(cq.get_ref(), wc(1, SEND));
-        // The announcement has reached the runtime, and nobody waits for it.
+        // The notification has reached the runtime, and no task waits.
         tokio::time::sleep(Duration::from_millis(5)).await;
         assert_eq!(cq.get_mut().poll().unwrap().count(), 1);
         give_up(cq.wait()).await;
@@ -167,7 +167,7 @@ fn a_completion_between_two_waits_is_not_lost() {
 }
 
 #[test]
-fn a_wait_that_fails_says_so_and_the_next_goes_on() {
+fn failed_async_wait_is_reported_and_the_next_works() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     block_on(async {
@@ -220,7 +220,7 @@ fn events_of_a_shared_channel_are_awaited() {
         give_up(channel.wait()).await;
         fixture.fake.push(&cqs[1], wc(1, SEND));
         fixture.fake.push(&cqs[0], wc(1, SEND));
-        // Two tasks at once, each of which gets one.
+        // Two tasks at once, with one event each.
         let (a, b) = tokio::join!(channel.wait(), channel.wait());
         assert_eq!((a.unwrap(), b.unwrap()), (CqKey(1), CqKey(0)));
         assert_eq!(channel.into_inner().try_next().unwrap(), None);
@@ -240,7 +240,7 @@ fn asynchronous_events_are_awaited() {
             events.wait().await.unwrap().event_type,
             EventType::LID_CHANGE
         );
-        // Another one, with a descriptor of its own, for the same events.
+        // A second `AsyncEvents`, with a descriptor of its own, for the same events.
         let again = fixture.ctx.async_events().unwrap();
         let again = verbs::tokio::AsyncEvents::new(again).unwrap();
         fixture.fake.raise(ibv_event_type::IBV_EVENT_SM_CHANGE, 1);
@@ -254,7 +254,7 @@ fn asynchronous_events_are_awaited() {
 }
 
 #[test]
-fn a_busy_queue_lets_other_tasks_run() {
+fn busy_queue_lets_other_tasks_run() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     block_on(async {
@@ -271,7 +271,7 @@ fn a_busy_queue_lets_other_tasks_run() {
 }
 
 #[test]
-fn the_futures_can_change_threads() {
+fn futures_are_send() {
     fn check<T: Send>(_: T) {}
     let fixture = Fixture::new();
     let (cq, channel) = (fixture.cq(8), fixture.ctx.create_comp_channel().unwrap());

@@ -88,7 +88,7 @@ fn xrc_traffic(imm_data: Option<u32>, extended: bool) {
 }
 
 #[test]
-fn an_xrc_message_goes_there_and_back() {
+fn xrc_message_round_trip() {
     xrc_traffic(None, false);
     xrc_traffic(Some(7), false);
 }
@@ -129,7 +129,7 @@ fn xrc_atomic_fetch_and_add() {
 }
 
 #[test]
-fn inline_bytes_go_to_a_shared_queue_as_well() {
+fn xrc_inline_send_reaches_the_shared_queue() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp = sender(&fixture, &cq, QpNum::from_low_bits(1));
@@ -161,7 +161,7 @@ fn inline_bytes_go_to_a_shared_queue_as_well() {
 }
 
 #[test]
-fn a_receiver_is_opened_by_its_number() {
+fn receiver_is_opened_by_its_number() {
     let fixture = Fixture::new();
     let xrcd = fixture.ctx.open_xrcd().unwrap();
     let created = receiver(&xrcd, QpNum::from_low_bits(1));
@@ -170,10 +170,12 @@ fn a_receiver_is_opened_by_its_number() {
     let wrong = xrcd.open_qp::<Reset>(created.qp_num()).unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::InvalidInput);
     assert!(
-        wrong.to_string().contains("it is in RTS, and not in Reset"),
+        wrong
+            .to_string()
+            .contains("the queue pair is in RTS, and not in Reset"),
         "{wrong}"
     );
-    // It exists until the last of its owners is gone.
+    // The queue pair exists until the drop of its last owner.
     drop(created);
     assert_eq!(opened.query().unwrap().state, QpState::RTS);
     opened.destroy().unwrap();
@@ -185,7 +187,7 @@ fn a_receiver_is_opened_by_its_number() {
 }
 
 #[test]
-fn a_receiver_is_given_back_when_it_stays() {
+fn failed_xrc_receiver_destroy_returns_the_receiver() {
     let fixture = Fixture::new();
     let xrcd = fixture.ctx.open_xrcd().unwrap();
     let qp = xrcd.create_qp().unwrap();
@@ -211,7 +213,7 @@ fn a_receiver_is_given_back_when_it_stays() {
 }
 
 #[test]
-fn an_xrc_queue_serves_only_xrc() {
+fn xrc_queue_serves_only_xrc() {
     let fixture = Fixture::new();
     let xrcd = fixture.ctx.open_xrcd().unwrap();
     let cq = fixture.cq(8);
@@ -247,7 +249,7 @@ fn an_xrc_queue_serves_only_xrc() {
 }
 
 #[test]
-fn the_entries_of_an_xrc_queue_are_its_own() {
+fn entries_of_an_xrc_queue_are_its_own() {
     let fixture = Fixture::new();
     let xrcd = fixture.ctx.open_xrcd().unwrap();
     let cq = fixture.cq(8);
@@ -262,7 +264,7 @@ fn the_entries_of_an_xrc_queue_are_its_own() {
             .contains("entries left")
     );
     srq.post(fixture.pd.alloc_buf(8).unwrap()).unwrap();
-    // Whatever is dropped first, the device is told in order.
+    // Whatever is dropped first, the device sees destructions in order.
     drop(xrcd);
     drop(srq);
     assert!(
@@ -275,7 +277,7 @@ fn the_entries_of_an_xrc_queue_are_its_own() {
 }
 
 #[test]
-fn a_device_without_xrc_says_so() {
+fn xrc_without_device_support_is_an_error() {
     let fixture = Fixture::new();
     let xrcd = fixture.ctx.open_xrcd().unwrap();
     let cq = fixture.cq(8);
@@ -295,10 +297,11 @@ fn a_device_without_xrc_says_so() {
     assert_eq!(cq.available(), cq.capacity());
 }
 
-/// What the server of `xsrq_pingpong` does for two clients on one host: it answers each through the
-/// connections of both in turn, naming the client's queue, and asks for a completion of the last.
+/// The role of `xsrq_pingpong`'s server for two clients on one host: it answers each through the
+/// connections of both in turn, with the client's queue number, and requests a completion of the
+/// last answer.
 #[test]
-fn a_server_reaches_the_queues_of_all_through_each_connection() {
+fn xrc_server_reaches_each_queue_through_each_connection() {
     const TESTS: usize = 2;
     let fixture = Fixture::new();
     let (fake, pd) = (&fixture.fake, &fixture.pd);
@@ -327,7 +330,7 @@ fn a_server_reaches_the_queues_of_all_through_each_connection() {
     };
     send(0);
     send(1);
-    // Each client answers as often as it is written to.
+    // Each client answers every message.
     for round in 0..TESTS {
         for (client, receiver) in receivers.iter().enumerate() {
             fake.complete_xrc(receiver.qp_num(), srq.as_raw(), b"answer", None);
@@ -359,9 +362,9 @@ fn a_server_reaches_the_queues_of_all_through_each_connection() {
     }
 }
 
-/// What `rdma_xclient` sends to the queue whose number `rdma_xserver` has told it.
+/// The role of `rdma_xclient`: it sends to the queue with the number received from `rdma_xserver`.
 #[test]
-fn a_client_sends_to_the_queue_that_the_server_has_told() {
+fn xrc_client_sends_to_the_servers_queue_number() {
     let fixture = Fixture::new();
     let (fake, pd) = (&fixture.fake, &fixture.pd);
     let xrcd = fixture.ctx.open_xrcd().unwrap();

@@ -1,4 +1,4 @@
-//! Functions that rdma-core 44 does not have: `verbs` looks them up.
+//! Functions missing in rdma-core 44: `verbs` looks them up.
 
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -36,7 +36,7 @@ struct Buf {
     is_dmabuf: bool,
 }
 
-/// The memory that is allocated, by its handle.
+/// The allocated memory, by its handle.
 static BUFS: Mutex<BTreeMap<usize, Buf>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
@@ -53,19 +53,19 @@ pub(crate) fn count(pd: &ProtectionDomain) -> usize {
     bufs().values().filter(own).count()
 }
 
-/// What this thread has registered last.
+/// The last registration of this thread.
 pub(crate) fn last() -> Option<Registered> {
     LAST.take()
 }
 
 fn fail(errno: i32) {
-    // SAFETY: it needs nothing.
+    // SAFETY: no preconditions.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: this thread's own.
     unsafe { *place = errno };
 }
 
-/// Whether a domain may have memory that the host reads.
+/// Whether a domain allows memory readable by the host.
 fn may_be_unprotected(pd: *mut ffi::ibv_pd) -> bool {
     // SAFETY: one of the fake's.
     unsafe { (*pd).handle & UNPROTECTED != 0 }
@@ -84,7 +84,7 @@ unsafe extern "C" fn ibv_alloc_buf(
     let layout = Layout::from_size_align(size, 4096).unwrap();
     // SAFETY: the size is not zero.
     let memory = unsafe { alloc(layout) };
-    // SAFETY: just allocated. It is not zero, as little as C's.
+    // SAFETY: just allocated. Not zeroed, like C's.
     unsafe { memory.write_bytes(0xa5, size) };
     let buf = Buf {
         pd: pd.addr(),
@@ -107,7 +107,7 @@ unsafe extern "C" fn ibv_free_buf(buf: *mut ffi::ibv_buf) {
     unsafe { dealloc(ptr::with_exposed_provenance_mut(addr), layout) };
 }
 
-/// Registers what must be inside of a domain's own.
+/// Registers a range inside a domain's own memory.
 fn register(
     pd: *mut ffi::ibv_pd,
     access: c_int,
@@ -172,11 +172,11 @@ unsafe extern "C" fn ibv_reg_mr_ex(
     register(pd, attr.access, attr.iova, registered)
 }
 
-/// A file with this in it.
+/// A file with this content.
 fn file(text: &str) -> c_int {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: a name with a terminating zero.
     let fd = unsafe { libc::memfd_create(c"exported".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: it has just been made.
+    // SAFETY: just made.
     let mut file = unsafe { File::from_raw_fd(fd) };
     file.write_all(text.as_bytes()).unwrap();
     file.rewind().unwrap();

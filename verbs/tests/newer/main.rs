@@ -1,5 +1,6 @@
-//! Tests of what only newer libraries have: memory of the provider's (rdma-core 64), and device memory as a dma-buf
-//! (62). They are a program of their own, since the fake's other tests are of a library without.
+//! Tests of features of newer libraries: memory of the provider (rdma-core 64), and device memory
+//! as a dma-buf (62). In a program of their own, since the fake's other tests need a library
+//! without these features.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 mod library;
@@ -32,7 +33,7 @@ fn contents(fd: OwnedFd) -> Vec<u8> {
 }
 
 #[test]
-fn the_providers_memory_is_registered_in_its_own_way() {
+fn provider_memory_is_registered_by_its_own_call() {
     let (fake, ctx, pd) = device();
     let mut memory = pd.alloc_provider_memory(5000).unwrap();
     assert_eq!(memory.len(), 5000);
@@ -61,12 +62,12 @@ fn the_providers_memory_is_registered_in_its_own_way() {
 }
 
 #[test]
-fn it_can_have_another_address_for_peers() {
+fn provider_memory_can_have_an_iova() {
     let (_fake, _ctx, pd) = device();
     let mut memory = pd.alloc_provider_memory(8192).unwrap();
     let start = memory.range().addr().get();
     let raw = memory.as_raw().addr();
-    // As memory of an unknown kind it is known, too.
+    // Recognised also as memory of an unknown kind.
     let memory: Box<dyn Memory> = Box::new(memory);
     let registration = pd.register(memory).remote(RemoteAccess::WRITE);
     let region = registration
@@ -87,7 +88,7 @@ fn it_can_have_another_address_for_peers() {
 }
 
 #[test]
-fn it_belongs_to_the_domain_it_was_allocated_in() {
+fn provider_memory_of_another_domain_is_refused() {
     let (_fake, ctx, pd) = device();
     let other = ctx.alloc_pd().unwrap();
     let memory = pd.alloc_provider_memory(64).unwrap();
@@ -107,7 +108,7 @@ fn it_belongs_to_the_domain_it_was_allocated_in() {
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_an_error() {
+fn provider_memory_allocation_failure_is_an_error() {
     let (_fake, _ctx, pd) = device();
     for len in [0, usize::MAX] {
         let err = pd.alloc_provider_memory(len).unwrap_err();
@@ -123,16 +124,16 @@ fn memory_that_cannot_be_had_is_an_error() {
 }
 
 #[test]
-fn memory_that_is_a_dma_buf_is_exported() {
+fn provider_memory_in_a_dma_buf_is_exported() {
     let (_fake, _ctx, pd) = device();
     let ordinary = pd.alloc_provider_memory(64).unwrap();
-    // SAFETY: it is only asked for.
+    // SAFETY: the descriptor is requested, and never used.
     let err = unsafe { ordinary.export_dmabuf() }.unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::ENODATA));
     let parent = pd.parent_domain_builder().allow_unprotected().create();
     let parent = parent.unwrap();
     let shared = parent.alloc_provider_memory(64).unwrap();
-    // SAFETY: what the fake makes is a file of its own.
+    // SAFETY: the fake makes a file of its own.
     let fd = unsafe { shared.export_dmabuf() }.unwrap();
     assert_eq!(contents(fd), b"a dma-buf of 64 bytes");
 }
@@ -146,7 +147,7 @@ fn device_memory_is_exported() {
 }
 
 #[test]
-fn a_pool_is_carved_out_of_the_providers_memory() {
+fn pool_is_carved_out_of_the_providers_memory() {
     let (_fake, _ctx, pd) = device();
     let memory = pd.alloc_provider_memory(4096).unwrap();
     let pool = pd.register(memory).pool(512).unwrap();

@@ -1,5 +1,5 @@
-//! A working set of objects that is dropped in any order, whether C would allow it or not. For the
-//! device's tests and the fake's.
+//! A working set of objects, dropped in any order, also in orders forbidden in C. For the device's
+//! tests and the fake's.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) struct World<'a> {
     pub(crate) finish: &'a dyn Fn(QpNum),
 }
 
-/// One of each. Each is `None` once it has been dropped.
+/// One object of each kind; `None` once dropped.
 struct Set {
     pd: Option<ProtectionDomain>,
     channel: Option<CompletionChannel>,
@@ -37,8 +37,7 @@ struct Set {
 }
 
 impl Set {
-    /// Makes the objects, with a window that is bound, an event that was taken, and work in flight
-    /// on each queue.
+    /// Makes the objects, with a bound window, a taken event, and work in flight on each queue.
     fn new(world: &World<'_>) -> Self {
         let pd = world.ctx.alloc_pd().unwrap();
         let channel = world.ctx.create_comp_channel().unwrap();
@@ -83,7 +82,7 @@ impl Set {
         if let Some(pd) = &self.pd {
             let buf = pd.alloc_buf(1).unwrap();
             if let Some(qp) = &mut self.qp {
-                // It may have failed, but posting must not.
+                // The queue pair may have failed, but posting must not.
                 qp.post(Send::new(buf)).unwrap();
             }
         }
@@ -132,7 +131,8 @@ impl Set {
     }
 }
 
-/// Makes a set, and drops it in the order of that number, using what is left after each step.
+/// Makes a set, and drops it in the order with this number, using the remaining objects after each
+/// step.
 pub(crate) fn drop_in_order(world: &World<'_>, mut number: usize) {
     let mut set = Set::new(world);
     let mut left: Vec<usize> = (0..OBJECTS).collect();

@@ -4,29 +4,29 @@ use ibverbs_sys::ibv_mig_state;
 
 use crate::{ah::AddressVector, bounded::AckTimeout, named::named};
 
-/// A second way to the peer, which a connection can migrate to by itself.
+/// A second path to the peer, for automatic migration of a connection.
 ///
 /// # References
 /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlternatePath {
-    /// The way, and the port it begins at.
+    /// The address vector, with the local port.
     pub vector: AddressVector,
     /// The entry of the port's P_Key table.
     pub pkey_index: u16,
-    /// How long to wait for an acknowledgement on it.
+    /// Timeout for an acknowledgement on this path.
     pub timeout: AckTimeout,
 }
 
 named! {
-    /// `ibv_mig_state`—How far a connection is with migrating to its [`AlternatePath`].
+    /// `ibv_mig_state`—The progress of a connection's migration to its [`AlternatePath`].
     #[doc(alias = "ibv_mig_state")]
     MigState(u32) {
-        /// It has migrated, or there is no other path. Setting it makes the connection migrate.
+        /// Migrated, or without another path. Setting this state makes the connection migrate.
         MIGRATED = ibv_mig_state::IBV_MIG_MIGRATED.0;
-        /// It asks the peer to be ready to migrate.
+        /// Asks the peer to get ready for migration.
         REARM = ibv_mig_state::IBV_MIG_REARM.0;
-        /// Both sides are ready: it migrates when the path fails.
+        /// Both sides are ready: a failure of the path triggers migration.
         ARMED = ibv_mig_state::IBV_MIG_ARMED.0;
     }
 }

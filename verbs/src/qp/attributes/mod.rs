@@ -20,13 +20,12 @@ use crate::{
 
 pub use alternate::{AlternatePath, MigState};
 
-/// `ibv_qp_attr` and its mask—What a queue pair of transport `T` is given on its way to the state
-/// `S`.
+/// `ibv_qp_attr` and its mask—The attributes of a queue pair of transport `T` for a transition to
+/// the state `S`.
 ///
-/// `new` takes what the transition cannot do without, and everything else has a default. The
-/// connection manager makes attributes by itself: see the crate `cm`. There are methods for what the
-/// transport has in the state, and no others; none for the capacities of the queues, which no kernel
-/// lets change.
+/// `new` takes the mandatory attributes, and everything else has a default. The connection manager
+/// makes attributes itself: see the crate `cm`. Methods exist only for attributes of the transport
+/// in the state; there are none for the capacities of the queues, constant in every kernel.
 ///
 /// # Examples
 /// The whole way up, for a reliable connection over RoCE:
@@ -50,7 +49,7 @@ pub struct Attributes<T, S> {
     target: PhantomData<(T, S)>,
 }
 
-/// Adds an attribute: its fields, and their bit in the mask.
+/// Sets an attribute: its fields, and their bit in the mask.
 macro_rules! set {
     ($attributes:ident, $bit:ident, $($field:ident = $value:expr),+) => {{
         $($attributes.attr.$field = $value;)+
@@ -60,11 +59,11 @@ macro_rules! set {
 use set;
 
 impl<T: Transport, S: State> Attributes<T, S> {
-    /// Takes attributes as C has them. Which of them count is said by `mask`, of `IBV_QP_*` bits.
+    /// Takes C's attributes. `mask`, of `IBV_QP_*` bits, selects the valid ones.
     ///
-    /// No attribute can make a program unsafe: the kernel validates them, and what is wrong makes
-    /// the transition fail, or the queue pair useless. A transition wants `IBV_QP_STATE` to be among the bits, but for
-    /// iWARP, where the kernel makes the transition itself.
+    /// No attribute can make a program unsafe: the kernel validates them, and a wrong one makes the
+    /// transition fail, or the queue pair useless. A transition needs `IBV_QP_STATE` among the
+    /// bits, except on iWARP, where the kernel makes the transition itself.
     pub fn from_raw(mut attr: ffi::ibv_qp_attr, mask: u32) -> Self {
         attr.qp_state = S::RAW;
         Self {
@@ -74,7 +73,7 @@ impl<T: Transport, S: State> Attributes<T, S> {
         }
     }
 
-    /// The attributes as C has them, and which of them count.
+    /// The C form of the attributes, and the mask of the valid ones.
     pub fn as_raw(&self) -> (&ffi::ibv_qp_attr, u32) {
         (&self.attr, self.mask)
     }
@@ -102,8 +101,7 @@ impl<T: Routed> Attributes<T, Init> {
 }
 
 impl Attributes<Ud, Init> {
-    /// A queue pair on port `port_num`, counting from 1, which takes the datagrams that carry
-    /// `qkey`.
+    /// A queue pair on port `port_num`, counting from 1, for datagrams with the Q_Key `qkey`.
     pub fn new(port_num: u8, qkey: u32) -> Self {
         Self::on_port(port_num).pkey_index(0).qkey(qkey)
     }
@@ -127,7 +125,7 @@ impl<T: Routed> Attributes<T, Rtr> {
 }
 
 impl<T: Responder> Attributes<T, Rtr> {
-    /// The way to the peer, its queue pair, and the sequence number that its first packet has.
+    /// The path to the peer, its queue pair, and the sequence number of its first packet.
     pub fn new(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
         let mut this = Self::to_peer(vector, peer, psn);
         set!(this, IBV_QP_MIN_RNR_TIMER, min_rnr_timer = 12);
@@ -136,21 +134,21 @@ impl<T: Responder> Attributes<T, Rtr> {
 }
 
 impl Attributes<Uc, Rtr> {
-    /// The way to the peer, its queue pair, and the sequence number that its first packet has.
+    /// The path to the peer, its queue pair, and the sequence number of its first packet.
     pub fn new(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
         Self::to_peer(vector, peer, psn)
     }
 }
 
 impl Attributes<XrcSend, Rtr> {
-    /// The way to the peer, its queue pair that [receives](super::XrcRecv), and the sequence number
-    /// that its first packet has.
+    /// The path to the peer, its [receiving](super::XrcRecv) queue pair, and the sequence number of
+    /// its first packet.
     pub fn new(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
         Self::to_peer(vector, peer, psn)
     }
 }
 
-/// What needs no attribute to get to a state.
+/// Transitions without mandatory attributes.
 macro_rules! nothing_needed {
     ($($(#[$doc:meta])* $transport:ident, $state:ident;)*) => {$(
         impl Attributes<$transport, $state> {
@@ -168,7 +166,7 @@ nothing_needed! {
     Ud, Rtr;
     /// Nothing: packets come from anywhere.
     RawPacket, Rtr;
-    /// Nothing: packets go anywhere, as fast as they can.
+    /// Without attributes, packets have any destination, at an unlimited rate.
     RawPacket, Rts;
 }
 
@@ -192,7 +190,7 @@ impl<T: Requester> Attributes<T, Rts> {
 }
 
 impl Attributes<XrcRecv, Rts> {
-    /// The sequence number of the first packet, which is an answer.
+    /// The sequence number of the first packet, a response.
     pub fn new(psn: Psn) -> Self {
         let mut this = Self::from_psn(psn);
         set!(this, IBV_QP_TIMEOUT, timeout = 14);
@@ -221,8 +219,8 @@ impl<T: Transport> Attributes<T, Sqd> {
         Self::empty()
     }
 
-    /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`—Asks for the event
-    /// [`SQ_DRAINED`](crate::EventType::SQ_DRAINED) when what has begun is finished.
+    /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`—Requests the event [`SQ_DRAINED`](crate::EventType::SQ_DRAINED)
+    /// once the requests in progress are finished.
     #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
     #[must_use]
     pub fn notify_when_drained(mut self) -> Self {
@@ -231,12 +229,12 @@ impl<T: Transport> Attributes<T, Sqd> {
     }
 }
 
-/// States whose attributes can be changed without leaving them.
+/// States with attributes that can be changed in place.
 macro_rules! unchanged {
     ($($state:ident)+) => {$(
         impl<T: Transport> Attributes<T, $state> {
-            /// Leaves everything as it is, but for what is set now: for
-            /// [`QueuePair::modify`](super::QueuePair::modify), and for the way back from [`Sqd`].
+            /// Changes only the attributes set afterwards: for
+            /// [`QueuePair::modify`](super::QueuePair::modify), and for the return from [`Sqd`].
             pub fn unchanged() -> Self {
                 Self::empty()
             }

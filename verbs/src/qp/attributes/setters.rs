@@ -1,7 +1,7 @@
-//! The attributes that can be set, each on the transports and in the states that have it.
+//! Setters of attributes, each on the transports and in the states with the attribute.
 //!
-//! This is the table of the InfiniBand specification once more, as types; `legal.rs` has it as data,
-//! and a test there compares the two.
+//! The table of the InfiniBand specification in the form of types; `legal.rs` has the same table as
+//! data, and a test there compares the two.
 
 use ibverbs_sys as ffi;
 
@@ -55,32 +55,32 @@ macro_rules! setter {
 
 setters! {
     Init Rtr Sqd [any Partitioned] {
-        /// The entry of the port's P_Key table that the queue pair uses; 0 if never set.
+        /// The index of the queue pair's P_Key in the port's table; 0 if never set.
         fn pkey_index(index: u16) { IBV_QP_PKEY_INDEX, pkey_index = index }
     }
 
     Init [any Partitioned] {
-        /// The port that it uses, counting from 1.
+        /// The port of the queue pair, counting from 1.
         fn port(port_num: u8) { IBV_QP_PORT, port_num = port_num }
     }
 
     Sqd [any Requester] {
-        /// Moves it to another port, counting from 1.
+        /// Moves the queue pair to another port, counting from 1.
         fn port(port_num: u8) { IBV_QP_PORT, port_num = port_num }
     }
 
     Sqd [only XrcRecv] {
-        /// Moves it to another port, counting from 1.
+        /// Moves the queue pair to another port, counting from 1.
         fn port(port_num: u8) { IBV_QP_PORT, port_num = port_num }
     }
 
     Init Rtr Rts Sqd [any Routed] {
-        /// What the peer may do to memory whose region allows it, too.
+        /// The access of the peer, to memory whose region allows the access, too.
         fn access(access: RemoteAccess) { IBV_QP_ACCESS_FLAGS, qp_access_flags = access.bits() }
     }
 
     Init Rtr Rts Sqd [any Datagram] {
-        /// The key that datagrams to it must carry.
+        /// The Q_Key required in received datagrams.
         fn qkey(qkey: u32) { IBV_QP_QKEY, qkey = qkey }
     }
 
@@ -106,7 +106,7 @@ setters! {
     }
 
     Rts Sqd [any Routed] {
-        /// Makes it migrate to its second way, or be ready to.
+        /// Makes the queue pair migrate to its alternate path, or get ready to.
         fn path_mig_state(state: MigState) {
             IBV_QP_PATH_MIG_STATE,
             path_mig_state = ffi::ibv_mig_state(state.0)
@@ -114,43 +114,43 @@ setters! {
     }
 
     Rtr Sqd [any Responder] {
-        /// How many RDMA reads and atomics of the peer are served at once; 1 if never set.
+        /// Maximum number of the peer's RDMA reads and atomics served at once; 1 if never set.
         fn max_dest_rd_atomic(count: u8) { IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic = count }
     }
 
     Rtr Rts Sqd [any Responder] {
-        /// How long the peer is asked to wait when no receive is posted; code 12, 640 µs, if never
+        /// Delay requested from the peer when no receive is posted (RNR NAK); code 12, 640 µs, if never
         /// set.
         fn min_rnr_timer(timer: RnrTimer) { IBV_QP_MIN_RNR_TIMER, min_rnr_timer = timer.get() }
     }
 
     Rts Sqd [any Requester] {
-        /// How long to wait for an acknowledgement; code 14, about 67 ms, if never set.
+        /// Timeout for an acknowledgement; code 14, about 67 ms, if never set.
         fn timeout(timeout: AckTimeout) { IBV_QP_TIMEOUT, timeout = timeout.get() }
     }
 
     Rts Sqd [only XrcRecv] {
-        /// How long to wait for an acknowledgement; code 14, about 67 ms, if never set.
+        /// Timeout for an acknowledgement; code 14, about 67 ms, if never set.
         fn timeout(timeout: AckTimeout) { IBV_QP_TIMEOUT, timeout = timeout.get() }
     }
 
     Rts Sqd [any Requester] {
-        /// How often an unacknowledged packet is sent again; 7 times if never set.
+        /// Maximum number of retransmissions of an unacknowledged packet; 7 if never set.
         fn retry_count(count: RetryCount) { IBV_QP_RETRY_CNT, retry_cnt = count.get() }
     }
 
     Rts Sqd [any Requester] {
-        /// How often to ask again when the peer is not ready; without end if never set.
+        /// Maximum number of retries when the peer is not ready; unlimited if never set.
         fn rnr_retry(count: RnrRetry) { IBV_QP_RNR_RETRY, rnr_retry = count.get() }
     }
 
     Rts Sqd [any Requester] {
-        /// How many RDMA reads and atomics of this side are outstanding at once; 1 if never set.
+        /// Maximum number of outstanding RDMA reads and atomics of this side; 1 if never set.
         fn max_rd_atomic(count: u8) { IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic = count }
     }
 
     Rts [any Partitioned] {
-        /// The state that it is in now: if it is in another, the transition fails.
+        /// The expected current state: in any other state, the transition fails.
         fn cur_state(state: QpState) {
             IBV_QP_CUR_STATE,
             cur_qp_state = ffi::ibv_qp_state(state.0)
@@ -158,7 +158,7 @@ setters! {
     }
 
     Rts [only RawPacket] {
-        /// The most it sends, in kbit/s; 0 for as fast as it can. See also
+        /// Maximum send rate, in kbit/s; 0 for no limit. See also
         /// [`set_rate_limit`](crate::QueuePair::set_rate_limit).
         fn rate_limit(kbits: u32) { IBV_QP_RATE_LIMIT, rate_limit = kbits }
     }

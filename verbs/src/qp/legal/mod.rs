@@ -1,17 +1,17 @@
-//! Which attributes each transition needs, and which it allows.
+//! Mandatory and optional attributes of each transition.
 //!
-//! The kernel has this table, and says only `EINVAL` when a transition does not keep to it. Here it
-//! is used to say which attribute is missing, or too many.
+//! The kernel has this table, and returns only `EINVAL` for a violation. Here the table serves to
+//! name the missing or excess attribute in errors.
 //!
-//! From the InfiniBand Architecture Specification 1.4, section 11.2.5.2, tables 96 to 101; what it
-//! leaves open, as the kernel has it.
+//! From the InfiniBand Architecture Specification 1.4, section 11.2.5.2, tables 96 to 101; where
+//! the specification is silent, from the kernel.
 
 use ibverbs_sys::{ibv_qp_attr_mask as Bit, ibv_qp_state, ibv_qp_type};
 
 type On = ibv_qp_type;
 type State = ibv_qp_state;
 
-/// What a transition needs and what it allows besides, as masks.
+/// The mandatory and the optional attributes of a transition, as masks.
 struct Rule {
     needs: u32,
     allows: u32,
@@ -41,7 +41,7 @@ const NAMES: &[(u32, &str)] = &[
     (Bit::IBV_QP_RATE_LIMIT.0, "RATE_LIMIT"),
 ];
 
-/// What is wrong with a transition or its attributes, if the table has the transport.
+/// The error in a transition or its attributes, if the table has the transport.
 pub(super) fn complaint(transport: On, from: State, to: State, mask: u32) -> Option<String> {
     if !ALL.contains(&transport) {
         return None;
@@ -72,7 +72,7 @@ fn names(bits: u32) -> String {
     known.chain(unknown).collect::<Vec<_>>().join(", ")
 }
 
-/// How an attribute stands to a transition.
+/// Whether an attribute is mandatory or optional in a transition.
 #[derive(Clone, Copy, PartialEq)]
 enum Stand {
     Needed,
@@ -93,7 +93,7 @@ const UD: &[On] = &[On::IBV_QPT_UD];
 const UC: &[On] = &[On::IBV_QPT_UC];
 const UD_UC: &[On] = &[On::IBV_QPT_UD, On::IBV_QPT_UC];
 const RAW: &[On] = &[On::IBV_QPT_RAW_PACKET];
-/// Those whose packets carry a `P_Key`.
+/// Transports with a `P_Key` in their packets.
 const PARTITIONED: &[On] = &[
     On::IBV_QPT_UD,
     On::IBV_QPT_UC,
@@ -110,8 +110,8 @@ const ALL: &[On] = &[
     On::IBV_QPT_RAW_PACKET,
 ];
 
-/// The transitions besides those to RESET and ERR, the transports that have them, and the
-/// attributes that the transports have in them.
+/// The transitions besides those to RESET and ERR, their transports, and the transports' attributes
+/// there.
 #[expect(clippy::type_complexity, reason = "a table")]
 const TRANSITIONS: &[(State, State, &[On], &[(Stand, Bit, &[On])])] = &[
     (
@@ -225,7 +225,7 @@ const TRANSITIONS: &[(State, State, &[On], &[(Stand, Bit, &[On])])] = &[
             (Allowed, Bit::IBV_QP_MIN_RNR_TIMER, RESPONDER),
         ],
     ),
-    // The send queue of these can fail alone.
+    // Transports whose send queue can fail alone.
     (
         State::IBV_QPS_SQE,
         State::IBV_QPS_RTS,

@@ -1,4 +1,4 @@
-//! The table of transitions, against what the builders of attributes can say.
+//! The table of transitions, against the attribute builders.
 
 use super::*;
 use crate::{
@@ -23,8 +23,8 @@ fn other_way() -> AlternatePath {
     }
 }
 
-/// Everything that a transition of this transport can set, and whether that is everything that the
-/// table has.
+/// Checks all attributes settable in a transition of this transport: legal, and complete in
+/// comparison with the table.
 fn complete<T: Transport, From: Typed, To: Typed>(attributes: &Attributes<T, To>) {
     let name = format!("{} {} to {}", T::NAME, From::NAME, To::NAME);
     assert_eq!(of::<T, From, To>(attributes), None, "{name}");
@@ -132,7 +132,7 @@ fn every_attribute_has_a_method_where_it_is_legal() {
 }
 
 #[test]
-fn what_the_constructors_make_is_complete() {
+fn attribute_constructors_set_all_mandatory_attributes() {
     let psn = Psn::from_low_bits(9);
     assert_eq!(of::<Rc, Rtr, Rts>(&Attributes::<Rc, Rts>::new(psn)), None);
     assert_eq!(of::<Ud, Rtr, Rts>(&Attributes::<Ud, Rts>::new(psn)), None);
@@ -141,7 +141,7 @@ fn what_the_constructors_make_is_complete() {
 }
 
 #[test]
-fn what_is_missing_or_too_much_is_named() {
+fn illegal_transition_names_missing_and_excess_attributes() {
     use crate::qp::state::Reset;
     let (rc, ud) = (Rc::RAW, Ud::RAW);
     let port = Bit::IBV_QP_PORT.0;
@@ -162,11 +162,11 @@ fn what_is_missing_or_too_much_is_named() {
         complaint(rc, Reset::RAW, Sqd::RAW, 0).as_deref(),
         Some("there is no such transition")
     );
-    // Only a send queue that is not acknowledged fails alone.
+    // Only a send queue without acknowledgements fails alone.
     let sqe = State::IBV_QPS_SQE;
     assert_eq!(complaint(ud, sqe, Rts::RAW, Bit::IBV_QP_QKEY.0), None);
     assert!(complaint(rc, sqe, Rts::RAW, 0).is_some());
-    // Nobody knows what a driver's own has.
+    // A driver's own transport is unknown to the table.
     assert_eq!(
         complaint(crate::Driver::RAW, Reset::RAW, Sqd::RAW, port),
         None

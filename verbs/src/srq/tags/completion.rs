@@ -1,4 +1,4 @@
-//! What completes on a queue that matches tags.
+//! Completions of a tag-matching queue.
 
 use std::ops::Deref;
 
@@ -10,71 +10,72 @@ use crate::{
     wr_id::QueueId,
 };
 
-/// What has happened on a [`TagMatchingQueue`], with the completion that says so.
+/// An event of a [`TagMatchingQueue`], with its completion.
 #[derive(Debug)]
 #[must_use = "it may report a failure"]
 pub struct TagCompletion<'p, RW> {
-    /// What it was.
+    /// The event.
     pub event: TagEvent<RW>,
     wc: WorkCompletion<'p>,
 }
 
-/// What has happened on a [`TagMatchingQueue`].
+/// An event of a [`TagMatchingQueue`].
 #[derive(Debug)]
 pub enum TagEvent<RW> {
-    /// A message has come whose tag fits no buffer on the list. It is in this untagged receive,
-    /// behind its [header](super::TagHeader).
+    /// A message arrived whose tag matches no buffer on the list. This untagged receive has the
+    /// message, behind its [header](super::TagHeader).
     Unexpected(RW),
-    /// A message without a tag has come. It is in this untagged receive, with its header.
+    /// A message without a tag arrived. This untagged receive has the message, with its header.
     NoTag(RW),
-    /// An untagged receive has failed, or was not used: the [status](WorkCompletion::status) says
-    /// why.
+    /// An untagged receive has failed, or was flushed: the [status](WorkCompletion::status) has the
+    /// reason.
     Failed(RW),
-    /// A tagged buffer has failed, or was not used: the [status](WorkCompletion::status) says why.
+    /// A tagged buffer has failed, or was flushed: the [status](WorkCompletion::status) has the
+    /// reason.
     EntryFailed(TagEntry, RW),
-    /// A message has come whose tag fits. Its data are still to come, and the buffer is still the
+    /// A message arrived whose tag matches. Its data follow later, and the buffer is still the
     /// device's.
     ///
-    /// With the status [`TM_RNDV_INCOMPLETE`](WcStatus::TM_RNDV_INCOMPLETE) the data are more than
-    /// the buffer can hold, and what comes are the headers.
+    /// With the status [`TM_RNDV_INCOMPLETE`](WcStatus::TM_RNDV_INCOMPLETE) the data exceed the
+    /// buffer, and only the headers will be written.
     Matched(TagEntry),
     /// The message of a tagged buffer is whole.
     Received {
-        /// The name that the buffer had on the list. Others may wait for the same tag.
+        /// The buffer's name on the list. Other buffers may wait for the same tag.
         entry: TagEntry,
         /// The buffer.
         work: RW,
-        /// Whether it is the headers of a rendezvous that are in the buffer, because the data are
-        /// more than it can hold. It is for the program then to read them.
+        /// Whether the buffer has only the headers of a rendezvous, because the data exceed the
+        /// buffer. The program must then read the data.
         incomplete: bool,
     },
     /// A tagged buffer is on the list.
     Added(TagEntry),
-    /// The operation that adds a tagged buffer has failed, as the [status](WorkCompletion::status)
-    /// says. Whether the buffer is on the list is unknown, so it stays with the queue.
+    /// The operation that adds a tagged buffer has failed; the [status](WorkCompletion::status) has
+    /// the reason. Whether the buffer is on the list is unknown, so the buffer stays with the
+    /// queue.
     AddFailed(TagEntry),
-    /// A tagged buffer has been removed, and this is it.
+    /// A tagged buffer has been removed; here is its work.
     Removed(TagEntry, RW),
     /// A tagged buffer was not removed, usually (status [`TM_ERR`](WcStatus::TM_ERR)) because a
-    /// message had come before. It comes back with that.
+    /// message had arrived before. The message's completion returns the buffer.
     NotRemoved(TagEntry),
     /// The device knows how many messages were unexpected.
     Synced,
-    /// The operation that tells the device has failed, as the [status](WorkCompletion::status)
-    /// says.
+    /// A sync operation has failed; the [status](WorkCompletion::status) has the reason.
     SyncFailed,
 }
 
 impl<RW> TagCompletion<'_, RW> {
-    /// `IBV_WC_TM_SYNC_REQ`—Whether the device matches no new tags until it hears of the messages
-    /// that were unexpected, by [`sync`](TagMatchingQueue::sync) or another operation.
+    /// `IBV_WC_TM_SYNC_REQ`—Whether the device matches no new tags until notified that the program
+    /// has seen the unexpected messages, by [`sync`](TagMatchingQueue::sync) or another operation.
     #[doc(alias = "IBV_WC_TM_SYNC_REQ")]
     pub fn sync_requested(&self) -> bool {
         self.wc.flags() & flag::IBV_WC_TM_SYNC_REQ.0 != 0
     }
 
-    /// `IBV_WC_TM_MATCH`—Whether this is the completion that reports the match. A message that is
-    /// whole at once has only one.
+    /// `IBV_WC_TM_MATCH`—Whether this completion reports the match. A message complete at once has
+    /// only one completion.
     #[doc(alias = "IBV_WC_TM_MATCH")]
     pub fn is_match(&self) -> bool {
         self.wc.flags() & flag::IBV_WC_TM_MATCH.0 != 0
@@ -90,15 +91,14 @@ impl<'p, RW> Deref for TagCompletion<'p, RW> {
 }
 
 impl<RW: Send + 'static> TagMatchingQueue<RW> {
-    /// Says what has happened, and takes back the work that is the program's again.
+    /// Determines the event of a completion, and takes back the work returned to the program.
     ///
-    /// A message that is unexpected counts as [known](Self::unexpected) to the program from here
-    /// on. Where tags are wanted, ask for
-    /// [`tm_info`](crate::ExtendedCompletion::tm_info) before making a plain completion of an
-    /// extended one.
+    /// From here on, an unexpected message counts as [seen](Self::unexpected) by the program. For
+    /// tags, read [`tm_info`](crate::ExtendedCompletion::tm_info) before converting an extended
+    /// completion into a plain one.
     ///
     /// # Errors
-    /// The completion is not one of this queue; it is given back.
+    /// The completion belongs to another queue; the error returns the completion.
     pub fn complete<'p>(
         &mut self,
         wc: WorkCompletion<'p>,
@@ -134,7 +134,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     fn tagged(&mut self, wc: &WorkCompletion<'_>) -> Option<TagEvent<RW>> {
         let slot = wc.wr_id().sequence();
         let found = self.entries.get_mut(slot)?;
-        // There is nothing to complete on a buffer that has come back.
+        // There is nothing to complete on a returned buffer.
         found.work.as_ref()?;
         let entry = TagEntry {
             slot,
@@ -193,7 +193,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         })
     }
 
-    /// Takes the work of an entry, with which the device is done.
+    /// Takes the work of an entry after the device's last access.
     fn give_back(&mut self, slot: u32) -> Option<RW> {
         let work = self.entries.get_mut(slot)?.work.take();
         self.settle(slot);

@@ -1,4 +1,4 @@
-//! The headers of messages to a queue that matches tags.
+//! The headers of messages to a tag-matching queue.
 
 use std::io;
 
@@ -9,11 +9,10 @@ use crate::{
 };
 
 named! {
-    /// `ibv_tmh_op`—What a message to a queue that matches tags is.
+    /// `ibv_tmh_op`—The kind of a message to a tag-matching queue.
     #[doc(alias = "ibv_tmh_op")]
     TagOperation(u8) {
-        /// `IBV_TMH_NO_TAG`—It has no tag, and goes to an untagged receive with all that it
-        /// carries.
+        /// `IBV_TMH_NO_TAG`—No tag: the whole message goes to an untagged receive.
         NO_TAG = 0;
         /// `IBV_TMH_RNDV`—A [`RendezvousHeader`] follows: the device of the receiver reads the data
         /// from there.
@@ -25,10 +24,11 @@ named! {
     }
 }
 
-/// `ibv_tmh`—What a message to a [`TagMatchingQueue`](crate::TagMatchingQueue) begins with.
+/// `ibv_tmh`—The header at the start of a message to a
+/// [`TagMatchingQueue`](crate::TagMatchingQueue).
 ///
-/// A buffer whose tag has matched gets what is behind the headers; an untagged receive gets them,
-/// too.
+/// A buffer with a matching tag receives the bytes behind the headers; an untagged receive receives
+/// the headers, too.
 ///
 /// ```
 /// use verbs::{TagHeader, TagOperation};
@@ -43,9 +43,10 @@ named! {
 #[doc(alias = "ibv_tmh")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagHeader {
-    /// What the message is.
+    /// The kind of the message.
     pub operation: TagOperation,
-    /// What the receiver's completion [tells](crate::TagMatch::private) along with the tag.
+    /// Private data, [reported](crate::TagMatch::private) by the receiver's completion along with
+    /// the tag.
     pub private: u32,
     /// The tag.
     pub tag: u64,
@@ -55,7 +56,7 @@ impl TagHeader {
     /// The length of a header, in bytes.
     pub const LEN: usize = 16;
 
-    /// The header as it is sent.
+    /// The header in wire format.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0] = self.operation.0;
@@ -76,15 +77,15 @@ impl TagHeader {
     }
 }
 
-/// `ibv_rvh`—Where the data of a rendezvous are: what follows the [`TagHeader`] of one.
+/// `ibv_rvh`—The location of a rendezvous' data, behind the [`TagHeader`] of the message.
 ///
-/// The sender must keep the memory as it is until a message says that they have been read.
+/// The sender must not change the memory until a message confirms that the data have been read.
 #[doc(alias = "ibv_rvh")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RendezvousHeader {
     /// The address of the first byte.
     pub addr: u64,
-    /// The key that lets the receiver's device read.
+    /// The RKey for the receiver's device.
     pub rkey: u32,
     /// The number of bytes.
     pub len: u32,
@@ -94,10 +95,10 @@ impl RendezvousHeader {
     /// The length of a header, in bytes.
     pub const LEN: usize = 16;
 
-    /// The header for memory that the receiver may read.
+    /// The header for memory open to the receiver's reads.
     ///
     /// # Errors
-    /// - `InvalidInput`: there are more bytes than a header can say.
+    /// - `InvalidInput`: the length does not fit in a header.
     pub fn new(memory: RemoteToken) -> Result<Self> {
         let len = u32::try_from(memory.len).map_err(|_| {
             let reason = format!("{} bytes, and at most {}", memory.len, u32::MAX);
@@ -107,7 +108,7 @@ impl RendezvousHeader {
         Ok(Self { addr, rkey, len })
     }
 
-    /// The header as it is sent.
+    /// The header in wire format.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -116,8 +117,8 @@ impl RendezvousHeader {
         bytes
     }
 
-    /// Reads the header of a message, which is behind its [`TagHeader`]; `None` if the message is
-    /// too short to have one.
+    /// Reads the rendezvous header of a message, behind the [`TagHeader`]; `None` if the message is
+    /// too short.
     pub fn from_message(message: &[u8]) -> Option<Self> {
         let (addr, rest) = message.get(TagHeader::LEN..)?.split_first_chunk()?;
         let (rkey, rest) = rest.split_first_chunk()?;
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_laid_out_as_in_c() {
+    fn tag_header_layout_matches_c() {
         let header = TagHeader {
             operation: TagOperation::RENDEZVOUS,
             private: 0x0102_0304,
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_message_has_no_header() {
+    fn tag_header_of_short_message_is_none() {
         let message = [0xff; TagHeader::LEN + RendezvousHeader::LEN];
         for len in 0..message.len() {
             let message = &message[..len];

@@ -1,4 +1,4 @@
-//! Shared receive queues that match tags: receives that wait for a message with a tag.
+//! Tag matching: shared receive queues with receives for messages with a tag.
 
 mod completion;
 mod header;
@@ -34,26 +34,26 @@ pub use self::{
 const CREATE: &str = "ibv_create_srq_ex";
 const POST: &str = "ibv_post_srq_ops";
 
-/// `IBV_SRQT_TM`—A shared receive queue whose device puts messages into the buffers that wait for
-/// their tags.
+/// `IBV_SRQT_TM`—A shared receive queue whose device puts messages into buffers by their tags.
 ///
-/// There are two kinds of memory in it. A *tagged* buffer is [added](Self::add) to a list, and gets
-/// the first message whose tag fits. An untagged receive is [posted](Self::post), and gets a
-/// message that fits none, with its [header](TagHeader): it is *unexpected*.
+/// The queue has two kinds of memory. A *tagged* buffer is [added](Self::add) to a list, and
+/// receives the first message with a matching tag. An untagged receive is [posted](Self::post), and
+/// receives a message without a match, with its [header](TagHeader): an *unexpected* message.
 ///
-/// As soon as a message is unexpected, the device matches no newly added tags until it hears that
-/// the program knows of the message; otherwise a later message could overtake it. This queue counts
-/// the unexpected messages that have been handed to [`complete`](Self::complete), and every
-/// operation tells the device how many they are. So look for a fitting message among them before
-/// adding a tag, and where a completion [asks](TagCompletion::sync_requested) for it, and there is
-/// nothing else to post, [`sync`](Self::sync).
+/// After an unexpected message, the device matches no newly added tags until notified that the
+/// program has seen the message; otherwise a later message could overtake it. This queue counts the
+/// unexpected messages handed to [`complete`](Self::complete), and every operation reports the
+/// count to the device. So search the unexpected messages for a match before adding a tag. Where a
+/// completion [requests a sync](TagCompletion::sync_requested), and there is nothing else to post,
+/// call [`sync`](Self::sync).
 ///
-/// Its queue pairs are reliable connections that [receive by it](crate::QueuePairBuilder::tag_matching).
-/// They cannot send: their send queues are the device's, for reading the data of a rendezvous.
+/// The queue pairs are reliable connections that [receive by the
+/// queue](crate::QueuePairBuilder::tag_matching). They cannot send: the device uses their send
+/// queues to read the data of a rendezvous.
 ///
-/// A tagged buffer belongs to the queue until its message is whole, it has been removed, or it has
-/// failed. A completion that is dropped instead of handed to `complete` leaves it there until the
-/// queue is dropped, which keeps it until the last queue pair on it is gone.
+/// A tagged buffer belongs to the queue until its message is complete, or the buffer has been
+/// removed or has failed. If a completion is dropped instead of handed to `complete`, the buffer
+/// stays with the queue until the queue is dropped, and its last queue pair is gone.
 ///
 /// # Examples
 /// ```no_run
@@ -61,7 +61,7 @@ const POST: &str = "ibv_post_srq_ops";
 /// use verbs::{Buf, TagEvent, TagMatchingRoom, TagMatchingQueue, TagPattern};
 /// let room = TagMatchingRoom { max_wr: 16, max_sge: 1, max_num_tags: 16, max_ops: 4 };
 /// let mut queue: TagMatchingQueue = pd.create_tag_matching(cq, room)?;
-/// queue.post(pd.alloc_buf(4096)?)?; // for whatever nobody waits for
+/// queue.post(pd.alloc_buf(4096)?)?; // for unexpected messages
 /// queue.add(TagPattern::exact(7), pd.alloc_buf(4096)?)?;
 /// for wc in cq.poll()? {
 ///     let len = wc.byte_len();
@@ -83,10 +83,10 @@ pub struct TagMatchingQueue<RW: Send + 'static = Buf> {
     srq: SharedReceiveQueue<RW>,
     /// Names the tagged buffers, as receives, and the operations on their list, as sends.
     id: QpId,
-    // INVARIANT: holds the work of every tagged buffer that the device may write to. Parked in the
-    // shared part of `srq` when this is dropped.
+    // INVARIANT: holds the work of every tagged buffer still open to the device's writes. Parked in
+    // the shared part of `srq` when this is dropped.
     entries: Slab<Entry<RW>>,
-    /// The operations that have not completed.
+    /// The operations in flight.
     operations: Slab<Operation>,
     /// The number of the next entry.
     next: u64,
@@ -94,54 +94,54 @@ pub struct TagMatchingQueue<RW: Send + 'static = Buf> {
     tagged: RecvLimits,
 }
 
-/// How much a [`TagMatchingQueue`] is to hold.
+/// The limits of a [`TagMatchingQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagMatchingRoom {
     /// The most untagged receives in flight.
     pub max_wr: u32,
-    /// The most elements of one. Those of a tagged buffer are limited by the
+    /// Maximum number of elements in a receive. A tagged buffer's elements are limited by the
     /// [device](TagMatchingCaps::max_sge).
     pub max_sge: u32,
     /// The most tagged buffers.
     pub max_num_tags: u32,
-    /// The most operations on their list that have not completed.
+    /// Maximum number of list operations in flight.
     pub max_ops: u32,
 }
 
-/// Which tags a tagged buffer waits for: those `t` with `t & mask == tag`.
+/// The tags matched by a tagged buffer: those `t` with `t & mask == tag`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TagPattern {
-    /// What the bits in the mask must be. All others are zero.
+    /// The required values of the bits in the mask. All others are zero.
     pub tag: u64,
-    /// The bits that are looked at.
+    /// The bits to compare.
     pub mask: u64,
 }
 
-/// A tagged buffer on the list of a [`TagMatchingQueue`]: its name there, never used twice.
+/// A tagged buffer on the list of a [`TagMatchingQueue`]: its name there, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TagEntry {
     slot: u32,
     number: u64,
 }
 
-/// What is known of a tagged buffer.
+/// The state of a tagged buffer.
 struct Entry<RW> {
-    // INVARIANT: there as long as the device may write to it.
+    // INVARIANT: present as long as the device may write to the buffer.
     work: Option<RW>,
     number: u64,
-    /// The name that C has given it.
+    /// C's name for the buffer.
     handle: u32,
-    /// The operations on it that have not completed. Until they have, C may not use the handle for
-    /// another, and this slot stays.
+    /// The number of operations on the buffer in flight. Until their completion, C must not reuse
+    /// the handle, and this slot stays.
     outstanding: u32,
-    /// Whether it is being removed.
+    /// A removal is in progress.
     removing: bool,
-    /// Whether it has matched a rendezvous that the device leaves to the program.
+    /// A rendezvous has matched that the device leaves to the program.
     incomplete: bool,
 }
 
-/// A buffer that was added in this slot. Its handle is not known, and so it cannot be removed, if
-/// the post has failed without refusing it.
+/// A buffer added in this slot. If the post failed without a refusal, the handle is unknown, so the
+/// buffer cannot be removed.
 struct Added {
     slot: u32,
     handle: Option<u32>,
@@ -162,7 +162,7 @@ enum Operation {
 }
 
 impl TagPattern {
-    /// The pattern that only this tag fits.
+    /// The pattern that matches only this tag.
     pub const fn exact(tag: u64) -> Self {
         Self {
             tag,
@@ -172,15 +172,15 @@ impl TagPattern {
 }
 
 impl ProtectionDomain {
-    /// `ibv_create_srq_ex(ctx, IBV_SRQT_TM)`—Creates a shared receive queue that matches tags.
-    /// Everything of it completes in `cq`; tags are told there if that is an
+    /// `ibv_create_srq_ex(ctx, IBV_SRQT_TM)`—Creates a shared receive queue with tag matching.
+    /// Everything completes in `cq`; tags are reported there if `cq` is an
     /// [`ExtendedCq`](crate::ExtendedCq) with [`TM_INFO`](crate::WcFields::TM_INFO). Enters the
     /// kernel.
     ///
     /// # Errors
-    /// - `Unsupported`: the device does not match tags, or has no extended attributes to say so.
+    /// - `Unsupported`: the device does not match tags, or has no extended attributes to report so.
     /// - `InvalidInput`: the completion queue has too few entries left, or is of another device; or
-    ///   a number is beyond what this crate can keep.
+    ///   a number is beyond this crate's limits.
     /// - `EINVAL`: a number is more than the [device](crate::DeviceAttr::tm_caps) allows.
     /// - `ENOMEM`: out of memory.
     ///
@@ -216,8 +216,8 @@ impl ProtectionDomain {
             let reason = format!("{} does not match tags", self.context().name());
             return refuse(io::ErrorKind::Unsupported, reason);
         }
-        // Each operation has a completion, and each buffer up to two: that it has matched, and that
-        // its message is whole.
+        // Each operation has a completion, and each buffer up to two: for its match, and for the
+        // complete message.
         let extra = max_num_tags.saturating_mul(2).saturating_add(max_ops);
         let books = Books::on(cq, max_wr, extra)?;
         let mask = has::IBV_SRQ_INIT_ATTR_TYPE | has::IBV_SRQ_INIT_ATTR_PD;
@@ -240,7 +240,7 @@ impl ProtectionDomain {
                 "{receives}, {max_num_tags} tags, {max_ops} operations"
             ))
         })?;
-        // SAFETY: it has just been created, with these.
+        // SAFETY: just created, with these.
         let srq = unsafe { adopt(raw, max_wr, max_sge, books, Kind::TagMatching, self) };
         Ok(TagMatchingQueue {
             srq,
@@ -258,7 +258,7 @@ impl ProtectionDomain {
 }
 
 impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
-    /// `ibv_post_srq_recv`—Posts an untagged receive, for a message that nobody waits for.
+    /// `ibv_post_srq_recv`—Posts an untagged receive, for a message without a match.
     ///
     /// # Errors
     /// As for [`SharedReceiveQueue::post`].
@@ -271,18 +271,18 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
     }
 
     /// `ibv_post_srq_ops`, `IBV_WR_TAG_ADD`—Adds a tagged buffer to the list. The work belongs to
-    /// the queue until a message is whole, or it is removed.
+    /// the queue until its message is complete, or the buffer is removed.
     ///
-    /// Does not block or enter the kernel. It completes with [`TagEvent::Added`], which may come
-    /// after the message.
+    /// Does not block or enter the kernel. Completes with [`TagEvent::Added`], possibly after the
+    /// message.
     ///
     /// # Errors
     /// The work is given back, unharmed:
-    /// - `WouldBlock`: there are as many tagged buffers, or operations that have not completed, as
-    ///   the queue can hold.
+    /// - `WouldBlock`: the maximum number of tagged buffers, or of operations in flight, is
+    ///   reached.
     /// - `InvalidInput`: no tag can fit the pattern; or the work has more elements than the device
     ///   allows.
-    /// - `ENOMEM`, `EINVAL`: the device refused it.
+    /// - `ENOMEM`, `EINVAL`: the device refused the operation.
     ///
     /// # References
     /// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
@@ -309,8 +309,8 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
         }
     }
 
-    /// Adds memory to the list. What the elements describe must then stay as `Scatter` promises for
-    /// as long as the device may write there.
+    /// Adds memory to the list. The described memory must then stay as `Scatter` promises for as
+    /// long as the device may write there.
     fn try_add(&mut self, pattern: TagPattern, sges: &mut SgeList) -> Result<Added> {
         let TagPattern { tag, mask } = pattern;
         let refuse = |kind, reason: String| Err(Error::refused(POST, kind, reason));
@@ -338,9 +338,9 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
         wr.tm.add.num_sge = sges.count();
         wr.tm.add.tag = tag;
         wr.tm.add.mask = mask;
-        // SAFETY: the elements are `sges`', which outlives the call. What they describe stays as
+        // SAFETY: the elements are `sges`', which outlives the call. The described memory stays as
         // `Scatter` promises until the work is dropped, and so until the queue is destroyed or the
-        // device is done with it.
+        // device is done with the memory.
         let posted = unsafe { self.execute(&mut wr, Operation::Add(slot)) }?;
         let handle = (posted == Posted::Known).then_some(wr.tm.handle);
         Ok(Added { slot, handle })
@@ -355,13 +355,13 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
 
     /// `ibv_post_srq_ops`, `IBV_WR_TAG_DEL`—Asks for a tagged buffer to be removed from the list.
     ///
-    /// Does not block or enter the kernel. It completes with [`TagEvent::Removed`], which gives the
-    /// work back, or, if a message has come before it, [`TagEvent::NotRemoved`].
+    /// Does not block or enter the kernel. Completes with [`TagEvent::Removed`], which returns the
+    /// work, or, if a message has arrived before, with [`TagEvent::NotRemoved`].
     ///
     /// # Errors
     /// - `InvalidInput`: the buffer is not on the list any more, or is being removed.
-    /// - `WouldBlock`: there are as many operations that have not completed as the queue can hold.
-    /// - `ENOMEM`, `EINVAL`: the device refused it.
+    /// - `WouldBlock`: the maximum number of operations in flight is reached.
+    /// - `ENOMEM`, `EINVAL`: the device refused the operation.
     ///
     /// # References
     /// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
@@ -380,7 +380,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         wr.opcode = op::IBV_WR_TAG_DEL;
         wr.tm.handle = handle;
         // SAFETY: there are no elements. C knows the handle: the entry has operations or a message
-        // still to complete, and until then it is not used for another.
+        // still to complete, and until then C does not reuse the handle.
         let _: Posted = unsafe { self.execute(&mut wr, Operation::Remove(slot)) }?;
         if let Some(found) = self.entries.get_mut(slot) {
             found.removing = true;
@@ -389,14 +389,14 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         Ok(())
     }
 
-    /// `ibv_post_srq_ops`, `IBV_WR_TAG_SYNC`—Tells the device how many unexpected messages the
-    /// program knows of, as every other operation does, and nothing else.
+    /// `ibv_post_srq_ops`, `IBV_WR_TAG_SYNC`—Reports the number of unexpected messages seen by the
+    /// program to the device, as every other operation does, and nothing else.
     ///
-    /// Does not block or enter the kernel. It completes with [`TagEvent::Synced`].
+    /// Does not block or enter the kernel. Completes with [`TagEvent::Synced`].
     ///
     /// # Errors
-    /// - `WouldBlock`: there are as many operations that have not completed as the queue can hold.
-    /// - `ENOMEM`, `EINVAL`: the device refused it.
+    /// - `WouldBlock`: the maximum number of operations in flight is reached.
+    /// - `ENOMEM`, `EINVAL`: the device refused the operation.
     ///
     /// # References
     /// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
@@ -412,8 +412,8 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     /// Posts one operation.
     ///
     /// # Safety
-    /// - The elements of `wr` are valid during the call, and what they describe for as long as the
-    ///   device may write there; its handle, if it needs one, is one that C knows.
+    /// - The elements of `wr` are valid during the call, and the described memory for as long as
+    ///   the device may write there; its handle, if needed, is known to C.
     unsafe fn execute(&mut self, wr: &mut ffi::ibv_ops_wr, operation: Operation) -> Result<Posted> {
         use ffi::ibv_ops_flags as flag;
         const FLAGS: u32 = flag::IBV_OPS_SIGNALED.0 | flag::IBV_OPS_TM_SYNC.0;
@@ -427,7 +427,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant of `SrqInner`), and `wr` is one complete
         // operation, with valid elements as the caller promises. C reads them, and sets the handle,
-        // before it returns.
+        // only before the return.
         let errno = unsafe { ffi::ibv_post_srq_ops(self.as_raw(), wr, bad.place()) };
         if errno != 0 && bad.is_refused(errno, wr) {
             return Err(Error::from_errno(POST, errno.saturating_abs()));
@@ -449,7 +449,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         self.srq.arm_limit(limit)
     }
 
-    /// `ibv_query_srq`—What the queue has room for, without tags. Enters the kernel.
+    /// `ibv_query_srq`—The limits of the queue, without tags. Enters the kernel.
     ///
     /// # Errors
     /// As for [`SharedReceiveQueue::query`].
@@ -458,29 +458,27 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         self.srq.query()
     }
 
-    /// The domain it was made in.
+    /// The protection domain of the queue.
     pub fn pd(&self) -> &ProtectionDomain {
         self.srq.pd()
     }
 
-    /// The number of untagged receives that have been posted and not come back.
+    /// The number of untagged receives posted and not returned.
     pub fn in_flight(&self) -> usize {
         self.srq.in_flight()
     }
 
-    /// The number of tagged buffers that are not done with: that have not come back, or whose
-    /// operations have not all completed.
+    /// The number of tagged buffers in use: not returned, or with operations in flight.
     pub fn tags_in_flight(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many unexpected messages there have been. After 2³² it begins anew, as the device does.
+    /// The number of unexpected messages so far. Wraps after 2³², as the device's count does.
     pub fn unexpected(&self) -> u32 {
         self.unexpected
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_srq {
         self.srq.as_raw()
     }

@@ -17,7 +17,7 @@ fn eight(number: u8) -> u64 {
     u64::from_ne_bytes([number; 8])
 }
 
-/// Two connected queue pairs, and a number for each that the other may change.
+/// Two connected queue pairs, and a number for each, open to the other's changes.
 struct Players {
     cq: CompletionQueue,
     sides: [(RcQp, RemoteRegion); 2],
@@ -38,7 +38,7 @@ impl Players {
         Self { cq, sides, fixture }
     }
 
-    /// Lets each side change the other's number with the request that `post` makes of it.
+    /// Lets each side change the other's number with a request made by `post`.
     fn each_way(&mut self, before: u64, after: u64, post: impl Fn(&mut RcQp, Buf, RemoteToken)) {
         for _ in 0..10 {
             let [(active, _), (_, passive)] = &mut self.sides;
@@ -53,7 +53,7 @@ impl Players {
         }
     }
 
-    /// Adds to a number where that must fail, and stay without effect.
+    /// Adds to a number where the request must fail without effect.
     fn fail(mut self, target: impl FnOnce(RemoteToken) -> RemoteToken, expected: WcStatus) {
         let [(active, _), (_, passive)] = &mut self.sides;
         passive.store(0, 7);
@@ -68,7 +68,7 @@ impl Players {
 #[test]
 fn atomic_cmp_and_swap() {
     let mut players = Players::new();
-    // The number is not the one expected, and then it is.
+    // First the comparison fails, and then succeeds.
     for (compare, after) in [(2, 1), (1, 0)] {
         players.each_way(eight(1), eight(after), |qp, work, number| {
             let request = CompareSwap::new(work, number, eight(compare), 0);
@@ -122,7 +122,7 @@ fn atomic_invalid_mr_access() {
     assert_eq!(closed.load(0), 0);
 }
 
-/// Soft-RoCE finds out at once, other devices may leave it to the peer.
+/// Soft-RoCE detects the error at once, other devices may leave the detection to the peer.
 #[test]
 fn atomic_non_aligned_addr() {
     let mut players = Players::new();
@@ -139,15 +139,15 @@ fn atomic_non_aligned_addr() {
     assert_eq!((passive.load(0), passive.load(8)), (0, 0));
 }
 
-/// Memory, under a key that is not its own.
+/// Memory, under a wrong key.
 #[derive(Debug)]
 struct WrongKey {
     buf: Buf,
     lkey: u32,
 }
 
-// SAFETY: the memory is the buffer's, for as long as the buffer lives. That no memory has this key is
-// for the device to find out.
+// SAFETY: the memory is the buffer's, for as long as the buffer lives. The device must detect the
+// invalid key.
 unsafe impl Gather for WrongKey {
     fn gather(&self, list: &mut SgeList) {
         let start = NonNull::from(&self.buf[..]).cast();
@@ -156,7 +156,7 @@ unsafe impl Gather for WrongKey {
     }
 }
 
-// SAFETY: as above; the buffer is owned, so it may be written to.
+// SAFETY: as above; the buffer is owned, so writing is allowed.
 unsafe impl Scatter for WrongKey {}
 
 #[test]
@@ -172,7 +172,7 @@ fn atomic_invalid_lkey() {
     };
     a.post(FetchAdd::new(work, region.token(), 1)).unwrap();
     let (status, work) = sent(&mut cq, &mut a);
-    // The first is what Soft-RoCE says, the second is the specification's.
+    // The first is Soft-RoCE's status, the second the specification's.
     let expected = [WcStatus::LOC_QP_OP_ERR, WcStatus::LOC_PROT_ERR];
     assert!(expected.contains(&status), "{status:?}");
     assert_eq!(&*work.buf, &[0; 8]);

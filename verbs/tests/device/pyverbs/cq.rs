@@ -52,8 +52,8 @@ fn create_cq_bad_flow() {
     }
 }
 
-/// The case also asks for less than the completions in the queue. Here, what the queue pairs have
-/// reserved is refused before the device is asked, so it is asked by hand.
+/// The case also requests less than the number of completions in the queue. Here, entries reserved
+/// by queue pairs are refused before the device is asked, so the test calls C directly.
 #[test]
 fn resize_cq() {
     let fixture = Fixture::new();
@@ -74,7 +74,7 @@ fn resize_cq() {
     // Soft-RoCE makes seven entries of four, so this harms nothing while not all five have completed.
     let begin = Instant::now();
     let refused = loop {
-        // SAFETY: the queue exists, and nobody polls or resizes it meanwhile.
+        // SAFETY: the queue exists, without a concurrent poll or resize.
         let errno = unsafe { ibverbs_sys::ibv_resize_cq(cq.as_raw(), 4) };
         if errno != 0 || begin.elapsed() > Duration::from_secs(20) {
             break errno;
@@ -91,7 +91,7 @@ fn resize_cq() {
     }
 }
 
-/// A queue that tells a channel of its completions.
+/// A queue with notifications on a channel.
 fn announced(fixture: &Fixture) -> Announced {
     let channel = fixture.ctx.create_comp_channel().unwrap();
     let cq = fixture.ctx.cq_builder(64).channel(&channel, CqKey(7));

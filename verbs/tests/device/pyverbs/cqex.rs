@@ -27,7 +27,7 @@ fn rc_traffic_cq_ex() {
     traffic::rc_messages(&mut cq, ends, |len| fixture.pd.alloc_buf(len).unwrap());
 }
 
-/// Every field and every option by itself; a device that lacks one says so.
+/// Every field and every option by itself; a device without one returns an error.
 #[test]
 fn create_cq_ex() {
     let fixture = Fixture::new();
@@ -45,7 +45,7 @@ fn create_cq_ex() {
         let timed = WcFields::COMPLETION_TIMESTAMP;
         assert!(fixture.ctx.cq_ex_builder(10).with(timed).create().is_ok());
     }
-    // SAFETY: nothing is made on it.
+    // SAFETY: no object is made on the queue.
     let single = unsafe { fixture.ctx.cq_ex_builder(10).single_threaded() };
     assert!(single.create().is_ok());
 }

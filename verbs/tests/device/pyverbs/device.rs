@@ -1,4 +1,4 @@
-//! `test_device.py`, where it is about what a device says of itself
+//! `test_device.py`: the cases about a device's attributes
 
 use verbs::{Context, DeviceAttr, LinkLayer, PhysState, Pkey};
 
@@ -46,7 +46,7 @@ fn verify_device(attr: &DeviceAttr) {
     assert!(limits.iter().all(|limit| limit(attr) > 0), "{attr:?}");
 }
 
-/// Through `ibv_query_device`, which our `query_device` does not use.
+/// Through `ibv_query_device`, not used by this crate's `query_device`.
 #[test]
 fn query_device() {
     for ctx in each_device() {
@@ -92,12 +92,12 @@ fn query_gid_table() {
     }
 }
 
-/// Our call makes the room that is needed, so C is asked for what it says when there is none.
+/// This crate's call allocates the needed room, so C is called directly with none.
 #[test]
 fn query_gid_table_bad_flow() {
     let ctx = open();
     let mut entry = ibverbs_sys::ibv_gid_entry::zeroed();
-    // SAFETY: the context is open, and there is room for the no entries that are asked for.
+    // SAFETY: the context is open, and there is room for the zero requested entries.
     let ret = unsafe { ibverbs_sys::ibv_query_gid_table(ctx.as_raw(), &raw mut entry, 0, 0) };
     assert_eq!(ret, -(libc::EINVAL as isize));
     assert!(ctx.query_gid_table().is_ok());

@@ -2,7 +2,7 @@
 
 use verbs::{ForkStatus, fork_init, fork_status};
 
-/// It is too late when memory has been registered before, by whichever test was first.
+/// The call is too late if an earlier test has registered memory.
 #[test]
 fn is_fork_initialized() {
     let expected = match fork_init() {

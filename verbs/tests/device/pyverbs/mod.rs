@@ -1,5 +1,5 @@
-//! Twins of the cases of pyverbs, rdma-core's own test suite, by their names. `tests/pyverbs.txt` has
-//! the whole list, with those whose twin is elsewhere.
+//! Twins of the cases of pyverbs, rdma-core's own test suite, by their names. `tests/pyverbs.txt`
+//! has the whole list, with the twins elsewhere.
 
 mod addr;
 mod atomic;

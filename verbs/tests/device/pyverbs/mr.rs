@@ -11,21 +11,22 @@ use verbs::{
 use super::traffic::{self, RcQp, SIZE, content, sent};
 use crate::loopback::Fixture;
 
-/// Safe registration always adds what the device misses here, so it is asked by hand.
+/// Safe registration always adds the flag missing here, so the test calls C directly.
 #[test]
 fn reg_mr_bad_flags() {
     let Fixture { pd, .. } = Fixture::new();
     let mut memory = [0_u8; 64];
     for access in [RemoteAccess::WRITE, RemoteAccess::ATOMIC] {
         let (start, len) = (memory.as_mut_ptr().cast(), memory.len());
-        // SAFETY: the domain exists; the memory does as well, for as long as it could be registered.
+        // SAFETY: the domain exists, and so does the memory, for the life of a possible
+        // registration.
         let mr = unsafe { ffi::ibv_reg_mr(pd.as_raw(), start, len, access.bits()) };
         assert!(mr.is_null());
         assert!(pd.alloc_remote(64, access).is_ok());
     }
 }
 
-/// One end of a connection: memory, and a window to it for the peer.
+/// One end of a connection: memory, and a window to the memory for the peer.
 struct Player {
     qp: RcQp,
     region: RemoteRegion,
@@ -36,7 +37,7 @@ struct Player {
 
 struct Windows {
     cq: CompletionQueue,
-    /// Whoever is first writes to the other.
+    /// The first player writes to the second.
     players: [Player; 2],
     fixture: Fixture,
 }
@@ -106,7 +107,7 @@ fn mw_type1() {
     Windows::new(WindowType::Type1);
 }
 
-/// A window of type 1 is closed by binding it to nothing.
+/// Binding a window of type 1 to nothing closes the window.
 #[test]
 fn invalidate_mw_type1() {
     let mut windows = Windows::new(WindowType::Type1);
@@ -158,7 +159,7 @@ fn mw_type2_invalidate_dealloc() {
     windows.expect_closed();
 }
 
-/// There are two types, and the kernel refuses a third, which only C can ask for.
+/// There are two types, and the kernel refuses a third, accessible from C only.
 #[test]
 fn reg_mw_wrong_type() {
     let Fixture { pd, .. } = Fixture::new();

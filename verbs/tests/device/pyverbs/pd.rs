@@ -15,7 +15,7 @@ fn alloc_pd() {
 #[test]
 fn dealloc_pd() {
     let ctx = open();
-    // A domain that is not deallocated keeps its handle, so the next one cannot have it.
+    // A domain that is not deallocated keeps its handle, so the next one cannot have the same.
     let handle = || ctx.alloc_pd().unwrap().kernel_handle();
     assert_eq!(handle(), handle());
 }
@@ -28,7 +28,7 @@ fn multiple_pd_creation() {
     assert_eq!(handles.len(), 200);
 }
 
-/// Every handle of a domain can be dropped, and what it was made for keeps it.
+/// Every handle of a domain can be dropped, and objects made in the domain keep it.
 #[test]
 fn destroy_pd_twice() {
     let Fixture { pd, .. } = Fixture::new();

@@ -1,4 +1,4 @@
-//! `test_qp.py`, where it is about making queue pairs
+//! `test_qp.py`: the cases about creating queue pairs
 
 use verbs::{
     Attributes, Connected, Init, Psn, QpState, QueuePair, QueuePairBuilder, Queued, Rc, Reset, Rtr,
@@ -17,8 +17,8 @@ const RC_OPS: SendOps = UC_OPS
     .union(SendOps::ATOMIC_CMP_AND_SWP)
     .union(SendOps::ATOMIC_FETCH_AND_ADD);
 
-/// Makes a queue pair, and lets the device say that it is new, and has the room asked for. With
-/// operations of extended posting, it is made by `ibv_create_qp_ex`.
+/// Makes a queue pair, and checks by a query that it is new, with the requested capacities. With
+/// operations of extended posting, uses `ibv_create_qp_ex`.
 fn create<T: Queued>(fixture: &Fixture, ops: SendOps) -> QueuePair<T, Reset> {
     let cq = fixture.cq(100);
     let builder = fixture.pd.qp_builder::<T>(&cq, &cq).send_ops(ops);
@@ -31,7 +31,7 @@ fn create<T: Queued>(fixture: &Fixture, ops: SendOps) -> QueuePair<T, Reset> {
     qp
 }
 
-/// Brings a queue pair as far up as it gets without a peer.
+/// Brings a queue pair to the last state possible without a peer.
 fn to_init<T: Connected>(qp: QueuePair<T, Reset>) {
     let qp = qp.to_init(&Attributes::<T, Init>::new(1));
     let qp = qp.map_err(|refused| refused.error).unwrap();
@@ -107,7 +107,7 @@ fn create_ud_qp_ex_with_attr() {
     to_rts(create::<Ud>(&Fixture::new(), UD_OPS));
 }
 
-/// Asks for more than any device has. The cases are called after raw queue pairs, but make these.
+/// Requests more than any device has. The cases are named after raw queue pairs, but make these.
 fn too_much(ask: impl FnOnce(QueuePairBuilder<'_, Ud>) -> QueuePairBuilder<'_, Ud>, named: &str) {
     let fixture = Fixture::new();
     let cq = fixture.cq(100);

@@ -1,4 +1,4 @@
-//! `test_qpex.py`, where it is about posts that fail
+//! `test_qpex.py`: the cases about failing posts
 
 use std::{io::ErrorKind, ptr};
 
@@ -11,8 +11,8 @@ use verbs::{
 use super::traffic::{SIZE, UdQp, datagram_pair, sent};
 use crate::loopback::Fixture;
 
-/// A queue pair that has sent, back at its beginning. What must fail there does not compile, so the
-/// device is asked by hand.
+/// A queue pair reset after sending. Posts that must fail there do not compile, so the tests call C
+/// directly.
 fn after_reset() -> (Fixture, QueuePair<Ud, Reset, verbs::Addressed<Buf>, Buf>) {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
@@ -38,7 +38,7 @@ fn post_send_qp_state_bad_flow() {
     let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
     let mut wr = ffi::ibv_send_wr::zeroed();
     wr.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
-    // `ud` is the larger one of the two that the union is used for.
+    // `ud` is the larger of the union's two used fields.
     wr.wr.ud.ah = ah.as_raw();
     let mut bad = ptr::null_mut();
     // SAFETY: the queue pair and the address exist; the request has no memory.
@@ -87,7 +87,7 @@ fn rq_with_larger_sgl_bad_flow() {
     assert_eq!(refused.value.len(), 3);
 }
 
-/// A window that does not let the peer write, to a region that would.
+/// A window without write access for the peer, on a region with such access.
 #[test]
 fn qp_ex_rc_bind_mw() {
     let fixture = Fixture::new();

@@ -21,7 +21,7 @@ pub(super) const SIZE: usize = 1024;
 pub(super) type RcQp = QueuePair<Rc, Rts>;
 pub(super) type UdQp = QueuePair<Ud, Rts, Addressed<Buf>, Buf>;
 
-/// What completions can be waited for with.
+/// A means of waiting for completions.
 pub(super) trait Poller {
     /// Waits for completions, and hands them to `take`.
     fn wait_each(&mut self, take: &mut dyn FnMut(WorkCompletion<'_>));
@@ -44,7 +44,7 @@ impl Poller for ExtendedCq {
     }
 }
 
-/// A queue, and the channel that announces its completions.
+/// A queue, and its notification channel.
 pub(super) struct Announced(pub(super) CompletionQueue, pub(super) CompletionChannel);
 
 impl Poller for Announced {
@@ -88,14 +88,14 @@ pub(super) fn rc_pair(fixture: &Fixture, cq: &CqHandle) -> (RcQp, RcQp) {
     (fixture.bring_up(a, b_num), fixture.bring_up(b, a_num))
 }
 
-/// The content of a message: the letter of its sender, which never is that of the message before.
+/// The content of a message: the letter of its sender, always different from the message before.
 pub(super) fn content(round: u32) -> Vec<u8> {
     let letter = if round.is_multiple_of(2) { b'c' } else { b's' };
     vec![letter; SIZE]
 }
 
 /// Waits for one completion of the send queue of `from` and one of the receive queue of `to`, both
-/// successful; returns the send's work, and what was received, with its immediate data.
+/// successful; returns the send's work, and the received bytes, with the immediate data.
 pub(super) fn exchanged<T: Transport, W>(
     cq: &mut impl Poller,
     from: &mut QueuePair<T, Rts, W, Buf>,
@@ -126,7 +126,7 @@ pub(super) fn exchanged<T: Transport, W>(
     (sent.unwrap(), buf, imm_data)
 }
 
-/// Sends messages there and back over a connection, in memory that `alloc` has registered.
+/// Sends messages there and back over a connection, in memory registered by `alloc`.
 pub(super) fn rc_messages(cq: &mut impl Poller, ends: (RcQp, RcQp), alloc: impl Fn(usize) -> Buf) {
     let (mut from, mut to) = ends;
     for round in 0..2 * ROUNDS {
@@ -143,7 +143,7 @@ pub(super) fn rc_messages(cq: &mut impl Poller, ends: (RcQp, RcQp), alloc: impl 
     }
 }
 
-/// Sends datagrams there and back, in memory that `alloc` has registered.
+/// Sends datagrams there and back, in memory registered by `alloc`.
 pub(super) fn datagrams(
     cq: &mut impl Poller,
     ah: &AddressHandle,

@@ -1,4 +1,4 @@
-//! Counters of completions, which rdma-core 44 does not have: `verbs` looks these functions up.
+//! Completion counters, missing in rdma-core 44: `verbs` looks these functions up.
 
 use std::ffi::c_int;
 
@@ -13,7 +13,7 @@ pub(super) struct CompCntr {
     errors: u64,
 }
 
-/// What the device can count: all but what peers do.
+/// The countable operations: all but the peer's.
 const SUPPORTED: u32 = 0b01_0111;
 
 #[unsafe(no_mangle)]
@@ -78,7 +78,7 @@ unsafe extern "C" fn ibv_destroy_comp_cntr(cntr: *mut ffi::ibv_comp_cntr) -> c_i
     state.unmake("ibv_destroy_comp_cntr", cntr)
 }
 
-/// What a call does with a counter, if it does not fail.
+/// Applies a call to a counter, unless the call fails.
 ///
 /// # Safety
 /// - `cntr` is one of the fake's.
@@ -171,7 +171,7 @@ unsafe extern "C" fn ibv_qp_attach_comp_cntr(
 }
 
 impl super::state::State {
-    /// Counts a completion of a queue pair, of these operations and of so many bytes.
+    /// Counts a completion of a queue pair, of these operations and of `bytes` bytes.
     pub(super) fn count(&mut self, qp_num: u32, op: u32, bytes: u64, failed: bool) {
         let attached = self.qp(qp_num).comp_cntrs.clone();
         for (cntr, _) in attached.into_iter().filter(|(_, ops)| ops & op != 0) {

@@ -17,14 +17,14 @@ use super::{
 /// Opens the device.
 pub(super) fn open(shared: &Arc<Shared>, device: *mut ffi::ibv_device) -> *mut ffi::ibv_context {
     let verbs: *mut ffi::verbs_context = shared.lock().make("ibv_open_device", &[]);
-    // SAFETY: fresh memory, of zeros, which are values of all fields.
+    // SAFETY: fresh memory, of zeros, valid values of all fields.
     let table = unsafe { &mut *verbs };
     table.sz = size_of::<ffi::verbs_context>();
     table.priv_ = Arc::into_raw(Arc::clone(shared)).cast_mut().cast();
     let ctx = &mut table.context;
     ctx.device = device;
     ctx.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
-    // What a program asks this descriptor for is faked; it is open, which is what exporting needs.
+    // Commands to this descriptor are faked; the descriptor is open, as needed for exporting.
     ctx.cmd_fd = counter().into_raw_fd();
     ctx.async_fd = shared.async_fd.as_raw_fd();
     ctx.num_comp_vectors = 2;

@@ -38,7 +38,7 @@ enum Armed {
     Solicited,
 }
 
-/// What only an extended completion has.
+/// The fields specific to an extended completion.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Extra {
     pub(crate) timestamp: u64,
@@ -78,8 +78,8 @@ impl State {
         self.cqs.insert(raw.addr(), cq);
     }
 
-    /// Complains if a call takes a completion queue's lock that an extended poll holds: a thread
-    /// that does both would wait for itself, and any thread for a poll that was forgotten.
+    /// Reports a call that takes a completion queue's lock during an extended poll: a thread with
+    /// both would block on itself, and any thread on a forgotten poll.
     pub(super) fn lock_cq(&mut self, call: &'static str, cq: usize) {
         if self.cqs.get(&cq).is_some_and(|cq| cq.polling) {
             self.complain(format!("`{call}` waits for the lock of an open poll"));
@@ -101,7 +101,7 @@ impl State {
         };
         let Ptr(raw) = queue.raw;
         queue.ready.push_back((wc, extra));
-        // SAFETY: live, since it is in the books.
+        // SAFETY: live, since recorded.
         let cqe = unsafe { (*raw).cqe } as usize;
         if queue.ready.len() > cqe {
             return self.complain(format!("a completion queue of {cqe} entries overflowed"));
@@ -118,7 +118,7 @@ impl State {
                 .entry(channel.addr())
                 .or_default()
                 .push_back(Ptr(raw));
-            // SAFETY: live: its queues keep it.
+            // SAFETY: live: kept by its queues.
             count_up(unsafe { (**channel).fd });
         }
     }
@@ -201,7 +201,7 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
         if state.cqs.remove(&cq.addr()).is_some_and(|cq| cq.polling) {
             state.complain("a completion queue was destroyed while it was polled".to_owned());
         }
-        // As the kernel does: events of the queue that nobody has taken are gone.
+        // As in the kernel: pending events of the queue are discarded.
         for events in state.channels.values_mut() {
             events.retain(|event| event.0 != cq);
         }

@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     queue.start_poll = Some(start_poll);
     queue.next_poll = Some(next_poll);
     queue.end_poll = Some(end_poll);
-    // These three are always there.
+    // These three are always present.
     queue.read_opcode = Some(read_opcode);
     queue.read_vendor_err = Some(read_vendor_err);
     queue.read_wc_flags = Some(read_wc_flags);
@@ -75,7 +75,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 /// Shows the first completion, if there is one.
 ///
 /// # Safety
-/// - `cq` is an extended queue of the fake's, and its state is locked.
+/// - `cq` is an extended queue of the fake, and its state is locked.
 unsafe fn show(state: &mut State, cq: *mut ffi::ibv_cq_ex) -> c_int {
     let first = state.cq_mut(cq.addr()).ready.front().copied();
     match first {
@@ -135,7 +135,7 @@ unsafe extern "C" fn end_poll(cq: *mut ffi::ibv_cq_ex) {
     let shared = unsafe { device_of(cq) };
     let mut state = shared.lock();
     let queue = state.cq_mut(cq.addr());
-    // The one that was shown last is done with, unless the queue had run empty.
+    // The current completion is consumed, unless the queue had run empty.
     queue.ready.pop_front();
     if !std::mem::take(&mut queue.polling) {
         state.complain("`ibv_end_poll` on a queue that is not being polled".to_owned());

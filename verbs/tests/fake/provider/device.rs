@@ -1,4 +1,4 @@
-//! The list of devices, and what one says about itself.
+//! The device list, and the attributes of a device.
 
 use std::{
     cell::RefCell,
@@ -15,7 +15,7 @@ use super::{
     state::{Ptr, Shared, device_of_context, null, set_errno},
 };
 
-/// What a device says about itself, for a test to change.
+/// The attributes of a device, changeable by a test.
 pub(crate) struct Properties {
     pub(super) name: String,
     pub(crate) node_type: ffi::ibv_node_type,
@@ -29,7 +29,7 @@ pub(crate) struct Properties {
     pub(crate) gids: Vec<ffi::ibv_gid_entry>,
     pub(crate) pkeys: Vec<u16>,
     pub(crate) clock: Option<u64>,
-    /// The operations, of `ibv_qp_create_send_ops_flags`, that the device agrees to and has not.
+    /// Operations, of `ibv_qp_create_send_ops_flags`, that the device accepts but lacks.
     pub(crate) promised: u64,
     /// The directory in sysfs.
     pub(crate) directory: String,
@@ -81,7 +81,7 @@ impl Properties {
     }
 }
 
-/// A device as C sees it, with a way back to what it is.
+/// A C device, with a reference to the fake's own state.
 #[repr(C)]
 pub(super) struct Device {
     raw: ffi::ibv_device,
@@ -93,7 +93,7 @@ thread_local! {
     static ANNOUNCED: RefCell<Vec<Arc<Shared>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps the devices of lists that have not been freed.
+/// The devices of lists not freed yet.
 static LISTED: Mutex<BTreeMap<usize, Vec<Arc<Shared>>>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn announce(shared: &Arc<Shared>) {
@@ -104,7 +104,7 @@ pub(super) fn withdraw(shared: &Arc<Shared>) {
     ANNOUNCED.with_borrow_mut(|list| list.retain(|other| !Arc::ptr_eq(other, shared)));
 }
 
-/// The C struct of a device. It lives as long as the device, which its contexts keep.
+/// The C struct of a device. Lives as long as the device, kept by its contexts.
 fn describe(shared: &Arc<Shared>) -> *mut ffi::ibv_device {
     let device = shared.device.get_or_init(|| {
         let state = shared.lock();
@@ -147,7 +147,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ffi::ib
         // SAFETY: the caller's place for the number.
         unsafe { *count = c_int::try_from(listed.len()).unwrap() };
     }
-    // A null pointer ends it.
+    // Terminated by a null pointer.
     let list = listed.iter().map(describe).chain([ptr::null_mut()]);
     let list: Box<[_]> = list.collect();
     let list: *mut *mut ffi::ibv_device = Box::into_raw(list).cast();
@@ -159,7 +159,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ffi::ib
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ffi::ibv_device) {
     let listed = LISTED.lock().unwrap().remove(&list.addr()).unwrap();
     let list = ptr::slice_from_raw_parts_mut(list, listed.len() + 1);
-    // SAFETY: a boxed slice of that length, from `ibv_get_device_list`, freed once.
+    // SAFETY: a boxed slice of this length, from `ibv_get_device_list`, freed once.
     drop(unsafe { Box::from_raw(list) });
 }
 
@@ -194,7 +194,7 @@ unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ffi::ibv_context {
             if let Err(errno) = shared.lock().called("ibv_import_device") {
                 return null(errno);
             }
-            // As providers do. Then another thread opens a file, which gets the same number.
+            // As in providers. Then another thread opens a file with the same number.
             if let Err(errno) = shared.lock().attempt("import_context") {
                 // SAFETY: the text is a string.
                 let other = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
@@ -363,7 +363,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if gids.len() > max_entries {
         return -(libc::EINVAL as isize);
     }
-    // SAFETY: the caller's array has room for them.
+    // SAFETY: the caller's array has room for the entries.
     unsafe { ptr::copy_nonoverlapping(gids.as_ptr(), entries, gids.len()) };
     gids.len() as isize
 }

@@ -35,7 +35,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
     let allocator = state.allocators.remove(&pd.addr());
     drop(state);
     if let Some(allocator) = allocator {
-        // SAFETY: the callbacks of the parent domain, with what they gave.
+        // SAFETY: the callbacks of the parent domain, with memory from them.
         unsafe { allocator.give_back(pd) };
     }
     ret
@@ -65,17 +65,17 @@ unsafe extern "C" fn ibv_unimport_pd(pd: *mut ffi::ibv_pd) {
     let _: c_int = shared.lock().unmake("ibv_unimport_pd", pd);
 }
 
-/// What a parent domain has allocated with its callbacks, as a provider does for each queue.
+/// Allocations of a parent domain by its callbacks, as a provider makes for each queue.
 pub(super) struct Allocator {
     attr: ffi::ibv_parent_domain_init_attr,
-    /// What was allocated when the domain was made.
+    /// The block allocated with the domain.
     block: *mut std::ffi::c_void,
 }
 
-// SAFETY: what it points to is used with the state locked, or by its only owner.
+// SAFETY: the pointers' targets are used with the state locked, or by the only owner.
 unsafe impl Send for Allocator {}
 
-/// The size, alignment and type of what a parent domain allocates.
+/// The size, alignment and type of a parent domain's block.
 pub(crate) const PARENT_DOMAIN_BLOCK: (usize, usize, u64) = (4096, 64, 7);
 
 impl Allocator {
@@ -84,12 +84,12 @@ impl Allocator {
     unsafe fn take(attr: ffi::ibv_parent_domain_init_attr, pd: *mut ffi::ibv_pd) -> Self {
         let (size, alignment, kind) = PARENT_DOMAIN_BLOCK;
         let block = match attr.alloc {
-            // SAFETY: the callback's contract: the domain, its context, and what is wanted.
+            // SAFETY: the callback's contract: the domain, its context, and the requested layout.
             Some(alloc) => unsafe { alloc(pd, attr.pd_context, size, alignment, kind) },
             None => ptr::null_mut(),
         };
         if !block.is_null() && block != ffi::IBV_ALLOCATOR_USE_DEFAULT {
-            // SAFETY: the callback gave that many bytes.
+            // SAFETY: the callback returned `size` bytes.
             unsafe { block.cast::<u8>().write_bytes(0x5a, size) };
         }
         Self { attr, block }
@@ -100,13 +100,13 @@ impl Allocator {
     unsafe fn give_back(self, pd: *mut ffi::ibv_pd) {
         let ours = !self.block.is_null() && self.block != ffi::IBV_ALLOCATOR_USE_DEFAULT;
         if let (true, Some(free)) = (ours, self.attr.free) {
-            // SAFETY: the callback's contract: what `alloc` gave.
+            // SAFETY: the callback's contract: a block from `alloc`.
             unsafe { free(pd, self.attr.pd_context, self.block, PARENT_DOMAIN_BLOCK.2) };
         }
     }
 }
 
-/// In the handle of a domain that may have memory which the host reads.
+/// A bit in the handle of a domain that allows memory readable by the host.
 pub(crate) const UNPROTECTED: u32 = 1 << 31;
 
 pub(super) unsafe extern "C" fn alloc_parent_domain(
@@ -233,7 +233,7 @@ unsafe extern "C" fn ibv_create_ah(
     ah
 }
 
-/// Turns the sender of a message into the address of an answer: its LID, and the GRH's GID.
+/// Converts the sender of a message into the address of an answer: its LID, and the GRH's GID.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_init_ah_from_wc(
     _ctx: *mut ffi::ibv_context,

@@ -6,7 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::state::{Shared, count_down, device_of, device_of_context};
 
-/// What an event is about.
+/// The object of an event.
 enum About {
     Cq,
     Qp,
@@ -71,10 +71,10 @@ unsafe extern "C" fn ibv_get_async_event(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ffi::ibv_async_event) {
-    // SAFETY: the caller's event, whose type says what its element is.
+    // SAFETY: the caller's event; its type determines the element.
     let (about, qp) = unsafe { (About::of((*event).event_type), (*event).element.qp) };
     if !matches!(about, About::Port) {
-        // SAFETY: one of the fake's: all of these objects begin with their context.
+        // SAFETY: an object of the fake: all of these begin with their context.
         let shared: std::sync::Arc<Shared> = unsafe { device_of(qp) };
         let mut state = shared.lock();
         state.used("ibv_ack_async_event", qp.addr());

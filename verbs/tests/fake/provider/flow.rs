@@ -6,10 +6,10 @@ use ibverbs_sys as ffi;
 
 use super::state::{device_of, device_of_context, null};
 
-/// A flow, with the bytes that the device was given.
+/// A flow, with the bytes given to the device.
 pub(super) struct Flow {
     pub(super) attr: ffi::ibv_flow_attr,
-    /// The specifications behind it: the type and all bytes of each.
+    /// The specifications behind the attributes: the type and all bytes of each.
     pub(super) specs: Vec<(u32, Vec<u8>)>,
 }
 
@@ -23,7 +23,7 @@ pub(super) unsafe extern "C" fn create_flow(
     if let Err(errno) = state.called("ibv_create_flow") {
         return null(errno);
     }
-    // SAFETY: the caller says so: so many bytes from the attributes on.
+    // SAFETY: as the caller promises: `size` bytes from the attributes on.
     let all = unsafe { slice::from_raw_parts(attr.cast::<u8>(), fixed.size.into()) };
     let mut left = &all[size_of::<ffi::ibv_flow_attr>()..];
     let mut specs = Vec::new();
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn attach_counters(
     0
 }
 
-/// Each counter reads as 100 times its index, plus what it counts.
+/// Each counter reads as 100 times its index, plus the code of the counted quantity.
 pub(super) unsafe extern "C" fn read_counters(
     counters: *mut ffi::ibv_counters,
     values: *mut u64,

@@ -1,4 +1,4 @@
-//! Functions of libibverbs for a fake device that only Miri needs: elsewhere the library's own serve.
+//! libibverbs functions of a fake device for Miri only: elsewhere the library's own are used.
 
 use std::ffi::{c_char, c_int};
 

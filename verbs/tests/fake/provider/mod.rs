@@ -1,9 +1,9 @@
 //! An RDMA device in memory.
 //!
 //! This program defines the functions of libibverbs itself, and the linker prefers a program's own
-//! to a library's: `verbs` calls these. What `verbs.h` has as inline functions goes through the
-//! tables of a context that is filled here. A [`Fake`] is one such device. Each belongs to the test
-//! that made it, so tests run in parallel.
+//! to a library's: `verbs` calls these. Inline functions of `verbs.h` go through the tables of a
+//! context filled here. A [`Fake`] is one such device. Each belongs to one test, so tests run in
+//! parallel.
 //!
 //! ```ignore
 //! let fake = Fake::new();
@@ -16,9 +16,9 @@
 //! fake.fail("ibv_destroy_qp", libc::EBUSY);
 //! ```
 //!
-//! Dropping a fake checks the books, and panics if something was used after it was destroyed, an
-//! object was destroyed with events not acknowledged, a completion queue overflowed, or a failure
-//! that a test had asked for never happened.
+//! Dropping a fake checks the records. It panics after a use of a destroyed object, the destruction
+//! of an object with unacknowledged events, an overflow of a completion queue, or if a requested
+//! failure never happened.
 #![expect(dead_code, reason = "more than the tests so far use")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -65,7 +65,7 @@ pub(crate) use post::{DOORBELL, PostedReceive, PostedSend, SILENT_DOORBELL};
 use state::{Shared, State};
 pub(crate) use tags::PostedTagOp;
 
-/// A device, and what a test may do to it.
+/// A device, with a test's controls.
 pub(crate) struct Fake {
     shared: Arc<Shared>,
 }
@@ -76,7 +76,7 @@ impl Fake {
         Self::named("fake0")
     }
 
-    /// A device of that name, in the list of this thread.
+    /// A device with this name, in the list of this thread.
     pub(crate) fn named(name: &str) -> Self {
         let shared = Shared::new(name);
         device::announce(&shared);
@@ -93,33 +93,33 @@ impl Fake {
         self.state().properties.name.clone()
     }
 
-    /// Changes what the device says about itself.
+    /// Changes the attributes of the device.
     pub(crate) fn describe(&self, change: impl FnOnce(&mut Properties)) {
         change(&mut self.state().properties);
     }
 
-    /// Lets the next call of a C function fail. It has no effect then.
+    /// Lets the next call of a C function fail, without effect.
     pub(crate) fn fail(&self, call: &'static str, errno: i32) {
         self.fail_after(0, call, errno);
     }
 
-    /// Lets a call of a C function fail, after `successes` more that succeed. For posting, requests
-    /// are counted, not calls.
+    /// Lets a call of a C function fail, after `successes` more successful ones. For posting,
+    /// requests are counted, not calls.
     pub(crate) fn fail_after(&self, successes: usize, call: &'static str, errno: i32) {
         self.state().fail(call, successes, errno);
     }
 
-    /// The C functions that were called, in order, except for posting and polling.
+    /// The calls of C functions, in order, except for posting and polling.
     pub(crate) fn calls(&self) -> Vec<&'static str> {
         self.state().calls.clone()
     }
 
-    /// The objects that exist, by the names of their C types, sorted.
+    /// The existing objects, by the names of their C types, sorted.
     pub(crate) fn live(&self) -> Vec<&'static str> {
         self.state().live()
     }
 
-    /// The requests in flight on a send queue, as the device was told.
+    /// The requests in flight on a send queue, in the device's view.
     pub(crate) fn sends(&self, qp_num: QpNum) -> Vec<PostedSend> {
         self.state()
             .qp(qp_num.get())
@@ -129,7 +129,7 @@ impl Fake {
             .collect()
     }
 
-    /// The receives in flight on a receive queue, as the device was told.
+    /// The receives in flight on a receive queue, in the device's view.
     pub(crate) fn receives(&self, qp_num: QpNum) -> Vec<PostedReceive> {
         self.state()
             .qp(qp_num.get())
@@ -145,8 +145,7 @@ impl Fake {
         state.srqs[&srq.addr()].receives.iter().cloned().collect()
     }
 
-    /// Lets the device begin with all receives of a shared receive queue. It may complete them in
-    /// any order.
+    /// Lets the device take all receives of a shared receive queue, for completion in any order.
     pub(crate) fn take_srq_receives(&self, srq: *mut ffi::ibv_srq) -> Vec<PostedReceive> {
         let mut state = self.state();
         let count = state.srqs[&srq.addr()].receives.len();
@@ -155,25 +154,23 @@ impl Fake {
             .collect()
     }
 
-    /// Completes the request that was posted first. One that is unsignaled and has succeeded
-    /// leaves no completion.
+    /// Completes the oldest request. A successful unsignaled one leaves no completion.
     pub(crate) fn complete_send(&self, qp_num: QpNum, status: WcStatus) {
         self.complete_send_at(qp_num, 0, status);
     }
 
-    /// Completes one of the requests in flight, counted from that which was posted first: on iWARP
-    /// a request can overtake another.
+    /// Completes one of the requests in flight, counted from the oldest: on iWARP a request can
+    /// overtake another.
     pub(crate) fn complete_send_at(&self, qp_num: QpNum, index: usize, status: WcStatus) {
         self.state().complete_send(qp_num.get(), index, status.0);
     }
 
-    /// Lets a message arrive in the receive that was posted first, of the queue pair or of its
-    /// shared receive queue.
+    /// Delivers a message to the oldest receive, of the queue pair or of its shared receive queue.
     pub(crate) fn complete_receive(&self, qp_num: QpNum, message: &[u8]) {
         self.complete_receive_with(qp_num, message, |_| {});
     }
 
-    /// Lets a message arrive at an XRC queue, through a queue pair that receives for it.
+    /// Delivers a message to an XRC queue, through a receiving queue pair.
     pub(crate) fn complete_xrc(
         &self,
         qp_num: QpNum,
@@ -185,33 +182,33 @@ impl Fake {
             .complete_xrc(qp_num.get(), srq.addr(), message, imm_data);
     }
 
-    /// The operations of a queue that matches tags which the device has not carried out yet.
+    /// The operations of a tag-matching queue that the device has not executed yet.
     pub(crate) fn tag_operations(&self, srq: *mut ffi::ibv_srq) -> Vec<PostedTagOp> {
         self.state().tag_operations(srq.addr())
     }
 
-    /// Carries out the operation on the list of tags that was posted first, and completes it.
+    /// Executes the oldest operation on the list of tags, and completes it.
     pub(crate) fn run_tag_operation(&self, srq: *mut ffi::ibv_srq) {
         self.state().run_tag_operation(srq.addr());
     }
 
-    /// Lets a message arrive, with its header, at a queue that matches tags. Of a rendezvous only
-    /// the match is reported.
+    /// Delivers a message, with its header, to a tag-matching queue. For a rendezvous, only the
+    /// match is reported.
     pub(crate) fn arrive_tagged(&self, srq: *mut ffi::ibv_srq, message: &[u8]) {
         self.state().arrive_tagged(srq.addr(), message);
     }
 
-    /// Lets the data of the rendezvous that has matched come.
+    /// Delivers the data of the matched rendezvous.
     pub(crate) fn finish_rendezvous(&self, srq: *mut ffi::ibv_srq, data: &[u8]) {
         self.state().finish_rendezvous(srq.addr(), data);
     }
 
-    /// Completes the tagged buffer that was added first, with a status and flags.
+    /// Completes the oldest tagged buffer, with a status and flags.
     pub(crate) fn fail_tagged(&self, srq: *mut ffi::ibv_srq, status: WcStatus, flags: u32) {
         self.state().fail_tagged(srq.addr(), status.0, flags);
     }
 
-    /// Lets a message arrive, with a completion that is changed in some way.
+    /// Delivers a message, with a modified completion.
     pub(crate) fn complete_receive_with(
         &self,
         qp_num: QpNum,
@@ -221,7 +218,7 @@ impl Fake {
         self.state().complete_receive(qp_num.get(), message, change);
     }
 
-    /// Completes everything that is in flight on a queue pair, as flushed.
+    /// Completes all works in flight on a queue pair, as flushed.
     pub(crate) fn flush(&self, qp_num: QpNum) {
         self.state().flush(qp_num.get());
     }
@@ -231,7 +228,7 @@ impl Fake {
         self.push_raw(cq.as_raw(), wc, Extra::default());
     }
 
-    /// Puts a completion into a queue, with the fields that only an extended queue has.
+    /// Puts a completion into a queue, with the fields of an extended queue.
     pub(crate) fn push_raw(&self, cq: *mut ffi::ibv_cq, wc: ffi::ibv_wc, extra: Extra) {
         let mut state = self.state();
         state.end_request(wc.wr_id);
@@ -249,7 +246,7 @@ impl Fake {
         self.state().raise(event, element);
     }
 
-    /// The only registration: its first address and its length, its access flags, and where it is.
+    /// The only registration: its first address and its length, its access flags, and its place.
     pub(crate) fn region(&self) -> (u64, u64, u32, Place) {
         let state = self.state();
         assert_eq!(state.mrs.len(), 1);
@@ -267,7 +264,7 @@ impl Fake {
         self.state().advised.clone()
     }
 
-    /// What a request reads, wherever it is registered.
+    /// The bytes that a request reads, wherever registered.
     pub(crate) fn collect(&self, send: &PostedSend) -> Vec<u8> {
         self.state().collect(&send.sges)
     }
@@ -280,17 +277,17 @@ impl Fake {
         (flow.attr, flow.specs.clone())
     }
 
-    /// The function, the key and the fields by which a queue pair spreads packets.
+    /// The function, the key and the fields of a queue pair's packet hash.
     pub(crate) fn rx_hash(&self, qp_num: QpNum) -> (u8, Vec<u8>, u64) {
         self.state().qp(qp_num.get()).rx_hash.clone().unwrap()
     }
 
-    /// Lets a packet arrive in the receive of a work queue that was posted first.
+    /// Delivers a packet to the oldest receive of a work queue.
     pub(crate) fn complete_wq(&self, wq: *mut ffi::ibv_wq, message: &[u8]) {
         self.state().complete_wq(wq.addr(), message, 0);
     }
 
-    /// Writes a message to elements, as the device does when it arrives for them.
+    /// Writes a message to elements, as the device does at delivery.
     pub(crate) fn deliver(&self, sges: &[ffi::ibv_sge], message: &[u8]) -> WcStatus {
         WcStatus(self.state().deliver(sges, message).0)
     }
@@ -310,12 +307,12 @@ impl Fake {
         self.state().next_polls
     }
 
-    /// The flags that a completion queue was made with, of `ibv_create_cq_attr_flags`.
+    /// The flags of a completion queue's creation, of `ibv_create_cq_attr_flags`.
     pub(crate) fn cq_flags(&self, cq: &CqHandle) -> u32 {
         self.state().cq_mut(cq.as_raw().addr()).flags
     }
 
-    /// Takes back a complaint, which must have been made.
+    /// Removes a complaint, which must exist.
     pub(crate) fn forgive(&self, complaint: &str) {
         let mut state = self.state();
         let found = state.complaints.iter().position(|c| c.contains(complaint));
@@ -327,7 +324,7 @@ impl Fake {
         self.state().qp_by_number(qp_num.get()).state = to;
     }
 
-    /// Changes what a device says of a queue pair.
+    /// Changes the attributes of a queue pair, as reported by the device.
     pub(crate) fn change_qp(&self, qp_num: QpNum, change: impl FnOnce(&mut ffi::ibv_qp_attr)) {
         let mut state = self.state();
         let qp = state.qp_by_number(qp_num.get());
@@ -342,12 +339,12 @@ impl Fake {
         (limit.rate_limit, limit.max_burst_sz, limit.typical_pkt_sz)
     }
 
-    /// What a queue pair was made to do with packets.
+    /// The creation flags of a queue pair.
     pub(crate) fn create_flags(&self, qp_num: QpNum) -> u32 {
         self.state().qp(qp_num.get()).create_flags
     }
 
-    /// The state of a queue pair, as the device sees it.
+    /// The state of a queue pair, in the device's view.
     pub(crate) fn qp_state(&self, qp_num: QpNum) -> ffi::ibv_qp_state {
         self.state().qp(qp_num.get()).state
     }

@@ -39,7 +39,7 @@ pub(crate) enum Place {
     Null,
 }
 
-/// Device memory, which whoever imports it shares.
+/// Device memory, shared with its importers.
 #[derive(Clone)]
 pub(super) struct Dm {
     handle: u32,
@@ -81,8 +81,8 @@ impl Mr {
 }
 
 impl State {
-    /// Writes a message to the elements of a receive, as a device does: to any region that has
-    /// the key now. Returns the status of the completion.
+    /// Writes a message to the elements of a receive, as a device does: to any region with the key
+    /// at this time. Returns the status of the completion.
     pub(super) fn deliver(&mut self, sges: &[ffi::ibv_sge], message: &[u8]) -> ffi::ibv_wc_status {
         let mut left = message;
         for sge in sges {
@@ -98,8 +98,8 @@ impl State {
             match mr.place {
                 Place::Memory(start) => {
                     let to = ptr::with_exposed_provenance_mut::<u8>((start + offset) as usize);
-                    // SAFETY: what is in flight stays registered, and the device's alone: that is
-                    // what `verbs` is to guarantee, and what these tests are for.
+                    // SAFETY: memory in flight stays registered, and the device's alone: guaranteed
+                    // by `verbs`, and checked by these tests.
                     unsafe { to.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
                 }
                 Place::Device(dm, start) => {
@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// What the device reads from the elements of a request.
+    /// The bytes that the device reads from the elements of a request.
     pub(super) fn collect(&self, sges: &[ffi::ibv_sge]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for sge in sges {
@@ -138,7 +138,7 @@ impl State {
         bytes
     }
 
-    /// The region that has an element's key and contains its bytes.
+    /// The region with an element's key and its bytes.
     fn region_of(&self, sge: &ffi::ibv_sge) -> Option<&Mr> {
         let mut mrs = self.mrs.values();
         mrs.find(|mr| mr.lkey == sge.lkey && mr.contains(sge.addr, sge.length.into()))
@@ -149,8 +149,8 @@ impl State {
         self.region_of(sge).is_some()
     }
 
-    /// A key for a region. Keys of regions that are gone come first, the last one released at
-    /// once, as from the cache of mlx5's kernel driver, and from every device after a while.
+    /// A key for a region. Released keys are reused first, the last one at once, as from the cache
+    /// of mlx5's kernel driver, and from every device after a while.
     fn issue_key(&mut self) -> u32 {
         self.released_keys.pop().unwrap_or_else(|| self.next())
     }
@@ -261,10 +261,10 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     )
 }
 
-/// Fails with the result that stands for an error: the old region stays with `ENOMEM` (it cannot
-/// be kept from children), `EINVAL` and others; with `EIO` and `EFAULT` (cannot be given back to
-/// children) it cannot be used any more, nor with `EOPNOTSUPP`, as C has it. With `ENOSPC` it has
-/// changed, and only the old memory cannot be given back to children.
+/// Fails with the result for an error number. `ENOMEM` (the new memory cannot be kept from
+/// children), `EINVAL` and others: the old region stays. `EIO` and `EFAULT` (the old memory cannot
+/// be made inheritable), and `EOPNOTSUPP`: the region is unusable, as in C. `ENOSPC`: the region
+/// has changed, and only the old memory cannot be made inheritable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ffi::ibv_mr,
@@ -301,7 +301,7 @@ unsafe extern "C" fn ibv_rereg_mr(
     let registered = state.mrs.get_mut(&mr.addr()).unwrap();
     let old = std::mem::replace(&mut registered.lkey, lkey);
     let old = (old, std::mem::replace(&mut registered.rkey, rkey));
-    // SAFETY: live, and used by nobody else during the call.
+    // SAFETY: live, with no other user during the call.
     unsafe {
         (*mr).lkey = lkey;
         (*mr).rkey = rkey;
@@ -459,7 +459,7 @@ pub(super) unsafe extern "C" fn bind_mw(
     let ret = state.post_bind(qp.addr(), bind, rkey);
     if ret == 0 {
         state.bind(mw.addr(), &[bind.bind_info.mr.addr()]);
-        // SAFETY: live, and used by nobody else during the call.
+        // SAFETY: live, with no other user during the call.
         unsafe { (*mw).rkey = rkey };
     }
     ret
@@ -587,7 +587,7 @@ unsafe extern "C" fn ibv_import_dm(ctx: *mut ffi::ibv_context, handle: u32) -> *
         (*dm).memcpy_from_dm = Some(memcpy_from_dm);
         (*dm).handle = handle;
     }
-    // What is imported may be memory of a device that the test knows nothing of.
+    // The imported memory may be of a device unknown to the test.
     let known = state.dms.values().find(|dm| dm.handle == handle).cloned();
     let memory = known.unwrap_or_else(|| Dm::new(handle, 4096));
     state.dms.insert(dm.addr(), memory);

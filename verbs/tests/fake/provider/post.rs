@@ -9,7 +9,7 @@ use super::{
     state::{State, device_of},
 };
 
-/// A request, as the device was told: the fields that its opcode has.
+/// A request in the device's view: the fields of its opcode.
 #[derive(Clone, Debug)]
 pub(crate) struct PostedSend {
     pub(crate) wr_id: u64,
@@ -17,20 +17,20 @@ pub(crate) struct PostedSend {
     /// Of `ibv_send_flags`.
     pub(crate) flags: u32,
     pub(crate) sges: Vec<ffi::ibv_sge>,
-    /// The bytes of an inline request, which the device took when it was posted.
+    /// The bytes of an inline request, copied at posting.
     pub(crate) inline: Option<Vec<u8>>,
     /// Immediate data, in the order of this machine.
     pub(crate) imm_data: Option<u32>,
     pub(crate) invalidate_rkey: Option<u32>,
     /// The address and key of the peer's memory.
     pub(crate) remote: Option<(u64, u32)>,
-    /// What an atomic adds, or compares with.
+    /// The addend or the comparison value of an atomic.
     pub(crate) compare_add: Option<u64>,
     pub(crate) swap: Option<u64>,
     /// The address handle's address, and the peer's queue pair and key, of a datagram.
     pub(crate) datagram: Option<(usize, u32, u32)>,
     pub(crate) remote_srqn: Option<u32>,
-    /// The window's address, its new key, and what it is bound to.
+    /// The window's address, its new key, and its binding.
     pub(crate) bind: Option<(usize, u32, Bind)>,
     /// The header, and the size of a segment.
     pub(crate) tso: Option<(Vec<u8>, u16)>,
@@ -39,7 +39,7 @@ pub(crate) struct PostedSend {
     pub(crate) flush: Option<(usize, u8, u8)>,
 }
 
-/// What a memory window is bound to.
+/// The target of a memory window's binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bind {
     pub(crate) mr: usize,
@@ -59,7 +59,7 @@ impl From<&ffi::ibv_mw_bind_info> for Bind {
     }
 }
 
-/// A receive, as the device was told.
+/// A receive, in the device's view.
 #[derive(Clone, Debug)]
 pub(crate) struct PostedReceive {
     pub(crate) wr_id: u64,
@@ -93,12 +93,12 @@ impl PostedSend {
         self.flags & ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 != 0
     }
 
-    /// What the request sends, or writes to the peer: read now, as a device would.
+    /// The bytes that the request sends, or writes to the peer: read now, as by a device.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match &self.inline {
             Some(bytes) => bytes.clone(),
-            // SAFETY: what is in flight stays registered, and nobody writes it meanwhile: that is
-            // what `verbs` is to guarantee, and what these tests are for.
+            // SAFETY: memory in flight stays registered, and is not written meanwhile: guaranteed
+            // by `verbs`, and checked by these tests.
             None => unsafe { read(&self.sges) },
         }
     }
@@ -122,7 +122,7 @@ impl PostedSend {
 
 impl PostedReceive {
     /// # Safety
-    /// - `wr` is a request whose list has the elements that it says.
+    /// - `wr` is a request with `num_sge` elements in its list.
     pub(super) unsafe fn read(wr: &ffi::ibv_recv_wr) -> Self {
         Self {
             wr_id: wr.wr_id,
@@ -143,7 +143,7 @@ pub(super) unsafe fn list(sges: *const ffi::ibv_sge, count: c_int) -> Vec<ffi::i
 }
 
 /// # Safety
-/// - The elements are memory that may be read.
+/// - The elements are readable memory.
 pub(super) unsafe fn read(sges: &[ffi::ibv_sge]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for sge in sges {
@@ -157,11 +157,11 @@ pub(super) unsafe fn read(sges: &[ffi::ibv_sge]) -> Vec<u8> {
 }
 
 /// # Safety
-/// - `wr` is a request of a queue pair of that kind, with the fields that its opcode has.
+/// - `wr` is a request of a queue pair of this kind, with the fields of its opcode.
 unsafe fn understand(wr: *mut ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> PostedSend {
     use ffi::ibv_wr_opcode as asked;
-    // Only the fields that belong to the opcode are read: the others need not be initialised.
-    // SAFETY: the caller's promise, here and below.
+    // Only the opcode's fields are read: the others need not be initialised. SAFETY: as the caller
+    // promises, here and below.
     let (wr_id, opcode, flags) = unsafe { ((*wr).wr_id, (*wr).opcode, (*wr).send_flags) };
     let mut posted = PostedSend::new(wr_id, opcode, flags);
     // SAFETY: see above.
@@ -225,7 +225,7 @@ unsafe fn understand(wr: *mut ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> Poste
 }
 
 impl State {
-    /// Takes a request, or returns the error of posting it.
+    /// Takes a request, or returns the error of posting.
     pub(super) fn take_send(&mut self, qp: usize, mut posted: PostedSend) -> c_int {
         self.used("ibv_post_send", qp);
         if let Err(errno) = self.attempt("ibv_post_send") {
@@ -234,7 +234,7 @@ impl State {
         if let Some((ah, ..)) = posted.datagram {
             self.used("ibv_post_send", ah);
         }
-        // As mlx5's and mlx4's, which look there whether the queue is full.
+        // As mlx5's and mlx4's providers, which check there for a full queue.
         self.lock_cq("ibv_post_send", self.qps[&qp].send_cq);
         let this = self.qp_mut(qp);
         let ready = [
@@ -283,7 +283,7 @@ impl State {
         self.take_send(qp, posted)
     }
 
-    /// Takes a receive, or returns the error of posting it.
+    /// Takes a receive, or returns the error of posting.
     fn take_receive(&mut self, qp: usize, posted: PostedReceive) -> c_int {
         self.used("ibv_post_recv", qp);
         if let Err(errno) = self.attempt("ibv_post_recv") {
@@ -419,14 +419,14 @@ impl State {
     }
 }
 
-/// What fails when requests have been posted and the kernel cannot be told. No request is named as
-/// bad then, as by Soft-RoCE's and Soft-iWARP's providers.
+/// Name for a failure of the doorbell call, after the requests have been posted. No request is
+/// named as bad then, as by Soft-RoCE's and Soft-iWARP's providers.
 pub(crate) const DOORBELL: &str = "the doorbell";
 
-/// The same of a provider that leaves the place of the bad request as it was.
+/// Name for a failure of the doorbell call by a provider that does not write `bad_wr`.
 pub(crate) const SILENT_DOORBELL: &str = "the doorbell, in silence";
 
-/// Tells the device of requests that it has been given.
+/// Rings the doorbell for posted requests.
 ///
 /// # Safety
 /// - `bad` is the caller's place.

@@ -14,13 +14,13 @@ use super::{
     state::device_of,
 };
 
-/// Requests that have been started and not yet posted.
+/// Requests started and not posted yet.
 #[derive(Default)]
 pub(super) struct Building {
     requests: Vec<PostedSend>,
 }
 
-/// Fills the table for the operations that were asked for.
+/// Fills the table for the requested operations.
 ///
 /// # Safety
 /// - Behind `qp` is room for the slots of the newest layout.
@@ -30,7 +30,7 @@ pub(super) unsafe fn fill(qp: *mut ffi::ibv_qp_ex, operations: u64, device: &Pro
     }
     use ffi::ibv_qp_create_send_ops_flags as with;
     let asked = |flag: with| operations & !device.promised & u64::from(flag.0) != 0;
-    // SAFETY: the caller's promise: the two slots that follow are the newest.
+    // SAFETY: as the caller promises: the two slots behind are the newest.
     unsafe {
         let newest = qp.byte_add(offset_of!(ffi::ibv_qp_ex, wr_abort));
         let newest = newest.cast::<*const ()>().add(1);
@@ -114,7 +114,7 @@ unsafe extern "C" fn abort(qp: *mut ffi::ibv_qp_ex) {
     }
 }
 
-/// Begins a request of that opcode.
+/// Begins a request with this opcode.
 ///
 /// # Safety
 /// - `qp` is one of the fake's.
@@ -134,7 +134,7 @@ unsafe fn begin(
     }
 }
 
-/// Adds to the request that was begun last.
+/// Adds to the last request begun.
 ///
 /// # Safety
 /// - `qp` is one of the fake's.

@@ -1,4 +1,4 @@
-//! Queue pairs: making them, changing their state, and what belongs to them.
+//! Queue pairs: creation, transitions, and attached objects.
 
 use std::{collections::VecDeque, ffi::c_int, ptr};
 
@@ -11,7 +11,7 @@ use super::{
     table::transition,
 };
 
-/// With the slots that the installed headers may lack. The books have it under this name.
+/// With slots possibly missing in the installed headers. Recorded under this name.
 #[repr(C)]
 struct ibv_qp_ex {
     qp: ffi::ibv_qp_ex,
@@ -30,18 +30,18 @@ pub(super) struct Qp {
     pub(super) srq: usize,
     pub(super) sends: VecDeque<PostedSend>,
     pub(super) receives: VecDeque<PostedReceive>,
-    /// The attributes that it has been given so far.
+    /// The attributes set up to now.
     pub(super) attr: ffi::ibv_qp_attr,
     pub(super) rate_limit: ffi::ibv_qp_rate_limit_attr,
-    /// The operations of the extended interface it was made for.
+    /// The operations of the extended interface, chosen at creation.
     pub(super) operations: u64,
-    /// What it does with packets, by `ibv_qp_create_flags`.
+    /// The handling of packets, as `ibv_qp_create_flags`.
     pub(super) create_flags: u32,
     pub(super) building: Option<Building>,
     groups: Vec<[u8; 16]>,
-    /// The counters of its completions, and what they count.
+    /// The counters of its completions, and the counted operations.
     pub(super) comp_cntrs: Vec<(usize, u32)>,
-    /// The function, the key and the fields by which packets are spread.
+    /// The function, the key and the fields of the packet hash.
     pub(super) rx_hash: Option<(u8, Vec<u8>, u64)>,
     ece: ffi::ibv_ece,
 }
@@ -75,7 +75,7 @@ impl State {
         (attr.comp_mask & given != 0).then(|| {
             let hash = &attr.rx_hash_conf;
             let len = usize::from(hash.rx_hash_key_len);
-            // SAFETY: the caller's key is as long as it says.
+            // SAFETY: the caller's key has the stated length.
             let key = unsafe { std::slice::from_raw_parts(hash.rx_hash_key, len) };
             (
                 hash.rx_hash_function,
@@ -116,7 +116,7 @@ impl State {
         ];
         let raw: *mut ffi::ibv_qp_ex = self.make::<ibv_qp_ex>(call, &parents).cast();
         let number = self.next();
-        // SAFETY: fresh; the plain queue pair is its first field.
+        // SAFETY: fresh; the plain queue pair is the first field.
         let qp = unsafe { &mut (*raw).qp_base };
         qp.context = ctx;
         qp.qp_context = attr.qp_context;
@@ -141,7 +141,7 @@ impl State {
         };
         // SAFETY: fresh, and of the newest layout.
         unsafe { post_ex::fill(raw, operations, &self.properties) };
-        // What a provider grants is often more than what was asked for.
+        // Providers often grant more than requested.
         attr.cap.max_inline_data = attr.cap.max_inline_data.max(16);
         let mut current = ffi::ibv_qp_attr::zeroed();
         current.cap = attr.cap;
@@ -291,7 +291,7 @@ unsafe extern "C" fn ibv_modify_qp(
 }
 
 impl Qp {
-    /// Keeps the attributes that the mask names, for `ibv_query_qp`.
+    /// Records the attributes selected by the mask, for `ibv_query_qp`.
     fn remember(&mut self, attr: &ffi::ibv_qp_attr, mask: u32) {
         use ffi::ibv_qp_attr_mask as has;
         macro_rules! keep {

@@ -16,10 +16,10 @@ pub(super) struct Srq {
     raw: Ptr<ffi::ibv_srq>,
     pub(super) receives: VecDeque<PostedReceive>,
     attr: ffi::ibv_srq_attr,
-    /// The number by which XRC senders name it.
+    /// The number of the queue for XRC senders.
     number: u32,
     kind: ffi::ibv_srq_type,
-    /// Where its receives complete, unless its queue pairs say.
+    /// The completion queue of its receives; 0 for those of the queue pairs.
     pub(super) cq: usize,
     pub(super) tags: Tags,
 }
@@ -82,7 +82,7 @@ impl State {
         let this = self.srqs.get_mut(&srq).unwrap();
         let posted = this.receives.pop_front().unwrap();
         if this.receives.len() < this.attr.srq_limit as usize {
-            // The limit is disarmed when it has been reached.
+            // Reaching the limit disarms the limit.
             this.attr.srq_limit = 0;
             let element = this.raw.0.expose_provenance();
             self.raise(ffi::ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED, element);

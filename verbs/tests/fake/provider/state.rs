@@ -1,4 +1,4 @@
-//! What a fake device knows.
+//! The state of a fake device.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
@@ -28,7 +28,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// A counter, whose value is the number of events not yet taken.
     pub(super) async_fd: OwnedFd,
-    /// The C struct, once somebody has asked for it.
+    /// The C struct, made at first use.
     pub(super) device: OnceLock<Ptr<Device>>,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct State {
     pub(super) qps: BTreeMap<usize, Qp>,
     pub(super) srqs: BTreeMap<usize, Srq>,
     pub(super) mrs: BTreeMap<usize, Mr>,
-    /// The keys of regions that are gone, and of windows: the last one is issued next.
+    /// The keys of deregistered regions and of windows: the last one is issued next.
     pub(super) released_keys: Vec<u32>,
     pub(super) released_windows: Vec<u32>,
-    /// What was advised: which advice, with which flags, and for how many bytes.
+    /// The advice calls: the advice, the flags, and the number of bytes.
     pub(super) advised: Vec<(u32, u32, u32)>,
     pub(super) wqs: BTreeMap<usize, Wq>,
     pub(super) flows: BTreeMap<usize, Flow>,
@@ -52,7 +52,7 @@ pub(super) struct State {
     pub(super) dms: BTreeMap<usize, Dm>,
     pub(super) comp_cntrs: BTreeMap<usize, CompCntr>,
     pub(super) allocators: BTreeMap<usize, Allocator>,
-    /// The completion queues that have something to announce, by channel.
+    /// The completion queues with pending events, by channel.
     pub(super) channels: BTreeMap<usize, VecDeque<Ptr<ffi::ibv_cq>>>,
     pub(super) events: VecDeque<(ffi::ibv_event_type, usize)>,
     async_fd: RawFd,
@@ -63,14 +63,14 @@ pub(super) struct State {
     pub(super) doorbells: u32,
     /// How often extended polls were asked for the next completion.
     pub(super) next_polls: u32,
-    /// The files that XRC domains are shared by, by their devices and inodes.
+    /// The files for sharing XRC domains, by their devices and inodes.
     pub(super) xrcd_files: BTreeMap<usize, (u64, u64)>,
-    /// Memory of destroyed objects, kept so that their misuse can be told.
+    /// Memory of destroyed objects, kept to detect their misuse.
     graveyard: Vec<(Ptr<u8>, Layout)>,
     serial: u32,
 }
 
-/// An object that exists.
+/// An existing object.
 struct Object {
     kind: &'static str,
     parents: Vec<usize>,
@@ -82,10 +82,10 @@ struct Failure {
     errno: i32,
 }
 
-/// A pointer that may be kept in the state: whoever follows it has the state locked.
+/// A pointer for the state: valid to dereference with the state locked.
 pub(super) struct Ptr<T>(pub(super) *mut T);
 
-// SAFETY: only a number until somebody follows it, which is `unsafe` there.
+// SAFETY: only a number until dereferenced, an `unsafe` operation.
 unsafe impl<T> Send for Ptr<T> {}
 // SAFETY: see `Send`.
 unsafe impl<T> Sync for Ptr<T> {}
@@ -135,7 +135,7 @@ impl Shared {
 }
 
 impl State {
-    /// A number that no other object has.
+    /// A number with no other object.
     pub(super) fn next(&mut self) -> u32 {
         self.serial += 1;
         self.serial
@@ -149,7 +149,7 @@ impl State {
         });
     }
 
-    /// Notes a call, and returns the error it shall fail with, if any.
+    /// Records a call, and returns its failure, if requested.
     pub(super) fn called(&mut self, call: &'static str) -> Result<(), i32> {
         self.calls.push(call);
         self.attempt(call)
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// Allocates a C object, all zero, and enters it into the books.
+    /// Allocates a C object, all zero, and records the object.
     pub(super) fn make<T>(&mut self, call: &'static str, parents: &[usize]) -> *mut T {
         let layout = Layout::new::<T>();
         // SAFETY: no C object has size zero.
@@ -184,10 +184,10 @@ impl State {
         raw
     }
 
-    /// Lets a window need what it is bound to, and nothing that it was bound to before.
+    /// Makes a window depend on its new binding, and no longer on earlier ones.
     pub(super) fn bind(&mut self, mw: usize, to: &[usize]) {
         if let Some(object) = self.objects.get_mut(&mw) {
-            // The first is its domain.
+            // The first is the domain.
             object.parents.truncate(1);
             object.parents.extend(to);
         }
@@ -211,7 +211,8 @@ impl State {
         count_up(self.async_fd);
     }
 
-    /// Takes an object out of the books, unless it is in use or shall not go.
+    /// Removes an object from the records, unless the object is in use or its destruction is to
+    /// fail.
     pub(super) fn unmake<T>(&mut self, call: &'static str, raw: *mut T) -> i32 {
         self.used(call, raw.addr());
         if let Err(errno) = self.called(call) {
@@ -259,7 +260,7 @@ impl State {
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(Ptr(device)) = self.device.take() {
-            // SAFETY: from a box, and freed once, here; nobody is left who could use it.
+            // SAFETY: from a box, and freed once, here; no user is left.
             drop(unsafe { Box::from_raw(device) });
         }
     }
@@ -268,8 +269,8 @@ impl Drop for Shared {
 impl Drop for State {
     fn drop(&mut self) {
         for (Ptr(raw), layout) in self.graveyard.drain(..) {
-            // SAFETY: allocated with this layout by `make`, and freed once, here. The state goes
-            // with the last context and the fake, so nobody is left to use the object.
+            // SAFETY: allocated with this layout by `make`, and freed once, here. The state is
+            // dropped with the last context and the fake, so no user of the object is left.
             unsafe { dealloc(raw, layout) };
         }
     }
@@ -282,7 +283,7 @@ impl Drop for State {
 pub(super) unsafe fn device_of<T>(object: *mut T) -> Arc<Shared> {
     // SAFETY: the caller's promise; the memory of destroyed objects is kept.
     let ctx = unsafe { *object.cast::<*mut ffi::ibv_context>() };
-    // SAFETY: the context is the one that the object was made with.
+    // SAFETY: the context given at the object's creation.
     unsafe { device_of_context(ctx) }
 }
 
@@ -297,7 +298,7 @@ pub(super) unsafe fn device_of_context(ctx: *mut ffi::ibv_context) -> Arc<Shared
         Arc::increment_strong_count(shared);
         (verbs, Arc::from_raw(shared))
     };
-    // The memory of a context that was closed is kept: others may not use it.
+    // The memory of a closed context is kept, against reuse.
     shared.lock().used("a call", verbs.addr());
     shared
 }
@@ -313,14 +314,14 @@ pub(super) fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// The device and the inode of what a descriptor is of, if it is open.
+/// The device and the inode of a descriptor's file, if open.
 pub(super) fn file_of(fd: i32) -> Option<(u64, u64)> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: takes a number, and a place for the result.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } < 0 {
         return None;
     }
-    // SAFETY: written, since that has succeeded.
+    // SAFETY: written by the successful call.
     let stat = unsafe { stat.assume_init() };
     Some((stat.st_dev, stat.st_ino))
 }
@@ -331,7 +332,7 @@ pub(super) fn counter() -> OwnedFd {
     // SAFETY: takes and returns numbers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
     assert!(fd >= 0);
-    // SAFETY: fresh, and nobody else's.
+    // SAFETY: fresh, with no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -362,7 +363,7 @@ pub(super) fn count_up(fd: i32) {
     assert_eq!(written, 8);
 }
 
-/// Takes one from a counter; -1 with `errno` if that would block, or fails.
+/// Takes one from a counter; -1 with `errno` if the read would block, or fails.
 pub(super) fn count_down(fd: i32) -> i32 {
     let mut value = 0_u64;
     // SAFETY: the descriptor is one of `counter`'s, and the place has 8 bytes.

@@ -1,10 +1,10 @@
-//! Which attributes each transition of a queue pair needs and allows: InfiniBand Architecture
-//! Specification 1.4, section 11.2.5.2, as `ibv_modify_qp(3)` has it.
+//! Mandatory and optional attributes of each transition of a queue pair: InfiniBand Architecture
+//! Specification 1.4, section 11.2.5.2, as in `ibv_modify_qp(3)`.
 
 use ibverbs_sys::{ibv_qp_attr_mask as has, ibv_qp_state as state, ibv_qp_type as of};
 
-/// The attributes a transition needs and those that it allows besides, as masks without the state;
-/// `None` if there is no such transition.
+/// The mandatory and the optional attributes of a transition, as masks without the state; `None` if
+/// there is no such transition.
 pub(super) fn transition(from: state, to: state, kind: of) -> Option<(u32, u32)> {
     let bits = |flags: &[has]| flags.iter().fold(0, |bits, flag| bits | flag.0);
     let rc = matches!(
@@ -45,7 +45,7 @@ pub(super) fn transition(from: state, to: state, kind: of) -> Option<(u32, u32)>
         has::IBV_QP_ACCESS_FLAGS,
     ];
     Some(match (from, to) {
-        // A maker's own queue pairs take what the maker says.
+        // A vendor's own queue pairs accept the vendor's attributes.
         _ if kind == of::IBV_QPT_DRIVER => (0, bits(&own)),
         (_, state::IBV_QPS_RESET) if from != state::IBV_QPS_RESET => (0, 0),
         (_, state::IBV_QPS_ERR) => (0, 0),

@@ -1,4 +1,4 @@
-//! Shared receive queues that match tags.
+//! Shared receive queues with tag matching.
 
 use std::{collections::VecDeque, ffi::c_int};
 
@@ -10,12 +10,12 @@ use super::{
     state::{State, device_of},
 };
 
-/// The lengths of the headers, and the first byte of one, as C has them.
+/// The lengths of C's headers, and the first byte of one.
 const HEADER: usize = 16;
 const NO_TAG: u8 = 0;
 const RENDEZVOUS: u8 = 1;
 
-/// An operation on the list, as the device was told.
+/// An operation on the list, in the device's view.
 #[derive(Clone, Debug)]
 pub(crate) struct PostedTagOp {
     wr_id: u64,
@@ -32,19 +32,19 @@ pub(super) struct Tagged {
     buffer: PostedReceive,
     tag: u64,
     mask: u64,
-    /// Whether the device has carried out the operation that adds it.
+    /// Whether the device has executed the adding operation.
     listed: bool,
     /// Whether a message has matched, whose data are still to come.
     matched: bool,
 }
 
-/// What a queue that matches tags has besides.
+/// The additional state of a tag-matching queue.
 #[derive(Default)]
 pub(super) struct Tags {
     operations: VecDeque<PostedTagOp>,
     list: Vec<Tagged>,
     handles: u32,
-    /// How many messages were unexpected, and how many the program is said to know of.
+    /// The number of unexpected messages, and the number last reported by the program.
     unexpected: (u32, u32),
 }
 
@@ -57,7 +57,7 @@ impl State {
         self.tags(srq).operations.iter().cloned().collect()
     }
 
-    /// Carries out the operation that was posted first, and completes it.
+    /// Executes the oldest operation, and completes it.
     pub(super) fn run_tag_operation(&mut self, srq: usize) {
         use ffi::{ibv_ops_wr_opcode as asked, ibv_wc_opcode as done};
         let tags = self.tags(srq);
@@ -92,7 +92,7 @@ impl State {
         self.push(cq, wc, Extra::default());
     }
 
-    /// Lets a message arrive, with its header.
+    /// Delivers a message, with its header.
     pub(super) fn arrive_tagged(&mut self, srq: usize, message: &[u8]) {
         use ffi::ibv_wc_flags as flag;
         let (header, data) = message.split_at(HEADER);
@@ -143,7 +143,7 @@ impl State {
         self.push(cq, wc, extra);
     }
 
-    /// Lets the data of the rendezvous that has matched come, and be whole.
+    /// Delivers the data of the matched rendezvous, complete.
     pub(super) fn finish_rendezvous(&mut self, srq: usize, data: &[u8]) {
         let tags = self.tags(srq);
         let place = tags.list.iter().position(|tagged| tagged.matched).unwrap();
@@ -156,8 +156,8 @@ impl State {
         self.push(cq, wc, Extra::default());
     }
 
-    /// Ends the first tagged buffer with a status and flags, and keeps it if its message is not
-    /// whole.
+    /// Ends the oldest tagged buffer with a status and flags, and keeps the buffer if its message
+    /// is incomplete.
     pub(super) fn fail_tagged(&mut self, srq: usize, status: u32, flags: u32) {
         let tags = self.tags(srq);
         let buffer = match flags & ffi::ibv_wc_flags::IBV_WC_TM_MATCH.0 {

@@ -18,7 +18,7 @@ pub(super) struct Wq {
 }
 
 impl State {
-    /// Completes the receive that was posted first.
+    /// Completes the oldest receive.
     pub(super) fn complete_wq(&mut self, wq: usize, message: &[u8], status: u32) {
         let this = self.wqs.get_mut(&wq).unwrap();
         let cq = this.cq;
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
     if let Err(errno) = state.called("ibv_create_rwq_ind_table") {
         return null(errno);
     }
-    // SAFETY: the caller's table has so many entries.
+    // SAFETY: the caller's table has `1 << log_ind_tbl_size` entries.
     let queues = unsafe { slice::from_raw_parts(attr.ind_tbl, 1 << attr.log_ind_tbl_size) };
     let parents: Vec<_> = queues.iter().map(|wq| wq.addr()).collect();
     let table: *mut ffi::ibv_rwq_ind_table = state.make("ibv_create_rwq_ind_table", &parents);

@@ -1,4 +1,4 @@
-//! `test_device.py`, where it is about device memory
+//! `test_device.py`: the cases about device memory
 
 use std::{io::ErrorKind, thread};
 
@@ -42,12 +42,12 @@ fn create_dm_bad_flow() {
     let err = fixture.ctx.alloc_dm(MOST + 1, 0).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::ENOMEM));
     assert!(err.to_string().contains("4097 bytes"), "{err}");
-    // No caller of ours can set a mask, so the device says what it says to a wrong one.
+    // Callers of this crate cannot set a wrong mask, so the device returns the error for one.
     fixture.fake.fail("ibv_alloc_dm", libc::EINVAL);
     assert!(fixture.ctx.alloc_dm(64, 0).is_err());
 }
 
-/// It is freed once, even if the device refuses.
+/// Freed once, even if the device refuses.
 #[test]
 fn destroy_dm_bad_flow() {
     let fixture = with_memory();
@@ -74,7 +74,7 @@ fn dm_write_bad_flow() {
     let mut dm = fixture.ctx.alloc_dm(64, 0).unwrap();
     let err = dm.write(62, b"aaaa").unwrap_err();
     assert_eq!(err.kind(), ErrorKind::InvalidInput);
-    // Devices may want multiples of four, and then say so.
+    // A device may require multiples of four, with an error otherwise.
     fixture.fake.fail("ibv_memcpy_to_dm", libc::EINVAL);
     let err = dm.write(1, b"aaaa").unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
@@ -118,7 +118,7 @@ fn multi_process_alloc_dm() {
 fn import_dm() {
     let fixture = with_memory();
     let mut dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    // SAFETY: used to import the device; nothing of this context is destroyed by the import.
     let fd = unsafe { fixture.ctx.cmd_fd() };
     let fd = fd.try_clone_to_owned().unwrap();
     let imported = import_device(fd).unwrap();

@@ -1,4 +1,4 @@
-//! `test_flow.py`: packets that are steered to a raw queue pair by their headers
+//! `test_flow.py`: packets steered to a raw queue pair by their headers
 
 use verbs::{
     Attributes, EthFilter, FlowRule, FlowSpec, FlowTarget, Init, Ipv4ExtFilter, Ipv6Filter,
@@ -52,7 +52,7 @@ fn ports() -> Matching<TcpUdpFilter> {
     })
 }
 
-/// Steers packets with these headers, which the device must be told of as `kinds`, and takes some.
+/// Steers packets with these headers, passed to the device as `kinds`, and receives some.
 fn traffic(headers: &[FlowSpec], kinds: &[u32]) {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);

@@ -1,4 +1,4 @@
-//! `test_odp.py`: the cases that are not in `on_demand.rs`
+//! `test_odp.py`: the cases not in `on_demand.rs`
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
@@ -10,7 +10,7 @@ use verbs::{
 use super::{traffic::Traffic, xrc::Ends};
 use crate::fixture::Fixture;
 
-/// Memory whose pages the device fetches when it needs them.
+/// Memory with pages fetched by the device on demand.
 fn on_demand(fixture: &Fixture, len: usize) -> Buf {
     let registration = fixture.pd.register(vec![0; len]).on_demand();
     let buf = registration.buf().unwrap();
@@ -18,7 +18,7 @@ fn on_demand(fixture: &Fixture, len: usize) -> Buf {
     buf
 }
 
-/// Such memory that peers can reach.
+/// On-demand memory accessible to peers.
 fn remote(fixture: &Fixture, access: RemoteAccess) -> RemoteRegion {
     let registration = fixture.pd.register(vec![0; 64]).on_demand();
     let region = registration.remote(access).create().unwrap();
@@ -27,7 +27,7 @@ fn remote(fixture: &Fixture, access: RemoteAccess) -> RemoteRegion {
     region
 }
 
-/// Posts one request to memory of that access, and lets it complete.
+/// Posts one request to memory with this access, and lets the request complete.
 fn access(
     access: RemoteAccess,
     len: usize,
@@ -132,7 +132,7 @@ fn odp_rc_srq_traffic() {
     traffic.send(&mut qp, &[0; 64], |qp| qp.post(Send::new(work)).unwrap());
 }
 
-/// Huge pages that the program has mapped itself, or the error that says where they come from.
+/// Huge pages mapped by the program itself, or the error that names their pool.
 #[test]
 fn odp_rc_huge_user_addr_traffic() {
     let fixture = Fixture::new();
@@ -140,7 +140,7 @@ fn odp_rc_huge_user_addr_traffic() {
         Ok(memory) => memory,
         Err(err) => {
             assert!(err.to_string().contains("nr_hugepages"), "{err}");
-            // Without them, as much memory of the usual pages.
+            // Without huge pages, as much memory of the usual pages.
             Mapping::new(4 << 20).unwrap()
         }
     };

@@ -21,7 +21,8 @@ use crate::{
     fixture::Fixture,
 };
 
-/// A parent domain, with an allocator or without, and how many blocks the provider has of it.
+/// A parent domain, with an allocator or without, and the provider's number of blocks from the
+/// allocator.
 fn parent(
     fixture: &Fixture,
     answer: Option<fn(Layout) -> Allocation>,
@@ -41,7 +42,7 @@ fn rc_traffic(answer: Option<fn(Layout) -> Allocation>, blocks: usize) {
     rc_messages(&fixture, pd, &live, blocks);
 }
 
-/// Sends and receives on a queue pair in that domain, for which the provider has so many blocks.
+/// Sends and receives on a queue pair in this domain, with `blocks` blocks in the provider's hands.
 fn rc_messages(fixture: &Fixture, pd: ProtectionDomain, live: &AtomicUsize, blocks: usize) {
     assert_eq!(live.load(Ordering::Relaxed), blocks);
     let mut cq = fixture.cq(16);
@@ -67,7 +68,7 @@ fn without_allocators_rc_traffic() {
     rc_traffic(None, 0);
 }
 
-/// The program's allocator leaves it to the provider.
+/// The program's allocator leaves the allocation to the provider.
 #[test]
 fn default_allocators_rc_traffic() {
     rc_traffic(Some(|_| Allocation::Default), 0);
@@ -145,10 +146,10 @@ const HUGE_PAGE: Layout = match Layout::from_size_align(2 << 20, 2 << 20) {
     Err(_) => panic!("not a layout"),
 };
 
-/// Gives the provider the start of a block that a huge page could be.
+/// Gives the provider the start of a block with the size and alignment of a huge page.
 struct HugePages(Arc<AtomicUsize>);
 
-// SAFETY: what is given is fresh, larger and better aligned than asked for, and freed by `free` only.
+// SAFETY: the memory is fresh, larger and better aligned than requested, and freed by `free` only.
 unsafe impl QueueAllocator for HugePages {
     fn alloc(&self, layout: Layout, _resource_type: u64) -> Allocation {
         assert!(layout.size() <= HUGE_PAGE.size() && layout.align() <= HUGE_PAGE.align());

@@ -1,4 +1,4 @@
-//! `test_qp.py`, where it is about queue pairs for raw packets
+//! `test_qp.py`: the cases about queue pairs for raw packets
 
 use verbs::{Attributes, Init, QpState, QueuePair, RawPacket, Reset, Rtr, Rts, op::SendOps};
 

@@ -10,7 +10,7 @@ use crate::fixture::Fixture;
 #[test]
 fn imported_rc_ex_rdma_write() {
     let fixture = Fixture::new();
-    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    // SAFETY: used to import the device; nothing of this context is destroyed by the import.
     let fd = unsafe { fixture.ctx.cmd_fd() };
     let fd = fd.try_clone_to_owned().unwrap();
     let ctx = import_device(fd).unwrap();
@@ -20,7 +20,7 @@ fn imported_rc_ex_rdma_write() {
     let builder = pd.qp_builder(&cq, &cq).send_ops(SendOps::RDMA_WRITE);
     let qp: QueuePair<Rc, Reset> = builder.create().unwrap();
     let mut qp: QueuePair<Rc, Rts> = fixture.connect(qp);
-    // The address is not imported: whoever has the memory tells it.
+    // The address is not imported: the memory's owner sends the address.
     let to = RemoteToken {
         addr: 0x1000,
         len: 64,

@@ -9,17 +9,17 @@ use crate::provider::Fake;
 
 pub(super) const ROUNDS: u8 = 10;
 
-/// Hands each completion that has come to its argument.
+/// Hands each completion in the queue to its argument.
 pub(super) type Poll<'a> = dyn FnMut(&mut dyn FnMut(WorkCompletion<'_>)) + 'a;
 
-/// What is posted, what the device is to do, and what comes of it, on one queue pair.
+/// The posted requests, the device's actions, and the results, on one queue pair.
 pub(super) struct Traffic<'a> {
     pub(super) fake: &'a Fake,
     pub(super) poll: &'a mut Poll<'a>,
 }
 
 impl Traffic<'_> {
-    /// Lets the device take the request that `post` posts, and checks that it has these bytes.
+    /// Lets the device take the request posted by `post`, and checks its bytes.
     pub(super) fn send<T: Transport, SW: Gather, RW: Scatter>(
         &mut self,
         qp: &mut QueuePair<T, Rts, SW, RW>,

@@ -1,5 +1,4 @@
-//! `test_mr.py` and `test_cuda_dmabuf.py`: the cases about memory elsewhere that are not in
-//! `unmapped.rs`
+//! `test_mr.py` and `test_cuda_dmabuf.py`: the cases about memory elsewhere, not in `unmapped.rs`
 
 use std::{
     fs::File,
@@ -14,7 +13,7 @@ use verbs::{
 
 use crate::fixture::Fixture;
 
-/// The memory that has been registered is written and read, and has its bounds.
+/// The registered memory is read and written, within its bounds.
 #[test]
 fn dm_bad_access() {
     let fixture = Fixture::new();
@@ -29,7 +28,7 @@ fn dm_bad_access() {
         let err = dm.write(offset, &vec![0; len]).unwrap_err();
         assert_eq!(err.kind(), ErrorKind::InvalidInput);
     }
-    // Devices that want multiples of four say so.
+    // Devices may require multiples of four, with an error otherwise.
     for (offset, len) in [(3, 4), (4, 3)] {
         fixture.fake.fail("ibv_memcpy_from_dm", libc::EINVAL);
         let err = dm.read(offset, &mut vec![0; len]).unwrap_err();
@@ -46,8 +45,8 @@ const RANGE: DmaBufRange = DmaBufRange {
     iova: 0x7000,
 };
 
-/// Memory behind a descriptor, which the fake device takes for a dma-buf, and the program's own
-/// access to it.
+/// Memory behind a descriptor, a dma-buf for the fake device, and the program's own access to the
+/// memory.
 fn dmabuf(fixture: &Fixture, access: RemoteAccess) -> (UnmappedRegion, File) {
     let memory = SharedMemory::create(8192).unwrap();
     let file = File::from(memory.as_fd().try_clone_to_owned().unwrap());
@@ -55,7 +54,7 @@ fn dmabuf(fixture: &Fixture, access: RemoteAccess) -> (UnmappedRegion, File) {
     (region.unwrap(), file)
 }
 
-/// It is deregistered once, whatever is dropped how often.
+/// Deregistered once, whatever is dropped, in any number.
 #[test]
 fn dmabuf_dereg_mr_twice() {
     let fixture = Fixture::new();
@@ -88,7 +87,7 @@ fn dmabuf_read() {
     assert_eq!(&bytes, b"descriptor");
 }
 
-/// Writes from one dma-buf to another, by the addresses that the peer was told.
+/// Writes from one dma-buf to another, by the addresses sent to the peer.
 fn rdma_traffic() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);

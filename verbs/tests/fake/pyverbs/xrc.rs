@@ -34,7 +34,7 @@ impl Ends {
         }
     }
 
-    /// Sends messages there, and takes answers, in memory that `alloc` has registered.
+    /// Sends messages to the queue, and receives answers, in memory registered by `alloc`.
     pub(super) fn traffic(
         &mut self,
         fixture: &Fixture,
@@ -85,7 +85,8 @@ fn xrc_traffic_cq_ex() {
     ends.traffic(&fixture, &mut poll, || fixture.pd.alloc_buf(64).unwrap());
 }
 
-/// The number itself is the peer's, which no fake has: this is about what the device is told.
+/// The number itself is in the peer's memory, absent on a fake: this checks the request in the
+/// device's view.
 #[test]
 fn xrc_atomic_cmp_and_swap() {
     let fixture = Fixture::new();
