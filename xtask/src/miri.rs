@@ -65,7 +65,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 25] = [
     ("completion_counters", "functions looked up at run time"),
     ("waiting::", "poll"),
     ("descriptors::", "poll"),
-    ("work_comes_back_through_an_extended_queue", "poll"),
+    ("extended_cq_completes_work", "poll"),
     ("events::", "poll"),
     (
         "pyverbs::",
@@ -76,14 +76,14 @@ pub(crate) const LEFT_OUT: [(&str, &str); 25] = [
         "threads_never_have_one_buffer",
         "threads that spin for each other take hours",
     ),
-    ("again_and_again", "hundreds of rounds"),
+    ("repeatedly_failing", "hundreds of rounds"),
     ("many_rounds", "thousands of rounds"),
     (
         "with_holes_drops_each_work_once",
         "64 orders of 11 requests",
     ),
     (
-        "as_many_elements_as_the_device_takes",
+        "request_with_too_many_elements",
         "128 elements in each of all ways take 5 minutes",
     ),
 ];

@@ -118,7 +118,7 @@ fn raw_memory_is_registered_and_not_freed() {
 
 /// A child writes through its inherited standard output.
 #[test]
-fn shared_memory_shows_another_processs_writes() {
+fn process_writes_reach_memory_shared_by_descriptor() {
     let fixture = Fixture::new();
     let memory = SharedMemory::create(4096).unwrap();
     let fd: OwnedFd = memory.as_fd().try_clone_to_owned().unwrap();

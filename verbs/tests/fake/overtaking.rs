@@ -366,7 +366,7 @@ fn refused_or_dropped_batch_keeps_holes() {
 }
 
 #[test]
-fn extended_cq_completes_iwarp_work_in_any_order() {
+fn extended_cq_completes_work_in_any_order() {
     let fixture = Fixture::iwarp();
     let mut cq = fixture.ctx.cq_ex_builder(8).create().unwrap();
     let builder = fixture.pd.qp_builder(&cq, &cq).max_send_wr(4);

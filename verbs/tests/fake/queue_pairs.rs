@@ -166,7 +166,7 @@ fn address_lives_as_long_as_its_datagram_is_in_flight() {
 }
 
 #[test]
-fn illegal_transition_is_explained() {
+fn wrong_transition_is_explained() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
