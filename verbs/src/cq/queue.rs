@@ -597,7 +597,7 @@ impl fmt::Debug for CqHandle {
 }
 
 impl CqInner {
-    /// Fetches all completions of the queue, and forgets them. Returns whether there are none left.
+    /// Fetches and discards all completions of the queue. Returns whether the queue is empty.
     fn discard_completions(&self) -> bool {
         // No more than the queue has entries, since the device adds none.
         for _ in 0..=self.room.capacity() {
@@ -616,8 +616,8 @@ impl CqInner {
     /// Fetches one completion. Returns how many there were, or less than 0 if the queue is broken.
     fn discard_plain(&self) -> i32 {
         let mut wc = MaybeUninit::uninit();
-        // SAFETY: the queue is created (invariant), and there is room for one completion. Providers lock the queue, so its
-        // poller may be in a call.
+        // SAFETY: the queue is created (invariant), and there is room for one completion. Providers
+        // lock the queue, so its poller may be in a call.
         unsafe { ffi::ibv_poll_cq(self.raw.as_ptr(), 1, wc.as_mut_ptr()) }
     }
 
@@ -625,8 +625,9 @@ impl CqInner {
     fn discard_extended(&self) -> i32 {
         let raw: *mut ffi::ibv_cq_ex = self.raw.as_ptr().cast();
         let mut attr = ffi::ibv_poll_cq_attr::zeroed();
-        // SAFETY: the queue is created (invariant), and an extended one. Providers lock it until the poll has ended, so its
-        // poller may be in a call, in which its own poll begins and ends.
+        // SAFETY: the queue is created (invariant), and an extended one. Providers lock the queue
+        // until the poll has ended, and a poller's own poll begins and ends in one call, so the
+        // poller may be in a call.
         match unsafe { ffi::ibv_start_poll(raw, &raw mut attr) } {
             0 => {
                 // SAFETY: the poll was started above.
@@ -639,13 +640,14 @@ impl CqInner {
     }
 }
 
-/// A completion queue that is not kept alive.
+/// A weak reference to a completion queue.
 #[derive(Debug)]
 pub(crate) struct Queue(Weak<CqInner>);
 
 impl Queue {
-    /// After the removal of a device, fetches all completions of the queue, and forgets them, so that its library copies no
-    /// message any more. Returns whether there are none left. A queue that is gone has none.
+    /// After the removal of a device, fetches and discards all completions of the queue, so that
+    /// the device's library copies no more messages. Returns whether the queue is empty; a
+    /// destroyed queue is.
     pub(crate) fn discard_completions(&self) -> bool {
         self.0
             .upgrade()
@@ -730,7 +732,7 @@ impl Reservation {
         self.cq.discard_completions()
     }
 
-    /// The queue that the entries are of.
+    /// The completion queue of the entries.
     pub(crate) fn queue(&self) -> Queue {
         Queue(Arc::downgrade(&self.cq))
     }

@@ -27,9 +27,9 @@ impl Builder {
     /// Begins a request. The following calls describe the request.
     ///
     /// # Safety
-    /// - For as long as the result is used, `qp` exists, `ibv_wr_start` was the last call on it of those that begin and
-    ///   end building, and nothing else uses its send queue.
-    /// - Only operations that the queue pair was made for are built.
+    /// - While the result is used, `qp` exists, `ibv_wr_start` was its last call of those that
+    ///   begin or end building, and its send queue has no other user.
+    /// - Only operations chosen at the queue pair's creation are built.
     #[inline]
     pub(super) unsafe fn new(
         qp: NonNull<ffi::ibv_qp_ex>,
@@ -47,7 +47,7 @@ impl Builder {
     /// Describes the request: the operation, then the address, then the data.
     ///
     /// # Safety
-    /// - The address handle or the window that the request names exists, and the region of a binding is registered.
+    /// - The request's address handle or window exists, and the region of a binding is registered.
     #[inline]
     pub(super) unsafe fn build(&mut self, request: &Request, of: &Deferred) {
         match request.operation {
@@ -118,13 +118,14 @@ impl Builder {
         }
     }
 
-    /// Binds a window, which has its new key before and after, and the old one during the call, as providers expect.
+    /// Binds a window. The window has its new key before and after, and the old one during the
+    /// call, as expected by providers.
     ///
     /// # Safety
-    /// - The window exists, nothing else uses it, and the region is registered.
+    /// - The window exists without other users, and the region is registered.
     unsafe fn bind_mw(&mut self, binding: &Binding) {
         let mw = binding.mw;
-        // SAFETY: the window exists, and nothing else uses it, as the caller promises.
+        // SAFETY: the window exists without other users, as the caller promises.
         unsafe { (*mw).rkey = binding.rkey_before };
         call!(
             self,

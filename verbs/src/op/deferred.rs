@@ -1,4 +1,4 @@
-//! The requests of an extended batch, kept as data until all of them are built in the provider's memory.
+//! The requests of an extended batch, kept as data until the batch is posted.
 //!
 //! A provider may hold the lock of the send queue from `ibv_wr_start` to `ibv_wr_complete`, so nothing of the program runs
 //! between the two.
@@ -16,7 +16,7 @@ use crate::{
     wr_id::WrId,
 };
 
-/// Requests in the order in which they were added.
+/// Requests in their order of addition.
 #[derive(Debug, Default)]
 pub(crate) struct Deferred {
     requests: Vec<Request>,
@@ -25,12 +25,12 @@ pub(crate) struct Deferred {
     bytes: Vec<u8>,
 }
 
-// SAFETY: the pointers in it are followed by `post` only, whose caller answers for them.
+// SAFETY: only `post` dereferences the pointers, under its caller's promise.
 unsafe impl Send for Deferred {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Deferred {}
 
-/// One request. The ranges are of the lists of its [`Deferred`].
+/// One request. The ranges index the lists of the [`Deferred`].
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) id: WrId,
@@ -58,7 +58,7 @@ pub(super) enum Operation {
     BindMw(Binding),
 }
 
-/// The address of a request, where its transport needs one.
+/// The address of a request, if needed by the transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Destination {
     Peer,
@@ -85,13 +85,13 @@ pub(super) struct Span {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
     pub(crate) mw: *mut ffi::ibv_mw,
-    /// The key before the binding, by which the provider names the window.
+    /// The key before the binding, the provider's name for the window.
     pub(crate) rkey_before: u32,
     pub(crate) rkey: u32,
     pub(crate) bind_info: ffi::ibv_mw_bind_info,
 }
 
-/// A request that is being added: described by [`Emit`], then given its data, then [kept](Self::keep).
+/// A request in construction: described by [`Emit`], then given its data, then [kept](Self::keep).
 pub(crate) struct Recording<'d> {
     deferred: &'d mut Deferred,
     request: Request,
@@ -129,12 +129,13 @@ impl Deferred {
     /// number of the last call, 0 if there is none. Calls nothing but the provider, and does not panic.
     ///
     /// # Safety
-    /// - `qp` exists, nothing else uses its send queue during the call, and it was made for the operations.
+    /// - `qp` exists, its send queue has no other user during the call, and `qp` was made for the
+    ///   operations.
     /// - The address handles and the windows exist. The regions of bindings are registered.
     #[inline]
     pub(crate) unsafe fn post(&self, qp: NonNull<ffi::ibv_qp_ex>) -> i32 {
-        // SAFETY: the queue pair exists and was made for extended posting. It is not being built on: that ends in the call
-        // in which it begins.
+        // SAFETY: the queue pair exists and was made for extended posting. No building is in
+        // progress: building ends in the call that begins it.
         unsafe { ffi::ibv_wr_start(qp.as_ptr()) };
         for request in &self.requests {
             // SAFETY: started above, and made for the operation.
@@ -163,7 +164,7 @@ impl Deferred {
 }
 
 impl Recording<'_> {
-    /// Names the memory that the device will read or write.
+    /// Sets the memory for the device to read or write.
     #[inline]
     pub(crate) fn sges(&mut self, sges: &SgeList) {
         let list = &mut self.deferred.elements;
@@ -173,10 +174,10 @@ impl Recording<'_> {
         self.request.data = Data::Elements(Span { start, end });
     }
 
-    /// Copies the bytes that the elements name.
+    /// Copies the bytes of the elements.
     ///
     /// # Safety
-    /// - The elements are memory that can be read.
+    /// - The elements are readable memory.
     #[inline]
     pub(crate) unsafe fn inline(&mut self, sges: &SgeList) {
         let start = self.deferred.bytes.len();

@@ -23,13 +23,14 @@ pub(super) struct Extended {
 /// The functions, and their operations and bugs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table {
-    // INVARIANT: the queue pair itself, whose table has the functions of `ops`, and those that every batch needs.
+    // INVARIANT: the queue pair itself, whose table has the functions of `ops`, and those needed by
+    // every batch.
     pub(super) qp: NonNull<ffi::ibv_qp_ex>,
     pub(super) ops: SendOps,
     pub(super) quirks: PostingQuirks,
 }
 
-// SAFETY: the queue pair is used by the owner of its send queue only, which may change threads.
+// SAFETY: only the owner of the send queue uses the queue pair, and the owner may change threads.
 unsafe impl Send for Table {}
 // SAFETY: see `Send`. Nothing is done through a shared table.
 unsafe impl Sync for Table {}

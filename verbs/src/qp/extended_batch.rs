@@ -25,16 +25,16 @@ use crate::{
 
 /// Requests built in the device's own memory, and posted together: all of them or none.
 ///
-/// It is the extended way of posting, for queue pairs that were made for it
-/// ([`send_ops`](crate::QueuePairBuilder::send_ops)). The requests are those of [`op`](crate::op),
-/// the completions are the same, and both ways can be used in turn. Against a [`Batch`](crate::Batch):
-/// inline data are copied as they are added, there are operations that only this way has, and a failure
-/// posts nothing.
+/// The extended way of posting, for queue pairs made with
+/// [`send_ops`](crate::QueuePairBuilder::send_ops). The requests are those of [`op`](crate::op),
+/// the completions are the same, and both ways can be used in turn. Differences from a
+/// [`Batch`](crate::Batch): inline data are copied when added, some operations exist only here, and
+/// a failure posts nothing.
 ///
-/// The device's lock on the send queue is taken when the batch is posted, not before: the requests are kept as data
-/// until then. Any other call is allowed while the batch is open, from any thread. A batch that is dropped posts nothing,
-/// and drops its work; [`abort`](Self::abort) gives the work back. One that is forgotten (`mem::forget`) posts nothing,
-/// and forgets its work.
+/// The requests are kept as data until the batch is posted, and only then the device's lock on the
+/// send queue is taken. While the batch is open, any other call is allowed, from any thread.
+/// Dropping a batch posts nothing, and drops the works; [`abort`](Self::abort) returns the works. A
+/// forgotten batch (`mem::forget`) posts nothing, and leaks the works.
 ///
 /// # Examples
 /// ```no_run
@@ -62,27 +62,27 @@ use crate::{
 #[must_use = "dropping a batch posts nothing"]
 pub struct ExtendedBatch<'q, T: Transport, SW, RW> {
     pub(super) queue: &'q mut SendQueue<T, SW, RW>,
-    // INVARIANT: that of the queue.
+    // INVARIANT: the queue's table.
     table: Table,
-    // INVARIANT: those whose work is before the cursor.
+    // INVARIANT: the requests of the works before the cursor.
     deferred: Deferred,
-    // INVARIANT: lent by the ring of `queue`, which nothing has happened to since.
+    // INVARIANT: lent by the ring of `queue`, unchanged since.
     cursor: Cursor<SW>,
     /// Number of requests since the last signaled one.
     unsignaled: u32,
-    /// The windows that are bound by it.
-    // INVARIANT: those that `deferred` names.
+    /// The windows bound by the batch.
+    // INVARIANT: the windows in `deferred`.
     pub(super) bindings: Vec<Binding<'q>>,
 }
 
-/// The flags of a request that the queue can take, and how many have not been signaled after it.
+/// The flags of an admitted request, and the number of unsignaled requests after this one.
 pub(super) struct Admitted {
     flags: ffi::ibv_send_flags,
     unsignaled: u32,
 }
 
 impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
-    /// Begins a batch of requests that are built in the device's own memory when it is posted.
+    /// Begins a batch of requests, built in the device's own memory when posted.
     ///
     /// # Errors
     /// - `Unsupported`: the queue pair was not made with
@@ -132,8 +132,8 @@ impl<T: Transport, S: CanPostSend, SW, RW> QueuePair<T, S, SW, RW> {
 impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     /// Adds a request, whose work belongs to the queue from now on.
     ///
-    /// Does not block or enter the kernel. It allocates only if no earlier batch of the queue was as long, or had as many
-    /// elements and bytes.
+    /// Does not block or enter the kernel. Allocates only if every earlier batch of the queue was
+    /// shorter, or had fewer elements or bytes.
     ///
     /// # Errors
     /// The error returns the request, and the batch is unchanged:
@@ -163,7 +163,7 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         let mut recording = self.record(&admitted);
         request.describe_extended(&mut recording);
         if R::INLINE {
-            // SAFETY: the elements are the data that the request borrows.
+            // SAFETY: the elements are data borrowed by the request.
             unsafe { recording.inline(&sges) };
         } else if R::DATA {
             recording.sges(&sges);
@@ -174,7 +174,7 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         Ok(())
     }
 
-    /// Makes sure that the queue can take one more request.
+    /// Checks that the queue has room for one more request.
     #[inline]
     pub(super) fn admit<R: Parts>(
         &mut self,
@@ -205,15 +205,15 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         self.deferred.begin(self.cursor.tail, admitted.flags)
     }
 
-    /// Keeps the work of a request that was recorded.
+    /// Stores the work of a recorded request.
     ///
     /// # Safety
-    /// - The request was [admitted](Self::admit), after the one before it was put.
+    /// - The request was [admitted](Self::admit) after the last `put`.
     #[inline]
     pub(super) unsafe fn put(&mut self, admitted: Admitted, work: SW) {
         self.unsignaled = admitted.unsignaled;
-        // SAFETY: the cursor was lent by the ring, which nothing has happened to since (invariant), and has not stopped:
-        // `admit` has made sure of that.
+        // SAFETY: the cursor was lent by the ring, unchanged since (invariant), and has not
+        // stopped, as checked by `admit`.
         unsafe { self.cursor.put(self.cursor.tail, work) };
     }
 
@@ -227,8 +227,8 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         self.len() == 0
     }
 
-    /// `ibv_wr_start`, `ibv_wr_send` and the like, `ibv_wr_complete`—Builds the requests in the device's memory and posts
-    /// them, in the order in which they were added.
+    /// `ibv_wr_start`, `ibv_wr_send` and the like, `ibv_wr_complete`—Builds the requests in the
+    /// device's memory and posts them, in their order of addition.
     ///
     /// Does not enter the kernel (on most devices) or allocate.
     ///
@@ -244,7 +244,7 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
     pub fn post(self) -> Result<(), Refused<Vec<SW>>> {
-        // Nothing panics until what was added is posted, or taken back.
+        // Nothing panics until the added works are posted, or taken back.
         let mut this = ManuallyDrop::new(self);
         let (table, cursor, unsignaled) = (this.table, this.cursor, this.unsignaled);
         let bindings = mem::take(&mut this.bindings);
@@ -256,9 +256,9 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
             this.give_back_memory();
             return Ok(());
         }
-        // SAFETY: the queue pair exists for as long as the queue lives, which is borrowed exclusively. It was made for the
-        // operations (`admit`). The address handles are kept by the work, and the windows by `bindings`, which keep
-        // their regions.
+        // SAFETY: the queue pair exists for as long as the queue lives, borrowed exclusively. The
+        // queue pair was made for the operations (`admit`). The works keep the address handles, and
+        // `bindings` keep the windows and their regions.
         let errno = unsafe { this.deferred.post(table.qp) };
         this.give_back_memory();
         let sending = this.queue.sending_mut();
@@ -305,7 +305,8 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
 }
 
 impl<SW> Sending<SW> {
-    /// Takes back the last `len` requests, before which so many were unsignaled, as if they had never been added.
+    /// Takes back the last `len` requests, as if never added. `unsignaled` is the number of
+    /// unsignaled requests before.
     fn take_unposted_all(&mut self, len: usize, unsignaled: u32) -> Vec<SW> {
         let mut taken: Vec<SW> = (0..len).filter_map(|_| self.in_flight.unpush()).collect();
         taken.reverse();
@@ -314,7 +315,7 @@ impl<SW> Sending<SW> {
     }
 }
 
-/// Makes windows as they were before their bindings, the last one first.
+/// Restores the windows' state before their bindings, the last one first.
 fn undo(bindings: Vec<Binding<'_>>) {
     for binding in bindings.into_iter().rev() {
         binding.undo();

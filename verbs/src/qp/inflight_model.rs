@@ -1,31 +1,31 @@
-//! A ring, its slots and its cursors, against a list: every sequence of a few operations, in both orders of completion, from
-//! just before the sequence number wraps.
+//! A ring, its slots and its cursors, checked against a list: every sequence of a few operations,
+//! in both orders of completion, from just before the sequence number wraps.
 //!
-//! A ring is used by one thread at a time, so that there is nothing to interleave.
+//! Only one thread at a time uses a ring, so there is nothing to interleave.
 
 use std::{collections::VecDeque, rc::Rc};
 
 use super::*;
 
-/// Requests that fit into the ring, one less than it has slots.
+/// Maximum number of requests in the ring, one less than its slots.
 const LIMIT: u32 = 3;
 
 /// Operations of a sequence.
 const DEPTH: u32 = if cfg!(miri) { 2 } else { 5 };
 
-/// What can be done to a ring.
+/// The operations on a ring.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     Push,
-    /// Takes the request with this position, counted from the first that is in flight.
+    /// Takes the request at this position, counted from the oldest in flight.
     Take(usize),
-    /// Takes a request that has come back already, or one that is not posted yet.
+    /// Takes a completed request, or one not posted yet.
     TakeStale,
     TakeNext,
     Unpush,
-    /// Posts a batch of so many requests.
+    /// Posts a batch of this number of requests.
     Batch(u32),
-    /// Forgets a batch of so many requests.
+    /// Forgets a batch of this number of requests.
     Forget(u32),
     Restart,
 }
@@ -48,10 +48,11 @@ const OPERATIONS: [Operation; 11] = [
 #[derive(Debug)]
 struct Work(u32, #[expect(dead_code, reason = "only counted")] Rc<()>);
 
-/// The ring, and the list that it has to agree with.
+/// The ring, and the list with its expected content.
 struct Model {
     ring: InFlight<Work>,
-    /// The numbers of the requests, the first in flight first; `None` for one that came back before it.
+    /// The numbers of the requests, the oldest in flight first; `None` for one completed before an
+    /// older one.
     list: VecDeque<(WrId, Option<u32>)>,
     stale: Option<WrId>,
     next: u32,
@@ -166,12 +167,12 @@ impl Model {
         let taken = self.ring.unpush().map(|work| work.0);
         assert_eq!(taken, last);
         if last.is_some() {
-            // Its number is given to the next request.
+            // The next request reuses the number.
             self.list.pop_back();
         }
     }
 
-    /// Puts so many requests behind a cursor that was lent, as long as there is room.
+    /// Puts up to `requests` requests behind a lent cursor, as room permits.
     fn lent(&mut self, requests: u32) -> (Cursor<Work>, Vec<(WrId, Option<u32>)>) {
         let mut cursor = self.ring.lend();
         let mut added = Vec::new();
@@ -185,7 +186,7 @@ impl Model {
             }
             let work = self.work();
             added.push((cursor.tail, Some(work.0)));
-            // SAFETY: the cursor was lent by the ring, which nothing has happened to since, and has not stopped.
+            // SAFETY: the cursor was lent by the ring, unchanged since, and has not stopped.
             unsafe { cursor.put(cursor.tail, work) };
         }
         (cursor, added)

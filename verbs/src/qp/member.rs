@@ -27,7 +27,7 @@ pub(crate) struct Member {
     // INVARIANT: created, and destroyed if `destroyed` is set.
     raw: NonNull<ffi::ibv_qp>,
     destroyed: Destroyed,
-    /// Where it completes.
+    /// The completion queues of sends and receives.
     queues: [Queue; 2],
     /// Deallocated after the queue pair.
     pd: ProtectionDomain,
@@ -69,7 +69,7 @@ unsafe impl Send for Member {}
 unsafe impl Sync for Member {}
 
 impl Member {
-    /// Notes a new queue pair, which completes in `queues` and says by `destroyed` that it has been destroyed.
+    /// Records a new queue pair, with its completion queues; `destroyed` reports its destruction.
     pub(super) fn new<'scope, SW: 'scope, RW: 'scope>(
         inner: &Arc<Inner<SW, RW>>,
         destroyed: Destroyed,

@@ -122,8 +122,9 @@ impl Books {
         self.max_wr = self.max_wr.max(max_wr);
     }
 
-    /// After the removal of the device, makes sure that its library copies no message for the queue any more. Completions
-    /// of queue pairs were discarded with those. Returns whether that is done.
+    /// After the removal of the device, makes sure that its library copies no more messages for the
+    /// queue. Completions of queue pairs were discarded with those. Returns whether the discarding
+    /// is complete.
     pub(super) fn discard_completions(&self) -> bool {
         self.own
             .as_ref()

@@ -356,7 +356,8 @@ impl SrqInner {
         parked.push(work);
     }
 
-    /// Whether a queue that could not be destroyed is gone all the same, and nothing writes to its receives any more.
+    /// Whether a queue whose destruction failed is gone all the same, and nothing writes to its
+    /// receives any more.
     fn is_removed(&self, errno: i32) -> bool {
         let ctx = self.pd.context();
         ctx.is_removed(errno)
@@ -381,7 +382,7 @@ impl Drop for SrqInner {
         // later.
         let errno = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
         if errno != 0 && !self.is_removed(errno) {
-            // The device may still write to what is in flight: it is given up.
+            // The device may still write to memory in flight, so the works are leaked.
             let parked = self
                 .parked
                 .get_mut()

@@ -1,4 +1,4 @@
-//! Extended batches on a device that has every operation, or fails on demand.
+//! Extended batches on a device with every operation, or with failures on demand.
 
 use std::{
     io::{ErrorKind, IoSlice},
@@ -410,18 +410,18 @@ fn forgotten_batch_posts_nothing_and_locks_nothing() {
         }
         assert_eq!(contexts, [7, 0, 1]);
     }
-    // The fake complains if the queue pair is destroyed while it is built on.
+    // The fake reports a destruction during building.
     std::mem::forget(fill(&fixture, &mut qp, 2));
     drop(qp);
 }
 
-/// Work that polls while it is asked for its elements.
+/// A work that polls while gathered.
 struct Polling {
     buf: Buf,
     cq: Arc<Mutex<CompletionQueue>>,
 }
 
-// SAFETY: those of the buffer.
+// SAFETY: the buffer's elements.
 unsafe impl Gather for Polling {
     fn gather(&self, list: &mut SgeList) {
         assert_eq!(self.cq.lock().unwrap().poll().unwrap().count(), 0);
@@ -429,8 +429,8 @@ unsafe impl Gather for Polling {
     }
 }
 
-/// A provider can hold the lock of the send queue from `ibv_wr_start` to `ibv_wr_complete`. EFA's takes it when a completion of
-/// the queue pair is polled, too.
+/// A provider can hold the lock of the send queue from `ibv_wr_start` to `ibv_wr_complete`. EFA's
+/// poll of a completion of the queue pair takes the same lock.
 #[test]
 fn provider_holds_no_lock_while_an_extended_batch_is_open() {
     let fixture = Fixture::new();
@@ -446,7 +446,7 @@ fn provider_holds_no_lock_while_an_extended_batch_is_open() {
     assert_eq!(fixture.fake.sends(qp.qp_num()).len(), 2);
 }
 
-/// The batch has no lock of its thread.
+/// The batch holds no lock of its thread.
 #[test]
 fn extended_batch_is_posted_by_another_thread() {
     let fixture = Fixture::new();

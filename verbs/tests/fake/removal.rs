@@ -1,4 +1,4 @@
-//! Devices that are removed while they are open: the kernel answers with `EIO`, and has destroyed everything when the
+//! Removal of open devices: the kernel answers with `EIO`, and has destroyed everything once the
 //! device's directory in sysfs is gone.
 
 use std::{
@@ -199,7 +199,7 @@ fn work_of_a_removed_work_queue_is_dropped_with_it() {
     assert_eq!(cq.poll().unwrap().count(), 0);
 }
 
-/// Its last handle was dropped when the device would not destroy it, and then the device is removed.
+/// The device refuses the destruction at the drop of the last handle, and then is removed.
 #[test]
 fn scope_ends_though_a_queue_pair_was_destroyed_in_vain_before_the_removal() {
     let device = Removable::new();

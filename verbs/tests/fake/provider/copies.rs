@@ -1,13 +1,14 @@
-//! Messages that the library copies when their completions are polled, as mlx5's does with short ones.
+//! Messages copied by the library when their completions are polled, as mlx5's library does with
+//! short ones.
 //!
-//! It finds the receive by the number of its queue, and looks at no key. A queue that was destroyed is not found any more;
-//! one that could not be destroyed is.
+//! The library finds the receive by its queue's number, and checks no key. A destroyed queue is
+//! unknown to the library; a queue whose destruction failed is still known.
 
 use ibverbs_sys as ffi;
 
 use super::{post::PostedReceive, state::State};
 
-/// A message that has arrived, and is copied when its completion is polled.
+/// A received message, copied when its completion is polled.
 pub(super) struct Copied {
     /// The queue pair, shared receive queue or work queue.
     owner: usize,
@@ -16,7 +17,8 @@ pub(super) struct Copied {
 }
 
 impl State {
-    /// Delivers a message, both now and when its completion is polled. Returns the status of the completion.
+    /// Delivers a message, both now and at the poll of its completion. Returns the status of the
+    /// completion.
     pub(super) fn deliver_to(
         &mut self,
         owner: usize,
@@ -37,7 +39,7 @@ impl State {
         status
     }
 
-    /// Copies the message of a completion that is polled, and complains if its memory is not there any more.
+    /// Copies the message of a polled completion, and complains if the memory is gone.
     pub(super) fn copy_polled(&mut self, cq: usize, wr_id: u64) {
         let Some(copied) = self.cq_mut(cq).copies.remove(&wr_id) else {
             return;

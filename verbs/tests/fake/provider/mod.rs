@@ -223,7 +223,7 @@ impl Fake {
         self.state().flush(qp_num.get());
     }
 
-    /// Puts a completion into a queue, whatever it says. A request that it names is over.
+    /// Puts any completion into a queue. Its request, if any, is finished.
     pub(crate) fn push(&self, cq: &CqHandle, wc: ffi::ibv_wc) {
         self.push_raw(cq.as_raw(), wc, Extra::default());
     }
@@ -254,12 +254,12 @@ impl Fake {
         (mr.start, mr.len, mr.access, mr.place)
     }
 
-    /// Ends every registration, as if the program had done so, while work that names it is in flight.
+    /// Ends every registration, as if the program had done so with work in flight.
     pub(crate) fn lose_registrations(&self) {
         self.state().mrs.clear();
     }
 
-    /// What was advised: which advice, with which flags, and for how many bytes.
+    /// The advice calls: the advice, the flags, and the number of bytes.
     pub(crate) fn advised(&self) -> Vec<(u32, u32, u32)> {
         self.state().advised.clone()
     }

@@ -360,7 +360,8 @@ impl State {
         self.push(cq, wc, Extra::default());
     }
 
-    /// Takes the request with this identifier out of flight, and those before it where order is promised.
+    /// Takes the request with this identifier out of flight, and with guaranteed order also those
+    /// before.
     pub(super) fn end_request(&mut self, wr_id: u64) {
         let iwarp = ffi::ibv_transport_type::IBV_TRANSPORT_IWARP;
         let ordered = self.properties.transport_type != iwarp;
@@ -378,8 +379,9 @@ impl State {
         }
     }
 
-    /// Does what a device may do until the call that takes the queue pair from it has returned: it reads the memory
-    /// of every request in flight once more, and leaves the completions that a library does not remove.
+    /// Does everything permitted to a device before its queue pair's destruction has returned:
+    /// reads the memory of every request in flight once more, and leaves the completions not
+    /// removed by a library.
     pub(super) fn last_moment(&mut self, qp: usize) {
         let this = self.qp_mut(qp);
         let (sends, receives) = (this.sends.clone(), this.receives.clone());
@@ -393,7 +395,7 @@ impl State {
         self.flush(number);
     }
 
-    /// Reads the memory of elements, and complains if it is not registered any more.
+    /// Reads the memory of elements, and complains if the memory is not registered any more.
     pub(super) fn touch(&mut self, owner: &str, sges: &[ffi::ibv_sge]) {
         if !sges.iter().all(|sge| self.is_registered(sge)) {
             return self.complain(format!(
