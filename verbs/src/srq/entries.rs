@@ -30,7 +30,7 @@ impl Entries {
         parts.first().is_none_or(Reservation::discard_completions)
     }
 
-    /// Notes that there may be a completion in each of them when they are given back.
+    /// Records that each entry may hold a completion when released.
     fn use_all(&self, more: Option<Reservation>) {
         let parts = self.parts.lock();
         let mut parts = parts.unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl Books {
         })
     }
 
-    /// Records that the queue has been created.
+    /// Records the creation of the queue.
     pub(super) fn created(self) -> Self {
         if let Some(own) = &self.own {
             own.use_all(None);
