@@ -6,7 +6,7 @@ use ibverbs_sys as ffi;
 
 use crate::{bad_wr::BadWr, work::SgeList, wr_id::WrId};
 
-/// Receives on their way to the device. The list grows on demand, and keeps its allocation.
+/// Receives on their way to the device. The list grows on demand, and keeps the allocation.
 #[derive(Default)]
 pub(crate) struct RecvList {
     wrs: Vec<ffi::ibv_recv_wr>,
@@ -62,7 +62,7 @@ impl RecvList {
         (!next.is_null()).then_some(next)
     }
 
-    /// The number of receives that count as posted, after a post failed with `errno`.
+    /// The number of receives counted as posted, after a post failed with `errno`.
     pub(crate) fn posted(&self, errno: i32, bad: &BadWr<ffi::ibv_recv_wr>) -> usize {
         bad.first_of(errno, self.wrs.len(), |index| &raw const self.wrs[index])
     }

@@ -95,7 +95,7 @@ impl Entry {
         wc.vendor_err = unsafe { ffi::ibv_wc_read_vendor_err(cq) };
         if wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS {
             if wc.status == ffi::ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE {
-                // The flags tell whether the device is done with the buffer.
+                // Among the flags is the end of the device's use of the buffer.
                 // SAFETY: every queue has this field.
                 wc.wc_flags = unsafe { ffi::ibv_wc_read_wc_flags(cq) };
             }

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result, cvt_errno},
 };
 
-/// Checks that attributes of this mask name a target state. Those of
+/// Checks for a target state in attributes of this mask. Those of
 /// [`Attributes::from_raw`](super::Attributes::from_raw) need not. On iWARP the kernel makes
 /// transitions itself, and the connection manager's attributes for the last one name no state.
 pub(super) fn check_target(ctx: &Context, mask: u32, to: &'static str) -> Result<()> {

@@ -173,7 +173,7 @@ impl Staging {
         unsafe { last.as_mut() }.link(successor);
     }
 
-    /// The number of requests of a batch that count as posted, after a post failed with `errno`.
+    /// The number of requests of a batch counted as posted, after a post failed with `errno`.
     pub(super) fn posted(&self, next: Next, errno: i32, bad: &BadWr<ffi::ibv_send_wr>) -> usize {
         bad.first_of(errno, self.len(next), |index| self.wr(index))
     }

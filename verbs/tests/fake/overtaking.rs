@@ -96,7 +96,7 @@ impl Overtaking {
         self.with_device.remove(place)
     }
 
-    /// Completes a request, and takes its work back, and no other.
+    /// Completes a request, and takes back only the work of this request.
     fn take_back(&mut self, place: usize) {
         let completed = self.complete(place);
         let before = self.dropped.borrow().len();
@@ -163,7 +163,7 @@ fn unordered_queue_works_for_many_rounds() {
         for _ in 0..2000 {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let first = queue.with_device.first().copied();
-            // Holes behind the first are not reusable before its completion.
+            // Holes are not reusable before the completion of the first request.
             let taken = first.map_or(0, |first| queue.posted - first);
             if random >> 30 < 2 {
                 assert_eq!(queue.post(), taken < depth as usize);
@@ -213,7 +213,7 @@ impl Overtaking {
 fn dropping_a_queue_pair_with_holes_drops_each_work_once() {
     for completed in 0..64_usize {
         let mut queue = Overtaking::new(6);
-        // So that the slots do not begin with the first.
+        // The first request is then not in the first slot.
         for _ in 0..5 {
             assert!(queue.post());
             queue.take_back(0);

@@ -202,7 +202,7 @@ fn scoped_work_completes_as_unscoped_work() {
     assert_eq!(&answer[..8], b"borrowed");
 }
 
-/// The fake reuses an `LKey` at once. A receive that outlived its scope would be valid again in the
+/// The fake reuses an `LKey` at once. A receive outliving its scope would be valid again in the
 /// next.
 #[test]
 fn receive_forgotten_in_a_scope_cannot_fill_memory_of_the_next() {

@@ -28,7 +28,7 @@ pub(super) unsafe extern "C" fn create_flow(
     let mut left = &all[size_of::<ffi::ibv_flow_attr>()..];
     let mut specs = Vec::new();
     for _ in 0..fixed.num_of_specs {
-        // Each begins with its type and its size.
+        // Each begins with a type and a size.
         let kind = u32::from_ne_bytes(left[..4].try_into().unwrap());
         let size = u16::from_ne_bytes(left[4..6].try_into().unwrap());
         let (spec, rest) = left.split_at(size.into());
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn attach_counters(
     0
 }
 
-/// Each counter reads as 100 times its index, plus the code of the counted quantity.
+/// A counter reads as 100 times the index, plus the code of the counted quantity.
 pub(super) unsafe extern "C" fn read_counters(
     counters: *mut ffi::ibv_counters,
     values: *mut u64,
