@@ -1,12 +1,12 @@
-//! What the programs of one example have in common. Each example is a folder; its programs and the
-//! commands to run them are in `Cargo.toml` and in the folder's files.
+//! Code shared by the programs of one example. Each example is a folder; the programs and the commands are
+//! listed in `Cargo.toml` and in the folder's files.
 
-/// The-geek-in-the-corner's first example: a server, a client, and one message each way.
+/// The-geek-in-the-corner's first example: a server, a client, and one message in each direction.
 pub mod basic_client_server {
     pub mod endpoint;
 }
 
-/// What rdmacm-utils' tools that make connections have in common.
+/// Code shared by rdmacm-utils' tools for connections.
 pub mod cm_tool {
     pub mod address;
     pub mod announced;
@@ -14,7 +14,7 @@ pub mod cm_tool {
     pub mod failure;
 }
 
-/// One thread that runs a protocol over any number of connections; most examples use it.
+/// One thread runs a protocol over any number of connections; used by most examples.
 pub mod event_loop {
     pub mod address;
     pub mod drive;
@@ -46,31 +46,30 @@ pub mod kv_store {
     pub mod table;
 }
 
-/// rdmacm-utils' `rdma_client` and `rdma_server`: the calls that wait, and one message each way.
+/// rdmacm-utils' `rdma_client` and `rdma_server`: blocking calls, and one message in each direction.
 pub mod rdma_client_server {
     pub mod message;
 }
 
-/// rdmacm-utils' `rdma_xclient` and `rdma_xserver`: a message that a shared receive queue may take.
+/// rdmacm-utils' `rdma_xclient` and `rdma_xserver`: one message, optionally to a shared receive queue.
 pub mod rdma_xclient_xserver {
     pub mod extended;
     pub mod message;
     pub mod options;
 }
 
-/// The-geek-in-the-corner's second example: two sides that write to each other's memory, or read
-/// from it.
+/// The-geek-in-the-corner's second example: two sides write to or read from each other's memory.
 pub mod read_write {
     pub mod exchange;
     pub mod message;
 }
 
-/// rds-tools' `rds-info`: what it prints.
+/// rds-tools' `rds-info`: the tables printed.
 pub mod rds_info {
     pub mod tables;
 }
 
-/// rds-tools' `rds-stress`: two sides that send each other requests and answers.
+/// rds-tools' `rds-stress`: two sides exchange requests and answers.
 pub mod rds_stress {
     pub mod message;
     pub mod options;
@@ -79,19 +78,18 @@ pub mod rds_stress {
     pub mod task;
 }
 
-/// What programs of RDS have in common.
+/// Code shared by RDS programs.
 pub mod rds_tool {
     pub mod info_socket;
     pub mod source;
 }
 
-/// The example of RDS' zero copy extensions of 2007: a server that reads and writes the memory of
-/// its clients.
+/// The example of RDS' zero copy extensions of 2007: a server reads and writes the clients' memory.
 pub mod rds_zero_copy {
     pub mod message;
 }
 
-/// rdmacm-utils' `rping`: pings that the server reads from the client's memory, and writes back.
+/// rdmacm-utils' `rping`: the server reads pings from the client's memory and writes the answers back.
 pub mod rping {
     pub mod advert;
     pub mod client;
@@ -101,7 +99,7 @@ pub mod rping {
 
 pub mod text;
 
-/// rdma-core's `ibv_devinfo`: what a device is, and what it can do.
+/// rdma-core's `ibv_devinfo`: devices and the attributes of each.
 pub mod devinfo {
     pub mod card;
     pub mod json;
@@ -109,7 +107,7 @@ pub mod devinfo {
     pub mod text;
 }
 
-/// rdma-core's `ibv_*_pingpong`: two sides that send messages to and fro, over each transport.
+/// rdma-core's `ibv_*_pingpong`: two sides exchange messages over each transport.
 pub mod pingpong {
     pub mod address;
     pub mod connected;
@@ -122,7 +120,7 @@ pub mod pingpong {
     pub mod xrc_exchange;
 }
 
-/// librdmacm's `rstream`: how fast a stream is; and what `riostream` has in common with it.
+/// librdmacm's `rstream`: speed of a stream; with code shared by `riostream`.
 pub mod rstream {
     pub mod connection;
     pub mod options;
@@ -130,12 +128,12 @@ pub mod rstream {
     pub mod test_option;
 }
 
-/// librdmacm's `rcopy`: files sent to a server.
+/// librdmacm's `rcopy`: files copied to a server.
 pub mod rcopy {
     pub mod message;
 }
 
-/// rdmacm-utils' `udaddy`: datagrams to a peer that has said where it takes them.
+/// rdmacm-utils' `udaddy`: datagrams to a peer, addressed by the peer's answer.
 pub mod udaddy {
     pub mod connect;
     pub mod node;
@@ -151,7 +149,7 @@ pub mod udpong {
     pub mod server;
 }
 
-/// The example of the README, which has to compile.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -1,6 +1,6 @@
-//! Text that a peer has written.
+//! Text written by a peer.
 
-/// The text in a buffer: up to the first zero, and fit to be printed.
+/// Text of a buffer up to the first zero, with control characters escaped.
 pub fn text_of(bytes: &[u8]) -> String {
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     let printable = |c: char| {
@@ -21,7 +21,7 @@ mod tests {
     use super::text_of;
 
     #[test]
-    fn text_ends_at_the_first_zero_and_controls_no_terminal() {
+    fn text_of_stops_at_zero_and_escapes_controls() {
         assert_eq!(text_of(b"hello\0garbage"), "hello");
         assert_eq!(text_of(b"no zero"), "no zero");
         assert_eq!(text_of(b"\x1b[2Jwiped\xff"), "\u{fffd}[2Jwiped\u{fffd}");

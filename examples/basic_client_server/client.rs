@@ -1,7 +1,7 @@
 //! The client of the-geek-in-the-corner's first example, in safe Rust.
 //!
-//! It connects to a server, sends it one message and receives one, and disconnects. The C program
-//! of that name can be on the other side.
+//! Connects to a server, sends one message, receives one and disconnects. Interoperates with the C program of
+//! the same name.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -24,11 +24,11 @@ use examples::basic_client_server::endpoint::{Endpoint, Link, Peer, die};
 struct Options {
     /// The server's address, or its name
     server_address: String,
-    /// The port that the server has printed
+    /// The server's port, as printed by the server
     server_port: u16,
 }
 
-/// How long to look for the address and the route.
+/// Timeout for resolving the address and the route.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 fn main() {
@@ -42,7 +42,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     let channel = EventChannel::new()?;
     channel.create_id()?.resolve_addr(None, server, TIMEOUT)?;
 
-    // What the connection is made of, as it comes to be.
+    // Resources of the connection between route resolution and establishment.
     let mut making: Option<(Endpoint, QueuePair<Rc, Init>)> = None;
     let mut made: Option<Endpoint> = None;
     loop {
@@ -92,7 +92,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// One message sent and one received: that is all.
+/// Disconnects after one message in each direction.
 fn disconnect_when_done(peer: &mut Peer) -> anyhow::Result<()> {
     if let (Link::Established(connection), 2) = (&mut peer.link, peer.completions) {
         connection.disconnect()?;

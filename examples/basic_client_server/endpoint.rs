@@ -1,5 +1,5 @@
-//! What the server and the client have in common: one protection domain, one completion queue with
-//! a thread of its own, and the connections that use them.
+//! State common to the server and the client: one protection domain, one completion queue with a thread of
+//! its own, and the connections on this queue.
 
 #![expect(
     clippy::print_stdout,
@@ -24,16 +24,17 @@ use verbs::{
 
 use crate::text::text_of;
 
-/// Each side sends one message of this size, and receives one.
+/// Size of each message, in bytes. Each side sends one and receives one.
 const BUFFER_SIZE: usize = 1024;
 
-/// A connection has at most one send and one receive in flight, so this is enough for 512 of them.
+/// Entries of the completion queue: enough for 512 connections, each with at most one send and one receive in
+/// flight.
 const CQ_ENTRIES: u32 = 1024;
 
-/// Time from the first completion of a queue pair to the event of its connection.
+/// Timeout from the first completion of a queue pair to the event of the connection.
 const ADDED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Everything that a program makes once, when it has learnt which device it uses.
+/// Resources created once, as soon as the device is known.
 pub struct Endpoint {
     context: Context,
     pd: ProtectionDomain,
@@ -41,8 +42,7 @@ pub struct Endpoint {
     shared: Arc<Shared>,
 }
 
-/// What the main thread, which makes and ends connections, shares with the completion thread, which
-/// takes their work back.
+/// State shared by the main thread, which accepts and ends connections, and the completion thread.
 #[derive(Default)]
 struct Shared {
     peers: Mutex<Peers>,
@@ -50,23 +50,23 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Every connection, by its queue pair.
+/// All connections, by the number of the queue pair.
 pub type Peers = HashMap<QpId, Peer>;
 
-/// The other side of a connection.
+/// One connection and the progress of the exchange.
 #[derive(Debug)]
 pub struct Peer {
-    /// The name of the connection's identifier, by which events speak of it.
+    /// Key of the connection's identifier, as found in events.
     pub key: Key,
-    /// The connection.
+    /// The queue pair or the established connection.
     pub link: Link,
-    /// How many of its requests have completed.
+    /// Number of requests completed.
     pub completions: u32,
-    /// Set when it has ended: it goes when nothing of it is in flight any more.
+    /// Set at the end of the connection; the entry is removed once no request is in flight.
     ended: bool,
 }
 
-/// A connection to be, or one that is.
+/// A connection before or after establishment.
 #[derive(Debug)]
 pub enum Link {
     /// Accepted, and not established yet.
@@ -75,12 +75,12 @@ pub enum Link {
     Established(Connection),
 }
 
-/// What to do with a connection of which something has completed.
+/// Callback for a connection after each completion.
 type AfterCompletion = fn(&mut Peer) -> anyhow::Result<()>;
 
 impl Endpoint {
-    /// Makes what connections of this device need, and starts the completion thread, which calls
-    /// `after_completion` for a peer whenever one of its requests has completed.
+    /// Creates the resources for connections on this device, and starts the completion thread. The thread
+    /// calls `after_completion` after each completed request of a peer.
     ///
     /// # Errors
     /// The device or the process is at a limit.
@@ -103,23 +103,22 @@ impl Endpoint {
         })
     }
 
-    /// Locks the connections. The completion thread waits meanwhile.
+    /// Locks the connections. The completion thread is blocked meanwhile.
     pub fn peers(&self) -> MutexGuard<'_, Peers> {
         self.shared.peers()
     }
 
-    /// Adds a connection. Over iWARP the peer's message may complete before the connection's event is handled; the
-    /// completion thread waits for this call.
+    /// Adds a connection. Over iWARP the peer's message may complete before the connection's event is handled; in
+    /// that case the completion thread waits for this call.
     pub fn add(&self, peers: &mut Peers, peer: Peer) {
         peers.insert(peer.qp().id(), peer);
         self.shared.changed.notify_all();
     }
 
-    /// Makes a queue pair for a connection, with a receive posted for the message to come.
+    /// Creates a queue pair for a connection, with a receive posted for the peer's message.
     ///
     /// # Errors
-    /// There are as many connections as the completion queue can serve, or the connection goes
-    /// through another device.
+    /// The completion queue is full for the number of connections, or the connection uses another device.
     pub fn create_qp<P: HasDevice>(&self, id: &CmId<P>) -> anyhow::Result<QueuePair<Rc, Init>> {
         ensure!(
             id.context()? == self.context,
@@ -131,7 +130,7 @@ impl Endpoint {
         Ok(qp)
     }
 
-    /// Sends a message: the text, and zeros up to the size of a message.
+    /// Sends a message: the text, padded with zeros to the message size.
     ///
     /// # Errors
     /// The device or the process is at a limit, or the text is too long.
@@ -145,8 +144,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Ends a connection, if it is there. It goes when everything that it had in flight has come
-    /// back, so nothing that has completed is left unsaid.
+    /// Ends a connection, if present. The entry stays until all requests in flight have completed, so that
+    /// each completion is reported.
     pub fn end(&self, key: Key) {
         let mut peers = self.peers();
         peers
@@ -156,7 +155,7 @@ impl Endpoint {
         self.shared.forget_ended(&mut peers);
     }
 
-    /// Waits until every connection is gone.
+    /// Blocks until the last connection has been removed.
     pub fn wait_until_idle(&self) {
         drop(
             self.shared
@@ -184,7 +183,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// The completion thread.
+    /// Body of the completion thread.
     fn take_completions(
         &self,
         mut queue: CompletionQueue,
@@ -214,7 +213,7 @@ impl Shared {
 }
 
 impl Peer {
-    /// A connection of which nothing has completed yet.
+    /// A connection without completions so far.
     pub fn new(key: Key, link: Link) -> Self {
         Self {
             key,
@@ -242,7 +241,7 @@ impl Peer {
         self.qp().send_queue().in_flight() + self.qp().receive_queue().in_flight()
     }
 
-    /// Takes the work of a completion back, and says what it was.
+    /// Matches a completion to the request, and prints the result.
     fn complete(&mut self, wc: WorkCompletion<'_>) -> anyhow::Result<()> {
         let done = match self.qp_mut().complete(wc) {
             Ok(done) => done,
@@ -250,7 +249,7 @@ impl Peer {
         };
         match done.ok() {
             Ok(()) => {}
-            // The connection has ended, and its event tells the main thread.
+            // The connection has ended; the main thread gets an event for this.
             Err(WcError {
                 status: WcStatus::WR_FLUSH_ERR,
                 ..
@@ -265,7 +264,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Makes everything that is in flight come back.
+    /// Moves the queue pair to the error state, which flushes all requests in flight.
     fn end(&mut self) {
         if self.ended {
             return;
@@ -281,7 +280,7 @@ impl Peer {
     }
 }
 
-/// Ends the program, whichever thread finds that it cannot go on.
+/// Prints the error and ends the process, from either thread.
 #[expect(clippy::exit, reason = "the other threads must end, too")]
 pub fn die(err: &anyhow::Error) -> ! {
     eprintln!("{err:#}");

@@ -1,7 +1,7 @@
 //! The server of the-geek-in-the-corner's first example, in safe Rust.
 //!
-//! It listens, and takes one message from each client that connects, and sends it one. The C
-//! program of that name can be on the other side.
+//! Listens, and exchanges one message in each direction with each client. Interoperates with the C program of
+//! the same name.
 
 #![expect(
     clippy::print_stdout,
@@ -31,12 +31,12 @@ struct Options {
     /// The port to listen on; 0 takes a free one
     #[arg(short, long, default_value_t = 0)]
     port: u16,
-    /// Exit after so many clients, instead of never
+    /// Exit after this number of clients, instead of never
     #[arg(short, long, value_name = "COUNT")]
     clients: Option<u32>,
 }
 
-/// How many requests for a connection can be outstanding.
+/// Maximum number of pending connection requests.
 const BACKLOG: u32 = 10;
 
 fn main() {
@@ -88,7 +88,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
                 eprintln!("a client did not get through: {failure}");
                 end(endpoint.as_ref(), id.key());
             }
-            // Nothing to do when an ended connection's last packets are gone.
+            // No action at the end of the timewait state.
             Event::TimewaitExit(_) => {}
             other => anyhow::bail!("on_event: unknown event: {other:?}"),
         }

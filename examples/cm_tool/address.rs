@@ -1,32 +1,32 @@
-//! From names to addresses, by `rdma_getaddrinfo`.
+//! Address lookup by `rdma_getaddrinfo`.
 
 use anyhow::Context as _;
 use cm::{Addr, AddrHints, AddrInfo};
 
-/// Looks up where to listen: at `bind`, or at any address.
+/// Looks up the address to listen on: `bind`, or the wildcard address.
 ///
 /// # Errors
-/// There is no such address here.
+/// The address does not exist on this host.
 pub fn to_listen(hints: &AddrHints, bind: Option<&str>, port: &str) -> anyhow::Result<Addr> {
     let found = hints.clone().passive().lookup(bind, Some(port))?;
     source(found).with_context(|| format!("{} is no address", bind.unwrap_or("*")))
 }
 
-/// Where to connect to.
+/// Addresses of an active connection attempt.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The local address, if it is given.
+    /// The local address, if given.
     pub from: Option<Addr>,
     /// The server.
     pub to: Addr,
-    /// What has to begin the private data of the request.
+    /// Header required at the start of the request's private data.
     pub connect: Vec<u8>,
 }
 
-/// Looks up where to connect to, and from where, if that is given.
+/// Looks up the server's address, and the local address if one is given.
 ///
 /// # Errors
-/// A name is known to nobody.
+/// A name cannot be resolved.
 pub fn to_connect(
     hints: &AddrHints,
     bind: Option<&str>,

@@ -1,4 +1,4 @@
-//! Programs that say when they start, and how they have ended.
+//! Start and end messages of the tools.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use crate::pingpong::options::finish;
 
-/// Runs a program in the words of rdmacm-utils.
+/// Runs a program, and prints the start and end messages of rdmacm-utils.
 pub fn announced(program: &str, run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     println!("{program}: start");
     let outcome = run();

@@ -1,13 +1,14 @@
-//! What a queue pair for datagrams needs.
+//! Resources of a datagram queue pair.
 
 use anyhow::{Context as _, ensure};
 use verbs::{CompletionQueue, Context, ProtectionDomain};
 
-/// A protection domain, and a queue for the completions of `count` messages of `size` bytes each way.
+/// Creates a protection domain, and a completion queue for `count` messages of `size` bytes in each
+/// direction.
 ///
 /// # Errors
-/// They do not fit into the datagrams of the port, which is said in the words of `tool`'s original; or
-/// the device cannot do that.
+/// The size is above the port's MTU (reported in the words of `tool`'s original), or the device is at a
+/// limit.
 pub fn prepare(
     tool: &str,
     (ctx, port): (&Context, u8),

@@ -1,10 +1,10 @@
-//! Connections that could not be made, in the words of rdmacm-utils.
+//! Errors of connection attempts, in the words of rdmacm-utils.
 
 use std::fmt;
 
 use cm::{ConnectFailure, Error, event_name};
 
-/// An event that says so, and its status.
+/// An error event and the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     event: u32,
@@ -12,17 +12,17 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// No way to the address was found.
+    /// Address resolution failed.
     pub fn of_addr(error: &Error) -> Self {
         Self::new(1, status(error))
     }
 
-    /// No route was found.
+    /// Route resolution failed.
     pub fn of_route(error: &Error) -> Self {
         Self::new(3, status(error))
     }
 
-    /// A group was not joined, or has been left.
+    /// Joining a multicast group failed, or the membership has ended.
     pub fn of_multicast(error: &Error) -> Self {
         Self::new(13, status(error))
     }
@@ -32,12 +32,12 @@ impl Failure {
         Self::new(14, 0)
     }
 
-    /// The name of the event, as C has it.
+    /// Name of the event in C.
     pub fn event(self) -> &'static str {
         event_name(self.event)
     }
 
-    /// The status of the event: a negative error number, or a number of the transport.
+    /// Status of the event: a negative error number, or a reason code of the transport.
     pub fn status(self) -> i32 {
         self.status
     }
@@ -55,7 +55,7 @@ impl From<&ConnectFailure> for Failure {
             | ConnectFailure::ServiceRejected { status, .. } => Self::new(7, status),
             ConnectFailure::Rejected { reason, .. } => Self::new(8, reason),
             ConnectFailure::DeviceRemoved => Self::new(11, 0),
-            // It is the only one left that this program's version of the crate knows.
+            // The only other variant known to this version of the crate.
             _ => Self::new(10, 0),
         }
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_read_as_in_c() {
+    fn failure_names_match_c() {
         let rejected = ConnectFailure::Rejected {
             reason: 28,
             private_data: Vec::new(),

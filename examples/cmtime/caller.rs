@@ -1,4 +1,4 @@
-//! The client: all connections take a step before any takes the next one.
+//! The client: all connections complete one step before any starts the next.
 
 #![expect(
     clippy::print_stdout,
@@ -24,10 +24,10 @@ use crate::{
     timing::{Clock, Step, Taken, table},
 };
 
-/// Makes and ends all connections, and prints how long each step has taken.
+/// Creates and ends all connections, and prints the duration of each step.
 ///
 /// # Errors
-/// A connection could not be made.
+/// A connection could not be established.
 pub(crate) fn run(options: &Options, server: &str) -> anyhow::Result<()> {
     let bind = options.bind.as_deref();
     let target = address::to_connect(&AddrHints::new(), bind, server, &options.port)?;
@@ -66,7 +66,7 @@ struct Caller<'a> {
     failed: u32,
 }
 
-/// Everything that is to be connected.
+/// All connections and the state of the run.
 struct Call {
     id: CmId<RouteResolved>,
     qp: QueuePair<Rc, Init>,
@@ -131,8 +131,7 @@ impl Caller<'_> {
         )
     }
 
-    /// Asks for something that each identifier needs, as often as it may be tried, and waits for all
-    /// answers.
+    /// Starts an asynchronous step on each identifier, with retries, and waits for all results.
     fn resolve<From: IdPhase, To: IdPhase>(
         &mut self,
         step: Step,
@@ -198,7 +197,7 @@ impl Caller<'_> {
             clock.begin(key);
             id.connect(&qp, &param)?;
             asked.insert(key, qp);
-            // Whoever has been answered goes on, or the server would wait for it.
+            // Finish connections already established; the server would wait for them otherwise.
             while let Some(event) = self.channel.try_next()? {
                 left -= self.on_answer(event, &mut asked, &mut connections, &mut clock)?;
             }
@@ -211,7 +210,7 @@ impl Caller<'_> {
         Ok(connections)
     }
 
-    /// Returns of how many connections the event is the answer.
+    /// Returns the number of connections answered by this event.
     fn on_answer(
         &mut self,
         event: Event,
@@ -276,7 +275,7 @@ impl Caller<'_> {
     }
 }
 
-/// How often each connection may try again.
+/// Remaining retries of each connection.
 struct Retries {
     each: u8,
     taken: HashMap<Key, u8>,
@@ -290,7 +289,7 @@ impl Retries {
         }
     }
 
-    /// Whether there is one more.
+    /// Takes one retry; false if none is left.
     fn take(&mut self, key: Key) -> bool {
         let taken = self.taken.entry(key).or_default();
         let more = *taken < self.each;

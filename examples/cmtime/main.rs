@@ -1,5 +1,5 @@
-//! `cmtime` of rdmacm-utils, in safe Rust: how long each step of making and ending connections
-//! takes. The C program can be on the other side.
+//! `cmtime` of rdmacm-utils, in safe Rust: duration of each step of creating and ending connections.
+//! Interoperates with the C program.
 
 mod caller;
 mod qp;
@@ -15,27 +15,27 @@ use examples::pingpong::options::{finish, number, positive};
 #[derive(Parser)]
 #[command(name = "cmtime")]
 struct Options {
-    /// Connect to the server on this host; without it, be the server, for ever
+    /// Connect to the server on this host; without a host, run the server, without end
     #[arg(short)]
     server: Option<String>,
-    /// This side's address
+    /// Local address
     #[arg(short)]
     bind: Option<String>,
-    /// How many connections, all at once
+    /// Number of concurrent connections
     #[arg(short, default_value_t = 100, value_parser = positive::<u32>)]
     connections: u32,
-    /// The port, or the name of a service
+    /// Port number or service name
     #[arg(short, default_value = "7471")]
     port: String,
-    /// How often to look again for an address or a route
+    /// Number of retries for resolving an address or a route
     #[arg(short, default_value_t = 2, value_parser = retries)]
     retries: u8,
-    /// How many milliseconds to look for an address or a route
+    /// Timeout for resolving an address or a route, in milliseconds
     #[arg(short, default_value = "2000", value_name = "MS", value_parser = milliseconds)]
     timeout: Duration,
 }
 
-/// They are the connection's retries, too, of which there are at most seven.
+/// Parses the number of retries. The connection request uses the same number, of which the maximum is 7.
 fn retries(text: &str) -> Result<u8, String> {
     match number(text)? {
         retries @ 0..8 => Ok(retries),

@@ -1,16 +1,16 @@
-//! What every connection has: a queue pair. The completion queues, with a channel each, are shared, as
-//! in C: there, they are made with the first queue pair, and stay in the attributes for the others.
+//! Queue pairs for connections. The completion queues, with a channel each, are shared as in C: the first
+//! queue pair creates both, and the attributes keep both for the next ones.
 
 use std::io;
 
 use cm::{CmId, phases::HasDevice};
 use verbs::{CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, Result};
 
-/// How many connections share two completion queues. Nothing completes, but a queue has room for
-/// all that could.
+/// Number of connections per pair of completion queues. No completion is expected, but the queues have room
+/// for every possible one.
 const ROOM: u32 = 1024;
 
-/// What connections share.
+/// Completion queues shared by several connections.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pd: ProtectionDomain,
@@ -25,13 +25,13 @@ impl Shared {
         Ok(Self { pd, send, receive })
     }
 
-    /// Whether there is room for one more connection.
+    /// Whether one more connection fits.
     fn has_room(&self) -> bool {
         self.send.available() > 0 && self.receive.available() > 0
     }
 }
 
-/// Makes a queue pair for a connection, and what it shares if there is no more room in that.
+/// Creates a queue pair for a connection, and new shared completion queues if the current ones are full.
 pub(crate) fn create<P: HasDevice>(
     shared: &mut Option<Shared>,
     id: &CmId<P>,
@@ -55,7 +55,7 @@ pub(crate) fn create<P: HasDevice>(
     Ok(id.init_qp(qp)?)
 }
 
-/// The peer may just have ended the connection, too, and its event be on the way.
+/// Ignores the error of a disconnect that raced with the peer's.
 pub(crate) fn unless_ended(disconnected: Result<()>) -> Result<()> {
     disconnected.or_else(|err| match err.kind() {
         io::ErrorKind::InvalidInput => Ok(()),

@@ -1,4 +1,4 @@
-//! The server: accepts everybody, and answers everybody's end, on one thread.
+//! The server: accepts all connections and answers all disconnects, on one thread.
 
 #![expect(clippy::print_stderr, reason = "of a program for the terminal")]
 
@@ -14,10 +14,10 @@ use crate::{
     qp::{self, Shared},
 };
 
-/// Serves for ever.
+/// Serves without end.
 ///
 /// # Errors
-/// Nobody can connect.
+/// Listening failed.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut server = Server {
         accepted: HashMap::new(),
@@ -69,13 +69,13 @@ impl Server {
                     }
                 }
                 Event::DeviceRemoval(_) => bail!("the device has been removed"),
-                // Nothing to do when the last packets of a connection are gone.
+                // No action at the end of the timewait state.
                 _ => {}
             }
         }
     }
 
-    /// On an error the peer is rejected.
+    /// Accepts the request. On an error the request is rejected.
     fn accept(&mut self, request: ConnectRequest) -> verbs::Result<()> {
         let key = request.id().key();
         let qp = qp::create(&mut self.shared, request.id())?;

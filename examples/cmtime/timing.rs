@@ -1,4 +1,4 @@
-//! How long the steps have taken: each, for one connection and for all of them.
+//! Duration of the steps, for one connection and for all connections.
 
 use std::{
     collections::HashMap,
@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A step, in the order in which a connection takes them.
+/// A step, in the order of execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     CreateId,
@@ -34,7 +34,7 @@ impl Step {
     }
 }
 
-/// One step: of everybody, and the quickest and the slowest.
+/// Duration of one step: in total, shortest and longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) step: Step,
@@ -43,7 +43,7 @@ pub(crate) struct Taken {
     pub(crate) most: Duration,
 }
 
-/// Measures one step.
+/// Stopwatch of one step.
 #[derive(Debug)]
 pub(crate) struct Clock<K> {
     step: Step,
@@ -53,7 +53,7 @@ pub(crate) struct Clock<K> {
 }
 
 impl<K: Eq + std::hash::Hash> Clock<K> {
-    /// The step begins.
+    /// Starts a step.
     pub(crate) fn start(step: Step) -> Self {
         Self {
             step,
@@ -63,12 +63,12 @@ impl<K: Eq + std::hash::Hash> Clock<K> {
         }
     }
 
-    /// One connection begins to take the step; one that fails never ends.
+    /// Marks the start for one connection. A failed connection has no end mark.
     pub(crate) fn begin(&mut self, key: K) {
         self.running.insert(key, Instant::now());
     }
 
-    /// One connection has taken the step.
+    /// Marks the end for one connection.
     pub(crate) fn end(&mut self, key: &K) {
         if let Some(began) = self.running.remove(key) {
             self.add(began.elapsed());
@@ -80,7 +80,7 @@ impl<K: Eq + std::hash::Hash> Clock<K> {
         self.extremes = Some((least.min(time), most.max(time)));
     }
 
-    /// All that could have taken the step.
+    /// Stops, and returns the result.
     pub(crate) fn stop(self) -> Taken {
         let (least, most) = self.extremes.unwrap_or_default();
         Taken {
@@ -92,7 +92,7 @@ impl<K: Eq + std::hash::Hash> Clock<K> {
     }
 }
 
-/// The table that C prints.
+/// Formats the table of the C program.
 pub(crate) fn table(steps: &[Taken], connections: u32) -> String {
     let mut text = "step              total ms     max ms     min us  us / conn\n".to_owned();
     for taken in steps {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_reads_as_in_c() {
+    fn table_matches_c() {
         let taken = Taken {
             step: Step::ResolveRoute,
             total: Duration::from_micros(12_345),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_connections_that_end_the_step_count() {
+    fn taken_counts_only_finished_connections() {
         let mut clock = Clock::start(Step::Connect);
         clock.begin(1);
         clock.begin(2);

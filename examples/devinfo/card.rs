@@ -1,4 +1,4 @@
-//! Everything there is to say about one device.
+//! All attributes of one device.
 
 use std::fs;
 
@@ -8,38 +8,38 @@ use verbs::{Device, DeviceAttr, GidEntry, Guid, PortAttr, TransportType};
 /// A device.
 #[derive(Debug)]
 pub struct Card {
-    /// Its name.
+    /// Device name.
     pub name: String,
-    /// The family of its transports.
+    /// Transport family.
     pub transport: TransportType,
-    /// The identifier of its node.
+    /// Node GUID.
     pub node_guid: Guid,
-    /// The maker's name of the board, if the driver says.
+    /// Board name, if the driver reports one.
     pub board_id: Option<String>,
-    /// Its attributes.
+    /// Device attributes.
     pub attr: DeviceAttr,
-    /// The number of its completion vectors.
+    /// Number of completion vectors.
     pub num_comp_vectors: u32,
-    /// Its ports, or the one that was asked for.
+    /// All ports, or the selected one.
     pub ports: Vec<Port>,
 }
 
 /// A port of a device.
 #[derive(Debug)]
 pub struct Port {
-    /// Its number, counting from 1.
+    /// Port number, starting at 1.
     pub number: u8,
-    /// Its attributes.
+    /// Port attributes.
     pub attr: PortAttr,
-    /// Its addresses.
+    /// GID table entries.
     pub gids: Vec<GidEntry>,
 }
 
 impl Card {
-    /// Reads what a device says, of all its ports or of one.
+    /// Reads the attributes of a device with all ports or one port.
     ///
     /// # Errors
-    /// The device cannot be opened or asked, or has no such port.
+    /// The device cannot be opened or queried, or the port does not exist.
     pub fn read(device: &Device, port: Option<u8>) -> Result<Self> {
         let ctx = device.open()?;
         let attr = ctx.query_device()?;

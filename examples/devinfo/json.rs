@@ -1,4 +1,4 @@
-//! The same as JSON: names as C has them, sets of flags as lists of names and a number.
+//! JSON output: names as in C, sets of flags as lists of names and a number.
 
 use std::{
     fmt::Display,
@@ -10,7 +10,7 @@ use super::{
     names,
 };
 
-/// The members of an object, one after the other.
+/// The members of an object, in order.
 struct Object(String);
 
 impl Object {
@@ -18,7 +18,7 @@ impl Object {
         Self("{".to_owned())
     }
 
-    /// Adds a member that is a number, or JSON already.
+    /// Adds a member with a value of valid JSON, such as a number.
     fn raw(&mut self, name: &str, value: impl Display) {
         if self.0.len() > 1 {
             self.0.push(',');
@@ -55,7 +55,7 @@ fn list(elements: impl IntoIterator<Item = String>) -> String {
 /// Prints devices, as a list of objects.
 ///
 /// # Errors
-/// Whatever `out` fails with.
+/// Writing to `out` failed.
 pub fn cards(out: &mut impl Write, cards: &[Card]) -> Result<()> {
     writeln!(out, "{}", list(cards.iter().map(card)))
 }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_quoted() {
+    fn json_text_is_quoted() {
         let mut object = Object::new();
         object.text("a\"b", "c\\d\n");
         object.raw("n", 7);

@@ -1,6 +1,6 @@
-//! `ibv_devinfo` in safe Rust: what the RDMA devices of this machine are, and what they can do.
+//! `ibv_devinfo` in safe Rust: prints the RDMA devices of this machine and the attributes of each.
 //!
-//! With the same options it prints the same lines, and with `--json` the same as JSON.
+//! The options and the lines printed are the C program's; `--json` prints the same data as JSON.
 
 use std::{
     io::{self, Write},
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match run(&line, &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {
-            // There is nowhere else to complain.
+            // No other place for a report.
             writeln!(io::stderr(), "{err:#}").ok();
             ExitCode::from(255)
         }

@@ -1,11 +1,11 @@
-//! The words that `ibv_devinfo` has for numbers.
+//! Names used by `ibv_devinfo` for enumerations.
 
 use verbs::{
     AtomicCap, DeviceCaps, GidType, LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysState, PortState,
     TransportType,
 };
 
-/// The family of transports.
+/// Name of a transport family.
 pub fn transport(transport: TransportType) -> &'static str {
     match transport {
         TransportType::IB => "InfiniBand",
@@ -17,7 +17,7 @@ pub fn transport(transport: TransportType) -> &'static str {
     }
 }
 
-/// What atomics are atomic with.
+/// Name of an atomicity guarantee.
 pub fn atomic_cap(cap: AtomicCap) -> &'static str {
     match cap {
         AtomicCap::NONE => "ATOMIC_NONE",
@@ -27,7 +27,7 @@ pub fn atomic_cap(cap: AtomicCap) -> &'static str {
     }
 }
 
-/// The logical state of a port.
+/// Name of a port's logical state.
 pub fn port_state(state: PortState) -> &'static str {
     match state {
         PortState::DOWN => "PORT_DOWN",
@@ -38,7 +38,7 @@ pub fn port_state(state: PortState) -> &'static str {
     }
 }
 
-/// The physical state of a port, spelled as the C program does.
+/// Name of a port's physical state, spelled as in the C program.
 pub fn phys_state(state: PhysState) -> &'static str {
     match state {
         PhysState::SLEEP => "SLEEP",
@@ -52,7 +52,7 @@ pub fn phys_state(state: PhysState) -> &'static str {
     }
 }
 
-/// A path MTU, in bytes.
+/// Path MTU, in bytes.
 pub fn mtu(mtu: Mtu) -> String {
     match mtu.bytes() {
         Some(bytes) => bytes.to_string(),
@@ -60,7 +60,7 @@ pub fn mtu(mtu: Mtu) -> String {
     }
 }
 
-/// The kind of a link.
+/// Name of a link layer.
 pub fn link_layer(layer: LinkLayer) -> &'static str {
     match layer {
         LinkLayer::UNSPECIFIED => "Unspecified",
@@ -70,7 +70,7 @@ pub fn link_layer(layer: LinkLayer) -> &'static str {
     }
 }
 
-/// The number of virtual lanes.
+/// Number of virtual lanes.
 pub fn max_vl_num(code: u8) -> &'static str {
     match code {
         1 => "1",
@@ -82,7 +82,7 @@ pub fn max_vl_num(code: u8) -> &'static str {
     }
 }
 
-/// The number of lanes of a link.
+/// Number of lanes of a link.
 pub fn width(width: LinkWidth) -> String {
     match width.lanes() {
         Some(lanes) => lanes.to_string(),
@@ -90,7 +90,7 @@ pub fn width(width: LinkWidth) -> String {
     }
 }
 
-/// The speed of a lane, rounded as the C program does.
+/// Speed of a lane, rounded as in the C program.
 pub fn speed(speed: LinkSpeed) -> &'static str {
     match speed {
         LinkSpeed::SDR => "2.5 Gbps",
@@ -105,7 +105,7 @@ pub fn speed(speed: LinkSpeed) -> &'static str {
     }
 }
 
-/// What packets look like that are sent from an address, on an Ethernet.
+/// Name of the packet format used with a GID on Ethernet.
 pub fn gid_type(gid_type: GidType) -> &'static str {
     match gid_type {
         GidType::IB | GidType::ROCE_V1 => "RoCE v1",
@@ -114,8 +114,7 @@ pub fn gid_type(gid_type: GidType) -> &'static str {
     }
 }
 
-/// What a device can do, of the 32 bits that every device has: the flags that have names, and the
-/// bits that have none.
+/// Splits the 32-bit capability flags of a device into named flags and unnamed bits.
 pub fn device_caps(caps: DeviceCaps) -> (Vec<&'static str>, u64) {
     let low = DeviceCaps::from_bits_retain(caps.bits() & u64::from(u32::MAX));
     let names = low.iter_names().map(|(name, _)| name).collect();

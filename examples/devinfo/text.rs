@@ -1,4 +1,4 @@
-//! The lines that `ibv_devinfo` prints.
+//! Text output of `ibv_devinfo`.
 
 use std::{
     fmt::Display,
@@ -19,7 +19,7 @@ use super::{
 /// Prints the names of devices.
 ///
 /// # Errors
-/// Whatever `out` fails with.
+/// Writing to `out` failed.
 pub fn list(out: &mut impl Write, devices: &DeviceList) -> Result<()> {
     let plural = if devices.len() == 1 { "" } else { "s" };
     writeln!(out, "{} HCA{plural} found:", devices.len())?;
@@ -29,10 +29,10 @@ pub fn list(out: &mut impl Write, devices: &DeviceList) -> Result<()> {
     writeln!(out)
 }
 
-/// Prints a device: what matters, or, if `verbose`, everything.
+/// Prints a device: the main attributes or, if `verbose`, all of them.
 ///
 /// # Errors
-/// Whatever `out` fails with.
+/// Writing to `out` failed.
 pub fn card(out: &mut impl Write, card: &Card, verbose: bool) -> Result<()> {
     let attr = &card.attr;
     let transport = names::transport(card.transport);
@@ -58,17 +58,17 @@ pub fn card(out: &mut impl Write, card: &Card, verbose: bool) -> Result<()> {
     writeln!(out)
 }
 
-/// One line: a name, padded with so many tabs, and a value.
+/// Prints one line: a name, `tabs` tabs, and a value.
 fn line(out: &mut impl Write, name: &str, tabs: usize, value: impl Display) -> Result<()> {
     writeln!(out, "\t{name}:{}{value}", "\t".repeat(tabs))
 }
 
-/// A line for a flag.
+/// Prints a line for a flag.
 fn flag(out: &mut impl Write, name: impl Display) -> Result<()> {
     writeln!(out, "\t\t\t\t\t{name}")
 }
 
-/// A line for each flag that is set, and one for those that have no name.
+/// Prints a line for each named flag, and one for the unnamed bits.
 fn flags<F: Flags<Bits: Copy + Into<u64>>>(
     out: &mut impl Write,
     set: F,
@@ -203,7 +203,7 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
             flag(out, name)?;
         }
     }
-    // Newer kernels set bits for which there is no name yet.
+    // Newer kernels set bits still unnamed here.
     let unknown = caps.bits() & !DeviceCaps::all().bits() & !u64::from(u32::MAX);
     if unknown != 0 {
         flag(out, format!("Unknown flags: 0x{unknown:X}"))?;

@@ -1,13 +1,13 @@
-//! From names to addresses.
+//! Address lookup.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use anyhow::Context as _;
 
-/// The first address of a host.
+/// Returns the first address of a host.
 ///
 /// # Errors
-/// Nobody knows it, or it has none.
+/// The host is unknown or has no address.
 pub fn resolve(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
     (host, port)
         .to_socket_addrs()

@@ -1,5 +1,5 @@
-//! The loop: one thread, which waits for events of the connection manager and for completions, and
-//! has the protocol act on them.
+//! The event loop: one thread waits for connection manager events and completions, and calls the protocol for
+//! each.
 
 #![expect(clippy::print_stderr, reason = "of programs for the terminal")]
 
@@ -18,20 +18,20 @@ use super::{
     protocol::{InitQp, Protocol, Step},
 };
 
-/// How long to look for the address and the route.
+/// Timeout for resolving the address and the route.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many requests for a connection can be outstanding.
+/// Maximum number of pending connection requests.
 const BACKLOG: u32 = 10;
 
-/// How many requests and receives all connections together can have in flight.
+/// Entries of the completion queue: sends and receives in flight, over all connections.
 const CQ_ENTRIES: u32 = 4096;
 
-/// Connects to `to` (from `source`, if given), and runs the protocol until that connection has
-/// ended. Returns the protocol.
+/// Connects to `to` (from `source`, if given), runs the protocol until the connection has ended, and returns
+/// the protocol.
 ///
 /// # Errors
-/// There is no connection, or the protocol has failed.
+/// Connecting failed, or the protocol has failed.
 pub fn call<P: Protocol>(
     protocol: P,
     source: Option<SocketAddr>,
@@ -45,12 +45,11 @@ pub fn call<P: Protocol>(
     Ok(this.protocol)
 }
 
-/// Listens on `addr`, and runs the protocol with everybody who connects: for ever, or until as many
-/// connections as `limit` says have ended. A connection that fails is reported, and no other one
-/// notices. Returns the protocol.
+/// Listens on `addr`, and runs the protocol for each connection: without end, or until `limit` connections
+/// have ended. A failed connection is reported and does not affect the others. Returns the protocol.
 ///
 /// # Errors
-/// Nobody can connect, or the last connection has failed.
+/// Listening failed, or the last connection has failed.
 pub fn serve<P: Protocol>(protocol: P, addr: SocketAddr, limit: Option<u32>) -> anyhow::Result<P> {
     let mut this = Loop::new(protocol, limit)?;
     let mut listener = this.channel.create_id()?;
@@ -63,21 +62,21 @@ pub fn serve<P: Protocol>(protocol: P, addr: SocketAddr, limit: Option<u32>) -> 
 }
 
 struct Loop<P: Protocol> {
-    // Destroyed in this order.
+    // Fields are dropped in this order.
     peers: HashMap<QpId, Peer<P>>,
-    /// The active side's connection to be.
+    /// Connection of the active side before establishment.
     making: Option<(InitQp<P>, P::State)>,
     device: Option<Device>,
     channel: EventChannel,
     protocol: P,
-    /// How many connections have ended, and how many there may be.
+    /// Number of connections ended, and the limit.
     ended: u32,
     limit: Option<u32>,
-    /// How the last one has ended.
+    /// Outcome of the last connection.
     last: anyhow::Result<()>,
 }
 
-/// What all connections share, made when it is known which device they use.
+/// Resources shared by all connections, created once the device is known.
 struct Device {
     context: Context,
     pd: ProtectionDomain,
@@ -99,11 +98,11 @@ impl<P: Protocol> Loop<P> {
         })
     }
 
-    /// Runs until as many connections have ended as may. The outer error is for those that were
-    /// never made, the inner one for how the last one has ended.
+    /// Runs until the limit of ended connections. The outer error is of a connection attempt, the inner one
+    /// the outcome of the last connection.
     fn run(&mut self) -> anyhow::Result<anyhow::Result<()>> {
         loop {
-            // Armed before it is emptied, so that no completion is missed.
+            // Arm before draining, so that no completion is missed.
             if let Some(device) = &self.device {
                 device.arm()?;
             }
@@ -123,7 +122,7 @@ impl<P: Protocol> Loop<P> {
         self.limit.is_some_and(|limit| self.ended >= limit)
     }
 
-    /// Waits until there is an event or a completion.
+    /// Blocks until an event or a completion is ready.
     fn wait(&self) -> anyhow::Result<()> {
         let mut fds = vec![PollFd::new(&self.channel, PollFlags::IN)];
         if let Some(device) = &self.device {
@@ -144,7 +143,7 @@ impl<P: Protocol> Loop<P> {
                 break;
             }
             for wc in completions {
-                // Otherwise its queue pair is gone: a request could not be accepted.
+                // Otherwise the queue pair is gone, because accepting a request failed.
                 if let Some(peer) = self.peers.get_mut(&wc.qp_id()) {
                     peer.complete(wc, &mut self.protocol);
                 }
@@ -182,7 +181,7 @@ impl<P: Protocol> Loop<P> {
             }
             Event::Established(id) => {
                 let qp_id = self.find(id.key());
-                // Otherwise the protocol has failed with what came before this.
+                // Otherwise the protocol has already failed.
                 if let Some(peer) = qp_id.and_then(|qp_id| self.peers.remove(&qp_id)) {
                     match peer.join(id) {
                         Ok(peer) => self.begin(peer),
@@ -198,7 +197,7 @@ impl<P: Protocol> Loop<P> {
             Event::ConnectFailed { id, failure } => self.end(id.key(), Err(failure.into())),
             Event::AddrError { error, .. } | Event::RouteError { error, .. } => bail!(error),
             Event::DeviceRemoval(_) => bail!("the device has been removed"),
-            // Nothing to do when an ended connection's last packets are gone.
+            // No action at the end of the timewait state.
             Event::TimewaitExit(_) => {}
             other => eprintln!("not understood: {other:?}"),
         }
@@ -214,7 +213,7 @@ impl<P: Protocol> Loop<P> {
         Ok(())
     }
 
-    /// Makes a queue pair, and has the protocol prepare it.
+    /// Creates a queue pair, and calls the protocol's `open`.
     fn open<Phase: HasDevice>(
         &mut self,
         id: &CmId<Phase>,
@@ -259,7 +258,7 @@ impl<P: Protocol> Loop<P> {
         }
     }
 
-    /// Drops the connections that have ended, and of which nothing is in flight any more.
+    /// Removes ended connections without requests in flight.
     fn forget_ended(&mut self) {
         let gone = |(&qp_id, peer): (&QpId, &Peer<P>)| peer.is_gone().then_some(qp_id);
         let gone: Vec<QpId> = self.peers.iter().filter_map(gone).collect();
@@ -295,7 +294,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Has the next completion announced.
+    /// Arms the completion queue for the next completion.
     fn arm(&self) -> anyhow::Result<()> {
         while self.announced.try_next()?.is_some() {}
         Ok(self.cq.req_notify(Notify::Next)?)

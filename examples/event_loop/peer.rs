@@ -1,4 +1,4 @@
-//! One connection, as the loop keeps it.
+//! State of one connection in the event loop.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use verbs::{WcError, WcStatus, WorkCompletion};
 
 use super::protocol::{Next, Protocol, Qp};
 
-/// A connection to be, or one that is, and what the protocol remembers of it.
+/// A connection before or after establishment, and the protocol's state.
 pub(super) struct Peer<P: Protocol> {
     pub(super) key: Key,
     pub(super) state: P::State,
@@ -17,19 +17,19 @@ pub(super) struct Peer<P: Protocol> {
 }
 
 enum Link<P: Protocol> {
-    /// Accepted, and not established yet.
+    /// Accepted, but not established yet.
     Accepted(Qp<P>),
     Established(Connection<P::Send, P::Receive>),
 }
 
 enum End {
     NotYet,
-    /// This side has nothing more to do; it disconnects when the connection is established. On iWARP
-    /// everything may have been done when the event comes that tells.
+    /// The protocol is done; disconnect once established. On iWARP the protocol can finish before the
+    /// established event arrives.
     Wanted,
-    /// This side has disconnected, and the peer has not answered yet.
+    /// This side has disconnected, the peer has not answered yet.
     Asked,
-    /// It goes when nothing of it is in flight any more, if that comes back.
+    /// Ended; removed once all requests in flight have been flushed, where the device flushes them.
     Ended {
         outcome: anyhow::Result<()>,
         flushed: bool,
@@ -58,7 +58,7 @@ impl<P: Protocol> Peer<P> {
         }
     }
 
-    /// Joins the connection's identifier, which has come with the event that it is established.
+    /// Attaches the identifier delivered with the established event.
     pub(super) fn join(self, id: CmId<Connected>) -> anyhow::Result<Self> {
         let Link::Accepted(qp) = self.link else {
             bail!("a connection is established twice");
@@ -89,16 +89,16 @@ impl<P: Protocol> Peer<P> {
         }
     }
 
-    /// Hands a completion to the protocol.
+    /// Passes a completion to the protocol.
     pub(super) fn complete(&mut self, wc: WorkCompletion<'_>, protocol: &mut P) {
         let qp = link_qp(&mut self.link);
         let next = match qp.complete(wc) {
             Err(wc) => Err(anyhow::anyhow!("{wc:?} belongs to no request")),
             Ok(done) => match done.ok() {
                 Ok(()) => protocol.completed(&mut self.state, qp, done),
-                // The connection has ended, which an event tells, too.
+                // The connection has ended; an event reports this as well.
                 Err(err) if is_end::<P>(&err, qp) => Ok(Next::Wait),
-                // The peer has gone, and the acknowledgement of the last message is lost.
+                // The peer has disconnected before the acknowledgement of the last message arrived.
                 Err(err)
                     if err.status == WcStatus::RETRY_EXC_ERR && protocol.is_over(&self.state) =>
                 {
@@ -126,7 +126,7 @@ impl<P: Protocol> Peer<P> {
         Ok(())
     }
 
-    /// Makes everything that is in flight come back.
+    /// Flushes all requests in flight.
     pub(super) fn end(&mut self, outcome: anyhow::Result<()>) {
         let flushed = match (&self.end, &mut self.link) {
             (End::Ended { .. }, _) => return,
@@ -136,7 +136,7 @@ impl<P: Protocol> Peer<P> {
                 unless_ended(connection.disconnect())
             }
         };
-        // On iWARP the kernel may have closed the queue pair, and what is in flight stays there.
+        // On iWARP the kernel may have closed the queue pair already; requests in flight never complete then.
         let iwarp = self.qp().pd().context().is_iwarp();
         self.end = End::Ended {
             flushed: flushed.is_ok() && !iwarp,
@@ -153,7 +153,7 @@ impl<P: Protocol> Peer<P> {
         }
     }
 
-    /// How the connection has ended.
+    /// Returns the outcome of the connection.
     pub(super) fn outcome(self, protocol: &mut P) -> anyhow::Result<()> {
         let closed = protocol.closed(self.state);
         match self.end {
@@ -165,8 +165,8 @@ impl<P: Protocol> Peer<P> {
 
 /// Whether a request has failed only because the connection has ended.
 ///
-/// On iWARP a peer may end it as soon as the last message has arrived, and then the request that
-/// carried the message fails if the kernel is not yet done with it.
+/// On iWARP a peer may disconnect as soon as the last message has arrived, and the request fails if the
+/// kernel has not completed the send by then.
 fn is_end<P: Protocol>(err: &WcError, qp: &Qp<P>) -> bool {
     match err.status {
         WcStatus::WR_FLUSH_ERR => true,
@@ -175,7 +175,7 @@ fn is_end<P: Protocol>(err: &WcError, qp: &Qp<P>) -> bool {
     }
 }
 
-/// The peer may just have ended the connection, too, and its event be on the way.
+/// Ignores the error of a disconnect that raced with the peer's.
 fn unless_ended(disconnected: verbs::Result<()>) -> verbs::Result<()> {
     disconnected.or_else(|err| match err.kind() {
         io::ErrorKind::InvalidInput => Ok(()),

@@ -1,4 +1,4 @@
-//! What a protocol has to say, for the loop to run it.
+//! The interface between the event loop and a protocol.
 
 use cm::ConnParam;
 use verbs::{
@@ -8,45 +8,45 @@ use verbs::{
 
 /// One side of a protocol over reliable connections.
 ///
-/// The loop calls it, from one thread, when something has become of a connection. An error ends the
-/// connection that it is about.
+/// The loop calls all methods from one thread. An error ends the connection concerned.
 pub trait Protocol {
-    /// What requests of the send queue own while they are in flight.
+    /// Payload of requests in the send queue.
     type Send: Gather + Send + 'static;
-    /// What receives own.
+    /// Payload of receives.
     type Receive: Scatter + Send + 'static;
-    /// What this side remembers of a connection.
+    /// State of one connection.
     type State;
 
-    /// How many requests a connection has in flight at most.
+    /// Maximum number of requests in flight on a connection.
     const SEND_DEPTH: u32 = 10;
-    /// How many receives it has posted at most.
+    /// Maximum number of receives posted on a connection.
     const RECEIVE_DEPTH: u32 = 10;
 
-    /// What a connection is asked for, or accepted, with.
+    /// Parameters of connecting and of accepting.
     fn param(&self) -> ConnParam {
         ConnParam::new()
     }
 
-    /// A connection is being made: allocates its memory, and posts its first receives.
+    /// Called for a new connection: allocates memory and posts the first receives.
     ///
     /// # Errors
-    /// The device or the process is at a limit. The connection is not made.
+    /// The device or the process is at a limit. The connection attempt is abandoned.
     fn open(&mut self, pd: &ProtectionDomain, qp: &mut InitQp<Self>)
     -> anyhow::Result<Self::State>;
 
-    /// The connection is established. On the passive side, the first message may have come before.
+    /// Called when the connection is established. On the passive side, the first message may have completed
+    /// before.
     ///
     /// # Errors
-    /// Nothing can be posted.
+    /// Posting failed.
     fn established(&mut self, _: &mut Self::State, _: &mut Qp<Self>) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// A request or a receive has completed, with success.
+    /// Called after a successful completion of a request or a receive.
     ///
     /// # Errors
-    /// The peer does not keep to the protocol, or nothing can be posted.
+    /// The peer violates the protocol, or posting failed.
     fn completed(
         &mut self,
         state: &mut Self::State,
@@ -54,49 +54,49 @@ pub trait Protocol {
         done: Completed<'_, Self::Send, Self::Receive>,
     ) -> anyhow::Result<Next>;
 
-    /// Whether all is done, and the peer may go without another word: even before its device has
-    /// acknowledged the last message.
+    /// Whether the exchange is complete, so that the peer may disconnect even before the last message has
+    /// been acknowledged.
     fn is_over(&self, _: &Self::State) -> bool {
         false
     }
 
-    /// The connection has ended, by whichever side.
+    /// Called when either side has ended the connection.
     ///
     /// # Errors
-    /// It has ended too early.
+    /// The connection ended too early.
     fn closed(&mut self, _: Self::State) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// A step has been taken, which a program may want to tell its user.
+    /// Called after each step of a connection, for progress output.
     fn tell(&mut self, _: Step) {}
 }
 
-/// A queue pair to which receives can be posted.
+/// A queue pair ready for posting receives.
 pub type InitQp<P> = QueuePair<Rc, Init, <P as Protocol>::Send, <P as Protocol>::Receive>;
 
-/// A queue pair to which everything can be posted.
+/// A queue pair ready for all requests.
 pub type Qp<P> = QueuePair<Rc, Rts, <P as Protocol>::Send, <P as Protocol>::Receive>;
 
-/// Whether a connection goes on.
+/// Whether a connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// There is more to come.
+    /// Wait for more completions.
     Wait,
-    /// Everything is done: end it.
+    /// The exchange is complete: disconnect.
     Disconnect,
 }
 
-/// A step towards a connection, or its end.
+/// A step towards a connection, or the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Waiting for peers on this port.
+    /// Listening on this port.
     Listening(u16),
     /// The peer's address is resolved.
     AddrResolved,
-    /// The way to the peer is known.
+    /// The route to the peer is resolved.
     RouteResolved,
-    /// A peer wants to connect.
+    /// A connection request has arrived.
     Requested,
     /// A connection is established.
     Established,

@@ -1,6 +1,6 @@
 //! The client of the-geek-in-the-corner's third example, in safe Rust: it sends a file.
 //!
-//! The C program of that name can be on the other side.
+//! Interoperates with the C program of the same name.
 
 use std::{
     ffi::OsString, fs::File, os::unix::ffi::OsStrExt as _, path::PathBuf, process::ExitCode,
@@ -24,7 +24,7 @@ struct Options {
     server_address: String,
     /// The file
     file_name: PathBuf,
-    /// What the server is to call it, if not as it is called here
+    /// The file's name on the server, if different
     #[arg(long, value_name = "NAME")]
     name: Option<OsString>,
     /// The server's port

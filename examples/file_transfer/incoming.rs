@@ -1,4 +1,4 @@
-//! A file that is being received: a name that a peer has given, and what it has written.
+//! A file being received: name validation, temporary storage and verification.
 
 use std::{
     ffi::OsString,
@@ -14,21 +14,21 @@ use tempfile::NamedTempFile;
 
 use super::message::{Digest, MAX_NAME_LEN};
 
-/// Where files go, and what may be there already.
+/// Destination folder and the rules for files there.
 #[derive(Clone, Debug)]
 pub struct Folder {
-    /// Its path.
+    /// Path of the folder.
     pub path: PathBuf,
-    /// Whether a file may replace another one.
+    /// Whether an existing file may be replaced.
     pub force: bool,
-    /// The most bytes that a file may have.
+    /// Maximum file size, in bytes.
     pub max_size: Option<u64>,
 }
 
-/// A file that is not whole yet.
+/// A file not complete yet.
 ///
-/// Its bytes go to a file without a lasting name. Only when they are all there and have been read
-/// back does the file get its own name; if that does not come to pass, nothing stays.
+/// The bytes go to an unnamed temporary file. Only after the last byte, and after reading all of them back,
+/// is the file linked under the final name. On failure no file remains.
 #[derive(Debug)]
 pub struct Incoming {
     folder: Folder,
@@ -38,23 +38,23 @@ pub struct Incoming {
     sum: Hasher,
 }
 
-/// A file that has been received, and is what was sent.
+/// A received and verified file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its size in bytes.
+    /// Size, in bytes.
     pub len: u64,
-    /// Its CRC-32.
+    /// CRC-32 of the content.
     pub sum: u32,
 }
 
 impl Folder {
-    /// Begins to receive a file of that name.
+    /// Starts receiving a file of the given name.
     ///
     /// # Errors
-    /// The name is not that of a file in the folder; there is one already, and it may not be
-    /// replaced; or no file can be made there.
+    /// The name is not a plain file name; the file exists and may not be replaced; or the folder is not
+    /// writable.
     pub fn begin(&self, name: &[u8]) -> anyhow::Result<Incoming> {
         let name = file_name(name)?;
         let path = self.path.join(&name);
@@ -79,15 +79,15 @@ impl Folder {
 }
 
 impl Incoming {
-    /// Where the file will be.
+    /// Final path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Appends what has arrived.
+    /// Appends received bytes.
     ///
     /// # Errors
-    /// The file would be larger than it may, or the disk is full.
+    /// The file would exceed the maximum size, or the disk is full.
     pub fn append(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let len = self.len + bytes.len() as u64;
         if let Some(max) = self.folder.max_size {
@@ -101,11 +101,11 @@ impl Incoming {
         Ok(())
     }
 
-    /// Checks that the file is what has arrived, and what the sender says that it has sent, and gives it its
-    /// name.
+    /// Verifies the stored bytes against the received ones and the sender's digest, then links the file under
+    /// the final name.
     ///
     /// # Errors
-    /// It is not; or there is another file of that name by now, and it may not be replaced.
+    /// Verification failed; or the name was taken in the meantime and may not be replaced.
     pub fn finish(self, sent: Option<Digest>) -> anyhow::Result<Received> {
         let Self {
             folder,
@@ -140,10 +140,10 @@ impl Incoming {
     }
 }
 
-/// The size and the CRC-32 of a file, from where it is to its end.
+/// Size and CRC-32 of a file, from the current position to the end.
 ///
 /// # Errors
-/// It cannot be read.
+/// Reading failed.
 pub fn checksum(mut file: &File) -> anyhow::Result<(u64, u32)> {
     let mut sum = Hasher::new();
     let mut len = 0;
@@ -159,8 +159,8 @@ pub fn checksum(mut file: &File) -> anyhow::Result<(u64, u32)> {
     }
 }
 
-/// The name of a file, as a peer has written it, with a zero byte at its end. It must be a name and
-/// not a path: a peer must not choose the folder.
+/// Parses a file name sent by a peer, with a terminating zero. Paths are refused: a peer must not choose the
+/// folder.
 fn file_name(bytes: &[u8]) -> anyhow::Result<OsString> {
     let shown = || bytes.escape_ascii();
     ensure!(
@@ -177,7 +177,7 @@ fn file_name(bytes: &[u8]) -> anyhow::Result<OsString> {
     };
     ensure!(
         !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0),
-        "the peer has sent a file name that is none: \"{}\"",
+        "the peer has sent an invalid file name: \"{}\"",
         shown()
     );
     Ok(OsString::from_vec(name.to_vec()))
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gets_its_name_when_it_is_whole() {
+    fn incoming_finish_links_the_complete_file() {
         let (_dir, folder) = folder(false);
         let mut incoming = folder.begin(b"name\0").unwrap();
         incoming.append(b"123").unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_differs_from_the_senders_digest_is_not_kept() {
+    fn incoming_with_wrong_digest_is_discarded() {
         let (_dir, folder) = folder(false);
         let sent = Digest {
             len: 9,
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_file_leaves_nothing() {
+    fn incoming_dropped_early_leaves_no_file() {
         let (_dir, folder) = folder(false);
         let mut incoming = folder.begin(b"name\0").unwrap();
         incoming.append(b"half").unwrap();
@@ -259,12 +259,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_by_force_only() {
+    fn incoming_replaces_a_file_only_with_force() {
         let (_dir, mut folder) = folder(false);
         fs::write(folder.path.join("name"), "old").unwrap();
         let err = folder.begin(b"name\0").unwrap_err().to_string();
         assert!(err.contains("name is there already; --force"), "{err}");
-        // One that comes to be meanwhile is not replaced either.
+        // A file created in the meantime is not replaced either.
         let incoming = folder.begin(b"other\0").unwrap();
         fs::write(folder.path.join("other"), "old").unwrap();
         let err = incoming.finish(None).unwrap_err().to_string();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_does_not_choose_the_folder() {
+    fn file_name_with_a_path_is_refused() {
         let (_dir, folder) = folder(true);
         let long = [&[b'x'; 256][..], &[0]].concat();
         let wrong: [&[u8]; 11] = [
@@ -303,14 +303,14 @@ mod tests {
         assert!(files(&folder).is_empty());
         assert_eq!(
             folder.begin(b"\x1b/\0").unwrap_err().to_string(),
-            "the peer has sent a file name that is none: \"\\x1b/\\x00\""
+            "the peer has sent an invalid file name: \"\\x1b/\\x00\""
         );
         assert!(folder.begin(b"...\0").is_ok());
         assert!(folder.begin(b"\xff\0").is_ok());
     }
 
     #[test]
-    fn what_the_disk_changes_is_noticed() {
+    fn incoming_changed_on_disk_is_refused() {
         let (_dir, folder) = folder(false);
         let mut incoming = folder.begin(b"name\0").unwrap();
         incoming.append(b"123456789").unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_a_largest_size() {
+    fn incoming_above_max_size_is_refused() {
         let (_dir, folder) = folder(false);
         let mut incoming = folder.begin(b"name\0").unwrap();
         incoming.append(&[0; 100]).unwrap();

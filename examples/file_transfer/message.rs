@@ -1,40 +1,40 @@
-//! The messages of the receiver.
+//! Messages of the receiver.
 //!
-//! The C program sends a `struct` as it lies in memory: 24 bytes.
+//! The layout is the C program's `struct` in memory: 24 bytes.
 
 use verbs::RemoteToken;
 
-/// The length of every message.
+/// Length of every message, in bytes.
 pub const MESSAGE_LEN: usize = 24;
 
-/// The size of the memory that the sender writes to. Both sides know it.
+/// Size of the receiver's buffer, in bytes. Both sides use this constant.
 pub const BUFFER_SIZE: usize = 10 * 1024 * 1024;
 
-/// The most bytes of a file's name, with the zero byte at its end.
+/// Maximum length of a file name, in bytes, with the terminating zero.
 pub const MAX_NAME_LEN: usize = 256;
 
 const ADDR: usize = 8;
 const RKEY: usize = 16;
 const MARK: usize = 20;
 
-/// What marks a digest: C's programs send zeros there.
+/// Marks a digest. The C programs send zeros in this field.
 const DIGEST: u32 = 0x4443_5243;
 
-/// The length and the CRC-32 of a file, which each side tells the other at its end: the sender in the buffer of
-/// the last write, and the receiver behind its `Done`. C's programs send none, and look at none.
+/// Length and CRC-32 of a file. The sender puts the digest in the buffer of the last write, the receiver in
+/// `Done`. The C programs send no digest and ignore a received one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest {
-    /// The file's size in bytes.
+    /// File size, in bytes.
     pub len: u64,
-    /// Its CRC-32.
+    /// CRC-32 of the content.
     pub sum: u32,
 }
 
 impl Digest {
-    /// The bytes that a digest has in the sender's last write.
+    /// Length of a digest in the sender's last write, in bytes.
     pub const WIRE_LEN: usize = MESSAGE_LEN;
 
-    /// Reads the digest that a peer has sent. `None` if it has sent none.
+    /// Parses a digest. `None` if the peer has sent none.
     pub fn from_wire(wire: &[u8]) -> Option<Self> {
         let marked = u32::from_ne_bytes(field(wire, MARK)?) == DIGEST;
         marked.then_some(Self {
@@ -44,19 +44,19 @@ impl Digest {
     }
 }
 
-/// What the receiver tells the sender.
+/// A message from the receiver to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The memory to write to.
+    /// The buffer to write to.
     Mr(RemoteToken),
-    /// What has been written there is safe: the next part, please.
+    /// The last chunk is stored; the sender may write the next.
     Ready,
-    /// The end of the file has been understood, and this is what has been stored.
+    /// The file is complete, with the digest of the stored bytes.
     Done(Option<Digest>),
 }
 
 impl Message {
-    /// The message as it is sent: in this machine's byte order, as in C.
+    /// Encodes the message in this machine's byte order, as in C.
     pub fn to_wire(self) -> [u8; MESSAGE_LEN] {
         let mut wire = [0; MESSAGE_LEN];
         let id: u32 = match self {
@@ -79,7 +79,7 @@ impl Message {
         wire
     }
 
-    /// Reads a message that a peer has sent. `None` if it is not one.
+    /// Parses a message. `None` if the bytes are invalid.
     pub fn from_wire(wire: &[u8]) -> Option<Self> {
         let wire: &[u8; MESSAGE_LEN] = wire.try_into().ok()?;
         match u32::from_ne_bytes(field(wire, 0)?) {
@@ -110,7 +110,7 @@ mod tests {
     });
 
     #[test]
-    fn a_message_is_laid_out_as_in_c() {
+    fn message_layout_matches_c() {
         let mut expected = [0; 24];
         expected[..4].copy_from_slice(&1_u32.to_ne_bytes());
         expected[8..16].copy_from_slice(&0x0102_0304_0506_0708_u64.to_ne_bytes());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_understood_and_nothing_else() {
+    fn message_round_trips_and_invalid_bytes_are_refused() {
         let digest = Digest {
             len: 1 << 40,
             sum: 7,

@@ -1,4 +1,4 @@
-//! The side that receives files: it has memory that the other side writes to, and says when.
+//! The receiving side: exposes a buffer for RDMA writes, and notifies the sender when the buffer is free.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
@@ -18,23 +18,23 @@ use crate::{
     text::text_of,
 };
 
-/// Receives a file over each connection.
+/// The receiving side of all connections.
 #[derive(Debug)]
 pub struct Receiver {
-    /// Where they go.
+    /// Destination folder.
     pub folder: Folder,
 }
 
-/// One connection.
+/// State of one connection.
 #[derive(Debug)]
 pub struct State {
     pd: ProtectionDomain,
-    /// Where the sender writes.
+    /// Buffer written by the sender.
     buffer: RemoteRegion,
     stage: Stage,
 }
 
-/// What comes next.
+/// Expected next transfer.
 #[derive(Debug)]
 enum Stage {
     Name,
@@ -44,7 +44,7 @@ enum Stage {
 
 impl Protocol for Receiver {
     type Send = Buf;
-    /// Receives have no memory: what arrives is a number, and says that the buffer was written.
+    /// Receives carry no payload: the immediate data is the number of bytes written to the buffer.
     type Receive = ();
     type State = State;
 
@@ -99,7 +99,7 @@ impl Protocol for Receiver {
             }
             Stage::Name => bail!("the peer has sent no file"),
             Stage::Bytes(incoming) => bail!(
-                "the peer has not sent all of {}; nothing of it is kept",
+                "{}: the peer disconnected before the end of the file; the partial file was discarded",
                 text_of(incoming.path().as_os_str().as_encoded_bytes())
             ),
         }
@@ -107,8 +107,8 @@ impl Protocol for Receiver {
 }
 
 impl Receiver {
-    /// Takes `len` bytes that the peer has written; returns what to tell it. `digest` is of the file that
-    /// ends, if the peer has sent one.
+    /// Processes `len` bytes written by the peer, and returns the answer. `digest` is the sender's, at the
+    /// end of a file.
     fn receive(
         &self,
         state: &mut State,
@@ -117,7 +117,7 @@ impl Receiver {
     ) -> anyhow::Result<Message> {
         match &mut state.stage {
             Stage::Name => {
-                // It is read once: the peer can change it in the meantime.
+                // Read once: the peer can change the buffer in the meantime.
                 let name = state.read(len);
                 let incoming = self.folder.begin(&name)?;
                 println!("opening file {}", text_of(&name));
@@ -164,7 +164,7 @@ fn read(buffer: &RemoteRegion, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// How much the peer has written, as it says, if it has.
+/// Number of bytes written according to the peer's immediate data, checked against the completion.
 fn written(wc: &WorkCompletion<'_>) -> anyhow::Result<usize> {
     let said = wc
         .imm_data()
@@ -173,7 +173,7 @@ fn written(wc: &WorkCompletion<'_>) -> anyhow::Result<usize> {
     let is_end = len == 0 && wc.byte_len() == Digest::WIRE_LEN;
     ensure!(
         len <= BUFFER_SIZE && (len == wc.byte_len() || is_end),
-        "the peer says that it has written {said} bytes, and has written {}",
+        "the peer's immediate data is {said} bytes, but the write was {}",
         wc.byte_len()
     );
     Ok(len)

@@ -1,4 +1,4 @@
-//! The side that sends a file: it writes to the other side's memory, as often as that is ready.
+//! The sending side: writes chunks to the receiver's buffer, one for each `Ready`.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
@@ -13,25 +13,25 @@ use verbs::{Buf, Completed, ProtectionDomain, RemoteToken, op::Write};
 use super::message::{BUFFER_SIZE, Digest, MESSAGE_LEN, Message};
 use crate::event_loop::protocol::{InitQp, Next, Protocol, Qp};
 
-/// Sends one file.
+/// The sending side of one transfer.
 #[derive(Debug)]
 pub struct Sender {
-    /// What the receiver is to call it.
+    /// Name of the file on the receiver.
     pub name: Vec<u8>,
-    /// Its bytes, from where it is.
+    /// The file, read from the current position.
     pub file: File,
-    /// Shows how many of them have been sent.
+    /// Progress bar, in bytes sent.
     pub bar: ProgressBar,
 }
 
-/// The connection.
+/// State of the connection.
 #[derive(Debug)]
 pub struct State {
-    /// What is written to the receiver; with the device meanwhile.
+    /// Buffer of the next write; `None` while a write is in flight.
     buffer: Option<Buf>,
     chunk: usize,
     peer: Option<RemoteToken>,
-    /// What the receiver has said last, if it has not been answered.
+    /// Last message of the receiver, if not answered yet.
     said: Option<Message>,
     sent: u64,
     sum: Hasher,
@@ -39,8 +39,8 @@ pub struct State {
     is_done: bool,
 }
 
-/// As the C programs, but for their retry count of 0, with which one lost packet ends a transfer. Soft-RoCE
-/// takes 7 for no limit, and a peer that is gone must be noticed.
+/// The parameters of the C programs, except for a retry count of 0, with which one lost packet ends a
+/// transfer. Soft-RoCE treats 7 as unlimited, and the loss of a peer must be detected.
 pub fn param() -> ConnParam {
     ConnParam::zeroed()
         .responder_resources(1)
@@ -64,7 +64,7 @@ impl Protocol for Sender {
             !context.is_iwarp(),
             "iWARP has no RDMA write with immediate data, which this protocol needs"
         );
-        // As much at once as the port can send, and the receiver has room for.
+        // Limited by the port's maximum message size and the receiver's buffer.
         let largest = context.query_port(1)?.max_msg_sz();
         let chunk = BUFFER_SIZE.min(usize::try_from(largest)?);
         qp.post_recv(pd.alloc_buf(MESSAGE_LEN)?)?;
@@ -91,12 +91,15 @@ impl Protocol for Sender {
             Completed::Receive(done) => {
                 let message = Message::from_wire(done.received()?);
                 let message = message.context("the receiver has sent something else")?;
-                ensure!(state.said.is_none(), "the receiver does not wait");
+                ensure!(
+                    state.said.is_none(),
+                    "the receiver sent a message out of turn"
+                );
                 state.said = Some(message);
                 qp.post_recv(done.into_work()?)?;
             }
         }
-        // The receiver can be ready again before this side knows that its buffer is free again.
+        // The receiver can be ready before the completion of the last write returns the buffer.
         let Some(buffer) = state.buffer.take_if(|_| state.said.is_some()) else {
             return Ok(Next::Wait);
         };
@@ -126,7 +129,7 @@ impl Protocol for Sender {
                 state.is_done = true;
                 return Ok(Next::Disconnect);
             }
-            (message, _) => bail!("the receiver has sent {message:?} when it should not"),
+            (message, _) => bail!("unexpected message {message:?} from the receiver"),
         }
         Ok(Next::Wait)
     }
@@ -134,7 +137,7 @@ impl Protocol for Sender {
     fn closed(&mut self, state: State) -> anyhow::Result<()> {
         ensure!(
             state.is_done,
-            "the receiver has disconnected before it had the whole file"
+            "the receiver disconnected before the end of the file"
         );
         let sum = state.sum.finalize();
         self.bar.finish();
@@ -176,7 +179,7 @@ impl Sender {
     ) -> anyhow::Result<()> {
         buffer.set_full();
         let mut len = 0;
-        // A read may be short before the end.
+        // A read may return fewer bytes before the end of the file.
         while len < state.chunk {
             match self.file.read(&mut buffer[len..])? {
                 0 => break,
@@ -196,13 +199,13 @@ impl Sender {
         write(buffer, len, peer, qp)
     }
 
-    /// Prints a line, above the bar if there is one.
+    /// Prints a line above the progress bar.
     fn say(&self, line: &str) {
         self.bar.suspend(|| println!("{line}"));
     }
 }
 
-/// Writes the first `len` bytes, and says how many they are.
+/// Writes the first `len` bytes, with the length as immediate data.
 fn write(
     mut buffer: Buf,
     len: usize,

@@ -1,6 +1,6 @@
 //! The server of the-geek-in-the-corner's third example, in safe Rust: it receives files.
 //!
-//! The C program of that name can be on the other side.
+//! Interoperates with the C program of the same name.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -22,13 +22,13 @@ use examples::{
 #[derive(Parser)]
 #[command(name = "file-transfer-server")]
 struct Options {
-    /// Where the files go
+    /// Destination folder
     #[arg(short, long, default_value = ".")]
     folder: PathBuf,
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(long)]
     force: bool,
-    /// Refuse larger files
+    /// Refuse files above this size, in bytes
     #[arg(long, value_name = "BYTES")]
     max_size: Option<u64>,
     /// Listen on an IPv4 address, instead of an IPv6 one, which serves both on RoCE
@@ -37,7 +37,7 @@ struct Options {
     /// The port to listen on
     #[arg(short, long, default_value_t = 12345)]
     port: u16,
-    /// Exit after so many files, instead of never
+    /// Exit after this number of files, instead of never
     #[arg(short, long, value_name = "COUNT")]
     clients: Option<u32>,
 }

@@ -13,7 +13,7 @@ use rsocket::AsyncStream;
 
 use examples::{http::pattern, pingpong::options::finish};
 
-/// Requests things by HTTP/1.1 over rsockets, one after the other over one connection
+/// Sends HTTP/1.1 requests over rsockets, one after another on one connection
 #[derive(Parser)]
 #[command(name = "http-client")]
 struct Options {
@@ -22,10 +22,10 @@ struct Options {
     /// The port
     #[arg(short, long, default_value_t = 8080)]
     port: u16,
-    /// Send so many bytes to /echo, and compare what comes back
+    /// Send this number of bytes to /echo, and compare the answer
     #[arg(short, long, value_name = "BYTES")]
     echo: Option<usize>,
-    /// What to get; of /bytes/N, the bytes are checked
+    /// Paths to get; of /bytes/N, the content is checked
     #[arg(default_value = "/")]
     paths: Vec<String>,
 }

@@ -1,6 +1,6 @@
-//! What the HTTP server sends, and the client compares.
+//! Content sent by the HTTP server and checked by the client.
 
-/// So many bytes, of which any piece is unlike those near it.
+/// Returns `len` bytes in a pattern without repetition at short distances.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..=250).cycle().take(len).collect()
 }

@@ -1,7 +1,6 @@
-//! An HTTP server over RDMA: hyper knows nothing of it, and takes an `AsyncStream` as it takes a
-//! stream of TCP.
+//! An HTTP server over RDMA: hyper runs on an `AsyncStream` as on a TCP stream, without knowledge of RDMA.
 //!
-//! `GET /` says hello, `GET /bytes/N` gives so many bytes, and `POST /echo` gives back what it gets.
+//! `GET /` returns a greeting, `GET /bytes/N` returns N bytes, and `POST /echo` returns the request's body.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 #![expect(clippy::print_stderr, reason = "a program for the terminal")]
@@ -22,8 +21,8 @@ use tokio::task::JoinSet;
 
 use examples::{http::pattern, pingpong::options::finish};
 
-/// The most that is made up, or taken.
-const MOST: usize = 64 << 20;
+/// Maximum body size, in bytes, of answers and of requests.
+const MAX_BODY: usize = 64 << 20;
 
 /// Serves HTTP/1.1 over rsockets
 #[derive(Parser)]
@@ -35,7 +34,7 @@ struct Options {
     /// The port
     #[arg(short, long, default_value_t = 8080)]
     port: u16,
-    /// Exit after so many connections, instead of never
+    /// Exit after this number of connections, instead of never
     #[arg(short, long, value_name = "COUNT")]
     clients: Option<usize>,
 }
@@ -63,7 +62,7 @@ async fn run(options: &Options) -> anyhow::Result<()> {
 async fn serve(stream: AsyncStream, peer: SocketAddr) {
     let connection =
         http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer));
-    // A peer that goes away in the middle is no reason to end.
+    // A peer's early disconnect does not end the server.
     if let Err(err) = connection.await {
         eprintln!("{peer}: {err}");
     }
@@ -78,7 +77,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
             Err(_) => Err(StatusCode::BAD_REQUEST),
         },
         (&Method::GET, path) => match path.strip_prefix("/bytes/").map(str::parse) {
-            Some(Ok(len @ 0..=MOST)) => Ok(pattern(len).into()),
+            Some(Ok(len @ 0..=MAX_BODY)) => Ok(pattern(len).into()),
             Some(_) => Err(StatusCode::BAD_REQUEST),
             None => Err(StatusCode::NOT_FOUND),
         },

@@ -1,37 +1,37 @@
-//! The slots in which a key can be: a client reads all of them at once.
+//! Buckets: the slots for a key, read by a client in one RDMA read.
 
 use std::{num::NonZeroU32, ops::Range};
 
 use super::slot::{SLOT_LEN, Seen, Slot};
 
-/// The slots of a bucket.
+/// Number of slots in a bucket.
 pub const SLOTS: usize = 4;
-/// The length of a bucket.
+/// Length of a bucket, in bytes.
 pub const BUCKET_LEN: usize = SLOTS * SLOT_LEN;
 
-/// The bucket of a key, among so many. Both sides must agree on it.
+/// Index of a key's bucket. Both sides must use the same function.
 pub fn bucket_of(key: &[u8], buckets: NonZeroU32) -> u32 {
     crc32fast::hash(key) % buckets
 }
 
-/// Where a bucket is in the table, in bytes.
+/// Byte range of a bucket within the table.
 pub fn bytes_of(bucket: u32) -> Range<u64> {
     let start = u64::from(bucket) * BUCKET_LEN as u64;
     start..start + BUCKET_LEN as u64
 }
 
-/// What a bucket says about a key.
+/// Result of a lookup in one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is there.
+    /// The key is in this slot.
     Slot(Slot),
-    /// It is not in the table.
+    /// The key is not in the table.
     Absent,
-    /// A slot was just being written, and it may be that one.
+    /// A slot was being written during the read, and may hold the key.
     Torn,
 }
 
-/// Looks for a key in a bucket that was read.
+/// Searches a bucket for a key.
 pub fn look_up(bucket: &[u8], key: &[u8]) -> Found {
     let mut torn = false;
     for slot in bucket.chunks_exact(SLOT_LEN) {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_in_every_slot() {
+    fn look_up_finds_the_key_in_every_slot() {
         for place in 0..SLOTS {
             let mut bucket = [0; BUCKET_LEN];
             bucket[place * SLOT_LEN..][..SLOT_LEN].copy_from_slice(&slot(b"key", 1).to_wire());
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_slot_hides_a_key_but_not_its_neighbours() {
+    fn look_up_with_a_torn_slot_finds_other_keys() {
         let mut bucket = [0; BUCKET_LEN];
         bucket[..SLOT_LEN].copy_from_slice(&slot(b"torn", 1).to_wire());
         bucket[SLOT_LEN..2 * SLOT_LEN].copy_from_slice(&slot(b"whole", 2).to_wire());
@@ -79,9 +79,9 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_agree_where_a_key_is() {
+    fn bucket_of_is_a_fixed_function() {
         let buckets = NonZeroU32::new(1000).unwrap();
-        // CRC-32's check value.
+        // Check value of CRC-32.
         assert_eq!(bucket_of(b"123456789", buckets), 0xcbf4_3926 % 1000);
         assert_eq!(bytes_of(3), 1536..2048);
         assert_eq!(bytes_of(u32::MAX).end, 1 << 41);

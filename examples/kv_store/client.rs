@@ -1,4 +1,4 @@
-//! The client: gets read the server's memory, puts are messages.
+//! The client: a get is an RDMA read of the server's memory, a put is a message.
 
 use std::{
     net::ToSocketAddrs,
@@ -19,37 +19,37 @@ use super::{
     slot::Slot,
 };
 
-/// How long an answer may take, and a slot be torn.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout for an answer, and for repeating a torn read.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection to the store.
 #[derive(Debug)]
 pub struct Client {
     endpoint: Endpoint,
-    /// Where the server's table is.
+    /// Remote token of the server's table.
     table: RemoteToken,
     buckets: NonZeroU32,
-    /// Memory for messages that are sent; with the device meanwhile.
+    /// Buffer for outgoing messages; `None` while a send is in flight.
     outgoing: Option<Buf>,
-    /// Memory for a bucket that is read; with the device meanwhile.
+    /// Buffer for one bucket; `None` while a read is in flight.
     bucket: Option<Buf>,
     torn: u32,
 }
 
 impl Client {
-    /// Connects, and asks where the table is.
+    /// Connects, and requests the table's token.
     ///
     /// # Errors
-    /// There is no server, or it speaks something else.
+    /// Connecting failed, or the peer uses another protocol.
     pub fn connect(addr: impl ToSocketAddrs) -> anyhow::Result<Self> {
-        let mut outgoing = EndpointBuilder::new().timeout(PATIENCE).prepare(addr)?;
-        // Before there is a connection, so that no answer comes too early.
+        let mut outgoing = EndpointBuilder::new().timeout(TIMEOUT).prepare(addr)?;
+        // Posted before the connection exists, so that the first answer finds a receive.
         outgoing.post_recv(outgoing.reg_msgs([0; MESSAGE_LEN])?)?;
         let mut endpoint = outgoing.connect()?;
         let buf = endpoint.reg_msgs([0; MESSAGE_LEN])?;
         let buf = send(&mut endpoint, buf, &Message::Hello(PROTOCOL))?;
         let Some(Message::Welcome(table, buckets)) = receive(&mut endpoint)? else {
-            bail!("the server does not welcome us");
+            bail!("the server sent no Welcome");
         };
         Ok(Self {
             outgoing: Some(buf),
@@ -61,10 +61,10 @@ impl Client {
         })
     }
 
-    /// Stores an entry; returns the version that it has got.
+    /// Stores an entry; returns the version assigned by the server.
     ///
     /// # Errors
-    /// There is no room for it, or the connection has failed.
+    /// The bucket is full, or the connection has failed.
     pub fn put(&mut self, entry: Entry) -> anyhow::Result<u64> {
         let buf = self.outgoing.take().context("a put has failed before")?;
         let buf = send(&mut self.endpoint, buf, &Message::Put(entry))?;
@@ -76,10 +76,10 @@ impl Client {
         }
     }
 
-    /// Looks a key up in the server's memory. The server's processor has no part in it.
+    /// Looks up a key by an RDMA read, without work for the server's processor.
     ///
     /// # Errors
-    /// The connection has failed, or the server has stopped in the middle of a put.
+    /// The connection has failed, or the slot stays torn because the server has stopped during a put.
     pub fn get(&mut self, key: &[u8]) -> anyhow::Result<Option<Slot>> {
         let place = self.table.slice(bytes_of(bucket_of(key, self.buckets)))?;
         let start = Instant::now();
@@ -93,12 +93,15 @@ impl Client {
                 Found::Absent => return Ok(None),
                 Found::Torn => self.torn += 1,
             }
-            ensure!(start.elapsed() < PATIENCE, "a put does not end");
+            ensure!(
+                start.elapsed() < TIMEOUT,
+                "the slot is still torn after {TIMEOUT:?}"
+            );
             thread::yield_now();
         }
     }
 
-    /// How many reads there were that met a put, and were made again.
+    /// Number of reads repeated because of a concurrent put.
     pub fn torn(&self) -> u32 {
         self.torn
     }
@@ -106,7 +109,7 @@ impl Client {
     /// Ends the connection.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// The server did not answer.
     pub fn disconnect(mut self) -> anyhow::Result<()> {
         Ok(self.endpoint.disconnect()?)
     }

@@ -6,7 +6,7 @@ use verbs::{Buf, WcStatus};
 
 use super::message::Message;
 
-/// Sends a message, and gives the buffer back when the peer has it.
+/// Sends a message, and returns the buffer once the send has completed.
 ///
 /// # Errors
 /// The connection has failed.
@@ -16,10 +16,10 @@ pub fn send(endpoint: &mut Endpoint, mut buf: Buf, message: &Message) -> anyhow:
     Ok(endpoint.send_comp()?.into_work()?)
 }
 
-/// Waits for a message, and makes room for the next one. `None` if the peer has disconnected.
+/// Blocks until a message arrives, and reposts the receive. `None` if the peer has disconnected.
 ///
 /// # Errors
-/// The connection has failed, or the peer has sent something else.
+/// The connection has failed, or the message is invalid.
 pub fn receive(endpoint: &mut Endpoint) -> anyhow::Result<Option<Message>> {
     let done = endpoint.recv_comp()?;
     if done.status() == WcStatus::WR_FLUSH_ERR {

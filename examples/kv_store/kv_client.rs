@@ -1,4 +1,4 @@
-//! A small key-value store: the client. `README.md` explains it.
+//! The client of a small key-value store, explained in `README.md`.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -13,13 +13,13 @@ use examples::{
     text::text_of,
 };
 
-/// Looks keys up in a server's memory, and puts others there
+/// Looks up keys in a server's memory, and stores entries there
 #[derive(Parser)]
 #[command(name = "kv-client")]
 struct Options {
     /// The server's address, or its name
     server: String,
-    /// Its port
+    /// The server's port
     #[arg(short, long, default_value_t = 7480)]
     port: u16,
     #[command(subcommand)]
@@ -28,7 +28,7 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Look a key up
+    /// Look up a key
     Get {
         /// The key
         key: String,
@@ -37,7 +37,7 @@ enum Action {
     Put {
         /// The key
         key: String,
-        /// Its value
+        /// The value
         value: String,
     },
 }
@@ -56,7 +56,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
         Action::Get { key } => {
             let found = client.get(key.as_bytes())?;
             if client.torn() > 0 {
-                println!("read again while it was written");
+                println!("read again during a put");
             }
             let slot = found.with_context(|| format!("there is no {key}"))?;
             let value = text_of(slot.entry.value());

@@ -1,4 +1,4 @@
-//! A small key-value store: the server. `README.md` explains it.
+//! The server of a small key-value store, explained in `README.md`.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 #![expect(clippy::print_stderr, reason = "a program for the terminal")]
@@ -13,7 +13,7 @@ use examples::{
     pingpong::options::finish,
 };
 
-/// Keeps a table that clients look keys up in by RDMA reads
+/// Keeps a table for lookups by RDMA reads
 #[derive(Parser)]
 #[command(name = "kv-server")]
 struct Options {
@@ -23,13 +23,13 @@ struct Options {
     /// The port
     #[arg(short, long, default_value_t = 7480)]
     port: u16,
-    /// How many buckets, of four entries each, the table has
+    /// Number of buckets, of four entries each
     #[arg(long, default_value = "1024")]
     buckets: NonZeroU32,
-    /// Exit after so many clients, instead of never
+    /// Exit after this number of clients, instead of never
     #[arg(short, long, value_name = "COUNT")]
     clients: Option<usize>,
-    /// Stop in the middle of each put, so that clients see torn reads
+    /// Pause in the middle of each put, in milliseconds, so that clients see torn reads
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
     slow_puts: u64,
 }
@@ -45,7 +45,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     let mut threads = Vec::new();
     while options.clients.is_none_or(|count| threads.len() < count) {
         let mut incoming = listener.request()?;
-        // Made for the first client, because only now the device is known.
+        // Created for the first client, because the device is unknown before.
         let store = match &store {
             Some(store) => Arc::clone(store),
             None => {
@@ -58,7 +58,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
             incoming.reject(b"the table is on another device")?;
             continue;
         }
-        // Before the client is accepted, so that no message of it comes too early.
+        // Posted before the client is accepted, so that the first message finds a receive.
         incoming.post_recv(incoming.reg_msgs([0; MESSAGE_LEN])?)?;
         threads.push(thread::spawn(move || {
             let served = incoming.accept().map_err(Into::into);
@@ -71,7 +71,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     for thread in threads {
-        // A thread that panics has said so.
+        // The panic of a thread has been printed already.
         drop(thread.join());
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! What the two sides say to each other.
+//! Messages between client and server.
 //!
-//! Every message has the same length, and one layout for all machines:
+//! Every message has the same length and, on all machines, the same layout:
 //!
 //! ```text
 //! byte 0     1     2      4             16                    128
@@ -22,29 +22,29 @@ use super::{
     entry::{ENTRY_LEN, Entry},
 };
 
-/// The length of every message.
+/// Length of every message, in bytes.
 pub const MESSAGE_LEN: usize = 16 + ENTRY_LEN;
 
-/// The number of this protocol.
+/// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Client: it speaks the protocol of this number.
+    /// Client: the version of the client's protocol.
     Hello(u32),
-    /// Server: where the table is, and how many buckets it has.
+    /// Server: the table's token and the number of buckets.
     Welcome(RemoteToken, NonZeroU32),
-    /// Client: store this.
+    /// Client: store this entry.
     Put(Entry),
-    /// Server: it is stored, as this version.
+    /// Server: stored, with this version.
     Stored(u64),
-    /// Server: there is no room for it.
+    /// Server: the bucket is full.
     Full,
 }
 
 impl Message {
-    /// The message as it is sent.
+    /// Encodes the message.
     pub fn to_wire(&self) -> [u8; MESSAGE_LEN] {
         let mut wire = [0; MESSAGE_LEN];
         let mut put = |start: usize, bytes: &[u8]| {
@@ -77,7 +77,7 @@ impl Message {
         wire
     }
 
-    /// Reads a message that a peer has sent. `None` if it is not one.
+    /// Parses a message. `None` if the bytes are invalid.
     pub fn from_wire(wire: &[u8]) -> Option<Self> {
         let wire: &[u8; MESSAGE_LEN] = wire.try_into().ok()?;
         match wire[0] {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_message_survives_the_way() {
+    fn every_message_round_trips() {
         let token = RemoteToken {
             addr: 0x0102_0304_0506_0708,
             len: 1536,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_message() {
+    fn from_wire_refuses_invalid_bytes() {
         let wire = Message::Full.to_wire();
         assert_eq!(Message::from_wire(&wire[..MESSAGE_LEN - 1]), None);
         assert_eq!(Message::from_wire(&[&wire[..], &[0]].concat()), None);

@@ -1,4 +1,4 @@
-//! The tutorial's code is the program's: each Rust block of it is somewhere in the sources.
+//! The tutorial quotes the program: each Rust block in the text must be part of the sources.
 
 const TUTORIAL: &str = include_str!("README.md");
 

@@ -1,4 +1,4 @@
-//! The server: memory that clients read, and a thread for each client's puts.
+//! The server: memory readable by clients, and a thread for each client's puts.
 
 use std::{
     num::NonZeroU32,
@@ -20,7 +20,7 @@ use super::{
     table::Table,
 };
 
-/// The table, and the books about it.
+/// The table and the server's index.
 #[derive(Debug)]
 pub struct Store {
     memory: RemoteRegion,
@@ -30,11 +30,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty table, in memory that clients may read. `pause` is how long each put stops in its
-    /// middle, so that torn reads can be seen.
+    /// Creates an empty table in memory readable by clients. `pause` is a delay in the middle of each put,
+    /// for showing torn reads.
     ///
     /// # Errors
-    /// The memory cannot be registered.
+    /// Registering the memory failed.
     pub fn new(
         pd: &ProtectionDomain,
         buckets: NonZeroU32,
@@ -49,7 +49,7 @@ impl Store {
         })
     }
 
-    /// The domain that connections must be of, to read the table.
+    /// Protection domain required of connections that read the table.
     pub fn pd(&self) -> &ProtectionDomain {
         self.memory.pd()
     }
@@ -57,7 +57,7 @@ impl Store {
     /// Answers one client's messages until it disconnects.
     ///
     /// # Errors
-    /// The connection has failed, or the client has sent what makes no sense.
+    /// The connection has failed, or the client has sent an invalid message.
     pub fn serve(&self, mut endpoint: Endpoint) -> anyhow::Result<()> {
         let mut buf = endpoint.reg_msgs([0; MESSAGE_LEN])?;
         while let Some(message) = receive(&mut endpoint)? {
@@ -71,19 +71,19 @@ impl Store {
         match message {
             Message::Hello(number) => {
                 ensure!(number == PROTOCOL, "the client speaks protocol {number}");
-                // Without the lock: whoever wants to read does not wait for a put.
+                // Without the lock: readers do not wait for a put.
                 Ok(Message::Welcome(self.memory.token(), self.buckets))
             }
             Message::Put(entry) => Ok(match self.put(entry) {
                 Some(version) => Message::Stored(version),
                 None => Message::Full,
             }),
-            other => bail!("a client does not say {other:?}"),
+            other => bail!("unexpected message {other:?} from a client"),
         }
     }
 
     fn put(&self, entry: Entry) -> Option<u64> {
-        // Held until the slot is written: two puts at once would tear it for good.
+        // Locked until the slot is written: two concurrent puts would leave a torn slot for good.
         let mut table = self.lock();
         let (place, slot) = table.put(entry)?;
         let (start, wire) = (place * SLOT_LEN, slot.to_wire());

@@ -1,4 +1,4 @@
-//! One place of the table, as it lies in memory and as clients read it.
+//! One slot of the table, in the layout of the memory and of the clients' reads.
 //!
 //! ```text
 //! byte 0        4     5      6         8            16                    128
@@ -9,33 +9,33 @@
 
 use super::entry::{ENTRY_LEN, Entry};
 
-/// The length of what is before the key.
+/// Length of the part before the key, in bytes.
 pub const HEADER_LEN: usize = 16;
-/// The length of a slot.
+/// Length of a slot, in bytes.
 pub const SLOT_LEN: usize = HEADER_LEN + ENTRY_LEN;
 
 /// An entry in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Which of the server's puts has written it, counting from 1.
+    /// Number of the put, starting at 1.
     pub version: u64,
-    /// What it has written.
+    /// The stored key and value.
     pub entry: Entry,
 }
 
-/// What somebody sees who reads a slot, perhaps while it is written.
+/// Content of a slot as read, possibly during a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Nothing was put there yet.
+    /// No entry yet.
     Free,
-    /// All of one put.
+    /// The result of one complete put.
     Whole(Slot),
-    /// A mixture: it has to be read again.
+    /// A mixture of two puts: read again.
     Torn,
 }
 
 impl Slot {
-    /// The slot as it lies in memory, on every machine.
+    /// Encodes the slot, in the same layout on every machine.
     pub fn to_wire(&self) -> [u8; SLOT_LEN] {
         let mut wire = [0; SLOT_LEN];
         let (mut lengths, mut bytes) = ([0; 2], [0; ENTRY_LEN]);
@@ -50,7 +50,7 @@ impl Slot {
 }
 
 impl Seen {
-    /// Judges what was read.
+    /// Classifies the bytes of a slot.
     pub fn of(wire: &[u8]) -> Self {
         if wire.iter().all(|&byte| byte == 0) {
             return Self::Free;
@@ -62,7 +62,7 @@ impl Seen {
     }
 }
 
-/// A slot whose checksum is right.
+/// Parses a slot. `None` if the checksum is wrong.
 fn read(wire: &[u8]) -> Option<Slot> {
     let (checksum, rest) = wire.split_first_chunk()?;
     if u32::from_le_bytes(*checksum) != crc32fast::hash(rest) {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_laid_out_as_documented() {
+    fn slot_layout_is_as_documented() {
         let wire = slot(0x0102, b"value").to_wire();
         assert_eq!(&wire[4..8], &[3, 5, 0, 0]);
         assert_eq!(&wire[8..16], &[2, 1, 0, 0, 0, 0, 0, 0]);
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(Seen::of(&[0; SLOT_LEN]), Seen::Free);
     }
 
-    /// The same key and the same value: only the version tells the two puts apart.
+    /// Both puts have the same key and value; only the version differs.
     #[test]
     fn every_mixture_of_two_puts_is_torn() {
         let old = [slot(1, b"same").to_wire(), slot(7, b"other").to_wire()];
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn every_flipped_bit_is_detected() {
         let whole = slot(1, b"value").to_wire();
         for bit in 0..SLOT_LEN * 8 {
             let mut wire = whole;

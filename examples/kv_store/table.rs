@@ -1,6 +1,6 @@
-//! The server's books: which key is in which slot.
+//! The server's index: the slot of each key.
 //!
-//! The table itself is memory that clients read; this says what is to be written there.
+//! The table itself is memory read by clients; the index decides the content of each slot.
 
 use std::num::NonZeroU32;
 
@@ -10,7 +10,7 @@ use super::{
     slot::Slot,
 };
 
-/// The keys of all slots, and how many puts there were.
+/// The keys of all slots, and the number of puts.
 #[derive(Debug)]
 pub struct Table {
     buckets: NonZeroU32,
@@ -19,7 +19,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// Creates an empty index.
     pub fn new(buckets: NonZeroU32) -> Self {
         Self {
             buckets,
@@ -28,7 +28,7 @@ impl Table {
         }
     }
 
-    /// The slot that is to be written, and its number. `None` if the bucket of the key is full.
+    /// Chooses the slot for an entry, and returns the index and content. `None` if the key's bucket is full.
     pub fn put(&mut self, entry: Entry) -> Option<(usize, Slot)> {
         let first = bucket_of(entry.key(), self.buckets) as usize * SLOTS;
         let bucket = self.keys.get_mut(first..first + SLOTS)?;
@@ -55,7 +55,7 @@ mod tests {
         Entry::new(key.as_bytes(), value.as_bytes()).unwrap()
     }
 
-    /// A table, and the memory that clients would read.
+    /// An index, and the memory read by clients.
     struct Store {
         table: Table,
         memory: Vec<u8>,
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_found_and_a_later_put_replaces_it() {
+    fn put_is_found_and_replaces_an_earlier_one() {
         let mut store = Store::new(64);
         for i in 0..64 {
             assert_eq!(store.put(&format!("key {i}"), "old"), Some(i + 1));
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_takes_no_other_key() {
+    fn put_into_a_full_bucket_refuses_a_new_key() {
         let mut store = Store::new(1);
         for key in ["a", "b", "c", "d"] {
             assert!(store.put(key, "").is_some());
         }
         assert_eq!(store.put("e", ""), None);
         assert_eq!(store.get("e"), Found::Absent);
-        // The keys that are there can still be put, and nothing was counted.
+        // Keys already present can still be put, and the refused put was not counted.
         assert_eq!(store.put("b", "again"), Some(5));
     }
 }

@@ -1,4 +1,4 @@
-//! Joining, the messages, and leaving.
+//! Joining, exchanging messages, and leaving.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -15,17 +15,17 @@ use examples::{cm_tool::failure::Failure, event_loop::address::resolve};
 
 use crate::{Options, member::Member};
 
-/// How long resolving may take.
+/// Timeout for resolving the address.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long switches have to learn of a new member: the message of a member that they do not know
-/// is lost.
+/// Delay for switches to add a new member. A message sent earlier, by a member unknown to the switches, is
+/// lost.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Does what the options say.
+/// Runs the exchange selected by the options.
 ///
 /// # Errors
-/// There is no such group, or a device has failed.
+/// Joining the group failed, or a device has failed.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let channel = EventChannel::new()?;
     let source = match &options.bind {
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         match channel.wait()? {
             Event::AddrResolved(id) => members.push(Member::new(id, group.into(), options)?),
             Event::AddrError { error, .. } => fail(Failure::of_addr(&error))?,
-            // Of a member that was quicker than the address of another one.
+            // A join completed before another member's address was resolved.
             other => early.push(other),
         }
     }
@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     exchange(&channel, members, options)
 }
 
-/// An identifier, at the local address if there is one.
+/// Creates an identifier, bound to the local address if given.
 fn bound(
     channel: &EventChannel,
     source: Option<SocketAddr>,
@@ -82,7 +82,7 @@ fn bound(
     Ok(id)
 }
 
-/// Waits until all are members, sends or receives, and leaves.
+/// Waits until all have joined, sends or receives, and leaves.
 fn exchange<P: IdPhase>(
     channel: &EventChannel,
     mut members: Vec<Member<P>>,
@@ -116,16 +116,18 @@ fn on_join<P: IdPhase>(
     match event {
         Event::MulticastJoined { key, group } => {
             let member = members.iter_mut().find(|member| member.key() == key);
-            member.context("nobody has joined")?.join(group, options)
+            member
+                .context("an event for an unknown member")?
+                .join(group, options)
         }
         Event::MulticastFailed { error, .. } => fail(Failure::of_multicast(&error)),
         Event::DeviceRemoval(_) => bail!("the device has been removed"),
-        // Nothing to do.
+        // No action.
         _ => Ok(()),
     }
 }
 
-/// Tells of what happens to members.
+/// Reports an event of a member.
 ///
 /// # Errors
 /// The device has been removed.

@@ -1,7 +1,7 @@
-//! `mckey` of rdmacm-utils, in safe Rust: datagrams to a multicast group, or from one. The C program
-//! can be on the other side.
+//! `mckey` of rdmacm-utils, in safe Rust: datagrams to or from a multicast group. Interoperates with the C
+//! program.
 //!
-//! When a datagram is lost, a receiver waits for ever, as in C.
+//! After a lost datagram a receiver waits without end, as in C.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -18,15 +18,15 @@ use examples::{
     udaddy::options::space_of,
 };
 
-/// Sends to a multicast group, or receives what others send
+/// Sends to a multicast group, or receives from one
 #[derive(Parser)]
 #[command(name = "mckey", args_override_self = true, disable_help_flag = true)]
 #[command(group = ArgGroup::new("group").required(true))]
 struct Options {
-    /// The address of the group, or its name
+    /// Address or name of the group
     #[arg(short, group = "group", value_name = "multicast_address")]
     multicast: Option<String>,
-    /// The address of the group, as InfiniBand has it: not mapped from IP
+    /// InfiniBand address of the group, not mapped from IP
     #[arg(
         short = 'M',
         group = "group",
@@ -40,28 +40,28 @@ struct Options {
     /// The address to bind to
     #[arg(short, value_name = "bind_address")]
     bind: Option<String>,
-    /// How many members, each with a queue pair of its own
+    /// Number of members, each with a queue pair
     #[arg(short, value_name = "connections", default_value_t = 1, value_parser = positive::<u32>)]
     connections: u32,
-    /// How many messages each member sends, or waits for
+    /// Number of messages to send or to receive, per member
     #[arg(short = 'C', value_name = "message_count", default_value_t = 10, value_parser = number::<u32>)]
     message_count: u32,
-    /// Their size, in bytes
+    /// Message size, in bytes
     #[arg(short = 'S', value_name = "message_size", default_value_t = 100, value_parser = number::<u32>)]
     message_size: u32,
     /// The port space as a number: 0x111 for UDP (default), 0x2 for IPOIB
     #[arg(short = 'p', value_name = "port_space", default_value = "0x111", value_parser = space_of)]
     space: PortSpace,
-    /// Join to send only
+    /// Join as a sender only
     #[arg(short = 'o')]
     send_only: bool,
-    /// Do not receive what this side sends
+    /// Do not receive this host's own messages
     #[arg(short = 'l')]
     no_loopback: bool,
 }
 
 impl Options {
-    /// How many messages there are. As in C, messages of nothing are none.
+    /// Number of messages; 0 if the size is 0, as in C.
     fn messages(&self) -> u32 {
         match self.message_size {
             0 => 0,

@@ -1,4 +1,4 @@
-//! One member of the group: an identifier that has joined it, and a queue pair.
+//! One member of the group: a joined identifier and a queue pair.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -15,9 +15,9 @@ use examples::cm_tool::datagrams::prepare;
 
 use crate::{Options, exchange};
 
-/// A member, or one that is about to be.
+/// A member before or after joining.
 pub(crate) struct Member<P: IdPhase> {
-    // Destroyed before the identifier.
+    // Dropped before the identifier.
     qp: QueuePair<Ud, Rts, Addressed<SharedBuf>, Buf>,
     id: CmId<P>,
     cq: CompletionQueue,
@@ -28,10 +28,10 @@ pub(crate) struct Member<P: IdPhase> {
 }
 
 impl<P: IdPhase> Member<P> {
-    /// Makes the queue pair, with all receives posted, and joins. The identifier has a device.
+    /// Creates the queue pair with all receives posted, and joins the group. The identifier has a device.
     ///
     /// # Errors
-    /// The device cannot do that, or not take messages of that size.
+    /// The device does not support multicast, or the message size is above the MTU.
     pub(crate) fn new(mut id: CmId<P>, group: Addr, options: &Options) -> anyhow::Result<Self> {
         let (count, size) = (options.messages(), options.message_size);
         let ctx = id.bound_context()?;
@@ -67,17 +67,17 @@ impl<P: IdPhase> Member<P> {
         })
     }
 
-    /// The name of the identifier.
+    /// Key of the identifier.
     pub(crate) fn key(&self) -> Key {
         self.id.key()
     }
 
-    /// Whether it has joined.
+    /// Whether the join has completed.
     pub(crate) fn is_joined(&self) -> bool {
         self.joined.is_some()
     }
 
-    /// Takes note that it is a member, and lets the queue pair receive unless it only sends.
+    /// Records the membership, and enables receiving unless the member only sends.
     ///
     /// # Errors
     /// The device has failed.
@@ -97,8 +97,7 @@ impl<P: IdPhase> Member<P> {
         Ok(())
     }
 
-    /// Sends all messages, each with the number of this queue pair, and waits until they are on
-    /// their way.
+    /// Sends all messages, with this queue pair's number as immediate data, and waits for the completions.
     ///
     /// # Errors
     /// The device has failed.
@@ -120,7 +119,7 @@ impl<P: IdPhase> Member<P> {
         Ok(())
     }
 
-    /// Waits until as many messages as there shall be have arrived, and tells of events meanwhile.
+    /// Blocks until the expected number of messages has arrived; reports events meanwhile.
     ///
     /// # Errors
     /// The device has failed, or has been removed.
@@ -151,7 +150,7 @@ impl<P: IdPhase> Member<P> {
     /// Leaves the group.
     ///
     /// # Errors
-    /// It was no member.
+    /// The identifier is not a member.
     pub(crate) fn leave(&mut self, options: &Options) -> anyhow::Result<()> {
         let (group, _) = self.joined.take().context("not a member")?;
         if !options.send_only {

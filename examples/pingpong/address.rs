@@ -1,48 +1,48 @@
-//! The address of a queue pair, as the two sides tell it to each other.
+//! Queue pair addresses, as exchanged by the two sides.
 
 use std::{fmt, str};
 
 use verbs::{Gid, Psn, QpNum};
 
-/// The length of an address on the wire: `LID:QPN:PSN:GID` in hexadecimal digits, and a zero byte.
+/// Length of an encoded address, in bytes: `LID:QPN:PSN:GID` in hexadecimal digits, and a zero byte.
 pub const ADDRESS_LEN: usize = 52;
 
-/// Where a queue pair is, and the sequence number that its first packet has.
+/// Address of a queue pair, and the first packet sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address {
-    /// The local identifier of its port; 0 on RoCE.
+    /// LID of the port; 0 on RoCE.
     pub lid: u16,
-    /// Its number.
+    /// Queue pair number.
     pub qpn: QpNum,
-    /// The number of its first packet.
+    /// Packet sequence number of the first packet.
     pub psn: Psn,
-    /// The GID of its port; zeros if it has none.
+    /// GID of the port; zeros if the port has none.
     pub gid: Gid,
 }
 
-/// What a peer has sent instead of an address.
+/// Invalid bytes in place of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(String);
 
 impl Address {
-    /// The address as it is sent.
+    /// Encodes the address.
     pub fn to_wire(self) -> [u8; ADDRESS_LEN] {
         let Self { lid, qpn, psn, gid } = self;
         let (qpn, psn) = (qpn.get(), psn.get());
         let gid = u128::from_be_bytes(gid.0);
         let text = format!("{lid:04x}:{qpn:06x}:{psn:06x}:{gid:032x}");
         let mut wire = [0; ADDRESS_LEN];
-        // The numbers have at most so many digits, so the text has exactly one byte less.
+        // The widths of the fields bound the text to one byte less than the buffer.
         for (byte, digit) in wire.iter_mut().zip(text.bytes()) {
             *byte = digit;
         }
         wire
     }
 
-    /// Reads an address that a peer has sent.
+    /// Parses an address sent by a peer.
     ///
     /// # Errors
-    /// It is not one.
+    /// The bytes are invalid.
     pub fn from_wire(wire: &[u8; ADDRESS_LEN]) -> Result<Self, Malformed> {
         Self::parse(wire).ok_or_else(|| Malformed::new(wire))
     }
@@ -59,9 +59,9 @@ impl Address {
         Some(this)
     }
 
-    /// Whether there is a GID to reach it by.
+    /// Whether the address has a GID.
     pub fn has_gid(&self) -> bool {
-        // The second half is the interface; the first is only the subnet.
+        // The second half is the interface; the first is only the subnet prefix.
         self.gid.0[8..] != [0; 8]
     }
 }
@@ -72,7 +72,7 @@ impl Malformed {
     }
 }
 
-/// The numbers of an address on the wire: hexadecimal digits between colons, and a zero byte.
+/// Iterator over the fields of an encoded address: hexadecimal digits between colons, and a zero byte.
 pub(super) struct Fields<'a>(str::Split<'a, char>);
 
 impl<'a> Fields<'a> {
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
         Some(Self(text.split(':')))
     }
 
-    /// The next number, which has exactly so many digits.
+    /// Parses the next field, of exactly `digits` digits.
     pub(super) fn hex<T: TryFrom<u128>>(&mut self, digits: usize) -> Option<T> {
         let field = self.0.next()?;
         let hex = field.len() == digits && field.bytes().all(|b| b.is_ascii_hexdigit());
@@ -89,7 +89,7 @@ impl<'a> Fields<'a> {
         T::try_from(number).ok()
     }
 
-    /// `None` if there is more.
+    /// Checks for the end. `None` if fields are left.
     pub(super) fn end(mut self) -> Option<()> {
         self.0.next().is_none().then_some(())
     }
@@ -119,7 +119,7 @@ mod tests {
     const WIRE: &[u8; ADDRESS_LEN] = b"0001:00001a:abcdef:00000000000000000000ffff0a090001\0";
 
     #[test]
-    fn an_address_survives_the_wire() {
+    fn address_round_trips() {
         let address = Address::from_wire(WIRE).unwrap();
         assert_eq!(
             address.to_string(),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_an_error() {
+    fn from_wire_refuses_invalid_bytes() {
         let wrong: [&[u8; ADDRESS_LEN]; 8] = [
             &[0; ADDRESS_LEN],
             &[0xff; ADDRESS_LEN],
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_byte_is_noticed_or_harmless() {
+    fn every_changed_byte_is_detected_or_harmless() {
         for place in 0..ADDRESS_LEN {
             for byte in 0..=255 {
                 let mut wire = *WIRE;

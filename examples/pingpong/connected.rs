@@ -1,4 +1,4 @@
-//! One connection, reliable or not.
+//! One connection, reliable or unreliable.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
@@ -17,29 +17,29 @@ use super::{
     store::AnyPiece,
 };
 
-/// A queue pair whose sends and receives are over the same memory.
+/// A queue pair with sends and receives over the same memory.
 pub type Qp<T, S> = QueuePair<T, S, AnyPiece, AnyPiece>;
 
-/// How a connection is made: each transport has attributes of its own.
+/// Function to connect a queue pair, with the attributes of each transport.
 pub type Connect<T> = fn(Qp<T, Init>, &Link) -> verbs::Result<Qp<T, Rts>>;
 
-/// The two ends of a connection to be.
+/// Parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// This side.
+    /// Local address.
     pub local: Address,
-    /// The other side.
+    /// Remote address.
     pub remote: Address,
-    /// The way there.
+    /// Route to the peer.
     pub way: AddressVector,
-    /// The most payload of a packet.
+    /// Path MTU.
     pub mtu: Mtu,
 }
 
-/// Runs a program over one connection, which `connect` makes.
+/// Runs a program over one connection established by `connect`.
 ///
 /// # Errors
-/// Whatever fails, on this side or on the other.
+/// An operation failed on this side or on the other.
 pub fn run<T: Connected>(
     options: &Options,
     messages: Messages,

@@ -1,5 +1,5 @@
-//! How the two sides find each other: over TCP, the client tells the addresses of its queue pairs,
-//! the server connects to them and tells its own, the client says that it has them, and connects.
+//! Address exchange over TCP: the client sends the addresses of its queue pairs; the server connects to them
+//! and sends its own; the client confirms the receipt and connects.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
@@ -15,18 +15,17 @@ use super::{
     options::Options,
 };
 
-/// What the client says last.
+/// Last message of the client.
 const DONE: &[u8; 5] = b"done\0";
 
-/// Exchanges addresses with the peer, prints those that come, and connects: to each of `local`, the
-/// peer's at the same place. On the wire there are `slots` addresses each way, zeros behind those
-/// that are.
+/// Exchanges addresses with the peer, prints the received ones, and connects each queue pair of `local` to
+/// the peer's at the same index. On the wire there are `slots` addresses in each direction, unused ones zero.
 ///
-/// `connect` is called when it is time: the server is ready to receive before the client learns
-/// where to send.
+/// The server calls `connect` before sending addresses, so that receives are ready before the client can
+/// send.
 ///
 /// # Errors
-/// There is no peer, or it does not keep to the protocol, or `connect` fails.
+/// Connecting over TCP failed, the peer violates the protocol, or `connect` fails.
 pub fn exchange<Q>(
     options: &Options,
     local: &[Address],
@@ -44,7 +43,7 @@ pub fn exchange<Q>(
             connect(&remote)
         }
         None => {
-            // The first one takes IPv4, too, where there is IPv6 at all.
+            // The first also accepts IPv4, where IPv6 is available.
             let any: [SocketAddr; 2] = [
                 (Ipv6Addr::UNSPECIFIED, port).into(),
                 (Ipv4Addr::UNSPECIFIED, port).into(),
@@ -74,7 +73,7 @@ fn as_client(
     send(peer, local, slots)?;
     let remote = receive(peer, local.len(), slots)?;
     peer.write_all(DONE)
-        .context("couldn't tell the server that its address has come")?;
+        .context("couldn't confirm the receipt of the server's address")?;
     Ok(remote)
 }
 
@@ -89,16 +88,16 @@ fn as_server<Q>(
     send(peer, local, slots)?;
     let mut done = [0; DONE.len()];
     peer.read_exact(&mut done)
-        .context("the client did not say that the address has come")?;
+        .context("the client did not confirm the receipt of the address")?;
     ensure!(
         &done == DONE,
-        "the client said \"{}\" instead of \"done\"",
+        "the client sent \"{}\" instead of \"done\"",
         done.escape_ascii()
     );
     Ok((remote, connected))
 }
 
-/// All in one write: the C programs expect an address to come in one piece.
+/// Sends all addresses in one write: the C programs expect an address in one read.
 fn send(peer: &mut impl Write, local: &[Address], slots: usize) -> anyhow::Result<()> {
     let mut wire: Vec<u8> = local.iter().flat_map(|local| local.to_wire()).collect();
     let empty = slots.saturating_sub(local.len());
@@ -106,7 +105,7 @@ fn send(peer: &mut impl Write, local: &[Address], slots: usize) -> anyhow::Resul
     peer.write_all(&wire).context("couldn't send local address")
 }
 
-/// The first `wanted` of the peer's addresses.
+/// Receives `slots` addresses, and returns the first `wanted`.
 fn receive(peer: &mut impl Read, wanted: usize, slots: usize) -> anyhow::Result<Vec<Address>> {
     let mut remote = Vec::with_capacity(slots);
     for _ in 0..slots {
@@ -136,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// A peer that says what it has to say whatever it hears.
+    /// A peer with scripted output, independent of the input.
     struct Script {
         says: Cursor<Vec<u8>>,
         heard: Vec<u8>,
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_tells_first_and_is_done_last() {
+    fn client_sends_first_and_confirms_last() {
         let mut server = Script::new(&address(2).to_wire());
         let remote = as_client(&mut server, &[address(1)], 1).unwrap();
         assert_eq!(remote, [address(2)]);
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_connected_before_it_tells() {
+    fn server_connects_before_sending_addresses() {
         let mut client = Script::new(&[&address(1).to_wire()[..], DONE].concat());
         let connect = |remote: &[Address]| Ok(remote.to_vec());
         let (remote, connected) = as_server(&mut client, &[address(2)], 1, connect).unwrap();
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_says_something_else_is_an_error() {
+    fn exchange_with_invalid_peer_fails() {
         let connect = |_: &[Address]| Ok(());
         let complaint = |says: &[u8]| {
             let outcome = as_server(&mut Script::new(says), &[address(2)], 1, connect);
@@ -231,11 +230,11 @@ mod tests {
         let told = address(1).to_wire();
         assert_eq!(
             complaint(&told),
-            "the client did not say that the address has come"
+            "the client did not confirm the receipt of the address"
         );
         assert_eq!(
             complaint(&[&told[..], b"gone\n"].concat()),
-            "the client said \"gone\\n\" instead of \"done\""
+            "the client sent \"gone\\n\" instead of \"done\""
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The command lines: the options of rdma-core's `ibv_*_pingpong`, by the same letters and names.
+//! Command lines with the options of rdma-core's `ibv_*_pingpong`, by the same letters and names.
 
 #![expect(clippy::print_stderr, reason = "of programs for the terminal")]
 
@@ -8,10 +8,10 @@ use anyhow::ensure;
 use clap::Args;
 use verbs::Mtu;
 
-/// What all but `xsrq_pingpong` have.
+/// Options of all programs except `xsrq_pingpong`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Connect to the server on this host; without it, be the server
+    /// Connect to the server on this host; without a host, run the server
     pub host: Option<String>,
     /// Listen on or connect to this TCP port
     #[arg(short, long, default_value_t = 18515, value_parser = number::<u16>)]
@@ -22,27 +22,27 @@ pub struct Options {
     /// Use this port of the device
     #[arg(short, long, value_name = "PORT", default_value_t = 1, value_parser = positive::<u8>)]
     pub ib_port: u8,
-    /// How many receives to post at a time
+    /// Number of receives to post at a time
     #[arg(short, long, value_name = "DEPTH", default_value_t = 500, value_parser = positive::<u32>)]
     pub rx_depth: u32,
-    /// How many exchanges, over all queue pairs
+    /// Number of exchanges, over all queue pairs
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = number::<u32>)]
     pub iters: u32,
     /// The service level
     #[arg(short = 'l', long, default_value_t = 0, value_parser = service_level)]
     pub sl: u8,
-    /// Sleep until there are completions, instead of polling
+    /// Sleep until a completion, instead of polling
     #[arg(short, long)]
     pub events: bool,
-    /// Which entry of the port's GID table is this side's address; RoCE needs one
+    /// Index of this side's address in the port's GID table; required on RoCE
     #[arg(short, long, value_name = "INDEX", value_parser = number::<u8>)]
     pub gid_idx: Option<u8>,
-    /// Check what has been received
+    /// Check the received data
     #[arg(short, long)]
     pub chk: bool,
 }
 
-/// What those with a connection have besides.
+/// Further options of programs with a connection.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Messages {
     /// The size of a message, in bytes
@@ -53,7 +53,7 @@ pub struct Messages {
     pub mtu: Mtu,
 }
 
-/// What `ibv_rc_pingpong` can do besides, on devices that can.
+/// Further options of `ibv_rc_pingpong`, where the device supports them.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct Extensions {
@@ -78,15 +78,15 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Whether memory is to be paged in on demand, in one way or the other.
+    /// Whether either kind of on-demand paging is selected.
     pub fn on_demand(self) -> bool {
         self.odp || self.iodp
     }
 
-    /// Checks that what has been asked for goes together.
+    /// Checks the combination of options.
     ///
     /// # Errors
-    /// It does not.
+    /// The combination is not supported.
     pub fn check(self) -> anyhow::Result<()> {
         ensure!(
             !(self.on_demand() && self.dm),
@@ -100,7 +100,7 @@ impl Extensions {
     }
 }
 
-/// Ends a program as its run has ended.
+/// Converts the result of a run to an exit code.
 pub fn finish(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -111,10 +111,10 @@ pub fn finish(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Reads a number as C does: in base 16 after `0x`, in base 8 after `0`, else in base 10.
+/// Parses a number as in C: base 16 after `0x`, base 8 after `0`, otherwise base 10.
 ///
 /// # Errors
-/// It is not a number, or too large.
+/// The text is not a number, or the number is too large.
 pub fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let octal = text.strip_prefix('0').filter(|rest| !rest.is_empty());
@@ -130,10 +130,10 @@ pub fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(number).map_err(|_| "it is too large".to_owned())
 }
 
-/// Reads a number that is not zero.
+/// Parses a number above zero.
 ///
 /// # Errors
-/// It is zero, not a number, or too large.
+/// The number is zero, invalid or too large.
 pub fn positive<T: TryFrom<u64> + Default + PartialEq>(text: &str) -> Result<T, String> {
     match number(text)? {
         zero if zero == T::default() => Err("it must be at least 1".to_owned()),
@@ -141,10 +141,10 @@ pub fn positive<T: TryFrom<u64> + Default + PartialEq>(text: &str) -> Result<T, 
     }
 }
 
-/// Reads a service level.
+/// Parses a service level.
 ///
 /// # Errors
-/// It is none.
+/// The text is not a service level.
 pub fn service_level(text: &str) -> Result<u8, String> {
     match number(text)? {
         level @ 0..16 => Ok(level),
@@ -152,10 +152,10 @@ pub fn service_level(text: &str) -> Result<u8, String> {
     }
 }
 
-/// Reads an MTU in bytes.
+/// Parses an MTU in bytes.
 ///
 /// # Errors
-/// It is none of those that there are.
+/// The size is not a valid MTU.
 pub fn mtu(text: &str) -> Result<Mtu, String> {
     Mtu::from_bytes(number(text)?).ok_or_else(|| "one of 256, 512, 1024, 2048, 4096".to_owned())
 }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_c_reads_them() {
+    fn number_parses_c_notation() {
         assert_eq!(number("18515"), Ok(18515_u16));
         assert_eq!(number("0x4853"), Ok(0x4853_u16));
         assert_eq!(number("010"), Ok(8_u32));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn check_refuses_conflicting_options() {
         let extensions = |[odp, iodp, prefetch, dm]: [bool; 4]| Extensions {
             odp,
             iodp,

@@ -1,16 +1,16 @@
-//! The completion queue of a program, which may note when messages have come.
+//! The completion queue of a program, optionally with timestamps of received messages.
 
 use std::fmt;
 
 use anyhow::ensure;
 use verbs::{CompletionQueue, Context, CqHandle, ExtendedCq, WcFields, WorkCompletion};
 
-/// Where completions come from.
+/// A source of completions.
 pub trait Source {
-    /// Hands over those that there are; if `wait` is set, waits for some first.
+    /// Passes all pending completions to `take`; if `wait` is set, blocks until at least one is ready.
     ///
     /// # Errors
-    /// The queue is broken, or `take` has failed.
+    /// The queue has failed, or `take` has failed.
     fn fetch(
         &mut self,
         wait: bool,
@@ -32,17 +32,17 @@ impl Source for CompletionQueue {
     }
 }
 
-/// A queue whose completions have times, or have none.
+/// A completion queue with or without timestamps.
 #[derive(Debug)]
 pub enum AnyQueue {
-    /// They have none.
+    /// Completions without timestamps.
     Plain(CompletionQueue),
-    /// They have: what is between two messages that come is noted.
+    /// Completions with timestamps; records the intervals between received messages.
     Timed(ExtendedCq, Intervals),
 }
 
 impl AnyQueue {
-    /// A queue of so many entries, that can be waited for if `events` is set.
+    /// Creates a queue of `entries` entries, with a completion channel if `events` is set.
     ///
     /// # Errors
     /// The device is at a limit.
@@ -54,7 +54,7 @@ impl AnyQueue {
         Ok(Self::Plain(cq.create()?))
     }
 
-    /// The same, with the times of completions.
+    /// Creates a queue with completion timestamps.
     ///
     /// # Errors
     /// The device has no clock for completions, or is at a limit.
@@ -70,7 +70,7 @@ impl AnyQueue {
         Ok(Self::Timed(cq.create()?, Intervals::new(mask)))
     }
 
-    /// The part of it that queue pairs are made on.
+    /// Handle for creating queue pairs.
     pub fn handle(&self) -> &CqHandle {
         match self {
             Self::Plain(cq) => cq.handle(),
@@ -78,7 +78,7 @@ impl AnyQueue {
         }
     }
 
-    /// What was between the messages, if they have times.
+    /// The recorded intervals, if completions have timestamps.
     pub fn intervals(&self) -> Option<&Intervals> {
         match self {
             Self::Plain(_) => None,
@@ -114,11 +114,10 @@ impl Source for AnyQueue {
     }
 }
 
-/// The longest, the shortest and all of the times between messages that have come, in ticks of the
-/// device's clock.
+/// Maximum, minimum and sum of the intervals between received messages, in ticks of the device's clock.
 #[derive(Debug)]
 pub struct Intervals {
-    /// The bits that the clock has.
+    /// Bit mask of the clock's width.
     mask: u64,
     last: Option<u64>,
     max: u64,
@@ -128,7 +127,7 @@ pub struct Intervals {
 }
 
 impl Intervals {
-    /// Of a clock that has these bits.
+    /// Creates an empty record for a clock of this width.
     pub fn new(mask: u64) -> Self {
         Self {
             mask,
@@ -140,7 +139,7 @@ impl Intervals {
         }
     }
 
-    /// Notes that a message has come at this time. The clock may have begun anew since the last.
+    /// Records the arrival time of a message. The clock may have wrapped since the last.
     pub fn note(&mut self, now: u64) {
         if let Some(last) = self.last.replace(now) {
             let interval = now.wrapping_sub(last) & self.mask;
@@ -153,7 +152,7 @@ impl Intervals {
 }
 
 impl fmt::Display for Intervals {
-    /// As C prints them: nothing, if there are none.
+    /// Formats the statistics as in C; empty without intervals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.count == 0 {
             return Ok(());
@@ -171,12 +170,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_are_printed_as_c_prints_them() {
+    fn intervals_format_matches_c() {
         let mut intervals = Intervals::new(0xffff);
         assert_eq!(intervals.to_string(), "");
         intervals.note(0xfff0);
         assert_eq!(intervals.to_string(), "", "one message has no interval");
-        // The clock begins anew in between.
+        // The clock wraps in between.
         intervals.note(0x0004);
         intervals.note(0x0009);
         intervals.note(0x0019);

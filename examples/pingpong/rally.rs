@@ -1,5 +1,4 @@
-//! The exchange of messages: each side sends when its last message has gone and the other's has
-//! come.
+//! The message exchange: a side sends once the last send has completed and a message has been received.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
@@ -10,51 +9,51 @@ use verbs::{Completed, QueuePair, Rts, Transport, WorkCompletion, work::Scatter}
 
 use super::{options::Options, queue::Source};
 
-/// The queue pairs of one side, and what they receive into.
+/// The queue pairs of one side, and the memory for receives.
 pub trait Side {
-    /// The number of queue pairs.
+    /// Number of queue pairs.
     fn queue_pairs(&self) -> usize;
 
     /// Sends a message.
     ///
     /// # Errors
-    /// The device refused.
+    /// Posting failed.
     fn send(&mut self, qp: usize) -> anyhow::Result<()>;
 
-    /// Makes room for a message.
+    /// Posts a receive.
     ///
     /// # Errors
-    /// The device refused.
+    /// Posting failed.
     fn receive(&mut self) -> anyhow::Result<()>;
 
-    /// For how many messages there is room.
+    /// Number of receives posted and not completed.
     fn receives_in_flight(&self) -> usize;
 
-    /// Takes a completion back.
+    /// Processes a completion.
     ///
     /// # Errors
-    /// It is nobody's.
+    /// The completion belongs to no queue pair of this side.
     fn complete(&mut self, wc: WorkCompletion<'_>) -> anyhow::Result<Stroke>;
 }
 
-/// What has been completed, on which queue pair.
+/// A completed operation, with the index of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stroke {
-    /// A message has gone.
+    /// A send has completed.
     Sent(usize),
-    /// A message has come.
+    /// A message has been received.
     Received(usize),
 }
 
-/// What a queue pair waits for before it sends again.
+/// Operations outstanding before a queue pair may send again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pending {
     send: bool,
     receive: bool,
 }
 
-/// Plays until both sides have sent as many messages as the options say, over all queue pairs, and
-/// returns how long that took. The client has the first stroke.
+/// Exchanges messages until both sides have sent the configured number, over all queue pairs, and returns the
+/// elapsed time. The client sends first.
 ///
 /// # Errors
 /// A request has failed.
@@ -107,7 +106,7 @@ pub fn play(
     Ok(begin.elapsed())
 }
 
-/// Makes room again before a message may find none.
+/// Reposts receives before a message can find none.
 fn replenish(options: &Options, side: &mut impl Side) -> anyhow::Result<()> {
     let depth = usize::try_from(options.rx_depth)?;
     if side.receives_in_flight() <= side.queue_pairs() {
@@ -118,7 +117,7 @@ fn replenish(options: &Options, side: &mut impl Side) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints how fast that was.
+/// Prints throughput and time per exchange.
 pub fn print_rates(options: &Options, size: u32, elapsed: Duration) {
     println!("{}", rates(options.iters, size, elapsed));
 }
@@ -136,7 +135,7 @@ fn rates(iters: u32, size: u32, elapsed: Duration) -> String {
     )
 }
 
-/// A side with one queue pair, and receives of its own.
+/// A side with one queue pair and receives of its own.
 pub struct Single<T, SW, RW, F> {
     qp: QueuePair<T, Rts, SW, RW>,
     room: RW,
@@ -148,7 +147,7 @@ where
     T: Transport,
     F: FnMut(&mut QueuePair<T, Rts, SW, RW>) -> anyhow::Result<()>,
 {
-    /// Sends by `send`, and receives into `room`.
+    /// Creates a side with the function for sending and the memory for receives.
     pub fn new(qp: QueuePair<T, Rts, SW, RW>, room: RW, send: F) -> Self {
         Self { qp, room, send }
     }
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_printed_as_c_prints_them() {
+    fn rates_format_matches_c() {
         assert_eq!(
             rates(1000, 4096, Duration::from_millis(80)),
             "8192000 bytes in 0.08 seconds = 819.20 Mbit/sec\n\

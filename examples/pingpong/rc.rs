@@ -1,6 +1,6 @@
 //! `ibv_rc_pingpong` in safe Rust: messages to and fro over a reliable connection.
 //!
-//! The C program can be on the other side.
+//! Interoperates with the C program.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use examples::pingpong::{
 };
 use verbs::{Attributes, Init, Rc, Rtr, Rts};
 
-/// Exchanges messages over a reliable connection, and says how fast that was
+/// Exchanges messages over a reliable connection, and prints the speed
 #[derive(Parser)]
 #[command(name = "rc_pingpong", args_override_self = true)]
 struct CommandLine {

@@ -1,5 +1,4 @@
-//! What a program makes once: the device, a completion queue, and the memory that all messages are
-//! sent from and arrive in.
+//! Resources created once: the device, a completion queue, and the memory for all messages.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
@@ -21,18 +20,18 @@ use super::{
     store::{AnyStore, Store},
 };
 
-/// What the memory holds until something else is written there.
+/// Initial content of the memory.
 const FILLING: u8 = 0x7b;
 
-/// What the client writes to the first byte of each page, for the server to check.
+/// Value written by the client to the first byte of each page, for the server's check.
 const MARK: u8 = 0;
 
-/// See the module.
+/// Resources of one program.
 #[derive(Debug)]
 pub struct Setup<Q = CompletionQueue, M = RemoteRegion> {
-    /// The domain of everything.
+    /// Protection domain of all resources.
     pub pd: ProtectionDomain,
-    /// Where everything completes.
+    /// Completion queue of all requests.
     pub cq: Q,
     memory: M,
     header: usize,
@@ -43,12 +42,11 @@ pub struct Setup<Q = CompletionQueue, M = RemoteRegion> {
 }
 
 impl Setup {
-    /// Opens the device, and makes room for messages of `size` bytes that arrive behind `header`
-    /// others. The completion queue serves the receives, and one send on each of `qps` queue pairs.
+    /// Opens the device, and allocates memory for messages of `size` bytes behind `header` bytes. The
+    /// completion queue has room for the receives, and for one send on each of `qps` queue pairs.
     ///
     /// # Errors
-    /// There is no such device, port or entry of the GID table, or the device or the process is at
-    /// a limit.
+    /// The device, port or GID index does not exist, or the device or the process is at a limit.
     pub fn new(options: &Options, size: u32, header: usize, qps: u32) -> anyhow::Result<Self> {
         let context = open(options)?;
         Self::plain(options, size, header, qps, &context, |pd, len| {
@@ -56,10 +54,10 @@ impl Setup {
         })
     }
 
-    /// Does so, without a header, in memory whose pages the device fetches when it needs them.
+    /// Creates the resources without a header, in memory with on-demand paging.
     ///
     /// # Errors
-    /// The device cannot do what is `needed`; or as for [`new`](Self::new).
+    /// The device does not support the capability `needed`; or as for [`new`](Self::new).
     pub fn on_demand(
         options: &Options,
         size: u32,
@@ -90,10 +88,10 @@ impl Setup {
 }
 
 impl Setup<AnyQueue, AnyStore> {
-    /// Does so for one connection, with the extensions that are asked for.
+    /// Creates the resources for one connection, with the selected extensions.
     ///
     /// # Errors
-    /// The device lacks one of them; or as for [`new`](Setup::new).
+    /// The device does not support one of them; or as for [`new`](Setup::new).
     pub fn extended(options: &Options, size: u32, extensions: Extensions) -> anyhow::Result<Self> {
         let context = open(options)?;
         let attr = context.query_device()?;
@@ -124,7 +122,7 @@ impl Setup<AnyQueue, AnyStore> {
     }
 }
 
-/// Memory of the kind that is asked for.
+/// Allocates memory of the selected kind.
 fn allocate(pd: &ProtectionDomain, len: usize, with: Extensions) -> anyhow::Result<AnyStore> {
     let none = RemoteAccess::empty();
     if with.dm {
@@ -146,17 +144,17 @@ fn on_demand(pd: &ProtectionDomain, len: usize) -> anyhow::Result<RemoteRegion> 
     Ok(memory.remote(RemoteAccess::empty()).create()?)
 }
 
-/// What a device must be able to do with memory that it pages in on demand.
+/// Capability required for on-demand paging.
 #[derive(Clone, Copy, Debug)]
 pub enum Needed {
     /// Send and receive over reliable connections.
     Connected {
-        /// From and to all memory, registered at once.
+        /// Access to all memory, registered at once.
         all_memory: bool,
     },
-    /// The same, with receives that are shared.
+    /// Send and receive with a shared receive queue.
     Shared,
-    /// The same, over extended reliable connections.
+    /// Send and receive over extended reliable connections.
     Extended,
 }
 
@@ -189,14 +187,14 @@ impl Needed {
     }
 }
 
-/// Checks that a device that has so much memory has enough.
+/// Checks the size of the device's memory against the message size.
 fn check_device_memory(has: u64, size: u32) -> anyhow::Result<()> {
     ensure!(has > 0, "device doesn't support dm allocation");
     ensure!(has >= size.into(), "device memory is insufficient");
     Ok(())
 }
 
-/// Opens the device that the options name.
+/// Opens the device selected by the options.
 fn open(options: &Options) -> anyhow::Result<Context> {
     let devices = verbs::devices()?;
     let device = match &options.ib_dev {
@@ -220,8 +218,8 @@ impl<Q, M: Store> Setup<Q, M> {
         let (lid, gid) = local_address(context, options)?;
         let pd = context.alloc_pd()?;
         let size = usize::try_from(size)?;
-        // As in the C programs, every receive and every send is over the same bytes, so they are
-        // memory that anything may write at any time; but no peer can by itself.
+        // As in the C programs, all receives and sends use the same bytes, so the region allows writes at any
+        // time; but no peer can write without a receive.
         let mut memory = allocate(&pd, (header + size).max(1))?;
         memory.fill(&vec![FILLING; header + size])?;
         Ok(Self {
@@ -236,17 +234,17 @@ impl<Q, M: Store> Setup<Q, M> {
         })
     }
 
-    /// What a message is sent from.
+    /// Source of each message.
     pub fn message(&self) -> M::Piece {
         self.memory.piece(self.header..self.header + self.size)
     }
 
-    /// What a message arrives in.
+    /// Destination of each message.
     pub fn room(&self) -> M::Piece {
         self.memory.piece(0..self.header + self.size)
     }
 
-    /// The address of a queue pair of this side. Its packets are counted from anywhere.
+    /// Address of a local queue pair, with a random first packet sequence number.
     pub fn address(&self, qpn: QpNum) -> Address {
         let random = RandomState::new().hash_one(qpn.get()).to_ne_bytes();
         let [a, b, c, d, ..] = random;
@@ -258,10 +256,10 @@ impl<Q, M: Store> Setup<Q, M> {
         }
     }
 
-    /// The way to a queue pair of the peer.
+    /// Route to a queue pair of the peer.
     ///
     /// # Errors
-    /// The peer wants to be reached by its GID, and this side has none to do it from.
+    /// The peer requires a GID, but no local GID was selected.
     pub fn way(&self, remote: &Address) -> anyhow::Result<AddressVector> {
         let port = self.options.ib_port;
         let mut way = if remote.has_gid() {
@@ -278,10 +276,10 @@ impl<Q, M: Store> Setup<Q, M> {
         Ok(way)
     }
 
-    /// Prepares what the client sends first, and every message then carries on.
+    /// Writes the marks for the server's check; every later message carries them.
     ///
     /// # Errors
-    /// The device's memory cannot be written to.
+    /// Writing to the device's memory failed.
     pub fn mark(&mut self) -> verbs::Result<()> {
         let mut bytes = vec![FILLING; self.header + self.size];
         for start in self.page_starts() {
@@ -290,10 +288,10 @@ impl<Q, M: Store> Setup<Q, M> {
         self.memory.fill(&bytes)
     }
 
-    /// Checks what has arrived from a client that has [marked](Self::mark) it.
+    /// Checks data received from a client with [marks](Self::mark).
     ///
     /// # Errors
-    /// It is something else.
+    /// A mark is missing.
     pub fn check_marks(&self) -> anyhow::Result<()> {
         let mut bytes = vec![0; self.header + self.size];
         self.memory.content(&mut bytes)?;
@@ -304,20 +302,17 @@ impl<Q, M: Store> Setup<Q, M> {
                 wrong += 1;
             }
         }
-        ensure!(
-            wrong == 0,
-            "{wrong} pages have not arrived as they were sent"
-        );
+        ensure!(wrong == 0, "{wrong} pages have not been received correctly");
         Ok(())
     }
 
-    /// The first byte of each page of the message.
+    /// Offset of the first byte of each page of the message.
     fn page_starts(&self) -> impl Iterator<Item = usize> + use<Q, M> {
         (self.header..self.header + self.size).step_by(page_size())
     }
 }
 
-/// The size of a page of this machine, from the auxiliary vector of the process.
+/// Page size of this machine, from the auxiliary vector of the process.
 fn page_size() -> usize {
     const WORD: usize = size_of::<usize>();
     const AT_PAGESZ: usize = 6;
@@ -330,7 +325,7 @@ fn page_size() -> usize {
     value.filter(|&size| size > 0).unwrap_or(4096)
 }
 
-/// The LID of the port, and the GID at the index that is asked for.
+/// LID of the port, and the GID at the selected index.
 fn local_address(context: &Context, options: &Options) -> anyhow::Result<(u16, Gid)> {
     let port = options.ib_port;
     let attr = context.query_port(port).context("couldn't get port info")?;
@@ -353,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_device_lacks_is_said_as_c_says_it() {
+    fn missing_capability_is_reported_as_in_c() {
         let refused = |general, rc, needed: Needed| {
             let caps = OdpCaps {
                 general,
@@ -404,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_size_is_a_plausible_one() {
+    fn page_size_is_plausible() {
         let size = page_size();
         assert!(
             size.is_power_of_two() && (4096..=1 << 20).contains(&size),

@@ -1,7 +1,7 @@
-//! `ibv_srq_pingpong` in safe Rust: messages to and fro over many reliable connections at once, whose
-//! receives are shared.
+//! `ibv_srq_pingpong` in safe Rust: messages to and fro over several reliable connections with a shared
+//! receive queue.
 //!
-//! The C program can be on the other side.
+//! Interoperates with the C program.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -21,7 +21,7 @@ use verbs::{
     SharedReceiveQueue, WorkCompletion, op::Send,
 };
 
-/// Exchanges messages over connections that share their receives, and says how fast that was
+/// Exchanges messages over connections with a shared receive queue, and prints the speed
 #[derive(Parser)]
 #[command(name = "srq_pingpong", args_override_self = true)]
 struct CommandLine {
@@ -29,7 +29,7 @@ struct CommandLine {
     options: Options,
     #[command(flatten)]
     messages: Messages,
-    /// How many queue pairs
+    /// Number of queue pairs
     #[arg(short = 'q', long, value_name = "COUNT", default_value_t = 16, value_parser = number::<u32>)]
     num_qp: u32,
     /// Page memory in on demand
@@ -37,7 +37,7 @@ struct CommandLine {
     odp: bool,
 }
 
-/// So many addresses are on the wire each way, whatever the number of queue pairs.
+/// Number of addresses on the wire in each direction, independent of the number of queue pairs.
 const SLOTS: usize = 256;
 
 type Qp<S> = QueuePair<Rc, S, RemoteRegion, ()>;
@@ -117,7 +117,7 @@ fn connect(
     Ok(qp.to_rts(&Attributes::<Rc, Rts>::new(local.psn))?)
 }
 
-/// A side whose queue pairs share their receives.
+/// A side with a shared receive queue.
 struct Shared {
     qps: Vec<Qp<Rts>>,
     srq: SharedReceiveQueue<RemoteRegion>,

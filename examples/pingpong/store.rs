@@ -1,30 +1,30 @@
-//! The memory that all messages are sent from and arrive in: the process's, or the device's.
+//! Memory for all messages: host memory or device memory.
 
 use std::ops::Range;
 
 use verbs::{DeviceMemory, RemoteRegion, UnmappedRegion, work::Scatter};
 
-/// Memory with parts that requests are for, and which the program can fill and look at.
+/// Memory divided into pieces for requests; readable and writable by the program.
 pub trait Store {
-    /// A part of it, as a handle that keeps it.
+    /// Handle to a piece, which keeps the memory alive.
     type Piece: Scatter + Clone;
 
-    /// A part of it.
+    /// Returns a piece.
     ///
     /// # Panics
-    /// Panics when it is not inside.
+    /// Panics when the range is out of bounds.
     fn piece(&self, range: Range<usize>) -> Self::Piece;
 
-    /// Writes all of it.
+    /// Writes the whole memory.
     ///
     /// # Errors
-    /// The device cannot be written to.
+    /// Writing to the device failed.
     fn fill(&mut self, bytes: &[u8]) -> verbs::Result<()>;
 
-    /// Reads all of it.
+    /// Reads the whole memory.
     ///
     /// # Errors
-    /// The device cannot be read from.
+    /// Reading from the device failed.
     fn content(&self, bytes: &mut [u8]) -> verbs::Result<()>;
 }
 
@@ -46,16 +46,16 @@ impl Store for RemoteRegion {
     }
 }
 
-/// Memory of either kind.
+/// Host memory or device memory.
 #[derive(Debug)]
 pub enum AnyStore {
-    /// The process's.
+    /// Host memory.
     Host(RemoteRegion),
-    /// The device's, and the registration of all of it.
+    /// Device memory, and a registration of the whole.
     Device(DeviceMemory, UnmappedRegion),
 }
 
-/// A part of memory of one kind or the other: one of the two is there.
+/// A piece of either kind; exactly one of the two is `Some`.
 pub type AnyPiece = (Option<RemoteRegion>, Option<UnmappedRegion>);
 
 impl Store for AnyStore {

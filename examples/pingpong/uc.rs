@@ -1,6 +1,6 @@
 //! `ibv_uc_pingpong` in safe Rust: messages to and fro over an unreliable connection.
 //!
-//! The C program can be on the other side. When a message is lost, both sides wait for ever.
+//! Interoperates with the C program. After a lost message both sides wait without end.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use examples::pingpong::{
 };
 use verbs::{Attributes, Init, Rtr, Rts, Uc};
 
-/// Exchanges messages over an unreliable connection, and says how fast that was
+/// Exchanges messages over an unreliable connection, and prints the speed
 #[derive(Parser)]
 #[command(name = "uc_pingpong", args_override_self = true)]
 struct CommandLine {

@@ -1,6 +1,6 @@
 //! `ibv_ud_pingpong` in safe Rust: datagrams to and fro.
 //!
-//! The C program can be on the other side. When a datagram is lost, both sides wait for ever.
+//! Interoperates with the C program. After a lost datagram both sides wait without end.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -18,7 +18,7 @@ use verbs::{
     Addressed, Attributes, GRH_LEN, Init, QueuePair, RemoteRegion, Rtr, Rts, Ud, op::SendTo,
 };
 
-/// Exchanges datagrams, and says how fast that was
+/// Exchanges datagrams, and prints the speed
 #[derive(Parser)]
 #[command(name = "ud_pingpong", args_override_self = true)]
 struct CommandLine {
@@ -29,7 +29,7 @@ struct CommandLine {
     size: u32,
 }
 
-/// What both sides' datagrams carry.
+/// Q_Key of both sides' datagrams.
 const QKEY: u32 = 0x1111_1111;
 
 type Qp<S> = QueuePair<Ud, S, Addressed<RemoteRegion>, RemoteRegion>;

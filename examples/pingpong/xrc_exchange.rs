@@ -1,7 +1,7 @@
-//! How `xsrq_pingpong`'s sides find each other: each client tells the server its address over TCP,
-//! the server tells its own, and both connect; the server does so for one client after the other.
-//! In the end every client says that it is done, and the server says so to all of them together:
-//! an answer to one may be on its way through the queue pair of another.
+//! Address exchange of `xsrq_pingpong`: each client sends an address over TCP, the server answers with the
+//! local one, and both connect; the server handles one client after another. At the end every client sends
+//! `END`, and the server answers all of them together: an answer to one client may be in flight on the queue
+//! pair of another.
 
 use std::{
     fmt,
@@ -14,32 +14,31 @@ use verbs::{Gid, Psn, QpNum, SrqNum};
 
 use super::address::{Fields, Malformed};
 
-/// The length of an address on the wire: `LID:QPN:QPN:PSN:SRQN:GID` in hexadecimal digits, and a
-/// zero byte.
+/// Length of an encoded address, in bytes: `LID:QPN:QPN:PSN:SRQN:GID` in hexadecimal digits, and a zero byte.
 pub const XRC_ADDRESS_LEN: usize = 66;
 
-/// What both sides say last.
+/// Last message of both sides.
 const END: &[u8; 4] = b"END\0";
 
-/// Where the two queue pairs of one side are, and the shared queue that messages are for.
+/// Addresses of the two queue pairs of one side, and the shared receive queue for incoming messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XrcAddress {
-    /// The local identifier of the port; 0 on RoCE.
+    /// LID of the port; 0 on RoCE.
     pub lid: u16,
-    /// The number of the queue pair that receives.
+    /// Number of the receiving queue pair.
     pub recv_qpn: QpNum,
-    /// The number of the queue pair that sends.
+    /// Number of the sending queue pair.
     pub send_qpn: QpNum,
-    /// The number of the first packet, of both.
+    /// First packet sequence number, of both.
     pub psn: Psn,
-    /// The number of the shared receive queue.
+    /// Number of the shared receive queue.
     pub srqn: SrqNum,
-    /// The GID of the port; zeros if it has none.
+    /// GID of the port; zeros if the port has none.
     pub gid: Gid,
 }
 
 impl XrcAddress {
-    /// The address as it is sent.
+    /// Encodes the address.
     pub fn to_wire(self) -> [u8; XRC_ADDRESS_LEN] {
         let gid = u128::from_be_bytes(self.gid.0);
         let text = format!(
@@ -51,17 +50,17 @@ impl XrcAddress {
             self.srqn.get(),
         );
         let mut wire = [0; XRC_ADDRESS_LEN];
-        // The numbers have at most so many digits, so the text has exactly one byte less.
+        // The widths of the fields bound the text to one byte less than the buffer.
         for (byte, digit) in wire.iter_mut().zip(text.bytes()) {
             *byte = digit;
         }
         wire
     }
 
-    /// Reads an address that a peer has sent.
+    /// Parses an address sent by a peer.
     ///
     /// # Errors
-    /// It is not one.
+    /// The bytes are invalid.
     pub fn from_wire(wire: &[u8; XRC_ADDRESS_LEN]) -> Result<Self, Malformed> {
         Self::parse(wire).ok_or_else(|| Malformed::new(wire))
     }
@@ -96,10 +95,10 @@ impl fmt::Display for XrcAddress {
     }
 }
 
-/// The other side of a connection, as it is known over TCP.
+/// The other side of a connection, with the TCP socket.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its address.
+    /// Address of the peer.
     pub remote: XrcAddress,
     socket: TcpStream,
 }
@@ -118,17 +117,17 @@ impl Peer {
             .context("couldn't read remote termination ack")?;
         ensure!(
             &said == END,
-            "the peer said \"{}\" instead of \"END\"",
+            "the peer sent \"{}\" instead of \"END\"",
             said.escape_ascii()
         );
         Ok(())
     }
 }
 
-/// Finds the server, as a client.
+/// Connects to the server, as a client.
 ///
 /// # Errors
-/// There is none, or it does not keep to the protocol.
+/// Connecting failed, or the server violates the protocol.
 pub fn call(host: &str, port: u16, local: &XrcAddress) -> anyhow::Result<Peer> {
     let mut socket = TcpStream::connect((host, port))
         .with_context(|| format!("couldn't connect to {host}:{port}"))?;
@@ -137,10 +136,10 @@ pub fn call(host: &str, port: u16, local: &XrcAddress) -> anyhow::Result<Peer> {
     Ok(Peer { remote, socket })
 }
 
-/// Listens for clients, over IPv6 and IPv4 where there is IPv6 at all.
+/// Listens for clients, over IPv6 and IPv4 where IPv6 is available.
 ///
 /// # Errors
-/// The port is in use, or not for this user.
+/// The port is in use or requires privileges.
 pub fn listen(port: u16) -> anyhow::Result<TcpListener> {
     let any: [SocketAddr; 2] = [
         (Ipv6Addr::UNSPECIFIED, port).into(),
@@ -149,11 +148,10 @@ pub fn listen(port: u16) -> anyhow::Result<TcpListener> {
     TcpListener::bind(&any[..]).with_context(|| format!("couldn't listen to port {port}"))
 }
 
-/// Waits for as many clients as there are addresses for them, and calls `connect` with the address
-/// of each.
+/// Waits for one client per local address, and calls `connect` with each client's address.
 ///
 /// # Errors
-/// One of them does not keep to the protocol, or `connect` fails.
+/// A client violates the protocol, or `connect` fails.
 pub fn serve(
     listener: &TcpListener,
     local: &[XrcAddress],
@@ -172,19 +170,19 @@ pub fn serve(
     Ok(peers)
 }
 
-/// Ends, as a client, when the server ends.
+/// Ends a client, together with the server.
 ///
 /// # Errors
-/// The server is gone, or says something else.
+/// The server has disconnected, or sent an invalid message.
 pub fn end_client(server: &mut Peer) -> anyhow::Result<()> {
     server.say_end()?;
     server.hear_end()
 }
 
-/// Ends, as the server, when all clients do.
+/// Ends the server, after all clients.
 ///
 /// # Errors
-/// A client is gone, or says something else.
+/// A client has disconnected, or sent an invalid message.
 pub fn end_server(clients: &mut [Peer]) -> anyhow::Result<()> {
     for client in &mut *clients {
         client.hear_end()?;
@@ -195,7 +193,7 @@ pub fn end_server(clients: &mut [Peer]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All in one write: the C program expects an address to come in one piece.
+/// Sends the address in one write: the C program expects an address in one read.
 fn send(socket: &mut TcpStream, local: &XrcAddress) -> anyhow::Result<()> {
     socket
         .write_all(&local.to_wire())
@@ -216,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// What `ibv_xsrq_pingpong` sends of these numbers.
+    /// Bytes sent by `ibv_xsrq_pingpong` for these numbers.
     const SERVER: &[u8; XRC_ADDRESS_LEN] =
         b"0001:00001a:00001b:abcdef:000003:00000000000000000000ffff0a090001\0";
     const CLIENT: &[u8; XRC_ADDRESS_LEN] =
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_what_c_sends_and_prints() {
+    fn address_encoding_matches_c() {
         let server = address(SERVER);
         assert_eq!((server.recv_qpn.get(), server.send_qpn.get()), (0x1a, 0x1b));
         assert_eq!((server.psn.get(), server.srqn.get()), (0xab_cdef, 3));
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_byte_is_noticed_or_harmless() {
+    fn every_changed_byte_is_detected_or_harmless() {
         for place in 0..XRC_ADDRESS_LEN {
             for byte in 0..=255 {
                 let mut wire = *SERVER;
@@ -266,14 +264,14 @@ mod tests {
     }
 
     #[test]
-    fn a_client_tells_first_and_ends_first() {
+    fn client_sends_first_and_ends_first() {
         let (listener, port) = listener();
         let client = thread::spawn(move || {
             let mut server = call("127.0.0.1", port, &address(CLIENT)).unwrap();
             end_client(&mut server).unwrap();
             server.remote
         });
-        // The server is this side, byte by byte.
+        // The test plays the server, byte by byte.
         let (mut socket, _) = listener.accept().unwrap();
         assert_eq!(heard(&mut socket), *CLIENT);
         socket.write_all(SERVER).unwrap();
@@ -284,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_takes_one_client_after_the_other_and_ends_all_at_once() {
+    fn server_accepts_in_turn_and_ends_all_at_once() {
         let (listener, port) = listener();
         let other = XrcAddress {
             srqn: SrqNum::from_low_bits(9),
@@ -302,7 +300,7 @@ mod tests {
             end_server(&mut clients).unwrap();
             connected
         });
-        // The clients are this side. The second is connected first, and served later.
+        // The test plays the clients. The second one connects first and is served later.
         let mut first = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let mut second = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let far = XrcAddress {
@@ -313,7 +311,7 @@ mod tests {
         first.write_all(CLIENT).unwrap();
         assert_eq!(heard(&mut first), *SERVER);
         assert_eq!(heard(&mut second), other.to_wire());
-        // Nobody is let go before both are done.
+        // No client is released before both are done.
         second.write_all(END).unwrap();
         first.set_nonblocking(true).unwrap();
         second.set_nonblocking(true).unwrap();
@@ -328,12 +326,12 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_says_something_else_is_an_error() {
+    fn exchange_with_invalid_peer_fails() {
         let (listener, port) = listener();
         let stranger = thread::spawn(move || {
             let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
             socket.write_all(&[b'x'; XRC_ADDRESS_LEN]).unwrap();
-            // Gone without a word, then another that does not end as it should.
+            // Closed without a message, then another with an invalid last message.
             drop(socket);
             drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
             let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -350,7 +348,7 @@ mod tests {
         let err = end_server(&mut clients).unwrap_err();
         assert_eq!(
             err.to_string(),
-            "the peer said \"BYE\\x00\" instead of \"END\""
+            "the peer sent \"BYE\\x00\" instead of \"END\""
         );
         stranger.join().unwrap();
     }

@@ -1,9 +1,8 @@
-//! `ibv_xsrq_pingpong` in safe Rust: messages to and fro between a server and its clients over
-//! extended reliable connections, where a message names the shared queue that is to receive it.
+//! `ibv_xsrq_pingpong` in safe Rust: messages to and fro between a server and several clients over extended
+//! reliable connections. Each message names the shared receive queue for delivery.
 //!
-//! The server answers each client through the connections of all of them in turn, so the clients
-//! must be on one host: they share the domain in which every connection reaches every queue. The C
-//! program can be on any side.
+//! The server answers each client through the connections of all clients in turn, so all clients must run on
+//! one host and share the XRC domain. Interoperates with the C program on either side.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -27,7 +26,7 @@ use verbs::{
 #[derive(Parser)]
 #[command(name = "xsrq_pingpong", args_override_self = true)]
 struct CommandLine {
-    /// Connect to the server on this host; without it, be the server
+    /// Connect to the server on this host; without a host, run the server
     host: Option<String>,
     /// Listen on or connect to this TCP port
     #[arg(short, long, default_value_t = 18515, value_parser = number::<u16>)]
@@ -38,16 +37,16 @@ struct CommandLine {
     /// Use this port of the device
     #[arg(short, long, value_name = "PORT", default_value_t = 1, value_parser = positive::<u8>)]
     ib_port: u8,
-    /// The size of a message, in bytes
+    /// Message size, in bytes
     #[arg(short, long, default_value_t = 4096, value_parser = number::<u32>)]
     size: u32,
     /// The path MTU, in bytes
     #[arg(short, long, value_name = "SIZE", default_value = "1024", value_parser = mtu)]
     mtu: Mtu,
-    /// How many clients the server waits for
+    /// Number of clients of the server
     #[arg(short, long, default_value_t = 1, value_parser = positive::<u32>)]
     clients: u32,
-    /// How many messages each way, for each client
+    /// Number of messages in each direction, for each client
     #[arg(short, long = "num_tests", default_value_t = 5, value_parser = positive::<u32>)]
     num_tests: u32,
     /// The service level
@@ -59,15 +58,15 @@ struct CommandLine {
     /// Page memory in on demand
     #[arg(short, long)]
     odp: bool,
-    /// Which entry of the port's GID table is this side's address; RoCE needs one
+    /// Index of this side's address in the port's GID table; required on RoCE
     #[arg(short, long, value_name = "INDEX", value_parser = number::<u8>)]
     gid_idx: Option<u8>,
 }
 
-/// The file that stands for the domain of all clients on a host.
+/// File representing the XRC domain of all clients on a host.
 const DOMAIN: &str = "/tmp/xrc_domain";
 
-/// A message, and whether it is the last for its client.
+/// A message, and whether the message is the client's last.
 type Message = With<RemoteRegion, bool>;
 
 type Sender<S> = QueuePair<XrcSend, S, Message, ()>;
@@ -136,11 +135,11 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// This side, and how it reaches its peers.
+/// This side, and the route to each peer.
 struct Side {
     srq: SharedReceiveQueue<RemoteRegion>,
     send_cq: CompletionQueue,
-    /// The queue pairs that have no peer yet, the next one last.
+    /// Unconnected queue pairs, the next one last.
     idle: Vec<(XrcReceiver<Init>, Sender<Init>)>,
     links: Vec<Link>,
     message: RemoteRegion,
@@ -152,7 +151,7 @@ struct Link {
     receiver: XrcReceiver<Rts>,
     sender: Sender<Rts>,
     remote: XrcAddress,
-    /// How many messages have been sent to it, through any connection.
+    /// Number of messages sent to the peer, through any connection.
     sent: u32,
 }
 
@@ -191,7 +190,7 @@ impl Side {
         })
     }
 
-    /// What the peers are told, in the order in which they come.
+    /// Addresses for the peers, in the order of connecting.
     fn addresses(&self, setup: &Setup) -> anyhow::Result<Vec<XrcAddress>> {
         let srqn = self.srq.srq_num().context("couldn't get SRQ num")?;
         let addresses = self.idle.iter().rev().map(|(receiver, sender)| {
@@ -208,8 +207,7 @@ impl Side {
         Ok(addresses.collect())
     }
 
-    /// Connects the next queue pairs: the one that receives to the peer's that sends, and the other
-    /// way round.
+    /// Connects the next queue pairs: the receiving one to the peer's sending one, and vice versa.
     fn connect(
         &mut self,
         setup: &Setup,
@@ -236,8 +234,8 @@ impl Side {
         Ok(())
     }
 
-    /// Sends a message to the queue of a peer, through the connections of all peers in turn. The
-    /// last one asks for a completion.
+    /// Sends a message to a peer's queue, through the connections of all peers in turn. The last message is
+    /// signaled.
     fn send(&mut self, peer: usize) -> anyhow::Result<()> {
         let Link { remote, sent, .. } = &mut self.links[peer];
         let srqn = remote.srqn;
@@ -253,7 +251,7 @@ impl Side {
             .context("couldn't post send")
     }
 
-    /// Answers messages until so many have come.
+    /// Answers messages until the expected number has been received.
     fn play(
         &mut self,
         cq: &mut CompletionQueue,
@@ -274,7 +272,8 @@ impl Side {
                     Err(wc) => bail!("{wc:?} belongs to no request"),
                 };
                 self.srq.post(room).context("couldn't post receive")?;
-                // To a single peer's queue, messages may come through any connection of its host.
+                // With a single peer, messages for the queue may arrive through any connection of the peer's
+                // host.
                 let found = |link: &Link| link.receiver.qp_num() == number;
                 let peer = match self.links.len() {
                     1 => 0,
@@ -293,7 +292,7 @@ impl Side {
         Ok(())
     }
 
-    /// Waits until the last message to each peer has gone.
+    /// Blocks until the last message to each peer has completed.
     fn finish(&mut self) -> anyhow::Result<()> {
         let mut left = self.links.len();
         while left > 0 {
@@ -312,10 +311,10 @@ impl Side {
     }
 }
 
-/// The domain of all clients on this host; if there can be none, one of this process alone.
+/// Opens the XRC domain of all clients on this host, or a private one where the file is not usable.
 fn open_domain(setup: &Setup) -> verbs::Result<XrcDomain> {
     let context = setup.pd.context();
-    // Somebody else may have made it, who lets others only read.
+    // Another user may have created the file, readable for others only.
     let file = File::open(DOMAIN).or_else(|_| {
         let mut create = File::options();
         create.append(true).create(true).open(DOMAIN)

@@ -1,4 +1,4 @@
-//! The side that has the file.
+//! The sending side: reads the file.
 
 use std::{
     fs::File,
@@ -44,7 +44,7 @@ pub(crate) fn run(source: &Path, server: &str, port: u16) -> Result<()> {
     while sent < size {
         let len = file.read(&mut chunk).with_context(context)?;
         ensure!(len > 0, "{} has become shorter", source.display());
-        // It may have grown: what was announced is what is sent.
+        // The file may have grown: only the announced size is sent.
         let len = usize::try_from(size - sent).map_or(len, |left| left.min(len));
         stream.write_all(&chunk[..len])?;
         sent += len as u64;

@@ -1,7 +1,7 @@
 //! `rcopy`—Copies a file to a server, over RDMA.
 //!
-//! Either side can be librdmacm's program of this name. As that one does, the server writes whatever
-//! file the client names, with the server's rights; `--directory` keeps it inside of one folder.
+//! Interoperates with librdmacm's program of the same name. Like that program, the server writes any file
+//! named by the client, with the server's rights; `--directory` restricts the server to one folder.
 
 mod client;
 mod server;
@@ -10,20 +10,20 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Copy a file to a server; without arguments, be the server
+/// Copy a file to a server; without arguments, run the server
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Options {
     /// The file to copy
     #[arg(requires = "server")]
     source: Option<PathBuf>,
-    /// Where to copy it to; the same name if there is none
+    /// Destination; the file's own name by default
     #[arg(value_name = "SERVER[:DESTINATION]")]
     server: Option<String>,
     /// The port
     #[arg(short, long, default_value_t = 7427)]
     port: u16,
-    /// As the server: take only files in this folder
+    /// As the server: accept only files in this folder
     #[arg(short, long, value_name = "FOLDER", conflicts_with = "source")]
     directory: Option<PathBuf>,
 }

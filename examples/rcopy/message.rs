@@ -1,43 +1,43 @@
-//! What client and server say to each other: 16 bytes, and what belongs to them. The numbers are in
-//! the order of the hosts, which must be the same.
+//! Messages between client and server: a header of 16 bytes, followed by a payload. Numbers are in host byte
+//! order, so both hosts must have the same.
 
 use std::io::{self, Read, Write};
 
 use anyhow::{Context, Result, ensure};
 
-/// The size of a header, in bytes.
+/// Size of a header, in bytes.
 pub const HEADER: usize = 16;
 
-/// The longest name that is taken.
+/// Maximum length of a name, in bytes.
 const LONGEST_NAME: usize = 4096;
 
-/// A command, or the answer to one.
+/// A command or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What to do, or what has been done.
+    /// The command.
     pub command: u8,
-    /// The size of the message, with this header.
+    /// Size of the message with the header, in bytes.
     pub len: u16,
-    /// The mode of a file that is opened; in an answer, 0 or an error number.
+    /// Mode of a file for `OPEN`; in an answer, 0 or an error number.
     pub data: u32,
-    /// What the answer repeats.
+    /// Identifier, repeated in the answer.
     pub id: u64,
 }
 
 impl Header {
-    /// Creates a file, whose name follows.
+    /// Creates a file; the name follows.
     pub const OPEN: u8 = 1;
-    /// Closes it.
+    /// Closes the file.
     pub const CLOSE: u8 = 2;
-    /// Fills it; the number of bytes follows, and then they.
+    /// Writes to the file; the number of bytes follows, then the bytes.
     pub const WRITE: u8 = 3;
-    /// The bit of an answer.
+    /// Bit set in answers.
     const ANSWER: u8 = 0x80;
 
-    /// A command with so many bytes after the header.
+    /// Creates a command with `more` bytes after the header.
     ///
     /// # Errors
-    /// They are too many.
+    /// `more` does not fit the length field.
     pub fn command(command: u8, more: usize, data: u32) -> Result<Self> {
         let len = u16::try_from(HEADER + more);
         Ok(Self {
@@ -48,7 +48,7 @@ impl Header {
         })
     }
 
-    /// The answer to this command.
+    /// Creates the answer to this command.
     #[must_use]
     pub fn answer(self, status: u32) -> Self {
         Self {
@@ -59,12 +59,12 @@ impl Header {
         }
     }
 
-    /// The number of bytes after the header.
+    /// Number of bytes after the header.
     pub fn more(self) -> usize {
         usize::from(self.len).saturating_sub(HEADER)
     }
 
-    /// The header as it goes over the wire.
+    /// Encodes the header.
     pub fn encode(self) -> [u8; HEADER] {
         let mut wire = [0; HEADER];
         wire[1] = self.command;
@@ -74,10 +74,10 @@ impl Header {
         wire
     }
 
-    /// Understands a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// It is of another version, or shorter than itself.
+    /// The version is unknown, or the length is below the header's.
     pub fn decode(wire: &[u8; HEADER]) -> Result<Self> {
         let [version, command, l0, l1, d0, d1, d2, d3, id @ ..] = *wire;
         let len = u16::from_ne_bytes([l0, l1]);
@@ -96,7 +96,7 @@ impl Header {
     /// Reads a header; `None` at the end of the stream.
     ///
     /// # Errors
-    /// The stream fails, ends in the middle, or has something else.
+    /// The stream fails, ends within a header, or the header is invalid.
     pub fn read(stream: &mut impl Read) -> Result<Option<Self>> {
         let mut wire = [0; HEADER];
         let (first, rest) = wire.split_at_mut(1);
@@ -112,10 +112,10 @@ impl Header {
         Self::decode(&wire).map(Some)
     }
 
-    /// Reads the answer to `command`, which has to be 0.
+    /// Reads the answer to `command`, and checks for status 0.
     ///
     /// # Errors
-    /// Something else comes, or the server could not do it.
+    /// The answer is to another command, or the status is an error.
     pub fn expect_answer(stream: &mut impl Read, command: u8) -> Result<()> {
         let answer = Self::read(stream)?.context("the server has gone")?;
         ensure!(
@@ -132,10 +132,10 @@ impl Header {
     }
 }
 
-/// Sends a name: with a zero at its end, and more up to a multiple of 8.
+/// Sends a name with a terminating zero, padded to a multiple of 8.
 ///
 /// # Errors
-/// It is too long, or the stream fails.
+/// The name is too long, or the stream fails.
 pub fn send_open(stream: &mut impl Write, name: &[u8], mode: u32) -> Result<()> {
     let padded = (name.len() + 8) & !7;
     let header = Header::command(Header::OPEN, padded, mode)?;
@@ -145,10 +145,10 @@ pub fn send_open(stream: &mut impl Write, name: &[u8], mode: u32) -> Result<()> 
     Ok(stream.write_all(&message)?)
 }
 
-/// Reads the name that belongs to a header.
+/// Reads the name after a header.
 ///
 /// # Errors
-/// It is empty, too long, or has no end; or the stream fails.
+/// The name is empty, too long or unterminated, or the stream fails.
 pub fn read_name(stream: &mut impl Read, header: Header) -> Result<Vec<u8>> {
     let len = header.more();
     ensure!(len <= LONGEST_NAME, "a name of {len} bytes");
@@ -166,7 +166,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn a_name_is_sent_as_c_does() {
+    fn name_encoding_matches_c() {
         let mut wire = vec![];
         send_open(&mut wire, b"/tmp/abcd", 0o644).unwrap();
         let mut expected = vec![0, 1, 32, 0, 0xa4, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_messages_are_refused() {
         let good = Header::command(Header::CLOSE, 0, 0).unwrap().encode();
         for (at, with) in [(0, 1), (2, 15)] {
             let mut wire = good;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_belongs_to_its_command() {
+    fn answer_to_another_command_is_refused() {
         let command = Header::command(Header::WRITE, 8, 0).unwrap();
         let answer = |status| command.answer(status).encode();
         assert!(Header::expect_answer(&mut &answer(0)[..], Header::WRITE).is_ok());

@@ -1,4 +1,4 @@
-//! The side that gets files.
+//! The receiving side: writes the file.
 
 use std::{
     ffi::OsStr,
@@ -15,7 +15,7 @@ use rsocket::{Listener, Stream};
 
 const CHUNK: usize = 1 << 20;
 
-/// Error numbers of answers.
+/// Error numbers in answers.
 const EINVAL: u32 = 22;
 const EBUSY: u32 = 16;
 const EACCES: u32 = 13;
@@ -38,8 +38,8 @@ pub(crate) fn run(directory: Option<&Path>, port: u16) -> Result<()> {
     }
 }
 
-/// Every address of this host. One of IPv6 is for clients of IPv4, too, but not over iWARP: there the kernel
-/// turns them away.
+/// The wildcard address of this host. An IPv6 one also accepts clients over IPv4, except over iWARP, where
+/// the kernel rejects such connections.
 fn any() -> Result<IpAddr> {
     let devices = cm::devices().context("cannot list the devices")?;
     Ok(match devices.iter().any(verbs::Context::is_iwarp) {
@@ -48,7 +48,7 @@ fn any() -> Result<IpAddr> {
     })
 }
 
-/// Does what a client wants, until it goes.
+/// Serves one client until the end of the stream.
 fn serve(stream: &mut Stream, directory: Option<&Path>) -> Result<()> {
     let mut open = None;
     while let Some(command) = Header::read(stream)? {
@@ -86,7 +86,7 @@ fn serve(stream: &mut Stream, directory: Option<&Path>) -> Result<()> {
         };
         stream.write_all(&command.answer(status).encode())?;
         if status == EINVAL {
-            // What follows is not known.
+            // The length of the rest is unknown.
             break;
         }
     }
@@ -114,14 +114,14 @@ fn create(name: &[u8], mode: u32, directory: Option<&Path>) -> Result<File, u32>
     options.open(path).map_err(|err| status(&err))
 }
 
-/// A name below a folder, if it does not lead out of it.
+/// Path of a name below a folder; `None` for a name leading outside.
 fn inside(directory: &Path, name: &[u8]) -> Option<PathBuf> {
     let name = Path::new(OsStr::from_bytes(name));
     let plain = |part| matches!(part, Component::Normal(_));
     name.components().all(plain).then(|| directory.join(name))
 }
 
-/// Takes the bytes of a file, all of them even if they cannot be kept; returns the status.
+/// Receives the bytes of a file, all of them even if writing fails, and returns the status.
 fn receive(stream: &mut Stream, file: &mut File, size: u64) -> Result<u32> {
     let mut chunk = vec![0; CHUNK];
     let mut left = size;
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_does_not_lead_out_of_the_folder() {
+    fn inside_refuses_names_outside_the_folder() {
         let folder = Path::new("/srv");
         let at = |name: &[u8]| inside(folder, name);
         assert_eq!(at(b"a/b"), Some(PathBuf::from("/srv/a/b")));

@@ -1,5 +1,5 @@
-//! `rdma_client` of rdmacm-utils, in safe Rust: a connection without a loop of events, and one
-//! message each way. The C program can be on the other side.
+//! `rdma_client` of rdmacm-utils, in safe Rust: a connection by blocking calls, and one message in each
+//! direction. Interoperates with the C program.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ struct Options {
     /// The server's address, or its name
     #[arg(short, default_value = "127.0.0.1")]
     server: String,
-    /// Its port
+    /// The server's port
     #[arg(short, default_value_t = 7471)]
     port: u16,
 }
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<()> {
     let mut outgoing = builder().prepare_for((options.server.as_str(), options.port))?;
-    // Posted before there is a connection: the server may send at once.
+    // Posted before the connection exists: the server may send at once.
     let buf = outgoing.reg_msgs([0; MESSAGE_LEN])?;
     outgoing.post_recv(buf)?;
     let mut side = outgoing.connect()?;

@@ -1,17 +1,17 @@
-//! The message, which both sides send once and receive once.
+//! The message, sent and received once by each side.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
 use cm::{Endpoint, EndpointBuilder};
 use verbs::{Buf, op::Send};
 
-/// Its length.
+/// Length of the message, in bytes.
 pub const MESSAGE_LEN: usize = 16;
 
-/// An endpoint that owns a buffer for each receive, and for each send that is not inline.
+/// An endpoint with an owned buffer for each receive and each send without inline data.
 pub type Side = Endpoint<Option<Buf>, Buf>;
 
-/// One send, one receive, and room for the message in the request itself.
+/// Builder for one send, one receive, and inline data of the message's length.
 pub fn builder() -> EndpointBuilder {
     EndpointBuilder::new()
         .max_send_wr(1)
@@ -19,7 +19,7 @@ pub fn builder() -> EndpointBuilder {
         .max_inline_data(16)
 }
 
-/// Sends the message, within the request if the device can do that.
+/// Sends the message, inline if the device supports inline data of this length.
 ///
 /// # Errors
 /// The connection or the device has failed.
@@ -34,10 +34,10 @@ pub fn send(name: &str, side: &mut Side) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the other side's.
+/// Blocks until the peer's message has been received.
 ///
 /// # Errors
-/// The connection or the device has failed, or there is none.
+/// The connection or the device has failed, or the peer has disconnected.
 pub fn receive(side: &mut Side) -> anyhow::Result<()> {
     let done = side.recv_comp()?;
     done.ok()?;

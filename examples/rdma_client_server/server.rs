@@ -1,5 +1,5 @@
-//! `rdma_server` of rdmacm-utils, in safe Rust: a connection without a loop of events, and one
-//! message each way. The C program can be on the other side.
+//! `rdma_server` of rdmacm-utils, in safe Rust: a connection by blocking calls, and one message in each
+//! direction. Interoperates with the C program.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! `rdma_xclient` of rdmacm-utils, in safe Rust: one message to a server, over a reliable connection
-//! or an extended one. The C program can be on the other side.
+//! `rdma_xclient` of rdmacm-utils, in safe Rust: one message to a server, over a reliable or an extended
+//! reliable connection. Interoperates with the C program.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Extended reliable connections: the queue pair of the client names a shared receive queue of the
-//! server's, whose number comes with the server's answer.
+//! Extended reliable connections: the client sends to a shared receive queue of the server. The number of the
+//! queue is in the private data of the server's answer.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -16,13 +16,13 @@ use verbs::{
 use super::message::{MESSAGE_LEN, answer, srq_in};
 use crate::cm_tool::failure::Failure;
 
-/// How long resolving may take.
+/// Timeout for resolving the address and the route.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sends the message to a server.
 ///
 /// # Errors
-/// There is no such server, or this device has no extended reliable connections.
+/// Connecting failed, or the device does not support extended reliable connections.
 pub fn send(server: SocketAddr) -> anyhow::Result<()> {
     let channel = EventChannel::new()?;
     let own = match server {
@@ -54,7 +54,7 @@ pub fn send(server: SocketAddr) -> anyhow::Result<()> {
         other => bail!("unexpected: {other:?}"),
     };
     let queue =
-        srq_in(&response.param().private_data).context("the server has not said which queue")?;
+        srq_in(&response.param().private_data).context("no queue number in the server's answer")?;
     let mut connection: Connection<_, _, XrcSend> = response.establish(qp)?;
     let message = Send::new(None).inline(&[0; MESSAGE_LEN]);
     connection.qp_mut().post(ToSrq::new(message, queue))?;
@@ -69,7 +69,7 @@ pub fn send(server: SocketAddr) -> anyhow::Result<()> {
 /// Receives the message of one client.
 ///
 /// # Errors
-/// The address is taken, or the client's device here has no extended reliable connections.
+/// The address is in use, or the device does not support extended reliable connections.
 pub fn receive(addr: SocketAddr) -> anyhow::Result<()> {
     let channel = EventChannel::new()?;
     let _listener = channel.create_xrc_id(XrcEnd::Receive, addr)?.listen(0)?;

@@ -1,13 +1,13 @@
-//! The message, and what both sides have to know beforehand.
+//! The message, and constants shared by both sides.
 
 use cm::ConnParam;
 use verbs::SrqNum;
 
-/// The length of the message.
+/// Length of the message, in bytes.
 pub const MESSAGE_LEN: usize = 16;
 
-/// The private data of the server's answer: the number of its shared receive queue, or 0 if it has
-/// none.
+/// Parameters of the server's answer. The private data is the number of the shared receive queue, or 0
+/// without one.
 pub fn answer(srq: Option<SrqNum>) -> ConnParam {
     ConnParam::new().private_data(bytes_of(srq))
 }
@@ -16,7 +16,7 @@ fn bytes_of(srq: Option<SrqNum>) -> [u8; 4] {
     srq.map_or(0, SrqNum::get).to_be_bytes()
 }
 
-/// The number in the server's answer; `None`: it has not said one. What is not said arrives as zeros.
+/// Parses the number in the server's answer. `None` for zeros, as for absent private data.
 pub fn srq_in(private_data: &[u8]) -> Option<SrqNum> {
     match u32::from_be_bytes(*private_data.first_chunk()?) {
         0 => None,
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_goes_over_the_wire_as_in_c() {
+    fn srq_number_encoding_matches_c() {
         let srq = SrqNum::new(0x0001_0203).ok();
         assert_eq!(bytes_of(srq), [0, 1, 2, 3]);
         // Private data arrives padded.

@@ -1,14 +1,14 @@
-//! What both sides are told on the command line.
+//! Command line options of both sides.
 
 use clap::{Args, ValueEnum};
 
-/// The port, and what carries the message.
+/// Port and transport.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Options {
     /// The port of the server
     #[arg(short, value_name = "port_number", default_value_t = 7471)]
     pub port: u16,
-    /// What carries the message
+    /// Transport of the message
     #[arg(
         short,
         value_name = "communication_type",
@@ -19,11 +19,11 @@ pub struct Options {
     pub communication: Communication,
 }
 
-/// What carries the message.
+/// Transport of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Communication {
     /// A reliable connection
     R,
-    /// An extended reliable connection, which ends in a shared receive queue
+    /// An extended reliable connection, with a shared receive queue
     X,
 }

@@ -1,5 +1,5 @@
-//! `rdma_xserver` of rdmacm-utils, in safe Rust: one message of a client, over a reliable connection
-//! or an extended one. The C program can be on the other side.
+//! `rdma_xserver` of rdmacm-utils, in safe Rust: one message of a client, over a reliable or an extended
+//! reliable connection. Interoperates with the C program.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},

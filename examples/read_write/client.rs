@@ -1,7 +1,7 @@
 //! The client of the-geek-in-the-corner's second example, in safe Rust.
 //!
-//! It and the server tell each other where their memory is; then each writes to the other's, or
-//! reads from it. The C program can be on the other side.
+//! Client and server exchange the tokens of their memory; then each writes to or reads from the other's.
+//! Interoperates with the C program.
 
 use std::process::ExitCode;
 
@@ -17,11 +17,11 @@ use examples::{
 #[derive(Parser)]
 #[command(name = "read-write-client")]
 struct Options {
-    /// What to do with the server's memory: the same as it does
+    /// Operation on the server's memory; must be the same on the server
     mode: Mode,
     /// The server's address, or its name
     server_address: String,
-    /// The port that the server has printed
+    /// The server's port, as printed by the server
     server_port: u16,
 }
 

@@ -1,5 +1,4 @@
-//! What both sides do: tell each other where their memory is, write to or read from the other's,
-//! and say so.
+//! The exchange of both sides: tokens, then RDMA writes or reads, then a completion message.
 
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
@@ -19,47 +18,47 @@ use crate::{
     text::text_of,
 };
 
-/// The size of the memory that is written or read.
+/// Size of the memory written or read, in bytes.
 pub const BUFFER_SIZE: usize = 1024;
 
-/// What is done to the peer's memory. Both sides must do the same.
+/// Operation on the peer's memory. Both sides must choose the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// Read what the peer has written there
+    /// Read from the peer's memory
     Read,
-    /// Write to it
+    /// Write to the peer's memory
     Write,
 }
 
-/// Which side this is.
+/// Role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It connects, and tells first where its memory is.
+    /// Connects, and sends the first token.
     Client,
-    /// It waits for clients.
+    /// Waits for clients.
     Server,
 }
 
 /// One side of the exchange.
 #[derive(Debug)]
 pub struct Exchange {
-    /// What is done.
+    /// The operation.
     pub mode: Mode,
-    /// Who does it.
+    /// The role.
     pub side: Side,
 }
 
-/// How far one connection is.
+/// Progress of one connection.
 #[derive(Debug)]
 pub struct State {
     pd: ProtectionDomain,
-    /// Memory of this side that the peer writes to or reads from.
+    /// Local memory exposed to the peer.
     remote: RemoteRegion,
-    /// What this side writes from or reads to; with the device meanwhile.
+    /// Local buffer of the operation; `None` while in flight.
     local: Option<Buf>,
     peer: Option<RemoteToken>,
     told: bool,
-    /// How many requests have completed: the memory told, the RDMA operation, the end told.
+    /// Number of completed requests: token, RDMA operation, completion message.
     sent: u32,
     peer_is_done: bool,
 }
@@ -69,8 +68,7 @@ impl Protocol for Exchange {
     type Receive = Buf;
     type State = State;
 
-    /// As the C program: one RDMA read at a time, and no retries but for a receiver that is not
-    /// ready.
+    /// Parameters of the C program: one RDMA read at a time, and no retries except on RNR.
     fn param(&self) -> ConnParam {
         ConnParam::zeroed()
             .responder_resources(1)
@@ -96,7 +94,8 @@ impl Protocol for Exchange {
             Mode::Write => local[..text.len()].copy_from_slice(text.as_bytes()),
             Mode::Read => remote.write(0, text.as_bytes()),
         }
-        // For both messages of the peer: on iWARP, one that finds no receive ends the connection.
+        // Two receives, one for each message of the peer: on iWARP, a message without a receive ends the
+        // connection.
         for _ in 0..2 {
             qp.post_recv(pd.alloc_buf(MESSAGE_LEN)?)?;
         }
@@ -134,7 +133,7 @@ impl Protocol for Exchange {
                     self.operate(state, qp)?;
                 }
                 Some(Message::Done) if state.peer.is_some() => state.peer_is_done = true,
-                other => bail!("the peer has sent {other:?} when it should not"),
+                other => bail!("unexpected message {other:?} from the peer"),
             },
             Completed::Send(done) => {
                 println!("send completed successfully.");
@@ -155,8 +154,8 @@ impl Protocol for Exchange {
 
     fn closed(&mut self, state: State) -> anyhow::Result<()> {
         if !state.is_done() {
-            // The peer, which disconnects when it has got everything, may have been quicker than
-            // the completion of what it got last.
+            // The peer disconnects after the last message, possibly before the completion of that send
+            // arrives here.
             ensure!(
                 state.sent == 2 && state.peer_is_done,
                 "the peer has disconnected too early"
@@ -180,8 +179,8 @@ impl Protocol for Exchange {
 }
 
 impl Exchange {
-    /// Writes to the peer's memory or reads from it, and says so, as soon as both sides have told
-    /// where their memory is.
+    /// Once both tokens are known, writes to or reads from the peer's memory, and sends the completion
+    /// message.
     fn operate(&self, state: &mut State, qp: &mut Qp<Self>) -> anyhow::Result<()> {
         let (1, Some(peer)) = (state.sent, state.peer) else {
             return Ok(());
@@ -204,7 +203,7 @@ impl Exchange {
         println!("remote buffer: {}", text_of(&self.peers_text(state)));
     }
 
-    /// What the peer has written here, or what has been read from it.
+    /// The text written by the peer, or the text read from the peer.
     fn peers_text(&self, state: &State) -> Vec<u8> {
         let mut text = vec![0; BUFFER_SIZE];
         match (self.mode, &state.local) {
@@ -224,7 +223,8 @@ impl State {
 
     fn send(&self, qp: &mut Qp<Exchange>, message: Message) -> anyhow::Result<()> {
         let buf = self.pd.register_buf(message.to_wire())?;
-        // Fenced: that a read is done is not said before it is. (The C program leaves that out.)
+        // Fenced, so that the completion message follows the end of the read. (The C program omits the
+        // fence.)
         Ok(qp.post(Send::new(buf).fenced())?)
     }
 

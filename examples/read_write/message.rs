@@ -1,31 +1,31 @@
-//! The messages of the two sides.
+//! Messages of the two sides.
 //!
-//! The C program sends a `struct` with an `enum` and a whole `ibv_mr` in it, as they lie in memory:
-//! 56 bytes, most of which mean nothing to the peer.
+//! The C program sends a `struct` with an `enum` and a whole `ibv_mr`, in the layout of memory: 56 bytes,
+//! most of them meaningless to the peer.
 
 use verbs::RemoteToken;
 
 use super::exchange::BUFFER_SIZE;
 
-/// The length of every message.
+/// Length of every message, in bytes.
 pub const MESSAGE_LEN: usize = 56;
 
-/// Where `ibv_mr.addr` is in the message, and `ibv_mr.length`, and `ibv_mr.rkey`.
+/// Offsets of `ibv_mr.addr`, `ibv_mr.length` and `ibv_mr.rkey` in the message.
 const ADDR: usize = 24;
 const LENGTH: usize = 32;
 const RKEY: usize = 48;
 
-/// What one side tells the other.
+/// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The memory that the other side may write to, or read from.
+    /// Token of the memory for the peer's operation.
     Mr(RemoteToken),
-    /// The other side's memory has been written to, or read from.
+    /// The operation has completed.
     Done,
 }
 
 impl Message {
-    /// The message as it is sent: in this machine's byte order, as in C.
+    /// Encodes the message in this machine's byte order, as in C.
     pub fn to_wire(self) -> [u8; MESSAGE_LEN] {
         let mut wire = [0; MESSAGE_LEN];
         let mut put = |start: usize, bytes: &[u8]| {
@@ -43,13 +43,13 @@ impl Message {
         wire
     }
 
-    /// Reads a message that a peer has sent. `None` if it is not one.
+    /// Parses a message. `None` if the bytes are invalid.
     pub fn from_wire(wire: &[u8]) -> Option<Self> {
         let wire: &[u8; MESSAGE_LEN] = wire.try_into().ok()?;
         match u32::from_ne_bytes(field(wire, 0)?) {
             0 => Some(Self::Mr(RemoteToken {
                 addr: u64::from_ne_bytes(field(wire, ADDR)?),
-                // The C program does not look at the length either: it is that of every buffer.
+                // As in the C program, the length field is ignored: every buffer has the same length.
                 len: BUFFER_SIZE as u64,
                 rkey: u32::from_ne_bytes(field(wire, RKEY)?),
             })),
@@ -74,7 +74,7 @@ mod tests {
     };
 
     #[test]
-    fn a_message_is_laid_out_as_in_c() {
+    fn message_layout_matches_c() {
         let mut expected = [0; 56];
         expected[24..32].copy_from_slice(&0x0102_0304_0506_0708_u64.to_ne_bytes());
         expected[32..40].copy_from_slice(&1024_u64.to_ne_bytes());
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_not_looked_at() {
+    fn from_wire_ignores_meaningless_fields() {
         let mut wire = Message::Mr(TOKEN).to_wire();
         for meaningless in [4..24, 32..48, 52..56] {
             wire[meaningless].fill(0xee);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_message() {
+    fn from_wire_refuses_invalid_bytes() {
         let wire = Message::Done.to_wire();
         assert_eq!(Message::from_wire(&wire), Some(Message::Done));
         assert_eq!(Message::from_wire(&wire[..55]), None);

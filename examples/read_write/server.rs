@@ -1,7 +1,7 @@
 //! The server of the-geek-in-the-corner's second example, in safe Rust.
 //!
-//! It and each client tell each other where their memory is; then each writes to the other's, or
-//! reads from it. The C program can be on the other side.
+//! The server and each client exchange the tokens of their memory; then each writes to or reads from the
+//! other's. Interoperates with the C program.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -20,7 +20,7 @@ use examples::{
 #[derive(Parser)]
 #[command(name = "read-write-server")]
 struct Options {
-    /// What to do with the client's memory
+    /// Operation on the client's memory
     mode: Mode,
     /// Listen on an IPv4 address, instead of an IPv6 one, which serves both on RoCE
     #[arg(short = '4', long)]
@@ -28,7 +28,7 @@ struct Options {
     /// The port to listen on; 0 takes a free one
     #[arg(short, long, default_value_t = 0)]
     port: u16,
-    /// Exit after so many clients, instead of never
+    /// Exit after this number of clients, instead of never
     #[arg(short, long, value_name = "COUNT")]
     clients: Option<u32>,
 }

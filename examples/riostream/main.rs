@@ -1,7 +1,7 @@
-//! `riostream`—Measures writing to memory that the peer has mapped: latency, and then bandwidth.
+//! `riostream`—Measures RDMA writes to mapped memory of the peer: latency, then bandwidth.
 //!
-//! It takes the options of librdmacm's program of this name, and either side can be that one. Data
-//! arrive without a message; the last byte of a transfer says that it is complete.
+//! Takes the options of librdmacm's program of the same name, and interoperates with it. Data arrive without
+//! a message; the last byte of a transfer marks the end.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use examples::rstream::{
 };
 use rsocket::MappedBuffer;
 
-/// Bytes that both sides exchange before each measurement.
+/// Bytes exchanged by both sides before each measurement.
 const SYNC: usize = 16;
 
 fn main() -> Result<()> {
@@ -36,13 +36,13 @@ fn main() -> Result<()> {
         for plan in plans {
             measure(&options, &mut connection, plan, &mut bytes)?;
         }
-        // The peer may have ended it already.
+        // The peer may have disconnected already.
         drop(connection.shut_down());
     }
     Ok(())
 }
 
-/// Bytes that say where in the sequence they are.
+/// Data filled with their position in the sequence.
 #[derive(Debug, Default)]
 struct Bytes {
     verify: bool,
@@ -52,10 +52,10 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// Sends the transfers of a round. Only the last is marked, and waited for.
+    /// Sends the transfers of a round. Only the last is marked and awaited.
     fn send(&mut self, connection: &Connection, plan: &Plan, marker: u8) -> Result<()> {
         for _ in 1..plan.transfers {
-            // Unmarked: as before.
+            // Unmarked.
             connection.write_mapped(&self.buffer)?;
         }
         if let Some((last, data)) = self.buffer.split_last_mut() {
@@ -70,7 +70,7 @@ impl Bytes {
         connection.write_mapped(&self.buffer)
     }
 
-    /// Waits for the last transfer of a round.
+    /// Blocks until the last transfer of a round has arrived.
     fn receive(
         &mut self,
         connection: &Connection,
@@ -84,7 +84,7 @@ impl Bytes {
             if last == [marker] {
                 break;
             }
-            // What the peer writes is seen without a call; that it has gone is not.
+            // Writes of the peer are visible without a call; the end of the connection is not.
             let over = connection
                 .stream()
                 .is_none_or(|stream| stream.take_error().is_some());
@@ -114,7 +114,7 @@ fn measure(
     mapped.write(plan.size - 1, &[u8::MAX]);
     bytes.buffer.resize(plan.size, 0);
     if let Some(last) = bytes.buffer.last_mut() {
-        // No marker comes before the first is due.
+        // Reset, so that no earlier marker matches.
         *last = u8::MAX;
     }
     let client = options.server.is_some();

@@ -1,23 +1,23 @@
-//! The messages: where memory is.
+//! Messages with the address of memory.
 
 use verbs::RemoteToken;
 
-/// The length of every message.
+/// Length of every message, in bytes.
 pub const ADVERT_LEN: usize = 16;
 
-/// A message that tells where memory is, in network byte order. The server's go-aheads are as long,
-/// and what they say means nothing.
+/// Encodes a memory token in network byte order. The server's go-ahead messages have the same length and no
+/// meaningful content.
 pub fn to_wire(token: RemoteToken) -> [u8; ADVERT_LEN] {
     let mut wire = [0; ADVERT_LEN];
     wire[..8].copy_from_slice(&token.addr.to_be_bytes());
     wire[8..12].copy_from_slice(&token.rkey.to_be_bytes());
-    // Sizes are less than 64 KiB.
+    // Sizes are below 64 KiB.
     let len = u32::try_from(token.len).unwrap_or(u32::MAX);
     wire[12..].copy_from_slice(&len.to_be_bytes());
     wire
 }
 
-/// Reads what a peer has sent. `None` if it has another length.
+/// Parses a token. `None` if the length is wrong.
 pub fn from_wire(wire: &[u8]) -> Option<RemoteToken> {
     let wire: &[u8; ADVERT_LEN] = wire.try_into().ok()?;
     let (addr, rest) = wire.split_first_chunk()?;
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_advert_is_laid_out_as_in_c() {
+    fn advert_layout_matches_c() {
         let token = RemoteToken {
             addr: 0x0102_0304_0506_0708,
             len: 0x0d0e_0f10,

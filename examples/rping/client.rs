@@ -1,4 +1,4 @@
-//! The client: it has memory with a ping in it, and memory for the pong.
+//! The client: memory for pings and memory for pongs.
 
 #![expect(
     clippy::print_stdout,
@@ -22,30 +22,30 @@ use crate::{
 /// The client's side.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
-    /// How many bytes a ping has.
+    /// Size of a ping, in bytes.
     pub size: usize,
-    /// How many pings; 0 for ever.
+    /// Number of pings; 0 for no limit.
     pub count: u64,
     /// Whether to print each pong.
     pub verbose: bool,
-    /// Whether to compare it with the ping.
+    /// Whether to compare each pong with the ping.
     pub validate: bool,
     /// Whether to print each step.
     pub debug: bool,
 }
 
-/// The connection.
+/// State of the connection.
 #[derive(Debug)]
 pub struct State {
     source: RemoteRegion,
     sink: RemoteRegion,
     advert: RemoteRegion,
-    /// How many pongs have come back.
+    /// Number of pongs received.
     pongs: u64,
     stage: Stage,
 }
 
-/// What the server has been told.
+/// Last advertisement sent to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Nothing,
@@ -113,7 +113,7 @@ impl Protocol for Client {
                 }
                 self.ping(state, qp)?;
             }
-            Stage::Nothing | Stage::Done => bail!("the server does not wait for its turn"),
+            Stage::Nothing | Stage::Done => bail!("the server sent a go-ahead out of turn"),
         }
         Ok(Next::Wait)
     }
@@ -138,14 +138,14 @@ impl Protocol for Client {
 }
 
 impl Client {
-    /// Prepares a ping, and tells the server where it is.
+    /// Prepares a ping, and sends the address to the server.
     fn ping(&self, state: &mut State, qp: &mut Qp<Self>) -> anyhow::Result<()> {
         state.source.write(0, &ping(state.pongs, self.size));
         state.stage = Stage::Source;
         state.tell(qp, &state.source)
     }
 
-    /// Looks at what the server has written.
+    /// Checks the pong written by the server.
     fn pong(&self, state: &State) -> anyhow::Result<()> {
         let mut pong = vec![0; self.size];
         state.sink.read(0, &mut pong);
@@ -161,7 +161,7 @@ impl Client {
 
 impl State {
     fn tell(&self, qp: &mut Qp<Client>, memory: &RemoteRegion) -> anyhow::Result<()> {
-        // The server has answered what was told before, so the message is free.
+        // The server has answered the last message, so the buffer is free.
         self.advert.write(0, &to_wire(memory.token()));
         Ok(qp.post(Send::new(self.advert.clone()))?)
     }

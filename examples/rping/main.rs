@@ -1,5 +1,5 @@
-//! `rping` of rdmacm-utils, in safe Rust: pings that the server reads from the client's memory, and
-//! writes back. The C program can be on the other side.
+//! `rping` of rdmacm-utils, in safe Rust: the server reads pings from the client's memory and writes the same
+//! bytes back. Interoperates with the C program.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -27,13 +27,13 @@ use examples::{
 #[command(name = "rping", group = ArgGroup::new("side").required(true))]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 struct Options {
-    /// Be the server
+    /// Run the server
     #[arg(short, group = "side")]
     server: bool,
-    /// Be the client
+    /// Run the client
     #[arg(short, group = "side", requires = "address")]
     client: bool,
-    /// The server's address, or its name; on the server, where to listen
+    /// The server's address or name; on the server, the address to listen on
     #[arg(short, value_name = "ADDR")]
     address: Option<String>,
     /// The client's own address
@@ -45,22 +45,22 @@ struct Options {
     /// Print each ping
     #[arg(short)]
     verbose: bool,
-    /// Compare each ping that has come back with what was sent
+    /// Compare each pong with the ping
     #[arg(short = 'V')]
     validate: bool,
     /// Print each step
     #[arg(short)]
     debug: bool,
-    /// The size of a ping in bytes; on the server, the most that a client's may have
+    /// Size of a ping, in bytes; on the server, the maximum for clients
     #[arg(short = 'S', default_value_t = 64, value_parser = size)]
     size: usize,
-    /// How many pings; 0 for ever
+    /// Number of pings; 0 for no limit
     #[arg(short = 'C', default_value_t = 0)]
     count: u64,
-    /// Serve one client after the other, and many at once, for ever
+    /// Serve any number of clients, concurrently and without end
     #[arg(short = 'P')]
     persistent: bool,
-    /// Bring up a queue pair of the program's own; this program does nothing else
+    /// Accepted for compatibility: queue pairs are always created by this program
     #[arg(short = 'q')]
     own_qp: bool,
 }

@@ -1,22 +1,22 @@
-//! What a ping carries.
+//! Content of a ping.
 
-/// What is at its start.
+/// Start of the text.
 const TEXT: &str = "rdma-ping-";
 
-/// The characters that fill it.
+/// First fill character.
 const FIRST: u8 = b'A';
 const LAST: u8 = b'z';
 
-/// The least size of a ping: room for its number, as C counts it.
+/// Minimum size of a ping, in bytes: room for the number, as in C.
 pub const MIN_SIZE: usize = "rdma-ping-%d: ".len() + 1 + "2147483647".len() + 1;
 
-/// The most.
+/// Maximum size of a ping, in bytes.
 pub const MAX_SIZE: usize = 64 * 1024 - 1;
 
-/// The bytes of a ping: a text that is different for each of them, with a zero at its end.
+/// Content of a ping: a text different for each number, with a terminating zero.
 pub fn ping(number: u64, size: usize) -> Vec<u8> {
     let count = LAST - FIRST + 1;
-    // Less than the count, which is a byte.
+    // The remainder is below `count`, a byte.
     let start = u8::try_from(number % u64::from(count)).unwrap_or(0);
     let letters = (0..count).cycle().skip(start.into()).map(|n| FIRST + n);
     let mut bytes: Vec<u8> = format!("{TEXT}{number}: ")
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pings_are_those_of_c() {
+    fn ping_matches_c() {
         assert_eq!(ping(0, 20), b"rdma-ping-0: ABCDEF\0");
         assert_eq!(ping(57, 20), b"rdma-ping-57: zABCD\0");
         assert_eq!(ping(58, 20), b"rdma-ping-58: ABCDE\0");

@@ -1,5 +1,4 @@
-//! The server: it reads a ping from the client's memory, and writes it back to other memory of the
-//! client's.
+//! The server: reads a ping from the client's memory, and writes the ping to another buffer of the client.
 
 #![expect(
     clippy::print_stdout,
@@ -23,7 +22,7 @@ use crate::{
 /// The server's side.
 #[derive(Clone, Copy, Debug)]
 pub struct Server {
-    /// How much memory there is for a ping.
+    /// Size of the buffer for a ping, in bytes.
     pub size: usize,
     /// Whether to print each ping.
     pub verbose: bool,
@@ -34,14 +33,14 @@ pub struct Server {
 /// One client.
 #[derive(Debug)]
 pub struct State {
-    /// Where a ping is read to, and written from. On iWARP the answer to a read is written as by a
-    /// peer, so that must be allowed.
+    /// Buffer of the read and the write. On iWARP a read response is a remote write, so the region must allow
+    /// remote writes.
     memory: RemoteRegion,
     go_ahead: RemoteRegion,
     stage: Stage,
 }
 
-/// What comes next, round and round.
+/// Next step; the steps repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Source,
@@ -88,7 +87,7 @@ impl Protocol for Server {
             }
             Completed::Send(done) => (state.stage, done.into_work()?),
         };
-        // Go-aheads complete, too, before or after what the client does when it gets them.
+        // Go-ahead sends complete before or after the client's reaction.
         if work.token().addr == state.go_ahead.token().addr {
             return Ok(Next::Wait);
         }
@@ -147,7 +146,7 @@ impl Server {
                     state.memory.len()
                 );
                 state.stage = Stage::Read;
-                // Nothing of an earlier ping is left behind the end of this one.
+                // Clear bytes of an earlier, longer ping.
                 state.memory.write(0, &vec![0; state.memory.len()]);
                 qp.post(Read::new(state.memory.slice(0..room), peer))?;
             }
@@ -155,11 +154,14 @@ impl Server {
                 let ping = state.ping();
                 let text = ping.iter().position(|&byte| byte == 0);
                 let len = text.map_or(ping.len(), |end| end + 1);
-                ensure!(len <= room, "the client has no room for its own ping");
+                ensure!(
+                    len <= room,
+                    "a ping of {len} bytes does not fit into the client's buffer of {room}"
+                );
                 state.stage = Stage::Write;
                 qp.post(Write::new(state.memory.slice(0..len), peer))?;
             }
-            Stage::Read | Stage::Write => bail!("the client does not wait for its turn"),
+            Stage::Read | Stage::Write => bail!("the client sent a message out of turn"),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! One connection, over RDMA or TCP, and the ways to wait for it.
+//! One connection, over RDMA or TCP, and the modes of waiting.
 
 use std::{
     io::{self, Read, Write},
@@ -12,14 +12,14 @@ use verbs::fd::wait_readable;
 
 use super::{options::Options, plan::Goal, test_option::TestOption};
 
-/// Where connections come from: a server that accepts them, or the address that they are made to.
+/// Source of connections: a listener, or the server's address.
 #[derive(Debug)]
 pub enum Source {
-    /// A server, over RDMA.
+    /// A listener, over RDMA.
     Rsocket(Listener),
-    /// A server, over TCP.
+    /// A listener, over TCP.
     Tcp(TcpListener),
-    /// A client.
+    /// A server to connect to.
     Peer,
 }
 
@@ -29,14 +29,14 @@ enum Transport {
     Tcp(TcpStream),
 }
 
-/// How a call waits.
+/// Mode of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
-    /// It blocks.
+    /// Blocking calls.
     Blocking,
-    /// It is tried over and over.
+    /// Repeated non-blocking calls.
     Spinning,
-    /// It is tried when the descriptor says so.
+    /// Non-blocking calls after `poll`.
     Polling,
 }
 
@@ -66,10 +66,10 @@ fn rsocket_options(options: &Options, goal: Goal) -> rsocket::Options {
 }
 
 impl Source {
-    /// Listens, if this is the server.
+    /// Creates the listener, on the server.
     ///
     /// # Errors
-    /// It cannot listen there.
+    /// Listening failed.
     pub fn new(options: &Options, goal: Goal) -> Result<Self> {
         if options.server.is_some() {
             return Ok(Self::Peer);
@@ -86,10 +86,10 @@ impl Source {
         Ok(Self::Rsocket(listener))
     }
 
-    /// The next connection.
+    /// Accepts or establishes the next connection.
     ///
     /// # Errors
-    /// It cannot connect.
+    /// Connecting or accepting failed.
     pub fn connect(&self, options: &Options, goal: Goal) -> Result<Connection> {
         let transport = match self {
             Self::Rsocket(listener) => Transport::Rsocket(listener.accept()?.0),
@@ -167,7 +167,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What came of a call; `None` if it is to be tried again, after waiting for that.
+    /// Result of a call; `None` to repeat the call after waiting.
     fn attempted(&self, result: io::Result<usize>) -> Result<Option<usize>> {
         match result {
             Ok(count) => Ok(Some(count)),
@@ -184,7 +184,7 @@ impl Connection {
         }
     }
 
-    /// The stream, if it is one over RDMA.
+    /// Returns the RDMA stream, if any.
     pub fn stream(&self) -> Option<&Stream> {
         match &self.transport {
             Transport::Rsocket(stream) => Some(stream),
@@ -192,10 +192,10 @@ impl Connection {
         }
     }
 
-    /// Writes all of `bytes` to what the peer has mapped as 0 and on.
+    /// Writes `bytes` to the peer's mapping at offset 0.
     ///
     /// # Errors
-    /// The connection has ended, or nothing is mapped there.
+    /// The connection has ended, or the peer has mapped no memory there.
     pub fn write_mapped(&self, bytes: &[u8]) -> Result<()> {
         let stream = self.stream().context("TCP has no mapped memory")?;
         let mut done = 0;
@@ -210,14 +210,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends both directions.
+    /// Shuts down both directions.
     ///
     /// # Errors
-    /// It has failed.
+    /// The shutdown failed.
     pub fn shut_down(self) -> io::Result<()> {
         match self.transport {
             Transport::Rsocket(stream) => {
-                // So that dropping it waits until the peer has everything.
+                // Blocking, so that drop waits until the peer has received all data.
                 stream.set_nonblocking(false);
                 stream.shutdown(Shutdown::Both)
             }

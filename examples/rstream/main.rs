@@ -1,6 +1,6 @@
-//! `rstream`—Measures a stream: latency, and then bandwidth.
+//! `rstream`—Measures a stream: latency, then bandwidth.
 //!
-//! It takes the options of librdmacm's program of this name, and either side can be that one.
+//! Takes the options of librdmacm's program of the same name, and interoperates with it.
 
 mod measure;
 

@@ -10,7 +10,7 @@ use examples::rstream::{
     test_option::TestOption,
 };
 
-/// Bytes that both sides exchange before each measurement.
+/// Bytes exchanged by both sides before each measurement.
 const SYNC: usize = 16;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -25,7 +25,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that say where in the sequence they are.
+/// Data filled with their position in the sequence.
 #[derive(Debug, Default)]
 struct Data {
     verify: bool,
@@ -60,7 +60,7 @@ impl Data {
         Ok(())
     }
 
-    /// A transfer there or back: the client begins.
+    /// Transfers in one direction; the client starts.
     fn transfer(&mut self, connection: &mut Connection, out: bool, size: usize) -> Result<()> {
         if out {
             self.send(connection, size)
@@ -93,7 +93,7 @@ fn measure_all(
         }
         report(plan, start.elapsed());
     }
-    // The peer may have ended it already.
+    // The peer may have disconnected already.
     drop(connection.shut_down());
     Ok(())
 }

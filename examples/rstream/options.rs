@@ -14,38 +14,38 @@ use super::test_option::TestOption;
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub struct Options {
-    /// Connect to the server at this address; without it, be the server
+    /// Connect to the server at this address; without an address, run the server
     #[arg(short = 's', value_name = "ADDRESS")]
     pub server: Option<String>,
     /// Listen at this address, or connect from it
     #[arg(short = 'b', value_name = "ADDRESS")]
     bind: Option<String>,
-    /// How addresses are written
+    /// Format of addresses
     #[arg(short = 'f', value_name = "FORMAT", default_value = "name", value_parser = ["name", "ip", "ipv6"])]
     format: String,
     /// Size of the send buffer and of the receive buffer, in bytes [default: 1 MiB]
     #[arg(short = 'B', value_name = "BYTES")]
     buffer: Option<u32>,
-    /// The most bytes that go without being copied to the send buffer, when latency is measured
+    /// Maximum number of bytes sent inline, when measuring latency
     #[arg(short = 'i', value_name = "BYTES", default_value_t = 64)]
     pub inline: u32,
-    /// How many rounds of transfers; measures only that
+    /// Number of rounds; measures only this configuration
     #[arg(short = 'I', value_name = "COUNT")]
     iterations: Option<u64>,
-    /// How many transfers there and back a round has; measures only that
+    /// Number of transfers in each direction per round; measures only this configuration
     #[arg(short = 'C', value_name = "COUNT")]
     transfers: Option<u64>,
-    /// Bytes of a transfer, to measure only that; or `all`, for more sizes
+    /// Bytes of a transfer, to measure only this size; or `all`, for more sizes
     #[arg(short = 'S', value_name = "BYTES|all", value_parser = size)]
     size: Option<Size>,
     /// The port
     #[arg(short = 'p', value_name = "PORT", default_value_t = 7471)]
     port: u16,
-    /// Ask for a sign of life every so many seconds
+    /// Interval between keepalive probes, in seconds
     #[arg(short = 'k', value_name = "SECONDS")]
     keep_alive: Option<u64>,
-    /// s|sockets: TCP; a|async: wait for readiness; b|blocking: blocking calls; n|nonblocking: calls
-    /// that do not wait, over and over (default); v|verify: check the data; r|resolve: as by default
+    /// s|sockets: TCP; a|async: wait for readiness; b|blocking: blocking calls; n|nonblocking: repeated
+    /// non-blocking calls (default); v|verify: check the data; r|resolve: same as the default
     #[arg(short = 'T', value_name = "OPTION", value_parser = test_option)]
     test: Vec<TestOption>,
 }
@@ -56,17 +56,17 @@ enum Size {
     Bytes(usize),
 }
 
-/// What is measured when it is not said on the command line.
+/// Default number of rounds and transfers.
 const DEFAULT_COUNT: u64 = 1000;
 const DEFAULT_SIZE: usize = 1000;
 
 impl Options {
-    /// Whether `-T` has said this.
+    /// Whether `-T` includes this option.
     pub fn has(&self, option: TestOption) -> bool {
         self.test.contains(&option)
     }
 
-    /// Whether calls block: the last word on that counts.
+    /// Whether calls block; the last option takes precedence.
     pub fn is_blocking(&self) -> bool {
         TestOption::are_blocking(&self.test)
     }
@@ -89,7 +89,7 @@ impl Options {
     /// The address to connect from, if one is given.
     ///
     /// # Errors
-    /// It cannot be looked up.
+    /// Resolving the address failed.
     pub fn source(&self) -> anyhow::Result<Option<SocketAddr>> {
         let Some(host) = self.bind.as_deref() else {
             return Ok(None);
@@ -99,17 +99,17 @@ impl Options {
         Ok(addrs?.next())
     }
 
-    /// Twice what is asked for, as of every socket.
+    /// Twice the given size, as for every socket.
     pub fn buffer(&self) -> u32 {
         self.buffer.unwrap_or(1 << 19).saturating_mul(2)
     }
 
-    /// How often to ask for a sign of life.
+    /// Interval between keepalive probes.
     pub fn keep_alive(&self) -> Option<Duration> {
         self.keep_alive.map(Duration::from_secs)
     }
 
-    /// The one thing to measure, if it is only one: rounds, transfers, and their size.
+    /// The single configuration to measure, if given: rounds, transfers and size.
     pub fn custom(&self) -> Option<(u64, u64, usize)> {
         let size = match self.size {
             Some(Size::Bytes(size)) => Some(size),
@@ -125,7 +125,7 @@ impl Options {
         ))
     }
 
-    /// Whether to measure more sizes than usual.
+    /// Whether to measure more sizes than by default.
     pub fn all_sizes(&self) -> bool {
         matches!(self.size, Some(Size::All))
     }
@@ -143,7 +143,7 @@ fn size(text: &str) -> Result<Size, String> {
 
 fn test_option(text: &str) -> Result<TestOption, String> {
     if matches!(text.to_ascii_lowercase().as_str(), "f" | "fork") {
-        return Err("a server that forks is not supported".to_owned());
+        return Err("a forking server is not supported".to_owned());
     }
     match TestOption::read(text) {
         Some(TestOption::Echo) | None => Err("one of s, a, b, n, r, v".to_owned()),
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_on_blocking_counts() {
+    fn blocking_mode_is_set_by_the_last_option() {
         let parse = |line: &str| Options::try_parse_from(line.split(' '));
         let options = parse("rstream -T n -T V -T blocking -T socket").unwrap();
         assert!(options.is_blocking() && options.has(TestOption::Verify));

@@ -1,22 +1,22 @@
-//! What is measured, and how it is told.
+//! Measurements and the table printed.
 
 use std::{iter, time::Duration};
 
 use super::options::Options;
 
-/// The sizes that are always measured, as powers of two.
+/// Sizes measured by default, as powers of two.
 const SHORT: [u32; 4] = [6, 12, 16, 20];
 
-/// One measurement: rounds, and transfers each way in a round.
+/// One measurement: rounds, and transfers in each direction per round.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What it is called in the table.
+    /// Name in the table.
     pub name: String,
-    /// How many rounds.
+    /// Number of rounds.
     pub rounds: u64,
-    /// How many transfers each way a round has.
+    /// Number of transfers in each direction per round.
     pub transfers: u64,
-    /// Bytes of a transfer.
+    /// Size of a transfer, in bytes.
     pub size: usize,
 }
 
@@ -29,8 +29,8 @@ pub fn print_head() {
     );
 }
 
-/// What the command line wants measured: one thing, or latency and then bandwidth, over a
-/// connection of its own each.
+/// Measurements selected by the command line: a single one, or latency and then bandwidth, each with a
+/// connection of its own.
 pub fn plans(options: &Options) -> Vec<(Goal, Vec<Plan>)> {
     if let Some((rounds, transfers, size)) = options.custom() {
         let plan = Plan {
@@ -47,18 +47,18 @@ pub fn plans(options: &Options) -> Vec<(Goal, Vec<Plan>)> {
     vec![(Goal::Latency, latency), (Goal::Bandwidth, bandwidth)]
 }
 
-/// What is being optimised.
+/// Optimization goal of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Short messages.
     Latency,
     /// Many bytes.
     Bandwidth,
-    /// What the command line says.
+    /// As given on the command line.
     Custom,
 }
 
-/// 64 bytes to 6 MiB: the powers of two and what is between them, or only a few.
+/// Sizes from 64 bytes to 6 MiB: powers of two and intermediate ones, or only a few.
 fn sizes(all: bool) -> Vec<usize> {
     if all {
         let steps = (7..=22_u32).flat_map(|n| [1 << n, (1 << n) + (1 << (n - 1))]);
@@ -67,7 +67,7 @@ fn sizes(all: bool) -> Vec<usize> {
     SHORT.iter().map(|n| 1 << n).collect()
 }
 
-/// As many transfers as take about as long for every size.
+/// Number of transfers, chosen for a similar duration at every size.
 pub fn count(size: usize) -> u64 {
     match size {
         0x10_0000.. => 100,
@@ -113,7 +113,7 @@ pub fn report(plan: &Plan, time: Duration) {
     );
 }
 
-/// How long it has taken, how many bits a second that is, and how long one transfer took.
+/// Formats the elapsed time, the rate in bits per second, and the time of one transfer.
 #[expect(clippy::cast_precision_loss, reason = "a rate")]
 pub fn speed(time: Duration, bytes: u128, transfers: u64) -> String {
     let micros = time.as_secs_f64() * 1e6;
@@ -125,7 +125,7 @@ pub fn speed(time: Duration, bytes: u128, transfers: u64) -> String {
     )
 }
 
-/// A number of bytes in a few characters.
+/// Formats a number of bytes in a few characters.
 pub fn short_size(size: u128) -> String {
     let (unit, name) = match size {
         0x4000_0000.. => (1 << 30, "g"),
@@ -140,7 +140,7 @@ pub fn short_size(size: u128) -> String {
     }
 }
 
-/// A count in a few characters.
+/// Formats a count in a few characters.
 pub fn short_count(count: u64) -> String {
     match count {
         1_000_000_000.. => format!("{}b", count / 1_000_000_000),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sizes_are_those_of_the_c_program() {
+    fn sizes_match_c() {
         assert_eq!(sizes(false), [64, 4096, 65536, 1 << 20]);
         let all = sizes(true);
         assert_eq!(all.len(), 33);

@@ -1,8 +1,8 @@
-//! What `-T` can say to programs that measure sockets.
+//! Values of `-T` for programs measuring sockets.
 
 use TestOption::{Async, Blocking, Echo, NonBlocking, Resolve, Sockets, Verify};
 
-/// A way to measure.
+/// Mode of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestOption {
     /// The sockets of the system, TCP or UDP.
@@ -11,18 +11,18 @@ pub enum TestOption {
     Async,
     /// Blocking calls.
     Blocking,
-    /// Calls that do not wait.
+    /// Non-blocking calls.
     NonBlocking,
-    /// As by default.
+    /// Same as the default.
     Resolve,
     /// Check the data.
     Verify,
-    /// The server sends everything back.
+    /// The server sends all data back.
     Echo,
 }
 
 impl TestOption {
-    /// Reads a letter or a word. `None` if it says nothing.
+    /// Parses a letter or a word. `None` if unknown.
     pub fn read(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "s" | "socket" | "sockets" => Some(Sockets),
@@ -36,7 +36,7 @@ impl TestOption {
         }
     }
 
-    /// Whether calls block: the last word on that counts.
+    /// Whether calls block; the last option takes precedence.
     pub fn are_blocking(said: &[Self]) -> bool {
         let word = |option: &&Self| matches!(option, Blocking | NonBlocking);
         said.iter().rfind(word) == Some(&Blocking)

@@ -1,5 +1,5 @@
-//! `ucmatose` of rdmacm-utils, in safe Rust: connections, messages over each, and their end. The C
-//! program can be on the other side.
+//! `ucmatose` of rdmacm-utils, in safe Rust: connections, messages on each, and disconnects. Interoperates
+//! with the C program.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -12,53 +12,53 @@ use clap::{Parser, ValueEnum};
 use examples::pingpong::options::{finish, number, positive};
 use verbs::AckTimeout;
 
-/// Makes connections, sends messages over each, and ends them
+/// Establishes connections, sends messages on each, and disconnects
 #[derive(Parser)]
 #[command(name = "ucmatose")]
 struct Options {
-    /// Connect to the server on this host; without it, be the server
+    /// Connect to the server on this host; without a host, run the server
     #[arg(short)]
     server: Option<String>,
-    /// This side's address
+    /// Local address
     #[arg(short)]
     bind: Option<String>,
-    /// What the addresses are
+    /// Format of the addresses
     #[arg(short, value_enum, ignore_case = true, default_value = "name")]
     format: Format,
     /// The port space
     #[arg(short = 'P', value_enum, ignore_case = true, default_value = "tcp")]
     port_space: Space,
-    /// How many connections
+    /// Number of connections
     #[arg(short, default_value_t = 1, value_parser = positive::<u32>)]
     connections: u32,
-    /// How many messages each side sends over each
+    /// Number of messages in each direction per connection
     #[arg(short = 'C', default_value_t = 10, value_parser = number::<u32>)]
     count: u32,
-    /// The size of a message, in bytes
+    /// Message size, in bytes
     #[arg(short = 'S', default_value_t = 100, value_parser = number::<u32>)]
     size: u32,
     /// The type of service
     #[arg(short, value_parser = number::<u8>)]
     tos: Option<u8>,
-    /// The port, or the name of a service
+    /// Port number or service name
     #[arg(short, default_value = "7471")]
     port: String,
-    /// End the connections on another event channel
+    /// Disconnect on another event channel
     #[arg(short)]
     migrate: bool,
-    /// How long to wait for an acknowledgement: 4.096 µs times two to the power of this
+    /// Acknowledgement timeout: 4.096 µs times two to the power of this
     #[arg(short, value_parser = ack_timeout)]
     ack_timeout: Option<AckTimeout>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Names, or addresses of IP
+    /// Host names or IP addresses
     Name,
-    /// Addresses of IP
+    /// IP addresses
     #[value(alias = "ipv6")]
     Ip,
-    /// InfiniBand's own addresses
+    /// InfiniBand addresses
     Gid,
 }
 

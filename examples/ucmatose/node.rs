@@ -1,4 +1,4 @@
-//! One connection, and the messages over it.
+//! One connection and the messages on it.
 
 use anyhow::anyhow;
 use cm::{CmId, Connection, phases::HasDevice};
@@ -6,20 +6,20 @@ use verbs::{
     Buf, Completed, CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, Rts, SharedBuf, op,
 };
 
-/// A queue pair of a connection to be, on the side that asks for it.
+/// A queue pair of the active side before connecting.
 pub(crate) type InitQp = QueuePair<Rc, Init, SharedBuf, Buf>;
-/// The same on the side that has accepted.
+/// A queue pair of the passive side after accepting.
 pub(crate) type ReadyQp = QueuePair<Rc, Rts, SharedBuf, Buf>;
 
-/// What the messages of a connection need, beside its queue pair.
+/// Buffers and counters of a connection's messages.
 #[derive(Debug)]
 pub(crate) struct Messages {
     cq: CompletionQueue,
-    /// What is sent, each time. Nothing, if nothing is.
+    /// Payload of each send; `None` without messages.
     message: Option<SharedBuf>,
-    /// How many each side sends.
+    /// Number of messages in each direction.
     count: u32,
-    /// How many have been sent, and have come.
+    /// Number of sends posted and of messages received.
     sent: u32,
     received: u32,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Node {
 }
 
 impl Messages {
-    /// Makes a queue pair for a connection, and posts a receive for every message that will come.
+    /// Creates a queue pair for a connection, and posts a receive for every expected message.
     pub(crate) fn prepare<P: HasDevice>(
         id: &CmId<P>,
         count: u32,
@@ -69,7 +69,7 @@ impl Messages {
     }
 }
 
-/// A message of zeros.
+/// Allocates a message of zeros.
 fn zeros(pd: &ProtectionDomain, size: u32) -> anyhow::Result<Buf> {
     let mut buf = pd.alloc_buf(usize::try_from(size)?)?;
     buf.set_full();
@@ -77,7 +77,7 @@ fn zeros(pd: &ProtectionDomain, size: u32) -> anyhow::Result<Buf> {
 }
 
 impl Node {
-    /// Sends all messages; they need not have arrived after this.
+    /// Posts all sends, without waiting for completions.
     pub(crate) fn post_sends(&mut self) -> anyhow::Result<()> {
         let qp = self.connection.qp_mut();
         if let Some(message) = &self.messages.message {
@@ -88,12 +88,12 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until all messages of this side have arrived.
+    /// Blocks until all sends have completed.
     pub(crate) fn complete_sends(&mut self) -> anyhow::Result<()> {
         self.complete_until(|messages| messages.sent == messages.count)
     }
 
-    /// Waits until all messages of the peer have come.
+    /// Blocks until all messages of the peer have been received.
     pub(crate) fn complete_receives(&mut self) -> anyhow::Result<()> {
         self.complete_until(|messages| messages.received == messages.count)
     }

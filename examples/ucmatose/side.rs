@@ -1,4 +1,4 @@
-//! The two sides, from the first event to the last one.
+//! Event handling of the two sides, from the first event to the last.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -17,13 +17,13 @@ use crate::{
     node::{InitQp, Messages, Node, ReadyQp},
 };
 
-/// How long to look for the address and the route.
+/// Timeout for resolving the address and the route.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Does what the options say.
+/// Runs the side selected by the options.
 ///
 /// # Errors
-/// A connection was not made, or has failed.
+/// A connection attempt or a connection has failed.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut side = Side {
         options,
@@ -43,16 +43,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 struct Side<'a> {
     options: &'a Options,
-    /// What has to begin the private data of a request.
+    /// Header required at the start of a request's private data.
     greeting: Vec<u8>,
-    /// Connections that were asked for.
+    /// Connections of the active side before establishment.
     making: BTreeMap<Key, (InitQp, Messages)>,
-    /// Connections that were accepted, and are not established yet.
+    /// Connections accepted, but not established yet.
     accepted: BTreeMap<Key, (ReadyQp, Messages)>,
     nodes: BTreeMap<Key, Node>,
     channel: EventChannel,
     connects_left: u32,
-    /// How many connections have not ended.
+    /// Number of connections not disconnected yet.
     disconnects_left: u32,
 }
 
@@ -138,7 +138,7 @@ impl Side<'_> {
         self.nodes.values_mut().try_for_each(act)
     }
 
-    /// Moves everything to another event channel, and closes the first one.
+    /// Moves all identifiers to another event channel, and closes the first one.
     fn migrate(&mut self, listener: Option<&mut CmId<Listening>>) -> anyhow::Result<()> {
         println!("migrating to new event channel");
         let channel = EventChannel::new()?;
@@ -188,7 +188,7 @@ impl Side<'_> {
                 }
                 Ok(())
             }
-            // Nothing to do: all is dropped in the end.
+            // No action: all resources are dropped at the end.
             _ => Ok(()),
         }
     }
@@ -273,7 +273,7 @@ fn fail(failure: Failure) -> anyhow::Result<()> {
     bail!(failure)
 }
 
-/// Ends a connection, or answers the peer, who may have ended it already.
+/// Disconnects, or answers a disconnect of the peer.
 fn disconnect(connection: &mut Connection<verbs::SharedBuf, verbs::Buf>) -> anyhow::Result<()> {
     match connection.disconnect() {
         Err(err) if err.kind() == io::ErrorKind::InvalidInput => Ok(()),

@@ -1,4 +1,4 @@
-//! Asking where datagrams are taken, and answering.
+//! Resolving the address for datagrams, and answering such requests.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use cm::{
 use super::{node::Node, options::Options};
 use crate::cm_tool::address;
 
-/// The service, which both sides must use: the C program's, too.
+/// Port number, the same on both sides and in the C program.
 const PORT: &str = "7174";
-/// How long resolving may take.
+/// Timeout for resolving the address and the route.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks the server where it takes datagrams. The identifier is of no use after that.
+/// Requests the server's datagram address. The identifier is not needed afterwards.
 ///
 /// # Errors
-/// There is no such server, or it refuses.
+/// The server is unreachable or has rejected the request.
 pub fn call(channel: &EventChannel, options: &Options) -> anyhow::Result<Node> {
     let server = options.server.as_deref().context("there is no server")?;
     let bind = options.bind.as_deref();
@@ -51,10 +51,10 @@ pub fn call(channel: &EventChannel, options: &Options) -> anyhow::Result<Node> {
     Ok(node)
 }
 
-/// Listens, and answers as many peers as there shall be.
+/// Listens, and answers the configured number of peers.
 ///
 /// # Errors
-/// The address is taken, or a device has failed.
+/// The address is in use, or a device has failed.
 pub fn accept(
     channel: &EventChannel,
     options: &Options,

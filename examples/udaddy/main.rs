@@ -1,7 +1,7 @@
-//! `udaddy` of rdmacm-utils, in safe Rust: datagrams to a peer that has been asked where it takes
-//! them, and back. The C program can be on the other side.
+//! `udaddy` of rdmacm-utils, in safe Rust: datagrams to and from a peer, at the address given in the peer's
+//! answer. Interoperates with the C program.
 //!
-//! When a datagram is lost, both sides wait for ever, as in C.
+//! After a lost datagram both sides wait without end, as in C.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -22,13 +22,13 @@ use examples::{
 #[derive(Parser)]
 #[command(name = "udaddy", args_override_self = true, disable_help_flag = true)]
 struct CommandLine {
-    /// The server's address; without one, this is the server
+    /// The server's address; without one, run the server
     #[arg(short, value_name = "server_address")]
     server: Option<String>,
     /// The address to bind to
     #[arg(short, value_name = "bind_address")]
     bind: Option<String>,
-    /// What the addresses are
+    /// Format of the addresses
     #[arg(
         short,
         value_name = "address_format",
@@ -40,13 +40,13 @@ struct CommandLine {
     /// The port space: udp or ipoib
     #[arg(short = 'P', value_name = "port_space", value_parser = space_of)]
     space: Option<PortSpace>,
-    /// How many peers, each with a queue pair of its own
+    /// Number of peers, each with a queue pair
     #[arg(short, value_name = "connections", default_value_t = 1)]
     connections: u32,
-    /// How many messages go each way
+    /// Number of messages in each direction
     #[arg(short = 'C', value_name = "message_count", default_value_t = 10)]
     message_count: u32,
-    /// Their size, in bytes
+    /// Message size, in bytes
     #[arg(short = 'S', value_name = "message_size", default_value_t = 100)]
     message_size: u32,
     /// The type of service
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         format: line.format,
         space: line.space.or(line.numbered_space).unwrap_or(PortSpace::Udp),
         connections: line.connections,
-        // As in C: messages of nothing are none.
+        // As in C: a size of 0 disables messages.
         message_count: if line.message_size == 0 {
             0
         } else {

@@ -1,4 +1,4 @@
-//! One queue pair, and the datagrams that go out of it and come in.
+//! One queue pair and the datagrams on it.
 
 use anyhow::Context as _;
 use cm::{CmId, Destination, phases::HasDevice};
@@ -10,7 +10,7 @@ use verbs::{
 use super::options::Options;
 use crate::cm_tool::datagrams::prepare;
 
-/// The key of the port spaces' datagrams (`RDMA_UDP_QKEY`).
+/// Q_Key of datagram port spaces (`RDMA_UDP_QKEY`).
 const QKEY: u32 = 0x0123_4567;
 
 /// A queue pair for one peer.
@@ -21,16 +21,16 @@ pub struct Node {
     pub(super) pd: ProtectionDomain,
     message: SharedBuf,
     port_num: u8,
-    /// Where the peer takes datagrams. A server learns it from the first one.
+    /// Destination of the peer. A server takes the destination from the first datagram.
     pub(super) peer: Option<Destination>,
     received: u32,
 }
 
 impl Node {
-    /// With all receives posted.
+    /// Creates the queue pair, with all receives posted.
     ///
     /// # Errors
-    /// The device cannot do that, or not take messages of that size.
+    /// The device is at a limit, or the message size is above the MTU.
     pub fn new<P: HasDevice>(id: &CmId<P>, options: &Options) -> anyhow::Result<Self> {
         let (count, size) = (options.message_count, options.message_size);
         let ctx = id.context()?;
@@ -53,7 +53,7 @@ impl Node {
         })
     }
 
-    /// Sends all messages, each with the number of this queue pair.
+    /// Posts all sends, each with this queue pair's number as immediate data.
     ///
     /// # Errors
     /// The device has failed.
@@ -66,10 +66,10 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until all messages of the peer have arrived.
+    /// Blocks until all messages of the peer have been received.
     ///
     /// # Errors
-    /// The device has failed, or the peer does not say where it is.
+    /// The device has failed, or a message has no source address.
     pub fn receive_all(&mut self, options: &Options) -> anyhow::Result<()> {
         while self.received < options.message_count {
             self.take()?;
@@ -77,7 +77,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until all messages are on their way.
+    /// Blocks until all sends have completed.
     ///
     /// # Errors
     /// The device has failed.
@@ -88,7 +88,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits for completions, and takes them.
+    /// Waits for completions, and processes them.
     fn take(&mut self) -> anyhow::Result<()> {
         for wc in self.cq.wait(None)? {
             wc.ok()?;
@@ -104,7 +104,7 @@ impl Node {
             if self.peer.is_none() {
                 let qp_num = done
                     .imm_data()
-                    .context("the peer does not say where it is")?;
+                    .context("no source address in the peer's message")?;
                 let received = done.received()?;
                 self.peer = Some(Destination {
                     ah: self.pd.create_ah_from_wc(&done, received, self.port_num)?,

@@ -1,46 +1,46 @@
-//! What the user wants.
+//! Options of both sides.
 
 use clap::ValueEnum;
 use cm::{AddrHints, PortSpace};
 
 use crate::pingpong::options::number;
 
-/// The choices of both sides.
+/// Options of both sides.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The server; `None`: this is one.
+    /// The server; `None` on the server.
     pub server: Option<String>,
     /// The local address.
     pub bind: Option<String>,
-    /// What the addresses are.
+    /// Format of the addresses.
     pub format: Format,
     /// The port space of all identifiers.
     pub space: PortSpace,
-    /// How many peers.
+    /// Number of peers.
     pub connections: u32,
-    /// How many messages each way.
+    /// Number of messages in each direction.
     pub message_count: u32,
-    /// Their size, in bytes.
+    /// Message size, in bytes.
     pub message_size: u32,
     /// The type of service.
     pub tos: Option<u8>,
 }
 
-/// What an address is.
+/// Format of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A name, or an address
+    /// A host name or an address
     Name,
-    /// An address
+    /// An IPv4 address
     Ip,
-    /// An address
+    /// An IPv6 address
     Ipv6,
-    /// InfiniBand's own address
+    /// An InfiniBand address
     Gid,
 }
 
 impl Options {
-    /// What to ask for names with.
+    /// Hints for address lookups.
     pub fn hints(&self) -> AddrHints {
         let hints = AddrHints::new().port_space(self.space);
         match self.format {
@@ -51,15 +51,15 @@ impl Options {
     }
 }
 
-/// A port space for datagrams, by its name or its number.
+/// Parses a datagram port space, given by name or by number.
 ///
 /// # Errors
-/// It is another one.
+/// The port space is unknown.
 pub fn space_of(text: &str) -> Result<PortSpace, String> {
     match (text, number::<u32>(text)) {
         ("udp", _) | (_, Ok(0x111)) => Ok(PortSpace::Udp),
         ("ipoib", _) | (_, Ok(0x2)) => Ok(PortSpace::IpoIb),
-        _ => Err("it is neither udp (0x111) nor ipoib (0x2)".to_owned()),
+        _ => Err("must be udp (0x111) or ipoib (0x2)".to_owned()),
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_spaces_have_names_and_numbers() {
+    fn space_of_parses_names_and_numbers() {
         for text in ["udp", "0x111", "273"] {
             assert_eq!(space_of(text), Ok(PortSpace::Udp), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The client: asks, and measures.
+//! The client: sends and measures.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,12 @@ use crate::rstream::{
     test_option::TestOption,
 };
 
-/// How long to wait for an answer before it is asked again: to begin, and later.
-const PATIENCE: Duration = Duration::from_secs(1);
-const IMPATIENCE: Duration = Duration::from_millis(1);
+/// Timeout for an answer before the request is repeated.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout for the answer to a datagram of a measurement, before sending again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The sizes that are measured when none is asked for.
+/// Sizes measured by default, in bytes.
 const SIZES: [usize; 9] = [64, 128, 192, 256, 384, 512, 768, 1024, 1536];
 
 /// One measurement.
@@ -54,10 +55,10 @@ fn plans(options: &Options) -> Vec<Plan> {
     latency.chain(bandwidth).collect()
 }
 
-/// Measures everything that is asked for.
+/// Measures all selected sizes.
 ///
 /// # Errors
-/// There is no such server, or a size does not fit into a datagram.
+/// The server is unreachable, or a size is above the maximum of a datagram.
 #[expect(clippy::print_stdout, reason = "this is what the programs are for")]
 pub fn run(options: &Options, server: &str) -> Result<()> {
     println!(
@@ -70,7 +71,7 @@ pub fn run(options: &Options, server: &str) -> Result<()> {
         answer: Message::default(),
         sequence: 0,
     };
-    client.ask(Op::Login, CONTROL, PATIENCE)?;
+    client.ask(Op::Login, CONTROL, ANSWER_TIMEOUT)?;
     for plan in plans(options) {
         let (transfers, time) = client
             .measure(&plan)
@@ -95,21 +96,21 @@ impl Client {
         self.endpoint.send(bytes, None).context("cannot send")
     }
 
-    /// Sends a message until it is answered.
-    fn ask(&mut self, op: Op, size: usize, patience: Duration) -> Result<()> {
+    /// Sends a message, repeatedly until an answer arrives.
+    fn ask(&mut self, op: Op, size: usize, timeout: Duration) -> Result<()> {
         self.message.set_sequence(self.sequence);
         self.send(op, size)?;
         loop {
             let received = self
                 .endpoint
-                .receive_in_time(self.answer.place(), patience)
+                .receive_in_time(self.answer.place(), timeout)
                 .context("cannot receive")?;
             match received {
                 None => self.send(op, size)?,
                 Some(len) if Message::is_whole(len) && self.answer.sequence() == self.sequence => {
                     break;
                 }
-                // The answer to what was sent twice. It must not be a reason to send once more.
+                // A late answer to a repeated message. Sending again would repeat this without end.
                 Some(_) => {}
             }
         }
@@ -118,18 +119,18 @@ impl Client {
         Ok(())
     }
 
-    /// Measures, and returns how many transfers the server has seen, and how long they took.
+    /// Measures, and returns the number of transfers seen by the server, and the elapsed time.
     fn measure(&mut self, plan: &Plan) -> Result<(u32, Duration)> {
-        self.ask(Op::Start, CONTROL, PATIENCE)?;
+        self.ask(Op::Start, CONTROL, ANSWER_TIMEOUT)?;
         let start = Instant::now();
         for _ in 0..plan.transfers {
             if plan.echo {
-                self.ask(Op::Echo, plan.size, IMPATIENCE)?;
+                self.ask(Op::Echo, plan.size, RETRY_INTERVAL)?;
             } else {
                 self.send(Op::Data, plan.size)?;
             }
         }
-        self.ask(Op::End, CONTROL, IMPATIENCE)?;
+        self.ask(Op::End, CONTROL, RETRY_INTERVAL)?;
         let transfers = if plan.echo {
             plan.transfers.saturating_mul(2)
         } else {

@@ -1,4 +1,4 @@
-//! One socket for datagrams, over RDMA or UDP, and the ways to wait for it.
+//! One datagram socket, over RDMA or UDP, and the modes of waiting.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -19,11 +19,11 @@ enum Transport {
     Udp(UdpSocket),
 }
 
-/// A socket.
+/// A datagram socket.
 #[derive(Debug)]
 pub struct Endpoint {
     transport: Transport,
-    /// Calls are made when the socket is ready.
+    /// Whether calls wait for readiness by `poll`.
     polls: bool,
 }
 
@@ -61,19 +61,19 @@ impl Endpoint {
         })
     }
 
-    /// A server's.
+    /// Creates the server's socket.
     ///
     /// # Errors
-    /// The address is taken, or there is no device.
+    /// The address is in use, or no device was found.
     pub fn serve(options: &Options) -> Result<Self> {
         let addr = resolve(&options.bind, options.port)?;
         Self::new(options, addr, addr).with_context(|| format!("cannot take datagrams at {addr}"))
     }
 
-    /// A client's.
+    /// Creates the client's socket.
     ///
     /// # Errors
-    /// There is no way to the server.
+    /// No route to the server.
     pub fn connect(options: &Options, server: &str) -> Result<Self> {
         let server = resolve(server, options.port)?;
         let any = match server {
@@ -89,7 +89,7 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Waits until it is ready; whether it is in time.
+    /// Waits for readiness; false on a timeout.
     ///
     /// # Errors
     /// Waiting has failed.
@@ -101,7 +101,7 @@ impl Endpoint {
         Ok(poll(&mut [entry], timeout)? > 0)
     }
 
-    /// Calls until it need not be called again.
+    /// Repeats a non-blocking call until success.
     fn until<T>(
         &self,
         events: PollEvents,
@@ -119,10 +119,10 @@ impl Endpoint {
         }
     }
 
-    /// Sends a datagram: to an address, or to the server.
+    /// Sends a datagram to an address, or to the server.
     ///
     /// # Errors
-    /// It is too long, or nobody is there.
+    /// The datagram is too long, or the destination is unreachable.
     pub fn send(&self, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
         self.until(PollEvents::OUT, || match (&self.transport, to) {
             (Transport::Rsocket(socket), to) => socket.send_to(&[IoSlice::new(bytes)], to, false),
@@ -150,10 +150,10 @@ impl Endpoint {
         })
     }
 
-    /// Receives the next datagram, if it comes in time.
+    /// Receives the next datagram, if one arrives before the timeout.
     ///
     /// # Errors
-    /// The server is not there.
+    /// The server is unreachable.
     pub fn receive_in_time(
         &self,
         place: &mut [u8],
@@ -166,7 +166,7 @@ impl Endpoint {
             Transport::Rsocket(socket) => {
                 socket.recv(&mut [IoSliceMut::new(place)], RecvFlags::DONT_WAIT)
             }
-            // It is there.
+            // Ready.
             Transport::Udp(socket) => socket.recv(place),
         };
         match received {

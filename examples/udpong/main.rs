@@ -1,6 +1,6 @@
-//! `udpong`—Measures datagrams: there and back, and one way.
+//! `udpong`—Measures datagrams: round trips, and one direction.
 //!
-//! It takes the options of librdmacm's program of this name, and either side can be that one.
+//! Takes the options of librdmacm's program of the same name, and interoperates with it.
 
 use clap::Parser;
 use examples::udpong::{client, options::Options, server};

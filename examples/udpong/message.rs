@@ -1,25 +1,25 @@
-//! What goes to and fro, laid out as in the C program.
+//! Messages, in the layout of the C program.
 
-/// The size of messages that are no data, in bytes.
+/// Size of messages without data, in bytes.
 pub const CONTROL: usize = 16;
 
-/// The bytes that mean something; the rest is what is measured.
+/// Size of the header, in bytes; the rest is payload.
 const HEAD: usize = 8;
 
-/// What a message is for.
+/// Purpose of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// The client wants a number.
+    /// Request for a client number.
     Login,
-    /// The count begins at zero.
+    /// Reset of the count.
     Start,
-    /// To be counted.
+    /// Counted by the server.
     Data,
-    /// To be counted and sent back.
+    /// Counted and sent back by the server.
     Echo,
-    /// The client wants the count.
+    /// Request for the count.
     End,
-    /// Anything else is data, too.
+    /// Treated as data.
     Other(u8),
 }
 
@@ -43,37 +43,37 @@ impl Op {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Message {
-    bytes: Box<[u8; Self::MOST]>,
+    bytes: Box<[u8; Self::MAX_LEN]>,
 }
 
 impl Default for Message {
     fn default() -> Self {
         Self {
-            bytes: Box::new([0; Self::MOST]),
+            bytes: Box::new([0; Self::MAX_LEN]),
         }
     }
 }
 
 impl Message {
-    /// The most bytes of a message.
-    pub const MOST: usize = HEAD + 2048;
+    /// Maximum length of a message, in bytes.
+    pub const MAX_LEN: usize = HEAD + 2048;
 
-    /// So many bytes of it, to be sent.
+    /// First `len` bytes, for sending.
     pub fn bytes(&self, len: usize) -> &[u8] {
         &self.bytes[..len]
     }
 
-    /// Where it is received.
+    /// Buffer for receiving.
     pub fn place(&mut self) -> &mut [u8] {
         &mut self.bytes[..]
     }
 
-    /// Whether so many bytes are a message.
+    /// Whether `len` bytes form a message.
     pub fn is_whole(len: usize) -> bool {
         len >= HEAD
     }
 
-    /// What it is for.
+    /// Returns the purpose.
     pub fn op(&self) -> Op {
         match self.bytes[0] {
             0 => Op::Login,
@@ -85,12 +85,12 @@ impl Message {
         }
     }
 
-    /// Says what it is for.
+    /// Sets the purpose.
     pub fn set_op(&mut self, op: Op) {
         self.bytes[0] = op.code();
     }
 
-    /// The number of the client.
+    /// Number of the client.
     pub fn client(&self) -> u8 {
         self.bytes[1]
     }
@@ -100,23 +100,23 @@ impl Message {
         self.bytes[1] = client;
     }
 
-    /// The place in the sequence of messages that are answered.
+    /// Sequence number among answered messages.
     pub fn sequence(&self) -> u8 {
         self.bytes[2]
     }
 
-    /// Sets the place in the sequence.
+    /// Sets the sequence number.
     pub fn set_sequence(&mut self, sequence: u8) {
         self.bytes[2] = sequence;
     }
 
-    /// How many messages have been counted.
+    /// Number of messages counted.
     pub fn count(&self) -> u32 {
         let bytes = [self.bytes[4], self.bytes[5], self.bytes[6], self.bytes[7]];
         u32::from_be_bytes(bytes)
     }
 
-    /// Sets how many messages have been counted.
+    /// Sets the number of messages counted.
     pub fn set_count(&mut self, count: u32) {
         self.bytes[4..HEAD].copy_from_slice(&count.to_be_bytes());
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_laid_out_as_in_c() {
+    fn message_layout_matches_c() {
         let mut message = Message::default();
         message.set_op(Op::End);
         message.set_client(7);

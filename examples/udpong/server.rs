@@ -1,4 +1,4 @@
-//! The server: counts, answers, and sends back.
+//! The server: counts, answers and sends back.
 
 use anyhow::{Context, Result};
 
@@ -8,13 +8,13 @@ use super::{
     options::Options,
 };
 
-/// As many clients as there are numbers for them.
+/// Maximum number of clients, limited by the client number of one byte.
 const CLIENTS: usize = 256;
 
-/// Serves until something fails.
+/// Serves without end, until an error.
 ///
 /// # Errors
-/// The address is taken, there is no device, or a client is gone.
+/// The address is in use, no device was found, or a client has disappeared.
 #[expect(clippy::print_stdout, reason = "this is what the programs are for")]
 pub fn run(options: &Options) -> Result<()> {
     let endpoint = Endpoint::serve(options)?;

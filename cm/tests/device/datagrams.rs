@@ -11,7 +11,7 @@ use verbs::{
     Rts, Ud,
 };
 
-use crate::support::{PATIENCE, local, local_v6, next, taken};
+use crate::support::{TEST_TIMEOUT, local, local_v6, next, taken};
 
 pub(crate) type DatagramQp = QueuePair<Ud, Rts, Addressed<Buf>>;
 
@@ -28,13 +28,13 @@ pub(crate) fn resolve_addr(channel: &EventChannel, addr: SocketAddr) -> CmId<Add
     let id = channel.create_id_in(PortSpace::Udp).unwrap();
     // The guest has no route to groups, so the source says which device is meant.
     let source = (addr.is_ipv4() && addr.ip().is_multicast()).then(local);
-    id.resolve_addr(source, addr, PATIENCE).unwrap();
+    id.resolve_addr(source, addr, TEST_TIMEOUT).unwrap();
     taken!(channel, Event::AddrResolved(id) => id)
 }
 
 pub(crate) fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteResolved> {
     let id = resolve_addr(channel, addr);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TEST_TIMEOUT).unwrap();
     taken!(channel, Event::RouteResolved(id) => id)
 }
 
@@ -59,7 +59,7 @@ impl Side {
     /// Waits until what was sent is on its way.
     pub(crate) fn sent(&mut self) {
         while self.qp.send_queue().in_flight() > 0 {
-            for wc in self.cq.wait(Some(PATIENCE)).unwrap() {
+            for wc in self.cq.wait(Some(TEST_TIMEOUT)).unwrap() {
                 wc.ok().unwrap();
                 self.qp.complete(wc).unwrap().ok().unwrap();
             }
@@ -75,7 +75,7 @@ impl Side {
     /// The next datagram that arrives.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         loop {
-            let completions = self.cq.wait(Some(PATIENCE)).unwrap();
+            let completions = self.cq.wait(Some(TEST_TIMEOUT)).unwrap();
             assert!(completions.len() > 0, "nothing arrived");
             for wc in completions {
                 wc.ok().unwrap();
@@ -186,9 +186,9 @@ fn what_an_identifier_is_not_for_is_refused() {
          the identifier, of Some(Udp), is for Ud, not for Rc"
     );
     let connection = channel.create_id().unwrap();
-    connection.resolve_addr(None, addr, PATIENCE).unwrap();
+    connection.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
     let connection = taken!(&channel, Event::AddrResolved(id) => id);
-    connection.resolve_route(PATIENCE).unwrap();
+    connection.resolve_route(TEST_TIMEOUT).unwrap();
     let connection = taken!(&channel, Event::RouteResolved(id) => id);
     let refused = connection.resolve_service(b"").unwrap_err();
     assert!(refused.error.to_string().contains("is for Rc, not for Ud"));
@@ -283,7 +283,7 @@ fn joining_what_is_no_group_or_for_connections_is_refused() {
     let mut id = channel.create_id().unwrap();
     let (_listener, addr) = listen(&channel, local());
     id.bind(local()).unwrap();
-    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    id.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
     let mut id = taken!(&channel, Event::AddrResolved(id) => id);
     let group = SocketAddr::new(Ipv4Addr::new(239, 1, 2, 3).into(), 1);
     let refused = id.join_multicast(group, Membership::Full).unwrap_err();

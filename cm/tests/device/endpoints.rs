@@ -12,10 +12,10 @@ use cm::{
 };
 use verbs::{Buf, GRH_LEN, RemoteToken, WcError, WcStatus, op::Send};
 
-use crate::support::{PATIENCE, local, local_v6};
+use crate::support::{TEST_TIMEOUT, local, local_v6};
 
 fn builder() -> EndpointBuilder {
-    EndpointBuilder::new().timeout(PATIENCE)
+    EndpointBuilder::new().timeout(TEST_TIMEOUT)
 }
 
 fn listen() -> (Listener, SocketAddr) {
@@ -363,7 +363,7 @@ fn endpoints_are_taken_apart() {
     let pd = connection.qp().pd().clone();
     let hello = pd.register_buf(*b"by hand").unwrap();
     connection.qp_mut().post(Send::new(hello)).unwrap();
-    let wc = send_cq.wait(Some(PATIENCE)).unwrap().next().unwrap();
+    let wc = send_cq.wait(Some(TEST_TIMEOUT)).unwrap().next().unwrap();
     assert!(connection.qp_mut().complete(wc).is_ok());
     assert_eq!(receive(&mut passive), b"by hand");
     assert!(channel.try_next().unwrap().is_none());

@@ -15,7 +15,7 @@ use verbs::Rc;
 use crate::{
     connections::connect,
     resources,
-    support::{Halfway, PATIENCE, listen, local, next, request, taken},
+    support::{Halfway, TEST_TIMEOUT, listen, local, next, request, taken},
 };
 
 #[test]
@@ -107,7 +107,7 @@ fn impatient_clients(addr: SocketAddr) -> EventChannel {
 
 #[test]
 fn listener_passes_over_clients_that_left_before_accept() {
-    let choices = EndpointBuilder::new().timeout(PATIENCE);
+    let choices = EndpointBuilder::new().timeout(TEST_TIMEOUT);
     let listener = choices.listen(local()).unwrap();
     let addr = listener.local_addr().unwrap();
     drop(impatient_clients(addr));
@@ -177,7 +177,7 @@ impl Kept {
 
     /// Waits until it is as it was: the kernel ends connections in its own time.
     fn again(&self) {
-        let late = Instant::now() + PATIENCE;
+        let late = Instant::now() + TEST_TIMEOUT;
         while Self::now() != *self {
             assert!(
                 Instant::now() < late,
@@ -206,7 +206,7 @@ fn make_and_drop(listener: &Listener, addr: SocketAddr, count: usize) {
         });
         for _ in 0..count {
             let mut endpoint = EndpointBuilder::new()
-                .timeout(PATIENCE)
+                .timeout(TEST_TIMEOUT)
                 .connect(addr)
                 .unwrap();
             endpoint.disconnect().unwrap();
@@ -219,7 +219,7 @@ fn a_thousand_connections_leave_nothing_behind() {
     // Otherwise the kernel may turn the few pages of a thread's stack into a huge one meanwhile, of 2 MiB.
     rustix::thread::disable_transparent_huge_pages(true).unwrap();
     let listener = EndpointBuilder::new()
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .listen(local())
         .unwrap();
     let addr = listener.local_addr().unwrap();
@@ -243,8 +243,8 @@ fn event_channel_descriptor_gives_no_access_to_its_events() {
     };
     let channel = EventChannel::new().unwrap();
     let id = channel.create_id().unwrap();
-    id.resolve_addr(None, local(), PATIENCE).unwrap();
-    assert!(verbs::fd::wait_readable("poll", channel.as_fd(), Some(PATIENCE)).unwrap());
+    id.resolve_addr(None, local(), TEST_TIMEOUT).unwrap();
+    assert!(verbs::fd::wait_readable("poll", channel.as_fd(), Some(TEST_TIMEOUT)).unwrap());
     verbs::fd::set_nonblocking(channel.as_fd(), false).unwrap();
     let mut file = fs::File::from(channel.as_fd().try_clone_to_owned().unwrap());
     assert!(file.read(&mut [0; 64]).is_err());

@@ -14,8 +14,8 @@ use verbs::{
 use crate::{
     connections::connect,
     support::{
-        Halfway, PATIENCE, Side, asked, listen, local, local_v6, next, request, resolve, response,
-        taken,
+        Halfway, Side, TEST_TIMEOUT, asked, listen, local, local_v6, next, request, resolve,
+        response, taken,
     },
 };
 
@@ -24,7 +24,7 @@ fn resolve_addr(
     id: CmId<cm::phases::Idle>,
     addr: SocketAddr,
 ) -> CmId<cm::phases::AddrResolved> {
-    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    id.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
     taken!(channel, Event::AddrResolved(id) => id)
 }
 
@@ -37,7 +37,7 @@ fn options_are_taken_before_it_is_too_late() {
     id.set_ack_timeout(AckTimeout::new(15).unwrap()).unwrap();
     let mut id = resolve_addr(&channel, id, addr);
     id.set_tos(0x40).unwrap();
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TEST_TIMEOUT).unwrap();
     let id = taken!(&channel, Event::RouteResolved(id) => id);
     let side = Side::new(&id.context().unwrap());
     let qp = side.qp(&id);
@@ -229,7 +229,7 @@ fn receives_can_come_from_a_shared_queue() {
     active.qp_mut().post(op::Send::new(hello)).unwrap();
     let mut received = None;
     while received.is_none() {
-        for wc in side.cq.wait(Some(PATIENCE)).unwrap() {
+        for wc in side.cq.wait(Some(TEST_TIMEOUT)).unwrap() {
             if wc.is_receive() {
                 let done = srq.complete(wc).unwrap();
                 received = Some(done.received().unwrap().to_vec());
@@ -278,7 +278,7 @@ fn identifiers_move_between_channels_in_every_phase() {
     id.migrate(&channel).unwrap();
     let mut id = resolve_addr(&channel, id, addr);
     id.migrate(&other).unwrap();
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TEST_TIMEOUT).unwrap();
     let id = taken!(&other, Event::RouteResolved(id) => id);
     let side = Side::new(&id.context().unwrap());
     let qp = side.qp(&id);
@@ -383,14 +383,14 @@ fn addresses_of_infiniband_are_looked_up_and_refused_elsewhere() {
     let err = id.bind(addr).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::ENODEV), "{err}");
     assert!(err.to_string().contains("service 0x1061d2f"), "{err}");
-    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    id.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
     let id = taken!(&channel, Event::AddrResolved(id) => id);
     assert_eq!((id.local_addr(), id.peer_addr()), (None, None));
     assert_eq!(id.any_peer_addr(), Some(addr.into()));
     let own = id.any_local_addr().and_then(Addr::ib).unwrap();
     assert_eq!((own.gid, own.pkey), (gid, Pkey::DEFAULT));
     assert_ne!(own.port(), 0);
-    let refused = id.resolve_route(PATIENCE).unwrap_err();
+    let refused = id.resolve_route(TEST_TIMEOUT).unwrap_err();
     assert_eq!(refused.error.call(), "rdma_resolve_route");
     assert_eq!(refused.value.any_local_addr(), Some(own.into()));
 }

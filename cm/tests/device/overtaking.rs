@@ -6,7 +6,7 @@ use verbs::{
     op::{Read, Send},
 };
 
-use crate::support::{PATIENCE, Side, accepted, listen, local, next, response, taken};
+use crate::support::{Side, TEST_TIMEOUT, accepted, listen, local, next, response, taken};
 
 const ROUNDS: u8 = 250;
 const LEN: usize = 128 << 10;
@@ -54,7 +54,7 @@ fn what_is_read_is_there_when_it_comes_back_whatever_is_posted_behind_it() {
         batch.post().unwrap();
         let (mut reads, mut sends, mut receives) = (0, 0, 0);
         while (reads, sends, receives) != (1, 1, 1) {
-            let completions = side.cq.wait(Some(PATIENCE)).unwrap();
+            let completions = side.cq.wait(Some(TEST_TIMEOUT)).unwrap();
             assert!(completions.len() > 0, "nothing completed");
             for wc in completions {
                 wc.ok().unwrap();

@@ -11,7 +11,7 @@ use verbs::{
 
 use crate::{
     connections, datagrams,
-    support::{self, Halfway, PATIENCE, Side, local, next, taken},
+    support::{self, Halfway, Side, TEST_TIMEOUT, local, next, taken},
 };
 
 const ROUNDS: usize = 10;
@@ -205,7 +205,7 @@ fn remote(access: RemoteAccess, run: impl Fn(&mut Side, &mut Connection, &verbs:
 /// The work of the next request that completes.
 fn done(side: &mut Side, connection: &mut Connection) -> verbs::Buf {
     loop {
-        let completions = side.cq.wait(Some(PATIENCE)).unwrap();
+        let completions = side.cq.wait(Some(TEST_TIMEOUT)).unwrap();
         assert!(completions.len() > 0, "nothing completed");
         for wc in completions {
             assert_eq!(wc.status(), WcStatus::SUCCESS);

@@ -12,7 +12,7 @@ use cm::{
 };
 use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rc, Rts};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The address of the guest's RDMA device.
 pub(crate) fn local() -> SocketAddr {
@@ -28,7 +28,7 @@ pub(crate) fn local_v6() -> IpAddr {
 
 pub(crate) fn next(channel: &EventChannel) -> Event {
     channel
-        .wait_timeout(PATIENCE)
+        .wait_timeout(TEST_TIMEOUT)
         .unwrap()
         .expect("no event came")
 }
@@ -58,10 +58,10 @@ pub(crate) fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteRes
     channel
         .create_id()
         .unwrap()
-        .resolve_addr(None, addr, PATIENCE)
+        .resolve_addr(None, addr, TEST_TIMEOUT)
         .unwrap();
     let id = taken!(channel, Event::AddrResolved(id) => id);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TEST_TIMEOUT).unwrap();
     taken!(channel, Event::RouteResolved(id) => id)
 }
 

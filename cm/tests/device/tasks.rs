@@ -10,7 +10,7 @@ use futures_core::Stream;
 use tokio::time::timeout;
 use verbs::{Buf, Result, WcStatus, op::Send};
 
-use crate::support::{PATIENCE, local};
+use crate::support::{TEST_TIMEOUT, local};
 
 async fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let addr = listener.local_addr().unwrap();
@@ -38,7 +38,9 @@ async fn exchange(from: &mut Endpoint, to: &mut Endpoint) {
 
 /// Runs a future that must not take for ever.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, future).await.expect("it takes for ever")
+    timeout(TEST_TIMEOUT, future)
+        .await
+        .expect("it takes for ever")
 }
 
 #[tokio::test]
@@ -124,7 +126,7 @@ async fn events_are_a_stream() {
     let listener = listener.listen(1).unwrap();
     let id = channel.get_ref().create_id_in(PortSpace::Tcp).unwrap();
     let addr = listener.local_addr().unwrap();
-    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    id.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
     let mut channel = pin!(channel);
     let event = soon(poll_fn(|cx| channel.as_mut().poll_next(cx))).await;
     assert!(matches!(event, Some(Ok(Event::AddrResolved(_)))));

@@ -1,4 +1,4 @@
-//! `devinfo` prints what rdma-core's `ibv_devinfo` does.
+//! Output of `devinfo` against rdma-core's `ibv_devinfo`.
 
 use std::process::{Command, Output};
 
@@ -20,7 +20,7 @@ fn name() -> String {
 }
 
 #[test]
-fn the_lines_are_those_of_the_c_program() {
+fn devinfo_text_matches_c() {
     let name = name();
     for args in [
         &[][..],
@@ -43,7 +43,7 @@ fn the_lines_are_those_of_the_c_program() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error_as_in_c() {
+fn devinfo_of_missing_device_or_port_fails_as_in_c() {
     let args = ["-d", "no such device"];
     let (ours, theirs) = (ours(&args), run("ibv_devinfo", &args));
     assert_eq!(text(&ours.stderr), text(&theirs.stderr));
@@ -54,7 +54,7 @@ fn what_is_not_there_is_an_error_as_in_c() {
 }
 
 #[test]
-fn json_says_the_same() {
+fn devinfo_json_has_the_same_data() {
     let json = ours(&["--json"]);
     assert!(json.status.success());
     let json = text(&json.stdout);
@@ -74,7 +74,7 @@ fn json_says_the_same() {
     ] {
         assert!(json.contains(&part), "{part} is not in {json}");
     }
-    // As many brackets close as open.
+    // Opening and closing brackets balance.
     let count = |c| json.matches(c).count();
     assert_eq!((count('{'), count('[')), (count('}'), count(']')));
 }

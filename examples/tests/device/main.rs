@@ -1,4 +1,4 @@
-//! Examples that need a device, and only one. `cargo xtask test` runs them in the soft-roce guest.
+//! Examples on a single device. `cargo xtask test` runs these tests in the soft-roce guest.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,8 +1,8 @@
-//! The pingpongs, as far as one host goes: what Soft-RoCE cannot do is said so.
+//! The pingpongs on one host: errors for features absent from Soft-RoCE.
 
 use std::process::Command;
 
-/// What a program that fails says, and nothing else.
+/// Output of a failing program on standard error; standard output must be empty.
 fn complaint(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{args:?}");
@@ -10,8 +10,8 @@ fn complaint(program: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn xsrq_pingpong_needs_xrc() {
-    // It fails before it looks for a peer.
+fn xsrq_pingpong_without_xrc_fails() {
+    // The failure comes before connecting to a peer.
     for args in [&["-g", "1"][..], &["-g", "1", "-c", "2", "-e"]] {
         let said = complaint(env!("CARGO_BIN_EXE_xsrq_pingpong"), args);
         assert!(

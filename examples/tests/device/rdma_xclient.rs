@@ -1,10 +1,10 @@
-//! `rdma_xclient` over an extended reliable connection, which Soft-RoCE does not have: said as the C
-//! program says it.
+//! `rdma_xclient` over an extended reliable connection, unsupported by Soft-RoCE: the output must match the C
+//! program's.
 
 use std::{env, process::Command};
 
 #[test]
-fn an_extended_connection_needs_xrc() {
+fn rdma_xclient_without_xrc_fails() {
     let addr = env::var("A").expect("the guest has an address");
     for (program, call) in [
         ("/usr/bin/rdma_xclient", "rdma_create_ep: "),

@@ -1,11 +1,11 @@
-//! The first example: a server, a client, and one message each way.
+//! The first example: a server, a client, and one message in each direction.
 
 use crate::guests::{run, run_with};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_basic-server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_basic-client");
 
-/// The lines, with process numbers masked, and all but the first two sorted: two threads print them.
+/// Masks process numbers, and sorts all lines but the first two: two threads print in parallel.
 fn normal(lines: &[String]) -> Vec<String> {
     let masked = |line: &String| match line.rsplit_once(" pid ") {
         Some((text, pid)) if pid.parse::<u32>().is_ok() => format!("{text} pid N"),
@@ -18,7 +18,7 @@ fn normal(lines: &[String]) -> Vec<String> {
     lines
 }
 
-/// Looks at what a server and its client have printed.
+/// Checks the output of a server and a client.
 fn check(server: &[String], client: &[String]) {
     assert_eq!(
         normal(server),
@@ -45,14 +45,14 @@ fn check(server: &[String], client: &[String]) {
     assert_eq!(client.last().map(String::as_str), Some("disconnected."));
 }
 
-/// The client's command: it starts when the server listens.
+/// The client's command; waits until the server listens.
 fn client(address: &str) -> String {
     format!("sleep 1; {CLIENT} {address} 7471")
 }
 
-/// By IPv4, by IPv6, and to nobody, one after the other.
+/// Over IPv4, over IPv6, and to an unbound port, one after another.
 #[test]
-fn messages_cross_over_roce() {
+fn basic_exchange_over_roce_succeeds() {
     let server = format!(
         "{SERVER} --port 7471 --clients 1; echo; {SERVER} -6 --port 7471 --clients 1; \
          sleep 110"
@@ -62,7 +62,7 @@ fn messages_cross_over_roce() {
         client("$A"),
         client("$A6")
     );
-    // The other host must be there to say that nobody listens.
+    // The other host must still run to reject the connection.
     let printed = run_with(&["--until", "b"], 120, &server, &clients);
     let servers: Vec<_> = printed.a.split(String::is_empty).collect();
     let clients: Vec<_> = printed.b.split(String::is_empty).collect();
@@ -81,17 +81,16 @@ fn messages_cross_over_roce() {
 }
 
 #[test]
-fn messages_cross_over_iwarp() {
+fn basic_exchange_over_iwarp_succeeds() {
     let server = format!("{SERVER} --port 7471 --clients 1");
     let printed = run("siw", &server, &client("$A"));
     check(&printed.a, &printed.b);
 }
 
 #[test]
-fn a_server_serves_many_clients_at_once_and_outlives_those_that_die() {
+fn server_with_killed_clients_serves_the_others() {
     let server = format!("{SERVER} --port 7471 2>&1");
-    // Eight clients at once that do as they should, one that is killed somewhere on its way, and
-    // one that must not notice.
+    // Eight concurrent clients, one client killed at a random point, and one unaffected client.
     let clients = format!(
         "sleep 1; for i in 1 2 3 4 5 6 7 8; do {CLIENT} $A 7471 & pids=\"$pids $!\"; done; \
          for pid in $pids; do wait $pid || exit 1; done; \

@@ -1,4 +1,4 @@
-//! The examples on two hosts: each test boots two soft-roce guests. `cargo xtask test` runs them.
+//! The examples on two hosts: each test boots two soft-roce guests. `cargo xtask test` runs these tests.
 
 mod basic_client_server;
 mod faults;

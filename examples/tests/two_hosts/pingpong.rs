@@ -1,35 +1,35 @@
-//! The pingpongs: this repository's against themselves, and against the C programs both ways.
+//! The pingpongs: programs of this crate against themselves, and against the C programs in both roles.
 
-#![expect(clippy::print_stdout, reason = "the table of who plays with whom")]
+#![expect(clippy::print_stdout, reason = "the table of pairings")]
 
 use crate::guests::{lines_of, run_for};
 
-/// How long the games of one test may take, on a machine that has much else to do.
+/// Timeout of one test, on a busy machine.
 const SECONDS: u32 = 300;
 
-/// A program of this repository, and the C program whose place it can take.
+/// A program of this crate, and the corresponding C program.
 struct Program {
     name: &'static str,
     ours: &'static str,
     c: &'static str,
-    /// The options of every run.
+    /// Options of every run.
     options: &'static str,
-    /// What both sides print last, up to the time that it took.
+    /// Last lines of both sides, up to the elapsed time.
     bytes: &'static str,
-    /// How many addresses each side prints.
+    /// Number of addresses printed by each side.
     queue_pairs: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum Origin {
     Ours,
     C,
 }
 
-use Whose::{C, Ours};
+use Origin::{C, Ours};
 
-/// Who serves, who calls, at which address, and with which options.
-const PAIRS: [(Whose, Whose, &str, &str); 6] = [
+/// Server program, client program, address, and options.
+const PAIRS: [(Origin, Origin, &str, &str); 6] = [
     (Ours, Ours, "$A", ""),
     (C, Ours, "$A", ""),
     (Ours, C, "$A", ""),
@@ -39,17 +39,17 @@ const PAIRS: [(Whose, Whose, &str, &str); 6] = [
 ];
 
 impl Program {
-    fn path(&self, whose: Whose) -> &str {
-        match whose {
+    fn path(&self, origin: Origin) -> &str {
+        match origin {
             Ours => self.ours,
             C => self.c,
         }
     }
 
-    /// A command that runs one side of a pair. A client that finds no server yet tries again. All
-    /// its lines, and its exit code, begin with the number of the pair.
-    fn command(&self, pair: usize, whose: Whose, host: &str) -> String {
-        let (path, options) = (self.path(whose), self.options);
+    /// Command for one side of a pair. A client without a server retries. All lines, and the exit code, start
+    /// with the number of the pair.
+    fn command(&self, pair: usize, origin: Origin, host: &str) -> String {
+        let (path, options) = (self.path(origin), self.options);
         let (_, _, _, more) = PAIRS[pair];
         let port = 18515 + pair;
         format!(
@@ -60,7 +60,7 @@ impl Program {
         )
     }
 
-    /// Plays every pair, all servers at once, and the clients one after the other.
+    /// Runs every pair: all servers at once, the clients in turn.
     fn play(&self) {
         let sides = |f: &dyn Fn(usize) -> String, separator: &str| {
             let commands: Vec<_> = (0..PAIRS.len()).map(f).collect();
@@ -106,7 +106,7 @@ impl Program {
 }
 
 #[test]
-fn rc_pingpong_plays_with_itself_and_with_c() {
+fn rc_pingpong_interoperates_with_itself_and_with_c() {
     Program {
         name: "rc",
         ours: env!("CARGO_BIN_EXE_rc_pingpong"),
@@ -119,7 +119,7 @@ fn rc_pingpong_plays_with_itself_and_with_c() {
 }
 
 #[test]
-fn rc_pingpong_posts_the_new_way_and_plays() {
+fn rc_pingpong_with_new_post_api_interoperates() {
     Program {
         name: "rc",
         ours: env!("CARGO_BIN_EXE_rc_pingpong"),
@@ -132,7 +132,7 @@ fn rc_pingpong_posts_the_new_way_and_plays() {
 }
 
 #[test]
-fn uc_pingpong_plays_with_itself_and_with_c() {
+fn uc_pingpong_interoperates_with_itself_and_with_c() {
     Program {
         name: "uc",
         ours: env!("CARGO_BIN_EXE_uc_pingpong"),
@@ -145,7 +145,7 @@ fn uc_pingpong_plays_with_itself_and_with_c() {
 }
 
 #[test]
-fn ud_pingpong_plays_with_itself_and_with_c() {
+fn ud_pingpong_interoperates_with_itself_and_with_c() {
     Program {
         name: "ud",
         ours: env!("CARGO_BIN_EXE_ud_pingpong"),
@@ -158,7 +158,7 @@ fn ud_pingpong_plays_with_itself_and_with_c() {
 }
 
 #[test]
-fn srq_pingpong_plays_with_itself_and_with_c() {
+fn srq_pingpong_interoperates_with_itself_and_with_c() {
     Program {
         name: "srq",
         ours: env!("CARGO_BIN_EXE_srq_pingpong"),
@@ -171,15 +171,15 @@ fn srq_pingpong_plays_with_itself_and_with_c() {
 }
 
 #[test]
-fn a_pingpong_that_cannot_play_says_why() {
+fn pingpong_with_invalid_setup_reports_the_reason() {
     let rc = env!("CARGO_BIN_EXE_rc_pingpong");
     let srq = env!("CARGO_BIN_EXE_srq_pingpong");
     let ud = env!("CARGO_BIN_EXE_ud_pingpong");
-    // Commands that cannot go well, and then somebody who speaks something else to a server.
+    // Failing commands, and then a client sending invalid data to a server.
     let server = format!("timeout 45 {rc} -g 1 2>&1; echo \"exit $?\"");
     let stranger = "for i in $(seq 20); do \
         bash -c \"printf %052d 7 > /dev/tcp/$A/18515\" 2> /dev/null && break; sleep 0.5; done";
-    // What Soft-RoCE lacks, or does not go together: C says the same of it.
+    // Features absent from Soft-RoCE, or in conflict: the C program prints the same error.
     let odp = "the device isn't ODP capable or does not support RC send and receive with ODP";
     let shared =
         "the device isn't ODP capable or does not support RC send, receive and srq with ODP";
@@ -227,13 +227,13 @@ fn a_pingpong_that_cannot_play_says_why() {
         .map(|command| format!("{command} 2>&1; echo \"exit $?\"; "))
         .collect();
     let printed = run_for(SECONDS, "rxe", &server, &(commands.concat() + stranger));
-    let said = |lines: &[String]| -> Vec<String> {
+    let without_addresses = |lines: &[String]| -> Vec<String> {
         let local = |line: &&String| !line.starts_with("  local address:  LID 0x0000, QPN ");
         lines.iter().filter(local).cloned().collect()
     };
     let garbage = "0".repeat(51);
     assert_eq!(
-        said(&printed.a),
+        without_addresses(&printed.a),
         [
             &format!("the peer has sent no address, but \"{garbage}7\""),
             "exit 1"
@@ -260,5 +260,5 @@ fn a_pingpong_that_cannot_play_says_why() {
     ] {
         expected.extend([reason.to_owned(), "exit 1".to_owned()]);
     }
-    assert_eq!(said(&printed.b), expected);
+    assert_eq!(without_addresses(&printed.b), expected);
 }

@@ -1,8 +1,8 @@
-//! A link that is cut, for good or for a while, wherever the two sides are: each is told, by an event
-//! or by a completion, and nothing is left behind.
+//! Link cuts, permanent or temporary, in every phase of a connection: each side must get an event or a
+//! completion, and no resource may leak.
 //!
-//! The link is cut as if somewhere on the way: no device and no address changes state, but each host
-//! drops whatever arrives.
+//! The cut is emulated as if in the network: no device and no address changes state, but each host drops all
+//! incoming packets.
 
 #![expect(clippy::print_stdout, reason = "how each case has ended")]
 
@@ -14,7 +14,7 @@ use crate::{
     link::{CUT as CUT_LINK, PREPARE, RESTORE, SPARE, SPARED_PORT},
 };
 
-/// What the two sides do, at which point the link is cut, and how each ends.
+/// Actions of both sides, the phase of the link cut, and the expected outcomes.
 struct Case {
     point: &'static str,
     passive: &'static str,
@@ -23,16 +23,16 @@ struct Case {
 
 const LOST: &str = "lost: RETRY_EXC_ERR";
 
-/// The ends when the link stays cut.
+/// Outcomes for a permanent cut.
 const CUT: &[Case] = &[
     Case {
         point: "resolve",
-        passive: "alone",
+        passive: "no request",
         active: "no address: ",
     },
     Case {
         point: "connect",
-        passive: "alone",
+        passive: "no request",
         active: "unreachable: ",
     },
     Case {
@@ -57,13 +57,13 @@ const CUT: &[Case] = &[
     },
 ];
 
-/// How long the link is cut when it comes back.
+/// Duration of a temporary cut, in seconds.
 const SECONDS: u32 = 8;
 
-/// An address of b's that a has not looked for yet.
+/// An address of host b absent from host a's neighbor table.
 const UNKNOWN: &str = "10.9.0.77";
 
-/// A side on a host: the case's point, its port, and its end.
+/// A side on a host: phase, port and expected outcome.
 struct Side {
     point: &'static str,
     port: usize,
@@ -71,7 +71,7 @@ struct Side {
     end: &'static str,
 }
 
-/// Each case with the passive side on either host; but only b has an address that is unknown.
+/// Each case with the passive side on either host; only host b has an unknown address.
 fn sides(restored: bool) -> (Vec<Side>, Vec<Side>) {
     let (mut of_a, mut of_b) = (vec![], vec![]);
     for (number, case) in CUT.iter().enumerate() {
@@ -79,7 +79,7 @@ fn sides(restored: bool) -> (Vec<Side>, Vec<Side>) {
             if case.point == "resolve" && !passive_is_b {
                 continue;
             }
-            // That takes two minutes.
+            // This case takes two minutes.
             if case.point == "accept" && !restored && env::var_os("LONG").is_none() {
                 continue;
             }
@@ -108,8 +108,8 @@ fn sides(restored: bool) -> (Vec<Side>, Vec<Side>) {
     (of_a, of_b)
 }
 
-/// What a host does: it starts its sides, cuts its link when all sides of both hosts are ready, and
-/// says what is left in the end.
+/// Script of a host: starts all sides, cuts the link once every side of both hosts is ready, and prints the
+/// resources left at the end.
 fn script(host: char, sides: &[Side], restored: bool) -> String {
     let again = if restored { " --restored" } else { "" };
     let start = |side: &Side| {
@@ -126,7 +126,7 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
         'a' => format!("rping -s -C 1 -p {port} > /dev/null 2>&1; "),
         _ => format!("until rping -c -C 1 -a $A -p {port} > /dev/null 2>&1; do sleep 0.2; done; "),
     };
-    // A host stays until the other one has heard of the ends of its connections.
+    // Wait for the other host, until both have seen the end of all connections.
     let (back, end) = match restored {
         true => (
             format!("sleep {SECONDS}; {RESTORE}; touch restored; "),
@@ -138,7 +138,7 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
         'a' => format!("busybox nc -l -p {SPARED_PORT} < /dev/null; "),
         _ => format!("until busybox nc $A {SPARED_PORT} < /dev/null; do sleep 0.2; done; "),
     };
-    // Where the peer is is known for good, so that nobody notices that it does not answer.
+    // A permanent neighbor entry, so that missing ARP answers go unnoticed.
     format!(
         "cd /tmp; {PREPARE}; {SPARE}; \
          until mac=$(ip neigh show {peer} | grep -o 'lladdr [^ ]*'); do \
@@ -180,11 +180,11 @@ fn play(restored: bool) {
 }
 
 #[test]
-fn a_link_that_is_cut_in_any_phase_is_noticed() {
+fn permanent_link_cut_in_any_phase_is_reported() {
     play(false);
 }
 
 #[test]
-fn a_link_that_is_cut_for_a_while_does_no_harm_in_any_phase() {
+fn temporary_link_cut_in_any_phase_is_harmless() {
     play(true);
 }

@@ -1,29 +1,28 @@
-//! Sides that die, and devices that go: the other side is told, and nothing hangs.
+//! Killed processes and removed devices: the peer must be notified, and no call may hang.
 //!
-//! All cases of one test run in one pair of guests, each at a port of its own.
+//! All cases of one test run in one pair of guests, each on a port of its own.
 
+mod bad_private_data;
 mod cuts;
-mod strangers;
 
 use crate::guests::{lines_of, named, run_for};
 
 const PEER: &str = env!("CARGO_BIN_EXE_fault-peer");
 
-/// What the two sides do, and how the one that lives may end: with one of these, by its beginning.
+/// Actions of both sides, and the outcomes allowed for the survivor, as prefixes.
 struct Case {
     name: &'static str,
     passive: &'static str,
     active: &'static str,
-    /// `None`: killed.
+    /// Allowed outcomes of the passive side; `None` if killed.
     passive_ends: Option<&'static [&'static str]>,
     active_ends: Option<&'static [&'static str]>,
 }
 
-/// The end that a peer's death has once a message has been exchanged.
+/// Outcome after the peer's death, once a message has been exchanged.
 const DISCONNECTED: &[&str] = &["disconnected, flushed"];
 
-/// The ends of a connection whose peer dies while it is being made. The kernel may have heard of
-/// that at any step.
+/// Outcomes when the peer dies during connection setup. The kernel may detect the death in any step.
 const EARLY: &[&str] = &[
     "disconnected",
     "rejected",
@@ -42,14 +41,14 @@ const CASES: &[Case] = &[
         active_ends: Some(&["rejected"]),
     },
     Case {
-        name: "it dies with a request taken",
+        name: "passive side dies after the request",
         passive: "passive --die requested",
         active: "active",
         passive_ends: None,
         active_ends: Some(&["rejected"]),
     },
     Case {
-        name: "it dies when it has accepted",
+        name: "passive side dies after accepting",
         passive: "passive --die accepted",
         active: "active",
         passive_ends: None,
@@ -84,7 +83,7 @@ const CASES: &[Case] = &[
         active_ends: None,
     },
     Case {
-        name: "the active side dies when it is accepted",
+        name: "active side dies after being accepted",
         passive: "passive",
         active: "active --die responded",
         passive_ends: Some(EARLY),
@@ -112,7 +111,7 @@ const CASES: &[Case] = &[
         active_ends: None,
     },
     Case {
-        name: "nobody dies",
+        name: "both sides survive",
         passive: "passive",
         active: "active --hang-up",
         passive_ends: Some(DISCONNECTED),
@@ -126,49 +125,48 @@ const CASES: &[Case] = &[
         active_ends: Some(&["rejected 28 full"]),
     },
     Case {
-        name: "the request says something else",
+        name: "request has wrong private data",
         passive: "passive --want version-1",
         active: "active --say version-2",
         passive_ends: Some(&["rejected"]),
         active_ends: Some(&["rejected 28 version-1 is wanted"]),
     },
     Case {
-        name: "the request says too little",
+        name: "request has truncated private data",
         passive: "passive --want version-1",
         active: "active --say version",
         passive_ends: Some(&["rejected"]),
         active_ends: Some(&["rejected 28 version-1 is wanted"]),
     },
     Case {
-        name: "the answer says nothing",
+        name: "answer has no private data",
         passive: "passive",
         active: "active --want version-1",
         passive_ends: Some(&["rejected 28"]),
         active_ends: Some(&["version-1 is wanted"]),
     },
     Case {
-        name: "both say what is wanted",
+        name: "both have the expected private data",
         passive: "passive --want version-1 --say version-2",
         active: "active --say version-1 --want version-2 --hang-up",
         passive_ends: Some(DISCONNECTED),
         active_ends: Some(DISCONNECTED),
     },
     Case {
-        name: "more ask than the listener has room for, and it goes away",
-        passive: "deaf",
-        active: "crowd",
-        passive_ends: Some(&["deaf"]),
+        name: "requests above the backlog of a listener that closes",
+        passive: "unresponsive",
+        active: "backlog",
+        passive_ends: Some(&["unresponsive"]),
         active_ends: Some(&["rejected, and the others given up"]),
     },
 ];
 
-/// Says how many queue pairs and identifiers are left. The kernel ends connections in its own time.
+/// Prints the number of queue pairs and identifiers left. The kernel ends connections asynchronously.
 const LEFT: &str = "for i in $(seq 50); do left=$(rdma resource show qp | grep -c 'type RC'; \
                     rdma resource show cm_id | wc -l); left=$(echo $left); \
                     [ \"$left\" = '0 0' ] && break; sleep 0.2; done; echo \"left $left\"";
 
-/// One side of each case. Its lines begin with the number of the case, and its exit code is the
-/// last of them.
+/// One side of each case. Lines start with the number of the case; the last one is the exit code.
 fn command(number: usize, arguments: &str) -> String {
     let (role, more) = arguments.split_once(' ').unwrap_or((arguments, ""));
     let port = 7600 + number;
@@ -178,7 +176,7 @@ fn command(number: usize, arguments: &str) -> String {
     )
 }
 
-/// What is wrong with how a side ended.
+/// Checks the outcome of a side, and returns a description of the error.
 fn complaint(number: usize, lines: &[String], ends: Option<&[&str]>) -> Option<String> {
     let own = lines_of(lines, number);
     let right = match (ends, &own[..]) {
@@ -193,7 +191,7 @@ fn complaint(number: usize, lines: &[String], ends: Option<&[&str]>) -> Option<S
 }
 
 #[test]
-fn a_side_that_dies_in_any_phase_is_noticed() {
+fn peer_death_in_any_phase_is_reported() {
     let (mut passive, mut active) = (vec![], vec![]);
     for (number, case) in CASES.iter().enumerate() {
         passive.push(command(number, case.passive));
@@ -206,12 +204,12 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
         &format!(
             "{} & {} & wait; {LEFT}",
             passive.join(" & "),
-            strangers::listeners()
+            bad_private_data::listeners()
         ),
         &format!(
             "{}; {}; {LEFT}; {away}",
             active.join("; "),
-            strangers::callers()
+            bad_private_data::callers()
         ),
     );
     let mut wrong = vec![];
@@ -226,9 +224,9 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
             wrong.extend(complaint);
         }
     }
-    let strange = strangers::complaints(&printed.a, &printed.b);
-    println!("  streams and strangers: {strange:?}");
-    wrong.extend(strange);
+    let bad_data = bad_private_data::complaints(&printed.a, &printed.b);
+    println!("  streams with bad private data: {bad_data:?}");
+    wrong.extend(bad_data);
     let has = |lines: &[String], wanted: &str| lines.iter().any(|line| line.starts_with(wanted));
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(has(&printed.a, "left 0 0"), "{:?}", printed.a);
@@ -238,7 +236,7 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
 }
 
 #[test]
-fn a_device_is_removed_under_its_connections() {
+fn device_removal_with_connections_is_reported() {
     let removed = format!(
         "timeout 60 {PEER} removed $A:7600 2>&1; echo \"exit $?\"; \
          for i in $(seq 50); do links=$(rdma link show); [ \"$links\" ] || break; sleep 0.2; done; \

@@ -1,9 +1,9 @@
-//! One side of a connection, which dies where it is told to, or says what has become of it.
+//! One side of a connection: dies in a given phase, or prints the outcome.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
+mod link_down;
 mod removed;
-mod severed;
 mod side;
 
 use std::{net::SocketAddr, os::fd::AsFd, process::ExitCode, thread, time::Duration};
@@ -13,45 +13,45 @@ use clap::{Parser, ValueEnum};
 use cm::{CmId, ConnParam, ConnectFailure, Connection, Event, EventChannel, phases::RouteResolved};
 use verbs::{fd::wait_readable, op::Send};
 
-use severed::{Point, Severed};
+use link_down::{LinkDown, Point};
 use side::Side;
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout for each step.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a listener waits for its turn.
-const TURN: Duration = Duration::from_secs(150);
+/// Timeout of a listener for the first request.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// Where a side is on its way.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Phase {
-    /// A request has come, and nobody has looked
+    /// A request is pending in the listener's queue
     Listening,
-    /// A request has been taken
+    /// A request has been received
     Requested,
-    /// It has been accepted
+    /// A request has been accepted
     Accepted,
-    /// A connection has been asked for
+    /// A connection request has been sent
     Connecting,
     /// The peer has accepted
     Responded,
     /// A message has been exchanged
     Established,
-    /// This side has just disconnected
+    /// This side has disconnected
     Disconnecting,
-    /// The peer has disconnected, and has no answer yet
+    /// The peer has disconnected, and waits for the answer
     Disconnected,
 }
 
-/// Which side, and where the listener is
+/// Role of this side, and the listener's address
 #[derive(Clone, Copy, ValueEnum)]
 enum Role {
     Passive,
     Active,
-    /// A listener that takes no requests, and goes away
-    Deaf,
-    /// Five that ask for connections at once
-    Crowd,
+    /// A listener without `accept`, which closes
+    Unresponsive,
+    /// Five concurrent connection requests
+    Backlog,
     /// Both sides on one device, which is removed
     Removed,
 }
@@ -60,49 +60,49 @@ enum Role {
 struct Options {
     role: Role,
     addr: SocketAddr,
-    /// Killed there
+    /// Phase of the kill
     #[arg(long)]
     die: Option<Phase>,
-    /// Disconnects once a message has been exchanged
+    /// Disconnect after one message
     #[arg(long)]
     hang_up: bool,
-    /// Where the side is when its link is cut
+    /// Phase of the link cut
     #[arg(long)]
     cut: Option<Point>,
-    /// The link comes back
+    /// The link is restored
     #[arg(long, requires = "cut")]
     restored: bool,
-    /// Rejects, saying this
+    /// Reject, with this private data
     #[arg(long)]
     reject: Option<String>,
-    /// The private data of its request, or of its answer
+    /// Private data of the request or the answer
     #[arg(long, default_value = "")]
     say: String,
-    /// What the private data of the peer has to begin with
+    /// Required prefix of the peer's private data
     #[arg(long, default_value = "")]
     want: String,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let severed = options.cut.map(|point| Severed {
+    let link_down = options.cut.map(|point| LinkDown {
         addr: options.addr,
         point,
         restored: options.restored,
     });
-    let outcome = match (options.role, severed) {
-        (Role::Passive, Some(severed)) => severed.passive(),
-        (Role::Active, Some(severed)) => severed.active(),
+    let outcome = match (options.role, link_down) {
+        (Role::Passive, Some(link_down)) => link_down.passive(),
+        (Role::Active, Some(link_down)) => link_down.active(),
         (Role::Passive, None) => options.passive(),
         (Role::Active, None) => options.active(),
-        (Role::Deaf, _) => deaf(options.addr),
-        (Role::Crowd, _) => crowd(options.addr),
+        (Role::Unresponsive, _) => unresponsive(options.addr),
+        (Role::Backlog, _) => backlog(options.addr),
         (Role::Removed, _) => removed::run(options.addr),
     };
     match outcome {
         Ok(outcome) => {
             println!("{outcome}");
-            // Everything has been dropped by now.
+            // Everything has been dropped.
             println!("torn down");
             ExitCode::SUCCESS
         }
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
 }
 
 impl Options {
-    /// Dies, if it is to die here.
+    /// Kills this process, if `phase` is the phase of the kill.
     fn reach(&self, phase: Phase) {
         if self.die == Some(phase) {
             let own = rustix::process::getpid();
@@ -126,7 +126,7 @@ impl Options {
         ConnParam::new().private_data(self.say.as_bytes())
     }
 
-    /// Whether the peer has said what it must. Behind what it has said there may be zeros.
+    /// Whether the peer's private data starts with the required prefix. Padding zeros may follow.
     fn is_wanted(&self, private_data: &[u8]) -> bool {
         private_data.starts_with(self.want.as_bytes())
     }
@@ -137,7 +137,7 @@ impl Options {
         id.bind(self.addr)?;
         let _listener = id.listen(8)?;
         ensure!(
-            wait_readable("a request", channel.as_fd(), Some(TURN))?,
+            wait_readable("a request", channel.as_fd(), Some(LISTEN_TIMEOUT))?,
             "no request"
         );
         self.reach(Phase::Listening);
@@ -154,7 +154,7 @@ impl Options {
             return Ok("rejected".into());
         }
         let mut side = Side::new(&request.id().context()?)?;
-        // A peer that is gone may be known to be, or not yet.
+        // The peer's death may have been detected or not.
         let accepted = side
             .qp(request.id())
             .and_then(|qp| Ok(request.accept(qp, &self.param())?));
@@ -196,7 +196,7 @@ impl Options {
                     };
                     return self.connected(&channel, &mut side, connection);
                 }
-                // There is no listener yet.
+                // No listener yet.
                 Event::ConnectFailed {
                     failure: ConnectFailure::Rejected { reason: 8, .. },
                     ..
@@ -205,10 +205,10 @@ impl Options {
                 other => return Ok(format!("{other:?}")),
             }
         }
-        Ok("nobody has listened".into())
+        Ok("no listener".into())
     }
 
-    /// Exchanges messages, and waits for the end.
+    /// Exchanges messages, and waits for the end of the connection.
     fn connected(
         &self,
         channel: &EventChannel,
@@ -237,7 +237,7 @@ impl Options {
         if !self.hang_up {
             connection.disconnect()?;
         }
-        // What was in flight comes back.
+        // Requests in flight are flushed.
         let pending = in_flight(&connection);
         let flushed = side.completions(&mut connection, pending)?;
         ensure!(in_flight(&connection) == 0, "{flushed:?}");
@@ -249,8 +249,8 @@ fn in_flight(connection: &Connection) -> usize {
     connection.qp().send_queue().in_flight() + connection.qp().receive_queue().in_flight()
 }
 
-/// Five requests for a listener with room for one.
-fn crowd(addr: SocketAddr) -> Result<String> {
+/// Sends five requests to a listener with a backlog of one.
+fn backlog(addr: SocketAddr) -> Result<String> {
     let channel = EventChannel::new()?;
     let mut waiting = Vec::new();
     for _ in 0..5 {
@@ -260,10 +260,10 @@ fn crowd(addr: SocketAddr) -> Result<String> {
         id.connect(&qp, &ConnParam::new())?;
         waiting.push((qp, side));
     }
-    // The kernel drops those beyond the backlog, and they go on asking for a minute.
+    // The kernel drops requests above the backlog; the clients retransmit for a minute.
     let mut rejected = 0;
     while rejected < waiting.len() {
-        match channel.wait_timeout(PATIENCE / 2)? {
+        match channel.wait_timeout(TEST_TIMEOUT / 2)? {
             Some(Event::ConnectFailed {
                 failure: ConnectFailure::Rejected { .. },
                 ..
@@ -272,31 +272,34 @@ fn crowd(addr: SocketAddr) -> Result<String> {
             None => break,
         }
     }
-    ensure!(rejected > 0, "nobody is told");
+    ensure!(rejected > 0, "no request was rejected");
     Ok("rejected, and the others given up".into())
 }
 
-fn deaf(addr: SocketAddr) -> Result<String> {
+fn unresponsive(addr: SocketAddr) -> Result<String> {
     let channel = EventChannel::new()?;
     let mut id = channel.create_id()?;
     id.bind(addr)?;
     let listener = id.listen(1)?;
     ensure!(
-        wait_readable("a request", channel.as_fd(), Some(TURN))?,
+        wait_readable("a request", channel.as_fd(), Some(LISTEN_TIMEOUT))?,
         "no request"
     );
-    // The others come meanwhile.
+    // The other requests arrive meanwhile.
     thread::sleep(Duration::from_secs(2));
     drop(listener);
-    Ok("deaf".into())
+    Ok("unresponsive".into())
 }
 
-/// The way to a peer, or why there is none.
+/// Resolves the route to a peer; the inner error is the failure.
 fn resolve(
     channel: &EventChannel,
     addr: SocketAddr,
 ) -> Result<Result<CmId<RouteResolved>, String>> {
-    if let Err(refused) = channel.create_id()?.resolve_addr(None, addr, PATIENCE / 4) {
+    if let Err(refused) = channel
+        .create_id()?
+        .resolve_addr(None, addr, TEST_TIMEOUT / 4)
+    {
         return Ok(Err(format!("no way: {}", refused.error)));
     }
     let id = match next(channel)? {
@@ -304,7 +307,7 @@ fn resolve(
         Event::AddrError { error, .. } => return Ok(Err(format!("no address: {error}"))),
         other => return Ok(Err(format!("{other:?}"))),
     };
-    id.resolve_route(PATIENCE / 4)?;
+    id.resolve_route(TEST_TIMEOUT / 4)?;
     match next(channel)? {
         Event::RouteResolved(id) => Ok(Ok(id)),
         other => Ok(Err(format!("{other:?}"))),
@@ -327,5 +330,5 @@ fn failed(failure: &ConnectFailure) -> String {
 }
 
 fn next(channel: &EventChannel) -> Result<Event> {
-    channel.wait_timeout(PATIENCE)?.context("it hangs")
+    channel.wait_timeout(TEST_TIMEOUT)?.context("timed out")
 }

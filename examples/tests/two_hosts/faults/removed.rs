@@ -1,4 +1,4 @@
-//! A device that is removed with connections up.
+//! Removal of a device with established connections.
 
 use std::{
     net::SocketAddr,
@@ -9,9 +9,9 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use cm::{ConnParam, ConnectFailure, Connection, Event, EventChannel, Key};
 
-use crate::{PATIENCE, next, resolve, side::Side};
+use crate::{TEST_TIMEOUT, next, resolve, side::Side};
 
-/// Both ends of a connection, and one more that is asked for, when the device goes.
+/// Removes the device below both ends of a connection, and a second one still being requested.
 pub(crate) fn run(addr: SocketAddr) -> Result<String> {
     let channel = EventChannel::new()?;
     let mut id = channel.create_id()?;
@@ -47,8 +47,8 @@ pub(crate) fn run(addr: SocketAddr) -> Result<String> {
         bail!("no second request")
     };
 
-    // A request that is not accepted is told nothing: the kernel has no place for it yet.
-    let mut told = vec![
+    // A request not accepted yet gets no event: the kernel has no identifier for the request.
+    let mut waiting = vec![
         ("listener", listener.key()),
         ("active", active.key()),
         ("passive", passive.key()),
@@ -57,8 +57,8 @@ pub(crate) fn run(addr: SocketAddr) -> Result<String> {
     let mut deletion = Command::new("rdma")
         .args(["link", "delete", "rxe0"])
         .spawn()?;
-    while !told.is_empty() {
-        let event = next(&channel).with_context(|| format!("{told:?} are not told"))?;
+    while !waiting.is_empty() {
+        let event = next(&channel).with_context(|| format!("no event for {waiting:?}"))?;
         let (key, right) = match event {
             Event::DeviceRemoval(key) => (key, key != asking_key),
             Event::ConnectFailed { id, failure } => {
@@ -66,12 +66,12 @@ pub(crate) fn run(addr: SocketAddr) -> Result<String> {
             }
             _ => continue,
         };
-        ensure!(right, "{key:?} is told something else");
-        forget(&mut told, key)?;
+        ensure!(right, "unexpected event for {key:?}");
+        forget(&mut waiting, key)?;
     }
-    // New ones are refused, and what there is can be dropped.
+    // New connections fail, and existing resources can be dropped.
     let refused = resolve(&channel, addr)?.map(drop).is_err();
-    ensure!(refused, "there is still a way");
+    ensure!(refused, "resolving still succeeds");
     drop((active, passive, asking_qp, request, listener, side));
     drop(channel);
     Ok(match ended(&mut deletion)? {
@@ -80,16 +80,19 @@ pub(crate) fn run(addr: SocketAddr) -> Result<String> {
     })
 }
 
-fn forget(told: &mut Vec<(&str, Key)>, key: Key) -> Result<()> {
-    let before = told.len();
-    told.retain(|(_, waiting)| *waiting != key);
-    ensure!(told.len() < before, "{key:?} is told twice, or a stranger");
+fn forget(waiting: &mut Vec<(&str, Key)>, key: Key) -> Result<()> {
+    let before = waiting.len();
+    waiting.retain(|(_, other)| *other != key);
+    ensure!(
+        waiting.len() < before,
+        "a second event for {key:?}, or an unknown identifier"
+    );
     Ok(())
 }
 
-/// Whether the kernel is done with the device while this process lives.
+/// Whether the kernel has removed the device while this process lives.
 fn ended(deletion: &mut Child) -> Result<bool> {
-    let late = Instant::now() + PATIENCE / 4;
+    let late = Instant::now() + TEST_TIMEOUT / 4;
     while Instant::now() < late {
         if deletion.try_wait()?.is_some() {
             return Ok(true);

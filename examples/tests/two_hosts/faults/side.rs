@@ -1,10 +1,10 @@
-//! What a queue pair needs.
+//! Resources of a queue pair.
 
 use anyhow::Result;
 use cm::{CmId, Connection, phases::HasDevice};
 use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rc};
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 
 pub(crate) struct Side {
     pub(crate) pd: ProtectionDomain,
@@ -19,7 +19,7 @@ impl Side {
         })
     }
 
-    /// A queue pair with a receive posted.
+    /// Creates a queue pair with a receive posted.
     pub(crate) fn qp<P: HasDevice>(&mut self, id: &CmId<P>) -> Result<QueuePair<Rc, Init>> {
         let builder = self.pd.qp_builder(&self.cq, &self.cq);
         let qp = builder.max_send_wr(4).max_recv_wr(4).create()?;
@@ -29,7 +29,7 @@ impl Side {
         Ok(qp)
     }
 
-    /// Takes so many completions, and says what each was. Those that do not come are `hangs`.
+    /// Takes up to `count` completions, and returns a word for each; a missing one is `hangs`.
     pub(crate) fn completions(
         &mut self,
         connection: &mut Connection,
@@ -38,7 +38,7 @@ impl Side {
         let mut taken = Vec::new();
         while taken.len() < count {
             let before = taken.len();
-            for wc in self.cq.wait(Some(PATIENCE))? {
+            for wc in self.cq.wait(Some(TEST_TIMEOUT))? {
                 taken.push(match (wc.ok().is_ok(), wc.is_receive()) {
                     (true, true) => "received",
                     (true, false) => "sent",

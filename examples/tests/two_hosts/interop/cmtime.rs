@@ -1,6 +1,6 @@
 //! rdmacm-utils' `cmtime`.
 
-use super::{Cell, Said, Who};
+use super::{Cell, CellOutput, Pairing};
 
 const OURS: &str = env!("CARGO_BIN_EXE_cmtime");
 const C: &str = "cmtime";
@@ -8,16 +8,20 @@ const C: &str = "cmtime";
 pub(super) fn cells() -> Vec<Cell> {
     let mut cells = Vec::new();
     let mut port = 7220;
-    for who in [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs] {
+    for pairing in [
+        Pairing::OursServesC,
+        Pairing::CServesOurs,
+        Pairing::OursServesOurs,
+    ] {
         for (any, address, options) in [("0.0.0.0", "$A", "-c 8 -b $B"), ("::", "$A6", "-c 4")] {
             port += 2;
-            let (server, client) = who.programs(OURS, C);
+            let (server, client) = pairing.programs(OURS, C);
             let done = port + 1;
             cells.push(Cell {
                 tool: "cmtime".to_owned(),
-                who,
-                // It serves for ever: an `rping` tells that it may go. C's client succeeds
-                // even if it is rejected.
+                pairing,
+                // The server runs without end: an `rping` signals the end of the test. The C client succeeds
+                // even if rejected.
                 server: format!(
                     "{server} -b {any} -p {port} & pid=$!; rping -s -C 1 -p {done}; kill $pid"
                 ),
@@ -26,15 +30,15 @@ pub(super) fn cells() -> Vec<Cell> {
                      echo \"$out\"; case \"$out\" in *event:*) exit 1;; esac; \
                      [ $code = 0 ] && rping -c -C 1 -a $A -p {done}"
                 ),
-                check: Box::new(move |said| has_taken_each_step(said, options.contains("-b"))),
+                check: Box::new(move |output| has_taken_each_step(output, options.contains("-b"))),
             });
         }
     }
     cells
 }
 
-/// The client has timed every step, and nothing has failed.
-fn has_taken_each_step(said: &Said, bound: bool) -> Result<(), String> {
+/// The client has timed every step without a failure.
+fn has_taken_each_step(output: &CellOutput, bound: bool) -> Result<(), String> {
     let steps = [
         "create id    ",
         "bind addr    ",
@@ -48,7 +52,7 @@ fn has_taken_each_step(said: &Said, bound: bool) -> Result<(), String> {
     let expected = steps
         .iter()
         .filter(|step| bound || !step.starts_with("bind"));
-    let timed: Vec<&str> = said
+    let timed: Vec<&str> = output
         .client
         .iter()
         .filter_map(|line| line.split_once(": "))
@@ -61,7 +65,7 @@ fn has_taken_each_step(said: &Said, bound: bool) -> Result<(), String> {
     if timed != expected.copied().collect::<Vec<_>>() {
         return Err(format!("the client has timed {timed:?}"));
     }
-    match said.client.last() {
+    match output.client.last() {
         Some(last) if last == "exit 0" => Ok(()),
         _ => Err("the client has failed".to_owned()),
     }

@@ -1,11 +1,11 @@
 //! The-geek-in-the-corner's third example.
 
-use super::{Cell, Said};
+use super::{Cell, CellOutput};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_file-transfer-server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_file-transfer-client");
 
-/// Three parts on a device that sends 8 MiB at once, of which the last one is not full.
+/// Three chunks on a device with a maximum message size of 8 MiB, the last one partial.
 const SIZE: u32 = 17_000_001;
 
 pub(super) fn cells() -> Vec<Cell> {
@@ -16,13 +16,13 @@ pub(super) fn cells() -> Vec<Cell> {
         )
     };
     let whole = |port: u32, address: &'static str, size: u32, setup: &str, options: &str| {
-        // What is random is different each time, so the two sides are compared with each other.
+        // The content is random, so the test compares both sides.
         let make = format!("head -c {size} /dev/urandom > {port}");
         Cell::of_ours(
             "file-transfer",
             server(port, setup, options),
             format!("{make}; {CLIENT} -p {port} {address} {port} && cksum {port}"),
-            move |said| is_whole(said, size),
+            move |output| is_whole(output, size),
         )
     };
     let refused =
@@ -31,7 +31,7 @@ pub(super) fn cells() -> Vec<Cell> {
                 "file-transfer",
                 server(port, setup, "--max-size 1000"),
                 format!("head -c 1001 /dev/zero > {port}; {CLIENT} -p {port} $A {port} {client}"),
-                move |said| is_refused(said, reason, left),
+                move |output| is_refused(output, reason, left),
             )
         };
     vec![
@@ -49,16 +49,16 @@ pub(super) fn cells() -> Vec<Cell> {
             7115,
             "true",
             "--name ../evil",
-            "the peer has sent a file name that is none: \"../evil\\x00\"",
+            "the peer has sent an invalid file name: \"../evil\\x00\"",
             &[],
         ),
         refused(7116, "true", "", "the file is larger than 1000 bytes", &[]),
     ]
 }
 
-/// Bytes that the server receives at once: as in the original 10 MiB, or the device's largest message.
-fn part_size(said: &Said) -> u32 {
-    let told = said.server.iter().find_map(|line| {
+/// Chunk size of the server: 10 MiB as in the original, or the device's maximum message size.
+fn part_size(output: &CellOutput) -> u32 {
+    let told = output.server.iter().find_map(|line| {
         line.trim()
             .strip_prefix("max_msg_sz:")?
             .trim()
@@ -68,8 +68,8 @@ fn part_size(said: &Said) -> u32 {
     largest.map_or(8 << 20, |largest| largest.min(10 << 20))
 }
 
-/// The sides agree on what was sent, and nothing else is in the folder.
-fn is_whole(said: &Said, size: u32) -> Result<(), String> {
+/// Both sides agree on the content, and the folder holds no other file.
+fn is_whole(output: &CellOutput, size: u32) -> Result<(), String> {
     let checksums = |lines: &[String]| -> Vec<String> {
         let is_sum = |line: &&String| {
             let words: Vec<&str> = line.split(' ').collect();
@@ -78,23 +78,23 @@ fn is_whole(said: &Said, size: u32) -> Result<(), String> {
         let words = |line: &String| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
         lines.iter().filter(is_sum).map(words).collect()
     };
-    let (server, client) = (checksums(&said.server), checksums(&said.client));
+    let (server, client) = (checksums(&output.server), checksums(&output.client));
     if server.len() != 1 || server != client {
         return Err(format!("checksums {server:?} and {client:?}"));
     }
     let ends = |lines: &[String], end: &str| lines.last().is_some_and(|line| line == end);
-    let parts = said
+    let parts = output
         .server
         .iter()
         .filter(|line| line.starts_with("received "));
     let verified = |line: &String| line.starts_with(&format!("verified {size} bytes, CRC-32 "));
-    let expected = usize::try_from(size.div_ceil(part_size(said))).unwrap_or(0);
+    let expected = usize::try_from(size.div_ceil(part_size(output))).unwrap_or(0);
     match parts.count() {
         count
             if count == expected
-                && said.server.iter().any(verified)
-                && ends(&said.server, "exit 0")
-                && ends(&said.client, "exit 0") =>
+                && output.server.iter().any(verified)
+                && ends(&output.server, "exit 0")
+                && ends(&output.client, "exit 0") =>
         {
             Ok(())
         }
@@ -102,17 +102,17 @@ fn is_whole(said: &Said, size: u32) -> Result<(), String> {
     }
 }
 
-/// The server says why, and what was in the folder before is still there, alone.
-fn is_refused(said: &Said, reason: &str, left: &[&str]) -> Result<(), String> {
-    let server: Vec<&str> = said.server.iter().map(String::as_str).collect();
+/// The server reports the reason, and the folder's content is unchanged.
+fn is_refused(output: &CellOutput, reason: &str, left: &[&str]) -> Result<(), String> {
+    let server: Vec<&str> = output.server.iter().map(String::as_str).collect();
     let Some(at) = server.iter().position(|line| *line == reason) else {
         return Err(format!("not refused with {reason:?}"));
     };
     if server[at + 1..] != [left, &["exit 1"]].concat() {
-        return Err(format!("the folder is not as it was: {left:?}"));
+        return Err(format!("the folder has changed: {left:?}"));
     }
-    let broken = "the receiver has disconnected before it had the whole file";
-    match said.client.iter().any(|line| line.ends_with(broken)) {
+    let broken = "the receiver disconnected before the end of the file";
+    match output.client.iter().any(|line| line.ends_with(broken)) {
         true => Ok(()),
         false => Err("the client does not notice".to_owned()),
     }
@@ -124,9 +124,9 @@ pub(super) fn refused_by_iwarp() -> Vec<Cell> {
         "file-transfer",
         format!("timeout 60 {SERVER} -4 --port 7111 --clients 1; true"),
         format!("echo text > text; sleep 2; {CLIENT} -p 7111 $A text"),
-        |said| {
+        |output| {
             let reason = "iWARP has no RDMA write with immediate data, which this protocol needs";
-            match said.client.iter().any(|line| line.ends_with(reason)) {
+            match output.client.iter().any(|line| line.ends_with(reason)) {
                 true => Ok(()),
                 false => Err("iWARP is not refused".to_owned()),
             }

@@ -1,4 +1,4 @@
-//! hyper over rsockets, at both ends.
+//! hyper over rsockets, on both sides.
 
 use super::Cell;
 
@@ -11,8 +11,8 @@ pub(super) fn cells() -> Vec<Cell> {
         "hyper",
         format!("{SERVER} -p 7680 --clients 1"),
         format!("{CLIENT} -p 7680 --echo 300000 $A {paths} 2>&1"),
-        |said| {
-            said.exactly(
+        |output| {
+            output.exactly(
                 &["listening on port 7680"],
                 &[
                     "GET /: 200 OK, 16 bytes",

@@ -1,6 +1,6 @@
-//! The tutorial's key-value store, with itself.
+//! The tutorial's key-value store, against itself.
 
-use super::{Cell, Said};
+use super::{Cell, CellOutput};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_kv-server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_kv-client");
@@ -9,15 +9,15 @@ pub(super) fn cells() -> Vec<Cell> {
     vec![
         Cell::of_ours(
             "kv-store",
-            // One bucket, so that the fifth key finds it full.
+            // A single bucket, so that the fifth key finds no room.
             format!("{SERVER} -p 7161 --buckets 1 --clients 9"),
             format!(
                 "kv() {{ {CLIENT} -p 7161 $A \"$@\" 2>&1; }}; kv put a one || exit; \
                  for key in b c d e; do kv put $key two; done; kv put a three; \
                  for key in a d e; do kv get $key; done; true"
             ),
-            |said| {
-                said.exactly(
+            |output| {
+                output.exactly(
                     &["listening on port 7161"],
                     &[
                         "a is stored as version 1",
@@ -35,7 +35,8 @@ pub(super) fn cells() -> Vec<Cell> {
         ),
         Cell::of_ours(
             "kv-store",
-            // Gets are not counted, so another server ends this one when its client comes.
+            // The first server does not count gets; a second server, on the client's connection, ends the
+            // first.
             format!(
                 "{SERVER} -b :: -p 7162 --slow-puts 3000 & {SERVER} -b :: -p 7163 --clients 1; \
                  kill $!"
@@ -50,9 +51,9 @@ pub(super) fn cells() -> Vec<Cell> {
     ]
 }
 
-/// Gets have met a put, and have seen what was there before or after it, never a mixture.
-fn meets_a_put(said: &Said) -> Result<(), String> {
-    let torn = "read again while it was written";
+/// Gets overlap with a put, and return the value before or after, never a mixture.
+fn meets_a_put(output: &CellOutput) -> Result<(), String> {
+    let torn = "read again during a put";
     let known = [
         torn,
         "key is stored as version 1",
@@ -61,14 +62,14 @@ fn meets_a_put(said: &Said) -> Result<(), String> {
         "key = new, version 2",
         "exit 0",
     ];
-    let lines = || said.client.iter().map(String::as_str);
+    let lines = || output.client.iter().map(String::as_str);
     if let Some(mixture) = lines().find(|line| !known.contains(line)) {
         return Err(format!("{mixture:?} was read"));
     }
     if !lines().any(|line| line == torn) {
         return Err("no get has met the put".to_owned());
     }
-    match said.client.as_slice() {
+    match output.client.as_slice() {
         [.., last, _] if last == "key = new, version 2" => Ok(()),
         _ => Err("the put is not seen in the end".to_owned()),
     }

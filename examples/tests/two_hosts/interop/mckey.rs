@@ -1,41 +1,44 @@
-//! rdmacm-utils' `mckey`. The side that receives is the server.
+//! rdmacm-utils' `mckey`. The receiver is the server.
 
-use super::{Cell, Said, Who};
+use super::{Cell, CellOutput, Pairing};
 
 const OURS: &str = env!("CARGO_BIN_EXE_mckey");
 const C: &str = "mckey";
 
-/// Options of both sides, those of the receiver, and those of the sender.
+/// Options of both sides, of the receiver, and of the sender.
 const RUNS: [(&str, &str, &str); 2] = [
     ("-C 5 -S 1000", "", ""),
-    // Each of the two receives what both send, as far as it has room.
+    // Each of the two receives messages of both senders, up to the number of receives posted.
     ("-c 2 -p 273", "-C 4", "-C 2 -o"),
 ];
 
 pub(super) fn cells() -> Vec<Cell> {
     let mut cells = Vec::new();
     let mut number = 0;
-    for who in [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs] {
+    for pairing in [
+        Pairing::OursServesC,
+        Pairing::CServesOurs,
+        Pairing::OursServesOurs,
+    ] {
         for (both, receiver, sender) in RUNS {
             number += 1;
-            cells.push(cell(who, number, [both, receiver, sender]));
+            cells.push(cell(pairing, number, [both, receiver, sender]));
         }
     }
-    cells.extend([Who::CServesOurs, Who::OursServesOurs].map(refusals));
+    cells.extend([Pairing::CServesOurs, Pairing::OursServesOurs].map(refusals));
     cells
 }
 
-/// A message that is sent before its receiver is a member is lost: an `rping` tells the sender that
-/// it may begin.
-fn cell(who: Who, number: u32, [both, receiver, sender]: [&str; 3]) -> Cell {
-    let (server, client) = who.programs(OURS, C);
+/// A message sent before the receiver has joined is lost: an `rping` signals the sender to start.
+fn cell(pairing: Pairing, number: u32, [both, receiver, sender]: [&str; 3]) -> Cell {
+    let (server, client) = pairing.programs(OURS, C);
     let (group, port) = (format!("239.3.2.{number}"), 7250 + number);
     let members = if both.contains("-c 2") { 2 } else { 1 };
     let joined = format!("mckey: joined dgid: ::ffff:{group} mlid 0x0 sl 0");
     let common = format!("-m {group} {both}");
     Cell {
         tool: "mckey".to_owned(),
-        who,
+        pairing,
         server: format!(
             "timeout 200 stdbuf -oL {server} {common} {receiver} -b $A > mckey{number} 2>&1 & pid=$!; \
              until grep -q receiving mckey{number}; do sleep 0.2; kill -0 $pid || break; done; \
@@ -46,7 +49,7 @@ fn cell(who: Who, number: u32, [both, receiver, sender]: [&str; 3]) -> Cell {
             "rping -c -C 1 -a $A -p {port} > /dev/null 2>&1 || {{ echo ejected; exit 1; }}; \
              {client} {common} {sender} -s -b $B"
         ),
-        check: Box::new(move |said| {
+        check: Box::new(move |output| {
             let joined = vec![joined.as_str(); members];
             let end = [
                 "data transfers complete",
@@ -56,7 +59,7 @@ fn cell(who: Who, number: u32, [both, receiver, sender]: [&str; 3]) -> Cell {
             let side = |begin: &[&'static str], middle| {
                 [begin, &["mckey: joining"], &joined, &[middle], &end].concat()
             };
-            said.exactly(
+            output.exactly(
                 &side(&["mckey: starting server"], "receiving data transfers"),
                 &side(&["mckey: starting client"], "initiating data transfers"),
             )
@@ -64,10 +67,10 @@ fn cell(who: Who, number: u32, [both, receiver, sender]: [&str; 3]) -> Cell {
     }
 }
 
-/// What the kernel or the device refuses, is told: groups of IPv6 and of InfiniBand on RoCE v2, and
-/// a queue pair that does not hear itself. Both programs fail alike.
-fn refusals(who: Who) -> Cell {
-    let (server, _) = who.programs(OURS, C);
+/// Errors of the kernel or the device: groups of IPv6 and of InfiniBand on RoCE v2, and a queue pair without
+/// loopback. Both programs must fail alike.
+fn refusals(pairing: Pairing) -> Cell {
+    let (server, _) = pairing.programs(OURS, C);
     let attempts = [
         "-m ff0e::4:5 -b $A6",
         "-M ff0e::4:5 -b $A",
@@ -78,14 +81,14 @@ fn refusals(who: Who) -> Cell {
     let attempts = attempts.map(|options| format!("{server} {options} 2>&1 && exit 1; "));
     Cell {
         tool: "mckey".to_owned(),
-        who,
+        pairing,
         server: format!("{} exit 0", attempts.concat()),
         client: "exit 0".to_owned(),
         check: Box::new(is_refused),
     }
 }
 
-fn is_refused(said: &Said) -> Result<(), String> {
+fn is_refused(output: &CellOutput) -> Result<(), String> {
     let expected = [
         ("mckey: failure joining: ", "error 524", 2),
         ("mckey: unable to create QP: ", "Operation not supported", 1),
@@ -96,9 +99,11 @@ fn is_refused(said: &Said) -> Result<(), String> {
     ];
     for (begin, reason, count) in expected {
         let is_one = |line: &&String| line.starts_with(begin) && line.contains(reason);
-        let found = said.server.iter().filter(is_one).count();
+        let found = output.server.iter().filter(is_one).count();
         if found != count {
-            return Err(format!("{begin:?} is said {found} times, and not {count}"));
+            return Err(format!(
+                "{begin:?} is printed {found} times, expected {count}"
+            ));
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! The interop matrix: every tool with the C tool whose place it can take, as server and as client,
-//! and with itself. Each test runs its part in one pair of guests; the long ones have more.
+//! The interop matrix: every tool with the original C tool, as server and as client, and with itself. Each
+//! test runs in one pair of guests; the long ones use more.
 //!
-//! The C originals of the-geek-in-the-corner are in no distribution, so those tools play with
-//! themselves here; that their messages are laid out as in C is tested where the messages are.
+//! The C originals of the-geek-in-the-corner are packaged by no distribution, so those tools run only against
+//! themselves here; unit tests compare their message layouts with C.
 
 #![expect(clippy::print_stdout, reason = "the matrix")]
 
@@ -25,22 +25,22 @@ use std::{env, fmt::Write as _};
 
 use crate::guests::{LINUX_6_1, lines_of, run_on_one, run_with};
 
-/// Who serves whom: the columns of the matrix.
+/// Pairing of programs: the columns of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Pairing {
     OursServesC,
     CServesOurs,
     OursServesOurs,
 }
 
-const COLUMNS: [(Who, &str); 3] = [
-    (Who::OursServesC, "ours/C"),
-    (Who::CServesOurs, "C/ours"),
-    (Who::OursServesOurs, "ours/ours"),
+const COLUMNS: [(Pairing, &str); 3] = [
+    (Pairing::OursServesC, "ours/C"),
+    (Pairing::CServesOurs, "C/ours"),
+    (Pairing::OursServesOurs, "ours/ours"),
 ];
 
-impl Who {
-    /// The program that serves, and the one that calls.
+impl Pairing {
+    /// The server program and the client program.
     pub(crate) fn programs<'a>(self, ours: &'a str, c: &'a str) -> (&'a str, &'a str) {
         match self {
             Self::OursServesC => (ours, c),
@@ -50,29 +50,29 @@ impl Who {
     }
 }
 
-/// One cell: two commands, and what they must say.
+/// One cell: two commands and a check of the output.
 pub(crate) struct Cell {
-    /// The row.
+    /// Row of the matrix.
     pub(crate) tool: String,
-    pub(crate) who: Who,
-    /// Runs on host a.
+    pub(crate) pairing: Pairing,
+    /// Command on host a.
     pub(crate) server: String,
-    /// Runs on host b, again and again until there is a server.
+    /// Command on host b, repeated until the server listens.
     pub(crate) client: String,
     pub(crate) check: Check,
 }
 
 impl Cell {
-    /// A program of ours with another of ours.
+    /// A cell with programs of this crate on both sides.
     pub(crate) fn of_ours(
         tool: impl Into<String>,
         server: String,
         client: String,
-        check: impl Fn(&Said) -> Result<(), String> + 'static,
+        check: impl Fn(&CellOutput) -> Result<(), String> + 'static,
     ) -> Self {
         Self {
             tool: tool.into(),
-            who: Who::OursServesOurs,
+            pairing: Pairing::OursServesOurs,
             server,
             client,
             check: Box::new(check),
@@ -80,18 +80,18 @@ impl Cell {
     }
 }
 
-/// Says what is wrong with what two sides have said.
-type Check = Box<dyn Fn(&Said) -> Result<(), String>>;
+/// Checks the output of both sides; returns a description of the error.
+type Check = Box<dyn Fn(&CellOutput) -> Result<(), String>>;
 
-/// The lines of both sides. The last one is `exit` and the exit code.
+/// Output lines of both sides. The last one is `exit` and the exit code.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct CellOutput {
     pub(crate) server: Vec<String>,
     pub(crate) client: Vec<String>,
 }
 
-impl Said {
-    /// What both sides have said, but this line.
+impl CellOutput {
+    /// Copies the output without lines equal to `unwanted`.
     pub(crate) fn without(&self, unwanted: &str) -> Self {
         let rest = |lines: &[String]| -> Vec<String> {
             let wanted = |line: &&String| *line != unwanted;
@@ -103,20 +103,20 @@ impl Said {
         }
     }
 
-    /// Both sides say exactly this, with numbers of processes masked, and succeed. Where two
-    /// threads of a C tool print, the order is free.
+    /// Checks for exactly these lines, with process numbers masked, and for success. With two printing
+    /// threads in a C tool, the order is free.
     pub(crate) fn exactly(&self, server: &[&str], client: &[&str]) -> Result<(), String> {
-        let same = |said: &[String], expected: &[&str]| {
-            let mut said: Vec<String> = said.iter().map(|line| masked(line)).collect();
+        let same = |output: &[String], expected: &[&str]| {
+            let mut output: Vec<String> = output.iter().map(|line| masked(line)).collect();
             let mut expected: Vec<&str> = expected.iter().copied().chain(["exit 0"]).collect();
-            said.sort();
+            output.sort();
             expected.sort_unstable();
-            said == expected
+            output == expected
         };
         match (same(&self.server, server), same(&self.client, client)) {
             (true, true) => Ok(()),
-            (false, _) => Err("the server says something else".to_owned()),
-            (true, false) => Err("the client says something else".to_owned()),
+            (false, _) => Err("unexpected output of the server".to_owned()),
+            (true, false) => Err("unexpected output of the client".to_owned()),
         }
     }
 }
@@ -128,39 +128,38 @@ fn masked(line: &str) -> String {
     }
 }
 
-/// The C tools, which are not to be mistaken for ours of the same name.
+/// The C tools, distinct from tools of this crate with the same names.
 const C_TOOLS: &str = "cmtime mckey rcopy rdma_client rdma_server rdma_xclient rdma_xserver \
                        riostream rping rstream ucmatose udaddy";
 
-/// What cells share, and how long things may take, in seconds.
+/// Limits of a round, and timeouts in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// How many cells are played in one pair of guests.
+    /// Number of cells in one pair of guests.
     cells: usize,
     /// Memory of each guest, in MiB.
     memory: u32,
-    /// Until when clients begin. Those whose turn has not come are left to the next round.
+    /// Latest start of clients. Cells not started by then move to the next round.
     clients: u32,
-    /// One client.
+    /// Timeout of one client.
     client: u32,
     attempts: u32,
-    /// Whether one guest is both hosts.
+    /// Whether one guest plays both hosts.
     one_host: bool,
-    /// Options that choose the kernel; none for the default.
+    /// Options for the choice of the kernel; empty for the default.
     kernel: &'static [&'static str],
 }
 
-/// How often what has failed is played again over iWARP. There a message is lost for ever that
-/// comes before the kernel's `siw_accept` listens to its socket: of a slow guest that is one
-/// connection of a few, and a server of one message, like `rdma_xserver`, hangs while its client
-/// has succeeded.
+/// Number of repetitions of failed cells over iWARP. A message is lost there if received before the kernel's
+/// `siw_accept` listens to the socket. On a slow guest this affects one connection of a few, and a server of
+/// one message, like `rdma_xserver`, hangs after the client's success.
 const AGAIN_OVER_IWARP: u32 = 5;
 
-/// The same where datagrams may be lost, which these tools do not send again.
+/// Number of repetitions where datagrams may be lost; the tests do not retransmit.
 const AGAIN_BY_DATAGRAMS: u32 = 1;
 
 impl Limits {
-    /// For what takes long under emulation: each cell has guests of its own, with room for files.
+    /// Slow cells under emulation: each has guests of its own, with room for files.
     const LONG: Self = Self {
         cells: 1,
         memory: 4096,
@@ -171,15 +170,15 @@ impl Limits {
         kernel: &[],
     };
 
-    /// For what would take hours with two guests: tools that go there and back a hundred thousand
-    /// times for many sizes, and look for what comes without a pause.
+    /// Cells too slow for two guests: tools with a hundred thousand round trips for many sizes, and busy
+    /// polling.
     const ON_ONE_HOST: Self = Self {
         one_host: true,
         ..Self::LONG
     };
 
-    /// For C's `udaddy` and `mckey`, which destroy their queue pairs without waiting for the completions of what they sent.
-    /// Soft-RoCE sends from a workqueue since Linux 6.4, and what it has not sent by then is lost.
+    /// C's `udaddy` and `mckey` destroy the queue pairs without waiting for send completions. Soft-RoCE sends
+    /// from a workqueue since Linux 6.4, so sends still queued are lost.
     fn of_datagrams() -> Self {
         Self {
             kernel: LINUX_6_1,
@@ -187,9 +186,9 @@ impl Limits {
         }
     }
 
-    /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`):
-    /// there a side that fails gets another attempt, and what has failed in the end other rounds.
-    /// What hangs takes the time of the cells after it, so there are not many of them.
+    /// Over iWARP the kernel sometimes loses a connection during setup (see `guests.rs`): a failed side gets
+    /// another attempt, and a failed cell other rounds. A hung cell delays the cells behind it, so the number
+    /// of cells is small.
     fn of(device: &str) -> Self {
         match device {
             "siw" => Self {
@@ -213,20 +212,19 @@ impl Limits {
         }
     }
 
-    /// For what is played again: each cell has guests of its own, in which nothing hangs of those
-    /// before it.
+    /// Limits of a repetition: each cell has guests of its own, free of earlier hung processes.
     fn again(self) -> Self {
         Self { cells: 1, ..self }
     }
 
-    /// How long a server waits for its turn, if nobody ends it.
+    /// Timeout of a server, if not ended earlier.
     fn server(self) -> u32 {
         self.clients + self.client * self.attempts + 30
     }
 }
 
-/// One side of a cell: its lines, and its exit code, begin with the number of the cell. Of several
-/// attempts, the last one counts. With a code for which `over` is true there is no other.
+/// One side of a cell: lines and exit code start with the number of the cell. Of several attempts, the last
+/// one counts. An exit code matching `over` ends the attempts.
 fn side(cell: usize, attempts: u32, seconds: u32, over: &str, command: &str) -> String {
     let command = command.replace('\'', "'\\''");
     format!(
@@ -236,8 +234,8 @@ fn side(cell: usize, attempts: u32, seconds: u32, over: &str, command: &str) -> 
     )
 }
 
-/// A client that is run again while nobody listens yet.
-fn patient(command: &str) -> String {
+/// Repeats a client until a server listens.
+fn retried(command: &str) -> String {
     format!(
         "for i in $(seq 40); do out=$( ( {command} ) 2>&1 ); code=$?; \
          case $code:$out in 0:*) break;; \
@@ -246,13 +244,13 @@ fn patient(command: &str) -> String {
     )
 }
 
-/// Runs all cells on a device of that kind, those that fail up to so many times again, and prints the
+/// Runs all cells on a device of the given kind, repeats failed cells up to `again` times, and prints the
 /// matrix.
 fn play(device: &str, again: u32, tools: impl IntoIterator<Item = Vec<Cell>>) {
     play_within(Limits::of(device), device, again, tools);
 }
 
-/// As [`play`], with other limits.
+/// Like [`play`], with other limits.
 fn play_within(
     limits: Limits,
     device: &str,
@@ -285,7 +283,7 @@ fn play_within(
     let passed = |cell: &Cell| !left.iter().any(|&failed| std::ptr::eq(failed, cell));
     let outcomes: Vec<_> = cells
         .iter()
-        .map(|cell| (cell.tool.as_str(), cell.who, passed(cell)))
+        .map(|cell| (cell.tool.as_str(), cell.pairing, passed(cell)))
         .collect();
     println!("{}", matrix(device, &outcomes));
     let complaints: Vec<String> = failures
@@ -295,12 +293,12 @@ fn play_within(
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// Where host a hears that all clients are through. There is the file [`THROUGH`] then, and servers
-/// that are still there a minute later are ended.
+/// Port on host a for the signal of finished clients. Then the file [`THROUGH`] is created, and servers still
+/// running a minute later are killed.
 const THROUGH_PORT: u32 = 7099;
 const THROUGH: &str = "/tmp/through";
 
-/// Runs these cells in two guests, or in one; returns what is wrong with each.
+/// Runs the cells in two guests, or in one; returns the error of each.
 fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     let Limits {
         memory,
@@ -314,12 +312,12 @@ fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     );
     let mut b = "cd /tmp; begin=$(date +%s); ".to_owned();
     for (i, cell) in cells.iter().enumerate() {
-        // A server that was ended has nobody to serve any more.
+        // A killed server needs no further attempt.
         let over = "[ $code = 0 -o $code -ge 124 ]";
         let server = side(i, attempts, limits.server(), over, &cell.server);
         let _ = write!(a, "{{ {server}; }} & servers=\"$servers $!\"; ");
         let over = "[ $code = 0 ]";
-        let client = side(i, attempts, limits.client, over, &patient(&cell.client));
+        let client = side(i, attempts, limits.client, over, &retried(&cell.client));
         let _ = write!(
             b,
             "[ $(($(date +%s) - begin)) -ge {clients} ] || {{ {client}; }}; "
@@ -341,26 +339,26 @@ fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
         .map(|tool| format!("c: /usr/bin/{tool}"))
         .collect();
     assert_eq!(printed.a[..installed.len().min(printed.a.len())], installed);
-    let said = |lines: &[String], cell: usize| {
-        let said = lines_of(lines, cell);
-        said.into_iter().map(str::to_owned).collect()
+    let output = |lines: &[String], cell: usize| {
+        let output = lines_of(lines, cell);
+        output.into_iter().map(str::to_owned).collect()
     };
     let complaint = |(i, cell): (usize, &&Cell)| {
-        let said = Said {
-            server: said(&printed.a, i),
-            client: said(&printed.b, i),
+        let output = CellOutput {
+            server: output(&printed.a, i),
+            client: output(&printed.b, i),
         };
-        let reason = (cell.check)(&said).err()?;
+        let reason = (cell.check)(&output).err()?;
         Some(format!(
-            "{}, {:?}: {reason}: {said:#?}",
-            cell.tool, cell.who
+            "{}, {:?}: {reason}: {output:#?}",
+            cell.tool, cell.pairing
         ))
     };
     cells.iter().enumerate().map(complaint).collect()
 }
 
-/// The matrix: a row for each tool, and in each cell whether all of its runs have passed.
-fn matrix(device: &str, outcomes: &[(&str, Who, bool)]) -> String {
+/// The matrix: a row for each tool, and in each cell whether all runs have passed.
+fn matrix(device: &str, outcomes: &[(&str, Pairing, bool)]) -> String {
     let mut text = format!("{device}, server/client:");
     let mut tools: Vec<&str> = Vec::new();
     for &(tool, ..) in outcomes {
@@ -378,7 +376,7 @@ fn matrix(device: &str, outcomes: &[(&str, Who, bool)]) -> String {
         for (column, _) in COLUMNS {
             let runs = outcomes
                 .iter()
-                .filter(|(name, who, _)| (*name, *who) == (tool, column));
+                .filter(|(name, pairing, _)| (*name, *pairing) == (tool, column));
             let cell = match runs.clone().all(|&(.., passed)| passed) {
                 _ if runs.count() == 0 => "-",
                 true => "pass",
@@ -391,13 +389,13 @@ fn matrix(device: &str, outcomes: &[(&str, Who, bool)]) -> String {
 }
 
 #[test]
-fn every_tool_for_datagrams_speaks_with_its_original_over_roce() {
+fn every_datagram_tool_over_roce_interoperates_with_c() {
     let tools = [udaddy::cells(), mckey::cells()];
     play_within(Limits::of_datagrams(), "rxe", AGAIN_BY_DATAGRAMS, tools);
 }
 
 #[test]
-fn every_tool_for_messages_speaks_with_its_original_over_roce() {
+fn every_message_tool_over_roce_interoperates_with_c() {
     let tools = [
         rdma_client_server::cells(),
         rdma_xclient_xserver::cells(),
@@ -408,7 +406,7 @@ fn every_tool_for_messages_speaks_with_its_original_over_roce() {
 }
 
 #[test]
-fn every_tool_for_memory_speaks_with_its_original_over_roce() {
+fn every_rdma_tool_over_roce_interoperates_with_c() {
     let tools = [
         kv_store::cells(),
         read_write::cells("rxe"),
@@ -419,7 +417,7 @@ fn every_tool_for_memory_speaks_with_its_original_over_roce() {
 }
 
 #[test]
-fn every_tool_speaks_with_its_original_over_iwarp() {
+fn every_tool_over_iwarp_interoperates_with_c() {
     let tools = [
         kv_store::cells(),
         read_write::cells("siw"),
@@ -434,9 +432,9 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
 }
 
 #[test]
-fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
+fn every_rsocket_tool_over_roce_interoperates_with_c() {
     let tools = [
-        // First, for they look again and again whether it is time to kill.
+        // First, because these cells poll for the time of the kill.
         rstream::killed(),
         rstream::cells("rxe"),
         rcopy::cells(),
@@ -452,23 +450,23 @@ fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
 }
 
 #[test]
-fn datagrams_of_rsockets_speak_with_the_originals_over_roce() {
+fn rsocket_datagrams_over_roce_interoperate_with_c() {
     play("rxe", AGAIN_BY_DATAGRAMS, [udpong::cells()]);
 }
 
 #[test]
-fn every_tool_of_rsockets_speaks_with_its_original_over_iwarp() {
+fn every_rsocket_tool_over_iwarp_interoperates_with_c() {
     let tools = [rstream::cells("siw"), rcopy::cells()];
     play("siw", AGAIN_OVER_IWARP, tools);
 }
 
 #[test]
-fn a_row_of_the_matrix_passes_when_all_its_runs_do() {
+fn matrix_row_passes_only_if_all_runs_pass() {
     let outcomes = [
-        ("rping", Who::CServesOurs, true),
-        ("rping", Who::OursServesOurs, true),
-        ("cmtime", Who::OursServesC, true),
-        ("rping", Who::OursServesOurs, false),
+        ("rping", Pairing::CServesOurs, true),
+        ("rping", Pairing::OursServesOurs, true),
+        ("cmtime", Pairing::OursServesC, true),
+        ("rping", Pairing::OursServesOurs, false),
     ];
     assert_eq!(
         matrix("rxe", &outcomes),

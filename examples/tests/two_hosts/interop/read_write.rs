@@ -16,37 +16,42 @@ pub(super) fn cells(device: &str) -> Vec<Cell> {
     .map(|(mode, address, family, port)| {
         let server = format!("{SERVER} {mode} {family} --port {port} --clients 1");
         let client = format!("{CLIENT} {mode} {address} {port}");
-        Cell::of_ours(format!("read-write {mode}"), server, client, move |said| {
-            let doing = match mode {
-                "write" => "received MSG_MR. writing message to remote memory...",
-                _ => "received MSG_MR. reading message from remote memory...",
-            };
-            let listening = format!("listening on port {port}.");
-            let completed = "send completed successfully.";
-            // Over iWARP a peer that disconnects can be quicker than the last completion.
-            let (said, completed) = match iwarp {
-                true => (&said.without(completed), &[][..]),
-                false => (said, &[completed; 3][..]),
-            };
-            let server = [
-                &listening,
-                "received connection request.",
-                doing,
-                "remote buffer: message from active/client side with pid N",
-                "peer disconnected.",
-            ];
-            let client = [
-                "address resolved.",
-                "route resolved.",
-                doing,
-                "remote buffer: message from passive/server side with pid N",
-                "disconnected.",
-            ];
-            said.exactly(
-                &[&server, completed].concat(),
-                &[&client, completed].concat(),
-            )
-        })
+        Cell::of_ours(
+            format!("read-write {mode}"),
+            server,
+            client,
+            move |output| {
+                let doing = match mode {
+                    "write" => "received MSG_MR. writing message to remote memory...",
+                    _ => "received MSG_MR. reading message from remote memory...",
+                };
+                let listening = format!("listening on port {port}.");
+                let completed = "send completed successfully.";
+                // Over iWARP a peer's disconnect can precede the last completion.
+                let (output, completed) = match iwarp {
+                    true => (&output.without(completed), &[][..]),
+                    false => (output, &[completed; 3][..]),
+                };
+                let server = [
+                    &listening,
+                    "received connection request.",
+                    doing,
+                    "remote buffer: message from active/client side with pid N",
+                    "peer disconnected.",
+                ];
+                let client = [
+                    "address resolved.",
+                    "route resolved.",
+                    doing,
+                    "remote buffer: message from passive/server side with pid N",
+                    "disconnected.",
+                ];
+                output.exactly(
+                    &[&server, completed].concat(),
+                    &[&client, completed].concat(),
+                )
+            },
+        )
     })
     .into()
 }

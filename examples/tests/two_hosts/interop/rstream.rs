@@ -1,11 +1,11 @@
-//! rdmacm-utils' `rstream` and `riostream`: each way to use a stream, with data that are checked.
+//! rdmacm-utils' `rstream` and `riostream`: each mode of a stream, with verified data.
 
-use super::{Cell, Said, Who};
+use super::{Cell, CellOutput, Pairing};
 
-/// A row: its test in the specification, the tool, and its options.
+/// A row: test of the specification, tool and options.
 type Run = (&'static str, Tool, &'static str);
 
-/// A program of ours, and of C.
+/// A program of this crate and the C original.
 #[derive(Clone, Copy)]
 struct Tool {
     ours: &'static str,
@@ -40,111 +40,124 @@ pub(super) fn cells(device: &str) -> Vec<Cell> {
     let mut cells = Vec::new();
     let mut port = 7500;
     for (name, tool, options) in RUNS.into_iter().filter(|&(name, ..)| wanted(name)) {
-        for who in [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs] {
+        for pairing in [
+            Pairing::OursServesC,
+            Pairing::CServesOurs,
+            Pairing::OursServesOurs,
+        ] {
             port += 1;
-            let (server, client) = who.programs(tool.ours, tool.c);
+            let (server, client) = pairing.programs(tool.ours, tool.c);
             let (any, address) = match options.contains("ipv6") {
                 true => ("::", "$A6"),
                 false => ("0.0.0.0", "$A"),
             };
             cells.push(Cell {
                 tool: format!("{} {name}", tool.c),
-                who,
+                pairing,
                 server: format!("{server} -b {any} -p {port} {options}"),
                 client: format!("{client} -s {address} -p {port} {options}"),
-                check: Box::new(move |said| are_complete(said, name, who)),
+                check: Box::new(move |output| are_complete(output, name, pairing)),
             });
         }
     }
     cells
 }
 
-/// Kills the last process in the background a second after a queue pair of it has been connected.
-/// Of those that threads have made, the kernel tells the thread.
+/// Kills the last background process one second after the connection of a queue pair. For queue pairs created
+/// by threads, the kernel reports the thread.
 const KILL: &str = "connected() { for thread in /proc/$!/task/*; do rdma resource show qp | \
                     grep 'state RTS' | grep -q \"pid ${thread##*/} \" && return; done; false; }; \
                     until ! kill -0 $! || connected; do sleep 0.5; done; \
                     sleep 1; kill -9 $!; wait $!; [ $? = 137 ]";
 
-/// What ours says of a peer that is not there any more.
+/// Error of this crate's program after the loss of the peer.
 const LOSS: &str = "the peer \\(has gone\\|did not take what was sent\\)";
 
-/// T-X11: the original is killed in the middle of a transfer, and ours says that it has failed.
+/// T-X11: the original is killed during a transfer; the program of this crate must fail with an error.
 pub(super) fn killed() -> Vec<Cell> {
     let Tool { ours, c } = RSTREAM;
-    let cell = |who: Who, port: u16| {
-        let options = format!("-p {port} -S 5000 -C 1000000 -I 1000 -T b > said{port} 2>&1");
-        let (server, client) = who.programs(ours, c);
+    let cell = |pairing: Pairing, port: u16| {
+        let options = format!("-p {port} -S 5000 -C 1000000 -I 1000 -T b > output{port} 2>&1");
+        let (server, client) = pairing.programs(ours, c);
         let server = format!("{server} -b 0.0.0.0 {options}");
         let client = format!("{client} -s $A {options}");
-        // Until there is somebody to connect to.
+        // Repeat until the peer listens.
         let killed = |side| {
             format!("{{ until {side} & {KILL}; do sleep 0.5; done; }} 2> /dev/null; echo killed")
         };
         let told = |side| {
             format!(
-                "until {side}; [ $? = 1 ] && ! grep -q \"cannot connect\" said{port}; do \
-                 sleep 0.5; done; sed -n \"s/^ *{LOSS}$/told/p\" said{port}"
+                "until {side}; [ $? = 1 ] && ! grep -q \"cannot connect\" output{port}; do \
+                 sleep 0.5; done; sed -n \"s/^ *{LOSS}$/told/p\" output{port}"
             )
         };
         let (dies, lives) = (["killed"], ["told"]);
-        let (server, client, ends) = match who {
-            Who::CServesOurs => (killed(server), told(client), (dies, lives)),
-            Who::OursServesC | Who::OursServesOurs => (told(server), killed(client), (lives, dies)),
+        let (server, client, ends) = match pairing {
+            Pairing::CServesOurs => (killed(server), told(client), (dies, lives)),
+            Pairing::OursServesC | Pairing::OursServesOurs => {
+                (told(server), killed(client), (lives, dies))
+            }
         };
         Cell {
             tool: format!("{c} T-X11"),
-            who,
+            pairing,
             server,
             client,
-            check: Box::new(move |said| said.exactly(&ends.0, &ends.1)),
+            check: Box::new(move |output| output.exactly(&ends.0, &ends.1)),
         }
     };
-    vec![cell(Who::OursServesC, 7590), cell(Who::CServesOurs, 7591)]
+    vec![
+        cell(Pairing::OursServesC, 7590),
+        cell(Pairing::CServesOurs, 7591),
+    ]
 }
 
-/// What is measured without options.
+/// Sizes measured without options.
 const FEW_SIZES: &str = "64 4k 64k 1m";
 
-/// What is measured with `-S all`.
+/// Sizes measured with `-S all`.
 const ALL_SIZES: &str = "64 128 192 256 384 512 768 1k 1.5k 2k 3k 4k 6k 8k 12k 16k 24k 32k 48k 64k \
                          96k 128k 192k 256k 384k 512k 768k 1m 1.5m 2m 3m 4m 6m";
 
-const WITH_C: [Who; 2] = [Who::OursServesC, Who::CServesOurs];
+const WITH_C: [Pairing; 2] = [Pairing::OursServesC, Pairing::CServesOurs];
 
-/// T-X5: nothing is said of what to measure. So the latency of each size is measured, and then the
-/// bandwidth with another connection.
+/// T-X5: without options, the tools measure the latency of each size, then the bandwidth over another
+/// connection.
 pub(super) fn measuring() -> Vec<Cell> {
-    let cell = |who| measured("T-X5", RSTREAM, who, "", FEW_SIZES);
+    let cell = |pairing| measured("T-X5", RSTREAM, pairing, "", FEW_SIZES);
     WITH_C.map(cell).into()
 }
 
-/// T-X5, T-X7: the same with all sizes, and with `riostream`.
+/// T-X5 and T-X7 with all sizes, and with `riostream`.
 pub(super) fn measuring_on_one_host() -> Vec<Cell> {
-    let whos = [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs];
-    let few = whos.map(|who| measured("T-X7 default", RIOSTREAM, who, "", FEW_SIZES));
-    let all = WITH_C.map(|who| measured("T-X5 all", RSTREAM, who, "-S all", ALL_SIZES));
+    let pairings = [
+        Pairing::OursServesC,
+        Pairing::CServesOurs,
+        Pairing::OursServesOurs,
+    ];
+    let few = pairings.map(|pairing| measured("T-X7 default", RIOSTREAM, pairing, "", FEW_SIZES));
+    let all = WITH_C.map(|pairing| measured("T-X5 all", RSTREAM, pairing, "-S all", ALL_SIZES));
     few.into_iter().chain(all).collect()
 }
 
-fn measured(row: &str, tool: Tool, who: Who, options: &str, sizes: &'static str) -> Cell {
-    let (server, client) = who.programs(tool.ours, tool.c);
+fn measured(row: &str, tool: Tool, pairing: Pairing, options: &str, sizes: &'static str) -> Cell {
+    let (server, client) = pairing.programs(tool.ours, tool.c);
     Cell {
         tool: format!("{} {row}", tool.c),
-        who,
+        pairing,
         server: format!("{server} {options}"),
         client: format!("{client} -s $A {options}"),
-        check: Box::new(|said| have_measured(said, sizes)),
+        check: Box::new(|output| have_measured(output, sizes)),
     }
 }
 
-fn have_measured(said: &Said, sizes: &str) -> Result<(), String> {
+fn have_measured(output: &CellOutput, sizes: &str) -> Result<(), String> {
     let of = |goal: &'static str| sizes.split(' ').map(move |size| format!("{size}_{goal}"));
     let name = || std::iter::once("name".to_owned());
     let expected: Vec<String> = name().chain(of("lat")).chain(of("bw")).collect();
-    for (side, lines) in [("server", &said.server), ("client", &said.client)] {
+    for (side, lines) in [("server", &output.server), ("client", &output.client)] {
         let Some((code, table)) = lines.split_last() else {
-            return Err(format!("the {side} says nothing"));
+            return Err(format!("the {side} printed nothing"));
         };
         let measured: Vec<&str> = table
             .iter()
@@ -157,9 +170,9 @@ fn have_measured(said: &Said, sizes: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn are_complete(said: &Said, name: &str, who: Who) -> Result<(), String> {
-    is_complete(&said.server, name, who == Who::CServesOurs)?;
-    is_complete(&said.client, name, who == Who::OursServesC)
+fn are_complete(output: &CellOutput, name: &str, pairing: Pairing) -> Result<(), String> {
+    is_complete(&output.server, name, pairing == Pairing::CServesOurs)?;
+    is_complete(&output.client, name, pairing == Pairing::OursServesC)
 }
 
 fn is_complete(lines: &[String], name: &str, is_c: bool) -> Result<(), String> {
@@ -171,10 +184,10 @@ fn is_complete(lines: &[String], name: &str, is_c: bool) -> Result<(), String> {
     }
     let measured = lines.iter().any(|line| line.starts_with("custom"));
     let code = lines.last().map(String::as_str);
-    // The C program takes a peer that has hung up with the last data for an error, when it polls.
+    // When polling, the C program reports a peer's disconnect after the last data as an error.
     let hung_up = is_c && name == "T-X3" && code == Some("exit 16");
     match measured && code == Some("exit 0") || hung_up {
         true => Ok(()),
-        false => Err("a side has not come to its end".to_owned()),
+        false => Err("a side did not finish".to_owned()),
     }
 }

@@ -1,6 +1,6 @@
 //! rdmacm-utils' `ucmatose`.
 
-use super::{Cell, Said, Who};
+use super::{Cell, CellOutput, Pairing};
 
 const OURS: &str = env!("CARGO_BIN_EXE_ucmatose");
 const C: &str = "ucmatose";
@@ -9,29 +9,33 @@ pub(super) fn cells() -> Vec<Cell> {
     let variants = [
         ("0.0.0.0", "$A", "-c 3 -C 4 -S 3000"),
         ("::", "$A6", "-m"),
-        // Nothing is sent.
+        // No messages.
         ("0.0.0.0", "$A", "-c 2 -C 0 -t 8 -f ip"),
     ];
     let mut cells = Vec::new();
     let mut port = 7200;
-    for who in [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs] {
+    for pairing in [
+        Pairing::OursServesC,
+        Pairing::CServesOurs,
+        Pairing::OursServesOurs,
+    ] {
         for (any, address, options) in variants {
             port += 1;
-            let (server, client) = who.programs(OURS, C);
+            let (server, client) = pairing.programs(OURS, C);
             cells.push(Cell {
                 tool: "ucmatose".to_owned(),
-                who,
+                pairing,
                 server: format!("{server} -b {any} -p {port} {options}"),
                 client: format!("{client} -s {address} -p {port} {options}"),
-                check: Box::new(move |said| says_what_c_says(said, options)),
+                check: Box::new(move |output| says_what_c_says(output, options)),
             });
         }
     }
     cells
 }
 
-/// The two sides say, line by line, what C's do.
-fn says_what_c_says(said: &Said, options: &str) -> Result<(), String> {
+/// The output of both sides must match C's, line by line.
+fn says_what_c_says(output: &CellOutput, options: &str) -> Result<(), String> {
     let mut server = vec!["cmatose: starting server"];
     let mut client = vec!["cmatose: starting client", "cmatose: connecting"];
     if !options.contains("-C 0") {
@@ -55,5 +59,5 @@ fn says_what_c_says(said: &Said, options: &str) -> Result<(), String> {
     for side in [&mut server, &mut client] {
         side.extend(["test complete", "return status 0"]);
     }
-    said.exactly(&server, &client)
+    output.exactly(&server, &client)
 }

@@ -1,17 +1,19 @@
 //! rdmacm-utils' `udpong`.
 //!
-//! Over RoCE, the C program fails with `ENOENT` where it needs a queue pair: its way to itself has no
-//! global route, which Ethernet wants. `global_route.c` adds that; all else is the original's own.
-//! As a client, it does not wait for a server, so ours sees to it first that there is one.
+//! Over RoCE, the C program fails with `ENOENT` when creating a queue pair: the address handle to the local
+//! port lacks the global route required on Ethernet. `global_route.c` adds the route; all else is the
+//! original.
+//!
+//! The C client does not wait for a server, so a client of this crate checks for the server first.
 
 use std::{path::Path, process::Command};
 
-use super::{Cell, Said, Who};
+use super::{Cell, CellOutput, Pairing};
 
 const OURS: &str = env!("CARGO_BIN_EXE_udpong");
 const C: &str = "udpong";
 
-/// The options of a client: T-X10, and by plain UDP.
+/// Options of a client: T-X10, and over plain UDP.
 const RUNS: [(&str, &str); 4] = [
     ("udpong T-X10", "-S 512 -C 50 -T b"),
     ("udpong T-X10", "-S 64 -C 20 -T n -T e"),
@@ -19,15 +21,19 @@ const RUNS: [(&str, &str); 4] = [
     ("udpong -T s", "-S 64 -C 20 -T a -T e -T s"),
 ];
 
-/// The servers block: all of them wait at once for their clients.
+/// The servers block: all of them wait at once for clients.
 pub(super) fn cells() -> Vec<Cell> {
     let with_route = format!("LD_PRELOAD={} ", global_route());
     let mut cells = Vec::new();
     let mut port = 7600;
     for (tool, options) in RUNS {
-        for who in [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs] {
+        for pairing in [
+            Pairing::OursServesC,
+            Pairing::CServesOurs,
+            Pairing::OursServesOurs,
+        ] {
             port += 1;
-            let (server, client) = who.programs(OURS, C);
+            let (server, client) = pairing.programs(OURS, C);
             let preload = |program| {
                 if program == C {
                     with_route.as_str()
@@ -42,17 +48,17 @@ pub(super) fn cells() -> Vec<Cell> {
             };
             let options = options.trim_end_matches(" ipv6");
             let plain = if options.contains("-T s") { "-T s" } else { "" };
-            let wait = match who {
-                Who::OursServesC => format!(
+            let wait = match pairing {
+                Pairing::OursServesC => format!(
                     "until {OURS} -s {address} -p {port} -S 16 -C 1 -T b {plain} > /dev/null 2>&1; \
                      do sleep 1; done; "
                 ),
-                Who::CServesOurs | Who::OursServesOurs => String::new(),
+                Pairing::CServesOurs | Pairing::OursServesOurs => String::new(),
             };
-            // A server goes on for ever. It is ended when all clients are through.
+            // A server runs without end, and is killed after all clients.
             cells.push(Cell {
                 tool: tool.to_owned(),
-                who,
+                pairing,
                 server: format!(
                     "{for_server}stdbuf -oL {server} -b {any} -p {port} -T b {plain} > udpong{port} & \
                      server=$!; until [ -e through ]; do sleep 1; done; kill $server; cat udpong{port}"
@@ -65,7 +71,7 @@ pub(super) fn cells() -> Vec<Cell> {
     cells
 }
 
-/// Builds what the C program lacks, where guests find it.
+/// Builds the missing function for the C program, in a folder visible in guests.
 fn global_route() -> String {
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/two_hosts/interop/global_route.c");
@@ -89,14 +95,14 @@ fn global_route() -> String {
     library.display().to_string()
 }
 
-fn are_complete(said: &Said) -> Result<(), String> {
+fn are_complete(output: &CellOutput) -> Result<(), String> {
     let login = |line: &String| line.starts_with("client login from ");
-    if !said.server.iter().any(login) {
-        return Err("nobody has been served".to_owned());
+    if !output.server.iter().any(login) {
+        return Err("no client was served".to_owned());
     }
-    let measured = said.client.iter().any(|line| line.starts_with("custom"));
-    match measured && said.client.last().is_some_and(|code| code == "exit 0") {
+    let measured = output.client.iter().any(|line| line.starts_with("custom"));
+    match measured && output.client.last().is_some_and(|code| code == "exit 0") {
         true => Ok(()),
-        false => Err("the client has not come to its end".to_owned()),
+        false => Err("the client did not finish".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! Links that are cut under streams: for a while or for good, at a host's own interface or on the way.
+//! Link cuts below streams: temporary or permanent, at a host's own interface or in the network.
 
 use std::env;
 
@@ -8,8 +8,8 @@ use crate::{
     link::{CUT, PREPARE, RESTORE},
 };
 
-/// What a cut may do to a transfer: nothing, or end it for both. The server is told that the client
-/// has ended.
+/// Allowed effects of a cut on a transfer: none, or the end for both sides. The server is notified of the
+/// client's end.
 const EVERYTHING_OR_RESET: [&[&str]; 2] = [
     &["end", "ConnectionReset"],
     &["everything", "ConnectionReset"],
@@ -18,7 +18,7 @@ const RESET_OR_STUCK: &[&str] = &["ConnectionReset", "TimedOut"];
 const RESET: [&[&str]; 2] = [&["ConnectionReset"], &["ConnectionReset"]];
 const EVERYTHING: [&[&str]; 2] = [&["everything"], &["everything"]];
 
-/// What the two sides of a connection do while its link is cut, and how they may end.
+/// Actions of both sides during a link cut, and the allowed outcomes.
 struct Play {
     server: &'static str,
     client: &'static str,
@@ -27,12 +27,12 @@ struct Play {
 
 /// A cut of host b's link.
 struct Cut {
-    /// For how many seconds; `None`: for good.
+    /// Duration in seconds; `None`: permanent.
     seconds: Option<u32>,
     plays: &'static [Play],
 }
 
-/// Two sides that do the same.
+/// Two sides with the same actions.
 const fn both(doing: &'static str, ends: [&'static [&'static str]; 2]) -> Play {
     Play {
         server: doing,
@@ -43,7 +43,7 @@ const fn both(doing: &'static str, ends: [&'static [&'static str]; 2]) -> Play {
 
 const QUIET: Play = both("quiet", EVERYTHING);
 
-/// The server has nothing to send, and the client gives signs of life.
+/// An idle server, and a client with keepalive.
 const fn one_sided(ends: [&'static [&'static str]; 2]) -> Play {
     Play {
         server: "receiving",
@@ -52,7 +52,7 @@ const fn one_sided(ends: [&'static [&'static str]; 2]) -> Play {
     }
 }
 
-/// What outlives a short cut on the way, if it is short enough for a busy machine.
+/// Actions that survive a short cut in the network, sized for a busy machine.
 const SHORT: &[Play] = &[
     both("transferring", EVERYTHING_OR_RESET),
     both("transferring", EVERYTHING_OR_RESET),
@@ -63,8 +63,7 @@ const SHORT: &[Play] = &[
     QUIET,
 ];
 
-/// The cuts on the way, one after the other. A device repeats what is not acknowledged for a
-/// quarter of a minute.
+/// The cuts in the network, in order. A device retransmits unacknowledged packets for 15 seconds.
 const ON_THE_WAY: [Cut; 4] = [
     Cut {
         seconds: Some(1),
@@ -79,7 +78,7 @@ const ON_THE_WAY: [Cut; 4] = [
         plays: &[
             both("transferring", RESET),
             both("transferring", RESET),
-            // Of the end that the client comes to during the cut, the server is told after it.
+            // The server is notified of the client's end after the cut.
             one_sided(RESET),
             QUIET,
         ],
@@ -93,15 +92,13 @@ const ON_THE_WAY: [Cut; 4] = [
     },
 ];
 
-/// Signs of life in both directions while a host's own interface is down: they may end the
-/// connection. Soft-RoCE may be stuck with one that is being sent then, see `DESIGN.md`, and only the
-/// time-out for what is not acknowledged gets out of that.
+/// Keepalive in both directions while a host's own interface is down, which may end the connection. Soft-RoCE
+/// may be stuck with a probe then, see `DESIGN.md`, and only the user timeout ends that state.
 const fn signs(ends: &'static [&'static str]) -> Play {
     both("quiet --keep-alive --user-timeout 20", [ends, ends])
 }
 
-/// Cuts at a host's own interface. Sending fails there at once, even for the host's connection
-/// manager.
+/// Cuts at a host's own interface. Sending fails immediately there, even for the host's connection manager.
 const OWN: [Cut; 3] = [
     Cut {
         seconds: Some(1),
@@ -132,7 +129,7 @@ const fn own_while_sending(seconds: u32) -> Cut {
     }
 }
 
-/// The cases of a cut, the first of which has this port.
+/// The cases of a cut; the first has the given port.
 fn cases(number: usize, cut: &Cut) -> Vec<Case> {
     let long = match cut.seconds {
         Some(seconds) => format!("for {seconds} s"),
@@ -155,8 +152,8 @@ fn cases(number: usize, cut: &Cut) -> Vec<Case> {
     cut.plays.iter().enumerate().map(case).collect()
 }
 
-/// Cuts host b's link again and again, each time under connections of their own. The cuts of 30 s
-/// are made in the long test only.
+/// Cuts host b's link repeatedly, each time under new connections. Cuts of 30 s are part of the long test
+/// only.
 fn play(cuts: &[Cut], down: &str, up: &str) {
     let (mut servers, mut clients, mut all) = (vec![], vec![], vec![]);
     let long = env::var_os("LONG").is_some();
@@ -172,7 +169,7 @@ fn play(cuts: &[Cut], down: &str, up: &str) {
         }
         let back = match cut.seconds {
             Some(seconds) => format!("sleep {seconds}; {up}; sleep 2"),
-            // What the client has to say would arrive.
+            // Messages of the client would arrive.
             None => "sleep 40".to_owned(),
         };
         clients.push(format!(
@@ -191,9 +188,9 @@ fn play(cuts: &[Cut], down: &str, up: &str) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// T-ER2, T-KA2: nothing arrives at a host any more, but its device and its addresses stay as they are.
+/// T-ER2, T-KA2: a host drops all incoming packets, but device and addresses keep their state.
 #[test]
-fn a_link_that_is_cut_on_the_way_breaks_no_transfer_or_both_sides() {
+fn transfer_under_network_cut_completes_or_fails_on_both_sides() {
     play(
         &ON_THE_WAY,
         &format!("{{ [ -e /tmp/prepared ] || {{ {PREPARE} && touch /tmp/prepared; }}; }}; {CUT}"),
@@ -201,9 +198,9 @@ fn a_link_that_is_cut_on_the_way_breaks_no_transfer_or_both_sides() {
     );
 }
 
-/// T-ER2, T-KA2. Transfers are cut in the long test only, for their hosts cannot be used again.
+/// T-ER2, T-KA2. Cuts of transfers are part of the long test only, because the hosts are unusable afterwards.
 #[test]
-fn a_link_that_is_cut_at_a_host_breaks_what_has_something_to_say() {
+fn stream_with_pending_data_under_interface_cut_fails() {
     let (down, up) = ("ip link set eth0 down", "ip link set eth0 up");
     play(&OWN, down, up);
     if env::var_os("LONG").is_some() {

@@ -1,5 +1,5 @@
-//! Streams whose peers die, whose link is cut, or whose resources run out. Whoever lives is told, or
-//! goes on where nothing was lost; nobody hangs, and no other bytes come.
+//! Streams with killed peers, cut links or exhausted resources. The survivor must be notified, or continue
+//! without losses; no call may hang, and no wrong bytes may arrive.
 
 #![expect(clippy::print_stdout, reason = "the list of cases")]
 
@@ -9,15 +9,15 @@ use crate::guests::{lines_of, named, run_for};
 
 const PEER: &str = env!("CARGO_BIN_EXE_stream-fault-peer");
 
-/// What a side does when it or its peer is killed, and how the one that lives may end.
+/// Action of a side when killed or when the peer is killed, and the survivor's allowed outcomes.
 const KILLED: &[(&str, &[&str])] = &[
-    // Who connects is told of the accepting side's death as soon as the connection is there.
+    // A connecting client is notified of the acceptor's death as soon as the connection is established.
     ("connecting", &["ConnectionReset", "served another"]),
     ("receiving", &["ConnectionReset, ConnectionReset"]),
     ("sending", &["ConnectionReset, ConnectionReset"]),
     ("polling", &["ConnectionReset, ConnectionReset"]),
     ("transferring", &["ConnectionReset"]),
-    // Both may have said that they are done before that.
+    // Both sides may have shut down before the kill.
     (
         "ending",
         &["end, BrokenPipe", "ConnectionReset, ConnectionReset"],
@@ -28,7 +28,7 @@ fn peer(role: &str, port: u16, more: &str) -> String {
     format!("timeout 250 {PEER} {role} $A:{port} {more}")
 }
 
-/// Two sides, and what is said of them.
+/// Two sides, and the allowed outcomes.
 struct Case {
     name: String,
     server: String,
@@ -50,7 +50,7 @@ fn killed() -> Vec<Case> {
             };
             let mut calls = peer("client", port, client);
             if !server_dies && *doing == "connecting" {
-                // Somebody else is served after it.
+                // Another client is served afterwards.
                 let other = peer("client", port, "ending");
                 calls = format!("{calls}; code=$?; {other} > /dev/null; (exit $code)");
             }
@@ -74,7 +74,7 @@ fn killed() -> Vec<Case> {
     cases
 }
 
-/// What is wrong with how a side ended.
+/// Checks the outcome of a side, and returns a description of the error.
 fn complaint(name: &str, lines: &[String], ends: &[&str]) -> Option<String> {
     let own = lines_of(lines, name);
     let right = match &own[..] {
@@ -85,7 +85,7 @@ fn complaint(name: &str, lines: &[String], ends: &[&str]) -> Option<String> {
     (!right).then(|| format!("{own:?}"))
 }
 
-/// What is wrong with these cases, which are told of.
+/// Errors of all cases, with a description.
 fn complaints(cases: &[Case], a: &[String], b: &[String], first: usize) -> Vec<String> {
     let mut wrong = vec![];
     for (number, case) in (first..).zip(cases) {
@@ -102,7 +102,7 @@ fn complaints(cases: &[Case], a: &[String], b: &[String], first: usize) -> Vec<S
 
 /// T-ER2, T-ER3, T-SH5
 #[test]
-fn a_stream_whose_peer_is_killed_says_so() {
+fn stream_with_killed_peer_fails() {
     let cases = killed();
     let sides = |command: fn(&Case) -> &str| -> Vec<String> {
         (0..)
@@ -124,9 +124,9 @@ fn a_stream_whose_peer_is_killed_says_so() {
 
 /// T-RS1, T-ER4
 #[test]
-fn streams_outlive_what_runs_out_and_are_told_of_a_device_that_goes() {
+fn streams_survive_exhaustion_and_report_device_removal() {
     let exhausting = format!("timeout 200 {PEER} exhausting $A:7790");
-    // Root locks as much as it likes.
+    // Root has no limit on locked memory.
     let unprivileged = "setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
     let commands = [
         named(
@@ -145,7 +145,8 @@ fn streams_outlive_what_runs_out_and_are_told_of_a_device_that_goes() {
     let printed = run_for(280, "rxe", &commands.join("; "), "true");
     let mut wrong = vec![];
     for (name, ends) in [
-        // The client fails by itself, is rejected, or is reset where the accepting side fails after the handshake.
+        // The client fails locally, is rejected, or is reset when the accepting side fails after the
+        // handshake.
         (
             "memory",
             &["exhausted: 12", "exhausted: 111", "exhausted: 104"][..],

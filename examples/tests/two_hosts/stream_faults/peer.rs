@@ -1,8 +1,8 @@
-//! One side of a stream, which dies where it is told to, or says what has become of it.
+//! One side of a stream: dies at a given point, or prints the outcome.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
-mod alone;
+mod one_host;
 
 use std::{
     io::{self, Read, Write},
@@ -18,25 +18,25 @@ use clap::{Parser, ValueEnum};
 use rsocket::{Family, Listener, Options, PollEntry, PollEvents, Socket, Stream, poll};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// How long anything may take, so that a hang is a failure.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout for each step, to turn a hang into a failure.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a side does when the fault comes.
+/// Action of a side at the time of the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Doing {
     /// Connecting, or listening without accepting
     Connecting,
-    /// Waiting to receive
+    /// Blocked in a receive
     Receiving,
-    /// Sending what nobody receives
+    /// Sending to a peer that does not receive
     Sending,
-    /// Waiting for a readiness that does not come
+    /// Polling for a readiness that never comes
     Polling,
-    /// Sending, and receiving what comes back
+    /// Sending, and receiving the same data back
     Transferring,
-    /// Having ended its own direction, and waiting for the other's end
+    /// Shut down for writing, and waiting for the peer's end
     Ending,
-    /// Nothing for a while
+    /// Idle for a while
     Quiet,
 }
 
@@ -44,7 +44,7 @@ enum Doing {
 enum Role {
     Server,
     Client,
-    /// Opens connections with too little memory to be locked, or too few descriptors
+    /// Opens connections with too little lockable memory, or too few descriptors
     Exhausting,
     /// Both sides on one device, which is removed
     Removed,
@@ -56,19 +56,19 @@ struct Arguments {
     addr: SocketAddr,
     #[arg(value_enum)]
     doing: Option<Doing>,
-    /// Killed while at it
+    /// Kill this process during the action
     #[arg(long)]
     die: bool,
-    /// Gives signs of life every second
+    /// Send a keepalive probe every second
     #[arg(long)]
     keep_alive: bool,
-    /// Gives up what is not acknowledged for so many seconds
+    /// User timeout for unacknowledged data, in seconds
     #[arg(long)]
     user_timeout: Option<u64>,
-    /// What ends the while, by being there
+    /// File whose existence ends the idle time
     #[arg(long)]
     until: Option<std::path::PathBuf>,
-    /// Touched when the connection is there
+    /// File created once the connection is established
     #[arg(long)]
     ready: Option<std::path::PathBuf>,
 }
@@ -78,8 +78,8 @@ fn main() -> ExitCode {
     let outcome = match arguments.role {
         Role::Server => arguments.server(),
         Role::Client => arguments.client(),
-        Role::Exhausting => alone::exhausting(arguments.addr),
-        Role::Removed => alone::removed(arguments.addr),
+        Role::Exhausting => one_host::exhausting(arguments.addr),
+        Role::Removed => one_host::removed(arguments.addr),
     };
     match outcome {
         Ok(outcome) => {
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a call has come to, by a word.
+/// A word for the result of a call.
 fn word<T>(result: io::Result<T>, done: &str) -> String {
     match result {
         Ok(_) => done.to_owned(),
@@ -103,14 +103,14 @@ fn word<T>(result: io::Result<T>, done: &str) -> String {
 
 /// Dies as by `kill -9`.
 fn die() -> ! {
-    // It cannot fail, and does not return.
+    // Never fails, and never returns.
     let _: rustix::io::Result<()> = kill_process(getpid(), Signal::KILL);
     loop {
         thread::park();
     }
 }
 
-/// The byte at a place of the data.
+/// Fills a buffer with the pattern at an offset of the data.
 fn fill(bytes: &mut [u8], at: u64) {
     for (byte, place) in bytes.iter_mut().zip(at..) {
         *byte = u8::try_from(place * 7 % 251).unwrap_or_default();
@@ -155,7 +155,7 @@ impl Arguments {
             match self.options().connect(self.addr) {
                 Err(err)
                     if err.kind() == io::ErrorKind::ConnectionRefused
-                        && start.elapsed() < PATIENCE =>
+                        && start.elapsed() < TEST_TIMEOUT =>
                 {
                     thread::sleep(Duration::from_millis(200));
                 }
@@ -165,14 +165,14 @@ impl Arguments {
         self.play(stream, false)
     }
 
-    /// Dies when it has accepted; or serves whoever says something, whatever has become of others.
+    /// Dies after accepting; or serves the first client with data, regardless of failed ones.
     fn hesitant(&self, listener: &Listener) -> Result<String> {
         loop {
             let (mut stream, _) = listener.accept()?;
             if self.die {
                 die();
             }
-            stream.set_read_timeout(Some(PATIENCE));
+            stream.set_read_timeout(Some(TEST_TIMEOUT));
             if let Ok(1) = stream.read(&mut [0]) {
                 stream.write_all(&[1])?;
                 return Ok("served another".to_owned());
@@ -180,7 +180,7 @@ impl Arguments {
         }
     }
 
-    /// Both sides know of each other.
+    /// Exchanges a byte, so that both sides are established.
     fn meet(&self, stream: &mut Stream) -> Result<()> {
         stream.write_all(&[1])?;
         stream.read_exact(&mut [0])?;
@@ -191,11 +191,11 @@ impl Arguments {
     }
 
     fn play(&self, mut stream: Stream, is_server: bool) -> Result<String> {
-        stream.set_read_timeout(Some(PATIENCE));
-        stream.set_write_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TEST_TIMEOUT));
+        stream.set_write_timeout(Some(TEST_TIMEOUT));
         stream.set_linger(Duration::from_secs(2));
         if self.doing() == Doing::Connecting {
-            // The server is told of the connection, and never says anything.
+            // The server learns of the connection, and stays silent.
             return Ok(word(
                 stream.read(&mut [0]).and_then(not_nothing),
                 "something",
@@ -222,7 +222,7 @@ impl Arguments {
                 word(stream.read(&mut [0]), "end")
             }
         };
-        // What has ended says so again, and at once.
+        // A failed connection repeats the error, immediately.
         let again = word(stream.write(&[0]), "written");
         Ok(format!("{outcome}, {again}"))
     }
@@ -237,13 +237,13 @@ impl Arguments {
                 }
             }
             Doing::Ending => stream.shutdown(Shutdown::Write)?,
-            // Let the other side get to where it waits.
+            // Time for the other side to block.
             _ => thread::sleep(Duration::from_secs(1)),
         }
         die()
     }
 
-    /// A byte to and fro, which the client begins.
+    /// Exchanges one byte in each direction; the client starts.
     fn after_a_while(&self, mut stream: Stream, is_server: bool) -> Result<String> {
         while self.until.as_ref().is_some_and(|file| !file.exists()) {
             thread::sleep(Duration::from_millis(100));
@@ -261,8 +261,8 @@ impl Arguments {
         Ok(word(exchange(), "everything"))
     }
 
-    /// The client sends, and the server sends back; what comes is compared. The client ends with a
-    /// piece that it has begun when the while was over.
+    /// The client sends, the server returns the data, and the client compares. The client ends with the chunk
+    /// in progress at the end of the time.
     fn transferring(&self, mut stream: Stream, is_server: bool) -> Result<String> {
         let (mut sent, mut received) = (0, 0);
         let (mut bytes, mut expected) = (vec![0; 20_000], vec![0; 20_000]);
@@ -296,7 +296,7 @@ impl Arguments {
     }
 
     fn polling(&self, stream: &mut Stream) -> Result<String> {
-        // A stream has a descriptor for that.
+        // The descriptor for polling.
         stream.set_nonblocking(true);
         loop {
             match stream.read(&mut [0]) {
@@ -307,12 +307,12 @@ impl Arguments {
                 }
             }
             let mut entries = [PollEntry::fd(stream.as_fd(), PollEvents::IN)];
-            ensure!(poll(&mut entries, Some(PATIENCE))? > 0, "hangs");
+            ensure!(poll(&mut entries, Some(TEST_TIMEOUT))? > 0, "hangs");
         }
     }
 }
 
-/// The end of a stream is not what was waited for.
+/// Converts the end of a stream into an error.
 fn not_nothing(len: usize) -> io::Result<usize> {
     match len {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -320,7 +320,7 @@ fn not_nothing(len: usize) -> io::Result<usize> {
     }
 }
 
-/// Runs a command of the system's.
+/// Runs a system command.
 fn system(program: &str, arguments: &[&str]) -> Result<std::process::Child> {
     Ok(Command::new(program).args(arguments).spawn()?)
 }

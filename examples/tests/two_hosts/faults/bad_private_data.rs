@@ -1,14 +1,14 @@
-//! Streams whose peer is no rsocket: the private data with which it asks or answers are something else.
+//! Streams with a peer other than an rsocket: the private data of the request or the answer is invalid.
 
 use super::PEER;
 use crate::guests::{lines_of, named};
 
 const STREAM: &str = env!("CARGO_BIN_EXE_rstream");
 
-/// One exchange of streams.
+/// Options for one exchange.
 const ONCE: &str = "-S 64 -C 10 -I 1";
 
-/// A listener of each kind, for [`callers`] on the other host.
+/// A listener of each kind, for the [`callers`] on the other host.
 pub(super) fn listeners() -> String {
     let stream = format!("timeout 180 {STREAM} -b $A -p 7640 {ONCE}");
     let stranger = format!("timeout 180 {PEER} passive $A:7641 --say nonsense");
@@ -19,10 +19,10 @@ pub(super) fn listeners() -> String {
     )
 }
 
-/// A stranger, and then a stream, ask a stream, and a stream asks a stranger.
+/// A raw client and then a stream connect to a stream listener; a stream connects to a raw listener.
 pub(super) fn callers() -> String {
     let stranger = format!("timeout 60 {PEER} active $A:7640 --say nonsense");
-    // The error is all that is said of it.
+    // Without a backtrace, the error is the whole output.
     let stream = |port| format!("RUST_BACKTRACE=0 timeout 60 {STREAM} -s $A -p {port} {ONCE}");
     [
         named("stranger", &stranger),
@@ -32,7 +32,7 @@ pub(super) fn callers() -> String {
     .join("; ")
 }
 
-/// What is wrong with how they ended.
+/// Checks the outcomes.
 pub(super) fn complaints(listeners: &[String], callers: &[String]) -> Vec<String> {
     let ends = |lines: &[String], name, wanted: &[&str]| {
         let said = lines_of(lines, name);

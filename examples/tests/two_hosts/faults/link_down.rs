@@ -1,7 +1,7 @@
-//! A side whose link is cut: it goes to some point, waits until that has happened, and goes on.
+//! A side under a link cut: proceeds to a given phase, waits for the cut, and continues.
 //!
-//! The scripts around it and the sides tell each other by files in the working folder: a side makes
-//! `ready-PORT`, and they make `cut`, and `restored`.
+//! Synchronization with the surrounding script is by files in the working folder: a side creates
+//! `ready-PORT`, the script creates `cut` and `restored`.
 
 use std::{
     fs::File,
@@ -19,48 +19,48 @@ use cm::{
 };
 use verbs::{Buf, Completed, WcStatus, op::Send};
 
-use crate::{PATIENCE, failed, in_flight, resolve, side::Side};
+use crate::{TEST_TIMEOUT, failed, in_flight, resolve, side::Side};
 
-/// How long the kernel may go on trying: the connection manager's retries are minutes.
-const KERNEL: Duration = Duration::from_secs(300);
+/// Timeout for the kernel's retransmissions: those of the connection manager last minutes.
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a call may take whose answer never comes: longer than until the link is cut.
+/// Timeout of a call without an answer; longer than the time before the link cut.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How many messages are on their way under load, and how many more come after the link is back.
+/// Number of messages in flight under load, and of messages required after the link is restored.
 const WINDOW: usize = 4;
 const MORE: u64 = 100;
 
-/// How long a side under load waits for a completion before it looks around.
-const BREATH: Duration = Duration::from_millis(50);
+/// Interval of a side under load between checks for files.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Where a side is when its link is cut.
+/// Phase of the link cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Point {
-    /// Before the peer's address is looked for
+    /// Before resolving the peer's address
     Resolve,
-    /// Before a connection is asked for
+    /// Before sending the connection request
     Connect,
-    /// Before it is accepted
+    /// Before accepting
     Accept,
-    /// Connected, and quiet
+    /// Connected and idle
     Idle,
-    /// Connected, with messages on their way in both directions
+    /// Connected, with messages in flight in both directions
     Load,
-    /// Before it is ended
+    /// Before disconnecting
     Disconnect,
 }
 
-/// What a side does.
+/// Actions of one side.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Severed {
+pub(crate) struct LinkDown {
     pub(crate) addr: SocketAddr,
     pub(crate) point: Point,
-    /// Whether the link comes back.
+    /// Whether the link is restored.
     pub(crate) restored: bool,
 }
 
-impl Severed {
+impl LinkDown {
     pub(crate) fn passive(self) -> Result<String> {
         let channel = EventChannel::new()?;
         let mut id = channel.create_id()?;
@@ -70,10 +70,14 @@ impl Severed {
             self.reach()?;
         }
         let before_cut = matches!(self.point, Point::Resolve | Point::Connect) && !self.restored;
-        let patience = if before_cut { PATIENCE } else { KERNEL };
-        let request = match channel.wait_timeout(patience)? {
+        let timeout = if before_cut {
+            TEST_TIMEOUT
+        } else {
+            KERNEL_TIMEOUT
+        };
+        let request = match channel.wait_timeout(timeout)? {
             Some(Event::ConnectRequest(request)) => request,
-            None => return Ok("alone".into()),
+            None => return Ok("no request".into()),
             Some(other) => return Ok(format!("{other:?}")),
         };
         let mut side = Side::new(&request.id().context()?)?;
@@ -100,7 +104,7 @@ impl Severed {
         if self.point == Point::Accept && !self.restored {
             return self.ask_in_time();
         }
-        let late = Instant::now() + KERNEL;
+        let late = Instant::now() + KERNEL_TIMEOUT;
         while Instant::now() < late {
             let id = match resolve(&channel, self.addr)? {
                 Ok(id) => id,
@@ -109,11 +113,11 @@ impl Severed {
             };
             match self.ask(&channel, id)? {
                 Asked::Done(outcome) => return Ok(outcome),
-                // There is no listener yet.
+                // No listener yet.
                 Asked::Nobody => thread::sleep(Duration::from_millis(200)),
             }
         }
-        bail!("nobody has listened")
+        bail!("no listener")
     }
 
     fn ask(self, channel: &EventChannel, id: CmId<RouteResolved>) -> Result<Asked> {
@@ -140,12 +144,12 @@ impl Severed {
         })
     }
 
-    /// Asks with a deadline. The kernel of a peer that has got the request asks for minutes of
-    /// patience, so it is this that ends the call.
+    /// Requests a connection with a deadline. A peer's kernel with the request extends the response time by
+    /// minutes, so the deadline ends the call.
     fn ask_in_time(self) -> Result<String> {
-        // It is the peer that says when the request has come.
+        // The peer signals the arrival of the request.
         self.ready()?;
-        let late = Instant::now() + KERNEL;
+        let late = Instant::now() + KERNEL_TIMEOUT;
         while Instant::now() < late {
             let builder = EndpointBuilder::new().timeout(DEADLINE);
             let err = match builder.param(self.param()).connect(self.addr) {
@@ -153,17 +157,17 @@ impl Severed {
                 Err(err) => err,
             };
             match ConnectFailure::of(&err) {
-                // There is no listener yet.
+                // No listener yet.
                 Some(ConnectFailure::Rejected { reason: 8, .. }) => {
                     thread::sleep(Duration::from_millis(200));
                 }
                 _ => return Ok(err.to_string()),
             }
         }
-        bail!("nobody has listened")
+        bail!("no listener")
     }
 
-    /// Soft-RoCE takes 7 for no limit.
+    /// Retry count below 7: Soft-RoCE treats 7 as unlimited.
     fn param(self) -> ConnParam {
         let retries = if self.restored { 7 } else { 6 };
         ConnParam::new().retry_count(retries)
@@ -182,7 +186,7 @@ impl Severed {
             let posted = connection.qp_mut().post_recv(room);
             posted.map_err(|refused| refused.error)?;
         }
-        // Both know then that the connection is there.
+        // The message confirms the connection to both sides.
         traffic.send(&mut connection)?;
         while traffic.received < 1 || in_sending(&connection) > 0 {
             if let Some(status) = traffic.take(side, &mut connection)? {
@@ -211,7 +215,7 @@ impl Severed {
             Point::Disconnect => self.reach()?,
             Point::Resolve | Point::Connect | Point::Accept => {}
         }
-        // Where the link stays cut, neither hears of the other.
+        // After a permanent cut, the sides cannot reach each other.
         if active || !self.restored {
             connection.disconnect()?;
         }
@@ -226,8 +230,8 @@ impl Severed {
         Ok("disconnected".into())
     }
 
-    /// Messages in both directions, until one is lost, or enough have come since the link is back,
-    /// or the peer has had enough.
+    /// Sends messages in both directions, until one is lost, or enough have arrived after the link was
+    /// restored, or the peer has disconnected.
     fn load(
         self,
         channel: &EventChannel,
@@ -246,7 +250,7 @@ impl Severed {
             if !sending && in_sending(connection) == 0 {
                 return Ok(Load::Enough);
             }
-            if let Some(status) = traffic.take_within(BREATH, side, connection)? {
+            if let Some(status) = traffic.take_within(CHECK_INTERVAL, side, connection)? {
                 return Ok(Load::Lost(status));
             }
             if active && enough.is_none() && Path::new("restored").exists() {
@@ -261,10 +265,10 @@ impl Severed {
         }
     }
 
-    /// Says that this side is there, and waits until the link is cut.
+    /// Signals readiness, and waits for the link cut.
     fn reach(self) -> Result<()> {
         self.ready()?;
-        let late = Instant::now() + KERNEL;
+        let late = Instant::now() + KERNEL_TIMEOUT;
         while !Path::new("cut").exists() {
             ensure!(Instant::now() < late, "the link is not cut");
             thread::sleep(Duration::from_millis(20));
@@ -278,7 +282,7 @@ impl Severed {
     }
 }
 
-/// What has become of the load.
+/// Outcome of the load.
 enum Load {
     Lost(WcStatus),
     Enough,
@@ -286,7 +290,7 @@ enum Load {
     Ended,
 }
 
-/// What has become of asking for a connection.
+/// Outcome of a connection request.
 enum Asked {
     Nobody,
     Done(String),
@@ -308,19 +312,18 @@ impl Traffic {
         Ok(())
     }
 
-    /// Waits for completions, and posts receives again. The result is the status of what has failed
-    /// first.
+    /// Waits for completions, and reposts receives. Returns the status of the first failure.
     fn take(&mut self, side: &mut Side, connection: &mut Connection) -> Result<Option<WcStatus>> {
-        self.take_within(KERNEL, side, connection)
+        self.take_within(KERNEL_TIMEOUT, side, connection)
     }
 
     fn take_within(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         side: &mut Side,
         connection: &mut Connection,
     ) -> Result<Option<WcStatus>> {
-        let (failure, room) = self.collect(patience, side, connection)?;
+        let (failure, room) = self.collect(timeout, side, connection)?;
         for buf in room {
             let posted = connection.qp_mut().post_recv(buf);
             posted.map_err(|refused| refused.error)?;
@@ -328,17 +331,16 @@ impl Traffic {
         Ok(failure)
     }
 
-    /// Waits for completions. The result is the status of what has failed first, and the memory of what
-    /// has been received before.
+    /// Waits for completions. Returns the status of the first failure, and the buffers received before.
     fn collect(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         side: &mut Side,
         connection: &mut Connection,
     ) -> Result<(Option<WcStatus>, Vec<Buf>)> {
         let mut failure = None;
         let mut room = Vec::new();
-        for wc in side.cq.wait(Some(patience))? {
+        for wc in side.cq.wait(Some(timeout))? {
             if wc.status() != WcStatus::SUCCESS {
                 failure = failure.or(Some(wc.status()));
             }
@@ -358,12 +360,12 @@ impl Traffic {
         Ok((failure, room))
     }
 
-    /// Takes back all that is in flight on a connection that has ended.
+    /// Flushes all requests in flight on an ended connection.
     fn rest(&mut self, side: &mut Side, connection: &mut Connection) -> Result<()> {
         while in_flight(connection) > 0 {
             let before = in_flight(connection);
-            // What had arrived before the end may be told before the rest comes.
-            self.collect(KERNEL, side, connection)?;
+            // Messages received before the end may complete before the flush.
+            self.collect(KERNEL_TIMEOUT, side, connection)?;
             ensure!(
                 in_flight(connection) < before,
                 "something does not come back"
@@ -373,7 +375,7 @@ impl Traffic {
     }
 }
 
-/// A message that was sent again and again, until the device gave up: everything comes back.
+/// A message retransmitted until the device gave up: all requests are flushed.
 fn lost(
     status: WcStatus,
     traffic: &mut Traffic,
@@ -389,8 +391,8 @@ fn in_sending(connection: &Connection) -> usize {
 }
 
 fn next(channel: &EventChannel) -> Result<Event> {
-    match channel.wait_timeout(KERNEL)? {
+    match channel.wait_timeout(KERNEL_TIMEOUT)? {
         Some(event) => Ok(event),
-        None => bail!("it hangs"),
+        None => bail!("timed out"),
     }
 }

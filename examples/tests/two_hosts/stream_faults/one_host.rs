@@ -1,4 +1,4 @@
-//! Faults that need one host only.
+//! Faults on a single host.
 
 use std::{
     io::{self, Read, Write},
@@ -10,12 +10,12 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use rsocket::{Listener, Stream};
 
-use crate::{PATIENCE, system, word};
+use crate::{TEST_TIMEOUT, system, word};
 
 const ENODEV: i32 = 19;
 
-/// Connects, and accepts the connection. The listener is nonblocking: where the accepting side has no memory or descriptor
-/// left once the handshake is over, the client is reset and there is nothing to accept.
+/// Connects, and accepts the connection. The listener is nonblocking: if the accepting side runs out of
+/// memory or descriptors after the handshake, the client is reset and `accept` has no connection to return.
 fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
     let mut client = Stream::connect(addr)?;
     client.set_nonblocking(true);
@@ -38,12 +38,12 @@ fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
 
 fn passes((client, server): &mut (Stream, Stream)) -> io::Result<()> {
     client.write_all(b"still here")?;
-    server.set_read_timeout(Some(PATIENCE));
+    server.set_read_timeout(Some(TEST_TIMEOUT));
     server.read_exact(&mut [0; 10])
 }
 
-/// T-RS1: what is there goes on when no more can be had, and when something is given back, there is
-/// more.
+/// T-RS1: existing connections continue while resources are exhausted, and new ones succeed after resources
+/// are released.
 pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
     let listener = Listener::bind(addr)?;
     listener.set_nonblocking(true);
@@ -53,20 +53,20 @@ pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
             Ok(more) => pairs.push(more),
             Err(err) => break err,
         }
-        ensure!(pairs.len() < 500, "there is no end to it");
+        ensure!(pairs.len() < 500, "the limit was never reached");
     };
     for pair in &mut pairs {
         passes(pair)?;
     }
-    // Two, since the accepting side may have been what had no room.
+    // Two, because the accepting side may have been the one without resources.
     let count = pairs.len();
     pairs.truncate(count.saturating_sub(2).max(1));
     let start = Instant::now();
     let again = loop {
         match pair(&listener, addr) {
             Ok(again) => break again,
-            // What the last one has left is being cleaned up.
-            Err(_) if start.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(100)),
+            // Resources of the failed connection are still being released.
+            Err(_) if start.elapsed() < TEST_TIMEOUT => thread::sleep(Duration::from_millis(100)),
             Err(err) => return Err(err.into()),
         }
     };
@@ -77,8 +77,7 @@ pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
     Ok(format!("exhausted: {}", rsocket::errno(&error)))
 }
 
-/// T-ER4, T-KA2: somebody waits to receive, somebody sends, somebody gives signs of life, and the device
-/// goes.
+/// T-ER4, T-KA2: the device is removed below a blocked receiver, a sender, and a connection with keepalive.
 pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
     let listener = Listener::bind(addr)?;
     listener.set_nonblocking(true);
@@ -88,10 +87,10 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
     for side in [&kept, &kept_peer] {
         side.set_keep_alive(Some(Duration::from_millis(200)));
     }
-    kept.set_read_timeout(Some(PATIENCE));
-    server.set_read_timeout(Some(PATIENCE));
-    client.set_write_timeout(Some(PATIENCE));
-    idle.set_read_timeout(Some(PATIENCE));
+    kept.set_read_timeout(Some(TEST_TIMEOUT));
+    server.set_read_timeout(Some(TEST_TIMEOUT));
+    client.set_write_timeout(Some(TEST_TIMEOUT));
+    idle.set_read_timeout(Some(TEST_TIMEOUT));
     client.write_all(b"a")?;
     let receiving = thread::spawn(move || {
         let mut server = server;
@@ -112,7 +111,7 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
         if let Err(err) = client.write(&[0; 4000]) {
             break format!("{:?}", err.kind());
         }
-        ensure!(start.elapsed() < PATIENCE, "sending goes on");
+        ensure!(start.elapsed() < TEST_TIMEOUT, "sending goes on");
     };
     let (Ok(received), Ok(waited)) = (receiving.join(), waiting.join()) else {
         bail!("a thread has panicked");
@@ -123,11 +122,11 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
     for said in [&sent, &received, &waited, &lived] {
         ensure!(
             said != "WouldBlock",
-            "nobody told: {sent}, {received}, {waited}, {lived}"
+            "no error reported: {sent}, {received}, {waited}, {lived}"
         );
     }
     ensure!(kept.take_error().is_some(), "signs of life are given");
-    // Nothing is left to wait for.
+    // A failed connection has no data to linger for.
     kept.set_linger(Duration::MAX);
     kept_peer.set_linger(Duration::MAX);
     drop((kept, kept_peer));
@@ -137,7 +136,7 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
         Err(err) => ensure!(rsocket::errno(&err) == ENODEV, "{err}"),
     }
     drop((client, listener));
-    // The kernel may wait for the process, which has the device open.
+    // The kernel may wait until the process closes the device.
     let dropped = Instant::now();
     while deletion.try_wait()?.is_none() && dropped.elapsed() < Duration::from_secs(5) {
         thread::sleep(Duration::from_millis(50));
