@@ -93,10 +93,7 @@ impl Client {
                 Found::Absent => return Ok(None),
                 Found::Torn => self.torn += 1,
             }
-            ensure!(
-                start.elapsed() < TIMEOUT,
-                "the slot is still torn after {TIMEOUT:?}"
-            );
+            ensure!(start.elapsed() < TIMEOUT, "slot torn for {TIMEOUT:?}");
             thread::yield_now();
         }
     }

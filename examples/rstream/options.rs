@@ -143,7 +143,7 @@ fn size(text: &str) -> Result<Size, String> {
 
 fn test_option(text: &str) -> Result<TestOption, String> {
     if matches!(text.to_ascii_lowercase().as_str(), "f" | "fork") {
-        return Err("a forking server is not supported".to_owned());
+        return Err("a server that forks is not supported".to_owned());
     }
     match TestOption::read(text) {
         Some(TestOption::Echo) | None => Err("one of s, a, b, n, r, v".to_owned()),
