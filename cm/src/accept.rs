@@ -15,7 +15,7 @@ use crate::{
 
 const CALL: &str = "rdma_accept";
 
-/// A peer wants to connect. Dropping this rejects it.
+/// A connection request of a peer. Drop rejects the request.
 #[derive(Debug)]
 #[must_use = "accept the connection, or reject it"]
 pub struct ConnectRequest {
@@ -33,22 +33,22 @@ impl ConnectRequest {
         }
     }
 
-    /// The listener that the peer has asked.
+    /// Key of the listener addressed by the peer.
     pub fn listener(&self) -> Key {
         self.listener
     }
 
-    /// The identifier of the connection to be.
+    /// Identifier of the new connection.
     pub fn id(&self) -> &CmId<Requested> {
         &self.id
     }
 
-    /// The identifier, to set options of.
+    /// Mutable identifier, for setting options.
     pub fn id_mut(&mut self) -> &mut CmId<Requested> {
         &mut self.id
     }
 
-    /// What the peer has said.
+    /// Parameters of the peer's request.
     pub fn param(&self) -> &PeerParam {
         &self.param
     }
@@ -62,21 +62,22 @@ impl ConnectRequest {
         self.id.migrate(channel)
     }
 
-    /// `rdma_accept`—Brings up `qp`, and accepts. The identifier comes back with
-    /// [`Event::Established`](crate::Event::Established) or [`Event::ConnectFailed`](crate::Event::ConnectFailed).
+    /// `rdma_accept`—Moves `qp` to the states RTR and RTS, and accepts. The identifier comes back with
+    /// [`Event::Established`](crate::Event::Established) or
+    /// [`Event::ConnectFailed`](crate::Event::ConnectFailed).
     ///
-    /// Of RDMA reads and atomics, each side does as many as both allow, unless `param` says
-    /// otherwise. What is sent before the connection is established may be lost.
+    /// The number of concurrent RDMA reads and atomics is the smaller of both sides' limits, unless `param`
+    /// sets another. Messages sent before the connection is established may be lost.
     ///
     /// # Errors
     /// - `InvalidInput`: too much private data, or a count out of range.
-    /// - `EINVAL`: more RDMA reads than the device can do.
-    /// - `ConnectionReset`, `ConnectionAborted`: the peer has taken its request back, or has asked for
-    ///   something impossible; [`ConnectFailure::of`] the error says so.
-    /// - Whatever [`ibv_modify_qp`](verbs::QueuePair::to_rtr) can fail with.
+    /// - `EINVAL`: more RDMA reads than the device supports.
+    /// - `ConnectionReset`, `ConnectionAborted`: the peer has withdrawn the request, or requested impossible
+    ///   parameters; [`ConnectFailure::of`] the error has the cause.
+    /// - Any error of [`ibv_modify_qp`](verbs::QueuePair::to_rtr).
     ///
-    /// The peer is rejected then, and the identifier and the queue pair are dropped, with the
-    /// receives that were posted.
+    /// On an error the peer is rejected, and the identifier and the queue pair are dropped, with all posted
+    /// receives.
     ///
     /// # References
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
@@ -92,8 +93,8 @@ impl ConnectRequest {
         self.accept_ready(qp.map_err(|err| bring_up_failure(err, param))?, param)
     }
 
-    /// `rdma_accept`—Accepts with a queue pair that the program has brought up by itself, with
-    /// [what the connection manager knows](CmId::attributes); else as [`accept`](Self::accept).
+    /// `rdma_accept`—Accepts with a queue pair already in the state RTS, prepared by the program with the
+    /// [attributes of the connection manager](CmId::attributes); otherwise like [`accept`](Self::accept).
     ///
     /// # Errors
     /// As for [`accept`](Self::accept).
@@ -111,10 +112,10 @@ impl ConnectRequest {
         Ok(qp)
     }
 
-    /// `rdma_accept`—Brings up the receiving end of an extended reliable connection, and accepts;
-    /// else as [`accept`](Self::accept). Tell the peer the number of a
-    /// [shared receive queue](verbs::SharedReceiveQueue::srq_num) in the private data: it has to
-    /// name one with each request.
+    /// `rdma_accept`—Prepares the receiving end of an extended reliable connection, and accepts; otherwise
+    /// like [`accept`](Self::accept). Send the number of a [shared receive
+    /// queue](verbs::SharedReceiveQueue::srq_num) in the private data: the peer must name one in each
+    /// request.
     ///
     /// # Errors
     /// As for [`accept`](Self::accept).
@@ -136,19 +137,18 @@ impl ConnectRequest {
         let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp_num)?;
         id.set_qp_num(qp_num);
         let accepted = id.start(Phase::Accepting, CALL, |id| {
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
-            // parameters, and the private data in `param` that they point to, outlive the call,
-            // which copies them.
+            // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
+            // data referenced by `param`, outlive the call; the kernel copies both.
             unsafe { ffi::rdma_accept(id, &raw mut raw) }
         });
-        // An identifier that has not accepted is dropped, which rejects the peer.
+        // Dropping an identifier without accepting rejects the peer.
         accepted.map_err(|refused| refused.value.requested_failure(refused.error))
     }
 
     /// `rdma_reject`—Rejects the peer, with up to 148 bytes for its application (255 on iWARP).
     ///
     /// # Errors
-    /// - `InvalidInput`: too much private data. The peer is rejected, without any.
+    /// - `InvalidInput`: too much private data. The peer is rejected nevertheless, without private data.
     ///
     /// # References
     /// [rdma_reject(3)](https://man7.org/linux/man-pages/man3/rdma_reject.3.html)
@@ -157,7 +157,7 @@ impl ConnectRequest {
         self.id.reject(private_data)
     }
 
-    /// `rdma_reject_ece`—Rejects the peer because of what its device [offers](CmId::remote_ece).
+    /// `rdma_reject_ece`—Rejects the peer because of the [ECE options](CmId::remote_ece) offered.
     ///
     /// # Errors
     /// As for [`reject`](Self::reject).
@@ -169,16 +169,14 @@ impl ConnectRequest {
         const CALL: &str = "rdma_reject_ece";
         let id = self.id;
         let len = id.limit(Message::Reject).check(CALL, private_data)?;
-        // SAFETY: the identifier exists for as long as `id` lives; the data are `len` bytes, which
-        // the call copies.
+        // SAFETY: the identifier exists for as long as `id` lives; the call copies `len` bytes of data.
         let ret = unsafe { ffi::rdma_reject_ece(id.as_raw(), private_data.as_ptr().cast(), len) };
         cvt_neg(CALL, ret).map(drop)
     }
 }
 
-/// What it means that a queue pair cannot be brought up for a request. Where `param` leaves the counts to
-/// the connection manager, all that is wrong is what the peer has asked for: an address that does not
-/// resolve, or an MTU that the port does not have.
+/// Maps the failure to prepare a queue pair for a request. If `param` leaves the counts to the connection
+/// manager, only the peer's parameters can be wrong: an address without route, or an MTU above the port's.
 fn bring_up_failure(error: Error, param: &ConnParam) -> Error {
     let asked = error.call() == "ibv_modify_qp" && param.resources() == (None, None);
     match error.raw_os_error() {
@@ -197,8 +195,7 @@ impl CmId<Requested> {
     pub(crate) fn reject(self, private_data: &[u8]) -> Result<()> {
         const CALL: &str = "rdma_reject";
         let len = self.limit(Message::Reject).check(CALL, private_data)?;
-        // SAFETY: the identifier exists for as long as `self` lives; the data are `len` bytes,
-        // which the call copies.
+        // SAFETY: the identifier exists for as long as `self` lives; the call copies `len` bytes of data.
         let ret = unsafe { ffi::rdma_reject(self.as_raw(), private_data.as_ptr().cast(), len) };
         cvt_neg(CALL, ret).map(drop)
     }

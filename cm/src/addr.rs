@@ -1,4 +1,4 @@
-//! Addresses, and the way between C and Rust.
+//! Addresses, and conversion between C and Rust.
 
 use std::{
     fmt, mem,
@@ -9,18 +9,18 @@ use rdmacm_sys as ffi;
 
 use crate::ib_addr::{self, IbAddr};
 
-/// Where an identifier is bound, or connects to.
+/// Address of an identifier, local or remote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Addr {
     /// An IP address and a port.
     Ip(SocketAddr),
-    /// An address of InfiniBand's own.
+    /// An InfiniBand address (`AF_IB`).
     Ib(IbAddr),
 }
 
 impl Addr {
-    /// The IP address and the port, if it has them.
+    /// The IP address and port, unless this is an InfiniBand address.
     pub fn ip(self) -> Option<SocketAddr> {
         match self {
             Self::Ip(addr) => Some(addr),
@@ -28,7 +28,7 @@ impl Addr {
         }
     }
 
-    /// The address of InfiniBand's own, if it is one.
+    /// The InfiniBand address, unless this is an IP address.
     pub fn ib(self) -> Option<IbAddr> {
         match self {
             Self::Ip(_) => None,
@@ -58,17 +58,17 @@ impl fmt::Display for Addr {
     }
 }
 
-/// An address as C has it, with room for every family.
+/// An address in C's representation, with room for every family.
 pub(crate) struct RawAddr(libc::sockaddr_storage);
 
 impl RawAddr {
-    /// No address.
+    /// An unspecified address.
     pub(crate) fn zeroed() -> Self {
-        // SAFETY: every field of a `sockaddr_storage` is an integer, for which zero is a value.
+        // SAFETY: every field of a `sockaddr_storage` is an integer, so all zeros are a valid value.
         Self(unsafe { mem::zeroed() })
     }
 
-    /// How many bytes of it the family has.
+    /// Length of the address in bytes, by family.
     pub(crate) fn len(&self) -> libc::socklen_t {
         let len = if self.0.ss_family == family(libc::AF_INET) {
             size_of::<libc::sockaddr_in>()
@@ -120,36 +120,35 @@ impl RawAddr {
         raw
     }
 
-    /// The address, for a call. It is `mut` because C says so; librdmacm only reads it.
+    /// Pointer to the address, for a call. `mut` by C's signature only; librdmacm just reads the address.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
         (&raw mut self.0).cast()
     }
 }
 
-/// Reads an address that C has written. The result is `None` for a family that
-/// this crate does not know, which is also that of no address.
+/// Reads an address written by C. Returns `None` for an unknown family, including the unspecified one.
 ///
 /// # Safety
-/// - `addr` points to a `sockaddr_storage` that is valid for reads.
+/// - `addr` points to a `sockaddr_storage` valid for reads.
 pub(crate) unsafe fn read(addr: *const libc::sockaddr_storage) -> Option<Addr> {
     // SAFETY: as the caller promised.
     let found = unsafe { (*addr).ss_family };
     if found == family(libc::AF_INET) {
-        // SAFETY: as the caller promised, and the family says that it is such an address.
+        // SAFETY: as the caller promised; the family determines this type.
         let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read() };
         let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
         Some(Addr::Ip(
             SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into(),
         ))
     } else if found == family(libc::AF_INET6) {
-        // SAFETY: as the caller promised, and the family says that it is such an address.
+        // SAFETY: as the caller promised; the family determines this type.
         let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read() };
         let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
         let port = u16::from_be(v6.sin6_port);
         let addr = SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);
         Some(Addr::Ip(addr.into()))
     } else if found == ib_addr::FAMILY {
-        // SAFETY: as the caller promised, and the family says that it is such an address.
+        // SAFETY: as the caller promised; the family determines this type.
         let ib = unsafe { addr.cast::<ffi::sockaddr_ib>().read() };
         Some(Addr::Ib(IbAddr::from_raw(&ib)))
     } else {
@@ -169,7 +168,7 @@ mod tests {
     use crate::port_space::PortSpace;
 
     #[test]
-    fn addresses_survive_the_way_to_c_and_back() {
+    fn addr_round_trips_through_c() {
         let v6 = SocketAddrV6::new("fe80::1".parse().unwrap(), 7471, 5, 3);
         for (addr, len) in [
             (Addr::Ip("10.9.0.1:12345".parse().unwrap()), 16),
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn other_families_are_no_address() {
+    fn read_of_another_family_is_none() {
         let mut raw = RawAddr::new(SocketAddr::from(([10, 9, 0, 1], 1)));
         raw.0.ss_family = family(libc::AF_UNIX);
         // SAFETY: `raw.0` is a local address.
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_say_what_they_are() {
+    fn addr_debug_shows_the_address() {
         let ip: SocketAddr = "10.9.0.1:7471".parse().unwrap();
         let ib = IbAddr::new(Gid::from(ip.ip()), PortSpace::Tcp, 7471);
         let (of_ip, of_ib) = (Addr::from(ip), Addr::from(ib));

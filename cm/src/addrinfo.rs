@@ -1,4 +1,4 @@
-//! Names: `rdma_getaddrinfo`.
+//! Name lookup: `rdma_getaddrinfo`.
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
@@ -18,7 +18,7 @@ use crate::{
 
 const CALL: &str = "rdma_getaddrinfo";
 
-/// What kind of address is looked for.
+/// Hints for an address lookup.
 ///
 /// # Examples
 /// ```no_run
@@ -44,53 +44,53 @@ pub struct AddrHints {
     source: Option<Addr>,
 }
 
-/// An address, and what it is for.
+/// A resolved address with the corresponding hints.
 #[doc(alias = "rdma_addrinfo")]
 #[doc(alias = "rdma_freeaddrinfo")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddrInfo {
-    /// Whether it is one to listen at.
+    /// Whether the address is for listening.
     pub passive: bool,
-    /// The port space. `None`: one that this crate does not know.
+    /// The port space. `None` if unknown to this crate.
     pub port_space: Option<PortSpace>,
-    /// Whether it is for datagrams.
+    /// Whether the address is for datagrams.
     pub datagram: bool,
-    /// The local address, of a passive one or if a hint has said it.
+    /// The local address, for a passive lookup or if set by a hint.
     pub source: Option<Addr>,
     /// The peer's address.
     pub destination: Option<Addr>,
-    /// The name that the local address is properly known by.
+    /// Canonical name of the local address.
     pub source_name: Option<String>,
-    /// The name that the peer's address is properly known by.
+    /// Canonical name of the peer's address.
     pub destination_name: Option<String>,
-    /// The route, if something in the system has resolved it: an array of `ibv_path_data`.
+    /// The route, if resolved by a system service: an array of `ibv_path_data`.
     pub route: Vec<u8>,
-    /// What has to begin the private data of a request.
+    /// Header required at the start of a request's private data.
     pub connect: Vec<u8>,
 }
 
 impl AddrHints {
-    /// No hints: an address to connect to.
+    /// Creates hints for an address to connect to.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An address to listen at (`RAI_PASSIVE`).
+    /// Looks up an address to listen on (`RAI_PASSIVE`).
     #[doc(alias = "RAI_PASSIVE")]
     pub fn passive(mut self) -> Self {
         self.flags |= ffi::RAI_PASSIVE;
         self
     }
 
-    /// The node is an address already: nobody is asked (`RAI_NUMERICHOST`).
+    /// The node is a numeric address: no name service is queried (`RAI_NUMERICHOST`).
     #[doc(alias = "RAI_NUMERICHOST")]
     pub fn numeric_host(mut self) -> Self {
         self.flags |= ffi::RAI_NUMERICHOST;
         self
     }
 
-    /// The route need not be resolved (`RAI_NOROUTE`).
+    /// Omits the resolution of the route (`RAI_NOROUTE`).
     #[doc(alias = "RAI_NOROUTE")]
     pub fn no_route(mut self) -> Self {
         self.flags |= ffi::RAI_NOROUTE;
@@ -109,8 +109,8 @@ impl AddrHints {
         self.family(libc::AF_INET6)
     }
 
-    /// InfiniBand's own addresses (`RAI_FAMILY` with `AF_IB`, which goes with `RAI_NUMERICHOST`):
-    /// the node is a GID, written like an IPv6 address. To listen, none is any.
+    /// Looks up an InfiniBand address (`RAI_FAMILY` with `AF_IB`, and `RAI_NUMERICHOST`): the node is a GID
+    /// in the notation of IPv6 addresses. For listening, an absent node is the wildcard.
     #[doc(alias = "RAI_FAMILY")]
     #[doc(alias = "AF_IB")]
     pub fn infiniband(self) -> Self {
@@ -123,26 +123,26 @@ impl AddrHints {
         self
     }
 
-    /// For identifiers of a port space.
+    /// Looks up addresses for identifiers of this port space.
     pub fn port_space(mut self, space: PortSpace) -> Self {
         self.space = Some(space);
         self
     }
 
-    /// The local address to connect from.
+    /// Sets the local address to connect from.
     pub fn source(mut self, source: impl Into<Addr>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// `rdma_getaddrinfo`—Looks a node and a service up, each by name or number. Blocks for as long
-    /// as it takes to ask for the name.
+    /// `rdma_getaddrinfo`—Looks up a node and a service, each by name or number. Blocks until the name
+    /// service answers.
     ///
     /// # Errors
-    /// - `InvalidInput`: a name with a zero byte, neither node nor service, or for
-    ///   [InfiniBand](Self::infiniband) a node that is no GID.
-    /// - `NotFound`: no such name, with what `getaddrinfo(3)` says.
-    /// - Whatever the system says.
+    /// - `InvalidInput`: a name with a zero byte; neither node nor service; or, for
+    ///   [InfiniBand](Self::infiniband), a node other than a GID.
+    /// - `NotFound`: the name is unknown, with the message of `getaddrinfo(3)`.
+    /// - Any other error of the system.
     ///
     /// # References
     /// [rdma_getaddrinfo(3)](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html)
@@ -153,10 +153,10 @@ impl AddrHints {
             let reason = "neither node nor service";
             return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
         }
-        // Any address, which librdmacm would look for in the wrong family.
+        // The wildcard address; librdmacm would use the wrong family.
         let any = self.family == ffi::AF_IB && self.flags & ffi::RAI_PASSIVE != 0;
         let node = node.or(any.then_some("::"));
-        // librdmacm takes whatever comes for an IPv6 address, and an IPv4 one is shorter.
+        // librdmacm treats every result as an IPv6 address, but an IPv4 one is shorter.
         let is_gid = node.is_some_and(|node| node.parse::<Ipv6Addr>().is_ok());
         if self.family == ffi::AF_IB && !is_gid {
             let reason = "the node is no GID";
@@ -171,7 +171,7 @@ impl AddrHints {
         let mut hints = ffi::rdma_addrinfo::zeroed();
         hints.ai_flags = self.flags;
         hints.ai_family = self.family;
-        // What is zero is left to the library, which takes TCP and RC.
+        // Zeros select the library's defaults, TCP and RC.
         hints.ai_port_space = as_int(self.space.unwrap_or_default().to_raw().0);
         hints.ai_qp_type = as_int(match self.space {
             Some(PortSpace::Udp | PortSpace::IpoIb) => ibv_qp_type::IBV_QPT_UD.0,
@@ -183,8 +183,8 @@ impl AddrHints {
         }
         let name = |name: &Option<CString>| name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
         let mut found = ptr::null_mut();
-        // SAFETY: the names are terminated, the hints are complete, and all outlive the call, which
-        // keeps no pointer to them; `found` is a valid place.
+        // SAFETY: the names are terminated, the hints are complete, and all outlive the call, which keeps no
+        // pointer to them; `found` is valid for writes.
         let ret = unsafe {
             ffi::rdma_getaddrinfo(
                 name(&node),
@@ -194,7 +194,7 @@ impl AddrHints {
             )
         };
         match (ret, NonNull::new(found)) {
-            // SAFETY: the list has just been made, and is nobody else's.
+            // SAFETY: the list is new, and exclusively owned.
             (0, Some(found)) => Ok(unsafe { Found(found).read() }),
             (0, None) => Ok(Vec::new()),
             (libc::EAI_SYSTEM | -1, _) => Err(Error::last_os(CALL).detail(detail())),
@@ -205,21 +205,21 @@ impl AddrHints {
     }
 }
 
-/// A list that librdmacm has made.
+/// A list allocated by librdmacm.
 struct Found(NonNull<ffi::rdma_addrinfo>);
 
 impl Found {
     /// Copies the list.
     ///
     /// # Safety
-    /// - The list is whole, and nobody changes it.
+    /// - The list is complete, and not changed during the call.
     unsafe fn read(self) -> Vec<AddrInfo> {
         let mut infos = Vec::new();
         let mut next = self.0.as_ptr();
         while !next.is_null() {
             // SAFETY: an entry of the list, as the caller promised.
             let raw = unsafe { &*next };
-            // SAFETY: as above; what an entry points to is its own.
+            // SAFETY: as above; each entry owns the memory referenced.
             infos.push(unsafe { read(raw) });
             next = raw.ai_next;
         }
@@ -235,7 +235,7 @@ impl Drop for Found {
 }
 
 /// # Safety
-/// - What `raw` points to is there.
+/// - All pointers in `raw` are valid or null.
 unsafe fn read(raw: &ffi::rdma_addrinfo) -> AddrInfo {
     let space = u32::try_from(raw.ai_port_space).unwrap_or(0);
     AddrInfo {
@@ -292,9 +292,9 @@ unsafe fn read_bytes(bytes: *const c_void, len: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len) }.to_vec()
 }
 
-/// What `getaddrinfo` means by a code.
+/// Message of `getaddrinfo` for an error code.
 fn reason(code: c_int) -> String {
-    // SAFETY: the call takes any number.
+    // SAFETY: the call accepts any number.
     let text = unsafe { libc::gai_strerror(code) };
     // SAFETY: the text is constant, and terminated.
     unsafe { read_name(text) }.unwrap_or_else(|| format!("code {code}"))

@@ -1,4 +1,4 @@
-//! Event channels: where the kernel tells what has become of identifiers.
+//! Event channels: delivery of the kernel's events for identifiers.
 
 use std::{
     fmt, io,
@@ -17,21 +17,21 @@ use verbs::{
 
 use crate::{
     contexts::Contexts,
+    dispatch::RawEvent,
     event::Event,
-    intake::Intake,
     registry::{Key, Registry},
 };
 
-/// `rdma_event_channel`—Tells what has become of the identifiers made on it.
+/// `rdma_event_channel`—Delivers the events of the identifiers created on this channel.
 ///
-/// An event is taken and acknowledged in one step, and owns everything it says. So an identifier
-/// can be destroyed at any time, and that never waits for somebody to be done with an event.
+/// An event is read and acknowledged in one step, and owns all data. So an identifier can be destroyed at any
+/// time, without waiting for an acknowledgement.
 ///
-/// The channel can be shared by threads. It can be waited for with `poll` or `epoll` through
-/// [`AsFd`], whose descriptor can be registered and does nothing else; see [`NotifyFd`].
+/// Threads can share the channel. `poll` and `epoll` work through [`AsFd`]; the descriptor only signals
+/// readiness, see [`NotifyFd`].
 ///
-/// Identifiers that the program has keep what they need of the channel. Dropping the channel
-/// destroys those that are waiting for an event, which nobody could take any more.
+/// Identifiers owned by the program keep the channel's resources alive. Dropping the channel destroys the
+/// identifiers pending for an event, because no event can be read any more.
 ///
 /// # References
 /// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html)
@@ -42,16 +42,16 @@ pub struct EventChannel {
     handle: Arc<ChannelHandle>,
 }
 
-/// The part of a channel that its identifiers share.
+/// The part of a channel shared with the identifiers.
 pub(crate) struct ChannelHandle {
     raw: OwnedChannel,
-    /// In place of the channel's own descriptor, which is never handed out: it takes commands for
-    /// the connection manager, and blocks [`EventChannel::try_next`] if it is made blocking.
+    /// Stands in for the channel's own descriptor, which is never exposed: the descriptor accepts commands
+    /// for the connection manager, and in blocking mode would block [`EventChannel::try_next`].
     notify: NotifyFd,
     registry: Mutex<Registry>,
-    /// Held while an event is read and understood, so that no event of a new identifier is read
-    /// before that one has got its key.
-    intake: Mutex<()>,
+    /// Held while an event is read and dispatched, so that no event of a new identifier is read before the
+    /// identifier has a key.
+    dispatch: Mutex<()>,
     contexts: Mutex<Contexts>,
 }
 
@@ -68,14 +68,14 @@ impl EventChannel {
     ///
     /// # Errors
     /// - `ENODEV`, `ENOENT`: the kernel has no RDMA connection manager (module `rdma_ucm`).
-    /// - `EACCES`: no right to open `/dev/infiniband/rdma_cm`.
+    /// - `EACCES`: no permission to open `/dev/infiniband/rdma_cm`.
     /// - `EMFILE`, `ENFILE`: too many open files.
     ///
     /// # References
     /// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html)
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self> {
-        // SAFETY: the call has no conditions.
+        // SAFETY: the call has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = OwnedChannel(cvt_ptr("rdma_create_event_channel", raw)?);
         set_nonblocking(raw.event_fd(), true)?;
@@ -83,7 +83,7 @@ impl EventChannel {
             notify: NotifyFd::of(raw.event_fd())?,
             raw,
             registry: Mutex::default(),
-            intake: Mutex::default(),
+            dispatch: Mutex::default(),
             contexts: Mutex::default(),
         };
         Ok(Self {
@@ -91,11 +91,10 @@ impl EventChannel {
         })
     }
 
-    /// `rdma_get_cm_event`, `rdma_ack_cm_event`—Takes the next event, if there is one. Never
-    /// blocks.
+    /// `rdma_get_cm_event`, `rdma_ack_cm_event`—Reads the next event, if any. Never blocks.
     ///
     /// # Errors
-    /// - `EIO`, `ENODEV`: the connection manager is gone.
+    /// - `EIO`, `ENODEV`: the connection manager has been unloaded.
     ///
     /// # References
     /// [rdma_get_cm_event(3)](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html)
@@ -103,9 +102,9 @@ impl EventChannel {
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn try_next(&self) -> Result<Option<Event>> {
         loop {
-            let _intake = self.handle.intake();
+            let _dispatch = self.handle.dispatch_lock();
             let mut raw = ptr::null_mut();
-            // SAFETY: the channel is open (invariant), and `raw` is a valid place for the event.
+            // SAFETY: the channel is open (invariant), and `raw` is valid for writes.
             let ret = unsafe { ffi::rdma_get_cm_event(self.handle.as_ptr(), &raw mut raw) };
             let raw = match cvt_neg("rdma_get_cm_event", ret) {
                 Ok(_) => cvt_ptr("rdma_get_cm_event", raw)?,
@@ -113,19 +112,19 @@ impl EventChannel {
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
                 Err(err) => return Err(err),
             };
-            // SAFETY: the event has just been read, under the intake lock, and is not acknowledged.
-            let intake = unsafe { Intake::read(raw, &self.handle) };
-            // SAFETY: the event is acknowledged once, here, and not used after this.
+            // SAFETY: the event has just been read, under the dispatch lock, and is not acknowledged.
+            let raw_event = unsafe { RawEvent::read(raw, &self.handle) };
+            // SAFETY: the event is acknowledged once, here, and not used afterwards.
             let ret = unsafe { ffi::rdma_ack_cm_event(raw.as_ptr()) };
             cvt_neg("rdma_ack_cm_event", ret)?;
-            if let Some(event) = intake.deliver(&self.handle) {
+            if let Some(event) = raw_event.deliver(&self.handle) {
                 return Ok(Some(event));
             }
-            // It was of an identifier that has been dropped meanwhile.
+            // The event's identifier has been dropped meanwhile.
         }
     }
 
-    /// Waits for the next event, for ever.
+    /// Blocks until the next event.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
@@ -139,7 +138,7 @@ impl EventChannel {
         }
     }
 
-    /// Waits for the next event, but not longer than `timeout`, after which the result is `None`.
+    /// Blocks until the next event, at most for `timeout`; then the result is `None`.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
@@ -148,8 +147,8 @@ impl EventChannel {
         wait_for("rdma_get_cm_event", fd, Some(timeout), || self.try_next())
     }
 
-    /// Destroys an identifier that waits for an event, which then does not come. Returns whether
-    /// there was one: it may just have come back.
+    /// Destroys an identifier pending for an event, and suppresses the event. Returns false if the identifier
+    /// was not pending; the event may have been delivered just before.
     pub fn cancel(&self, key: Key) -> bool {
         let id = {
             let mut registry = self.handle.registry();
@@ -162,8 +161,7 @@ impl EventChannel {
         id.is_some()
     }
 
-    /// The C object, for calls that this crate does not wrap. It is open for as long as `self`
-    /// lives.
+    /// The C object, for calls not wrapped by this crate. Valid for as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::rdma_event_channel {
         self.handle.as_ptr()
     }
@@ -181,8 +179,7 @@ impl Drop for EventChannel {
     }
 }
 
-/// Readable when there is an event. The descriptor can be registered with an event loop, and does
-/// nothing else.
+/// Readable when an event is pending. The descriptor is only for registration with an event loop.
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.handle.notify.as_fd()
@@ -194,23 +191,22 @@ impl ChannelHandle {
         self.raw.0.as_ptr()
     }
 
-    /// The channel's own descriptor, from which C reads events. Not for users.
+    /// The channel's own descriptor, read by librdmacm; not exposed to users.
     pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.raw.event_fd()
     }
 
-    /// The devices that identifiers of this channel have been found on.
+    /// Devices of the identifiers of this channel.
     pub(crate) fn contexts(&self) -> MutexGuard<'_, Contexts> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps others from reading events of this channel.
-    pub(crate) fn intake(&self) -> MutexGuard<'_, ()> {
-        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Excludes other readers of events from this channel.
+    pub(crate) fn dispatch_lock(&self) -> MutexGuard<'_, ()> {
+        self.dispatch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The identifiers. No code that could panic runs under this lock, so it is never poisoned for
-    /// a reason.
+    /// The registry of identifiers. No code that could panic runs under this lock, so poisoning is ignored.
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,10 +214,9 @@ impl ChannelHandle {
 
 impl OwnedChannel {
     fn event_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is open (invariant), and `fd` is set for good when it is opened.
+        // SAFETY: the channel is open (invariant), and `fd` is constant.
         let fd = unsafe { (*self.0.as_ptr()).fd };
-        // SAFETY: the descriptor is open for as long as the channel is, and so for as long as
-        // `self` is borrowed.
+        // SAFETY: the descriptor is open for as long as the channel, so for as long as `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -242,8 +237,8 @@ impl fmt::Debug for ChannelHandle {
 
 impl Drop for OwnedChannel {
     fn drop(&mut self) {
-        // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of the
-        // handle, so they are gone.
+        // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of the handle, so
+        // none is left.
         unsafe { ffi::rdma_destroy_event_channel(self.0.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! The active side: asking for a connection, and establishing it.
+//! The active side: requesting and establishing a connection.
 
 use rdmacm_sys as ffi;
 use verbs::{Init, QpNum, QueuePair, Refused, Result, Rts, error::cvt_neg};
@@ -12,15 +12,16 @@ use crate::{
 };
 
 impl CmId<RouteResolved> {
-    /// `rdma_connect`—Asks the peer for a connection to `qp`. The identifier comes back with
-    /// [`Event::ConnectResponse`](crate::Event::ConnectResponse) or [`Event::ConnectFailed`](crate::Event::ConnectFailed).
+    /// `rdma_connect`—Requests a connection for `qp` from the peer. The identifier comes back with
+    /// [`Event::ConnectResponse`](crate::Event::ConnectResponse) or
+    /// [`Event::ConnectFailed`](crate::Event::ConnectFailed).
     ///
-    /// Keep the queue pair until then; receives can be posted to it already.
+    /// Keep the queue pair until then; receives can be posted already.
     ///
     /// # Errors
-    /// The identifier is given back:
+    /// On an error the identifier is returned in the error:
     /// - `InvalidInput`: too much private data, or a count out of range.
-    /// - `EINVAL`: more RDMA reads than the device can do.
+    /// - `EINVAL`: more RDMA reads than the device supports.
     ///
     /// # References
     /// [rdma_connect(3)](https://man7.org/linux/man-pages/man3/rdma_connect.3.html)
@@ -40,22 +41,21 @@ impl CmId<RouteResolved> {
         };
         self.set_qp_num(qp.qp_num());
         self.start(Phase::Connecting, CALL, |id| {
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
-            // parameters, and the private data in `param` that they point to, outlive the call,
-            // which copies them.
+            // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
+            // data referenced by `param`, outlive the call; the kernel copies both.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
         })
     }
 }
 
-/// The peer has accepted. Dropping this ends the connection before it is established.
+/// An acceptance by the peer. Drop ends the connection before establishment.
 #[derive(Debug)]
 #[must_use = "establish the connection, or drop it"]
 pub struct ConnectResponse {
     id: CmId<Responded>,
     param: PeerParam,
-    /// On iWARP the connection is up with the response, and the kernel has brought up the queue
-    /// pair.
+    /// On iWARP the connection is established with the response, and the kernel has already moved the queue
+    /// pair to RTS.
     established: bool,
 }
 
@@ -68,25 +68,25 @@ impl ConnectResponse {
         }
     }
 
-    /// The identifier that asked for the connection.
+    /// The requesting identifier.
     pub fn id(&self) -> &CmId<Responded> {
         &self.id
     }
 
-    /// What the peer has said.
+    /// Parameters of the peer's answer.
     pub fn param(&self) -> &PeerParam {
         &self.param
     }
 
-    /// `rdma_establish`—Brings up `qp`, which must be the one the connection was asked for with,
-    /// and tells the peer that it is ready.
+    /// `rdma_establish`—Moves `qp`, the queue pair of the request, to RTR and RTS, and sends the RTU message
+    /// to the peer.
     ///
     /// # Errors
-    /// - `InvalidInput`: another queue pair.
-    /// - Whatever [`ibv_modify_qp`](verbs::QueuePair::to_rtr) can fail with.
+    /// - `InvalidInput`: `qp` is not the queue pair of the request.
+    /// - Any error of [`ibv_modify_qp`](verbs::QueuePair::to_rtr).
     ///
-    /// The connection has failed then, and the identifier and the queue pair are dropped, with the
-    /// receives that were posted.
+    /// On an error the connection has failed, and the identifier and the queue pair are dropped, with all
+    /// posted receives.
     ///
     /// # References
     /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
@@ -100,13 +100,13 @@ impl ConnectResponse {
         self.establish_ready(qp)
     }
 
-    /// `rdma_establish`—Tells the peer that `qp` is ready, which the program has brought up by
-    /// itself, with [what the connection manager knows](CmId::attributes).
+    /// `rdma_establish`—Sends the RTU message for `qp`, already in the state RTS, prepared by the program
+    /// with the [attributes of the connection manager](CmId::attributes).
     ///
     /// # Errors
-    /// - `InvalidInput`: another queue pair than the one the connection was asked for with.
+    /// - `InvalidInput`: `qp` is not the queue pair of the request.
     ///
-    /// The connection has failed then, as above.
+    /// On an error the connection has failed, as above.
     ///
     /// # References
     /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
@@ -117,8 +117,8 @@ impl ConnectResponse {
     ) -> Result<Connection<SW, RW, T>> {
         self.check_qp(qp.qp_num())?;
         if !self.established {
-            // SAFETY: the identifier exists for as long as `self.id` lives, and has no queue pair
-            // of librdmacm's own.
+            // SAFETY: the identifier exists for as long as `self.id` lives, and has no queue pair created by
+            // librdmacm.
             let ret = unsafe { ffi::rdma_establish(self.id.as_raw()) };
             cvt_neg("rdma_establish", ret)?;
         }
@@ -132,7 +132,7 @@ impl ConnectResponse {
         }
     }
 
-    /// The identifier, to set options of.
+    /// Mutable identifier, for setting options.
     pub fn id_mut(&mut self) -> &mut CmId<Responded> {
         &mut self.id
     }

@@ -12,22 +12,21 @@ use crate::{
     registry::Key,
 };
 
-/// An established connection: a queue pair that is ready to send, and the identifier it was
-/// connected with.
+/// An established connection: a queue pair in the state RTS, and the corresponding identifier.
 ///
-/// Dropping it destroys the queue pair, and then ends the connection, so the peer sees it end.
+/// Drop destroys the queue pair, and then disconnects, so that the peer gets an event.
 pub struct Connection<SW = Buf, RW = Buf, T = Rc> {
-    // Destroyed before the identifier.
+    // Dropped before the identifier.
     qp: QueuePair<T, Rts, SW, RW>,
     id: CmId<Connected>,
 }
 
 impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
-    /// Joins the identifier of an accepted connection, which comes with
-    /// [`Event::Established`](crate::Event::Established), and the queue pair it was accepted with.
+    /// Joins the identifier of an accepted connection, delivered with
+    /// [`Event::Established`](crate::Event::Established), and the accepted queue pair.
     ///
     /// # Errors
-    /// - `InvalidInput`: it was accepted with another queue pair. Both are given back.
+    /// - `InvalidInput`: the connection was accepted with another queue pair. Both arguments are returned.
     #[expect(
         clippy::type_complexity,
         reason = "the two things that the caller gave"
@@ -57,7 +56,7 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
         &self.id
     }
 
-    /// The name of the identifier, which its events carry.
+    /// Key of the identifier, as found in events.
     pub fn key(&self) -> Key {
         self.id.key()
     }
@@ -67,25 +66,25 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
         &self.qp
     }
 
-    /// The queue pair, to post to and to take work back from.
+    /// Mutable queue pair, for posting requests and for matching completions.
     #[inline]
     pub fn qp_mut(&mut self) -> &mut QueuePair<T, Rts, SW, RW> {
         &mut self.qp
     }
 
-    /// `rdma_disconnect`—Ends the connection, or answers a peer that has. What is in flight comes
-    /// back with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
-    /// [`Event::Disconnected`](crate::Event::Disconnected), and so does this side, once the peer has
-    /// answered.
+    /// `rdma_disconnect`—Ends the connection, or answers the peer's disconnect. All requests in flight
+    /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
+    /// [`Event::Disconnected`](crate::Event::Disconnected); this side gets the same event after the peer's
+    /// answer.
     ///
     /// # Errors
-    /// - `EINVAL`: the connection has ended already.
+    /// - `EINVAL`: the connection has already ended.
     ///
     /// # References
     /// [rdma_disconnect(3)](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html)
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<()> {
-        // On iWARP the connection is closed through the queue pair, by the kernel.
+        // On iWARP the kernel closes the connection through the queue pair.
         if !self.qp.pd().context().is_iwarp() {
             self.qp.to_error()?;
         }
@@ -103,7 +102,7 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
         self.id.migrate(channel)
     }
 
-    /// The identifier and the queue pair, on their own. Drop the queue pair first.
+    /// Splits the connection into queue pair and identifier. Drop the queue pair first.
     pub fn into_parts(self) -> (QueuePair<T, Rts, SW, RW>, CmId<Connected>) {
         (self.qp, self.id)
     }

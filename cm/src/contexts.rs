@@ -1,4 +1,4 @@
-//! The devices that librdmacm has opened.
+//! Devices opened by librdmacm.
 
 use std::ptr::{self, NonNull};
 
@@ -6,17 +6,17 @@ use ibverbs_sys::ibv_context;
 use rdmacm_sys as ffi;
 use verbs::{Context, Error, Result, error::cvt_ptr};
 
-/// The devices that identifiers of one channel have been found on.
+/// Devices of the identifiers of one channel.
 ///
-/// librdmacm opens each device once, for all its identifiers, and closes it when it is removed and
-/// nobody has it any more. Having it means having a list of it: so a context holds one.
+/// librdmacm opens each device once, for all identifiers, and closes the device after removal, when the last
+/// user has released the device list. So each context holds a list.
 #[derive(Debug, Default)]
 pub(crate) struct Contexts {
     known: Vec<Context>,
 }
 
 impl Contexts {
-    /// The context that librdmacm has at `raw`.
+    /// Returns the context for librdmacm's device at `raw`.
     pub(crate) fn find(&mut self, raw: *mut ibv_context) -> Result<Context> {
         if let Some(known) = self.known.iter().find(|known| ptr::eq(known.as_raw(), raw)) {
             return Ok(known.clone());
@@ -29,20 +29,20 @@ impl Contexts {
                 Error::from_errno("rdma_get_devices", libc::ENODEV)
                     .detail("the device has been removed")
             })?;
-        // SAFETY: the context is open, and stays open for as long as the list that it is in has not
-        // been freed.
+        // SAFETY: the context is open, and stays open until the list containing the device is freed.
         let context = unsafe { Context::from_borrowed(found, Box::new(list)) };
         self.known.push(context.clone());
         Ok(context)
     }
 
-    /// The device is being removed: librdmacm closes it when nobody else has it any more.
+    /// Forgets a device being removed: librdmacm closes the device after the last user's release.
     pub(crate) fn forget(&mut self, raw: *mut ibv_context) {
         self.known.retain(|known| !ptr::eq(known.as_raw(), raw));
     }
 }
 
-/// `rdma_get_devices`—Every RDMA device of this machine, open, as identifiers find them.
+/// `rdma_get_devices`—Returns all RDMA devices of this machine, opened, with the same contexts as
+/// identifiers.
 ///
 /// # Errors
 /// - `ENODEV`, `ENOENT`: the kernel has no RDMA.
@@ -60,14 +60,14 @@ pub fn devices() -> Result<Vec<Context>> {
         .collect()
 }
 
-/// A list of open devices, each of which stays open until the list is freed.
+/// A list of open devices; each stays open until the list is freed.
 struct DeviceList {
     // INVARIANT: returned by `rdma_get_devices`, and not freed; `count` contexts.
     raw: NonNull<*mut ibv_context>,
     count: usize,
 }
 
-// SAFETY: the list is never changed, and librdmacm guards its count of users by a lock.
+// SAFETY: the list is immutable, and librdmacm guards its reference count by a lock.
 unsafe impl Send for DeviceList {}
 // SAFETY: see `Send`; shared access only reads.
 unsafe impl Sync for DeviceList {}
@@ -75,7 +75,7 @@ unsafe impl Sync for DeviceList {}
 impl DeviceList {
     fn get() -> Result<Self> {
         let mut count = 0;
-        // SAFETY: `count` is a valid place for the number; C keeps no pointer to it.
+        // SAFETY: `count` is valid for writes; C keeps no pointer to it.
         let raw = unsafe { ffi::rdma_get_devices(&raw mut count) };
         let raw = cvt_ptr("rdma_get_devices", raw)?;
         Ok(Self {
@@ -85,8 +85,7 @@ impl DeviceList {
     }
 
     fn iter(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
-        // SAFETY: the list has `count` entries (invariant), is never written, and is borrowed with
-        // `self`.
+        // SAFETY: the list has `count` entries (invariant), is immutable, and is borrowed with `self`.
         let list = unsafe { std::slice::from_raw_parts(self.raw.as_ptr(), self.count) };
         list.iter().filter_map(|&context| NonNull::new(context))
     }

@@ -1,4 +1,5 @@
-//! Datagrams: one queue pair for any number of peers, each of which is asked for its own.
+//! Datagrams: one queue pair for any number of peers, with each peer's address resolved by the connection
+//! manager.
 
 use std::ptr;
 
@@ -17,23 +18,23 @@ use crate::{
     registry::Key,
 };
 
-/// Where a peer takes datagrams, as it has said.
+/// Address of a peer's datagram queue pair, from the peer's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DatagramPeer {
-    /// Bytes of the peer's application. On InfiniBand and RoCE they are padded with zeros to the
-    /// most that the message can carry.
+    /// Private data of the peer's application. On InfiniBand and RoCE, padded with zeros to the maximum
+    /// length of the message.
     pub private_data: Vec<u8>,
-    /// The way to the peer.
+    /// Route to the peer.
     pub vector: AddressVector,
-    /// The peer's queue pair.
+    /// Number of the peer's queue pair.
     pub qp_num: QpNum,
-    /// The key that its datagrams must carry.
+    /// Q_Key required in datagrams to the peer.
     pub qkey: u32,
 }
 
 impl DatagramPeer {
-    /// Copies what an event says.
+    /// Copies the data of an event.
     ///
     /// # Safety
     /// - `raw.private_data` is null, or points to `raw.private_data_len` readable bytes.
@@ -48,7 +49,7 @@ impl DatagramPeer {
         }
     }
 
-    /// `ibv_create_ah`—Where to send datagrams for this peer.
+    /// `ibv_create_ah`—Creates the destination for datagrams to this peer.
     ///
     /// # Errors
     /// Those of [`create_ah`](ProtectionDomain::create_ah).
@@ -61,7 +62,7 @@ impl DatagramPeer {
     }
 }
 
-/// Where datagrams are sent to: a way, a queue pair, and the key that it wants to see.
+/// Destination of datagrams: address handle, queue pair number and Q_Key.
 ///
 /// ```no_run
 /// # fn f(
@@ -76,23 +77,23 @@ impl DatagramPeer {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// The way.
+    /// Address handle of the route.
     pub ah: AddressHandle,
-    /// The queue pair, or the one that stands for all of a multicast group.
+    /// Queue pair number; for multicast, the number reserved for groups.
     pub qp_num: QpNum,
-    /// The key that the datagrams must carry.
+    /// Q_Key of the datagrams.
     pub qkey: u32,
 }
 
 impl Destination {
-    /// A datagram to there. It can have immediate data, and more; see [`SendTo`].
+    /// Creates a datagram request for this destination, with optional immediate data; see [`SendTo`].
     pub fn send<W: Gather>(&self, work: W) -> SendTo<Addressed<W>> {
         SendTo::new(Addressed::new(work, &self.ah), self.qp_num, self.qkey)
     }
 }
 
 impl MulticastGroup {
-    /// `ibv_create_ah`—Where to send datagrams for this group.
+    /// `ibv_create_ah`—Creates the destination for datagrams to this group.
     ///
     /// # Errors
     /// Those of [`create_ah`](ProtectionDomain::create_ah).
@@ -106,13 +107,13 @@ impl MulticastGroup {
 }
 
 impl CmId<RouteResolved> {
-    /// `rdma_connect` on an identifier for datagrams—Asks the peer where it takes them, with up to
-    /// 180 bytes for its application. The identifier comes back with
+    /// `rdma_connect` on an identifier for datagrams—Requests the peer's datagram address, with up to 180
+    /// bytes of private data. The identifier comes back with
     /// [`Event::ServiceResolved`](crate::Event::ServiceResolved) or
     /// [`Event::ConnectFailed`](crate::Event::ConnectFailed).
     ///
     /// # Errors
-    /// The identifier is given back:
+    /// On an error the identifier is returned in the error:
     /// - `InvalidInput`: too much private data, or an identifier for connections.
     ///
     /// # References
@@ -129,15 +130,14 @@ impl CmId<RouteResolved> {
             Err(error) => return Err(Refused { value: self, error }),
         };
         self.start(Phase::ResolvingService, CALL, |id| {
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
-            // parameters, and the private data in `param` that they point to, outlive the call,
-            // which copies them.
+            // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
+            // data referenced by `param`, outlive the call; the kernel copies both.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
         })
     }
 }
 
-/// A peer asks where to send datagrams. Dropping this rejects it.
+/// A peer's request for a datagram address. Drop rejects the request.
 #[derive(Debug)]
 #[must_use = "accept the peer, or reject it"]
 pub struct ServiceRequest {
@@ -155,32 +155,32 @@ impl ServiceRequest {
         }
     }
 
-    /// The listener that the peer has asked.
+    /// Key of the listener addressed by the peer.
     pub fn listener(&self) -> Key {
         self.listener
     }
 
-    /// The identifier made for this peer.
+    /// The identifier created for this peer.
     pub fn id(&self) -> &CmId<Requested> {
         &self.id
     }
 
-    /// Bytes of the peer's application. On InfiniBand and RoCE they are padded with zeros to the
-    /// most that the message can carry.
+    /// Private data of the peer's application. On InfiniBand and RoCE, padded with zeros to the maximum
+    /// length of the message.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// `rdma_accept` on an identifier for datagrams—Tells the peer to send them to `qp`, with up to
-    /// 136 bytes for its application. That is all there is: no event follows.
+    /// `rdma_accept` on an identifier for datagrams—Answers with the address of `qp`, and up to 136 bytes of
+    /// private data. No event follows.
     ///
-    /// Any number of peers can be told of the same queue pair. Where a peer can be answered is in
-    /// the [completion](ProtectionDomain::create_ah_from_wc) of its first datagram.
+    /// Any number of peers can get the address of the same queue pair. The reverse route to a peer is in the
+    /// [completion](ProtectionDomain::create_ah_from_wc) of the first datagram.
     ///
     /// # Errors
     /// - `InvalidInput`: too much private data.
     ///
-    /// The peer is rejected then.
+    /// On an error the peer is rejected.
     ///
     /// # References
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
@@ -193,18 +193,17 @@ impl ServiceRequest {
         const CALL: &str = "rdma_accept";
         let param = ConnParam::new().private_data(private_data);
         let mut raw = param.to_raw(CALL, self.id.limit(Message::Reply), qp.qp_num())?;
-        // SAFETY: the identifier exists for as long as `self.id` lives. The parameters, and the
-        // private data in `param` that they point to, outlive the call, which copies them.
+        // SAFETY: the identifier exists for as long as `self.id` lives. The parameters, and the private data
+        // referenced by `param`, outlive the call; the kernel copies both.
         let ret = unsafe { ffi::rdma_accept(self.id.as_raw(), ptr::from_mut(&mut raw)) };
         cvt_neg(CALL, ret)?;
         Ok(self.id.advance())
     }
 
-    /// `rdma_reject` on an identifier for datagrams—Rejects the peer, with up to 136 bytes for its
-    /// application.
+    /// `rdma_reject` on an identifier for datagrams—Rejects the peer, with up to 136 bytes of private data.
     ///
     /// # Errors
-    /// - `InvalidInput`: too much private data. The peer is rejected, without any.
+    /// - `InvalidInput`: too much private data. The peer is rejected nevertheless, without private data.
     ///
     /// # References
     /// [rdma_reject(3)](https://man7.org/linux/man-pages/man3/rdma_reject.3.html)

@@ -1,4 +1,4 @@
-//! What the connection manager knows of the device, once there is one.
+//! Device, port, and path of an identifier.
 
 use verbs::{Context, Error, Gid, Pkey, Result};
 
@@ -9,14 +9,14 @@ use crate::{
 };
 
 impl<P: IdPhase> CmId<P> {
-    /// The device of the local address, open, if it is known: it is when the identifier has been
-    /// [bound](CmId::bind) to an address of one device.
+    /// The opened device of the local address; `None` unless the identifier is [bound](CmId::bind) to an
+    /// address of one device.
     ///
     /// # Errors
     /// - `ENODEV`: the device has been removed.
     pub fn bound_context(&self) -> Result<Option<Context>> {
-        // SAFETY: the identifier exists (invariant). `verbs` is written by calls that need the
-        // identifier for themselves, and by events while it is parked.
+        // SAFETY: the identifier exists (invariant). `verbs` is written only by calls with exclusive access
+        // to the identifier, and by events while the identifier is parked.
         let verbs = unsafe { (*self.as_raw()).verbs };
         if verbs.is_null() {
             return Ok(None);
@@ -24,21 +24,20 @@ impl<P: IdPhase> CmId<P> {
         self.raw().channel().contexts().find(verbs).map(Some)
     }
 
-    /// The port of that device, counting from 1, if it is known.
+    /// Port number of the bound device, starting at 1; `None` if unbound.
     pub fn bound_port_num(&self) -> Option<u8> {
         Some(self.raw_port_num()).filter(|port| *port > 0)
     }
 
     fn raw_port_num(&self) -> u8 {
-        // SAFETY: the identifier exists (invariant). `port_num` is written by calls that need the
-        // identifier for themselves, and by events while it is parked.
+        // SAFETY: the identifier exists (invariant). `port_num` is written only by calls with exclusive
+        // access to the identifier, and by events while the identifier is parked.
         unsafe { (*self.as_raw()).port_num }
     }
 }
 
 impl<P: HasDevice> CmId<P> {
-    /// The device that the connection goes through, open. It is the same one for every identifier
-    /// of that device.
+    /// The opened device of the connection. All identifiers on one device share the same context.
     ///
     /// # Errors
     /// - `ENODEV`: the device has been removed.
@@ -48,38 +47,38 @@ impl<P: HasDevice> CmId<P> {
         })
     }
 
-    /// The port of the device, counting from 1.
+    /// Port number of the device, starting at 1.
     pub fn port_num(&self) -> u8 {
         self.raw_port_num()
     }
 
-    /// The GID of this side's port.
+    /// GID of the local port.
     pub fn local_gid(&self) -> Gid {
         self.ib_addr().0
     }
 
-    /// The GID of the peer's port; all zero if there is no peer yet.
+    /// GID of the peer's port; all zeros before a peer is known.
     pub fn peer_gid(&self) -> Gid {
         self.ib_addr().1
     }
 
-    /// The partition. On RoCE the kernel leaves it at 0.
+    /// P_Key of the partition. On RoCE the kernel leaves 0.
     pub fn pkey(&self) -> Pkey {
         self.ib_addr().2
     }
 
     fn ib_addr(&self) -> (Gid, Gid, Pkey) {
-        // SAFETY: the identifier exists (invariant), and its addresses are set before the phase is
-        // reached.
+        // SAFETY: the identifier exists (invariant), and the addresses are set before this phase.
         let addresses = unsafe { (*self.as_raw()).route.addr };
-        // SAFETY: the union has this variant only, and is plain data.
+        // SAFETY: the union has only this variant, and is plain data.
         let addr = unsafe { addresses.addr.ibaddr };
         (addr.sgid.into(), addr.dgid.into(), Pkey(addr.pkey.to_ne()))
     }
 
-    /// The ways to the peer that were resolved. On RoCE and iWARP there may be none.
+    /// Resolved paths to the peer. On RoCE and iWARP the list may be empty.
     pub fn paths(&self) -> Vec<PathRecord> {
-        // SAFETY: the identifier exists (invariant), and its route is written while it is parked.
+        // SAFETY: the identifier exists (invariant), and the route is written only while the identifier is
+        // parked.
         let first = unsafe { (*self.as_raw()).route.path_rec };
         // SAFETY: as above.
         let count = unsafe { (*self.as_raw()).route.num_paths };
@@ -87,7 +86,8 @@ impl<P: HasDevice> CmId<P> {
         if first.is_null() || count == 0 {
             return Vec::new();
         }
-        // SAFETY: so many paths belong to the identifier, which sets them while it is parked.
+        // SAFETY: `count` paths belong to the identifier, and are written only while the identifier is
+        // parked.
         let paths = unsafe { std::slice::from_raw_parts(first, count) };
         paths.iter().map(PathRecord::from_raw).collect()
     }

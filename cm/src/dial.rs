@@ -1,4 +1,4 @@
-//! Making a connection, step by step, for whoever waits for the events: a thread or a task.
+//! Connection setup as a sequence of steps, independent of blocking or asynchronous waiting.
 
 use std::{
     io,
@@ -21,10 +21,10 @@ use crate::{
     port_space::PortSpace,
 };
 
-/// How long a resolution may take when the caller does not say: as in `rdma_create_ep`.
+/// Default timeout of a resolution, as in `rdma_create_ep`.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-/// When something has to be done.
+/// Deadline of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Option<Instant>,
@@ -32,7 +32,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// `None`: there is none. One beyond what the clock can express is none, too.
+    /// Computes the deadline; `None` for no limit, also when the time is beyond the range of the clock.
     pub(crate) fn after(timeout: Option<Duration>) -> Self {
         Self {
             at: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
@@ -40,13 +40,13 @@ impl Deadline {
         }
     }
 
-    /// The time that is left.
+    /// Time left; `None` without a limit.
     pub(crate) fn left(self) -> Option<Duration> {
         self.at
             .map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// The error of a call that has not ended in time.
+    /// Error of a call at the deadline.
     pub(crate) fn missed(self, call: &'static str) -> Error {
         let timeout = self.timeout.unwrap_or_default();
         let reason = format!("not done within {timeout:?}");
@@ -54,19 +54,19 @@ impl Deadline {
     }
 }
 
-/// Somebody who waits for the events of a channel that is theirs alone.
+/// A waiter for the events of an exclusively owned channel.
 pub(crate) trait Events {
     /// The channel.
     fn channel(&self) -> &EventChannel;
 
-    /// The time that is left.
+    /// Time left; `None` without a limit.
     fn left(&self) -> Option<Duration>;
 
-    /// The next event. `call` is what is to be finished by it.
+    /// Waits for the next event, on behalf of `call`.
     async fn next(&self, call: &'static str) -> Result<Event>;
 }
 
-/// A thread that waits.
+/// A blocking waiter.
 #[derive(Debug)]
 pub(crate) struct Thread<'a> {
     pub(crate) channel: &'a EventChannel,
@@ -93,16 +93,16 @@ impl Events for Thread<'_> {
     }
 }
 
-/// Runs steps that wait in [`Thread`], which blocks rather than to return without a result.
+/// Runs steps with [`Thread`] as waiter, which blocks and so never returns pending.
 pub(crate) fn block<T>(steps: impl Future<Output = Result<T>>) -> Result<T> {
     use std::task::{Context, Poll, Waker};
     match std::pin::pin!(steps).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
-        // Not reached: a thread's events block.
+        // Unreachable: a thread's events block.
         Poll::Pending => Err(Error::refused(
             "block",
             io::ErrorKind::WouldBlock,
-            "the steps wait for somebody else",
+            "the steps wait for another waiter",
         )),
     }
 }
@@ -143,7 +143,7 @@ pub(crate) async fn resolve(
     }
 }
 
-/// Asks for a connection, and establishes it.
+/// Connects and establishes the connection.
 pub(crate) async fn connect<SW, RW>(
     events: &impl Events,
     id: CmId<RouteResolved>,
@@ -179,7 +179,7 @@ pub(crate) async fn accept<SW, RW>(
     }
 }
 
-/// Asks where a peer takes datagrams.
+/// Resolves the datagram address of a peer.
 pub(crate) async fn resolve_service(
     events: &impl Events,
     id: CmId<RouteResolved>,
@@ -212,7 +212,7 @@ pub(crate) async fn join(
     }
 }
 
-/// What an event that was not waited for means: an end, or nothing.
+/// Returns an error if an unexpected event ends the connection; other events are ignored.
 fn ended(call: &'static str, event: Event) -> Result<()> {
     match event {
         Event::ConnectFailed { failure, .. } => Err(failure.into_error(call)),
@@ -226,7 +226,7 @@ fn ended(call: &'static str, event: Event) -> Result<()> {
 }
 
 impl ConnectFailure {
-    /// The failure as the error of a blocking call, with itself as the source.
+    /// Converts the failure to the error of a blocking call, with the failure as source.
     pub(crate) fn into_error(self, call: &'static str) -> Error {
         Error::refused(call, self.kind(), self)
     }
@@ -245,8 +245,8 @@ impl ConnectFailure {
         }
     }
 
-    /// The failure behind an error of a blocking or an asynchronous call, with its status and what
-    /// the peer's application has said.
+    /// The failure behind an error of a blocking or an asynchronous call, with the status and the private
+    /// data of the peer's application.
     ///
     /// ```no_run
     /// use cm::ConnectFailure;
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_found_behind_its_error() {
+    fn connect_failure_is_found_behind_its_error() {
         let failure = ConnectFailure::Rejected {
             reason: 28,
             private_data: b"full".to_vec(),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_never_comes_is_none() {
+    fn deadline_beyond_the_clock_is_none() {
         assert_eq!(Deadline::after(Some(Duration::MAX)).left(), None);
         assert_eq!(Deadline::after(None).left(), None);
         let now = Deadline::after(Some(Duration::ZERO));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_wait_for_somebody_else_are_an_error() {
+    fn steps_with_a_foreign_waiter_fail() {
         let err = block(std::future::pending::<Result<()>>()).unwrap_err();
         assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
         assert!(block(async { Ok(1) }).is_ok());

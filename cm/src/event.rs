@@ -1,4 +1,4 @@
-//! What an event channel tells.
+//! Events of an event channel.
 
 use std::{ffi::CStr, fmt};
 
@@ -16,9 +16,9 @@ use crate::{
     registry::Key,
 };
 
-/// `rdma_cm_event`—What has become of an identifier.
+/// `rdma_cm_event`—An event of an identifier.
 ///
-/// An identifier that was waiting for the event comes with it. The others are named by their key.
+/// An identifier pending for the event is returned in the event. Other events carry only the key.
 ///
 /// # References
 /// [rdma_get_cm_event(3)](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html)
@@ -28,138 +28,133 @@ use crate::{
 pub enum Event {
     /// [`resolve_addr`](CmId::resolve_addr) has succeeded.
     AddrResolved(CmId<AddrResolved>),
-    /// [`resolve_addr`](CmId::resolve_addr) has failed, and can be tried again.
+    /// [`resolve_addr`](CmId::resolve_addr) has failed, and can be repeated.
     AddrError {
-        /// The identifier, as it was before.
+        /// The identifier, in the previous phase.
         id: CmId<Idle>,
-        /// Why.
+        /// Cause of the failure.
         error: Error,
     },
     /// [`resolve_route`](CmId::resolve_route) has succeeded.
     RouteResolved(CmId<RouteResolved>),
-    /// [`resolve_route`](CmId::resolve_route) has failed, and can be tried again.
+    /// [`resolve_route`](CmId::resolve_route) has failed, and can be repeated.
     RouteError {
-        /// The identifier, as it was before.
+        /// The identifier, in the previous phase.
         id: CmId<AddrResolved>,
-        /// Why.
+        /// Cause of the failure.
         error: Error,
     },
-    /// A peer wants to connect to a listener.
+    /// A connection request has arrived at a listener.
     ConnectRequest(ConnectRequest),
-    /// The peer has accepted; the connection is to be established.
+    /// The peer has accepted; the connection can be established.
     ConnectResponse(ConnectResponse),
-    /// A connection could not be made, whether it was asked for or accepted.
+    /// A connection request or an acceptance has failed.
     ConnectFailed {
-        /// The identifier, of no more use.
+        /// The identifier, fit only for being dropped.
         id: CmId<Closed>,
-        /// Why.
+        /// Cause of the failure.
         failure: ConnectFailure,
     },
-    /// The connection that was accepted is established.
+    /// An accepted connection is established.
     Established(CmId<Connected>),
-    /// The peer has said where it takes datagrams.
+    /// The peer has answered with a datagram address.
     ServiceResolved {
-        /// The identifier that asked.
+        /// The requesting identifier.
         id: CmId<ServiceResolved>,
-        /// Where.
+        /// Address of the peer.
         peer: DatagramPeer,
     },
-    /// A peer asks a listener where to send datagrams.
+    /// A request for a datagram address has arrived at a listener.
     ServiceRequest(ServiceRequest),
     /// [`join_multicast`](CmId::join_multicast) has succeeded.
     MulticastJoined {
-        /// The identifier, which the program has.
+        /// Key of the identifier, owned by the program.
         key: Key,
-        /// Where to send datagrams for the group, and what to attach a queue pair to.
+        /// Destination of datagrams for the group, and argument for attaching a queue pair.
         group: MulticastGroup,
     },
     /// [`join_multicast`](CmId::join_multicast) has failed, or the membership has ended.
     MulticastFailed {
-        /// The identifier, which the program has.
+        /// Key of the identifier, owned by the program.
         key: Key,
         /// The address of the group.
         addr: Addr,
-        /// Why.
+        /// Cause of the failure.
         error: Error,
     },
-    /// The connection has ended, at this side's wish or the peer's.
+    /// The connection has ended, by either side.
     ///
-    /// The side that did not ask for it answers by disconnecting too, or by dropping the
-    /// connection. The side that did gets this event when the answer has come.
+    /// After a disconnect by the peer, answer by disconnecting too, or by dropping the connection. After a
+    /// local disconnect, this event signals the peer's answer.
     Disconnected {
-        /// The identifier, which the program has.
+        /// Key of the identifier, owned by the program.
         key: Key,
-        /// Why, if neither side asked for it: the peer is [unreachable](ConnectFailure::Unreachable) since
-        /// its hardware address has changed, for example.
+        /// Cause, unless either side has disconnected; for example, the peer is
+        /// [unreachable](ConnectFailure::Unreachable) after a change of its hardware address.
         cause: Option<ConnectFailure>,
     },
-    /// The device is being removed. Everything that was made of it is of no more use, and must be
-    /// dropped.
+    /// The device is being removed. All resources of the device are unusable, and must be dropped.
     DeviceRemoval(Key),
     /// The address of this side has moved to another device.
     AddrChange(Key),
-    /// No packet of the ended connection can still be on its way, so its queue pair may be used
-    /// again.
+    /// The timewait state of an ended connection is over: no packet can be in flight any more, and the queue
+    /// pair may be reused.
     TimewaitExit(Key),
-    /// An event that this crate does not know, or that has no meaning for what the identifier is
-    /// doing.
+    /// An event unknown to this crate, or without meaning in the identifier's phase.
     Other {
-        /// The identifier.
+        /// Key of the identifier.
         key: Key,
-        /// The number C knows the event by.
+        /// Number of the event in C.
         event: u32,
-        /// Its status: 0, a negative error number, or a number of the transport.
+        /// Status: 0, a negative error number, or a reason code of the transport.
         status: i32,
     },
 }
 
-/// `rdma_event_str`—The name of an event by the number that C knows it by, as in
-/// [`Event::Other`].
+/// `rdma_event_str`—Name of an event, given the number in C, as in [`Event::Other`].
 ///
 /// # References
 /// [rdma_event_str(3)](https://man7.org/linux/man-pages/man3/rdma_event_str.3.html)
 #[doc(alias = "rdma_event_str")]
 pub fn event_name(event: u32) -> &'static str {
-    // SAFETY: the call takes any number.
+    // SAFETY: the call accepts any number.
     let name = unsafe { ffi::rdma_event_str(ffi::rdma_cm_event_type(event)) };
     // SAFETY: the name is constant, and terminated.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_str().unwrap_or("UNKNOWN EVENT")
 }
 
-/// Why a connection could not be made, or was lost.
+/// Cause of a failed or lost connection.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectFailure {
     /// The peer has rejected the connection.
     Rejected {
-        /// The transport's reason. On InfiniBand and RoCE: 8, no listener is there; 28, the peer's
-        /// application has rejected, or its kernel has closed the listener. On iWARP a negative error
-        /// number.
+        /// Reason code of the transport. On InfiniBand and RoCE: 8, no listener; 28, rejected by the peer's
+        /// application, or listener closed by the peer's kernel. On iWARP, a negative error number.
         reason: i32,
-        /// Bytes of the peer's application.
+        /// Private data of the peer's application.
         private_data: Vec<u8>,
     },
-    /// The peer takes no datagrams for this service.
+    /// The peer has rejected the request for a datagram address.
     ServiceRejected {
-        /// InfiniBand's status of the service resolution: 1, nobody listens there; 2, the peer's
-        /// application has rejected; 3, it has no queue pair for it; 4, it is elsewhere; 5, it
-        /// speaks another version.
+        /// Status of InfiniBand's service ID resolution: 1, no listener; 2, rejected by the peer's
+        /// application; 3, no queue pair for the service; 4, redirected; 5, unsupported version.
         status: i32,
-        /// Bytes of the peer's application.
+        /// Private data of the peer's application.
         private_data: Vec<u8>,
     },
     /// The peer did not answer.
     Unreachable {
-        /// A negative error number, or a number of the transport.
+        /// A negative error number, or a reason code of the transport.
         status: i32,
     },
-    /// The connection failed while it was being made.
+    /// The connection failed during setup.
     Failed {
-        /// A negative error number, or a number of the transport.
+        /// A negative error number, or a reason code of the transport.
         status: i32,
     },
-    /// The peer has ended the connection before it was established.
+    /// The peer has disconnected before the connection was established.
     Disconnected,
     /// The device has been removed.
     DeviceRemoved,
@@ -168,8 +163,8 @@ pub enum ConnectFailure {
 impl fmt::Display for ConnectFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rejected { reason: 8, .. } => f.write_str("rejected: nobody listens there"),
-            // The kernel gives this reason, too, and no data, when it closes a listener with requests.
+            Self::Rejected { reason: 8, .. } => f.write_str("rejected: no listener there"),
+            // The kernel uses the same reason, without data, when closing a listener with pending requests.
             Self::Rejected {
                 reason: 28,
                 private_data,
@@ -179,7 +174,7 @@ impl fmt::Display for ConnectFailure {
             Self::Rejected { reason: 28, .. } => f.write_str("rejected by the peer's application"),
             Self::Rejected { reason, .. } => write!(f, "rejected: {}", Status(*reason)),
             Self::ServiceRejected { status: 1, .. } => {
-                f.write_str("rejected: nobody listens there")
+                f.write_str("rejected: no listener there")
             }
             Self::ServiceRejected { status: 2, .. } => {
                 f.write_str("rejected by the peer's application")
@@ -187,14 +182,14 @@ impl fmt::Display for ConnectFailure {
             Self::ServiceRejected { status, .. } => write!(f, "rejected: {}", Status(*status)),
             Self::Unreachable { status } => write!(f, "unreachable: {}", Status(*status)),
             Self::Failed { status } => write!(f, "failed: {}", Status(*status)),
-            Self::Disconnected => f.write_str("the peer has ended it at once"),
+            Self::Disconnected => f.write_str("the peer disconnected during the handshake"),
             Self::DeviceRemoved => f.write_str("the device has been removed"),
         }
     }
 }
 
-/// Reads as [`Display`](fmt::Display): it is what `fn main() -> Result` prints, without the peer's private data,
-/// which are padded with zeros.
+/// Formats like [`Display`](fmt::Display), for the output of `fn main() -> Result`: without the peer's
+/// private data, which are padded with zeros.
 impl fmt::Debug for ConnectFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -203,7 +198,7 @@ impl fmt::Debug for ConnectFailure {
 
 impl std::error::Error for ConnectFailure {}
 
-/// The status of an event: a negative error number, or a number of the transport.
+/// Status of an event: a negative error number, or a reason code of the transport.
 struct Status(i32);
 
 impl fmt::Display for Status {
@@ -225,19 +220,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_have_names_and_unknown_ones_too() {
+    fn event_names_cover_known_and_unknown_events() {
         assert_eq!(event_name(11), "RDMA_CM_EVENT_DEVICE_REMOVAL");
         assert_eq!(event_name(99), "UNKNOWN EVENT");
     }
 
     #[test]
-    fn failures_say_what_they_mean() {
+    fn connect_failure_display_names_the_cause() {
         let rejected = |reason| ConnectFailure::Rejected {
             reason,
             private_data: vec![],
         };
         for (failure, text) in [
-            (rejected(8), "rejected: nobody listens there"),
+            (rejected(8), "rejected: no listener there"),
             (
                 rejected(28),
                 "rejected by the peer's application, or by its kernel because the listener was closed",
@@ -260,7 +255,7 @@ mod tests {
             (ConnectFailure::Failed { status: 3 }, "failed: status 3"),
         ] {
             assert_eq!(failure.to_string(), text);
-            // As `fn main() -> Result` prints it.
+            // The output of `fn main() -> Result`.
             assert_eq!(format!("{failure:?}"), text);
             let error = failure.into_error("rdma_connect");
             assert_eq!(

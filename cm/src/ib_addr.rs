@@ -1,15 +1,14 @@
-//! InfiniBand's own addresses.
+//! InfiniBand addresses.
 
 use rdmacm_sys as ffi;
 use verbs::{Gid, Pkey};
 
 use crate::port_space::PortSpace;
 
-/// `sockaddr_ib`—An address of InfiniBand's own (`AF_IB`): a port of a device by its GID, and a
-/// service there by its number, without IP.
+/// `sockaddr_ib`—An InfiniBand address (`AF_IB`): GID of a port and number of a service, without IP.
 ///
-/// It takes a device on InfiniBand to connect to one: on RoCE the address is resolved, and then
-/// there is no route; [`bind`](crate::CmId::bind) fails with `ENODEV`.
+/// Connecting requires a device on InfiniBand: on RoCE the address is resolved, but no route is found;
+/// [`bind`](crate::CmId::bind) fails with `ENODEV`.
 ///
 /// ```
 /// use cm::{IbAddr, PortSpace};
@@ -22,22 +21,23 @@ use crate::port_space::PortSpace;
 #[doc(alias = "AF_IB")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IbAddr {
-    /// The port of the device; all zero: any.
+    /// GID of the port; all zeros for any.
     pub gid: Gid,
-    /// The partition.
+    /// P_Key of the partition.
     pub pkey: Pkey,
-    /// The number of the service.
+    /// Service ID.
     pub service_id: u64,
-    /// Which bits of the number count; the others are the kernel's to choose.
+    /// Significant bits of the service ID; the kernel chooses the others.
     pub service_mask: u64,
-    /// The flow label, as in IPv6.
+    /// Flow label, as in IPv6.
     pub flow_info: u32,
-    /// The number of the network interface that a link-local address belongs to; 0: any.
+    /// Network interface number of a link-local address; 0 for any.
     pub scope_id: u64,
 }
 
 impl IbAddr {
-    /// A port of a port space, in the default partition. Port 0 leaves the choice to the kernel.
+    /// Creates the address of a port in a port space, in the default partition. With port 0 the kernel
+    /// chooses.
     pub fn new(gid: Gid, space: PortSpace, port: u16) -> Self {
         let port_mask = match port {
             0 => 0,
@@ -53,7 +53,7 @@ impl IbAddr {
         }
     }
 
-    /// A service by its whole number, in the default partition.
+    /// Creates the address of a service by the complete ID, in the default partition.
     pub fn with_service_id(gid: Gid, service_id: u64) -> Self {
         Self {
             service_id,
@@ -62,8 +62,8 @@ impl IbAddr {
         }
     }
 
-    /// `rdma_get_src_port`, `rdma_get_dst_port`—The port: what the number of the service ends
-    /// with, as far as it counts.
+    /// `rdma_get_src_port`, `rdma_get_dst_port`—Port number: the significant part of the low 16 bits of the
+    /// service ID.
     pub fn port(&self) -> u16 {
         let [.., high, low] = (self.service_id & self.service_mask).to_be_bytes();
         u16::from_be_bytes([high, low])
@@ -83,7 +83,7 @@ impl IbAddr {
 
     pub(crate) fn from_raw(raw: &ffi::sockaddr_ib) -> Self {
         Self {
-            // SAFETY: every variant of the union is 16 bytes, of which any are a value.
+            // SAFETY: every variant of the union is 16 bytes, and all values are valid.
             gid: Gid(unsafe { raw.sib_addr.ib_u.uib_addr8 }),
             pkey: Pkey(raw.sib_pkey.to_ne()),
             service_id: raw.sib_sid.to_ne(),
@@ -94,7 +94,7 @@ impl IbAddr {
     }
 }
 
-/// `AF_IB`, as addresses have it.
+/// `AF_IB`, in the type of the family field.
 pub(crate) const FAMILY: libc::sa_family_t = 27;
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
     const GID: Gid = Gid([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
 
     #[test]
-    fn the_bytes_are_where_c_has_them() {
+    fn ib_addr_layout_matches_c() {
         assert_eq!(i32::from(FAMILY), ffi::AF_IB);
         let addr = IbAddr {
             pkey: Pkey(0x8001),
@@ -122,10 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_zero_is_left_open() {
+    fn port_zero_leaves_the_choice_to_the_kernel() {
         let open = IbAddr::new(GID, PortSpace::Tcp, 0);
         assert_eq!(open.service_mask, !0xffff);
-        // What the kernel has not chosen does not count.
+        // Bits left to the kernel do not count.
         let odd = IbAddr {
             service_id: open.service_id | 7,
             ..open

@@ -23,11 +23,10 @@ use crate::{
 
 /// `rdma_cm_id`—One end of a connection, or a listener, in phase `P`.
 ///
-/// What takes time consumes the identifier, which then belongs to its channel; the event that ends
-/// it gives it back, in its next phase. Dropping an identifier destroys it, and ends whatever it
-/// was doing. The call waits until the kernel's message for the identifier is answered, or has been repeated as often as it
-/// may be: for milliseconds as a rule, for more than a minute on Linux 6.1 where the peer is gone after a
-/// [notification](EventChannel::notify).
+/// Asynchronous calls consume the identifier, which then belongs to the channel; the final event returns the
+/// identifier in the next phase. Drop destroys the identifier, and cancels any call in progress. Drop blocks until
+/// the kernel's last message for the identifier has been answered or the retransmissions are exhausted: milliseconds
+/// as a rule, more than a minute on Linux 6.1 if the peer is gone after a [notification](EventChannel::notify).
 #[doc(alias = "rdma_cm_id")]
 #[doc(alias = "rdma_destroy_id")]
 pub struct CmId<P: IdPhase> {
@@ -35,27 +34,25 @@ pub struct CmId<P: IdPhase> {
     phase: PhantomData<P>,
 }
 
-/// The C object, and its place in the channel.
+/// The C object with the registry entry.
 pub(crate) struct RawId {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::rdma_cm_id>,
     key: Key,
     channel: Arc<ChannelHandle>,
-    /// The number of the queue pair that the connection was asked for or accepted with.
+    /// Number of the queue pair in the request or the answer.
     qp_num: Option<QpNum>,
 }
 
-// SAFETY: librdmacm allows its calls from any thread. Two calls on one identifier are never made at
-// once: the calls that change it need ownership or `&mut`, or are made under the lock of the
-// registry that it is parked in.
+// SAFETY: librdmacm allows calls from any thread. Two concurrent calls on one identifier are excluded:
+// mutating calls need ownership or `&mut`, or hold the lock of the registry with the parked identifier.
 unsafe impl Send for RawId {}
-// SAFETY: through a shared identifier only fields are read that are set before it is shared.
+// SAFETY: shared access only reads fields set before the identifier was shared.
 unsafe impl Sync for RawId {}
 
 impl RawId {
     /// # Safety
-    /// - `raw` is an identifier of `channel` that nobody else destroys, and `key` its entry in the
-    ///   registry.
+    /// - `raw` is an identifier of `channel` with no other owner, and `key` the identifier's registry entry.
     pub(crate) unsafe fn new(
         raw: NonNull<ffi::rdma_cm_id>,
         key: Key,
@@ -81,7 +78,7 @@ impl RawId {
         &self.channel
     }
 
-    /// Notes that the identifier has been moved to another channel.
+    /// Records the move of the identifier to another channel.
     pub(crate) fn set_channel(&mut self, channel: Arc<ChannelHandle>) {
         self.channel = channel;
     }
@@ -97,12 +94,12 @@ impl fmt::Debug for RawId {
 
 impl Drop for RawId {
     fn drop(&mut self) {
-        // An identifier that waits is removed before it is dropped, so this finds none to drop.
+        // A pending identifier is removed before being dropped, so none is found here.
         drop(self.channel.registry().remove(self.key));
-        // SAFETY: the identifier exists and is destroyed once, here; its channel is open, since it
-        // is dropped after this. Every event is acknowledged as soon as it has been read, so librdmacm waits for none; the
-        // kernel waits for its own message, whose repetitions are bounded. It can fail only if the channel is broken, and then there is nothing to
-        // be done.
+        // SAFETY: the identifier exists and is destroyed once, here; the channel is open, being dropped after the
+        // identifier. Every event is acknowledged right after reading, so librdmacm waits for none; the kernel waits
+        // for its own message, with bounded retransmissions. The call fails only on a broken channel, with no possible
+        // remedy.
         let _: i32 = unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) };
     }
 }
@@ -117,10 +114,10 @@ impl EventChannel {
         self.create_id_in(PortSpace::Tcp)
     }
 
-    /// `rdma_create_id(channel, …, space)`—Creates an identifier of a port space.
+    /// `rdma_create_id(channel, …, space)`—Creates an identifier in a port space.
     ///
-    /// What C calls the user's context is the identifier's [`key`](CmId::key): let it name an entry
-    /// of a map. Every event has it.
+    /// C's user context is replaced by the identifier's [`key`](CmId::key), suitable as the key of a map.
+    /// Every event carries the key.
     ///
     /// # Errors
     /// - `ENOMEM`: out of memory.
@@ -132,9 +129,8 @@ impl EventChannel {
         let channel = self.handle();
         let key = channel.registry().add(Phase::Idle);
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel is open for as long as `self` lives, and `raw` is a valid place for
-        // the result. The key is a number that comes back with events, as a pointer that nobody
-        // follows.
+        // SAFETY: the channel is open for as long as `self` lives, and `raw` is valid for writes. The context
+        // is a number returned with events, as a pointer never dereferenced.
         let ret = unsafe {
             ffi::rdma_create_id(
                 channel.as_ptr(),
@@ -146,7 +142,7 @@ impl EventChannel {
         let created = cvt_neg("rdma_create_id", ret)
             .and_then(|_| verbs::error::cvt_ptr("rdma_create_id", raw));
         match created {
-            // SAFETY: the identifier is fresh, and nobody else's.
+            // SAFETY: the identifier is new, and exclusively owned.
             Ok(raw) => Ok(CmId::new(unsafe {
                 RawId::new(raw, key, Arc::clone(channel))
             })),
@@ -166,7 +162,7 @@ impl<P: IdPhase> CmId<P> {
         }
     }
 
-    /// Notes that the identifier goes on to another phase, in which the program has it.
+    /// Records the transition to another phase, with the identifier owned by the program.
     pub(crate) fn advance<To: IdPhase>(self) -> CmId<To> {
         self.raw
             .channel
@@ -191,15 +187,15 @@ impl<P: IdPhase> CmId<P> {
         &mut self.raw
     }
 
-    /// Whether it is for datagrams.
+    /// Whether the identifier is for datagrams.
     pub(crate) fn is_datagram(&self) -> bool {
-        // SAFETY: the identifier exists (invariant), and its type is set for good when it is made.
+        // SAFETY: the identifier exists (invariant), and the type is constant after creation.
         unsafe { (*self.as_raw()).qp_type == Ud::RAW }
     }
 
-    /// Makes sure that the identifier is for queue pairs of transport `T`.
+    /// Checks the transport of the identifier against `T`.
     pub(crate) fn check_transport<T: Transport>(&self, call: &'static str) -> Result<()> {
-        // SAFETY: the identifier exists (invariant), and its type is set for good when it is made.
+        // SAFETY: the identifier exists (invariant), and the type is constant after creation.
         let own = unsafe { (*self.as_raw()).qp_type };
         if own == T::RAW {
             return Ok(());
@@ -216,57 +212,56 @@ impl<P: IdPhase> CmId<P> {
         Err(Error::refused(call, io::ErrorKind::InvalidInput, reason))
     }
 
-    /// The name of this identifier in this process. Its events carry it, and it stays the same on
-    /// whatever channel it is.
+    /// Unique name of this identifier in this process. Events carry the key, and migration to another channel
+    /// keeps the key.
     pub fn key(&self) -> Key {
         self.raw.key
     }
 
-    /// The port space it was made in. `None`: one that this crate does not know.
+    /// Port space of the identifier. `None` if unknown to this crate.
     pub fn port_space(&self) -> Option<PortSpace> {
-        // SAFETY: the identifier exists (invariant), and its space is set for good when it is made.
+        // SAFETY: the identifier exists (invariant), and the port space is constant after creation.
         PortSpace::from_raw(unsafe { (*self.as_raw()).ps })
     }
 
-    /// `rdma_get_local_addr`—The local IP address and port, once it has one.
+    /// `rdma_get_local_addr`—Local IP address and port, if any.
     #[doc(alias = "rdma_get_local_addr")]
     #[doc(alias = "rdma_get_src_port")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.any_local_addr()?.ip()
     }
 
-    /// The same, for an identifier of whatever family.
+    /// Local address in any family.
     pub fn any_local_addr(&self) -> Option<Addr> {
-        // SAFETY: the identifier exists (invariant), and the address is inside it.
+        // SAFETY: the identifier exists (invariant), and contains the address.
         let addr = unsafe { ffi::rdma_get_local_addr(self.as_raw()) };
         // SAFETY: librdmacm keeps a whole `sockaddr_storage` there.
         unsafe { addr::read(addr.cast()) }
     }
 
-    /// `rdma_get_peer_addr`—The peer's IP address and port, once there is a peer.
+    /// `rdma_get_peer_addr`—The peer's IP address and port, if any.
     #[doc(alias = "rdma_get_peer_addr")]
     #[doc(alias = "rdma_get_dst_port")]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.any_peer_addr()?.ip()
     }
 
-    /// The same, for an identifier of whatever family.
+    /// Peer's address in any family.
     pub fn any_peer_addr(&self) -> Option<Addr> {
-        // SAFETY: the identifier exists (invariant), and the address is inside it.
+        // SAFETY: the identifier exists (invariant), and contains the address.
         let addr = unsafe { ffi::rdma_get_peer_addr(self.as_raw()) };
         // SAFETY: librdmacm keeps a whole `sockaddr_storage` there.
         unsafe { addr::read(addr.cast()) }
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls not wrapped by this crate. Valid for as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::rdma_cm_id {
         self.raw.as_ptr()
     }
 
-    /// Gives the identifier to the channel, and makes the call whose end an event will tell. The
-    /// call is made under the lock of the registry, so the event finds the identifier there. When the
-    /// channel was dropped, no event will, and the call is refused.
+    /// Parks the identifier in the registry, and starts an asynchronous call. The registry stays locked
+    /// during the call, so the final event finds the identifier. Once the channel has been dropped, no event
+    /// can arrive, and the call is refused.
     pub(crate) fn start(
         self,
         phase: Phase,
@@ -278,7 +273,7 @@ impl<P: IdPhase> CmId<P> {
         let mut registry = channel.registry();
         if registry.is_closed() {
             drop(registry);
-            let reason = "its event channel was dropped, so nobody would hear how it ends";
+            let reason = "the event channel has been dropped";
             let error = Error::refused(name, io::ErrorKind::InvalidInput, reason);
             return Err(Refused { value: self, error });
         }
@@ -290,7 +285,7 @@ impl<P: IdPhase> CmId<P> {
                     value: Self::new(raw),
                     error,
                 }),
-                // Not reached: it was parked three lines up, and the lock is held since.
+                // Unreachable: parked above, and the lock is still held.
                 None => Ok(()),
             },
         }
@@ -308,7 +303,7 @@ impl<P: IdPhase> fmt::Debug for CmId<P> {
     }
 }
 
-/// The names of the transports that an identifier can be for.
+/// Names of the transports of identifiers.
 const QP_TYPES: [(ibv_qp_type, &str); 5] = [
     (ibv_qp_type::IBV_QPT_RC, "Rc"),
     (ibv_qp_type::IBV_QPT_UC, "Uc"),
@@ -317,13 +312,13 @@ const QP_TYPES: [(ibv_qp_type, &str); 5] = [
     (ibv_qp_type::IBV_QPT_XRC_RECV, "XrcRecv"),
 ];
 
-/// An error for a call that the phase does not allow.
+/// Error for a call with the wrong queue pair.
 pub(crate) fn wrong_qp(call: &'static str, found: QpNum, expected: Option<QpNum>) -> Error {
     let reason = match expected {
         Some(expected) => {
             format!("queue pair {found} given, and the connection was made for {expected}")
         }
-        None => format!("queue pair {found} given to an identifier that has none"),
+        None => format!("queue pair {found} given to an identifier without one"),
     };
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }

@@ -1,7 +1,7 @@
 //! Safe RDMA connection management: librdmacm, typed by phase.
 //!
-//! Where waiting is fine, it reads like `std::net`: [`connect`] and [`Listener::bind`] make an
-//! [`Endpoint`], which has a queue pair and everything that it needs.
+//! For blocking use, the API resembles `std::net`: [`connect`] and [`Listener::bind`] create an [`Endpoint`],
+//! a queue pair with all resources.
 //!
 //! ```no_run
 //! let mut endpoint = cm::connect("10.9.0.1:7471")?;
@@ -10,9 +10,9 @@
 //! # Ok::<(), verbs::Error>(())
 //! ```
 //!
-//! Everything else is driven by events.
-//! An identifier is one end of a connection to be. What takes time consumes it, and the event that
-//! ends it gives it back, in its next phase; what a phase does not allow does not compile.
+//! All other use is driven by events. An identifier is one end of a future connection. Asynchronous calls
+//! consume the identifier, and the final event returns the identifier in the next phase. Calls invalid in a
+//! phase do not compile.
 //!
 //! ```no_run
 //! use std::{net::SocketAddr, time::Duration};
@@ -48,7 +48,7 @@
 //!                            └▷ Requested ─accept▶ Connected ─Connection::new▶ Connection
 //! ```
 //!
-//! Datagrams ([`PortSpace::Udp`]) need no connection, but somebody who says where they go:
+//! Datagrams ([`PortSpace::Udp`]) need no connection, but an exchange of addresses:
 //!
 //! ```text
 //! active:   … RouteResolved ─resolve_service▶ ServiceResolved, and a DatagramPeer
@@ -56,24 +56,23 @@
 //! passive:  Requested ─accept▶ Answered
 //! ```
 //!
-//! An identifier whose address is resolved can also [join](CmId::join_multicast) multicast groups.
+//! An identifier with a resolved address can also [join](CmId::join_multicast) multicast groups.
 //!
-//! Each arrow but `listen`, `establish`, `Connection::new`, and `accept` for datagrams, ends with an [`Event`]. Meanwhile the
-//! identifier belongs to its [`EventChannel`], where it can be [cancelled](EventChannel::cancel).
-//! An address or a route that is not found brings it back as it was; a connection that fails brings
-//! it back [`Closed`](phases::Closed), of no more use.
+//! Each arrow except `listen`, `establish`, `Connection::new`, and `accept` for datagrams, ends with an
+//! [`Event`]. In between the identifier belongs to the [`EventChannel`], where the call can be
+//! [cancelled](EventChannel::cancel). After a failed resolution the identifier returns in the previous phase;
+//! after a failed connection the identifier is [`Closed`](phases::Closed), and can only be dropped.
 //!
-//! The queue pair is the program's all the time: `verbs` makes it, and this crate brings it up with
-//! the attributes that the connection manager knows. librdmacm never touches it.
+//! The program owns the queue pair at all times: `verbs` creates the queue pair, and this crate moves the
+//! queue pair to RTS with the attributes of the connection manager. librdmacm never accesses the queue pair.
 //!
-//! # What is safe about it
+//! # Safety guarantees
 //!
-//! - Events own what they say. They are acknowledged as they are taken, so nothing waits for
-//!   somebody to be done with one, and an identifier can be dropped at any time, in any phase.
-//! - Events come from the kernel, some at a peer's wish. One that has no meaning for what an
-//!   identifier is doing is reported, and changes nothing.
-//! - An identifier keeps its channel, and a [`Context`](verbs::Context) keeps the device that
-//!   librdmacm has opened.
+//! - Events own all data. Events are acknowledged when read, so no call waits for an acknowledgement, and an
+//!   identifier can be dropped at any time, in any phase.
+//! - Events come from the kernel, some triggered by a peer. An event without meaning in the identifier's
+//!   phase is reported, and changes nothing.
+//! - An identifier keeps the channel alive, and a [`Context`](verbs::Context) keeps librdmacm's device open.
 //!
 //! # Features
 //!
@@ -82,14 +81,14 @@
 //!
 //! # Coming from C
 //!
-//! Searching this documentation for the name of a C function finds what it is here; a table of all
-//! is in [`functions`].
+//! A search of this documentation for the name of a C function finds the counterpart; [`functions`] has a
+//! table of all.
 //!
 //! # Limits
 //!
-//! Extended reliable connections ([`EventChannel::create_xrc_id`]) and InfiniBand's own addresses
-//! ([`IbAddr`]) want a device that has them. Soft-RoCE does not, so of the former only that they are
-//! asked for as C does is tested, and of the latter their layout and how they fail.
+//! Extended reliable connections ([`EventChannel::create_xrc_id`]) and InfiniBand addresses ([`IbAddr`]) need
+//! a device with such support. Soft-RoCE has none, so tests cover only the requests for the former, compared
+//! with C, and for the latter the layout and the errors.
 
 mod accept;
 mod addr;
@@ -105,9 +104,9 @@ mod endpoint;
 mod event;
 #[doc = include_str!("../FUNCTIONS.md")]
 pub mod functions {}
+mod dispatch;
 mod ib_addr;
 mod id;
-mod intake;
 mod migrate;
 mod multicast;
 mod options;

@@ -1,4 +1,4 @@
-//! Moving an identifier from one event channel to another.
+//! Migration of identifiers between event channels.
 
 use std::{ptr, sync::Arc};
 
@@ -8,15 +8,15 @@ use verbs::{Result, error::cvt_neg};
 use crate::{channel::EventChannel, id::CmId, phases::IdPhase};
 
 impl<P: IdPhase> CmId<P> {
-    /// `rdma_migrate_id`—Moves the identifier to another channel, which its events come from after
-    /// this, even those that had come and were not taken. Its key stays the same.
+    /// `rdma_migrate_id`—Moves the identifier to another channel, for all later events and for pending unread
+    /// ones. The key stays the same.
     ///
-    /// Waits for threads that are taking an event from either channel, which never takes long.
+    /// Blocks while a thread reads an event from either channel, which takes microseconds.
     ///
     /// # Errors
     /// - `ENOMEM`: out of memory.
     ///
-    /// The identifier is where it was, then.
+    /// On an error the identifier stays on its channel.
     ///
     /// # References
     /// [rdma_migrate_id(3)](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html)
@@ -27,19 +27,18 @@ impl<P: IdPhase> CmId<P> {
         if Arc::ptr_eq(&from, to) {
             return Ok(());
         }
-        // No event is read meanwhile, on either channel: a request that came to a listener would be
-        // of neither. The order is the same for everybody, so two threads do not wait for each
-        // other.
+        // Excludes readers on both channels: a request arriving at a listener would belong to neither. The
+        // lock order is fixed, so two threads cannot deadlock.
         let (first, second) = if ptr::from_ref(&*from) < ptr::from_ref(&**to) {
             (&from, to)
         } else {
             (to, &from)
         };
-        let _first = first.intake();
-        let _second = second.intake();
-        // SAFETY: the identifier exists for as long as `self` lives, and the channel is open for as
-        // long as `to` is. Every event that has been read is acknowledged, since nobody else holds
-        // the two locks, so this does not wait for one.
+        let _first = first.dispatch_lock();
+        let _second = second.dispatch_lock();
+        // SAFETY: the identifier exists for as long as `self` lives, and the channel is open for as long as
+        // `to` is. Both locks are held, and every event read has been acknowledged, so the call does not wait
+        // for an acknowledgement.
         let ret = unsafe { ffi::rdma_migrate_id(self.as_raw(), to.as_ptr()) };
         cvt_neg("rdma_migrate_id", ret)?;
         let key = self.key();

@@ -14,31 +14,31 @@ use crate::{
     phases::IdPhase,
 };
 
-/// What a member of a multicast group does.
+/// Direction of a membership in a multicast group.
 #[doc(alias = "rdma_cm_mc_join_flags")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Membership {
-    /// It sends, and it receives.
+    /// Sending and receiving.
     #[doc(alias = "RDMA_MC_JOIN_FLAG_FULLMEMBER")]
     #[default]
     Full,
-    /// It only sends.
+    /// Sending only.
     #[doc(alias = "RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER")]
     SendOnly,
 }
 
-/// A multicast group that an identifier has joined.
+/// A multicast group joined by an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MulticastGroup {
-    /// The address it was joined by.
+    /// Address of the group, as given when joining.
     pub addr: Addr,
-    /// The way to all members.
+    /// Route to all members.
     pub vector: AddressVector,
-    /// The number that stands for the queue pairs of all members.
+    /// Queue pair number reserved for the group.
     pub qp_num: QpNum,
-    /// The key that its datagrams carry.
+    /// Q_Key of the group's datagrams.
     pub qkey: u32,
 }
 
@@ -52,7 +52,7 @@ impl MulticastGroup {
         }
     }
 
-    /// `ibv_attach_mcast`—Lets `qp` receive what is sent to the group.
+    /// `ibv_attach_mcast`—Attaches `qp` to the group, for receiving.
     ///
     /// # Errors
     /// Those of [`attach_multicast`](QueuePair::attach_multicast).
@@ -61,7 +61,7 @@ impl MulticastGroup {
         qp.attach_multicast(gid, self.vector.dlid)
     }
 
-    /// `ibv_detach_mcast`—Lets `qp` receive it no longer.
+    /// `ibv_detach_mcast`—Detaches `qp` from the group.
     ///
     /// # Errors
     /// Those of [`detach_multicast`](QueuePair::detach_multicast).
@@ -81,21 +81,20 @@ impl fmt::Display for MulticastGroup {
 }
 
 impl<P: IdPhase> CmId<P> {
-    /// `rdma_join_multicast_ex`—Joins a multicast group, on the port of this identifier. The end is
-    /// told by [`Event::MulticastJoined`](crate::Event::MulticastJoined) or
+    /// `rdma_join_multicast_ex`—Joins a multicast group, on the port of this identifier. The result is
+    /// [`Event::MulticastJoined`](crate::Event::MulticastJoined) or
     /// [`Event::MulticastFailed`](crate::Event::MulticastFailed).
     ///
-    /// The identifier is one for datagrams that is bound to the address of a device, or whose address
-    /// is resolved: to the group, or to anybody. It can join any number of groups, and leaves them
-    /// when it is dropped.
+    /// The identifier must be for datagrams, and bound to the address of a device, or have resolved the
+    /// address of the group or of any peer. An identifier can join any number of groups; drop leaves all of
+    /// them.
     ///
-    /// An IP address is mapped to a group of the device's; one of
-    /// [InfiniBand's own](crate::IbAddr) says the group itself.
+    /// An IP address is mapped to a group of the device; an [InfiniBand address](crate::IbAddr) is the group
+    /// itself.
     ///
     /// # Errors
-    /// - `EINVAL`: an identifier for connections, one that has no device yet, or one that has gone on
-    ///   to a peer.
-    /// - `EADDRNOTAVAIL`, `EINVAL`: `group` is no multicast address.
+    /// - `EINVAL`: an identifier for connections, without a device, or already connected to a peer.
+    /// - `EADDRNOTAVAIL`, `EINVAL`: `group` is not a multicast address.
     /// - `ENOTSUPP` (524): a group of IPv6 or of InfiniBand, on RoCE v2.
     ///
     /// # References
@@ -118,9 +117,9 @@ impl<P: IdPhase> CmId<P> {
         attr.addr = addr.as_mut_ptr();
         let (key, channel) = (self.key(), self.raw().channel());
         let name = channel.registry().add_group(key, group);
-        // SAFETY: the identifier exists for as long as `self` lives; the attributes and the address
-        // outlive the call, which copies them. The name is a number that comes back with events, as
-        // a pointer that nobody follows.
+        // SAFETY: the identifier exists for as long as `self` lives; the attributes and the address outlive
+        // the call, which copies both. The context is a number returned with events, as a pointer never
+        // dereferenced.
         let ret =
             unsafe { ffi::rdma_join_multicast_ex(self.as_raw(), &raw mut attr, name.to_context()) };
         cvt_neg(CALL, ret).map(drop).map_err(|err| {
@@ -129,11 +128,11 @@ impl<P: IdPhase> CmId<P> {
         })
     }
 
-    /// `rdma_leave_multicast`—Leaves a multicast group, or stops joining it: no event of it comes
-    /// after this. [Detach](MulticastGroup::detach) queue pairs first.
+    /// `rdma_leave_multicast`—Leaves a multicast group, or cancels joining; no further event of the group is
+    /// delivered. [Detach](MulticastGroup::detach) queue pairs first.
     ///
     /// # Errors
-    /// - `EADDRNOTAVAIL`: the identifier is not in it.
+    /// - `EADDRNOTAVAIL`: the identifier is not a member.
     ///
     /// # References
     /// [rdma_leave_multicast(3)](https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html)
@@ -145,8 +144,8 @@ impl<P: IdPhase> CmId<P> {
             .channel()
             .registry()
             .remove_group(self.key(), group);
-        // SAFETY: the identifier exists for as long as `self` lives, and the address outlives the
-        // call. Every event is acknowledged as it is read, so this does not block.
+        // SAFETY: the identifier exists for as long as `self` lives, and the address outlives the call. Every
+        // event is acknowledged when read, so the call does not block.
         let ret = unsafe { ffi::rdma_leave_multicast(self.as_raw(), addr.as_mut_ptr()) };
         cvt_neg("rdma_leave_multicast", ret)
             .map(drop)

@@ -19,7 +19,7 @@ const SET_OPTION: &str = "rdma_set_option";
 /// Sets an option of one identifier.
 ///
 /// # Safety
-/// - `id` exists, and `T` is the type that the option has.
+/// - `id` exists, and `T` is the type of the option.
 unsafe fn set<T>(id: *mut ffi::rdma_cm_id, level: c_int, option: c_int, value: &mut [T]) -> i32 {
     // SAFETY: as the caller promised; the call copies the value.
     unsafe {
@@ -35,24 +35,23 @@ unsafe fn set<T>(id: *mut ffi::rdma_cm_id, level: c_int, option: c_int, value: &
 
 impl<P: IdPhase> CmId<P> {
     /// # Safety
-    /// - `T` is the type that the option has.
+    /// - `T` is the type of the option.
     unsafe fn set_id_option<T>(&mut self, option: c_int, value: T, name: String) -> Result<()> {
-        // SAFETY: the identifier exists for as long as `self` lives, and the type is right, as the
-        // caller promised.
+        // SAFETY: the identifier exists for as long as `self` lives, and the caller promised the type.
         let ret = unsafe { set(self.as_raw(), ffi::RDMA_OPTION_ID, option, &mut [value]) };
         cvt_neg(SET_OPTION, ret)
             .map(drop)
             .map_err(|err| err.detail(name))
     }
 
-    /// `rdma_set_option(…, RDMA_OPTION_ID_TOS)`—Sets the type of service: the traffic class of the
-    /// packets. To be set before the route is resolved.
+    /// `rdma_set_option(…, RDMA_OPTION_ID_TOS)`—Sets the type of service: the traffic class of the packets.
+    /// Call before resolving the route.
     ///
     /// # References
     /// [rdma_set_option(3)](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html)
     ///
     /// # Errors
-    /// - `EINVAL`: it is too late.
+    /// - `EINVAL`: the route has been resolved.
     #[doc(alias = "rdma_set_option")]
     #[doc(alias = "RDMA_OPTION_ID_TOS")]
     pub fn set_tos(&mut self, tos: u8) -> Result<()> {
@@ -60,8 +59,8 @@ impl<P: IdPhase> CmId<P> {
         unsafe { self.set_id_option(ffi::RDMA_OPTION_ID_TOS, tos, format!("TOS {tos:#x}")) }
     }
 
-    /// `rdma_set_option(…, RDMA_OPTION_ID_ACK_TIMEOUT)`—Sets how long a queue pair waits for an
-    /// acknowledgement, for both sides of the connection to be. To be set before connecting.
+    /// `rdma_set_option(…, RDMA_OPTION_ID_ACK_TIMEOUT)`—Sets the acknowledgement timeout of the queue pairs
+    /// on both sides of the connection. Call before connecting.
     ///
     /// # Errors
     /// - `EINVAL`: an identifier for datagrams.
@@ -76,11 +75,11 @@ impl<P: IdPhase> CmId<P> {
 }
 
 impl CmId<Idle> {
-    /// `rdma_set_option(…, RDMA_OPTION_ID_REUSEADDR)`—Whether the local address may be one that
-    /// others use, who have said the same, and none of whom listens. To be set before binding.
+    /// `rdma_set_option(…, RDMA_OPTION_ID_REUSEADDR)`—Allows sharing the local address with other identifiers
+    /// having the same option, as long as none of them listens. Call before binding.
     ///
     /// # Errors
-    /// - `EINVAL`: it is bound already.
+    /// - `EINVAL`: the identifier is bound.
     #[doc(alias = "rdma_set_option")]
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub fn set_reuse_addr(&mut self, reuse: bool) -> Result<()> {
@@ -89,11 +88,11 @@ impl CmId<Idle> {
         unsafe { self.set_id_option(ffi::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse), name) }
     }
 
-    /// `rdma_set_option(…, RDMA_OPTION_ID_AFONLY)`—Whether an identifier that is bound to IPv6 is
-    /// for IPv6 only, rather than for IPv4 as well. To be set before binding.
+    /// `rdma_set_option(…, RDMA_OPTION_ID_AFONLY)`—Restricts an identifier bound to IPv6 to IPv6, instead of
+    /// accepting IPv4 as well. Call before binding.
     ///
     /// # Errors
-    /// - `EINVAL`: it is bound already.
+    /// - `EINVAL`: the identifier is bound.
     #[doc(alias = "rdma_set_option")]
     #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     pub fn set_af_only(&mut self, only: bool) -> Result<()> {
@@ -104,31 +103,31 @@ impl CmId<Idle> {
 }
 
 impl CmId<AddrResolved> {
-    /// `rdma_set_option(…, RDMA_OPTION_IB_PATH)`—Says the route, instead of having it resolved. The
-    /// identifier comes back with [`Event::RouteResolved`](crate::Event::RouteResolved).
+    /// `rdma_set_option(…, RDMA_OPTION_IB_PATH)`—Sets the route, instead of resolving. The identifier comes
+    /// back with [`Event::RouteResolved`](crate::Event::RouteResolved).
     ///
     /// # Errors
-    /// The identifier is given back:
-    /// - `EINVAL`: no path, or one that the device cannot take.
-    /// - `ENOSYS`: the kernel does not know the option.
+    /// On an error the identifier is returned in the error:
+    /// - `EINVAL`: no path, or a path not supported by the device.
+    /// - `ENOSYS`: the option is unknown to the kernel.
     #[doc(alias = "rdma_set_option")]
     #[doc(alias = "RDMA_OPTION_IB_PATH")]
     pub fn set_ib_path(self, paths: &[PathRecord]) -> Result<(), Refused<Self>> {
         let mut raw: Vec<_> = paths.iter().map(|path| path.to_raw()).collect();
         self.start(Phase::ResolvingRoute, SET_OPTION, |id| {
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The option
-            // is an array of paths.
+            // SAFETY: the identifier exists: `start` holds the registry lock. The option is an array of
+            // paths.
             unsafe { set(id, ffi::RDMA_OPTION_IB, ffi::RDMA_OPTION_IB_PATH, &mut raw) }
         })
     }
 }
 
 impl<P: HasDevice> CmId<P> {
-    /// `rdma_set_local_ece`—Says what this side's queue pair offers, or has agreed to, before
+    /// `rdma_set_local_ece`—Sets the ECE options offered by the local queue pair, or agreed to, before
     /// connecting or accepting; see [`Ece`].
     ///
     /// # Errors
-    /// - `EINVAL`: `ece` is of no vendor.
+    /// - `EINVAL`: `ece` has no vendor.
     ///
     /// # References
     /// [rdma_set_local_ece(3)](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html)
@@ -142,17 +141,18 @@ impl<P: HasDevice> CmId<P> {
             .map_err(|err| err.detail(format!("{ece:?}")))
     }
 
-    /// `rdma_get_remote_ece`—What the peer's queue pair offers, or has agreed to. All zero: nothing.
+    /// `rdma_get_remote_ece`—Returns the ECE options offered by the peer's queue pair, or agreed to; all
+    /// zeros if none.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     ///
     /// # References
     /// [rdma_get_remote_ece(3)](https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html)
     #[doc(alias = "rdma_get_remote_ece")]
     pub fn remote_ece(&self) -> Result<Ece> {
         let mut raw = raw_ece(Ece::default());
-        // SAFETY: the identifier exists for as long as `self` lives, and `raw` is a valid place.
+        // SAFETY: the identifier exists for as long as `self` lives, and `raw` is valid for writes.
         let ret = unsafe { ffi::rdma_get_remote_ece(self.as_raw(), &raw mut raw) };
         cvt_neg("rdma_get_remote_ece", ret)?;
         Ok(Ece {
@@ -172,11 +172,11 @@ fn raw_ece(ece: Ece) -> ibverbs_sys::ibv_ece {
 }
 
 impl CmId<Connected> {
-    /// `rdma_notify`—Tells the connection manager of an asynchronous event of the queue pair:
-    /// [`PATH_MIG`](EventType::PATH_MIG), after which it uses the other path.
+    /// `rdma_notify`—Notifies the connection manager of an asynchronous event of the queue pair:
+    /// [`PATH_MIG`](EventType::PATH_MIG), a switch to the alternate path.
     ///
     /// # Errors
-    /// - `EINVAL`: not an event that it has to know of.
+    /// - `EINVAL`: the event does not concern the connection manager.
     ///
     /// # References
     /// [rdma_notify(3)](https://man7.org/linux/man-pages/man3/rdma_notify.3.html)
@@ -188,17 +188,17 @@ impl CmId<Connected> {
 }
 
 impl EventChannel {
-    /// `rdma_notify`—Tells the connection manager of an asynchronous event of the queue pair that a
-    /// connection was accepted with: [`COMM_EST`](EventType::COMM_EST), that a message has arrived
-    /// before the peer's last word of the handshake, which may be lost. The connection is
-    /// established then. Returns whether the identifier was waiting for that.
+    /// `rdma_notify`—Notifies the connection manager of an asynchronous event of an accepted queue pair:
+    /// [`COMM_EST`](EventType::COMM_EST), a message received before the peer's RTU, which may be lost. The
+    /// connection is established then. Returns whether the identifier was pending for the RTU.
     ///
-    /// If the connection ends before Linux (6.1) has got round to that, the kernel repeats its answer to the
-    /// request for more than a minute, and whoever destroys the identifier waits for so long. So it is wise to give the
-    /// last word some time to come.
+    /// If the connection ends before Linux (6.1) has processed the notification, the kernel retransmits its
+    /// answer to the request for more than a minute, and destroying the identifier blocks for as long. So
+    /// wait some time for the RTU first.
     ///
     /// # Errors
-    /// - `EINVAL`: not an event that it has to know of, or the connection is established already.
+    /// - `EINVAL`: the event does not concern the connection manager, or the connection is already
+    ///   established.
     ///
     /// # References
     /// [rdma_notify(3)](https://man7.org/linux/man-pages/man3/rdma_notify.3.html)
@@ -208,7 +208,7 @@ impl EventChannel {
         match registry.parked(key) {
             None => Ok(false),
             Some(id) => {
-                // SAFETY: the identifier exists, since it is parked and the registry locked.
+                // SAFETY: the identifier exists, being parked while the registry is locked.
                 unsafe { notify(id.as_ptr(), event) }?;
                 Ok(true)
             }

@@ -1,4 +1,4 @@
-//! Connection parameters: what one side asks for, and what the other has said.
+//! Connection parameters: local ones, and those of the peer.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use verbs::{Error, QpNum, Result};
 
 use crate::{id::CmId, phases::HasDevice};
 
-/// What a side of a connection asks for when it connects or accepts.
+/// Parameters of a connection request or an acceptance.
 ///
-/// The default is what librdmacm uses when it is told nothing: as many RDMA reads and atomics as
-/// the device can do, seven retries, and retries without end for a receiver that is not ready.
+/// The default is librdmacm's: the device's maximum of RDMA reads and atomics, seven retries, and unlimited
+/// RNR retries.
 ///
 /// # References
 /// [rdma_connect(3)](https://man7.org/linux/man-pages/man3/rdma_connect.3.html),
@@ -27,10 +27,10 @@ pub struct ConnParam {
     rnr_retry_count: u8,
 }
 
-/// As many as the device can do (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
+/// The device's maximum (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
 const DEVICE_MAX: u8 = 0xff;
 
-/// A message that carries private data.
+/// A message with private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     Request,
@@ -38,15 +38,15 @@ pub(crate) enum Message {
     Reject,
 }
 
-/// How much private data a message can carry.
+/// Maximum length of private data in a message, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit(usize);
 
 impl Limit {
-    /// The limit of a message on InfiniBand and RoCE.
+    /// Limit of a message on InfiniBand and RoCE.
     ///
-    /// InfiniBand says how long the field is; of that in a request, the connection manager of IP
-    /// addresses uses 36 bytes for itself.
+    /// InfiniBand defines the length of the field; with IP addresses, the connection manager itself uses 36
+    /// bytes of a request's.
     fn infiniband(message: Message, datagram: bool, ib_address: bool) -> Self {
         const CMA_HEADER: usize = 36;
         let field = match (message, datagram) {
@@ -62,10 +62,10 @@ impl Limit {
         }
     }
 
-    /// The limit on iWARP: the most that librdmacm can pass.
+    /// Limit on iWARP: the maximum length in librdmacm's parameters.
     const IWARP: Self = Self(255);
 
-    /// The length of private data as C takes it, if the message has room for it.
+    /// Checks the length of private data against the limit, and converts the length for C.
     pub(crate) fn check(self, call: &'static str, data: &[u8]) -> Result<u8> {
         u8::try_from(data.len())
             .ok()
@@ -82,7 +82,7 @@ impl Limit {
 }
 
 impl<P: HasDevice> CmId<P> {
-    /// How much private data a message of this identifier can carry.
+    /// Limit of private data in a message of this identifier.
     pub(crate) fn limit(&self, message: Message) -> Limit {
         if self.context().is_ok_and(|ctx| ctx.is_iwarp()) {
             return Limit::IWARP;
@@ -109,12 +109,12 @@ impl Default for ConnParam {
 }
 
 impl ConnParam {
-    /// The default; see [`ConnParam`].
+    /// Creates the default parameters; see [`ConnParam`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Everything zero, as in a C program that clears the struct: no RDMA reads or atomics, and no
+    /// Creates parameters of zeros, as in a C program with a cleared struct: no RDMA reads or atomics, and no
     /// retries.
     pub fn zeroed() -> Self {
         Self {
@@ -128,42 +128,41 @@ impl ConnParam {
         }
     }
 
-    /// Bytes for the other side's application: at most 56 with a request and 196 with a reply on
-    /// InfiniBand and RoCE, and 255 on iWARP. On InfiniBand and RoCE they arrive padded with zeros
-    /// to that length.
+    /// Sets private data for the peer's application: at most 56 bytes in a request and 196 in a reply on
+    /// InfiniBand and RoCE, and 255 on iWARP. On InfiniBand and RoCE the peer receives the data padded with
+    /// zeros to this length.
     #[must_use]
     pub fn private_data(mut self, data: impl Into<Vec<u8>>) -> Self {
         self.private_data = data.into();
         self
     }
 
-    /// How many RDMA reads and atomics of the peer this side serves at once; 255 means as
-    /// many as the device can. It bounds what the peer has outstanding, not this side.
+    /// Sets the maximum number of concurrent RDMA reads and atomics served for the peer; 255 means the
+    /// device's maximum. Limits the peer's outstanding operations, not the local ones.
     #[must_use]
     pub fn responder_resources(mut self, count: u8) -> Self {
         self.responder_resources = count;
         self
     }
 
-    /// How many RDMA reads and atomics this side has outstanding at once; 255 means as many as the
-    /// device can. The peer may serve fewer: the smaller of this and its
-    /// [`responder_resources`](Self::responder_resources) counts.
+    /// Sets the maximum number of outstanding local RDMA reads and atomics; 255 means the device's maximum.
+    /// The effective limit is the smaller of this and the peer's
+    /// [`responder_resources`](Self::responder_resources).
     #[must_use]
     pub fn initiator_depth(mut self, count: u8) -> Self {
         self.initiator_depth = count;
         self
     }
 
-    /// Whether this side's hardware has end-to-end flow control, for the peer's sends.
+    /// Sets whether the local hardware has end-to-end flow control, for the peer's sends.
     #[must_use]
     pub fn flow_control(mut self, available: bool) -> Self {
         self.flow_control = available;
         self
     }
 
-    /// Whether this side's queue pair takes its receives from a shared receive queue, so that the
-    /// other side does not count on having one each. Make the queue pair with
-    /// [`srq`](verbs::QueuePairBuilder::srq).
+    /// Sets whether the local queue pair uses a shared receive queue, so that the peer does not rely on
+    /// receives of this queue pair alone. Create the queue pair with [`srq`](verbs::QueuePairBuilder::srq).
     #[doc(alias = "rdma_create_srq")]
     #[doc(alias = "rdma_create_srq_ex")]
     #[doc(alias = "rdma_destroy_srq")]
@@ -173,22 +172,22 @@ impl ConnParam {
         self
     }
 
-    /// Maximum number of times that an unacknowledged packet is retransmitted before the connection
-    /// fails: 0 to 7.
+    /// Sets the maximum number of retransmissions of an unacknowledged packet before the connection fails: 0
+    /// to 7.
     ///
-    /// The side that connects chooses for both sides. What the side that accepts gives is ignored, as
-    /// `rdma_accept(3)` says. Soft-RoCE takes 7 for no limit.
+    /// The connecting side chooses for both sides. The accepting side's value is ignored, according to
+    /// `rdma_accept(3)`. Soft-RoCE treats 7 as unlimited.
     #[must_use]
     pub fn retry_count(mut self, count: u8) -> Self {
         self.retry_count = count;
         self
     }
 
-    /// Maximum number of times that *the peer* retransmits a message for which this side has no
-    /// receive posted (receiver not ready): 0 to 6, and 7 without end.
+    /// Sets the maximum number of retransmissions *by the peer* of a message without a local receive posted
+    /// (receiver not ready): 0 to 6; 7 is unlimited.
     ///
-    /// As `rdma_connect(3)` says, it bounds the sends of the remote side. How often this side's own
-    /// sends are retransmitted is what the peer has chosen.
+    /// According to `rdma_connect(3)`, this limits the sends of the remote side. The limit of local sends is
+    /// chosen by the peer.
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.rnr_retry_count = count;
@@ -200,7 +199,7 @@ impl ConnParam {
         (given(self.responder_resources), given(self.initiator_depth))
     }
 
-    /// The parameters as C takes them. They point into `self`.
+    /// Converts the parameters for C. The result points into `self`.
     pub(crate) fn to_raw(
         &self,
         call: &'static str,
@@ -230,33 +229,32 @@ impl ConnParam {
     }
 }
 
-/// What the other side has said when it connected or accepted.
+/// Parameters of the peer's request or answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerParam {
-    /// Bytes of the other side's application. On InfiniBand and RoCE they are padded with zeros to
-    /// the most that the message can carry.
+    /// Private data of the peer's application. On InfiniBand and RoCE, padded with zeros to the maximum
+    /// length of the message.
     pub private_data: Vec<u8>,
-    /// How many RDMA reads and atomics this side may have outstanding.
+    /// Maximum number of outstanding local RDMA reads and atomics.
     pub initiator_depth: u8,
-    /// How many RDMA reads and atomics of the other side this side has to serve.
+    /// Maximum number of concurrent RDMA reads and atomics of the peer.
     pub responder_resources: u8,
-    /// Whether the other side's hardware has flow control.
+    /// Whether the peer's hardware has end-to-end flow control.
     pub flow_control: bool,
-    /// Maximum number of times that an unacknowledged packet is retransmitted, by either side. Of a
-    /// peer that accepts, it means nothing.
+    /// Maximum number of retransmissions of an unacknowledged packet, by either side. Meaningless from an
+    /// accepting peer.
     pub retry_count: u8,
-    /// Maximum number of times that this side's sends are retransmitted while the peer has no receive
-    /// posted.
+    /// Maximum number of retransmissions of a local send while the peer has no receive posted.
     pub rnr_retry_count: u8,
-    /// Whether the other side's queue pair takes its receives from a shared receive queue.
+    /// Whether the peer's queue pair uses a shared receive queue.
     pub srq: bool,
-    /// The number of the other side's queue pair.
+    /// Number of the peer's queue pair.
     pub qp_num: QpNum,
 }
 
 impl PeerParam {
-    /// Copies the parameters out of an event.
+    /// Copies the parameters of an event.
     ///
     /// # Safety
     /// - `raw.private_data` is null, or points to `raw.private_data_len` readable bytes.
@@ -276,7 +274,7 @@ impl PeerParam {
     }
 }
 
-/// Copies private data out of an event.
+/// Copies the private data of an event.
 ///
 /// # Safety
 /// - `data` is null, or points to `len` readable bytes.
@@ -284,7 +282,7 @@ pub(crate) unsafe fn copy_private_data(data: *const libc::c_void, len: u8) -> Ve
     if data.is_null() || len == 0 {
         return Vec::new();
     }
-    // SAFETY: as the caller promised; the bytes are copied before anything else happens.
+    // SAFETY: as the caller promised; the bytes are copied at once.
     unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
 }
 
@@ -297,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_is_limited_by_message_transport_and_address() {
+    fn private_data_limit_depends_on_message_transport_and_address() {
         use Message::{Reject, Reply, Request};
         for (message, datagram, ib_address, limit) in [
             (Request, false, false, 56),
@@ -329,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_counts_are_three_bits() {
+    fn retry_counts_are_limited_to_three_bits() {
         let error = |param: ConnParam| to_raw(&param, Limit(56)).map(drop).unwrap_err();
         assert!(to_raw(&ConnParam::new().retry_count(7), Limit(56)).is_ok());
         assert_eq!(
@@ -343,14 +341,14 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_receive_queue_is_told() {
+    fn srq_flag_is_passed_to_c() {
         let raw = to_raw(&ConnParam::new().srq(true), Limit(56)).unwrap();
         assert_eq!(raw.srq, 1);
         assert_eq!(to_raw(&ConnParam::new(), Limit(56)).unwrap().srq, 0);
     }
 
     #[test]
-    fn peer_parameters_without_private_data_point_nowhere() {
+    fn peer_param_without_private_data_is_empty() {
         let mut raw = ffi::rdma_conn_param::zeroed();
         raw.private_data_len = 200;
         raw.qp_num = 17;

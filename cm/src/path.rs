@@ -1,59 +1,59 @@
-//! Path records: a route, as InfiniBand's subnet administration describes it.
+//! Path records, as defined by InfiniBand's subnet administration.
 
 use ibverbs_sys::{self as ffi, __be16, __be32, __be64};
 use verbs::{Gid, Mtu};
 
-/// `ibv_sa_path_rec`—One way to the peer.
+/// `ibv_sa_path_rec`—A path to the peer.
 ///
-/// On RoCE and iWARP there is no subnet administration, and the kernel makes one up, or has none.
+/// RoCE and iWARP have no subnet administration; the kernel constructs a record or has none.
 #[doc(alias = "ibv_sa_path_rec")]
 #[doc(alias = "ibv_path_record")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRecord {
-    /// The peer's address.
+    /// GID of the peer.
     pub dgid: Gid,
-    /// This side's address.
+    /// GID of this side.
     pub sgid: Gid,
-    /// The peer's local identifier.
+    /// LID of the peer.
     pub dlid: u16,
-    /// This side's local identifier.
+    /// LID of this side.
     pub slid: u16,
-    /// For switches to keep packets of one flow on one path; 20 bits.
+    /// Flow label, by which switches keep the packets of a flow on one path; 20 bits.
     pub flow_label: u32,
-    /// How many routers the packets may pass.
+    /// Maximum number of routers on the path.
     pub hop_limit: u8,
-    /// For switches to tell classes of traffic apart.
+    /// Traffic class, for the quality of service in switches.
     pub traffic_class: u8,
-    /// Whether the way back is the same.
+    /// Whether the reverse path is the same.
     pub reversible: bool,
-    /// The partition.
+    /// P_Key of the partition.
     pub pkey: u16,
-    /// The service level; 4 bits.
+    /// Service level; 4 bits.
     pub sl: u8,
-    /// The most payload in a packet, in InfiniBand's code: see [`mtu`](Self::mtu).
+    /// Maximum payload of a packet, in InfiniBand's encoding; see [`mtu`](Self::mtu).
     pub mtu_code: u8,
-    /// The speed, in InfiniBand's code.
+    /// Speed, in InfiniBand's encoding.
     pub rate_code: u8,
-    /// How long a packet can be on its way: 4.096 µs times two to this power.
+    /// Maximum time of a packet in transit: 4.096 µs times two to this power.
     pub packet_life_time: u8,
-    /// Which of several paths to prefer: the least.
+    /// Preference among several paths; the lowest value is preferred.
     pub preference: u8,
 }
 
-/// Codes of sizes and times have a comparison in their upper two bits; this one says "exactly".
+/// Selector "exactly", in the upper two bits of encoded sizes and times.
 const EXACTLY: u8 = 2 << 6;
 
 impl PathRecord {
-    /// The most payload in a packet.
+    /// Maximum payload of a packet.
     pub fn mtu(&self) -> Mtu {
         Mtu(u32::from(self.mtu_code))
     }
 
-    /// The size of what [`encode`](Self::encode) makes.
+    /// Length of the result of [`encode`](Self::encode), in bytes.
     pub const SIZE: usize = size_of::<ffi::ibv_path_data>();
 
-    /// The path as C programs hand it over: `struct ibv_path_data`, which has a record in the layout
-    /// of InfiniBand's own messages, after what it is good for.
+    /// Encodes the path in the representation of C programs: `struct ibv_path_data`, with flags followed by a
+    /// record in the wire format of InfiniBand.
     ///
     /// ```
     /// use cm::PathRecord;
@@ -73,7 +73,7 @@ impl PathRecord {
             at += field.len();
         };
         put(&flags.to_ne_bytes());
-        // Reserved, and the service.
+        // Reserved bytes, and the service ID.
         put(&[0; 12]);
         put(&self.dgid.0);
         put(&self.sgid.0);
@@ -87,7 +87,7 @@ impl PathRecord {
         bytes
     }
 
-    /// The path that C programs have handed over.
+    /// Decodes a path in the representation of C programs.
     pub fn decode(bytes: &[u8; Self::SIZE]) -> Self {
         let mut rest = &bytes[16..];
         let mut take = |len| {
@@ -101,7 +101,7 @@ impl PathRecord {
             let add = |number: u32, byte: &u8| number << 8 | u32::from(*byte);
             take(len).iter().fold(0, add)
         };
-        // What the lower bytes of a number are is a number of that size.
+        // The mask guarantees the range of the conversion.
         let short = |number: u32| u16::try_from(number & 0xffff).unwrap_or_default();
         let byte = |number: u32| u8::try_from(number & 0xff).unwrap_or_default();
         let (dlid, slid) = (short(number(2)), short(number(2)));
@@ -145,7 +145,7 @@ impl PathRecord {
         }
     }
 
-    /// The path as the kernel takes it, in the layout of InfiniBand's own messages.
+    /// The path for the kernel, in the wire format of InfiniBand.
     pub(crate) fn to_raw(self) -> ffi::ibv_path_data {
         let flow = (self.flow_label & 0x000f_ffff) << 8 | u32::from(self.hop_limit);
         let path = ffi::ibv_path_record {
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_laid_out_as_in_infinibands_messages() {
+    fn path_encoding_matches_infiniband() {
         let path = PathRecord {
             dgid: Gid([1; 16]),
             sgid: Gid([2; 16]),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_a_c_programs_is_read_as_it_was_written() {
+    fn path_of_a_c_program_round_trips() {
         let path = PathRecord {
             dgid: Gid([1; 16]),
             sgid: Gid([2; 16]),

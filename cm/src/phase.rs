@@ -1,4 +1,4 @@
-//! What an identifier is doing, and which event may come next: a state machine without I/O.
+//! Phases of an identifier and the allowed events: a state machine without I/O.
 //!
 //! ```text
 //!          resolve_addr          resolve_route           connect              establish
@@ -9,7 +9,7 @@
 //! Listening ┄▶ Requested ──▶ Accepting ──▶ Connected
 //! ```
 //!
-//! Datagrams have no connection, and one exchange of messages:
+//! Datagrams have no connection, but one exchange of messages:
 //!
 //! ```text
 //!               resolve_service                                    accept
@@ -17,10 +17,10 @@
 //!                         ▼ Closed
 //! ```
 //!
-//! Events come from the kernel, some of them at a peer's wish, so any event must be expected in any
-//! phase. One that has no meaning there is reported as it is and changes nothing.
+//! Events come from the kernel, some triggered by a peer, so any event can occur in any phase. An event
+//! without meaning in a phase is reported unchanged, and has no effect.
 
-/// What an identifier is doing.
+/// Phase of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Idle,
@@ -40,7 +40,7 @@ pub(crate) enum Phase {
     Closed,
 }
 
-/// An event of the kernel, without its data.
+/// Kind of a kernel event, without data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     AddrResolved,
@@ -59,25 +59,25 @@ pub(crate) enum Kind {
     MulticastError,
     AddrChange,
     TimewaitExit,
-    /// One this crate does not know.
+    /// An event unknown to this crate.
     Other,
 }
 
-/// What an event means in a phase.
+/// Effect of an event in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Meaning {
-    /// The identifier comes back to its owner, in the phase given.
-    Returns(Phase),
-    /// A new identifier has come, in the phase `Requested`.
-    Arrives,
-    /// The owner, who has the identifier, is told.
-    Tells,
-    /// Nothing: the event is reported as it is.
-    Nothing,
+pub(crate) enum Disposition {
+    /// Returns the identifier to the program, in the given phase.
+    ReturnsId(Phase),
+    /// Delivers a new identifier, in the phase `Requested`.
+    NewId,
+    /// Notifies the program, which owns the identifier.
+    Notifies,
+    /// No effect: the event is reported unchanged.
+    Ignored,
 }
 
 impl Phase {
-    /// Whether the channel has the identifier, rather than its owner.
+    /// Whether the channel owns the identifier, instead of the program.
     pub(crate) fn is_pending(self) -> bool {
         matches!(
             self,
@@ -89,30 +89,30 @@ impl Phase {
         )
     }
 
-    /// What `kind` means to an identifier in this phase.
-    pub(crate) fn meaning(self, kind: Kind) -> Meaning {
-        use Meaning::{Arrives, Nothing, Returns, Tells};
+    /// Effect of `kind` on an identifier in this phase.
+    pub(crate) fn disposition(self, kind: Kind) -> Disposition {
+        use Disposition::{Ignored, NewId, Notifies, ReturnsId};
         match (self, kind) {
-            (Self::ResolvingAddr, Kind::AddrResolved) => Returns(Self::AddrResolved),
-            (Self::ResolvingAddr, Kind::AddrError) => Returns(Self::Idle),
-            (Self::ResolvingRoute, Kind::RouteResolved) => Returns(Self::RouteResolved),
-            (Self::ResolvingRoute, Kind::RouteError) => Returns(Self::AddrResolved),
-            // iWARP has no third message: there, a connection is established with the response.
+            (Self::ResolvingAddr, Kind::AddrResolved) => ReturnsId(Self::AddrResolved),
+            (Self::ResolvingAddr, Kind::AddrError) => ReturnsId(Self::Idle),
+            (Self::ResolvingRoute, Kind::RouteResolved) => ReturnsId(Self::RouteResolved),
+            (Self::ResolvingRoute, Kind::RouteError) => ReturnsId(Self::AddrResolved),
+            // iWARP has no third message: the connection is established with the response.
             (Self::Connecting, Kind::ConnectResponse | Kind::Established) => {
-                Returns(Self::Responded)
+                ReturnsId(Self::Responded)
             }
-            (Self::Accepting, Kind::Established) => Returns(Self::Connected),
-            (Self::ResolvingService, Kind::Established) => Returns(Self::ServiceResolved),
+            (Self::Accepting, Kind::Established) => ReturnsId(Self::Connected),
+            (Self::ResolvingService, Kind::Established) => ReturnsId(Self::ServiceResolved),
             (
                 Self::Connecting | Self::Accepting | Self::ResolvingService,
                 Kind::ConnectError | Kind::Unreachable | Kind::Rejected | Kind::Disconnected,
-            ) => Returns(Self::Closed),
-            (Self::Listening, Kind::ConnectRequest) => Arrives,
-            (phase, Kind::DeviceRemoval) if phase.is_pending() => Returns(Self::Closed),
+            ) => ReturnsId(Self::Closed),
+            (Self::Listening, Kind::ConnectRequest) => NewId,
+            (phase, Kind::DeviceRemoval) if phase.is_pending() => ReturnsId(Self::Closed),
             (
                 Self::Requested | Self::Responded | Self::Connected,
                 Kind::Disconnected | Kind::Rejected | Kind::Unreachable | Kind::ConnectError,
-            ) => Tells,
+            ) => Notifies,
             (
                 _,
                 Kind::DeviceRemoval
@@ -120,8 +120,8 @@ impl Phase {
                 | Kind::MulticastError
                 | Kind::AddrChange
                 | Kind::TimewaitExit,
-            ) => Tells,
-            _ => Nothing,
+            ) => Notifies,
+            _ => Ignored,
         }
     }
 }
@@ -131,8 +131,8 @@ mod tests {
     use proptest::{collection, prop_assert, prop_assert_eq, proptest};
 
     use super::{
+        Disposition::*,
         Kind::{self, *},
-        Meaning::*,
         Phase,
     };
 
@@ -174,21 +174,21 @@ mod tests {
         Other,
     ];
 
-    /// One letter for each event of `KINDS`: `r`eturns, `a`rrives, `t`ells, `.` no meaning.
+    /// One letter per event of `KINDS`: `r`eturns, `a`dds an identifier, no`t`ifies, `.` ignored.
     fn row(phase: Phase) -> String {
         KINDS
-            .map(|kind| match phase.meaning(kind) {
-                Returns(_) => 'r',
-                Arrives => 'a',
-                Tells => 't',
-                Nothing => '.',
+            .map(|kind| match phase.disposition(kind) {
+                ReturnsId(_) => 'r',
+                NewId => 'a',
+                Notifies => 't',
+                Ignored => '.',
             })
             .iter()
             .collect()
     }
 
     #[test]
-    fn every_event_in_every_phase_has_its_meaning() {
+    fn every_event_in_every_phase_has_the_documented_disposition() {
         let table = PHASES.map(row);
         // In the order of `KINDS`:      aarrccCURedDmMATo
         let expected = [
@@ -212,24 +212,24 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_channel_has_comes_back_and_never_to_the_channel() {
+    fn only_pending_identifiers_are_returned_and_to_the_program() {
         for phase in PHASES {
             for kind in KINDS {
-                match phase.meaning(kind) {
-                    Returns(next) => {
+                match phase.disposition(kind) {
+                    ReturnsId(next) => {
                         assert!(phase.is_pending(), "{phase:?} {kind:?}");
                         assert!(!next.is_pending(), "{phase:?} {kind:?} -> {next:?}");
                     }
-                    Arrives | Tells | Nothing => {}
+                    NewId | Notifies | Ignored => {}
                 }
             }
         }
     }
 
     #[test]
-    fn a_connection_comes_up_on_both_sides() {
-        let returned = |phase: Phase, kind| match phase.meaning(kind) {
-            Returns(next) => next,
+    fn connection_setup_reaches_connected_on_both_sides() {
+        let returned = |phase: Phase, kind| match phase.disposition(kind) {
+            ReturnsId(next) => next,
             other => panic!("{phase:?} {kind:?}: {other:?}"),
         };
         assert_eq!(
@@ -249,9 +249,9 @@ mod tests {
             returned(Phase::ResolvingService, Established),
             Phase::ServiceResolved
         );
-        assert_eq!(Phase::Listening.meaning(ConnectRequest), Arrives);
+        assert_eq!(Phase::Listening.disposition(ConnectRequest), NewId);
         assert_eq!(returned(Phase::Accepting, Established), Phase::Connected);
-        // What can be tried again comes back where it was.
+        // After a failed resolution the identifier is in the previous phase.
         assert_eq!(returned(Phase::ResolvingAddr, AddrError), Phase::Idle);
         assert_eq!(
             returned(Phase::ResolvingRoute, RouteError),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     proptest! {
-        /// A peer and a kernel send whatever they like, and a program does whatever it may.
+        /// Arbitrary events of peer and kernel, and all calls allowed for the program.
         #[test]
         fn events_in_any_order_keep_the_owner_known(
             start in 0..PHASES.len(),
@@ -269,17 +269,17 @@ mod tests {
             let mut phase = PHASES[start];
             for (kind, wish) in events {
                 let pending = phase.is_pending();
-                match phase.meaning(KINDS[kind]) {
-                    // Only what the channel has is given back, and it is the program's then.
-                    Returns(next) => {
+                match phase.disposition(KINDS[kind]) {
+                    // Only pending identifiers are returned, to the program.
+                    ReturnsId(next) => {
                         prop_assert!(pending && !next.is_pending());
                         phase = next;
                     }
-                    Arrives => prop_assert_eq!(phase, Phase::Listening),
-                    // What is told or unknown changes nothing.
-                    Tells | Nothing => prop_assert_eq!(phase.is_pending(), pending),
+                    NewId => prop_assert_eq!(phase, Phase::Listening),
+                    // Notifications and ignored events change nothing.
+                    Notifies | Ignored => prop_assert_eq!(phase.is_pending(), pending),
                 }
-                // The program goes on with what it has, in whatever direction.
+                // The program makes any call allowed.
                 if !phase.is_pending() {
                     phase = PHASES[wish];
                 }

@@ -1,4 +1,4 @@
-//! The phases in which the program has an identifier, as types.
+//! Phases of identifiers owned by the program, as types.
 
 use crate::phase::Phase;
 
@@ -6,18 +6,18 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A phase in which the program has an identifier.
+/// A phase with the identifier owned by the program.
 pub trait IdPhase: sealed::Sealed + 'static {
-    /// The name of the phase.
+    /// Name of the phase.
     const NAME: &'static str;
     #[doc(hidden)]
     const PHASE: PhaseTag;
 }
 
-/// A phase in which the device is known.
+/// A phase with a known device.
 pub trait HasDevice: IdPhase {}
 
-/// The phase as the state machine knows it.
+/// The phase in the state machine.
 #[derive(Debug)]
 pub struct PhaseTag(pub(crate) Phase);
 
@@ -37,25 +37,25 @@ macro_rules! phases {
 }
 
 phases! {
-    /// Just made, or bound to a local address.
+    /// Created, or bound to a local address.
     Idle;
-    /// The peer's address is resolved, and with it the device.
+    /// The peer's address and the device are resolved.
     AddrResolved;
-    /// The way to the peer is known: ready to connect.
+    /// The route to the peer is resolved: ready to connect.
     RouteResolved;
     /// The peer has accepted: ready to establish the connection.
     Responded;
-    /// Waiting for connection requests.
+    /// Listening for connection requests.
     Listening;
-    /// A peer's connection request: to be accepted or rejected.
+    /// A peer's connection request, to be accepted or rejected.
     Requested;
     /// One end of an established connection.
     Connected;
-    /// A peer's queue pair for datagrams is known.
+    /// The peer's datagram queue pair is known.
     ServiceResolved;
-    /// A peer has been told of this side's queue pair for datagrams.
+    /// The peer has been sent the address of the local datagram queue pair.
     Answered;
-    /// Of no more use: the connection has failed.
+    /// The connection has failed; the identifier can only be dropped.
     Closed;
 }
 

@@ -1,8 +1,8 @@
-//! Port spaces: what kind of service an identifier is for.
+//! Port spaces: the kind of service of an identifier.
 
 use rdmacm_sys::rdma_port_space;
 
-/// `rdma_port_space`—What an identifier is for, and which ports it counts.
+/// `rdma_port_space`—Kind of service of an identifier, with a numbering of ports.
 ///
 /// # References
 /// [rdma_create_id(3)](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html)
@@ -17,10 +17,10 @@ pub enum PortSpace {
     /// Datagrams and multicast, with the port numbers of UDP.
     #[doc(alias = "RDMA_PS_UDP")]
     Udp,
-    /// Datagrams of IP over InfiniBand's multicast groups. On InfiniBand only.
+    /// Datagrams in the multicast groups of IP over InfiniBand. On InfiniBand only.
     #[doc(alias = "RDMA_PS_IPOIB")]
     IpoIb,
-    /// Any service, named by an InfiniBand service number.
+    /// Any service, identified by an InfiniBand service ID.
     #[doc(alias = "RDMA_PS_IB")]
     Ib,
 }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_space_survives_the_way_to_c_and_others_are_none() {
+    fn port_space_round_trips_and_unknown_numbers_are_none() {
         for (space, number) in [
             (PortSpace::IpoIb, 2),
             (PortSpace::Tcp, 0x106),

@@ -1,4 +1,4 @@
-//! Bringing a queue pair up with the attributes that the connection manager knows.
+//! State transitions of queue pairs with the attributes of the connection manager.
 
 use ibverbs_sys::ibv_qp_attr;
 use rdmacm_sys as ffi;
@@ -14,18 +14,18 @@ use crate::{
     phases::{HasDevice, IdPhase},
 };
 
-/// Bits that kernels of 2014 and 2015 reported, and that no call takes.
+/// Attribute mask bits reported by kernels of 2014 and 2015, and accepted by no call.
 const KERNEL_INTERNAL: u32 = 0xf << 21;
 
 impl<P: HasDevice> CmId<P> {
-    /// `rdma_init_qp_attr`—Brings a queue pair of the identifier's device to
-    /// [`Init`](verbs::Init), where receives can be posted.
+    /// `rdma_init_qp_attr`—Moves a queue pair on the identifier's device to [`Init`](verbs::Init), ready for
+    /// receives.
     ///
     /// # Errors
     /// - `InvalidInput`: the identifier is for another transport.
-    /// - Whatever [`ibv_modify_qp`](QueuePair::to_init) can fail with.
+    /// - Any error of [`ibv_modify_qp`](QueuePair::to_init).
     ///
-    /// The queue pair is given back.
+    /// On an error the queue pair is returned.
     ///
     /// # References
     /// [rdma_create_qp(3)](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html)
@@ -52,8 +52,8 @@ impl<P: HasDevice> CmId<P> {
 }
 
 impl<P: HasDevice> CmId<P> {
-    /// `rdma_init_qp_attr`—Brings the receiving end of an extended reliable connection to
-    /// [`Init`](verbs::Init); as [`init_qp`](Self::init_qp).
+    /// `rdma_init_qp_attr`—Moves the receiving end of an extended reliable connection to
+    /// [`Init`](verbs::Init); like [`init_qp`](Self::init_qp).
     ///
     /// # Errors
     /// As for [`init_qp`](Self::init_qp).
@@ -73,15 +73,14 @@ impl<P: HasDevice> CmId<P> {
 }
 
 impl<P: IdPhase> CmId<P> {
-    /// `rdma_init_qp_attr`—Brings a datagram queue pair of the identifier's device all the way up:
-    /// it needs no peer for that, so it is enough that the identifier is
-    /// [bound](CmId::bind) to the address of a device. It takes the datagrams that carry the port
-    /// space's QKey, by default 0x01234567.
+    /// `rdma_init_qp_attr`—Moves a datagram queue pair on the identifier's device to RTS. No peer is needed,
+    /// only an identifier [bound](CmId::bind) to the address of a device. The queue pair accepts datagrams
+    /// with the port space's Q_Key, by default 0x01234567.
     ///
     /// # Errors
     /// - `InvalidInput`: the identifier is not for datagrams.
-    /// - `EINVAL`: it has no device yet.
-    /// - Whatever [`ibv_modify_qp`](QueuePair::to_init) can fail with.
+    /// - `EINVAL`: the identifier has no device yet.
+    /// - Any error of [`ibv_modify_qp`](QueuePair::to_init).
     ///
     /// # References
     /// [rdma_create_qp(3)](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html)
@@ -99,15 +98,15 @@ impl<P: IdPhase> CmId<P> {
 }
 
 impl<P: IdPhase> CmId<P> {
-    /// `rdma_init_qp_attr`—What the connection manager knows for a transition to `S`, for a queue
-    /// pair that the program brings up by itself, with changes of its own.
+    /// `rdma_init_qp_attr`—Attributes known by the connection manager for a transition to `S`, for queue
+    /// pairs moved by the program with changes of its own.
     ///
-    /// A queue pair that is ready to send is what
-    /// [`ConnectResponse::establish_ready`](crate::ConnectResponse::establish_ready) and
-    /// [`ConnectRequest::accept_ready`](crate::ConnectRequest::accept_ready) take.
+    /// Pass the queue pair in RTS to
+    /// [`ConnectResponse::establish_ready`](crate::ConnectResponse::establish_ready) or
+    /// [`ConnectRequest::accept_ready`](crate::ConnectRequest::accept_ready).
     ///
     /// # Errors
-    /// - `EINVAL`: not known yet in this phase.
+    /// - `EINVAL`: the attributes are not known in this phase.
     ///
     /// # Examples
     /// ```no_run
@@ -141,8 +140,8 @@ impl<P: IdPhase> CmId<P> {
         let mut attr = ibv_qp_attr::zeroed();
         attr.qp_state = S::RAW;
         let mut mask = 0;
-        // SAFETY: the identifier exists for as long as `self` lives; the two places are valid, and
-        // C keeps no pointer to them.
+        // SAFETY: the identifier exists for as long as `self` lives; `attr` and `mask` are valid for writes,
+        // and C keeps no pointer to them.
         let ret = unsafe { ffi::rdma_init_qp_attr(self.as_raw(), &raw mut attr, &raw mut mask) };
         cvt_neg("rdma_init_qp_attr", ret).map_err(|err| err.detail(format!("to {}", S::NAME)))?;
         #[expect(clippy::cast_sign_loss, reason = "a mask, which C keeps in an int")]
@@ -150,9 +149,9 @@ impl<P: IdPhase> CmId<P> {
         Ok((attr, mask & !KERNEL_INTERNAL))
     }
 
-    /// What the failure of a call on this identifier means. A connection that the peer has taken back
-    /// exists for the program until its event comes. The kernel has forgotten it, and answers each
-    /// call with `EINVAL`: then this is the end of the peer, and no fault of this side.
+    /// Maps the failure of a call on a requested identifier. A request withdrawn by the peer still exists for
+    /// the program until the event is read. The kernel has already removed the connection, and fails each
+    /// call with `EINVAL`: this is the end of the peer, not an error of this side.
     pub(crate) fn requested_failure(&self, error: Error) -> Error {
         let unfinished = matches!(P::PHASE.0, Phase::Requested | Phase::Responded);
         let gone = unfinished
@@ -165,16 +164,15 @@ impl<P: IdPhase> CmId<P> {
         error
     }
 
-    /// Brings a queue pair all the way up. `responder_resources` and `initiator_depth` replace what
-    /// the connection manager knows, if given; iWARP negotiates them by itself.
+    /// Moves a queue pair to RTS. `responder_resources` and `initiator_depth` replace the values of the
+    /// connection manager, if given; iWARP negotiates both by itself.
     pub(crate) fn bring_up<T: Routed + Queued, SW, RW>(
         &self,
         mut qp: QueuePair<T, Init, SW, RW>,
         responder_resources: Option<u8>,
         initiator_depth: Option<u8>,
     ) -> Result<QueuePair<T, Rts, SW, RW>> {
-        // The port and the P_Key may have become known, or others, since the queue pair was
-        // initialised.
+        // Port and P_Key may have become known, or changed, since the initialization of the queue pair.
         qp.modify(&self.attributes()?)?;
         let iwarp = qp.pd().context().is_iwarp();
         let qp = qp.to_rtr(&self.to_rtr(responder_resources.filter(|_| !iwarp))?)?;
@@ -185,7 +183,7 @@ impl<P: IdPhase> CmId<P> {
         Ok(qp.to_rts(&Attributes::from_raw(attr, mask))?)
     }
 
-    /// As [`bring_up`](Self::bring_up), for an end that has no requests of its own.
+    /// Like [`bring_up`](Self::bring_up), for an end without requests.
     pub(crate) fn bring_up_receiver(
         &self,
         mut qp: XrcReceiver<Init>,

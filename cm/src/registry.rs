@@ -1,4 +1,4 @@
-//! The identifiers of one event channel: what each is doing, and those that wait for an event.
+//! Registry of an event channel: the phase of each identifier, and the identifiers pending for an event.
 
 use std::{
     collections::HashMap,
@@ -7,41 +7,41 @@ use std::{
 
 use crate::{addr::Addr, id::RawId, phase::Phase};
 
-/// The name of an identifier in this process, never used twice. Events carry it.
+/// Name of an identifier, unique in this process and carried by events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(u64);
 
-/// Every identifier of a channel.
+/// All identifiers of a channel.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: HashMap<Key, Entry>,
-    /// Whether nobody reads events any more.
+    /// Whether the channel has been dropped, so that no event is read any more.
     closed: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     phase: Phase,
-    /// The identifier, while it waits for an event and so belongs to the channel.
-    // INVARIANT: there is one exactly if the phase is pending.
+    /// The identifier while pending for an event, owned by the channel.
+    // INVARIANT: `Some` exactly if the phase is pending.
     parked: Option<RawId>,
-    /// The multicast groups it is joining, or has joined.
+    /// Multicast groups being joined, or joined.
     groups: Vec<(GroupKey, Addr)>,
 }
 
-/// The name of a membership in this process, which its events carry.
+/// Name of a membership, unique in this process and carried by events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupKey(u64);
 
 impl Registry {
-    /// Makes an entry for a new identifier.
+    /// Adds an entry for a new identifier.
     pub(crate) fn add(&mut self, phase: Phase) -> Key {
         let key = Key(unused());
         self.adopt(key, phase, Vec::new());
         key
     }
 
-    /// Makes an entry for an identifier that the program has, with the groups it had elsewhere.
+    /// Adds an entry for an identifier owned by the program, with the groups from another channel.
     pub(crate) fn adopt(&mut self, key: Key, phase: Phase, groups: Vec<(GroupKey, Addr)>) {
         debug_assert!(!phase.is_pending());
         let entry = Entry {
@@ -52,7 +52,7 @@ impl Registry {
         self.entries.insert(key, entry);
     }
 
-    /// Removes an entry. An identifier that was waiting is given back.
+    /// Removes an entry. Returns a pending identifier.
     pub(crate) fn remove(&mut self, key: Key) -> Option<RawId> {
         self.entries.remove(&key)?.parked
     }
@@ -61,12 +61,12 @@ impl Registry {
         self.entries.get(&key).map(|entry| entry.phase)
     }
 
-    /// The identifier of this key while it waits for an event.
+    /// The identifier of this key while pending.
     pub(crate) fn parked(&self, key: Key) -> Option<&RawId> {
         self.entries.get(&key)?.parked.as_ref()
     }
 
-    /// Notes a phase in which the owner has the identifier.
+    /// Records a phase with the identifier owned by the program.
     pub(crate) fn set_phase(&mut self, key: Key, phase: Phase) {
         debug_assert!(!phase.is_pending());
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -74,12 +74,12 @@ impl Registry {
         }
     }
 
-    /// Whether nobody reads events any more, so that nothing may be [parked](Self::park).
+    /// Whether the channel has been dropped, so that no identifier may be [parked](Self::park).
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Takes an identifier over, until an event returns it.
+    /// Takes ownership of an identifier until an event returns it.
     pub(crate) fn park(&mut self, id: RawId, phase: Phase) {
         debug_assert!(phase.is_pending() && !self.closed);
         let entry = self.entries.entry(id.key()).or_insert_with(|| Entry {
@@ -91,7 +91,7 @@ impl Registry {
         entry.parked = Some(id);
     }
 
-    /// Gives a waiting identifier back to its owner.
+    /// Returns a pending identifier to the program.
     pub(crate) fn unpark(&mut self, key: Key, phase: Phase) -> Option<RawId> {
         debug_assert!(!phase.is_pending());
         let entry = self.entries.get_mut(&key)?;
@@ -100,7 +100,7 @@ impl Registry {
         Some(id)
     }
 
-    /// Makes an entry for a membership.
+    /// Adds an entry for a membership.
     pub(crate) fn add_group(&mut self, key: Key, addr: Addr) -> GroupKey {
         let group = GroupKey(unused());
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -109,8 +109,7 @@ impl Registry {
         group
     }
 
-    /// Removes the newest membership in the group of this address, which is the one that librdmacm
-    /// finds.
+    /// Removes the newest membership in the group of this address, matching librdmacm's choice.
     pub(crate) fn remove_group(&mut self, key: Key, addr: Addr) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -120,21 +119,21 @@ impl Registry {
         }
     }
 
-    /// The address of a group.
+    /// Address of a group.
     pub(crate) fn group(&self, key: Key, group: GroupKey) -> Option<Addr> {
         let entry = self.entries.get(&key)?;
         let found = entry.groups.iter().find(|(of, _)| *of == group)?;
         Some(found.1)
     }
 
-    /// Every group of an identifier.
+    /// All groups of an identifier.
     pub(crate) fn groups(&self, key: Key) -> Vec<(GroupKey, Addr)> {
         self.entries
             .get(&key)
             .map_or_else(Vec::new, |entry| entry.groups.clone())
     }
 
-    /// Takes out every identifier that waits for an event, as nobody reads any more.
+    /// Marks the channel as dropped, and removes all pending identifiers.
     pub(crate) fn close(&mut self) -> Vec<RawId> {
         self.closed = true;
         let waiting: Vec<Key> = self
@@ -150,18 +149,18 @@ impl Registry {
     }
 }
 
-/// A number that nothing of this process has.
+/// A number not used before in this process.
 fn unused() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Names travel through librdmacm as pointers that nobody follows.
+/// Names are passed through librdmacm as pointers, never dereferenced.
 macro_rules! names {
     ($($name:ident)*) => {$(
         impl $name {
             pub(crate) fn to_context(self) -> *mut libc::c_void {
-                // A name counts, so it never comes near the size of an address.
+                // Names are counted up from 1, far below the size of an address.
                 std::ptr::without_provenance_mut(usize::try_from(self.0).unwrap_or(0))
             }
 

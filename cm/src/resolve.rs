@@ -1,4 +1,4 @@
-//! Finding the way: to a local device, to a peer's address, and to the peer.
+//! Binding and resolution: local device, peer address and route.
 
 use std::{ptr, time::Duration};
 
@@ -13,13 +13,13 @@ use crate::{
 };
 
 impl CmId<Idle> {
-    /// `rdma_bind_addr`—Binds to a local address. Port 0 takes a free port, and an unspecified
-    /// address every device.
+    /// `rdma_bind_addr`—Binds to a local address. Port 0 selects a free port, and an unspecified address all
+    /// devices.
     ///
     /// # Errors
-    /// - `EADDRINUSE`: another identifier has the port.
-    /// - `ENODEV`, `EADDRNOTAVAIL`: the address is of no RDMA device of this machine, or is
-    ///   an [`IbAddr`](crate::IbAddr), and the device is not on InfiniBand.
+    /// - `EADDRINUSE`: another identifier uses the port.
+    /// - `ENODEV`, `EADDRNOTAVAIL`: the address belongs to no RDMA device of this machine, or is an
+    ///   [`IbAddr`](crate::IbAddr) on a device without InfiniBand.
     /// - `EACCES`: a port below 1024 needs privileges.
     ///
     /// # References
@@ -28,28 +28,27 @@ impl CmId<Idle> {
     pub fn bind(&mut self, addr: impl Into<Addr>) -> Result<()> {
         let addr = addr.into();
         let mut raw = RawAddr::new(addr);
-        // SAFETY: the identifier exists (invariant), and the address outlives the call, which
-        // copies it.
+        // SAFETY: the identifier exists (invariant), and the address outlives the call, which copies the
+        // bytes.
         let ret = unsafe { ffi::rdma_bind_addr(self.as_raw(), raw.as_mut_ptr()) };
         cvt_neg("rdma_bind_addr", ret)
             .map(drop)
             .map_err(|err| err.detail(addr.to_string()))
     }
 
-    /// `rdma_listen`—Waits for connection requests, of which `backlog` can be outstanding. Each
-    /// comes as
+    /// `rdma_listen`—Listens for connection requests, with at most `backlog` pending. Each is delivered as
     /// [`Event::ConnectRequest`](crate::Event::ConnectRequest).
     ///
     /// # Errors
     /// - `EINVAL`: not bound.
-    /// - `EADDRINUSE`: somebody else listens there.
+    /// - `EADDRINUSE`: another listener has the address.
     ///
     /// # References
     /// [rdma_listen(3)](https://man7.org/linux/man-pages/man3/rdma_listen.3.html)
     #[doc(alias = "rdma_listen")]
     pub fn listen(self, backlog: u32) -> Result<CmId<Listening>, Refused<Self>> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        // The phase is noted first: the request of a peer may come before this call is back.
+        // The phase is set first: a request may arrive before this call returns.
         let id = self.advance::<Listening>();
         // SAFETY: the identifier exists (invariant).
         let ret = unsafe { ffi::rdma_listen(id.as_raw(), backlog) };
@@ -62,14 +61,14 @@ impl CmId<Idle> {
         }
     }
 
-    /// `rdma_resolve_addr`—Finds the device and the peer's hardware address, within `timeout`. The
-    /// identifier comes back with
-    /// [`Event::AddrResolved`](crate::Event::AddrResolved) or [`Event::AddrError`](crate::Event::AddrError).
+    /// `rdma_resolve_addr`—Resolves the device and the peer's hardware address, within `timeout`. The
+    /// identifier comes back with [`Event::AddrResolved`](crate::Event::AddrResolved) or
+    /// [`Event::AddrError`](crate::Event::AddrError).
     ///
     /// # Errors
-    /// The identifier is given back:
-    /// - `ENETUNREACH`, `EHOSTUNREACH`: there is no way to that address.
-    /// - `ENODEV`: the way to it is through no RDMA device.
+    /// On an error the identifier is returned in the error:
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: no route to the address.
+    /// - `ENODEV`: the route goes through a device without RDMA.
     /// - `EINVAL`: the two addresses are of different families.
     ///
     /// # References
@@ -88,8 +87,8 @@ impl CmId<Idle> {
             let source = raw_source
                 .as_mut()
                 .map_or(ptr::null_mut(), RawAddr::as_mut_ptr);
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
-            // addresses outlive the call, which copies them.
+            // SAFETY: the identifier exists: `start` holds the registry lock. The addresses outlive the call,
+            // which copies both.
             unsafe {
                 ffi::rdma_resolve_addr(id, source, raw_destination.as_mut_ptr(), millis(timeout))
             }
@@ -102,25 +101,25 @@ impl CmId<Idle> {
 }
 
 impl CmId<AddrResolved> {
-    /// `rdma_resolve_route`—Finds the way to the peer, within `timeout`. The identifier comes back
-    /// with
-    /// [`Event::RouteResolved`](crate::Event::RouteResolved) or [`Event::RouteError`](crate::Event::RouteError).
+    /// `rdma_resolve_route`—Resolves the route to the peer, within `timeout`. The identifier comes back with
+    /// [`Event::RouteResolved`](crate::Event::RouteResolved) or
+    /// [`Event::RouteError`](crate::Event::RouteError).
     ///
     /// # Errors
-    /// The identifier is given back, when the request could not be made.
+    /// On a failure to send the request, the identifier is returned in the error.
     ///
     /// # References
     /// [rdma_resolve_route(3)](https://man7.org/linux/man-pages/man3/rdma_resolve_route.3.html)
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(self, timeout: Duration) -> Result<(), Refused<Self>> {
         self.start(Phase::ResolvingRoute, "rdma_resolve_route", |id| {
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under.
+            // SAFETY: the identifier exists: `start` holds the registry lock.
             unsafe { ffi::rdma_resolve_route(id, millis(timeout)) }
         })
     }
 }
 
-/// Whole milliseconds, rounded up, as far as C can count.
+/// Converts to whole milliseconds, rounded up, clamped to the range of C's type.
 fn millis(timeout: Duration) -> i32 {
     i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Extended reliable connections: identifiers for them, and the end that receives.
+//! Extended reliable connections: identifiers, and the receiving end.
 
 use std::{
     ptr::{self, NonNull},
@@ -22,13 +22,13 @@ use crate::{
     registry::Key,
 };
 
-/// An end of an extended reliable connection.
+/// Direction of an end of an extended reliable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XrcEnd {
-    /// The end that connects and sends, with a queue pair of [`XrcSend`].
+    /// The connecting and sending end, with a queue pair of type [`XrcSend`].
     #[doc(alias = "IBV_QPT_XRC_SEND")]
     Send,
-    /// The end that listens and receives, with an [`XrcReceiver`].
+    /// The listening and receiving end, with an [`XrcReceiver`].
     #[doc(alias = "IBV_QPT_XRC_RECV")]
     Receive,
 }
@@ -46,13 +46,13 @@ impl EventChannel {
     /// `rdma_create_ep` with `IBV_QPT_XRC_SEND` or `IBV_QPT_XRC_RECV`—Creates an identifier for an
     /// extended reliable connection, in [`PortSpace::Ib`], bound to the local address `addr`.
     ///
-    /// It takes the same steps as any other. The one for [`XrcEnd::Send`] connects with a queue pair
-    /// of [`XrcSend`]; the requests that come to the one for [`XrcEnd::Receive`] are
-    /// [accepted](crate::ConnectRequest::accept_xrc) with an [`XrcReceiver`].
+    /// The steps are those of other identifiers. With [`XrcEnd::Send`], connect with a queue pair of type
+    /// [`XrcSend`]; with [`XrcEnd::Receive`], requests are [accepted](crate::ConnectRequest::accept_xrc) with
+    /// an [`XrcReceiver`].
     ///
     /// # Errors
-    /// Those of [`bind`](CmId::bind). Devices without extended reliable connections are found
-    /// later, when the [domain](verbs::Context::open_xrcd) or the queue pair is made.
+    /// Those of [`bind`](CmId::bind). Missing device support is reported later, on creation of the
+    /// [domain](verbs::Context::open_xrcd) or the queue pair.
     ///
     /// # Examples
     /// ```no_run
@@ -64,7 +64,7 @@ impl EventChannel {
     /// # Ok(())
     /// # }
     /// # fn accept(request: ConnectRequest, srq: &verbs::SharedReceiveQueue<verbs::Buf>) -> verbs::Result<()> {
-    /// // When a request has come:
+    /// After a request has arrived:
     /// let xrcd = request.id().context()?.open_xrcd()?;
     /// let qp = request.id().init_xrc_receiver(xrcd.create_qp()?)?;
     /// let param = ConnParam::new().private_data(srq.srq_num()?.get().to_be_bytes());
@@ -82,7 +82,7 @@ impl EventChannel {
     /// # Ok(())
     /// # }
     /// # fn established(response: ConnectResponse, qp: QueuePair<XrcSend, Init>) -> verbs::Result<()> {
-    /// // When the response has come, with the number of a shared receive queue:
+    /// After a response with the number of a shared receive queue:
     /// let number = match response.param().private_data[..] {
     ///     [a, b, c, d, ..] => SrqNum::new(u32::from_be_bytes([a, b, c, d]))?,
     ///     _ => panic!("no number"),
@@ -102,15 +102,15 @@ impl EventChannel {
         let addr = addr.into();
         let mut source = RawAddr::new(addr);
         let mut info = ffi::rdma_addrinfo::zeroed();
-        // One that listens is only bound, so this makes identifiers for both ends.
+        // A passive identifier is only bound, so this creates identifiers for both ends.
         info.ai_flags = ffi::RAI_PASSIVE;
         info.ai_qp_type = as_int(end.to_raw().0);
         info.ai_port_space = as_int(PortSpace::Ib.to_raw().0);
         info.ai_src_len = source.len();
         info.ai_src_addr = source.as_mut_ptr();
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is a valid place for the result; the address that `info` points to outlives
-        // the call, which copies it. No queue pair is asked for.
+        // SAFETY: `raw` is valid for writes; the address referenced by `info` outlives the call, which copies
+        // the bytes. No queue pair is requested.
         let ret = unsafe {
             ffi::rdma_create_ep(
                 &raw mut raw,
@@ -125,22 +125,22 @@ impl EventChannel {
         self.take_over(raw)
     }
 
-    /// Moves an identifier that librdmacm has made with a channel of its own to this one.
+    /// Moves an identifier from librdmacm's internal channel to this one.
     fn take_over(&self, raw: NonNull<ffi::rdma_cm_id>) -> Result<CmId<Idle>> {
         let channel = self.handle();
-        // SAFETY: the identifier is fresh, and nobody else's; the channel is open for as long as
-        // `self` lives. No event has been taken from it, so this does not wait for one.
+        // SAFETY: the identifier is new, and exclusively owned; the channel is open for as long as `self`
+        // lives. No event has been read from the channel, so the call does not wait for an acknowledgement.
         let ret = unsafe { ffi::rdma_migrate_id(raw.as_ptr(), channel.as_ptr()) };
         if let Err(err) = cvt_neg("rdma_migrate_id", ret) {
-            // SAFETY: as above; it has no queue pair, and is not used after this.
+            // SAFETY: as above; the identifier has no queue pair, and is not used afterwards.
             unsafe { ffi::rdma_destroy_ep(raw.as_ptr()) };
             return Err(err);
         }
         let key = channel.registry().add(Phase::Idle);
-        // SAFETY: as above. The context is a number that comes back with events, which there are
-        // none of yet: nothing has been asked for.
+        // SAFETY: as above. The context is a number returned with events; without any request, no event is
+        // pending yet.
         unsafe { (*raw.as_ptr()).context = key.to_context() };
-        // SAFETY: the identifier is fresh, and nobody else's.
+        // SAFETY: the identifier is new, and exclusively owned.
         Ok(CmId::new(unsafe {
             RawId::new(raw, key, Arc::clone(channel))
         }))
@@ -151,23 +151,23 @@ fn as_int(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(0)
 }
 
-/// The end of an established extended reliable connection that receives.
+/// The receiving end of an established extended reliable connection.
 ///
-/// What arrives takes the receives of the shared receive queues that the peer names. Dropping this
-/// lets go of the queue pair, and then ends the connection.
+/// Incoming messages consume receives of the shared receive queues named by the peer. Drop releases the queue
+/// pair, and then disconnects.
 #[derive(Debug)]
 pub struct XrcConnection {
-    // Destroyed before the identifier.
+    // Dropped before the identifier.
     qp: XrcReceiver<Rts>,
     id: CmId<Connected>,
 }
 
 impl XrcConnection {
-    /// Joins the identifier of an accepted connection, which comes with
-    /// [`Event::Established`](crate::Event::Established), and the queue pair it was accepted with.
+    /// Joins the identifier of an accepted connection, delivered with
+    /// [`Event::Established`](crate::Event::Established), and the accepted queue pair.
     ///
     /// # Errors
-    /// - `InvalidInput`: it was accepted with another queue pair. Both are given back.
+    /// - `InvalidInput`: the connection was accepted with another queue pair. Both arguments are returned.
     #[expect(
         clippy::type_complexity,
         reason = "the two things that the caller gave"
@@ -190,7 +190,7 @@ impl XrcConnection {
         &self.id
     }
 
-    /// The name of the identifier, which its events carry.
+    /// Key of the identifier, as found in events.
     pub fn key(&self) -> Key {
         self.id.key()
     }
@@ -200,11 +200,11 @@ impl XrcConnection {
         &self.qp
     }
 
-    /// `rdma_disconnect`—Ends the connection, or answers a peer that has; as
+    /// `rdma_disconnect`—Ends the connection, or answers the peer's disconnect; like
     /// [`Connection::disconnect`](crate::Connection::disconnect).
     ///
     /// # Errors
-    /// - `EINVAL`: the connection has ended already.
+    /// - `EINVAL`: the connection has already ended.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<()> {
         // SAFETY: the identifier exists for as long as `self` lives.
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_what_c_calls_them() {
+    fn xrc_end_matches_c() {
         assert_eq!(XrcEnd::Send.to_raw(), ibv_qp_type::IBV_QPT_XRC_SEND);
         assert_eq!(XrcEnd::Receive.to_raw(), ibv_qp_type::IBV_QPT_XRC_RECV);
         assert_eq!(

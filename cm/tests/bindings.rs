@@ -1,4 +1,4 @@
-//! Builds without bindgen, and builds where libclang does not work.
+//! Builds without bindgen, and builds with a defective libclang.
 
 use std::{path::Path, process::Command};
 
@@ -12,7 +12,7 @@ fn cargo(arguments: &[&str]) -> Command {
     cargo
 }
 
-/// The packages that a crate is built of, with its build scripts, one a line.
+/// Packages in the build of a crate, including build scripts, one per line.
 fn built_of(package: &str, features: &[&str]) -> String {
     let mut cargo = cargo(&["tree", "--edges", "normal,build", "--prefix", "none"]);
     let output = cargo.args(["--package", package]).args(features).output();
@@ -30,7 +30,7 @@ fn crates_without_default_features_build_no_bindgen() {
             let found = bare.lines().find(|line| line.starts_with(unwanted));
             assert_eq!(found, None, "{package}");
         }
-        // With them, all that is above the bindings asks for them.
+        // With default features, every crate above the bindings enables bindgen.
         let usual = built_of(package, &[]);
         assert!(usual.contains("bindgen"), "{package}: {usual}");
     }
@@ -38,12 +38,12 @@ fn crates_without_default_features_build_no_bindgen() {
 
 #[test]
 fn libclang_that_cannot_read_c_headers_leaves_checked_in_bindings() {
-    // A folder of its own, which keeps bindgen built for the next time.
+    // A separate folder, which keeps bindgen's build for the next run.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken-libclang");
     let output = cargo(&["check", "--package", "rdmacm-sys"])
         .arg("--target-dir")
         .arg(&target)
-        // As where the compiler's own headers are not installed, or those of the target are not.
+        // As on systems without the headers of the compiler or of the target.
         .env("BINDGEN_EXTRA_CLANG_ARGS", "-nostdinc")
         .env_remove("CARGO_TARGET_DIR")
         .output()

@@ -1,13 +1,12 @@
-//! Many connections at once, in one process and on one thread.
+//! Memory and threads of many connections, in one process and on one thread.
 //!
 //! ```text
 //! connections ADDR COUNT
 //! ```
 //!
-//! Makes that many connections from this process to itself, through one event channel, and prints
-//! `connections COUNT BYTES THREADS`: how many bytes of memory the process has grown by for each,
-//! with both of its ends, and how many threads the process has while all are up. `cargo xtask bench
-//! cm` runs it.
+//! Establishes COUNT connections from this process to itself, through one event channel, and prints
+//! `connections COUNT BYTES THREADS`: the growth of the process in bytes per connection, including both ends,
+//! and the number of threads while all connections are up. Run by `cargo xtask bench cm`.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -24,20 +23,20 @@ use verbs::{CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, Rts};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long to look for the address and the route.
+/// Timeout for resolving the address and the route.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many connections are being made at a time: more requests than a listener's backlog would be
-/// lost, and come again only much later.
+/// Number of connections set up concurrently. More requests than the listener's backlog would be dropped and
+/// retransmitted much later.
 const WINDOW: usize = 16;
 
-/// What all queue pairs share.
+/// Resources shared by all queue pairs.
 struct Shared {
     pd: ProtectionDomain,
     cq: CompletionQueue,
 }
 
-/// Everybody, on either side.
+/// All connections, both ends.
 #[derive(Default)]
 struct Crowd {
     shared: Option<Shared>,
@@ -58,7 +57,7 @@ fn main() -> Result<()> {
     let listener = listener.listen(128)?;
     let to = listener.local_addr().ok_or("the listener has no address")?;
     let mut crowd = Crowd::default();
-    // The first one opens the device, which all the others share.
+    // The first connection opens the device shared by all others.
     crowd.grow(&channel, to, 1, count)?;
     let before = status("VmRSS:")?;
     crowd.grow(&channel, to, count, count)?;
@@ -73,7 +72,7 @@ fn main() -> Result<()> {
 }
 
 impl Crowd {
-    /// Makes connections until there are so many, of which all have room in the shared queue.
+    /// Establishes connections up to `count`; the shared queue has room for all of them.
     fn grow(
         &mut self,
         channel: &EventChannel,
@@ -109,12 +108,12 @@ impl Crowd {
             }
             Event::ConnectResponse(response) => {
                 let qp = self.asked.remove(&response.id().key());
-                let qp = qp.ok_or("nobody has asked")?;
+                let qp = qp.ok_or("no request for this connection")?;
                 self.established.push(response.establish(qp)?);
             }
             Event::Established(id) => {
                 let qp = self.accepted.remove(&id.key());
-                let qp = qp.ok_or("nobody has accepted")?;
+                let qp = qp.ok_or("no response for this connection")?;
                 let connection = Connection::new(id, qp).map_err(|refused| refused.error)?;
                 self.established.push(connection);
             }
@@ -144,10 +143,12 @@ impl Crowd {
     }
 }
 
-/// A number that the kernel tells of this process.
+/// A number from the kernel's status of this process.
 fn status(field: &str) -> Result<u64> {
     let text = fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find_map(|line| line.strip_prefix(field));
     let number = line.and_then(|line| line.split_whitespace().next());
-    Ok(number.ok_or("the kernel does not tell")?.parse()?)
+    Ok(number
+        .ok_or("no such field in the process status")?
+        .parse()?)
 }

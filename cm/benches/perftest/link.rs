@@ -1,4 +1,4 @@
-//! The connection, and what it is made of.
+//! The connection and the resources.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -16,28 +16,28 @@ use crate::{Plan, Result, TX_DEPTH};
 const PORT: u16 = 18515;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which side this is.
+/// Role of this side.
 #[derive(Clone, Copy)]
 pub(crate) enum Role {
     Server,
     Client(IpAddr),
 }
 
-/// An established connection, whose send queue owns `SW`.
+/// An established connection with send queue payloads of type `SW`.
 pub(crate) struct Link<SW> {
-    // Dropped first: it uses the queues.
+    // Dropped first: the connection uses the queues.
     pub(crate) connection: Connection<SW, Buf>,
     pub(crate) send_cq: CompletionQueue,
     pub(crate) recv_cq: CompletionQueue,
     pub(crate) pd: ProtectionDomain,
-    /// Memory that the peer can reach.
+    /// Memory accessible by the peer.
     pub(crate) region: RemoteRegion,
-    /// The memory of the peer's that this side can reach.
+    /// Memory of the peer accessible by this side.
     pub(crate) peer: RemoteToken,
     _channel: EventChannel,
 }
 
-/// Everything but the connection.
+/// All resources except the connection.
 struct Parts {
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
@@ -164,7 +164,7 @@ fn encode(token: RemoteToken) -> Vec<u8> {
 fn decode(data: &[u8]) -> Result<RemoteToken> {
     let field = |start: usize| {
         let bytes = data.get(start..start + 8);
-        let bytes = bytes.ok_or("the peer has told too little")?;
+        let bytes = bytes.ok_or("the peer's private data is too short")?;
         Ok::<_, Box<dyn std::error::Error>>(u64::from_be_bytes(bytes.try_into()?))
     };
     let rkey = field(16)? >> 32;

@@ -1,14 +1,14 @@
-//! Latency and rate of sends, RDMA writes and RDMA reads, measured as perftest measures them.
+//! Latency and rate of sends, RDMA writes and RDMA reads, measured in the way of perftest.
 //!
 //! ```text
 //! perftest TEST SIZE ITERATIONS RX_DEPTH            waits for a client
 //! perftest TEST SIZE ITERATIONS RX_DEPTH SERVER     is the client, and prints the result
 //! ```
 //!
-//! `TEST` is `send_lat`, `send_bw`, `write_lat`, `write_bw` or `read_lat`, and does what `ib_` and
-//! that name of perftest does with `-R`: the same requests, depths, moderation, and points at which
-//! the clock is read. A latency is the median, in processor cycles; a rate is in
-//! millions of requests a second. `cargo xtask bench verbs` runs both in one guest.
+//! `TEST` is `send_lat`, `send_bw`, `write_lat`, `write_bw` or `read_lat`, and corresponds to perftest's
+//! `ib_` program of the same name with `-R`: the same requests, depths, moderation, and clock readings. A
+//! latency is the median, in processor cycles; a rate is in millions of requests per second. `cargo xtask
+//! bench verbs` runs both in one guest.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -23,25 +23,25 @@ use link::Role;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What is transferred, and how often.
+/// Size and number of transfers.
 #[derive(Clone, Copy)]
 struct Plan {
     size: usize,
     iterations: usize,
-    /// How many receives are posted at once. Each has memory of its own here; perftest's share it.
+    /// Number of receives posted at once. Each has memory of its own here; perftest's share a buffer.
     rx_depth: usize,
 }
 
-/// The most requests in flight in a test of rate, as perftest's.
+/// Maximum number of requests in flight in a rate test, as in perftest.
 const TX_DEPTH: u32 = 128;
 
 impl Plan {
-    /// Every how manyeth request is signaled in a test of rate.
+    /// Interval of signaled requests in a rate test, in requests.
     fn moderation(self) -> usize {
         if self.size > 8192 { 1 } else { 100 }
     }
 
-    /// Millions of requests a second, when all of them took so many cycles.
+    /// Rate in millions of requests per second, from the cycles of all requests.
     fn rate(self, cycles: u64) -> Result<f64> {
         Ok(self.iterations as f64 / clock::seconds(cycles)? / 1e6)
     }

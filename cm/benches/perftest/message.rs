@@ -1,4 +1,4 @@
-//! Messages: as `ib_send_lat` and `ib_send_bw`.
+//! Messages, as in `ib_send_lat` and `ib_send_bw`.
 
 use verbs::{
     Buf, Completed, CompletionQueue, SharedBuf, WorkCompletion,
@@ -11,7 +11,7 @@ use crate::{
     link::{Link, Role},
 };
 
-/// One message there and one back, again and again: half the median of the time between two.
+/// Ping-pong of messages; half the median interval between two posts.
 pub(crate) fn latency(plan: Plan, role: Role) -> Result<f64> {
     let mut link = Link::<Buf>::establish(plan, role)?;
     let mut message = link.pd.alloc_buf(plan.size)?;
@@ -36,7 +36,7 @@ pub(crate) fn latency(plan: Plan, role: Role) -> Result<f64> {
     Ok(samples.median()? / 2.0)
 }
 
-/// Messages one way, with as many in flight as there may be.
+/// Messages in one direction, with the maximum number in flight.
 pub(crate) fn rate(plan: Plan, role: Role) -> Result<f64> {
     let mut link = Link::<SharedBuf>::establish(plan, role)?;
     match role {
@@ -79,8 +79,8 @@ fn received_buf<SW>(
     }
 }
 
-/// Posts requests of a kind with as many in flight as there may be; returns the cycles from the
-/// first post to the last completion.
+/// Posts requests of one kind, with the maximum number in flight; returns the cycles from the first post to
+/// the last completion.
 pub(crate) fn stream<R>(
     plan: Plan,
     link: &mut Link<SharedBuf>,
@@ -108,7 +108,7 @@ where
     Ok(clock::cycles() - begin)
 }
 
-/// Posts a request, and polls until it has completed.
+/// Posts a request, and polls for the completion.
 pub(crate) fn round<R>(link: &mut Link<Buf>, request: impl FnOnce(&Link<Buf>) -> R) -> Result<Buf>
 where
     R: SendRequest<verbs::Rc, Work = Buf>,
@@ -122,7 +122,7 @@ where
     })
 }
 
-/// Polls until something has completed, and gives it to `take`.
+/// Polls for a completion, and passes the completion to `take`.
 pub(crate) fn next<T>(
     cq: &mut CompletionQueue,
     take: impl FnOnce(WorkCompletion<'_>) -> Result<T>,

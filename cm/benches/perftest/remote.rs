@@ -1,4 +1,4 @@
-//! Remote memory: as `ib_write_lat`, `ib_write_bw` and `ib_read_lat`.
+//! Remote memory access, as in `ib_write_lat`, `ib_write_bw` and `ib_read_lat`.
 
 use verbs::{
     Buf, SharedBuf,
@@ -12,14 +12,14 @@ use crate::{
     message::{self, round},
 };
 
-/// Each side writes when the last byte of the other's write has arrived; half the median of the
-/// time between two.
+/// Ping-pong of writes: each side writes after the last byte of the peer's write has arrived; half the median
+/// interval between two posts.
 pub(crate) fn write_latency(plan: Plan, role: Role) -> Result<f64> {
     let mut link = Link::<Buf>::establish(plan, role)?;
     let mut buf = link.pd.alloc_buf(plan.size)?;
     let mut samples = Samples::new(plan.iterations);
     let last = plan.size - 1;
-    // What the last byte is: as many as were sent or received, modulo 256.
+    // Value of the last byte: the number of writes sent or received, modulo 256.
     let (mut mark, mut awaited) = (0_u8, 0_u8);
     let (mut sent, mut received) = (0, 0);
     while sent < plan.iterations || received < plan.iterations {
@@ -40,12 +40,12 @@ pub(crate) fn write_latency(plan: Plan, role: Role) -> Result<f64> {
             buf = round(&mut link, |link| Write::new(buf, link.peer))?;
         }
     }
-    // The peer may still be waiting for what is written last.
+    // The peer may still be waiting for the last write.
     finish(link, role, buf)?;
     Ok(samples.median()? / 2.0)
 }
 
-/// Writes one way, with as many in flight as there may be.
+/// Writes in one direction, with the maximum number in flight.
 pub(crate) fn write_rate(plan: Plan, role: Role) -> Result<f64> {
     let mut link = Link::<SharedBuf>::establish(plan, role)?;
     let message = link.pd.alloc_buf(plan.size)?.freeze();
@@ -68,7 +68,7 @@ pub(crate) fn write_rate(plan: Plan, role: Role) -> Result<f64> {
     }
 }
 
-/// One read after the other; the median of the time between two.
+/// One read after another; median interval between two posts.
 pub(crate) fn read_latency(plan: Plan, role: Role) -> Result<f64> {
     let mut link = Link::<Buf>::establish(plan, role)?;
     let mut buf = link.pd.alloc_buf(plan.size)?;
@@ -86,7 +86,7 @@ pub(crate) fn read_latency(plan: Plan, role: Role) -> Result<f64> {
     }
 }
 
-/// The client says that it is done, and the server polls for it meanwhile, as perftest's does.
+/// The client sends a final message, and the server polls meanwhile, as in perftest.
 fn finish<SW: verbs::work::Gather + 'static>(
     mut link: Link<SW>,
     role: Role,

@@ -1,4 +1,4 @@
-//! The choices that an endpoint is made with.
+//! Configuration of endpoints and listeners.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -15,8 +15,8 @@ use crate::{channel::EventChannel, param::ConnParam};
 
 /// Connects to a listener, with the defaults of [`EndpointBuilder`].
 ///
-/// The peer's first message may arrive before a receive is posted, and is sent again then. To post
-/// some first, use [`EndpointBuilder::prepare`].
+/// If the peer's first message arrives before a receive is posted, the device retransmits the message. To
+/// post receives before connecting, use [`EndpointBuilder::prepare`].
 ///
 /// # Errors
 /// As for [`EndpointBuilder::connect`].
@@ -35,7 +35,7 @@ pub fn connect(addr: impl ToSocketAddrs) -> Result<Endpoint> {
     EndpointBuilder::new().connect(addr)
 }
 
-/// Makes an [`Endpoint`], or a [`Listener`] that makes them.
+/// Configures and creates an [`Endpoint`] or a [`Listener`].
 ///
 /// # Examples
 /// ```no_run
@@ -85,93 +85,92 @@ impl Default for EndpointBuilder {
 }
 
 impl EndpointBuilder {
-    /// The defaults: 16 sends and 16 receives in flight, each of one buffer, none of them inline;
-    /// completion vector 0; [`ConnParam::new`]; and no deadline.
+    /// Creates the default configuration: 16 sends and 16 receives in flight, each with one buffer and
+    /// without inline data; completion vector 0; [`ConnParam::new`]; and no timeout.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most requests in flight; the completion queue of the sends is as long.
+    /// Sets the maximum number of requests in flight; the send completion queue has the same length.
     pub fn max_send_wr(mut self, requests: u32) -> Self {
         self.max_send_wr = requests;
         self
     }
 
-    /// The most receives in flight; the completion queue of the receives is as long.
+    /// Sets the maximum number of receives in flight; the receive completion queue has the same length.
     pub fn max_recv_wr(mut self, receives: u32) -> Self {
         self.max_recv_wr = receives;
         self
     }
 
-    /// The most buffers of one request.
+    /// Sets the maximum number of buffers in a request.
     pub fn max_send_sge(mut self, elements: u32) -> Self {
         self.max_send_sge = elements;
         self
     }
 
-    /// The most buffers of one receive.
+    /// Sets the maximum number of buffers in a receive.
     pub fn max_recv_sge(mut self, elements: u32) -> Self {
         self.max_recv_sge = elements;
         self
     }
 
-    /// The most bytes that can be sent [inline](verbs::op::Send::inline).
+    /// Sets the maximum number of bytes sent [inline](verbs::op::Send::inline).
     pub fn max_inline_data(mut self, bytes: u32) -> Self {
         self.max_inline_data = bytes;
         self
     }
 
-    /// Which of the device's completion vectors (interrupts) signals completions.
+    /// Sets the completion vector (interrupt) for completion events.
     pub fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
         self
     }
 
-    /// How many requests can wait for a listener; 128 if not set.
+    /// Sets the maximum number of pending requests on a listener; the default is 128.
     pub fn backlog(mut self, backlog: u32) -> Self {
         self.backlog = backlog;
         self
     }
 
-    /// What is asked for when connecting or accepting.
+    /// Sets the parameters for connecting and accepting.
     pub fn param(mut self, param: ConnParam) -> Self {
         self.param = param;
         self
     }
 
-    /// The local address to connect from.
+    /// Sets the local address to connect from.
     pub fn source(mut self, source: SocketAddr) -> Self {
         self.source = Some(source);
         self
     }
 
-    /// How long each call that waits may take, from its beginning to its end: connecting, accepting,
-    /// waiting for a request or a completion, disconnecting.
+    /// Sets the timeout of each blocking call, from start to end: connecting, accepting, waiting for a
+    /// request or a completion, disconnecting.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// A domain for endpoints on its device, so that they can use the same memory. May be called
-    /// for several devices. Without one, each endpoint has a domain of its own; those of a listener
-    /// share one.
+    /// Adds a protection domain for endpoints on its device, for sharing memory. May be called for several
+    /// devices. Without a domain, each endpoint creates one; the endpoints of a listener share one.
     pub fn pd(mut self, pd: &ProtectionDomain) -> Self {
         self.domains.push(pd.clone());
         self
     }
 
-    /// Connects, trying each of the addresses that `addr` stands for.
+    /// Connects, trying each address resolved from `addr`.
     ///
     /// # Errors
-    /// - `ConnectionRefused`: nobody listens there, or the peer has rejected:
-    ///   [`ConnectFailure::of`](crate::ConnectFailure::of) the error says what it said.
-    /// - `HostUnreachable`, `TimedOut`: no answer; or not done within the timeout.
-    /// - `ENODEV`, `ENETUNREACH`: the way there is through no RDMA device, or there is none.
+    /// - `ConnectionRefused`: no listener at the address, or rejected by the peer;
+    ///   [`ConnectFailure::of`](crate::ConnectFailure::of) the error has the private data.
+    /// - `HostUnreachable`, `TimedOut`: no answer, or the timeout has elapsed.
+    /// - `ENODEV`, `ENETUNREACH`: no route, or a route through a device without RDMA.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<Endpoint> {
         self.connect_for(addr)
     }
 
-    /// As [`connect`](Self::connect), for work of the caller's own types.
+    /// Like [`connect`](Self::connect), with payload types chosen by the caller.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
@@ -184,17 +183,17 @@ impl EndpointBuilder {
         })
     }
 
-    /// `rdma_create_ep`—Finds the device and the way to `addr`, and makes the queue pair, so that
-    /// memory can be registered and receives be posted before the connection is made.
+    /// `rdma_create_ep`—Resolves the device and the route to `addr`, and creates the queue pair, so that the
+    /// program can register memory and post receives before connecting.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect), as far as it comes.
+    /// As for [`connect`](Self::connect), up to the route.
     #[doc(alias = "rdma_create_ep")]
     pub fn prepare(&self, addr: impl ToSocketAddrs) -> Result<Outgoing<Buf, Buf>> {
         self.prepare_for(addr)
     }
 
-    /// As [`prepare`](Self::prepare), for work of the caller's own types.
+    /// Like [`prepare`](Self::prepare), with payload types chosen by the caller.
     ///
     /// # Errors
     /// As for [`prepare`](Self::prepare).
@@ -205,8 +204,8 @@ impl EndpointBuilder {
         each_addr("rdma_create_ep", addr, |addr| Outgoing::resolve(self, addr))
     }
 
-    /// `rdma_create_ep` with `RAI_PASSIVE`, `rdma_listen`—Listens at `addr`. Port 0 takes a free
-    /// one, and an unspecified address every device.
+    /// `rdma_create_ep` with `RAI_PASSIVE`, `rdma_listen`—Listens on `addr`. Port 0 selects a free port, and
+    /// an unspecified address all devices.
     ///
     /// # Errors
     /// Those of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
@@ -215,7 +214,7 @@ impl EndpointBuilder {
         self.listen_for(addr)
     }
 
-    /// As [`listen`](Self::listen), for work of the caller's own types.
+    /// Like [`listen`](Self::listen), with payload types chosen by the caller.
     ///
     /// # Errors
     /// As for [`listen`](Self::listen).
@@ -226,17 +225,17 @@ impl EndpointBuilder {
         each_addr("rdma_listen", addr, |addr| Listener::new(self, addr))
     }
 
-    /// Makes a queue pair for datagrams on the device of the local address `addr`, and answers peers
-    /// that ask there where to send them. Port 0 takes a free one.
+    /// Creates a datagram queue pair on the device of the local address `addr`, and answers address requests
+    /// of peers there. Port 0 selects a free port.
     ///
     /// # Errors
-    /// - `InvalidInput`: an unspecified address, which is of no device.
+    /// - `InvalidInput`: an unspecified address, which belongs to no device.
     /// - Those of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
     pub fn datagrams(&self, addr: impl ToSocketAddrs) -> Result<DatagramEndpoint> {
         self.datagrams_for(addr)
     }
 
-    /// As [`datagrams`](Self::datagrams), for work of the caller's own types.
+    /// Like [`datagrams`](Self::datagrams), with payload types chosen by the caller.
     ///
     /// # Errors
     /// As for [`datagrams`](Self::datagrams).
@@ -249,7 +248,7 @@ impl EndpointBuilder {
         })
     }
 
-    /// A domain on this device.
+    /// Protection domain for this device.
     pub(super) fn domain(&self, ctx: &Context) -> Result<ProtectionDomain> {
         match self.domains.iter().find(|pd| pd.context() == ctx) {
             Some(pd) => Ok(pd.clone()),

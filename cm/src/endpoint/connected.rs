@@ -16,14 +16,14 @@ use crate::{
     param::PeerParam, phases::Connected,
 };
 
-/// A connection, with its own completion queues and its own channel: what a program in C has in an
-/// identifier from `rdma_create_ep`.
+/// A connection with completion queues and an event channel of its own: the counterpart of C's identifier
+/// from `rdma_create_ep`.
 ///
-/// Its calls wait, but not longer than its [timeout](Self::set_timeout). While it waits for a
-/// completion it notices that the peer has disconnected: then what is in flight comes back with the
-/// status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
+/// All calls block, at most for the [timeout](Self::set_timeout). While waiting for a completion, a call also
+/// handles a disconnect of the peer: then all requests in flight complete with the status
+/// [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
 ///
-/// Dropping it ends the connection.
+/// Drop disconnects.
 #[doc(alias = "rdma_destroy_ep")]
 #[derive(Debug)]
 pub struct Endpoint<SW = Buf, RW = Buf> {
@@ -34,7 +34,7 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
     timeout: Option<Duration>,
 }
 
-/// What the connection manager says of the connection.
+/// Event state of the connection.
 #[derive(Debug)]
 struct Link {
     channel: EventChannel,
@@ -64,30 +64,30 @@ impl<SW, RW> Endpoint<SW, RW> {
     registration!();
     receiving!(connection.qp_mut());
 
-    /// The identifier: the addresses, the device, and the route.
+    /// The identifier, with addresses, device and route.
     pub fn id(&self) -> &CmId<Connected> {
         self.connection.id()
     }
 
-    /// What the peer has said when it connected or accepted, with its private data.
+    /// Parameters and private data of the peer's request or answer.
     pub fn peer_param(&self) -> &PeerParam {
         &self.peer
     }
 
-    /// The connection: its queue pair can be posted to in every way there is.
+    /// The connection; its queue pair accepts all kinds of requests.
     pub fn connection_mut(&mut self) -> &mut Connection<SW, RW> {
         &mut self.connection
     }
 
-    /// How long each call may wait; `None`: for ever.
+    /// Sets the timeout of each call; `None` for no limit.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// Posts a request, with whatever options it has.
+    /// Posts a request with any options.
     ///
     /// # Errors
-    /// The request is given back; see [`post`](verbs::QueuePair::post).
+    /// The request is returned in the error; see [`post`](verbs::QueuePair::post).
     #[inline]
     pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
@@ -96,11 +96,11 @@ impl<SW, RW> Endpoint<SW, RW> {
         self.connection.qp_mut().post(request)
     }
 
-    /// `rdma_post_send`, `rdma_post_sendv`—Sends a message. Several buffers, in a vector or an
-    /// array, are sent as one.
+    /// `rdma_post_send`, `rdma_post_sendv`—Sends a message. Several buffers, in a vector or an array, are
+    /// gathered into one message.
     ///
     /// # Errors
-    /// The work is given back; see [`post`](verbs::QueuePair::post).
+    /// The payload is returned in the error; see [`post`](verbs::QueuePair::post).
     #[doc(alias = "rdma_post_send")]
     #[doc(alias = "rdma_post_sendv")]
     pub fn post_send(&mut self, work: SW) -> Result<(), Refused<SW>>
@@ -114,7 +114,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// `rdma_post_read`, `rdma_post_readv`—Reads the peer's memory into `work`.
     ///
     /// # Errors
-    /// The work is given back; see [`post`](verbs::QueuePair::post).
+    /// The payload is returned in the error; see [`post`](verbs::QueuePair::post).
     #[doc(alias = "rdma_post_read")]
     #[doc(alias = "rdma_post_readv")]
     pub fn post_read(&mut self, work: SW, remote: RemoteToken) -> Result<(), Refused<SW>>
@@ -128,7 +128,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// `rdma_post_write`, `rdma_post_writev`—Writes `work` into the peer's memory.
     ///
     /// # Errors
-    /// The work is given back; see [`post`](verbs::QueuePair::post).
+    /// The payload is returned in the error; see [`post`](verbs::QueuePair::post).
     #[doc(alias = "rdma_post_write")]
     #[doc(alias = "rdma_post_writev")]
     pub fn post_write(&mut self, work: SW, remote: RemoteToken) -> Result<(), Refused<SW>>
@@ -139,14 +139,14 @@ impl<SW, RW> Endpoint<SW, RW> {
         posted.map_err(|refused| refused.map(Write::into_work))
     }
 
-    /// `rdma_get_send_comp`—Waits until something has been sent, read or written, and gives it back.
+    /// `rdma_get_send_comp`—Blocks until a send, read or write has completed, and returns the payload.
     ///
     /// # Errors
-    /// - `TimedOut`: nothing completed in time.
-    /// - `NotConnected`: the connection has ended, and nothing is in flight.
+    /// - `TimedOut`: no completion before the timeout.
+    /// - `NotConnected`: the connection has ended, and no request is in flight.
     /// - Those of [`poll`](CompletionQueue::poll).
     ///
-    /// A request that has failed is no error, but a [`Completion`] that says so.
+    /// A failed request is not an error of this call, but a [`Completion`] with an error status.
     #[doc(alias = "rdma_get_send_comp")]
     pub fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
         const CALL: &str = "rdma_get_send_comp";
@@ -164,7 +164,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         }
     }
 
-    /// `rdma_get_recv_comp`—Waits until a message has arrived, and gives its memory back.
+    /// `rdma_get_recv_comp`—Blocks until a message has arrived, and returns the memory.
     ///
     /// # Errors
     /// As for [`send_comp`](Self::send_comp).
@@ -185,11 +185,11 @@ impl<SW, RW> Endpoint<SW, RW> {
         }
     }
 
-    /// `rdma_disconnect`—Ends the connection, and waits until the peer has answered. What is in
-    /// flight comes back with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
+    /// `rdma_disconnect`—Ends the connection, and blocks until the peer has answered. Requests in flight
+    /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
     ///
     /// # Errors
-    /// - `TimedOut`: the peer has not answered in time. The connection has ended all the same.
+    /// - `TimedOut`: no answer before the timeout. The connection has ended nevertheless.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<()> {
         const CALL: &str = "rdma_disconnect";
@@ -215,7 +215,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         }
     }
 
-    /// Whether the connection has ended, as far as has been noticed.
+    /// Whether the end of the connection has been detected.
     pub fn is_disconnected(&self) -> bool {
         self.link.ending.is_noticed()
     }
@@ -225,8 +225,8 @@ impl<SW, RW> Endpoint<SW, RW> {
         self.link.ending.clone()
     }
 
-    /// The parts: the connection, the queues of its sends and of its receives, and the channel that
-    /// its events come from. Drop the connection first.
+    /// Splits the endpoint into the connection, the send and receive completion queues, and the event
+    /// channel. Drop the connection first.
     pub fn into_parts(
         self,
     ) -> (
@@ -243,7 +243,7 @@ impl<SW, RW> Endpoint<SW, RW> {
 }
 
 impl Link {
-    /// Takes what the connection manager has to say.
+    /// Handles pending events of the connection manager.
     fn attend<SW, RW>(&mut self, connection: &mut Connection<SW, RW>) -> Result<()> {
         while let Some(event) = self.channel.try_next()? {
             self.ending.notice(event, connection)?;
@@ -251,7 +251,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until a queue has completions.
+    /// Blocks until a queue has completions.
     fn wait<SW, RW>(
         &mut self,
         call: &'static str,
@@ -267,7 +267,7 @@ impl Link {
             let wait = due.into_iter().chain(left).min();
             let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
             if !wait_any_readable(call, fds, wait)? && wait == left {
-                // Once more: both may have come at the same time.
+                // Poll once more: event and completion may have arrived at the same time.
                 return match queue.poll_or_arm()? {
                     Some(_) => Ok(()),
                     None => Err(deadline.missed(call)),

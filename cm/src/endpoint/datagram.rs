@@ -28,10 +28,10 @@ use crate::{
     port_space::PortSpace,
 };
 
-/// A queue pair for datagrams, with its own completion queues and channel, in the manner of a
+/// A datagram queue pair with completion queues and an event channel of its own, similar to
 /// [`UdpSocket`](std::net::UdpSocket).
 ///
-/// Peers that ask at its address where to send datagrams are answered while a call of it waits.
+/// Address requests of peers are answered only during blocking calls.
 ///
 /// # Examples
 /// ```no_run
@@ -51,7 +51,7 @@ pub struct DatagramEndpoint<SW = Addressed<Buf>, RW = Buf> {
     choices: EndpointBuilder,
 }
 
-/// The answering of peers, and the groups.
+/// Listener for address requests, and the joined groups.
 #[derive(Debug)]
 struct Service {
     listener: CmId<Listening>,
@@ -68,7 +68,7 @@ struct Group {
 }
 
 impl DatagramEndpoint {
-    /// Makes an endpoint at a local address, with the defaults of [`EndpointBuilder`].
+    /// Creates an endpoint on a local address, with the defaults of [`EndpointBuilder`].
     ///
     /// # Errors
     /// As for [`EndpointBuilder::datagrams`].
@@ -106,7 +106,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     registration!();
     receiving!(qp);
 
-    /// Where peers ask.
+    /// Address for requests of peers.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.service.listener.local_addr()
     }
@@ -116,17 +116,17 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         &mut self.qp
     }
 
-    /// How long each call may wait; `None`: for ever.
+    /// Sets the timeout of each call; `None` for no limit.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.choices.timeout = timeout;
     }
 
-    /// What peers that ask are told, of up to 136 bytes; nothing, if not set.
+    /// Sets the private data of answers to peers, up to 136 bytes; empty by default.
     pub fn set_private_data(&mut self, private_data: impl Into<Vec<u8>>) {
         self.service.private_data = private_data.into();
     }
 
-    /// Asks where `addr` takes datagrams, with up to 180 bytes for its application.
+    /// Resolves the datagram address of a peer, with up to 180 bytes of private data.
     ///
     /// # Errors
     /// As for [`EndpointBuilder::connect`].
@@ -149,11 +149,10 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         })
     }
 
-    /// Joins a multicast group, and receives what is sent to it if it is a full member. Leaves it
-    /// when it is dropped.
+    /// Joins a multicast group, and receives the group's datagrams as a full member. Drop leaves the group.
     ///
     /// # Errors
-    /// - `TimedOut`: not done within the timeout.
+    /// - `TimedOut`: the timeout has elapsed.
     /// - Those of [`join_multicast`](CmId::join_multicast).
     pub fn join(&mut self, group: SocketAddr, membership: Membership) -> Result<Destination> {
         let channel = self.choices.channel()?;
@@ -183,7 +182,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     /// Leaves a multicast group.
     ///
     /// # Errors
-    /// - `InvalidInput`: it is not in this group.
+    /// - `InvalidInput`: not a member of this group.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave(&mut self, group: SocketAddr) -> Result<()> {
         let groups = &mut self.service.groups;
@@ -199,10 +198,10 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         left.id.leave_multicast(group)
     }
 
-    /// Posts a datagram, with whatever options it has.
+    /// Posts a datagram with any options.
     ///
     /// # Errors
-    /// The request is given back; see [`post`](QueuePair::post).
+    /// The request is returned in the error; see [`post`](QueuePair::post).
     pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
         R: SendRequest<Ud, Work = SW>,
@@ -210,11 +209,11 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         self.qp.post(request)
     }
 
-    /// `rdma_get_send_comp`—Waits until a datagram has been sent, and gives it back. That it was
-    /// sent does not say that it arrives.
+    /// `rdma_get_send_comp`—Blocks until a datagram has been sent, and returns the payload. Delivery is not
+    /// guaranteed.
     ///
     /// # Errors
-    /// - `TimedOut`: nothing completed in time.
+    /// - `TimedOut`: no completion before the timeout.
     /// - Those of [`poll`](CompletionQueue::poll).
     #[doc(alias = "rdma_get_send_comp")]
     pub fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
@@ -231,8 +230,8 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         }
     }
 
-    /// `rdma_get_recv_comp`—Waits until a datagram has arrived, and gives its memory back. It begins
-    /// with [`GRH_LEN`](verbs::GRH_LEN) bytes of header.
+    /// `rdma_get_recv_comp`—Blocks until a datagram has arrived, and returns the memory. The first
+    /// [`GRH_LEN`](verbs::GRH_LEN) bytes are the header.
     ///
     /// # Errors
     /// As for [`send_comp`](Self::send_comp).
@@ -256,7 +255,7 @@ impl<W: Gather + 'static, RW: 'static> DatagramEndpoint<Addressed<W>, RW> {
     /// `rdma_post_ud_send`—Sends a datagram.
     ///
     /// # Errors
-    /// The work is given back; see [`post`](QueuePair::post).
+    /// The payload is returned in the error; see [`post`](QueuePair::post).
     #[doc(alias = "rdma_post_ud_send")]
     pub fn post_ud_send(&mut self, work: W, to: &Destination) -> Result<(), Refused<W>> {
         let posted = self.post(to.send(work));
@@ -265,14 +264,14 @@ impl<W: Gather + 'static, RW: 'static> DatagramEndpoint<Addressed<W>, RW> {
 }
 
 impl Service {
-    /// Answers peers that ask.
+    /// Answers pending address requests.
     fn attend<SW, RW>(&mut self, qp: &QueuePair<Ud, Rts, SW, RW>) -> Result<()> {
         while let Some(event) = self.channel.try_next()? {
             if let Event::ServiceRequest(request) = event {
                 match request.accept(qp, &self.private_data) {
-                    // The peer knows what it has asked for, so its identifier is of no more use.
+                    // The peer has the answer, so the identifier is no longer needed.
                     Ok(answered) => drop(answered),
-                    // Of a request that cannot be answered the kernel says so. The peer asks again.
+                    // The kernel refuses the answer to a stale request. The peer repeats the request.
                     Err(err) if err.raw_os_error().is_some() => {}
                     Err(err) => return Err(err),
                 }
@@ -281,7 +280,7 @@ impl Service {
         Ok(())
     }
 
-    /// Waits until a queue has completions, and answers peers meanwhile.
+    /// Blocks until a queue has completions; answers peers meanwhile.
     fn wait<SW, RW>(
         &mut self,
         call: &'static str,
@@ -293,7 +292,7 @@ impl Service {
             self.attend(qp)?;
             let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
             if !wait_any_readable(call, fds, deadline.left())? {
-                // Once more: both may have come at the same time.
+                // Poll once more: event and completion may have arrived at the same time.
                 return match queue.poll_or_arm()? {
                     Some(_) => Ok(()),
                     None => Err(deadline.missed(call)),

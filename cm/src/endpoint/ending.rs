@@ -1,4 +1,4 @@
-//! How an endpoint's connection ends when it is not the endpoint that ends it.
+//! End of an endpoint's connection by the peer or by a failure.
 
 use std::{
     io,
@@ -12,32 +12,32 @@ use crate::{
     event::{ConnectFailure, Event},
 };
 
-/// How long an acknowledgement may take to be seen that the peer has sent before it ended the
-/// connection: the device and the connection manager do not wait for each other.
+/// Maximum delay of the answer to a disconnect, while sends are in flight. The device and the connection manager are
+/// independent, so the disconnect can overtake the acknowledgement of the last message.
 const ACK: Duration = Duration::from_secs(1);
 
-/// The end of a connection, as far as it has been noticed.
+/// State of the end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
     stage: Stage,
-    /// Why, if neither side has asked for it.
+    /// Cause, unless either side has disconnected.
     cause: Option<ConnectFailure>,
 }
 
-/// How far the end of a connection has come.
+/// Progress of the end.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// No end has been noticed.
+    /// The connection is open.
     Open,
-    /// The peer has ended the connection, and has its answer, with which everything in flight comes
-    /// back, when nothing is being sent any more, or at this time.
+    /// The peer has disconnected. The answer, which flushes all requests in flight, is sent once no send is
+    /// in flight, or at this time.
     Due(Instant),
     /// The connection has ended.
     Over,
 }
 
 impl Ending {
-    /// No end has been noticed.
+    /// Creates the state of an open connection.
     pub(crate) fn open() -> Self {
         Self {
             stage: Stage::Open,
@@ -45,17 +45,17 @@ impl Ending {
         }
     }
 
-    /// Whether an end has been noticed.
+    /// Whether an end has been detected.
     pub(crate) fn is_noticed(&self) -> bool {
         !matches!(self.stage, Stage::Open)
     }
 
-    /// Notes that the connection has ended, and that the peer has its answer.
+    /// Records that the connection has ended, and that the peer has the answer.
     pub(crate) fn set_over(&mut self) {
         self.stage = Stage::Over;
     }
 
-    /// Takes notice of an event.
+    /// Handles an event.
     pub(crate) fn notice<SW, RW>(
         &mut self,
         event: Event,
@@ -76,11 +76,11 @@ impl Ending {
         Ok(())
     }
 
-    /// Goes on with the end while `call` waits for requests that are in flight: gives the peer its
-    /// answer, if it is time. How long it may take until then, if not.
+    /// Continues the end while `call` waits for requests in flight: sends the answer to the peer if due.
+    /// Returns the maximum delay until then otherwise.
     ///
     /// # Errors
-    /// - `NotConnected`: the connection has ended, and there are no such requests.
+    /// - `NotConnected`: the connection has ended, and no such request is in flight.
     pub(crate) fn advance<SW, RW>(
         &mut self,
         call: &'static str,
@@ -102,7 +102,7 @@ impl Ending {
         Ok(due)
     }
 
-    /// The error of a call that waits for something in flight after the end.
+    /// Error of a call without requests in flight after the end.
     fn not_connected(&self, call: &'static str) -> Error {
         match &self.cause {
             Some(cause) => Error::refused(call, io::ErrorKind::NotConnected, cause.clone())
@@ -114,12 +114,12 @@ impl Ending {
         }
     }
 
-    /// Gives the peer its answer now, if it waits for one.
+    /// Sends the answer now, if one is due.
     pub(crate) fn answer<SW, RW>(&mut self, connection: &mut Connection<SW, RW>) -> Result<()> {
         if let Stage::Due(_) = self.stage {
             self.stage = Stage::Over;
             match connection.disconnect() {
-                // A lost connection may have ended for the connection manager, too.
+                // A lost connection may have ended for the connection manager as well.
                 Err(err) if self.cause.is_some() && err.raw_os_error() == Some(libc::EINVAL) => {}
                 other => other?,
             }

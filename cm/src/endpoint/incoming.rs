@@ -1,4 +1,4 @@
-//! The passive side: listening, and requests that are to be accepted.
+//! The passive side: listeners and incoming requests.
 
 use std::{
     fmt,
@@ -24,9 +24,9 @@ use crate::{
     phases::{Listening, Requested},
 };
 
-/// Waits for peers that want to connect, in the manner of a [`TcpListener`](std::net::TcpListener).
+/// Listens for connection requests, similar to [`TcpListener`](std::net::TcpListener).
 ///
-/// It can be shared by threads, each of which accepts a connection of its own.
+/// Threads can share a listener; each accepts connections of its own.
 ///
 /// # Examples
 /// ```no_run
@@ -50,7 +50,7 @@ pub struct Listener<SW = Buf, RW = Buf> {
 }
 
 impl Listener {
-    /// Listens at `addr`, with the defaults of [`EndpointBuilder`].
+    /// Listens on `addr`, with the defaults of [`EndpointBuilder`].
     ///
     /// # Errors
     /// As for [`EndpointBuilder::listen`].
@@ -72,7 +72,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         })
     }
 
-    /// Where it listens.
+    /// Local address of the listener.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.local_addr()
     }
@@ -87,13 +87,13 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         &self.channel
     }
 
-    /// `rdma_get_request`—Waits for the next request. Its queue pair is made, so receives can be
-    /// posted before it is accepted. A request that its peer has taken back meanwhile is passed over.
+    /// `rdma_get_request`—Blocks until the next request. The queue pair is created, so receives can be posted
+    /// before accepting. Requests withdrawn by the peer in the meantime are skipped.
     ///
     /// # Errors
-    /// - `TimedOut`: none came within the builder's timeout.
+    /// - `TimedOut`: no request within the builder's timeout.
     /// - `NetworkDown`: the device is being removed.
-    /// - The queue pair could not be made. The peer is rejected then.
+    /// - Any error of creating the queue pair. The peer is rejected then.
     #[doc(alias = "rdma_get_request")]
     pub fn request(&self) -> Result<Incoming<SW, RW>> {
         let deadline = self.deadline();
@@ -105,8 +105,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         incoming.ok_or_else(|| deadline.missed("rdma_get_request"))
     }
 
-    /// `rdma_get_request`—Waits for the next request, but not longer than `timeout`, after which the
-    /// result is `None`.
+    /// `rdma_get_request`—Blocks until the next request, at most for `timeout`; then the result is `None`.
     ///
     /// # Errors
     /// As for [`request`](Self::request).
@@ -125,14 +124,14 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Ok(None)
     }
 
-    /// Waits for the next request, and accepts it. One whose peer goes away before the connection is
-    /// established is passed over.
+    /// Blocks until the next request, and accepts. Requests whose peer disappears before establishment are
+    /// skipped.
     ///
-    /// The peer's first message may arrive before a receive is posted, and is sent again then. To
-    /// post some first, use [`request`](Self::request).
+    /// If the peer's first message arrives before a receive is posted, the device retransmits the message. To
+    /// post receives before accepting, use [`request`](Self::request).
     ///
     /// # Errors
-    /// As for [`request`](Self::request), and of [`Incoming::accept`] those that are this side's.
+    /// As for [`request`](Self::request), and the local errors of [`Incoming::accept`].
     pub fn accept(&self) -> Result<Endpoint<SW, RW>> {
         let deadline = self.deadline();
         loop {
@@ -143,7 +142,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         }
     }
 
-    /// Every connection, one after the other, for ever.
+    /// Iterator over all connections, without end.
     pub fn incoming_connections(&self) -> impl Iterator<Item = Result<Endpoint<SW, RW>>> {
         std::iter::repeat_with(|| self.accept())
     }
@@ -173,7 +172,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         }
     }
 
-    /// The request that an event brings, if it does.
+    /// Extracts the request from an event, if any.
     pub(crate) fn understand(&self, event: Event) -> Result<Option<ConnectRequest>> {
         match event {
             Event::ConnectRequest(request) => Ok(Some(request)),
@@ -184,7 +183,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         }
     }
 
-    /// Gives a request a channel and a queue pair of its own.
+    /// Moves a request to a channel of its own, and creates a queue pair.
     pub(crate) fn incoming(&self, mut request: ConnectRequest) -> Result<Incoming<SW, RW>> {
         let choices = {
             let mut choices = self.choices();
@@ -215,17 +214,16 @@ impl<SW, RW> fmt::Debug for Listener<SW, RW> {
     }
 }
 
-/// Whether the end of a peer is all that is wrong: no error of the listener.
+/// Whether the error is only the end of a peer, and not of the listener.
 pub(crate) fn is_of_peer(error: &Error) -> bool {
     ConnectFailure::of(error).is_some_and(|failure| *failure != ConnectFailure::DeviceRemoved)
 }
 
-/// An endpoint to be, on the passive side: a peer wants to connect, and receives can be posted.
-/// Dropping this rejects the peer.
+/// A connection request with a queue pair for posting receives. Drop rejects the peer.
 #[derive(Debug)]
 #[must_use = "accept the connection, or reject it"]
 pub struct Incoming<SW = Buf, RW = Buf> {
-    // Destroyed before the identifier.
+    // Dropped before the identifier.
     pub(crate) qp: QueuePair<Rc, Init, SW, RW>,
     pub(crate) request: ConnectRequest,
     pub(crate) queues: Queues,
@@ -237,26 +235,26 @@ impl<SW, RW> Incoming<SW, RW> {
     registration!();
     receiving!(qp);
 
-    /// The identifier: the addresses, and the device.
+    /// The identifier, with addresses and device.
     pub fn id(&self) -> &CmId<Requested> {
         self.request.id()
     }
 
-    /// What the peer has said.
+    /// Parameters of the peer's request.
     pub fn param(&self) -> &PeerParam {
         self.request.param()
     }
 
-    /// What is offered, to be changed.
+    /// Mutable parameters of the answer.
     pub fn param_mut(&mut self) -> &mut ConnParam {
         &mut self.choices.param
     }
 
-    /// `rdma_accept`—Accepts, and waits until the connection is established.
+    /// `rdma_accept`—Accepts, and blocks until the connection is established.
     ///
     /// # Errors
-    /// - `ConnectionReset`, `ConnectionAborted`, `HostUnreachable`: the peer has gone.
-    /// - `TimedOut`: not done within the builder's timeout.
+    /// - `ConnectionReset`, `ConnectionAborted`, `HostUnreachable`: the peer has disappeared.
+    /// - `TimedOut`: the builder's timeout has elapsed.
     /// - As for [`ConnectRequest::accept`].
     #[doc(alias = "rdma_accept")]
     pub fn accept(self) -> Result<Endpoint<SW, RW>> {

@@ -1,4 +1,4 @@
-//! Connections without a channel of one's own: calls that wait, in the manner of `std::net`.
+//! Connections with a private event channel: blocking calls, similar to `std::net`.
 
 mod builder;
 mod connected;
@@ -28,7 +28,7 @@ pub(crate) use incoming::is_of_peer;
 pub use incoming::{Incoming, Listener};
 pub use outgoing::Outgoing;
 
-/// What a queue pair is made of.
+/// Resources of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) pd: ProtectionDomain,
@@ -65,7 +65,7 @@ impl Queues {
             .create_for()
     }
 
-    /// The queues, and a queue pair on them that can take receives.
+    /// Creates a queue pair on the queues, ready for receives.
     fn with_qp<T: Connected, P: HasDevice, SW: 'static, RW: 'static>(
         id: &CmId<P>,
         choices: &EndpointBuilder,
@@ -77,7 +77,7 @@ impl Queues {
     }
 }
 
-/// Tries each of the addresses that a name stands for, until one is good.
+/// Tries each address resolved from a name, until one succeeds.
 fn each_addr<T>(
     call: &'static str,
     addr: impl ToSocketAddrs,
@@ -99,31 +99,32 @@ fn each_addr<T>(
     }))
 }
 
-/// The descriptor of a queue, which is made waitable here.
+/// Notification descriptor of a queue created as waitable.
 fn notify_fd<'a>(call: &'static str, queue: &'a CompletionQueue) -> Result<BorrowedFd<'a>> {
     queue.notify_fd().ok_or_else(|| {
-        let reason = "the queue has no channel of its own";
+        let reason = "the queue has no completion channel";
         Error::refused(call, io::ErrorKind::Unsupported, reason)
     })
 }
 
-/// An endpoint's queues are its own, so this says that a device makes completions up.
+/// Error for a completion without a matching request: an endpoint's queues are private, so the device is
+/// faulty.
 pub(crate) fn stranger(call: &'static str) -> Error {
-    let reason = "a completion of nothing that was posted";
+    let reason = "the completion matches no posted request";
     Error::refused(call, io::ErrorKind::InvalidData, reason)
 }
 
-/// The calls with which librdmacm registers memory.
+/// Memory registration calls of librdmacm.
 macro_rules! registration {
     () => {
-        /// The domain that memory and queue pair share.
+        /// Protection domain of memory and queue pair.
         pub fn pd(&self) -> &ProtectionDomain {
             &self.queues.pd
         }
 
-        /// `rdma_reg_msgs`—Registers memory for messages: to be sent, and to be received into.
+        /// `rdma_reg_msgs`—Registers memory for sending and receiving messages.
         ///
-        /// Dropping it is `rdma_dereg_mr`. Enters the kernel.
+        /// Drop is `rdma_dereg_mr`. Enters the kernel.
         ///
         /// # Errors
         /// As for [`alloc_buf`](ProtectionDomain::alloc_buf).
@@ -133,8 +134,7 @@ macro_rules! registration {
             self.queues.pd.register_buf(memory)
         }
 
-        /// `rdma_reg_read`—Allocates memory that the peer may read, once it knows the
-        /// [token](RemoteRegion::token).
+        /// `rdma_reg_read`—Allocates memory readable by the peer, given the [token](RemoteRegion::token).
         ///
         /// # Errors
         /// As for [`alloc_remote`](ProtectionDomain::alloc_remote).
@@ -143,8 +143,7 @@ macro_rules! registration {
             self.queues.pd.alloc_remote(len, RemoteAccess::READ)
         }
 
-        /// `rdma_reg_write`—Allocates memory that the peer may write, once it knows the
-        /// [token](RemoteRegion::token).
+        /// `rdma_reg_write`—Allocates memory writable by the peer, given the [token](RemoteRegion::token).
         ///
         /// # Errors
         /// As for [`alloc_remote`](ProtectionDomain::alloc_remote).
@@ -156,14 +155,14 @@ macro_rules! registration {
 }
 pub(crate) use registration;
 
-/// The call with which librdmacm posts receives.
+/// Receive posting call of librdmacm.
 macro_rules! receiving {
     ($($qp:tt)+) => {
-        /// `rdma_post_recv`, `rdma_post_recvv`—Posts memory for one message to arrive in. Several
-        /// buffers, in a vector or an array, are filled one after the other.
+        /// `rdma_post_recv`, `rdma_post_recvv`—Posts memory for one message. Several buffers, in a vector or
+        /// an array, are filled in order.
         ///
         /// # Errors
-        /// The memory is given back; see [`post_recv`](verbs::QueuePair::post_recv).
+        /// The memory is returned in the error; see [`post_recv`](verbs::QueuePair::post_recv).
         #[doc(alias = "rdma_post_recv")]
         #[doc(alias = "rdma_post_recvv")]
         pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>>

@@ -1,4 +1,4 @@
-//! The active side, before it is connected.
+//! The active side before connecting.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use crate::{
     port_space::PortSpace,
 };
 
-/// An endpoint to be, on the active side: the way is known, and receives can be posted.
+/// A prepared connection on the active side: the route is resolved, and receives can be posted.
 ///
 /// # Examples
 /// ```no_run
@@ -30,7 +30,7 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "connect it"]
 pub struct Outgoing<SW = Buf, RW = Buf> {
-    // Destroyed before the identifier.
+    // Dropped before the identifier.
     qp: QueuePair<Rc, Init, SW, RW>,
     id: CmId<RouteResolved>,
     queues: Queues,
@@ -96,20 +96,20 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
     registration!();
     receiving!(qp);
 
-    /// The identifier: the addresses, the device, and the route.
+    /// The identifier, with addresses, device and route.
     pub fn id(&self) -> &CmId<RouteResolved> {
         &self.id
     }
 
-    /// What is asked for, to be changed.
+    /// Mutable parameters of the request.
     pub fn param_mut(&mut self) -> &mut ConnParam {
         &mut self.choices.param
     }
 
-    /// `rdma_connect`—Connects, and waits until that is done.
+    /// `rdma_connect`—Connects, and blocks until the connection is established.
     ///
     /// # Errors
-    /// As for [`EndpointBuilder::connect`]. What was posted is dropped.
+    /// As for [`EndpointBuilder::connect`]. All posted receives are dropped.
     #[doc(alias = "rdma_connect")]
     pub fn connect(self) -> Result<Endpoint<SW, RW>> {
         let Self {

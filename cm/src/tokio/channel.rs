@@ -1,4 +1,4 @@
-//! Event channels whose events can be awaited.
+//! Asynchronous event channels.
 
 use std::{
     pin::Pin,
@@ -17,37 +17,36 @@ use crate::{channel::ChannelHandle, event::Event};
 
 const CALL: &str = "tokio::EventChannel";
 
-/// An [event channel](crate::EventChannel) whose events can be awaited, or taken as a [`Stream`]
-/// without an end.
+/// An asynchronous [event channel](crate::EventChannel), also usable as an endless [`Stream`].
 #[derive(Debug)]
 pub struct EventChannel {
     channel: crate::EventChannel,
     watch: Watch,
 }
 
-/// A channel's descriptor, as the runtime watches it.
+/// Registration of a channel's descriptor with the runtime.
 #[derive(Debug)]
 pub(super) struct Watch(AsyncFd<Arc<ChannelHandle>>);
 
 impl Watch {
     pub(super) fn new(channel: &crate::EventChannel) -> Result<Self> {
         let handle = Arc::clone(channel.handle());
-        // SAFETY: the handle keeps its one descriptor open for as long as it exists, and `AsyncFd`
-        // keeps the handle.
+        // SAFETY: the handle keeps the same descriptor open for its whole lifetime, and `AsyncFd` keeps the
+        // handle.
         unsafe { AsyncFd::register_with_interest(handle, Interest::READABLE) }
             .map(Self)
             .map_err(|failed| self::failed(failed.into_parts().1))
     }
 
-    /// Waits for the next event of `channel`, which is the one that is watched.
+    /// Waits for the next event of `channel`, the registered one.
     pub(super) async fn wait(&self, channel: &crate::EventChannel) -> Result<Event> {
-        // An event that is there already counts against the task's budget, too.
+        // Events already pending count against the task's budget as well.
         coop::consume_budget().await;
         loop {
             let mut ready = self.0.readable().await.map_err(failed)?;
             match channel.try_next()? {
                 Some(event) => return Ok(event),
-                // What has come since is noticed: clearing forgets only what `ready` has seen.
+                // Events since then are not missed: clearing affects only the readiness seen by `ready`.
                 None => ready.clear_ready(),
             }
         }
@@ -58,7 +57,7 @@ impl EventChannel {
     /// Registers the descriptor with the runtime.
     ///
     /// # Errors
-    /// The channel is given back, with whatever `epoll_ctl(2)` fails with.
+    /// The channel is returned, with any error of `epoll_ctl(2)`.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
@@ -72,9 +71,9 @@ impl EventChannel {
         }
     }
 
-    /// Waits for the next event. Any number of tasks can wait; an event goes to one of them.
+    /// Waits for the next event. Any number of tasks can wait; each event goes to one of them.
     ///
-    /// Cancel safe: an event is taken when it is returned.
+    /// Cancel safe: an event is removed only when returned.
     ///
     /// # Errors
     /// As for [`try_next`](crate::EventChannel::try_next).
@@ -82,12 +81,12 @@ impl EventChannel {
         self.watch.wait(&self.channel).await
     }
 
-    /// The channel, to make identifiers on.
+    /// The inner channel, for creating identifiers.
     pub fn get_ref(&self) -> &crate::EventChannel {
         &self.channel
     }
 
-    /// The channel, taken out of the runtime.
+    /// Removes the channel from the runtime.
     pub fn into_inner(self) -> crate::EventChannel {
         self.channel
     }

@@ -1,4 +1,4 @@
-//! Endpoints whose completions can be awaited.
+//! Asynchronous endpoints.
 
 use ::tokio::time::timeout;
 use verbs::{
@@ -16,12 +16,12 @@ use crate::{
     phases::Connected,
 };
 
-/// An [endpoint](crate::Endpoint) whose completions can be awaited.
+/// An asynchronous [endpoint](crate::Endpoint).
 ///
-/// While a task waits it notices that the peer has disconnected: then what is in flight comes back
-/// with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
+/// While waiting, a task also handles a disconnect of the peer: then all requests in flight complete with the
+/// status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
 ///
-/// Dropping it ends the connection.
+/// Drop disconnects.
 #[derive(Debug)]
 pub struct Endpoint<SW = Buf, RW = Buf> {
     connection: Connection<SW, RW>,
@@ -31,7 +31,7 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
     link: Link,
 }
 
-/// What the connection manager says of the connection.
+/// Event state of the connection.
 #[derive(Debug)]
 struct Link {
     channel: EventChannel,
@@ -39,10 +39,10 @@ struct Link {
 }
 
 impl<SW, RW> Endpoint<SW, RW> {
-    /// Puts an endpoint into the runtime.
+    /// Registers an endpoint with the runtime.
     ///
     /// # Errors
-    /// Whatever `epoll_ctl(2)` fails with. The connection ends then.
+    /// Any error of `epoll_ctl(2)`. The endpoint is dropped then, which disconnects.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
@@ -75,33 +75,33 @@ impl<SW, RW> Endpoint<SW, RW> {
         })
     }
 
-    /// The identifier: the addresses, the device, and the route.
+    /// The identifier, with addresses, device and route.
     pub fn id(&self) -> &CmId<Connected> {
         self.connection.id()
     }
 
-    /// What the peer has said when it connected or accepted, with its private data.
+    /// Parameters and private data of the peer's request or answer.
     pub fn peer_param(&self) -> &PeerParam {
         &self.peer
     }
 
-    /// The domain that memory and queue pair share.
+    /// Protection domain of memory and queue pair.
     pub fn pd(&self) -> &ProtectionDomain {
         self.connection.qp().pd()
     }
 
-    /// The queue pair, to post to.
+    /// The queue pair, for posting requests.
     #[inline]
     pub fn qp_mut(&mut self) -> &mut QueuePair<Rc, Rts, SW, RW> {
         self.connection.qp_mut()
     }
 
-    /// Waits until something has been sent, read or written, and gives it back.
+    /// Waits until a send, read or write has completed, and returns the payload.
     ///
     /// Cancel safe: no completion is lost.
     ///
     /// # Errors
-    /// - `NotConnected`: the connection has ended, and nothing is in flight.
+    /// - `NotConnected`: the connection has ended, and no request is in flight.
     /// - Those of [`poll`](CompletionQueue::poll).
     ///
     /// # Panics
@@ -118,12 +118,12 @@ impl<SW, RW> Endpoint<SW, RW> {
                 Ok(Completed::Send(completion)) => Ok(completion),
                 _ => Err(stranger(CALL)),
             },
-            // Not reached: one has just been found, and nobody else takes them.
+            // Unreachable: a completion is pending, and this is the only consumer.
             None => Err(stranger(CALL)),
         }
     }
 
-    /// Waits until a message has arrived, and gives its memory back.
+    /// Waits until a message has arrived, and returns the memory.
     ///
     /// Cancel safe: no completion is lost.
     ///
@@ -144,14 +144,14 @@ impl<SW, RW> Endpoint<SW, RW> {
                 Ok(Completed::Receive(completion)) => Ok(completion),
                 _ => Err(stranger(CALL)),
             },
-            // Not reached: one has just been found, and nobody else takes them.
+            // Unreachable: a completion is pending, and this is the only consumer.
             None => Err(stranger(CALL)),
         }
     }
 
     /// Ends the connection, and waits until the peer has answered.
     ///
-    /// Cancel safe: the connection has ended as soon as this is polled, and the next call waits on.
+    /// Cancel safe: the first poll disconnects, and a later call continues to wait.
     ///
     /// # Errors
     /// Those of [`Connection::disconnect`].
@@ -161,7 +161,7 @@ impl<SW, RW> Endpoint<SW, RW> {
             if !asked {
                 asked = true;
                 match self.connection.disconnect() {
-                    // The peer has ended it, or an earlier call has: the event tells.
+                    // The peer or an earlier call has disconnected: an event follows.
                     Err(err) if err.raw_os_error() == Some(libc::EINVAL) => {}
                     other => other?,
                 }
@@ -175,7 +175,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         self.link.ending.answer(&mut self.connection)
     }
 
-    /// Whether the connection has ended, as far as has been noticed.
+    /// Whether the end of the connection has been detected.
     pub fn is_disconnected(&self) -> bool {
         self.link.ending.is_noticed()
     }

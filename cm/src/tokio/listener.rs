@@ -1,4 +1,4 @@
-//! Listening in a task.
+//! Asynchronous listeners.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::{
     param::PeerParam,
 };
 
-/// A [listener](crate::Listener) whose connections can be awaited. Any number of tasks can.
+/// An asynchronous [listener](crate::Listener), shared by any number of tasks.
 #[derive(Debug)]
 pub struct Listener<SW = Buf, RW = Buf> {
     listener: endpoint::Listener<SW, RW>,
@@ -19,7 +19,7 @@ pub struct Listener<SW = Buf, RW = Buf> {
 }
 
 impl Listener {
-    /// Listens at `addr`, with the defaults of [`EndpointBuilder`].
+    /// Listens on `addr`, with the defaults of [`EndpointBuilder`].
     ///
     /// # Errors
     /// As for [`EndpointBuilder::listen`].
@@ -32,7 +32,7 @@ impl Listener {
 }
 
 impl<SW: 'static, RW: 'static> Listener<SW, RW> {
-    /// Listens at `addr`, with choices.
+    /// Listens on `addr`, with the given configuration.
     ///
     /// # Errors
     /// As for [`EndpointBuilder::listen`].
@@ -45,12 +45,12 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Ok(Self { listener, watch })
     }
 
-    /// Where it listens.
+    /// Local address of the listener.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Waits for the next request. One that its peer has taken back meanwhile is passed over.
+    /// Waits for the next request. Requests withdrawn by the peer in the meantime are skipped.
     ///
     /// Cancel safe: no request is lost.
     ///
@@ -68,10 +68,10 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         }
     }
 
-    /// Waits for the next request, and accepts it. One whose peer goes away before the connection is
-    /// established is passed over.
+    /// Waits for the next request, and accepts. Requests whose peer disappears before establishment are
+    /// skipped.
     ///
-    /// Cancel safe: a connection that was being accepted ends, and no other is lost.
+    /// Cancel safe: a connection being accepted ends, and no other is lost.
     ///
     /// # Errors
     /// As for [`Listener::accept`](crate::Listener::accept).
@@ -85,7 +85,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     }
 }
 
-/// A [request](crate::Incoming) that can be accepted. Dropping this rejects the peer.
+/// An incoming [request](crate::Incoming). Drop rejects the peer.
 #[derive(Debug)]
 #[must_use = "accept the connection, or reject it"]
 pub struct Incoming<SW = Buf, RW = Buf> {
@@ -93,12 +93,12 @@ pub struct Incoming<SW = Buf, RW = Buf> {
 }
 
 impl<SW, RW> Incoming<SW, RW> {
-    /// What the peer has said.
+    /// Parameters of the peer's request.
     pub fn param(&self) -> &PeerParam {
         self.incoming.param()
     }
 
-    /// The request, to register memory and to post receives.
+    /// The request, for registering memory and posting receives.
     pub fn get_mut(&mut self) -> &mut endpoint::Incoming<SW, RW> {
         &mut self.incoming
     }

@@ -1,8 +1,8 @@
 //! Connecting and accepting in tasks of [tokio](https://docs.rs/tokio) (feature `tokio`).
 //!
-//! Nothing here spawns a task or a thread. Every future can be dropped at any time: what it had
-//! begun ends with it, and what it would have waited for is still there for the next one, as each
-//! says. There are no deadlines of its own: use `tokio::time::timeout`, which drops the future.
+//! No function spawns a task or a thread. Every future can be dropped at any time: operations in progress are
+//! cancelled, and unread events stay available for the next call, as documented for each. No function has a
+//! deadline: use `tokio::time::timeout`, which drops the future.
 //!
 //! # Examples
 //! ```no_run
@@ -47,7 +47,7 @@ pub use listener::{Incoming, Listener};
 
 /// Connects to a listener, with the defaults of [`EndpointBuilder`].
 ///
-/// Cancel safe: what has been made of the connection is taken back.
+/// Cancel safe: a partial connection is destroyed.
 ///
 /// # Errors
 /// As for [`EndpointBuilder::connect`].
@@ -58,10 +58,10 @@ pub async fn connect(addr: SocketAddr) -> Result<Endpoint> {
     connect_with(&EndpointBuilder::new(), addr, |_| Ok(())).await
 }
 
-/// Connects to a listener, with choices, and after the queue pair has been prepared: `prepare` can
-/// post receives, for example. The builder's timeout is that of each resolution.
+/// Connects to a listener with the given configuration. `prepare` runs before connecting, for example to post
+/// receives. The builder's timeout applies to each resolution.
 ///
-/// Cancel safe: what has been made of the connection is taken back.
+/// Cancel safe: a partial connection is destroyed.
 ///
 /// # Errors
 /// As for [`EndpointBuilder::connect`], and those of `prepare`.
@@ -91,7 +91,7 @@ pub async fn connect_with<SW: 'static, RW: 'static>(
     Endpoint::from_parts(connection, peer, queues.send_cq, queues.recv_cq, channel)
 }
 
-/// A task that waits.
+/// An asynchronous waiter.
 struct Task<'a> {
     channel: &'a EventChannel,
     timeout: Option<Duration>,
@@ -111,13 +111,13 @@ impl Events for Task<'_> {
     }
 }
 
-/// The first of two.
+/// The first result of two futures.
 enum First<A, B> {
     A(A),
     B(B),
 }
 
-/// Waits for one of two; the other is dropped, and so both must be cancel safe.
+/// Waits for the first of two futures, and drops the other; both must be cancel safe.
 async fn first<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> First<A, B> {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|cx| {

@@ -1,4 +1,4 @@
-//! Datagrams: asking a peer where it takes them, and multicast groups.
+//! Datagrams: address requests to peers, and multicast groups.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -26,7 +26,7 @@ pub(crate) fn listen(channel: &EventChannel, addr: SocketAddr) -> (CmId<Listenin
 
 pub(crate) fn resolve_addr(channel: &EventChannel, addr: SocketAddr) -> CmId<AddrResolved> {
     let id = channel.create_id_in(PortSpace::Udp).unwrap();
-    // The guest has no route to groups, so the source says which device is meant.
+    // The guest has no multicast route, so the source address selects the device.
     let source = (addr.is_ipv4() && addr.ip().is_multicast()).then(local);
     id.resolve_addr(source, addr, TEST_TIMEOUT).unwrap();
     taken!(channel, Event::AddrResolved(id) => id)
@@ -38,7 +38,7 @@ pub(crate) fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteRes
     taken!(channel, Event::RouteResolved(id) => id)
 }
 
-/// A queue pair for datagrams, and what it needs.
+/// A datagram queue pair with all resources.
 pub(crate) struct Side {
     pub(crate) pd: ProtectionDomain,
     cq: CompletionQueue,
@@ -56,7 +56,7 @@ impl Side {
         Self { pd, cq, qp }
     }
 
-    /// Waits until what was sent is on its way.
+    /// Waits for the completion of a send.
     pub(crate) fn sent(&mut self) {
         while self.qp.send_queue().in_flight() > 0 {
             for wc in self.cq.wait(Some(TEST_TIMEOUT)).unwrap() {
@@ -66,13 +66,13 @@ impl Side {
         }
     }
 
-    /// Makes room for one more datagram.
+    /// Posts one more receive.
     pub(crate) fn make_room(&mut self) {
         let room = self.pd.alloc_buf(GRH_LEN + 64).unwrap();
         self.qp.post_recv(room).unwrap();
     }
 
-    /// The next datagram that arrives.
+    /// Waits for the next datagram.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         loop {
             let completions = self.cq.wait(Some(TEST_TIMEOUT)).unwrap();
@@ -121,17 +121,17 @@ fn exchange(any: SocketAddr, host: IpAddr) {
 }
 
 #[test]
-fn a_peer_says_where_it_takes_datagrams() {
+fn datagram_address_is_resolved() {
     exchange(local(), local().ip());
 }
 
 #[test]
-fn a_peer_says_where_it_takes_datagrams_over_ipv6() {
+fn datagram_address_over_ipv6_is_resolved() {
     exchange("[::]:0".parse().unwrap(), local_v6());
 }
 
 #[test]
-fn a_rejected_service_says_why() {
+fn service_rejection_carries_reason_and_private_data() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     resolve(&channel, addr).resolve_service(b"").unwrap();
@@ -146,7 +146,7 @@ fn a_rejected_service_says_why() {
         panic!("{said:?}")
     };
     assert!(private_data.starts_with(b"not today\0"), "{private_data:?}");
-    // One that is dropped is rejected, too.
+    // Dropping a request rejects the peer as well.
     resolve(&channel, addr).resolve_service(b"").unwrap();
     drop(request(&channel));
     let said = failure(&channel);
@@ -157,19 +157,16 @@ fn a_rejected_service_says_why() {
 }
 
 #[test]
-fn nobody_listening_for_datagrams_is_said() {
+fn resolve_service_without_listener_is_rejected() {
     let channel = EventChannel::new().unwrap();
     let mut addr = local();
     addr.set_port(9);
     resolve(&channel, addr).resolve_service(b"").unwrap();
-    assert_eq!(
-        failure(&channel).to_string(),
-        "rejected: nobody listens there"
-    );
+    assert_eq!(failure(&channel).to_string(), "rejected: no listener there");
 }
 
 #[test]
-fn what_an_identifier_is_not_for_is_refused() {
+fn calls_of_another_transport_are_refused() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let id = resolve(&channel, addr);
@@ -210,7 +207,7 @@ pub(crate) fn join(
 }
 
 #[test]
-fn members_of_a_group_hear_each_other() {
+fn multicast_members_receive_from_each_other() {
     let addr = "239.1.2.3:7174".parse().unwrap();
     let channel = EventChannel::new().unwrap();
     let mut id = resolve_addr(&channel, addr);
@@ -230,7 +227,7 @@ fn members_of_a_group_hear_each_other() {
 }
 
 #[test]
-fn an_ipv6_group_is_joined_unless_the_device_is_roce_v2() {
+fn join_ipv6_group_fails_only_on_roce_v2() {
     const ENOTSUPP: i32 = 524;
     let channel = EventChannel::new().unwrap();
     let addr: SocketAddr = "[ff0e::4:5]:7174".parse().unwrap();
@@ -239,13 +236,13 @@ fn an_ipv6_group_is_joined_unless_the_device_is_roce_v2() {
     let err = id.join_multicast(addr, Membership::Full).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(ENOTSUPP));
     assert!(err.to_string().contains(&addr.to_string()), "{err}");
-    // The same group, as InfiniBand writes it.
+    // The same group, as an InfiniBand address.
     let gid = IbAddr::with_service_id(Gid::from(addr.ip()), 0);
     let err = id.join_multicast(gid, Membership::Full).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(ENOTSUPP));
     assert!(err.to_string().contains("[ff0e::4:5]"), "{err}");
     assert!(id.leave_multicast(gid).is_err());
-    // It is as if it had not been tried.
+    // The failed join leaves no membership.
     assert!(id.leave_multicast(addr).is_err());
     let v4: SocketAddr = "239.1.2.8:1".parse().unwrap();
     let refused = id.join_multicast(v4, Membership::Full);
@@ -253,7 +250,7 @@ fn an_ipv6_group_is_joined_unless_the_device_is_roce_v2() {
 }
 
 #[test]
-fn a_group_can_be_joined_to_send_only_and_several_at_once() {
+fn join_several_groups_and_send_only_succeeds() {
     let channel = EventChannel::new().unwrap();
     let groups: [SocketAddr; 2] = ["239.1.2.4:1", "239.1.2.5:1"].map(|addr| addr.parse().unwrap());
     let mut id = resolve_addr(&channel, groups[0]);
@@ -264,7 +261,7 @@ fn a_group_can_be_joined_to_send_only_and_several_at_once() {
     while joined.len() < 2 {
         match next(&channel) {
             Event::MulticastJoined { group, .. } => joined.extend(group.addr.ip()),
-            // Not every kernel and device knows it.
+            // Not supported by every kernel and device.
             Event::MulticastFailed { addr, error, .. } => {
                 assert_eq!(error.call(), "rdma_join_multicast_ex");
                 joined.extend(addr.ip());
@@ -274,11 +271,11 @@ fn a_group_can_be_joined_to_send_only_and_several_at_once() {
     }
     joined.sort();
     assert_eq!(joined, groups);
-    // It is dropped while it is a member.
+    // Dropped as a member.
 }
 
 #[test]
-fn joining_what_is_no_group_or_for_connections_is_refused() {
+fn join_without_group_address_or_datagrams_fails() {
     let channel = EventChannel::new().unwrap();
     let mut id = channel.create_id().unwrap();
     let (_listener, addr) = listen(&channel, local());
@@ -293,7 +290,7 @@ fn joining_what_is_no_group_or_for_connections_is_refused() {
 }
 
 #[test]
-fn events_of_a_group_that_was_left_do_not_come() {
+fn leave_multicast_suppresses_further_events() {
     let channel = EventChannel::new().unwrap();
     let addr: SocketAddr = "239.1.2.6:1".parse().unwrap();
     let mut id = resolve_addr(&channel, addr);
@@ -305,7 +302,7 @@ fn events_of_a_group_that_was_left_do_not_come() {
 }
 
 #[test]
-fn a_group_is_joined_where_an_identifier_is_bound() {
+fn join_multicast_uses_the_bound_device() {
     let channel = EventChannel::new().unwrap();
     let group: SocketAddr = "239.1.2.10:1".parse().unwrap();
     let mut id = channel.create_id_in(PortSpace::Udp).unwrap();
@@ -324,7 +321,7 @@ fn a_group_is_joined_where_an_identifier_is_bound() {
     joined.attach(&mut qp).unwrap();
     joined.detach(&mut qp).unwrap();
     id.leave_multicast(group).unwrap();
-    // Soft-RoCE sends to itself whatever it sends.
+    // Soft-RoCE loops every datagram back.
     let deaf = pd.qp_builder::<Ud>(&cq, &cq);
     let err = deaf.flags(QpFlags::BLOCK_SELF_MULTICAST).create();
     let err = err.map(drop).unwrap_err();
@@ -332,7 +329,7 @@ fn a_group_is_joined_where_an_identifier_is_bound() {
 }
 
 #[test]
-fn an_identifier_takes_its_group_along_to_another_channel() {
+fn migrate_keeps_the_group() {
     let (channel, other) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
     let addr: SocketAddr = "239.1.2.7:1".parse().unwrap();
     let mut id = resolve_addr(&channel, addr);

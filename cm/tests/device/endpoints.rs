@@ -1,4 +1,4 @@
-//! Connections without a channel of one's own: calls that wait.
+//! Connections without an explicit channel: blocking calls.
 
 use std::{
     io::ErrorKind,
@@ -112,7 +112,7 @@ fn accepted_client_gets_private_data_of_the_server() {
 }
 
 #[test]
-fn it_reads_like_std_net() {
+fn endpoint_example_resembles_std_net() {
     let listener = Listener::bind(local()).unwrap();
     let addr = listener.local_addr().unwrap();
     let server = thread::spawn(move || {
@@ -129,14 +129,14 @@ fn it_reads_like_std_net() {
 }
 
 #[test]
-fn messages_go_both_ways_and_the_end_is_noticed() {
+fn messages_in_both_directions_then_disconnect_is_detected() {
     let (mut active, mut passive) = pair();
     send(&mut active, b"there");
     assert_eq!(receive(&mut passive), b"there");
     send(&mut passive, b"and back");
     assert_eq!(receive(&mut active), b"and back");
 
-    // What the peer waits for comes back unused when this side ends the connection.
+    // The peer's receive is flushed when this side disconnects.
     passive
         .post_recv(passive.reg_msgs([0; 8]).unwrap())
         .unwrap();
@@ -154,9 +154,9 @@ fn messages_go_both_ways_and_the_end_is_noticed() {
     passive.disconnect().unwrap();
 }
 
-/// The peer has no memory for what is being sent, and ends the connection: that is not waited for.
+/// The peer has no receive for the message in flight, and disconnects: the answer does not wait for the send.
 #[test]
-fn an_end_is_answered_though_something_is_being_sent() {
+fn peer_disconnect_with_send_in_flight_is_answered() {
     let (mut active, mut passive) = pair();
     send(&mut active, b"as much as there is memory for");
     active
@@ -171,7 +171,7 @@ fn an_end_is_answered_though_something_is_being_sent() {
 }
 
 #[test]
-fn memory_of_the_peer_is_read_and_written() {
+fn peer_memory_is_read_and_written() {
     let (mut active, mut passive) = pair();
     let readable = passive.reg_read(64).unwrap();
     readable.write(0, b"to be read");
@@ -197,7 +197,7 @@ fn memory_of_the_peer_is_read_and_written() {
 }
 
 #[test]
-fn several_buffers_are_read_and_written_as_one() {
+fn gather_list_is_read_and_written_as_one() {
     let choices = builder().max_send_sge(2);
     let listener = choices.listen_for::<Vec<Buf>, Buf>(local()).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -229,7 +229,7 @@ fn several_buffers_are_read_and_written_as_one() {
 }
 
 #[test]
-fn several_buffers_are_one_message_in_both_directions() {
+fn gather_list_is_sent_and_received_as_one_message() {
     let choices = builder().max_send_sge(2).max_recv_sge(2);
     let listener = choices.listen_for::<[Buf; 2], Vec<Buf>>(local()).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -250,7 +250,7 @@ fn several_buffers_are_one_message_in_both_directions() {
 }
 
 #[test]
-fn a_request_can_have_every_option_and_is_given_back() {
+fn post_with_every_option_returns_the_payload() {
     let choices = builder().max_send_wr(1).max_inline_data(16);
     let (listener, addr) = listen();
     let server = thread::spawn(move || listener.accept().unwrap());
@@ -274,7 +274,7 @@ fn a_request_can_have_every_option_and_is_given_back() {
 }
 
 #[test]
-fn a_rejection_carries_the_words_of_the_peer() {
+fn connect_rejected_has_private_data_of_the_peer() {
     let (listener, addr) = listen();
     let server: JoinHandle<()> = thread::spawn(move || {
         let incoming = listener.request().unwrap();
@@ -296,12 +296,12 @@ fn a_rejection_carries_the_words_of_the_peer() {
 }
 
 #[test]
-fn nobody_there_is_refused_and_nowhere_unreachable() {
+fn connect_without_listener_is_refused_and_without_route_unreachable() {
     let mut addr = local();
     addr.set_port(9);
     let err = builder().connect(addr).unwrap_err();
     assert_eq!(err.kind(), ErrorKind::ConnectionRefused);
-    assert!(err.to_string().contains("nobody listens there"), "{err}");
+    assert!(err.to_string().contains("no listener there"), "{err}");
     let err = builder().connect("203.0.113.1:9").unwrap_err();
     assert_eq!(err.call(), "rdma_resolve_addr");
     assert!(err.to_string().contains("203.0.113.1:9"), "{err}");
@@ -310,7 +310,7 @@ fn nobody_there_is_refused_and_nowhere_unreachable() {
 }
 
 #[test]
-fn every_wait_has_a_deadline() {
+fn every_blocking_call_times_out() {
     let short = Duration::from_millis(50);
     let choices = EndpointBuilder::new().timeout(short);
     let listener = choices.listen(local()).unwrap();
@@ -320,7 +320,7 @@ fn every_wait_has_a_deadline() {
         ("rdma_get_request", ErrorKind::TimedOut)
     );
     assert!(listener.request_timeout(short).unwrap().is_none());
-    // Nobody accepts.
+    // No accept.
     let addr = listener.local_addr().unwrap();
     let outgoing = EndpointBuilder::new().timeout(Duration::from_secs(1));
     let err = outgoing.connect(addr).unwrap_err();
@@ -341,7 +341,7 @@ fn every_wait_has_a_deadline() {
 }
 
 #[test]
-fn a_listener_is_shared_by_threads_and_its_connections_share_memory() {
+fn listener_is_shared_by_threads_and_connections_share_memory() {
     let (listener, addr) = listen();
     let endpoints = thread::scope(|scope| {
         let servers = [0, 1].map(|_| scope.spawn(|| listener.accept().unwrap()));
@@ -357,7 +357,7 @@ fn a_listener_is_shared_by_threads_and_its_connections_share_memory() {
 }
 
 #[test]
-fn endpoints_are_taken_apart() {
+fn endpoint_into_parts_keeps_the_connection() {
     let (active, mut passive) = pair();
     let (mut connection, mut send_cq, _recv_cq, channel) = active.into_parts();
     let pd = connection.qp().pd().clone();
@@ -370,7 +370,7 @@ fn endpoints_are_taken_apart() {
 }
 
 #[test]
-fn dropping_an_endpoint_ends_the_connection() {
+fn endpoint_dropped_disconnects() {
     let (active, mut passive) = pair();
     drop(active);
     let flushed = passive.recv_comp().unwrap();
@@ -401,17 +401,17 @@ fn datagrams(addr: SocketAddr) {
 }
 
 #[test]
-fn datagrams_are_sent_to_an_address() {
+fn datagram_endpoint_sends_to_an_address() {
     datagrams(local());
 }
 
 #[test]
-fn datagrams_are_sent_to_an_ipv6_address() {
+fn datagram_endpoint_sends_to_an_ipv6_address() {
     datagrams(SocketAddr::new(local_v6(), 0));
 }
 
 #[test]
-fn datagram_endpoints_join_and_leave_groups() {
+fn datagram_endpoint_joins_and_leaves_groups() {
     let group: SocketAddr = "239.1.2.9:7174".parse().unwrap();
     let mut member = builder().datagrams(local()).unwrap();
     let mut sender = builder().datagrams(local()).unwrap();
@@ -434,7 +434,7 @@ fn datagram_endpoints_join_and_leave_groups() {
 }
 
 #[test]
-fn datagrams_need_the_address_of_a_device() {
+fn datagram_endpoint_on_unspecified_address_fails() {
     let err = DatagramEndpoint::bind("0.0.0.0:0").unwrap_err();
     assert_eq!(err.kind(), ErrorKind::InvalidInput);
     assert!(err.to_string().contains("0.0.0.0:0"), "{err}");

@@ -1,4 +1,4 @@
-//! What goes wrong: peers that give up, full listeners, and what is left of connections.
+//! Failures: withdrawn requests, full backlogs, and leaks.
 
 use std::{
     collections::HashMap,
@@ -19,13 +19,13 @@ use crate::{
 };
 
 #[test]
-fn requests_beyond_the_backlog_are_rejected_or_wait() {
+fn requests_beyond_backlog_are_rejected_or_retransmitted() {
     let channel = EventChannel::new().unwrap();
     let mut id = channel.create_id().unwrap();
     id.bind(local()).unwrap();
     let listener = id.listen(2).unwrap();
     let addr = listener.local_addr().unwrap();
-    // Nobody takes the requests from the listener's channel.
+    // Requests stay in the listener's channel.
     let clients = EventChannel::new().unwrap();
     let mut asking = HashMap::new();
     for _ in 0..5 {
@@ -36,8 +36,8 @@ fn requests_beyond_the_backlog_are_rejected_or_wait() {
             .unwrap();
         asking.insert(key, (half.side, half.active_qp));
     }
-    // Two of them wait, and the kernel drops the others, which try again until they give up; those
-    // that are taken make room.
+    // Two requests are pending, and the kernel drops the others, which the clients retransmit until the
+    // timeout; each accepted request makes room.
     let mut accepted = 0;
     while accepted < 2 {
         drop(request(&channel));
@@ -61,7 +61,7 @@ fn requests_beyond_the_backlog_are_rejected_or_wait() {
 }
 
 #[test]
-fn a_peer_that_is_gone_before_it_is_accepted_is_noticed() {
+fn accept_after_peer_death_fails() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let Halfway {
@@ -75,7 +75,8 @@ fn a_peer_that_is_gone_before_it_is_accepted_is_noticed() {
     assert!(channel.cancel(key));
     let qp = side.pd.qp_builder::<Rc>(&side.cq, &side.cq).max_send_wr(1);
     let qp = qp.max_recv_wr(1).create().unwrap();
-    // A step fails at once, when the kernel has heard of it already, or the connection does soon.
+    // A step fails at once if the kernel has already been notified; otherwise the connection fails soon
+    // after.
     let accepted = match request.id().init_qp(qp) {
         Ok(qp) => request.accept(qp, &ConnParam::new()).map(drop),
         Err(refused) => Err(refused.error),
@@ -91,8 +92,8 @@ fn a_peer_that_is_gone_before_it_is_accepted_is_noticed() {
     }
 }
 
-/// Asks a listener for connections that the client takes back before they are accepted.
-fn impatient_clients(addr: SocketAddr) -> EventChannel {
+/// Sends connection requests to a listener, withdrawn by the client before being accepted.
+fn withdrawn_requests(addr: SocketAddr) -> EventChannel {
     let channel = EventChannel::new().unwrap();
     for _ in 0..3 {
         let half = Halfway::new(&channel, addr);
@@ -106,12 +107,12 @@ fn impatient_clients(addr: SocketAddr) -> EventChannel {
 }
 
 #[test]
-fn listener_passes_over_clients_that_left_before_accept() {
+fn listener_skips_requests_withdrawn_before_accept() {
     let choices = EndpointBuilder::new().timeout(TEST_TIMEOUT);
     let listener = choices.listen(local()).unwrap();
     let addr = listener.local_addr().unwrap();
-    drop(impatient_clients(addr));
-    // The requests are taken after their clients have left.
+    drop(withdrawn_requests(addr));
+    // Requests are read after the withdrawal.
     let client = thread::spawn(move || choices.connect(addr).unwrap());
     let accepted = listener.accept().unwrap();
     assert_eq!(
@@ -119,14 +120,14 @@ fn listener_passes_over_clients_that_left_before_accept() {
         client.join().unwrap().id().peer_addr()
     );
 
-    let clients = impatient_clients(addr);
+    let clients = withdrawn_requests(addr);
     drop(clients);
     let pause = Duration::from_millis(500);
     let incoming = listener.request_timeout(pause).unwrap();
     assert!(incoming.is_none(), "{incoming:?}");
 }
 
-/// Every order of four things.
+/// All permutations of four elements.
 fn orders() -> impl Iterator<Item = [usize; 4]> {
     let digits = |number: usize| [number / 64, number / 16 % 4, number / 4 % 4, number % 4];
     (0..256).map(digits).filter(|order| {
@@ -137,7 +138,7 @@ fn orders() -> impl Iterator<Item = [usize; 4]> {
 }
 
 #[test]
-fn the_parts_of_a_connection_are_dropped_in_every_order() {
+fn connection_parts_can_be_dropped_in_every_order() {
     assert_eq!(orders().count(), 24);
     for order in orders() {
         let channel = EventChannel::new().unwrap();
@@ -155,12 +156,12 @@ fn the_parts_of_a_connection_are_dropped_in_every_order() {
                 _ => drop(channel.take()),
             }
         }
-        // Whatever went first, the peer's device is as good as before.
+        // After any drop order the peer's device works as before.
         assert!(passive.qp().query().is_ok(), "{order:?}");
     }
 }
 
-/// Descriptors of this process, and objects of the device.
+/// Descriptors of this process, and device objects.
 #[derive(Debug, PartialEq, Eq)]
 struct Kept {
     descriptors: usize,
@@ -175,7 +176,7 @@ impl Kept {
         }
     }
 
-    /// Waits until it is as it was: the kernel ends connections in its own time.
+    /// Waits for the original state: the kernel destroys connections asynchronously.
     fn again(&self) {
         let late = Instant::now() + TEST_TIMEOUT;
         while Self::now() != *self {
@@ -189,7 +190,7 @@ impl Kept {
     }
 }
 
-/// The memory of this process, in kibibytes.
+/// Resident memory of this process, in KiB.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -216,14 +217,14 @@ fn make_and_drop(listener: &Listener, addr: SocketAddr, count: usize) {
 
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
-    // Otherwise the kernel may turn the few pages of a thread's stack into a huge one meanwhile, of 2 MiB.
+    // Otherwise the kernel may merge pages of a thread's stack into a huge page of 2 MiB during the test.
     rustix::thread::disable_transparent_huge_pages(true).unwrap();
     let listener = EndpointBuilder::new()
         .timeout(TEST_TIMEOUT)
         .listen(local())
         .unwrap();
     let addr = listener.local_addr().unwrap();
-    // The allocator, the devices and the domain of the listener are there after some.
+    // Warm-up for the allocator, the devices, and the listener's domain.
     make_and_drop(&listener, addr, 50);
     thread::sleep(Duration::from_secs(1));
     let (kept, memory) = (Kept::now(), resident());
@@ -234,9 +235,9 @@ fn a_thousand_connections_leave_nothing_behind() {
     assert!(more < 1024, "{more} KiB more after 1000 connections");
 }
 
-/// The descriptor can be waited for, and misusing it harms nothing.
+/// The descriptor supports waiting, and misuse is harmless.
 #[test]
-fn event_channel_descriptor_gives_no_access_to_its_events() {
+fn event_channel_descriptor_gives_no_access_to_events() {
     use std::{
         io::{Read, Write},
         os::fd::AsFd,

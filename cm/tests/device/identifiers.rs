@@ -1,4 +1,4 @@
-//! What identifiers can be told, and can tell: options, addresses, channels, queue pair attributes.
+//! Identifiers: options, addresses, migration, and queue pair attributes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -29,7 +29,7 @@ fn resolve_addr(
 }
 
 #[test]
-fn options_are_taken_before_it_is_too_late() {
+fn options_set_too_late_fail() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let mut id = channel.create_id().unwrap();
@@ -58,7 +58,7 @@ fn options_are_taken_before_it_is_too_late() {
 }
 
 #[test]
-fn addresses_are_reused_only_by_those_who_agree() {
+fn reuse_addr_requires_the_option_on_both_ids() {
     let channel = EventChannel::new().unwrap();
     let mut first = channel.create_id().unwrap();
     first.set_reuse_addr(true).unwrap();
@@ -70,7 +70,7 @@ fn addresses_are_reused_only_by_those_who_agree() {
     third.set_reuse_addr(true).unwrap();
     third.bind(addr).unwrap();
     assert_eq!(third.local_addr(), Some(addr));
-    // None of them can listen as long as there is another.
+    // Each of them is refused to listen while another exists.
     let refused = third.listen(1).unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EADDRINUSE));
     drop(first);
@@ -78,7 +78,7 @@ fn addresses_are_reused_only_by_those_who_agree() {
 }
 
 #[test]
-fn ipv6_only_leaves_ipv4_to_others() {
+fn af_only_leaves_ipv4_to_other_listeners() {
     let channel = EventChannel::new().unwrap();
     let mut v6 = channel.create_id().unwrap();
     v6.set_af_only(true).unwrap();
@@ -89,7 +89,7 @@ fn ipv6_only_leaves_ipv4_to_others() {
     let mut v4 = channel.create_id().unwrap();
     v4.bind(SocketAddr::new([0, 0, 0, 0].into(), port)).unwrap();
     let _v4 = v4.listen(1).unwrap();
-    // Without the option, the one takes the other's.
+    // Without the option, the IPv6 listener takes IPv4 as well.
     let mut both = channel.create_id().unwrap();
     both.bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))
         .unwrap();
@@ -101,7 +101,7 @@ fn ipv6_only_leaves_ipv4_to_others() {
 }
 
 #[test]
-fn the_way_is_known_once_it_is_resolved() {
+fn path_is_known_after_resolution() {
     let channel = EventChannel::new().unwrap();
     let (listener, addr) = listen(&channel, local());
     let devices = verbs::devices().unwrap();
@@ -131,7 +131,7 @@ fn the_way_is_known_once_it_is_resolved() {
 }
 
 #[test]
-fn a_route_can_be_said_instead_of_resolved() {
+fn set_ib_path_replaces_resolution() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let id = resolve_addr(&channel, channel.create_id().unwrap(), addr);
@@ -152,7 +152,7 @@ fn a_route_can_be_said_instead_of_resolved() {
 }
 
 #[test]
-fn the_program_brings_its_queue_pair_up_with_changes_of_its_own() {
+fn qp_prepared_by_the_program_is_accepted() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let (mut side, active_qp, request) = asked(&channel, addr);
@@ -181,7 +181,7 @@ fn the_program_brings_its_queue_pair_up_with_changes_of_its_own() {
 }
 
 #[test]
-fn a_lost_last_word_is_made_up_for() {
+fn notify_comm_est_replaces_a_lost_rtu() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let (side, _active_qp, request) = asked(&channel, addr);
@@ -189,7 +189,7 @@ fn a_lost_last_word_is_made_up_for() {
     assert!(!channel.notify(key, EventType::COMM_EST).unwrap());
     let passive_qp = side.qp(request.id());
     let _passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
-    // The active side does not establish the connection; a message of its would be noticed so.
+    // The active side does not establish the connection; a message from there would have the effect.
     let err = channel.notify(key, EventType::PORT_ERR).unwrap_err();
     assert!(err.to_string().contains("PORT_ERR"), "{err}");
     assert!(channel.notify(key, EventType::COMM_EST).unwrap());
@@ -207,7 +207,7 @@ fn a_lost_last_word_is_made_up_for() {
 }
 
 #[test]
-fn receives_can_come_from_a_shared_queue() {
+fn connection_with_srq_receives() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let (mut side, active_qp, request) = asked(&channel, addr);
@@ -240,7 +240,7 @@ fn receives_can_come_from_a_shared_queue() {
 }
 
 #[test]
-fn enhanced_connection_establishment_is_carried_and_can_be_refused() {
+fn ece_options_are_carried_and_can_be_rejected() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let Halfway {
@@ -260,13 +260,13 @@ fn enhanced_connection_establishment_is_carried_and_can_be_refused() {
     assert_eq!(request.id().remote_ece().unwrap(), ece);
     request.reject_ece(b"").unwrap();
     taken!(&channel, Event::ConnectFailed { failure, .. } => {
-        // InfiniBand's number for options of the vendor that are not supported.
+        // InfiniBand's reason code for unsupported vendor options.
         assert!(matches!(failure, cm::ConnectFailure::Rejected { reason: 35, .. }), "{failure:?}");
     });
 }
 
 #[test]
-fn identifiers_move_between_channels_in_every_phase() {
+fn ids_migrate_between_channels_in_every_phase() {
     let (channel, other) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
     let (mut listener, addr) = listen(&channel, local());
     let key = listener.key();
@@ -293,14 +293,14 @@ fn identifiers_move_between_channels_in_every_phase() {
     let mut passive = passive.unwrap();
     active.migrate(&channel).unwrap();
     passive.migrate(&other).unwrap();
-    // The channels can go before their former identifiers.
+    // A channel can be dropped before its former identifiers.
     drop(channel);
     active.disconnect().unwrap();
     assert!(matches!(next(&other), Event::Disconnected { key, .. } if key == passive.key()));
 }
 
 #[test]
-fn a_channel_is_dropped_while_its_identifiers_are_elsewhere() {
+fn channel_dropped_after_migration_keeps_ids() {
     let (first, second) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
     let (mut listener, addr) = listen(&first, local());
     listener.migrate(&second).unwrap();
@@ -310,7 +310,7 @@ fn a_channel_is_dropped_while_its_identifiers_are_elsewhere() {
 }
 
 #[test]
-fn names_are_looked_up_with_hints() {
+fn addr_hints_lookup_resolves_names() {
     let addr = local();
     let (host, host_v6) = (addr.ip().to_string(), local_v6().to_string());
     let found = AddrHints::new()
@@ -351,7 +351,7 @@ fn names_are_looked_up_with_hints() {
 }
 
 #[test]
-fn names_that_are_none_are_said() {
+fn addr_hints_lookup_of_invalid_names_fails() {
     let hints = AddrHints::new().numeric_host();
     let err = hints.lookup(Some("no.such.name"), Some("1")).unwrap_err();
     assert_eq!(err.kind(), std::io::ErrorKind::NotFound);
@@ -363,7 +363,7 @@ fn names_that_are_none_are_said() {
 }
 
 #[test]
-fn addresses_of_infiniband_are_looked_up_and_refused_elsewhere() {
+fn ib_addr_is_looked_up_and_refused_on_roce() {
     let gid = Gid::from(local_v6());
     let addr = IbAddr::new(gid, PortSpace::Tcp, 7471);
     let hints = AddrHints::new().infiniband().no_route();
@@ -377,7 +377,7 @@ fn addresses_of_infiniband_are_looked_up_and_refused_elsewhere() {
         assert_eq!(err.kind(), std::io::ErrorKind::InvalidInput);
     }
 
-    // The kernel finds a device by its GID, and on RoCE no route for it.
+    // The kernel finds the device by the GID, but no route on RoCE.
     let channel = EventChannel::new().unwrap();
     let mut id = channel.create_id().unwrap();
     let err = id.bind(addr).unwrap_err();
@@ -396,7 +396,7 @@ fn addresses_of_infiniband_are_looked_up_and_refused_elsewhere() {
 }
 
 #[test]
-fn identifiers_for_extended_connections_are_made_and_kept_apart() {
+fn xrc_ids_are_created_and_refuse_other_qps() {
     let channel = EventChannel::new().unwrap();
     let listener = channel.create_xrc_id(XrcEnd::Receive, local()).unwrap();
     let listener = listener.listen(1).unwrap();
@@ -418,23 +418,23 @@ fn identifiers_for_extended_connections_are_made_and_kept_apart() {
         err.to_string().contains("is for XrcSend, not for Rc"),
         "{err}"
     );
-    // There is nothing to connect it with on this device.
+    // No queue pair for connecting exists on this device.
     let xrc = side.pd.qp_builder::<XrcSend>(&side.cq, &side.cq);
     let err = xrc.max_send_wr(1).create().map(drop).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP), "{err}");
     let err = id.context().unwrap().open_xrcd().map(drop).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP), "{err}");
-    // Somebody else's address is none to listen at.
+    // The address of another host is refused for listening.
     let taken = channel.create_xrc_id(XrcEnd::Receive, addr).map(drop);
     assert!(taken.unwrap_err().to_string().contains(&addr.to_string()));
 }
 
 #[test]
-fn the_port_space_of_infiniband_has_connections_too() {
+fn ib_port_space_has_connections() {
     let channel = EventChannel::new().unwrap();
     let mut id = channel.create_id_in(PortSpace::Ib).unwrap();
     assert_eq!(id.port_space(), Some(PortSpace::Ib));
-    // Whether an IP address will do is up to the kernel.
+    // IP addresses may be refused, depending on the kernel.
     match id.bind(local()) {
         Ok(()) => assert_ne!(id.local_addr().unwrap().port(), 0),
         Err(err) => assert!(err.to_string().contains(&local().to_string()), "{err}"),

@@ -1,4 +1,4 @@
-//! Tests of `cm` on a real device. `cargo xtask test` runs them in the soft-roce guest.
+//! Tests of `cm` on a real device. `cargo xtask test` runs these tests in the soft-roce guest.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A send behind a read: on iWARP its completion can come first.
+//! A send after a read: on iWARP the send can complete first.
 
 use cm::{Connection, Event, EventChannel};
 use verbs::{
@@ -12,8 +12,7 @@ const ROUNDS: u8 = 250;
 const LEN: usize = 128 << 10;
 const MESSAGE: usize = 8;
 
-/// A connection: the active end and the passive one. Which of them is told first depends on the
-/// device.
+/// A connection: the active end and the passive end. The order of the events depends on the device.
 fn connect(channel: &EventChannel) -> (Side, Connection, Connection) {
     let (_listener, addr) = listen(channel, local());
     let (side, active_qp, passive_qp) = accepted(channel, addr);
@@ -32,7 +31,7 @@ fn connect(channel: &EventChannel) -> (Side, Connection, Connection) {
 }
 
 #[test]
-fn what_is_read_is_there_when_it_comes_back_whatever_is_posted_behind_it() {
+fn read_followed_by_sends_returns_complete_data() {
     let channel = EventChannel::new().unwrap();
     let (mut side, mut active, mut passive) = connect(&channel);
     let region = side.pd.alloc_remote(LEN, RemoteAccess::READ).unwrap();
@@ -47,7 +46,7 @@ fn what_is_read_is_there_when_it_comes_back_whatever_is_posted_behind_it() {
             read.unsignaled()
         };
         let send = Send::new(side.pd.register_buf([round; MESSAGE]).unwrap());
-        // At once, so that the kernel sends both before the peer answers.
+        // In one batch, so that the kernel sends both before the peer answers.
         let mut batch = active.qp_mut().batch();
         batch.push(read).unwrap();
         batch.push(send).unwrap();

@@ -1,5 +1,5 @@
-//! Twins of the cases in `test_rdmacm.py` of pyverbs, rdma-core's own test suite, by their names.
-//! `verbs/tests/pyverbs.txt` has the whole list.
+//! Counterparts of the cases in `test_rdmacm.py` of pyverbs, rdma-core's test suite, with the same names.
+//! `verbs/tests/pyverbs.txt` has the complete list.
 
 use std::net::SocketAddr;
 
@@ -16,11 +16,11 @@ use crate::{
 
 const ROUNDS: usize = 10;
 
-/// Sends messages there and back.
+/// Sends messages in both directions.
 fn traffic(side: &mut Side, active: &mut Connection, passive: &mut Connection) {
     for round in 0..ROUNDS {
         let text = |from: char| format!("{from}{round}").repeat(100).into_bytes();
-        // As long as the room that a receive has.
+        // The length of a posted receive.
         connections::exchange(side, active, passive, &text('c')[..64]);
         connections::exchange(side, passive, active, &text('s')[..64]);
     }
@@ -71,7 +71,7 @@ fn rdmacm_async_reject_traffic() {
     }
 }
 
-/// The queue pair is made by the program, and librdmacm only says how to bring it up.
+/// The program creates the queue pair; librdmacm supplies only the attributes.
 #[test]
 fn rdmacm_async_traffic_external_qp() {
     let channel = EventChannel::new().unwrap();
@@ -125,7 +125,7 @@ fn rdmacm_async_udp_traffic() {
     }
 }
 
-/// The way to this device itself.
+/// Route to this device.
 fn way(side: &datagrams::Side) -> AddressVector {
     let table = side.pd.context().query_gid_table().unwrap();
     let here = |gid: verbs::Gid| gid.to_ip() == local().ip();
@@ -133,7 +133,7 @@ fn way(side: &datagrams::Side) -> AddressVector {
     AddressVector::global(1, entry.gid_index.try_into().unwrap(), entry.gid)
 }
 
-/// Sends to a group that both are members of, and perhaps after one of them has left.
+/// Sends to a group with two members, and optionally after one member has left.
 fn multicast(last: u8, also_after_leaving: bool) {
     let channel = EventChannel::new().unwrap();
     let addr = SocketAddr::from(([239, 7, 7, last], 0));
@@ -157,7 +157,7 @@ fn multicast(last: u8, also_after_leaving: bool) {
     joined.detach(&mut to.qp).unwrap();
     other.leave_multicast(addr).unwrap();
     if also_after_leaving {
-        // What is sent to the group is lost, and what comes after it arrives.
+        // The message to the group is lost, and the next one arrives.
         let work = from.pd.register_buf(*b"to nobody").unwrap();
         from.qp.post(all.send(work)).unwrap();
         let ah = from.pd.create_ah(&way(&from)).unwrap();
@@ -174,7 +174,7 @@ fn rdmacm_async_multicast_traffic() {
     multicast(1, false);
 }
 
-/// What joins is told to be a full member; `cm` has no other call for it.
+/// The join requests a full membership; `cm` has a single call for both kinds.
 #[test]
 fn rdmacm_async_ex_multicast_traffic() {
     multicast(2, false);
@@ -190,7 +190,7 @@ fn rdmacm_async_ex_leave_multicast_traffic() {
     multicast(4, true);
 }
 
-/// A connection, and memory of the passive side's that the active side may use.
+/// A connection, and memory of the passive side accessible by the active side.
 fn remote(access: RemoteAccess, run: impl Fn(&mut Side, &mut Connection, &verbs::RemoteRegion)) {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = support::listen(&channel, local());
@@ -202,7 +202,7 @@ fn remote(access: RemoteAccess, run: impl Fn(&mut Side, &mut Connection, &verbs:
     }
 }
 
-/// The work of the next request that completes.
+/// Payload of the next completed request.
 fn done(side: &mut Side, connection: &mut Connection) -> verbs::Buf {
     loop {
         let completions = side.cq.wait(Some(TEST_TIMEOUT)).unwrap();

@@ -1,5 +1,4 @@
-//! What the tests share: the device's addresses, waiting for events, and the first steps of
-//! connections.
+//! Shared helpers: the device's addresses, waiting for events, and the first steps of connections.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -14,13 +13,13 @@ use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rc, Rts
 
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The address of the guest's RDMA device.
+/// Address of the guest's RDMA device.
 pub(crate) fn local() -> SocketAddr {
     let address = std::env::var("A").expect("these tests run in the guest: `cargo xtask test`");
     SocketAddr::new(address.parse().unwrap(), 0)
 }
 
-/// The IPv6 address of the guest's RDMA device.
+/// IPv6 address of the guest's RDMA device.
 pub(crate) fn local_v6() -> IpAddr {
     let address = std::env::var("A6").expect("the guest has an IPv6 address");
     address.parse().unwrap()
@@ -33,7 +32,7 @@ pub(crate) fn next(channel: &EventChannel) -> Event {
         .expect("no event came")
 }
 
-/// Takes the next event, which must be of the kind named.
+/// Takes the next event of the given kind; panics on another.
 macro_rules! taken {
     ($channel:expr, $kind:pat => $value:expr) => {
         match $crate::support::next($channel) {
@@ -65,7 +64,7 @@ pub(crate) fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteRes
     taken!(channel, Event::RouteResolved(id) => id)
 }
 
-/// What a queue pair needs.
+/// Resources of a queue pair.
 pub(crate) struct Side {
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
@@ -90,7 +89,7 @@ impl Side {
     }
 }
 
-/// Both ends of a connection, in the middle of being made.
+/// Both ends of a connection during setup.
 pub(crate) struct Halfway {
     pub(crate) side: Side,
     pub(crate) active: CmId<RouteResolved>,
@@ -118,7 +117,7 @@ pub(crate) fn response(channel: &EventChannel) -> ConnectResponse {
     taken!(channel, Event::ConnectResponse(response) => response)
 }
 
-/// A connection that has been asked for: what queue pairs need, the active one, and the request.
+/// A requested connection: resources, the active queue pair, and the request.
 pub(crate) fn asked(
     channel: &EventChannel,
     addr: SocketAddr,
@@ -132,7 +131,7 @@ pub(crate) fn asked(
     (side, active_qp, request(channel))
 }
 
-/// A connection that has been accepted: what queue pairs need, the active one, and the passive one.
+/// An accepted connection: resources, the active queue pair, and the passive one.
 pub(crate) fn accepted(
     channel: &EventChannel,
     addr: SocketAddr,

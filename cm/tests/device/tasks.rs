@@ -1,4 +1,4 @@
-//! Connecting and accepting in tasks, and giving up at every step.
+//! Connecting and accepting in tasks, and cancellation at every step.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -36,7 +36,7 @@ async fn exchange(from: &mut Endpoint, to: &mut Endpoint) {
     assert_eq!(received.unwrap().received().unwrap(), b"hello");
 }
 
-/// Runs a future that must not take for ever.
+/// Runs a future with a timeout.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(TEST_TIMEOUT, future)
         .await
@@ -44,7 +44,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn messages_go_both_ways_and_the_end_is_noticed() {
+async fn messages_in_both_directions_then_disconnect_is_detected() {
     soon(async {
         let listener = Listener::bind(local()).unwrap();
         let (mut active, mut passive) = pair(&listener).await;
@@ -63,9 +63,9 @@ async fn messages_go_both_ways_and_the_end_is_noticed() {
     .await;
 }
 
-/// The peer has no memory for what is being sent, and ends the connection: that is not waited for.
+/// The peer has no receive for the message in flight, and disconnects: the answer does not wait for the send.
 #[tokio::test]
-async fn an_end_is_answered_though_something_is_being_sent() {
+async fn peer_disconnect_with_send_in_flight_is_answered() {
     soon(async {
         let listener = Listener::bind(local()).unwrap();
         let (mut active, mut passive) = pair(&listener).await;
@@ -82,7 +82,7 @@ async fn an_end_is_answered_though_something_is_being_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn endpoints_live_in_tasks_of_their_own() {
+async fn endpoints_run_in_separate_tasks() {
     soon(async {
         let listener = Listener::bind(local()).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -119,7 +119,7 @@ async fn endpoints_live_in_tasks_of_their_own() {
 }
 
 #[tokio::test]
-async fn events_are_a_stream() {
+async fn event_channel_is_a_stream() {
     let channel = EventChannel::new(cm::EventChannel::new().unwrap()).unwrap();
     let mut listener = channel.get_ref().create_id().unwrap();
     listener.bind(local()).unwrap();
@@ -135,20 +135,20 @@ async fn events_are_a_stream() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_an_error() {
+async fn connect_refused_is_an_error() {
     let mut addr = local();
     addr.set_port(9);
     let err = soon(connect(addr)).await.map(drop).unwrap_err();
     assert_eq!(err.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
-/// The number of descriptors that are open.
+/// Number of open descriptors.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Polls a future until it has been pending so often, and then drops it. The result is `None` if it
-/// was not done by then.
+/// Polls a future until pending for the given number of times, and then drops the future. Returns `None` if
+/// the future was still pending.
 async fn give_up<T>(future: impl Future<Output = T>, pending: usize) -> Option<T> {
     let mut future = pin!(future);
     let mut left = pending;
@@ -163,14 +163,14 @@ async fn give_up<T>(future: impl Future<Output = T>, pending: usize) -> Option<T
     .await
 }
 
-/// Connects, giving up after every number of waits, until it succeeds: how many waits that took.
+/// Connects, cancelled after every number of waits, until success; returns the number of waits.
 async fn steps_to_connect(listener: &Listener, before: usize) -> usize {
     let addr = listener.local_addr().unwrap();
     let mut steps = 0;
     loop {
         let accept = async {
             loop {
-                // A peer that has given up is an error of its own connection only.
+                // A cancelled peer fails only its own connection.
                 drop(listener.accept().await);
             }
         };
@@ -191,13 +191,13 @@ async fn steps_to_connect(listener: &Listener, before: usize) -> usize {
 }
 
 #[tokio::test]
-async fn connecting_is_given_up_at_every_step_and_leaves_nothing() {
+async fn connect_cancelled_at_every_step_leaks_nothing() {
     let listener = Listener::bind(local()).unwrap();
     // The devices are opened once.
     drop(pair(&listener).await);
     let before = descriptors();
-    // The address, the route, and the response are waited for; but one that is there at once is not,
-    // so on a machine that is slow it takes some attempts to have waited for each.
+    // Three waits: address, route and response. A result already present needs no wait, so a slow machine may
+    // need several attempts to wait for each.
     let mut most = 0;
     for _ in 0..20 {
         most = steps_to_connect(&listener, before).await.max(most);
@@ -210,7 +210,7 @@ async fn connecting_is_given_up_at_every_step_and_leaves_nothing() {
     exchange(&mut active, &mut passive).await;
 }
 
-/// A connection, when requests of peers that have given up may still be in the way.
+/// A connection, with requests of cancelled peers possibly still pending.
 async fn pair_after(listener: &Listener) -> (Endpoint, Endpoint) {
     while let Ok(stale) = timeout(Duration::from_millis(300), listener.request()).await {
         drop(stale);
@@ -219,7 +219,7 @@ async fn pair_after(listener: &Listener) -> (Endpoint, Endpoint) {
 }
 
 #[tokio::test]
-async fn accepting_is_given_up_at_every_step_and_loses_no_other() {
+async fn accept_cancelled_at_every_step_loses_no_other_connection() {
     let listener = Listener::bind(local()).unwrap();
     let addr = listener.local_addr().unwrap();
     drop(pair(&listener).await);
@@ -240,14 +240,14 @@ async fn accepting_is_given_up_at_every_step_and_loses_no_other() {
         }
         assert!(steps < 20);
     }
-    // The request, and the establishment are waited for.
+    // Two waits: the request, and the establishment.
     assert!(steps >= 2, "{steps}");
     let (mut active, mut passive) = soon(pair_after(&listener)).await;
     exchange(&mut active, &mut passive).await;
 }
 
 #[tokio::test]
-async fn waiting_is_given_up_and_taken_up_again() {
+async fn wait_cancelled_can_be_resumed() {
     let listener = Listener::bind(local()).unwrap();
     let (mut active, mut passive) = soon(pair(&listener)).await;
     for steps in 0..3 {

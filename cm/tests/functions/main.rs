@@ -1,4 +1,4 @@
-//! Every function of librdmacm has a safe counterpart, which its name finds, and a test.
+//! Every function of librdmacm has a safe counterpart, documented under C's name, and a test.
 
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Every file below a folder of the workspace.
+/// All files below a folder of the workspace.
 fn sources(folder: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![
@@ -34,7 +34,7 @@ fn text_of(folder: &str) -> String {
     texts.map(|text| text.expect("it is text")).collect()
 }
 
-/// The functions of librdmacm, but for those of `ib.h` and those that came after rdma-core 44.
+/// Functions of librdmacm, except those of `ib.h` and those added after rdma-core 44.
 fn functions() -> BTreeSet<String> {
     let found = ["rdmacm-sys/src/bindings.rs", "rdmacm-sys/src/inline"]
         .map(|path| {
@@ -46,7 +46,7 @@ fn functions() -> BTreeSet<String> {
             }
         })
         .concat();
-    // A function of the bindings, or the first line of an inline's documentation.
+    // A function of the bindings, or the first line of an inline function's documentation.
     let name = |line: &str| {
         let line = line.trim_start();
         let after = line
@@ -57,7 +57,7 @@ fn functions() -> BTreeSet<String> {
     found.lines().filter_map(name).collect()
 }
 
-/// The rows of the table: C's name, ours, and the test.
+/// Rows of the table: the C function, the Rust counterpart, and the test.
 fn table() -> Vec<[String; 3]> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("FUNCTIONS.md");
     let text = fs::read_to_string(path).expect("the table is there");
@@ -73,7 +73,7 @@ fn table() -> Vec<[String; 3]> {
 }
 
 #[test]
-fn every_function_is_in_the_table() {
+fn function_table_is_complete() {
     let functions = functions();
     // 38 and 2 of `rdma_cma.h`, and 3 and 16 of `rdma_verbs.h`.
     assert_eq!(functions.len(), 59, "{functions:?}");
@@ -82,11 +82,11 @@ fn every_function_is_in_the_table() {
 }
 
 #[test]
-fn every_function_is_found_by_its_name_in_the_documentation() {
+fn documentation_names_every_function() {
     let source = text_of("cm/src");
     let missing: Vec<_> = functions()
         .into_iter()
-        // How C tells an error: here that is done by the error.
+        // C's way to report an error; here `Error` has this role.
         .filter(|name| name != "rdma_seterrno")
         .filter(|name| !source.contains(&format!("#[doc(alias = \"{name}\")]")))
         .collect();
@@ -94,7 +94,7 @@ fn every_function_is_found_by_its_name_in_the_documentation() {
 }
 
 #[test]
-fn every_function_has_a_test_that_exists() {
+fn function_table_names_existing_tests() {
     let tests = text_of("cm/tests/device") + &text_of("cm/src");
     let missing: Vec<_> = table()
         .into_iter()

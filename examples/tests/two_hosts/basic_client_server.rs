@@ -74,7 +74,7 @@ fn basic_exchange_over_roce_succeeds() {
         [
             "address resolved.",
             "route resolved.",
-            "no connection to 10.9.0.1:9999: rejected: nobody listens there",
+            "no connection to 10.9.0.1:9999: rejected: no listener there",
             "exit 1",
         ]
     );

@@ -26,7 +26,7 @@ const DISCONNECTED: &[&str] = &["disconnected, flushed"];
 const EARLY: &[&str] = &[
     "disconnected",
     "rejected",
-    "the peer has ended it at once",
+    "the peer disconnected during the handshake",
     "not accepted",
     "not established",
     "Disconnected",

@@ -1,4 +1,4 @@
-//! Events as librdmacm has them: copying them, and finding out what they mean.
+//! Event dispatch: copies librdmacm's events, and determines the effect of each on the identifier.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -14,43 +14,42 @@ use crate::{
     id::{CmId, RawId},
     multicast::MulticastGroup,
     param::PeerParam,
-    phase::{Kind, Meaning, Phase},
+    phase::{Disposition, Kind, Phase},
     registry::{GroupKey, Key},
 };
 
-/// An event as it was read, with everything it says copied.
-pub(crate) struct Intake {
+/// An event as read from the channel, with all data copied.
+pub(crate) struct RawEvent {
     key: Key,
     kind: Kind,
     event: u32,
     status: i32,
-    said: Said,
-    /// The identifier of a request.
-    arrived: Option<RawId>,
+    data: EventData,
+    /// Identifier of a new request.
+    new_id: Option<RawId>,
 }
 
-/// What an event says beside its kind.
-enum Said {
-    /// Of a connection.
+/// Data of an event, by kind.
+enum EventData {
+    /// Parameters of a connection.
     Connection(PeerParam),
-    /// Of a peer for datagrams.
+    /// Address of a datagram peer.
     Datagram(DatagramPeer),
-    /// Of a multicast group.
+    /// Address of a multicast group.
     Group(GroupKey, DatagramPeer),
 }
 
-impl Intake {
-    /// Copies an event. The identifier of a request gets its key, and its place in the registry.
+impl RawEvent {
+    /// Copies an event. The identifier of a request gets a key and a registry entry.
     ///
     /// # Safety
     /// - `raw` is an event of `channel`, not yet acknowledged.
-    /// - The caller holds the intake lock of the channel.
+    /// - The caller holds the dispatch lock of the channel.
     pub(crate) unsafe fn read(
         raw: NonNull<ffi::rdma_cm_event>,
         channel: &Arc<ChannelHandle>,
     ) -> Self {
-        // SAFETY: the event is live until it is acknowledged, and librdmacm does not change it any
-        // more.
+        // SAFETY: the event is live until acknowledged, and librdmacm does not change it any more.
         let raw = unsafe { raw.as_ref() };
         let kind = Kind::from(raw.event);
         let subject = if kind == Kind::ConnectRequest {
@@ -60,22 +59,22 @@ impl Intake {
         };
         // SAFETY: an identifier is not destroyed before its events have been acknowledged.
         let key = Key::from_context(unsafe { (*subject).context });
-        // SAFETY: as above; the type is set for good when the identifier is made.
+        // SAFETY: as above; the type is constant after creation.
         let datagram = unsafe { (*subject).qp_type } == Ud::RAW;
         if kind == Kind::DeviceRemoval {
-            // SAFETY: as above; nobody changes the device of an identifier that has one.
+            // SAFETY: as above; the device of an identifier is set once.
             let device = unsafe { (*subject).verbs };
             channel.contexts().forget(device);
         }
         // SAFETY: the event fits the identifier.
-        let said = unsafe { Said::read(raw, kind, datagram) };
-        let arrived = match (kind, NonNull::new(raw.id)) {
+        let data = unsafe { EventData::read(raw, kind, datagram) };
+        let new_id = match (kind, NonNull::new(raw.id)) {
             (Kind::ConnectRequest, Some(id)) => {
                 let key = channel.registry().add(Phase::Requested);
-                // SAFETY: the identifier is fresh. Only the holder of the intake lock, which is the
-                // caller, reads or writes its context.
+                // SAFETY: the identifier is new. Only the holder of the dispatch lock, the caller, accesses the
+                // context.
                 unsafe { (*id.as_ptr()).context = key.to_context() };
-                // SAFETY: a request's identifier belongs to whoever reads the event.
+                // SAFETY: a request's identifier is owned by the reader of the event.
                 Some(unsafe { RawId::new(id, key, Arc::clone(channel)) })
             }
             _ => None,
@@ -85,48 +84,48 @@ impl Intake {
             kind,
             event: raw.event.0,
             status: raw.status,
-            said,
-            arrived,
+            data,
+            new_id,
         }
     }
 
-    /// Finds out what the event means. `None`: what it is about is gone.
+    /// Applies the event to the registry, and returns the public event. `None` if the identifier is gone.
     pub(crate) fn deliver(self, channel: &ChannelHandle) -> Option<Event> {
         let Self {
             key,
             kind,
             event,
             status,
-            said,
-            arrived,
+            data,
+            new_id,
         } = self;
-        let (meaning, returned, group) = {
+        let (disposition, returned, group) = {
             let mut registry = channel.registry();
-            let meaning = registry.phase(key)?.meaning(kind);
-            let returned = match meaning {
-                Meaning::Returns(next) => Some((registry.unpark(key, next)?, next)),
+            let disposition = registry.phase(key)?.disposition(kind);
+            let returned = match disposition {
+                Disposition::ReturnsId(next) => Some((registry.unpark(key, next)?, next)),
                 _ => None,
             };
-            let group = match &said {
-                Said::Group(group, _) => Some(registry.group(key, *group)?),
+            let group = match &data {
+                EventData::Group(group, _) => Some(registry.group(key, *group)?),
                 _ => None,
             };
-            (meaning, returned, group)
+            (disposition, returned, group)
         };
-        Some(match (meaning, returned, arrived) {
-            (Meaning::Returns(_), Some((id, next)), _) => {
-                returned_event(id, next, kind, status, said)
+        Some(match (disposition, returned, new_id) {
+            (Disposition::ReturnsId(_), Some((id, next)), _) => {
+                returned_event(id, next, kind, status, data)
             }
-            (Meaning::Arrives, _, Some(id)) => match said {
-                Said::Connection(param) => {
+            (Disposition::NewId, _, Some(id)) => match data {
+                EventData::Connection(param) => {
                     Event::ConnectRequest(ConnectRequest::new(key, CmId::new(id), param))
                 }
-                Said::Datagram(peer) | Said::Group(_, peer) => Event::ServiceRequest(
+                EventData::Datagram(peer) | EventData::Group(_, peer) => Event::ServiceRequest(
                     ServiceRequest::new(key, CmId::new(id), peer.private_data),
                 ),
             },
-            (Meaning::Tells, ..) => match (kind, said, group) {
-                (Kind::MulticastJoin, Said::Group(_, peer), Some(addr)) if status == 0 => {
+            (Disposition::Notifies, ..) => match (kind, data, group) {
+                (Kind::MulticastJoin, EventData::Group(_, peer), Some(addr)) if status == 0 => {
                     let group = MulticastGroup::new(addr, &peer);
                     Event::MulticastJoined { key, group }
                 }
@@ -137,9 +136,9 @@ impl Intake {
                 (Kind::DeviceRemoval, ..) => Event::DeviceRemoval(key),
                 (Kind::AddrChange, ..) => Event::AddrChange(key),
                 (Kind::TimewaitExit, ..) => Event::TimewaitExit(key),
-                (kind, said, _) => Event::Disconnected {
+                (kind, data, _) => Event::Disconnected {
                     key,
-                    cause: cause(kind, status, said),
+                    cause: cause(kind, status, data),
                 },
             },
             _ => Event::Other { key, event, status },
@@ -147,16 +146,16 @@ impl Intake {
     }
 }
 
-impl Said {
+impl EventData {
     /// # Safety
-    /// - The event is not yet acknowledged, and of an identifier for datagrams if it is said so.
+    /// - The event is not yet acknowledged, and `datagram` is the kind of the event's identifier.
     unsafe fn read(raw: &ffi::rdma_cm_event, kind: Kind, datagram: bool) -> Self {
-        // SAFETY: both variants of the union begin with a pointer and a length, and are plain data;
-        // what librdmacm has not written is zero.
+        // SAFETY: both variants of the union begin with a pointer and a length, and are plain data; fields
+        // not written by librdmacm are zero.
         let mut ud = unsafe { raw.param.ud };
         match kind {
             Kind::MulticastJoin | Kind::MulticastError => {
-                // In the place of private data there is the number that the group was joined with.
+                // The private data pointer is the group's number from the join.
                 let group = GroupKey::from_context(ud.private_data);
                 ud.private_data = std::ptr::null();
                 // SAFETY: the pointer is null.
@@ -181,7 +180,7 @@ impl Said {
     }
 }
 
-/// The status of an event as an error.
+/// Converts the status of an event to an error.
 fn error(call: &'static str, status: i32) -> Error {
     match status {
         status if status < 0 => Error::from_errno(call, status.saturating_neg()),
@@ -189,9 +188,9 @@ fn error(call: &'static str, status: i32) -> Error {
     }
 }
 
-/// The event that gives an identifier back, in its next phase.
-fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, said: Said) -> Event {
-    match (next, kind, said) {
+/// The event with the identifier, in the next phase.
+fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, data: EventData) -> Event {
+    match (next, kind, data) {
         (Phase::Idle, ..) => Event::AddrError {
             id: CmId::new(id),
             error: error("rdma_resolve_addr", status),
@@ -202,42 +201,42 @@ fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, said: Said) -
         },
         (Phase::AddrResolved, ..) => Event::AddrResolved(CmId::new(id)),
         (Phase::RouteResolved, ..) => Event::RouteResolved(CmId::new(id)),
-        (Phase::Responded, kind, Said::Connection(param)) => {
+        (Phase::Responded, kind, EventData::Connection(param)) => {
             let established = kind == Kind::Established;
             Event::ConnectResponse(ConnectResponse::new(CmId::new(id), param, established))
         }
-        (Phase::ServiceResolved, _, Said::Datagram(peer)) => Event::ServiceResolved {
+        (Phase::ServiceResolved, _, EventData::Datagram(peer)) => Event::ServiceResolved {
             id: CmId::new(id),
             peer,
         },
         (Phase::Connected, ..) => Event::Established(CmId::new(id)),
-        (_, kind, said) => Event::ConnectFailed {
+        (_, kind, data) => Event::ConnectFailed {
             id: CmId::new(id),
-            failure: failure(kind, status, said),
+            failure: failure(kind, status, data),
         },
     }
 }
 
-/// Why a connection has ended that neither side has asked to end.
-fn cause(kind: Kind, status: i32, said: Said) -> Option<ConnectFailure> {
+/// Cause of a connection's end without a disconnect by either side.
+fn cause(kind: Kind, status: i32, data: EventData) -> Option<ConnectFailure> {
     match kind {
         Kind::Disconnected => None,
-        kind => Some(failure(kind, status, said)),
+        kind => Some(failure(kind, status, data)),
     }
 }
 
-/// Why a connection could not be made.
-fn failure(kind: Kind, status: i32, said: Said) -> ConnectFailure {
-    match (kind, said) {
-        (Kind::Unreachable, Said::Datagram(peer)) if status > 0 => {
+/// Cause of a failed connection setup.
+fn failure(kind: Kind, status: i32, data: EventData) -> ConnectFailure {
+    match (kind, data) {
+        (Kind::Unreachable, EventData::Datagram(peer)) if status > 0 => {
             ConnectFailure::ServiceRejected {
                 status,
                 private_data: peer.private_data,
             }
         }
-        (Kind::Rejected, said) => ConnectFailure::Rejected {
+        (Kind::Rejected, data) => ConnectFailure::Rejected {
             reason: status,
-            private_data: said.private_data(),
+            private_data: data.private_data(),
         },
         (Kind::Unreachable, _) => ConnectFailure::Unreachable { status },
         (Kind::Disconnected, _) => ConnectFailure::Disconnected,
@@ -274,8 +273,8 @@ impl From<rdma_cm_event_type> for Kind {
 mod tests {
     use super::*;
 
-    fn nothing_said() -> Said {
-        Said::Connection(PeerParam::default())
+    fn nothing_said() -> EventData {
+        EventData::Connection(PeerParam::default())
     }
 
     #[test]
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_events_are_other() {
+    fn unknown_event_becomes_other() {
         assert_eq!(Kind::from(rdma_cm_event_type(99)), Kind::Other);
         assert_eq!(
             Kind::from(rdma_cm_event_type::RDMA_CM_EVENT_USER),
