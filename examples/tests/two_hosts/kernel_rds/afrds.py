@@ -1,7 +1,7 @@
-"""The kernel's RDS sockets, by the calls of C: everything that they can be asked, and nothing else.
+"""The kernel's RDS sockets, through the system calls: all operations, without further logic.
 
-Python's own sockets know AF_RDS, but neither its IPv6 addresses nor options longer than a kilobyte.
-What a call refuses is an `OSError` with the number that the kernel gave.
+Python's `socket` supports AF_RDS, but neither IPv6 addresses nor options above one kilobyte.
+A failed call raises `OSError` with the kernel's error number.
 """
 
 import collections
@@ -31,7 +31,7 @@ LATENCY, ZCOPY_COOKIE, ZCOPY_COMPLETION = range(11, 14)
 # Flags of memory and of operations.
 READWRITE, FENCE, INVALIDATE, USE_ONCE, DONTWAIT, NOTIFY_ME, SILENT, REMOTE_COMPLETE = (1 << bit for bit in range(8))
 
-# What there is to be told.
+# Tables of information.
 INFO_COUNTERS, INFO_CONNECTIONS = 10000, 10001
 INFO_SEND, INFO_RETRANS, INFO_RECV, INFO_SOCKETS = 10003, 10004, 10005, 10006
 INFO_IB, INFO6_CONNECTIONS, INFO6_IB = 10008, 10011, 10017
@@ -41,7 +41,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Header(ctypes.Structure):
-    """`struct msghdr`, and the one `struct iovec` that it needs."""
+    """`struct msghdr` with a single `struct iovec`."""
 
     _fields_ = [
         ("name", ctypes.c_void_p),
@@ -69,7 +69,7 @@ def checked(result):
 
 
 def sockaddr(address):
-    """What C calls an address; `address` is (ip, port), or bytes that are taken as they are."""
+    """Encodes a `struct sockaddr`; `address` is (ip, port), or raw bytes."""
     if isinstance(address, bytes):
         return address
     ip, port = address
@@ -82,7 +82,7 @@ def sockaddr(address):
 
 
 def address_of(raw):
-    """The address in a `struct sockaddr`, if there is one."""
+    """Decodes a `struct sockaddr`; `None` if empty."""
     if len(raw) < 2:
         return None
     (family,) = struct.unpack_from("=H", raw)
@@ -94,13 +94,13 @@ def address_of(raw):
 
 
 def parse(text):
-    """`IP:PORT`; what is before the last colon is the address."""
+    """Parses `IP:PORT`, split at the last colon."""
     ip, _, port = text.rpartition(":")
     return ip.strip("[]"), int(port)
 
 
 def control_bytes(messages):
-    """Control messages as C lays them out; each is (type, payload) or (level, type, payload)."""
+    """Encodes control messages; each is (type, payload) or (level, type, payload)."""
     raw = b""
     for message in messages:
         level, kind, payload = message if len(message) == 3 else (SOL_RDS, *message)
@@ -110,7 +110,7 @@ def control_bytes(messages):
 
 
 def control_messages(raw):
-    """The other way round: a list of (type, payload) of RDS's, and (level, type, payload) of others'."""
+    """Decodes control messages: (type, payload) for RDS, (level, type, payload) for others."""
     found = []
     while len(raw) >= 16:
         length, level, kind = struct.unpack_from("=Qii", raw)
@@ -163,7 +163,7 @@ class Socket:
         return address_of(self.name())
 
     def send(self, data, to=None, control=(), flags=socket.MSG_DONTWAIT):
-        """Sends; what is in `control` is as `control_bytes` wants it."""
+        """Sends a message; `control` has the format of `control_bytes`."""
         name = sockaddr(to) if to is not None else b""
         control = control_bytes(control)
         piece = Piece(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))
@@ -179,7 +179,7 @@ class Socket:
         return checked(libc.sendmsg(self.fd, ctypes.byref(header), flags))
 
     def send_soon(self, data, to=None, control=(), seconds=30):
-        """Sends, and tries again for so long where there is no room, or no connection yet."""
+        """Sends, and retries until the timeout without room in the buffer or without a connection."""
         limit = time.monotonic() + seconds
         while True:
             try:
@@ -190,7 +190,7 @@ class Socket:
             select.select([], [], [], 0.02)
 
     def recv(self, size=1 << 20, flags=socket.MSG_DONTWAIT, control_size=1024):
-        """Receives whatever comes next."""
+        """Receives the next message or notification."""
         data, name = ctypes.create_string_buffer(max(size, 1)), ctypes.create_string_buffer(128)
         control = ctypes.create_string_buffer(max(control_size, 1))
         piece = Piece(ctypes.addressof(data), size)
@@ -207,14 +207,14 @@ class Socket:
         )
 
     def recv_soon(self, size=1 << 20, seconds=30, **more):
-        """Receives, and waits for so long."""
+        """Receives, with a timeout."""
         limit = time.monotonic() + seconds
         while True:
             if self.poll(select.POLLIN, limit - time.monotonic()) & select.POLLIN:
                 try:
                     return self.recv(size, **more)
                 except BlockingIOError:
-                    # A map of congestion has come, which is told once.
+                    # A congestion map update, notified once.
                     pass
             elif time.monotonic() > limit:
                 raise TimeoutError(f"nothing has come for {seconds} s; {state(self)}")
@@ -235,7 +235,7 @@ class Socket:
         return raw.raw[: length.value]
 
     def info(self, option):
-        """What is told about the whole host: the size of an element, and the bytes of all."""
+        """A table of the whole host: the size of an element, and the bytes of all."""
         length = ctypes.c_uint32(0)
         while True:
             raw = ctypes.create_string_buffer(length.value + 1)
@@ -246,18 +246,18 @@ class Socket:
                 checked(size)
 
     def elements(self, option):
-        """The same, one by one."""
+        """The elements of a table of the whole host."""
         size, raw = self.info(option)
         return [raw[at : at + size] for at in range(0, len(raw), size)]
 
     def tos(self, value=None):
-        """Sets the type of service, or asks for it."""
+        """Sets or gets the type of service."""
         byte = ctypes.c_uint8(0 if value is None else value)
         checked(libc.ioctl(self.fd, ctypes.c_ulong(GET_TOS if value is None else SET_TOS), ctypes.byref(byte)))
         return byte.value
 
     def limits(self, send=None, receive=None):
-        """Sets how many bytes may wait, each way, whatever the system allows."""
+        """Sets the send and receive buffer sizes in bytes, above the system's limits."""
         if send is not None:
             self.set(SO_SNDBUFFORCE, send, socket.SOL_SOCKET)
         if receive is not None:
@@ -282,7 +282,7 @@ class Socket:
 
 
 class Memory:
-    """Memory that a device may use: `size` bytes that begin at `offset` in a page."""
+    """Memory for a device: `size` bytes at `offset` within a page."""
 
     def __init__(self, size, offset=0, data=b""):
         self.size = size
@@ -299,13 +299,13 @@ class Memory:
         return ctypes.string_at(self.addr, self.size)
 
     def around(self):
-        """What is on its pages and not its own."""
+        """Bytes on the same pages outside of the memory."""
         whole = ctypes.string_at(self.base, len(self.map))
         return whole[: self.offset] + whole[self.offset + self.size :]
 
 
 def rdma_map(memory, flags=0):
-    """Registers memory for the one who gets the message."""
+    """Registers memory for the receiver of the message."""
     cookie = ctypes.c_uint64()
     message = (RDMA_MAP, struct.pack("=4Q", memory.addr, memory.size, ctypes.addressof(cookie), flags))
     return message, cookie
@@ -316,7 +316,7 @@ def rdma_dest(cookie):
 
 
 class Rdma:
-    """An operation on the peer's memory; it has to live until the call is over."""
+    """An operation on the peer's memory; must stay alive until the call returns."""
 
     def __init__(self, cookie, pieces, flags, token=0, addr=0, size=None):
         raw = b"".join(struct.pack("=2Q", piece.addr, piece.size) for piece in pieces)
@@ -327,23 +327,23 @@ class Rdma:
 
 
 def atomic(kind, cookie, local, operands, flags=0, token=0, addr=0):
-    """An operation on a number of the peer's; the old one goes to the memory `local`."""
+    """An atomic operation on the peer's memory; the old value is written to `local`."""
     operands = (*operands, 0, 0, 0, 0)[:4]
     return kind, struct.pack("=9Q", cookie, local.addr, addr, *operands, flags, token)
 
 
 def statuses(control):
-    """The ends of operations: (token, status)."""
+    """Completions of operations: (token, status)."""
     return [struct.unpack_from("=Qi", payload) for kind, payload in control if kind == RDMA_STATUS]
 
 
 def numbers(control, kind):
-    """The 8 bytes of each control message of a kind."""
+    """The 8 bytes of each control message of one type."""
     return [struct.unpack("=Q", payload)[0] for found, payload in control if found == kind]
 
 
 def pattern(seed, size):
-    """Bytes that no other message has at the same place."""
+    """Bytes different from every other message at the same offset."""
     block = bytes((seed + 31 * i) & 255 for i in range(251))
     return (block * (size // 251 + 1))[:size]
 
@@ -354,7 +354,7 @@ def counters(sock):
 
 
 def state(sock):
-    """What the host tells of connections and of messages on their way, to find out why nothing comes."""
+    """The host's tables of connections and messages in flight, for diagnosing a hang."""
     def each(option, layout):
         return [struct.unpack_from(layout, one) for one in sock.elements(option)]
 

@@ -1,26 +1,27 @@
-"""One side of what two hosts do with RDS, on the kernel's sockets.
+"""One side of the two-host RDS tests, on the kernel's sockets.
 
-serve OWN             answers: echoes, writes and reads the asker's memory; until it is told to stop
-sizes OWN PEER        messages of all kinds of sizes, echoed
-rdma OWN PEER [N..]   has memory of these sizes written and read by the server, wherever it begins in a page
-stop OWN PEER         tells a server to stop
-ping IP PEER-IP N     messages to port 0, which hosts answer themselves
-pinged IP N           waits until this host has answered so many such messages of others
-stale IP              how often somebody asked for a connection who had one
-flow OWN PEER S PACE  numbered messages both ways for so many seconds; nothing may be missing, twice, or late
-load OWN PEER N M     messages both ways in life N of this side, until enough has come of life M of the other;
-                      0: then it dies
-sink OWN PEER N       messages that a server takes, and that it does not answer; acknowledgements are counted
-stall OWN PEER N      the same to a server that stops meanwhile, and goes on
-wrong OWN PEER        writes to memory that is nobody's, in the middle of messages that a server echoes
-severed OWN C R N     has the other's memory read and written, and long messages, while the link is cut N times,
-                      by the command C, and restored, by R: what is begun ends once, and as it is told
-slow OWN S            has room for 20 000 bytes, and reads nothing for so long
-press OWN PEER        sends to one that is slow until it may not, and waits to be told that it may again
-calls IP              what the calls refuse, and with which number
-child OWN             what children can do whose parent has, or has had, a socket, where that is less than in
-                      the kernel
-info OWN              everything that there is to be told, in hexadecimal, with messages that wait
+serve OWN             answers: echoes, writes and reads the requester's memory, until a stop message
+sizes OWN PEER        sends messages of many sizes, echoed by the server
+rdma OWN PEER [N..]   lets the server write and read memory of these sizes, at different offsets within a page
+stop OWN PEER         sends a stop message to a server
+ping IP PEER-IP N     sends messages to port 0, answered by the host itself
+pinged IP N           waits until this host has answered N pings
+stale IP              prints the number of connection requests from hosts with an existing connection
+flow OWN PEER S PACE  sends numbered messages in both directions for S seconds; none may be missing, duplicated
+                      or reordered
+load OWN PEER N M     sends messages in both directions in incarnation N of this side, until enough have arrived
+                      from incarnation M of the other; with M = 0, then aborts
+sink OWN PEER N       sends N messages without answers to a server, and counts acknowledgements
+stall OWN PEER N      like sink, to a server that stops meanwhile, and continues
+wrong OWN PEER        writes to unregistered memory, between messages echoed by a server
+severed OWN C R N   reads and writes the other's memory, and exchanges long messages, during N link cuts
+                      (command C, restored by R): each operation ends once, with the reported status
+slow OWN S            reads nothing for S seconds, with a receive buffer of 20 000 bytes
+press OWN PEER        sends to a slow receiver until refused, and waits for the congestion notification
+calls IP              checks the error numbers of refused calls
+child OWN             checks the calls available to child processes of a parent with a socket, where fewer than
+                      in the kernel
+info OWN              prints all tables of information, in hexadecimal, with messages pending
 
 OWN and PEER are IP:PORT.
 """
@@ -42,10 +43,10 @@ SIZES = [0, 1, 63, 4095, 4096, 4097, 8192, 10_000, 65_536, 106_496, 1 << 20]
 OFFSETS = [0, 0x100, 0xFFF]
 ROOM = 2 << 20
 
-# What Python has no name for.
+# Constants absent from Python's `socket`.
 SO_TIMESTAMP = 29
 
-# How a request begins; the seed of the pattern and the number of bytes follow.
+# First byte of a request; the seed of the pattern and the number of bytes follow.
 ECHO, WRITE, READ, STOP, SINK, STALL = b"EWRQDS"
 
 
@@ -55,19 +56,19 @@ def open_socket(own):
     return sock
 
 
-# What a side says until the other is there: a message to a port that nobody has is lost.
+# Message repeated until the peer is ready: messages to an unbound port are lost.
 HELLO = b"hello"
 
 
-def synchronize(sock, peer):
-    """Waits until the other side has its socket, too."""
+def meet(sock, peer):
+    """Waits until the peer has created the socket."""
     limit = time.monotonic() + 60
     while time.monotonic() < limit:
         sock.send_soon(HELLO, peer)
         if sock.poll(select.POLLIN, 0.5) & select.POLLIN:
             try:
                 if sock.recv().data == HELLO:
-                    # It may have been there before it was heard.
+                    # The peer may have been ready before its message was received.
                     sock.send_soon(HELLO, peer)
                     return
             except BlockingIOError:
@@ -75,8 +76,8 @@ def synchronize(sock, peer):
     raise TimeoutError(f"{peer} says nothing")
 
 
-def recv_message(sock, seconds=30):
-    """The next message that is about something."""
+def hear(sock, seconds=30):
+    """Receives the next message other than `HELLO`."""
     while True:
         got = sock.recv_soon(seconds=seconds)
         if got.data != HELLO:
@@ -102,39 +103,39 @@ def serve(own):
             sock.send_soon(asked.data, asked.address)
         elif kind in (WRITE, READ):
             (cookie,) = afrds.numbers(asked.control, afrds.RDMA_DEST)
-            run_rdma(sock, asked.address, kind, seed, size, cookie)
+            operate(sock, asked.address, kind, seed, size, cookie)
         elif kind == STOP:
             sock.send_soon(asked.data, asked.address)
-            # What is not acknowledged when a socket is closed is not sent any more.
+            # Closing a socket drops unacknowledged messages.
             time.sleep(2)
             break
     print("served", " ".join(f"{chr(kind)}{count}" for kind, count in sorted(served.items())))
 
 
-def run_rdma(sock, client, kind, seed, size, cookie):
+def operate(sock, client, kind, seed, size, cookie):
     local = Memory(size, 0x10, pattern(seed, size) if kind == WRITE else b"")
     flags = afrds.NOTIFY_ME | (afrds.READWRITE if kind == WRITE else afrds.FENCE)
     rdma = Rdma(cookie, [local], flags, token=seed + 1000)
     sock.send_soon(request(kind, seed, size), client, [rdma.message])
-    told = recv_message(sock)
+    told = hear(sock)
     assert afrds.statuses(told.control) == [(seed + 1000, 0)], told
     assert local.read() == pattern(seed, size), f"{size} bytes were read wrong"
 
 
 def sizes(own, peer):
     sock, peer = open_socket(own), parse(peer)
-    synchronize(sock, peer)
+    meet(sock, peer)
     for seed, size in enumerate(SIZES):
         data = request(ECHO, seed, size, pattern(seed, size))[: max(size, 6)]
         sock.send_soon(data, peer)
-        got = recv_message(sock)
+        got = hear(sock)
         assert got.address == peer and got.data == data, f"{size} bytes came back otherwise"
     print("echoed", len(SIZES))
 
 
 def rdma(own, peer, *wanted):
     sock, peer = open_socket(own), parse(peer)
-    synchronize(sock, peer)
+    meet(sock, peer)
     seed = 0
     for size in map(int, wanted or ["1", "4096", "20000", str(1 << 20)]):
         for offset in OFFSETS:
@@ -143,7 +144,7 @@ def rdma(own, peer, *wanted):
                 memory = Memory(size, offset, pattern(seed, size) if kind == READ else b"")
                 mapped, cookie = afrds.rdma_map(memory, afrds.READWRITE | afrds.USE_ONCE)
                 sock.send_soon(request(kind, seed, size), peer, [mapped])
-                got = recv_message(sock)
+                got = hear(sock)
                 assert got.data == request(kind, seed, size), got
                 assert memory.read() == pattern(seed, size), f"{size} at {offset:#x} differ"
                 assert not any(memory.around()), "bytes beside it were written"
@@ -153,9 +154,9 @@ def rdma(own, peer, *wanted):
 
 def stop(own, peer):
     sock, peer = open_socket(own), parse(peer)
-    synchronize(sock, peer)
+    meet(sock, peer)
     sock.send_soon(request(STOP), peer)
-    recv_message(sock)
+    hear(sock)
     print("stopped")
 
 
@@ -172,7 +173,7 @@ def pinged(own, count):
     sock, limit = Socket((own, 0)), time.monotonic() + 240
     while afrds.counters(sock)["recv_ping"] < int(count):
         if time.monotonic() > limit:
-            raise TimeoutError(f"nobody has asked {count} times")
+            raise TimeoutError(f"fewer than {count} pings")
         time.sleep(0.1)
 
 
@@ -180,15 +181,15 @@ def stale(own):
     print("stale", afrds.counters(Socket((own, 0)))["ib_listen_closed_stale"])
 
 
-# The number of a message that is the last of its side, and of the answer to that.
+# Number of the last message of a side, and of the answer.
 LAST, HEARD = 1 << 63, 1 << 62
 
 
 def flow(own, peer, seconds, pace):
-    """`pace` is how many seconds there are between two messages."""
+    """Sends numbered messages, at intervals of `pace` seconds."""
     sock, peer = open_socket(own), parse(peer)
     sock.limits(200_000, 200_000)
-    synchronize(sock, peer)
+    meet(sock, peer)
     end, pace = time.monotonic() + float(seconds), float(pace)
     sent, seen, wrong, due, gap = 0, 0, [], 0, 0
     last_seen, is_last_sent, is_heard, owes = time.monotonic(), False, False, False
@@ -241,7 +242,7 @@ def flow(own, peer, seconds, pace):
         sys.exit(1)
 
 
-# So many messages of the peer are enough.
+# Number of the peer's messages required.
 ENOUGH = 50
 
 
@@ -285,7 +286,7 @@ def load(own, peer, life, peers):
 
 
 def waiting(sock):
-    """How many messages of a socket are not sent, or not acknowledged."""
+    """Number of messages of a socket not sent or not acknowledged."""
     port = struct.pack("!H", sock.address()[1])
     found = 0
     for option in (afrds.INFO_SEND, afrds.INFO_RETRANS):
@@ -295,7 +296,7 @@ def waiting(sock):
 
 def sink(own, peer, count, first=None):
     sock, peer = open_socket(own), parse(peer)
-    synchronize(sock, peer)
+    meet(sock, peer)
     before = afrds.counters(sock)
     if first is not None:
         sock.send_soon(request(first), peer)
@@ -316,7 +317,7 @@ def stall(own, peer, count):
 
 def wrong(own, peer):
     sock, peer = open_socket(own), parse(peer)
-    synchronize(sock, peer)
+    meet(sock, peer)
     local = Memory(100)
     for seed in range(20):
         sock.send_soon(request(ECHO, seed, 4000, pattern(seed, 4000)), peer)
@@ -325,7 +326,7 @@ def wrong(own, peer):
             sock.send_soon(b"never", peer, [rdma.message])
     told, seed = [], 0
     while seed < 20 or not told:
-        got = recv_message(sock, 60)
+        got = hear(sock, 60)
         if got.length:
             assert got.data == request(ECHO, seed, 4000, pattern(seed, 4000)), f"{seed} came back otherwise"
             seed += 1
@@ -335,21 +336,21 @@ def wrong(own, peer):
     print("wrong", seed)
 
 
-# The memory of one that is severed, and its long messages, of which so many wait to be answered.
+# Memory blocks exposed during link cuts, and the number of unanswered long messages.
 PLACES, PLACE_SIZE = 8, 1 << 16
 LONG, AT_ONCE, LONG_ROOM = 1 << 20, 3, 8 << 20
 
-# What is said of places, and the last word.
+# First bytes of messages about blocks, and of the last message.
 NAMED, DROPPED, SEEN, OVER = b"MXOZ"
 
 
 class Places:
-    """Operations on memory of the other side's, one at a time at each place."""
+    """Operations on the other side's memory, one at a time for each block."""
 
     def __init__(self, sock):
         self.sock, self.peer = sock, None
         self.cookies, self.seen = {}, {}
-        # By their tokens; and what has not ended, by its place.
+        # Operations by token; unfinished ones also by block.
         self.untold, self.open = {}, {}
         self.begun = 0
         self.ended = [0] * 5
@@ -365,7 +366,7 @@ class Places:
         self.sock.send_soon(bytes([kind, place, seed]), self.peer, [rdma.message])
 
     def told(self, token, status):
-        # That fails if it has been told before.
+        # Fails on a second notification.
         operation = self.untold.pop(token)
         kind, place, seed, local, _ = operation
         self.ended[status] += 1
@@ -374,7 +375,7 @@ class Places:
             assert kind == WRITE or local.read() == pattern(place, PLACE_SIZE), f"{place} was read wrong"
             self.done[place] += 1
         else:
-            # Its message may have come nevertheless.
+            # The operation's message may have arrived nevertheless.
             operation[4] = DROPPED
             self.sock.send_soon(bytes([DROPPED, place, seed]), self.peer)
 
@@ -405,7 +406,7 @@ class Places:
 
 
 class Messages:
-    """Long messages both ways, each of which is answered by its number."""
+    """Long messages in both directions, each answered by its number."""
 
     def __init__(self, sock):
         self.sock, self.peer = sock, None
@@ -453,7 +454,7 @@ class Messages:
 
 
 def unconnected(sock):
-    """The types of service whose connections there are not now, of those that there have been."""
+    """Types of service of former connections without a current one."""
     return {one[41] for one in sock.elements(afrds.INFO_CONNECTIONS) if not one[40] & 4}
 
 
@@ -483,13 +484,13 @@ def severed(own, cut, restore, rounds):
     go_on_until(progress())
     lost.clear()
     cuts = 0
-    # What is cut may be between two operations; and a queue pair of Soft-RoCE may be stuck, and not fail.
+    # The cut may fall between two operations; and a queue pair of Soft-RoCE may hang instead of failing.
     while cuts < int(rounds) or not sum(places.ended[1:]) or lost != {0, 1}:
         cuts += 1
         running = subprocess.Popen(cut, shell=True)
         go_on_until(lambda: running.poll() is not None)
         assert running.returncode == 0, cut
-        # Something has to be lost for it to be noticed.
+        # A cut is detected only by a loss.
         places.sock.send_soon(HELLO, places.peer)
         messages.sock.send_soon(HELLO, messages.peer)
         patience = time.monotonic() + 10
@@ -498,7 +499,7 @@ def severed(own, cut, restore, rounds):
         go_on_until(progress())
     go_on_until(lambda: not places.open and messages.answered == messages.sent, False)
     sock.send_soon(bytes([OVER]), places.peer)
-    # Nothing is told a second time.
+    # No completion is reported twice.
     time.sleep(2)
     places.step(False)
     done, dropped = places.ended[0], places.ended[3] + places.ended[4]
@@ -514,7 +515,7 @@ def slow(own, seconds):
     time.sleep(float(seconds))
     seen = 0
     while True:
-        got = recv_message(sock, 60)
+        got = hear(sock, 60)
         if got.data == b"over":
             break
         seen += 1
@@ -526,7 +527,7 @@ def slow(own, seconds):
 def press(own, peer):
     sock, peer = open_socket(own), parse(peer)
     sock.set(afrds.CONG_MONITOR, 1)
-    synchronize(sock, peer)
+    meet(sock, peer)
     sent = 0
     while True:
         try:
@@ -538,16 +539,16 @@ def press(own, peer):
             if error.errno != errno.EAGAIN:
                 raise
         time.sleep(0.02)
-    told = recv_message(sock, 60)
+    told = hear(sock, 60)
     (ports,) = afrds.numbers(told.control, afrds.CONG_UPDATE)
     assert (told.length, ports) == (0, 1 << peer[1] % 64), told
     print("refused after", sent)
     sock.send_soon(b"over", peer)
-    assert recv_message(sock, 60).data == b"%d" % sent
+    assert hear(sock, 60).data == b"%d" % sent
 
 
 def refused(number, call, *arguments):
-    """The call must fail with this number."""
+    """Checks that the call fails with this error number."""
     try:
         result = call(*arguments)
     except OSError as error:
@@ -558,7 +559,7 @@ def refused(number, call, *arguments):
 
 
 def calls(ip):
-    """What is written in the table of section 3 of the specification, of calls that need no peer."""
+    """Checks the calls without a peer in the table of the specification's section 3."""
     refused(errno.ESOCKTNOSUPPORT, Socket, None, afrds.AF_RDS, socket.SOCK_DGRAM)
     sock, other = Socket(), Socket()
     for bad in ("0.0.0.0", "255.255.255.255", "224.0.0.1"):
@@ -602,7 +603,7 @@ def calls(ip):
     refused(errno.EAGAIN, sock.recv)
     sock.timeouts(receive=0.2)
     refused(errno.ETIMEDOUT, sock.recv, 10, 0)
-    # Messages to one's own host.
+    # Messages to the local host.
     far = Socket((ip, 0))
     port = far.address()[1]
     assert port >= 2
@@ -631,7 +632,7 @@ def calls(ip):
 
 
 def forked(role, *arguments):
-    """Runs that in a child, and returns what to call to see how it has ended."""
+    """Runs a function in a child process, and returns a function to check the result."""
     own = os.fork()
     if own == 0:
         try:
@@ -649,7 +650,7 @@ def forked(role, *arguments):
 
 
 def try_out(own):
-    """As programs do before they fork, to see what there is."""
+    """Checks for RDS support, as programs do before forking."""
     with Socket(parse(own)) as sock:
         sock.free_mr(0)
 
@@ -670,24 +671,24 @@ def child(own):
     def wait(own):
         os.close(ends)
         with Socket(parse(own)):
-            # Long enough for an address to be taken that is not used.
+            # Long enough for the address to be claimed, although unused.
             time.sleep(1)
             os.write(takes, b"!")
-            # Until the parent closes its end.
+            # Blocks until the parent closes the other end.
             os.read(is_over, 1)
 
     def come_later(own):
         with Socket(parse(own)) as sock:
             refused(errno.EADDRINUSE, sock.recv)
 
-    # The address is taken although it is not used yet.
+    # The address is claimed before its first use.
     has_waited = forked(wait, own)
     os.close(takes)
     os.read(is_taken, 1)
     forked(come_later, own)()
     os.close(ends)
     has_waited()
-    # And by this process, too; from then on its children can have none.
+    # This process claims the address as well; afterwards children cannot bind.
     talk_to_oneself(own)
     forked(refused, errno.EOPNOTSUPP, Socket)()
     print("children have what their parent has not used")

@@ -1,10 +1,10 @@
 """What `rds-stress` does, on the kernel's sockets.
 
-passive RUNS                 serves so many runs, one after the other
-active OWN PEER [NAME=N..]   one run, with these options; OWN and PEER are addresses. It ends when each task
-                             has asked each other `least` times, and `seconds` are over
+passive RUNS                 serves RUNS runs in turn
+active OWN PEER [NAME=N..]   one run with options; OWN and PEER are addresses. The run ends once each task has
+                             sent `least` requests to each other, and `seconds` have elapsed
 
-Every message has to be the next of its sender, and every byte the right one.
+Every message must be the next in the sender's sequence, and every byte must be correct.
 """
 
 import collections
@@ -21,10 +21,10 @@ from afrds import Memory, Rdma, Socket
 
 PORT = 4000
 
-# What the active side says: numbers, flags of a byte each, and more numbers.
+# Options of the active side: numbers, flags of a byte each, and more numbers.
 WIRE = struct.Struct("!4I4s4sHHI15B3I")
 
-# With a type of service, the version comes before that, and the type after it, and a byte more.
+# With a type of service: the version in front, and the type and one more byte at the end.
 VERSION = b"2.0.7".ljust(16, b"\0")
 NAMES = (
     "depth request ack rdma send receive port tasks seconds "
@@ -36,18 +36,18 @@ USUAL = dict.fromkeys(NAMES, 0) | dict(
     depth=1, request=1024, ack=1024, port=PORT, tasks=1, seconds=3, monitor=1, fence=1, vector=1
 )
 
-# How a message begins.
+# Header of a message.
 HEAD = struct.Struct("!I4s4sHHHBB4Q2I3B")
 Head = collections.namedtuple("Head", "seq sender to sender_port port index op rdma addr offset pattern key size vector")
 REQUEST, ACK = 1, 2
 READ, WRITE = 1, 2
 
-# The memory of a message is used by operations after so many messages.
+# Number of messages before the first with an operation.
 PLAIN = 10
 
 
 def pattern(size):
-    """What is in messages after their beginning."""
+    """Payload of messages after the header."""
     value, found = 11, bytearray()
     for i in range(1, size + 1):
         found.append(value & 255)
@@ -56,7 +56,7 @@ def pattern(size):
 
 
 class Slot:
-    """A place for a request of each side."""
+    """Slot for one request in each direction."""
 
     def __init__(self, options):
         size = options.rdma * options.vector
@@ -96,7 +96,7 @@ class Task:
         self.count = collections.Counter()
 
     def put(self, peer, head, size, control=()):
-        """Sends; `False` if that has to wait."""
+        """Sends; `False` if the send must be postponed."""
         rest = self.rest if self.options.verify else bytes(len(self.rest))
         data = HEAD.pack(*head, 0, 0, 0) + rest[: size - HEAD.size]
         try:
@@ -197,12 +197,12 @@ class Task:
             assert peer.owed <= options.depth, "more requests than were agreed on"
             self.count["seen"] += 1
         else:
-            assert peer.pending > 0, "an answer that nobody waits for"
+            assert peer.pending > 0, "an answer without a request"
             peer.pending -= 1
             self.answered(peer.slots[index], head)
 
     def answered(self, slot, head):
-        """The other side has done what it was asked for."""
+        """Handles the end of the other side's operation."""
         self.count["answered"] += 1
         if head.rdma:
             if not self.options.use_once:
@@ -211,7 +211,7 @@ class Task:
                 compare(slot.remote, self.options, head.pattern)
 
     def step(self, may_ask):
-        """Does what there is to do."""
+        """Sends and receives all pending messages."""
         while True:
             try:
                 self.take(self.sock.recv())
@@ -226,7 +226,7 @@ class Task:
 
 
 class Piece:
-    """A part of memory."""
+    """A slice of memory."""
 
     def __init__(self, memory, at, size):
         self.addr, self.size = memory.addr + at, size
@@ -242,7 +242,7 @@ def compare(memory, options, value):
 
 
 def carried(sock):
-    """How many messages the connections of each type of service have carried, both ways."""
+    """Number of messages on the connections of each type of service, in both directions."""
     found = collections.Counter()
     for one in sock.elements(afrds.INFO_CONNECTIONS):
         found[one[-1]] += sum(struct.unpack_from("=QQ", one))
@@ -250,7 +250,7 @@ def carried(sock):
 
 
 def run(control, options, own, is_active, least=0):
-    """Both sides have their sockets before anybody sends."""
+    """Synchronizes both sides after creating the sockets, before the first message."""
     tasks = [Task(number, own, options, is_active) for number in range(options.tasks)]
     if is_active:
         control.sendall(b"\0")
@@ -279,13 +279,13 @@ def run(control, options, own, is_active, least=0):
             assert not is_active, "the other side has ended"
             over = True
         elif not may_ask:
-            # Every request is answered in the end.
+            # Every request has been answered at the end.
             over = all(not peer.pending and not peer.owed for peer in peers)
         for peer in peers:
             peer.congested = False
     control.close()
     count = sum((task.count for task in tasks), collections.Counter())
-    # Of the other side, those that are nothing else.
+    # Acknowledgements of the other side that are not piggybacked.
     count["acks"] = afrds.counters(tasks[0].sock)["ib_ack_received"] - before["ib_ack_received"]
     ((count["tos"], _),) = (carried(tasks[0].sock) - carried_before).most_common(1)
     for task in tasks:
@@ -296,7 +296,7 @@ def run(control, options, own, is_active, least=0):
 
 def passive(runs):
     for _ in range(int(runs)):
-        # Who comes for the next run is refused until it begins, and tries again.
+        # A client of the next run is refused until the run starts, and retries.
         with socket.create_server(("0.0.0.0", PORT)) as listener:
             control, _ = listener.accept()
         wire, tos = control.recv(len(VERSION), socket.MSG_WAITALL), 0
@@ -319,7 +319,7 @@ def active(own, peer, *settings):
             control = socket.create_connection((peer, PORT))
             break
         except ConnectionRefusedError:
-            assert time.monotonic() < limit, "nobody listens"
+            assert time.monotonic() < limit, "no listener"
             time.sleep(0.2)
     wire = WIRE.pack(*options[:-1])
     control.sendall(VERSION + wire + bytes([options.tos, 0]) if options.tos else wire)

@@ -1,10 +1,10 @@
 """The sides of `rds_zero_copy` in the examples, on the kernel's sockets.
 
-client OWN PEER SIZE  has so many bytes read by a server, and written back, the last byte first
-server OWN N          reads and writes the memory of clients, for so many requests
+client OWN PEER SIZE  lets a server read SIZE bytes, and write them back reversed
+server OWN N          reads and writes clients' memory, for N requests
 
-Unlike in 2007, kernels do not export memory in a call of its own, but with the message that tells its name;
-and who waits for an operation is told of its end.
+Unlike in 2007, kernels export memory together with the message carrying the cookie, without a separate call;
+and the completion of an operation is notified.
 """
 
 import sys
@@ -63,7 +63,7 @@ def server(own, count):
         sock.send_soon(message(DONE, size), asked.address, [rdma.message])
         told = sock.recv_soon()
         assert afrds.statuses(told.control) == [(served, 0)], told
-    # What is not acknowledged when a socket is closed is not sent any more.
+    # Closing a socket drops unacknowledged messages.
     time.sleep(2)
     print("requests", served)
 
