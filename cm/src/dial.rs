@@ -252,7 +252,7 @@ impl ConnectFailure {
     /// use cm::ConnectFailure;
     /// let err = cm::connect("10.9.0.1:7471").unwrap_err();
     /// if let Some(ConnectFailure::Rejected { private_data, .. }) = ConnectFailure::of(&err) {
-    ///     println!("the server says {}", String::from_utf8_lossy(private_data));
+    ///     println!("rejected with {}", String::from_utf8_lossy(private_data));
     /// }
     /// ```
     pub fn of(error: &Error) -> Option<&Self> {

@@ -14,7 +14,7 @@ use verbs::{
 use crate::{Plan, Result, TX_DEPTH};
 
 const PORT: u16 = 18515;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Role of this side.
 #[derive(Clone, Copy)]
@@ -94,11 +94,11 @@ fn connect<SW: Gather + 'static>(
     channel: &EventChannel,
     server: SocketAddr,
 ) -> Result<Established<SW>> {
-    channel.create_id()?.resolve_addr(None, server, PATIENCE)?;
+    channel.create_id()?.resolve_addr(None, server, TIMEOUT)?;
     let mut made = None;
     loop {
         match channel.wait()? {
-            Event::AddrResolved(id) => id.resolve_route(PATIENCE)?,
+            Event::AddrResolved(id) => id.resolve_route(TIMEOUT)?,
             Event::RouteResolved(id) => {
                 let (parts, qp) = Parts::new(plan, &id)?;
                 id.connect(&qp, &parts.parameters())?;

@@ -1,8 +1,8 @@
-//! Objects of the device, as the kernel counts them.
+//! Device objects, as counted by the kernel.
 
 use std::process::Command;
 
-/// The output of `rdma resource show`.
+/// Output of `rdma resource show`.
 pub(crate) fn shown() -> String {
     let shown = Command::new("rdma").args(["resource", "show"]).output();
     let shown = shown.unwrap();
