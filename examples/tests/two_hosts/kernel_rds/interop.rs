@@ -121,8 +121,8 @@ fn flow_while(seconds: u32, a: &str, b: &str) -> Printed {
 /// X-F05, X-F09, X-F10: checks the output of kernel and crate after operations on the same exports,
 /// with long
 /// messages in both directions, while the link was cut; and the capture.
-fn severed(printed: &Printed, packets: &Path) {
-    let [ours, kernels] = [&printed.a, &printed.b].map(|lines| numbers(lines, "severed"));
+fn link_down(printed: &Printed, packets: &Path) {
+    let [ours, kernels] = [&printed.a, &printed.b].map(|lines| numbers(lines, "link_down"));
     println!("{ours:?} {kernels:?}");
     // Successful operations have their message, and failed ones may have it.
     let (done, dropped) = (kernels[0], kernels[1]);
@@ -149,16 +149,16 @@ fn interop_link_cuts_lose_nothing() {
     let file = folder.path().join("packets");
     let options = ["--pcap", file.to_str().expect("a path")];
     let cuts = if long { 3 } else { 1 };
-    let kernel = roles(&[format!("severed $B:4400 '{CUT}' '{RESTORE}' {cuts}")]);
+    let kernel = roles(&[format!("link_down $B:4400 '{CUT}' '{RESTORE}' {cuts}")]);
     let before = [
-        &ours(&["severed $A:4400 $B:4400"]),
+        &ours(&["link-down $A:4400 $B:4400"]),
         &format!("{PREPARE} && {kernel}"),
     ];
     let cut = |down: u32| format!("sleep 8; {CUT}; sleep {down}; {RESTORE}");
     let remove = "rdma link add other type rxe netdev lo && sleep 18 && rdma link delete rxe0 && \
                   rdma link add rxe0 type rxe netdev eth0 && echo made anew";
     let printed = flow_after(&options, before.map(String::as_str), 28, remove, &cut(4));
-    severed(&printed, &file);
+    link_down(&printed, &file);
     assert!(
         printed.a.contains(&"made anew".to_owned()),
         "{:?}",

@@ -14,7 +14,7 @@ load OWN PEER N M     sends messages in both directions in incarnation N of this
 sink OWN PEER N       sends N messages without answers to a server, and counts acknowledgements
 stall OWN PEER N      like sink, to a server that stops meanwhile, and continues
 wrong OWN PEER        writes to unregistered memory, between messages echoed by a server
-severed OWN C R N   reads and writes the other's memory, and exchanges long messages, during N link cuts
+link_down OWN C R N   reads and writes the other's memory, and exchanges long messages, during N link cuts
                       (command C, restored by R): each operation ends once, with the reported status
 slow OWN S            reads nothing for S seconds, with a receive buffer of 20 000 bytes
 press OWN PEER        sends to a slow receiver until refused, and waits for the congestion notification
@@ -458,7 +458,7 @@ def unconnected(sock):
     return {one[41] for one in sock.elements(afrds.INFO_CONNECTIONS) if not one[40] & 4}
 
 
-def severed(own, cut, restore, rounds):
+def link_down(own, cut, restore, rounds):
     sock, long = open_socket(own), Socket((parse(own)[0], parse(own)[1] + 1))
     long.tos(1)
     long.limits(LONG_ROOM, LONG_ROOM)
@@ -504,7 +504,7 @@ def severed(own, cut, restore, rounds):
     places.step(False)
     done, dropped = places.ended[0], places.ended[3] + places.ended[4]
     assert sum(places.ended) == places.begun == done + dropped, places.ended
-    print(f"severed done {done} dropped {dropped} sent {messages.sent} seen {messages.seen} cuts {cuts}", places.ended)
+    print(f"link_down done {done} dropped {dropped} sent {messages.sent} seen {messages.seen} cuts {cuts}", places.ended)
 
 
 def slow(own, seconds):
@@ -713,7 +713,7 @@ def info(own):
 
 if __name__ == "__main__":
     roles = [serve, sizes, rdma, stop, ping, pinged, stale, flow, load, sink, stall, wrong]
-    roles += [severed, slow, press, calls, child, info]
+    roles += [link_down, slow, press, calls, child, info]
     roles = {role.__name__: role for role in roles}
     if len(sys.argv) < 2 or sys.argv[1] not in roles:
         sys.exit(__doc__)

@@ -2,13 +2,13 @@
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
+mod backpressure;
 mod flow;
+mod link_down;
 mod load;
 mod probe;
 #[path = "../../../../../rds/tests/prober/mod.rs"]
 mod prober;
-mod room;
-mod severed;
 mod stall;
 
 use std::{
@@ -103,7 +103,7 @@ enum Role {
         peers: u8,
     },
     /// RDMA of the peer, and long messages, while connections are lost
-    Severed { own: SocketAddr, peer: SocketAddr },
+    LinkDown { own: SocketAddr, peer: SocketAddr },
     /// Reads nothing for some time
     Slow { own: SocketAddr, seconds: f64 },
     /// Sends to a slow reader
@@ -135,9 +135,9 @@ fn main() -> Result<()> {
             life,
             peers,
         } => load::run(own, peer, life, peers),
-        Role::Severed { own, peer } => severed::run(own, peer),
-        Role::Slow { own, seconds } => room::slow(own, seconds),
-        Role::Press { own, peer } => room::press(own, peer),
+        Role::LinkDown { own, peer } => link_down::run(own, peer),
+        Role::Slow { own, seconds } => backpressure::slow(own, seconds),
+        Role::Press { own, peer } => backpressure::press(own, peer),
         Role::Conflict { own } => conflict(own),
         Role::Probe { own, peer } => probe::run(own, peer),
         Role::Rival { own, peer } => probe::rival(own, peer),

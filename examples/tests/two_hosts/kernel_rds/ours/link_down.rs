@@ -180,7 +180,7 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     let Places { done, dropped, .. } = places;
     let Messages { sent, seen, .. } = messages;
     ensure!(socket.exports()? == usize::from(PLACES), "memory is gone");
-    println!("severed done {done} dropped {dropped} sent {sent} seen {seen}");
+    println!("link_down done {done} dropped {dropped} sent {sent} seen {seen}");
     long.cancel_sent_to(None)?;
     wait_for_acks(&socket)
 }
