@@ -114,7 +114,7 @@ impl LinkDown {
             match self.ask(&channel, id)? {
                 Asked::Done(outcome) => return Ok(outcome),
                 // No listener yet.
-                Asked::Nobody => thread::sleep(Duration::from_millis(200)),
+                Asked::NoListener => thread::sleep(Duration::from_millis(200)),
             }
         }
         bail!("no listener")
@@ -138,7 +138,7 @@ impl LinkDown {
             Event::ConnectFailed {
                 failure: ConnectFailure::Rejected { reason: 8, .. },
                 ..
-            } => Asked::Nobody,
+            } => Asked::NoListener,
             Event::ConnectFailed { failure, .. } => Asked::Done(failed(&failure)),
             other => Asked::Done(format!("{other:?}")),
         })
@@ -292,7 +292,7 @@ enum Load {
 
 /// Outcome of a connection request.
 enum Asked {
-    Nobody,
+    NoListener,
     Done(String),
 }
 
