@@ -21,11 +21,12 @@ const GENERATED: &[&str] = &["ibverbs-sys/src/bindings.rs", "rdmacm-sys/src/bind
 const EMPTY_NAMES: [&str; 5] = ["util.rs", "utils.rs", "common.rs", "types.rs", "helpers.rs"];
 
 /// Folders of the protocol cores, which do no I/O: no `unsafe`, no clock, no file descriptors, no verbs.
-const SANS_IO: [&str; 4] = [
+const SANS_IO: [&str; 5] = [
     "rsocket/src/proto/",
     "rds/src/proto/",
     "softnic/src/wire/",
     "softnic/src/engine/",
+    "softnic/src/cm/",
 ];
 const NOT_SANS_IO: [&str; 8] = [
     "unsafe ",
