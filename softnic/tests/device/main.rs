@@ -4,14 +4,21 @@
 //! test in `wakers` needs a device that is slower than the start of a thread.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../../verbs/tests/device/absent.rs"]
+mod absent;
 #[path = "../../../verbs/tests/device/attributes.rs"]
 mod attributes;
 #[path = "../../../verbs/tests/device/datagrams.rs"]
 mod datagrams;
 #[path = "../../../verbs/tests/device/loopback.rs"]
 mod loopback;
+#[path = "../../../verbs/tests/device/memory.rs"]
+mod memory;
+#[path = "../../../verbs/tests/device/multicast.rs"]
+mod multicast;
 #[path = "../../../verbs/tests/device/objects.rs"]
 mod objects;
+mod pyverbs;
 #[path = "../../../verbs/tests/device/queue_pairs.rs"]
 mod queue_pairs;
 #[path = "../../../verbs/tests/device/rdma.rs"]
@@ -36,7 +43,8 @@ use softnic::Fabric;
 /// Puts all threads of the process on a host, before any test starts.
 extern "C" fn put_threads_on_a_host() {
     let fabric = FABRIC.get_or_init(Fabric::new);
-    fabric.host([10, 9, 0, 1].into()).make_default();
+    // A test joins a group of the kernel's with the address.
+    fabric.host([127, 0, 0, 1].into()).make_default();
 }
 
 /// The fabric of all tests, which is never dropped.
