@@ -33,6 +33,9 @@ unsafe impl Object for Mr {
 /// Rights that the engine knows; others are refused unless a device may ignore them.
 const KNOWN: u32 = 0x3f;
 
+/// Size of a page in bytes.
+const PAGE_SIZE: u64 = 4096;
+
 /// Registers memory. The engine uses it until the registration ends: the caller's promise.
 ///
 /// # Safety
@@ -55,9 +58,14 @@ unsafe fn register(
     if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
         return null(libc::EINVAL);
     }
+    let host = addr.expose_provenance() as u64;
+    // The kernel maps whole pages, so chosen addresses differ from the host's by pages.
+    if !access.contains(Access::ZERO_BASED) && !(host ^ iova).is_multiple_of(PAGE_SIZE) {
+        return null(libc::EINVAL);
+    }
     let region = Region {
         pd: pd.id,
-        host: addr.expose_provenance() as u64,
+        host,
         start: iova,
         len: len as u64,
         access,

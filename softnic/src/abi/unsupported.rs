@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use ibverbs_sys as ffi;
 
-use super::null;
+use super::{null, set_errno};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ffi::ibv_context {
@@ -56,6 +56,7 @@ unsafe extern "C" fn ibv_rereg_mr(
     _len: usize,
     _access: c_int,
 ) -> c_int {
+    set_errno(libc::EOPNOTSUPP);
     // Of `ibv_rereg_mr_err_code`: nothing has changed.
     -1
 }
