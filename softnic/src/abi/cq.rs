@@ -102,14 +102,17 @@ unsafe extern "C" fn ibv_create_cq(
 unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
+    let wish = usize::try_from(cqe).unwrap_or(0);
     let Some((capacity, cqe)) = capacity(cqe) else {
         return libc::EINVAL;
     };
-    let ret = outcome(
-        cq.device
-            .port
-            .look(|nic| nic.engine.resize_cq(cq.id, capacity)),
-    );
+    let ret = cq.device.port.look(|nic| {
+        // The completions have to fit the size that was asked for, not the one that it is rounded up to.
+        match nic.engine.cq_len(cq.id) {
+            Some(len) if len <= wish => outcome(nic.engine.resize_cq(cq.id, capacity)),
+            _ => libc::EINVAL,
+        }
+    });
     if ret == 0 {
         // SAFETY: live; the field is the library's to change, and the caller resizes from one thread at a time.
         unsafe { (*raw).cqe = cqe };

@@ -131,6 +131,11 @@ impl CompletionQueue {
         self.ready.pop_front()
     }
 
+    /// Number of completions.
+    pub(super) fn len(&self) -> usize {
+        self.ready.len()
+    }
+
     /// Changes the capacity; false if there are more completions than that.
     pub(super) fn resize(&mut self, capacity: usize) -> bool {
         let fits = self.ready.len() <= capacity;

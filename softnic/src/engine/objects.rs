@@ -121,6 +121,11 @@ impl Engine {
         self.resources.cqs.get_mut(&cq).ok_or(missing)
     }
 
+    /// Number of completions of a queue.
+    pub fn cq_len(&self, cq: CqId) -> Option<usize> {
+        self.resources.cqs.get(&cq).map(CompletionQueue::len)
+    }
+
     /// Changes the capacity of a completion queue.
     ///
     /// # Errors

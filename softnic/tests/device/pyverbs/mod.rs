@@ -4,12 +4,13 @@
 mod addr;
 #[path = "../../../../verbs/tests/device/pyverbs/atomic.rs"]
 mod atomic;
+#[path = "../../../../verbs/tests/device/pyverbs/cq.rs"]
+mod cq;
 #[path = "../../../../verbs/tests/device/pyverbs/fork.rs"]
 mod fork;
 #[path = "../../../../verbs/tests/device/pyverbs/mr.rs"]
 mod mr;
 #[path = "../../../../verbs/tests/device/pyverbs/relaxed_ordering.rs"]
 mod relaxed_ordering;
-#[expect(dead_code, reason = "a module that is not here uses the rest")]
 #[path = "../../../../verbs/tests/device/pyverbs/traffic.rs"]
 mod traffic;
