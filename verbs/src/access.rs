@@ -9,10 +9,13 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RemoteAccess: u32 {
         /// RDMA write.
+        #[doc(alias = "IBV_ACCESS_REMOTE_WRITE")]
         const WRITE = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         /// RDMA read.
+        #[doc(alias = "IBV_ACCESS_REMOTE_READ")]
         const READ = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         /// Compare-and-swap, and fetch-and-add.
+        #[doc(alias = "IBV_ACCESS_REMOTE_ATOMIC")]
         const ATOMIC = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
         /// [Flush](crate::op::Flush) to global visibility. Since rdma-core 45.
         const FLUSH_GLOBAL = ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0;

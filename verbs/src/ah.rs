@@ -16,6 +16,7 @@ use crate::{
 ///
 /// On RoCE, a global route is always present; on InfiniBand a local identifier is enough inside a
 /// subnet.
+#[doc(alias = "ibv_resolve_eth_l2_from_gid")]
 #[doc(alias = "ibv_ah_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
@@ -28,6 +29,33 @@ pub struct AddressVector {
     /// Which of the port's own local identifiers is the source.
     pub src_path_bits: u8,
     /// Maximum packet rate, as a device's code; 0 for no limit.
+    #[doc(alias = "ibv_rate_to_mult")]
+    #[doc(alias = "ibv_rate_to_mbps")]
+    #[doc(alias = "IBV_RATE_MAX")]
+    #[doc(alias = "IBV_RATE_2_5_GBPS")]
+    #[doc(alias = "IBV_RATE_5_GBPS")]
+    #[doc(alias = "IBV_RATE_10_GBPS")]
+    #[doc(alias = "IBV_RATE_14_GBPS")]
+    #[doc(alias = "IBV_RATE_20_GBPS")]
+    #[doc(alias = "IBV_RATE_25_GBPS")]
+    #[doc(alias = "IBV_RATE_28_GBPS")]
+    #[doc(alias = "IBV_RATE_30_GBPS")]
+    #[doc(alias = "IBV_RATE_40_GBPS")]
+    #[doc(alias = "IBV_RATE_50_GBPS")]
+    #[doc(alias = "IBV_RATE_56_GBPS")]
+    #[doc(alias = "IBV_RATE_60_GBPS")]
+    #[doc(alias = "IBV_RATE_80_GBPS")]
+    #[doc(alias = "IBV_RATE_100_GBPS")]
+    #[doc(alias = "IBV_RATE_112_GBPS")]
+    #[doc(alias = "IBV_RATE_120_GBPS")]
+    #[doc(alias = "IBV_RATE_168_GBPS")]
+    #[doc(alias = "IBV_RATE_200_GBPS")]
+    #[doc(alias = "IBV_RATE_300_GBPS")]
+    #[doc(alias = "IBV_RATE_400_GBPS")]
+    #[doc(alias = "IBV_RATE_600_GBPS")]
+    #[doc(alias = "IBV_RATE_800_GBPS")]
+    #[doc(alias = "IBV_RATE_1200_GBPS")]
+    #[doc(alias = "ibv_rate")]
     pub static_rate: u8,
     /// The route beyond the subnet.
     pub grh: Option<GlobalRoute>,
@@ -127,6 +155,7 @@ pub const GRH_LEN: usize = 40;
 ///
 /// # References
 /// [ibv_create_ah(3)](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html)
+#[doc(alias = "ibv_destroy_ah")]
 #[doc(alias = "ibv_ah")]
 #[derive(Clone)]
 pub struct AddressHandle {

@@ -18,6 +18,7 @@ use crate::{error::Result, removal::Presence};
 /// Cloning is cheap: the handle is reference-counted, like an `Arc`. The device is closed after the
 /// drop of the last handle and of the last object made from the context. Two handles are equal if
 /// both belong to one open device.
+#[doc(alias = "ibv_close_device")]
 #[doc(alias = "ibv_context")]
 #[derive(Clone)]
 pub struct Context {

@@ -17,8 +17,10 @@ named! {
     #[doc(alias = "ibv_counter_description")]
     CounterKind(u32) {
         /// Packets.
+        #[doc(alias = "IBV_COUNTER_PACKETS")]
         PACKETS = ibv_counter_description::IBV_COUNTER_PACKETS.0;
         /// Bytes.
+        #[doc(alias = "IBV_COUNTER_BYTES")]
         BYTES = ibv_counter_description::IBV_COUNTER_BYTES.0;
     }
 }
@@ -29,6 +31,7 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ReadCounters: u32 {
         /// Accept values cached by the kernel.
+        #[doc(alias = "IBV_READ_COUNTERS_ATTR_PREFER_CACHED")]
         const PREFER_CACHED = ibv_read_counters_flags::IBV_READ_COUNTERS_ATTR_PREFER_CACHED.0;
     }
 }
@@ -54,6 +57,7 @@ bitflags! {
 ///
 /// # References
 /// [ibv_create_counters(3)](https://man7.org/linux/man-pages/man3/ibv_create_counters.3.html)
+#[doc(alias = "ibv_destroy_counters")]
 #[doc(alias = "ibv_counters")]
 pub struct Counters {
     inner: Arc<CountersInner>,

@@ -1,12 +1,13 @@
 //! The RDMA devices of this machine.
 
-use std::{ffi::CStr, fmt, ptr::NonNull, sync::Arc};
+use std::{ffi::CStr, fmt, io, ptr::NonNull, sync::Arc};
 
 use ibverbs_sys as ffi;
 
 use crate::{
     context::Context,
     error::{Error, Result, cvt_ptr},
+    hint::{self, Machine},
     node::{NodeType, TransportType},
 };
 
@@ -73,6 +74,7 @@ impl Drop for RawList {
 }
 
 /// The devices found by [`devices`], in libibverbs' order.
+#[doc(alias = "ibv_free_device_list")]
 #[derive(Debug, Default)]
 pub struct DeviceList {
     devices: Vec<Device>,
@@ -97,6 +99,38 @@ impl DeviceList {
     /// The device with this name, for example `rxe0`.
     pub fn find(&self, name: &str) -> Option<&Device> {
         self.iter().find(|device| device.name() == name)
+    }
+
+    /// The first device.
+    ///
+    /// # Errors
+    /// - `NotFound`: there is none. The error says which module of the kernel to load.
+    pub fn first(&self) -> Result<&Device> {
+        self.iter().next().ok_or_else(|| {
+            let reason = "this machine has no RDMA device";
+            Error::refused("ibv_get_device_list", io::ErrorKind::NotFound, reason)
+                .hint(hint::unknown_device(&[], &Machine::now()))
+        })
+    }
+
+    /// The device of that name, as [`find`](Self::find), with an error that names the devices that there are.
+    ///
+    /// # Errors
+    /// - `NotFound`: no device has the name, or there is none at all.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let ctx = verbs::devices()?.by_name("rxe0")?.open()?;
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    pub fn by_name(&self, name: &str) -> Result<&Device> {
+        self.find(name).ok_or_else(|| {
+            let names: Vec<_> = self.iter().map(Device::name).collect();
+            let reason = "no RDMA device has this name";
+            Error::refused("ibv_open_device", io::ErrorKind::NotFound, reason)
+                .detail(name.to_owned())
+                .hint(hint::unknown_device(&names, &Machine::now()))
+        })
     }
 }
 

@@ -32,6 +32,7 @@ use crate::{
 ///
 /// # References
 /// [ibv_alloc_dm(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)
+#[doc(alias = "ibv_free_dm")]
 #[doc(alias = "ibv_dm")]
 pub struct DeviceMemory {
     inner: Arc<Inner>,
@@ -98,6 +99,7 @@ impl Context {
     ///
     /// # References
     /// [ibv_import_dm(3)](https://man7.org/linux/man-pages/man3/ibv_import_dm.3.html)
+    #[doc(alias = "ibv_unimport_dm")]
     #[doc(alias = "ibv_import_dm")]
     pub fn import_dm(&self, handle: KernelHandle) -> Result<DeviceMemory> {
         // SAFETY: the context is open for as long as `self` lives; the kernel checks the handle.

@@ -10,24 +10,40 @@
 
 use std::{borrow::Cow, fmt, io, ptr::NonNull};
 
-/// A failed call: its name, the system's error, and the caller's arguments.
+use crate::hint::Hint;
+
+/// A call that failed: its name, what the caller gave it, what the system said, and [what to do](crate::hint).
 ///
 /// ```
-/// let err = verbs::Error::from_errno("ibv_reg_mr", libc::ENOMEM).detail("4096 bytes");
-/// assert_eq!(err.call(), "ibv_reg_mr");
-/// assert_eq!(err.raw_os_error(), Some(libc::ENOMEM));
+/// let err = verbs::Error::from_errno("ibv_dereg_mr", libc::EBUSY).detail("4096 bytes");
+/// assert_eq!(err.call(), "ibv_dereg_mr");
+/// assert_eq!(err.raw_os_error(), Some(libc::EBUSY));
 /// assert_eq!(
 ///     err.to_string(),
-///     "`ibv_reg_mr` failed (4096 bytes): Cannot allocate memory (os error 12)"
+///     "`ibv_dereg_mr` failed (4096 bytes): Device or resource busy (os error 16)"
+/// );
+/// let err = verbs::Error::from_errno("rdma_bind_addr", libc::EACCES).detail("10.9.0.1:80");
+/// assert_eq!(
+///     err.to_string(),
+///     "`rdma_bind_addr` failed (10.9.0.1:80): Permission denied (os error 13); ports below 1024 need \
+///      the capability CAP_NET_BIND_SERVICE"
 /// );
 /// ```
 pub struct Error {
     call: &'static str,
-    detail: Option<Cow<'static, str>>,
+    /// On the heap, so that results stay small.
+    notes: Option<Box<Notes>>,
     source: Source,
 }
 
-/// The cause of the failure.
+/// What callers have added to an error.
+#[derive(Default)]
+struct Notes {
+    detail: Option<Cow<'static, str>>,
+    hint: Option<Cow<'static, str>>,
+}
+
+/// What the call failed with.
 #[derive(Debug)]
 enum Source {
     Io(io::Error),
@@ -50,7 +66,7 @@ impl Error {
         debug_assert!(errno > 0, "{call}: errno {errno} is not positive");
         Self {
             call,
-            detail: None,
+            notes: None,
             source: Source::Io(io::Error::from_raw_os_error(errno)),
         }
     }
@@ -65,7 +81,7 @@ impl Error {
         };
         Self {
             call,
-            detail: None,
+            notes: None,
             source: Source::Io(source),
         }
     }
@@ -81,7 +97,7 @@ impl Error {
     ) -> Self {
         Self {
             call,
-            detail: None,
+            notes: None,
             source: Source::Io(io::Error::new(kind, reason)),
         }
     }
@@ -98,15 +114,22 @@ impl Error {
     pub const fn would_block(call: &'static str, reason: &'static str) -> Self {
         Self {
             call,
-            detail: None,
+            notes: None,
             source: Source::WouldBlock(reason),
         }
     }
 
-    /// Adds the arguments of the call, or a hint; shown in parentheses.
+    /// Adds what the call was given; shown in parentheses.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
-        self.detail = Some(detail.into());
+        self.notes.get_or_insert_default().detail = Some(detail.into());
+        self
+    }
+
+    /// Adds what to do about it, shown at the end, in the place of the hint for the call and its error number.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.notes.get_or_insert_default().hint = Some(hint.into());
         self
     }
 
@@ -139,12 +162,21 @@ impl fmt::Display for Error {
             COMPLETION => f.write_str("a posted request failed")?,
             call => write!(f, "`{call}` failed")?,
         }
-        if let Some(detail) = &self.detail {
+        let notes = self.notes.as_deref();
+        if let Some(detail) = notes.and_then(|notes| notes.detail.as_ref()) {
             write!(f, " ({detail})")?;
         }
         match &self.source {
-            Source::Io(err) => write!(f, ": {err}"),
-            Source::WouldBlock(reason) => write!(f, ": {reason}"),
+            Source::Io(err) => write!(f, ": {err}")?,
+            Source::WouldBlock(reason) => write!(f, ": {reason}")?,
+        }
+        if let Some(hint) = notes.and_then(|notes| notes.hint.as_ref()) {
+            return write!(f, "; {hint}");
+        }
+        let errno = self.raw_os_error();
+        match errno.and_then(|errno| Hint::of(self.call, errno)) {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
         }
     }
 }

@@ -24,47 +24,68 @@ named! {
     ///
     /// # References
     /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)
+    #[doc(alias = "ibv_event_type_str")]
     #[doc(alias = "ibv_event_type")]
     EventType(u32) {
         /// A completion queue is broken, for example by an overflow.
+        #[doc(alias = "IBV_EVENT_CQ_ERR")]
         CQ_ERR = ibv_event_type::IBV_EVENT_CQ_ERR.0;
         /// A queue pair is broken.
+        #[doc(alias = "IBV_EVENT_QP_FATAL")]
         QP_FATAL = ibv_event_type::IBV_EVENT_QP_FATAL.0;
         /// A peer has sent an invalid request to a queue pair.
+        #[doc(alias = "IBV_EVENT_QP_REQ_ERR")]
         QP_REQ_ERR = ibv_event_type::IBV_EVENT_QP_REQ_ERR.0;
         /// A peer was denied access by a queue pair.
+        #[doc(alias = "IBV_EVENT_QP_ACCESS_ERR")]
         QP_ACCESS_ERR = ibv_event_type::IBV_EVENT_QP_ACCESS_ERR.0;
         /// A queue pair that is not ready to send yet has received its first message.
+        #[doc(alias = "IBV_EVENT_COMM_EST")]
         COMM_EST = ibv_event_type::IBV_EVENT_COMM_EST.0;
         /// A send queue has drained.
+        #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
         SQ_DRAINED = ibv_event_type::IBV_EVENT_SQ_DRAINED.0;
         /// A queue pair has migrated to its alternate path.
+        #[doc(alias = "IBV_EVENT_PATH_MIG")]
         PATH_MIG = ibv_event_type::IBV_EVENT_PATH_MIG.0;
         /// A queue pair could not migrate to its alternate path.
+        #[doc(alias = "IBV_EVENT_PATH_MIG_ERR")]
         PATH_MIG_ERR = ibv_event_type::IBV_EVENT_PATH_MIG_ERR.0;
         /// The device is broken.
+        #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
         DEVICE_FATAL = ibv_event_type::IBV_EVENT_DEVICE_FATAL.0;
         /// A port has become active.
+        #[doc(alias = "IBV_EVENT_PORT_ACTIVE")]
         PORT_ACTIVE = ibv_event_type::IBV_EVENT_PORT_ACTIVE.0;
         /// A port has become inactive.
+        #[doc(alias = "IBV_EVENT_PORT_ERR")]
         PORT_ERR = ibv_event_type::IBV_EVENT_PORT_ERR.0;
         /// A port has another local identifier.
+        #[doc(alias = "IBV_EVENT_LID_CHANGE")]
         LID_CHANGE = ibv_event_type::IBV_EVENT_LID_CHANGE.0;
         /// A port has another P_Key table.
+        #[doc(alias = "IBV_EVENT_PKEY_CHANGE")]
         PKEY_CHANGE = ibv_event_type::IBV_EVENT_PKEY_CHANGE.0;
         /// A port has another subnet manager.
+        #[doc(alias = "IBV_EVENT_SM_CHANGE")]
         SM_CHANGE = ibv_event_type::IBV_EVENT_SM_CHANGE.0;
         /// A shared receive queue is broken.
+        #[doc(alias = "IBV_EVENT_SRQ_ERR")]
         SRQ_ERR = ibv_event_type::IBV_EVENT_SRQ_ERR.0;
         /// A shared receive queue has fewer receives left than its limit.
+        #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
         SRQ_LIMIT_REACHED = ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED.0;
         /// A failed queue pair takes no more receives from its shared receive queue.
+        #[doc(alias = "IBV_EVENT_QP_LAST_WQE_REACHED")]
         QP_LAST_WQE_REACHED = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED.0;
         /// The subnet manager asks for subscriptions again.
+        #[doc(alias = "IBV_EVENT_CLIENT_REREGISTER")]
         CLIENT_REREGISTER = ibv_event_type::IBV_EVENT_CLIENT_REREGISTER.0;
         /// A port has another GID table.
+        #[doc(alias = "IBV_EVENT_GID_CHANGE")]
         GID_CHANGE = ibv_event_type::IBV_EVENT_GID_CHANGE.0;
         /// A work queue is broken.
+        #[doc(alias = "IBV_EVENT_WQ_FATAL")]
         WQ_FATAL = ibv_event_type::IBV_EVENT_WQ_FATAL.0;
         /// A port has another speed. Since rdma-core 62.
         DEVICE_SPEED_CHANGE = 20;

@@ -20,10 +20,13 @@ named! {
     #[doc(alias = "ibv_fork_status")]
     ForkStatus(u32) {
         /// The device and the program may end up with different pages: see [`fork_init`].
+        #[doc(alias = "IBV_FORK_DISABLED")]
         DISABLED = ffi::ibv_fork_status::IBV_FORK_DISABLED.0;
         /// Children do not have registered memory.
+        #[doc(alias = "IBV_FORK_ENABLED")]
         ENABLED = ffi::ibv_fork_status::IBV_FORK_ENABLED.0;
         /// The kernel copies pinned pages for the child at once, so nothing happens to the parent's.
+        #[doc(alias = "IBV_FORK_UNNEEDED")]
         UNNEEDED = ffi::ibv_fork_status::IBV_FORK_UNNEEDED.0;
     }
 }

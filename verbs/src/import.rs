@@ -103,6 +103,7 @@ impl Context {
     ///
     /// # References
     /// [ibv_import_pd(3)](https://man7.org/linux/man-pages/man3/ibv_import_pd.3.html)
+    #[doc(alias = "ibv_unimport_pd")]
     #[doc(alias = "ibv_import_pd")]
     pub fn import_pd(&self, handle: KernelHandle) -> Result<ProtectionDomain> {
         // SAFETY: the context is open for as long as `self` lives; the kernel checks the handle.
@@ -140,6 +141,7 @@ impl ProtectionDomain {
     ///
     /// # References
     /// [ibv_import_mr(3)](https://man7.org/linux/man-pages/man3/ibv_import_mr.3.html)
+    #[doc(alias = "ibv_unimport_mr")]
     #[doc(alias = "ibv_import_mr")]
     pub fn import_mr(&self, handle: KernelHandle) -> Result<ImportedRegion> {
         // SAFETY: the domain is allocated for as long as `self` lives; the kernel checks the

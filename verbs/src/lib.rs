@@ -135,6 +135,7 @@ mod event;
 pub mod fd;
 mod flow;
 mod fork;
+pub mod hint;
 mod import;
 mod mr;
 mod mtu;
@@ -175,9 +176,9 @@ pub use completion_counter::{CompletionCounter, CompletionCounterCaps, CountedOp
 pub use context::Context;
 pub use counters::{CounterKind, Counters, ReadCounters};
 pub use cq::{
-    ChannelWaker, CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions,
-    CqHandle, CqKey, ExtendedCompletion, ExtendedCq, ExtendedCqBuilder, ExtendedPoll, Notify,
-    TagMatch, WcError, WcFields, WcOpcode, WcStatus, WorkCompletion,
+    Attempts, ChannelWaker, CompletionChannel, CompletionQueue, CompletionQueueBuilder,
+    Completions, CqHandle, CqKey, ExtendedCompletion, ExtendedCq, ExtendedCqBuilder, ExtendedPoll,
+    Notify, TagMatch, WcError, WcFields, WcOpcode, WcStatus, WorkCompletion,
 };
 pub use device::{Device, DeviceList, Guid, devices};
 pub use dm::DeviceMemory;

@@ -22,14 +22,19 @@ pub struct Mtu(
 
 impl Mtu {
     /// 256 bytes.
+    #[doc(alias = "IBV_MTU_256")]
     pub const B256: Self = Self(ibv_mtu::IBV_MTU_256.0);
     /// 512 bytes.
+    #[doc(alias = "IBV_MTU_512")]
     pub const B512: Self = Self(ibv_mtu::IBV_MTU_512.0);
     /// 1024 bytes.
+    #[doc(alias = "IBV_MTU_1024")]
     pub const B1024: Self = Self(ibv_mtu::IBV_MTU_1024.0);
     /// 2048 bytes.
+    #[doc(alias = "IBV_MTU_2048")]
     pub const B2048: Self = Self(ibv_mtu::IBV_MTU_2048.0);
     /// 4096 bytes.
+    #[doc(alias = "IBV_MTU_4096")]
     pub const B4096: Self = Self(ibv_mtu::IBV_MTU_4096.0);
 
     /// The number of bytes, if the value is known to this crate.

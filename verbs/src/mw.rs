@@ -15,10 +15,12 @@ use crate::{
 pub enum WindowType {
     /// Each binding replaces the one before. Binding to nothing is not to be had: deallocate the
     /// window.
+    #[doc(alias = "IBV_MW_TYPE_1")]
     Type1,
     /// A binding belongs to the queue pair of its request. Invalidation ends a binding: local
     /// ([`LocalInvalidate`](crate::op::LocalInvalidate)) or by the peer
     /// ([`Send::invalidate`](crate::op::Send::invalidate)).
+    #[doc(alias = "IBV_MW_TYPE_2")]
     Type2,
 }
 
@@ -34,6 +36,7 @@ pub enum WindowType {
 ///
 /// # References
 /// [ibv_alloc_mw(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html)
+#[doc(alias = "ibv_dealloc_mw")]
 #[doc(alias = "ibv_mw")]
 pub struct MemoryWindow {
     // INVARIANT: allocated, and deallocated only in `drop`.

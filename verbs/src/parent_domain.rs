@@ -39,6 +39,7 @@ pub enum Allocation {
 /// Memory returned by `alloc` as [`Allocation::Memory`]
 /// - is valid for reads and writes for the whole layout, until `free` is called with its address;
 /// - overlaps no memory in other use meanwhile.
+#[doc(alias = "IBV_ALLOCATOR_USE_DEFAULT")]
 pub unsafe trait QueueAllocator: Send + Sync + 'static {
     /// Allocates memory for an object of the provider's type `resource_type`.
     fn alloc(&self, layout: Layout, resource_type: u64) -> Allocation;
@@ -131,6 +132,8 @@ impl<'a> ParentDomainBuilder<'a> {
     }
 
     /// Allocates the memory of queues.
+    #[doc(alias = "IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS")]
+    #[doc(alias = "IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT")]
     pub fn allocator(mut self, allocator: impl QueueAllocator) -> Self {
         self.allocator = Some(Box::new(Box::new(allocator)));
         self

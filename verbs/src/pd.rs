@@ -15,6 +15,7 @@ use crate::{
 ///
 /// Cloning is cheap: the handle is reference-counted, like an `Arc`. The domain is freed after the
 /// drop of the last handle and of the last object made in the domain.
+#[doc(alias = "ibv_dealloc_pd")]
 #[doc(alias = "ibv_pd")]
 #[derive(Clone)]
 pub struct ProtectionDomain {

@@ -21,6 +21,7 @@ use crate::{
 ///
 /// # References
 /// [ibv_create_rwq_ind_table(3)](https://man7.org/linux/man-pages/man3/ibv_create_rwq_ind_table.3.html)
+#[doc(alias = "ibv_destroy_rwq_ind_table")]
 #[doc(alias = "ibv_rwq_ind_table")]
 pub struct IndirectionTable {
     inner: Arc<TableInner>,
@@ -188,6 +189,8 @@ impl ProtectionDomain {
     ///
     /// # References
     /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
+    #[doc(alias = "IBV_QP_INIT_ATTR_RX_HASH")]
+    #[doc(alias = "IBV_QP_INIT_ATTR_IND_TABLE")]
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_rss_qp(
         &self,

@@ -17,6 +17,7 @@ use crate::{
 ///
 /// # References
 /// [ibv_alloc_td(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html)
+#[doc(alias = "ibv_dealloc_td")]
 #[doc(alias = "ibv_td")]
 pub struct ThreadDomain {
     inner: Arc<TdInner>,

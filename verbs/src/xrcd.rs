@@ -34,6 +34,9 @@ bitflags! {
 ///
 /// # References
 /// [ibv_open_xrcd(3)](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html)
+#[doc(alias = "ibv_close_xrcd")]
+#[doc(alias = "IBV_QP_INIT_ATTR_XRCD")]
+#[doc(alias = "IBV_SRQ_INIT_ATTR_XRCD")]
 #[doc(alias = "ibv_xrcd")]
 #[derive(Clone)]
 pub struct XrcDomain {
@@ -76,6 +79,8 @@ impl Context {
     ///
     /// # References
     /// [ibv_open_xrcd(3)](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html)
+    #[doc(alias = "IBV_XRCD_INIT_ATTR_FD")]
+    #[doc(alias = "IBV_XRCD_INIT_ATTR_OFLAGS")]
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_shared_xrcd(&self, file: BorrowedFd<'_>, how: XrcdOpen) -> Result<XrcDomain> {
         self.open_xrcd_raw(file.as_raw_fd(), how)

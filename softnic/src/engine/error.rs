@@ -3,7 +3,7 @@
 use std::{error::Error, fmt};
 
 /// Reason for which the engine refuses a call; nothing has changed then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineError {
     /// There is no object of that kind and number.
@@ -24,6 +24,13 @@ impl fmt::Display for EngineError {
             Self::Invalid(what) => f.write_str(what),
             Self::Full(what) => write!(f, "there is no room for more {what}"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

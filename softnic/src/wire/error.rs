@@ -3,7 +3,7 @@
 use std::{error::Error, fmt};
 
 /// Reason for which bytes are no frame, or a frame cannot be encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WireError {
     /// The bytes end within the named header.
@@ -62,6 +62,13 @@ impl fmt::Display for WireError {
             Self::Payload(len) => write!(f, "a payload of {len} bytes exceeds a datagram"),
             Self::AddressFamilies => f.write_str("one address is IPv4, the other IPv6"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

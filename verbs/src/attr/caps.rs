@@ -15,10 +15,13 @@ named! {
     #[doc(alias = "ibv_atomic_cap")]
     AtomicCap(u32) {
         /// There are none.
+        #[doc(alias = "IBV_ATOMIC_NONE")]
         NONE = ibv_atomic_cap::IBV_ATOMIC_NONE.0;
         /// Atomic with respect to other atomics of the same device.
+        #[doc(alias = "IBV_ATOMIC_HCA")]
         HCA = ibv_atomic_cap::IBV_ATOMIC_HCA.0;
         /// With everything, the processor included.
+        #[doc(alias = "IBV_ATOMIC_GLOB")]
         GLOB = ibv_atomic_cap::IBV_ATOMIC_GLOB.0;
     }
 }
@@ -29,56 +32,82 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DeviceCaps: u64 {
         /// The number of outstanding requests of a queue pair can be changed.
+        #[doc(alias = "IBV_DEVICE_RESIZE_MAX_WR")]
         const RESIZE_MAX_WR = cap::IBV_DEVICE_RESIZE_MAX_WR.0 as u64;
         /// Counts violations of P_Keys.
+        #[doc(alias = "IBV_DEVICE_BAD_PKEY_CNTR")]
         const BAD_PKEY_CNTR = cap::IBV_DEVICE_BAD_PKEY_CNTR.0 as u64;
         /// Counts violations of Q_Keys.
+        #[doc(alias = "IBV_DEVICE_BAD_QKEY_CNTR")]
         const BAD_QKEY_CNTR = cap::IBV_DEVICE_BAD_QKEY_CNTR.0 as u64;
         /// Raw packets to multicast groups.
+        #[doc(alias = "IBV_DEVICE_RAW_MULTI")]
         const RAW_MULTI = cap::IBV_DEVICE_RAW_MULTI.0 as u64;
         /// Automatic path migration.
+        #[doc(alias = "IBV_DEVICE_AUTO_PATH_MIG")]
         const AUTO_PATH_MIG = cap::IBV_DEVICE_AUTO_PATH_MIG.0 as u64;
         /// The port of a queue pair can be changed.
+        #[doc(alias = "IBV_DEVICE_CHANGE_PHY_PORT")]
         const CHANGE_PHY_PORT = cap::IBV_DEVICE_CHANGE_PHY_PORT.0 as u64;
         /// The port of an address handle is enforced.
+        #[doc(alias = "IBV_DEVICE_UD_AV_PORT_ENFORCE")]
         const UD_AV_PORT_ENFORCE = cap::IBV_DEVICE_UD_AV_PORT_ENFORCE.0 as u64;
         /// A transition can name its starting state.
+        #[doc(alias = "IBV_DEVICE_CURR_QP_STATE_MOD")]
         const CURR_QP_STATE_MOD = cap::IBV_DEVICE_CURR_QP_STATE_MOD.0 as u64;
         /// A port can be shut down.
+        #[doc(alias = "IBV_DEVICE_SHUTDOWN_PORT")]
         const SHUTDOWN_PORT = cap::IBV_DEVICE_SHUTDOWN_PORT.0 as u64;
         /// The type of initialisation can be set.
+        #[doc(alias = "IBV_DEVICE_INIT_TYPE")]
         const INIT_TYPE = cap::IBV_DEVICE_INIT_TYPE.0 as u64;
         /// Sends an event when a port becomes active.
+        #[doc(alias = "IBV_DEVICE_PORT_ACTIVE_EVENT")]
         const PORT_ACTIVE_EVENT = cap::IBV_DEVICE_PORT_ACTIVE_EVENT.0 as u64;
         /// Has a GUID of its system image.
+        #[doc(alias = "IBV_DEVICE_SYS_IMAGE_GUID")]
         const SYS_IMAGE_GUID = cap::IBV_DEVICE_SYS_IMAGE_GUID.0 as u64;
         /// Sends an RNR NAK when no receive is posted.
+        #[doc(alias = "IBV_DEVICE_RC_RNR_NAK_GEN")]
         const RC_RNR_NAK_GEN = cap::IBV_DEVICE_RC_RNR_NAK_GEN.0 as u64;
         /// The size of a shared receive queue can be changed.
+        #[doc(alias = "IBV_DEVICE_SRQ_RESIZE")]
         const SRQ_RESIZE = cap::IBV_DEVICE_SRQ_RESIZE.0 as u64;
         /// Notifies a completion queue's channel after a chosen number of completions.
+        #[doc(alias = "IBV_DEVICE_N_NOTIFY_CQ")]
         const N_NOTIFY_CQ = cap::IBV_DEVICE_N_NOTIFY_CQ.0 as u64;
         /// Memory windows.
+        #[doc(alias = "IBV_DEVICE_MEM_WINDOW")]
         const MEM_WINDOW = cap::IBV_DEVICE_MEM_WINDOW.0 as u64;
         /// Checksums of IP in datagrams.
+        #[doc(alias = "IBV_DEVICE_UD_IP_CSUM")]
         const UD_IP_CSUM = cap::IBV_DEVICE_UD_IP_CSUM.0 as u64;
         /// Extended reliable connections.
+        #[doc(alias = "IBV_DEVICE_XRC")]
         const XRC = cap::IBV_DEVICE_XRC.0 as u64;
         /// Fast registration, local invalidation, and sending with invalidation.
+        #[doc(alias = "IBV_DEVICE_MEM_MGT_EXTENSIONS")]
         const MEM_MGT_EXTENSIONS = cap::IBV_DEVICE_MEM_MGT_EXTENSIONS.0 as u64;
         /// Memory windows of type 2A.
+        #[doc(alias = "IBV_DEVICE_MEM_WINDOW_TYPE_2A")]
         const MEM_WINDOW_TYPE_2A = cap::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0 as u64;
         /// Memory windows of type 2B.
+        #[doc(alias = "IBV_DEVICE_MEM_WINDOW_TYPE_2B")]
         const MEM_WINDOW_TYPE_2B = cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0 as u64;
         /// Checksums of IP in connections.
+        #[doc(alias = "IBV_DEVICE_RC_IP_CSUM")]
         const RC_IP_CSUM = cap::IBV_DEVICE_RC_IP_CSUM.0 as u64;
         /// Checksums of IP in raw packets.
+        #[doc(alias = "IBV_DEVICE_RAW_IP_CSUM")]
         const RAW_IP_CSUM = cap::IBV_DEVICE_RAW_IP_CSUM.0 as u64;
         /// Flow steering by the program.
+        #[doc(alias = "IBV_DEVICE_MANAGED_FLOW_STEERING")]
         const MANAGED_FLOW_STEERING = cap::IBV_DEVICE_MANAGED_FLOW_STEERING.0 as u64;
         /// Keeps the frame check sequence of raw packets.
+        #[doc(alias = "IBV_DEVICE_RAW_SCATTER_FCS")]
         const RAW_SCATTER_FCS = ffi::IBV_DEVICE_RAW_SCATTER_FCS;
         /// Pads the end of writes over PCI.
+        #[doc(alias = "IBV_DEVICE_PCI_WRITE_END_PADDING")]
         const PCI_WRITE_END_PADDING = ffi::IBV_DEVICE_PCI_WRITE_END_PADDING;
     }
 
@@ -87,8 +116,10 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OdpGeneralCaps: u64 {
         /// There is.
+        #[doc(alias = "IBV_ODP_SUPPORT")]
         const SUPPORT = ibv_odp_general_caps::IBV_ODP_SUPPORT.0 as u64;
         /// A region can cover the whole address space.
+        #[doc(alias = "IBV_ODP_SUPPORT_IMPLICIT")]
         const IMPLICIT = ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT.0 as u64;
     }
 
@@ -98,16 +129,22 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OdpTransportCaps: u32 {
         /// Send from on-demand memory.
+        #[doc(alias = "IBV_ODP_SUPPORT_SEND")]
         const SEND = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_SEND.0;
         /// Receive into on-demand memory.
+        #[doc(alias = "IBV_ODP_SUPPORT_RECV")]
         const RECV = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_RECV.0;
         /// RDMA write to on-demand memory.
+        #[doc(alias = "IBV_ODP_SUPPORT_WRITE")]
         const WRITE = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_WRITE.0;
         /// RDMA read from on-demand memory.
+        #[doc(alias = "IBV_ODP_SUPPORT_READ")]
         const READ = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ.0;
         /// Atomics on on-demand memory.
+        #[doc(alias = "IBV_ODP_SUPPORT_ATOMIC")]
         const ATOMIC = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_ATOMIC.0;
         /// Receive into on-demand memory from a shared receive queue.
+        #[doc(alias = "IBV_ODP_SUPPORT_SRQ_RECV")]
         const SRQ_RECV = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_SRQ_RECV.0;
     }
 
@@ -133,6 +170,7 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RxHashFunctions: u32 {
         /// The hash function of Toeplitz.
+        #[doc(alias = "IBV_RX_HASH_FUNC_TOEPLITZ")]
         const TOEPLITZ = ibv_rx_hash_function_flags::IBV_RX_HASH_FUNC_TOEPLITZ.0;
     }
 
@@ -141,24 +179,34 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RxHashFields: u64 {
         /// The source of IPv4.
+        #[doc(alias = "IBV_RX_HASH_SRC_IPV4")]
         const SRC_IPV4 = hash::IBV_RX_HASH_SRC_IPV4.0 as u64;
         /// The destination of IPv4.
+        #[doc(alias = "IBV_RX_HASH_DST_IPV4")]
         const DST_IPV4 = hash::IBV_RX_HASH_DST_IPV4.0 as u64;
         /// The source of IPv6.
+        #[doc(alias = "IBV_RX_HASH_SRC_IPV6")]
         const SRC_IPV6 = hash::IBV_RX_HASH_SRC_IPV6.0 as u64;
         /// The destination of IPv6.
+        #[doc(alias = "IBV_RX_HASH_DST_IPV6")]
         const DST_IPV6 = hash::IBV_RX_HASH_DST_IPV6.0 as u64;
         /// The source port of TCP.
+        #[doc(alias = "IBV_RX_HASH_SRC_PORT_TCP")]
         const SRC_PORT_TCP = hash::IBV_RX_HASH_SRC_PORT_TCP.0 as u64;
         /// The destination port of TCP.
+        #[doc(alias = "IBV_RX_HASH_DST_PORT_TCP")]
         const DST_PORT_TCP = hash::IBV_RX_HASH_DST_PORT_TCP.0 as u64;
         /// The source port of UDP.
+        #[doc(alias = "IBV_RX_HASH_SRC_PORT_UDP")]
         const SRC_PORT_UDP = hash::IBV_RX_HASH_SRC_PORT_UDP.0 as u64;
         /// The destination port of UDP.
+        #[doc(alias = "IBV_RX_HASH_DST_PORT_UDP")]
         const DST_PORT_UDP = hash::IBV_RX_HASH_DST_PORT_UDP.0 as u64;
         /// The security parameter index of IPsec.
+        #[doc(alias = "IBV_RX_HASH_IPSEC_SPI")]
         const IPSEC_SPI = hash::IBV_RX_HASH_IPSEC_SPI.0 as u64;
         /// The inner headers of a tunnel, rather than the outer ones.
+        #[doc(alias = "IBV_RX_HASH_INNER")]
         const INNER = hash::IBV_RX_HASH_INNER.0 as u64;
     }
 
@@ -167,12 +215,16 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RawPacketCaps: u32 {
         /// Strip the VLAN tag from packets, and report the tag.
+        #[doc(alias = "IBV_RAW_PACKET_CAP_CVLAN_STRIPPING")]
         const CVLAN_STRIPPING = ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING.0;
         /// Keep the frame check sequence.
+        #[doc(alias = "IBV_RAW_PACKET_CAP_SCATTER_FCS")]
         const SCATTER_FCS = ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_SCATTER_FCS.0;
         /// Compute checksums of IP.
+        #[doc(alias = "IBV_RAW_PACKET_CAP_IP_CSUM")]
         const IP_CSUM = ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_IP_CSUM.0;
         /// Wait for a receive for a while before dropping a packet.
+        #[doc(alias = "IBV_RAW_PACKET_CAP_DELAY_DROP")]
         const DELAY_DROP = ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_DELAY_DROP.0;
     }
 
@@ -181,6 +233,7 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct TagMatchingFlags: u32 {
         /// Reliable connections.
+        #[doc(alias = "IBV_TM_CAP_RC")]
         const RC = ibv_tm_cap_flags::IBV_TM_CAP_RC.0;
     }
 
@@ -189,10 +242,13 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PciAtomicSizes: u32 {
         /// 4 bytes.
+        #[doc(alias = "IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP")]
         const BYTES_4 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP.0;
         /// 8 bytes.
+        #[doc(alias = "IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP")]
         const BYTES_8 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP.0;
         /// 16 bytes.
+        #[doc(alias = "IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP")]
         const BYTES_16 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP.0;
     }
 }

@@ -20,6 +20,7 @@ impl Context {
     ///
     /// # References
     /// [ibv_query_rt_values_ex(3)](https://man7.org/linux/man-pages/man3/ibv_query_rt_values_ex.3.html)
+    #[doc(alias = "IBV_VALUES_MASK_RAW_CLOCK")]
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn query_clock(&self) -> Result<u64> {
         const CALL: &str = "ibv_query_rt_values_ex";

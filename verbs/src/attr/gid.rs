@@ -17,10 +17,13 @@ named! {
     #[doc(alias = "ibv_gid_type")]
     GidType(u32) {
         /// InfiniBand.
+        #[doc(alias = "IBV_GID_TYPE_IB")]
         IB = ibv_gid_type::IBV_GID_TYPE_IB.0;
         /// RoCE version 1: Ethernet.
+        #[doc(alias = "IBV_GID_TYPE_ROCE_V1")]
         ROCE_V1 = ibv_gid_type::IBV_GID_TYPE_ROCE_V1.0;
         /// RoCE version 2: UDP over IP.
+        #[doc(alias = "IBV_GID_TYPE_ROCE_V2")]
         ROCE_V2 = ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0;
     }
 }

@@ -15,19 +15,26 @@ use crate::{
 
 named! {
     /// `ibv_port_state`—The logical state of a port.
+    #[doc(alias = "ibv_port_state_str")]
     #[doc(alias = "ibv_port_state")]
     PortState(u32) {
         /// Reserved.
+        #[doc(alias = "IBV_PORT_NOP")]
         NOP = ibv_port_state::IBV_PORT_NOP.0;
         /// The link is down.
+        #[doc(alias = "IBV_PORT_DOWN")]
         DOWN = ibv_port_state::IBV_PORT_DOWN.0;
         /// The link is up, and waits for the subnet manager.
+        #[doc(alias = "IBV_PORT_INIT")]
         INIT = ibv_port_state::IBV_PORT_INIT.0;
         /// Configured by the subnet manager.
+        #[doc(alias = "IBV_PORT_ARMED")]
         ARMED = ibv_port_state::IBV_PORT_ARMED.0;
         /// Usable.
+        #[doc(alias = "IBV_PORT_ACTIVE")]
         ACTIVE = ibv_port_state::IBV_PORT_ACTIVE.0;
         /// Active, with link recovery in progress.
+        #[doc(alias = "IBV_PORT_ACTIVE_DEFER")]
         ACTIVE_DEFER = ibv_port_state::IBV_PORT_ACTIVE_DEFER.0;
     }
 
@@ -35,8 +42,10 @@ named! {
     #[doc(alias = "IBV_LINK_LAYER_ETHERNET")]
     LinkLayer(u8) {
         /// Not reported by the provider; InfiniBand.
+        #[doc(alias = "IBV_LINK_LAYER_UNSPECIFIED")]
         UNSPECIFIED = ffi::IBV_LINK_LAYER_UNSPECIFIED;
         /// InfiniBand.
+        #[doc(alias = "IBV_LINK_LAYER_INFINIBAND")]
         INFINIBAND = ffi::IBV_LINK_LAYER_INFINIBAND;
         /// Ethernet: RoCE, or iWARP.
         ETHERNET = ffi::IBV_LINK_LAYER_ETHERNET;
@@ -135,52 +144,76 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PortCaps: u32 {
         /// Is the subnet manager.
+        #[doc(alias = "IBV_PORT_SM")]
         const SM = cap::IBV_PORT_SM.0;
         /// Notices.
+        #[doc(alias = "IBV_PORT_NOTICE_SUP")]
         const NOTICE_SUP = cap::IBV_PORT_NOTICE_SUP.0;
         /// Traps.
+        #[doc(alias = "IBV_PORT_TRAP_SUP")]
         const TRAP_SUP = cap::IBV_PORT_TRAP_SUP.0;
         /// Optional delays between packets.
+        #[doc(alias = "IBV_PORT_OPT_IPD_SUP")]
         const OPT_IPD_SUP = cap::IBV_PORT_OPT_IPD_SUP.0;
         /// Automatic path migration.
+        #[doc(alias = "IBV_PORT_AUTO_MIGR_SUP")]
         const AUTO_MIGR_SUP = cap::IBV_PORT_AUTO_MIGR_SUP.0;
         /// Maps service levels to virtual lanes.
+        #[doc(alias = "IBV_PORT_SL_MAP_SUP")]
         const SL_MAP_SUP = cap::IBV_PORT_SL_MAP_SUP.0;
         /// Keeps M_Keys.
+        #[doc(alias = "IBV_PORT_MKEY_NVRAM")]
         const MKEY_NVRAM = cap::IBV_PORT_MKEY_NVRAM.0;
         /// Keeps P_Keys.
+        #[doc(alias = "IBV_PORT_PKEY_NVRAM")]
         const PKEY_NVRAM = cap::IBV_PORT_PKEY_NVRAM.0;
         /// Has lights.
+        #[doc(alias = "IBV_PORT_LED_INFO_SUP")]
         const LED_INFO_SUP = cap::IBV_PORT_LED_INFO_SUP.0;
         /// GUID of the system image.
+        #[doc(alias = "IBV_PORT_SYS_IMAGE_GUID_SUP")]
         const SYS_IMAGE_GUID_SUP = cap::IBV_PORT_SYS_IMAGE_GUID_SUP.0;
         /// Traps of switches about P_Keys.
+        #[doc(alias = "IBV_PORT_PKEY_SW_EXT_PORT_TRAP_SUP")]
         const PKEY_SW_EXT_PORT_TRAP_SUP = cap::IBV_PORT_PKEY_SW_EXT_PORT_TRAP_SUP.0;
         /// Speeds beyond QDR.
+        #[doc(alias = "IBV_PORT_EXTENDED_SPEEDS_SUP")]
         const EXTENDED_SPEEDS_SUP = cap::IBV_PORT_EXTENDED_SPEEDS_SUP.0;
         /// Has [`PortCaps2`].
+        #[doc(alias = "IBV_PORT_CAP_MASK2_SUP")]
         const CAP_MASK2_SUP = cap::IBV_PORT_CAP_MASK2_SUP.0;
         /// Connection management.
+        #[doc(alias = "IBV_PORT_CM_SUP")]
         const CM_SUP = cap::IBV_PORT_CM_SUP.0;
         /// SNMP in a tunnel.
+        #[doc(alias = "IBV_PORT_SNMP_TUNNEL_SUP")]
         const SNMP_TUNNEL_SUP = cap::IBV_PORT_SNMP_TUNNEL_SUP.0;
         /// Can be initialised again.
+        #[doc(alias = "IBV_PORT_REINIT_SUP")]
         const REINIT_SUP = cap::IBV_PORT_REINIT_SUP.0;
         /// Device management.
+        #[doc(alias = "IBV_PORT_DEVICE_MGMT_SUP")]
         const DEVICE_MGMT_SUP = cap::IBV_PORT_DEVICE_MGMT_SUP.0;
         /// Vendor classes.
+        #[doc(alias = "IBV_PORT_VENDOR_CLASS_SUP")]
         const VENDOR_CLASS_SUP = cap::IBV_PORT_VENDOR_CLASS_SUP.0;
         /// Direct route notices.
+        #[doc(alias = "IBV_PORT_DR_NOTICE_SUP")]
         const DR_NOTICE_SUP = cap::IBV_PORT_DR_NOTICE_SUP.0;
         /// Notices of changed capabilities.
+        #[doc(alias = "IBV_PORT_CAP_MASK_NOTICE_SUP")]
         const CAP_MASK_NOTICE_SUP = cap::IBV_PORT_CAP_MASK_NOTICE_SUP.0;
         /// Boot management.
+        #[doc(alias = "IBV_PORT_BOOT_MGMT_SUP")]
         const BOOT_MGMT_SUP = cap::IBV_PORT_BOOT_MGMT_SUP.0;
         /// Measures the latency of the link.
+        #[doc(alias = "IBV_PORT_LINK_LATENCY_SUP")]
         const LINK_LATENCY_SUP = cap::IBV_PORT_LINK_LATENCY_SUP.0;
         /// Asks clients to register again.
+        #[doc(alias = "IBV_PORT_CLIENT_REG_SUP")]
         const CLIENT_REG_SUP = cap::IBV_PORT_CLIENT_REG_SUP.0;
         /// The port's GIDs are IP addresses.
+        #[doc(alias = "IBV_PORT_IP_BASED_GIDS")]
         const IP_BASED_GIDS = cap::IBV_PORT_IP_BASED_GIDS.0;
     }
 
@@ -189,18 +222,25 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PortCaps2: u32 {
         /// The node's description can be set.
+        #[doc(alias = "IBV_PORT_SET_NODE_DESC_SUP")]
         const SET_NODE_DESC_SUP = cap2::IBV_PORT_SET_NODE_DESC_SUP.0;
         /// Extended information.
+        #[doc(alias = "IBV_PORT_INFO_EXT_SUP")]
         const INFO_EXT_SUP = cap2::IBV_PORT_INFO_EXT_SUP.0;
         /// Virtual ports.
+        #[doc(alias = "IBV_PORT_VIRT_SUP")]
         const VIRT_SUP = cap2::IBV_PORT_VIRT_SUP.0;
         /// The table of a switch's port states.
+        #[doc(alias = "IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP")]
         const SWITCH_PORT_STATE_TABLE_SUP = cap2::IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP.0;
         /// Two lanes.
+        #[doc(alias = "IBV_PORT_LINK_WIDTH_2X_SUP")]
         const LINK_WIDTH_2X_SUP = cap2::IBV_PORT_LINK_WIDTH_2X_SUP.0;
         /// HDR.
+        #[doc(alias = "IBV_PORT_LINK_SPEED_HDR_SUP")]
         const LINK_SPEED_HDR_SUP = cap2::IBV_PORT_LINK_SPEED_HDR_SUP.0;
         /// NDR.
+        #[doc(alias = "IBV_PORT_LINK_SPEED_NDR_SUP")]
         const LINK_SPEED_NDR_SUP = cap2::IBV_PORT_LINK_SPEED_NDR_SUP.0;
     }
 }

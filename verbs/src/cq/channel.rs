@@ -45,6 +45,7 @@ use crate::{
 ///
 /// # References
 /// [ibv_create_comp_channel(3)](https://man7.org/linux/man-pages/man3/ibv_create_comp_channel.3.html)
+#[doc(alias = "ibv_destroy_comp_channel")]
 #[doc(alias = "ibv_comp_channel")]
 pub struct CompletionChannel {
     inner: Arc<ChannelHandle>,

@@ -77,6 +77,7 @@ impl<'p> WorkCompletion<'p> {
     }
 
     /// Whether the received data begin with a global route header: always, for a datagram on RoCE.
+    #[doc(alias = "IBV_WC_GRH")]
     #[inline]
     pub fn has_grh(&self) -> bool {
         self.is_receive() && self.wc.wc_flags & ffi::ibv_wc_flags::IBV_WC_GRH.0 != 0
@@ -86,6 +87,8 @@ impl<'p> WorkCompletion<'p> {
     ///
     /// Soft-RoCE of kernel 6.1 invalidates the key without reporting so: the completion has the
     /// wrong flag.
+    #[doc(alias = "ibv_wc_read_invalidated_rkey")]
+    #[doc(alias = "IBV_WC_WITH_INV")]
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<u32> {
         let with_inv = ffi::ibv_wc_flags::IBV_WC_WITH_INV;
@@ -137,6 +140,7 @@ impl<'p> WorkCompletion<'p> {
     }
 
     /// The immediate data of the message, as the number given by the sender.
+    #[doc(alias = "IBV_WC_WITH_IMM")]
     #[inline]
     pub fn imm_data(&self) -> Option<u32> {
         let with_imm = ffi::ibv_wc_flags::IBV_WC_WITH_IMM;

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     context::Context,
     error::{Error, Result, cvt_errno, cvt_ptr},
+    hint,
     pd::ProtectionDomain,
     quirk::cq_ex_advances_twice,
 };
@@ -35,28 +36,40 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct WcFields: u64 {
         /// The number of bytes.
+        #[doc(alias = "IBV_WC_EX_WITH_BYTE_LEN")]
         const BYTE_LEN = with::IBV_WC_EX_WITH_BYTE_LEN.0 as u64;
         /// Immediate data.
+        #[doc(alias = "IBV_WC_EX_WITH_IMM")]
         const IMM = with::IBV_WC_EX_WITH_IMM.0 as u64;
         /// The number of the local queue pair.
+        #[doc(alias = "IBV_WC_EX_WITH_QP_NUM")]
         const QP_NUM = with::IBV_WC_EX_WITH_QP_NUM.0 as u64;
         /// The number of the peer's queue pair.
+        #[doc(alias = "IBV_WC_EX_WITH_SRC_QP")]
         const SRC_QP = with::IBV_WC_EX_WITH_SRC_QP.0 as u64;
         /// The peer's local identifier.
+        #[doc(alias = "IBV_WC_EX_WITH_SLID")]
         const SLID = with::IBV_WC_EX_WITH_SLID.0 as u64;
         /// The service level.
+        #[doc(alias = "IBV_WC_EX_WITH_SL")]
         const SL = with::IBV_WC_EX_WITH_SL.0 as u64;
         /// The path bits of the destination.
+        #[doc(alias = "IBV_WC_EX_WITH_DLID_PATH_BITS")]
         const DLID_PATH_BITS = with::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
         /// The time, on the device's clock.
+        #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
         const COMPLETION_TIMESTAMP = with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64;
         /// The VLAN tag.
+        #[doc(alias = "IBV_WC_EX_WITH_CVLAN")]
         const CVLAN = with::IBV_WC_EX_WITH_CVLAN.0 as u64;
         /// The tag of the flow matched by a packet.
+        #[doc(alias = "IBV_WC_EX_WITH_FLOW_TAG")]
         const FLOW_TAG = with::IBV_WC_EX_WITH_FLOW_TAG.0 as u64;
         /// The result of tag matching.
+        #[doc(alias = "IBV_WC_EX_WITH_TM_INFO")]
         const TM_INFO = with::IBV_WC_EX_WITH_TM_INFO.0 as u64;
         /// The time, in nanoseconds since 1970.
+        #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK")]
         const COMPLETION_TIMESTAMP_WALLCLOCK =
             with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
         /// The fields of every extended queue here: those of a plain completion.
@@ -240,7 +253,8 @@ impl<'a> ExtendedCqBuilder<'a> {
         let raw = unsafe { ffi::ibv_create_cq_ex(self.ctx.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| {
             let (cqe, vector, fields) = (self.cqe, self.vector, self.fields);
-            err.detail(format!("{cqe} entries, vector {vector}, with {fields:?}"))
+            let err = err.detail(format!("{cqe} entries, vector {vector}, with {fields:?}"));
+            hint::limits::cq(err, self.ctx, cqe, vector)
         })?;
         let channel = channel.map(CompletionChannel::handle);
         // SAFETY: the queue has just been created, with these; the C struct begins with a plain
@@ -463,6 +477,7 @@ impl fmt::Debug for ExtendedCq {
 ///
 /// The provider holds no lock meanwhile. The next poll returns the completions not taken, also if
 /// this value is forgotten (`mem::forget`).
+#[doc(alias = "ibv_end_poll")]
 #[derive(Debug)]
 pub struct ExtendedPoll<'p> {
     cq: &'p mut ExtendedCq,

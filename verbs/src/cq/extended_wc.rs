@@ -49,7 +49,8 @@ pub struct TagMatch {
 
 /// Declares methods for an optional field of the queue.
 macro_rules! fields {
-    ($($doc:literal $name:ident -> $ty:ty = $field:ident, $call:ident, |$entry:ident| $value:expr;)*) => {$(
+    ($($(#[$alias:meta])* $doc:literal $name:ident -> $ty:ty = $field:ident, $call:ident, |$entry:ident| $value:expr;)*) => {$(
+        $(#[$alias])*
         #[doc = concat!("`", stringify!($call), "`—", $doc)]
         ///
         /// # Errors
@@ -236,24 +237,34 @@ impl<'p> ExtendedCompletion<'p> {
 
     fields! {
         "The number of received or transferred bytes."
+        #[doc(alias = "ibv_wc_read_byte_len")]
         byte_len -> usize = BYTE_LEN, ibv_wc_read_byte_len, |entry| entry.plain.byte_len as usize;
+        #[doc(alias = "ibv_wc_read_qp_num")]
         "The number of the local queue pair."
         qp_num -> QpNum = QP_NUM, ibv_wc_read_qp_num, |entry| QpNum::from_low_bits(entry.plain.qp_num);
         "The number of a datagram's sending queue pair."
+        #[doc(alias = "ibv_wc_read_src_qp")]
         src_qp -> QpNum = SRC_QP, ibv_wc_read_src_qp, |entry| QpNum::from_low_bits(entry.plain.src_qp);
         "The local identifier of a datagram's sender."
+        #[doc(alias = "ibv_wc_read_slid")]
         slid -> u32 = SLID, ibv_wc_read_slid, |entry| entry.slid;
         "The service level of a datagram."
+        #[doc(alias = "ibv_wc_read_sl")]
         sl -> u8 = SL, ibv_wc_read_sl, |entry| entry.plain.sl;
         "The path bits of a datagram's destination LID."
+        #[doc(alias = "ibv_wc_read_dlid_path_bits")]
         dlid_path_bits -> u8 = DLID_PATH_BITS, ibv_wc_read_dlid_path_bits, |entry| entry.plain.dlid_path_bits;
+        #[doc(alias = "ibv_wc_read_completion_ts")]
         "When the request completed, in ticks of the [device's clock](crate::Context::query_clock)."
         completion_ts -> u64 = COMPLETION_TIMESTAMP, ibv_wc_read_completion_ts, |entry| entry.completion_ts;
+        #[doc(alias = "ibv_wc_read_completion_wallclock_ns")]
         "When the request completed, in nanoseconds since 1970."
         completion_wallclock_ns -> u64 = COMPLETION_TIMESTAMP_WALLCLOCK, ibv_wc_read_completion_wallclock_ns, |entry| entry.completion_wallclock_ns;
         "The VLAN tag of a packet."
+        #[doc(alias = "ibv_wc_read_cvlan")]
         cvlan -> u16 = CVLAN, ibv_wc_read_cvlan, |entry| entry.cvlan;
         "The tag of the flow matched by a packet."
+        #[doc(alias = "ibv_wc_read_flow_tag")]
         flow_tag -> u32 = FLOW_TAG, ibv_wc_read_flow_tag, |entry| entry.flow_tag;
     }
 

@@ -1,5 +1,6 @@
 //! Completion queues, their completions, and their notification channels.
 
+mod attempts;
 mod channel;
 mod completion;
 mod extended;
@@ -13,6 +14,7 @@ mod sleepers;
 mod status;
 mod waker;
 
+pub use attempts::Attempts;
 pub use channel::{CompletionChannel, CqKey};
 pub use completion::WorkCompletion;
 pub use extended::{ExtendedCq, ExtendedCqBuilder, ExtendedPoll, WcFields};

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     context::Context,
     error::{Error, Result, cvt_count, cvt_errno, cvt_ptr},
+    hint,
     pd::ProtectionDomain,
     quirk,
 };
@@ -38,6 +39,7 @@ const DEFAULT_BATCH: usize = 16;
 ///
 /// The queue cannot overflow. Each queue pair on the queue reserves an entry for every request that
 /// can be in flight, and a queue pair is refused if too few are left.
+#[doc(alias = "ibv_destroy_cq")]
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
     handle: CqHandle,
@@ -231,8 +233,10 @@ impl<'a> CompletionQueueBuilder<'a> {
                 as_int(self.vector),
             )
         };
-        let raw = cvt_ptr("ibv_create_cq", raw)
-            .map_err(|err| err.detail(format!("{} entries, vector {}", self.cqe, self.vector)))?;
+        let raw = cvt_ptr("ibv_create_cq", raw).map_err(|err| {
+            let err = err.detail(format!("{} entries, vector {}", self.cqe, self.vector));
+            hint::limits::cq(err, self.ctx, self.cqe, self.vector)
+        })?;
         let channel = channel.map(CompletionChannel::handle);
         // SAFETY: the queue has just been created, on this channel.
         let handle = unsafe { CqHandle::new(raw, false, channel, None, self.ctx.clone()) };

@@ -3,7 +3,10 @@
 use ibverbs_sys as ffi;
 
 use super::queue::{CompletionQueue, CqHandle};
-use crate::error::{Error, Result, cvt_errno};
+use crate::{
+    error::{Error, Result, cvt_errno},
+    hint,
+};
 
 impl CompletionQueue {
     /// `ibv_resize_cq(cq, cqe)`—Makes the queue larger or smaller: to at least `cqe` entries. Enters
@@ -30,7 +33,10 @@ impl CqHandle {
     /// # Safety
     /// - The queue is not resized concurrently.
     pub(super) unsafe fn resize(&self, cqe: u32) -> Result<()> {
-        let detail = |err: Error| err.detail(format!("{cqe} entries"));
+        let detail = |err: Error| {
+            let err = err.detail(format!("{cqe} entries"));
+            hint::limits::cq(err, self.context(), cqe, 0)
+        };
         let room = self.room();
         let before = room.capacity();
         room.shrink(cqe).map_err(detail)?;
@@ -71,6 +77,7 @@ impl CqHandle {
     ///
     /// # References
     /// [ibv_modify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_cq.3.html)
+    #[doc(alias = "IBV_CQ_ATTR_MODERATE")]
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, count: u16, period: u16) -> Result<()> {
         let mut attr = ffi::ibv_modify_cq_attr::zeroed();

@@ -4,7 +4,11 @@ use std::{fmt, io};
 
 use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status};
 
-use crate::error::{COMPLETION, Error};
+use super::attempts::Attempts;
+use crate::{
+    error::{COMPLETION, Error},
+    hint,
+};
 
 /// `ibv_wc_status`—How a request ended.
 ///
@@ -37,14 +41,16 @@ pub struct WcOpcode(
 );
 
 macro_rules! statuses {
-    ($($name:ident = $raw:ident, $meaning:literal;)*) => {
+    ($($(#[$alias:meta])* $name:ident = $raw:ident, $meaning:literal;)*) => {
         impl WcStatus {
             $(
+                $(#[$alias])*
                 #[doc = concat!(stringify!($raw), "—", $meaning)]
                 pub const $name: Self = Self(ibv_wc_status::$raw.0);
             )*
 
-            /// The usual meaning of the status, in a few words.
+            /// `ibv_wc_status_str`—What the status usually means, in a few words.
+            #[doc(alias = "ibv_wc_status_str")]
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$name => $meaning,)*
@@ -65,36 +71,69 @@ macro_rules! statuses {
 }
 
 statuses! {
+    #[doc(alias = "IBV_WC_SUCCESS")]
     SUCCESS = IBV_WC_SUCCESS, "success";
+    #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR, "the message is longer than the receive, or than the device allows";
+    #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR, "the queue pair could not carry out the request";
+    #[doc(alias = "IBV_WC_LOC_EEC_OP_ERR")]
     LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR, "the end-to-end context could not carry out the request";
-    LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR, "a local buffer is not registered for this operation";
+    #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
+    LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR, "a local buffer is registered in another protection domain, or not for what was asked";
+    #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR, "the queue pair went to the error state before the request was done";
+    #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     MW_BIND_ERR = IBV_WC_MW_BIND_ERR, "the memory window could not be bound";
     BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR, "the peer answered with an unexpected packet";
+    #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
+    #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
     LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR, "data of a peer's RDMA write could not be stored here";
-    REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR, "the peer found the message invalid, for example longer than its receive";
+    #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
+    REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR, "the message is longer than the receive for it, or no operation of the queue pair";
+    #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR, "the peer refused access: wrong RKey, address, length or rights";
+    #[doc(alias = "IBV_WC_REM_OP_ERR")]
     REM_OP_ERR = IBV_WC_REM_OP_ERR, "the peer could not carry out its part";
-    RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR, "the peer did not acknowledge within the retry limit";
-    RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR, "the peer had no receive posted within the retry limit";
+    #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
+    RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR, "the peer did not acknowledge the request, and no retry is left";
+    #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]
+    RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR, "the peer had no receive posted, and no retry is left";
+    #[doc(alias = "IBV_WC_LOC_RDD_VIOL_ERR")]
     LOC_RDD_VIOL_ERR = IBV_WC_LOC_RDD_VIOL_ERR, "the reliable datagram domains do not match";
+    #[doc(alias = "IBV_WC_REM_INV_RD_REQ_ERR")]
     REM_INV_RD_REQ_ERR = IBV_WC_REM_INV_RD_REQ_ERR, "the peer found the reliable datagram invalid";
+    #[doc(alias = "IBV_WC_REM_ABORT_ERR")]
     REM_ABORT_ERR = IBV_WC_REM_ABORT_ERR, "the peer aborted the request";
+    #[doc(alias = "IBV_WC_INV_EECN_ERR")]
     INV_EECN_ERR = IBV_WC_INV_EECN_ERR, "the end-to-end context number is invalid";
+    #[doc(alias = "IBV_WC_INV_EEC_STATE_ERR")]
     INV_EEC_STATE_ERR = IBV_WC_INV_EEC_STATE_ERR, "the end-to-end context is in the wrong state";
+    #[doc(alias = "IBV_WC_FATAL_ERR")]
     FATAL_ERR = IBV_WC_FATAL_ERR, "the device has failed";
+    #[doc(alias = "IBV_WC_RESP_TIMEOUT_ERR")]
     RESP_TIMEOUT_ERR = IBV_WC_RESP_TIMEOUT_ERR, "the peer did not answer in time";
     GENERAL_ERR = IBV_WC_GENERAL_ERR, "an error without a status of its own";
+    #[doc(alias = "IBV_WC_GENERAL_ERR")]
+    #[doc(alias = "IBV_WC_TM_ERR")]
     TM_ERR = IBV_WC_TM_ERR, "tag matching failed";
+    #[doc(alias = "IBV_WC_TM_RNDV_INCOMPLETE")]
     TM_RNDV_INCOMPLETE = IBV_WC_TM_RNDV_INCOMPLETE, "the tag-matched message needs a rendezvous in software";
 }
 
+impl WcStatus {
+    /// Whether the queue pair has given the request up after its retries: the peer did not
+    /// [acknowledge](Self::RETRY_EXC_ERR) it, or had [no receive](Self::RNR_RETRY_EXC_ERR).
+    pub fn is_end_of_retries(self) -> bool {
+        matches!(self, Self::RETRY_EXC_ERR | Self::RNR_RETRY_EXC_ERR)
+    }
+}
+
 macro_rules! opcodes {
-    ($($name:ident = $raw:ident, $meaning:literal;)*) => {
+    ($($(#[$alias:meta])* $name:ident = $raw:ident, $meaning:literal;)*) => {
         impl WcOpcode {
             $(
+                $(#[$alias])*
                 #[doc = concat!(stringify!($raw), "—", $meaning)]
                 pub const $name: Self = Self(ibv_wc_opcode::$raw.0);
             )*
@@ -112,21 +151,36 @@ macro_rules! opcodes {
 }
 
 opcodes! {
+    #[doc(alias = "IBV_WC_SEND")]
     SEND = IBV_WC_SEND, "a send";
+    #[doc(alias = "IBV_WC_RDMA_WRITE")]
     RDMA_WRITE = IBV_WC_RDMA_WRITE, "an RDMA write";
+    #[doc(alias = "IBV_WC_RDMA_READ")]
     RDMA_READ = IBV_WC_RDMA_READ, "an RDMA read";
+    #[doc(alias = "IBV_WC_COMP_SWAP")]
     COMP_SWAP = IBV_WC_COMP_SWAP, "a compare-and-swap";
+    #[doc(alias = "IBV_WC_FETCH_ADD")]
     FETCH_ADD = IBV_WC_FETCH_ADD, "a fetch-and-add";
+    #[doc(alias = "IBV_WC_BIND_MW")]
     BIND_MW = IBV_WC_BIND_MW, "the binding of a memory window";
+    #[doc(alias = "IBV_WC_LOCAL_INV")]
     LOCAL_INV = IBV_WC_LOCAL_INV, "a local invalidation";
+    #[doc(alias = "IBV_WC_TSO")]
     TSO = IBV_WC_TSO, "a send with TCP segmentation";
+    #[doc(alias = "IBV_WC_RECV")]
     RECV = IBV_WC_RECV, "a receive";
+    #[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]
     RECV_RDMA_WITH_IMM = IBV_WC_RECV_RDMA_WITH_IMM, "the immediate data of a peer's RDMA write";
     TM_ADD = IBV_WC_TM_ADD, "a tagged buffer added to the list";
     TM_DEL = IBV_WC_TM_DEL, "a tagged buffer removed from the list";
     TM_SYNC = IBV_WC_TM_SYNC, "a report of the unexpected messages to the device";
+    #[doc(alias = "IBV_WC_TM_ADD")]
+    #[doc(alias = "IBV_WC_TM_DEL")]
+    #[doc(alias = "IBV_WC_TM_SYNC")]
+    #[doc(alias = "IBV_WC_TM_RECV")]
     TM_RECV = IBV_WC_TM_RECV, "a message with a tag";
     TM_NO_TAG = IBV_WC_TM_NO_TAG, "a message without a tag, to a tag-matching queue";
+    #[doc(alias = "IBV_WC_TM_NO_TAG")]
 }
 
 /// A posted request whose completion reports a failure.
@@ -137,9 +191,9 @@ opcodes! {
 /// use verbs::{Error, WcError, WcStatus};
 /// let failed = WcError::new(WcStatus::WR_FLUSH_ERR, 0x81);
 /// let text = "WR_FLUSH_ERR: the queue pair went to the error state before the request was done \
-///             (vendor error 0x81)";
-/// assert_eq!(failed.to_string(), text);
-/// assert_eq!(Error::from(failed).to_string(), format!("a posted request failed: {text}"));
+///             (vendor error 0x81); an earlier completion";
+/// assert!(failed.to_string().starts_with(text));
+/// assert_eq!(Error::from(failed).to_string(), format!("a posted request failed: {failed}"));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -148,12 +202,33 @@ pub struct WcError {
     pub status: WcStatus,
     /// The device maker's own code.
     pub vendor_err: u32,
+    /// What the queue pair has tried before it gave the request up, where that is known.
+    pub attempts: Option<Attempts>,
 }
 
 impl WcError {
     /// A failure with this status and the device maker's code.
     pub const fn new(status: WcStatus, vendor_err: u32) -> Self {
-        Self { status, vendor_err }
+        Self {
+            status,
+            vendor_err,
+            attempts: None,
+        }
+    }
+
+    /// The failure with what the queue pair has tried, which is shown where the status is that no retry is left.
+    ///
+    /// ```no_run
+    /// # use verbs::{Rc, Rts, WcError};
+    /// # fn f(qp: &verbs::QueuePair<Rc, Rts>, failed: WcError) -> verbs::Result<()> {
+    /// eprintln!("{}", failed.with_attempts(qp.query()?.attempts()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn with_attempts(mut self, attempts: Attempts) -> Self {
+        self.attempts = Some(attempts);
+        self
     }
 
     /// The nearest portable kind of error.
@@ -195,10 +270,20 @@ impl fmt::Debug for WcError {
 impl fmt::Display for WcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.status, self.status.meaning())?;
+        if let Some(attempts) = &self.attempts
+            && self.status.is_end_of_retries()
+        {
+            f.write_str(" (")?;
+            attempts.write(self.status, f)?;
+            f.write_str(")")?;
+        }
         if self.vendor_err != 0 {
             write!(f, " (vendor error {:#x})", self.vendor_err)?;
         }
-        Ok(())
+        match hint::of_status(self.status) {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
     }
 }
 

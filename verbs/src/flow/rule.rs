@@ -24,12 +24,16 @@ named! {
     #[doc(alias = "ibv_flow_attr_type")]
     FlowKind(u32) {
         /// Packets with matching headers.
+        #[doc(alias = "IBV_FLOW_ATTR_NORMAL")]
         NORMAL = ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL.0;
         /// All packets not matched by another rule.
+        #[doc(alias = "IBV_FLOW_ATTR_ALL_DEFAULT")]
         ALL_DEFAULT = ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT.0;
         /// All multicast packets not matched by another rule.
+        #[doc(alias = "IBV_FLOW_ATTR_MC_DEFAULT")]
         MC_DEFAULT = ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT.0;
         /// Copies of all packets, in addition to their normal destination.
+        #[doc(alias = "IBV_FLOW_ATTR_SNIFFER")]
         SNIFFER = ibv_flow_attr_type::IBV_FLOW_ATTR_SNIFFER.0;
     }
 }
@@ -40,8 +44,10 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FlowFlags: u32 {
         /// Other rules see the packet as well.
+        #[doc(alias = "IBV_FLOW_ATTR_FLAGS_DONT_TRAP")]
         const DONT_TRAP = ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_DONT_TRAP.0;
         /// For sent packets, rather than received ones.
+        #[doc(alias = "IBV_FLOW_ATTR_FLAGS_EGRESS")]
         const EGRESS = ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_EGRESS.0;
     }
 }
@@ -123,6 +129,7 @@ impl FlowRule {
     }
 
     /// Adds a header to match in the payload of a tunnel.
+    #[doc(alias = "IBV_FLOW_SPEC_INNER")]
     #[must_use]
     pub fn inner_header(mut self, header: FlowSpec) -> Self {
         self.headers.push((header, true));
@@ -161,6 +168,7 @@ impl FlowRule {
 
     /// Marks the packets: their completions carry the
     /// [tag](crate::ExtendedCompletion::flow_tag).
+    #[doc(alias = "IBV_FLOW_SPEC_ACTION_TAG")]
     #[must_use]
     pub fn tag(mut self, tag: u32) -> Self {
         self.tag = Some(tag);
@@ -168,6 +176,7 @@ impl FlowRule {
     }
 
     /// Drops the packets.
+    #[doc(alias = "IBV_FLOW_SPEC_ACTION_DROP")]
     #[must_use]
     pub fn drop_packets(mut self) -> Self {
         self.drop = true;
@@ -175,6 +184,7 @@ impl FlowRule {
     }
 
     /// Counts the packets.
+    #[doc(alias = "IBV_FLOW_SPEC_ACTION_COUNT")]
     #[must_use]
     pub fn count(mut self, counters: &Counters) -> Self {
         self.counters = Some(counters.share());

@@ -24,24 +24,34 @@ pub struct Matching<F> {
 #[non_exhaustive]
 pub enum FlowSpec {
     /// Ethernet.
+    #[doc(alias = "IBV_FLOW_SPEC_ETH")]
     Eth(Matching<EthFilter>),
     /// IPv4.
+    #[doc(alias = "IBV_FLOW_SPEC_IPV4")]
     Ipv4(Matching<Ipv4Filter>),
     /// IPv4, with more fields.
+    #[doc(alias = "IBV_FLOW_SPEC_IPV4_EXT")]
     Ipv4Ext(Matching<Ipv4ExtFilter>),
     /// IPv6.
+    #[doc(alias = "IBV_FLOW_SPEC_IPV6")]
     Ipv6(Matching<Ipv6Filter>),
     /// TCP.
+    #[doc(alias = "IBV_FLOW_SPEC_TCP")]
     Tcp(Matching<TcpUdpFilter>),
     /// UDP.
+    #[doc(alias = "IBV_FLOW_SPEC_UDP")]
     Udp(Matching<TcpUdpFilter>),
     /// The encapsulating security payload of IP.
+    #[doc(alias = "IBV_FLOW_SPEC_ESP")]
     Esp(Matching<EspFilter>),
     /// VXLAN.
+    #[doc(alias = "IBV_FLOW_SPEC_VXLAN_TUNNEL")]
     Vxlan(Matching<TunnelFilter>),
     /// GRE.
+    #[doc(alias = "IBV_FLOW_SPEC_GRE")]
     Gre(Matching<GreFilter>),
     /// MPLS.
+    #[doc(alias = "IBV_FLOW_SPEC_MPLS")]
     Mpls(Matching<MplsFilter>),
 }
 

@@ -65,6 +65,8 @@ impl ProtectionDomain {
 /// behind, up to the capacity, keep their content.
 ///
 /// The size is one pointer, so moving a buffer into a queue and back is cheap.
+#[doc(alias = "ibv_dereg_mr")]
+#[doc(alias = "IBV_ACCESS_LOCAL_WRITE")]
 pub struct Buf {
     // INVARIANT: a leaked box, owned by `self` alone. A pointer, since the device's provider reads
     // the element while the buffer is in a queue, and moving a box would assert exclusive access.

@@ -176,6 +176,7 @@ impl<M: Memory> RemoteRegistration<'_, M> {
     /// address.
     ///
     /// The offset within a page must equal the virtual address's.
+    #[doc(alias = "ibv_reg_mr_iova2")]
     #[doc(alias = "ibv_reg_mr_iova")]
     #[doc(alias = "hca_va")]
     pub fn iova(mut self, iova: u64) -> Self {

@@ -8,7 +8,10 @@ use std::{
 };
 
 use super::memory::{Memory, OwnedMemory};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    hint,
+};
 
 /// `mmap`—Private memory of whole pages, all zero: to be registered, or carved into a
 /// [pool](crate::BufPool).
@@ -98,15 +101,10 @@ impl Mapping {
         #[expect(clippy::cast_possible_wrap, reason = "at most 63 << 26, as C has it")]
         let flags = libc::MAP_HUGETLB | (page.log2 << libc::MAP_HUGE_SHIFT) as i32;
         Self::map(len, page.bytes(), flags).map_err(|err| {
-            let hint = match err.raw_os_error() {
-                Some(libc::ENOMEM) => "too few are free; see nr_hugepages in ",
-                Some(libc::EINVAL) => "the kernel has none of that size; it lists its sizes in ",
-                _ => "see ",
-            };
-            err.detail(format!(
-                "{len} bytes, in huge pages of {} KiB: {hint}/sys/kernel/mm/hugepages",
-                page.bytes() / 1024
-            ))
+            let hint = hint::huge_pages(err.raw_os_error());
+            let kib = page.bytes() / 1024;
+            err.detail(format!("{len} bytes, in huge pages of {kib} KiB"))
+                .hint(hint)
         })
     }
 

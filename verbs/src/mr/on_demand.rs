@@ -105,6 +105,7 @@ impl ProtectionDomain {
     ///
     /// # References
     /// [ibv_advise_mr(3)](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html)
+    #[doc(alias = "IBV_ADVISE_MR_FLAG_FLUSH")]
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise(&self, work: &impl Gather, advice: Advice, wait: bool) -> Result<()> {
         const CALL: &str = "ibv_advise_mr";

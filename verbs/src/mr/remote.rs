@@ -85,6 +85,7 @@ impl RemoteToken {
 /// region.read(0, &mut header); // what it has written so far
 /// # Ok::<(), verbs::Error>(())
 /// ```
+#[doc(alias = "ibv_dereg_mr")]
 #[derive(Clone)]
 pub struct RemoteRegion {
     region: Arc<Region>,

@@ -118,6 +118,10 @@ impl Reregistration {
     ///
     /// # References
     /// [ibv_rereg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_rereg_mr.3.html)
+    #[doc(alias = "IBV_REREG_MR_ERR_INPUT")]
+    #[doc(alias = "IBV_REREG_MR_ERR_DONT_FORK_NEW")]
+    #[doc(alias = "IBV_REREG_MR_ERR_DO_FORK_OLD")]
+    #[doc(alias = "IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW")]
     #[doc(alias = "ibv_rereg_mr")]
     #[doc(alias = "IBV_REREG_MR_ERR_CMD")]
     pub fn apply(self) -> Result<RemoteRegion, Refused<NotReregistered>> {

@@ -20,6 +20,7 @@ use crate::{
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "ibv_wr_atomic_cmp_swp")]
 #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
 #[derive(Clone, Debug)]
 #[must_use = "post it"]
@@ -58,6 +59,7 @@ request!(CompareSwap, transport: Reliable, work: Scatter, parts: { const EXACTLY
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "ibv_wr_atomic_fetch_add")]
 #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
 #[derive(Clone, Debug)]
 #[must_use = "post it"]

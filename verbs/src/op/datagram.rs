@@ -28,6 +28,7 @@ impl<W: Gather + HasAddress> DatagramWork for W {}
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "ibv_wr_set_ud_addr")]
 #[doc(alias = "IBV_WR_SEND")]
 #[derive(Clone, Debug)]
 #[must_use = "post it"]
@@ -61,6 +62,7 @@ impl<W: DatagramWork> SendTo<W> {
     }
 
     /// Sets the solicited event: notifies a receiver armed for solicited completions only.
+    #[doc(alias = "IBV_SEND_SOLICITED")]
     #[inline]
     pub fn solicited(mut self) -> Self {
         self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;

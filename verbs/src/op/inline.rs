@@ -40,6 +40,7 @@ can_inline!(Send SendFrame SendTo Write);
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "ibv_wr_set_inline_data")]
 #[doc(alias = "IBV_SEND_INLINE")]
 #[derive(Clone, Debug)]
 #[must_use = "post it"]
@@ -71,6 +72,7 @@ impl<'d, R: CanInline> Inline<'d, R> {
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "ibv_wr_set_inline_data_list")]
 #[doc(alias = "IBV_SEND_INLINE")]
 #[derive(Clone, Debug)]
 #[must_use = "post it"]

@@ -11,6 +11,7 @@ use crate::{qp::Connected, work::SgeList};
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "ibv_wr_local_inv")]
 #[doc(alias = "IBV_WR_LOCAL_INV")]
 #[derive(Clone, Debug)]
 #[must_use = "post it"]

@@ -153,6 +153,7 @@ macro_rules! common_options {
         /// The queue still requests one from time to time, so that it never fills up with requests
         /// without completions. On iWARP the queue requests one for every request: a later
         /// completion there does not imply this one's.
+        #[doc(alias = "IBV_SEND_SIGNALED")]
         #[inline]
         pub fn unsignaled(mut self) -> Self {
             self.flags.0 &= !ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -160,6 +161,7 @@ macro_rules! common_options {
         }
 
         /// Starts only after all earlier RDMA reads and atomics are done.
+        #[doc(alias = "IBV_SEND_FENCE")]
         #[inline]
         pub fn fenced(mut self) -> Self {
             self.flags |= ffi::ibv_send_flags::IBV_SEND_FENCE;

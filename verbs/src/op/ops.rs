@@ -19,30 +19,42 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SendOps: u64 {
         /// [`Write`](super::Write).
+        #[doc(alias = "IBV_QP_EX_WITH_RDMA_WRITE")]
         const RDMA_WRITE = with::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64;
         /// [`Write::imm_data`](super::Write::imm_data).
+        #[doc(alias = "IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM")]
         const RDMA_WRITE_WITH_IMM = with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64;
         /// [`Send`](super::Send), [`SendTo`](super::SendTo), [`SendFrame`](super::SendFrame).
+        #[doc(alias = "IBV_QP_EX_WITH_SEND")]
         const SEND = with::IBV_QP_EX_WITH_SEND.0 as u64;
         /// [`Send::imm_data`](super::Send::imm_data), [`SendTo::imm_data`](super::SendTo::imm_data).
+        #[doc(alias = "IBV_QP_EX_WITH_SEND_WITH_IMM")]
         const SEND_WITH_IMM = with::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64;
         /// [`Read`](super::Read).
+        #[doc(alias = "IBV_QP_EX_WITH_RDMA_READ")]
         const RDMA_READ = with::IBV_QP_EX_WITH_RDMA_READ.0 as u64;
         /// [`CompareSwap`](super::CompareSwap).
+        #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP")]
         const ATOMIC_CMP_AND_SWP = with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0 as u64;
         /// [`FetchAdd`](super::FetchAdd).
+        #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD")]
         const ATOMIC_FETCH_AND_ADD = with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
         /// [`LocalInvalidate`](super::LocalInvalidate).
+        #[doc(alias = "IBV_QP_EX_WITH_LOCAL_INV")]
         const LOCAL_INV = with::IBV_QP_EX_WITH_LOCAL_INV.0 as u64;
         /// [`ExtendedBatch::bind_window`](crate::ExtendedBatch::bind_window).
+        #[doc(alias = "IBV_QP_EX_WITH_BIND_MW")]
         const BIND_MW = with::IBV_QP_EX_WITH_BIND_MW.0 as u64;
         /// [`Send::invalidate`](super::Send::invalidate).
+        #[doc(alias = "IBV_QP_EX_WITH_SEND_WITH_INV")]
         const SEND_WITH_INV = with::IBV_QP_EX_WITH_SEND_WITH_INV.0 as u64;
         /// [`SendTso`](super::SendTso), [`SendFrameTso`](super::SendFrameTso).
+        #[doc(alias = "IBV_QP_EX_WITH_TSO")]
         const TSO = with::IBV_QP_EX_WITH_TSO.0 as u64;
         /// [`Flush`](super::Flush). Since rdma-core 45.
         const FLUSH = with::IBV_QP_EX_WITH_FLUSH.0 as u64;
         /// [`AtomicWrite`](super::AtomicWrite). Since rdma-core 44.
+        #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
         const ATOMIC_WRITE = with::IBV_QP_EX_WITH_ATOMIC_WRITE.0 as u64;
     }
 }

@@ -20,6 +20,8 @@ use crate::{
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "ibv_wr_rdma_write")]
+#[doc(alias = "ibv_wr_rdma_write_imm")]
 #[doc(alias = "IBV_WR_RDMA_WRITE")]
 #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
 #[derive(Clone, Debug)]
@@ -53,6 +55,7 @@ impl<W: Gather> Write<W> {
 
     /// Sets the solicited event: notifies a receiver armed for solicited completions only. Needs
     /// immediate data.
+    #[doc(alias = "IBV_SEND_SOLICITED")]
     #[inline]
     pub fn solicited(mut self) -> Self {
         self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;
@@ -88,6 +91,7 @@ request!(Write, transport: Connected, work: Gather, |this, to| {
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "ibv_wr_rdma_read")]
 #[doc(alias = "IBV_WR_RDMA_READ")]
 #[derive(Clone, Debug)]
 #[must_use = "post it"]

@@ -25,6 +25,9 @@ use crate::{
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "ibv_wr_send")]
+#[doc(alias = "ibv_wr_send_imm")]
+#[doc(alias = "ibv_wr_send_inv")]
 #[doc(alias = "IBV_WR_SEND")]
 #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
 #[doc(alias = "IBV_WR_SEND_WITH_INV")]
@@ -70,6 +73,7 @@ impl<W: Gather> Send<W> {
     }
 
     /// Sets the solicited event: notifies a receiver armed for solicited completions only.
+    #[doc(alias = "IBV_SEND_SOLICITED")]
     #[inline]
     pub fn solicited(mut self) -> Self {
         self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;

@@ -25,6 +25,7 @@ use crate::{
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "ibv_wr_set_xrc_srqn")]
 #[derive(Clone, Debug)]
 #[must_use = "post it"]
 pub struct ToSrq<R> {

@@ -1,6 +1,6 @@
 //! Making queue pairs.
 
-use std::{fmt, io, marker::PhantomData, num::NonZero, sync::Arc};
+use std::{fmt, io, marker::PhantomData, num::NonZero, ptr::NonNull, sync::Arc};
 
 use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_qp_init_attr_mask as has;
@@ -18,8 +18,10 @@ use super::{
     unordered::Order,
 };
 use crate::{
+    context::Context,
     cq::CqHandle,
     error::{Error, Result, cvt_ptr},
+    hint,
     mr::Buf,
     op::SendOps,
     pd::ProtectionDomain,
@@ -64,6 +66,7 @@ impl ProtectionDomain {
     /// let qp = pd.qp_builder::<Rc>(&cq, &cq).max_send_wr(16).max_recv_wr(48).create()?;
     /// # Ok::<(), verbs::Error>(())
     /// ```
+    #[doc(alias = "IBV_QP_INIT_ATTR_PD")]
     pub fn qp_builder<'a, T: Queued>(
         &'a self,
         send_cq: &'a CqHandle,
@@ -90,6 +93,7 @@ impl ProtectionDomain {
 
 impl<T: Queued> QueuePairBuilder<'_, T> {
     /// The most requests in flight on the send queue; 1 if not set.
+    #[doc(alias = "IBV_QP_CAP")]
     pub fn max_send_wr(mut self, requests: u32) -> Self {
         self.max_send_wr = requests;
         self
@@ -338,10 +342,11 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if let Some(srq) = &self.srq {
             attr.srq = srq.as_raw();
         }
+        let asked = attr;
         let raw = create(self.pd.context().as_raw(), &mut attr);
-        let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err))?;
-        // SAFETY: the queue pair has just been created with these queues, in this domain, and has
-        // no other owner, as the caller promises.
+        let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err, &asked))?;
+        // SAFETY: the queue pair has just been created with these queues, in this domain, and is
+        // nobody else's, as the caller promises.
         let mut inner = unsafe {
             Inner::new(
                 raw,
@@ -365,13 +370,23 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         Ok(inner)
     }
 
-    /// Adds the requested settings to an error, or the missing capability.
-    fn explain(&self, err: Error) -> Error {
+    /// What could not be created, and why not, where that is known.
+    fn explain(&self, err: Error, asked: &ffi::ibv_qp_init_attr_ex) -> Error {
+        let err = err.detail(self.wishes());
         let raw_packets = T::RAW == ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
         if raw_packets && err.raw_os_error() == Some(libc::EPERM) {
-            return err.detail("raw packets need the capability CAP_NET_RAW");
+            return err.hint(hint::RAW_PACKETS);
         }
-        err.detail(self.wishes())
+        let wanted = hint::limits::Wanted {
+            max_send_wr: asked.cap.max_send_wr,
+            max_recv_wr: asked.cap.max_recv_wr,
+            max_send_sge: asked.cap.max_send_sge,
+            max_recv_sge: asked.cap.max_recv_sge,
+            max_inline_data: asked.cap.max_inline_data,
+        };
+        let ctx = self.pd.context();
+        // SAFETY: the attributes name the domain and the queues that `self` borrows.
+        hint::limits::qp(err, ctx, wanted, || unsafe { max_inline(ctx, asked) })
     }
 
     fn wishes(&self) -> String {
@@ -468,6 +483,41 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         }
         Ok(())
     }
+}
+
+/// The most inline bytes for which the device creates such a queue pair, less than those of `asked`. It is found by
+/// creating some: devices do not tell. `None`: the inline bytes are not what it refuses.
+///
+/// # Safety
+/// - The objects that the attributes name exist, and are of that device.
+unsafe fn max_inline(ctx: &Context, asked: &ffi::ibv_qp_init_attr_ex) -> Option<u32> {
+    let is_created = |max_inline_data| {
+        let mut attr = *asked;
+        attr.cap.max_inline_data = max_inline_data;
+        // SAFETY: the context is open for as long as `ctx` lives, and the caller's promise for the rest; C keeps no
+        // pointer to the attributes.
+        let Some(qp) = NonNull::new(unsafe { ffi::ibv_create_qp_ex(ctx.as_raw(), &raw mut attr) })
+        else {
+            return false;
+        };
+        // SAFETY: the queue pair has just been created, and nothing uses it. One that stays has nothing in flight.
+        let _errno = unsafe { ffi::ibv_destroy_qp(qp.as_ptr()) };
+        true
+    };
+    let mut refused = asked.cap.max_inline_data;
+    let mut created = 0;
+    if !is_created(created) || is_created(refused) {
+        return None;
+    }
+    while refused - created > 1 {
+        let between = created + (refused - created) / 2;
+        if is_created(between) {
+            created = between;
+        } else {
+            refused = between;
+        }
+    }
+    Some(created)
 }
 
 impl<T: Transport> fmt::Debug for QueuePairBuilder<'_, T> {

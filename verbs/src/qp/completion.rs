@@ -3,7 +3,7 @@
 use std::{fmt, ops::Deref};
 
 use crate::{
-    cq::{WcError, WcOpcode, WcStatus, WorkCompletion},
+    cq::{Attempts, WcError, WcOpcode, WcStatus, WorkCompletion},
     error::Error,
 };
 
@@ -25,6 +25,8 @@ use crate::{
 pub struct Completion<'p, W> {
     work: W,
     wc: WorkCompletion<'p>,
+    /// What the queue pair has tried, for the error.
+    attempts: Option<&'p Attempts>,
 }
 
 /// A failed request, with its work.
@@ -40,7 +42,25 @@ pub struct Failed<W> {
 impl<'p, W> Completion<'p, W> {
     #[inline]
     pub(crate) fn new(work: W, wc: WorkCompletion<'p>) -> Self {
-        Self { work, wc }
+        Self {
+            work,
+            wc,
+            attempts: None,
+        }
+    }
+
+    /// The completion with what the queue pair has tried, for the error of a request that it has given up.
+    pub fn with_attempts(self, attempts: Option<&'p Attempts>) -> Self {
+        Self { attempts, ..self }
+    }
+
+    #[inline]
+    fn ok(&self) -> Result<(), WcError> {
+        match (self.wc.ok(), self.attempts) {
+            (Ok(()), _) => Ok(()),
+            (Err(error), None) => Err(error),
+            (Err(error), Some(attempts)) => Err(error.with_attempts(*attempts)),
+        }
     }
 
     /// The work of a successful request.
@@ -49,7 +69,7 @@ impl<'p, W> Completion<'p, W> {
     /// The request failed. The work is in the error.
     #[inline]
     pub fn into_work(self) -> Result<W, Failed<W>> {
-        match self.wc.ok() {
+        match self.ok() {
             Ok(()) => Ok(self.work),
             Err(error) => Err(Failed {
                 work: self.work,
@@ -64,7 +84,7 @@ impl<'p, W> Completion<'p, W> {
     /// The request failed.
     #[inline]
     pub fn work(&self) -> Result<&W, WcError> {
-        self.wc.ok().map(|()| &self.work)
+        self.ok().map(|()| &self.work)
     }
 
     /// The status, and the work, however the request ended.

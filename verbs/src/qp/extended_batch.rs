@@ -60,6 +60,9 @@ use crate::{
 /// # References
 /// [ibv_wr_post(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
 #[must_use = "dropping a batch posts nothing"]
+#[doc(alias = "ibv_qp_to_qp_ex")]
+#[doc(alias = "ibv_wr_set_sge")]
+#[doc(alias = "ibv_wr_set_sge_list")]
 pub struct ExtendedBatch<'q, T: Transport, SW, RW> {
     pub(super) queue: &'q mut SendQueue<T, SW, RW>,
     // INVARIANT: the queue's table.

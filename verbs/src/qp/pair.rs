@@ -9,6 +9,7 @@ use super::{
     batch::Batch,
     completion::Completion,
     modify,
+    query::{self, QpAttr},
     queues::{Inner, ReceiveQueue, SendQueue},
     state::{CanPostReceive, CanPostSend, Init, Reset, Rtr, Rts, Sqd, State},
     transport::Transport,
@@ -377,6 +378,44 @@ impl<T: Transport, S: CanPostReceive, SW, RW: Scatter> QueuePair<T, S, SW, RW> {
         self.receive.post(work)
     }
 }
+
+macro_rules! ending_both {
+    ($($half:ident)*) => {$(
+        impl<T: Transport, SW, RW> $half<T, SW, RW> {
+            /// `ibv_modify_qp(qp, IBV_QPS_ERR)`—Puts the whole queue pair into the error state; see
+            /// [`QueuePair::to_error`]. What is in flight on the other queue comes back, too.
+            ///
+            /// # Errors
+            /// The device refused, or is gone.
+            #[doc(alias = "ibv_modify_qp")]
+            pub fn to_error(&mut self) -> Result<()> {
+                let mut attr = ffi::ibv_qp_attr::zeroed();
+                attr.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
+                let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE;
+                let qp = self.inner.raw.as_ptr();
+                // SAFETY: the queue pair exists for as long as `self` lives.
+                unsafe { modify::modify::<T, Rts>(qp, attr, mask.0, "ERR") }
+            }
+
+            /// `ibv_query_qp`—What the device says of the queue pair; see [`QueuePair::query`].
+            ///
+            /// # Errors
+            /// As for [`QueuePair::query`].
+            #[doc(alias = "ibv_query_qp")]
+            pub fn query(&self) -> Result<QpAttr> {
+                // SAFETY: the queue pair exists for as long as `self` lives.
+                unsafe { query::query(self.inner.raw.as_ptr()) }
+            }
+
+            /// The domain that the queue pair was made in.
+            pub fn pd(&self) -> &ProtectionDomain {
+                &self.inner.pd
+            }
+        }
+    )*};
+}
+
+ending_both! { SendQueue ReceiveQueue }
 
 impl<T, SW, RW> QueuePair<T, Rts, SW, RW> {
     /// Splits the queue pair, for sending in one thread and receiving in another.

@@ -143,16 +143,22 @@ named! {
     #[doc(alias = "ibv_wr_opcode")]
     WrOpcode(u32) {
         /// RDMA write.
+        #[doc(alias = "IBV_WR_RDMA_WRITE")]
         RDMA_WRITE = ibv_wr_opcode::IBV_WR_RDMA_WRITE.0;
         /// RDMA write with immediate data.
+        #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
         RDMA_WRITE_WITH_IMM = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM.0;
         /// A message.
+        #[doc(alias = "IBV_WR_SEND")]
         SEND = ibv_wr_opcode::IBV_WR_SEND.0;
         /// A message with immediate data.
+        #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
         SEND_WITH_IMM = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM.0;
         /// A message with invalidation of an RKey.
+        #[doc(alias = "IBV_WR_SEND_WITH_INV")]
         SEND_WITH_INV = ibv_wr_opcode::IBV_WR_SEND_WITH_INV.0;
         /// RDMA read.
+        #[doc(alias = "IBV_WR_RDMA_READ")]
         RDMA_READ = ibv_wr_opcode::IBV_WR_RDMA_READ.0;
     }
 }

@@ -82,22 +82,30 @@ named! {
     #[doc(alias = "ibv_qp_state")]
     QpState(u32) {
         /// The initial state.
+        #[doc(alias = "IBV_QPS_RESET")]
         RESET = ibv_qp_state::IBV_QPS_RESET.0;
         /// Initialised.
+        #[doc(alias = "IBV_QPS_INIT")]
         INIT = ibv_qp_state::IBV_QPS_INIT.0;
         /// Ready to receive.
+        #[doc(alias = "IBV_QPS_RTR")]
         RTR = ibv_qp_state::IBV_QPS_RTR.0;
         /// Ready to send.
+        #[doc(alias = "IBV_QPS_RTS")]
         RTS = ibv_qp_state::IBV_QPS_RTS.0;
         /// The send queue is drained, or being drained.
+        #[doc(alias = "IBV_QPS_SQD")]
         SQD = ibv_qp_state::IBV_QPS_SQD.0;
         /// The send queue has failed, on an unreliable transport. Receives still work, and
         /// [`QueuePair::modify`](crate::QueuePair::modify) to [`Rts`] resumes sending.
+        #[doc(alias = "IBV_QPS_SQE")]
         SQE = ibv_qp_state::IBV_QPS_SQE.0;
         /// The queue pair has failed: all works return with the status
         /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+        #[doc(alias = "IBV_QPS_ERR")]
         ERR = ibv_qp_state::IBV_QPS_ERR.0;
         /// The device does not know.
+        #[doc(alias = "IBV_QPS_UNKNOWN")]
         UNKNOWN = ibv_qp_state::IBV_QPS_UNKNOWN.0;
     }
 }

@@ -63,21 +63,28 @@ macro_rules! transports {
 transports! {
     /// Reliable connection: messages arrive once and in order, or the connection fails. Also the
     /// only transport of iWARP.
+    #[doc(alias = "IBV_QPT_RC")]
     Rc = IBV_QPT_RC;
     /// Unreliable connection: messages arrive in order, or not at all.
+    #[doc(alias = "IBV_QPT_UC")]
     Uc = IBV_QPT_UC;
     /// Unreliable datagram: each message is one packet with an address of its own.
+    #[doc(alias = "IBV_QPT_UD")]
     Ud = IBV_QPT_UD;
     /// Extended reliable connection, the sending end. Each request [names](crate::op::ToSrq) a
     /// shared receive queue of the peer; nothing is received.
+    #[doc(alias = "IBV_QPT_XRC_SEND")]
     XrcSend = IBV_QPT_XRC_SEND;
     /// Extended reliable connection, the receiving end, for all shared receive queues of its
     /// [domain](crate::XrcDomain). Without queues, in the form of an
     /// [`XrcReceiver`](crate::XrcReceiver).
+    #[doc(alias = "IBV_QPT_XRC_RECV")]
     XrcRecv = IBV_QPT_XRC_RECV;
     /// Raw packets: whole Ethernet frames, of any protocol.
+    #[doc(alias = "IBV_QPT_RAW_PACKET")]
     RawPacket = IBV_QPT_RAW_PACKET;
     /// A vendor-specific transport; see [`create_with`](crate::QueuePairBuilder::create_with).
+    #[doc(alias = "IBV_QPT_DRIVER")]
     Driver = IBV_QPT_DRIVER;
 }
 

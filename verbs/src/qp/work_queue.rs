@@ -16,6 +16,7 @@ use crate::{
     bad_wr::BadWr,
     cq::{CqHandle, Reservation, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno, cvt_ptr},
+    hint,
     mr::Buf,
     pd::ProtectionDomain,
     quirk,
@@ -30,12 +31,16 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WqFlags: u32 {
         /// Strips the VLAN tag from packets.
+        #[doc(alias = "IBV_WQ_FLAGS_CVLAN_STRIPPING")]
         const CVLAN_STRIPPING = ibv_wq_flags::IBV_WQ_FLAGS_CVLAN_STRIPPING.0;
         /// Keeps the frame check sequence.
+        #[doc(alias = "IBV_WQ_FLAGS_SCATTER_FCS")]
         const SCATTER_FCS = ibv_wq_flags::IBV_WQ_FLAGS_SCATTER_FCS.0;
         /// Without a receive, waits for a while before dropping a packet.
+        #[doc(alias = "IBV_WQ_FLAGS_DELAY_DROP")]
         const DELAY_DROP = ibv_wq_flags::IBV_WQ_FLAGS_DELAY_DROP.0;
         /// Pads the end of writes over PCI.
+        #[doc(alias = "IBV_WQ_FLAGS_PCI_WRITE_END_PADDING")]
         const PCI_WRITE_END_PADDING = ibv_wq_flags::IBV_WQ_FLAGS_PCI_WRITE_END_PADDING.0;
     }
 }
@@ -58,6 +63,7 @@ bitflags! {
 ///
 /// # References
 /// [ibv_create_wq(3)](https://man7.org/linux/man-pages/man3/ibv_create_wq.3.html)
+#[doc(alias = "ibv_destroy_wq")]
 #[doc(alias = "ibv_wq")]
 pub struct WorkQueue<RW: Send + 'static = Buf> {
     inner: Arc<WqInner>,
@@ -121,6 +127,7 @@ impl WorkQueueBuilder<'_> {
     }
 
     /// Options for the handling of packets.
+    #[doc(alias = "IBV_WQ_INIT_ATTR_FLAGS")]
     pub fn flags(mut self, flags: WqFlags) -> Self {
         self.flags |= flags;
         self
@@ -137,6 +144,7 @@ impl WorkQueueBuilder<'_> {
     ///
     /// # References
     /// [ibv_create_wq(3)](https://man7.org/linux/man-pages/man3/ibv_create_wq.3.html)
+    #[doc(alias = "IBV_WQT_RQ")]
     #[doc(alias = "ibv_create_wq")]
     pub fn create(self) -> Result<WorkQueue> {
         self.create_for()
@@ -178,7 +186,9 @@ impl WorkQueueBuilder<'_> {
         // as `self` borrows them, and then for as long as `WqInner` holds them. C writes only
         // `attr`, and keeps no pointer to `attr`.
         let raw = unsafe { ffi::ibv_create_wq(ctx.as_raw(), &raw mut attr) };
-        let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail))?;
+        let raw = cvt_ptr(CALL, raw).map_err(|err| {
+            hint::limits::work_queue(err.detail(detail), ctx, self.max_wr, self.max_sge)
+        })?;
         let id = QpId::next();
         let inner = WqInner {
             raw,
@@ -251,6 +261,7 @@ impl<RW: Send + 'static> WorkQueue<RW> {
     ///
     /// # References
     /// [ibv_modify_wq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_wq.3.html)
+    #[doc(alias = "IBV_WQS_RDY")]
     #[doc(alias = "ibv_modify_wq")]
     pub fn to_ready(&mut self) -> Result<()> {
         self.modify(ibv_wq_state::IBV_WQS_RDY)
@@ -264,6 +275,7 @@ impl<RW: Send + 'static> WorkQueue<RW> {
     ///
     /// # References
     /// [ibv_modify_wq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_wq.3.html)
+    #[doc(alias = "IBV_WQS_ERR")]
     #[doc(alias = "ibv_modify_wq")]
     pub fn to_error(&mut self) -> Result<()> {
         self.modify(ibv_wq_state::IBV_WQS_ERR)
@@ -279,6 +291,7 @@ impl<RW: Send + 'static> WorkQueue<RW> {
     ///
     /// # References
     /// [ibv_modify_wq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_wq.3.html)
+    #[doc(alias = "IBV_WQS_RESET")]
     #[doc(alias = "ibv_modify_wq")]
     pub fn to_reset(&mut self) -> Result<Vec<RW>> {
         let in_flight = self.in_flight.len();

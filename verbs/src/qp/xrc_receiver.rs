@@ -96,6 +96,10 @@ impl XrcDomain {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "IBV_QP_OPEN_ATTR_NUM")]
+    #[doc(alias = "IBV_QP_OPEN_ATTR_XRCD")]
+    #[doc(alias = "IBV_QP_OPEN_ATTR_TYPE")]
+    #[doc(alias = "IBV_QP_OPEN_ATTR_CONTEXT")]
     #[doc(alias = "ibv_open_qp")]
     pub fn open_qp<S: State>(&self, number: QpNum) -> Result<XrcReceiver<S>> {
         const CALL: &str = "ibv_open_qp";

@@ -13,6 +13,7 @@ use super::{Kind, SharedReceiveQueue, SrqInner, entries::Books, slab::Slab};
 use crate::{
     cq::CqHandle,
     error::{Error, Result, cvt_ptr},
+    hint,
     pd::ProtectionDomain,
     recv_limits::RecvLimits,
     recv_list::RecvList,
@@ -32,6 +33,7 @@ impl ProtectionDomain {
     ///
     /// # References
     /// [ibv_create_srq(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html)
+    #[doc(alias = "IBV_SRQT_BASIC")]
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq<RW: Send + 'static>(
         &self,
@@ -46,8 +48,8 @@ impl ProtectionDomain {
         // SAFETY: the domain is allocated for as long as `self` lives; C writes only `attr`, and
         // keeps no pointer to it.
         let raw = unsafe { ffi::ibv_create_srq(self.as_raw(), &raw mut attr) };
-        let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail(max_wr, max_sge)))?;
-        // SAFETY: just created, in this domain.
+        let raw = cvt_ptr(CALL, raw).map_err(|err| self.refused_srq(err, max_wr, max_sge))?;
+        // SAFETY: it has just been created, in this domain.
         Ok(unsafe { adopt(raw, max_wr, max_sge, Books::new(max_wr), Kind::Basic, self) })
     }
 
@@ -75,6 +77,7 @@ impl ProtectionDomain {
     ///
     /// # References
     /// [ibv_create_srq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html)
+    #[doc(alias = "IBV_SRQT_XRC")]
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create_xrc_srq<RW: Send + 'static>(
         &self,
@@ -103,12 +106,20 @@ impl ProtectionDomain {
         // SAFETY: the context and the objects exist for as long as they are borrowed, and then for
         // as long as the queue has its shares; C writes only `attr`, and keeps no pointer to it.
         let raw = unsafe { ffi::ibv_create_srq_ex(self.context().as_raw(), &raw mut attr) };
-        let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail(max_wr, max_sge)))?;
+        let raw = cvt_ptr(CALL, raw).map_err(|err| self.refused_srq(err, max_wr, max_sge))?;
         let kind = Kind::Xrc {
             _domain: xrcd.clone(),
         };
         // SAFETY: just created, with these.
         Ok(unsafe { adopt(raw, max_wr, max_sge, books, kind, self) })
+    }
+}
+
+impl ProtectionDomain {
+    /// The error of a shared receive queue that the device has refused.
+    fn refused_srq(&self, err: Error, max_wr: u32, max_sge: u32) -> Error {
+        let err = err.detail(detail(max_wr, max_sge));
+        hint::limits::srq(err, self.context(), max_wr, max_sge)
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     bounded::SrqNum,
     cq::{CqHandle, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno},
+    hint,
     mr::Buf,
     pd::ProtectionDomain,
     qp::Completion,
@@ -54,6 +55,7 @@ pub(crate) use self::entries::Entries;
 ///
 /// # References
 /// [ibv_create_srq(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html)
+#[doc(alias = "ibv_destroy_srq")]
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue<RW: Send + 'static = Buf> {
     inner: Arc<SrqInner>,
@@ -182,6 +184,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     ///
     /// # References
     /// [ibv_modify_srq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html)
+    #[doc(alias = "IBV_SRQ_LIMIT")]
     #[doc(alias = "ibv_modify_srq")]
     pub fn arm_limit(&self, limit: u32) -> Result<()> {
         let mut attr = ffi::ibv_srq_attr::zeroed();
@@ -201,6 +204,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     ///
     /// # References
     /// [ibv_modify_srq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html)
+    #[doc(alias = "IBV_SRQ_MAX_WR")]
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&mut self, max_wr: u32) -> Result<()> {
         let detail = || format!("{max_wr} receives");
@@ -219,7 +223,9 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         let mut attr = ffi::ibv_srq_attr::zeroed();
         attr.max_wr = max_wr;
         let modified = self.modify(attr, ffi::ibv_srq_attr_mask::IBV_SRQ_MAX_WR);
-        modified.map_err(|err| err.detail(detail()))?;
+        modified.map_err(|err| {
+            hint::limits::srq(err.detail(detail()), self.pd().context(), max_wr, 0)
+        })?;
         books.resized(max_wr, more);
         drop(books);
         self.posted.set_limit(max_wr);

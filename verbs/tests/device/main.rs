@@ -8,6 +8,7 @@ mod cqs;
 mod datagrams;
 mod events;
 mod extended_posting;
+mod hints;
 mod loopback;
 mod memory;
 mod multicast;

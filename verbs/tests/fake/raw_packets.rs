@@ -200,11 +200,10 @@ fn raw_packets_without_privilege_name_cap_net_raw() {
         .qp_builder::<RawPacket>(&cq, &cq)
         .create()
         .unwrap_err();
-    assert_eq!(
-        said(&refused),
-        "`ibv_create_qp` failed (raw packets need the capability CAP_NET_RAW): \
-         Operation not permitted (os error 1)"
-    );
+    let text = said(&refused);
+    let expected =
+        "Operation not permitted (os error 1); raw packets need the capability CAP_NET_RAW";
+    assert!(text.ends_with(expected), "{text}");
 }
 
 /// Creates a queue pair as the library of a device's maker does.

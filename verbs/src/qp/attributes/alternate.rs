@@ -23,10 +23,13 @@ named! {
     #[doc(alias = "ibv_mig_state")]
     MigState(u32) {
         /// Migrated, or without another path. Setting this state makes the connection migrate.
+        #[doc(alias = "IBV_MIG_MIGRATED")]
         MIGRATED = ibv_mig_state::IBV_MIG_MIGRATED.0;
         /// Asks the peer to get ready for migration.
+        #[doc(alias = "IBV_MIG_REARM")]
         REARM = ibv_mig_state::IBV_MIG_REARM.0;
         /// Both sides are ready: a failure of the path triggers migration.
+        #[doc(alias = "IBV_MIG_ARMED")]
         ARMED = ibv_mig_state::IBV_MIG_ARMED.0;
     }
 }

@@ -74,6 +74,7 @@ impl<T: Transport, S: State> Attributes<T, S> {
     }
 
     /// The C form of the attributes, and the mask of the valid ones.
+    #[doc(alias = "IBV_QP_STATE")]
     pub fn as_raw(&self) -> (&ffi::ibv_qp_attr, u32) {
         (&self.attr, self.mask)
     }
@@ -126,6 +127,8 @@ impl<T: Routed> Attributes<T, Rtr> {
 
 impl<T: Responder> Attributes<T, Rtr> {
     /// The path to the peer, its queue pair, and the sequence number of its first packet.
+    #[doc(alias = "IBV_QP_DEST_QPN")]
+    #[doc(alias = "IBV_QP_RQ_PSN")]
     pub fn new(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
         let mut this = Self::to_peer(vector, peer, psn);
         set!(this, IBV_QP_MIN_RNR_TIMER, min_rnr_timer = 12);
@@ -135,6 +138,8 @@ impl<T: Responder> Attributes<T, Rtr> {
 
 impl Attributes<Uc, Rtr> {
     /// The path to the peer, its queue pair, and the sequence number of its first packet.
+    #[doc(alias = "IBV_QP_DEST_QPN")]
+    #[doc(alias = "IBV_QP_RQ_PSN")]
     pub fn new(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
         Self::to_peer(vector, peer, psn)
     }
@@ -143,6 +148,8 @@ impl Attributes<Uc, Rtr> {
 impl Attributes<XrcSend, Rtr> {
     /// The path to the peer, its [receiving](super::XrcRecv) queue pair, and the sequence number of
     /// its first packet.
+    #[doc(alias = "IBV_QP_DEST_QPN")]
+    #[doc(alias = "IBV_QP_RQ_PSN")]
     pub fn new(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
         Self::to_peer(vector, peer, psn)
     }
@@ -180,6 +187,7 @@ impl<T: Transport> Attributes<T, Rts> {
 
 impl<T: Requester> Attributes<T, Rts> {
     /// The sequence number of the first packet.
+    #[doc(alias = "IBV_QP_SQ_PSN")]
     pub fn new(psn: Psn) -> Self {
         let mut this = Self::from_psn(psn);
         set!(this, IBV_QP_TIMEOUT, timeout = 14);
@@ -191,6 +199,7 @@ impl<T: Requester> Attributes<T, Rts> {
 
 impl Attributes<XrcRecv, Rts> {
     /// The sequence number of the first packet, a response.
+    #[doc(alias = "IBV_QP_SQ_PSN")]
     pub fn new(psn: Psn) -> Self {
         let mut this = Self::from_psn(psn);
         set!(this, IBV_QP_TIMEOUT, timeout = 14);
@@ -200,6 +209,7 @@ impl Attributes<XrcRecv, Rts> {
 
 impl Attributes<Uc, Rts> {
     /// The sequence number of the first packet.
+    #[doc(alias = "IBV_QP_SQ_PSN")]
     pub fn new(psn: Psn) -> Self {
         Self::from_psn(psn)
     }
@@ -207,6 +217,7 @@ impl Attributes<Uc, Rts> {
 
 impl Attributes<Ud, Rts> {
     /// The sequence number of the first packet.
+    #[doc(alias = "IBV_QP_SQ_PSN")]
     pub fn new(psn: Psn) -> Self {
         Self::from_psn(psn)
     }

@@ -13,13 +13,17 @@ named! {
     #[doc(alias = "ibv_tmh_op")]
     TagOperation(u8) {
         /// `IBV_TMH_NO_TAG`—No tag: the whole message goes to an untagged receive.
+        #[doc(alias = "IBV_TMH_NO_TAG")]
         NO_TAG = 0;
         /// `IBV_TMH_RNDV`—A [`RendezvousHeader`] follows: the device of the receiver reads the data
         /// from there.
+        #[doc(alias = "IBV_TMH_RNDV")]
         RENDEZVOUS = 1;
         /// `IBV_TMH_FIN`—The data of a rendezvous have been read.
+        #[doc(alias = "IBV_TMH_FIN")]
         FINISHED = 2;
         /// `IBV_TMH_EAGER`—The data follow.
+        #[doc(alias = "IBV_TMH_EAGER")]
         EAGER = 3;
     }
 }

@@ -186,6 +186,8 @@ impl ProtectionDomain {
     ///
     /// # References
     /// [ibv_create_srq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html)
+    #[doc(alias = "IBV_SRQT_TM")]
+    #[doc(alias = "IBV_SRQ_INIT_ATTR_TM")]
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create_tag_matching<RW: Send + 'static>(
         &self,
@@ -400,6 +402,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     ///
     /// # References
     /// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
+    #[doc(alias = "IBV_OPS_TM_SYNC")]
     #[doc(alias = "ibv_post_srq_ops")]
     #[doc(alias = "IBV_WR_TAG_SYNC")]
     pub fn sync(&mut self) -> Result<()> {

@@ -1,0 +1,90 @@
+//! What a queue pair has tried before it gave a request up.
+
+use std::{fmt, net::SocketAddr, time::Duration};
+
+use super::status::WcStatus;
+use crate::{bounded::QpNum, qp::QpAttr};
+
+/// How often a queue pair sends a request, and to which peer, before it gives the request up with
+/// [`RETRY_EXC_ERR`](WcStatus::RETRY_EXC_ERR) or [`RNR_RETRY_EXC_ERR`](WcStatus::RNR_RETRY_EXC_ERR).
+///
+/// The endpoints of `cm` add it to their failures. For another queue pair, see [`QpAttr::attempts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attempts {
+    /// The peer's queue pair.
+    pub dest_qp_num: QpNum,
+    /// The peer's address, where a connection manager knows it.
+    pub peer: Option<SocketAddr>,
+    /// How often a packet without acknowledgement is sent again.
+    pub retry_count: u8,
+    /// Least time that each attempt waits for an acknowledgement. `None`: without end.
+    pub ack_timeout: Option<Duration>,
+    /// How often a message without receive at the peer is sent again; 7 is without end.
+    pub rnr_retry: u8,
+}
+
+impl QpAttr {
+    /// What the queue pair tries before it gives a request up. [`WcError::with_attempts`](crate::WcError::with_attempts)
+    /// adds it to a failure.
+    pub fn attempts(&self) -> Attempts {
+        Attempts {
+            dest_qp_num: self.dest_qp_num,
+            peer: None,
+            retry_count: self.retry_count,
+            ack_timeout: ack_timeout(self.timeout),
+            rnr_retry: self.rnr_retry,
+        }
+    }
+}
+
+/// The time that a number stands for: 4.096 µs times two to the power of it, and 0 for no end.
+fn ack_timeout(exponent: u8) -> Option<Duration> {
+    let exponent = u32::from(exponent & 31);
+    (exponent > 0).then(|| Duration::from_nanos(4096 << exponent))
+}
+
+impl Attempts {
+    /// What was tried for a request that has ended with `status`, if that is an end of retries.
+    pub(super) fn write(&self, status: WcStatus, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.peer {
+            Some(peer) => write!(f, "peer {peer}, queue pair {}", self.dest_qp_num)?,
+            None => write!(f, "peer's queue pair {}", self.dest_qp_num)?,
+        }
+        match status {
+            WcStatus::RNR_RETRY_EXC_ERR => write!(f, ", {}", Retries(self.rnr_retry)),
+            _ => {
+                write!(f, ", {}", Retries(self.retry_count))?;
+                match self.ack_timeout {
+                    Some(timeout) => write!(f, ", at least {timeout:.1?} for each attempt"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+struct Retries(u8);
+
+impl fmt::Display for Retries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("sent once, without a retry"),
+            1 => f.write_str("sent twice"),
+            retries => write!(f, "sent once, and {retries} times again"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ack_timeouts_are_powers_of_two() {
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(1), Some(Duration::from_nanos(8192)));
+        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
+        assert_eq!(ack_timeout(31), Some(Duration::from_nanos(4096 << 31)));
+    }
+}

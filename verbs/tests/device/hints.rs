@@ -1,0 +1,207 @@
+//! What errors say to do, where the kernel and the device fail as users see them.
+
+use std::thread;
+
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    thread::{CapabilitySet, capabilities, set_capabilities},
+};
+use verbs::{
+    Buf, Error, Rc, RemoteAccess, WcStatus,
+    op::{Read, Send, Write},
+};
+
+use crate::loopback::{Fixture, open};
+
+#[track_caller]
+fn names<T>(result: Result<T, impl Into<Error>>, expected: &[&str]) {
+    let text = result.err().expect("it succeeded").into().to_string();
+    for name in expected {
+        assert!(text.contains(name), "{text} does not name {name}");
+    }
+}
+
+/// The limit holds for the process, but root is exempt by a capability, which only this thread gives up.
+#[test]
+fn registration_beyond_the_limit_names_the_limit() {
+    let fixture = Fixture::new();
+    let before = getrlimit(Resource::Memlock);
+    let limit = Rlimit {
+        current: Some(64 << 10),
+        maximum: before.maximum,
+    };
+    setrlimit(Resource::Memlock, limit).unwrap();
+    let registered = thread::scope(|scope| {
+        let without_right = scope.spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::IPC_LOCK);
+            set_capabilities(None, sets).unwrap();
+            let registered = fixture.pd.alloc_buf(1 << 20).map(drop);
+            // The hint tells the limit as it is when the error is shown.
+            registered.map_err(|err| (err.raw_os_error(), err.to_string()))
+        });
+        without_right.join().unwrap()
+    });
+    setrlimit(Resource::Memlock, before).unwrap();
+    let (errno, text) = registered.unwrap_err();
+    assert_eq!(errno, Some(libc::ENOMEM));
+    for name in ["64 KiB", "ulimit -l", "limits.conf"] {
+        assert!(text.contains(name), "{text} does not name {name}");
+    }
+    // With the capability it is possible.
+    fixture.pd.alloc_buf(1 << 20).unwrap();
+}
+
+#[test]
+fn name_of_no_device_leads_to_the_names_of_all() {
+    let devices = verbs::devices().unwrap();
+    let first = devices.iter().next().unwrap().name().to_owned();
+    names(devices.by_name("mlx5_7").map(drop), &["mlx5_7", &first]);
+    assert_eq!(devices.by_name(&first).unwrap().name(), first);
+}
+
+#[test]
+fn completion_queue_beyond_the_device_names_entries_or_vector() {
+    let ctx = open();
+    let max = ctx.query_device().unwrap().max_cqe();
+    let too_many = (max + 1).to_string();
+    let expected = ["entries", &too_many, "max_cqe", &max.to_string()];
+    names(ctx.create_cq(max + 1).map(drop), &expected);
+    let vectors = ctx.num_comp_vectors();
+    let beyond = ctx.cq_builder(1).comp_vector(vectors).create();
+    names(beyond.map(drop), &["completion vector", "num_comp_vectors"]);
+    names(ctx.create_cq(0).map(drop), &["at least one entry"]);
+    let mut cq = ctx.create_cq(16).unwrap();
+    names(cq.resize(max + 1), &["entries", &too_many, "max_cqe"]);
+}
+
+#[test]
+fn queue_pair_beyond_the_device_names_each_limit() {
+    let fixture = Fixture::new();
+    let attr = fixture.ctx.query_device().unwrap();
+    let cq = fixture.cq(16);
+    let builder = || fixture.pd.qp_builder::<Rc>(&cq, &cq);
+    let max_sge = attr.max_sge();
+    let asked = (max_sge + 1).to_string();
+    names(
+        builder().max_send_sge(max_sge + 1).create(),
+        &["max_send_sge", &asked, "max_sge"],
+    );
+    names(
+        builder().max_recv_sge(max_sge + 1).create(),
+        &["max_recv_sge", &asked, "max_sge"],
+    );
+    let max_srq_wr = attr.max_srq_wr();
+    names(
+        fixture.pd.create_srq::<Buf>(max_srq_wr + 1, 1),
+        &["max_wr", "max_srq_wr"],
+    );
+    let max_srq_sge = attr.max_srq_sge();
+    names(
+        fixture.pd.create_srq::<Buf>(1, max_srq_sge + 1),
+        &["max_sge", "max_srq_sge"],
+    );
+}
+
+/// No attribute tells what a device allows inline. The hint does, and it is true.
+#[test]
+fn inline_beyond_the_device_names_what_it_allows() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    let create = |bytes| {
+        fixture
+            .pd
+            .qp_builder::<Rc>(&cq, &cq)
+            .max_inline_data(bytes)
+            .create()
+    };
+    let text = create(1 << 20).unwrap_err().to_string();
+    let allowed = text
+        .split("the device allows ")
+        .nth(1)
+        .expect("the limit of the device");
+    let allowed: u32 = allowed.split(' ').next().unwrap().parse().unwrap();
+    assert!(text.contains("max_inline_data is 1048576"), "{text}");
+    create(allowed).unwrap();
+    create(allowed + 1).unwrap_err();
+}
+
+/// The failure of a request of `a`, as its user sees it.
+fn failed(status: WcStatus, error: &verbs::WcError, expected: &str) {
+    assert_eq!(error.status, status, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn request_with_memory_of_another_domain_says_so() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, _b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    let other = fixture.ctx.alloc_pd().unwrap();
+    // What is read is written there. Of what is sent, Soft-RoCE of Linux 6.12 reports a flush.
+    let region = fixture.pd.alloc_remote(8, RemoteAccess::READ).unwrap();
+    let elsewhere = other.alloc_buf(8).unwrap();
+    a.post(Read::new(elsewhere, region.token())).unwrap();
+    let wc = cq.wait(None).unwrap().next().unwrap();
+    let error = wc.ok().unwrap_err();
+    failed(
+        WcStatus::LOC_PROT_ERR,
+        &error,
+        "protection domain of the queue pair",
+    );
+}
+
+#[test]
+fn write_that_the_peer_refuses_names_key_and_rights() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, _b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    let region = fixture.pd.alloc_remote(64, RemoteAccess::READ).unwrap();
+    let buf = fixture.pd.register_buf(*b"hello").unwrap();
+    a.post(Write::new(buf, region.token())).unwrap();
+    let wc = cq.wait(None).unwrap().next().unwrap();
+    failed(
+        WcStatus::REM_ACCESS_ERR,
+        &wc.ok().unwrap_err(),
+        "RemoteAccess::READ for reads, WRITE",
+    );
+}
+
+/// Whichever side sees it, and by whatever status: Soft-RoCE gives the receive that of the sender.
+#[test]
+fn message_longer_than_its_receive_says_so_on_both_sides() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    b.post_recv(fixture.pd.alloc_buf(4).unwrap()).unwrap();
+    a.post(Send::new(fixture.pd.register_buf(*b"hello").unwrap()))
+        .unwrap();
+    for _ in 0..2 {
+        let wc = cq.wait(None).unwrap().next().unwrap();
+        let text = wc.ok().unwrap_err().to_string();
+        assert!(text.contains("longer than the receive"), "{text}");
+        assert!(text.contains("larger receives"), "{text}");
+    }
+}
+
+/// The peer's queue pair is gone; the failure says how often, and for how long, it was tried.
+#[test]
+fn request_without_answer_tells_its_retries() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    drop(b);
+    a.post(Send::new(fixture.pd.register_buf(*b"hello").unwrap()))
+        .unwrap();
+    let wc = cq.wait(None).unwrap().next().unwrap();
+    let error = wc.ok().unwrap_err();
+    let attempts = a.query().unwrap().attempts();
+    assert_eq!(attempts.retry_count, 6);
+    let error = error.with_attempts(attempts);
+    failed(
+        WcStatus::RETRY_EXC_ERR,
+        &error,
+        "sent once, and 6 times again, at least ",
+    );
+}
