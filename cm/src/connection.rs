@@ -3,7 +3,7 @@
 use std::fmt;
 
 use rdmacm_sys as ffi;
-use verbs::{Buf, QueuePair, Rc, Refused, Result, Rts, error::cvt_neg};
+use verbs::{Attempts, Buf, QueuePair, Rc, Refused, Result, Rts, WcStatus, error::cvt_neg};
 
 use crate::{
     channel::EventChannel,
@@ -72,10 +72,21 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
         &mut self.qp
     }
 
-    /// `rdma_disconnect`—Ends the connection, or answers the peer's disconnect. All requests in flight
-    /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
-    /// [`Event::Disconnected`](crate::Event::Disconnected); this side gets the same event after the peer's
-    /// answer.
+    /// What the queue pair has tried, for the error of a request that has ended with `status`. `None` if that does
+    /// not say that the queue pair has given up. Asks the device only then.
+    pub fn attempts(&self, status: WcStatus) -> Option<Attempts> {
+        if !status.is_end_of_retries() {
+            return None;
+        }
+        let mut attempts = self.qp.query().ok()?.attempts();
+        attempts.peer = self.id.peer_addr();
+        Some(attempts)
+    }
+
+    /// `rdma_disconnect`—Ends the connection, or answers a peer that has. What is in flight comes
+    /// back with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
+    /// [`Event::Disconnected`](crate::Event::Disconnected), and so does this side, once the peer has
+    /// answered.
     ///
     /// # Errors
     /// - `EINVAL`: the connection has already ended.
@@ -88,9 +99,7 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
         if !self.qp.pd().context().is_iwarp() {
             self.qp.to_error()?;
         }
-        // SAFETY: the identifier exists for as long as `self` lives.
-        let ret = unsafe { ffi::rdma_disconnect(self.id.as_raw()) };
-        cvt_neg("rdma_disconnect", ret).map(drop)
+        self.id.disconnect()
     }
 
     /// `rdma_migrate_id`—Moves the identifier to another channel; see [`CmId::migrate`].
@@ -105,6 +114,15 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
     /// Splits the connection into queue pair and identifier. Drop the queue pair first.
     pub fn into_parts(self) -> (QueuePair<T, Rts, SW, RW>, CmId<Connected>) {
         (self.qp, self.id)
+    }
+}
+
+impl CmId<Connected> {
+    /// `rdma_disconnect`—Ends the connection of an identifier whose queue pair is in the error state.
+    pub(crate) fn disconnect(&self) -> Result<()> {
+        // SAFETY: the identifier exists for as long as `self` lives.
+        let ret = unsafe { ffi::rdma_disconnect(self.as_raw()) };
+        cvt_neg("rdma_disconnect", ret).map(drop)
     }
 }
 

@@ -30,6 +30,7 @@ pub struct DatagramPeer {
     /// Number of the peer's queue pair.
     pub qp_num: QpNum,
     /// Q_Key required in datagrams to the peer.
+    #[doc(alias = "RDMA_UDP_QKEY")]
     pub qkey: u32,
 }
 

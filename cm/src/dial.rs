@@ -19,6 +19,7 @@ use crate::{
     param::{ConnParam, PeerParam},
     phases::{AddrResolved, RouteResolved, ServiceResolved},
     port_space::PortSpace,
+    resolve::explain,
 };
 
 /// Default timeout of a resolution, as in `rdma_create_ep`.
@@ -119,10 +120,23 @@ async fn resolve_addr(
     loop {
         match events.next("rdma_resolve_addr").await? {
             Event::AddrResolved(id) => return Ok(id),
-            Event::AddrError { error, .. } => return Err(error.detail(destination.to_string())),
+            Event::AddrError { error, .. } => {
+                return Err(unresolved(error, source, destination));
+            }
             other => ended("rdma_resolve_addr", other)?,
         }
     }
+}
+
+/// The error of a resolution, with the addresses.
+fn unresolved(error: Error, source: Option<SocketAddr>, destination: SocketAddr) -> Error {
+    let error = error.detail(destination.to_string());
+    explain(
+        error,
+        source.map(Into::into),
+        Some(destination.into()),
+        false,
+    )
 }
 
 /// Resolves the address and the route.
@@ -137,7 +151,9 @@ pub(crate) async fn resolve(
     loop {
         match events.next("rdma_resolve_route").await? {
             Event::RouteResolved(id) => return Ok(id),
-            Event::RouteError { error, .. } => return Err(error.detail(destination.to_string())),
+            Event::RouteError { error, .. } => {
+                return Err(unresolved(error, source, destination));
+            }
             other => ended("rdma_resolve_route", other)?,
         }
     }

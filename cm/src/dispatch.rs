@@ -16,6 +16,7 @@ use crate::{
     param::PeerParam,
     phase::{Disposition, Kind, Phase},
     registry::{GroupKey, Key},
+    resolve::explain,
 };
 
 /// An event as read from the channel, with all data copied.
@@ -188,16 +189,21 @@ fn error(call: &'static str, status: i32) -> Error {
     }
 }
 
-/// The event with the identifier, in the next phase.
-fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, data: EventData) -> Event {
-    match (next, kind, data) {
+/// The error of a resolution, with the peer's address.
+fn unresolved(call: &'static str, status: i32, id: &RawId) -> Error {
+    explain(error(call, status), None, id.any_peer_addr(), false)
+}
+
+/// The event that gives an identifier back, in its next phase.
+fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, said: Said) -> Event {
+    match (next, kind, said) {
         (Phase::Idle, ..) => Event::AddrError {
+            error: unresolved("rdma_resolve_addr", status, &id),
             id: CmId::new(id),
-            error: error("rdma_resolve_addr", status),
         },
         (Phase::AddrResolved, Kind::RouteError, _) => Event::RouteError {
+            error: unresolved("rdma_resolve_route", status, &id),
             id: CmId::new(id),
-            error: error("rdma_resolve_route", status),
         },
         (Phase::AddrResolved, ..) => Event::AddrResolved(CmId::new(id)),
         (Phase::RouteResolved, ..) => Event::RouteResolved(CmId::new(id)),

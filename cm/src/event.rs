@@ -27,8 +27,10 @@ use crate::{
 #[non_exhaustive]
 pub enum Event {
     /// [`resolve_addr`](CmId::resolve_addr) has succeeded.
+    #[doc(alias = "RDMA_CM_EVENT_ADDR_RESOLVED")]
     AddrResolved(CmId<AddrResolved>),
     /// [`resolve_addr`](CmId::resolve_addr) has failed, and can be repeated.
+    #[doc(alias = "RDMA_CM_EVENT_ADDR_ERROR")]
     AddrError {
         /// The identifier, in the previous phase.
         id: CmId<Idle>,
@@ -36,8 +38,10 @@ pub enum Event {
         error: Error,
     },
     /// [`resolve_route`](CmId::resolve_route) has succeeded.
+    #[doc(alias = "RDMA_CM_EVENT_ROUTE_RESOLVED")]
     RouteResolved(CmId<RouteResolved>),
     /// [`resolve_route`](CmId::resolve_route) has failed, and can be repeated.
+    #[doc(alias = "RDMA_CM_EVENT_ROUTE_ERROR")]
     RouteError {
         /// The identifier, in the previous phase.
         id: CmId<AddrResolved>,
@@ -45,8 +49,10 @@ pub enum Event {
         error: Error,
     },
     /// A connection request has arrived at a listener.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest(ConnectRequest),
     /// The peer has accepted; the connection can be established.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
     ConnectResponse(ConnectResponse),
     /// A connection request or an acceptance has failed.
     ConnectFailed {
@@ -56,6 +62,7 @@ pub enum Event {
         failure: ConnectFailure,
     },
     /// An accepted connection is established.
+    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established(CmId<Connected>),
     /// The peer has answered with a datagram address.
     ServiceResolved {
@@ -67,6 +74,7 @@ pub enum Event {
     /// A request for a datagram address has arrived at a listener.
     ServiceRequest(ServiceRequest),
     /// [`join_multicast`](CmId::join_multicast) has succeeded.
+    #[doc(alias = "RDMA_CM_EVENT_MULTICAST_JOIN")]
     MulticastJoined {
         /// Key of the identifier, owned by the program.
         key: Key,
@@ -74,6 +82,7 @@ pub enum Event {
         group: MulticastGroup,
     },
     /// [`join_multicast`](CmId::join_multicast) has failed, or the membership has ended.
+    #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
     MulticastFailed {
         /// Key of the identifier, owned by the program.
         key: Key,
@@ -86,6 +95,7 @@ pub enum Event {
     ///
     /// After a disconnect by the peer, answer by disconnecting too, or by dropping the connection. After a
     /// local disconnect, this event signals the peer's answer.
+    #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected {
         /// Key of the identifier, owned by the program.
         key: Key,
@@ -94,11 +104,14 @@ pub enum Event {
         cause: Option<ConnectFailure>,
     },
     /// The device is being removed. All resources of the device are unusable, and must be dropped.
+    #[doc(alias = "RDMA_CM_EVENT_DEVICE_REMOVAL")]
     DeviceRemoval(Key),
     /// The address of this side has moved to another device.
+    #[doc(alias = "RDMA_CM_EVENT_ADDR_CHANGE")]
     AddrChange(Key),
     /// The timewait state of an ended connection is over: no packet can be in flight any more, and the queue
     /// pair may be reused.
+    #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit(Key),
     /// An event unknown to this crate, or without meaning in the identifier's phase.
     Other {
@@ -129,6 +142,7 @@ pub fn event_name(event: u32) -> &'static str {
 #[non_exhaustive]
 pub enum ConnectFailure {
     /// The peer has rejected the connection.
+    #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
     Rejected {
         /// Reason code of the transport. On InfiniBand and RoCE: 8, no listener; 28, rejected by the peer's
         /// application, or listener closed by the peer's kernel. On iWARP, a negative error number.
@@ -145,11 +159,13 @@ pub enum ConnectFailure {
         private_data: Vec<u8>,
     },
     /// The peer did not answer.
+    #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
     Unreachable {
         /// A negative error number, or a reason code of the transport.
         status: i32,
     },
     /// The connection failed during setup.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_ERROR")]
     Failed {
         /// A negative error number, or a reason code of the transport.
         status: i32,

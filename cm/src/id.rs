@@ -66,6 +66,14 @@ impl RawId {
         }
     }
 
+    /// The peer's address, of whatever family, once there is one.
+    pub(crate) fn any_peer_addr(&self) -> Option<Addr> {
+        // SAFETY: the identifier exists (invariant), and the address is inside it.
+        let addr = unsafe { ffi::rdma_get_peer_addr(self.as_ptr()) };
+        // SAFETY: librdmacm keeps a whole `sockaddr_storage` there.
+        unsafe { addr::read(addr.cast()) }
+    }
+
     pub(crate) fn key(&self) -> Key {
         self.key
     }
@@ -248,10 +256,7 @@ impl<P: IdPhase> CmId<P> {
 
     /// Peer's address in any family.
     pub fn any_peer_addr(&self) -> Option<Addr> {
-        // SAFETY: the identifier exists (invariant), and contains the address.
-        let addr = unsafe { ffi::rdma_get_peer_addr(self.as_raw()) };
-        // SAFETY: librdmacm keeps a whole `sockaddr_storage` there.
-        unsafe { addr::read(addr.cast()) }
+        self.raw.any_peer_addr()
     }
 
     /// The C object, for calls not wrapped by this crate. Valid for as long as `self` lives.

@@ -139,6 +139,7 @@ impl ConnParam {
 
     /// Sets the maximum number of concurrent RDMA reads and atomics served for the peer; 255 means the
     /// device's maximum. Limits the peer's outstanding operations, not the local ones.
+    #[doc(alias = "RDMA_MAX_RESP_RES")]
     #[must_use]
     pub fn responder_resources(mut self, count: u8) -> Self {
         self.responder_resources = count;
@@ -148,6 +149,7 @@ impl ConnParam {
     /// Sets the maximum number of outstanding local RDMA reads and atomics; 255 means the device's maximum.
     /// The effective limit is the smaller of this and the peer's
     /// [`responder_resources`](Self::responder_resources).
+    #[doc(alias = "RDMA_MAX_INIT_DEPTH")]
     #[must_use]
     pub fn initiator_depth(mut self, count: u8) -> Self {
         self.initiator_depth = count;

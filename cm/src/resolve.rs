@@ -3,7 +3,7 @@
 use std::{ptr, time::Duration};
 
 use rdmacm_sys as ffi;
-use verbs::{Refused, Result, error::cvt_neg};
+use verbs::{Error, Refused, Result, error::cvt_neg, hint::Addresses};
 
 use crate::{
     addr::{Addr, RawAddr},
@@ -33,7 +33,7 @@ impl CmId<Idle> {
         let ret = unsafe { ffi::rdma_bind_addr(self.as_raw(), raw.as_mut_ptr()) };
         cvt_neg("rdma_bind_addr", ret)
             .map(drop)
-            .map_err(|err| err.detail(addr.to_string()))
+            .map_err(|err| explain(err.detail(addr.to_string()), Some(addr), None, true))
     }
 
     /// `rdma_listen`—Listens for connection requests, with at most `backlog` pending. Each is delivered as
@@ -81,6 +81,7 @@ impl CmId<Idle> {
         timeout: Duration,
     ) -> Result<(), Refused<Self>> {
         let destination = destination.into();
+        let source = source.map(Into::into);
         let mut raw_source = source.map(RawAddr::new);
         let mut raw_destination = RawAddr::new(destination);
         self.start(Phase::ResolvingAddr, "rdma_resolve_addr", |id| {
@@ -94,7 +95,18 @@ impl CmId<Idle> {
             }
         })
         .map_err(|refused| Refused {
-            error: refused.error.detail(destination.to_string()),
+            error: {
+                let detail = match source {
+                    Some(source) => format!("{destination}, from {source}"),
+                    None => destination.to_string(),
+                };
+                explain(
+                    refused.error.detail(detail),
+                    source,
+                    Some(destination),
+                    true,
+                )
+            },
             value: refused.value,
         })
     }
@@ -116,6 +128,32 @@ impl CmId<AddrResolved> {
             // SAFETY: the identifier exists: `start` holds the registry lock.
             unsafe { ffi::rdma_resolve_route(id, millis(timeout)) }
         })
+        .map_err(|refused| {
+            let peer = refused.value.any_peer_addr();
+            Refused {
+                error: explain(refused.error, None, peer, false),
+                value: refused.value,
+            }
+        })
+    }
+}
+
+/// Adds the address at fault. `at_once`: the call has failed, and not the resolution that it began.
+pub(crate) fn explain(
+    error: Error,
+    source: Option<Addr>,
+    destination: Option<Addr>,
+    at_once: bool,
+) -> Error {
+    let ip = |addr: Option<Addr>| Some(addr?.ip()?.ip());
+    let addresses = Addresses {
+        source: ip(source),
+        destination: ip(destination),
+    };
+    let errno = error.raw_os_error();
+    match errno.and_then(|errno| addresses.hint(errno, at_once)) {
+        Some(hint) => error.hint(hint),
+        None => error,
     }
 }
 

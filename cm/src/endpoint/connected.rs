@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use verbs::{
-    Buf, Completed, Completion, CompletionQueue, ProtectionDomain, Rc, Refused, RemoteAccess,
-    RemoteRegion, RemoteToken, Result,
+    Attempts, Buf, Completed, Completion, CompletionQueue, ProtectionDomain, Rc, Refused,
+    RemoteAccess, RemoteRegion, RemoteToken, Result,
     fd::wait_any_readable,
     op::{Read, Send, SendRequest, Write},
     work::{Gather, Scatter},
@@ -31,6 +31,8 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
     peer: PeerParam,
     queues: Queues,
     link: Link,
+    /// What the queue pair has tried for the request that was taken last, if it has given that up.
+    attempts: Option<Attempts>,
     timeout: Option<Duration>,
 }
 
@@ -57,6 +59,7 @@ impl<SW, RW> Endpoint<SW, RW> {
                 channel,
                 ending: Ending::open(),
             },
+            attempts: None,
             timeout,
         }
     }
@@ -156,10 +159,15 @@ impl<SW, RW> Endpoint<SW, RW> {
         self.link
             .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
         match self.queues.send_cq.poll()?.next() {
-            Some(wc) => match self.connection.qp_mut().complete(wc) {
-                Ok(Completed::Send(completion)) => Ok(completion),
-                _ => Err(stranger(CALL)),
-            },
+            Some(wc) => {
+                self.attempts = self.connection.attempts(wc.status());
+                match self.connection.qp_mut().complete(wc) {
+                    Ok(Completed::Send(completion)) => {
+                        Ok(completion.with_attempts(self.attempts.as_ref()))
+                    }
+                    _ => Err(stranger(CALL)),
+                }
+            }
             None => Err(deadline.missed(CALL)),
         }
     }

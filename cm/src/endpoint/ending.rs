@@ -16,7 +16,33 @@ use crate::{
 /// independent, so the disconnect can overtake the acknowledgement of the last message.
 const ACK: Duration = Duration::from_secs(1);
 
-/// State of the end of a connection.
+/// What ends a connection: all of it, or the half that waits.
+pub(crate) trait Closing {
+    /// How many requests are being sent, as far as this side knows.
+    fn sends_in_flight(&self) -> usize;
+
+    /// Puts the queue pair into the error state.
+    fn to_error(&mut self) -> Result<()>;
+
+    /// Ends the connection, or answers a peer that has.
+    fn disconnect(&mut self) -> Result<()>;
+}
+
+impl<SW, RW> Closing for Connection<SW, RW> {
+    fn sends_in_flight(&self) -> usize {
+        self.qp().send_queue().in_flight()
+    }
+
+    fn to_error(&mut self) -> Result<()> {
+        self.qp_mut().to_error()
+    }
+
+    fn disconnect(&mut self) -> Result<()> {
+        Self::disconnect(self)
+    }
+}
+
+/// The end of a connection, as far as it has been noticed.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
     stage: Stage,
@@ -55,12 +81,8 @@ impl Ending {
         self.stage = Stage::Over;
     }
 
-    /// Handles an event.
-    pub(crate) fn notice<SW, RW>(
-        &mut self,
-        event: Event,
-        connection: &mut Connection<SW, RW>,
-    ) -> Result<()> {
+    /// Takes notice of an event.
+    pub(crate) fn notice(&mut self, event: Event, closing: &mut impl Closing) -> Result<()> {
         match event {
             Event::Disconnected { cause, .. } if !self.is_noticed() => {
                 self.cause = cause;
@@ -69,7 +91,7 @@ impl Ending {
             Event::DeviceRemoval(_) if !matches!(self.stage, Stage::Over) => {
                 self.cause = Some(ConnectFailure::DeviceRemoved);
                 self.stage = Stage::Over;
-                connection.qp_mut().to_error()?;
+                closing.to_error()?;
             }
             _ => {}
         }
@@ -80,18 +102,18 @@ impl Ending {
     /// Returns the maximum delay until then otherwise.
     ///
     /// # Errors
-    /// - `NotConnected`: the connection has ended, and no such request is in flight.
-    pub(crate) fn advance<SW, RW>(
+    /// - `NotConnected`: the connection has ended, and there are no such requests.
+    pub(crate) fn advance(
         &mut self,
         call: &'static str,
-        connection: &mut Connection<SW, RW>,
+        closing: &mut impl Closing,
         in_flight: usize,
     ) -> Result<Option<Duration>> {
         let mut due = None;
         if let Stage::Due(at) = self.stage {
             let left = at.saturating_duration_since(Instant::now());
-            if left.is_zero() || connection.qp().send_queue().in_flight() == 0 {
-                self.answer(connection)?;
+            if left.is_zero() || closing.sends_in_flight() == 0 {
+                self.answer(closing)?;
             } else {
                 due = Some(left);
             }
@@ -114,12 +136,12 @@ impl Ending {
         }
     }
 
-    /// Sends the answer now, if one is due.
-    pub(crate) fn answer<SW, RW>(&mut self, connection: &mut Connection<SW, RW>) -> Result<()> {
+    /// Gives the peer its answer now, if it waits for one.
+    pub(crate) fn answer(&mut self, closing: &mut impl Closing) -> Result<()> {
         if let Stage::Due(_) = self.stage {
             self.stage = Stage::Over;
-            match connection.disconnect() {
-                // A lost connection may have ended for the connection manager as well.
+            match closing.disconnect() {
+                // A lost connection may have ended for the connection manager, too.
                 Err(err) if self.cause.is_some() && err.raw_os_error() == Some(libc::EINVAL) => {}
                 other => other?,
             }

@@ -10,10 +10,13 @@ use std::{
 
 use verbs::{
     Buf, Error, Init, ProtectionDomain, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Result,
-    work::Scatter,
+    fd::wait_any_readable, work::Scatter,
 };
 
-use super::{Queues, builder::EndpointBuilder, connected::Endpoint, receiving, registration};
+use super::{
+    Queues, builder::EndpointBuilder, connected::Endpoint, handshakes::Handshakes, receiving,
+    registration,
+};
 use crate::{
     accept::ConnectRequest,
     channel::EventChannel,
@@ -45,6 +48,7 @@ use crate::{
 pub struct Listener<SW = Buf, RW = Buf> {
     id: CmId<Listening>,
     channel: EventChannel,
+    handshakes: Handshakes<SW, RW>,
     choices: Mutex<EndpointBuilder>,
     work: PhantomData<fn(SW, RW)>,
 }
@@ -67,6 +71,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Ok(Self {
             id: id.listen(choices.backlog)?,
             channel,
+            handshakes: Handshakes::new()?,
             choices: Mutex::new(choices.clone()),
             work: PhantomData,
         })
@@ -87,8 +92,13 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         &self.channel
     }
 
-    /// `rdma_get_request`—Blocks until the next request. The queue pair is created, so receives can be posted
-    /// before accepting. Requests withdrawn by the peer in the meantime are skipped.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn handshakes(&self) -> &EventChannel {
+        self.handshakes.channel()
+    }
+
+    /// `rdma_get_request`—Waits for the next request. Its queue pair is made, so receives can be
+    /// posted before it is accepted. A request that its peer has taken back meanwhile is passed over.
     ///
     /// # Errors
     /// - `TimedOut`: no request within the builder's timeout.
@@ -97,10 +107,6 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     #[doc(alias = "rdma_get_request")]
     pub fn request(&self) -> Result<Incoming<SW, RW>> {
         let deadline = self.deadline();
-        self.request_by(deadline)
-    }
-
-    fn request_by(&self, deadline: Deadline) -> Result<Incoming<SW, RW>> {
         let incoming = self.next_incoming(deadline)?;
         incoming.ok_or_else(|| deadline.missed("rdma_get_request"))
     }
@@ -124,8 +130,9 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Ok(None)
     }
 
-    /// Blocks until the next request, and accepts. Requests whose peer disappears before establishment are
-    /// skipped.
+    /// Accepts requests, and waits for the next connection that is established. A peer that goes away before that is
+    /// passed over, and one that does not complete its handshake holds up no other: as many of them as the
+    /// [backlog](EndpointBuilder::backlog) has places can be half-open, and stay so for the next call.
     ///
     /// If the peer's first message arrives before a receive is posted, the device retransmits the message. To
     /// post receives before accepting, use [`request`](Self::request).
@@ -133,11 +140,38 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// # Errors
     /// As for [`request`](Self::request), and the local errors of [`Incoming::accept`].
     pub fn accept(&self) -> Result<Endpoint<SW, RW>> {
+        const CALL: &str = "rdma_accept";
         let deadline = self.deadline();
         loop {
-            match self.request_by(deadline)?.accept_by(deadline) {
+            if let Some(endpoint) = self.try_accept()? {
+                return Ok(endpoint);
+            }
+            let channels = [&self.channel, self.handshakes.channel()];
+            let fds = channels.map(|channel| channel.handle().event_fd());
+            if !wait_any_readable(CALL, fds, deadline.left())? {
+                // Once more: both may have come at the same time.
+                return self.try_accept()?.ok_or_else(|| deadline.missed(CALL));
+            }
+        }
+    }
+
+    /// Takes the next connection, if there is one, and begins to accept every request that has come before it. Never
+    /// blocks.
+    pub(crate) fn try_accept(&self) -> Result<Option<Endpoint<SW, RW>>> {
+        loop {
+            if let Some(endpoint) = self.handshakes.try_next()? {
+                return Ok(Some(endpoint));
+            }
+            let Some(event) = self.channel.try_next()? else {
+                return Ok(None);
+            };
+            let Some(request) = self.understand(event)? else {
+                continue;
+            };
+            let choices = self.choices_for(&request)?;
+            match self.handshakes.begin(request, &choices) {
                 Err(err) if is_of_peer(&err) => {}
-                other => return other,
+                other => other?,
             }
         }
     }
@@ -183,16 +217,19 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         }
     }
 
-    /// Moves a request to a channel of its own, and creates a queue pair.
+    /// The choices for a connection on the device of a request, with the domain that those of the listener share.
+    fn choices_for(&self, request: &ConnectRequest) -> Result<EndpointBuilder> {
+        let mut choices = self.choices();
+        let ctx = request.id().context()?;
+        if !choices.domains.iter().any(|pd| *pd.context() == ctx) {
+            choices.domains.push(ctx.alloc_pd()?);
+        }
+        Ok(choices.clone())
+    }
+
+    /// Gives a request a channel and a queue pair of its own.
     pub(crate) fn incoming(&self, mut request: ConnectRequest) -> Result<Incoming<SW, RW>> {
-        let choices = {
-            let mut choices = self.choices();
-            let ctx = request.id().context()?;
-            if !choices.domains.iter().any(|pd| *pd.context() == ctx) {
-                choices.domains.push(ctx.alloc_pd()?);
-            }
-            choices.clone()
-        };
+        let choices = self.choices_for(&request)?;
         let channel = choices.channel()?;
         request.migrate(&channel)?;
         let (queues, qp) = Queues::with_qp(request.id(), &choices)?;
@@ -259,10 +296,6 @@ impl<SW, RW> Incoming<SW, RW> {
     #[doc(alias = "rdma_accept")]
     pub fn accept(self) -> Result<Endpoint<SW, RW>> {
         let deadline = Deadline::after(self.choices.timeout);
-        self.accept_by(deadline)
-    }
-
-    fn accept_by(self, deadline: Deadline) -> Result<Endpoint<SW, RW>> {
         let Self {
             qp,
             request,

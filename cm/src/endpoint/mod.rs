@@ -4,6 +4,7 @@ mod builder;
 mod connected;
 mod datagram;
 mod ending;
+mod handshakes;
 mod incoming;
 mod outgoing;
 
@@ -22,6 +23,8 @@ use crate::{id::CmId, phases::HasDevice};
 pub use builder::{EndpointBuilder, connect};
 pub use connected::Endpoint;
 pub use datagram::DatagramEndpoint;
+#[cfg(feature = "tokio")]
+pub(crate) use ending::Closing;
 pub(crate) use ending::Ending;
 #[cfg(feature = "tokio")]
 pub(crate) use incoming::is_of_peer;

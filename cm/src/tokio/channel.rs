@@ -7,7 +7,10 @@ use std::{
 };
 
 use ::tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::{
+        Interest,
+        unix::{AsyncFd, AsyncFdReadyGuard},
+    },
     task::coop,
 };
 use futures_core::Stream;
@@ -38,7 +41,12 @@ impl Watch {
             .map_err(|failed| self::failed(failed.into_parts().1))
     }
 
-    /// Waits for the next event of `channel`, the registered one.
+    /// Waits until there may be an event.
+    pub(super) async fn readable(&self) -> Result<AsyncFdReadyGuard<'_, Arc<ChannelHandle>>> {
+        self.0.readable().await.map_err(failed)
+    }
+
+    /// Waits for the next event of `channel`, which is the one that is watched.
     pub(super) async fn wait(&self, channel: &crate::EventChannel) -> Result<Event> {
         // Events already pending count against the task's budget as well.
         coop::consume_budget().await;

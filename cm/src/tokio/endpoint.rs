@@ -2,11 +2,14 @@
 
 use ::tokio::time::timeout;
 use verbs::{
-    Buf, Completed, Completion, CompletionQueue, ProtectionDomain, QueuePair, Rc, Result, Rts,
-    tokio as watched,
+    Attempts, Buf, Completed, Completion, CompletionQueue, ProtectionDomain, QueuePair, Rc, Result,
+    Rts, tokio as watched,
 };
 
-use super::{EventChannel, First, first};
+use super::{
+    EventChannel, First, first,
+    halves::{self, RecvHalf, SendHalf},
+};
 use crate::{
     connection::Connection,
     endpoint::{Ending, stranger},
@@ -29,6 +32,8 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
     send_cq: watched::CompletionQueue,
     recv_cq: watched::CompletionQueue,
     link: Link,
+    /// What the queue pair has tried for the request that was taken last, if it has given that up.
+    attempts: Option<Attempts>,
 }
 
 /// Event state of the connection.
@@ -72,10 +77,19 @@ impl<SW, RW> Endpoint<SW, RW> {
                 channel,
                 ending: Ending::open(),
             },
+            attempts: None,
         })
     }
 
-    /// The identifier, with addresses, device and route.
+    /// Splits the endpoint, so that sends and receives can be waited for at once, and by tasks of their own. The
+    /// connection ends when both halves are dropped.
+    pub fn into_split(self) -> (SendHalf<SW, RW>, RecvHalf<SW, RW>) {
+        let Link { channel, ending } = self.link;
+        let queues = (self.send_cq, self.recv_cq);
+        halves::split(self.connection, self.peer, queues, channel, ending)
+    }
+
+    /// The identifier: the addresses, the device, and the route.
     pub fn id(&self) -> &CmId<Connected> {
         self.connection.id()
     }
@@ -114,11 +128,16 @@ impl<SW, RW> Endpoint<SW, RW> {
             .wait(CALL, queue, &mut self.connection, in_flight)
             .await?;
         match self.send_cq.get_mut().poll()?.next() {
-            Some(wc) => match self.connection.qp_mut().complete(wc) {
-                Ok(Completed::Send(completion)) => Ok(completion),
-                _ => Err(stranger(CALL)),
-            },
-            // Unreachable: a completion is pending, and this is the only consumer.
+            Some(wc) => {
+                self.attempts = self.connection.attempts(wc.status());
+                match self.connection.qp_mut().complete(wc) {
+                    Ok(Completed::Send(completion)) => {
+                        Ok(completion.with_attempts(self.attempts.as_ref()))
+                    }
+                    _ => Err(stranger(CALL)),
+                }
+            }
+            // Not reached: one has just been found, and nobody else takes them.
             None => Err(stranger(CALL)),
         }
     }

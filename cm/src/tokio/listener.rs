@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
+use ::tokio::task::coop;
 use verbs::{Buf, Result};
 
-use super::{EventChannel, Task, channel::Watch, endpoint::Endpoint};
+use super::{EventChannel, First, Task, channel::Watch, endpoint::Endpoint, first};
 use crate::{
     dial,
     endpoint::{self, EndpointBuilder, is_of_peer},
@@ -16,6 +17,7 @@ use crate::{
 pub struct Listener<SW = Buf, RW = Buf> {
     listener: endpoint::Listener<SW, RW>,
     watch: Watch,
+    handshakes: Watch,
 }
 
 impl Listener {
@@ -41,8 +43,11 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// Outside of a runtime with I/O enabled.
     pub fn with(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
         let listener = choices.listen_for(addr)?;
-        let watch = Watch::new(listener.channel())?;
-        Ok(Self { listener, watch })
+        Ok(Self {
+            watch: Watch::new(listener.channel())?,
+            handshakes: Watch::new(listener.handshakes())?,
+            listener,
+        })
     }
 
     /// Local address of the listener.
@@ -68,18 +73,24 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         }
     }
 
-    /// Waits for the next request, and accepts. Requests whose peer disappears before establishment are
-    /// skipped.
+    /// Accepts requests, and waits for the next connection that is established; see
+    /// [`Listener::accept`](crate::Listener::accept).
     ///
-    /// Cancel safe: a connection being accepted ends, and no other is lost.
+    /// Cancel safe: a connection that was being accepted is there for the next call.
     ///
     /// # Errors
     /// As for [`Listener::accept`](crate::Listener::accept).
     pub async fn accept(&self) -> Result<Endpoint<SW, RW>> {
+        // A connection that is there already counts against the task's budget, too.
+        coop::consume_budget().await;
         loop {
-            match self.request().await?.accept().await {
-                Err(err) if is_of_peer(&err) => {}
-                other => return other,
+            // What has come since is noticed: clearing forgets only what was ready before both were asked.
+            let ready = first(self.watch.readable(), self.handshakes.readable()).await;
+            let (First::A(ready) | First::B(ready)) = ready;
+            let mut ready = ready?;
+            match self.listener.try_accept()? {
+                Some(endpoint) => return Endpoint::new(endpoint),
+                None => ready.clear_ready(),
             }
         }
     }

@@ -29,6 +29,7 @@
 
 mod channel;
 mod endpoint;
+mod halves;
 mod listener;
 
 use std::{future::poll_fn, net::SocketAddr, pin::pin, task::Poll, time::Duration};
@@ -43,6 +44,7 @@ use crate::{
 
 pub use channel::EventChannel;
 pub use endpoint::Endpoint;
+pub use halves::{RecvHalf, SendHalf};
 pub use listener::{Incoming, Listener};
 
 /// Connects to a listener, with the defaults of [`EndpointBuilder`].

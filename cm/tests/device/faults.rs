@@ -4,18 +4,21 @@ use std::{
     collections::HashMap,
     fs,
     net::SocketAddr,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use cm::{ConnParam, ConnectFailure, EndpointBuilder, Event, EventChannel, Listener};
+use cm::{
+    ConnParam, ConnectFailure, ConnectResponse, EndpointBuilder, Event, EventChannel, Listener,
+};
 
-use verbs::Rc;
+use verbs::{Init, QueuePair, Rc};
 
 use crate::{
     connections::connect,
     resources,
-    support::{Halfway, TEST_TIMEOUT, listen, local, next, request, taken},
+    support::{Halfway, PATIENCE, Side, listen, local, next, request, response, taken},
 };
 
 #[test]
@@ -127,7 +130,64 @@ fn listener_skips_requests_withdrawn_before_accept() {
     assert!(incoming.is_none(), "{incoming:?}");
 }
 
-/// All permutations of four elements.
+/// What a client has of its connection.
+type ClientSide = (Side, QueuePair<Rc, Init>);
+
+/// A client that has its answer, and does not complete the handshake.
+fn silent_client(channel: &EventChannel, addr: SocketAddr) -> (ClientSide, ConnectResponse) {
+    let half = Halfway::new(channel, addr);
+    half.active
+        .connect(&half.active_qp, &ConnParam::new())
+        .unwrap();
+    ((half.side, half.active_qp), response(channel))
+}
+
+#[test]
+fn silent_peer_does_not_hold_up_accept() {
+    let listener = EndpointBuilder::new().listen(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (sender, accepted) = mpsc::channel();
+    thread::spawn(move || {
+        for _ in 0..3 {
+            sender.send(listener.accept().unwrap()).unwrap();
+        }
+    });
+    let clients = EventChannel::new().unwrap();
+    let ((side, active_qp), response) = silent_client(&clients, addr);
+    let choices = EndpointBuilder::new().timeout(PATIENCE);
+    for _ in 0..2 {
+        let client = choices.connect(addr).unwrap();
+        let server = accepted.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(server.id().peer_addr(), client.id().local_addr());
+    }
+    // The silent one is accepted when it is silent no more.
+    let late = response.establish(active_qp).unwrap();
+    let server = accepted.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(server.id().peer_addr(), late.id().local_addr());
+    drop((late, side));
+}
+
+/// The listener keeps as many half-open connections as its backlog has places.
+#[test]
+fn silent_peers_beyond_the_backlog_end_the_oldest() {
+    let choices = EndpointBuilder::new().timeout(PATIENCE).backlog(2);
+    let listener = choices.listen(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (sender, accepted) = mpsc::channel();
+    thread::spawn(move || sender.send(listener.accept().unwrap()).unwrap());
+    let channels = [(); 3].map(|()| EventChannel::new().unwrap());
+    let silent = channels
+        .each_ref()
+        .map(|channel| silent_client(channel, addr));
+    // The first learns that it has been ended.
+    let ended = taken!(&channels[0], Event::Disconnected { key, .. } => key);
+    assert_eq!(silent[0].1.id().key(), ended);
+    let client = EndpointBuilder::new().connect(addr).unwrap();
+    let server = accepted.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(server.id().peer_addr(), client.id().local_addr());
+}
+
+/// Every order of four things.
 fn orders() -> impl Iterator<Item = [usize; 4]> {
     let digits = |number: usize| [number / 64, number / 16 % 4, number / 4 % 4, number % 4];
     (0..256).map(digits).filter(|order| {

@@ -434,11 +434,9 @@ fn ib_port_space_has_connections() {
     let channel = EventChannel::new().unwrap();
     let mut id = channel.create_id_in(PortSpace::Ib).unwrap();
     assert_eq!(id.port_space(), Some(PortSpace::Ib));
-    // IP addresses may be refused, depending on the kernel.
-    match id.bind(local()) {
-        Ok(()) => assert_ne!(id.local_addr().unwrap().port(), 0),
-        Err(err) => assert!(err.to_string().contains(&local().to_string()), "{err}"),
-    }
+    // An IP address will do.
+    id.bind(local()).unwrap();
+    assert_ne!(id.local_addr().unwrap().port(), 0);
     let ipoib = channel.create_id_in(PortSpace::IpoIb).unwrap();
     assert_eq!(ipoib.port_space(), Some(PortSpace::IpoIb));
 }

@@ -8,11 +8,16 @@
 
 mod connections;
 mod datagrams;
+#[path = "../shared/deaf.rs"]
+mod deaf;
 mod endpoints;
 mod faults;
+mod hints;
 mod identifiers;
 mod overtaking;
 mod pyverbs;
 mod resources;
 mod support;
 mod tasks;
+
+use support::local;

@@ -3,14 +3,14 @@
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use cm::{
-    EndpointBuilder, Event, Outgoing, PortSpace,
+    ConnParam, EndpointBuilder, Event, Outgoing, PortSpace,
     tokio::{Endpoint, EventChannel, Listener, connect, connect_with},
 };
 use futures_core::Stream;
 use tokio::time::timeout;
 use verbs::{Buf, Result, WcStatus, op::Send};
 
-use crate::support::{TEST_TIMEOUT, local};
+use crate::support::{Halfway, PATIENCE, local};
 
 async fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let addr = listener.local_addr().unwrap();
@@ -163,7 +163,19 @@ async fn give_up<T>(future: impl Future<Output = T>, pending: usize) -> Option<T
     .await
 }
 
-/// Connects, cancelled after every number of waits, until success; returns the number of waits.
+/// Calls accept, which ends what was begun for peers that have left, until nothing is left of it.
+async fn end_half_open(listener: &Listener, before: usize) {
+    soon(async {
+        while descriptors() > before {
+            drop(give_up(listener.accept(), 1).await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert_eq!(descriptors(), before);
+}
+
+/// Connects, giving up after every number of waits, until it succeeds: how many waits that took.
 async fn steps_to_connect(listener: &Listener, before: usize) -> usize {
     let addr = listener.local_addr().unwrap();
     let mut steps = 0;
@@ -179,7 +191,7 @@ async fn steps_to_connect(listener: &Listener, before: usize) -> usize {
             () = accept => None,
         };
         let connected = done.map(|endpoint| endpoint.is_ok());
-        assert_eq!(descriptors(), before, "given up after {steps}");
+        end_half_open(listener, before).await;
         match connected {
             Some(connected) => {
                 assert!(connected);
@@ -233,7 +245,6 @@ async fn accept_cancelled_at_every_step_loses_no_other_connection() {
                 std::future::pending::<Option<bool>>().await
             } => connected,
         };
-        assert_eq!(descriptors(), before, "given up after {steps}");
         match accepted {
             Some(true) => break,
             _ => steps += 1,
@@ -244,6 +255,8 @@ async fn accept_cancelled_at_every_step_loses_no_other_connection() {
     assert!(steps >= 2, "{steps}");
     let (mut active, mut passive) = soon(pair_after(&listener)).await;
     exchange(&mut active, &mut passive).await;
+    drop((active, passive));
+    end_half_open(&listener, before).await;
 }
 
 #[tokio::test]
@@ -262,4 +275,101 @@ async fn wait_cancelled_can_be_resumed() {
         soon(async { tokio::join!(active.disconnect(), passive.recv_comp()) }).await;
     ended.unwrap();
     assert!(noticed.is_err());
+}
+
+/// Both halves wait at once, in tasks of their own, and both notice the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn halves_send_and_receive_at_once_and_notice_the_end() {
+    const MESSAGES: u8 = 20;
+    soon(async {
+        let listener = Listener::bind(local()).unwrap();
+        let (active, passive) = pair(&listener).await;
+        let (mut sender, mut receiver) = active.into_split();
+        // The peer sends back what it receives, the next one when that has left.
+        let echo = tokio::spawn(async move {
+            let mut passive = passive;
+            for _ in 0..MESSAGES {
+                let message = passive.recv_comp().await?.into_work()?;
+                let next = passive.pd().alloc_buf(64)?;
+                passive.qp_mut().post_recv(next)?;
+                passive.qp_mut().post(Send::new(message))?;
+                passive.send_comp().await?.into_work()?;
+            }
+            passive.disconnect().await
+        });
+        let receiving = tokio::spawn(async move {
+            for number in 0..MESSAGES {
+                let buf = receiver.recv_comp().await?.into_work()?;
+                assert_eq!(buf[0], number);
+                receiver.post_recv(buf)?;
+            }
+            // What is posted comes back with the end, and then there is nothing to wait for.
+            let flushed = receiver.recv_comp().await?.status();
+            assert_eq!(flushed, WcStatus::WR_FLUSH_ERR);
+            let over = receiver.recv_comp().await.map(drop).unwrap_err();
+            Ok::<_, verbs::Error>(over.kind())
+        });
+        for number in 0..MESSAGES {
+            let message = sender.pd().register_buf([number; 64]).unwrap();
+            sender.post(Send::new(message)).unwrap();
+            sender.send_comp().await.unwrap().into_work().unwrap();
+        }
+        // Nothing is in flight here, and the other half notices the end, or this one does.
+        let over = sender.send_comp().await.map(drop).unwrap_err();
+        assert_eq!(over.kind(), std::io::ErrorKind::NotConnected);
+        assert!(sender.is_disconnected());
+        let over = receiving.await.unwrap().unwrap();
+        assert_eq!(over, std::io::ErrorKind::NotConnected);
+        echo.await.unwrap().unwrap();
+        sender.disconnect().await.unwrap();
+    })
+    .await;
+}
+
+/// One half ends the connection, and the other one, which waits, is told.
+#[tokio::test]
+async fn half_that_disconnects_wakes_the_other() {
+    soon(async {
+        let listener = Listener::bind(local()).unwrap();
+        let (active, mut passive) = pair(&listener).await;
+        let (mut sender, mut receiver) = active.into_split();
+        let (ended, flushed, seen) = tokio::join!(
+            sender.disconnect(),
+            receiver.recv_comp(),
+            passive.recv_comp()
+        );
+        ended.unwrap();
+        assert_eq!(flushed.unwrap().status(), WcStatus::WR_FLUSH_ERR);
+        assert_eq!(seen.unwrap().status(), WcStatus::WR_FLUSH_ERR);
+        let over = receiver.recv_comp().await.map(drop).unwrap_err();
+        assert_eq!(over.kind(), std::io::ErrorKind::NotConnected);
+    })
+    .await;
+}
+
+/// A peer that does not complete its handshake holds up no other task.
+#[tokio::test]
+async fn silent_peer_does_not_hold_up_accept() {
+    soon(async {
+        let listener = Listener::bind(local()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let clients = EventChannel::new(cm::EventChannel::new().unwrap()).unwrap();
+        let silent = async {
+            let half = Halfway::new(clients.get_ref(), addr);
+            half.active
+                .connect(&half.active_qp, &ConnParam::new())
+                .unwrap();
+            let response = clients.wait().await.unwrap();
+            assert!(
+                matches!(response, Event::ConnectResponse(_)),
+                "{response:?}"
+            );
+            let client = connect(addr).await.unwrap();
+            (half.side, half.active_qp, response, client)
+        };
+        let (server, (.., client)) = tokio::join!(listener.accept(), silent);
+        let server = server.unwrap();
+        assert_eq!(server.id().peer_addr(), client.id().local_addr());
+    })
+    .await;
 }

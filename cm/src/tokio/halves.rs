@@ -1,0 +1,345 @@
+//! The two halves of an endpoint, for tasks of their own.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use ::tokio::{sync::Notify, time::timeout};
+use verbs::{
+    Attempts, Buf, Completion, ProtectionDomain, Rc, ReceiveQueue, Refused, Result, SendQueue,
+    op::SendRequest, tokio as watched, work::Scatter,
+};
+
+use super::{EventChannel, First, first};
+use crate::{
+    connection::Connection,
+    endpoint::{Closing, Ending, stranger},
+    event::Event,
+    id::CmId,
+    param::PeerParam,
+    phases::Connected,
+};
+
+/// What the two halves share.
+#[derive(Debug)]
+struct Shared {
+    id: CmId<Connected>,
+    peer: PeerParam,
+    channel: EventChannel,
+    ending: Mutex<Ending>,
+    /// Wakes the other half when one has noticed the end.
+    noticed: Notify,
+    /// How many requests are being sent, for the half that receives.
+    sends: AtomicUsize,
+}
+
+/// The half of an [endpoint](super::Endpoint) that sends, reads and writes; see
+/// [`Endpoint::into_split`](super::Endpoint::into_split).
+///
+/// # Examples
+/// ```no_run
+/// # async fn f(endpoint: cm::tokio::Endpoint) -> verbs::Result<()> {
+/// use verbs::op::Send;
+///
+/// let (mut sender, mut receiver) = endpoint.into_split();
+/// receiver.post_recv(receiver.pd().alloc_buf(64)?)?;
+/// sender.post(Send::new(sender.pd().register_buf(*b"hello")?))?;
+/// let (sent, received) = tokio::join!(sender.send_comp(), receiver.recv_comp());
+/// sent?.into_work()?;
+/// println!("{:?}", received?.received()?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct SendHalf<SW = Buf, RW = Buf> {
+    // Destroyed before the identifier.
+    queue: SendQueue<Rc, SW, RW>,
+    cq: watched::CompletionQueue,
+    shared: Arc<Shared>,
+    /// What the queue pair has tried for the request that was taken last, if it has given that up.
+    attempts: Option<Attempts>,
+}
+
+/// The half of an [endpoint](super::Endpoint) that receives; see
+/// [`Endpoint::into_split`](super::Endpoint::into_split).
+#[derive(Debug)]
+pub struct RecvHalf<SW = Buf, RW = Buf> {
+    // Destroyed before the identifier.
+    queue: ReceiveQueue<Rc, SW, RW>,
+    cq: watched::CompletionQueue,
+    shared: Arc<Shared>,
+}
+
+pub(super) fn split<SW, RW>(
+    connection: Connection<SW, RW>,
+    peer: PeerParam,
+    (send_cq, recv_cq): (watched::CompletionQueue, watched::CompletionQueue),
+    channel: EventChannel,
+    ending: Ending,
+) -> (SendHalf<SW, RW>, RecvHalf<SW, RW>) {
+    let (qp, id) = connection.into_parts();
+    let (sends, receives) = qp.split();
+    let shared = Arc::new(Shared {
+        id,
+        peer,
+        channel,
+        ending: Mutex::new(ending),
+        noticed: Notify::new(),
+        sends: AtomicUsize::new(sends.in_flight()),
+    });
+    let sender = SendHalf {
+        queue: sends,
+        cq: send_cq,
+        shared: Arc::clone(&shared),
+        attempts: None,
+    };
+    let receiver = RecvHalf {
+        queue: receives,
+        cq: recv_cq,
+        shared,
+    };
+    (sender, receiver)
+}
+
+/// A half, as what ends the connection.
+struct Half<'a, Q> {
+    queue: &'a mut Q,
+    shared: &'a Shared,
+}
+
+macro_rules! closing {
+    ($($queue:ident)*) => {$(
+        impl<SW, RW> Closing for Half<'_, $queue<Rc, SW, RW>> {
+            fn sends_in_flight(&self) -> usize {
+                self.shared.sends.load(Relaxed)
+            }
+
+            fn to_error(&mut self) -> Result<()> {
+                self.queue.to_error()
+            }
+
+            fn disconnect(&mut self) -> Result<()> {
+                // On iWARP the connection is closed through the queue pair, by the kernel.
+                if !self.queue.pd().context().is_iwarp() {
+                    self.queue.to_error()?;
+                }
+                self.shared.id.disconnect()
+            }
+        }
+    )*};
+}
+
+closing! { SendQueue ReceiveQueue }
+
+macro_rules! both {
+    ($($half:ident)*) => {$(
+        impl<SW, RW> $half<SW, RW> {
+            /// The identifier: the addresses, the device, and the route.
+            pub fn id(&self) -> &CmId<Connected> {
+                &self.shared.id
+            }
+
+            /// What the peer has said when it connected or accepted, with its private data.
+            pub fn peer_param(&self) -> &PeerParam {
+                &self.shared.peer
+            }
+
+            /// The domain that memory and queue pair share.
+            pub fn pd(&self) -> &ProtectionDomain {
+                self.queue.pd()
+            }
+
+            /// Whether the connection has ended, as far as has been noticed.
+            pub fn is_disconnected(&self) -> bool {
+                self.shared.ending().is_noticed()
+            }
+
+            /// Ends the connection in both directions, and waits until the peer has answered. What is in flight comes
+            /// back with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR), on both halves.
+            ///
+            /// Cancel safe, as [`Endpoint::disconnect`](super::Endpoint::disconnect).
+            ///
+            /// # Errors
+            /// Those of [`Connection::disconnect`].
+            pub async fn disconnect(&mut self) -> Result<()> {
+                let Self { queue, shared, .. } = self;
+                shared.disconnect(Half { queue, shared }).await
+            }
+        }
+    )*};
+}
+
+both! { SendHalf RecvHalf }
+
+impl<SW, RW> SendHalf<SW, RW> {
+    /// Posts a request, with whatever options it has.
+    ///
+    /// # Errors
+    /// The request is given back; see [`post`](verbs::QueuePair::post).
+    #[inline]
+    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: SendRequest<Rc, Work = SW>,
+    {
+        let posted = self.queue.post(request);
+        self.shared.sends.store(self.queue.in_flight(), Relaxed);
+        posted
+    }
+
+    /// Waits until something has been sent, read or written, and gives it back.
+    ///
+    /// Cancel safe: no completion is lost.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::send_comp`](super::Endpoint::send_comp).
+    ///
+    /// # Panics
+    /// Outside of a runtime with time enabled.
+    pub async fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
+        const CALL: &str = "tokio::SendHalf::send_comp";
+        let Self {
+            queue, cq, shared, ..
+        } = self;
+        let in_flight = queue.in_flight();
+        shared
+            .wait(
+                CALL,
+                cq,
+                Half {
+                    queue: &mut *queue,
+                    shared,
+                },
+                in_flight,
+            )
+            .await?;
+        let Some(wc) = cq.get_mut().poll()?.next() else {
+            // Not reached: one has just been found, and nothing else takes them.
+            return Err(stranger(CALL));
+        };
+        self.attempts = None;
+        if wc.status().is_end_of_retries()
+            && let Ok(attr) = queue.query()
+        {
+            let mut attempts = attr.attempts();
+            attempts.peer = shared.id.peer_addr();
+            self.attempts = Some(attempts);
+        }
+        let completed = queue.complete(wc).map_err(|_| stranger(CALL))?;
+        shared.sends.store(queue.in_flight(), Relaxed);
+        Ok(completed.with_attempts(self.attempts.as_ref()))
+    }
+}
+
+impl<SW, RW> RecvHalf<SW, RW> {
+    /// Posts memory for one message to arrive in.
+    ///
+    /// # Errors
+    /// The memory is given back; see [`post_recv`](verbs::QueuePair::post_recv).
+    #[inline]
+    pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>>
+    where
+        RW: Scatter,
+    {
+        self.queue.post(work)
+    }
+
+    /// Waits until a message has arrived, and gives its memory back.
+    ///
+    /// Cancel safe: no completion is lost.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::recv_comp`](super::Endpoint::recv_comp).
+    ///
+    /// # Panics
+    /// Outside of a runtime with time enabled.
+    pub async fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
+        const CALL: &str = "tokio::RecvHalf::recv_comp";
+        let Self { queue, cq, shared } = self;
+        let in_flight = queue.in_flight();
+        shared
+            .wait(
+                CALL,
+                cq,
+                Half {
+                    queue: &mut *queue,
+                    shared,
+                },
+                in_flight,
+            )
+            .await?;
+        let Some(wc) = cq.get_mut().poll()?.next() else {
+            // Not reached: one has just been found, and nothing else takes them.
+            return Err(stranger(CALL));
+        };
+        queue.complete(wc).map_err(|_| stranger(CALL))
+    }
+}
+
+impl Shared {
+    fn ending(&self) -> MutexGuard<'_, Ending> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a queue has completions.
+    async fn wait(
+        &self,
+        call: &'static str,
+        queue: &mut watched::CompletionQueue,
+        mut half: impl Closing,
+        in_flight: usize,
+    ) -> Result<()> {
+        loop {
+            // Before the end is looked at, so that what the other half notices meanwhile is not missed.
+            let mut noticed = pin!(self.noticed.notified());
+            noticed.as_mut().enable();
+            let due = self.ending().advance(call, &mut half, in_flight)?;
+            let completed = async { queue.wait().await.map(drop) };
+            let next = first(completed, first(self.channel.wait(), noticed));
+            let next = match due {
+                None => next.await,
+                Some(due) => match timeout(due, next).await {
+                    Ok(next) => next,
+                    Err(_) => continue,
+                },
+            };
+            match next {
+                First::A(completed) => return completed,
+                First::B(First::A(event)) => {
+                    self.ending().notice(event?, &mut half)?;
+                    self.noticed.notify_waiters();
+                }
+                First::B(First::B(())) => {}
+            }
+        }
+    }
+
+    async fn disconnect(&self, mut half: impl Closing) -> Result<()> {
+        let mut asked = false;
+        loop {
+            let mut noticed = pin!(self.noticed.notified());
+            noticed.as_mut().enable();
+            if self.ending().is_noticed() {
+                return self.ending().answer(&mut half);
+            }
+            if !asked {
+                asked = true;
+                match half.disconnect() {
+                    // The peer has ended it, or an earlier call has: the event tells.
+                    Err(err) if err.raw_os_error() == Some(libc::EINVAL) => {}
+                    other => other?,
+                }
+            }
+            let event = first(self.channel.wait(), noticed).await;
+            if let First::A(event) = event
+                && let Event::Disconnected { .. } | Event::DeviceRemoval(_) = event?
+            {
+                self.ending().set_over();
+                self.noticed.notify_waiters();
+            }
+        }
+    }
+}

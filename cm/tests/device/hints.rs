@@ -1,0 +1,90 @@
+//! What errors say to do, where the kernel refuses addresses and peers do not answer.
+
+use std::{net::SocketAddr, thread};
+
+use cm::{ConnParam, EndpointBuilder, Listener};
+use verbs::{Error, WcError, WcStatus};
+
+use crate::support::{PATIENCE, local};
+
+fn builder() -> EndpointBuilder {
+    EndpointBuilder::new().timeout(PATIENCE)
+}
+
+#[track_caller]
+fn names<T>(result: Result<T, Error>, expected: &[&str]) {
+    let text = result.err().expect("it succeeded").to_string();
+    for name in expected {
+        assert!(text.contains(name), "{text} does not name {name}");
+    }
+}
+
+#[test]
+fn loopback_address_says_that_no_device_leads_there() {
+    for addr in ["127.0.0.1:7471", "[::1]:7471"] {
+        let ip = addr.parse::<SocketAddr>().unwrap().ip().to_string();
+        let expected = [&ip, "the loopback interface", "rdma link"];
+        names(builder().connect(addr).map(drop), &expected);
+    }
+}
+
+#[test]
+fn source_at_fault_is_named() {
+    let mut peer = local();
+    peer.set_port(7471);
+    let from = |source: &str| {
+        let source = source.parse().unwrap();
+        builder().source(source).connect(peer).map(drop)
+    };
+    names(
+        from("192.0.2.7:0"),
+        &["source address 192.0.2.7", "no RDMA device"],
+    );
+    names(
+        from("127.0.0.1:0"),
+        &["127.0.0.1", "the loopback interface"],
+    );
+    names(
+        builder().listen("192.0.2.7:0").map(drop),
+        &["192.0.2.7", "no RDMA device"],
+    );
+}
+
+#[test]
+fn port_in_use_says_how_to_find_its_user() {
+    let listener = Listener::bind(local()).unwrap();
+    let taken = listener.local_addr().unwrap();
+    names(
+        Listener::bind(taken).map(drop),
+        &["has the port", "rdma resource show cm_id"],
+    );
+}
+
+/// A client that asks for no retry, or for some, is told the peer, and how often it was tried.
+#[test]
+fn peer_that_does_not_answer_is_named_with_the_retries() {
+    for (retries, tried) in [(0, "sent once, without a retry"), (1, "sent twice")] {
+        let listener = builder().listen(local()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = thread::spawn(move || listener.accept().unwrap());
+        let param = ConnParam::new().retry_count(retries);
+        let mut client = builder().param(param).connect(addr).unwrap();
+        let (mut silent, _, _, _channel) = server.join().unwrap().into_parts();
+        // Its device drops what comes, and the connection manager does not know.
+        silent.qp_mut().to_error().unwrap();
+        client
+            .post_send(client.reg_msgs(*b"hello").unwrap())
+            .unwrap();
+        let failed: WcError = client.send_comp().unwrap().into_work().unwrap_err().into();
+        assert_eq!(failed.status, WcStatus::RETRY_EXC_ERR);
+        let text = Error::from(failed).to_string();
+        for name in [
+            &addr.to_string(),
+            tried,
+            "for each attempt",
+            "peer's program runs",
+        ] {
+            assert!(text.contains(name), "{text} does not name {name}");
+        }
+    }
+}
