@@ -1,4 +1,4 @@
-//! Which requests a listener serves, and which half-open connection ends to make room for another one.
+//! Which requests a listener serves, which half-open connection ends to make room for another one, and which requests wait.
 
 use std::{
     collections::HashMap,
@@ -101,6 +101,11 @@ impl<K: Copy + Eq> Admission<K> {
         })
     }
 
+    /// Returns the number of half-open connections of an address.
+    pub(crate) fn count(&self, addr: IpAddr) -> usize {
+        self.of(addr).count()
+    }
+
     /// Returns the half-open connections of an address, the oldest first.
     fn of(&self, addr: IpAddr) -> impl Iterator<Item = &HalfOpen<K>> {
         self.half_open
@@ -151,6 +156,92 @@ impl<K: Copy + Eq> Admission<K> {
             .iter()
             .map(|half_open| half_open.key)
             .collect()
+    }
+}
+
+/// Maximum number of requests that a listener holds back. One takes an identifier of the kernel, and no memory of the
+/// device.
+const MAX_HELD: usize = 128;
+
+/// Time after which a request that is held back is of no use any more: the peer's connection manager gives up after about
+/// a minute.
+const HELD_FOR: Duration = Duration::from_secs(90);
+
+/// Requests that wait for a place, as those beyond the backlog of a TCP listener do.
+#[derive(Debug)]
+pub(crate) struct Held<R> {
+    /// In the order in which they came.
+    requests: Vec<(IpAddr, Instant, R)>,
+}
+
+impl<R> Default for Held<R> {
+    fn default() -> Self {
+        Self {
+            requests: Vec::new(),
+        }
+    }
+}
+
+impl<R> Held<R> {
+    /// Holds a request back. Returns one that is refused for that, if there is no room: the youngest of the address with
+    /// most of them, or this one.
+    pub(crate) fn hold(&mut self, addr: IpAddr, now: Instant, request: R) -> Option<R> {
+        let mut refused = None;
+        if self.requests.len() >= MAX_HELD {
+            let own = self.of(addr);
+            let greediest = |entry: &(IpAddr, Instant, R)| self.of(entry.0);
+            let most = self.requests.iter().map(greediest).max().unwrap_or(0);
+            if most <= own + 1 {
+                return Some(request);
+            }
+            let youngest = self
+                .requests
+                .iter()
+                .rposition(|entry| greediest(entry) == most);
+            refused = youngest.map(|index| self.requests.remove(index).2);
+        }
+        self.requests.push((addr, now, request));
+        refused
+    }
+
+    fn of(&self, addr: IpAddr) -> usize {
+        self.requests.iter().filter(|entry| entry.0 == addr).count()
+    }
+
+    /// Takes the next request that can be served: of the address with the smallest `load`, the oldest first.
+    pub(crate) fn take(
+        &mut self,
+        load: impl Fn(IpAddr) -> usize,
+        can_be_served: impl Fn(IpAddr) -> bool,
+    ) -> Option<R> {
+        let servable = self.requests.iter().enumerate();
+        let servable = servable.filter(|(_, (addr, ..))| can_be_served(*addr));
+        let (index, _) = servable.min_by_key(|(index, (addr, ..))| (load(*addr), *index))?;
+        Some(self.requests.remove(index).2)
+    }
+
+    /// Takes the requests that are too old.
+    pub(crate) fn expired(&mut self, now: Instant) -> Vec<R> {
+        let is_old = |entry: &mut (IpAddr, Instant, R)| now - entry.1 >= HELD_FOR;
+        self.requests
+            .extract_if(.., is_old)
+            .map(|(.., request)| request)
+            .collect()
+    }
+
+    /// Takes the requests for which `is_meant` holds.
+    pub(crate) fn remove(&mut self, is_meant: impl Fn(&R) -> bool) -> Option<R> {
+        let found = self.requests.iter().position(|entry| is_meant(&entry.2))?;
+        Some(self.requests.remove(found).2)
+    }
+
+    /// All requests, in the order in which they came.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &R> {
+        self.requests.iter().map(|(.., request)| request)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
     }
 }
 
@@ -266,6 +357,48 @@ mod tests {
         };
         assert_eq!(own(13), Decision::Reject);
         assert_eq!(own(14), Decision::ServeInsteadOf(0));
+    }
+
+    #[test]
+    fn held_requests_are_served_by_load_and_age() {
+        let now = Instant::now();
+        let mut held = Held::default();
+        for (request, host) in [1, 1, 2, 3].into_iter().enumerate() {
+            assert_eq!(held.hold(addr(host), now, request), None);
+        }
+        let load = |ip: IpAddr| usize::from(ip == addr(1));
+        // That of host 2 has come before that of host 3, and host 1 has a connection already.
+        assert_eq!(held.take(load, |_| true), Some(2));
+        assert_eq!(held.take(load, |ip| ip == addr(1)), Some(0));
+        assert_eq!(held.take(load, |_| false), None);
+        assert_eq!(held.remove(|&request| request == 3), Some(3));
+        assert_eq!(held.remove(|&request| request == 3), None);
+        assert_eq!(held.iter().collect::<Vec<_>>(), [&1]);
+        assert!(!held.is_empty());
+        let late = now + HELD_FOR;
+        assert_eq!(held.expired(late - Duration::from_nanos(1)), [0; 0]);
+        assert_eq!(held.expired(late), [1]);
+        assert!(held.is_empty());
+    }
+
+    /// However many requests come, few are held, and a flood from one address leaves room for others.
+    #[test]
+    fn held_requests_are_bounded_and_shared_by_address() {
+        let now = Instant::now();
+        let mut held = Held::default();
+        for request in 0..MAX_HELD {
+            assert_eq!(held.hold(addr(1), now, request), None);
+        }
+        assert_eq!(held.hold(addr(1), now, 1000), Some(1000));
+        // An honest host takes the place of the youngest of the flood.
+        assert_eq!(held.hold(addr(2), now, 2000), Some(MAX_HELD - 1));
+        assert_eq!(held.iter().count(), MAX_HELD);
+        assert_eq!(held.of(addr(2)), 1);
+        // Until both have as many.
+        let refused = (0..MAX_HELD).map(|request| held.hold(addr(2), now, 3000 + request));
+        let own = refused.flatten().filter(|&refused| refused >= 3000).count();
+        assert!(own >= MAX_HELD / 2, "{own}");
+        assert!(held.of(addr(1)).abs_diff(held.of(addr(2))) <= 1);
     }
 
     #[test]

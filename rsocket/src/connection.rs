@@ -8,22 +8,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cm::{CmId, Key, PathRecord, phases::Connected};
+use cm::{CmId, ConnectFailure, Key, PathRecord, phases::Connected};
 use verbs::{
-    Completed, CompletionChannel, RemoteToken, Rts, With,
+    Completed, CompletionChannel, RemoteToken, Rts, WcError, WcStatus, With,
     op::{Send, Write},
 };
 
 use crate::{
     endpoint::{Endpoint, Pair, RECEIVES, SendWork},
     engine::Engine,
+    failure::{Cause, ConnectionFailure},
     memory::{MESSAGE, Memory},
     options::USER_TIMEOUT,
     proto::{
         ConnectData, Mapping, Message,
         stream::{
-            Burst, Direction, Failure, Framing, MapError, Outgoing, Payload, Place, Placement,
-            Readiness, SPARE_RECEIVES, Settings, Stream,
+            Burst, Direction, Framing, MapError, Outgoing, Payload, Place, Placement, Readiness,
+            SPARE_RECEIVES, Settings, Stream,
         },
     },
     queue::Queue,
@@ -72,6 +73,8 @@ pub(crate) struct State {
     scratch: Vec<u8>,
     /// How long nothing may complete.
     limit: Duration,
+    /// What has reported that the connection fails, if something has.
+    cause: Option<Cause>,
     /// When the engine looks whether something has, while anything is in flight.
     check_at: Option<Instant>,
     /// What the time of the stream begins with.
@@ -82,16 +85,6 @@ pub(crate) struct State {
 
 fn turn(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a failed connection says.
-pub(crate) fn failure_error(failure: Failure) -> io::Error {
-    let kind = match failure {
-        Failure::Violation(_) => io::ErrorKind::InvalidData,
-        Failure::TimedOut => io::ErrorKind::TimedOut,
-        _ => io::ErrorKind::ConnectionReset,
-    };
-    io::Error::new(kind, failure)
 }
 
 impl Connection {
@@ -127,6 +120,7 @@ impl Connection {
             waiters,
             scratch: Vec::new(),
             limit: USER_TIMEOUT,
+            cause: None,
             check_at: None,
             start: Instant::now(),
             key: ends.key,
@@ -250,12 +244,15 @@ impl Connection {
         Ok(state.is_flushed())
     }
 
-    /// The connection manager says that the peer is gone.
-    pub(crate) fn lost(&self) {
+    /// The connection manager reports that the connection has ended, with the cause if neither side has asked for it.
+    pub(crate) fn lost(&self, cause: Option<ConnectFailure>) {
         let mut state = self.shared.lock();
         // What it had sent counts.
         state.catch_up();
         state.stream.lost();
+        if state.cause.is_none() {
+            state.cause = cause.map(Cause::Connection);
+        }
         // A queue pair that cannot be told so has ended in another way.
         drop(state.qp.to_error());
         state.wake();
@@ -291,8 +288,8 @@ impl Connection {
     }
 
     /// Why the connection has failed, if it has.
-    pub(crate) fn failure(&self) -> Option<Failure> {
-        self.shared.lock().stream.failure()
+    pub(crate) fn failure(&self) -> Option<io::Error> {
+        self.shared.lock().failure()
     }
 
     /// Maps memory for the peer; see [`Stream::map`].
@@ -365,7 +362,7 @@ impl Driven for State {
             match qp.complete(wc) {
                 Ok(Completed::Send(done)) => match done.into_work() {
                     Ok(work) => stream.sent(work.context, true),
-                    Err(failure) => failed.push(failure.work.context),
+                    Err(failure) => failed.push((failure.work.context, failure.error)),
                 },
                 // A completion of nobody's.
                 Ok(Completed::Receive(_)) | Err(_) => {}
@@ -379,8 +376,9 @@ impl Driven for State {
         while !failed.is_empty() && matches!(received, Ok(true)) {
             received = self.receive();
         }
-        for tag in failed {
+        for (tag, error) in failed {
             self.stream.sent(tag, false);
+            self.note_failed(error);
         }
         let came = received? || sent;
         if came {
@@ -540,10 +538,9 @@ impl State {
         if self.stream.is_writable() {
             return Ok(());
         }
-        Err(match self.stream.failure() {
-            Some(failure) => failure_error(failure),
-            None => io::ErrorKind::BrokenPipe.into(),
-        })
+        Err(self
+            .failure()
+            .unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()))
     }
 
     fn send(
@@ -604,8 +601,8 @@ impl State {
     fn recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Option<usize>> {
         let wanted = bufs.iter().map(|buf| buf.len()).sum();
         if wanted == 0 || self.stream.unread() == 0 {
-            return match self.stream.failure() {
-                Some(failure) if !self.stream.is_readable() => Err(failure_error(failure)),
+            return match self.failure() {
+                Some(failure) if !self.stream.is_readable() => Err(failure),
                 _ if wanted == 0 || !self.stream.is_readable() => Ok(Some(0)),
                 _ => Ok(None),
             };
@@ -756,6 +753,28 @@ impl State {
         {
             engine.check_at(at, self.key);
         }
+    }
+
+    /// Why the connection has failed, if it has.
+    fn failure(&self) -> Option<io::Error> {
+        let failure = self.stream.failure()?;
+        Some(ConnectionFailure::new(failure, self.cause.clone()).into_io())
+    }
+
+    /// Notes the failure of a request, if it is the first, and not the end of those behind it.
+    #[cold]
+    fn note_failed(&mut self, mut error: WcError) {
+        if self.cause.is_some() || error.status == WcStatus::WR_FLUSH_ERR {
+            return;
+        }
+        if error.status.is_end_of_retries()
+            && let Ok(attr) = self.qp.query()
+        {
+            let mut attempts = attr.attempts();
+            attempts.peer = self.id.peer_addr();
+            error = error.with_attempts(attempts);
+        }
+        self.cause = Some(Cause::Request(error));
     }
 
     fn is_flushed(&self) -> bool {

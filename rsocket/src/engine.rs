@@ -16,14 +16,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cm::{Event, EventChannel, Key};
+use cm::{ConnectFailure, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
 
 use crate::{
     connection::Connection,
     datagram::{Port, way},
     device::Devices,
-    listener::{Backlog, HalfOpen},
+    listener::{Answer, Backlog, HalfOpen},
     opening::Opening,
     waiters::Bell,
     waiting::sleep,
@@ -31,6 +31,10 @@ use crate::{
 
 /// How often a connection is looked at that lingers, or has to tell its peer something.
 const LINGER_CHECK: Duration = Duration::from_millis(10);
+
+/// Interval between looks whether a half-open connection has become old enough to make room for a request that is held
+/// back.
+const HELD_CHECK: Duration = Duration::from_millis(100);
 
 /// How many sockets for datagrams take something from UDP in one turn.
 const MOST_PORTS: usize = 64;
@@ -42,8 +46,10 @@ pub(crate) struct Engine {
     devices: Devices,
     subjects: Mutex<HashMap<Key, Subject>>,
     timers: Mutex<Timers>,
-    /// Rung when there is a new timer.
+    /// Rung when there is a new timer, or a place for a request that was held back.
     bell: Bell,
+    /// Listeners that hold requests back.
+    holding: Mutex<Vec<Weak<Backlog>>>,
     /// The sockets for datagrams, by the names that `udp` has for them.
     ports: Mutex<HashMap<u64, Weak<Port>>>,
     next_port: AtomicU64,
@@ -57,6 +63,8 @@ pub(crate) struct Engine {
 enum Subject {
     Opening(Weak<Opening>),
     Listening(Weak<Backlog>),
+    /// A request that waits for a place of the listener.
+    Held(Weak<Backlog>),
     /// Becomes a connection of the listener when the peer has completed the handshake.
     Accepting(Weak<Backlog>, Box<HalfOpen>),
     Connected(Weak<Connection>),
@@ -105,6 +113,7 @@ impl Engine {
             subjects: Mutex::default(),
             timers: Mutex::default(),
             bell: Bell::new()?,
+            holding: Mutex::default(),
             ports: Mutex::default(),
             next_port: AtomicU64::new(0),
             udp: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -221,6 +230,59 @@ impl Engine {
         }
     }
 
+    /// Looks whether there is a place for requests that were held back.
+    pub(crate) fn look_at_held(&self) {
+        self.bell.ring();
+    }
+
+    fn holding(&self) -> MutexGuard<'_, Vec<Weak<Backlog>>> {
+        self.holding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a listener holds a request back.
+    fn hold(&self, key: Key, backlog: &Arc<Backlog>) {
+        let held = Arc::downgrade(backlog);
+        let mut holding = self.holding();
+        if !holding.iter().any(|known| Weak::ptr_eq(known, &held)) {
+            holding.push(Weak::clone(&held));
+        }
+        drop(holding);
+        self.subjects().insert(key, Subject::Held(held));
+    }
+
+    /// Keeps the connection of a request that was accepted, until its peer has completed the handshake.
+    fn accepting(&self, key: Key, backlog: &Arc<Backlog>, half_open: Box<HalfOpen>) {
+        let expiry = (half_open.deadline, key);
+        self.timers().handshakes.insert(expiry);
+        let backlog = Arc::downgrade(backlog);
+        let subject = Subject::Accepting(backlog, half_open);
+        self.subjects().insert(key, subject);
+    }
+
+    /// Serves requests that were held back and have a place now. Returns when to look again.
+    fn serve_held(&self) -> Option<Instant> {
+        let mut holding = std::mem::take(&mut *self.holding());
+        holding.retain(|backlog| {
+            let Some(backlog) = backlog.upgrade() else {
+                return false;
+            };
+            while let Some((key, served)) = backlog.serve_held(self) {
+                match served {
+                    Ok(half_open) => self.accepting(key, &backlog, Box::new(half_open)),
+                    Err(_) => drop(self.remove_subject(key)),
+                }
+            }
+            let (expired, others) = backlog.expire_held();
+            for key in expired {
+                drop(self.remove_subject(key));
+            }
+            others
+        });
+        let next = (!holding.is_empty()).then(|| Instant::now() + HELD_CHECK);
+        self.holding().append(&mut holding);
+        next
+    }
+
     /// Writes nothing to the peer every `interval`.
     pub(crate) fn keep_alive(&self, connection: &Arc<Connection>, interval: Duration) {
         let connection = Arc::downgrade(connection);
@@ -276,7 +338,11 @@ impl Engine {
 
     fn run(self: Arc<Self>) {
         loop {
-            let next = [self.run_timers(), self.expire_handshakes()];
+            let next = [
+                self.run_timers(),
+                self.expire_handshakes(),
+                self.serve_held(),
+            ];
             let next = next.into_iter().flatten().min();
             let fds = [self.channel.as_fd(), self.bell.as_fd(), self.udp.as_fd()];
             // A signal, or the time of a timer: all the same.
@@ -468,30 +534,36 @@ impl Engine {
                 let key = request.id().key();
                 // A request that cannot be accepted has been rejected; the listener goes on.
                 if let Some(backlog) = backlog
-                    && let Ok(half_open) = backlog.requested(self, request)
+                    && let Ok(answer) = backlog.requested(self, request)
                 {
-                    let expiry = (half_open.deadline, key);
-                    self.timers().handshakes.insert(expiry);
-                    let backlog = Arc::downgrade(&backlog);
-                    let subject = Subject::Accepting(backlog, Box::new(half_open));
-                    self.subjects().insert(key, subject);
+                    match answer {
+                        Answer::HalfOpen(half_open) => self.accepting(key, &backlog, half_open),
+                        Answer::Held => self.hold(key, &backlog),
+                    }
                 }
             }
             Event::Established(id) => self.established(id),
-            Event::Disconnected { key, .. } => self.ended(key, false),
-            Event::DeviceRemoval(key) => self.ended(key, true),
+            Event::Disconnected { key, cause } => self.ended(key, cause),
+            Event::DeviceRemoval(key) => self.ended(key, Some(ConnectFailure::DeviceRemoved)),
             _ => {}
         }
     }
 
     /// A connection has ended, or its device is being removed.
-    fn ended(&self, key: Key, removed: bool) {
+    fn ended(&self, key: Key, cause: Option<ConnectFailure>) {
+        let removed = cause == Some(ConnectFailure::DeviceRemoved);
         let connection = match self.remove_subject(key) {
             Some(Subject::Connected(connection)) => connection.upgrade(),
             Some(Subject::Accepting(backlog, half_open)) => {
                 failed_handshake(&backlog, key);
                 if removed {
                     self.devices.forget(half_open.context());
+                }
+                None
+            }
+            Some(Subject::Held(backlog)) => {
+                if let Some(backlog) = backlog.upgrade() {
+                    backlog.withdrawn(key);
                 }
                 None
             }
@@ -513,7 +585,7 @@ impl Engine {
         let Some(connection) = connection else {
             return;
         };
-        connection.lost();
+        connection.lost(cause);
         if removed {
             self.devices.forget(connection.pd().context());
         }

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-use crate::proto::stream::Failure;
+use crate::{failure::ConnectionFailure, proto::stream::Failure};
 
 /// The number that an error of this crate has in C: the system's, where the system has said so, and
 /// otherwise the one that sockets have for it.
@@ -20,8 +20,8 @@ pub fn errno(err: &io::Error) -> i32 {
         return errno;
     }
     let inner = err.get_ref();
-    let failure = inner.and_then(|inner| inner.downcast_ref::<Failure>());
-    let errno = match failure {
+    let failure = inner.and_then(|inner| inner.downcast_ref::<ConnectionFailure>());
+    let errno = match failure.map(ConnectionFailure::failure) {
         Some(Failure::Violation(_)) => Errno::PROTO,
         Some(Failure::Send) => Errno::IO,
         Some(Failure::Lost) => Errno::CONNRESET,
@@ -61,7 +61,11 @@ fn of_kind(kind: io::ErrorKind) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{connection::failure_error, proto::stream::Violation};
+    use crate::proto::stream::Violation;
+
+    fn failure_error(failure: Failure) -> io::Error {
+        ConnectionFailure::new(failure, None).into_io()
+    }
 
     #[test]
     fn the_system_is_believed_and_the_rest_is_as_for_sockets() {

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     io,
-    net::{SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -19,10 +19,12 @@ use cm::{
 use verbs::{Context, Rts, fd::NotifyFd};
 
 use crate::{
-    admission::{Admission, Decision, Limits},
+    admission::{Admission, Decision, Held, Limits},
     connection::{Connection, Ends},
     endpoint::{Endpoint, bring_up},
     engine::Engine,
+    memory::{Exposed, Memory},
+    names::{mapped, scoped},
     options::Options,
     proto::ConnectData,
     stream::Stream,
@@ -58,12 +60,13 @@ impl HalfOpen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusals {
-    /// Requests rejected because the [backlog](Options::backlog) was full, or their address had as many half-open
-    /// connections as [`Options::half_open_per_address`] permits.
+    /// Requests rejected because too many waited for a place in the [backlog](Options::backlog), or the listener was
+    /// [shut down](Listener::shutdown).
     pub rejected: u64,
     /// Half-open connections ended to serve a request of another address, or a later one of the same.
     pub displaced: u64,
-    /// Half-open connections ended after [`Options::handshake_timeout`].
+    /// Half-open connections ended after [`Options::handshake_timeout`], and requests that have waited for a place for
+    /// 90 seconds.
     pub timed_out: u64,
     /// Requests rejected because their private data are not of the protocol.
     pub invalid: u64,
@@ -81,14 +84,48 @@ pub(crate) struct Backlog {
     notify: NotifyFd,
     /// What connections get that come from now on.
     options: Mutex<Options>,
+    /// Where it listens: the addresses of its connections are of the same family.
+    local_addr: Option<SocketAddr>,
 }
 
 #[derive(Debug, Default)]
 struct Queues {
     half_open: Admission<Key>,
+    /// Requests that wait for a place.
+    held: Held<Request>,
     /// Connections that can be accepted.
     waiting: VecDeque<Arc<Connection>>,
     refusals: Refusals,
+    /// The listener has been shut down.
+    closed: bool,
+}
+
+/// A request that has been understood.
+#[derive(Debug)]
+struct Request {
+    request: ConnectRequest,
+    peer: ConnectData,
+}
+
+impl Request {
+    fn key(&self) -> Key {
+        self.request.id().key()
+    }
+
+    /// The address of the peer, which requests are counted by.
+    fn addr(&self) -> IpAddr {
+        let peer = self.request.id().peer_addr();
+        peer.unwrap_or_else(unspecified).ip().to_canonical()
+    }
+}
+
+/// What has become of a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// It is accepted.
+    HalfOpen(Box<HalfOpen>),
+    /// It waits for a place.
+    Held,
 }
 
 impl Backlog {
@@ -96,13 +133,9 @@ impl Backlog {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts the connection that a peer has requested, or rejects it. The connection is
-    /// [established](Self::established) when the peer has completed the handshake.
-    pub(crate) fn requested(
-        &self,
-        engine: &Engine,
-        request: ConnectRequest,
-    ) -> io::Result<HalfOpen> {
+    /// Accepts the connection that a peer has requested, or holds the request back until there is a place. The connection
+    /// is [established](Self::established) when the peer has completed the handshake.
+    pub(crate) fn requested(&self, engine: &Engine, request: ConnectRequest) -> io::Result<Answer> {
         let peer = match ConnectData::decode(&request.param().private_data) {
             Ok(peer) => peer,
             Err(err) => {
@@ -113,18 +146,104 @@ impl Backlog {
         };
         let options = self.options();
         let now = Instant::now();
+        let request = Request { request, peer };
+        let (key, addr) = (request.key(), request.addr());
+        // Those that wait come first; the engine looks at them before it sleeps.
+        let is_first = self.lock().held.is_empty();
+        if is_first && self.make_room(engine, key, addr, &options, now) {
+            let served = self.serve(engine, request, &options, now)?;
+            return Ok(Answer::HalfOpen(Box::new(served)));
+        }
+        let mut queues = self.lock();
+        let refused = if queues.closed {
+            Some(request)
+        } else {
+            queues.held.hold(addr, now, request)
+        };
+        queues.refusals.rejected += u64::from(refused.is_some());
+        drop(queues);
+        if let Some(refused) = refused {
+            let other = refused.key();
+            // If the peer cannot be told so by that, it is by dropping the request.
+            drop(refused.request.reject(&[]));
+            if other == key {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            engine.abandon(other);
+        }
+        Ok(Answer::Held)
+    }
+
+    /// Accepts the next request that was held back and has a place now. Returns its key, and its connection unless that
+    /// has failed. `None`: there is none.
+    pub(crate) fn serve_held(&self, engine: &Engine) -> Option<(Key, io::Result<HalfOpen>)> {
+        let options = self.options();
+        let now = Instant::now();
+        let limits = Limits::new(options.backlog, options.half_open_per_address);
+        let request = {
+            let mut queues = self.lock();
+            let Queues {
+                half_open,
+                held,
+                waiting,
+                ..
+            } = &mut *queues;
+            held.take(
+                |addr| half_open.count(addr),
+                |addr| half_open.decide(addr, now, waiting.len(), limits) != Decision::Reject,
+            )?
+        };
+        let key = request.key();
+        if !self.make_room(engine, key, request.addr(), &options, now) {
+            // Not reached: only the engine's thread takes places.
+            self.lock().refusals.rejected += 1;
+            return Some((key, Err(io::ErrorKind::ConnectionRefused.into())));
+        }
+        Some((key, self.serve(engine, request, &options, now)))
+    }
+
+    /// Ends requests that were held back for too long. Returns their keys, and whether there are others.
+    pub(crate) fn expire_held(&self) -> (Vec<Key>, bool) {
+        let mut queues = self.lock();
+        let expired = queues.held.expired(Instant::now());
+        queues.refusals.timed_out += expired.len() as u64;
+        let others = !queues.held.is_empty();
+        drop(queues);
+        // Dropping them tells their peers.
+        (expired.iter().map(Request::key).collect(), others)
+    }
+
+    /// A peer has taken its request back.
+    pub(crate) fn withdrawn(&self, key: Key) {
+        let withdrawn = self.lock().held.remove(|request| request.key() == key);
+        drop(withdrawn);
+    }
+
+    /// Accepts a request that has a place.
+    fn serve(
+        &self,
+        engine: &Engine,
+        request: Request,
+        options: &Options,
+        now: Instant,
+    ) -> io::Result<HalfOpen> {
+        let Request { request, peer } = request;
         let id = request.id();
+        let name = |addr: Option<SocketAddr>, near| {
+            let addr = scoped(addr.unwrap_or_else(unspecified), near);
+            match self.local_addr {
+                Some(SocketAddr::V6(_)) => mapped(addr),
+                _ => addr,
+            }
+        };
+        let local_addr = name(id.local_addr(), self.local_addr);
         let ends = Ends {
-            local_addr: id.local_addr().unwrap_or_else(unspecified),
-            peer_addr: id.peer_addr().unwrap_or_else(unspecified),
+            local_addr,
+            peer_addr: name(id.peer_addr(), Some(local_addr)),
             key: id.key(),
         };
-        if !self.make_room(engine, &ends, &options, now) {
-            request.reject(&[])?;
-            return Err(io::ErrorKind::ConnectionRefused.into());
-        }
         let key = ends.key;
-        let accepted = accept(engine, request, &options).inspect_err(|_| self.failed(key));
+        let accepted = accept(engine, request, options).inspect_err(|_| self.failed(key));
         Ok(HalfOpen {
             endpoint: accepted?,
             peer,
@@ -134,10 +253,19 @@ impl Backlog {
     }
 
     /// Takes a place for a request, if there is one for it.
-    fn make_room(&self, engine: &Engine, ends: &Ends, options: &Options, now: Instant) -> bool {
+    fn make_room(
+        &self,
+        engine: &Engine,
+        key: Key,
+        addr: IpAddr,
+        options: &Options,
+        now: Instant,
+    ) -> bool {
         let limits = Limits::new(options.backlog, options.half_open_per_address);
-        let addr = ends.peer_addr.ip().to_canonical();
         let mut queues = self.lock();
+        if queues.closed {
+            return false;
+        }
         let waiting = queues.waiting.len();
         let displaced = match queues.half_open.decide(addr, now, waiting, limits) {
             Decision::Serve => None,
@@ -146,12 +274,9 @@ impl Backlog {
                 queues.half_open.end(key);
                 Some(key)
             }
-            Decision::Reject => {
-                queues.refusals.rejected += 1;
-                return false;
-            }
+            Decision::Reject => return false,
         };
-        queues.half_open.begin(ends.key, addr, now);
+        queues.half_open.begin(key, addr, now);
         drop(queues);
         if let Some(key) = displaced {
             engine.abandon(key);
@@ -198,16 +323,36 @@ impl Backlog {
         self.bell.ring();
     }
 
+    /// Ends listening: connections that wait can be accepted, and no more come.
+    fn close(&self, engine: &Engine) {
+        let mut queues = self.lock();
+        queues.closed = true;
+        let held = std::mem::take(&mut queues.held);
+        self.bell.ring();
+        drop(queues);
+        for request in held.iter() {
+            engine.abandon(request.key());
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     fn options(&self) -> Options {
         let options = self.options.lock();
         options.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn take(&self) -> Option<Arc<Connection>> {
+    /// Takes the next connection. Its place is that of a request that was held back.
+    fn take(&self, engine: &Engine) -> Option<Arc<Connection>> {
         let mut queues = self.lock();
         let taken = queues.waiting.pop_front();
-        if queues.waiting.is_empty() {
+        if queues.waiting.is_empty() && !queues.closed {
             self.bell.clear();
+        }
+        if taken.is_some() && !queues.held.is_empty() {
+            engine.look_at_held();
         }
         taken
     }
@@ -230,10 +375,17 @@ fn accept(
 
 /// Takes connections, in the manner of [`std::net::TcpListener`].
 ///
-/// Connections are made in the background; a peer that does not finish holds nobody up. Dropping
-/// the listener ends those that have not been accepted.
+/// Connections are made in the background; a peer that does not complete its handshake holds up no other. Requests
+/// beyond the [backlog](Options::backlog) wait for a place, as those of TCP do. Dropping the last
+/// [clone](Self::try_clone) of the listener ends connections that have not been accepted.
 #[derive(Debug)]
 pub struct Listener {
+    inner: Arc<Inner>,
+}
+
+/// What the clones of a listener share.
+#[derive(Debug)]
+struct Inner {
     backlog: Arc<Backlog>,
     // Dropped before `engine` forgets it.
     id: CmId<Listening>,
@@ -257,42 +409,74 @@ impl Listener {
     /// # Errors
     /// - `WouldBlock`: there is none, and it does not wait.
     /// - `Interrupted`: a signal came.
+    /// - `InvalidInput`: the listener has been [shut down](Self::shutdown), also while this call waits.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
+            // Before the queue is looked at: no connection comes after that.
+            let closed = self.inner.backlog.is_closed();
             if let Some(stream) = self.try_accept() {
                 let peer = stream.peer_addr();
                 return Ok((stream, peer));
             }
-            if self.nonblocking.load(Relaxed) {
+            if closed {
+                let reason = "the listener has been shut down";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+            }
+            if self.inner.nonblocking.load(Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            sleep([self.backlog.bell.as_fd()], None)?;
+            sleep([self.inner.backlog.bell.as_fd()], None)?;
         }
+    }
+
+    /// Ends listening, for all clones. Connections that have come can still be accepted; then [`accept`](Self::accept)
+    /// fails, also in threads that wait in it, and [`incoming`](Self::incoming) ends. Requests that come from now on
+    /// are rejected. Does not block.
+    pub fn shutdown(&self) {
+        self.inner.backlog.close(&self.inner.engine);
+    }
+
+    /// Another handle of the same listener, in the manner of [`std::net::TcpListener::try_clone`]. Whether calls
+    /// block is the same for all clones. Does not block.
+    ///
+    /// ```no_run
+    /// let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
+    /// let other = listener.try_clone()?;
+    /// std::thread::spawn(move || other.accept());
+    /// listener.accept()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            inner: Arc::clone(&self.inner),
+        })
     }
 
     /// Takes the next connection, if there is one.
     pub(crate) fn try_accept(&self) -> Option<Stream> {
-        let connection = self.backlog.take()?;
-        Some(Stream::new(
-            connection,
-            &self.engine,
-            &self.backlog.options(),
-        ))
+        let Inner {
+            backlog, engine, ..
+        } = &*self.inner;
+        let connection = backlog.take(engine)?;
+        Some(Stream::new(connection, engine, &backlog.options()))
     }
 
     /// Readable while there is a connection to accept.
     pub(crate) fn bell(&self) -> &Bell {
-        &self.backlog.bell
+        &self.inner.backlog.bell
     }
 
     /// Whether there is a connection to accept.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.backlog.lock().waiting.is_empty()
+        !self.inner.backlog.lock().waiting.is_empty()
     }
 
     /// Says what connections get that come from now on.
     pub(crate) fn set_options(&self, options: &Options) {
-        let own = self.backlog.options.lock();
+        let own = self.inner.backlog.options.lock();
         let mut own = own.unwrap_or_else(PoisonError::into_inner);
         let backlog = own.backlog;
         *own = options.clone().backlog(backlog);
@@ -300,7 +484,7 @@ impl Listener {
 
     /// Returns how many requests have been refused, and why, since the listener was created.
     pub fn refusals(&self) -> Refusals {
-        self.backlog.lock().refusals
+        self.inner.backlog.lock().refusals
     }
 
     /// The connections that come, one after the other.
@@ -310,16 +494,16 @@ impl Listener {
 
     /// The address it listens at.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        self.inner.local_addr
     }
 
     /// Whether [`accept`](Self::accept) returns at once. Streams that it gives block in any case.
     pub fn set_nonblocking(&self, nonblocking: bool) {
-        self.nonblocking.store(nonblocking, Relaxed);
+        self.inner.nonblocking.store(nonblocking, Relaxed);
     }
 }
 
-/// The connections that come to a [`Listener`]. It has no end.
+/// The connections that come to a [`Listener`]. It ends when the listener is [shut down](Listener::shutdown).
 #[derive(Debug)]
 pub struct Incoming<'l> {
     listener: &'l Listener,
@@ -329,22 +513,27 @@ impl Iterator for Incoming<'_> {
     type Item = io::Result<Stream>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.listener.accept().map(|(stream, _)| stream))
+        match self.listener.accept() {
+            Ok((stream, _)) => Some(Ok(stream)),
+            Err(err) if err.kind() == io::ErrorKind::InvalidInput => None,
+            Err(err) => Some(Err(err)),
+        }
     }
 }
 
 impl AsFd for Listener {
     /// Readable when there is a connection to accept.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.backlog.notify.as_fd()
+        self.inner.backlog.notify.as_fd()
     }
 }
 
-impl Drop for Listener {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.engine.forget(self.id.key());
         let queues = std::mem::take(&mut *self.backlog.lock());
-        for key in queues.half_open.keys() {
+        let held = queues.held.iter().map(Request::key);
+        for key in queues.half_open.keys().into_iter().chain(held) {
             self.engine.abandon(key);
         }
     }
@@ -358,7 +547,8 @@ impl Options {
     ///
     /// # Errors
     /// - `NotFound`, `ENODEV`: there is no RDMA device, or none with that address.
-    /// - `AddrInUse`: somebody else listens there.
+    /// - `AddrInUse`: another socket listens there.
+    /// - `ENOMEM`: the process may not lock the memory of a connection (`RLIMIT_MEMLOCK`). The error names the limit.
     pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         let engine = Engine::get()?;
         let mut last = None;
@@ -381,12 +571,14 @@ impl Options {
 
     /// Listens with an identifier that is bound.
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
+        self.check_memory(&id)?;
         let bell = Bell::new()?;
         let backlog = Arc::new(Backlog {
             queues: Mutex::default(),
             notify: NotifyFd::of(bell.as_fd())?,
             bell,
             options: Mutex::new(self.clone()),
+            local_addr: id.local_addr(),
         });
         let key = id.key();
         engine.listen(key, &backlog);
@@ -394,12 +586,36 @@ impl Options {
             engine.forget(key);
             refused.error
         })?;
-        Ok(Listener {
+        let inner = Inner {
             local_addr: id.local_addr().unwrap_or_else(unspecified),
             backlog,
             id,
             engine: Arc::clone(engine),
             nonblocking: AtomicBool::new(false),
+        };
+        Ok(Listener {
+            inner: Arc::new(inner),
         })
+    }
+
+    /// Registers the memory that a connection needs, on the device of `id` or on any, and releases it: a listener whose
+    /// process may lock no memory would reject each request, and its program would not know.
+    fn check_memory(&self, id: &CmId<Idle>) -> io::Result<()> {
+        let contexts = match id.bound_context()? {
+            Some(ctx) => vec![ctx],
+            None => cm::devices()?,
+        };
+        let mut failure = None;
+        for ctx in contexts {
+            let registered = ctx.alloc_pd().and_then(|pd| {
+                let exposed = Exposed::new(&pd, &self.settings)?;
+                Memory::new(&pd, &self.settings, exposed)
+            });
+            match registered {
+                Ok(_) => return Ok(()),
+                Err(err) => failure = Some(err),
+            }
+        }
+        failure.map_or(Ok(()), |err| Err(err.into()))
     }
 }

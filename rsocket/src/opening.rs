@@ -18,6 +18,7 @@ use crate::{
     device::ProtectionGroup,
     endpoint::{Endpoint, bring_up},
     engine::Engine,
+    names::scoped,
     options::Options,
     proto::{BadConnectData, ConnectData, stream::Settings},
     waiters::Bell,
@@ -250,8 +251,10 @@ impl Opening {
         })?;
         let id = response.id();
         let peer_addr = id.peer_addr().unwrap_or(self.plan.peer);
+        let peer_addr = scoped(peer_addr, Some(self.plan.peer));
+        let local_addr = id.local_addr().unwrap_or(peer_addr);
         let ends = Ends {
-            local_addr: id.local_addr().unwrap_or(peer_addr),
+            local_addr: scoped(local_addr, Some(peer_addr)),
             peer_addr,
             key: id.key(),
         };

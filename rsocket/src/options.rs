@@ -66,12 +66,14 @@ impl Options {
     }
 
     /// The depth of the send queue: 16 to 65534, and what the device can do.
+    #[doc(alias = "RDMA_SQSIZE")]
     pub fn send_queue(mut self, depth: u16) -> Self {
         self.settings.send_depth = depth;
         self
     }
 
     /// How many messages can be waiting to be read: 16 to 65534, and what the device can do.
+    #[doc(alias = "RDMA_RQSIZE")]
     pub fn receive_queue(mut self, depth: u16) -> Self {
         self.settings.recv_depth = depth;
         self
@@ -92,6 +94,7 @@ impl Options {
     }
 
     /// The most bytes that are sent without being copied to the send buffer.
+    #[doc(alias = "RDMA_INLINE")]
     pub fn inline(mut self, bytes: u32) -> Self {
         self.settings.inline = bytes;
         self
@@ -99,6 +102,7 @@ impl Options {
 
     /// How many buffers the *peer* may map for this side to write to directly. Above 128, a
     /// multiple of 256 up to 32512.
+    #[doc(alias = "RDMA_IOMAPSIZE")]
     pub fn iomap_size(mut self, entries: u16) -> Self {
         let scaled = crate::proto::encode_size(entries);
         self.settings.iomap_size = crate::proto::decode_size(scaled);
@@ -110,7 +114,8 @@ impl Options {
     /// A connection is half-open from the reply to the peer's request until the peer has completed the handshake.
     /// Meanwhile it takes up a queue pair and the receive buffer, which the reply has to name. When the backlog is full, a
     /// request displaces the oldest half-open connection of the address with most of them, or the oldest of all if that
-    /// is older than a second, or than 16 others. If there is none, the request is rejected. [`Listener::refusals`](crate::Listener::refusals) counts both.
+    /// is older than a second, or than 16 others. If there is none, the request waits for a place, and with 128 requests
+    /// waiting one is rejected. [`Listener::refusals`](crate::Listener::refusals) counts both.
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
         self
@@ -118,7 +123,7 @@ impl Options {
 
     /// Maximum number of half-open connections from one address: at least 1, and three quarters of the
     /// [backlog](Self::backlog), or 16 if that is more, if not set. At the limit, a request of the address displaces
-    /// the oldest of them if that is older than a second, or than 16 others, or is rejected.
+    /// the oldest of them if that is older than a second, or than 16 others, or waits.
     pub fn half_open_per_address(mut self, connections: u32) -> Self {
         self.half_open_per_address = Some(connections);
         self

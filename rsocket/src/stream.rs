@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    connection::{Connection, failure_error},
+    connection::Connection,
     engine::Engine,
     opening::{Opening, timed_out},
     options::Options,
@@ -217,7 +217,7 @@ impl Stream {
 
     /// Why the connection has failed, if it has.
     pub fn take_error(&self) -> Option<io::Error> {
-        self.connection().failure().map(failure_error)
+        self.connection().failure()
     }
 }
 

@@ -204,15 +204,40 @@ impl Watcher {
 pub(crate) struct Waiters {
     waiting: Vec<(u64, Interest, Bell)>,
     next: u64,
-    pub(crate) watchers: Vec<Watcher>,
+    /// `None`: removed, so that the next one takes its place.
+    watchers: Vec<Option<Watcher>>,
 }
 
 impl Waiters {
     pub(crate) fn new(watcher: Watcher) -> Self {
         Self {
-            watchers: vec![watcher],
+            watchers: vec![Some(watcher)],
             ..Self::default()
         }
+    }
+
+    /// Adds a watcher. Returns its index.
+    pub(crate) fn add_watcher(&mut self, watcher: Watcher) -> usize {
+        let vacant = self.watchers.iter().position(Option::is_none);
+        let index = vacant.unwrap_or_else(|| {
+            self.watchers.push(None);
+            self.watchers.len() - 1
+        });
+        self.watchers[index] = Some(watcher);
+        index
+    }
+
+    /// Removes a watcher, with its descriptors and its interest.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn remove_watcher(&mut self, index: usize) {
+        if let Some(watcher) = self.watchers.get_mut(index) {
+            *watcher = None;
+        }
+    }
+
+    /// The watcher of an index, until it is removed.
+    pub(crate) fn watcher(&mut self, index: usize) -> Option<&mut Watcher> {
+        self.watchers.get_mut(index)?.as_mut()
     }
 
     pub(crate) fn add(&mut self, interest: Interest, bell: &Bell) -> u64 {
@@ -228,7 +253,8 @@ impl Waiters {
 
     /// What those who wait are interested in together; `None` if nobody waits.
     pub(crate) fn interest(&self) -> Option<Interest> {
-        let watched = self.watchers.iter().filter(|watcher| watcher.is_watched());
+        let watched = self.watchers.iter().flatten();
+        let watched = watched.filter(|watcher| watcher.is_watched());
         let waited = self.waiting.iter().map(|(_, interest, _)| *interest);
         waited
             .chain(watched.map(|watcher| watcher.watched))
@@ -246,7 +272,7 @@ impl Waiters {
 
     /// Everybody who waits is to look.
     pub(crate) fn ring(&mut self) {
-        for watcher in &mut self.watchers {
+        for watcher in self.watchers.iter_mut().flatten() {
             watcher.ring(watcher.watched);
         }
         for (_, _, bell) in &self.waiting {
@@ -255,7 +281,7 @@ impl Waiters {
     }
 
     pub(crate) fn wake(&mut self, readiness: Readiness) {
-        for watcher in &mut self.watchers {
+        for watcher in self.watchers.iter_mut().flatten() {
             watcher.wake(readiness);
         }
         for (_, interest, bell) in &self.waiting {
@@ -298,18 +324,39 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "tokio")]
+    fn removed_watcher_leaves_neither_interest_nor_descriptor() {
+        let bell = Bell::new().unwrap();
+        let watcher = || Watcher::new(bell.as_fd()).unwrap();
+        let mut waiters = Waiters::new(watcher());
+        let removed = waiters.add_watcher(watcher());
+        let kept = waiters.add_watcher(watcher());
+        let poller = Arc::clone(waiters.watcher(removed).unwrap().poller());
+        waiters.watcher(removed).unwrap().watch(Interest::READ);
+        waiters.remove_watcher(removed);
+        assert_eq!(waiters.interest(), None);
+        assert_eq!(Arc::strong_count(&poller), 1);
+        assert!(waiters.watcher(removed).is_none());
+        // The others keep their indices, and the next one takes the place.
+        assert!(waiters.watcher(kept).is_some());
+        assert_eq!(waiters.add_watcher(watcher()), removed);
+        waiters.ring();
+        waiters.wake(NOTHING);
+    }
+
+    #[test]
     fn the_interest_of_all_is_that_of_each() {
         let bell = Bell::new().unwrap();
         let mut waiters = Waiters::new(Watcher::new(bell.as_fd()).unwrap());
         assert_eq!(waiters.interest(), None);
         let reader = waiters.add(Interest::READ, &bell);
         assert_eq!(waiters.interest(), Some(Interest::READ));
-        waiters.watchers[0].watch(Interest::WRITE);
+        waiters.watcher(0).unwrap().watch(Interest::WRITE);
         assert_eq!(waiters.interest(), Some(Interest::BOTH));
         waiters.remove(reader);
         assert_eq!(waiters.interest(), Some(Interest::WRITE));
         // Nothing in particular is an interest, too: in the end.
-        waiters.watchers[0].leave(Interest::WRITE);
+        waiters.watcher(0).unwrap().leave(Interest::WRITE);
         waiters.add(Interest::default(), &bell);
         assert_eq!(waiters.interest(), Some(Interest::default()));
     }

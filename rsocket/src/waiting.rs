@@ -210,8 +210,10 @@ impl<S: Driven> Shared<S> {
         loop {
             {
                 let mut state = self.lock();
-                if let Patience::Watch(watcher) = patience {
-                    state.waiters().watchers[watcher].leave(interest);
+                if let Patience::Watch(watcher) = patience
+                    && let Some(watcher) = state.waiters().watcher(watcher)
+                {
+                    watcher.leave(interest);
                 }
                 if let Some(result) = attempt(&mut state)? {
                     return Ok(result);
@@ -226,7 +228,9 @@ impl<S: Driven> Shared<S> {
                     let result = attempt(&mut state)?;
                     if result.is_some() {
                         // What has come is taken, and not to be told.
-                        state.waiters().watchers[watcher].leave(interest);
+                        if let Some(watcher) = state.waiters().watcher(watcher) {
+                            watcher.leave(interest);
+                        }
                     }
                     return result.ok_or_else(|| io::ErrorKind::WouldBlock.into());
                 }
@@ -384,24 +388,31 @@ impl<S: Driven> Shared<S> {
         let new = Watcher::new(self.channel.as_fd())?;
         let poller = Arc::clone(new.poller());
         let mut state = self.lock();
-        let watchers = &mut state.waiters().watchers;
-        watchers.push(new);
-        Ok((watchers.len() - 1, poller))
+        Ok((state.waiters().add_watcher(new), poller))
+    }
+
+    /// Removes a watcher, whose descriptor tells of nothing more.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn remove_watcher(&self, watcher: usize) {
+        self.lock().waiters().remove_watcher(watcher);
     }
 
     /// Lets others who share a watcher look, too, and watch on.
     #[cfg(feature = "tokio")]
     pub(crate) fn pass_on(&self, watcher: usize, interest: Interest) {
         let mut state = self.lock();
-        let watcher = &mut state.waiters().watchers[watcher];
-        watcher.watch(interest);
-        watcher.ring(interest);
+        if let Some(watcher) = state.waiters().watcher(watcher) {
+            watcher.watch(interest);
+            watcher.ring(interest);
+        }
     }
 
     /// Makes the descriptor of a watcher tell of the next change.
     fn watch(&self, state: &mut S, watcher: usize, interest: Interest) -> io::Result<()> {
         let waiters = state.waiters();
-        waiters.watchers[watcher].watch(interest);
+        if let Some(watcher) = waiters.watcher(watcher) {
+            watcher.watch(interest);
+        }
         let all = waiters.interest_with(interest);
         for _ in 0..ROUNDS {
             state.take_due_events(&self.channel)?;
@@ -409,7 +420,9 @@ impl<S: Driven> Shared<S> {
                 return Ok(());
             }
         }
-        state.waiters().watchers[watcher].ring(interest);
+        if let Some(watcher) = state.waiters().watcher(watcher) {
+            watcher.ring(interest);
+        }
         Ok(())
     }
 }

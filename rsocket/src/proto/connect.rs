@@ -31,7 +31,7 @@ pub struct ConnectData {
 }
 
 /// Why what the peer has sent is no connection of this protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadConnectData {
     /// There are fewer bytes than there must be.
@@ -112,6 +112,13 @@ impl fmt::Display for BadConnectData {
             Self::Targets(entries) => write!(f, "{entries} targets, not 2 or more"),
             Self::NoBuffer => write!(f, "no room for data"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for BadConnectData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -32,6 +32,7 @@ use crate::{
     engine::Engine,
     errno::errno,
     listener::Listener,
+    names::mapped,
     opening::Opening,
     proto::stream::Direction,
     stream::Stream,
@@ -593,11 +594,9 @@ impl Socket {
 
     /// An address as a socket of this family has it: one of IPv4, on a socket of IPv6, is mapped.
     fn name_of(&self, addr: SocketAddr) -> SocketAddr {
-        match (self.family, addr.ip()) {
-            (Family::V6, IpAddr::V4(ip)) => {
-                SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port())
-            }
-            _ => addr,
+        match self.family {
+            Family::V6 => mapped(addr),
+            Family::V4 => addr,
         }
     }
 

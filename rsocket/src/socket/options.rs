@@ -218,6 +218,7 @@ impl Socket {
     ///
     /// # Errors
     /// - `InvalidInput`: there is no path in it, or it is too late.
+    #[doc(alias = "RDMA_ROUTE")]
     pub fn set_route(&self, route: &[PathRecord]) -> io::Result<()> {
         let mut state = self.lock();
         if route.is_empty() || !matches!(state.phase, Phase::Idle(_)) {

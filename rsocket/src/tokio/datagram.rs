@@ -3,6 +3,7 @@
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{SocketAddr, ToSocketAddrs},
+    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -12,7 +13,7 @@ use std::{
 use rustix::event::epoll;
 use verbs::tokio::WatchedFd;
 
-use super::{Watched, settled};
+use super::{Watchable, Watched, settled};
 use crate::{
     datagram::{Port, Received},
     socket::{Family, Socket},
@@ -50,6 +51,16 @@ pub struct AsyncDatagram {
     udp: WatchedFd,
 }
 
+impl Watchable for Port {
+    fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
+        self.shared().add_watcher()
+    }
+
+    fn remove_watcher(&self, watcher: usize) {
+        self.shared().remove_watcher(watcher);
+    }
+}
+
 /// The tasks that wait for the same.
 #[derive(Debug)]
 struct Direction {
@@ -68,10 +79,10 @@ impl Drop for Task<'_> {
 }
 
 impl Direction {
-    fn new(port: &Port, interest: Interest) -> io::Result<Self> {
+    fn new(port: &Arc<Port>, interest: Interest) -> io::Result<Self> {
         Ok(Self {
             interest,
-            watched: Watched::new(port.shared())?,
+            watched: Watched::new(port)?,
             tasks: AtomicUsize::new(0),
         })
     }
@@ -85,10 +96,11 @@ impl Direction {
         self.tasks.fetch_add(1, SeqCst);
         let _task = Task(self);
         let Watched { watcher, fd } = &self.watched;
-        let result = fd.readable(|| attempt(Patience::Watch(*watcher))).await?;
+        let watcher = watcher.index;
+        let result = fd.readable(|| attempt(Patience::Watch(watcher))).await?;
         // Who has succeeded watches no more, and the others look whether there is something for them.
         if self.tasks.load(SeqCst) > 1 {
-            port.shared().pass_on(*watcher, self.interest);
+            port.shared().pass_on(watcher, self.interest);
         }
         result
     }

@@ -3,9 +3,10 @@
 mod datagram;
 
 use std::{
+    fmt,
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr, ToSocketAddrs},
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -17,13 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use verbs::tokio::WatchedFd;
 
 use crate::{
-    connection::Connection,
-    engine::Engine,
-    listener::Listener,
-    opening::Opening,
-    options::Options,
-    stream::Stream,
-    waiting::{Driven, Patience, Shared},
+    connection::Connection, engine::Engine, listener::Listener, opening::Opening, options::Options,
+    stream::Stream, waiting::Patience,
 };
 
 pub use datagram::AsyncDatagram;
@@ -114,13 +110,13 @@ impl AsyncStream {
     pub fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking(true);
         Ok(Self {
-            reading: Watched::new(stream.connection().shared())?,
-            writing: Watched::new(stream.connection().shared())?,
+            reading: Watched::new(stream.connection())?,
+            writing: Watched::new(stream.connection())?,
             stream,
         })
     }
 
-    /// The stream as it was; it still does not block.
+    /// The stream as it was; it still does not block. The runtime watches it no more.
     pub fn into_inner(self) -> Stream {
         self.stream
     }
@@ -131,18 +127,51 @@ impl AsyncStream {
     }
 }
 
+/// A socket that has watchers.
+trait Watchable: fmt::Debug + Send + Sync {
+    fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)>;
+    fn remove_watcher(&self, watcher: usize);
+}
+
+impl Watchable for Connection {
+    fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
+        self.shared().add_watcher()
+    }
+
+    fn remove_watcher(&self, watcher: usize) {
+        self.shared().remove_watcher(watcher);
+    }
+}
+
+/// A watcher of a socket, which has it until this is dropped.
+#[derive(Debug)]
+struct Watcher {
+    index: usize,
+    socket: Arc<dyn Watchable>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.socket.remove_watcher(self.index);
+    }
+}
+
 /// A watcher of a socket, and its descriptor.
 #[derive(Debug)]
 struct Watched {
-    watcher: usize,
+    /// Dropped before the watcher: the runtime forgets it first.
     fd: WatchedFd,
+    watcher: Watcher,
 }
 
 impl Watched {
-    fn new(shared: &Shared<impl Driven>) -> io::Result<Self> {
-        let (watcher, fd) = shared.add_watcher()?;
+    fn new<S: Watchable + 'static>(socket: &Arc<S>) -> io::Result<Self> {
+        let (index, fd) = socket.add_watcher()?;
+        let socket: Arc<dyn Watchable> = Arc::<S>::clone(socket);
+        // Removed again if the runtime cannot watch it.
+        let watcher = Watcher { index, socket };
         let fd = watch(fd)?;
-        Ok(Self { watcher, fd })
+        Ok(Self { fd, watcher })
     }
 
     /// Tries, and tries again when the descriptor says so.
@@ -151,7 +180,7 @@ impl Watched {
         cx: &mut Context<'_>,
         mut attempt: impl FnMut(Patience) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
-        let look = || settled(attempt(Patience::Watch(self.watcher)));
+        let look = || settled(attempt(Patience::Watch(self.watcher.index)));
         Poll::Ready(ready!(self.fd.poll_readable(cx, look))?)
     }
 }

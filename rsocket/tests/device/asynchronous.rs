@@ -221,3 +221,37 @@ async fn only_sockets_for_datagrams_become_asynchronous_ones() {
     assert_eq!(rsocket::errno(&nowhere), 89);
     assert!(unbound.into_inner().is_nonblocking());
 }
+
+/// The descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// A stream that a runtime no longer watches has no watcher left, nor one of a clone that is dropped.
+#[tokio::test]
+async fn stream_that_is_taken_out_of_the_runtime_leaves_no_watcher() {
+    let (client, mut server) = pair().await;
+    let mut stream = client.into_inner();
+    let before = descriptors();
+    for _ in 0..3 {
+        let mut watched = AsyncStream::new(stream).unwrap();
+        assert!(descriptors() > before);
+        // A task waits with it, and gives up.
+        let mut place = [0];
+        let read = timeout(Duration::from_millis(20), watched.read(&mut place));
+        assert!(read.await.is_err());
+        stream = watched.into_inner();
+        assert_eq!(descriptors(), before);
+        drop(AsyncStream::new(stream.try_clone().unwrap()).unwrap());
+        assert_eq!(descriptors(), before);
+    }
+    // It still works, in both ways.
+    stream.set_nonblocking(false);
+    std::io::Write::write_all(&mut stream, b"x").unwrap();
+    let mut client = AsyncStream::new(stream).unwrap();
+    server.read_exact(&mut [0]).await.unwrap();
+    server.write_all(b"y").await.unwrap();
+    let mut place = [0];
+    let read = timeout(PATIENCE, client.read_exact(&mut place));
+    read.await.expect("it is not woken").unwrap();
+}

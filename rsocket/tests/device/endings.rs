@@ -3,17 +3,24 @@
 use std::{
     env, fs,
     io::{self, Read, Write},
-    net::Shutdown,
+    net::{Ipv6Addr, Shutdown, SocketAddr, SocketAddrV6},
+    os::fd::AsFd,
     process::{Child, Command, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use rsocket::{Listener, Options, Stream, proto::ConnectData};
+use rsocket::{Family, Listener, Options, Refusals, Socket, Stream, errno, proto::ConnectData};
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    thread::{CapabilitySet, capabilities, set_capabilities},
+};
+use verbs::fd::wait_readable;
 
 use crate::{
     held::{held, wait_for_the_rest_to_go},
-    local, often,
+    local, local_v6, often,
     probe::{Probe, RECEIVES},
 };
 
@@ -150,22 +157,234 @@ fn a_listener_that_goes_ends_what_was_not_accepted() {
     }
 }
 
-/// T-CN4: a listener that accepts nobody does not fill up with connections.
+/// T-CN4: a listener that accepts no connection does not fill up with them, and rejects none: the requests beyond the
+/// backlog wait for a place, as those of TCP do. Each connection that is accepted makes one.
 #[test]
-fn more_than_the_backlog_are_refused() {
-    let listener = Options::new().backlog(4).bind(local()).unwrap();
-    let outcomes: Vec<_> = (0..8)
-        .map(|_| Stream::connect(listener.local_addr()))
-        .collect();
-    let refused = |outcome: &io::Result<Stream>| {
-        let refused = |err: &io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
-        outcome.as_ref().is_err_and(refused)
-    };
-    assert!(outcomes[..4].iter().all(Result::is_ok), "{outcomes:?}");
-    assert!(outcomes[4..].iter().all(refused), "{outcomes:?}");
-    // Whoever is accepted makes room.
+fn requests_beyond_the_backlog_wait_until_there_is_a_place() {
+    const CLIENTS: usize = 16;
+    for backlog in [1, 5] {
+        let places = usize::try_from(backlog).unwrap();
+        let listener = Options::new().backlog(backlog).bind(local()).unwrap();
+        let addr = listener.local_addr();
+        let (sender, connected) = mpsc::channel();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let sender = sender.clone();
+                thread::spawn(move || {
+                    let client = Stream::connect(addr).unwrap();
+                    sender.send(()).unwrap();
+                    (&client).read_exact(&mut [0]).unwrap();
+                })
+            })
+            .collect();
+        for _ in 0..places {
+            connected.recv_timeout(PATIENCE).unwrap();
+        }
+        let more = connected.recv_timeout(Duration::from_millis(300));
+        assert_eq!(
+            more,
+            Err(mpsc::RecvTimeoutError::Timeout),
+            "backlog {backlog}"
+        );
+        for accepted in 0..CLIENTS {
+            let (mut server, _) = listener.accept().unwrap();
+            if accepted < CLIENTS - places {
+                connected.recv_timeout(PATIENCE).unwrap();
+            }
+            server.write_all(&[0]).unwrap();
+        }
+        for client in clients {
+            client.join().unwrap();
+        }
+        assert_eq!(
+            listener.refusals(),
+            Refusals::default(),
+            "backlog {backlog}"
+        );
+    }
+}
+
+/// A client that waits for a place goes away, and the next one gets it.
+#[test]
+fn request_that_is_withdrawn_while_it_waits_leaves_its_place_to_the_next() {
+    let listener = Options::new().backlog(1).bind(local()).unwrap();
+    let addr = listener.local_addr();
+    let _first = Stream::connect(addr).unwrap();
+    let hasty = Options::new().connect_timeout(Duration::from_millis(200));
+    let err = hasty.connect(addr).unwrap_err();
+    assert_eq!(err.kind(), io::ErrorKind::TimedOut, "{err}");
+    let next = thread::spawn(move || Stream::connect(addr).unwrap().local_addr());
     listener.accept().unwrap();
-    Stream::connect(listener.local_addr()).unwrap();
+    let (_, peer) = listener.accept().unwrap();
+    assert_eq!(peer, next.join().unwrap());
+}
+
+#[test]
+fn accept_ends_when_another_thread_shuts_the_listener_down() {
+    let listener = Listener::bind(local()).unwrap();
+    let addr = listener.local_addr();
+    let waiting = Stream::connect(addr).unwrap();
+    let other = listener.try_clone().unwrap();
+    let (sender, ended) = mpsc::channel();
+    let accepting = thread::spawn(move || {
+        let (first, _) = other.accept().unwrap();
+        sender.send(None).unwrap();
+        let err = other.accept().unwrap_err();
+        sender.send(Some(err.kind())).unwrap();
+        first
+    });
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(None));
+    listener.shutdown();
+    let kind = ended.recv_timeout(PATIENCE).expect("accept goes on");
+    assert_eq!(kind, Some(io::ErrorKind::InvalidInput));
+    assert!(listener.incoming().next().is_none());
+    let refused = Stream::connect(addr).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    // What was accepted goes on.
+    let mut server = accepting.join().unwrap();
+    (&waiting).write_all(b"x").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+}
+
+/// Connections that have come before can still be accepted.
+#[test]
+fn listener_that_is_shut_down_gives_out_what_has_come() {
+    let listener = Listener::bind(local()).unwrap();
+    let clients = [(); 2].map(|()| Stream::connect(listener.local_addr()).unwrap());
+    // Both have been offered: the second one after the first.
+    let (_first, _) = listener.accept().unwrap();
+    while !wait_readable("accept", listener.as_fd(), Some(PATIENCE)).unwrap() {}
+    listener.shutdown();
+    assert_eq!(listener.accept().unwrap().1, clients[1].local_addr());
+    assert!(listener.accept().is_err());
+}
+
+#[test]
+fn clone_of_a_listener_accepts_after_the_first_is_dropped() {
+    let listener = Listener::bind(local()).unwrap();
+    let clone = listener.try_clone().unwrap();
+    assert_eq!(clone.local_addr(), listener.local_addr());
+    listener.set_nonblocking(true);
+    let err = clone.accept().unwrap_err();
+    assert_eq!(err.kind(), io::ErrorKind::WouldBlock, "clones share it");
+    clone.set_nonblocking(false);
+    drop(listener);
+    let client = Stream::connect(clone.local_addr()).unwrap();
+    assert_eq!(clone.accept().unwrap().1, client.local_addr());
+}
+
+/// Says that a test runs in a process of its own.
+const ALONE: &str = "RSOCKET_ALONE";
+
+/// Root is exempt from the limit by a capability. It is given up in a process of its own: the kernel takes calls on the
+/// connection manager's descriptor from the credentials only that have opened it.
+#[test]
+fn listener_that_may_lock_no_memory_fails_and_names_the_limit() {
+    if env::var_os(ALONE).is_none() {
+        let name = "endings::listener_that_may_lock_no_memory_fails_and_names_the_limit";
+        let mut alone = Command::new(env::current_exe().unwrap());
+        let status = alone.args(["--exact", name]).env(ALONE, "1").status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    let limit = Rlimit {
+        current: Some(64 << 10),
+        maximum: getrlimit(Resource::Memlock).maximum,
+    };
+    setrlimit(Resource::Memlock, limit).unwrap();
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+    let mut any = local();
+    any.set_ip([0; 4].into());
+    let socket = Socket::new(Family::V4).unwrap();
+    socket.bind(local()).unwrap();
+    for result in [
+        Listener::bind(local()).map(drop),
+        Listener::bind(any).map(drop),
+        socket.listen(1),
+    ] {
+        let err = result.unwrap_err();
+        assert_eq!(errno(&err), 12, "{err}");
+        let text = err.to_string();
+        for name in ["64 KiB", "RLIMIT_MEMLOCK", "ulimit -l"] {
+            assert!(text.contains(name), "{text} does not name {name}");
+        }
+    }
+}
+
+/// Of a client of IPv4, a listener of IPv6 has names of IPv6, as the standard library's has.
+#[test]
+fn names_of_accepted_connections_are_of_the_listeners_family() {
+    let mut any = local_v6();
+    any.set_ip("::".parse().unwrap());
+    let listener = Listener::bind(any).unwrap();
+    let port = listener.local_addr().port();
+    let to = |mut addr: SocketAddr| {
+        addr.set_port(port);
+        addr
+    };
+    for addr in [to(local()), to(local_v6())] {
+        let client = Stream::connect(addr).unwrap();
+        let (server, peer) = listener.accept().unwrap();
+        assert_eq!(peer, server.peer_addr());
+        for (name, expected) in [
+            (server.local_addr(), addr),
+            (server.peer_addr(), client.local_addr()),
+        ] {
+            assert!(name.is_ipv6(), "{name}");
+            assert_eq!(name.ip().to_canonical(), expected.ip());
+            assert_eq!(name.port(), expected.port());
+        }
+    }
+}
+
+/// An address of a link alone means something only with the interface.
+#[test]
+fn names_of_link_local_connections_have_their_scope() {
+    let (ip, scope) = link_local();
+    let any = SocketAddrV6::new(ip, 0, 0, scope);
+    let listener = Listener::bind(any).unwrap();
+    let client = Stream::connect(SocketAddrV6::new(
+        ip,
+        listener.local_addr().port(),
+        0,
+        scope,
+    ));
+    let client = client.unwrap();
+    let (server, peer) = listener.accept().unwrap();
+    for name in [
+        listener.local_addr(),
+        peer,
+        server.local_addr(),
+        client.local_addr(),
+        client.peer_addr(),
+    ] {
+        let SocketAddr::V6(name) = name else {
+            unreachable!("{name}");
+        };
+        assert_eq!((*name.ip(), name.scope_id()), (ip, scope), "{name}");
+    }
+}
+
+/// The link-local address of the interface that has the device's address, and the interface.
+fn link_local() -> (Ipv6Addr, u32) {
+    let SocketAddr::V6(device) = local_v6() else {
+        unreachable!("A6 is an IPv6 address");
+    };
+    let table = fs::read_to_string("/proc/net/if_inet6").unwrap();
+    let rows: Vec<(Ipv6Addr, u32)> = table
+        .lines()
+        .map(|row| {
+            let mut fields = row.split_whitespace();
+            let bits = u128::from_str_radix(fields.next().unwrap(), 16).unwrap();
+            let index = u32::from_str_radix(fields.next().unwrap(), 16).unwrap();
+            (Ipv6Addr::from_bits(bits), index)
+        })
+        .collect();
+    let index = rows.iter().find(|row| row.0 == *device.ip()).unwrap().1;
+    let is_own = |row: &&(Ipv6Addr, u32)| row.1 == index && row.0.is_unicast_link_local();
+    *rows.iter().find(is_own).expect("no link-local address")
 }
 
 /// T-KA1: the peer notices nothing.

@@ -3,6 +3,7 @@
 
 mod asynchronous;
 mod datagrams;
+#[path = "../../../cm/tests/shared/deaf.rs"]
 mod deaf;
 mod endings;
 mod floods;

@@ -46,7 +46,7 @@ impl Deref for Encoded {
 }
 
 /// Why something that has come is no datagram of this protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum BadDatagram {
     /// It is too short for its header.
     Short(usize),
@@ -76,6 +76,13 @@ impl fmt::Display for BadDatagram {
             Self::Operation(op) => write!(f, "operation {op}"),
             Self::QueuePair(number) => write!(f, "queue pair {number:#x}"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for BadDatagram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{error, fmt};
 
 /// Why a connection has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
     /// The peer does not keep to the protocol.
@@ -49,6 +49,13 @@ impl fmt::Display for Violation {
             Self::Overflow(len) => write!(f, "{len} bytes of data without room for them"),
             Self::Mapping(index) => write!(f, "mapping {index}, for which there is no entry"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -67,7 +67,7 @@ impl Mapped {
 }
 
 /// Why memory cannot be mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MapError {
     /// The peer's table is full; it has so many entries.
@@ -79,6 +79,13 @@ impl fmt::Display for MapError {
         match self {
             Self::Full(entries) => write!(f, "all {entries} mappings of the peer's table are used"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -1,0 +1,145 @@
+//! Why a connection has failed, with what the device or the connection manager says about it.
+
+use std::{error, fmt, io};
+
+use cm::ConnectFailure;
+use verbs::WcError;
+
+use crate::proto::stream::Failure;
+
+/// A connection that has failed: the error inside of the [`io::Error`] of each call from then on.
+///
+/// Its [source](error::Error::source) is the [`ConnectFailure`] of the connection manager or the [`WcError`] of the
+/// request, where one of them has reported the failure.
+///
+/// ```no_run
+/// use std::{error::Error, io::Read};
+///
+/// let mut stream = rsocket::Stream::connect("10.9.0.1:7471")?;
+/// if let Err(err) = stream.read(&mut [0; 100]) {
+///     let failure = err.get_ref().and_then(|inner| inner.downcast_ref::<rsocket::ConnectionFailure>());
+///     if let Some(cause) = failure.and_then(|failure| failure.source()) {
+///         println!("the connection has failed: {cause}");
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct ConnectionFailure {
+    failure: Failure,
+    cause: Option<Cause>,
+}
+
+/// What has reported a failure.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The device, by a completion.
+    Request(WcError),
+    /// The connection manager.
+    Connection(ConnectFailure),
+}
+
+impl ConnectionFailure {
+    pub(crate) fn new(failure: Failure, cause: Option<Cause>) -> Self {
+        Self { failure, cause }
+    }
+
+    /// The failure in the terms of the protocol.
+    pub fn failure(&self) -> Failure {
+        self.failure
+    }
+
+    /// The failure as the error of a call.
+    pub(crate) fn into_io(self) -> io::Error {
+        let kind = match self.failure {
+            Failure::Violation(_) => io::ErrorKind::InvalidData,
+            Failure::TimedOut => io::ErrorKind::TimedOut,
+            _ => io::ErrorKind::ConnectionReset,
+        };
+        io::Error::new(kind, self)
+    }
+}
+
+impl fmt::Display for ConnectionFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.failure, f)?;
+        match &self.cause {
+            None => Ok(()),
+            Some(cause) => write!(f, ": {cause}"),
+        }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for ConnectionFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl error::Error for ConnectionFailure {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self.cause.as_ref()? {
+            Cause::Request(cause) => Some(cause),
+            Cause::Connection(cause) => Some(cause),
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(cause) => fmt::Display::fmt(cause, f),
+            Self::Connection(cause) => fmt::Display::fmt(cause, f),
+        }
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use verbs::WcStatus;
+
+    use super::*;
+
+    #[test]
+    fn failure_names_its_cause_and_has_it_as_its_source() {
+        let lost = ConnectFailure::Unreachable {
+            status: -libc_timed_out(),
+        };
+        let cause = Cause::Connection(lost.clone());
+        let failure = ConnectionFailure::new(Failure::Lost, Some(cause));
+        let text = "the peer has gone: unreachable: Connection timed out (os error 110)";
+        assert_eq!(failure.to_string(), text);
+        assert_eq!(format!("{failure:?}"), text);
+        let source = failure.source().unwrap();
+        assert_eq!(source.downcast_ref::<ConnectFailure>(), Some(&lost));
+        let err = failure.into_io();
+        assert_eq!(err.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(err.to_string(), text);
+
+        let request = WcError::new(WcStatus::RETRY_EXC_ERR, 0);
+        let cause = Cause::Request(request);
+        let failure = ConnectionFailure::new(Failure::Send, Some(cause));
+        assert_eq!(
+            failure.to_string(),
+            format!("the peer did not take what was sent: {request}")
+        );
+        assert_eq!(failure.source().unwrap().downcast_ref(), Some(&request));
+
+        let bare = ConnectionFailure::new(Failure::Lost, None);
+        assert_eq!(bare.to_string(), "the peer has gone");
+        assert!(bare.source().is_none());
+    }
+
+    fn libc_timed_out() -> i32 {
+        rustix::io::Errno::TIMEDOUT.raw_os_error()
+    }
+}

@@ -1,0 +1,84 @@
+//! Addresses of connections, as sockets of their family show them.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6},
+};
+
+/// An address as a socket of IPv6 shows it: one of IPv4 is mapped.
+pub(crate) fn mapped(addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port()),
+        IpAddr::V6(_) => addr,
+    }
+}
+
+/// A link-local address with the interface that it means something on, which the connection manager does not report for
+/// every one: that of `near`, an address of the same link, or else the interface that has the address.
+pub(crate) fn scoped(addr: SocketAddr, near: Option<SocketAddr>) -> SocketAddr {
+    let SocketAddr::V6(v6) = addr else {
+        return addr;
+    };
+    if v6.scope_id() != 0 || !v6.ip().is_unicast_link_local() {
+        return addr;
+    }
+    let of_near = match near {
+        Some(SocketAddr::V6(near)) => near.scope_id(),
+        _ => 0,
+    };
+    let scope = match of_near {
+        0 => interface_of(*v6.ip()).unwrap_or(0),
+        scope => scope,
+    };
+    SocketAddrV6::new(*v6.ip(), v6.port(), v6.flowinfo(), scope).into()
+}
+
+/// The index of the interface that has an address.
+fn interface_of(ip: Ipv6Addr) -> Option<u32> {
+    find_interface(&fs::read_to_string("/proc/net/if_inet6").ok()?, ip)
+}
+
+/// The same in a table with the format of `/proc/net/if_inet6`: the address and the index in hexadecimal, and more.
+fn find_interface(table: &str, ip: Ipv6Addr) -> Option<u32> {
+    table.lines().find_map(|row| {
+        let mut fields = row.split_whitespace();
+        let bits = u128::from_str_radix(fields.next()?, 16).ok()?;
+        let index = u32::from_str_radix(fields.next()?, 16).ok()?;
+        (Ipv6Addr::from_bits(bits) == ip).then_some(index)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn addresses_of_ipv4_are_mapped() {
+        assert_eq!(mapped(addr("10.9.0.1:7")), addr("[::ffff:10.9.0.1]:7"));
+        assert_eq!(mapped(addr("[fd00::1]:7")), addr("[fd00::1]:7"));
+    }
+
+    #[test]
+    fn link_local_addresses_get_the_scope_of_their_neighbour() {
+        let near = Some(addr("[fe80::2%3]:1"));
+        assert_eq!(scoped(addr("[fe80::1]:7"), near), addr("[fe80::1%3]:7"));
+        // Others have one, or need none.
+        for other in ["[fe80::1%9]:7", "[fd00::1]:7", "10.9.0.1:7"] {
+            assert_eq!(scoped(addr(other), near), addr(other));
+        }
+    }
+
+    #[test]
+    fn interface_is_found_by_its_address() {
+        let table = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                     fe8000000000000050540afffe090001 0c 40 20 80     eth0\n";
+        let find = |ip: &str| find_interface(table, ip.parse().unwrap());
+        assert_eq!(find("fe80::5054:aff:fe09:1"), Some(12));
+        assert_eq!(find("fe80::1"), None);
+        assert_eq!(find_interface("?\n1\n", Ipv6Addr::LOCALHOST), None);
+    }
+}
