@@ -4,8 +4,8 @@ use std::fmt;
 
 use cm::{ConnectFailure, Error, event_name};
 
-/// An error event and the status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An event that says so, and its status.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     event: u32,
     status: i32,
@@ -64,6 +64,13 @@ impl From<&ConnectFailure> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "event: {}, error: {}", self.event(), self.status)
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

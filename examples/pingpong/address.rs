@@ -20,8 +20,8 @@ pub struct Address {
     pub gid: Gid,
 }
 
-/// Invalid bytes in place of an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a peer has sent instead of an address.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Malformed(String);
 
 impl Address {
@@ -107,6 +107,13 @@ impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(text) = self;
         write!(f, "the peer has sent no address, but \"{text}\"")
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

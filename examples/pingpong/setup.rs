@@ -199,9 +199,9 @@ fn open(options: &Options) -> anyhow::Result<Context> {
     let devices = verbs::devices()?;
     let device = match &options.ib_dev {
         Some(name) => devices
-            .find(name)
+            .by_name(name)
             .with_context(|| format!("IB device {name} not found"))?,
-        None => devices.iter().next().context("no IB devices found")?,
+        None => devices.first().context("no IB devices found")?,
     };
     Ok(device.open()?)
 }

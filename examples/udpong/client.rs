@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{
     endpoint::Endpoint,
@@ -14,12 +14,14 @@ use crate::rstream::{
     test_option::TestOption,
 };
 
-/// Timeout for an answer before the request is repeated.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Timeout for the answer to a datagram of a measurement, before sending again.
-const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// Timeout for an answer after which the request is sent again: to begin, and later.
+const PATIENCE: Duration = Duration::from_secs(1);
+const IMPATIENCE: Duration = Duration::from_millis(1);
 
-/// Sizes measured by default, in bytes.
+/// Time without an answer after which the client gives up. The original asks again without end.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// The sizes that are measured when none is asked for.
 const SIZES: [usize; 9] = [64, 128, 192, 256, 384, 512, 768, 1024, 1536];
 
 /// One measurement.
@@ -58,7 +60,7 @@ fn plans(options: &Options) -> Vec<Plan> {
 /// Measures all selected sizes.
 ///
 /// # Errors
-/// The server is unreachable, or a size is above the maximum of a datagram.
+/// There is no such server, it does not answer for ten seconds, or a size does not fit into a datagram.
 #[expect(clippy::print_stdout, reason = "this is what the programs are for")]
 pub fn run(options: &Options, server: &str) -> Result<()> {
     println!(
@@ -70,6 +72,7 @@ pub fn run(options: &Options, server: &str) -> Result<()> {
         message: Message::default(),
         answer: Message::default(),
         sequence: 0,
+        give_up: GIVE_UP,
     };
     client.ask(Op::Login, CONTROL, ANSWER_TIMEOUT)?;
     for plan in plans(options) {
@@ -87,6 +90,8 @@ struct Client {
     message: Message,
     answer: Message,
     sequence: u8,
+    /// Time without an answer after which the client gives up.
+    give_up: Duration,
 }
 
 impl Client {
@@ -100,12 +105,19 @@ impl Client {
     fn ask(&mut self, op: Op, size: usize, timeout: Duration) -> Result<()> {
         self.message.set_sequence(self.sequence);
         self.send(op, size)?;
+        let since = Instant::now();
         loop {
             let received = self
                 .endpoint
                 .receive_in_time(self.answer.place(), timeout)
                 .context("cannot receive")?;
             match received {
+                None if since.elapsed() >= self.give_up => bail!(
+                    "no answer for {:?}: check that the server runs, with the same -p and -T s as the client; the C \
+                     library cannot send datagrams over RoCE in any version, so its server receives these, and \
+                     answers none",
+                    self.give_up
+                ),
                 None => self.send(op, size)?,
                 Some(len) if Message::is_whole(len) && self.answer.sequence() == self.sequence => {
                     break;
@@ -151,4 +163,47 @@ fn report(plan: &Plan, transfers: u32, time: Duration) {
         short_size(bytes),
         speed(time, bytes, transfers.into()),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use clap::Parser;
+
+    use super::*;
+
+    /// A server that takes requests, and answers none, as C's does over RoCE.
+    #[test]
+    fn client_of_a_silent_server_gives_up_and_says_why() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port().to_string();
+        let arguments = [
+            "udpong",
+            "-s",
+            "127.0.0.1",
+            "-p",
+            &port,
+            "-T",
+            "s",
+            "-T",
+            "b",
+        ];
+        let options = Options::try_parse_from(arguments).unwrap();
+        let mut client = Client {
+            endpoint: Endpoint::connect(&options, "127.0.0.1").unwrap(),
+            message: Message::default(),
+            answer: Message::default(),
+            sequence: 0,
+            give_up: Duration::from_millis(20),
+        };
+        let asked = client.ask(Op::Login, CONTROL, Duration::from_millis(5));
+        let text = asked.unwrap_err().to_string();
+        assert!(text.starts_with("no answer for 20ms"), "{text}");
+        assert!(text.contains("over RoCE"), "{text}");
+        // It has asked more than once.
+        server.set_nonblocking(true).unwrap();
+        let requests = std::iter::from_fn(|| server.recv(&mut [0; 2048]).ok()).count();
+        assert!(requests >= 2, "{requests}");
+    }
 }

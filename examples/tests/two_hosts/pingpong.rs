@@ -252,7 +252,8 @@ fn pingpong_with_invalid_setup_reports_the_reason() {
         expected.extend([of_c, "exit 1".to_owned()]);
     }
     for reason in [
-        "IB device none not found",
+        "IB device none not found: `ibv_open_device` failed (none): no RDMA device has this name; \
+         the devices of this machine are: rxe0",
         "couldn't get port info: `ibv_query_port` failed (port 2 of rxe0): \
          Invalid argument (os error 22)",
         "the GID table of port 1 has nothing at 200",

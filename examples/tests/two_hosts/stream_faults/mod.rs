@@ -164,3 +164,23 @@ fn streams_survive_exhaustion_and_report_device_removal() {
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert_eq!(printed.a.last().map(String::as_str), Some("links "));
 }
+
+/// The hardware address of the server's host changes, as when its network card is replaced: the kernel ends the client's
+/// connection, and the client's error names what the connection manager has reported.
+#[test]
+fn stream_whose_peer_changes_its_hardware_address_names_the_cause() {
+    let server = named("server", &peer("server", 7795, "receiving"));
+    let explaining = peer("client", 7795, "explaining --ready /tmp/met");
+    let client = named("client", &explaining);
+    // It has the old address again at once, so that the end of the connection gets through.
+    let change = "while [ ! -e /tmp/met ]; do sleep 0.1; done; \
+         mac=$(ip neigh show $A dev eth0 | grep -o 'lladdr [^ ]*'); \
+         ip neigh replace $A lladdr 02:00:00:00:00:99 dev eth0 nud permanent; sleep 0.5; \
+         ip neigh replace $A $mac dev eth0 nud permanent; wait";
+    let printed = run_for(120, "rxe", &server, &format!("{client} & {change}"));
+    let explained = lines_of(&printed.b, "client");
+    let expected = "the peer has gone: unreachable: Connection timed out (os error 110)";
+    assert_eq!(explained, [expected, "exit 0"]);
+    let told = lines_of(&printed.a, "server");
+    assert_eq!(told, ["ConnectionReset, ConnectionReset", "exit 0"]);
+}

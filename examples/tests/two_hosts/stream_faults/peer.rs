@@ -38,6 +38,8 @@ enum Doing {
     Ending,
     /// Idle for a while
     Quiet,
+    /// Waiting to receive, and printing the whole error
+    Explaining,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -210,6 +212,10 @@ impl Arguments {
                 word(stream.read(&mut [0]).and_then(not_nothing), "something")
             }
             Doing::Quiet => return self.after_a_while(stream, is_server),
+            Doing::Explaining => {
+                let read = stream.read(&mut [0]).and_then(not_nothing);
+                return Ok(read.map_or_else(|err| err.to_string(), |_| "something".to_owned()));
+            }
             Doing::Sending => loop {
                 if let Err(err) = stream.write(&[0; 9000]) {
                     break format!("{:?}", err.kind());
