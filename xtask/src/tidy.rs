@@ -130,7 +130,38 @@ fn check(name: &str, text: &str) -> Vec<String> {
             complain(number, "unsafe code in an example");
         }
     }
+    complaints.extend(unreadable_errors(name, text));
     complaints
+}
+
+/// Complains about error types whose `Debug`, which `unwrap` and `fn main() -> Result` print, does not read as their
+/// `Display`.
+fn unreadable_errors(name: &str, text: &str) -> Vec<String> {
+    let implemented = |line: &str| {
+        let (head, subject) = line.strip_prefix("impl")?.split_once("Error for ")?;
+        let is_error = head.trim_end().is_empty() || head.ends_with([' ', ':']);
+        let end = subject.find(|c: char| !(c.is_alphanumeric() || c == '_'))?;
+        is_error.then(|| subject[..end].to_owned())
+    };
+    let reads = |subject: &str| {
+        let of_subject = |line: &&str| {
+            line.starts_with("impl")
+                && line
+                    .split_once("Debug for ")
+                    .is_some_and(|(_, debugged)| debugged.starts_with(subject))
+        };
+        let body = text.lines().skip_while(|line| !of_subject(line)).skip(1);
+        let mut body = body.take_while(|line| *line != "}");
+        body.any(|line| line.contains("Display::fmt("))
+    };
+    text.lines()
+        .enumerate()
+        .filter_map(|(index, line)| Some((index + 1, implemented(line)?)))
+        .filter(|(_, subject)| !reads(subject))
+        .map(|(number, subject)| {
+            format!("{name}:{number}: `Debug` of the error `{subject}` does not call its `Display`")
+        })
+        .collect()
 }
 
 /// Names of a file's functions, and the file's own name if the file must not compile.
@@ -230,6 +261,25 @@ mod tests {
                 "//! Protection domains.\nlet unsafety = 1;\n"
             )
             .is_empty()
+        );
+    }
+
+    #[test]
+    fn errors_whose_debug_does_not_read_as_display_are_found() {
+        let complaints = |text: &str| unreadable_errors("x.rs", text);
+        let derived = "#[derive(Debug)]\nstruct E;\nimpl std::error::Error for E {}\n";
+        assert_eq!(
+            complaints(derived),
+            ["x.rs:3: `Debug` of the error `E` does not call its `Display`"]
+        );
+        let other =
+            "impl fmt::Debug for E {\n    f.write_str(\"E\")\n}\nimpl<T> Error for E<T> {\n}\n";
+        assert_eq!(complaints(other).len(), 1);
+        let delegates = "impl<T> fmt::Debug for E<T> {\n    fmt::Display::fmt(self, f)\n}\nimpl Error for E {}\n";
+        assert_eq!(complaints(delegates), [""; 0]);
+        assert_eq!(
+            complaints("impl From<E> for Error {\n}\nimpl From<verbs::Error> for E {}\n"),
+            [""; 0]
         );
     }
 
