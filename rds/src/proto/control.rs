@@ -60,7 +60,7 @@ pub const SILENT: u64 = 0x40;
 pub const REMOTE_COMPLETE: u64 = 0x80;
 
 /// Why a payload is rejected, with the `errno` of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadControl {
     /// The payload has the wrong size: `EINVAL`.
@@ -96,6 +96,13 @@ impl fmt::Display for BadControl {
                 "{point} is not a measuring point; use 0 to 2, at most 3 of them"
             ),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for BadControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

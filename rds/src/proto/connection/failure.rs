@@ -5,7 +5,7 @@ use std::{error, fmt};
 use crate::proto::wire::BadHeader;
 
 /// A protocol violation by the peer. The connection has to be closed and reestablished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
     /// The header is missing or damaged.
@@ -37,6 +37,13 @@ impl fmt::Display for Violation {
             Self::MessageLen(len) => write!(f, "message of {len} bytes exceeds the limit"),
             Self::Overflow(port) => write!(f, "receive buffer of port {port} overflows"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

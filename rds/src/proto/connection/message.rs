@@ -160,7 +160,7 @@ pub struct Finished<P> {
 }
 
 /// Why a message is rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMessage {
     /// A reserved port: 1, or 0 as source.
@@ -255,6 +255,13 @@ impl fmt::Display for BadMessage {
             Self::Port(port) => write!(f, "port {port} is reserved; use another one"),
             Self::Len(len) => write!(f, "{len} bytes exceed the limit of {MAX_MESSAGE}"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for BadMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{error, fmt, net::SocketAddr};
 
 /// Error of a socket call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketError {
     /// The socket is closed: `EBADF`.
@@ -62,6 +62,13 @@ impl fmt::Display for SocketError {
             Self::TosInUse(tos) => write!(f, "the type of service is already {tos} and in use"),
             Self::Connections(count) => write!(f, "the limit of {count} connections is reached"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for SocketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -81,7 +81,7 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
 }
 
 /// Why a connection request is rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadRequest {
     /// Invalid private data.
@@ -110,6 +110,13 @@ impl fmt::Display for BadRequest {
                 write!(f, "the limit of {count} established connections is reached")
             }
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for BadRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

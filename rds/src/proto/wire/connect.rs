@@ -117,7 +117,7 @@ pub struct ConnectData {
 }
 
 /// Why private data is rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadConnectData {
     /// Too few bytes.
@@ -236,6 +236,13 @@ impl fmt::Display for BadConnectData {
             ),
             Self::Version(version) => write!(f, "version {version} is not supported"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for BadConnectData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -140,7 +140,7 @@ impl Iterator for Iter<'_> {
 }
 
 /// Why an extension is not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAdded {
     /// The area has an extension already.
@@ -158,6 +158,13 @@ impl fmt::Display for NotAdded {
             ),
             Self::Unsent => write!(f, "this extension is receive-only"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for NotAdded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

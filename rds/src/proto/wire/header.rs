@@ -43,7 +43,7 @@ pub struct Header {
 }
 
 /// Why a header is rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadHeader {
     /// Too few bytes.
@@ -139,6 +139,13 @@ impl fmt::Display for BadHeader {
             ),
             Self::Checksum(sum) => write!(f, "header has the wrong checksum {sum:#06x}"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+impl fmt::Debug for BadHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
