@@ -68,7 +68,6 @@ fn bytes_of(token: RemoteToken) -> Vec<u8> {
 }
 
 /// The first program of the README.
-#[expect(clippy::print_stdout, reason = "the program prints")]
 fn first_program(addr: SocketAddr) -> verbs::Result<()> {
     let mut client = builder().prepare(addr)?;
     let room = client.reg_msgs([0; 1024])?;
