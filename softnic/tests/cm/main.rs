@@ -9,6 +9,8 @@
 mod connections;
 #[path = "../../../cm/tests/device/datagrams.rs"]
 mod datagrams;
+#[path = "../rsocket/deaf.rs"]
+mod deaf;
 #[path = "../../../cm/tests/device/endpoints.rs"]
 mod endpoints;
 #[path = "../../../cm/tests/device/faults.rs"]
@@ -28,6 +30,7 @@ mod tasks;
 use std::{net::IpAddr, sync::OnceLock};
 
 use softnic::Fabric;
+use support::local;
 
 /// Puts all threads of the process on a host, before any test starts.
 extern "C" fn put_threads_on_a_host() {
