@@ -35,10 +35,10 @@ fn failed_open_names_the_device() {
     fake.fail("ibv_open_device", libc::EACCES);
     let devices = verbs::devices().unwrap();
     let err = devices.find("fake0").unwrap().open().unwrap_err();
-    let text = said(&err);
-    let expected = "`ibv_open_device` failed (fake0): Permission denied (os error 13); this user may not open \
-                    /dev/infiniband/uverbs*";
-    assert!(text.starts_with(expected), "{text}");
+    let expected = "`ibv_open_device` failed (fake0): Permission denied (os error 13)";
+    assert!(said(&err).starts_with(expected), "{err}");
+    let hint = "; this user may not open /dev/infiniband/uverbs*";
+    assert!(err.to_string().contains(hint), "{err}");
 }
 
 #[test]
