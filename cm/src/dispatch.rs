@@ -194,9 +194,9 @@ fn unresolved(call: &'static str, status: i32, id: &RawId) -> Error {
     explain(error(call, status), None, id.any_peer_addr(), false)
 }
 
-/// The event that gives an identifier back, in its next phase.
-fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, said: Said) -> Event {
-    match (next, kind, said) {
+/// The event with the identifier, in the next phase.
+fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, data: EventData) -> Event {
+    match (next, kind, data) {
         (Phase::Idle, ..) => Event::AddrError {
             error: unresolved("rdma_resolve_addr", status, &id),
             id: CmId::new(id),

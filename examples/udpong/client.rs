@@ -15,8 +15,8 @@ use crate::rstream::{
 };
 
 /// Timeout for an answer after which the request is sent again: to begin, and later.
-const PATIENCE: Duration = Duration::from_secs(1);
-const IMPATIENCE: Duration = Duration::from_millis(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Time without an answer after which the client gives up. The original asks again without end.
 const GIVE_UP: Duration = Duration::from_secs(10);

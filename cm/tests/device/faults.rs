@@ -18,7 +18,7 @@ use verbs::{Init, QueuePair, Rc};
 use crate::{
     connections::connect,
     resources,
-    support::{Halfway, PATIENCE, Side, listen, local, next, request, response, taken},
+    support::{Halfway, Side, TEST_TIMEOUT, listen, local, next, request, response, taken},
 };
 
 #[test]
@@ -154,15 +154,15 @@ fn silent_peer_does_not_hold_up_accept() {
     });
     let clients = EventChannel::new().unwrap();
     let ((side, active_qp), response) = silent_client(&clients, addr);
-    let choices = EndpointBuilder::new().timeout(PATIENCE);
+    let choices = EndpointBuilder::new().timeout(TEST_TIMEOUT);
     for _ in 0..2 {
         let client = choices.connect(addr).unwrap();
-        let server = accepted.recv_timeout(PATIENCE).unwrap();
+        let server = accepted.recv_timeout(TEST_TIMEOUT).unwrap();
         assert_eq!(server.id().peer_addr(), client.id().local_addr());
     }
     // The silent one is accepted when it is silent no more.
     let late = response.establish(active_qp).unwrap();
-    let server = accepted.recv_timeout(PATIENCE).unwrap();
+    let server = accepted.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(server.id().peer_addr(), late.id().local_addr());
     drop((late, side));
 }
@@ -170,7 +170,7 @@ fn silent_peer_does_not_hold_up_accept() {
 /// The listener keeps as many half-open connections as its backlog has places.
 #[test]
 fn silent_peers_beyond_the_backlog_end_the_oldest() {
-    let choices = EndpointBuilder::new().timeout(PATIENCE).backlog(2);
+    let choices = EndpointBuilder::new().timeout(TEST_TIMEOUT).backlog(2);
     let listener = choices.listen(local()).unwrap();
     let addr = listener.local_addr().unwrap();
     let (sender, accepted) = mpsc::channel();
@@ -183,7 +183,7 @@ fn silent_peers_beyond_the_backlog_end_the_oldest() {
     let ended = taken!(&channels[0], Event::Disconnected { key, .. } => key);
     assert_eq!(silent[0].1.id().key(), ended);
     let client = EndpointBuilder::new().connect(addr).unwrap();
-    let server = accepted.recv_timeout(PATIENCE).unwrap();
+    let server = accepted.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(server.id().peer_addr(), client.id().local_addr());
 }
 

@@ -5,10 +5,10 @@ use std::{net::SocketAddr, thread};
 use cm::{ConnParam, EndpointBuilder, Listener};
 use verbs::{Error, WcError, WcStatus};
 
-use crate::support::{PATIENCE, local};
+use crate::support::{TEST_TIMEOUT, local};
 
 fn builder() -> EndpointBuilder {
-    EndpointBuilder::new().timeout(PATIENCE)
+    EndpointBuilder::new().timeout(TEST_TIMEOUT)
 }
 
 #[track_caller]

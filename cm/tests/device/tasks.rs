@@ -10,7 +10,7 @@ use futures_core::Stream;
 use tokio::time::timeout;
 use verbs::{Buf, Result, WcStatus, op::Send};
 
-use crate::support::{Halfway, PATIENCE, local};
+use crate::support::{Halfway, TEST_TIMEOUT, local};
 
 async fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let addr = listener.local_addr().unwrap();

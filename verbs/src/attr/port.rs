@@ -39,7 +39,6 @@ named! {
     }
 
     /// The link layer of a port.
-    #[doc(alias = "IBV_LINK_LAYER_ETHERNET")]
     LinkLayer(u8) {
         /// Not reported by the provider; InfiniBand.
         #[doc(alias = "IBV_LINK_LAYER_UNSPECIFIED")]
@@ -48,6 +47,7 @@ named! {
         #[doc(alias = "IBV_LINK_LAYER_INFINIBAND")]
         INFINIBAND = ffi::IBV_LINK_LAYER_INFINIBAND;
         /// Ethernet: RoCE, or iWARP.
+        #[doc(alias = "IBV_LINK_LAYER_ETHERNET")]
         ETHERNET = ffi::IBV_LINK_LAYER_ETHERNET;
     }
 

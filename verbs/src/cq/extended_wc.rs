@@ -236,23 +236,23 @@ impl<'p> ExtendedCompletion<'p> {
     }
 
     fields! {
-        "The number of received or transferred bytes."
         #[doc(alias = "ibv_wc_read_byte_len")]
+        "The number of received or transferred bytes."
         byte_len -> usize = BYTE_LEN, ibv_wc_read_byte_len, |entry| entry.plain.byte_len as usize;
         #[doc(alias = "ibv_wc_read_qp_num")]
         "The number of the local queue pair."
         qp_num -> QpNum = QP_NUM, ibv_wc_read_qp_num, |entry| QpNum::from_low_bits(entry.plain.qp_num);
-        "The number of a datagram's sending queue pair."
         #[doc(alias = "ibv_wc_read_src_qp")]
+        "The number of a datagram's sending queue pair."
         src_qp -> QpNum = SRC_QP, ibv_wc_read_src_qp, |entry| QpNum::from_low_bits(entry.plain.src_qp);
-        "The local identifier of a datagram's sender."
         #[doc(alias = "ibv_wc_read_slid")]
+        "The local identifier of a datagram's sender."
         slid -> u32 = SLID, ibv_wc_read_slid, |entry| entry.slid;
-        "The service level of a datagram."
         #[doc(alias = "ibv_wc_read_sl")]
+        "The service level of a datagram."
         sl -> u8 = SL, ibv_wc_read_sl, |entry| entry.plain.sl;
-        "The path bits of a datagram's destination LID."
         #[doc(alias = "ibv_wc_read_dlid_path_bits")]
+        "The path bits of a datagram's destination LID."
         dlid_path_bits -> u8 = DLID_PATH_BITS, ibv_wc_read_dlid_path_bits, |entry| entry.plain.dlid_path_bits;
         #[doc(alias = "ibv_wc_read_completion_ts")]
         "When the request completed, in ticks of the [device's clock](crate::Context::query_clock)."
@@ -260,11 +260,11 @@ impl<'p> ExtendedCompletion<'p> {
         #[doc(alias = "ibv_wc_read_completion_wallclock_ns")]
         "When the request completed, in nanoseconds since 1970."
         completion_wallclock_ns -> u64 = COMPLETION_TIMESTAMP_WALLCLOCK, ibv_wc_read_completion_wallclock_ns, |entry| entry.completion_wallclock_ns;
-        "The VLAN tag of a packet."
         #[doc(alias = "ibv_wc_read_cvlan")]
+        "The VLAN tag of a packet."
         cvlan -> u16 = CVLAN, ibv_wc_read_cvlan, |entry| entry.cvlan;
-        "The tag of the flow matched by a packet."
         #[doc(alias = "ibv_wc_read_flow_tag")]
+        "The tag of the flow matched by a packet."
         flow_tag -> u32 = FLOW_TAG, ibv_wc_read_flow_tag, |entry| entry.flow_tag;
     }
 

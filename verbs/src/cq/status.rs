@@ -85,8 +85,8 @@ statuses! {
     WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR, "the queue pair went to the error state before the request was done";
     #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     MW_BIND_ERR = IBV_WC_MW_BIND_ERR, "the memory window could not be bound";
-    BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR, "the peer answered with an unexpected packet";
     #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
+    BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR, "the peer answered with an unexpected packet";
     #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
     LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR, "data of a peer's RDMA write could not be stored here";
     #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
@@ -113,8 +113,8 @@ statuses! {
     FATAL_ERR = IBV_WC_FATAL_ERR, "the device has failed";
     #[doc(alias = "IBV_WC_RESP_TIMEOUT_ERR")]
     RESP_TIMEOUT_ERR = IBV_WC_RESP_TIMEOUT_ERR, "the peer did not answer in time";
-    GENERAL_ERR = IBV_WC_GENERAL_ERR, "an error without a status of its own";
     #[doc(alias = "IBV_WC_GENERAL_ERR")]
+    GENERAL_ERR = IBV_WC_GENERAL_ERR, "an error without a status of its own";
     #[doc(alias = "IBV_WC_TM_ERR")]
     TM_ERR = IBV_WC_TM_ERR, "tag matching failed";
     #[doc(alias = "IBV_WC_TM_RNDV_INCOMPLETE")]
@@ -171,16 +171,16 @@ opcodes! {
     RECV = IBV_WC_RECV, "a receive";
     #[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]
     RECV_RDMA_WITH_IMM = IBV_WC_RECV_RDMA_WITH_IMM, "the immediate data of a peer's RDMA write";
-    TM_ADD = IBV_WC_TM_ADD, "a tagged buffer added to the list";
-    TM_DEL = IBV_WC_TM_DEL, "a tagged buffer removed from the list";
-    TM_SYNC = IBV_WC_TM_SYNC, "a report of the unexpected messages to the device";
     #[doc(alias = "IBV_WC_TM_ADD")]
+    TM_ADD = IBV_WC_TM_ADD, "a tagged buffer added to the list";
     #[doc(alias = "IBV_WC_TM_DEL")]
+    TM_DEL = IBV_WC_TM_DEL, "a tagged buffer removed from the list";
     #[doc(alias = "IBV_WC_TM_SYNC")]
+    TM_SYNC = IBV_WC_TM_SYNC, "a report of the unexpected messages to the device";
     #[doc(alias = "IBV_WC_TM_RECV")]
     TM_RECV = IBV_WC_TM_RECV, "a message with a tag";
-    TM_NO_TAG = IBV_WC_TM_NO_TAG, "a message without a tag, to a tag-matching queue";
     #[doc(alias = "IBV_WC_TM_NO_TAG")]
+    TM_NO_TAG = IBV_WC_TM_NO_TAG, "a message without a tag, to a tag-matching queue";
 }
 
 /// A posted request whose completion reports a failure.
