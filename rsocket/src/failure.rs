@@ -70,7 +70,7 @@ impl fmt::Display for ConnectionFailure {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
 impl fmt::Debug for ConnectionFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, net::SocketAddr};
 use super::id::IdNum;
 
 /// Reason for which the connection manager refuses a call; nothing has changed then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CmError {
     /// There is no such identifier.
@@ -37,6 +37,13 @@ impl fmt::Display for CmError {
             Self::IsConnected => f.write_str("the connection is established already"),
             Self::DeviceRemoved => f.write_str("the device has been removed"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
+impl fmt::Debug for CmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

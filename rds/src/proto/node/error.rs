@@ -65,7 +65,7 @@ impl fmt::Display for SocketError {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
 impl fmt::Debug for SocketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -142,7 +142,7 @@ impl fmt::Display for BadHeader {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): it is what `unwrap` and `fn main() -> Result` print.
+/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
 impl fmt::Debug for BadHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
