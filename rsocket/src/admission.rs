@@ -1,4 +1,4 @@
-//! Which requests a listener serves, which half-open connection ends to make room for another one, and which requests wait.
+//! Admission of connection requests: serve at once, displace a half-open connection, hold back, or reject.
 
 use std::{
     collections::HashMap,
@@ -6,17 +6,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Age from which a half-open connection gives its place to any request. A handshake takes milliseconds. One whose RTU
-/// was lost takes seconds, and goes on as long as there is room.
+/// Minimum age of a half-open connection that any request may displace. A handshake takes milliseconds; after
+/// a lost RTU, seconds. Without competing requests, an older handshake continues.
 const YIELDS_AFTER: Duration = Duration::from_secs(1);
 
-/// Number of later half-open connections from which one gives its place to any request, however young it is. To serve a
-/// request takes about as long as a handshake, so an honest peer is done by then. Without this, a flood from many
-/// addresses takes each place again as soon as its second is over. A backlog that is not longer than this relies on the
-/// age.
+/// Number of younger half-open connections after which any request may displace the oldest, at any age.
+/// Serving a request takes about as long as a handshake, so an honest peer has completed by then. Without
+/// this bound, a flood from many addresses reoccupies each place as soon as its age limit expires. In a
+/// backlog of at most this length, only the age counts.
 const YIELDS_BEHIND: usize = 16;
 
-/// Places that [`Limits::new`] leaves to one address at least, in a backlog that has as many.
+/// Minimum per-address limit of [`Limits::new`], for backlogs with at least as many places.
 const LEAST_PER_ADDRESS: usize = 16;
 
 /// The limits of a listener.
@@ -29,8 +29,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits for a backlog. Without a limit for each address, that is three quarters of the backlog, so that
-    /// one address cannot take all of a long one.
+    /// Returns the limits for a backlog. The default per-address limit is three quarters of the backlog,
+    /// which keeps one address from filling a long backlog.
     pub(crate) fn new(backlog: u32, per_address: Option<u32>) -> Self {
         let places = usize::try_from(backlog.max(1)).unwrap_or(usize::MAX);
         let default = (places - places / 4).max(LEAST_PER_ADDRESS);
@@ -44,19 +44,19 @@ impl Limits {
     }
 }
 
-/// What to do with a request.
+/// Decision about one connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision<K> {
     Serve,
-    /// Serve it when this half-open connection has ended.
+    /// Serve the request after ending this half-open connection.
     ServeInsteadOf(K),
     Reject,
 }
 
-/// The half-open connections of a listener: accepted, and not yet completed by the peer's RTU.
+/// Half-open connections of a listener: accepted, RTU outstanding.
 #[derive(Debug)]
 pub(crate) struct Admission<K> {
-    /// In the order of their requests.
+    /// Ordered by the arrival of their requests.
     half_open: Vec<HalfOpen<K>>,
 }
 
@@ -76,7 +76,7 @@ impl<K> Default for Admission<K> {
 }
 
 impl<K: Copy + Eq> Admission<K> {
-    /// Decides about a request of `addr` while `waiting` connections wait to be accepted.
+    /// Decides about a request from `addr` while `waiting` established connections are not accepted yet.
     pub(crate) fn decide(
         &self,
         addr: IpAddr,
@@ -113,20 +113,20 @@ impl<K: Copy + Eq> Admission<K> {
             .filter(move |half_open| half_open.addr == addr)
     }
 
-    /// Returns the oldest half-open connection of the address with most of them, if these are still more than those of an
-    /// address with `own` of them after one has gone from there to here.
+    /// Returns the oldest half-open connection of the address with the most. `None` if that address has at
+    /// most one more than `own`: displacement would only reverse the imbalance.
     fn of_greediest(&self, own: usize) -> Option<&HalfOpen<K>> {
         let mut counts = HashMap::new();
         for half_open in &self.half_open {
             *counts.entry(half_open.addr).or_insert(0) += 1;
         }
         let most = counts.into_values().max().filter(|&most| most > own + 1)?;
-        // The counts of addresses may be equal: of those, it is the one with the oldest.
+        // Several addresses may have equal counts; the one with the oldest connection loses it.
         let of_such = |half_open: &&HalfOpen<K>| self.of(half_open.addr).count() == most;
         self.half_open.iter().find(of_such)
     }
 
-    /// Whether a half-open connection may end for a request.
+    /// Whether a request may displace this half-open connection.
     fn yields(&self, half_open: &HalfOpen<K>, now: Instant) -> bool {
         let age = now.saturating_duration_since(half_open.since);
         let later = self.half_open.iter().rev();
@@ -143,7 +143,7 @@ impl<K: Copy + Eq> Admission<K> {
         });
     }
 
-    /// Removes a half-open connection: it is established, or has ended. Returns whether there was one.
+    /// Removes a half-open connection, established or failed. Returns whether the key was known.
     pub(crate) fn end(&mut self, key: K) -> bool {
         let before = self.half_open.len();
         self.half_open.retain(|half_open| half_open.key != key);
@@ -159,18 +159,16 @@ impl<K: Copy + Eq> Admission<K> {
     }
 }
 
-/// Maximum number of requests that a listener holds back. One takes an identifier of the kernel, and no memory of the
-/// device.
+/// Maximum number of requests that a listener holds back. Each uses a kernel identifier and no device memory.
 const MAX_HELD: usize = 128;
 
-/// Time after which a request that is held back is of no use any more: the peer's connection manager gives up after about
-/// a minute.
+/// Maximum age of a held request. The peer's connection manager gives up after about a minute.
 const HELD_FOR: Duration = Duration::from_secs(90);
 
-/// Requests that wait for a place, as those beyond the backlog of a TCP listener do.
+/// Requests waiting for a place, like those beyond the backlog of a TCP listener.
 #[derive(Debug)]
 pub(crate) struct Held<R> {
-    /// In the order in which they came.
+    /// In order of arrival.
     requests: Vec<(IpAddr, Instant, R)>,
 }
 
@@ -183,8 +181,8 @@ impl<R> Default for Held<R> {
 }
 
 impl<R> Held<R> {
-    /// Holds a request back. Returns one that is refused for that, if there is no room: the youngest of the address with
-    /// most of them, or this one.
+    /// Holds a request back. When full, returns the request to refuse: the youngest of the address with the
+    /// most, or the new one.
     pub(crate) fn hold(&mut self, addr: IpAddr, now: Instant, request: R) -> Option<R> {
         let mut refused = None;
         if self.requests.len() >= MAX_HELD {
@@ -208,7 +206,7 @@ impl<R> Held<R> {
         self.requests.iter().filter(|entry| entry.0 == addr).count()
     }
 
-    /// Takes the next request that can be served: of the address with the smallest `load`, the oldest first.
+    /// Takes the next servable request: the smallest `load` of its address first, then the oldest.
     pub(crate) fn take(
         &mut self,
         load: impl Fn(IpAddr) -> usize,
@@ -220,7 +218,7 @@ impl<R> Held<R> {
         Some(self.requests.remove(index).2)
     }
 
-    /// Takes the requests that are too old.
+    /// Takes the requests held for at least `HELD_FOR`.
     pub(crate) fn expired(&mut self, now: Instant) -> Vec<R> {
         let is_old = |entry: &mut (IpAddr, Instant, R)| now - entry.1 >= HELD_FOR;
         self.requests
@@ -229,13 +227,13 @@ impl<R> Held<R> {
             .collect()
     }
 
-    /// Takes the requests for which `is_meant` holds.
+    /// Takes the first request for which `is_meant` holds.
     pub(crate) fn remove(&mut self, is_meant: impl Fn(&R) -> bool) -> Option<R> {
         let found = self.requests.iter().position(|entry| is_meant(&entry.2))?;
         Some(self.requests.remove(found).2)
     }
 
-    /// All requests, in the order in which they came.
+    /// Iterates over all held requests in order of arrival.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &R> {
         self.requests.iter().map(|(.., request)| request)
     }
@@ -253,7 +251,7 @@ mod tests {
         IpAddr::from([10, 9, 0, host])
     }
 
-    /// An admission with half-open connections of these hosts, named by their order.
+    /// Creates an admission with half-open connections of these hosts; the keys are their indices.
     fn with(hosts: impl IntoIterator<Item = u8>, now: Instant) -> Admission<usize> {
         let mut admission = Admission::default();
         for (key, host) in hosts.into_iter().enumerate() {
@@ -309,7 +307,7 @@ mod tests {
         let just_before = YIELDS_AFTER - Duration::from_nanos(1);
         assert_eq!(decide(just_before), Decision::Reject);
         assert_eq!(decide(YIELDS_AFTER), Decision::ServeInsteadOf(1));
-        // Also where there would be room.
+        // The per-address limit applies even with free places.
         let admission = with([2, 2, 2], now);
         assert_eq!(admission.decide(addr(2), now, 0, LIMITS), Decision::Reject);
     }
@@ -323,7 +321,7 @@ mod tests {
         assert_eq!(decide(&[1, 2, 2, 2], 9), Decision::ServeInsteadOf(1));
         assert_eq!(decide(&[1, 1, 2, 2], 9), Decision::ServeInsteadOf(0));
         assert_eq!(decide(&[2, 1, 2, 2], 1), Decision::ServeInsteadOf(0));
-        // That would only turn the difference round.
+        // Displacement would only reverse the difference.
         assert_eq!(decide(&[1, 1, 2, 2], 1), Decision::Reject);
         assert_eq!(decide(&[1, 2, 3, 4], 9), Decision::Reject);
     }
@@ -350,7 +348,7 @@ mod tests {
         };
         assert_eq!(decide(16, places(16)), Decision::Reject);
         assert_eq!(decide(17, places(17)), Decision::ServeInsteadOf(0));
-        // An address at its limit: fifteen others have come since its first, or sixteen.
+        // An address at its limit, with 15 or 16 younger connections after its first.
         let own = |others: u8| {
             let hosts = [200, 200, 200].into_iter().chain(1..=others);
             with(hosts, now).decide(addr(200), now, 0, places(100))
@@ -367,7 +365,7 @@ mod tests {
             assert_eq!(held.hold(addr(host), now, request), None);
         }
         let load = |ip: IpAddr| usize::from(ip == addr(1));
-        // That of host 2 has come before that of host 3, and host 1 has a connection already.
+        // The request of host 2 came before that of host 3; host 1 already has a connection.
         assert_eq!(held.take(load, |_| true), Some(2));
         assert_eq!(held.take(load, |ip| ip == addr(1)), Some(0));
         assert_eq!(held.take(load, |_| false), None);
@@ -381,7 +379,7 @@ mod tests {
         assert!(held.is_empty());
     }
 
-    /// However many requests come, few are held, and a flood from one address leaves room for others.
+    /// The number of held requests is bounded, and a flood from one address leaves room for others.
     #[test]
     fn held_requests_are_bounded_and_shared_by_address() {
         let now = Instant::now();
@@ -390,11 +388,11 @@ mod tests {
             assert_eq!(held.hold(addr(1), now, request), None);
         }
         assert_eq!(held.hold(addr(1), now, 1000), Some(1000));
-        // An honest host takes the place of the youngest of the flood.
+        // An honest host displaces the youngest request of the flood.
         assert_eq!(held.hold(addr(2), now, 2000), Some(MAX_HELD - 1));
         assert_eq!(held.iter().count(), MAX_HELD);
         assert_eq!(held.of(addr(2)), 1);
-        // Until both have as many.
+        // Displacement continues until both hosts hold equally many.
         let refused = (0..MAX_HELD).map(|request| held.hold(addr(2), now, 3000 + request));
         let own = refused.flatten().filter(|&refused| refused >= 3000).count();
         assert!(own >= MAX_HELD / 2, "{own}");
@@ -412,8 +410,8 @@ mod tests {
         assert_eq!(admission.decide(addr(9), now, 0, LIMITS), Decision::Serve);
     }
 
-    /// 5,000 requests a second from one address, from a few and from many: an honest client that tries five times a second
-    /// is served each time, and has a hundredth of a second to complete its handshake.
+    /// 5,000 requests per second from one, seven and 250 addresses: an honest client with five attempts per
+    /// second is always served, and has 10 ms to complete each handshake.
     #[test]
     fn no_flood_keeps_an_honest_client_out() {
         const HONEST: u8 = 254;

@@ -1,17 +1,17 @@
-//! What the system's administrator has set, for sockets that say nothing else.
+//! System-wide defaults from files in `/etc/rdma/rsocket`.
 
 use std::{fs, path::Path, str::FromStr, sync::OnceLock, time::Duration};
 
 use crate::proto::{decode_size, encode_size, stream::Settings};
 
-/// Where it is set: in files with one number each.
+/// Folder of the configuration files, each with one number.
 const FOLDER: &str = "/etc/rdma/rsocket";
 
-/// What has been set.
+/// System-wide defaults of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) settings: Settings,
-    /// How long to look for completions before going to sleep.
+    /// Time to poll for completions before a thread sleeps.
     pub(crate) polling_time: Duration,
 }
 
@@ -25,8 +25,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What is set in the files of a folder. A file that is missing, or has no number of that kind,
-    /// sets nothing. What is too small or too large for a device is seen when there is one.
+    /// Reads the files of a folder. A missing file, or one without a valid number, leaves the default. Limits
+    /// of a device apply later, when the device is known.
     fn read(folder: &Path) -> Self {
         let mut config = Self::default();
         let Settings {
@@ -69,7 +69,7 @@ fn number<T: FromStr>(folder: &Path, file: &str) -> Option<T> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// What was set when it was first asked for.
+/// Returns the configuration, read once per process on the first call.
 pub(crate) fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| Config::read(Path::new(FOLDER)))

@@ -1,4 +1,4 @@
-//! A connected stream over its queue pair.
+//! A connected stream and its queue pair.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -32,14 +32,14 @@ use crate::{
     waiting::{Driven, Patience, Shared},
 };
 
-/// The least time for which nothing may complete.
+/// Minimum timeout for unacknowledged data.
 const LEAST_LIMIT: Duration = Duration::from_secs(1);
 
-/// A connected stream.
+/// A connected stream, shared by the calls of all threads and by the engine.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Shared<State>,
-    /// Held by a call for as long as its bytes must not be mixed with those of others.
+    /// Held by a sending call, so that the bytes of concurrent calls do not mix.
     sending: Mutex<()>,
     receiving: Mutex<()>,
     local_addr: SocketAddr,
@@ -48,7 +48,7 @@ pub(crate) struct Connection {
     engine: Weak<Engine>,
 }
 
-/// Who the two sides of a connection are.
+/// The addresses and the connection manager identifier of a connection.
 #[derive(Debug)]
 pub(crate) struct Ends {
     pub(crate) local_addr: SocketAddr,
@@ -56,28 +56,28 @@ pub(crate) struct Ends {
     pub(crate) key: Key,
 }
 
-/// Everything that changes.
+/// Mutable state of a connection, behind one lock.
 #[derive(Debug)]
 pub(crate) struct State {
     stream: Stream,
     qp: Pair<Rts>,
     sends: Queue,
     receives: Queue,
-    /// A receive has been given back unused: the queue pair is coming to its end.
+    /// A flushed receive has completed: the queue pair is in the error state.
     flushed: bool,
     memory: Memory,
-    /// Destroying the identifier tells the peer.
+    /// Dropping the identifier disconnects.
     id: CmId<Connected>,
     waiters: Waiters,
-    /// Bytes that have to be in one piece.
+    /// Gathers the pieces of a message sent from several buffers.
     scratch: Vec<u8>,
-    /// How long nothing may complete.
+    /// Timeout for unacknowledged data.
     limit: Duration,
-    /// What has reported that the connection fails, if something has.
+    /// First reported cause of a failure.
     cause: Option<Cause>,
-    /// When the engine looks whether something has, while anything is in flight.
+    /// Next check for unacknowledged data by the engine, while anything is in flight.
     check_at: Option<Instant>,
-    /// What the time of the stream begins with.
+    /// Zero of the stream's clock.
     start: Instant,
     key: Key,
     engine: Weak<Engine>,
@@ -88,8 +88,8 @@ fn turn(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
 }
 
 impl Connection {
-    /// Makes the connection of an endpoint whose peer has completed the handshake. `establish` is called when
-    /// nothing else can fail any more.
+    /// Creates the connection of an endpoint whose peer has completed the handshake. `establish` is called
+    /// last, after everything else has succeeded.
     pub(crate) fn new(
         endpoint: Endpoint<Rts>,
         establish: impl FnOnce(Pair<Rts>) -> io::Result<(Pair<Rts>, CmId<Connected>)>,
@@ -145,7 +145,7 @@ impl Connection {
         self.peer_addr
     }
 
-    /// Who uses it, and waits for it.
+    /// The shared state and its waiters.
     pub(crate) fn shared(&self) -> &Shared<State> {
         &self.shared
     }
@@ -154,7 +154,7 @@ impl Connection {
         *self.shared.lock().stream.settings()
     }
 
-    /// Sends bytes, all of them if it may wait.
+    /// Sends the bytes; all of them unless nonblocking.
     pub(crate) fn send(&self, bufs: &[IoSlice<'_>], patience: Patience) -> io::Result<usize> {
         let _turn = turn(&self.sending);
         let total = bufs.iter().map(|buf| buf.len()).sum();
@@ -173,7 +173,8 @@ impl Connection {
         Ok(done)
     }
 
-    /// Receives what there is, after waiting for something; 0 at the end. `peek` leaves it there.
+    /// Receives the available bytes, after waiting for the first; 0 at the end of the stream. `peek` leaves
+    /// the bytes in the buffer.
     pub(crate) fn recv(
         &self,
         bufs: &mut [IoSliceMut<'_>],
@@ -183,33 +184,33 @@ impl Connection {
         let _turn = turn(&self.receiving);
         self.shared.until(Interest::READ, patience, |state| {
             if peek {
-                // Who has seen some bytes may be waiting for the next ones. A failure is told
-                // when there is nothing to see.
+                // A caller may peek repeatedly for more bytes. `recv` reports a failure once no bytes are
+                // left.
                 drop(state.process());
             }
             state.recv(bufs, peek)
         })
     }
 
-    /// How many bytes have arrived that have not been read.
+    /// Number of bytes received and not yet read.
     pub(crate) fn unread(&self) -> io::Result<usize> {
         let mut state = self.shared.lock();
         state.process()?;
         Ok(state.stream.unread() as usize)
     }
 
-    /// The ways to the peer, as far as the connection manager knows them.
+    /// Returns the path records known to the connection manager.
     pub(crate) fn route(&self) -> Vec<PathRecord> {
         self.shared.lock().id.paths()
     }
 
-    /// The most payload that a packet carries, in bytes.
+    /// Path MTU: maximum payload of a packet, in bytes.
     pub(crate) fn mtu(&self) -> Option<u32> {
         self.shared.lock().qp.query().ok()?.path_mtu.bytes()
     }
 
-    /// Ends a direction, or both, and tells the peer: at once, or when there is room for that, though
-    /// nobody may call any more.
+    /// Shuts down one or both directions and notifies the peer. Without room for the message, the engine
+    /// sends it later, without further calls by the program.
     pub(crate) fn shut_down(&self, direction: Direction) -> io::Result<()> {
         let mut state = self.shared.lock();
         state.stream.shut_down(direction);
@@ -223,49 +224,50 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the peer has been told of every end of this side, or the connection is over.
+    /// Whether the peer has been notified of every shutdown of this side, or the connection is over.
     pub(crate) fn has_told(&self) -> io::Result<bool> {
         let mut state = self.shared.lock();
         state.process()?;
         Ok(state.stream.has_told())
     }
 
-    /// Waits until everything that was sent has arrived, or the connection is over.
+    /// Waits until the peer has acknowledged all sent data, or the connection is over.
     pub(crate) fn flush(&self, patience: Patience) -> io::Result<()> {
         self.shared.until(Interest::ANY, patience, |state| {
             Ok(state.is_flushed().then_some(()))
         })
     }
 
-    /// Whether everything that was sent has arrived, or the connection is over.
+    /// Whether the peer has acknowledged all sent data, or the connection is over.
     pub(crate) fn is_flushed(&self) -> io::Result<bool> {
         let mut state = self.shared.lock();
         state.process()?;
         Ok(state.is_flushed())
     }
 
-    /// The connection manager reports that the connection has ended, with the cause if neither side has asked for it.
+    /// Handles a disconnect event of the connection manager. `cause` is set if neither side requested the
+    /// disconnect.
     pub(crate) fn lost(&self, cause: Option<ConnectFailure>) {
         let mut state = self.shared.lock();
-        // What it had sent counts.
+        // Data received before the disconnect stays readable.
         state.catch_up();
         state.stream.lost();
         if state.cause.is_none() {
             state.cause = cause.map(Cause::Connection);
         }
-        // A queue pair that cannot be told so has ended in another way.
+        // If the transition fails, the queue pair has already failed otherwise.
         drop(state.qp.to_error());
         state.wake();
     }
 
-    /// Writes nothing to the peer, which fails if it is gone.
+    /// Posts an empty write to the peer as a keepalive probe. An unreachable peer fails the connection.
     pub(crate) fn keep_alive(&self) -> io::Result<()> {
         let mut state = self.shared.lock();
         state.stream.keep_alive();
         state.process().map(drop)
     }
 
-    /// How long nothing of what is sent may be acknowledged.
+    /// Sets the timeout for unacknowledged data, at least one second.
     pub(crate) fn set_limit(&self, limit: Duration) {
         let mut state = self.shared.lock();
         state.limit = limit.max(LEAST_LIMIT);
@@ -274,20 +276,20 @@ impl Connection {
         }
     }
 
-    /// Looks whether something has completed. Returns when to do so again. `planned` is the time that
-    /// this was to be done.
+    /// Checks for progress of sent data. Returns the time of the next check. A call whose `planned` time is
+    /// no longer current does nothing.
     pub(crate) fn check(&self, planned: Instant) -> Option<Instant> {
         let mut state = self.shared.lock();
-        // If there is another plan, it is made true as well.
+        // A later plan has its own timer.
         if state.check_at != Some(planned) {
             return None;
         }
-        // What has completed counts, also if nobody has asked for it.
+        // Completions count as progress even if no call has polled them.
         state.catch_up();
         state.check()
     }
 
-    /// Why the connection has failed, if it has.
+    /// The failure of the connection, if any.
     pub(crate) fn failure(&self) -> Option<io::Error> {
         self.shared.lock().failure()
     }
@@ -305,7 +307,7 @@ impl Connection {
         self.shared.lock().qp.pd().clone()
     }
 
-    /// Writes to what the peer has mapped, from `offset` on; returns how many bytes it could.
+    /// Writes into a mapping of the peer, from `offset` on. Returns the number of bytes written.
     pub(crate) fn write_at(
         &self,
         bytes: &[u8],
@@ -349,8 +351,7 @@ impl Driven for State {
         self.stream.readiness()
     }
 
-    /// Handles what has completed, and posts what that calls for. Returns whether there was
-    /// something.
+    /// Processes completions, then posts pending control messages. Returns whether there was a completion.
     fn process(&mut self) -> io::Result<bool> {
         let Self {
             stream, qp, sends, ..
@@ -364,7 +365,7 @@ impl Driven for State {
                     Ok(work) => stream.sent(work.context, true),
                     Err(failure) => failed.push((failure.work.context, failure.error)),
                 },
-                // A completion of nobody's.
+                // Unknown completion, of another queue pair.
                 Ok(Completed::Receive(_)) | Err(_) => {}
             }
         }
@@ -372,7 +373,7 @@ impl Driven for State {
             sends.came();
         }
         let mut received = self.receive();
-        // All that had arrived before a request failed counts.
+        // Data received before a request failed stays readable.
         while !failed.is_empty() && matches!(received, Ok(true)) {
             received = self.receive();
         }
@@ -431,19 +432,19 @@ impl Driven for State {
 }
 
 impl State {
-    /// Whether who waits for that may have to know what has been sent.
+    /// Whether waiting for `interest` depends on send completions.
     fn awaits_sent(&self, interest: Interest) -> bool {
         interest.any || self.flushed || self.stream.waits_for_sent(interest.write)
     }
 
-    /// Handles what has completed until now. What comes meanwhile may be left: a peer can send without end.
+    /// Processes the completions present at the call. Later ones may remain: a peer can send without end.
     fn catch_up(&mut self) {
         let Settings {
             send_depth,
             recv_depth,
             ..
         } = *self.stream.settings();
-        // Each round handles one completion at least. A queue that is broken has nothing more to say.
+        // Each round processes at least one completion. A failed queue has no more.
         let most = u32::from(send_depth) + u32::from(recv_depth + SPARE_RECEIVES);
         for _ in 0..most {
             if !matches!(self.process(), Ok(true)) {
@@ -452,7 +453,7 @@ impl State {
         }
     }
 
-    /// Handles what has arrived. Returns whether there was something.
+    /// Processes receive completions. Returns whether there was one.
     fn receive(&mut self) -> io::Result<bool> {
         let Self {
             stream,
@@ -501,8 +502,8 @@ impl State {
         Ok(came)
     }
 
-    /// Gives the stream larger buffers, where it wants them. Where there is no memory for them, those that
-    /// there are do.
+    /// Grows the buffers on the stream's request. Without memory for larger ones, the present buffers stay in
+    /// use.
     fn grow(&mut self) {
         let Self {
             stream, memory, qp, ..
@@ -524,7 +525,7 @@ impl State {
         }
     }
 
-    /// Posts what the stream wants to tell.
+    /// Posts pending control messages.
     fn pump(&mut self) -> io::Result<()> {
         self.grow();
         while let Some(outgoing) = self.stream.control() {
@@ -533,7 +534,7 @@ impl State {
         Ok(())
     }
 
-    /// Fails when nothing may be sent any more: with what the stream has failed by, if it has.
+    /// Fails if the stream is no longer writable: with the failure of the connection, else `BrokenPipe`.
     fn check_writable(&self) -> io::Result<()> {
         if self.stream.is_writable() {
             return Ok(());
@@ -632,7 +633,7 @@ impl State {
         Ok(Some(len))
     }
 
-    /// Posts what carries the caller's bytes from `done` on; returns how many it takes.
+    /// Posts a write of the caller's bytes from `done` on. Returns the number of bytes posted.
     fn post_data(
         &mut self,
         outgoing: Outgoing,
@@ -654,7 +655,7 @@ impl State {
             self.post(outgoing, &first[..len])?;
             return Ok(len);
         }
-        // It is made of several pieces.
+        // The message spans several buffers.
         let mut whole = std::mem::take(&mut self.scratch);
         whole.clear();
         whole.extend_from_slice(first);
@@ -667,7 +668,7 @@ impl State {
         posted.map(|()| len)
     }
 
-    /// Posts what the stream wants posted, with the caller's bytes `user`.
+    /// Posts a write, a message or both, with the caller's bytes `user` as payload.
     fn post(&mut self, outgoing: Outgoing, user: &[u8]) -> io::Result<()> {
         let trailer = outgoing.trailer();
         let Outgoing {
@@ -692,7 +693,7 @@ impl State {
         let word = message.map(Message::encode);
         let imm_data = word.filter(|_| !separate);
         let (memory, qp) = (&self.memory, &mut self.qp);
-        // A write of nothing without a message is what keeps a connection alive.
+        // An empty write without a message is a keepalive probe.
         if place.is_some() || !separate || message.is_none() {
             let write = |from| {
                 let write = Write::new(SendWork::new(from, tag), remote);
@@ -732,11 +733,11 @@ impl State {
         Ok(())
     }
 
-    /// Looks whether what is in flight completes. Returns when to do so again.
+    /// Checks for progress of the requests in flight. Returns the time of the next check.
     fn check(&mut self) -> Option<Instant> {
         let next = self.stream.check(self.start.elapsed(), self.limit);
         let next = next.unwrap_or_else(|_timed_out| {
-            // What the device still has is of no use. If it cannot be told so, nothing else helps.
+            // Flushes the outstanding requests. If the transition fails, the queue pair has already failed.
             drop(self.qp.to_error());
             self.wake();
             None
@@ -745,7 +746,7 @@ impl State {
         self.check_at
     }
 
-    /// Lets the engine look from now on.
+    /// Starts periodic checks by the engine.
     #[cold]
     fn plan_check(&mut self) {
         if let Some(at) = self.check()
@@ -755,13 +756,13 @@ impl State {
         }
     }
 
-    /// Why the connection has failed, if it has.
+    /// The failure of the connection, if any.
     fn failure(&self) -> Option<io::Error> {
         let failure = self.stream.failure()?;
         Some(ConnectionFailure::new(failure, self.cause.clone()).into_io())
     }
 
-    /// Notes the failure of a request, if it is the first, and not the end of those behind it.
+    /// Records the cause of a failed request: the first one only, ignoring flushed requests.
     #[cold]
     fn note_failed(&mut self, mut error: WcError) {
         if self.cause.is_some() || error.status == WcStatus::WR_FLUSH_ERR {

@@ -1,12 +1,13 @@
-//! Devices in use, and the protection domains that separate connections.
+//! Devices in use, and the protection domains separating connections.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use verbs::{Context, ProtectionDomain};
 
-/// A device, and the protection domain that datagram sockets share on it.
+/// A device and its protection domain for datagram sockets.
 ///
-/// No peer can write to memory of that domain: it has no reliable connection, and no remote key.
+/// Datagram sockets share the domain safely: without reliable connections and remote keys, no peer can write
+/// to its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
     pub(crate) datagrams: ProtectionDomain,
@@ -22,11 +23,11 @@ impl Device {
     }
 }
 
-/// The devices that this process has used.
+/// Devices used by this process.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     known: Mutex<Vec<Device>>,
-    /// Groups with a domain on any of them.
+    /// Protection groups with a domain on any device.
     groups: Mutex<Vec<Weak<Mutex<Vec<ProtectionDomain>>>>>,
 }
 
@@ -35,7 +36,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Devices {
-    /// Returns the device of a context, and its limits.
+    /// Returns the device of a context with its limits, cached after the first query.
     pub(crate) fn of(&self, ctx: &Context) -> verbs::Result<Device> {
         let mut known = lock(&self.known);
         let found = known.iter().find(|device| device.context() == ctx);
@@ -52,7 +53,8 @@ impl Devices {
         Ok(device)
     }
 
-    /// Returns the domain for one more connection on a device: that of its group, or a new one without a group.
+    /// Returns the protection domain for a new connection: the domain of its group, or a new one without a
+    /// group.
     pub(crate) fn domain(
         &self,
         device: &Device,
@@ -75,7 +77,7 @@ impl Devices {
         Ok(pd)
     }
 
-    /// Forgets a device that is gone, so that it can be closed.
+    /// Drops all domains of a removed device, so that the device can be closed.
     pub(crate) fn forget(&self, ctx: &Context) {
         lock(&self.known).retain(|device| device.context() != ctx);
         for domains in lock(&self.groups).iter().filter_map(Weak::upgrade) {
@@ -84,15 +86,15 @@ impl Devices {
     }
 }
 
-/// Connections whose peers trust each other.
+/// Connections that share one protection domain per device, for peers that trust each other.
 ///
-/// A connection has a protection domain of its own, so that a peer can write only to the memory of its own
-/// connection, also if it knows or guesses the remote key of another one. That costs an `ibv_alloc_pd` and an
-/// `ibv_dealloc_pd` for each connection. Connections with [`Options::protection_group`] share one domain on each
-/// device instead: **each peer of the group can write into the streams of all others.** Use it where all peers are one
-/// program, or where the device has fewer protection domains than the program has connections.
+/// By default, each connection has its own protection domain: a peer can write only to the memory of its own
+/// connection, even with the remote key of another. The cost is one `ibv_alloc_pd` and one `ibv_dealloc_pd`
+/// per connection. Connections with [`Options::protection_group`] share one domain on each device instead:
+/// **each peer of the group can write into the streams of all others.** Use a group where all peers run the
+/// same program, or where the device has fewer protection domains than the program has connections.
 ///
-/// It is a handle: its clones are the same group.
+/// Clones are handles of the same group.
 ///
 /// [`Options::protection_group`]: crate::Options::protection_group
 ///
@@ -106,7 +108,7 @@ impl Devices {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ProtectionGroup {
-    /// One for each device that a connection of the group has used.
+    /// One domain for each device used by the group.
     domains: Arc<Mutex<Vec<ProtectionDomain>>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a connection works with, before it is connected.
+//! Resources of a connection before it is established.
 
 use std::io;
 
@@ -17,54 +17,54 @@ use crate::{
     },
 };
 
-/// What a request of the send queue owns: the ranges it is sent from, and what it is.
+/// Buffers and tag owned by a send request.
 pub(crate) type SendWork = With<Option<(RemoteRegion, Option<RemoteRegion>)>, Tag>;
-/// What a receive owns: its place, where messages are separate. Elsewhere, hundreds of them wait with
-/// nothing, and are small.
+/// Buffer owned by a receive: its message slot with separate framing, else nothing. A box keeps the hundreds
+/// of posted receives small.
 pub(crate) type RecvWork = Option<Box<RemoteRegion>>;
 
 pub(crate) type Pair<S> = QueuePair<Rc, S, SendWork, RecvWork>;
 
-/// Bytes of a message that is sent on its own: the least that a request must carry inline there.
+/// Size in bytes of a separate message: the minimum inline size with separate framing.
 const MESSAGE_BYTES: u32 = 4;
 
-/// How long a peer waits that meets an empty receive queue: code 6, 80 µs.
+/// RNR timer code 6: a peer retries after 80 µs when the receive queue is empty.
 const RNR_TIMER: u8 = 6;
 
-/// How often the device sends again what is not acknowledged. Soft-RoCE takes 7, which peers agree on,
-/// for no limit.
+/// Transport retries of an unacknowledged request. Not 7, the negotiated value: Soft-RoCE treats 7 as
+/// unlimited.
 const RETRIES: u8 = 6;
 
-/// The names of the two completion queues.
+/// Key of the send completion queue.
 ///
-/// They are two so that who waits to read sleeps on when something has been sent: in an exchange of
-/// messages, that saves half of the times that a thread is woken.
+/// Separate queues for sends and receives let a blocked reader sleep through send completions. In a ping-pong
+/// exchange, this halves the number of wake-ups.
 const SENDS: CqKey = CqKey(0);
 pub(crate) const RECEIVES: CqKey = CqKey(1);
 
-/// How many completions of what is sent are fetched at once: every connection has room for them.
+/// Send completions fetched by one poll. Each connection reserves room for them.
 const SENT_AT_ONCE: usize = 4;
 
-/// A queue pair in state `S`, its queues, and the memory that its peer is told of.
+/// A queue pair in state `S`, its completion queues, and the memory exposed to the peer.
 ///
-/// A [`Connection`](crate::connection::Connection) is made of it when the peer has completed the handshake, and
-/// takes the send buffer only then.
+/// When the peer has completed the handshake, the endpoint becomes a
+/// [`Connection`](crate::connection::Connection), which allocates the send buffer only then.
 #[derive(Debug)]
 pub(crate) struct Endpoint<S: State> {
     pub(crate) qp: Pair<S>,
-    /// Where what is sent completes.
+    /// Send completions.
     pub(crate) sends: CompletionQueue,
-    /// Where what arrives completes.
+    /// Receive completions.
     pub(crate) receives: CompletionQueue,
-    /// Tells of both.
+    /// Event channel of both completion queues.
     pub(crate) channel: CompletionChannel,
     pub(crate) exposed: Exposed,
     pub(crate) settings: Settings,
 }
 
 impl Endpoint<Init> {
-    /// Makes an endpoint for the connection of `id`, with every receive posted. Without a group it has a protection
-    /// domain of its own.
+    /// Creates an endpoint for the connection of `id` and posts all receives. Without a group, the endpoint
+    /// gets its own protection domain.
     pub(crate) fn new<P: HasDevice>(
         id: &CmId<P>,
         devices: &Devices,
@@ -109,10 +109,10 @@ impl Endpoint<Init> {
         })
     }
 
-    /// Returns the parameters to connect or accept with.
+    /// Returns the parameters for connecting or accepting.
     pub(crate) fn conn_param(&self) -> ConnParam {
         let data = Stream::connect_data(&self.settings, &self.exposed.local());
-        // Some makers of iWARP read something while they connect.
+        // Some iWARP devices issue an RDMA read during the connection setup.
         let reads = u8::from(self.settings.framing == Framing::Separate);
         ConnParam::zeroed()
             .private_data(data.encode())
@@ -122,7 +122,7 @@ impl Endpoint<Init> {
             .rnr_retry_count(7)
     }
 
-    /// Brings the queue pair up by `up`.
+    /// Moves the queue pair to `Rts` by calling `up`.
     pub(crate) fn bring_up(
         self,
         up: impl FnOnce(Pair<Init>) -> io::Result<Pair<Rts>>,
@@ -139,19 +139,19 @@ impl Endpoint<Init> {
 }
 
 impl<S: State> Endpoint<S> {
-    /// Returns the stream of this endpoint, connected to the peer that sent `peer`.
+    /// Creates the stream of this endpoint with the connect data of the peer.
     pub(crate) fn stream(&self, peer: &ConnectData) -> Stream {
         Stream::new(self.settings, &self.exposed.local(), peer)
     }
 }
 
-/// Brings a queue pair up, for the connection that `id` is asked for or has asked for.
+/// Moves a queue pair to `Rts` for the connection of `id`.
 ///
-/// The connection manager would let a peer that meets an empty receive queue wait for two thirds of
-/// a second. Control messages need no credit, so that happens. And the device would have as many
-/// retries as the peers have agreed on.
+/// Sets two attributes below the connection manager's defaults. Its RNR timer would delay a peer at an empty
+/// receive queue by two thirds of a second, and control messages need no credit, so empty queues occur. Its
+/// retry count would be the negotiated one; see `RETRIES`.
 pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs::Result<Pair<Rts>> {
-    // The port may have become known since the queue pair was initialised.
+    // The port may have become known only after the transition to `Init`.
     qp.modify(&id.attributes()?)?;
     let iwarp = qp.pd().context().is_iwarp();
     let mut to_rtr: Attributes<Rc, Rtr> = id.attributes()?;

@@ -1,7 +1,7 @@
-//! The thread that drives connections being made, and notices those that end.
+//! The engine thread: drives connection setup and handles disconnects and timers.
 //!
-//! There is one for all sockets of the process. It handles no data, but for the first datagrams to a
-//! peer, which go by UDP.
+//! One thread serves all sockets of the process. It moves no stream data, only the first datagrams to a peer,
+//! sent over UDP.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -29,63 +29,62 @@ use crate::{
     waiting::sleep,
 };
 
-/// How often a connection is looked at that lingers, or has to tell its peer something.
+/// Interval between checks of lingering connections and of unsent shutdown messages.
 const LINGER_CHECK: Duration = Duration::from_millis(10);
 
-/// Interval between looks whether a half-open connection has become old enough to make room for a request that is held
-/// back.
+/// Interval between checks whether a half-open connection is old enough to be displaced by a held request.
 const HELD_CHECK: Duration = Duration::from_millis(100);
 
-/// How many sockets for datagrams take something from UDP in one turn.
+/// Maximum number of datagram sockets served per round for received UDP datagrams.
 const MOST_PORTS: usize = 64;
 
-/// What the identifiers belong to, and the channel that tells of them.
+/// The event channel of all identifiers, and the owners of these identifiers.
 #[derive(Debug)]
 pub(crate) struct Engine {
     channel: EventChannel,
     devices: Devices,
     subjects: Mutex<HashMap<Key, Subject>>,
     timers: Mutex<Timers>,
-    /// Rung when there is a new timer, or a place for a request that was held back.
+    /// Notified of a new timer, or of a free place for a held request.
     bell: Bell,
-    /// Listeners that hold requests back.
+    /// Listeners with held requests.
     holding: Mutex<Vec<Weak<Backlog>>>,
-    /// The sockets for datagrams, by the names that `udp` has for them.
+    /// Datagram sockets by their names in `udp`.
     ports: Mutex<HashMap<u64, Weak<Port>>>,
     next_port: AtomicU64,
-    /// Tells which of them have something from UDP.
+    /// `epoll` instance of the UDP sockets.
     udp: OwnedFd,
     process: u64,
 }
 
-/// What an identifier belongs to. Nothing is kept alive by being told of its events.
+/// Owner of an identifier. Weak references: the engine keeps no owner alive.
 #[derive(Debug)]
 enum Subject {
     Opening(Weak<Opening>),
     Listening(Weak<Backlog>),
-    /// A request that waits for a place of the listener.
+    /// A held request, waiting for a place in the listener's backlog.
     Held(Weak<Backlog>),
-    /// Becomes a connection of the listener when the peer has completed the handshake.
+    /// A half-open connection of a listener, until the peer completes the handshake.
     Accepting(Weak<Backlog>, Box<HalfOpen>),
     Connected(Weak<Connection>),
-    /// A local end of a socket for datagrams.
+    /// A local endpoint of a datagram socket.
     Bound(Weak<Port>),
-    /// Looks for the way to a peer.
+    /// A route resolution for a datagram peer.
     Searching(Weak<Port>, SocketAddr),
 }
 
 #[derive(Debug, Default)]
 struct Timers {
     keep_alive: Vec<KeepAlive>,
-    /// Connections that nobody has any more, until when they may take to end, if there is a limit.
+    /// Connections closed by the program with data in flight, each with its linger deadline, if limited.
     lingering: Vec<(Option<Instant>, Arc<Connection>)>,
-    /// Connections that had no room to tell their peers of an end.
+    /// Connections with a shutdown message not sent yet for lack of room.
     telling: BTreeSet<Key>,
-    /// When half-open connections are given up.
+    /// Deadlines of half-open connections.
     handshakes: BTreeSet<(Instant, Key)>,
-    /// When to look whether what connections send is acknowledged.
+    /// Next checks for unacknowledged data.
     checks: BTreeSet<(Instant, Key)>,
-    /// When attempts to connect are given up, and the timeouts that these had.
+    /// Deadlines of connection attempts, with the timeout of each.
     attempts: BTreeMap<(Instant, Key), Duration>,
 }
 
@@ -99,7 +98,7 @@ struct KeepAlive {
 static ENGINE: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
 
 impl Engine {
-    /// The engine of this process, which is started with the first socket.
+    /// Returns the engine of this process, started with the first socket.
     pub(crate) fn get() -> io::Result<Arc<Self>> {
         let mut engine = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &*engine
@@ -122,7 +121,7 @@ impl Engine {
         let driven = Arc::clone(&new);
         verbs::spawn_without_signals("rsocket", move || driven.run())?;
         if let Some(old) = engine.replace(Arc::clone(&new)) {
-            // A fork has left it behind, and it is not this process's to clean up.
+            // After a fork, the old engine belongs to the parent process, so the child must not drop it.
             let _kept = ManuallyDrop::new(old);
         }
         Ok(new)
@@ -158,19 +157,19 @@ impl Engine {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name for a new socket for datagrams.
+    /// Allocates a name for a new datagram socket.
     pub(crate) fn name_port(&self) -> u64 {
         self.next_port.fetch_add(1, Relaxed)
     }
 
-    /// Tells a socket for datagrams when something comes by UDP.
+    /// Starts notifying a datagram socket of received UDP datagrams.
     pub(crate) fn watch_port(&self, name: u64, port: Weak<Port>, udp: impl AsFd) -> io::Result<()> {
         self.ports().insert(name, port);
         let data = epoll::EventData::new_u64(name);
         Ok(epoll::add(&self.udp, udp, data, epoll::EventFlags::IN)?)
     }
 
-    /// Tells it of room for what it sends, too, or not any more.
+    /// Adds or removes notification of free space in the UDP send buffer.
     pub(crate) fn watch_room(&self, name: u64, udp: impl AsFd, wanted: bool) -> io::Result<()> {
         let mut events = epoll::EventFlags::IN;
         events.set(epoll::EventFlags::OUT, wanted);
@@ -178,9 +177,9 @@ impl Engine {
         Ok(epoll::modify(&self.udp, udp, data, events)?)
     }
 
-    /// The end of that.
+    /// Stops notifying a datagram socket of UDP events.
     pub(crate) fn unwatch_port(&self, udp: impl AsFd) {
-        // It may not have begun.
+        // Fails harmlessly if notification was never started.
         let _: rustix::io::Result<()> = epoll::delete(&self.udp, udp);
     }
 
@@ -197,20 +196,20 @@ impl Engine {
         self.subjects().insert(key, Subject::Searching(port, peer));
     }
 
-    /// Nobody is interested in an identifier any more. One that waits for an event is destroyed.
+    /// Drops the owner of an identifier. An identifier waiting for an event is destroyed.
     pub(crate) fn forget(&self, key: Key) {
         let subject = self.subjects().remove(&key);
         drop(subject);
         self.channel.cancel(key);
     }
 
-    /// Ends a half-open connection, and releases its memory.
+    /// Ends a half-open connection and releases its memory.
     pub(crate) fn abandon(&self, key: Key) {
         drop(self.remove_subject(key));
         self.channel.cancel(key);
     }
 
-    /// Ends half-open connections whose time is up. Returns when to do so again.
+    /// Ends half-open connections past their deadline. Returns the next deadline.
     fn expire_handshakes(&self) -> Option<Instant> {
         let now = Instant::now();
         loop {
@@ -230,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// Looks whether there is a place for requests that were held back.
+    /// Wakes the engine thread to serve held requests.
     pub(crate) fn look_at_held(&self) {
         self.bell.ring();
     }
@@ -239,7 +238,7 @@ impl Engine {
         self.holding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a listener holds a request back.
+    /// Records that a listener holds a request back.
     fn hold(&self, key: Key, backlog: &Arc<Backlog>) {
         let held = Arc::downgrade(backlog);
         let mut holding = self.holding();
@@ -250,7 +249,7 @@ impl Engine {
         self.subjects().insert(key, Subject::Held(held));
     }
 
-    /// Keeps the connection of a request that was accepted, until its peer has completed the handshake.
+    /// Keeps the half-open connection of an accepted request until the handshake completes.
     fn accepting(&self, key: Key, backlog: &Arc<Backlog>, half_open: Box<HalfOpen>) {
         let expiry = (half_open.deadline, key);
         self.timers().handshakes.insert(expiry);
@@ -259,7 +258,7 @@ impl Engine {
         self.subjects().insert(key, subject);
     }
 
-    /// Serves requests that were held back and have a place now. Returns when to look again.
+    /// Serves the held requests with a free place. Returns the time of the next check.
     fn serve_held(&self) -> Option<Instant> {
         let mut holding = std::mem::take(&mut *self.holding());
         holding.retain(|backlog| {
@@ -283,7 +282,7 @@ impl Engine {
         next
     }
 
-    /// Writes nothing to the peer every `interval`.
+    /// Sends a keepalive probe every `interval`, replacing an earlier interval. Zero disables the probes.
     pub(crate) fn keep_alive(&self, connection: &Arc<Connection>, interval: Duration) {
         let connection = Arc::downgrade(connection);
         let mut timers = self.timers();
@@ -303,14 +302,14 @@ impl Engine {
         self.bell.ring();
     }
 
-    /// Looks at that time whether what a connection has sent has been acknowledged.
+    /// Schedules a check for unacknowledged data.
     pub(crate) fn check_at(&self, at: Instant, key: Key) {
         self.timers().checks.insert((at, key));
         self.bell.ring();
     }
 
-    /// Ends an attempt to connect after `timeout`. Returns the name by which to
-    /// [forget](Self::forget_timeout) that; nothing if the time never comes.
+    /// Schedules the end of a connection attempt after `timeout`. Returns the handle for
+    /// [`forget_timeout`](Self::forget_timeout), or `None` if the deadline is not representable.
     #[cfg(feature = "tokio")]
     pub(crate) fn time_out_after(&self, timeout: Duration, key: Key) -> Option<(Instant, Key)> {
         let name = (Instant::now().checked_add(timeout)?, key);
@@ -324,13 +323,13 @@ impl Engine {
         self.timers().attempts.remove(&name);
     }
 
-    /// Ends a connection when everything it has sent has arrived, at `deadline` at the latest.
+    /// Keeps a connection until all sent data has been acknowledged, at most until `deadline`.
     pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Option<Instant>) {
         self.timers().lingering.push((deadline, connection));
         self.bell.ring();
     }
 
-    /// Lets a connection tell its peer of an end as soon as it has room for that.
+    /// Sends the shutdown message of a connection as soon as there is room.
     pub(crate) fn tell(&self, key: Key) {
         self.timers().telling.insert(key);
         self.bell.ring();
@@ -345,7 +344,7 @@ impl Engine {
             ];
             let next = next.into_iter().flatten().min();
             let fds = [self.channel.as_fd(), self.bell.as_fd(), self.udp.as_fd()];
-            // A signal, or the time of a timer: all the same.
+            // A signal and an expired timer need the same work as an event.
             drop(sleep(fds, next));
             self.bell.clear();
             self.ask_udp();
@@ -355,11 +354,11 @@ impl Engine {
         }
     }
 
-    /// Lets sockets for datagrams take what has come by UDP.
+    /// Lets datagram sockets receive from UDP.
     fn ask_udp(&self) {
         let mut events = Vec::with_capacity(MOST_PORTS);
         let room = rustix::buffer::spare_capacity(&mut events);
-        // What it fails by, if it does, is a signal.
+        // Only a signal can interrupt the call; the events stay pending.
         let _: rustix::io::Result<usize> = epoll::wait(&self.udp, room, Some(&Timespec::default()));
         for event in events {
             let port = self.ports().get(&event.data.u64()).and_then(Weak::upgrade);
@@ -369,7 +368,7 @@ impl Engine {
         }
     }
 
-    /// Who looks for a way with an identifier.
+    /// Returns the datagram socket and the peer of a route resolution.
     fn searching(&self, key: Key) -> Option<(Arc<Port>, SocketAddr)> {
         match self.subjects().get(&key)? {
             Subject::Searching(port, peer) => Some((port.upgrade()?, *peer)),
@@ -377,7 +376,7 @@ impl Engine {
         }
     }
 
-    /// A search has ended without a way.
+    /// Ends a failed route resolution.
     fn not_found(&self, key: Key) {
         if let Some((port, peer)) = self.searching(key) {
             self.forget(key);
@@ -385,9 +384,9 @@ impl Engine {
         }
     }
 
-    /// Does what is due, and returns when something will be.
+    /// Runs the expired timers and returns the next deadline.
     ///
-    /// Connections are called, and ended, outside the lock: they set timers themselves.
+    /// Connections are called and dropped outside the lock, because they set timers themselves.
     fn run_timers(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut timers = self.timers();
@@ -425,7 +424,7 @@ impl Engine {
             }
         }
         for connection in signs {
-            // A failure is the connection's own.
+            // The connection records its own failure.
             drop(connection.keep_alive());
         }
         checks.retain_mut(|(at, key)| {
@@ -453,7 +452,7 @@ impl Engine {
         signs.chain(linger).chain(check).chain(attempt).min()
     }
 
-    /// The connection with an identifier.
+    /// Returns the live connection of an identifier.
     fn connection(&self, key: Key) -> Option<Arc<Connection>> {
         match self.subjects().get(&key)? {
             Subject::Connected(connection) => connection.upgrade(),
@@ -468,7 +467,7 @@ impl Engine {
         }
     }
 
-    /// Identifiers that come with an event and belong to nobody are dropped, and so destroyed.
+    /// Handles one event. Dropping an identifier without an owner destroys the identifier.
     fn handle(self: &Arc<Self>, event: Event) {
         match event {
             Event::AddrResolved(id) => {
@@ -507,7 +506,7 @@ impl Engine {
             Event::ConnectResponse(response) => {
                 let key = response.id().key();
                 if let Some(opening) = self.opening(key) {
-                    // Before it is used: the peer may end it at once.
+                    // Registered before the program uses the connection: the peer may disconnect at once.
                     if let Some(connection) = opening.responded(self, response) {
                         let subject = Subject::Connected(Arc::downgrade(&connection));
                         self.subjects().insert(key, subject);
@@ -532,7 +531,7 @@ impl Engine {
                     _ => None,
                 };
                 let key = request.id().key();
-                // A request that cannot be accepted has been rejected; the listener goes on.
+                // A request that cannot be accepted has already been rejected; the listener continues.
                 if let Some(backlog) = backlog
                     && let Ok(answer) = backlog.requested(self, request)
                 {
@@ -549,7 +548,7 @@ impl Engine {
         }
     }
 
-    /// A connection has ended, or its device is being removed.
+    /// Handles a disconnect or the removal of a device.
     fn ended(&self, key: Key, cause: Option<ConnectFailure>) {
         let removed = cause == Some(ConnectFailure::DeviceRemoved);
         let connection = match self.remove_subject(key) {
@@ -591,13 +590,13 @@ impl Engine {
         }
     }
 
-    /// The peer of a half-open connection has completed the handshake.
+    /// Establishes a half-open connection whose peer has completed the handshake.
     fn established(self: &Arc<Self>, id: cm::CmId<cm::phases::Connected>) {
         let key = id.key();
         let Some(Subject::Accepting(backlog, half_open)) = self.remove_subject(key) else {
             return;
         };
-        // If the listener has gone, or there is no memory, dropping the identifier tells the peer.
+        // Without a listener or memory, dropping the identifier disconnects the peer.
         if let Some(backlog) = backlog.upgrade()
             && let Ok(connection) = backlog.established(self, *half_open, id)
         {
@@ -607,7 +606,7 @@ impl Engine {
         }
     }
 
-    /// Takes the subject of an identifier, and the timer of a half-open connection.
+    /// Removes the owner of an identifier, with the timer of a half-open connection.
     fn remove_subject(&self, key: Key) -> Option<Subject> {
         let subject = self.subjects().remove(&key)?;
         if let Subject::Accepting(_, half_open) = &subject {
@@ -617,7 +616,7 @@ impl Engine {
     }
 }
 
-/// Tells a listener that the handshake of a half-open connection has failed.
+/// Reports the failed handshake of a half-open connection to its listener.
 fn failed_handshake(backlog: &Weak<Backlog>, key: Key) {
     if let Some(backlog) = backlog.upgrade() {
         backlog.failed(key);

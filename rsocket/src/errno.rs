@@ -1,4 +1,4 @@
-//! The number that C knows an error by.
+//! Error numbers for C.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use rustix::io::Errno;
 
 use crate::{failure::ConnectionFailure, proto::stream::Failure};
 
-/// The number that an error of this crate has in C: the system's, where the system has said so, and
-/// otherwise the one that sockets have for it.
+/// Returns the error number of an error of this crate: the number reported by the system, or else the socket
+/// API's number for the kind of failure.
 ///
 /// ```
 /// use std::io;

@@ -1,4 +1,4 @@
-//! Why a connection has failed, with what the device or the connection manager says about it.
+//! The failure of a connection, with the cause reported by the device or the connection manager.
 
 use std::{error, fmt, io};
 
@@ -7,10 +7,10 @@ use verbs::WcError;
 
 use crate::proto::stream::Failure;
 
-/// A connection that has failed: the error inside of the [`io::Error`] of each call from then on.
+/// A failed connection: the inner error of the [`io::Error`] of each later call.
 ///
-/// Its [source](error::Error::source) is the [`ConnectFailure`] of the connection manager or the [`WcError`] of the
-/// request, where one of them has reported the failure.
+/// The [source](error::Error::source) is the connection manager's [`ConnectFailure`] or the request's
+/// [`WcError`], where either reported the failure.
 ///
 /// ```no_run
 /// use std::{error::Error, io::Read};
@@ -30,12 +30,12 @@ pub struct ConnectionFailure {
     cause: Option<Cause>,
 }
 
-/// What has reported a failure.
+/// Reporter and cause of a failure.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The device, by a completion.
+    /// Reported by the device in a work completion.
     Request(WcError),
-    /// The connection manager.
+    /// Reported by the connection manager in an event.
     Connection(ConnectFailure),
 }
 
@@ -44,12 +44,12 @@ impl ConnectionFailure {
         Self { failure, cause }
     }
 
-    /// The failure in the terms of the protocol.
+    /// Returns the failure in terms of the protocol.
     pub fn failure(&self) -> Failure {
         self.failure
     }
 
-    /// The failure as the error of a call.
+    /// Converts the failure into the error of a call.
     pub(crate) fn into_io(self) -> io::Error {
         let kind = match self.failure {
             Failure::Violation(_) => io::ErrorKind::InvalidData,
@@ -70,7 +70,8 @@ impl fmt::Display for ConnectionFailure {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
+/// Prints the [`Display`](fmt::Display) text, since `unwrap` and `fn main() -> Result` print errors with
+/// `Debug`.
 impl fmt::Debug for ConnectionFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

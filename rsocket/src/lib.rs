@@ -1,8 +1,8 @@
-//! The rsockets protocol: sockets over RDMA, wire-compatible with librdmacm's.
+//! The rsockets protocol: sockets over RDMA, wire-compatible with librdmacm.
 //!
-//! A [`Stream`] is a byte stream in the manner of [`std::net::TcpStream`], and a [`Listener`] takes
-//! connections as [`std::net::TcpListener`] does. The bytes go by RDMA writes into a buffer of the
-//! peer's. Programs that use `rsocket(7)` can be at the other end.
+//! A [`Stream`] is a byte stream like [`std::net::TcpStream`], and a [`Listener`] accepts connections like
+//! [`std::net::TcpListener`]. RDMA writes carry the bytes into a buffer of the peer. Programs using
+//! `rsocket(7)` can be at the other end.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -16,8 +16,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! What a program decides at run time only is for [`Socket`], and waiting for many things at once for
-//! [`poll()`] and [`EventSet`]. The C library `rsocket-capi` is made of these.
+//! [`Socket`] serves programs that choose the kind of socket at run time; [`poll()`] and [`EventSet`] wait
+//! for many sockets at once. The C library `rsocket-capi` is built on these.
 //!
 //! The protocol itself, without any input or output, is in [`proto`].
 #![forbid(unsafe_code)]

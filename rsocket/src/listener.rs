@@ -36,15 +36,15 @@ fn unspecified() -> SocketAddr {
     SocketAddr::from(([0; 4], 0))
 }
 
-/// A connection that was accepted, and whose peer has not completed the handshake.
+/// An accepted connection whose peer has not completed the handshake.
 ///
-/// It holds what the reply has to name: the queue pair, and the memory that the peer may write to.
+/// Owns the resources named in the reply: the queue pair, and the memory exposed to the peer.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     endpoint: Endpoint<Rts>,
     peer: ConnectData,
     ends: Ends,
-    /// When it is given up.
+    /// When the connection is dropped unless the handshake has completed.
     pub(crate) deadline: Instant,
 }
 
@@ -56,51 +56,50 @@ impl HalfOpen {
 
 /// Counts of connection requests that a [`Listener`] has not turned into connections.
 ///
-/// Peers are not authenticated: a count that grows without a fault of the network is a sign of a flood.
+/// Peers are not authenticated: a count growing on a healthy network indicates a flood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusals {
-    /// Requests rejected because too many waited for a place in the [backlog](Options::backlog), or the listener was
-    /// [shut down](Listener::shutdown).
+    /// Requests rejected because too many waited for a place in the [backlog](Options::backlog), or the
+    /// listener was [shut down](Listener::shutdown).
     pub rejected: u64,
-    /// Half-open connections ended to serve a request of another address, or a later one of the same.
+    /// Half-open connections ended in favor of a request from another address, or a later one from the same.
     pub displaced: u64,
-    /// Half-open connections ended after [`Options::handshake_timeout`], and requests that have waited for a place for
-    /// 90 seconds.
+    /// Half-open connections ended after [`Options::handshake_timeout`], and requests held back for 90
+    /// seconds.
     pub timed_out: u64,
-    /// Requests rejected because their private data are not of the protocol.
+    /// Requests rejected because of private data outside the protocol.
     pub invalid: u64,
-    /// Connections that ended during the handshake: by their peer, or because memory or a resource of the device was
-    /// exhausted.
+    /// Connections ended during the handshake: by the peer, or for lack of memory or a device resource.
     pub failed: u64,
 }
 
-/// The part of a listener that the engine fills.
+/// State of a listener filled by the engine.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     queues: Mutex<Queues>,
     bell: Bell,
-    /// Handed out in place of the bell, which a program could read or make blocking.
+    /// Duplicate of the bell for the program, which could read the bell itself or make the bell blocking.
     notify: NotifyFd,
-    /// What connections get that come from now on.
+    /// Options of future connections.
     options: Mutex<Options>,
-    /// Where it listens: the addresses of its connections are of the same family.
+    /// Local address. Connections have addresses of the same family.
     local_addr: Option<SocketAddr>,
 }
 
 #[derive(Debug, Default)]
 struct Queues {
     half_open: Admission<Key>,
-    /// Requests that wait for a place.
+    /// Requests waiting for a place.
     held: Held<Request>,
-    /// Connections that can be accepted.
+    /// Established connections, ready to be accepted.
     waiting: VecDeque<Arc<Connection>>,
     refusals: Refusals,
-    /// The listener has been shut down.
+    /// Set by a shutdown of the listener.
     closed: bool,
 }
 
-/// A request that has been understood.
+/// A request with valid private data.
 #[derive(Debug)]
 struct Request {
     request: ConnectRequest,
@@ -112,19 +111,19 @@ impl Request {
         self.request.id().key()
     }
 
-    /// The address of the peer, which requests are counted by.
+    /// Peer address for the per-address limits.
     fn addr(&self) -> IpAddr {
         let peer = self.request.id().peer_addr();
         peer.unwrap_or_else(unspecified).ip().to_canonical()
     }
 }
 
-/// What has become of a request.
+/// Outcome of a request that was not rejected.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// It is accepted.
+    /// Accepted; the handshake is in progress.
     HalfOpen(Box<HalfOpen>),
-    /// It waits for a place.
+    /// Held back for a place.
     Held,
 }
 
@@ -133,8 +132,8 @@ impl Backlog {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts the connection that a peer has requested, or holds the request back until there is a place. The connection
-    /// is [established](Self::established) when the peer has completed the handshake.
+    /// Accepts a connection request, or holds the request back until there is a place.
+    /// [`established`](Self::established) completes the connection after the handshake.
     pub(crate) fn requested(&self, engine: &Engine, request: ConnectRequest) -> io::Result<Answer> {
         let peer = match ConnectData::decode(&request.param().private_data) {
             Ok(peer) => peer,
@@ -148,7 +147,7 @@ impl Backlog {
         let now = Instant::now();
         let request = Request { request, peer };
         let (key, addr) = (request.key(), request.addr());
-        // Those that wait come first; the engine looks at them before it sleeps.
+        // Held requests come first; the engine serves them before sleeping.
         let is_first = self.lock().held.is_empty();
         if is_first && self.make_room(engine, key, addr, &options, now) {
             let served = self.serve(engine, request, &options, now)?;
@@ -164,7 +163,7 @@ impl Backlog {
         drop(queues);
         if let Some(refused) = refused {
             let other = refused.key();
-            // If the peer cannot be told so by that, it is by dropping the request.
+            // If the rejection fails, dropping the request notifies the peer.
             drop(refused.request.reject(&[]));
             if other == key {
                 return Err(io::ErrorKind::ConnectionRefused.into());
@@ -174,8 +173,8 @@ impl Backlog {
         Ok(Answer::Held)
     }
 
-    /// Accepts the next request that was held back and has a place now. Returns its key, and its connection unless that
-    /// has failed. `None`: there is none.
+    /// Accepts the next held request with a free place. Returns its key, with the half-open connection or the
+    /// failure; `None` without a servable request.
     pub(crate) fn serve_held(&self, engine: &Engine) -> Option<(Key, io::Result<HalfOpen>)> {
         let options = self.options();
         let now = Instant::now();
@@ -195,31 +194,31 @@ impl Backlog {
         };
         let key = request.key();
         if !self.make_room(engine, key, request.addr(), &options, now) {
-            // Not reached: only the engine's thread takes places.
+            // Unreachable: only the engine thread takes places.
             self.lock().refusals.rejected += 1;
             return Some((key, Err(io::ErrorKind::ConnectionRefused.into())));
         }
         Some((key, self.serve(engine, request, &options, now)))
     }
 
-    /// Ends requests that were held back for too long. Returns their keys, and whether there are others.
+    /// Drops the expired held requests. Returns their keys, and whether others remain.
     pub(crate) fn expire_held(&self) -> (Vec<Key>, bool) {
         let mut queues = self.lock();
         let expired = queues.held.expired(Instant::now());
         queues.refusals.timed_out += expired.len() as u64;
         let others = !queues.held.is_empty();
         drop(queues);
-        // Dropping them tells their peers.
+        // Dropping the requests notifies their peers.
         (expired.iter().map(Request::key).collect(), others)
     }
 
-    /// A peer has taken its request back.
+    /// Drops a held request withdrawn by its peer.
     pub(crate) fn withdrawn(&self, key: Key) {
         let withdrawn = self.lock().held.remove(|request| request.key() == key);
         drop(withdrawn);
     }
 
-    /// Accepts a request that has a place.
+    /// Accepts a request with a reserved place.
     fn serve(
         &self,
         engine: &Engine,
@@ -252,7 +251,8 @@ impl Backlog {
         })
     }
 
-    /// Takes a place for a request, if there is one for it.
+    /// Reserves a place for a request, displacing a half-open connection if necessary. Returns whether there
+    /// was one.
     fn make_room(
         &self,
         engine: &Engine,
@@ -284,19 +284,20 @@ impl Backlog {
         true
     }
 
-    /// Ends the handshake of a connection that has failed.
+    /// Records a failed handshake.
     pub(crate) fn failed(&self, key: Key) {
         let mut queues = self.lock();
         queues.refusals.failed += u64::from(queues.half_open.end(key));
     }
 
-    /// Ends the handshake of a connection whose deadline has come.
+    /// Records a handshake past its deadline.
     pub(crate) fn timed_out(&self, key: Key) {
         let mut queues = self.lock();
         queues.refusals.timed_out += u64::from(queues.half_open.end(key));
     }
 
-    /// Makes the connection of a peer that has completed the handshake. It is to be [offered](Self::offer).
+    /// Creates the connection after the handshake. The caller [offers](Self::offer) the connection to the
+    /// program next.
     pub(crate) fn established(
         &self,
         engine: &Arc<Engine>,
@@ -314,16 +315,16 @@ impl Backlog {
         Ok(Arc::new(connection.inspect_err(|_| self.failed(key))?))
     }
 
-    /// Lets the program accept a connection.
+    /// Queues an established connection for `accept`.
     pub(crate) fn offer(&self, key: Key, connection: Arc<Connection>) {
         let mut queues = self.lock();
         queues.half_open.end(key);
         queues.waiting.push_back(connection);
-        // Before the connection can be taken, which clears the bell.
+        // Notified under the lock: taking the connection clears the bell.
         self.bell.ring();
     }
 
-    /// Ends listening: connections that wait can be accepted, and no more come.
+    /// Stops listening. Queued connections can still be accepted; held requests are dropped.
     fn close(&self, engine: &Engine) {
         let mut queues = self.lock();
         queues.closed = true;
@@ -344,7 +345,7 @@ impl Backlog {
         options.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes the next connection. Its place is that of a request that was held back.
+    /// Takes the next connection. The freed place goes to a held request.
     fn take(&self, engine: &Engine) -> Option<Arc<Connection>> {
         let mut queues = self.lock();
         let taken = queues.waiting.pop_front();
@@ -358,7 +359,7 @@ impl Backlog {
     }
 }
 
-/// Makes an endpoint for a request, and accepts. The request is rejected if that fails.
+/// Creates an endpoint for a request and accepts. A failure rejects the request.
 fn accept(
     engine: &Engine,
     request: ConnectRequest,
@@ -373,21 +374,21 @@ fn accept(
     })
 }
 
-/// Takes connections, in the manner of [`std::net::TcpListener`].
+/// Accepts connections, like [`std::net::TcpListener`].
 ///
-/// Connections are made in the background; a peer that does not complete its handshake holds up no other. Requests
-/// beyond the [backlog](Options::backlog) wait for a place, as those of TCP do. Dropping the last
-/// [clone](Self::try_clone) of the listener ends connections that have not been accepted.
+/// Handshakes complete in the background; a peer that stalls delays no other. Requests beyond the
+/// [backlog](Options::backlog) wait for a place, as with TCP. Dropping the last [clone](Self::try_clone) of
+/// the listener ends all connections not yet accepted.
 #[derive(Debug)]
 pub struct Listener {
     inner: Arc<Inner>,
 }
 
-/// What the clones of a listener share.
+/// State shared by the clones of a listener.
 #[derive(Debug)]
 struct Inner {
     backlog: Arc<Backlog>,
-    // Dropped before `engine` forgets it.
+    // Field order: dropped before `engine`.
     id: CmId<Listening>,
     engine: Arc<Engine>,
     nonblocking: AtomicBool,
@@ -395,7 +396,7 @@ struct Inner {
 }
 
 impl Listener {
-    /// Listens at an address, with the default [`Options`].
+    /// Listens at an address with the default [`Options`].
     ///
     /// # Errors
     /// As for [`Options::bind`].
@@ -403,16 +404,15 @@ impl Listener {
         Options::new().bind(addr)
     }
 
-    /// Takes the next connection, waiting for one unless
-    /// [nonblocking](Self::set_nonblocking).
+    /// Takes the next connection. Blocks until there is one, unless [nonblocking](Self::set_nonblocking).
     ///
     /// # Errors
-    /// - `WouldBlock`: there is none, and it does not wait.
-    /// - `Interrupted`: a signal came.
-    /// - `InvalidInput`: the listener has been [shut down](Self::shutdown), also while this call waits.
+    /// - `WouldBlock`: the listener is nonblocking and has no connection.
+    /// - `Interrupted`: a signal interrupted the call.
+    /// - `InvalidInput`: the listener has been [shut down](Self::shutdown), before or during the call.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
-            // Before the queue is looked at: no connection comes after that.
+            // Read before the queue: after the shutdown, no connection is added.
             let closed = self.inner.backlog.is_closed();
             if let Some(stream) = self.try_accept() {
                 let peer = stream.peer_addr();
@@ -429,15 +429,15 @@ impl Listener {
         }
     }
 
-    /// Ends listening, for all clones. Connections that have come can still be accepted; then [`accept`](Self::accept)
-    /// fails, also in threads that wait in it, and [`incoming`](Self::incoming) ends. Requests that come from now on
-    /// are rejected. Does not block.
+    /// Stops listening, for all clones. Established connections can still be accepted; afterwards
+    /// [`accept`](Self::accept) fails, even in blocked threads, and [`incoming`](Self::incoming) ends. Later
+    /// requests are rejected. Does not block.
     pub fn shutdown(&self) {
         self.inner.backlog.close(&self.inner.engine);
     }
 
-    /// Another handle of the same listener, in the manner of [`std::net::TcpListener::try_clone`]. Whether calls
-    /// block is the same for all clones. Does not block.
+    /// Creates another handle of the same listener, like [`std::net::TcpListener::try_clone`]. The
+    /// nonblocking mode is shared by all clones. Does not block.
     ///
     /// ```no_run
     /// let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
@@ -455,7 +455,7 @@ impl Listener {
         })
     }
 
-    /// Takes the next connection, if there is one.
+    /// Takes the next connection, if any. Does not block.
     pub(crate) fn try_accept(&self) -> Option<Stream> {
         let Inner {
             backlog, engine, ..
@@ -464,17 +464,17 @@ impl Listener {
         Some(Stream::new(connection, engine, &backlog.options()))
     }
 
-    /// Readable while there is a connection to accept.
+    /// Readable while a connection is ready to be accepted, or after a shutdown.
     pub(crate) fn bell(&self) -> &Bell {
         &self.inner.backlog.bell
     }
 
-    /// Whether there is a connection to accept.
+    /// Whether a connection is ready to be accepted.
     pub(crate) fn is_ready(&self) -> bool {
         !self.inner.backlog.lock().waiting.is_empty()
     }
 
-    /// Says what connections get that come from now on.
+    /// Sets the options of future connections, except the backlog.
     pub(crate) fn set_options(&self, options: &Options) {
         let own = self.inner.backlog.options.lock();
         let mut own = own.unwrap_or_else(PoisonError::into_inner);
@@ -482,28 +482,30 @@ impl Listener {
         *own = options.clone().backlog(backlog);
     }
 
-    /// Returns how many requests have been refused, and why, since the listener was created.
+    /// Returns the counts of refused requests since the listener was created.
     pub fn refusals(&self) -> Refusals {
         self.inner.backlog.lock().refusals
     }
 
-    /// The connections that come, one after the other.
+    /// Returns an iterator over accepted connections. Each step blocks as [`accept`](Self::accept) does.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming { listener: self }
     }
 
-    /// The address it listens at.
+    /// Returns the local address.
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.local_addr
     }
 
-    /// Whether [`accept`](Self::accept) returns at once. Streams that it gives block in any case.
+    /// Sets whether [`accept`](Self::accept) returns at once. Accepted streams start in blocking mode either
+    /// way.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.inner.nonblocking.store(nonblocking, Relaxed);
     }
 }
 
-/// The connections that come to a [`Listener`]. It ends when the listener is [shut down](Listener::shutdown).
+/// Iterator over the connections of a [`Listener`]. Ends when the listener is [shut
+/// down](Listener::shutdown).
 #[derive(Debug)]
 pub struct Incoming<'l> {
     listener: &'l Listener,
@@ -522,7 +524,7 @@ impl Iterator for Incoming<'_> {
 }
 
 impl AsFd for Listener {
-    /// Readable when there is a connection to accept.
+    /// Readable while a connection is ready to be accepted, and after a shutdown.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.backlog.notify.as_fd()
     }
@@ -540,15 +542,15 @@ impl Drop for Inner {
 }
 
 impl Options {
-    /// Listens at an address. Port 0 takes a free port.
+    /// Listens at an address. Port 0 selects a free port.
     ///
-    /// At `::`, all addresses of this host, it takes clients of IPv4, too; but not over iWARP, where Linux
-    /// turns them away.
+    /// `::` also accepts IPv4 clients, except over iWARP, where Linux rejects them.
     ///
     /// # Errors
-    /// - `NotFound`, `ENODEV`: there is no RDMA device, or none with that address.
-    /// - `AddrInUse`: another socket listens there.
-    /// - `ENOMEM`: the process may not lock the memory of a connection (`RLIMIT_MEMLOCK`). The error names the limit.
+    /// - `NotFound`, `ENODEV`: no RDMA device, or none with this address.
+    /// - `AddrInUse`: another socket listens at the address.
+    /// - `ENOMEM`: the process may not lock the memory of a connection (`RLIMIT_MEMLOCK`). The error names
+    ///   the limit.
     pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         let engine = Engine::get()?;
         let mut last = None;
@@ -569,7 +571,7 @@ impl Options {
         self.listen_with(engine, id)
     }
 
-    /// Listens with an identifier that is bound.
+    /// Listens with a bound identifier.
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
         self.check_memory(&id)?;
         let bell = Bell::new()?;
@@ -598,8 +600,8 @@ impl Options {
         })
     }
 
-    /// Registers the memory that a connection needs, on the device of `id` or on any, and releases it: a listener whose
-    /// process may lock no memory would reject each request, and its program would not know.
+    /// Registers and releases the memory of one connection, on the device of `id` or on any. A listener in a
+    /// process without enough lockable memory would otherwise reject every request unnoticed by the program.
     fn check_memory(&self, id: &CmId<Idle>) -> io::Result<()> {
         let contexts = match id.bound_context()? {
             Some(ctx) => vec![ctx],

@@ -1,4 +1,4 @@
-//! Memory that the peer writes to directly.
+//! Memory written directly by the peer.
 
 use std::{io, sync::Arc};
 
@@ -6,12 +6,10 @@ use verbs::{Memory, Prefix, RemoteAccess, RemoteRegion};
 
 use crate::{connection::Connection, proto::Mapping, stream::Stream};
 
-/// Memory that is mapped for the peer, who writes to it with [`Stream::write_at`] without this side
-/// noticing.
+/// Memory mapped for the peer. The peer writes with [`Stream::write_at`], without notification of this side.
 ///
-/// What has been written before some bytes were sent is there when those bytes have been received.
-/// Dropping it ends the mapping and takes the peer's right away; a peer that writes to it then
-/// breaks the connection.
+/// Bytes written before a send are visible once the sent data has been received. Dropping the buffer ends the
+/// mapping and invalidates the remote key; a later write by the peer breaks the connection.
 #[derive(Debug)]
 #[must_use = "the mapping ends when this is dropped"]
 pub struct MappedBuffer {
@@ -22,29 +20,29 @@ pub struct MappedBuffer {
 }
 
 impl MappedBuffer {
-    /// The name of its first byte, for [`Stream::write_at`].
+    /// Returns the offset of the first byte, as the peer passes to [`Stream::write_at`].
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes, at least one.
     #[expect(clippy::len_without_is_empty, reason = "there is at least one byte")]
     pub fn len(&self) -> usize {
         self.region.len()
     }
 
-    /// Copies bytes out, beginning at the byte `at`.
+    /// Copies bytes out of the buffer, starting at byte `at`.
     ///
     /// # Panics
-    /// Panics when the bytes are not inside.
+    /// Panics if the range is not inside the buffer.
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         self.region.read(at, bytes);
     }
 
-    /// Copies bytes in, beginning at the byte `at`.
+    /// Copies bytes into the buffer, starting at byte `at`.
     ///
     /// # Panics
-    /// Panics when the bytes are not inside.
+    /// Panics if the range is not inside the buffer.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         self.region.write(at, bytes);
     }
@@ -66,14 +64,14 @@ fn mappable_len(len: usize) -> io::Result<u32> {
 }
 
 impl Stream {
-    /// Maps `len` zero bytes for the peer, under the name `offset`, or their address if that is
-    /// `None`. The peer is told before the next bytes that this side sends.
+    /// Maps `len` zeroed bytes for the peer at `offset`; `None` selects their address. The peer learns of the
+    /// mapping before the next bytes sent by this side.
     ///
     /// # Errors
-    /// - `InvalidInput`: no bytes, or 4 GiB or more.
+    /// - `InvalidInput`: `len` is 0, or at least 4 GiB.
     /// - `OutOfMemory`: the peer has no room for another mapping
-    ///   ([`Options::iomap_size`](crate::Options::iomap_size) of the *peer*), or the process may not
-    ///   lock that much memory.
+    ///   ([`Options::iomap_size`](crate::Options::iomap_size) of the *peer*), or the process may not lock
+    ///   enough memory.
     pub fn map(&self, len: usize, offset: Option<u64>) -> io::Result<MappedBuffer> {
         let short = mappable_len(len)?;
         let region = self
@@ -83,11 +81,11 @@ impl Stream {
         self.announce(region, short, offset)
     }
 
-    /// Maps the first `len` bytes of memory of the caller's own, as [`map`](Self::map) does. The peer does not reach
-    /// the rest.
+    /// Maps the first `len` bytes of the caller's own memory, like [`map`](Self::map). The rest stays
+    /// inaccessible to the peer.
     ///
     /// # Errors
-    /// As for [`map`](Self::map); and `InvalidInput` if there are not as many.
+    /// As for [`map`](Self::map); and `InvalidInput` if `memory` is shorter than `len`.
     pub fn map_memory(
         &self,
         memory: impl Memory,
@@ -96,7 +94,7 @@ impl Stream {
     ) -> io::Result<MappedBuffer> {
         let short = mappable_len(len)?;
         let pd = self.connection().pd();
-        // The key that the peer gets reaches all that is registered.
+        // The remote key covers the whole registration, so only the prefix is registered.
         let memory = Prefix::new(memory, len).map_err(|_| too_long(len))?;
         let registration = pd.register(memory).remote(RemoteAccess::WRITE);
         let region = registration.create().map_err(verbs::Error::from)?;
@@ -129,11 +127,11 @@ impl Stream {
         })
     }
 
-    /// Writes bytes to what the peer has mapped, beginning at the byte it calls `offset`. The peer
-    /// does not notice. Returns how many were written: fewer where the mapping ends.
+    /// Writes bytes into a mapping of the peer, starting at the peer's `offset`, without notification of the
+    /// peer. Returns the number of bytes written: fewer where the mapping ends.
     ///
     /// # Errors
-    /// - `WouldBlock`: there is no room, and the stream does not wait.
+    /// - `WouldBlock`: no room, and the stream is nonblocking or its write timeout has elapsed.
     /// - `BrokenPipe`, `ConnectionReset`: the connection has ended.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         self.connection()

@@ -19,51 +19,51 @@ use crate::proto::{
     stream::{Framing, Local, SPARE_RECEIVES, Settings, TARGETS, Table},
 };
 
-/// The size of a message that is sent on its own.
+/// Size in bytes of a separate message.
 pub(crate) const MESSAGE: usize = 4;
 
-/// Size of the words in which memory is accessed.
+/// Access granularity in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// The memory that a peer is told of when it connects, and may write to from then on.
+/// Memory exposed to the peer: announced in the handshake, writable from then on.
 ///
-/// The program never borrows it: its bytes are copied out.
+/// The program never borrows the memory; received bytes are copied out.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     table: RemoteRegion,
     receive: RemoteRegion,
-    /// Where messages are separate, a place for each receive.
+    /// Message slots of the receives, with separate framing only.
     messages: Option<RemoteRegion>,
 }
 
 /// The table and the buffers of one side of a connection.
 ///
-/// The program never borrows any of it: the device reads the send buffer while the program fills other parts of it.
+/// The program never borrows any of this memory: the device reads the send buffer while the program fills
+/// other parts.
 #[derive(Debug)]
 pub(crate) struct Memory {
     exposed: Exposed,
-    /// The receive buffer before, as long as it is used.
+    /// Previous receive buffer, until all of its data has been read.
     old_receive: Option<RemoteRegion>,
-    /// The send buffer, and then, where requests cannot carry targets, places for these.
+    /// The send buffer, followed by slots for targets where requests cannot carry these inline.
     send: RemoteRegion,
     send_buffer: usize,
     slots: usize,
-    /// The buffers that have grown.
+    /// Shares of the grown buffers.
     grown: Vec<Share>,
 }
 
-/// The bytes of all buffers of the process that have grown.
+/// Total size in bytes of the grown buffers of the process.
 static GROWN: AtomicU64 = AtomicU64::new(0);
 
-/// Buffers that have grown take at most one in `LOCKED_PART` of the bytes that the process may lock: new connections
-/// need some, too.
+/// Divisor of `RLIMIT_MEMLOCK`: grown buffers leave three quarters of the limit to new connections.
 const LOCKED_PART: u64 = 4;
 
-/// Buffers that have grown take at most one in `RAM_PART` of the host's memory, in a process that may lock all of it:
-/// peers choose how many of them grow.
+/// Divisor of the host's memory for processes without a memory lock limit: peers control how many buffers
+/// grow.
 const RAM_PART: u64 = 16;
 
-/// A part of what buffers may grow by.
+/// A share of the growth allowance, returned on drop.
 #[derive(Debug)]
 struct Share {
     bytes: u64,
@@ -71,7 +71,7 @@ struct Share {
 }
 
 impl Share {
-    /// Takes so many bytes of the `most` that there are, if they are left.
+    /// Takes `bytes` of the allowance `most`, if that much is left.
     fn take(bytes: u64, taken: &'static AtomicU64, most: u64) -> Option<Self> {
         let sum = |taken: u64| taken.checked_add(bytes).filter(|&sum| sum <= most);
         let took = taken.fetch_update(Relaxed, Relaxed, sum);
@@ -85,41 +85,41 @@ impl Drop for Share {
     }
 }
 
-/// Returns the bytes that buffers may grow to in sum.
+/// Returns the maximum total size of grown buffers, in bytes.
 fn allowance() -> u64 {
     let unlimited =
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     let limit = getrlimit(Resource::Memlock).current.filter(|_| !unlimited);
     let info = sysinfo();
-    // Of a kernel with 32 bits it is the smaller type.
+    // `totalram` has 32 bits on 32-bit kernels.
     let ram = (info.totalram as u64).saturating_mul(info.mem_unit.into());
     allowance_of(ram, limit)
 }
 
-/// As [`allowance`], of a host with so much memory and a process that may lock so much of it, in bytes; `None` is all of it.
+/// Computes the [`allowance`] from the host's memory and the lock limit, in bytes; `None` means no limit.
 fn allowance_of(ram: u64, limit: Option<u64>) -> u64 {
     let most = ram / RAM_PART;
     limit.map_or(most, |limit| most.min(limit / LOCKED_PART))
 }
 
-/// Memory of its own pages, which is one page less than the heap takes for a buffer.
+/// Allocates page-aligned memory, one page smaller than a heap allocation of the same length.
 fn pages(len: usize) -> verbs::Result<Pages> {
-    // Whole words, in which it is accessed.
+    // Memory is accessed in whole words.
     Pages::new(len.next_multiple_of(WORD))
 }
 
-/// Registers memory that only this side's device reads and writes.
+/// Registers memory without remote access.
 fn private(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
     let registration = pd.register(pages(len)?).remote(RemoteAccess::empty());
     Ok(registration.create()?.slice(0..len))
 }
 
-/// Registers pages for the peer to write to.
+/// Registers pages writable by the peer.
 fn writable(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
     Ok(expose(pd, pages(len)?, 0)?.slice(0..len))
 }
 
-/// Registers a table for the peer to write to. It takes up no page of its own.
+/// Registers a table writable by the peer, without a page of its own.
 fn writable_table(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
     let memory = vec![0; len.next_multiple_of(WORD) + WORD];
     let start = memory.as_ptr().addr();
@@ -128,11 +128,11 @@ fn writable_table(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegi
     Ok(region.slice(skip..skip + len))
 }
 
-/// Registers memory for the peer to write to, under random addresses: another peer cannot derive them from its own.
-/// `offset` is where in its page the memory begins.
+/// Registers memory writable by the peer under a random address, so that a peer cannot derive addresses of
+/// other connections. `offset` is the offset of the memory in its page.
 ///
-/// Over iWARP the addresses are those of the memory, since Soft-iWARP accepts others and ignores them. So they are for a
-/// device that refuses others.
+/// Two cases keep the virtual address: iWARP, since Soft-iWARP accepts other addresses and then ignores them,
+/// and devices rejecting them.
 fn expose<M: verbs::Memory>(
     pd: &ProtectionDomain,
     memory: M,
@@ -159,8 +159,8 @@ fn is_unsupported(error: &verbs::Error) -> bool {
     matches!(error.kind(), InvalidInput | Unsupported)
 }
 
-/// Returns the beginning of a random page in the lower quarter of all addresses; `None` if the kernel has no random
-/// numbers. The quarter leaves room for every length behind it.
+/// Returns the start of a random page in the lowest quarter of the address space, or `None` without kernel
+/// random numbers. The quarter leaves room for any length.
 fn random_page() -> Option<u64> {
     let mut bytes = [0; WORD];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
@@ -169,7 +169,7 @@ fn random_page() -> Option<u64> {
 }
 
 impl Exposed {
-    /// Allocates and registers it.
+    /// Allocates and registers the exposed memory.
     pub(crate) fn new(pd: &ProtectionDomain, settings: &Settings) -> verbs::Result<Self> {
         let messages = match settings.framing {
             Framing::Immediate => None,
@@ -185,7 +185,7 @@ impl Exposed {
         })
     }
 
-    /// Returns what the peer is told of it.
+    /// Returns the addresses and keys announced to the peer.
     pub(crate) fn local(&self) -> Local {
         let (table, receive) = (self.table.token(), self.receive.token());
         Local {
@@ -197,7 +197,7 @@ impl Exposed {
         }
     }
 
-    /// Returns the place of a receive, where messages are separate.
+    /// Returns the message slot of a receive, with separate framing only.
     pub(crate) fn message_slot(&self, index: u16) -> Option<RemoteRegion> {
         let at = usize::from(index) * MESSAGE;
         let messages = self.messages.as_ref();
@@ -206,7 +206,7 @@ impl Exposed {
 }
 
 impl Memory {
-    /// Allocates what an established connection needs beside the memory that its peer knows of.
+    /// Allocates the unexposed memory of an established connection.
     pub(crate) fn new(
         pd: &ProtectionDomain,
         settings: &Settings,
@@ -223,7 +223,7 @@ impl Memory {
         })
     }
 
-    /// Registers a larger buffer of `bytes` bytes by `register`, within what all buffers may grow by.
+    /// Registers a larger buffer of `bytes` bytes within the growth allowance.
     fn larger(
         &mut self,
         bytes: u32,
@@ -235,9 +235,8 @@ impl Memory {
         Some(memory)
     }
 
-    /// Makes a receive buffer of so many bytes in the place of the one there is, which stays until
-    /// [`end_old_receive`](Self::end_old_receive). Returns where it is, and its key; `None` if there is no memory
-    /// for it.
+    /// Replaces the receive buffer with a new one of `bytes` bytes. The previous buffer stays until
+    /// [`end_old_receive`](Self::end_old_receive). Returns the new address and key, or `None` without memory.
     pub(crate) fn grow_receive(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<(u64, u32)> {
         let larger = self.larger(bytes, |len| writable(pd, len))?;
         let token = larger.token();
@@ -245,13 +244,13 @@ impl Memory {
         Some((token.addr, token.rkey))
     }
 
-    /// Nothing comes into the receive buffer before any more, and all of it has been read.
+    /// Releases the previous receive buffer: the peer no longer writes there, and all data has been read.
     pub(crate) fn end_old_receive(&mut self) {
         self.old_receive = None;
     }
 
-    /// Makes a send buffer of so many bytes in the place of the one there is, which lives on for what is being
-    /// sent from it; `None` if there is no memory for it.
+    /// Replaces the send buffer with a new one of `bytes` bytes, or returns `None` without memory. Sends in
+    /// flight keep the previous buffer alive.
     pub(crate) fn grow_send(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<()> {
         let slots = self.slots;
         self.send = self.larger(bytes, |len| private(pd, len + slots))?;
@@ -259,19 +258,19 @@ impl Memory {
         Some(())
     }
 
-    /// What has arrived at `at` in the receive buffer, or in the one before.
+    /// Copies bytes out of the receive buffer, or of the previous one if `is_old`.
     pub(crate) fn read(&self, is_old: bool, at: usize, bytes: &mut [u8]) {
         let old = self.old_receive.as_ref().filter(|_| is_old);
         old.unwrap_or(&self.exposed.receive).read(at, bytes);
     }
 
-    /// Fills a part of the send buffer, and gives it as something to be sent.
+    /// Fills a part of the send buffer and returns the part to be sent.
     pub(crate) fn fill(&self, at: usize, bytes: &[u8]) -> RemoteRegion {
         self.send.write(at, bytes);
         self.send.slice(at..at + bytes.len())
     }
 
-    /// The same for one of the places of control messages.
+    /// Fills a slot for a control message and returns the slot to be sent.
     pub(crate) fn fill_slot(&self, slot: u16, bytes: &[u8]) -> RemoteRegion {
         let at = self.send_buffer + usize::from(slot) * Target::SIZE;
         self.send.write(at, bytes);
@@ -282,7 +281,8 @@ impl Memory {
 impl Table for Memory {
     fn target(&mut self, index: u32) -> [u8; Target::SIZE] {
         let at = index as usize * Target::SIZE;
-        // Key and length are one word, read before the address. When they are there, it is.
+        // The peer's write orders the address before this word: with key and length present, the address is
+        // valid.
         let key_and_len = self.exposed.table.load(at + 8);
         let addr = self.exposed.table.load(at);
         let mut entry = [0; Target::SIZE];

@@ -1,11 +1,11 @@
-//! Addresses of connections, as sockets of their family show them.
+//! Addresses in the form of the socket's address family.
 
 use std::{
     fs,
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6},
 };
 
-/// An address as a socket of IPv6 shows it: one of IPv4 is mapped.
+/// Maps an IPv4 address to IPv6, for sockets of the IPv6 family.
 pub(crate) fn mapped(addr: SocketAddr) -> SocketAddr {
     match addr.ip() {
         IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port()),
@@ -13,8 +13,8 @@ pub(crate) fn mapped(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// A link-local address with the interface that it means something on, which the connection manager does not report for
-/// every one: that of `near`, an address of the same link, or else the interface that has the address.
+/// Adds the missing scope to a link-local address: the scope of `near`, an address on the same link, or else
+/// of the interface with the address. The connection manager omits the scope in some events.
 pub(crate) fn scoped(addr: SocketAddr, near: Option<SocketAddr>) -> SocketAddr {
     let SocketAddr::V6(v6) = addr else {
         return addr;
@@ -33,12 +33,13 @@ pub(crate) fn scoped(addr: SocketAddr, near: Option<SocketAddr>) -> SocketAddr {
     SocketAddrV6::new(*v6.ip(), v6.port(), v6.flowinfo(), scope).into()
 }
 
-/// The index of the interface that has an address.
+/// Returns the index of the interface with an address.
 fn interface_of(ip: Ipv6Addr) -> Option<u32> {
     find_interface(&fs::read_to_string("/proc/net/if_inet6").ok()?, ip)
 }
 
-/// The same in a table with the format of `/proc/net/if_inet6`: the address and the index in hexadecimal, and more.
+/// Searches a table in the format of `/proc/net/if_inet6`: address and index in hexadecimal, then other
+/// fields.
 fn find_interface(table: &str, ip: Ipv6Addr) -> Option<u32> {
     table.lines().find_map(|row| {
         let mut fields = row.split_whitespace();
@@ -66,7 +67,7 @@ mod tests {
     fn link_local_addresses_get_the_scope_of_their_neighbour() {
         let near = Some(addr("[fe80::2%3]:1"));
         assert_eq!(scoped(addr("[fe80::1]:7"), near), addr("[fe80::1%3]:7"));
-        // Others have one, or need none.
+        // Other addresses have a scope or need none.
         for other in ["[fe80::1%9]:7", "[fd00::1]:7", "10.9.0.1:7"] {
             assert_eq!(scoped(addr(other), near), addr(other));
         }

@@ -1,4 +1,4 @@
-//! Connecting: the steps of the active side, driven by events.
+//! Connection attempts: the event-driven steps of the active side.
 
 use std::{
     io,
@@ -24,60 +24,59 @@ use crate::{
     waiters::Bell,
 };
 
-/// How long the first attempt to resolve something may take. Each later one may take twice as long.
+/// Timeout of the first resolution attempt. Each later attempt doubles the timeout.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long an attempt may take after so many have timed out.
+/// Returns the timeout of a resolution attempt after `timeouts` timed-out ones.
 fn timeout_after(timeouts: u32) -> Duration {
     FIRST_TIMEOUT * 2_u32.saturating_pow(timeouts)
 }
 
-/// The error of an attempt that has taken longer than its time-out.
+/// Returns the error of a connection attempt past its timeout.
 pub(crate) fn timed_out(timeout: Duration) -> io::Error {
     let reason = format!("there was no connection within the time-out of {timeout:?}");
     io::Error::new(io::ErrorKind::TimedOut, reason)
 }
 
-/// A connection that is being made.
+/// A connection attempt.
 #[derive(Debug)]
 pub(crate) struct Opening {
     state: Mutex<State>,
     changed: Condvar,
-    /// Rung at the end, for those who wait for a descriptor.
+    /// Notified at the end of the attempt, for callers waiting on a descriptor.
     bell: Bell,
     plan: Plan,
     key: Key,
     engine: Weak<Engine>,
 }
 
-/// Where to connect to, and with what.
+/// Destination and parameters of a connection attempt.
 #[derive(Debug)]
 struct Plan {
     settings: Settings,
     group: Option<ProtectionGroup>,
-    /// Route that the program has set; it is resolved if this is empty.
+    /// Route set by the program; resolved if empty.
     route: Vec<PathRecord>,
     source: Option<SocketAddr>,
     peer: SocketAddr,
-    /// Maximum number of retries of a resolution that timed out.
+    /// Maximum number of retries of a timed-out resolution.
     retries: u32,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Under way: so many attempts have timed out; from when the device is known, with what it
-    /// needs.
+    /// In progress, after `timeouts` timed-out resolutions. The endpoint exists once the device is known.
     Open {
         timeouts: u32,
         endpoint: Option<Box<Endpoint<Init>>>,
     },
     Done(io::Result<Arc<Connection>>),
-    /// The result has been taken.
+    /// The caller has taken the result.
     Taken,
 }
 
 impl Opening {
-    /// Begins to connect.
+    /// Starts a connection attempt.
     pub(crate) fn start(
         engine: &Arc<Engine>,
         options: &Options,
@@ -95,7 +94,7 @@ impl Opening {
         Self::begin(engine, id, plan)
     }
 
-    /// Begins to connect with an identifier, which may be bound.
+    /// Starts a connection attempt with an identifier, bound or unbound.
     pub(crate) fn start_with(
         engine: &Arc<Engine>,
         id: CmId<Idle>,
@@ -134,7 +133,7 @@ impl Opening {
         Ok(this)
     }
 
-    /// Nothing more is to be heard of it. If it is still under way, it ends.
+    /// Deregisters the attempt from the engine. An attempt in progress ends.
     fn forget(&self) {
         if let Some(engine) = self.engine.upgrade() {
             engine.forget(self.key);
@@ -158,7 +157,7 @@ impl Opening {
             .map_err(|refused| refused.error.into())
     }
 
-    /// Whether a step that has failed is worth another attempt.
+    /// Whether to retry a failed step; counts the timeout.
     fn try_again(&self, error: &verbs::Error) -> bool {
         match &mut *self.lock() {
             State::Open { timeouts, .. }
@@ -220,7 +219,8 @@ impl Opening {
             .map_err(|refused| refused.error.into())
     }
 
-    /// The peer has accepted. Returns the connection, to be told of its end.
+    /// Completes the connection after the peer has accepted. Returns the connection, so that the engine can
+    /// deliver its events.
     pub(crate) fn responded(
         &self,
         engine: &Arc<Engine>,
@@ -277,7 +277,7 @@ impl Opening {
         self.key
     }
 
-    /// Becomes readable at the end, and stays so.
+    /// Readable from the end of the attempt on.
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
     }
@@ -294,22 +294,22 @@ impl Opening {
         self.bell.ring();
     }
 
-    /// The result, if there is one and it has not been taken.
+    /// Takes the result, if available. Does not block.
     pub(crate) fn take(&self) -> Option<io::Result<Arc<Connection>>> {
         self.wait(Some(Duration::ZERO))
     }
 
-    /// Ends the attempt, if it is still under way.
+    /// Cancels the attempt if still in progress.
     pub(crate) fn cancel(&self) {
         self.finish(Err(io::ErrorKind::ConnectionAborted.into()));
     }
 
-    /// Ends the attempt, if it is still under way, with the error of its time-out.
+    /// Fails an attempt still in progress with the timeout error.
     pub(crate) fn time_out(&self, timeout: Duration) {
         self.finish(Err(timed_out(timeout)));
     }
 
-    /// Waits for the end, and leaves the result to be taken.
+    /// Blocks until the attempt ends and leaves the result in place.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         while matches!(*state, State::Open { .. }) {
@@ -318,8 +318,8 @@ impl Opening {
         }
     }
 
-    /// Waits for the end, but not longer than `timeout`; `None` if it has not come, or if the
-    /// result has been taken already.
+    /// Blocks until the attempt ends, at most for `timeout`. `None` if the timeout has elapsed or the result
+    /// has been taken before.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<io::Result<Arc<Connection>>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();

@@ -1,19 +1,17 @@
-//! What can be chosen before a socket is connected.
+//! Options chosen before a socket is connected.
 
 use std::{net::SocketAddr, time::Duration};
 
 use crate::{config::config, device::ProtectionGroup, proto::stream::Settings};
 
-/// How long nothing of what is sent may be acknowledged, where nobody has said: what it takes TCP to
-/// give up.
+/// Default timeout for unacknowledged data: TCP's with default retransmissions.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(924);
 
-/// Default time-out for the end of an accepted peer's handshake. The reply is repeated once in that time, after about
-/// four seconds, in case that the reply or the RTU was lost.
+/// Default timeout for completing the handshake of an accepted connection. The reply is repeated once within
+/// this time, after about four seconds, in case the reply or the RTU was lost.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The sizes of a connection, and how it is made and ended.
-///
+/// Sizes, connection setup and shutdown of a connection.
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -58,50 +56,51 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults of rsockets: queues of 384, buffers of 128 KiB, 64 bytes inline; or what the files in
-    /// `/etc/rdma/rsocket` say, as for [`Socket::new`](crate::Socket::new). Unlike the original's, buffers
-    /// whose size is set nowhere grow where much is sent.
+    /// Creates options with the defaults of rsockets: queues of 384 messages, buffers of 128 KiB, 64 bytes
+    /// inline. The files in `/etc/rdma/rsocket` override these, as for [`Socket::new`](crate::Socket::new).
+    /// Unlike librdmacm, buffers without an explicit size grow under load.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The depth of the send queue: 16 to 65534, and what the device can do.
+    /// Sets the depth of the send queue: 16 to 65534, limited by the device.
     #[doc(alias = "RDMA_SQSIZE")]
     pub fn send_queue(mut self, depth: u16) -> Self {
         self.settings.send_depth = depth;
         self
     }
 
-    /// How many messages can be waiting to be read: 16 to 65534, and what the device can do.
+    /// Sets the maximum number of unread messages: 16 to 65534, limited by the device.
     #[doc(alias = "RDMA_RQSIZE")]
     pub fn receive_queue(mut self, depth: u16) -> Self {
         self.settings.recv_depth = depth;
         self
     }
 
-    /// The size of the send buffer in bytes; at least 4096. If it is not set, the buffer grows to 512 KiB where
-    /// it is full again and again.
+    /// Sets the size of the send buffer in bytes, at least 4096. Without an explicit size, a buffer found
+    /// full repeatedly grows up to 512 KiB.
     pub fn send_buffer(mut self, bytes: u32) -> Self {
         self.settings.set_send_buffer(bytes);
         self
     }
 
-    /// The size of the receive buffer in bytes; at least 4096. If it is not set, the buffer grows to 512 KiB
-    /// where the peer runs out of room again and again while everything is read, and is not of the C library.
+    /// Sets the size of the receive buffer in bytes, at least 4096. Without an explicit size, the buffer
+    /// grows up to 512 KiB when the peer repeatedly runs out of room although the program reads everything.
+    /// With librdmacm as the peer, the buffer does not grow.
     pub fn receive_buffer(mut self, bytes: u32) -> Self {
         self.settings.set_recv_buffer(bytes);
         self
     }
 
-    /// The most bytes that are sent without being copied to the send buffer.
+    /// Sets the maximum number of bytes sent inline, without a copy to the send buffer.
     #[doc(alias = "RDMA_INLINE")]
     pub fn inline(mut self, bytes: u32) -> Self {
         self.settings.inline = bytes;
         self
     }
 
-    /// How many buffers the *peer* may map for this side to write to directly. Above 128, a
-    /// multiple of 256 up to 32512.
+    /// Sets how many buffers the *peer* may map for direct writes by this side. Values above 128 are rounded
+    /// to a multiple of 256, up to 32512.
     #[doc(alias = "RDMA_IOMAPSIZE")]
     pub fn iomap_size(mut self, entries: u16) -> Self {
         let scaled = crate::proto::encode_size(entries);
@@ -109,85 +108,83 @@ impl Options {
         self
     }
 
-    /// Maximum number of connections that are half-open or wait to be accepted; 128 if not set.
+    /// Sets the maximum number of half-open and not yet accepted connections; 128 if not set.
     ///
-    /// A connection is half-open from the reply to the peer's request until the peer has completed the handshake.
-    /// Meanwhile it takes up a queue pair and the receive buffer, which the reply has to name. When the backlog is full, a
-    /// request displaces the oldest half-open connection of the address with most of them, or the oldest of all if that
-    /// is older than a second, or than 16 others. If there is none, the request waits for a place, and with 128 requests
-    /// waiting one is rejected. [`Listener::refusals`](crate::Listener::refusals) counts both.
+    /// A connection is half-open from the reply to the peer's request until the peer has completed the
+    /// handshake. A half-open connection uses a queue pair and the receive buffer named in the reply. When
+    /// the backlog is full, a request displaces the oldest half-open connection of the address with the most,
+    /// or the oldest of all if older than a second or than 16 others. Without such a connection, the request
+    /// waits for a place; beyond 128 waiting requests, one is rejected.
+    /// [`Listener::refusals`](crate::Listener::refusals) counts displaced connections and rejected requests.
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
         self
     }
 
-    /// Maximum number of half-open connections from one address: at least 1, and three quarters of the
-    /// [backlog](Self::backlog), or 16 if that is more, if not set. At the limit, a request of the address displaces
-    /// the oldest of them if that is older than a second, or than 16 others, or waits.
+    /// Sets the maximum number of half-open connections from one address, at least 1. If not set: three
+    /// quarters of the [backlog](Self::backlog), but at least 16. At the limit, a request displaces the
+    /// oldest connection of its address if older than a second or than 16 others, or else waits.
     pub fn half_open_per_address(mut self, connections: u32) -> Self {
         self.half_open_per_address = Some(connections);
         self
     }
 
-    /// Time-out for the end of an accepted peer's handshake: 10 seconds if not set. Then the connection's memory is
-    /// released.
+    /// Sets the timeout for completing the handshake of an accepted connection: 10 seconds if not set. Expiry
+    /// releases the connection's memory.
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.handshake_timeout = timeout;
         self
     }
 
-    /// The address, and the port if it is not 0, to connect from.
+    /// Sets the local address to connect from, and the local port unless 0.
     pub fn source(mut self, addr: SocketAddr) -> Self {
         self.source = Some(addr);
         self
     }
 
-    /// Timeout for connecting to one address; if it is not set, the transport's own, which is about a
-    /// minute. A name with several addresses has as much for each.
+    /// Sets the timeout for connecting to one address. If not set, the transport gives up after about a
+    /// minute. Each address of a host name gets the full timeout.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// Timeout for what was sent to arrive when the stream is dropped; 10 seconds if not set. Zero ends the
-    /// connection at once.
+    /// Sets how long dropping the stream waits for acknowledgement of sent data; 10 seconds if not set. Zero
+    /// ends the connection at once.
     ///
-    /// The dropping thread blocks for that time at most, or not at all
-    /// [in the background](Self::linger_in_background).
+    /// The dropping thread blocks for at most this time, or not at all [in the
+    /// background](Self::linger_in_background).
     pub fn linger(mut self, timeout: Duration) -> Self {
         self.linger = timeout;
         self
     }
 
-    /// Whether dropping the stream returns at once, while what was sent is still delivered in the
-    /// background, as TCP does. Not unless set: a process that exits after the drop loses what has not
-    /// arrived by then.
+    /// Sets whether dropping the stream returns at once while the engine delivers the sent data in the
+    /// background, as with TCP. Off by default: a process exiting after the drop loses undelivered data.
     pub fn linger_in_background(mut self, in_background: bool) -> Self {
         self.linger_in_background = in_background;
         self
     }
 
-    /// Asks the peer's device for a sign of life so often. Without, a peer that vanishes is noticed
-    /// only by those who send to it.
+    /// Sends keepalive probes at this interval. Without probes, only a send detects a vanished peer.
     pub fn keep_alive(mut self, interval: Duration) -> Self {
         self.keep_alive = Some(interval);
         self
     }
 
-    /// How long nothing of what is sent, or of the [signs of life](Self::keep_alive) that are asked
-    /// for, may be acknowledged by the peer's device before the connection fails with `TimedOut`: at
-    /// least a second, and a quarter of an hour if not set, or if zero.
+    /// Fails the connection with `TimedOut` when data or [keepalive probes](Self::keep_alive) have been
+    /// unacknowledged for this long: at least one second; 924 seconds if not set or zero.
     ///
-    /// A device that gives up by itself does so after a quarter of a minute or so. Some never do. And a
-    /// C program at the other end that calls nothing of rsockets' for that long, while its queues are
-    /// full, looks just the same.
+    /// Most devices give up by themselves after about 15 seconds, some never. A peer running the C library
+    /// with full queues and no rsockets call during this time also fails the connection.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn user_timeout(mut self, timeout: Duration) -> Self {
         self.user_timeout = Some(timeout);
         self
     }
 
-    /// Makes connections share the protection domain of a group; without, each has its own.
+    /// Shares the protection domain of a group among its connections; without a group, each connection has
+    /// its own.
     ///
     /// Each peer of the group can write into the streams of all others; see [`ProtectionGroup`].
     #[doc(alias = "ibv_alloc_pd")]
@@ -196,7 +193,7 @@ impl Options {
         self
     }
 
-    /// Returns the time-out for unacknowledged data, with its default.
+    /// Returns the timeout for unacknowledged data, with its default.
     pub(crate) fn limit(&self) -> Duration {
         let said = self.user_timeout.filter(|timeout| !timeout.is_zero());
         said.unwrap_or(USER_TIMEOUT)

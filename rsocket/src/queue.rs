@@ -1,22 +1,22 @@
-//! A completion queue, and whether it will tell of the next completion.
+//! A completion queue with the state of its event requests.
 
 use std::io;
 
 use verbs::{CompletionQueue, Completions, Notify};
 
-/// A completion queue that is asked for events.
+/// A completion queue with event notification.
 #[derive(Debug)]
 pub(crate) struct Queue {
     cq: CompletionQueue,
     arming: Arming,
 }
 
-/// Which event of a completion queue is outstanding.
+/// State of the requested event.
 #[derive(Debug, Default)]
 struct Arming {
-    /// An event has been requested, and not been taken.
+    /// An event has been requested and not been taken.
     armed: bool,
-    /// That event has come, or is about to: something has completed since it was requested.
+    /// The event is in the channel or imminent: a completion followed the request.
     event_due: bool,
 }
 
@@ -42,12 +42,12 @@ impl Queue {
         }
     }
 
-    /// Polls for completions. A caller that finds one calls [`came`](Self::came).
+    /// Polls for completions. After a completion, the caller calls [`came`](Self::came).
     pub(crate) fn poll(&mut self) -> io::Result<Completions<'_>> {
         Ok(self.cq.poll()?)
     }
 
-    /// Notes that a poll has found a completion.
+    /// Records that a poll has found a completion.
     pub(crate) fn came(&mut self) {
         self.arming.completed();
     }
@@ -61,17 +61,17 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether an event has been requested, and not been taken.
+    /// Whether an event has been requested and not been taken.
     pub(crate) fn is_armed(&self) -> bool {
         self.arming.armed
     }
 
-    /// Whether an event has come, or is about to.
+    /// Whether an event is in the channel or imminent.
     pub(crate) fn is_event_due(&self) -> bool {
         self.arming.event_due
     }
 
-    /// Notes that the event has been taken.
+    /// Records that the event has been taken.
     pub(crate) fn event_taken(&mut self) {
         self.arming.taken();
     }
@@ -81,8 +81,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// An event that is due and not taken stays in the channel: it wakes the next sleeper for nothing, and the queue is
-    /// not armed again.
+    /// An event left in the channel would wake the next sleeper spuriously, and the queue would not be armed
+    /// again.
     #[test]
     fn event_is_due_from_a_completion_after_arming_until_it_is_taken() {
         let mut arming = Arming::default();

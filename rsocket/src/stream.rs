@@ -1,4 +1,4 @@
-//! Streams of bytes.
+//! Byte streams.
 
 use std::{
     fmt,
@@ -21,20 +21,20 @@ use crate::{
     waiting::Patience,
 };
 
-/// A stream of bytes to a peer and back, in the manner of [`std::net::TcpStream`].
+/// A bidirectional byte stream to a peer, like [`std::net::TcpStream`].
 ///
-/// It can be used by several threads: reading and writing go on at the same time. A
-/// [clone](Self::try_clone) is the same stream.
+/// Several threads can use a stream: reads and writes proceed concurrently. [Clones](Self::try_clone) are
+/// handles of the same stream.
 ///
-/// Dropping the last clone waits until the peer has got everything, at most as long as
-/// [`Options::linger`] says. A [nonblocking](Self::set_nonblocking) stream waits in the background, as do
-/// one with [`Options::linger_in_background`] and one that is dropped on a thread of a tokio runtime
-/// (feature `tokio`): dropping these returns at once.
+/// Dropping the last clone blocks until the peer has acknowledged all data, at most for [`Options::linger`].
+/// The drop returns at once and the data is delivered in the background for
+/// [nonblocking](Self::set_nonblocking) streams, with [`Options::linger_in_background`], and on a thread of a
+/// tokio runtime (feature `tokio`).
 pub struct Stream {
     inner: Arc<Inner>,
 }
 
-/// A connection, and how calls on it wait. The connection ends with the last clone of the stream.
+/// A connection with its blocking mode and timeouts. The connection ends with the last clone of the stream.
 struct Inner {
     connection: Arc<Connection>,
     engine: Arc<Engine>,
@@ -46,7 +46,7 @@ struct Inner {
 }
 
 impl Stream {
-    /// Connects to an address, with the default [`Options`].
+    /// Connects to an address with the default [`Options`].
     ///
     /// # Errors
     /// As for [`Options::connect`].
@@ -76,8 +76,8 @@ impl Stream {
         }
     }
 
-    /// Another handle of the same stream, in the manner of [`std::net::TcpStream::try_clone`]. The
-    /// time-outs and whether calls block are those of all clones. Does not block.
+    /// Creates another handle of the same stream, like [`std::net::TcpStream::try_clone`]. Timeouts and the
+    /// nonblocking mode are shared by all clones. Does not block.
     ///
     /// ```no_run
     /// use std::io::{Read, Write};
@@ -114,7 +114,7 @@ impl Stream {
         self.patience(&self.inner.write_timeout)
     }
 
-    /// What can be done without waiting. When that changes, the [descriptor](AsFd::as_fd) becomes
+    /// Returns the operations possible without blocking. On a change, the [descriptor](AsFd::as_fd) becomes
     /// readable.
     ///
     /// # Errors
@@ -123,12 +123,12 @@ impl Stream {
         self.connection().shared().readiness()
     }
 
-    /// The sizes that the connection has.
+    /// Returns the sizes in use on the connection.
     pub fn settings(&self) -> Settings {
         self.connection().settings()
     }
 
-    /// Receives bytes without taking them: the next call receives them again, and what has come since.
+    /// Receives bytes and leaves them in the buffer: the next call receives them again, with later data.
     ///
     /// # Errors
     /// As for reading.
@@ -138,7 +138,7 @@ impl Stream {
             .recv(&mut [IoSliceMut::new(buf)], true, patience)
     }
 
-    /// Ends one direction, or both. What has been written is still delivered.
+    /// Shuts down one direction or both. Written data is still delivered.
     ///
     /// # Errors
     /// The device has failed.
@@ -150,24 +150,23 @@ impl Stream {
         })
     }
 
-    /// The address of this side.
+    /// Returns the local address.
     pub fn local_addr(&self) -> SocketAddr {
         self.connection().local_addr()
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         self.connection().peer_addr()
     }
 
-    /// Whether reading and writing return at once, with `WouldBlock` when there is nothing to be
-    /// done. The [descriptor](AsFd::as_fd) becomes readable when it is worth trying again, whether
-    /// to read or to write.
+    /// Sets whether reads and writes return at once, with `WouldBlock` if not possible. The
+    /// [descriptor](AsFd::as_fd) becomes readable when a read or a write is worth another try.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.inner.nonblocking.store(nonblocking, Relaxed);
     }
 
-    /// How long reading may wait before it fails with `WouldBlock`; for ever if not set.
+    /// Sets the time a read may block before failing with `WouldBlock`; unlimited if `None`.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         *self
             .inner
@@ -176,7 +175,7 @@ impl Stream {
             .unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    /// How long writing may wait before it fails with `WouldBlock`; for ever if not set.
+    /// Sets the time a write may block before failing with `WouldBlock`; unlimited if `None`.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         *self
             .inner
@@ -185,7 +184,7 @@ impl Stream {
             .unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    /// How long dropping it may wait, as [`Options::linger`].
+    /// Sets how long dropping the stream may block, like [`Options::linger`].
     pub fn set_linger(&self, timeout: Duration) {
         *self
             .inner
@@ -194,28 +193,26 @@ impl Stream {
             .unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    /// Whether dropping it returns at once, as [`Options::linger_in_background`].
+    /// Sets whether dropping the stream returns at once, like [`Options::linger_in_background`].
     pub fn set_linger_in_background(&self, in_background: bool) {
         self.inner
             .linger_in_background
             .store(in_background, Relaxed);
     }
 
-    /// Asks the peer's device for a sign of life so often, as [`Options::keep_alive`]; `None` does
-    /// not any more.
+    /// Sets the interval of keepalive probes, like [`Options::keep_alive`]; `None` disables them.
     pub fn set_keep_alive(&self, interval: Option<Duration>) {
         let interval = interval.unwrap_or_default();
         self.inner.engine.keep_alive(self.connection(), interval);
     }
 
-    /// How long nothing of what is sent may be acknowledged, as [`Options::user_timeout`]; `None` is
-    /// the default.
+    /// Sets the timeout for unacknowledged data, like [`Options::user_timeout`]; `None` restores the default.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         let options = Options::new().user_timeout(timeout.unwrap_or_default());
         self.connection().set_limit(options.limit());
     }
 
-    /// Why the connection has failed, if it has.
+    /// Returns the failure of the connection, if any.
     pub fn take_error(&self) -> Option<io::Error> {
         self.connection().failure()
     }
@@ -241,7 +238,7 @@ impl Write for &Stream {
         self.connection().send(bufs, self.write_patience())
     }
 
-    /// Nothing is held back, so there is nothing to be done.
+    /// Does nothing: no data is held back.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -272,8 +269,8 @@ impl Write for Stream {
 }
 
 impl AsFd for Stream {
-    /// Readable when a nonblocking call that would have blocked is worth another try, and until that call
-    /// has been made again, or [`readiness`](Self::readiness) has been asked for.
+    /// Readable when a call that failed with `WouldBlock` is worth another try. Stays readable until the
+    /// retry or a call of [`readiness`](Self::readiness).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection().as_fd()
     }
@@ -288,7 +285,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Whether this is a thread of a runtime, where other tasks wait for it.
+/// Whether this thread runs a tokio runtime, where blocking would delay other tasks.
 #[cfg(feature = "tokio")]
 fn is_in_runtime() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
@@ -308,7 +305,7 @@ impl Drop for Inner {
         if linger.is_zero() {
             return;
         }
-        // What fails here has failed for good, and there is nobody left to tell.
+        // A failure here is final, and no caller is left to receive the error.
         drop(self.connection.shut_down(Direction::Both));
         let patience = Patience::from_timeout(Some(linger));
         let in_background = self.nonblocking.load(Relaxed)
@@ -328,13 +325,13 @@ impl Drop for Inner {
 }
 
 impl Options {
-    /// Connects to an address: to each that the name has, until one answers. Blocks.
+    /// Connects to an address, trying each address of a host name until one answers. Blocks.
     ///
     /// # Errors
-    /// - `ConnectionRefused`: nobody listens there.
-    /// - `TimedOut`: nobody answers.
-    /// - `NetworkUnreachable`, `HostUnreachable`: there is no way there.
-    /// - `NotFound`, `ENODEV`: there is no RDMA device, or none on the way there.
+    /// - `ConnectionRefused`: no listener at the address.
+    /// - `TimedOut`: no answer in time.
+    /// - `NetworkUnreachable`, `HostUnreachable`: no route to the address.
+    /// - `NotFound`, `ENODEV`: no RDMA device, or none on the route.
     /// - `Unsupported`: the peer has another version of the protocol.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
         let engine = Engine::get()?;
