@@ -1,4 +1,4 @@
-//! Objects of the host's device, as the fabric counts them.
+//! Objects of the host's device, as counted by the fabric.
 
 /// The books of the fabric.
 pub(crate) fn shown() -> String {

@@ -1,7 +1,7 @@
 //! The device tests of `verbs`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
 //!
-//! Modules that are missing here need what the engine lacks (see the README of the crate), or are about Soft-RoCE itself; a
-//! test in `wakers` needs a device that is slower than the start of a thread.
+//! Missing modules need features outside of the engine (see the README of the crate), or are about Soft-RoCE itself. A
+//! test in `wakers` needs a device slower than the start of a thread.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../verbs/tests/device/absent.rs"]
@@ -43,15 +43,15 @@ use softnic::Fabric;
 /// Puts all threads of the process on a host, before any test starts.
 extern "C" fn put_threads_on_a_host() {
     let fabric = FABRIC.get_or_init(Fabric::new);
-    // A test joins a group of the kernel's with the address.
+    // A test joins a multicast group of the kernel with the address.
     fabric.host([127, 0, 0, 1].into()).make_default();
 }
 
 /// The fabric of all tests, which is never dropped.
 static FABRIC: OnceLock<Fabric> = OnceLock::new();
 
-// The C library calls these functions once, before `main`, without arguments that this one takes; the standard
-// library's locks and threads work by then.
+// The C library calls the functions of `.init_array` once, before `main`. Their arguments are ignored here. The
+// standard library's locks and threads work by then.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static BEFORE_MAIN: extern "C" fn() = put_threads_on_a_host;

@@ -1,4 +1,4 @@
-//! Datagrams: their header, their keys, and multicast groups.
+//! Datagrams: header, Q_Keys, and multicast groups.
 
 use std::net::IpAddr;
 

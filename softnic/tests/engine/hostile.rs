@@ -1,7 +1,7 @@
-//! A peer that sends whatever it likes: no frame reaches memory outside of what a key allows, or makes an engine panic.
+//! A hostile peer: no frame reaches memory outside of a key's rights, or makes an engine panic.
 //!
-//! The shadow memory panics at an access outside of a registration. What a peer may reach besides is checked by contents:
-//! pages without a right for peers keep their bytes, and these never leave the host.
+//! The shadow memory panics at an access outside of a registration. Contents prove the rest: pages without a right for
+//! peers keep their bytes, and these bytes never leave the host.
 
 use fastrand::Rng;
 use proptest::prelude::*;
@@ -18,13 +18,13 @@ use crate::{
     shadow::BASE,
 };
 
-/// Memory whose bytes must not leave the host: the last page of all, which is in no region, and two regions.
+/// Memory whose bytes must not leave the host: the last page, outside of all regions, and two regions.
 const SECRET: u8 = 0xe7;
 
 /// Pages, at the end of memory.
 const PAGE: u64 = 1024;
 
-/// A connected pair whose second host is attacked, and the keys of its pages by right.
+/// A connected pair whose second host is attacked, and the keys of the victim's pages by right.
 struct Victim {
     pair: Pair,
     keys: Vec<u32>,
@@ -32,14 +32,14 @@ struct Victim {
     private: u64,
     write_only: u64,
     read_only: u64,
-    /// The packet that the victim expects next, as its answers tell.
+    /// PSN expected next by the victim, as learned from its answers.
     expected: u32,
 }
 
 impl Victim {
     fn new(kind: QpKind) -> Self {
         let mut pair = Pair::new(kind, false);
-        // The region of everything is for receives of the other tests.
+        // The region of the whole memory is for receives of the other tests.
         let everything = pair.hosts[1].key;
         pair.hosts[1].engine.deregister(everything).unwrap();
         pair.hosts[1].memory.close(BASE);
@@ -64,7 +64,7 @@ impl Victim {
             let sge = pair.hosts[1].sge(offset, 700);
             pair.post_recv(1, id, &[sge]);
         }
-        // Requests in flight, so that answers find something.
+        // Requests in flight, so that forged answers match a request.
         if kind == QpKind::Rc {
             let sge = pair.hosts[1].sge(offset, 700);
             let remote = Remote {
@@ -87,7 +87,7 @@ impl Victim {
         }
     }
 
-    /// Learns from an answer which packet the victim expects.
+    /// Learns the PSN expected by the victim from an answer.
     fn learn(&mut self, answer: &Frame<'_>) {
         let Some((Transport::Rc, operation)) = answer.bth.opcode.parse() else {
             return;
@@ -105,7 +105,7 @@ impl Victim {
         };
     }
 
-    /// Hands a frame over, and checks everything that a peer must not have reached.
+    /// Delivers a frame, and checks all memory that is closed to the peer.
     fn attack(&mut self, frame: &[u8]) {
         self.pair.deliver(1, frame);
         while let Some(answer) = self.pair.transmit(1) {
@@ -152,7 +152,7 @@ impl Victim {
         }
     }
 
-    /// A well-formed frame to the queue pair, whose fields are as wrong as can be.
+    /// A well-formed frame to the queue pair with arbitrary fields.
     fn frame(&self, kind: QpKind, rng: &mut Rng) -> Vec<u8> {
         let operation = operation(rng);
         let transport = match kind {
@@ -173,7 +173,7 @@ impl Victim {
         let psn = match rng.u8(..8) {
             0 => rng.u32(..0x100_0000),
             1 => self.expected.wrapping_sub(rng.u32(..4)) & 0xff_ffff,
-            // Of a request in flight.
+            // A PSN of a request in flight.
             _ if is_answer => attributes().rq_psn.wrapping_add(rng.u32(..6)) & 0xff_ffff,
             _ => self.expected,
         };
@@ -287,7 +287,7 @@ fn operation(rng: &mut Rng) -> Operation {
     }
 }
 
-/// A queue pair that fails is brought up again, so that later frames find it alive.
+/// Replaces a victim whose queue pair has failed, so that later frames meet a live one.
 fn revive(victim: &mut Victim, kind: QpKind) {
     if victim.pair.state(1) == State::Err {
         *victim = Victim::new(kind);
@@ -323,7 +323,7 @@ fn frames_reach_no_memory_that_their_key_does_not_open() {
 }
 
 proptest! {
-    /// Recorded traffic with bits flipped and checksums made right again.
+    /// Recorded traffic with flipped bits and recomputed checksums.
     #[test]
     fn flipped_bits_behind_right_checksums_are_harmless(
         flips in proptest::collection::vec((any::<prop::sample::Index>(), 0..8_u8), 1..6),
@@ -345,7 +345,7 @@ proptest! {
     }
 }
 
-/// Makes the ICRC of an IPv4 frame right.
+/// Recomputes the ICRC of an IPv4 frame.
 fn seal(bytes: &mut [u8]) {
     if let Err(softnic::wire::WireError::Icrc(icrc)) = Frame::decode(bytes) {
         let end = bytes.len() - 4;

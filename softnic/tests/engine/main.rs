@@ -1,4 +1,4 @@
-//! The engine: two of them on a wire with faults, rules of the transport one by one, and hostile frames.
+//! The engine: two engines on a wire with faults, single rules of the transport, and hostile frames.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 mod completion_queues;

@@ -1,4 +1,4 @@
-//! Queue pair 1: what it takes, and how much of it.
+//! Queue pair 1: accepted frames, and the bound of its receive queue.
 
 use std::time::Duration;
 

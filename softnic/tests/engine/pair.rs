@@ -1,4 +1,4 @@
-//! Two engines on a wire that loses, duplicates, delays, reorders and corrupts frames, in virtual time.
+//! Two engines on a wire with loss, duplication, delay, reordering and corruption of frames, in virtual time.
 
 use std::{cmp::Reverse, collections::BinaryHeap, net::IpAddr, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::shadow::{BASE, Shadow};
 /// Bytes of memory of each host.
 pub(crate) const MEMORY: usize = 1 << 20;
 
-/// All rights of a peer, and local ones.
+/// All rights, remote and local.
 pub(crate) const ALL: Access = Access(0x1f);
 
-/// Probabilities of faults for each frame, and the longest delay.
+/// Probability of each fault for a frame, and the longest delay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Faults {
     pub(crate) delay: Duration,
 }
 
-/// A host: its engine, its memory, and what it has made.
+/// A host: engine, memory, and objects.
 pub(crate) struct Host {
     pub(crate) engine: Engine,
     pub(crate) memory: Shadow,
@@ -37,7 +37,7 @@ pub(crate) struct Host {
     pub(crate) pd: PdId,
     pub(crate) cq: CqId,
     pub(crate) qp: QpNum,
-    /// A region of the whole memory but its last page.
+    /// Key of a region of the whole memory except the last page.
     pub(crate) key: u32,
 }
 
@@ -62,7 +62,7 @@ impl Host {
         host
     }
 
-    /// Registers memory under its own addresses, and opens it to the engine.
+    /// Registers memory under its own addresses, and opens the range in the shadow memory.
     pub(crate) fn register(&mut self, addr: u64, len: u64, access: Access) -> u32 {
         let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         self.memory.open(addr, len, access.intersects(writes));
@@ -129,7 +129,7 @@ pub(crate) const SEND: SendOp = SendOp::Send {
     invalidate: None,
 };
 
-/// A frame on its way: the time of its arrival, a serial number, the receiver, and its bytes.
+/// A frame in flight: arrival time, serial number, receiver, and bytes.
 type InFlight = Reverse<(Duration, u64, usize, Vec<u8>)>;
 
 /// Two hosts and the wire between them.
@@ -138,7 +138,7 @@ pub(crate) struct Pair {
     pub(crate) now: Duration,
     pub(crate) faults: Faults,
     pub(crate) rng: Rng,
-    /// Whether frames are dropped.
+    /// Whether the wire drops all frames.
     pub(crate) is_cut: bool,
     in_flight: BinaryHeap<InFlight>,
     sent: u64,
@@ -168,14 +168,14 @@ impl Pair {
         pair
     }
 
-    /// Brings both queue pairs up.
+    /// Brings both queue pairs to RTS.
     pub(crate) fn connect(&mut self, attributes: &QpAttributes) {
         for side in [0, 1] {
             self.bring_up(side, attributes, State::Rts);
         }
     }
 
-    /// Brings a queue pair up, but not so far that it sends.
+    /// Brings a queue pair to RTR.
     pub(crate) fn bring_up_to_rtr(&mut self, side: usize) {
         self.bring_up(side, &attributes(), State::Rtr);
     }
@@ -269,7 +269,7 @@ impl Pair {
         sent.then_some(frame)
     }
 
-    /// Hands a frame to a host.
+    /// Delivers a frame to a host.
     pub(crate) fn deliver(&mut self, side: usize, frame: &[u8]) {
         let host = &mut self.hosts[side];
         host.engine.handle_frame(frame, self.now, &mut host.memory);
@@ -285,7 +285,7 @@ impl Pair {
             if self.rng.f64() < self.faults.corruption {
                 let at = self.rng.usize(..copy.len());
                 copy[at] ^= 1 << self.rng.u8(..8);
-                // Neither a router's fields nor reserved ones are covered by a checksum.
+                // No checksum covers fields changed by routers, or reserved fields.
                 if Frame::decode(&copy).is_ok() {
                     continue;
                 }
@@ -298,7 +298,7 @@ impl Pair {
         }
     }
 
-    /// Carries frames, and lets time pass, until `done` or nothing is left to happen; whether `done`.
+    /// Carries frames and advances the time until `done`, or until no frame or timer is left. Returns the last `done`.
     pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         for _ in 0..2_000_000 {
             for side in [0, 1] {
@@ -334,7 +334,7 @@ impl Pair {
         unreachable!("the engines never come to rest")
     }
 
-    /// Carries frames, and lets time pass, until nothing is left to happen.
+    /// Carries frames and advances the time until no frame or timer is left.
     pub(crate) fn run(&mut self) {
         self.run_until(|_| false);
     }

@@ -1,4 +1,4 @@
-//! Reliable connections, rule by rule.
+//! Reliable connections: one test for each rule.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn write(rkey: u32, addr: u64) -> SendOp {
     }
 }
 
-/// Writes 16 bytes with a key that the peer has made, and returns the outcome.
+/// Writes 16 bytes with a key made by the peer, and returns the outcome.
 fn outcome_of_write(access: Access, addr: u64) -> (Vec<(u64, Status)>, Vec<Event>) {
     let mut pair = Pair::connected(QpKind::Rc);
     let page = BASE + (1 << 20) - 4096;
@@ -118,7 +118,7 @@ fn a_missing_receive_is_reported_before_a_wrong_key() {
     pair.run();
     assert_eq!(statuses(&mut pair, 0), [(1, Status::RnrRetryExceeded)]);
 
-    // With a receive, the key counts, and the receive stays for the flush.
+    // With a receive posted, the key is checked, and the receive is left for the flush.
     let mut pair = Pair::connected(QpKind::Rc);
     let room = pair.hosts[1].sge(0, 16);
     pair.post_recv(1, 9, &[room]);

@@ -1,11 +1,11 @@
-//! A host's memory that proves each access of the engine to be inside of a registration.
+//! A host's memory that panics at accesses outside of registered ranges.
 
 use softnic::engine::{Atomic, Memory};
 
 /// Address of the first byte of every shadow memory.
 pub(crate) const BASE: u64 = 0x10_0000;
 
-/// A host's memory, of which the engine may reach the ranges that a test has opened.
+/// A host's memory; the engine may access only the ranges opened by a test.
 pub(crate) struct Shadow {
     bytes: Vec<u8>,
     /// Start, end, and whether the engine may write.
@@ -20,12 +20,12 @@ impl Shadow {
         }
     }
 
-    /// Lets the engine reach a range.
+    /// Opens a range to the engine.
     pub(crate) fn open(&mut self, addr: u64, len: u64, writable: bool) {
         self.open.push((addr, addr + len, writable));
     }
 
-    /// Ends that.
+    /// Closes a range.
     pub(crate) fn close(&mut self, addr: u64) {
         self.open.retain(|(start, ..)| *start != addr);
     }

@@ -1,4 +1,4 @@
-//! Seeded schedules of two engines: each message arrives exactly once and in order, and memory is as if nothing was lost.
+//! Seeded schedules of two engines: each message arrives exactly once and in order, and memory ends as without faults.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,16 +12,16 @@ use crate::{
     shadow::BASE,
 };
 
-/// Schedules of a plain test run.
+/// Number of schedules of a plain test run.
 const SEEDS: u64 = 100;
 
-/// Requests of each side.
+/// Number of requests of each side.
 const REQUESTS: u64 = 40;
 
-/// Longest message.
+/// Longest message in bytes.
 const MAX_LEN: usize = 4000;
 
-/// Memory of each request of a side, and where that of receives and of the peer's RDMA begin.
+/// Bytes of memory for each request of a side, and offsets of the areas for receives and for the peer's RDMA.
 const SLOT: u64 = 4096;
 const RECEIVES: u64 = 0x4_0000;
 const RDMA: u64 = 0x8_0000;
@@ -30,20 +30,20 @@ const RDMA_LEN: usize = 16 * 1024;
 /// Expected outcome of a request.
 enum Expected {
     Sent,
-    /// The bytes that a read or an atomic brings.
+    /// Bytes returned by a read or an atomic operation.
     Brought(Vec<u8>),
 }
 
-/// One direction: what a side has asked for, and what is expected of it.
+/// One direction: requests of a side, and their expected effects.
 struct Side {
     posted: u64,
     completed: u64,
     expected: VecDeque<(u64, Expected)>,
-    /// Messages that the peer must receive: bytes, immediate data, and whether it was a write.
+    /// Messages expected by the peer: bytes, immediate data, and whether the message is an RDMA write.
     messages: VecDeque<(Vec<u8>, Option<u32>, bool)>,
     receives_posted: u64,
     received: u64,
-    /// The peer's RDMA memory, as it must become.
+    /// Expected contents of the peer's RDMA memory.
     remote: Vec<u8>,
 }
 
@@ -131,7 +131,7 @@ impl Side {
         self.expected.push_back((id, expected));
         self.posted += 1;
         let mut wr = request(id, op, &sges);
-        // A read that is carried out again must not see later writes.
+        // A repeated read must not see later writes.
         wr.fence = kind >= 3;
         if inline && kind <= 4 {
             wr.payload = Payload::Inline(bytes);
@@ -148,7 +148,7 @@ fn random_len(rng: &mut Rng) -> usize {
     }
 }
 
-/// Posts what there is room for, and checks what has completed. Whether everything is done.
+/// Posts requests while the queues have room, and checks completions. Returns whether all requests are done.
 fn drive(pair: &mut Pair, sides: &mut [Side; 2]) -> bool {
     for side in [0, 1] {
         assert_eq!(pair.state(side), State::Rts);
@@ -180,7 +180,7 @@ fn drive(pair: &mut Pair, sides: &mut [Side; 2]) -> bool {
                 }
             }
         }
-        // Seldom, so that the peer finds no receive now and then.
+        // Receives are posted seldom, so that the peer sometimes finds none.
         let state = &mut sides[side];
         if state.receives_posted < REQUESTS && pair.rng.u8(..4) == 0 {
             let sge = pair.hosts[side].sge(RECEIVES + state.receives_posted * SLOT, 4096);
@@ -216,7 +216,7 @@ fn simulate(seed: u64, faults: Faults) -> Pair {
     pair.connect(&attributes);
     let mut sides = [Side::new(), Side::new()];
     let mut idle = 0;
-    // Nothing may be on its way although there is something to post.
+    // A run without frames and timers left, but with unfinished requests, is a stall; too many stalls fail the test.
     while !pair.run_until(|pair| drive(pair, &mut sides)) {
         idle += 1;
         assert!(idle < 10_000, "seed {seed}: stuck");

@@ -1,4 +1,4 @@
-//! States of queue pairs and what they take.
+//! States of queue pairs: accepted requests, and transitions.
 
 use softnic::engine::{AttributeMask, EngineError, Event, QpAttributes, QpKind, State, Status};
 

@@ -7,7 +7,7 @@ use crate::{
     shadow::BASE,
 };
 
-/// A pair whose second host has bound a window of 64 bytes, by a request; its key.
+/// A pair whose second host has bound a window of 64 bytes by a work request, and the window's key.
 fn bound(kind: WindowKind) -> (Pair, u32) {
     let mut pair = Pair::connected(QpKind::Rc);
     let host = &mut pair.hosts[1];

@@ -1,4 +1,4 @@
-//! The states of a connection: who is told what, and what a queue pair is brought up with.
+//! States of a connection: events of both sides, and attributes of the queue pairs.
 
 use softnic::{
     cm::{ConnParam, Message, Occurrence, PortSpace, Reject},
@@ -13,7 +13,7 @@ fn request_reply_and_rtu_carry_parameters_and_data() {
     wire.listen(PortSpace::Tcp, 8);
     let active = wire.asking();
     let (passive, asked, data) = wire.request();
-    // The reads that one side begins are those that the other takes.
+    // The reads initiated by one side are the reads accepted by the other.
     let expected = ConnParam {
         initiator_depth: 4,
         responder_resources: 8,
@@ -60,7 +60,7 @@ fn both_ends_bring_their_queue_pairs_up_for_each_other() {
     let (a, mask) = attributes(0, active, State::Rts);
     let (b, _) = attributes(1, passive, State::Rts);
     assert!(mask.contains(AttributeMask::SQ_PSN | AttributeMask::TIMEOUT));
-    // What the passive side has said it takes and begins.
+    // Limits announced by the passive side.
     assert_eq!((a.max_rd_atomic, a.max_dest_rd_atomic), (4, 8));
     assert_eq!((b.max_rd_atomic, b.max_dest_rd_atomic), (8, 4));
     assert_eq!((a.retry_count, a.rnr_retry), (5, 6));
@@ -152,7 +152,7 @@ fn a_service_without_listener_is_refused() {
     wire.asking();
     let refused = wire.next(0).what;
     assert!(matches!(refused, Occurrence::Rejected { reason: 8, .. }));
-    // Datagrams at the same port are another service.
+    // Datagrams at the same port are a separate service.
     wire.listen(PortSpace::Udp, 8);
     wire.asking();
     let refused = wire.next(0).what;

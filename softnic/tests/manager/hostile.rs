@@ -1,14 +1,14 @@
-//! Hostile messages: a manager with live connections takes any bytes, and what a peer can make it keep is bounded.
+//! Hostile messages: a manager with live connections accepts any bytes, and a peer's messages take bounded memory.
 
 use fastrand::Rng;
 use softnic::cm::{MAD_LEN, Message, Occurrence, PortSpace};
 
 use crate::wire::{ADDRS, Wire};
 
-/// Schedules of a plain test run.
+/// Number of schedules of a plain test run.
 const SEEDS: u64 = 200;
 
-/// Changes bytes of messages that two managers have exchanged, and gives them to both.
+/// Mutates messages exchanged by two managers, and delivers the mutants to both.
 #[test]
 fn changed_messages_do_no_harm_to_other_connections() {
     for seed in 0..SEEDS {
@@ -22,7 +22,7 @@ fn changed_messages_do_no_harm_to_other_connections() {
             .collect();
         for _ in 0..200 {
             let mut bytes: [u8; MAD_LEN] = recorded[rng.usize(..recorded.len())];
-            // Numbers of the two connections stay, so that most messages belong to one.
+            // The two connection numbers are kept, so that most messages match a connection.
             for _ in 0..rng.usize(1..6) {
                 bytes[rng.usize(24 + 8..MAD_LEN)] = rng.u8(..);
             }
@@ -40,7 +40,7 @@ fn changed_messages_do_no_harm_to_other_connections() {
     }
 }
 
-/// Messages from another address do not reach a connection.
+/// A connection ignores messages from an address other than the peer's.
 #[test]
 fn strangers_cannot_end_a_connection() {
     let mut wire = Wire::new();

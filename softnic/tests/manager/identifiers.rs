@@ -1,4 +1,4 @@
-//! Identifiers: binding, resolving, groups, and the end of the device.
+//! Identifiers: binding, resolution, multicast groups, and removal of the device.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -120,7 +120,7 @@ fn the_removal_of_the_device_is_told_to_all_that_use_it() {
     assert!(told.contains(&passive) && !told.contains(&idle));
     let refused = wire.managers[1].bind(idle, (ADDRS[1], 0).into());
     assert_eq!(refused, Err(CmError::DeviceRemoved));
-    // Its messages are lost.
+    // The messages of the identifier are lost.
     wire.disconnect(0, active);
     assert_eq!(wire.next(0).what, Occurrence::Disconnected(-110));
 }

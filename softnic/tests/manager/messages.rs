@@ -1,4 +1,4 @@
-//! Messages: layouts, and the way to bytes and back.
+//! Messages: layouts, encoding and decoding.
 
 use proptest::{prelude::*, proptest};
 use softnic::{

@@ -7,7 +7,7 @@ use softnic::cm::{IdNum, Message, Occurrence, PortSpace};
 
 use crate::wire::{Wire, param};
 
-/// Schedules of a plain test run.
+/// Number of schedules of a plain test run.
 const SEEDS: u64 = 300;
 
 fn is_request(message: &Message) -> bool {
@@ -69,7 +69,7 @@ fn a_lost_rtu_is_repeated_and_made_up_for_by_data() {
     let late = wire.managers[1].note_established(passive);
     assert_eq!(late, Err(softnic::cm::CmError::IsConnected));
 
-    // The peer's data come before its message.
+    // The peer's data arrive before the RTU.
     let active = wire.asking();
     let (passive, ..) = wire.request();
     wire.accept(passive);
@@ -87,7 +87,7 @@ fn a_slow_program_is_waited_for() {
     wire.listen(PortSpace::Tcp, 8);
     wire.asking();
     let (passive, ..) = wire.request();
-    // The request is repeated once, and the listener's host asks for time.
+    // The request is retransmitted once, and the listener's host asks for time.
     wire.run_to(wire.now + Duration::from_secs(60));
     assert!(wire.events[0].is_empty());
     assert_eq!(wire.count(0, is_request), 2);
@@ -109,7 +109,7 @@ fn a_full_backlog_drops_requests_until_there_is_room() {
     }
     wire.run_to(wire.now);
     assert_eq!(wire.events[1].len(), 2, "two requests have room");
-    // Nothing is taken, so the third request does not get through.
+    // No request is accepted, so the backlog drops the third one.
     wire.run_to(wire.now + Duration::from_secs(4));
     assert_eq!(wire.events[1].len(), 2);
     assert!(wire.count(0, is_request) > 10);
@@ -142,7 +142,7 @@ fn a_disconnect_without_answer_ends_in_time() {
     assert_eq!(wire.next(0).what, Occurrence::TimewaitExit);
 }
 
-/// Makes and ends a connection over a bad wire: each end is established once and disconnected once.
+/// Makes and ends a connection over a faulty wire: each end is established once and disconnected once.
 fn exchange(seed: u64) {
     let mut wire = Wire::new();
     wire.rng = Rng::with_seed(seed);
@@ -215,7 +215,7 @@ fn a_receipt_of_another_message_postpones_nothing() {
     let (passive, ..) = wire.request();
     wire.accept(passive);
     wire.next(0);
-    // The reply is repeated in time, although the request was received.
+    // The reply is retransmitted on time, although the request was received.
     let ids = wire.sent.iter().find_map(|(_, message)| match message {
         Message::Reply(reply) => Some(reply.ids),
         _ => None,

@@ -17,21 +17,21 @@ pub(crate) const ADDRS: [[u8; 4]; 2] = [[10, 9, 0, 1], [10, 9, 0, 2]];
 /// Port of the listener.
 pub(crate) const PORT: u16 = 7471;
 
-/// A message on its way: the time of its arrival, a serial number, the receiver, its way, and its bytes.
+/// A message in flight: arrival time, serial number, receiver, path, and bytes.
 type InFlight = (Duration, u64, usize, Path, [u8; MAD_LEN]);
 
 /// Two connection managers, the passive one second, and the wire between them.
 pub(crate) struct Wire {
     pub(crate) managers: [Manager; 2],
     pub(crate) rng: Rng,
-    /// Probability that a message is lost, and that it arrives twice.
+    /// Probabilities of loss and of duplication of a message.
     pub(crate) loss: f64,
     pub(crate) duplication: f64,
-    /// Most delay of a message.
+    /// Maximum delay of a message.
     pub(crate) delay: Duration,
     pub(crate) now: Duration,
     pub(crate) events: [Vec<CmEvent>; 2],
-    /// Messages as they were sent, with their senders.
+    /// Messages in the order of sending, with their senders.
     pub(crate) sent: Vec<(usize, Message)>,
     in_flight: Vec<InFlight>,
     serial: u64,
@@ -57,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// Takes messages and events out of the managers.
+    /// Moves messages and events out of the managers.
     fn collect(&mut self) {
         for host in [0, 1] {
             while let Some((path, bytes)) = self.managers[host].transmit() {
@@ -82,14 +82,14 @@ impl Wire {
         self.in_flight.sort_by_key(|entry| (entry.0, entry.1));
     }
 
-    /// Time of the next arrival, and of the next thing of all.
+    /// Time of the next arrival, and of the next arrival or timer.
     fn upcoming(&self) -> (Option<Duration>, Option<Duration>) {
         let arrival = self.in_flight.first().map(|entry| entry.0);
         let timers = self.managers.iter().filter_map(Manager::next_timeout);
         (arrival, arrival.into_iter().chain(timers).min())
     }
 
-    /// Lets everything happen that happens by a time.
+    /// Processes all arrivals and timers up to a time.
     pub(crate) fn run_to(&mut self, until: Duration) {
         self.collect();
         while self.upcoming().1.is_some_and(|next| next <= until) {
@@ -98,7 +98,7 @@ impl Wire {
         self.now = until;
     }
 
-    /// Lets the next thing happen; false if nothing is left to happen.
+    /// Processes the next arrival or timer. Returns false if none is left.
     pub(crate) fn step(&mut self) -> bool {
         self.collect();
         let (arrival, next) = self.upcoming();
@@ -118,7 +118,7 @@ impl Wire {
         true
     }
 
-    /// Lets everything happen.
+    /// Processes arrivals and timers until none is left.
     pub(crate) fn run(&mut self) {
         let mut steps = 0;
         while self.step() {
@@ -127,7 +127,7 @@ impl Wire {
         }
     }
 
-    /// Lets things happen until a host has an event, and returns it.
+    /// Processes arrivals and timers until a host has an event, and returns the event.
     pub(crate) fn next(&mut self, host: usize) -> CmEvent {
         self.collect();
         while self.events[host].is_empty() {
@@ -155,7 +155,7 @@ impl Wire {
         id
     }
 
-    /// An identifier of the first host that knows the way to the listener.
+    /// An identifier of the first host with a resolved route to the listener.
     pub(crate) fn resolved(&mut self, space: PortSpace) -> IdNum {
         let peer = SocketAddr::from((ADDRS[1], PORT));
         let manager = &mut self.managers[0];
@@ -169,7 +169,7 @@ impl Wire {
         id
     }
 
-    /// An identifier of the first host that asks for a connection.
+    /// An identifier of the first host with a connection request in flight.
     pub(crate) fn asking(&mut self) -> IdNum {
         let id = self.resolved(PortSpace::Tcp);
         let now = self.now;
@@ -179,7 +179,7 @@ impl Wire {
         id
     }
 
-    /// The next request at the listener, taken: the new identifier, and the peer's parameters and data.
+    /// The next request at the listener, handed over: the new identifier, and the peer's parameters and private data.
     pub(crate) fn request(&mut self) -> (IdNum, ConnParam, PrivateData) {
         match self.next(1).what {
             Occurrence::ConnectRequest {
@@ -225,7 +225,7 @@ impl Wire {
         self.managers[host].destroy_id(id, now);
     }
 
-    /// Number of messages that a host has sent and that `is_wanted`.
+    /// Number of messages of a host that match `is_wanted`.
     pub(crate) fn count(&self, host: usize, is_wanted: impl Fn(&Message) -> bool) -> usize {
         let of_host = self.sent.iter().filter(|(from, _)| *from == host);
         of_host.filter(|(_, message)| is_wanted(message)).count()

@@ -1,8 +1,8 @@
-//! The addresses of the host, which it has from the start.
+//! Addresses of the host, present from the start.
 
 use std::net::IpAddr;
 
-/// All of them: the two that the tests know by environment variables, and those that they add.
+/// All addresses: the two named by environment variables, and the addresses added by tests.
 pub(crate) const ALL: [&str; 5] = [
     "10.9.0.1",
     "fd00:9::1",
@@ -11,7 +11,7 @@ pub(crate) const ALL: [&str; 5] = [
     "fd00:9::77",
 ];
 
-/// Stands for adding an address to a guest's interface.
+/// Replaces the addition of an address to a guest's interface: checks that the host has the address.
 pub(crate) fn add(ip: IpAddr, _prefix: u8) {
     let is_there = ALL.iter().any(|own| own.parse() == Ok(ip));
     assert!(is_there, "{ip} is not one of the host's addresses");

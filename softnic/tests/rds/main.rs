@@ -1,6 +1,6 @@
 //! The device tests of `rds`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
 //!
-//! Modules that are missing here need the kernel's tools for RDMA; the README of the crate has the list.
+//! Missing modules need the kernel's tools for RDMA; the README of the crate has the list.
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
@@ -43,7 +43,7 @@ extern "C" fn put_threads_on_a_host() {
     let fabric = FABRIC.get_or_init(Fabric::new);
     let addrs = addresses::ALL.map(|addr| addr.parse::<IpAddr>().unwrap());
     fabric.host_with_addrs(&addrs).make_default();
-    // One test at a time, as in a guest: some count what the process keeps.
+    // Tests run one at a time, as in a guest: some compare counts of the process' objects.
     let variables = [
         ("A", addrs[0].to_string()),
         ("A6", addrs[1].to_string()),
@@ -58,8 +58,8 @@ extern "C" fn put_threads_on_a_host() {
 /// The fabric of all tests, which is never dropped.
 static FABRIC: OnceLock<Fabric> = OnceLock::new();
 
-// The C library calls these functions once, before `main`, without arguments that this one takes; the standard
-// library's locks and threads work by then.
+// The C library calls the functions of `.init_array` once, before `main`. Their arguments are ignored here. The
+// standard library's locks and threads work by then.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static BEFORE_MAIN: extern "C" fn() = put_threads_on_a_host;

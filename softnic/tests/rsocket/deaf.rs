@@ -1,10 +1,10 @@
-//! Hosts of the device's own network that do not exist: on a fabric, nothing has to be set up for them to be silent.
+//! Unresponsive neighbours: addresses of the device's own network without a host. A fabric needs no setup for silence.
 
 use std::net::SocketAddr;
 
 use crate::local;
 
-/// Stands for the setup that a guest needs.
+/// Replaces the setup of a guest.
 pub(crate) struct DeafNeighbours;
 
 impl DeafNeighbours {
@@ -12,7 +12,7 @@ impl DeafNeighbours {
         Self
     }
 
-    /// One of them.
+    /// Address of an unresponsive neighbour.
     pub(crate) fn host(&self) -> SocketAddr {
         let _: &Self = self;
         let SocketAddr::V4(own) = local() else {

@@ -1,7 +1,7 @@
 //! The device tests of `rsocket`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
 //!
-//! Modules that are missing here have tests that need other processes on the same fabric, or the kernel's tools for RDMA;
-//! the README of the crate has the list.
+//! Missing modules need other processes on the same fabric, or the kernel's tools for RDMA; the README of the crate has
+//! the list.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../rsocket/tests/device/asynchronous.rs"]
@@ -37,11 +37,11 @@ use support::{connected, listening, local, local_v6, often};
 
 /// Puts all threads of the process on a host, before any test starts.
 extern "C" fn put_threads_on_a_host() {
-    // Datagrams begin with UDP of the kernel's, which has these addresses.
+    // Datagram sockets start with UDP sockets of the kernel on the same addresses.
     let addrs: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let fabric = FABRIC.get_or_init(Fabric::new);
     fabric.host_with_addrs(&addrs).make_default();
-    // One test at a time, as in a guest: some count what the process keeps.
+    // Tests run one at a time, as in a guest: some compare counts of the process' objects.
     let variables = [
         ("A", addrs[0].to_string()),
         ("A6", addrs[1].to_string()),
@@ -56,8 +56,8 @@ extern "C" fn put_threads_on_a_host() {
 /// The fabric of all tests, which is never dropped.
 static FABRIC: OnceLock<Fabric> = OnceLock::new();
 
-// The C library calls these functions once, before `main`, without arguments that this one takes; the standard
-// library's locks and threads work by then.
+// The C library calls the functions of `.init_array` once, before `main`. Their arguments are ignored here. The
+// standard library's locks and threads work by then.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static BEFORE_MAIN: extern "C" fn() = put_threads_on_a_host;

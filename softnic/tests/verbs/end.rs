@@ -1,4 +1,4 @@
-//! An end of a connection: a host's device, and what a test makes on it.
+//! One end of a connection: a host's device, and a test's objects on the device.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use verbs::{
     WcStatus,
 };
 
-/// Time after which a test that waits has failed.
+/// Timeout of waiting tests.
 pub(crate) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// A reliable connection, ready to send.
@@ -23,7 +23,7 @@ pub(crate) struct End {
     gid: Gid,
 }
 
-/// A completion that has been taken: whether of a receive, and its work.
+/// A polled completion: whether of a receive, and the work.
 pub(crate) struct Done {
     pub(crate) is_receive: bool,
     pub(crate) status: WcStatus,
@@ -70,12 +70,12 @@ impl End {
         qp.to_rts(&rts).map_err(|refused| refused.error).unwrap()
     }
 
-    /// A buffer of these bytes.
+    /// A registered buffer with a copy of `bytes`.
     pub(crate) fn filled(&self, bytes: &[u8]) -> Buf {
         self.pd.register_buf(bytes).unwrap()
     }
 
-    /// Takes what has completed, without waiting.
+    /// Polls completions without waiting.
     pub(crate) fn poll(&mut self, qp: &mut Connection) -> Vec<Done> {
         self.cq.poll().unwrap().map(|wc| done(qp, wc)).collect()
     }
@@ -115,7 +115,7 @@ pub(crate) struct Connected {
     pub(crate) qp_a: Connection,
     pub(crate) qp_b: Connection,
     pub(crate) hosts: [Host; 2],
-    /// Dropped last.
+    /// The fabric. The last field, so dropped last.
     pub(crate) fabric: Fabric,
 }
 

@@ -77,7 +77,7 @@ fn a_recording_has_the_frames_as_they_were_sent() {
         messages += usize::from(frame.bth.dest_qp == this.qp_b.qp_num().get());
         at += 16 + len;
     }
-    // Each of 2800 bytes fits into one packet of the default MTU, or into several of a smaller one.
+    // 2800 bytes fit into one packet of the default MTU, or into several packets of a smaller MTU.
     assert!(messages >= 3, "{messages}");
 }
 

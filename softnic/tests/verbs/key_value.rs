@@ -1,11 +1,11 @@
-//! A key-value store over endpoints of `cm`, on two hosts with a lossy link: what the users of this crate write.
+//! A key-value store over endpoints of `cm`, on two hosts with a lossy link: an example for users of this crate.
 
 use std::{collections::HashMap, thread::JoinHandle, time::Duration};
 
 use cm::{Endpoint, EndpointBuilder, Listener};
 use softnic::{Fabric, Host};
 
-/// Requests of a client.
+/// Number of requests of a client.
 const REQUESTS: usize = 300;
 
 /// Longest message in bytes.
@@ -13,7 +13,7 @@ const MAX_LEN: usize = 64;
 
 const ADDR: &str = "10.9.0.2:7471";
 
-/// The answer where there is no value.
+/// Answer for a missing value.
 fn none() -> String {
     "none".to_owned()
 }
@@ -36,7 +36,7 @@ fn receive(endpoint: &mut Endpoint) -> String {
     text
 }
 
-/// Serves one client until it says goodbye, and returns the table.
+/// Serves one client until its goodbye, and returns the table.
 fn serve(listener: &Listener) -> HashMap<String, String> {
     let mut incoming = listener.request().unwrap();
     let room = incoming.reg_msgs([0; MAX_LEN]).unwrap();

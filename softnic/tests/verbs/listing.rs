@@ -1,4 +1,4 @@
-//! Which devices a thread sees, and what they say of themselves.
+//! Devices listed for a thread, and their properties.
 
 use softnic::Fabric;
 
@@ -64,7 +64,7 @@ fn a_device_has_all_addresses_of_its_host() {
     assert!(ctx.query_gid(1, 2).is_err());
 }
 
-/// The functions are those of this crate, so the libraries are neither linked nor loaded.
+/// The functions are defined by this crate, so the libraries are neither linked nor loaded.
 #[test]
 fn the_process_has_no_library_of_rdma_core() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

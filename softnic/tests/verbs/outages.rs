@@ -1,4 +1,4 @@
-//! Links that go down, hosts that die, and the books.
+//! Links that go down, killed hosts, and the books.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn killed_host_is_silent_to_its_peers_and_fails_to_itself() {
     this.qp_a.post(Send::new(work)).unwrap();
     let failed = this.a.reap(&mut this.qp_a, 1);
     assert_eq!(failed[0].status, WcStatus::RETRY_EXC_ERR);
-    // Another host with its address takes its place.
+    // A new host takes the address over.
     let reborn = this.fabric.host("10.9.0.2".parse().unwrap());
     drop(End::new(&reborn));
 }
@@ -78,7 +78,7 @@ fn connection_manager_of_a_killed_host_tells_of_the_removal() {
     fabric.kill(&server);
     let flushed = server.run(|| passive.recv_comp().unwrap().status());
     assert_eq!(flushed, WcStatus::WR_FLUSH_ERR);
-    // The peer is told nothing, and its request to disconnect has no answer.
+    // The peer gets no message, and a request to disconnect has no answer.
     active.disconnect().unwrap();
 }
 

@@ -168,12 +168,12 @@ fn extensions(opcode: Opcode, fill: [u64; 4], syndrome: Syndrome) -> Extensions 
     headers
 }
 
-/// Whether a packet is the middle of an answer, which has no extension headers.
+/// Whether a packet is the middle of a read response, without extension headers.
 fn is_read_middle(operation: Operation) -> bool {
     operation == Operation::ReadResponse(Position::Middle)
 }
 
-/// Any frame with an opcode that has a meaning.
+/// Any frame with a known opcode.
 pub(crate) fn frame() -> impl Strategy<Value = OwnedFrame> {
     let payload = proptest::collection::vec(any::<u8>(), 0..300);
     let ports = any::<(u16, u16)>();

@@ -1,11 +1,11 @@
-//! Bytes that are no frame: decoding neither panics nor accepts a corrupted frame.
+//! Arbitrary bytes: decoding neither panics nor accepts a corrupted frame.
 
 use proptest::prelude::*;
 use softnic::wire::{Frame, IpHeader, WireError};
 
 use crate::arbitrary::frame;
 
-/// Bits of a frame that no checksum covers, by byte: those that routers change, and reserved ones.
+/// Bits of a frame without checksum, by byte: fields changed by routers, and reserved bits.
 fn uncovered(ip: &IpHeader, byte: usize) -> bool {
     let udp = ip.encoded_len();
     let masked: &[usize] = match ip {
@@ -22,7 +22,7 @@ proptest! {
         let _decoded = Frame::decode(&bytes);
     }
 
-    /// Random bytes seldom get past the IP header: these begin with the headers of a frame.
+    /// Random bytes seldom pass the IP header, so these start with the headers of a frame.
     #[test]
     fn any_bytes_after_a_header_are_decoded_without_panic(
         owned in frame(),

@@ -90,7 +90,7 @@ fn recorded_acknowledgements_have_their_fields() {
 #[test]
 fn a_corrupted_recording_is_refused() {
     let mut bytes = recorded_as(Opcode::RC_ACKNOWLEDGE);
-    // The syndrome of an acknowledgement becomes that of a refusal.
+    // Turns the syndrome of an acknowledgement into a NAK.
     bytes[40] ^= 0x60;
     assert!(Frame::decode(&bytes).is_err());
     let refusal = Syndrome::Nak(Nak::SequenceError);

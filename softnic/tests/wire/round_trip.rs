@@ -19,7 +19,7 @@ proptest! {
         prop_assert_eq!(Frame::decode(&bytes).unwrap(), owned.frame());
     }
 
-    /// Routers change these fields and need not know of the ICRC.
+    /// Routers change these fields without knowledge of the ICRC.
     #[test]
     fn fields_that_routers_change_leave_the_icrc_alone(owned in frame(), value: u8) {
         let mut changed = owned.clone();

@@ -1,4 +1,4 @@
-//! Twins of pyverbs' cases that need neither extended queues nor the kernel's handles and properties.
+//! Twins of pyverbs' cases, except those of extended queues and of the kernel's handles and properties.
 
 #[path = "../../../../verbs/tests/device/pyverbs/addr.rs"]
 mod addr;
