@@ -1,8 +1,8 @@
-//! Events that have been written and not acknowledged: destroying their object waits for them.
+//! Counts of unacknowledged events: destroying an object waits until all of its events are acknowledged.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Number of events of an object that the program has not acknowledged.
+/// Number of unacknowledged events of an object.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
     pending: Mutex<u32>,
@@ -14,19 +14,19 @@ impl Acks {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes an event, before it is written.
+    /// Counts an event, before its message is written.
     pub(super) fn add(&self) {
         *self.lock() += 1;
     }
 
-    /// Notes that events were acknowledged, or removed.
+    /// Subtracts events that were acknowledged or removed.
     pub(super) fn remove(&self, count: u32) {
         let mut pending = self.lock();
         *pending = pending.saturating_sub(count);
         self.changed.notify_all();
     }
 
-    /// Waits until all events have been acknowledged.
+    /// Blocks until all events are acknowledged.
     pub(super) fn wait(&self) {
         let mut pending = self.lock();
         while *pending > 0 {

@@ -49,8 +49,8 @@ unsafe extern "C" fn ibv_create_ah(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
-    // Requests in flight have copies of the address.
-    // SAFETY: live until here; the caller gives it up.
+    // Requests in flight have copies of the path, so destroying the handle does not affect them.
+    // SAFETY: live until here; the caller gives the handle up.
     unsafe { Ah::free(raw) };
     0
 }

@@ -8,7 +8,7 @@ use crate::{
     fabric::Port,
 };
 
-/// A state of C's.
+/// Converts a queue pair state from C; `None` for an unknown value.
 pub(super) fn state(raw: ffi::ibv_qp_state) -> Option<State> {
     use ffi::ibv_qp_state as of;
     Some(match raw {
@@ -23,7 +23,7 @@ pub(super) fn state(raw: ffi::ibv_qp_state) -> Option<State> {
     })
 }
 
-/// A state for C.
+/// Converts a queue pair state to C.
 pub(super) fn raw_state(state: State) -> ffi::ibv_qp_state {
     use ffi::ibv_qp_state as of;
     match state {
@@ -37,7 +37,7 @@ pub(super) fn raw_state(state: State) -> ffi::ibv_qp_state {
     }
 }
 
-/// The way that an address vector describes; `None` if it is not one of this port.
+/// The path of an address vector; `None` without a GRH, or if port or GID index is not of this device.
 pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Option<Path> {
     if av.is_global == 0 || av.port_num != 1 {
         return None;
@@ -51,7 +51,7 @@ pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Option<Path> {
     })
 }
 
-/// The address vector of a way from this port.
+/// The address vector of a path from this port.
 pub(super) fn address_vector(port: &Port, path: &Path) -> ffi::ibv_ah_attr {
     let mut av = ffi::ibv_ah_attr::zeroed();
     av.is_global = 1;
@@ -64,7 +64,7 @@ pub(super) fn address_vector(port: &Port, path: &Path) -> ffi::ibv_ah_attr {
     av
 }
 
-/// The number of reads and atomics in flight for a wish: a power of two, as other devices keep it.
+/// Depth of reads and atomics for a requested depth: rounded up to a power of two up to 128, as on other devices.
 fn depth(wish: u8) -> u8 {
     match wish {
         0 => 0,
@@ -72,7 +72,7 @@ fn depth(wish: u8) -> u8 {
     }
 }
 
-/// The attributes that a mask names; the others have no meaning. `None` if the address is not one of this port.
+/// Converts attributes from C. Only the attributes in `mask` are valid. `None` if the path is not from this port.
 pub(super) fn attributes(
     port: &Port,
     raw: &ffi::ibv_qp_attr,
@@ -105,7 +105,7 @@ pub(super) fn attributes(
     Some(attributes)
 }
 
-/// The attributes for C.
+/// Converts attributes to C.
 pub(super) fn raw_attributes(
     port: &Port,
     state: State,

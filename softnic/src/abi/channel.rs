@@ -24,7 +24,7 @@ use super::{
 pub(super) struct Channel {
     raw: UnsafeCell<ffi::ibv_comp_channel>,
     pub(super) pipe: Arc<CompletionPipe>,
-    /// Number of queues that notify here.
+    /// Number of completion queues with this channel.
     pub(super) users: AtomicUsize,
 }
 
@@ -59,7 +59,7 @@ unsafe extern "C" fn ibv_destroy_comp_channel(raw: *mut ffi::ibv_comp_channel) -
     if channel.users.load(Ordering::Acquire) > 0 {
         return libc::EBUSY;
     }
-    // SAFETY: live until here; the caller gives it up.
+    // SAFETY: live until here; the caller gives the channel up.
     unsafe { Channel::free(raw) };
     0
 }
@@ -77,7 +77,8 @@ unsafe extern "C" fn ibv_get_cq_event(
     };
     let addr = usize::try_from(u64::from_ne_bytes(message)).unwrap_or(0);
     let event: *mut ffi::ibv_cq = ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: the queue is live: destroying it removes its events, and waits for those that were taken.
+    // SAFETY: the queue is live: its destruction removes pending events, and waits for the acknowledgement of taken
+    // ones.
     let context = unsafe { (*event).cq_context };
     // SAFETY: the caller's place.
     unsafe { *cq = event };
@@ -90,17 +91,17 @@ unsafe extern "C" fn ibv_get_cq_event(
 unsafe extern "C" fn ibv_ack_cq_events(raw: *mut ffi::ibv_cq, count: c_uint) {
     // SAFETY: live: destroying the queue waits for the acknowledgement below.
     let lock = unsafe { &raw mut (*raw).mutex };
-    // SAFETY: as above; a lock of zeros is an unlocked one.
+    // SAFETY: as above; an all-zero mutex is unlocked.
     let _: c_int = unsafe { libc::pthread_mutex_lock(lock) };
-    // Programs read the number of events that were acknowledged, modulo 2^32, with the lock.
+    // Programs read the number of acknowledged events, modulo 2^32, with this mutex locked.
     // SAFETY: as above.
     let completed = unsafe { (*raw).comp_events_completed };
-    // SAFETY: as above, and changed with the lock only.
+    // SAFETY: as above, and changed only with the mutex locked.
     unsafe { (*raw).comp_events_completed = completed.wrapping_add(count) };
-    // SAFETY: this thread has locked it, above.
+    // SAFETY: locked by this thread above.
     let _: c_int = unsafe { libc::pthread_mutex_unlock(lock) };
-    // SAFETY: live: destroying the queue waits for this.
+    // SAFETY: live: destroying the queue waits for the acknowledgement below.
     let acks = unsafe { Arc::clone(&Cq::borrow(raw).acks) };
-    // The queue may be gone as soon as the last event is acknowledged.
+    // The queue may be freed as soon as the last event is acknowledged.
     acks.remove(count);
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::fabric::Port;
 
-/// What the objects of an open device share.
+/// State shared by the objects of an open device.
 #[derive(Debug)]
 pub(super) struct OpenDevice {
     pub(super) port: Port,
@@ -34,7 +34,7 @@ unsafe impl Object for Context {
 }
 
 impl OpenDevice {
-    /// Where the events of an object at this address go.
+    /// Destination of the events of an object at `addr`.
     pub(super) fn subject(&self, addr: u64, acks: &Arc<Acks>) -> Subject {
         Subject {
             addr,
@@ -58,9 +58,9 @@ pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_c
     table.modify_cq = Some(cq::modify_cq);
     let ctx = &mut table.context;
     ctx.device = device;
-    // The mark of an extended context.
+    // Mark of an extended context.
     ctx.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
-    // There is no file of the kernel's; the descriptor of events is open, and nothing is written to it.
+    // No file of the kernel exists. The events' descriptor is open, and no command is written to the descriptor.
     ctx.cmd_fd = events.fd();
     ctx.async_fd = events.fd();
     ctx.num_comp_vectors = 1;
@@ -87,11 +87,11 @@ pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_c
 /// The device of a context.
 ///
 /// # Safety
-/// - `ctx` is a context of this crate's that is open while the result is used.
+/// - `ctx` is an open context of this crate while the result is used.
 pub(super) unsafe fn device<'a>(ctx: *mut ffi::ibv_context) -> &'a Arc<OpenDevice> {
     // SAFETY: the caller's context is open.
     let raw = unsafe { ffi::verbs_get_ctx(ctx) };
-    // SAFETY: the contexts of this crate are extended ones, and made by `into_raw`.
+    // SAFETY: contexts of this crate are extended, and come from `into_raw`.
     let context = unsafe { Context::borrow(raw) };
     &context.device
 }
@@ -100,7 +100,7 @@ pub(super) unsafe fn device<'a>(ctx: *mut ffi::ibv_context) -> &'a Arc<OpenDevic
 unsafe extern "C" fn ibv_close_device(ctx: *mut ffi::ibv_context) -> c_int {
     // SAFETY: the caller's context is open.
     let raw = unsafe { ffi::verbs_get_ctx(ctx) };
-    // SAFETY: as in `device`; the caller gives it up.
+    // SAFETY: as in `device`; the caller gives the context up.
     unsafe { Context::free(raw) };
     0
 }

@@ -27,9 +27,9 @@ pub(super) struct Cq {
     raw: UnsafeCell<ffi::ibv_cq>,
     pub(super) device: Arc<OpenDevice>,
     pub(super) id: CqId,
-    /// Completion events that are not acknowledged.
+    /// Unacknowledged completion events.
     pub(super) acks: Arc<Acks>,
-    /// Asynchronous events that are not acknowledged.
+    /// Unacknowledged asynchronous events.
     pub(super) async_acks: Arc<Acks>,
     channel: *mut ffi::ibv_comp_channel,
 }
@@ -39,8 +39,8 @@ unsafe impl Object for Cq {
     type Raw = ffi::ibv_cq;
 }
 
-/// The capacity of a queue for at least `cqe` completions, as a number for the engine and for C: one less than a power of
-/// two, as in the rings of Soft-RoCE. `None` for no completions at all, or too many.
+/// Capacity of a queue for at least `cqe` completions, for the engine and for C: one less than a power of two, as on
+/// Soft-RoCE. `None` if `cqe` is zero, negative or above the limit.
 fn capacity(cqe: c_int) -> Option<(usize, c_int)> {
     let wish = usize::try_from(cqe)
         .ok()
@@ -107,7 +107,7 @@ unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
         return libc::EINVAL;
     };
     let ret = cq.device.port.look(|nic| {
-        // The completions have to fit the size that was asked for, not the one that it is rounded up to.
+        // The pending completions must fit the requested size, not the rounded one.
         match nic.engine.cq_len(cq.id) {
             Some(len) if len <= wish => outcome(nic.engine.resize_cq(cq.id, capacity)),
             _ => libc::EINVAL,
@@ -152,13 +152,13 @@ unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
     if ret != 0 {
         return ret;
     }
-    // The engine is the only source of events, and knows the queue no more.
+    // The engine raises the queue's events, and has already destroyed the queue.
     let subject = port.notifier().subjects().cqs.remove(&cq.id);
     if let Some(subject) = subject {
         forget_async(&subject.errors);
         if let Some(channel) = &subject.channel {
             let own = subject.addr.to_ne_bytes();
-            // Without descriptors for this, the program has to take the events.
+            // If the descriptors for the removal cannot be opened, the program has to take the events.
             if let Ok(removed) = channel.remove(|message| *message == own) {
                 subject.acks.remove(removed);
             }
@@ -176,10 +176,10 @@ unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
     0
 }
 
-/// Removes the asynchronous events of an object that is destroyed.
+/// Removes the asynchronous events of a destroyed object.
 pub(super) fn forget_async(subject: &Subject) {
     let own = subject.addr.to_ne_bytes();
-    // Without descriptors for this, the program has to take the events.
+    // If the descriptors for the removal cannot be opened, the program has to take the events.
     if let Ok(removed) = subject.pipe.remove(|message| message[..8] == own) {
         subject.acks.remove(removed);
     }
@@ -221,14 +221,14 @@ pub(super) unsafe extern "C" fn poll_cq(
         count
     };
     if poll() == 0 {
-        // Whatever is due may bring completions.
+        // Expired timers and arrived frames may complete requests.
         port.advance();
         poll();
     }
     count
 }
 
-/// A completion as C has it.
+/// Converts a completion to C.
 fn wc(completion: &Completion) -> ffi::ibv_wc {
     use ffi::{ibv_wc_flags as flags, ibv_wc_opcode as op};
     let mut wc = ffi::ibv_wc::zeroed();

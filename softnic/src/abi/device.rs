@@ -1,4 +1,4 @@
-//! The list of devices: that of the host which the calling thread is on.
+//! The list of devices: the device of the calling thread's host.
 
 use std::{
     cell::UnsafeCell,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::fabric::{self, Port};
 
-/// A device as C sees it.
+/// A device behind an `ibv_device`.
 #[repr(C)]
 struct Device {
     raw: UnsafeCell<ffi::ibv_device>,
@@ -28,8 +28,7 @@ unsafe impl Object for Device {
     type Raw = ffi::ibv_device;
 }
 
-/// Devices that were listed, by address. They live as long as the process: a program may keep a device after it has freed
-/// the list, if it has opened the device.
+/// Listed devices, by address, until the process ends: a program may keep an opened device after freeing the list.
 static LISTED: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
 
 struct Listed {
@@ -37,10 +36,10 @@ struct Listed {
     raw: usize,
 }
 
-/// Lengths of the lists that were handed out, by address.
+/// Lengths of the lists not yet freed, by address.
 static LISTS: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 
-/// The C struct of a device: always the same.
+/// The C struct of a device, created by the first call.
 pub(super) fn listed(port: &Port) -> *mut ffi::ibv_device {
     let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
     let known = listed.iter().find(|known| known.port.is(port));
@@ -90,7 +89,8 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ffi::ibv_device) {
     let mut lists = LISTS.lock().unwrap_or_else(PoisonError::into_inner);
     let len = lists.as_mut().and_then(|lists| lists.remove(&list.addr()));
     if let Some(len) = len {
-        // SAFETY: a boxed slice of that length, from `ibv_get_device_list`, and freed once: it was still on the list.
+        // SAFETY: a boxed slice of this length, from `ibv_get_device_list`, and freed once: the list was still
+        // registered.
         drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) });
     }
 }
@@ -103,14 +103,14 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut ffi::ibv_device) -> *const
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_index(device: *mut ffi::ibv_device) -> c_int {
-    // SAFETY: a device of a list, which lives as long as the process.
+    // SAFETY: a listed device, valid until the process ends.
     let device = unsafe { Device::borrow(device) };
     c_int::try_from(device.port.index()).unwrap_or(-1)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ffi::ibv_device) -> ffi::__be64 {
-    // SAFETY: a device of a list, which lives as long as the process.
+    // SAFETY: a listed device, valid until the process ends.
     let device = unsafe { Device::borrow(device) };
     ffi::__be64::from_ne(device.port.guid())
 }
@@ -120,7 +120,7 @@ unsafe extern "C" fn ibv_open_device(raw: *mut ffi::ibv_device) -> *mut ffi::ibv
     if raw.is_null() {
         return null(libc::EINVAL);
     }
-    // SAFETY: a device of a list, which lives as long as the process.
+    // SAFETY: a listed device, valid until the process ends.
     let device = unsafe { Device::borrow(raw) };
     context::open(&device.port, raw)
 }

@@ -6,14 +6,14 @@ use ibverbs_sys as ffi;
 
 use super::{context, cq::Cq, object::Object, qp::Qp, srq::Srq};
 
-/// Kind of the object of an event.
+/// Kind of an event's object.
 enum About {
     Cq,
     Qp,
     Srq,
 }
 
-/// The kind of object that a type of event is about; `None` for types that this crate does not raise.
+/// Kind of an event type's object; `None` for events of the port or the device.
 fn about(kind: ffi::ibv_event_type) -> Option<About> {
     use ffi::ibv_event_type as on;
     match kind {
@@ -51,7 +51,7 @@ unsafe extern "C" fn ibv_get_async_event(
         Some(About::Cq) => found.element.cq = object.cast(),
         Some(About::Qp) => found.element.qp = object,
         Some(About::Srq) => found.element.srq = object.cast(),
-        // Of the only port, or of the device.
+        // An event of the only port, or of the device.
         None => found.element.port_num = 1,
     }
     // SAFETY: the caller's place.
@@ -63,7 +63,8 @@ unsafe extern "C" fn ibv_get_async_event(
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ffi::ibv_async_event) {
     // SAFETY: the caller's event.
     let event = unsafe { &*event };
-    // SAFETY: a pointer for all events that this crate raises, which was written when the event was taken.
+    // SAFETY: a pointer or a port number padded with zeros, written by `ibv_get_async_event`; all bytes are
+    // initialised.
     let object = unsafe { event.element.qp };
     let acks = match about(event.event_type) {
         // SAFETY: live: destroying the queue waits for this.
@@ -74,6 +75,6 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ffi::ibv_async_event) {
         Some(About::Srq) => Arc::clone(&unsafe { Srq::borrow(object.cast()) }.acks),
         None => return,
     };
-    // The object may be gone as soon as this is known.
+    // The object may be freed as soon as the event is acknowledged.
     acks.remove(1);
 }

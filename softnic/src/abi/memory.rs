@@ -1,4 +1,4 @@
-//! The memory of this process, as the engine reaches it.
+//! The process' memory, as accessed by the engine.
 
 use std::{
     ptr,
@@ -9,9 +9,9 @@ use crate::engine::{Atomic, Memory};
 
 /// The memory of this process.
 ///
-/// The engine checks each access against a registration that exists at that moment, and a program keeps registered memory
-/// valid until it has ended the registration: the contract of `ibv_reg_mr`. All calls are made with the fabric locked, so
-/// the engine's own accesses never overlap; those of the program's threads can, as with any device.
+/// The engine checks each access against a current registration, and the program keeps registered memory valid until
+/// the deregistration, as required by `ibv_reg_mr`. All calls run with the fabric locked, so accesses of the engine
+/// never overlap each other. Accesses by the program's threads can overlap, as with any device.
 pub(crate) struct ProcessMemory;
 
 fn place(addr: u64) -> *mut u8 {
@@ -22,22 +22,22 @@ fn place(addr: u64) -> *mut u8 {
 impl Memory for ProcessMemory {
     fn read(&mut self, addr: u64, to: &mut [u8]) {
         let from = place(addr);
-        // SAFETY: the range is registered (see the type), so it can be read; the payload of a frame is the engine's own and
-        // does not overlap.
+        // SAFETY: the range is registered (see the type) and so readable. The payload of a frame belongs to the engine,
+        // and does not overlap.
         unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
     }
 
     fn write(&mut self, addr: u64, from: &[u8]) {
         let to = place(addr);
-        // SAFETY: the range is registered with the right to write (see the type); the payload of a frame is the engine's
-        // own and does not overlap.
+        // SAFETY: the range is registered with the right to write (see the type). The payload of a frame belongs to the
+        // engine, and does not overlap.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
     fn atomic(&mut self, addr: u64, operation: Atomic) -> u64 {
         let number = place(addr).cast::<u64>();
-        // SAFETY: the eight bytes are registered with the right to change them (see the type), and the engine has checked
-        // that the address is a multiple of 8.
+        // SAFETY: the eight bytes are registered with the right to change them (see the type), and the engine has
+        // checked the alignment to 8 bytes.
         let number = unsafe { AtomicU64::from_ptr(number) };
         let change = |old| Some(operation.apply(old));
         match number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change) {

@@ -1,10 +1,10 @@
 //! The functions of libibverbs over the engine, and those of librdmacm over the connection manager.
 //!
-//! Each is defined under its C name. The linker prefers a program's own symbols to those of a shared library, so a program
-//! that links this crate calls these. What `verbs.h` has as inline functions goes through the table of a context, which is
-//! filled here. Functions without a counterpart in the engine fail with `EOPNOTSUPP`.
+//! Functions have their C names. The linker prefers a program's own symbols to symbols of a shared library, so a
+//! program with this crate calls these functions. The inline functions of `verbs.h` go through a context's function
+//! table, filled here. Functions without a counterpart in the engine fail with `EOPNOTSUPP`.
 //!
-//! A pointer that a program hands in is trusted to be what its type says, as in C.
+//! Pointers from the program are trusted to be valid for their type, as in C.
 
 mod acks;
 mod ah;
@@ -33,7 +33,7 @@ pub(crate) use notifier::Notifier;
 
 use crate::engine::EngineError;
 
-/// The errno of a refusal.
+/// Converts a refusal to an errno.
 fn errno(error: EngineError) -> i32 {
     match error {
         EngineError::Busy(_) => libc::EBUSY,
@@ -42,16 +42,16 @@ fn errno(error: EngineError) -> i32 {
     }
 }
 
-/// What a C function returns for the outcome of a call: 0 or an errno.
+/// Return value of a C function for a result: 0 or an errno.
 fn outcome(result: Result<(), EngineError>) -> i32 {
     result.map_or_else(errno, |()| 0)
 }
 
 /// Sets `errno`.
 fn set_errno(errno: i32) {
-    // SAFETY: takes nothing, and returns the place of this thread's own.
+    // SAFETY: no arguments; returns the address of this thread's `errno`.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: this thread's own place, which exists as long as the thread.
+    // SAFETY: this thread's `errno` exists as long as the thread.
     unsafe { *place = errno };
 }
 

@@ -30,13 +30,13 @@ unsafe impl Object for Mr {
     type Raw = ffi::ibv_mr;
 }
 
-/// Rights that the engine knows; others are refused unless a device may ignore them.
+/// Rights known to the engine; other rights are refused unless in the optional range.
 const KNOWN: u32 = 0x3f;
 
 /// Size of a page in bytes.
 const PAGE_SIZE: u64 = 4096;
 
-/// Registers memory. The engine uses it until the registration ends: the caller's promise.
+/// Registers memory for access by the engine until the deregistration. The caller keeps the memory valid until then.
 ///
 /// # Safety
 /// - `raw_pd` is a live domain.
@@ -59,7 +59,7 @@ unsafe fn register(
         return null(libc::EINVAL);
     }
     let host = addr.expose_provenance() as u64;
-    // The kernel maps whole pages, so chosen addresses differ from the host's by pages.
+    // The kernel maps whole pages, so a chosen address differs from the host's by a multiple of the page size.
     if !access.contains(Access::ZERO_BASED) && !(host ^ iova).is_multiple_of(PAGE_SIZE) {
         return null(libc::EINVAL);
     }
@@ -130,10 +130,10 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 unsafe extern "C" fn ibv_dereg_mr(raw: *mut ffi::ibv_mr) -> c_int {
     // SAFETY: a live region.
     let mr = unsafe { Mr::borrow(raw) };
-    // The fabric is locked meanwhile, so no access to the memory is under way afterwards.
+    // The fabric is locked during the call, so no access to the memory is in progress afterwards.
     let ret = outcome(mr.device.port.look(|nic| nic.engine.deregister(mr.key)));
     if ret == 0 {
-        // SAFETY: live until here; the caller gives it up.
+        // SAFETY: live until here; the caller gives the region up.
         unsafe { Mr::free(raw) };
     }
     ret

@@ -62,20 +62,20 @@ pub(super) unsafe extern "C" fn alloc_mw(
 pub(super) unsafe extern "C" fn dealloc_mw(raw: *mut ffi::ibv_mw) -> c_int {
     // SAFETY: a live window.
     let mw = unsafe { Mw::borrow(raw) };
-    // SAFETY: live, and its handle does not change.
+    // SAFETY: live; the handle does not change.
     let handle = unsafe { (*mw.raw.get()).handle };
     let ret = outcome(mw.device.port.look(|nic| nic.engine.dealloc_window(handle)));
     if ret == 0 {
-        // SAFETY: live until here; the caller gives it up.
+        // SAFETY: live until here; the caller gives the window up.
         unsafe { Mw::free(raw) };
     }
     ret
 }
 
-/// What a window opens, as the engine has it.
+/// Converts binding information from C.
 ///
 /// # Safety
-/// - The region, if there is one, is live.
+/// - The region is null or live.
 pub(super) unsafe fn binding(info: &ffi::ibv_mw_bind_info) -> Binding {
     let region = if info.mr.is_null() {
         0
@@ -91,7 +91,7 @@ pub(super) unsafe fn binding(info: &ffi::ibv_mw_bind_info) -> Binding {
     }
 }
 
-/// Binds a window of type 1: posts a request, and gives the window its next key.
+/// Binds a type 1 window: posts a request, and increments the window's key.
 pub(super) unsafe extern "C" fn bind_mw(
     raw_qp: *mut ffi::ibv_qp,
     raw: *mut ffi::ibv_mw,
@@ -103,7 +103,7 @@ pub(super) unsafe extern "C" fn bind_mw(
     let bind = unsafe { &*bind };
     // SAFETY: the caller's region is live.
     let binding = unsafe { binding(&bind.bind_info) };
-    // SAFETY: a live window, which one thread binds at a time.
+    // SAFETY: a live window, bound by one thread at a time.
     let rkey = unsafe { (*raw).rkey };
     let new_rkey = ffi::ibv_inc_rkey(rkey);
     let op = SendOp::Bind {

@@ -1,4 +1,4 @@
-//! From the engine's events to the descriptors of the program.
+//! Delivery of the engine's events to the program's descriptors.
 
 use std::{
     collections::HashMap,
@@ -20,37 +20,37 @@ use crate::{
 /// A pipe of completion events: `struct ib_uverbs_comp_event_desc`, the address of the queue.
 pub(super) type CompletionPipe = EventPipe<8>;
 
-/// A pipe of asynchronous events: `struct ib_uverbs_async_event_desc`, the address of the object, the type, and four bytes of
-/// nothing.
+/// A pipe of asynchronous events: `struct ib_uverbs_async_event_desc`, the address of the object, the type, and four
+/// reserved bytes.
 pub(super) type AsyncPipe = EventPipe<16>;
 
-/// Where the events of an object go.
+/// Destination of an object's events.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
-    /// Address of the object, as the program knows it.
+    /// Address of the object's C struct.
     pub(super) addr: u64,
     pub(super) pipe: Arc<AsyncPipe>,
     pub(super) acks: Arc<Acks>,
 }
 
-/// Where the notifications of a completion queue go.
+/// Destination of a completion queue's notifications.
 #[derive(Clone, Debug)]
 pub(super) struct CqSubject {
     pub(super) addr: u64,
     pub(super) channel: Option<Arc<CompletionPipe>>,
-    /// Completion events that are not acknowledged.
+    /// Unacknowledged completion events.
     pub(super) acks: Arc<Acks>,
     pub(super) errors: Subject,
 }
 
-/// The objects of a device whose events the program takes.
+/// Objects of a device with event delivery.
 #[derive(Debug, Default)]
 pub(super) struct Subjects {
     pub(super) cqs: HashMap<CqId, CqSubject>,
     pub(super) qps: HashMap<QpNum, Subject>,
     pub(super) srqs: HashMap<SrqId, Subject>,
     pub(super) ids: HashMap<IdNum, CmSubject>,
-    /// The contexts that are open.
+    /// Open contexts.
     pub(super) contexts: Vec<Weak<AsyncPipe>>,
 }
 
@@ -60,10 +60,10 @@ pub(crate) struct Notifier {
     subjects: Mutex<Subjects>,
 }
 
-/// The only port, in the place of an object's address.
+/// Number of the only port, in place of an object's address.
 const PORT: u64 = 1;
 
-/// The bytes of an asynchronous event.
+/// Encodes an asynchronous event.
 pub(super) fn async_message(addr: u64, kind: ibv_event_type) -> [u8; 16] {
     let mut message = [0; 16];
     message[..8].copy_from_slice(&addr.to_ne_bytes());
@@ -81,12 +81,12 @@ impl Subject {
 }
 
 impl Subjects {
-    /// Raises an event of the device or of its port, in all contexts.
+    /// Raises an event of the device or of the port in all contexts.
     fn broadcast(&mut self, kind: ibv_event_type) {
         self.contexts.retain(|pipe| {
             let pipe = pipe.upgrade();
             if let Some(pipe) = &pipe {
-                // A program that takes no events misses them.
+                // A full pipe loses the event: the program does not read events.
                 let _sent: bool = pipe.send(async_message(PORT, kind));
             }
             pipe.is_some()
@@ -99,7 +99,7 @@ impl Notifier {
         self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands an event of the connection manager over to the program. Called with the fabric locked.
+    /// Delivers an event of the connection manager to the program. Called with the fabric locked.
     pub(crate) fn cm_event(&self, event: CmEvent) {
         if let Some(subject) = self.subjects().ids.get(&event.id) {
             subject.queue.push(Queued {
@@ -110,7 +110,7 @@ impl Notifier {
         }
     }
 
-    /// Hands an event over to the program. Called with the fabric locked.
+    /// Delivers an event of the engine to the program. Called with the fabric locked.
     pub(crate) fn event(&self, event: Event) {
         use ibv_event_type as on;
         let mut subjects = self.subjects();

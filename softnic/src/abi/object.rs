@@ -1,8 +1,8 @@
-//! Objects as C has them: a struct of libibverbs, followed by fields of this crate.
+//! Objects of C: a struct of libibverbs, followed by fields of this crate.
 
 use ibverbs_sys as ffi;
 
-/// An object that begins with its C struct.
+/// An object with its C struct as the first field.
 ///
 /// # Safety
 /// - The type is `repr(C)`, and its first field is an `UnsafeCell<Self::Raw>`.
@@ -10,25 +10,25 @@ pub(super) unsafe trait Object: Sized {
     /// The C struct.
     type Raw;
 
-    /// Allocates the object, and returns the pointer that the program knows it by.
+    /// Allocates the object, and returns the program's pointer.
     fn into_raw(self) -> *mut Self::Raw {
         Box::into_raw(Box::new(self)).cast()
     }
 
-    /// The object that a program names.
+    /// The object behind a program's pointer.
     ///
     /// # Safety
     /// - `raw` came from [`into_raw`](Self::into_raw), and the object is not freed while the result is used.
     unsafe fn borrow<'a>(raw: *mut Self::Raw) -> &'a Self {
-        // SAFETY: the pointer is that of a live box, whose type begins with its C struct (the trait's contract); what C
-        // changes is in an `UnsafeCell`.
+        // SAFETY: a pointer to a live box, whose type starts with the C struct (the trait's contract); C changes only
+        // bytes inside of the `UnsafeCell`.
         unsafe { &*raw.cast::<Self>() }
     }
 
     /// Frees the object.
     ///
     /// # Safety
-    /// - `raw` came from [`into_raw`](Self::into_raw), and nothing uses the object any more.
+    /// - `raw` came from [`into_raw`](Self::into_raw), and is not used afterwards.
     unsafe fn free(raw: *mut Self::Raw) {
         // SAFETY: from a box, and freed once: the caller's promise.
         drop(unsafe { Box::from_raw(raw.cast::<Self>()) });
@@ -37,14 +37,14 @@ pub(super) unsafe trait Object: Sized {
 
 /// An all-zero value of a C struct.
 pub(super) fn zeroed<T: Plain>() -> T {
-    // SAFETY: zero is a value of each of these types (the trait's contract).
+    // SAFETY: zero is a value of each implementing type (the trait's contract).
     unsafe { std::mem::zeroed() }
 }
 
-/// C structs of which zero is a value.
+/// C structs with a valid all-zero value.
 ///
 /// # Safety
-/// - All fields are integers, raw pointers, optional functions, or structs, arrays and unions of them.
+/// - All fields are integers, raw pointers, optional functions, or structs, arrays and unions of such types.
 pub(super) unsafe trait Plain {}
 
 macro_rules! plain {

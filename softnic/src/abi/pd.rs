@@ -26,7 +26,7 @@ unsafe impl Object for Pd {
 
 impl Pd {
     pub(super) fn context(&self) -> *mut ffi::ibv_context {
-        // SAFETY: set when the domain was made, and not changed.
+        // SAFETY: set at the domain's creation, and not changed.
         unsafe { (*self.raw.get()).context }
     }
 }
@@ -53,7 +53,7 @@ unsafe extern "C" fn ibv_dealloc_pd(raw: *mut ffi::ibv_pd) -> c_int {
     let pd = unsafe { Pd::borrow(raw) };
     let ret = outcome(pd.device.port.look(|nic| nic.engine.dealloc_pd(pd.id)));
     if ret == 0 {
-        // SAFETY: live until here; the caller gives it up.
+        // SAFETY: live until here; the caller gives the domain up.
         unsafe { Pd::free(raw) };
     }
     ret

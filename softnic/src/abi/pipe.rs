@@ -1,6 +1,6 @@
-//! Descriptors for events: pipes, whose messages have the kernel's layout.
+//! Descriptors for events: pipes of messages in the kernel's layout.
 //!
-//! A message is no longer than a pipe writes at once, so messages are never torn.
+//! Messages are far below `PIPE_BUF`, so each is written and read as a whole.
 
 use std::{
     io,
@@ -14,10 +14,10 @@ pub(super) struct EventPipe<const N: usize> {
     writer: OwnedFd,
 }
 
-/// The two ends of a new pipe; writing does not block.
+/// The two ends of a new pipe; the write end is nonblocking.
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [-1; 2];
-    // SAFETY: the place is that of two descriptors.
+    // SAFETY: an array of two descriptors.
     if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -25,7 +25,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let reader = unsafe { OwnedFd::from_raw_fd(fds[0]) };
     // SAFETY: fresh, and not owned elsewhere.
     let writer = unsafe { OwnedFd::from_raw_fd(fds[1]) };
-    // SAFETY: an open descriptor, and numbers.
+    // SAFETY: an open descriptor, and integers.
     if unsafe { libc::fcntl(fds[1], libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -38,29 +38,30 @@ impl<const N: usize> EventPipe<N> {
         Ok(Self { reader, writer })
     }
 
-    /// The descriptor to read from; it blocks unless the program says otherwise.
+    /// The read end; blocking unless changed by the program.
     pub(super) fn fd(&self) -> RawFd {
         self.reader.as_raw_fd()
     }
 
-    /// Writes a message; false if the pipe is full.
+    /// Writes a message. Returns false if the pipe is full.
     pub(super) fn send(&self, message: [u8; N]) -> bool {
-        // SAFETY: an open descriptor, and a buffer of that many bytes.
+        // SAFETY: an open descriptor, and a buffer of `N` bytes.
         let sent = unsafe { libc::write(self.writer.as_raw_fd(), message.as_ptr().cast(), N) };
         usize::try_from(sent) == Ok(N)
     }
 
-    /// Reads a message; `None` with `errno` set if there is none and the descriptor does not block, or a signal came.
+    /// Reads a message. Returns `None` with `errno` set if the pipe is empty and the descriptor nonblocking, or after a
+    /// signal.
     pub(super) fn receive(&self) -> Option<[u8; N]> {
         read(&self.reader)
     }
 
-    /// Removes the messages that are `unwanted`, and returns their number. It does not block, whatever the descriptor does.
+    /// Removes `unwanted` messages, and returns their number. Never blocks, even if the descriptor is blocking.
     pub(super) fn remove(&self, unwanted: impl Fn(&[u8; N]) -> bool) -> io::Result<u32> {
         let (reader, writer) = pipe()?;
         let mut kept = Vec::new();
         let mut removed = 0;
-        // Splicing never blocks with this flag, which reading from a blocking descriptor might.
+        // With this flag, splicing never blocks; a read from a blocking descriptor could.
         while self.splice(&writer) {
             match read::<N>(&reader) {
                 Some(message) if unwanted(&message) => removed += 1,
@@ -74,11 +75,11 @@ impl<const N: usize> EventPipe<N> {
         Ok(removed)
     }
 
-    /// Moves a message to another pipe; false if there is none.
+    /// Moves a message to another pipe. Returns false if the pipe is empty.
     fn splice(&self, to: &OwnedFd) -> bool {
         let (from, to) = (self.reader.as_raw_fd(), to.as_raw_fd());
         let none = std::ptr::null_mut();
-        // SAFETY: two open pipes, no offsets, and numbers.
+        // SAFETY: two open pipes, no offsets, and integers.
         let moved = unsafe { libc::splice(from, none, to, none, N, libc::SPLICE_F_NONBLOCK) };
         usize::try_from(moved) == Ok(N)
     }
@@ -86,7 +87,7 @@ impl<const N: usize> EventPipe<N> {
 
 fn read<const N: usize>(from: &OwnedFd) -> Option<[u8; N]> {
     let mut message = [0; N];
-    // SAFETY: an open descriptor, and a buffer of that many bytes.
+    // SAFETY: an open descriptor, and a buffer of `N` bytes.
     let read = unsafe { libc::read(from.as_raw_fd(), message.as_mut_ptr().cast(), N) };
     (usize::try_from(read) == Ok(N)).then_some(message)
 }

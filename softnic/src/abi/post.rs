@@ -16,10 +16,10 @@ pub(super) fn post(qp: &Qp, request: SendRequest) -> c_int {
     posted.map_or_else(errno, |()| 0)
 }
 
-/// The elements of a list.
+/// The elements of a scatter/gather list.
 ///
 /// # Safety
-/// - There are `count` elements at `list`.
+/// - `list` points to `count` elements.
 unsafe fn elements<'a>(list: *const ffi::ibv_sge, count: c_int) -> &'a [ffi::ibv_sge] {
     match usize::try_from(count) {
         // SAFETY: the caller's promise.
@@ -37,10 +37,10 @@ fn sges(list: &[ffi::ibv_sge]) -> Vec<Sge> {
     list.iter().map(sge).collect()
 }
 
-/// The bytes of a list.
+/// Copies the bytes of a list.
 ///
 /// # Safety
-/// - The elements are memory of the caller's that is valid during the call.
+/// - The elements are readable memory during the call.
 unsafe fn inline(list: &[ffi::ibv_sge]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for sge in list.iter().filter(|sge| sge.length > 0) {
@@ -51,7 +51,7 @@ unsafe fn inline(list: &[ffi::ibv_sge]) -> Vec<u8> {
     bytes
 }
 
-/// The operation of a request; `None` if the engine lacks it.
+/// Converts the operation of a request; `None` if unsupported by the engine.
 ///
 /// # Safety
 /// - The fields of the request's opcode are initialised.
@@ -154,10 +154,10 @@ unsafe fn bind(wr: &ffi::ibv_send_wr) -> SendOp {
     }
 }
 
-/// A request as the engine has it; `None` if the engine lacks the operation.
+/// Converts a send request; `None` if the operation is unsupported by the engine.
 ///
 /// # Safety
-/// - `wr` is a request to this queue pair, whose fields are initialised as its opcode needs them.
+/// - `wr` is a request to this queue pair, with all fields of its opcode initialised.
 unsafe fn request(qp: &Qp, wr: &ffi::ibv_send_wr) -> Option<SendRequest> {
     use ffi::ibv_send_flags as flags;
     // SAFETY: the caller's promise.
@@ -169,13 +169,13 @@ unsafe fn request(qp: &Qp, wr: &ffi::ibv_send_wr) -> Option<SendRequest> {
         _ => unsafe { elements(wr.sg_list, wr.num_sge) },
     };
     let payload = if has(flags::IBV_SEND_INLINE) {
-        // SAFETY: the bytes of an inline request are the caller's during the call.
+        // SAFETY: the memory of an inline request is readable during the call.
         Payload::Inline(unsafe { inline(list) })
     } else {
         Payload::Sges(sges(list))
     };
     let destination = if qp.is_datagram() {
-        // SAFETY: a field of every request to a queue pair of datagrams.
+        // SAFETY: a field of every request to a UD queue pair.
         let ud = unsafe { wr.wr.ud };
         // SAFETY: the caller's address handle is live.
         let ah = unsafe { Ah::borrow(ud.ah) };
@@ -223,10 +223,10 @@ pub(super) unsafe extern "C" fn post_send(
     0
 }
 
-/// A receive as the engine has it.
+/// Converts a receive request.
 ///
 /// # Safety
-/// - The request's list has the elements that it says.
+/// - The list has `num_sge` elements.
 pub(super) unsafe fn recv_request(wr: &ffi::ibv_recv_wr) -> RecvRequest {
     RecvRequest {
         wr_id: wr.wr_id,

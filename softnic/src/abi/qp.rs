@@ -25,7 +25,7 @@ pub(super) struct Qp {
     pub(super) device: Arc<OpenDevice>,
     pub(super) num: QpNum,
     init: ffi::ibv_qp_init_attr,
-    /// Asynchronous events that are not acknowledged.
+    /// Unacknowledged asynchronous events.
     pub(super) acks: Arc<Acks>,
 }
 
@@ -35,16 +35,16 @@ unsafe impl Object for Qp {
 }
 
 impl Qp {
-    /// Whether requests carry an address each.
+    /// Whether each send request has a destination of its own (UD).
     pub(super) fn is_datagram(&self) -> bool {
         self.init.qp_type == ffi::ibv_qp_type::IBV_QPT_UD
     }
 }
 
-/// What the engine is to make.
+/// Converts the attributes of a new queue pair.
 ///
 /// # Safety
-/// - The queues of the attributes are live.
+/// - The queues in the attributes are live.
 unsafe fn init(pd: &Pd, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
     let kind = match attr.qp_type {
         ffi::ibv_qp_type::IBV_QPT_RC => QpKind::Rc,
@@ -213,7 +213,7 @@ unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw) };
     let port = &qp.device.port;
-    // The fabric is locked meanwhile, so no access to the memory of its requests is under way afterwards.
+    // The fabric is locked during the call, so no access to the memory of requests is in progress afterwards.
     let ret = outcome(port.look(|nic| nic.engine.destroy_qp(qp.num)));
     if ret != 0 {
         return ret;
@@ -223,12 +223,12 @@ unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
         forget_async(&subject);
         subject.acks.wait();
     }
-    // SAFETY: live until here; the caller gives it up.
+    // SAFETY: live until here; the caller gives the queue pair up.
     unsafe { Qp::free(raw) };
     0
 }
 
-/// There are no extended queue pairs.
+/// Always null: extended queue pairs are not supported.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex {
     ptr::null_mut()

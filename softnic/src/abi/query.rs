@@ -12,32 +12,32 @@ use super::{context, set_errno};
 /// The only partition key, with full membership.
 const PKEY: u16 = 0xffff;
 
-/// Type of GIDs of `RoCEv2`, of `ibv_gid_type`.
+/// `ibv_gid_type` of `RoCEv2` GIDs.
 const ROCE_V2: u32 = 2;
 
-/// Most requests of a queue.
+/// Maximum number of requests of a queue.
 pub(super) const MAX_WR: u32 = 1 << 14;
 
-/// Most elements of a request.
+/// Maximum number of elements of a request.
 pub(super) const MAX_SGE: u32 = 32;
 
-/// Most completions of a queue.
+/// Maximum number of completions of a queue.
 pub(super) const MAX_CQE: c_int = 1 << 22;
 
-/// Most bytes of inline data.
+/// Maximum number of bytes of inline data.
 pub(super) const MAX_INLINE: u32 = 512;
 
-/// Most reads and atomics in flight of a queue pair.
+/// Maximum number of reads and atomics in flight of a queue pair.
 const MAX_RD_ATOMIC: c_int = 128;
 
-/// Most objects of each kind, as they are reported; the engine has no fixed limits.
+/// Reported maximum number of objects of each kind; the engine has no fixed limits.
 const MANY: c_int = 1 << 20;
 
 /// Physical states of a port.
 const LINK_UP: u8 = 5;
 const DISABLED: u8 = 3;
 
-/// The GID of an address.
+/// The GID of an IP address.
 pub(super) fn gid(addr: IpAddr) -> ffi::ibv_gid {
     let addr = match addr {
         IpAddr::V4(addr) => addr.to_ipv6_mapped(),
@@ -46,7 +46,7 @@ pub(super) fn gid(addr: IpAddr) -> ffi::ibv_gid {
     ffi::ibv_gid::from_raw(addr.octets())
 }
 
-/// The address of a GID.
+/// The IP address of a GID.
 pub(super) fn addr(gid: ffi::ibv_gid) -> IpAddr {
     std::net::Ipv6Addr::from(gid.to_raw()).to_canonical()
 }
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn query_port(
     found.gid_tbl_len = c_int::try_from(addrs.len()).unwrap_or(c_int::MAX);
     found.max_msg_sz = 1 << 31;
     found.pkey_tbl_len = 1;
-    // Width 4X and 25 Gb/s a lane, which are invented.
+    // Width 4X at 25 Gb/s a lane; both are invented.
     found.active_width = 2;
     found.active_speed = 32;
     found.link_layer = ffi::IBV_LINK_LAYER_ETHERNET;
@@ -169,7 +169,7 @@ fn entry(index: u32, addr: IpAddr) -> ffi::ibv_gid_entry {
     entry.gid_index = index;
     entry.port_num = 1;
     entry.gid_type = ROCE_V2;
-    // There is no interface; 0 would mean that the entry has none.
+    // No network interface exists, but index 0 would mark the entry as detached.
     entry.ndev_ifindex = 1;
     entry
 }
@@ -206,7 +206,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
         return -(libc::EINVAL as isize);
     }
     for (at, (index, addr)) in (0..).zip(addrs).enumerate() {
-        // SAFETY: the caller's array has room for as many entries, so this one is inside.
+        // SAFETY: the caller's array has `max_entries` entries, at least as many as there are addresses: checked above.
         let place = unsafe { entries.add(at) };
         // SAFETY: as above.
         unsafe { place.write(entry(index, *addr)) };

@@ -24,7 +24,7 @@ pub(super) struct Srq {
     pub(super) device: Arc<OpenDevice>,
     pub(super) id: SrqId,
     max_sge: u32,
-    /// Asynchronous events that are not acknowledged.
+    /// Unacknowledged asynchronous events.
     pub(super) acks: Arc<Acks>,
 }
 
@@ -137,7 +137,7 @@ unsafe extern "C" fn ibv_destroy_srq(raw: *mut ffi::ibv_srq) -> c_int {
         forget_async(&subject);
         subject.acks.wait();
     }
-    // SAFETY: live until here; the caller gives it up.
+    // SAFETY: live until here; the caller gives the queue up.
     unsafe { Srq::free(raw) };
     0
 }

@@ -1,4 +1,4 @@
-//! Functions of libibverbs that the engine has no counterpart for. They exist so that programs link without the library.
+//! Functions of libibverbs without a counterpart in the engine, defined so that programs link without the library.
 
 use std::ffi::{c_int, c_void};
 
@@ -57,11 +57,11 @@ unsafe extern "C" fn ibv_rereg_mr(
     _access: c_int,
 ) -> c_int {
     set_errno(libc::EOPNOTSUPP);
-    // Of `ibv_rereg_mr_err_code`: nothing has changed.
+    // `ibv_rereg_mr_err_code`: the registration is unchanged.
     -1
 }
 
-/// The call for libraries older than the extended one, which contexts of this crate have.
+/// Fails: a fallback of `verbs.h` for contexts without the extended call, present in all contexts of this crate.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(
     _ctx: *mut ffi::ibv_context,
@@ -77,7 +77,7 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     _op: ffi::ibv_wr_opcode,
     _flags: u32,
 ) -> c_int {
-    // Packets that are sent again overwrite earlier ones.
+    // Retransmitted packets overwrite earlier ones, so data are not written in order.
     0
 }
 
@@ -91,7 +91,7 @@ unsafe extern "C" fn ibv_query_ece(_qp: *mut ffi::ibv_qp, _ece: *mut ffi::ibv_ec
     libc::EOPNOTSUPP
 }
 
-/// Children of this process may use their copies of registered memory: the engine copies with the processor.
+/// Always succeeds: the engine copies with the processor, so a forked child may use its copy of registered memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -7,7 +7,7 @@ use rdmacm_sys::{self as ffi, sockaddr_ib};
 
 use crate::cm::PortSpace;
 
-/// An address of C's: one of IP, or a GID with a service id, which `RoCE` has for the same address.
+/// An address of C: an IP address, or a GID with a service id, the form of `AF_IB` for the same address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Ip(SocketAddr),
@@ -23,10 +23,10 @@ impl Address {
     }
 }
 
-/// Reads an address; `None` if it is null, or of another family.
+/// Reads a socket address; `None` for null or an unknown family.
 ///
 /// # Safety
-/// - `addr` is null, or points to an address that is as long as its family says.
+/// - `addr` is null, or points to a complete address of its family.
 pub(super) unsafe fn read(addr: *const sockaddr) -> Option<Address> {
     if addr.is_null() {
         return None;
@@ -54,7 +54,7 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Option<Address> {
         ffi::AF_IB => {
             // SAFETY: an address of that family.
             let raw = unsafe { addr.cast::<sockaddr_ib>().read_unaligned() };
-            // SAFETY: each variant of the union is 16 bytes, of which any are a value.
+            // SAFETY: each variant of the union is 16 bytes of integers, so any bytes are a value.
             let gid = unsafe { raw.sib_addr.ib_u.uib_addr8 };
             let [.., high, low] = (raw.sib_sid.to_ne() & raw.sib_sid_mask.to_ne()).to_be_bytes();
             let ip = Ipv6Addr::from(gid).to_canonical();
@@ -67,9 +67,9 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Option<Address> {
     }
 }
 
-/// An address for C.
+/// Converts an address to C.
 pub(super) fn storage(addr: Address, space: PortSpace) -> sockaddr_storage {
-    // SAFETY: all fields are integers, of which zero is a value.
+    // SAFETY: all fields are integers, so zero is a value.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let place = &raw mut storage;
     match addr {
@@ -106,7 +106,7 @@ pub(super) fn storage(addr: Address, space: PortSpace) -> sockaddr_storage {
     storage
 }
 
-/// The GID and the service id of an address.
+/// The GID and the service id of a `sockaddr_ib`.
 pub(super) fn ib(addr: SocketAddr, space: PortSpace) -> sockaddr_ib {
     let mut raw = sockaddr_ib::zeroed();
     raw.sib_family = family(ffi::AF_IB);

@@ -1,4 +1,4 @@
-//! Names: `rdma_getaddrinfo`.
+//! Name resolution: `rdma_getaddrinfo`.
 
 use std::{
     ffi::{c_char, c_int},
@@ -20,7 +20,7 @@ unsafe impl Plain for ffi::rdma_addrinfo {}
 // SAFETY: integers and raw pointers.
 unsafe impl Plain for libc::addrinfo {}
 
-/// An address for C, on the heap: its place and its length.
+/// Copies an address to the heap, and returns the pointer and the length.
 fn boxed(addr: Address, space: PortSpace) -> (*mut libc::sockaddr, libc::socklen_t) {
     let len = match addr {
         Address::Ip(addr) if addr.is_ipv4() => size_of::<libc::sockaddr_in>(),
@@ -31,10 +31,11 @@ fn boxed(addr: Address, space: PortSpace) -> (*mut libc::sockaddr, libc::socklen
     (place.cast(), libc::socklen_t::try_from(len).unwrap_or(0))
 }
 
-/// The first address of a name, of the family in the hints if the flags say so; `Err` is a code of `getaddrinfo(3)`.
+/// The first address of a name. `RAI_FAMILY` restricts the family to the one of the hints. `Err` is a code of
+/// `getaddrinfo(3)`.
 ///
 /// # Safety
-/// - The names are null, or terminated.
+/// - The names are null, or terminated strings.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
@@ -56,14 +57,14 @@ unsafe fn look_up(
         wanted.ai_flags |= libc::AI_NUMERICHOST;
     }
     let mut list = ptr::null_mut();
-    // SAFETY: names as the caller promised; the hints and the place are this function's.
+    // SAFETY: names as promised by the caller; hints and result are local variables.
     let ret = unsafe { libc::getaddrinfo(node, service, &raw const wanted, &raw mut list) };
     if ret != 0 {
         return Err(ret);
     }
     // SAFETY: the list has at least one entry when the call has succeeded.
     let first = unsafe { (*list).ai_addr };
-    // SAFETY: an address of the list's.
+    // SAFETY: an address of the list.
     let addr = unsafe { address::read(first) };
     // SAFETY: from `getaddrinfo`, and freed once, here.
     unsafe { libc::freeaddrinfo(list) };

@@ -1,4 +1,4 @@
-//! Attributes with which a program brings its queue pair up.
+//! Attributes for the transitions of a program's queue pair.
 
 use std::ffi::c_int;
 

@@ -15,7 +15,7 @@ use crate::{
 pub(super) struct Channel {
     raw: UnsafeCell<ffi::rdma_event_channel>,
     pub(super) queue: Arc<EventQueue>,
-    /// The host on which the channel was made: for identifiers that threads on no host make.
+    /// The host of the channel's creator, for identifiers created by threads on no host.
     pub(super) port: Port,
 }
 
@@ -43,6 +43,6 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut ffi::rdma_event_channel
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_event_channel(raw: *mut ffi::rdma_event_channel) {
-    // SAFETY: live until here; the caller gives it up.
+    // SAFETY: live until here; the caller gives the channel up.
     unsafe { Channel::free(raw) };
 }

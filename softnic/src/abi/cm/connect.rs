@@ -1,4 +1,4 @@
-//! Making and ending connections.
+//! Connecting, accepting, rejecting and disconnecting.
 
 use std::ffi::{c_int, c_void};
 
@@ -14,7 +14,7 @@ use crate::{
 /// The parameters of a call, and its private data.
 ///
 /// # Safety
-/// - `param` is null, or points to parameters; their private data are as long as they say.
+/// - `param` is null, or points to parameters with `private_data_len` bytes of private data.
 unsafe fn read(param: *const ffi::rdma_conn_param) -> (ConnParam, Vec<u8>) {
     if param.is_null() {
         let all = ConnParam {
@@ -99,7 +99,7 @@ unsafe extern "C" fn rdma_accept(
     }))
 }
 
-/// Refuses a request for a reason.
+/// Rejects a request with a reason.
 ///
 /// # Safety
 /// - `raw` is a live identifier, and `data` is null or points to `len` bytes.

@@ -1,4 +1,4 @@
-//! The devices that the library has opened: one context for each host, for as long as the process lives.
+//! Devices opened by the library: one context for each host, until the process ends.
 
 use std::{
     ffi::c_int,
@@ -13,7 +13,7 @@ use crate::{
     fabric::{self, Port},
 };
 
-/// A context that is open.
+/// An open context.
 struct Opened {
     port: Port,
     context: usize,
@@ -21,14 +21,14 @@ struct Opened {
 
 static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
-/// The lists that were handed out: address and length.
+/// Lists not yet freed: address and length.
 static LISTS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The context of a host's device; null with `errno` set if it cannot be opened.
+/// The context of a host's device, opened by the first call; null with `errno` set if opening fails.
 pub(super) fn context(port: &Port) -> *mut ffi::ibv_context {
     let mut opened = lock(&OPENED);
     let known = opened.iter().find(|known| known.port.is(port));
@@ -45,8 +45,8 @@ pub(super) fn context(port: &Port) -> *mut ffi::ibv_context {
     context
 }
 
-/// A thread on a host sees the host's device. One on no host, such as a worker of a runtime, sees all that are open, so that
-/// it can use identifiers of any host.
+/// Lists the device of the thread's host. A thread on no host, such as a worker of a runtime, gets all open devices,
+/// and so can use identifiers of any host.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ffi::ibv_context {
     let mut devices: Vec<*mut ffi::ibv_context> = match fabric::current() {
@@ -78,6 +78,6 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ffi::ibv_context) {
         return;
     };
     let (_, len) = lists.swap_remove(at);
-    // SAFETY: a boxed slice of that length, from `rdma_get_devices`, and freed once: it was still on the list.
+    // SAFETY: a boxed slice of this length, from `rdma_get_devices`, and freed once: the list was still registered.
     drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) });
 }

@@ -1,4 +1,4 @@
-//! Events: taking and acknowledging them.
+//! Events: getting and acknowledging.
 
 use std::{
     cell::UnsafeCell,
@@ -22,7 +22,7 @@ use crate::{
 
 use ffi::rdma_cm_event_type as Kind;
 
-/// An event that the program has.
+/// An event held by the program.
 #[repr(C)]
 struct Event {
     raw: UnsafeCell<ffi::rdma_cm_event>,
@@ -38,10 +38,10 @@ unsafe impl Object for Event {
 // SAFETY: integers, raw pointers, and structs and unions of them.
 unsafe impl Plain for ffi::rdma_cm_event {}
 
-/// Number of the queue pair that stands for all members of a multicast group.
+/// Destination number of datagrams to a multicast group.
 const MULTICAST_QP: u32 = 0xff_ffff;
 
-/// Key of datagrams of groups.
+/// Q_Key of multicast groups.
 const GROUP_QKEY: u32 = 0x0123_4567;
 
 #[unsafe(no_mangle)]
@@ -52,7 +52,7 @@ unsafe extern "C" fn rdma_get_cm_event(
     // SAFETY: a live channel.
     let channel = unsafe { Channel::borrow(channel) };
     loop {
-        // What is due may raise the event that the program waits for.
+        // Expired timers may raise the awaited event.
         channel.port.advance();
         let Some(queued) = channel.queue.take() else {
             if channel.queue.wait() {
@@ -75,14 +75,14 @@ unsafe extern "C" fn rdma_get_cm_event(
 unsafe extern "C" fn rdma_ack_cm_event(raw: *mut ffi::rdma_cm_event) -> c_int {
     // SAFETY: a live event.
     let acks = Arc::clone(&unsafe { Event::borrow(raw) }.acks);
-    // SAFETY: live until here; the caller gives it up.
+    // SAFETY: live until here; the caller gives the event up.
     unsafe { Event::free(raw) };
-    // The identifier may be gone as soon as this is known.
+    // The identifier may be freed as soon as the event is acknowledged.
     acks.remove(1);
     0
 }
 
-/// Contents of an event of C's.
+/// Contents of an `rdma_cm_event`.
 struct Contents {
     kind: Kind,
     status: c_int,
@@ -114,7 +114,7 @@ impl Contents {
     }
 }
 
-/// Makes the event of C's, and updates its identifier; `None` if the event is obsolete.
+/// Makes the `rdma_cm_event`, and updates the identifier; `None` if the event is obsolete.
 ///
 /// # Safety
 /// - The identifier of the event is live until the event is acknowledged.
@@ -129,7 +129,7 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
         if !id.port.look(|nic| nic.manager.take_request(child)) {
             return None;
         }
-        // SAFETY: live, as above; the field is not changed while the listener has events.
+        // SAFETY: live, as above; the field does not change while the listener has events.
         let channel = unsafe { (*raw_id).channel };
         // SAFETY: as above.
         let context = unsafe { (*raw_id).context };
@@ -137,7 +137,7 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
         raw.listen_id = raw_id;
         raw.id = Id::create(&id.port, child, &queue, (channel, context));
     }
-    // SAFETY: the listener's new identifier, or the live one.
+    // SAFETY: the listener's new identifier, or the live identifier of the event.
     let subject = unsafe { Id::borrow(raw.id) };
     subject.refresh();
     if matches!(contents.kind, Kind::RDMA_CM_EVENT_ROUTE_RESOLVED) || contents.child.is_some() {
@@ -154,15 +154,15 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
         acks: queued.acks,
     };
     let event = event.into_raw();
-    // SAFETY: a live event, whose data live as long as it does.
+    // SAFETY: a live event, and the data are part of the event.
     let data = unsafe { Event::borrow(event) }.private_data.as_slice();
     let param = param(contents.param, contents.datagram, data);
-    // SAFETY: live, and known to this function only.
+    // SAFETY: live, and not yet known to the program.
     unsafe { (*event).param = param };
     Some(event)
 }
 
-/// The parameters of an event, with a pointer to its private data.
+/// The parameters of an event, with a pointer to the private data in the event.
 fn param(
     peer: Option<ConnParam>,
     datagram: Option<ffi::rdma_ud_param>,
@@ -193,7 +193,7 @@ fn param(
     ffi::rdma_cm_event__bindgen_ty_1 { conn }
 }
 
-/// The contents of an event; `None` if it is one of a membership that has ended.
+/// Converts an event; `None` for an ended multicast membership.
 fn contents(id: &Id, what: Occurrence) -> Option<Contents> {
     use Occurrence as Of;
     Some(match what {
@@ -236,7 +236,7 @@ fn contents(id: &Id, what: Occurrence) -> Option<Contents> {
     })
 }
 
-/// The contents of an event of datagrams; `None` for others, and for one of a membership that has ended.
+/// Converts an event of a datagram identifier; `None` for other events and for an ended membership.
 fn datagram_contents(id: &Id, what: Occurrence) -> Option<Contents> {
     match what {
         Occurrence::ServiceRequest {
@@ -265,7 +265,7 @@ fn datagram_contents(id: &Id, what: Occurrence) -> Option<Contents> {
             let found = extra.groups.iter().find(|known| known.id == membership)?;
             let way = Path::new(local, group);
             let mut param = datagram(id, &way, MULTICAST_QP, GROUP_QKEY);
-            // In the place of private data there is the program's name for the membership.
+            // In this event, the private data pointer is the context of `rdma_join_multicast`.
             param.private_data = found.context;
             Some(Contents {
                 datagram: Some(param),
@@ -284,7 +284,7 @@ fn datagram(id: &Id, path: &Path, qp_num: u32, qkey: u32) -> ffi::rdma_ud_param 
     param
 }
 
-/// The names of events, by number.
+/// Names of events, by number.
 const NAMES: [&CStr; 16] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",

@@ -1,4 +1,4 @@
-//! Identifiers: their structs of C's, and which channel their events go to.
+//! Identifiers: `rdma_cm_id` structs, and their event channels.
 
 use std::{
     cell::UnsafeCell,
@@ -34,19 +34,19 @@ use crate::{
 pub(super) struct Membership {
     pub(super) group: Address,
     pub(super) id: GroupId,
-    /// The program's name for it.
+    /// Context of `rdma_join_multicast`.
     pub(super) context: *mut c_void,
 }
 
-/// What calls change.
+/// Mutable state of an identifier.
 #[derive(Debug)]
 pub(super) struct Extra {
     pub(super) queue: Arc<EventQueue>,
     pub(super) groups: Vec<Membership>,
     pub(super) remote_ece: Ece,
-    /// The path that the C struct points to.
+    /// The path behind the pointer in the C struct.
     path: Option<Box<UnsafeCell<verbs::ibv_sa_path_rec>>>,
-    /// Whether the program has named the peer by its GID.
+    /// Whether the peer was named by a GID.
     pub(super) is_ib: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Id {
     pub(super) port: Port,
     pub(super) num: IdNum,
     space: PortSpace,
-    /// Events that were taken and are not acknowledged.
+    /// Unacknowledged events.
     acks: Arc<Acks>,
     extra: Mutex<Extra>,
 }
@@ -70,18 +70,18 @@ unsafe impl Object for Id {
 // SAFETY: integers, raw pointers, and structs and unions of them.
 unsafe impl Plain for ffi::rdma_cm_id {}
 
-/// MTU of paths, 4096 bytes, and their rate, 25 Gb/s, which is invented.
+/// MTU of paths, 4096 bytes, and rate of paths, 25 Gb/s; the rate is invented.
 const MTU: u8 = 5;
 const RATE: u8 = 15;
 
-/// Code of the time that packets are on their way at most.
+/// Code of the maximum packet lifetime, 4.096 µs · 2^15.
 const PACKET_LIFE_TIME: u8 = 15;
 
-/// Of a selector: exactly the value.
+/// Selector: exactly the value.
 const EXACTLY: u8 = 2;
 
 impl Id {
-    /// Makes the struct of an identifier.
+    /// Allocates the C struct of an identifier, and registers the queue of its events.
     pub(super) fn create(
         port: &Port,
         num: IdNum,
@@ -149,8 +149,8 @@ impl Id {
         };
         if let Some(addr) = local {
             let storage = address::storage(named(addr), self.space);
-            // SAFETY: the struct is live, and changed by calls that need the identifier for themselves, or that take its
-            // events.
+            // SAFETY: the struct is live, and changed only by calls with exclusive use of the identifier, or by the
+            // thread that gets its events.
             unsafe {
                 (*raw).route.addr.__bindgen_anon_1 = Source {
                     src_storage: storage,
@@ -202,7 +202,7 @@ impl Id {
         record.packet_life_time = PACKET_LIFE_TIME;
         let boxed = Box::new(UnsafeCell::new(record));
         let (place, raw) = (boxed.get(), self.raw.get());
-        // SAFETY: as in `refresh`; the record belongs to the identifier until the next one takes its place.
+        // SAFETY: as in `refresh`; the record belongs to the identifier until replaced.
         unsafe { (*raw).route.path_rec = place };
         // SAFETY: as in `refresh`.
         unsafe { (*raw).route.num_paths = 1 };
@@ -218,7 +218,7 @@ unsafe extern "C" fn rdma_create_id(
     space: ffi::rdma_port_space,
 ) -> c_int {
     let Some(space) = PortSpace::from_number(space.0).filter(|_| !channel.is_null()) else {
-        // Identifiers that wait for themselves, without a channel, are not supported.
+        // Synchronous identifiers, without a channel, are not supported.
         return failed(libc::EINVAL);
     };
     // SAFETY: a live channel.
@@ -242,7 +242,7 @@ unsafe extern "C" fn rdma_destroy_id(raw: *mut ffi::rdma_cm_id) -> c_int {
         let _gone = subject.queue.remove(|event| event.addr == subject.addr);
         subject.acks.wait();
     }
-    // SAFETY: live until here; the caller gives it up.
+    // SAFETY: live until here; the caller gives the identifier up.
     unsafe { Id::free(raw) };
     0
 }
@@ -260,7 +260,7 @@ unsafe extern "C" fn rdma_migrate_id(
     // SAFETY: a live channel.
     let to = &unsafe { Channel::borrow(channel) }.queue;
     {
-        // No event comes meanwhile.
+        // The lock keeps events out while the queue is replaced.
         let mut subjects = id.port.notifier().subjects();
         let Some(subject) = subjects.ids.get_mut(&id.num) else {
             return failed(libc::EINVAL);
@@ -273,14 +273,15 @@ unsafe extern "C" fn rdma_migrate_id(
         }
     }
     id.extra().queue = Arc::clone(to);
-    // SAFETY: live; the caller has the identifier for itself.
+    // SAFETY: live; the caller has exclusive use of the identifier.
     unsafe { (*raw).channel = channel };
-    // Events that were taken from the former channel are acknowledged before this returns.
+    // Blocks until the events taken from the former channel are acknowledged.
     id.acks.wait();
     0
 }
 
-/// Makes an identifier that is bound to the source of `info` if it is passive. Connections and queue pairs are not made here.
+/// Creates a passive identifier bound to the source of `info`. Active identifiers and queue pairs fail with
+/// `EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut ffi::rdma_cm_id,
@@ -317,7 +318,7 @@ unsafe extern "C" fn rdma_create_ep(
     let bound = super::outcome(made.call(|manager| manager.bind(num, source.ip())));
     if bound != 0 {
         let errno = std::io::Error::last_os_error().raw_os_error();
-        // SAFETY: live, and given up.
+        // SAFETY: live, and not yet known to the program.
         unsafe { rdma_destroy_id(created) };
         return failed(errno.unwrap_or(libc::EINVAL));
     }
@@ -329,6 +330,6 @@ unsafe extern "C" fn rdma_create_ep(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_ep(id: *mut ffi::rdma_cm_id) {
-    // SAFETY: live until here; the caller gives it up.
+    // SAFETY: live until here; the caller gives the identifier up.
     unsafe { rdma_destroy_id(id) };
 }

@@ -1,4 +1,4 @@
-//! The functions of librdmacm over the connection manager, as far as `cm` calls them.
+//! The functions of librdmacm used by `cm`, over the connection manager.
 
 mod address;
 mod addrinfo;
@@ -20,10 +20,10 @@ use std::ffi::c_int;
 use super::set_errno;
 use crate::cm::CmError;
 
-/// An error of the kernel's that the C library has no name for.
+/// `ENOTSUPP` of the kernel, an errno without a name in the C library.
 const ENOTSUPP: c_int = 524;
 
-/// The errno of a refusal.
+/// Converts a refusal to an errno.
 fn errno(error: CmError) -> c_int {
     match error {
         CmError::AddressInUse(_) => libc::EADDRINUSE,
@@ -42,7 +42,7 @@ fn failed(errno: c_int) -> c_int {
     -1
 }
 
-/// What a C function returns for the outcome of a call: 0, or -1 with `errno` set.
+/// Return value of a C function for a result: 0, or -1 with `errno` set.
 fn outcome(result: Result<(), CmError>) -> c_int {
     result.map_or_else(|error| failed(errno(error)), |()| 0)
 }

@@ -26,7 +26,7 @@ unsafe extern "C" fn rdma_join_multicast_ex(
     let Some(group) = (unsafe { address::read(attr.addr) }) else {
         return failed(libc::EINVAL);
     };
-    // The event may be taken as soon as it is raised, and needs the membership.
+    // The event may be taken as soon as the event is raised, and refers to the membership.
     let mut extra = id.extra();
     match id.call(|manager| manager.join_multicast(id.num, group.ip().ip())) {
         Ok(membership) => {

@@ -8,7 +8,7 @@ use rdmacm_sys as ffi;
 use super::{failed, id::Id, outcome};
 use crate::{abi::object::Object, cm::Ece};
 
-/// A value of an option; `None` if it has another length.
+/// The value of an option; `None` for a wrong length.
 ///
 /// # Safety
 /// - `value` points to `len` bytes.
@@ -16,7 +16,7 @@ unsafe fn read<T: Copy>(value: *const c_void, len: usize) -> Option<T> {
     if len != size_of::<T>() {
         return None;
     }
-    // SAFETY: as the caller promised; integers of any bytes are values.
+    // SAFETY: as the caller promised; each `T` here is an integer, so any bytes are a value.
     Some(unsafe { value.cast::<T>().read_unaligned() })
 }
 
@@ -49,7 +49,7 @@ unsafe extern "C" fn rdma_set_option(
             byte().map(|timeout| id.call(|manager| manager.set_ack_timeout(num, timeout)))
         }
         (ffi::RDMA_OPTION_IB, ffi::RDMA_OPTION_IB_PATH) => {
-            // The path is that to the peer in any case; it takes the place of resolving the route.
+            // A given path replaces route resolution; the contents are ignored, since a peer has exactly one path.
             let is_array = len > 0 && len.is_multiple_of(size_of::<ibv_path_data>());
             is_array.then(|| id.call(|manager| manager.resolve_route(num)))
         }

@@ -1,4 +1,4 @@
-//! Events that wait at a channel, and the descriptor that is readable while there are some.
+//! Pending events of a channel, and a descriptor that is readable while events are pending.
 
 use std::{
     collections::VecDeque,
@@ -12,29 +12,29 @@ use crate::{
     cm::{GroupId, Occurrence},
 };
 
-/// Where the events of an identifier go.
+/// Destination of an identifier's events.
 #[derive(Clone, Debug)]
 pub(in crate::abi) struct CmSubject {
-    /// Address of the identifier, as the program knows it.
+    /// Address of the identifier's C struct.
     pub(in crate::abi) addr: usize,
     pub(in crate::abi) queue: Arc<EventQueue>,
-    /// Events that were taken and are not acknowledged.
+    /// Unacknowledged events.
     pub(in crate::abi) acks: Arc<Acks>,
 }
 
-/// An event that waits.
+/// A pending event.
 #[derive(Debug)]
 pub(in crate::abi) struct Queued {
-    /// Address of its identifier.
+    /// Address of the identifier's C struct.
     pub(in crate::abi) addr: usize,
     pub(in crate::abi) what: Occurrence,
     pub(in crate::abi) acks: Arc<Acks>,
 }
 
-/// Events that wait at a channel.
+/// Pending events of a channel.
 #[derive(Debug)]
 pub(in crate::abi) struct EventQueue {
-    /// An `eventfd(2)`, whose count is not zero while there are events.
+    /// An `eventfd(2)`, readable while events are pending.
     fd: OwnedFd,
     events: Mutex<VecDeque<Queued>>,
 }
@@ -61,17 +61,17 @@ impl EventQueue {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event; each wakes those that poll the descriptor for edges, too.
+    /// Adds an event. Each call also wakes edge-triggered pollers of the descriptor.
     pub(in crate::abi) fn push(&self, event: Queued) {
         let mut events = self.events();
         events.push_back(event);
         let one = 1_u64.to_ne_bytes();
-        // The count stays far below its maximum, so this neither fails nor blocks.
+        // The count stays far below the maximum, so the call neither fails nor blocks.
         // SAFETY: an open descriptor, and a buffer of eight bytes.
         let _: isize = unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes the oldest event, which then waits for its acknowledgement.
+    /// Takes the oldest event; the event counts as unacknowledged from then on.
     pub(super) fn take(&self) -> Option<Queued> {
         let mut events = self.events();
         let event = events.pop_front()?;
@@ -80,7 +80,7 @@ impl EventQueue {
         Some(event)
     }
 
-    /// Removes events, and returns them.
+    /// Removes matching events, and returns them.
     pub(super) fn remove(&self, is_unwanted: impl Fn(&Queued) -> bool) -> Vec<Queued> {
         let mut events = self.events();
         if events.is_empty() {
@@ -93,17 +93,18 @@ impl EventQueue {
         unwanted
     }
 
-    /// Makes the descriptor unreadable if no event is left. Called after an event was removed.
+    /// Makes the descriptor unreadable if no event is left. Called after the removal of an event.
     fn settle(&self, events: &VecDeque<Queued>) {
         if events.is_empty() {
             let mut count = [0_u8; 8];
-            // There was an event, so the count is not zero, and this does not block.
+            // An event was pending, so the count is not zero, and the call does not block.
             // SAFETY: an open descriptor, and a buffer of eight bytes.
             let _: isize = unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
         }
     }
 
-    /// Waits until there is an event; false with `errno` set if the descriptor does not block, or a signal came.
+    /// Blocks until an event is pending. Returns false with `errno` set if the descriptor is nonblocking, or after a
+    /// signal.
     pub(super) fn wait(&self) -> bool {
         // SAFETY: takes and returns numbers.
         let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
@@ -116,13 +117,13 @@ impl EventQueue {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one descriptor, in a place of this function's.
+        // SAFETY: one descriptor, in a local variable.
         unsafe { libc::poll(&raw mut poll, 1, -1) > 0 }
     }
 }
 
 impl Queued {
-    /// Whether the event is that of a membership.
+    /// Whether the event belongs to a membership.
     pub(super) fn is_of_group(&self, group: GroupId) -> bool {
         matches!(self.what, Occurrence::MulticastJoined { membership, .. } if membership == group)
     }
@@ -146,7 +147,7 @@ mod tests {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one descriptor, in a place of this function's.
+        // SAFETY: one descriptor, in a local variable.
         unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
     }
 

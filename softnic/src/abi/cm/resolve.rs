@@ -20,7 +20,7 @@ unsafe extern "C" fn rdma_bind_addr(raw: *mut ffi::rdma_cm_id, addr: *mut sockad
     // SAFETY: the caller's address.
     let addr = match unsafe { address::read(addr) } {
         Some(Address::Ip(addr)) => addr,
-        // As on Linux, no device of RoCE is bound by its GID.
+        // As on Linux, no `RoCE` device can be bound by GID.
         Some(Address::Ib(_)) => return failed(libc::ENODEV),
         None => return failed(libc::EINVAL),
     };
@@ -59,7 +59,7 @@ unsafe extern "C" fn rdma_resolve_route(raw: *mut ffi::rdma_cm_id, _timeout_ms: 
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
     if id.extra().is_ib {
-        // As on Linux, RoCE has no routes between GIDs.
+        // As on Linux, `RoCE` has no routes between GIDs.
         return failed(libc::EINVAL);
     }
     outcome(id.call(|manager| manager.resolve_route(id.num)))
