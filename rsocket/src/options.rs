@@ -12,6 +12,7 @@ pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(924);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sizes, connection setup and shutdown of a connection.
+///
 /// ```no_run
 /// use std::time::Duration;
 ///

@@ -1,4 +1,4 @@
-//! What goes over a socket.
+//! Sending and receiving on a socket.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -15,20 +15,20 @@ use super::{Phase, Socket, os_error};
 use crate::{datagram::Received, mapped::MappedBuffer, stream::Stream, waiting::Patience};
 
 bitflags! {
-    /// How to receive.
+    /// Flags of a receive.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RecvFlags: u8 {
-        /// Do not wait, even if the socket blocks.
+        /// Returns at once, even on a blocking socket.
         const DONT_WAIT = 1;
-        /// Leave the bytes there, for the next call to receive them again. Never waits for all.
+        /// Leaves the bytes in the buffer for the next receive. Overrides `WAIT_ALL`.
         const PEEK = 2;
-        /// Wait until the buffers are full, or the stream ends.
+        /// Waits until the buffers are full or the stream ends.
         const WAIT_ALL = 4;
     }
 }
 
 impl Socket {
-    /// The stream, waiting for the connection if that is allowed.
+    /// Returns the stream, waiting for the connection if allowed.
     fn connected(&self, dont_wait: bool) -> io::Result<Arc<Stream>> {
         loop {
             let opening = match &self.lock().phase {
@@ -58,12 +58,12 @@ impl Socket {
         }
     }
 
-    /// Receives bytes, after waiting for some; 0 at the end.
+    /// Receives bytes, after waiting for the first; 0 at the end of the stream.
     ///
     /// # Errors
-    /// - `NotConnected`: there is no connection.
-    /// - `WouldBlock`: there is nothing yet, and it may not wait, or not longer.
-    /// - `Interrupted`: a signal came.
+    /// - `NotConnected`: the socket is not connected.
+    /// - `WouldBlock`: no data, and the call may not wait or the timeout has elapsed.
+    /// - `Interrupted`: a signal interrupted the call.
     /// - `ConnectionReset`, `InvalidData`: the connection has failed.
     /// - For datagrams, as for [`recv_msg`](Self::recv_msg).
     pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
@@ -98,28 +98,28 @@ impl Socket {
                     done += len;
                     fresh = len;
                 }
-                // What has come counts; who comes back learns the rest.
+                // Report the received bytes; the next call reports the error.
                 Err(_) => return Ok(done),
             }
         }
     }
 
-    /// How many bytes have come that have not been received.
+    /// Returns the number of bytes received and not yet read.
     ///
     /// # Errors
-    /// - `NotConnected`: there is no connection.
+    /// - `NotConnected`: the socket is not connected.
     /// - A device has failed.
     pub fn unread(&self) -> io::Result<usize> {
         let stream = self.stream().ok_or(io::ErrorKind::NotConnected)?;
         stream.connection().unread()
     }
 
-    /// Sends bytes: all of them, if it may wait.
+    /// Sends bytes: all of them, unless the call may not wait.
     ///
     /// # Errors
-    /// - `NotConnected`: there is no connection.
-    /// - `WouldBlock`: there is no room, and it may not wait, or not longer.
-    /// - `Interrupted`: a signal came before anything was sent.
+    /// - `NotConnected`: the socket is not connected.
+    /// - `WouldBlock`: no room, and the call may not wait or the timeout has elapsed.
+    /// - `Interrupted`: a signal interrupted the call before the first byte.
     /// - `BrokenPipe`, `ConnectionReset`: the connection has ended.
     /// - For datagrams, as for [`send_to`](Self::send_to).
     pub fn send(&self, bufs: &[IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
@@ -134,7 +134,7 @@ impl Socket {
         self.sent(sent, total)
     }
 
-    /// Has the mirror show what a call has left, which should have sent so many bytes.
+    /// Updates the mirror after a send of `total` bytes.
     fn sent(&self, sent: io::Result<usize>, total: usize) -> io::Result<usize> {
         let is_short = match &sent {
             Ok(len) => *len < total,
@@ -147,13 +147,12 @@ impl Socket {
         sent
     }
 
-    /// Receives one datagram, after waiting for it: as many of its bytes as there is room for. Or
-    /// receives bytes of a stream, as [`recv`](Self::recv) does.
+    /// Receives one datagram, after waiting for the arrival, truncated to the buffers. On a stream, receives
+    /// bytes like [`recv`](Self::recv).
     ///
     /// # Errors
-    /// - `InvalidInput`: it is for datagrams, and has neither an address nor a peer, nor has sent
-    ///   anything.
-    /// - `ConnectionRefused`: the peer that it is connected with does not take datagrams there.
+    /// - `InvalidInput`: a datagram socket without an address, without a peer and without an earlier send.
+    /// - `ConnectionRefused`: the connected peer has no datagram socket at its address.
     /// - As for [`recv`](Self::recv).
     pub fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<Received> {
         let Some(port) = self.port() else {
@@ -172,21 +171,21 @@ impl Socket {
         received
     }
 
-    /// Sends one datagram, made of all pieces: to an address, or to the peer that the socket is
-    /// connected with. A socket without an address gets one.
+    /// Sends one datagram gathered from all buffers, to an address or to the connected peer. An unbound
+    /// socket gets a local address.
     ///
     /// # Errors
-    /// - `EISCONN`: it is a stream, and there is an address.
-    /// - `EDESTADDRREQ`: there is no address, and the socket is not connected.
-    /// - `EMSGSIZE`: it is too long; see [`datagram`](Self::datagram).
+    /// - `EISCONN`: an address was passed for a stream.
+    /// - `EDESTADDRREQ`: no address was passed, and the socket is not connected.
+    /// - `EMSGSIZE`: the datagram is too long; see [`datagram`](Self::datagram).
     /// - `EAFNOSUPPORT`: the address is of the other family.
-    /// - `NetworkUnreachable`, `ENODEV`: no RDMA device leads there. `Unsupported`: the one that does is
-    ///   iWARP.
-    /// - `ConnectionRefused`: the peer that the socket is connected with does not take datagrams
-    ///   there, as an earlier one has shown.
-    /// - `WouldBlock`: there is no room, and it may not wait, or not longer.
-    /// - `BrokenPipe`: it has been shut down for that.
-    /// - `Interrupted`: a signal came.
+    /// - `NetworkUnreachable`, `ENODEV`: no RDMA device leads to the address. `Unsupported`: the device on
+    ///   the route is iWARP.
+    /// - `ConnectionRefused`: an earlier datagram has found no datagram socket at the connected peer's
+    ///   address.
+    /// - `WouldBlock`: no room, and the call may not wait or the timeout has elapsed.
+    /// - `BrokenPipe`: sending has been shut down.
+    /// - `Interrupted`: a signal interrupted the call.
     pub fn send_to(
         &self,
         bufs: &[IoSlice<'_>],
@@ -206,16 +205,16 @@ impl Socket {
         self.sent(sent, 0)
     }
 
-    /// Maps zero bytes for the peer; see [`Stream::map`].
+    /// Maps zeroed bytes for the peer; see [`Stream::map`].
     ///
     /// # Errors
-    /// - `InvalidInput`: there is no connection.
+    /// - `InvalidInput`: the socket is not connected.
     /// - As for [`Stream::map`].
     pub fn map(&self, len: usize, offset: Option<u64>) -> io::Result<MappedBuffer> {
         self.mappable()?.map(len, offset)
     }
 
-    /// Maps memory of the caller's for the peer; see [`Stream::map_memory`].
+    /// Maps memory of the caller for the peer; see [`Stream::map_memory`].
     ///
     /// # Errors
     /// As for [`map`](Self::map).
@@ -232,10 +231,10 @@ impl Socket {
         self.stream().ok_or_else(|| os_error(Errno::INVAL))
     }
 
-    /// Writes to what the peer has mapped; see [`Stream::write_at`].
+    /// Writes into a mapping of the peer; see [`Stream::write_at`].
     ///
     /// # Errors
-    /// - `NotConnected`: there is no connection.
+    /// - `NotConnected`: the socket is not connected.
     /// - As for [`Stream::write_at`].
     pub fn write_at(&self, bytes: &[u8], offset: u64, dont_wait: bool) -> io::Result<usize> {
         let stream = self.connected(dont_wait)?;

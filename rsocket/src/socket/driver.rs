@@ -1,4 +1,4 @@
-//! The thread that keeps mirrors of sockets as they should be, and what calls do for theirs.
+//! The thread that keeps the mirrors of sockets up to date, and the updates made by calls.
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,10 @@ use crate::{
     waiting::{Driven, Shared},
 };
 
-/// Sockets that are looked at in one turn.
+/// Maximum number of events handled per round.
 const MOST_AT_ONCE: usize = 64;
 
-/// Watches what tells of the sockets whose mirrors are driven.
+/// Waits for events of the sockets with driven mirrors.
 #[derive(Debug)]
 struct Driver {
     sources: OwnedFd,
@@ -37,7 +37,7 @@ struct Driver {
 static DRIVER: Mutex<Option<Arc<Driver>>> = Mutex::new(None);
 
 impl Driver {
-    /// The driver of this process, which is started with its first socket.
+    /// Returns the driver of this process, started with the first driven socket.
     fn get() -> io::Result<Arc<Self>> {
         let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driver) = &*driver
@@ -54,7 +54,7 @@ impl Driver {
         let thread = Arc::clone(&new);
         verbs::spawn_without_signals("rsocket-ready", move || thread.run())?;
         if let Some(old) = driver.replace(Arc::clone(&new)) {
-            // A fork has left it behind, and it is not this process's to clean up.
+            // After a fork, the old driver belongs to the parent process, so the child must not drop it.
             let _kept = ManuallyDrop::new(old);
         }
         Ok(new)
@@ -68,7 +68,7 @@ impl Driver {
         loop {
             let mut events = Vec::with_capacity(MOST_AT_ONCE);
             let room = rustix::buffer::spare_capacity(&mut events);
-            // It fails by signals only, and this thread takes none.
+            // Only a signal interrupts the call, and this thread blocks all signals.
             let _: rustix::io::Result<usize> = epoll::wait(&self.sources, room, None);
             for event in events {
                 let socket = self
@@ -77,7 +77,8 @@ impl Driver {
                     .and_then(Weak::upgrade);
                 let Some(socket) = socket else { continue };
                 socket.reflect(true);
-                // Who has dropped it meanwhile does not wait for what it has sent, nor does this thread.
+                // The program has dropped the socket meanwhile. Neither the program nor this thread waits for
+                // unsent data.
                 if let Some(last) = Arc::into_inner(socket) {
                     last.linger_in_background();
                 }
@@ -86,14 +87,14 @@ impl Driver {
     }
 }
 
-/// What tells that the readiness of a socket has changed.
+/// Event source for a socket's readiness.
 #[derive(Debug)]
 enum Source {
-    /// Connecting has ended.
+    /// End of a connection attempt.
     Opening(Bell),
-    /// There is a connection to accept.
+    /// A connection to accept.
     Listening(Bell),
-    /// What a watcher watches for has come.
+    /// A condition registered with a watcher.
     Watched { fd: Arc<OwnedFd>, watcher: usize },
 }
 
@@ -106,13 +107,13 @@ impl AsFd for Source {
     }
 }
 
-/// The mirror of a socket, and what drives it.
+/// The mirror of a socket with its driver.
 #[derive(Debug, Default)]
 pub(super) struct Reflection {
     parts: Mutex<Parts>,
-    /// The mirror is kept up to date. Until then, calls leave it alone.
+    /// The driver keeps the mirror up to date. Until then, calls leave the mirror unchanged.
     driven: AtomicBool,
-    /// A call that does not know of the socket has read from the mirror.
+    /// A call outside this library has read from the mirror.
     read_by_others: AtomicBool,
 }
 
@@ -124,7 +125,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Watches another source, or none.
+    /// Replaces the watched event source.
     fn set_source(&mut self, source: Option<Source>) -> io::Result<()> {
         let Some((driver, name)) = &self.driver else {
             return Ok(());
@@ -134,7 +135,7 @@ impl Parts {
         }
         if let Some(new) = source {
             let data = epoll::EventData::new_u64(*name);
-            // A bell goes on ringing until the program has done something.
+            // Edge-triggered: a bell stays readable until the program acts.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&driver.sources, &new, data, flags)?;
             self.source = Some(new);
@@ -143,7 +144,7 @@ impl Parts {
     }
 }
 
-/// A phase as far as the mirror of a socket in it goes.
+/// Parts of a phase relevant for the mirror.
 enum Subject {
     Quiet,
     Opening(Bell),
@@ -159,7 +160,7 @@ impl Reflection {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the mirror: the descriptors that are the socket's own are closed.
+    /// Ends the mirror and closes the socket's own descriptors.
     pub(super) fn end(&self) {
         self.driven.store(false, SeqCst);
         let mut parts = self.lock();
@@ -168,7 +169,7 @@ impl Reflection {
         {
             self.read_by_others.store(true, SeqCst);
         }
-        // It fails only to add.
+        // Only adding a source can fail.
         drop(parts.set_source(None));
         if let Some((driver, name)) = parts.driver.take() {
             driver.sockets().remove(&name);
@@ -180,13 +181,13 @@ impl Reflection {
 }
 
 impl Socket {
-    /// A descriptor for programs that do not know of rsockets: to the kernel it is a socket, and once it is
-    /// [driven](Self::drive_mirror), any wait for it, by `epoll` of any kind, tells what this socket is ready
-    /// for. It carries no data: writing to it fails, and reading from it finds nothing, or an end, which
-    /// [`mirror_was_read`](Self::mirror_was_read) tells of. All descriptors that this gives are duplicates.
+    /// Returns a descriptor for programs unaware of rsockets: a kernel socket with the readiness of this
+    /// socket once [driven](Self::drive_mirror), for any kind of wait, including nested or edge-triggered
+    /// `epoll`. The descriptor carries no data: writing fails, and reading finds nothing or an end of stream,
+    /// recorded for [`mirror_was_read`](Self::mirror_was_read). Each call returns a new duplicate.
     ///
     /// # Errors
-    /// - `EMFILE`: there are too many descriptors.
+    /// - `EMFILE`: too many open descriptors.
     /// - `EBADF`: the socket has been closed.
     pub fn mirror(&self) -> io::Result<OwnedFd> {
         let mut parts = self.reflection.lock();
@@ -202,17 +203,17 @@ impl Socket {
         }
     }
 
-    /// Whether a call that does not know of this socket has read from its [mirror](Self::mirror) and found an
-    /// end there. It is known once this socket has been [closed](Self::close).
+    /// Whether a call unaware of this socket has read an end of stream from the [mirror](Self::mirror). Known
+    /// once the socket has been [closed](Self::close).
     pub fn mirror_was_read(&self) -> bool {
         self.reflection.read_by_others.load(SeqCst)
     }
 
-    /// Keeps the [mirror](Self::mirror) up to date from now on: by a thread of this crate's, and by each call
-    /// of the socket's.
+    /// Keeps the [mirror](Self::mirror) up to date from now on: by a thread of this crate, and by each call
+    /// on the socket.
     ///
     /// # Errors
-    /// - `EMFILE`: there are too many descriptors.
+    /// - `EMFILE`: too many open descriptors.
     /// - The thread cannot be started.
     pub fn drive_mirror(self: &Arc<Self>) -> io::Result<()> {
         if self.reflection.driven.load(SeqCst) {
@@ -232,7 +233,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether a descriptor is one that this socket keeps for itself.
+    /// Whether a descriptor is internal to this socket.
     pub fn keeps_fd(&self, fd: RawFd) -> bool {
         let parts = self.reflection.lock();
         let mirrors = parts.mirror.as_ref().is_some_and(|mirror| mirror.has(fd));
@@ -240,7 +241,7 @@ impl Socket {
         mirrors || self.port().is_some_and(|port| port.keeps_fd(fd))
     }
 
-    /// A write was short of room: the mirror tells when there is some.
+    /// Records a short write: the mirror signals an edge when there is room.
     pub(super) fn starved(&self) {
         if self.reflection.driven.load(SeqCst)
             && let Some(mirror) = &mut self.reflection.lock().mirror
@@ -249,7 +250,7 @@ impl Socket {
         }
     }
 
-    /// The error of the socket has been told, and is not to be shown any more.
+    /// Clears the mirror's error after the program has read the socket's error.
     pub(super) fn error_is_told(&self) {
         if self.reflection.driven.load(SeqCst)
             && let Some(mirror) = &self.reflection.lock().mirror
@@ -258,7 +259,7 @@ impl Socket {
         }
     }
 
-    /// Shows what the socket is ready for now. `news` is said by the thread that has been told of something.
+    /// Updates the mirror. `news` is set by the driver thread after an event.
     pub(super) fn reflect(&self, news: bool) {
         if !self.reflection.driven.load(SeqCst) {
             return;
@@ -268,11 +269,11 @@ impl Socket {
         let subject = self.subject();
         let ready = parts.readiness(subject, news);
         if ready.is_err() {
-            // It would tell of the same again and again.
+            // A failed source would report the same event forever.
             drop(parts.set_source(None));
         }
         if let Some(mirror) = &mut parts.mirror {
-            // What fails here is want of memory in the kernel; the next change tries again.
+            // A failure here means kernel memory is short; the next change retries.
             drop(mirror.show(ready.unwrap_or(FAILED), news));
         }
     }
@@ -293,8 +294,8 @@ impl Socket {
 }
 
 impl Parts {
-    /// The readiness of a socket, after its source has become that of its phase. The thread goes on being told of
-    /// changes.
+    /// Returns the readiness of a socket, after switching to the event source of the phase. The driver thread
+    /// keeps receiving events.
     fn readiness(&mut self, subject: Subject, news: bool) -> io::Result<Readiness> {
         match subject {
             Subject::Quiet => Ok(Readiness::default()),
@@ -327,7 +328,7 @@ impl Parts {
             Subject::Stream(connection) => self.watched(connection.shared(), news),
             Subject::Datagram(port) => {
                 let mut ready = self.watched(port.shared(), news)?;
-                // An error of a datagram is not the end, and comes with the next call.
+                // A datagram error does not end the socket; the next call returns the error.
                 ready.readable |= ready.failed;
                 ready.writable |= ready.failed;
                 ready.failed = false;

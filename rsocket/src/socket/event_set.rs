@@ -1,4 +1,4 @@
-//! A set of sockets and other descriptors that is waited for again and again.
+//! A reusable set of sockets and other descriptors to wait for.
 
 use std::{
     collections::BTreeMap,
@@ -19,20 +19,19 @@ use super::{
 };
 use crate::waiters::Bell;
 
-/// The most events that the kernel is asked for at once.
+/// Maximum number of events fetched from the kernel in one call.
 const MOST_AT_ONCE: usize = 1024;
 
-/// What to tell about a member of an [`EventSet`].
+/// Requested events of a member of an [`EventSet`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// What to wait for.
+    /// Events to wait for.
     pub events: PollEvents,
-    /// Tell once only, until the interest is changed.
+    /// Reports once only, until the interest is changed (`EPOLLONESHOT`).
     pub once: bool,
-    /// Tell of changes only. Has no effect on a [`Socket`], which tells as long as there is
-    /// something.
+    /// Reports changes only (`EPOLLET`). No effect on a [`Socket`], reported for as long as ready.
     pub edge: bool,
-    /// Comes back with what has occurred.
+    /// Returned with each event.
     pub data: u64,
 }
 
@@ -45,52 +44,51 @@ impl Interest {
     }
 }
 
-/// Something that has come for a member of an [`EventSet`].
+/// Event of a member of an [`EventSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occurred {
-    /// What has come.
+    /// Events present now.
     pub events: PollEvents,
-    /// What the [interest](Interest::data) said.
+    /// The [data of the interest](Interest::data).
     pub data: u64,
 }
 
-/// A socket, which leaves the set when it is closed or dropped.
+/// A socket in the set, until closed or dropped.
 #[derive(Debug)]
 struct Member {
     socket: Weak<Socket>,
     interest: Interest,
-    /// It has told what it was to tell once.
+    /// The one-shot event has been reported.
     done: bool,
 }
 
-/// What is waited for with one call again and again, in the manner of `epoll(7)`: as long as there
-/// is something to be had, each wait says so.
+/// A reusable, level-triggered set of sockets and descriptors, like `epoll(7)`.
 ///
-/// Sockets have names, which are numbers of the caller's. Other descriptors are known by themselves,
-/// and are in an `epoll` of the kernel's. Members can be added and removed while threads wait, and
-/// they take notice. A wait looks at every socket.
+/// The caller assigns numbers as names of sockets. Other descriptors are members of a kernel `epoll`
+/// instance. Members can be added and removed while threads wait; the change takes effect at once. The cost
+/// of a wait is proportional to the number of sockets.
 #[derive(Debug)]
 pub struct EventSet {
     members: Mutex<BTreeMap<u64, Member>>,
-    /// Those who wait, each to be told when the members have changed.
+    /// Bells of the waiting threads, rung when the members change.
     waiting: Mutex<Vec<Bell>>,
-    /// From where on the next wait reports, so that everybody has a turn.
+    /// First name to report in the next wait, for fairness between the sockets.
     next: Mutex<u64>,
     kernel: OwnedFd,
 }
 
 impl EventSet {
-    /// An empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
-    /// - `EMFILE`: there are too many descriptors.
+    /// - `EMFILE`: too many open descriptors.
     pub fn new() -> io::Result<Self> {
         Ok(Self::with_epoll(epoll::create(
             epoll::CreateFlags::CLOEXEC,
         )?))
     }
 
-    /// A set with all that is in an `epoll` already.
+    /// Creates a set containing the descriptors of an existing `epoll` instance.
     pub fn with_epoll(kernel: OwnedFd) -> Self {
         Self {
             members: Mutex::default(),
@@ -111,7 +109,7 @@ impl EventSet {
         }
     }
 
-    /// Adds a socket. It leaves the set when it is closed or dropped.
+    /// Adds a socket. Closing or dropping the socket removes the member.
     ///
     /// # Errors
     /// - `AlreadyExists`: the name is taken.
@@ -136,20 +134,20 @@ impl EventSet {
         Ok(())
     }
 
-    /// Adds any other descriptor. It leaves the set when it is closed.
+    /// Adds any other descriptor. Closing the descriptor removes the member.
     ///
     /// # Errors
-    /// - `AlreadyExists`: it is a member.
-    /// - `EPERM`: it is always ready, as files are.
+    /// - `AlreadyExists`: the descriptor is a member.
+    /// - `EPERM`: the descriptor, such as a regular file, is always ready.
     pub fn add_fd(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(interest.data);
         Ok(epoll::add(&self.kernel, fd, data, interest.flags())?)
     }
 
-    /// Changes what to tell about a descriptor.
+    /// Changes the interest in a descriptor.
     ///
     /// # Errors
-    /// - `ENOENT`: it is no member.
+    /// - `ENOENT`: the descriptor is not a member.
     pub fn modify_fd(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(interest.data);
         Ok(epoll::modify(&self.kernel, fd, data, interest.flags())?)
@@ -158,15 +156,15 @@ impl EventSet {
     /// Removes a descriptor.
     ///
     /// # Errors
-    /// - `ENOENT`: it is no member.
+    /// - `ENOENT`: the descriptor is not a member.
     pub fn remove_fd(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::delete(&self.kernel, fd)?)
     }
 
-    /// Changes what to tell about a socket.
+    /// Changes the interest in a socket and rearms a one-shot interest.
     ///
     /// # Errors
-    /// - `ENOENT`: there is no such member.
+    /// - `ENOENT`: no member with this name.
     pub fn modify_socket(&self, name: u64, interest: Interest) -> io::Result<()> {
         let mut members = self.lock();
         let member = members.get_mut(&name).filter(|member| member.is_there());
@@ -181,14 +179,14 @@ impl EventSet {
     /// Removes a socket.
     ///
     /// # Errors
-    /// - `ENOENT`: there is no such member.
+    /// - `ENOENT`: no member with this name.
     pub fn remove_socket(&self, name: u64) -> io::Result<()> {
         let taken = self.take_socket(name);
         taken.map(drop).ok_or_else(|| os_error(Errno::NOENT))
     }
 
-    /// Removes a socket, and returns what was to be told about it; no events, if it was to be told once and
-    /// has been. `None` if there is no such member.
+    /// Removes a socket and returns its interest, without events after a reported one-shot event. `None`
+    /// without such a member.
     pub fn take_socket(&self, name: u64) -> Option<Interest> {
         let member = self.lock().remove(&name).filter(Member::is_there)?;
         self.changed();
@@ -199,20 +197,21 @@ impl EventSet {
         Some(interest)
     }
 
-    /// Waits until something has come, and returns at most `max` of it; nothing when the time is
-    /// over. Without a timeout it waits for ever.
+    /// Waits for events and returns at most `max`; none when the timeout elapses. Without a timeout, waits
+    /// indefinitely.
     ///
     /// # Errors
     /// - `InvalidInput`: `max` is zero.
-    /// - `Interrupted`: a signal came.
+    /// - `Interrupted`: a signal interrupted the wait.
     pub fn wait(&self, max: usize, timeout: Option<Duration>) -> io::Result<Vec<Occurred>> {
         self.wait_by(max, timeout, &mut sleep)
     }
 
-    /// [`wait`](Self::wait) whose caller sleeps, as for [`poll_by`](crate::poll_by).
+    /// Works like [`wait`](Self::wait) with a sleep function of the caller, as for
+    /// [`poll_by`](crate::poll_by).
     ///
     /// # Errors
-    /// As for [`wait`](Self::wait), and what `sleep` fails with.
+    /// As for [`wait`](Self::wait), and the errors of `sleep`.
     pub fn wait_by(
         &self,
         max: usize,
@@ -256,7 +255,7 @@ impl EventSet {
             if entry.ready().is_empty() || occurred.len() == max {
                 continue;
             }
-            // Who has left or changed in the meantime is not what was waited for.
+            // Members removed or changed during the wait are not reported.
             let Some(member) = members.get_mut(name) else {
                 continue;
             };
@@ -288,7 +287,7 @@ impl EventSet {
         )?;
         occurred.extend(events.iter().map(|event| {
             let flags = event.flags;
-            // All that the kernel reports is in the lower bits.
+            // The kernel uses the lower 16 bits for events.
             let bits = u16::try_from(flags.bits() & 0xffff).unwrap_or_default();
             Occurred {
                 events: PollEvents::from_bits_retain(bits),
@@ -298,8 +297,8 @@ impl EventSet {
         Ok(())
     }
 
-    /// The sockets of which anything is to be told, beginning with that called `first`. They are not kept:
-    /// who drops one means to close it.
+    /// Returns the sockets to report, starting with the name `first`. Weak references: dropping a socket in
+    /// the program closes the socket.
     fn told(&self, first: u64) -> Vec<(u64, Interest, Weak<Socket>)> {
         let mut members = self.lock();
         members.retain(|_, member| member.is_there());
@@ -311,7 +310,7 @@ impl EventSet {
 }
 
 impl AsFd for EventSet {
-    /// The `epoll` that has the descriptors, but not the sockets.
+    /// The kernel `epoll` instance, containing the descriptors but not the sockets.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.kernel.as_fd()
     }
@@ -324,7 +323,7 @@ impl Member {
     }
 }
 
-/// Somebody who is told when the members change.
+/// Registration of a waiting thread, for notification of changed members.
 struct Waiting<'s> {
     set: &'s EventSet,
     bell: &'s Bell,

@@ -1,9 +1,9 @@
-//! A descriptor of the kernel's that is ready when a socket is.
+//! A kernel descriptor with the readiness of a socket.
 //!
-//! Programs wait for sockets in ways that no library sees completely: by an `epoll` inside of another, by a
-//! duplicate, edge-triggered. So a socket can have a mirror: one end of a pair of sockets of the kernel's,
-//! which the program has, and whose readiness this library sets. Any wait for it is the kernel's, and has all
-//! properties of such a wait.
+//! Programs wait for sockets in ways invisible to a library: nested `epoll` instances, duplicates,
+//! edge-triggered waits. A socket can therefore have a mirror: one end of a kernel socket pair is handed to
+//! the program, and this library sets its readiness. Any wait for the descriptor is a kernel wait with the
+//! usual properties.
 //!
 //! | of the program's end | set by |
 //! |---|---|
@@ -12,10 +12,10 @@
 //! | `EPOLLRDHUP`, `EPOLLHUP` | shutting it down |
 //! | `EPOLLERR` | a peer that disconnects from it |
 //!
-//! The mirror carries no data. Its end has no peer, so each write by a call that does not know of the socket,
-//! such as `splice` or a system call past the C library, fails: with `EAGAIN` while the mirror shows no room,
-//! with `ENOTCONN` (after the end, `EPIPE`) otherwise. A read by such a call finds nothing (`EAGAIN`), or
-//! takes an empty packet, which looks like the end of the stream: [`Mirror::take_back`] notices that.
+//! The mirror carries no data. Its end has no peer, so each write by a call unaware of the socket, such as
+//! `splice` or a direct system call, fails: with `EAGAIN` while the mirror shows no room, with `ENOTCONN`
+//! (after the end, `EPIPE`) otherwise. A read by such a call finds nothing (`EAGAIN`) or takes an empty
+//! packet and reports an end of stream; [`Mirror::take_back`] detects the missing packet.
 
 use std::{
     io,
@@ -32,45 +32,45 @@ use rustix::{
 
 use crate::proto::stream::Readiness;
 
-/// Bytes of the packet that fills a small send buffer. With what the kernel counts beside them it is more
-/// than the smallest buffer there is, 4608 bytes.
+/// Size in bytes of the packet filling a small send buffer. With the kernel's overhead, more than the minimum
+/// send buffer of 4608 bytes.
 const FILLER: usize = 4500;
 
-/// Size of a send buffer that the filler leaves writable: more than four times what it takes.
+/// Size of a send buffer still writable with the filler inside: more than four times the filler's cost.
 const ROOMY: usize = 100_000;
 
-/// The smallest size that the kernel takes for one; it rounds up.
+/// Requested size of a full send buffer; the kernel rounds up to its minimum.
 const NARROW: usize = 1;
 
-/// Empty packets at which one is taken back before the next is sent. The kernel accepts ten
-/// (`net.unix.max_dgram_qlen`).
+/// Number of queued empty packets at which one is taken back before the next is sent. The kernel's limit is
+/// ten by default (`net.unix.max_dgram_qlen`).
 const MAX_PACKETS: u32 = 8;
 
-/// A pair of sockets that shows the readiness of an rsocket.
+/// A socket pair with the readiness of an rsocket.
 #[derive(Debug)]
 pub(super) struct Mirror {
-    /// The end that the program has duplicates of. It has no peer.
+    /// The program's end, without a peer. The program gets duplicates.
     shown: OwnedFd,
-    /// The other end, whose peer is the program's; absent once an error is shown.
+    /// The other end, connected to the program's; `None` once an error is shown.
     own: Option<OwnedFd>,
     now: Readiness,
-    /// Empty packets at the program's end.
+    /// Number of empty packets queued at the program's end.
     packets: u32,
-    /// A packet was missing when it was to be taken back.
+    /// A packet was missing when taken back.
     read_by_others: bool,
-    /// A write was short of room, and no room has been shown since.
+    /// A write ran out of room, and the mirror has not shown room since.
     pub(super) starved: bool,
 }
 
 impl Mirror {
-    /// A pair that is not readable. It is writable, so that writes by calls that do not know of the socket
-    /// fail rather than wait.
+    /// Creates a pair, not readable but writable, so that writes by calls unaware of the socket fail rather
+    /// than block.
     pub(super) fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (shown, own) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         send(&shown, &[0; FILLER], SendFlags::NOSIGNAL)?;
         connect_unspec(&shown)?;
-        // The kernel notes for the other end that its peer has disconnected, and would fail its next call.
+        // The disconnect leaves a pending error on the other end, and the error would fail the next call.
         let _: rustix::io::Result<Result<(), Errno>> = sockopt::socket_error(&own);
         let mirror = Self {
             shown,
@@ -87,20 +87,20 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Another descriptor of the program's end.
+    /// Duplicates the program's end.
     pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
         self.shown.as_fd().try_clone_to_owned()
     }
 
-    /// Whether a descriptor is one of the pair's own.
+    /// Whether a descriptor is one of the pair.
     pub(super) fn has(&self, fd: RawFd) -> bool {
         let own = self.own.as_ref().map(AsRawFd::as_raw_fd);
         self.shown.as_raw_fd() == fd || own == Some(fd)
     }
 
-    /// Takes back the error that is shown, for who has been told of it in another way.
+    /// Clears the shown error, after the program has read the socket's error.
     pub(super) fn clear_error(&self) {
-        // Asking for it is all that it takes.
+        // Reading the error clears it.
         let _: rustix::io::Result<Result<(), Errno>> = sockopt::socket_error(&self.shown);
     }
 
@@ -108,8 +108,8 @@ impl Mirror {
         Ok(sockopt::set_socket_send_buffer_size(&self.shown, size)?)
     }
 
-    /// Shows what a socket is ready for. `news` is said where something may have come since the last time:
-    /// then there is a new edge, though it was readable before.
+    /// Shows the readiness of a socket. `news` means possible new data since the last call, and causes a new
+    /// edge even if already readable.
     pub(super) fn show(&mut self, ready: Readiness, news: bool) -> io::Result<()> {
         if self.own.is_none() {
             return Ok(());
@@ -142,12 +142,12 @@ impl Mirror {
         Ok(())
     }
 
-    /// An error, and then the end: a wait in between tells of the error. For the kernel, a peer that the
-    /// program's end was connected to has disconnected.
+    /// Shows an error, then the end; a wait in between reports the error. The kernel sees a disconnect by the
+    /// peer of the program's end.
     fn show_error(&mut self) -> io::Result<()> {
         self.take_back();
         if let Some(own) = &self.own {
-            // The kernel chooses a name.
+            // Autobind: the kernel assigns a name.
             bind(own, &SocketAddrUnix::new_unnamed())?;
             connect(&self.shown, &getsockname(own)?)?;
             connect_unspec(own)?;
@@ -169,7 +169,7 @@ impl Mirror {
             self.take_packet();
         }
         let sent = match self.send_packet() {
-            // The system may accept fewer than are to be expected.
+            // The limit of queued packets may be lower than the default.
             Err(Errno::AGAIN) if self.packets > 0 => {
                 self.take_packet();
                 self.send_packet()
@@ -178,7 +178,7 @@ impl Mirror {
         };
         match sent {
             Ok(()) => self.packets += 1,
-            // It has been shut down, and stays readable.
+            // The end has been shut down and stays readable.
             Err(Errno::PIPE) => {}
             Err(err) => return Err(err.into()),
         }
@@ -198,8 +198,7 @@ impl Mirror {
         self.packets -= 1;
     }
 
-    /// Takes back all packets; whether any has been missing since the beginning, since another call has read
-    /// it.
+    /// Takes back all packets. Returns whether a packet was ever missing, read by another call.
     pub(super) fn take_back(&mut self) -> bool {
         while self.packets > 0 {
             self.take_packet();
@@ -227,13 +226,13 @@ mod tests {
     const RDHUP: u32 = 0x2000;
     const ALL: u32 = IN | OUT | RDHUP;
 
-    /// An `epoll` that watches the program's end.
+    /// Creates an `epoll` instance watching the program's end.
     fn watch(mirror: &Mirror, flags: epoll::EventFlags) -> OwnedFd {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let flags = epoll::EventFlags::from_bits_retain(ALL) | flags;
         let program = mirror.duplicate().unwrap();
         epoll::add(&set, &program, epoll::EventData::new_u64(7), flags).unwrap();
-        // It stays in the set as long as the mirror is there.
+        // The mirror keeps the file open, so the member stays in the set.
         set
     }
 
@@ -330,7 +329,7 @@ mod tests {
         assert_ne!(events(&set) & IN, 0);
     }
 
-    /// Writes to a descriptor by calls that do not know of rsockets; the errors.
+    /// Writes to a descriptor with calls unaware of rsockets and returns their errors.
     fn unknown_writes(fd: &OwnedFd) -> Vec<Errno> {
         let (source, end) = rustix::pipe::pipe().unwrap();
         rustix::io::write(&end, b"lost").unwrap();

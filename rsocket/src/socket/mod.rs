@@ -1,4 +1,4 @@
-//! Sockets whose state is known at run time only, as C has them.
+//! Sockets with a kind and state chosen at run time, as in C.
 
 mod data;
 mod driver;
@@ -39,10 +39,10 @@ use crate::{
     waiters::{self, Waiters},
 };
 
-/// How often a resolution that timed out is tried again when nobody is made to wait for it.
+/// Maximum number of retries of a timed-out resolution for nonblocking connects.
 pub(crate) const BACKGROUND_RETRIES: u32 = 6;
 
-/// The addresses that a socket is for.
+/// Address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// IPv4.
@@ -61,15 +61,13 @@ impl Family {
     }
 }
 
-/// A socket that becomes what is made of it: a stream, connected or listening or neither, or one for
-/// datagrams.
+/// A socket with a role chosen at run time: unconnected, connected or listening stream, or datagram socket.
 ///
-/// It is for those who have to do what a program says at run time, like the C library here. Others
-/// are better served by [`Stream`] and [`Listener`], which cannot be
-/// used in the wrong state.
+/// Intended for code that executes another program's socket calls, such as the C library. Other programs are
+/// better served by [`Stream`] and [`Listener`], whose types exclude calls in the wrong state.
 ///
-/// All calls may come from any thread at any time. Connecting goes on in the background, whether or
-/// not anybody waits for it.
+/// All methods can be called from any thread at any time. A connection attempt continues in the background,
+/// with or without a waiting call.
 ///
 /// ```no_run
 /// use std::io::{IoSlice, IoSliceMut};
@@ -92,9 +90,9 @@ pub struct Socket {
     family: Family,
     state: Mutex<State>,
     nonblocking: AtomicBool,
-    /// Watches whatever tells of this socket in its present state.
+    /// `epoll` instance watching the event source of the present phase.
     poller: OwnedFd,
-    /// Shows programs that do not know of rsockets what it is ready for.
+    /// Shows the socket's readiness to programs unaware of rsockets.
     reflection: Reflection,
 }
 
@@ -102,26 +100,26 @@ pub struct Socket {
 struct State {
     phase: Phase,
     choices: Choices,
-    /// The first error that nobody has asked for.
+    /// First unreported error.
     error: Option<i32>,
-    /// Somebody has been told that the connection has failed.
+    /// The failure of the connection has been reported.
     told_failure: bool,
-    /// Those who wait for the state to change.
+    /// Threads waiting for a change of the state.
     waiters: Waiters,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Bound, if it has an identifier.
+    /// Bound if there is an identifier.
     Idle(Option<CmId<Idle>>),
     Opening(Arc<Opening>),
     Connected(Arc<Stream>),
     Listening(Arc<Listener>),
-    /// It is not for streams at all.
+    /// Datagram socket.
     Datagram(Arc<Port>),
-    /// Connecting has failed.
+    /// The connection attempt has failed.
     Failed,
-    /// A listener that has been shut down.
+    /// A listener after a shutdown.
     Ended,
     Closed,
 }
@@ -138,16 +136,16 @@ impl State {
     }
 
     fn fail(&mut self, error: &io::Error) -> Phase {
-        // The first error is the one that counts.
+        // Only the first error is kept.
         self.error.get_or_insert(errno(error));
         self.set_phase(Phase::Failed)
     }
 }
 
 impl Socket {
-    /// A new stream socket. Its sizes are what the files in `/etc/rdma/rsocket` say: one number
-    /// each in `sqsize_default`, `rqsize_default`, `mem_default` (receive buffer), `wmem_default`
-    /// (send buffer), `inline_default` and `iomap_size`.
+    /// Creates a stream socket. Files in `/etc/rdma/rsocket` set its sizes, one number each:
+    /// `sqsize_default`, `rqsize_default`, `mem_default` (receive buffer), `wmem_default` (send buffer),
+    /// `inline_default` and `iomap_size`.
     ///
     /// # Errors
     /// - `NotFound`, `ENODEV`: there is no RDMA device.
@@ -159,14 +157,13 @@ impl Socket {
         Self::with_phase(Engine::get()?, family, Phase::Idle(None), choices)
     }
 
-    /// A new socket for datagrams, in the manner of [`std::net::UdpSocket`].
+    /// Creates a datagram socket, like [`std::net::UdpSocket`].
     ///
-    /// It has an address of UDP's, which firewalls have to let through. The first datagrams to a peer
-    /// go that way, and those that fit into no packet of the device's; all others go from device to
-    /// device. A datagram has at most 2032 bytes (IPv6: 2020). Nothing is sent again that is lost.
+    /// The socket has a UDP address, and firewalls must pass its datagrams. The first datagrams to a peer,
+    /// and any exceeding the device's MTU, are sent over UDP; all others directly between the devices.
+    /// Maximum length: 2032 bytes (IPv6: 2020). Lost datagrams are not retransmitted.
     ///
-    /// Its queues are as deep as there are places of 2048 bytes in the buffers: 64, if nobody has
-    /// said anything else.
+    /// The queue depths equal the number of 2048-byte slots in the buffers: 64 by default.
     ///
     /// ```no_run
     /// use std::io::{IoSlice, IoSliceMut};
@@ -228,7 +225,7 @@ impl Socket {
         Ok(epoll::add(&self.poller, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// The state, as it is now that the background has done its part.
+    /// Locks the state, after applying the results of background work.
     fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock_raw();
         drop(self.advance(&mut state));
@@ -239,13 +236,13 @@ impl Socket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the result of connecting, if there is one. Returns the error if it is one.
+    /// Applies the result of a finished connection attempt. Returns its error, if any.
     fn advance(&self, state: &mut State) -> Option<io::Error> {
         let Phase::Opening(opening) = &state.phase else {
             return None;
         };
         let result = opening.take()?;
-        // It cannot fail, since it has been added.
+        // Cannot fail: the bell is a member.
         let _: Result<(), Errno> = epoll::delete(&self.poller, opening.bell());
         let connected = result.and_then(|connection| {
             let options = state.choices.options();
@@ -266,7 +263,7 @@ impl Socket {
         }
     }
 
-    /// An identifier with the options that have been chosen.
+    /// Creates an identifier with the chosen options.
     fn create_id(&self, choices: &Choices) -> io::Result<CmId<Idle>> {
         let mut id = self.engine.channel().create_id()?;
         if choices.reuse_addr {
@@ -283,11 +280,11 @@ impl Socket {
         Ok(id)
     }
 
-    /// Binds to an address of this host. Port 0 takes a free port.
+    /// Binds to a local address. Port 0 selects a free port.
     ///
     /// # Errors
-    /// - `InvalidInput`: it is bound already, or more than that.
-    /// - `AddrNotAvailable`: for datagrams, it is no address of this host.
+    /// - `InvalidInput`: the socket is already bound, connected or listening.
+    /// - `AddrNotAvailable`: for datagrams, the address is not local.
     /// - `AddrInUse`, `AddrNotAvailable`, `ENODEV`: as for [`Options::bind`](crate::Options::bind).
     pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
         if let Some(port) = self.port() {
@@ -305,8 +302,8 @@ impl Socket {
         Ok(())
     }
 
-    /// What is wrong with an address. Where one that listens at all addresses has the port, and where one is to
-    /// listen at all of them, the kernel says that there is no such address.
+    /// Corrects the error for an address in use. The kernel reports an unavailable address if the port is
+    /// taken by a wildcard listener, or for a wildcard listen on a taken port.
     fn bind_error(&self, err: io::Error, addr: SocketAddr) -> io::Error {
         if errno(&err) != Errno::ADDRNOTAVAIL.raw_os_error() || addr.port() == 0 {
             return err;
@@ -321,13 +318,13 @@ impl Socket {
         }
     }
 
-    /// Listens, so that at most `backlog` connections are being made at once. Doing so again has no
-    /// effect. A socket that is not bound takes a free port.
+    /// Listens, with at most `backlog` half-open or unaccepted connections. A second call has no effect. An
+    /// unbound socket gets a free port.
     ///
     /// # Errors
-    /// - `InvalidInput`: it is connected, or connecting.
-    /// - `AddrInUse`: somebody else listens there.
-    /// - `Unsupported`: it is for datagrams.
+    /// - `InvalidInput`: the socket is connected or connecting.
+    /// - `AddrInUse`: another socket listens at the address.
+    /// - `Unsupported`: the socket is a datagram socket.
     pub fn listen(&self, backlog: u32) -> io::Result<()> {
         let mut state = self.lock();
         let id = match &mut state.phase {
@@ -359,15 +356,15 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes the next connection. It has the sizes and options of this socket, but
-    /// [blocks](Self::set_nonblocking) in any case.
+    /// Takes the next connection. The new socket inherits the sizes and options of this one, but not the
+    /// [nonblocking mode](Self::set_nonblocking).
     ///
     /// # Errors
-    /// - `InvalidInput`: it does not listen, or does not any more, since it has been
-    ///   [shut down](Self::shutdown), also while this call waits.
-    /// - `WouldBlock`: it does not block, and there is none.
-    /// - `Interrupted`: a signal came.
-    /// - `Unsupported`: it is for datagrams.
+    /// - `InvalidInput`: the socket is not listening, or has been [shut down](Self::shutdown) before or
+    ///   during the call.
+    /// - `WouldBlock`: the socket is nonblocking and has no connection.
+    /// - `Interrupted`: a signal interrupted the call.
+    /// - `Unsupported`: the socket is a datagram socket.
     pub fn accept(&self) -> io::Result<(Self, SocketAddr)> {
         let accepted = self.take_connection();
         self.reflect(false);
@@ -400,20 +397,20 @@ impl Socket {
         }
     }
 
-    /// Connects to a peer. A [nonblocking](Self::set_nonblocking) socket does so in the background,
-    /// and can be written to when it is done.
+    /// Connects to a peer. A [nonblocking](Self::set_nonblocking) socket connects in the background and
+    /// becomes writable when done.
     ///
-    /// For datagrams, that chooses the peer that they go to, and the only one that they are received
-    /// from, and sends nothing. It can be done again.
+    /// For datagrams, selects the peer for sending and the only source for receiving, without sending
+    /// anything. Can be repeated.
     ///
     /// # Errors
-    /// - `EINPROGRESS`: it is being done in the background.
-    /// - `EALREADY`, `EISCONN`: it has been begun, or done, before.
-    /// - `NotConnected`: it has failed before. This socket is of no more use.
-    /// - `InvalidInput`: it listens.
+    /// - `EINPROGRESS`: the attempt continues in the background.
+    /// - `EALREADY`, `EISCONN`: an earlier attempt is in progress or has succeeded.
+    /// - `NotConnected`: an earlier attempt has failed. This socket cannot be reused.
+    /// - `InvalidInput`: the socket is listening.
     /// - `ConnectionRefused` and so on: as for [`Options::connect`](crate::Options::connect).
-    /// - For datagrams, `NetworkUnreachable`, `ENODEV`: no RDMA device leads there. `Unsupported`: the
-    ///   one that does is iWARP.
+    /// - For datagrams, `NetworkUnreachable`, `ENODEV`: no RDMA device leads to the address. `Unsupported`:
+    ///   the device on the route is iWARP.
     pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
         let connected = self.connect_to(peer);
         self.reflect(true);
@@ -472,16 +469,16 @@ impl Socket {
         }
     }
 
-    /// Takes back the choice of a peer for datagrams.
+    /// Clears the peer of a datagram socket.
     ///
     /// # Errors
-    /// - `Unsupported`: it is a stream.
+    /// - `Unsupported`: the socket is a stream.
     pub fn disconnect(&self) -> io::Result<()> {
         let port = self.port().ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
         port.connect(None)
     }
 
-    /// What there is, if it is for datagrams.
+    /// Returns the datagram socket, if this is one.
     pub(crate) fn port(&self) -> Option<Arc<Port>> {
         match &self.lock_raw().phase {
             Phase::Datagram(port) => Some(Arc::clone(port)),
@@ -489,7 +486,7 @@ impl Socket {
         }
     }
 
-    /// The connected stream, if there is one.
+    /// Returns the connected stream, if any.
     fn stream(&self) -> Option<Arc<Stream>> {
         match &self.lock().phase {
             Phase::Connected(stream) => Some(Arc::clone(stream)),
@@ -497,10 +494,10 @@ impl Socket {
         }
     }
 
-    /// Ends one direction, or both; see [`Stream::shutdown`]. A socket that listens does not any more, where
-    /// reading is ended. Without a connection it has no effect otherwise.
+    /// Shuts down one direction or both; see [`Stream::shutdown`]. A shutdown of reading stops a listener. No
+    /// other effect without a connection.
     ///
-    /// For datagrams, the peer is not told. Reading ends after what has arrived.
+    /// On a datagram socket, the peer is not notified. Received datagrams can still be read.
     ///
     /// # Errors
     /// The device has failed.
@@ -523,7 +520,7 @@ impl Socket {
         ended
     }
 
-    /// Threads that wait in `accept` return.
+    /// Stops listening; threads blocked in `accept` return.
     fn end_listening(&self) {
         let mut state = self.lock();
         if !matches!(state.phase, Phase::Listening(_)) {
@@ -535,8 +532,8 @@ impl Socket {
         self.reflect(true);
     }
 
-    /// Ends everything, waiting until the peer has got what was sent, as [`linger`](Self::linger)
-    /// says. Whoever waits in another call returns. Dropping a socket does the same.
+    /// Closes the socket and waits for the peer to acknowledge sent data, according to
+    /// [`linger`](Self::linger). Calls blocked in other threads return. Dropping the socket also closes.
     pub fn close(&self) {
         let (old, linger) = {
             let mut state = self.lock_raw();
@@ -548,21 +545,21 @@ impl Socket {
             Phase::Datagram(port) => port.close(linger),
             Phase::Opening(opening) => opening.cancel(),
             Phase::Connected(stream) if Arc::strong_count(&stream) > 1 => {
-                // Somebody is in a call, and is to come back.
+                // Another thread is inside a call; the shutdown makes the call return.
                 drop(stream.connection().shut_down(Direction::Both));
             }
             _ => {}
         }
     }
 
-    /// Drops it without waiting until the peer has got what was sent, which goes on.
+    /// Drops the socket and delivers unsent data in the background.
     fn linger_in_background(self) {
         if let Phase::Connected(stream) = &self.lock_raw().phase {
             stream.set_linger_in_background(true);
         }
     }
 
-    /// The address it is bound to, or has been given by connecting; unspecified before.
+    /// Returns the local address from binding or connecting, or the unspecified address before.
     pub fn local_addr(&self) -> SocketAddr {
         match &self.lock().phase {
             Phase::Idle(Some(id)) => id.local_addr(),
@@ -578,10 +575,10 @@ impl Socket {
         .map_or_else(|| self.family.unspecified(), |addr| self.name_of(addr))
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     ///
     /// # Errors
-    /// - `NotConnected`: there is none.
+    /// - `NotConnected`: the socket has no peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         if let Some(port) = self.port() {
             let peer = port.peer_addr();
@@ -592,7 +589,7 @@ impl Socket {
         Ok(self.name_of(stream.peer_addr()))
     }
 
-    /// An address as a socket of this family has it: one of IPv4, on a socket of IPv6, is mapped.
+    /// Converts an address to the socket's family: an IPv6 socket maps IPv4 addresses.
     fn name_of(&self, addr: SocketAddr) -> SocketAddr {
         match self.family {
             Family::V6 => mapped(addr),
@@ -600,12 +597,12 @@ impl Socket {
         }
     }
 
-    /// Whether calls return at once, rather than wait.
+    /// Whether calls return at once instead of blocking.
     pub fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Relaxed)
     }
 
-    /// Sets whether calls return at once, rather than wait.
+    /// Sets whether calls return at once instead of blocking.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.nonblocking.store(nonblocking, Relaxed);
         if let Some(stream) = self.stream() {
@@ -615,9 +612,8 @@ impl Socket {
 }
 
 impl AsFd for Socket {
-    /// A descriptor that stays the same from the beginning to the end. It becomes readable when a
-    /// nonblocking call that would have blocked is worth another try, and stays so until that call has
-    /// been made again.
+    /// Returns the same descriptor for the life of the socket. Readable when a call that failed with
+    /// `WouldBlock` is worth another try, until the retry.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }

@@ -1,4 +1,4 @@
-//! What can be asked of a socket, and chosen for it.
+//! Options and properties of a socket.
 
 use std::{
     io,
@@ -18,17 +18,17 @@ use crate::{
     stream::Stream,
 };
 
-/// When the first sign of life is asked for, where nobody has said: what the system has for TCP.
+/// Default interval of keepalive probes, like TCP's.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(7200);
 
-/// How far apart signs of life are asked for that are not answered, and how many of them: as TCP does.
+/// Defaults for unacknowledged keepalive probes, like TCP's: the interval in between, and their number.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(75);
 const KEEP_ALIVE_COUNT: u32 = 9;
 
-/// The MTU to assume as long as the way is not known.
+/// MTU assumed before the route is known, in bytes.
 const ASSUMED_MTU: u32 = 2048;
 
-/// What has been chosen.
+/// Options chosen by the program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choices {
     pub(super) settings: Settings,
@@ -49,7 +49,7 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    /// The same, for connections and listeners.
+    /// Converts the choices to options of connections and listeners.
     pub(super) fn options(&self) -> Options {
         let mut options = Options::new();
         options.settings = self.settings;
@@ -66,7 +66,7 @@ impl Choices {
             .then(|| self.keep_idle.unwrap_or(KEEP_ALIVE_IDLE))
     }
 
-    /// How long signs of life may stay without an answer, if they are asked for and it was said.
+    /// Timeout for unacknowledged keepalive probes, if enabled and chosen.
     fn unanswered(&self) -> Option<Duration> {
         let said = self.keep_interval.is_some() || self.keep_count.is_some();
         (self.keep_alive && said).then(|| {
@@ -76,12 +76,12 @@ impl Choices {
     }
 }
 
-/// Defines the reading and the setting of a size that is fixed when the connection is made.
+/// Defines a getter and a setter of a size fixed at connection setup.
 macro_rules! size {
     ($(#[$doc:meta])* $get:ident, $set:ident, $field:ident: $type:ty, $put:expr) => {
         $(#[$doc])*
         ///
-        /// After connecting it is what the connection has.
+        /// On a connected socket, returns the size in use.
         pub fn $get(&self) -> $type {
             self.settings().$field
         }
@@ -89,7 +89,7 @@ macro_rules! size {
         $(#[$doc])*
         ///
         /// # Errors
-        /// - `InvalidInput`: it is too late.
+        /// - `InvalidInput`: the socket is already connected.
         pub fn $set(&self, value: $type) -> io::Result<()> {
             let put: fn(&mut Settings, $type) = $put;
             self.set_size(|settings| put(settings, value))
@@ -97,7 +97,7 @@ macro_rules! size {
     };
 }
 
-/// Defines the reading and the setting of a choice that is only noted.
+/// Defines a getter and a setter of an option without further effect.
 macro_rules! noted {
     ($(#[$doc:meta])* $get:ident, $set:ident, $field:ident: $type:ty) => {
         $(#[$doc])*
@@ -136,7 +136,7 @@ impl Socket {
         .map(drop)
     }
 
-    /// Changes a choice, and tells a listener of it.
+    /// Changes an option, also for future connections of a listener.
     fn change(
         &self,
         change: impl FnOnce(&mut State) -> io::Result<()>,
@@ -149,7 +149,7 @@ impl Socket {
         Ok(state)
     }
 
-    /// Changes a choice that an existing connection follows.
+    /// Changes an option of this socket and of its connection.
     fn follow(&self, change: impl FnOnce(&mut Choices), tell: impl FnOnce(&Stream, &Options)) {
         let changed = self.change(|state| {
             change(&mut state.choices);
@@ -168,7 +168,7 @@ impl Socket {
         send_queue, set_send_queue, send_depth: u16,
         |settings, value| settings.send_depth = value);
     size!(
-        /// How many messages can be waiting to be read.
+        /// The maximum number of unread messages.
         receive_queue, set_receive_queue, recv_depth: u16,
         |settings, value| settings.recv_depth = value);
     size!(
@@ -178,28 +178,28 @@ impl Socket {
         /// The size of the receive buffer, in bytes.
         receive_buffer, set_receive_buffer, recv_buffer: u32, Settings::set_recv_buffer);
     size!(
-        /// The most bytes that are sent without being copied to the send buffer.
+        /// The maximum number of bytes sent inline, without a copy to the send buffer.
         inline, set_inline, inline: u32,
         |settings, value| settings.inline = value);
 
-    /// How many buffers the *peer* may map for this side to write to.
+    /// Returns how many buffers the *peer* may map for direct writes by this side.
     pub fn iomap_size(&self) -> u16 {
         self.settings().iomap_size
     }
 
-    /// How many buffers the *peer* may map for this side to write to. Above 128, a multiple of 256
-    /// up to 32512.
+    /// Sets how many buffers the *peer* may map for direct writes by this side. Values above 128 are rounded
+    /// to a multiple of 256, up to 32512.
     ///
     /// # Errors
-    /// - `InvalidInput`: it is too late.
+    /// - `InvalidInput`: the socket is already connected.
     pub fn set_iomap_size(&self, entries: u16) -> io::Result<()> {
         self.set_size(|settings| settings.iomap_size = decode_size(encode_size(entries)))
     }
 
-    /// The way to the peer: what was said, until it is used, or what the connection has.
+    /// Returns the route to the peer: the route set for the next connect, or of the connection.
     ///
     /// # Errors
-    /// - `InvalidInput`: it is a datagram socket.
+    /// - `InvalidInput`: the socket is a datagram socket.
     pub fn route(&self) -> io::Result<Vec<PathRecord>> {
         let state = self.lock();
         match &state.phase {
@@ -213,11 +213,11 @@ impl Socket {
         }
     }
 
-    /// Says the way to the peer, instead of having it resolved when connecting, which on InfiniBand
-    /// asks the subnet's administration. It may be that of an earlier [connection](Self::route).
+    /// Sets the route to the peer, for instance of an earlier [connection](Self::route). Connecting then
+    /// skips the resolution, which queries the subnet administrator on InfiniBand.
     ///
     /// # Errors
-    /// - `InvalidInput`: there is no path in it, or it is too late.
+    /// - `InvalidInput`: `route` has no path, or the socket is already connected.
     #[doc(alias = "RDMA_ROUTE")]
     pub fn set_route(&self, route: &[PathRecord]) -> io::Result<()> {
         let mut state = self.lock();
@@ -229,25 +229,24 @@ impl Socket {
     }
 
     noted!(
-        /// Whether small messages are sent at once. They are in any case.
+        /// Whether small messages are sent at once. Stored only: small messages are always sent at once.
         no_delay, set_no_delay, no_delay: bool);
     noted!(
-        /// Whether urgent data comes with the rest. There is none.
+        /// Whether urgent data is received inline. Stored only: rsockets have no urgent data.
         oob_inline, set_oob_inline, oob_inline: bool);
     noted!(
-        /// How long receiving may wait before it fails with `WouldBlock`; for ever if not set.
+        /// The time a receive may block before failing with `WouldBlock`; unlimited if `None`.
         read_timeout, set_read_timeout, read_timeout: Option<Duration>);
     noted!(
-        /// How long sending may wait before it fails with `WouldBlock`; for ever if not set.
+        /// The time a send may block before failing with `WouldBlock`; unlimited if `None`.
         write_timeout, set_write_timeout, write_timeout: Option<Duration>);
 
-    /// Whether the address may be one that others use.
+    /// Whether binding to an address in use by other sockets is allowed.
     pub fn reuse_addr(&self) -> bool {
         self.lock().choices.reuse_addr
     }
 
-    /// Whether the address may be one that others use. Takes effect when binding; it may be said
-    /// later, too.
+    /// Allows binding to an address in use by other sockets. Takes effect when binding.
     ///
     /// # Errors
     /// For datagrams, those of `setsockopt(2)`.
@@ -259,12 +258,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether a socket for IPv6 is for nothing else.
+    /// Whether an IPv6 socket rejects IPv4.
     pub fn v6_only(&self) -> bool {
         self.lock().choices.v6_only.unwrap_or(false)
     }
 
-    /// Whether a socket for IPv6 is for nothing else. Takes effect when binding.
+    /// Sets whether an IPv6 socket rejects IPv4. Takes effect when binding.
     ///
     /// # Errors
     /// For datagrams, those of `setsockopt(2)`.
@@ -276,13 +275,13 @@ impl Socket {
         Ok(())
     }
 
-    /// The type of service: the traffic class of the packets.
+    /// Returns the type of service: the traffic class of the packets.
     pub fn tos(&self) -> u8 {
         self.lock().choices.tos.unwrap_or(0)
     }
 
-    /// The type of service. Takes effect when binding or connecting; for datagrams, with the next
-    /// peer.
+    /// Sets the type of service. Takes effect when binding or connecting; for datagrams, from the next peer
+    /// on.
     ///
     /// # Errors
     /// For datagrams, those of `setsockopt(2)`.
@@ -294,13 +293,13 @@ impl Socket {
         Ok(())
     }
 
-    /// How long closing waits until the peer has got everything, if it was said.
+    /// Returns the time for which closing waits for acknowledgement of sent data, if set.
     pub fn linger(&self) -> Option<Duration> {
         self.lock().choices.linger
     }
 
-    /// How long closing waits until the peer has got everything. Zero ends the connection at once,
-    /// and `None` is the [default](Options::linger).
+    /// Sets how long closing waits for acknowledgement of sent data. Zero ends the connection at once; `None`
+    /// restores the [default](Options::linger).
     pub fn set_linger(&self, linger: Option<Duration>) {
         self.follow(
             |choices| choices.linger = linger,
@@ -308,12 +307,12 @@ impl Socket {
         );
     }
 
-    /// Whether the peer's device is asked for signs of life.
+    /// Whether keepalive probes are enabled.
     pub fn keep_alive(&self) -> bool {
         self.lock().choices.keep_alive
     }
 
-    /// Asks the peer's device for signs of life.
+    /// Enables or disables keepalive probes.
     pub fn set_keep_alive(&self, keep_alive: bool) {
         self.follow(
             |choices| choices.keep_alive = keep_alive,
@@ -324,15 +323,15 @@ impl Socket {
         );
     }
 
-    /// How often signs of life are asked for.
+    /// Returns the interval of keepalive probes.
     pub fn keep_idle(&self) -> Duration {
         self.lock().choices.keep_idle.unwrap_or(KEEP_ALIVE_IDLE)
     }
 
-    /// How often signs of life are asked for.
+    /// Sets the interval of keepalive probes.
     ///
     /// # Errors
-    /// - `InvalidInput`: zero.
+    /// - `InvalidInput`: the interval is zero.
     pub fn set_keep_idle(&self, interval: Duration) -> io::Result<()> {
         if interval.is_zero() {
             return Err(os_error(Errno::INVAL));
@@ -344,21 +343,19 @@ impl Socket {
         Ok(())
     }
 
-    /// How far apart signs of life are asked for that are not answered: 75 seconds if not set.
+    /// Returns the interval between unacknowledged keepalive probes: 75 seconds if not set.
     ///
-    /// A device repeats them by itself. So what counts is the product with
-    /// [how many](Self::set_keep_count), if one of the two has been set: the connection fails when
-    /// nothing has been acknowledged for so long.
+    /// The device itself repeats probes. If this interval or the [count](Self::set_keep_count) has been set,
+    /// only their product counts: the connection fails when nothing has been acknowledged for this long.
     pub fn keep_interval(&self) -> Duration {
         let interval = self.lock().choices.keep_interval;
         interval.unwrap_or(KEEP_ALIVE_INTERVAL)
     }
 
-    /// How far apart signs of life are asked for that are not answered, as
-    /// [`keep_interval`](Self::keep_interval).
+    /// Sets the interval between unacknowledged keepalive probes; see [`keep_interval`](Self::keep_interval).
     ///
     /// # Errors
-    /// - `InvalidInput`: zero.
+    /// - `InvalidInput`: the interval is zero.
     #[doc(alias = "TCP_KEEPINTVL")]
     pub fn set_keep_interval(&self, interval: Duration) -> io::Result<()> {
         if interval.is_zero() {
@@ -371,16 +368,17 @@ impl Socket {
         Ok(())
     }
 
-    /// How many signs of life may stay without an answer: 9 if not set.
+    /// Returns the maximum number of unacknowledged keepalive probes: 9 if not set.
     pub fn keep_count(&self) -> u32 {
         let count = self.lock().choices.keep_count;
         count.unwrap_or(KEEP_ALIVE_COUNT)
     }
 
-    /// How many signs of life may stay without an answer, as [`keep_interval`](Self::keep_interval).
+    /// Sets the maximum number of unacknowledged keepalive probes; see
+    /// [`keep_interval`](Self::keep_interval).
     ///
     /// # Errors
-    /// - `InvalidInput`: zero.
+    /// - `InvalidInput`: the count is zero.
     #[doc(alias = "TCP_KEEPCNT")]
     pub fn set_keep_count(&self, count: u32) -> io::Result<()> {
         if count == 0 {
@@ -393,13 +391,13 @@ impl Socket {
         Ok(())
     }
 
-    /// How long nothing of what is sent may be acknowledged, if it was said.
+    /// Returns the timeout for unacknowledged data, if set.
     pub fn user_timeout(&self) -> Option<Duration> {
         self.lock().choices.user_timeout
     }
 
-    /// How long nothing of what is sent may be acknowledged before the connection fails, as
-    /// [`Options::user_timeout`], whatever was said of signs of life. `None` is the default.
+    /// Sets the timeout for unacknowledged data, like [`Options::user_timeout`]. Overrides the keepalive
+    /// options. `None` restores the default.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         self.follow(
@@ -408,24 +406,24 @@ impl Socket {
         );
     }
 
-    /// The most payload of a packet: what the way to the peer allows, or 2048 before it is known.
+    /// Returns the maximum payload of a packet in bytes: the path MTU, or 2048 before the route is known.
     pub fn max_segment(&self) -> u32 {
         self.stream()
             .and_then(|stream| stream.connection().mtu())
             .unwrap_or(ASSUMED_MTU)
     }
 
-    /// What the socket is for.
+    /// Returns the address family.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// Whether it listens.
+    /// Whether the socket is listening.
     pub fn is_listening(&self) -> bool {
         matches!(self.lock().phase, Phase::Listening(_))
     }
 
-    /// Whether it has, or has had, a connection; or, for datagrams, a peer.
+    /// Whether the socket is or has been connected; for datagrams, whether a peer is set.
     pub fn is_connected(&self) -> bool {
         match &self.lock().phase {
             Phase::Connected(_) => true,
@@ -434,28 +432,28 @@ impl Socket {
         }
     }
 
-    /// Whether it is [for datagrams](Self::datagram).
+    /// Whether this is a [datagram socket](Self::datagram).
     pub fn is_datagram(&self) -> bool {
         self.port().is_some()
     }
 
-    /// The UDP socket that datagrams are addressed by, for options that only it has. What is sent
-    /// and received there is not for others than this crate.
+    /// Duplicates the UDP socket of a datagram socket, for UDP socket options. Only this crate may send and
+    /// receive on it.
     ///
     /// # Errors
-    /// - `Unsupported`: it is a stream.
-    /// - `EMFILE`: there are too many descriptors.
+    /// - `Unsupported`: the socket is a stream.
+    /// - `EMFILE`: too many open descriptors.
     pub fn udp_socket(&self) -> io::Result<UdpSocket> {
         let port = self.port().ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
         port.duplicate_udp()
     }
 
-    /// Whether it has been [closed](Self::close).
+    /// Whether the socket has been [closed](Self::close).
     pub fn is_closed(&self) -> bool {
         matches!(self.lock_raw().phase, Phase::Closed)
     }
 
-    /// The first error since the last time, as the number that C knows it by.
+    /// Takes the first error since the last call, as an OS error.
     pub fn take_error(&self) -> Option<io::Error> {
         if let Some(port) = self.port() {
             let error = port.take_error();
@@ -466,7 +464,7 @@ impl Socket {
             Phase::Connected(stream) => stream.take_error().map(|err| errno(&err)),
             _ => None,
         };
-        // A connection that has failed says so once.
+        // The failure of a connection is reported once.
         let told = std::mem::replace(&mut state.told_failure, failed.is_some());
         let noted = state.error.take().or(failed.filter(|_| !told));
         drop(state);

@@ -1,4 +1,4 @@
-//! Waiting for any of many sockets and other descriptors.
+//! Waiting for several sockets and descriptors.
 
 use std::{
     io,
@@ -22,33 +22,33 @@ use crate::{
 };
 
 bitflags! {
-    /// What to wait for, and what has come; the bits are those of `poll(2)`.
+    /// Requested and present events; the bits are those of `poll(2)`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PollEvents: u16 {
-        /// There is something to receive or to accept, or the end.
+        /// Data to receive, a connection to accept, or the end of the stream.
         const IN = 0x1;
-        /// Something has happened that is out of the ordinary; never for a [`Socket`].
+        /// An exceptional condition; never set for a [`Socket`].
         const PRI = 0x2;
-        /// There is room to send.
+        /// Room to send.
         const OUT = 0x4;
-        /// There is an error. Comes unasked.
+        /// An error. Always reported.
         const ERR = 0x8;
-        /// The connection is over, in both directions. Comes unasked.
+        /// The connection has ended in both directions. Always reported.
         const HUP = 0x10;
-        /// The descriptor is not open. Comes unasked.
+        /// The descriptor is not open. Always reported.
         const NVAL = 0x20;
-        /// As `IN`.
+        /// Same as `IN`.
         const RDNORM = 0x40;
-        /// As `OUT`.
+        /// Same as `OUT`.
         const WRNORM = 0x100;
-        /// The peer sends nothing more, or this side takes nothing more.
+        /// The peer has ended sending, or this side has shut down reading.
         const RDHUP = 0x2000;
 
         const _ = !0;
     }
 }
 
-/// One of those that [`poll()`] waits for.
+/// An entry of [`poll()`]: a socket or a descriptor, with the requested events.
 #[derive(Debug)]
 pub struct PollEntry<'a> {
     subject: Subject<'a>,
@@ -62,17 +62,17 @@ enum Subject<'a> {
     Fd(BorrowedFd<'a>),
 }
 
-/// A socket of somebody else's.
+/// Reference to a socket of the caller.
 #[derive(Clone, Copy, Debug)]
 enum Whose<'a> {
-    /// It is there.
+    /// The socket outlives the wait.
     Lent(&'a Socket),
-    /// It may be dropped while it is waited for.
+    /// The socket may be dropped during the wait.
     Known(&'a Weak<Socket>),
 }
 
 impl Whose<'_> {
-    /// Does something with it if it is there.
+    /// Calls a function with the socket, unless dropped.
     fn with<T>(self, call: impl FnOnce(&Socket) -> T) -> Option<T> {
         match self {
             Self::Lent(socket) => Some(call(socket)),
@@ -87,7 +87,7 @@ impl Whose<'_> {
 }
 
 impl<'a> PollEntry<'a> {
-    /// A socket, and what to wait for.
+    /// Creates an entry for a socket.
     pub fn socket(socket: &'a Socket, interest: PollEvents) -> Self {
         Self {
             subject: Subject::Socket(Whose::Lent(socket)),
@@ -96,7 +96,7 @@ impl<'a> PollEntry<'a> {
         }
     }
 
-    /// A socket that may be dropped meanwhile; then nothing comes of it.
+    /// Creates an entry for a socket that may be dropped during the wait; a dropped socket has no events.
     pub(super) fn known(socket: &'a Weak<Socket>, interest: PollEvents) -> Self {
         Self {
             subject: Subject::Socket(Whose::Known(socket)),
@@ -105,7 +105,7 @@ impl<'a> PollEntry<'a> {
         }
     }
 
-    /// Any other descriptor, and what to wait for.
+    /// Creates an entry for any other descriptor.
     pub fn fd(fd: BorrowedFd<'a>, interest: PollEvents) -> Self {
         Self {
             subject: Subject::Fd(fd),
@@ -114,18 +114,17 @@ impl<'a> PollEntry<'a> {
         }
     }
 
-    /// What has come.
+    /// Returns the events present at the end of the wait.
     pub fn ready(&self) -> PollEvents {
         self.ready
     }
 }
 
-/// Waits until something has come for one of the entries, and returns for how many. Without a
-/// timeout it waits for ever.
+/// Waits until an entry has events and returns the number of such entries. Without a timeout, waits
+/// indefinitely.
 ///
-/// Sockets and other descriptors may be mixed. The time is that from the call on, however often
-/// something comes in between that nobody has asked for. Threads that wait for the same socket do
-/// not take each other's wake-ups.
+/// Sockets and other descriptors can be mixed. Spurious wake-ups do not extend the timeout. Threads waiting
+/// for the same socket do not consume each other's wake-ups.
 ///
 /// ```no_run
 /// use std::{os::fd::AsFd, time::Duration};
@@ -146,31 +145,31 @@ impl<'a> PollEntry<'a> {
 /// ```
 ///
 /// # Errors
-/// - `Interrupted`: a signal came.
+/// - `Interrupted`: a signal interrupted the wait.
 /// - A device has failed.
 pub fn poll(entries: &mut [PollEntry<'_>], timeout: Option<Duration>) -> io::Result<usize> {
     poll_and(entries, None, timeout, &mut sleep)
 }
 
-/// A descriptor that is slept on.
+/// A descriptor passed to a sleep function.
 #[derive(Debug)]
 pub struct SleepEntry<'a> {
     /// The descriptor.
     pub fd: BorrowedFd<'a>,
-    /// What to sleep for.
+    /// Requested events.
     pub interest: PollEvents,
-    /// What has come.
+    /// Present events, set by the sleep function.
     pub ready: PollEvents,
 }
 
-/// Sleeps on descriptors as `poll(2)` does; without a timeout, for ever.
+/// Sleep function on descriptors, like `poll(2)`; without a timeout, unlimited.
 pub type Sleep<'a> = dyn FnMut(&mut [SleepEntry<'_>], Option<Duration>) -> io::Result<()> + 'a;
 
-/// [`poll()`] whose caller sleeps: so it can let signals through while it does, and only then, as
-/// `ppoll(2)`. Nothing is locked meanwhile.
+/// Works like [`poll()`] with a sleep function of the caller, for instance to unblock signals during the
+/// sleep only, like `ppoll(2)`. No lock is held during the sleep.
 ///
 /// # Errors
-/// As for [`poll()`], and what `sleep` fails with.
+/// As for [`poll()`], and the errors of `sleep`.
 pub fn poll_by(
     entries: &mut [PollEntry<'_>],
     timeout: Option<Duration>,
@@ -179,7 +178,7 @@ pub fn poll_by(
     poll_and(entries, None, timeout, sleep)
 }
 
-/// As everybody does.
+/// Default sleep function: `ppoll(2)`.
 pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let mut polled: Vec<_> = fds
         .iter()
@@ -188,7 +187,7 @@ pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io
             PollFd::from_borrowed_fd(entry.fd, flags)
         })
         .collect();
-    // A time that the kernel has no number for is as good as none.
+    // A timeout beyond the kernel's range is as good as none.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     poll_fds(&mut polled, timeout.as_ref())?;
     for (entry, polled) in fds.iter_mut().zip(&polled) {
@@ -197,7 +196,7 @@ pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io
     Ok(())
 }
 
-/// The same, returning as well when `also` is rung.
+/// Works like [`poll_by`], and also returns when `also` is rung.
 pub(super) fn poll_and(
     entries: &mut [PollEntry<'_>],
     also: Option<&Bell>,
@@ -207,7 +206,7 @@ pub(super) fn poll_and(
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let bell = thread_bell()?;
     loop {
-        // Who is ready at once need not wait.
+        // Ready entries need no registration.
         let ready = entries.iter().any(|entry| entry.is_ready());
         let late = deadline.is_some_and(|deadline| deadline <= Instant::now());
         let waits = if ready || late {
@@ -222,7 +221,7 @@ pub(super) fn poll_and(
             None => None,
         };
         let polled = if ready {
-            // What there is comes before a signal.
+            // Present events take precedence over a signal.
             poll_kernel(entries, &waits, also, &bell, left, &mut sleep)
         } else {
             poll_kernel(entries, &waits, also, &bell, left, sleep_by)
@@ -243,7 +242,7 @@ pub(super) fn poll_and(
     }
 }
 
-/// Asks the kernel; whether `also` has been rung.
+/// Polls the kernel. Returns whether `also` has been rung.
 fn poll_kernel(
     entries: &mut [PollEntry<'_>],
     waits: &[Wait<'_>],
@@ -291,18 +290,18 @@ impl PollEntry<'_> {
     }
 }
 
-/// A thread that waits for a socket; it does no more when this is dropped.
+/// Registration of a waiting thread with a socket, until dropped.
 #[derive(Debug)]
 struct Wait<'s> {
     socket: Whose<'s>,
-    /// Among those who wait for the socket's state to change.
+    /// Name among the waiters for the socket's state.
     name: u64,
     on: WaitsOn,
-    /// There is nothing to wait for.
+    /// The requested events are present already.
     met: bool,
 }
 
-/// What tells of the state that the socket was in.
+/// Event source of the socket's phase.
 #[derive(Debug)]
 enum WaitsOn {
     Opening(Arc<Opening>),
@@ -338,7 +337,7 @@ impl Wait<'_> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        // What has failed shows when the socket is looked at.
+        // A failure shows at the next poll of the socket.
         match &self.on {
             WaitsOn::Stream(stream, name) => drop(stream.connection().shared().end_wait(*name)),
             WaitsOn::Datagram(port, name) => drop(port.shared().end_wait(*name)),
@@ -350,7 +349,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// A device that has failed is an error of the socket's.
+/// Readiness of a socket whose device has failed.
 pub(super) const FAILED: Readiness = Readiness {
     readable: true,
     writable: true,
@@ -359,9 +358,9 @@ pub(super) const FAILED: Readiness = Readiness {
     failed: true,
 };
 
-/// What is asked for by those who want to receive or accept.
+/// Events of waiting readers and acceptors.
 const READING: PollEvents = PollEvents::IN.union(PollEvents::RDNORM);
-/// What is asked for by those who want to send.
+/// Events of waiting writers.
 const WRITING: PollEvents = PollEvents::OUT.union(PollEvents::WRNORM);
 
 fn interest(events: PollEvents) -> Interest {
@@ -373,7 +372,7 @@ fn interest(events: PollEvents) -> Interest {
 }
 
 impl Socket {
-    /// `whose` is this socket.
+    /// Registers a waiting thread. `whose` refers to this socket.
     fn begin_wait<'s>(
         &self,
         whose: Whose<'s>,
@@ -414,7 +413,7 @@ impl Socket {
         Ok(wait)
     }
 
-    /// What has come of what is asked for, and errors.
+    /// Returns the requested events now present, and errors.
     pub(super) fn poll_events(&self, asked: PollEvents) -> PollEvents {
         let events = self.events_now(asked);
         self.reflect(false);
@@ -492,7 +491,7 @@ mod tests {
         assert_eq!(of_readiness(half, both), both);
     }
 
-    /// T-PO1, as far as there need be no device: P1.
+    /// T-PO1, P1: the part without a device.
     #[test]
     fn what_never_comes_is_waited_for_as_long_as_was_said() {
         let bell = Bell::new().unwrap();

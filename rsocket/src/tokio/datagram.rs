@@ -1,4 +1,4 @@
-//! Datagrams for the runtime tokio.
+//! Datagram sockets for tokio.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -21,12 +21,11 @@ use crate::{
     waiting::Patience,
 };
 
-/// A [socket for datagrams](Socket::datagram) that is used without blocking a thread, in the manner of
-/// tokio's `UdpSocket`.
+/// A [datagram socket](Socket::datagram) for asynchronous tasks, like tokio's `UdpSocket`.
 ///
-/// Any number of tasks can send and receive by the same socket, in an [`Arc`]. Dropping a future of it
-/// loses no datagram that has come. Dropping the socket waits, as [`Socket::close`] does, until the
-/// device has taken what was sent; that is a matter of microseconds.
+/// Any number of tasks can send and receive concurrently through an [`Arc`]. Dropping a future loses no
+/// received datagram. Dropping the socket blocks until the device has sent all datagrams, like
+/// [`Socket::close`], usually for microseconds.
 ///
 /// ```no_run
 /// # async fn f() -> std::io::Result<()> {
@@ -47,7 +46,7 @@ pub struct AsyncDatagram {
     port: Arc<Port>,
     reading: Direction,
     writing: Direction,
-    /// Readable when there is room in UDP's buffer, for what goes that way.
+    /// Readable when UDP's send buffer has room, for datagrams sent over UDP.
     udp: WatchedFd,
 }
 
@@ -61,7 +60,7 @@ impl Watchable for Port {
     }
 }
 
-/// The tasks that wait for the same.
+/// The tasks waiting for one direction.
 #[derive(Debug)]
 struct Direction {
     interest: Interest,
@@ -69,7 +68,7 @@ struct Direction {
     tasks: AtomicUsize,
 }
 
-/// A task among those who wait.
+/// Counts a waiting task until dropped.
 struct Task<'d>(&'d Direction);
 
 impl Drop for Task<'_> {
@@ -87,7 +86,7 @@ impl Direction {
         })
     }
 
-    /// Tries, and tries again when the descriptor says so.
+    /// Retries an attempt whenever the descriptor is readable, until done.
     async fn until<T>(
         &self,
         port: &Port,
@@ -98,7 +97,7 @@ impl Direction {
         let Watched { watcher, fd } = &self.watched;
         let watcher = watcher.index;
         let result = fd.readable(|| attempt(Patience::Watch(watcher))).await?;
-        // Who has succeeded watches no more, and the others look whether there is something for them.
+        // After success, this task no longer watches; the other tasks must check for themselves.
         if self.tasks.load(SeqCst) > 1 {
             port.shared().pass_on(watcher, self.interest);
         }
@@ -107,9 +106,10 @@ impl Direction {
 }
 
 impl AsyncDatagram {
-    /// A socket with an address of this host. Port 0 takes a free port. Must be called in a runtime.
+    /// Creates a socket bound to a local address. Port 0 selects a free port. Must be called within a
+    /// runtime.
     ///
-    /// Of the addresses that a name has, the first that can be had is taken.
+    /// Of the addresses of a host name, the first available is used.
     ///
     /// # Errors
     /// As for [`Socket::datagram`] and [`Socket::bind`].
@@ -131,10 +131,10 @@ impl AsyncDatagram {
         }))
     }
 
-    /// Takes over a socket, which does not block from now on. Must be called in a runtime.
+    /// Wraps a socket and makes the socket nonblocking. Must be called within a runtime.
     ///
     /// # Errors
-    /// - `InvalidInput`: it is not [for datagrams](Socket::datagram), or has been closed.
+    /// - `InvalidInput`: the socket is not a [datagram socket](Socket::datagram), or has been closed.
     /// - The runtime cannot watch its descriptors.
     pub fn new(socket: Socket) -> io::Result<Self> {
         let port = socket.port().ok_or_else(|| {
@@ -143,7 +143,7 @@ impl AsyncDatagram {
                 "the socket is not for datagrams",
             )
         })?;
-        // Watched for as long as the socket is there, whatever becomes of this descriptor.
+        // A member of this set for the life of the UDP socket; closing the duplicate has no effect.
         let room = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);
         epoll::add(&room, socket.udp_socket()?, data, epoll::EventFlags::OUT)?;
@@ -157,31 +157,30 @@ impl AsyncDatagram {
         })
     }
 
-    /// The socket, for what needs no waiting.
+    /// Returns the socket, for calls that do not block.
     pub fn get_ref(&self) -> &Socket {
         &self.socket
     }
 
-    /// The socket as it was; it still does not block.
+    /// Unwraps the socket, still nonblocking.
     pub fn into_inner(self) -> Socket {
         self.socket
     }
 
-    /// The address it is bound to.
+    /// Returns the local address.
     pub fn local_addr(&self) -> SocketAddr {
         self.socket.local_addr()
     }
 
-    /// The peer that it is [connected](Self::connect) with.
+    /// Returns the [connected](Self::connect) peer.
     ///
     /// # Errors
-    /// - `NotConnected`: there is none.
+    /// - `NotConnected`: the socket has no peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket.peer_addr()
     }
 
-    /// Chooses the peer that datagrams go to, and the only one that they are received from. Sends
-    /// nothing, and waits for nothing.
+    /// Selects the peer for sending and the only source for receiving. Sends nothing and does not block.
     ///
     /// # Errors
     /// As for [`Socket::connect`].
@@ -189,8 +188,8 @@ impl AsyncDatagram {
         self.socket.connect(peer)
     }
 
-    /// Sends one datagram to the peer that the socket is [connected](Self::connect) with, as soon as
-    /// there is room. Returns its length. If the future is dropped, it has been sent or not.
+    /// Sends one datagram to the [connected](Self::connect) peer as soon as there is room. Returns its
+    /// length. After dropping the future, the datagram may or may not have been sent.
     ///
     /// # Errors
     /// As for [`Socket::send_to`], but not `WouldBlock`.
@@ -198,7 +197,7 @@ impl AsyncDatagram {
         self.send_pieces(&[IoSlice::new(bytes)], None).await
     }
 
-    /// Sends one datagram to an address, as [`send`](Self::send) does.
+    /// Sends one datagram to an address, like [`send`](Self::send).
     ///
     /// # Errors
     /// As for [`Socket::send_to`], but not `WouldBlock`.
@@ -214,7 +213,7 @@ impl AsyncDatagram {
         loop {
             let sent = self.writing.until(&self.port, |patience| {
                 match self.port.send(pieces, to, patience) {
-                    // There is no room in UDP's buffer. That is the system's word, not ours.
+                    // The kernel's error: UDP's send buffer is full.
                     Err(err) if is_full(&err) => Some(Err(err)),
                     result => settled(result),
                 }
@@ -230,8 +229,8 @@ impl AsyncDatagram {
         }
     }
 
-    /// Receives one datagram, as many of its bytes as there is room for; returns how many. 0 as well
-    /// when reading was [ended](Socket::shutdown).
+    /// Receives one datagram, truncated to the buffer, and returns its length; 0 also after a
+    /// [shutdown](Socket::shutdown) of reading.
     ///
     /// # Errors
     /// As for [`Socket::recv_msg`], but not `WouldBlock`.
@@ -239,11 +238,11 @@ impl AsyncDatagram {
         Ok(self.recv_msg(place).await?.len)
     }
 
-    /// Receives one datagram, as many of its bytes as there is room for; returns how many, and who has
-    /// sent it.
+    /// Receives one datagram, truncated to the buffer, and returns its length and source.
     ///
     /// # Errors
-    /// - `UnexpectedEof`: reading was [ended](Socket::shutdown), and everything has been received.
+    /// - `UnexpectedEof`: reading has been [shut down](Socket::shutdown), and all datagrams have been
+    ///   received.
     /// - As for [`Socket::recv_msg`], but not `WouldBlock`.
     pub async fn recv_from(&self, place: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let Received { len, source, .. } = self.recv_msg(place).await?;
@@ -251,7 +250,7 @@ impl AsyncDatagram {
         Ok((len, source))
     }
 
-    /// Receives one datagram, and tells all that is known of it.
+    /// Receives one datagram with its full length and source.
     ///
     /// # Errors
     /// As for [`Socket::recv_msg`], but not `WouldBlock`.
@@ -259,7 +258,7 @@ impl AsyncDatagram {
         self.receive(place, false).await
     }
 
-    /// The same without taking it: the next call receives it again.
+    /// Receives one datagram and leaves the datagram queued for the next receive.
     ///
     /// # Errors
     /// As for [`Socket::recv_msg`], but not `WouldBlock`.
@@ -278,7 +277,7 @@ impl AsyncDatagram {
     }
 }
 
-/// Whether it is the system that has no room.
+/// Whether the kernel's UDP send buffer is full.
 fn is_full(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::WouldBlock && err.raw_os_error().is_some()
 }

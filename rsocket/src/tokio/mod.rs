@@ -1,4 +1,4 @@
-//! Streams for the runtime tokio.
+//! Streams and listeners for tokio.
 
 mod datagram;
 
@@ -24,12 +24,12 @@ use crate::{
 
 pub use datagram::AsyncDatagram;
 
-/// Watches a descriptor for reading: what it tells of may be room to write as well.
+/// Watches a descriptor for reading; readability may also mean room to write.
 fn watch(fd: impl AsFd) -> io::Result<WatchedFd> {
     WatchedFd::new(fd.as_fd().try_clone_to_owned()?)
 }
 
-/// What an attempt gave, unless it has to be made again.
+/// Returns the result of an attempt, or `None` if the attempt would block.
 fn settled<T>(result: io::Result<T>) -> Option<io::Result<T>> {
     match result {
         Err(err) if err.kind() == io::ErrorKind::WouldBlock => None,
@@ -51,32 +51,32 @@ fn settled<T>(result: io::Result<T>) -> Option<io::Result<T>> {
 /// # }
 /// ```
 ///
-/// A task that always finds something to read, or room to write, yields to others from time to time, as
-/// one with tokio's own streams does.
+/// A task with continuous data to read or room to write yields to other tasks regularly, as with tokio's own
+/// streams.
 ///
-/// Dropping a future of it loses no byte. Dropping the stream lets what has been written go on in
-/// the background, as [`Options::linger`] says.
+/// Dropping a future loses no byte. After dropping the stream, written data is delivered in the background,
+/// according to [`Options::linger`].
 #[derive(Debug)]
 pub struct AsyncStream {
     stream: Stream,
-    /// A task that reads and one that writes are woken each, so there are two.
+    /// Separate watchers for the reading and the writing task, since a watcher wakes one task.
     reading: Watched,
     writing: Watched,
 }
 
-/// A [`Listener`] that is waited for without blocking a thread.
+/// A [`Listener`] for asynchronous tasks.
 #[derive(Debug)]
 pub struct AsyncListener {
     listener: Listener,
     watched: WatchedFd,
 }
 
-/// An attempt to connect, which ends when this is dropped.
+/// A connection attempt, cancelled on drop.
 struct Attempt {
     opening: Arc<Opening>,
     watched: WatchedFd,
     engine: Arc<Engine>,
-    /// When the engine gives it up.
+    /// Handle of the engine's timeout.
     timeout: Option<(Instant, Key)>,
 }
 
@@ -95,7 +95,7 @@ impl Attempt {
 }
 
 impl AsyncStream {
-    /// Connects to an address, with the default [`Options`].
+    /// Connects to an address with the default [`Options`].
     ///
     /// # Errors
     /// As for [`Options::connect`].
@@ -103,7 +103,7 @@ impl AsyncStream {
         Options::new().connect_async(addr).await
     }
 
-    /// Takes over a stream, which does not block from now on. Must be called in a runtime.
+    /// Wraps a stream and makes the stream nonblocking. Must be called within a runtime.
     ///
     /// # Errors
     /// The runtime cannot watch its descriptor.
@@ -116,18 +116,18 @@ impl AsyncStream {
         })
     }
 
-    /// The stream as it was; it still does not block. The runtime watches it no more.
+    /// Unwraps the stream, still nonblocking. The runtime stops watching.
     pub fn into_inner(self) -> Stream {
         self.stream
     }
 
-    /// The stream, for what needs no waiting.
+    /// Returns the stream, for calls that do not block.
     pub fn get_ref(&self) -> &Stream {
         &self.stream
     }
 }
 
-/// A socket that has watchers.
+/// A socket with watchers.
 trait Watchable: fmt::Debug + Send + Sync {
     fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)>;
     fn remove_watcher(&self, watcher: usize);
@@ -143,7 +143,7 @@ impl Watchable for Connection {
     }
 }
 
-/// A watcher of a socket, which has it until this is dropped.
+/// A watcher of a socket, removed on drop.
 #[derive(Debug)]
 struct Watcher {
     index: usize,
@@ -156,10 +156,10 @@ impl Drop for Watcher {
     }
 }
 
-/// A watcher of a socket, and its descriptor.
+/// A watcher of a socket with its descriptor.
 #[derive(Debug)]
 struct Watched {
-    /// Dropped before the watcher: the runtime forgets it first.
+    /// Field order: deregistered from the runtime before the watcher is removed.
     fd: WatchedFd,
     watcher: Watcher,
 }
@@ -168,13 +168,13 @@ impl Watched {
     fn new<S: Watchable + 'static>(socket: &Arc<S>) -> io::Result<Self> {
         let (index, fd) = socket.add_watcher()?;
         let socket: Arc<dyn Watchable> = Arc::<S>::clone(socket);
-        // Removed again if the runtime cannot watch it.
+        // Dropped again if the runtime cannot watch the descriptor.
         let watcher = Watcher { index, socket };
         let fd = watch(fd)?;
         Ok(Self { fd, watcher })
     }
 
-    /// Tries, and tries again when the descriptor says so.
+    /// Polls an attempt, retried whenever the descriptor is readable.
     fn poll<T>(
         &self,
         cx: &mut Context<'_>,
@@ -225,7 +225,7 @@ impl AsyncWrite for AsyncStream {
         true
     }
 
-    /// Nothing is held back.
+    /// Does nothing: no data is held back.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -236,7 +236,7 @@ impl AsyncWrite for AsyncStream {
 }
 
 impl AsyncListener {
-    /// Listens at an address, with the default [`Options`]. Must be called in a runtime.
+    /// Listens at an address with the default [`Options`]. Must be called within a runtime.
     ///
     /// # Errors
     /// As for [`Options::bind`].
@@ -244,7 +244,7 @@ impl AsyncListener {
         Self::new(Options::new().bind(addr)?)
     }
 
-    /// Takes over a listener, which does not block from now on. Must be called in a runtime.
+    /// Wraps a listener and makes the listener nonblocking. Must be called within a runtime.
     ///
     /// # Errors
     /// The runtime cannot watch its descriptor.
@@ -256,7 +256,7 @@ impl AsyncListener {
         })
     }
 
-    /// Takes the next connection. Dropping the future loses none.
+    /// Takes the next connection. Dropping the future loses no connection.
     ///
     /// # Errors
     /// As for [`Listener::accept`].
@@ -266,15 +266,15 @@ impl AsyncListener {
         Ok((AsyncStream::new(stream)?, peer))
     }
 
-    /// The address it listens at.
+    /// Returns the local address.
     pub fn local_addr(&self) -> SocketAddr {
         self.listener.local_addr()
     }
 }
 
 impl Options {
-    /// Connects as [`connect`](Self::connect) does, in the same time, without blocking a thread; but the
-    /// name, if it is one, is looked up at once. Dropping the future ends the attempt.
+    /// Connects like [`connect`](Self::connect), with the same timeout, for asynchronous tasks. Resolving a
+    /// host name blocks the calling thread. Dropping the future cancels the attempt.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
