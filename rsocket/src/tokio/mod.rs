@@ -37,7 +37,7 @@ fn settled<T>(result: io::Result<T>) -> Option<io::Result<T>> {
     }
 }
 
-/// A [`Stream`] that is read and written without blocking a thread.
+/// A [`Stream`] for asynchronous tasks.
 ///
 /// ```no_run
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
