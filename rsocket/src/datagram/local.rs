@@ -1,4 +1,4 @@
-//! A local end: the queue pair for one of this host's addresses.
+//! Local endpoint of a datagram socket: the UD queue pair for one local address.
 
 use std::{
     io,
@@ -24,59 +24,59 @@ use crate::{
     queue::Queue,
 };
 
-/// What a request of the send queue owns, unless the request carries its bytes itself.
+/// Buffer owned by a send request, unless sent inline.
 type SendWork = Addressed<Option<PoolBuf>>;
 
-/// What a receive owns: a place for a message, and memory for the rest of one that is too long.
+/// Buffers owned by a receive: one for the message, and one for the excess of an overlong message.
 type RecvWork = (PoolBuf, RemoteRegion);
 
 type Pair = QueuePair<Ud, Rts, SendWork, RecvWork>;
 
-/// Maximum length of a message between queue pairs for datagrams, which is one packet: the largest MTU.
+/// Maximum length of a UD message in bytes: one packet of the largest MTU.
 ///
-/// A message that is longer than its receive puts the queue pair into the error state, so every peer could do that. So
-/// each receive ends in memory that takes the rest, and is never read.
+/// A message longer than its receive would put the queue pair into the error state, at the mercy of any peer.
+/// Each receive therefore ends in a spill buffer for the excess, never read.
 const MAX_MESSAGE: usize = 4096;
 
-/// The way to a peer.
+/// The resolved route to a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
     pub(crate) ah: AddressHandle,
-    /// The most payload of a packet, in bytes.
+    /// Maximum payload of a packet, in bytes.
     pub(crate) mtu: usize,
 }
 
-/// A queue pair for datagrams, and its memory.
+/// A UD queue pair and its memory.
 #[derive(Debug)]
 pub(super) struct Local {
     qp: Pair,
-    /// Takes the rest of every message that is too long. All receives share it.
+    /// Spill buffer for the excess of overlong messages, shared by all receives.
     spill: RemoteRegion,
     queue: Queue,
     channel: CompletionChannel,
     messages: BufPool,
     send_depth: u32,
     inline: usize,
-    /// Keeps the port.
+    /// Reserves the port.
     id: CmId<Idle>,
     addr: SocketAddr,
 }
 
-/// What has happened.
+/// A processed completion.
 pub(super) enum Done {
-    /// A message has been sent, or not.
+    /// A send has completed.
     Sent {
-        /// Whether it has.
+        /// Whether the send has succeeded.
         ok: bool,
     },
-    /// A message has come, behind a global route header.
+    /// A message has arrived, behind a global route header.
     Received(PoolBuf),
-    /// The queue pair is in the error state, and receives nothing any more.
+    /// The queue pair is in the error state and receives nothing more.
     Broken,
 }
 
 impl Local {
-    /// Makes the queue pair for an address of this host.
+    /// Creates the queue pair for a local address.
     pub(super) fn new(
         engine: &Engine,
         addr: SocketAddr,
@@ -101,7 +101,7 @@ impl Local {
             max_qp_wr,
             max_cqe,
         } = engine.devices().of(&ctx)?;
-        // They share a completion queue.
+        // Sends and receives share a completion queue.
         let most = max_qp_wr.min(max_cqe / 2);
         let (sends, receives) = (
             u32::from(settings.send_depth).min(most),
@@ -165,7 +165,7 @@ impl Local {
         self.addr.ip() == ip
     }
 
-    /// The interface of a link-local address.
+    /// Returns the interface index of a link-local address, else 0.
     pub(super) fn scope(&self) -> u32 {
         match self.addr {
             SocketAddr::V4(_) => 0,
@@ -181,7 +181,7 @@ impl Local {
         self.qp.qp_num().get()
     }
 
-    /// The most bytes that are sent without being copied to registered memory.
+    /// Maximum number of bytes sent inline, without a copy to registered memory.
     pub(super) fn inline(&self) -> usize {
         self.inline
     }
@@ -190,22 +190,22 @@ impl Local {
         self.channel.as_fd()
     }
 
-    /// How many messages can be on their way: as many as was asked for, if the device has as many.
+    /// Maximum number of messages in flight: the requested number, limited by the device.
     pub(super) fn send_depth(&self) -> u32 {
         self.send_depth
     }
 
-    /// How many messages are being sent.
+    /// Number of messages in flight.
     pub(super) fn sending(&self) -> usize {
         self.qp.send_queue().in_flight()
     }
 
-    /// The header of all messages from here.
+    /// Returns the header of all messages from this endpoint.
     pub(super) fn header(&self) -> Encoded {
         Origin(self.addr).encode()
     }
 
-    /// Sends a message, with its header.
+    /// Posts a message including its header.
     pub(super) fn send(&mut self, message: &[u8], way: &Way, qp_num: u32) -> io::Result<()> {
         let to = QpNum::new(qp_num)?;
         let request = |work| SendTo::new(Addressed::new(work, &way.ah), to, QKEY);
@@ -220,7 +220,7 @@ impl Local {
         Ok(posted.map_err(verbs::Error::from)?)
     }
 
-    /// Takes what has completed. Returns whether there was something.
+    /// Processes completions. Returns whether there was one.
     pub(super) fn process(
         &mut self,
         mut done: impl FnMut(Done) -> Option<PoolBuf>,
@@ -245,10 +245,10 @@ impl Local {
                         post_recv(&mut self.qp, again, &self.spill)?;
                     }
                 }
-                // One that is flushed follows a failure, or the device is being removed, which the connection
-                // manager tells of.
+                // A flushed receive follows an earlier failure, or the removal of the device, reported by the
+                // connection manager.
                 Ok(Completed::Receive(_)) => broken |= !flushed,
-                // A completion of an earlier queue pair.
+                // Completion of an earlier queue pair.
                 Err(_) => {}
             }
         }
@@ -261,17 +261,17 @@ impl Local {
         Ok(came)
     }
 
-    /// A place can be used again.
+    /// Posts a receive with a buffer that has been read.
     pub(super) fn give_back(&mut self, place: PoolBuf) -> io::Result<()> {
         post_recv(&mut self.qp, place, &self.spill)
     }
 
-    /// Asks for an event, unless one has been asked for.
+    /// Requests an event, unless one is outstanding.
     pub(super) fn arm(&mut self) -> io::Result<()> {
         self.queue.arm()
     }
 
-    /// Takes the event that has come.
+    /// Takes the available events.
     pub(super) fn take_events(&mut self) -> io::Result<()> {
         while self.queue.is_armed() && self.channel.try_next()?.is_some() {
             self.queue.event_taken();
@@ -279,7 +279,7 @@ impl Local {
         Ok(())
     }
 
-    /// Whether an event has come, or is about to.
+    /// Whether an event is in the channel or imminent.
     pub(super) fn is_event_due(&self) -> bool {
         self.queue.is_event_due()
     }

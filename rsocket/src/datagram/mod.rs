@@ -1,4 +1,4 @@
-//! Sockets for datagrams over their queue pairs.
+//! Datagram sockets and their queue pairs.
 
 #![forbid(unsafe_code)]
 
@@ -29,29 +29,28 @@ use crate::{
     waiting::{Patience, Shared},
 };
 
-/// What was received, and from whom.
+/// Lengths and source of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// How many bytes were put into the buffers.
+    /// Number of bytes copied to the buffers.
     pub len: usize,
-    /// How many bytes the datagram has; more, if there was no room for all of them. Those of a stream
-    /// that there was no room for come later.
+    /// Length of the datagram in bytes. Bytes beyond `len` are lost; those of a stream stay queued.
     pub full_len: usize,
-    /// Who has sent it; nobody, at the end.
+    /// Address of the sender; `None` at the end.
     pub source: Option<SocketAddr>,
 }
 
-/// A socket for datagrams. What comes by UDP is handled by the [`Engine`].
+/// A datagram socket. The [`Engine`] handles its UDP socket.
 #[derive(Debug)]
 pub(crate) struct Port {
     shared: Shared<State>,
     engine: Arc<Engine>,
-    /// What the engine calls it.
+    /// Name in the engine.
     name: u64,
 }
 
 impl Port {
-    /// A socket that has no address yet.
+    /// Creates an unbound socket.
     pub(crate) fn new(
         engine: &Arc<Engine>,
         family: Family,
@@ -82,17 +81,17 @@ impl Port {
         self.shared.lock()
     }
 
-    /// Who uses it, and waits for it.
+    /// The shared state and its waiters.
     pub(crate) fn shared(&self) -> &Shared<State> {
         &self.shared
     }
 
-    /// Binds to an address of this host.
+    /// Binds to a local address.
     pub(crate) fn bind(&self, addr: SocketAddr) -> io::Result<()> {
         self.lock().bind(addr)
     }
 
-    /// Chooses the only peer; or none.
+    /// Sets the peer, or clears it.
     pub(crate) fn connect(&self, peer: Option<SocketAddr>) -> io::Result<()> {
         self.lock().connect(peer)
     }
@@ -109,7 +108,7 @@ impl Port {
         self.lock().settings()
     }
 
-    /// Changes the sizes, as long as there is nothing that has them.
+    /// Changes the sizes, before the first use.
     pub(crate) fn set_settings(&self, set: impl FnOnce(&mut Settings)) -> io::Result<()> {
         self.lock().set_settings(set)
     }
@@ -126,17 +125,17 @@ impl Port {
         self.lock().set_tos(tos)
     }
 
-    /// Whether a descriptor is that of the UDP socket.
+    /// Whether a descriptor is the UDP socket's.
     pub(crate) fn keeps_fd(&self, fd: RawFd) -> bool {
         self.lock().keeps_fd(fd)
     }
 
-    /// Another descriptor of the UDP socket.
+    /// Duplicates the UDP socket.
     pub(crate) fn duplicate_udp(&self) -> io::Result<UdpSocket> {
         self.lock().duplicate_udp()
     }
 
-    /// The error that has come in the meantime.
+    /// Takes the pending error.
     pub(crate) fn take_error(&self) -> Option<io::Error> {
         self.lock().take_error()
     }
@@ -152,7 +151,7 @@ impl Port {
             .until(Interest::WRITE, patience, |state| state.send(bufs, to))
     }
 
-    /// Receives one datagram. `peek` leaves it there.
+    /// Receives one datagram. `peek` leaves the datagram queued.
     pub(crate) fn recv(
         &self,
         bufs: &mut [IoSliceMut<'_>],
@@ -163,27 +162,27 @@ impl Port {
             .until(Interest::READ, patience, |state| state.recv(bufs, peek))
     }
 
-    /// Ends a direction, or both, of this side. Nobody is told.
+    /// Shuts down one or both directions locally. The peer is not notified.
     pub(crate) fn shut_down(&self, direction: Direction) -> io::Result<()> {
         self.lock().shut_down(direction)
     }
 
-    /// Something has come by UDP, or there is room again.
+    /// Handles readiness of the UDP socket: a datagram, or room to send.
     pub(crate) fn udp_ready(&self) {
         self.lock().udp_ready();
     }
 
-    /// The search for the way to a peer has ended.
+    /// Handles the end of a route resolution.
     pub(crate) fn found(&self, peer: SocketAddr, way: Option<Way>) {
         self.lock().found(peer, way);
     }
 
-    /// The device of a local end is being removed. Returns it.
+    /// Drops the local endpoint on a removed device. Returns the device.
     pub(crate) fn device_removed(&self, key: Key) -> Option<verbs::Context> {
         self.lock().device_removed(key)
     }
 
-    /// Ends it all, when everything that was sent is on its way, but not later than after `linger`.
+    /// Closes the socket after all sends have completed, or after `linger`.
     pub(crate) fn close(&self, linger: Duration) {
         if !self.lock().begin_close() {
             return;
@@ -192,7 +191,7 @@ impl Port {
         let flushed = self.shared.until(Interest::ANY, patience, |state| {
             Ok(state.is_flushed().then_some(()))
         });
-        // What is not sent until then is lost, as datagrams are.
+        // Datagrams not sent in time are lost.
         drop(flushed);
         let ended = self.lock().end();
         self.engine.forget_port(self.name);

@@ -1,4 +1,4 @@
-//! What a socket for datagrams is made of.
+//! State of a datagram socket.
 
 use std::{
     collections::BTreeMap,
@@ -32,15 +32,16 @@ use crate::{
     waiting::Driven,
 };
 
-/// How many datagrams are taken from UDP at once.
+/// Maximum number of datagrams taken from UDP in one round.
 const MOST_AT_ONCE: usize = 64;
-/// Room for what comes by UDP: with the longest header, and one byte to see that it is too long.
+/// Size in bytes of the receive buffer for UDP: a slot, the longest header, and one byte to detect overlong
+/// datagrams.
 const UDP_ROOM: usize = SLOT + 28 + 1;
 
-/// What holds a datagram that has come.
+/// Storage of a received datagram.
 #[derive(Debug)]
 enum Held {
-    /// A place of a local end's receive queue, to which it goes back.
+    /// A receive buffer of a local endpoint, reposted after reading.
     Place(u64, PoolBuf),
     Copy(Vec<u8>),
 }
@@ -54,21 +55,21 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Everything that changes.
+/// Mutable state of a datagram socket, behind one lock.
 #[derive(Debug)]
 pub(crate) struct State {
     this: Weak<Port>,
     engine: Arc<Engine>,
     name: u64,
-    /// Absent at the end.
+    /// `None` once closed.
     udp: Option<Udp>,
-    /// Present from the beginning of its use.
+    /// `None` before the first use.
     node: Option<Node<u64, Way, Held>>,
     locals: BTreeMap<u64, Local>,
     next_local: u64,
     completions: Arc<OwnedFd>,
     settings: Settings,
-    /// The address that packets leave from, if the program has chosen one.
+    /// Source address of packets, if bound by the program.
     source: Option<IpAddr>,
     reuse_addr: bool,
     tos: Option<u8>,
@@ -76,9 +77,9 @@ pub(crate) struct State {
     error: Option<io::Error>,
     start: Instant,
     closing: bool,
-    /// A message in one piece.
+    /// Gathers a message from several buffers.
     scratch: Vec<u8>,
-    /// The UDP socket had no room for a message, and has not said since that it has.
+    /// UDP's send buffer was full, and has not become writable since.
     udp_full: bool,
 }
 
@@ -122,7 +123,7 @@ impl State {
         self.start.elapsed()
     }
 
-    /// Begins to be used: it has an address by now.
+    /// Prepares for the first use and binds an unbound socket.
     fn begin(&mut self) -> io::Result<()> {
         if self.node.is_some() {
             return Ok(());
@@ -221,7 +222,7 @@ impl State {
         self.error.take()
     }
 
-    /// Sees to it that a peer is known, and returns the local end that it is reached from.
+    /// Returns the local endpoint for a peer, creating both if unknown.
     fn meet(&mut self, peer: SocketAddr) -> io::Result<u64> {
         let known = self.node.as_ref().and_then(|node| node.local(peer));
         if let Some(local) = known {
@@ -246,7 +247,7 @@ impl State {
     fn add_local(&mut self, ip: IpAddr, peer: SocketAddr) -> io::Result<u64> {
         let port = self.local_addr()?.port();
         let addr = match (ip, peer) {
-            // The interface is the one that the peer is reached by.
+            // The interface of the route to the peer.
             (IpAddr::V6(ip), SocketAddr::V6(peer)) => {
                 SocketAddrV6::new(ip, port, 0, peer.scope_id()).into()
             }
@@ -270,7 +271,7 @@ impl State {
         Ok(name)
     }
 
-    /// A local end is of no more use. What peers it has will get another one.
+    /// Removes a failed local endpoint. Its peers get another one.
     fn remove_local(&mut self, name: u64) {
         let Some(local) = self.locals.remove(&name) else {
             return;
@@ -293,7 +294,7 @@ impl State {
         Some(ctx)
     }
 
-    /// Fails if it is closed, or with the error that has come in the meantime.
+    /// Fails if the socket is closed, or with the pending error.
     fn check_open(&mut self) -> io::Result<()> {
         if self.udp.is_none() || self.closing {
             return Err(Errno::BADF.into());
@@ -321,7 +322,7 @@ impl State {
         if node.is_write_shut() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        // Whether the way is known is no concern of the program's, so it makes no difference here.
+        // The limit is independent of the route, which the program does not know.
         if len > most_by_udp(peer.ip()) {
             return Err(Errno::MSGSIZE.into());
         }
@@ -345,7 +346,7 @@ impl State {
                 }
             };
         }
-        // The way is not known; or it has no packets of that size, but UDP has.
+        // Without a route, or beyond the device's MTU, the datagram is sent over UDP.
         let header = exchange(local, Operation::Data);
         let mut pieces = vec![IoSlice::new(&header)];
         pieces.extend(bufs.iter().map(|buf| IoSlice::new(buf)));
@@ -403,13 +404,13 @@ impl State {
         self.udp.as_ref().map_or(addr, |udp| udp.seen(addr))
     }
 
-    /// Takes what has come by UDP, and notices that there is room again.
+    /// Receives from UDP, and wakes writers when UDP has room again.
     pub(super) fn udp_ready(&mut self) {
         if self.udp_full
             && let Some(udp) = &self.udp
             && udp.has_room()
         {
-            // Who is told too often finds nothing new.
+            // A failure causes only superfluous notifications.
             drop(self.engine.watch_room(self.name, udp, false));
             self.udp_full = false;
             self.wake();
@@ -426,7 +427,7 @@ impl State {
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
                 Err(err) => {
-                    // Nobody listens there, or the like.
+                    // An ICMP error, such as an unreachable port.
                     self.error.get_or_insert(err);
                     self.wake();
                     break;
@@ -435,8 +436,7 @@ impl State {
         }
     }
 
-    /// A message has come by UDP. What is none, or is from somebody whom no device can reach, is
-    /// ignored.
+    /// Handles a UDP message. Ignores malformed messages, and senders beyond the reach of any RDMA device.
     fn told(&mut self, from: SocketAddr, bytes: &[u8]) {
         let peer = canonical(from);
         if Exchange::decode(bytes, peer.ip()).is_err() {
@@ -454,7 +454,7 @@ impl State {
             && let Some(udp) = &self.udp
         {
             let header = exchange(local, Operation::Answer);
-            // If it is lost, the next message is answered again.
+            // If the answer is lost, the next message causes another.
             drop(udp.send(&[IoSlice::new(&header)], peer));
         }
         if told.search {
@@ -464,7 +464,7 @@ impl State {
             }
         }
         if let Some(payload) = told.payload {
-            // If there is no room, it is lost, as datagrams are.
+            // Without room, the datagram is lost.
             drop(node.arrived_by_udp(peer, Held::Copy(payload.to_vec())));
             self.wake();
         }
@@ -490,14 +490,14 @@ impl State {
         self.node.as_ref().is_none_or(Node::is_flushed)
     }
 
-    /// Nothing is sent or received any more. Whether that is new.
+    /// Starts closing: no further sends and receives. Returns whether this is the first call.
     pub(super) fn begin_close(&mut self) -> bool {
         let new = !self.closing;
         self.closing = true;
         new
     }
 
-    /// The end; returns the identifiers that are no more.
+    /// Releases all resources. Returns the identifiers of the local endpoints.
     pub(super) fn end(&mut self) -> Vec<Key> {
         if let Some(udp) = self.udp.take() {
             self.engine.unwatch_port(&udp);
@@ -564,7 +564,7 @@ impl Driven for State {
                 Err(_) => broken.push(name),
             }
         }
-        // A queue pair does not outlive an error. What comes next gets another one.
+        // A queue pair does not recover from an error. The next datagram creates another.
         for name in broken {
             came = true;
             self.remove_local(name);
@@ -594,7 +594,7 @@ impl Driven for State {
     }
 }
 
-/// The header of what goes over UDP from a local end.
+/// Encodes the header of a UDP message from a local endpoint.
 fn exchange(local: &Local, operation: Operation) -> Encoded {
     Exchange {
         operation,

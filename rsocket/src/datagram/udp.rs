@@ -1,4 +1,4 @@
-//! The UDP socket that datagrams are addressed by.
+//! The UDP socket behind the address of a datagram socket.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -18,7 +18,7 @@ use rustix::{
 
 use crate::socket::Family;
 
-/// The socket.
+/// A UDP socket of one address family.
 #[derive(Debug)]
 pub(super) struct Udp {
     fd: OwnedFd,
@@ -50,7 +50,7 @@ impl Udp {
         })
     }
 
-    /// An address as the kernel wants it for this socket.
+    /// Converts an address to the socket's family for the kernel.
     fn to_kernel(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
         match (self.family, addr) {
             (Family::V6, SocketAddr::V4(v4)) => {
@@ -62,7 +62,7 @@ impl Udp {
         }
     }
 
-    /// Whether an address is of the right family.
+    /// Whether an address is of a compatible family.
     pub(super) fn check(&self, peer: SocketAddr) -> io::Result<()> {
         self.to_kernel(peer).map(drop)
     }
@@ -75,13 +75,13 @@ impl Udp {
         Ok(connect(&self.fd, &self.to_kernel(peer)?)?)
     }
 
-    /// The port stays what it is.
+    /// Clears the peer. The local port does not change.
     pub(super) fn disconnect(&self) -> io::Result<()> {
         let port = self.local_addr()?.port();
         connect_unspec(&self.fd)?;
         let mut addr = self.local_addr()?;
         if addr.port() != port {
-            // The kernel takes back a port that it has chosen itself.
+            // The kernel unbinds an automatically chosen port.
             addr.set_port(port);
             bind(&self.fd, &addr)?;
         }
@@ -92,24 +92,24 @@ impl Udp {
         plain(getsockname(&self.fd)?)
     }
 
-    /// Another descriptor of it.
+    /// Duplicates the socket.
     pub(super) fn duplicate(&self) -> io::Result<UdpSocket> {
         Ok(self.fd.try_clone()?.into())
     }
 
-    /// The address that packets to `peer` leave from, if the program has not chosen one.
+    /// Returns the source address for packets to `peer`, chosen by the kernel's routing.
     pub(super) fn source_for(peer: SocketAddr) -> io::Result<IpAddr> {
         let family = match peer {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
         let probe = open(family)?;
-        // Nothing is sent by that.
+        // Sends nothing.
         connect(&probe, &peer)?;
         Ok(plain(getsockname(&probe)?)?.ip().to_canonical())
     }
 
-    /// Sends one datagram, if there is room for it.
+    /// Sends one datagram, without blocking.
     pub(super) fn send(&self, pieces: &[IoSlice<'_>], to: SocketAddr) -> io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let mut control = SendAncillaryBuffer::default();
@@ -123,7 +123,7 @@ impl Udp {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// Takes a datagram, if there is one; says how long it is, even if there is no room for it.
+    /// Receives a datagram without blocking. Returns its full length, even if truncated.
     pub(super) fn receive(&self, place: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut control = RecvAncillaryBuffer::default();
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
@@ -148,12 +148,12 @@ impl Udp {
         }
     }
 
-    /// How programs see an address.
+    /// Converts an address to the program's view: an IPv6 socket maps IPv4 addresses.
     pub(super) fn seen(&self, addr: SocketAddr) -> SocketAddr {
         self.to_kernel(addr).unwrap_or(addr)
     }
 
-    /// The address that stands for all of this host's.
+    /// Returns the wildcard address of the family.
     pub(super) fn any(&self) -> SocketAddr {
         match self.family {
             Family::V4 => ([0; 4], 0).into(),

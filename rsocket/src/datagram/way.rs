@@ -1,4 +1,4 @@
-//! Finding the way to a peer that has told its queue pair.
+//! Route resolution to a peer with a known queue pair number.
 
 use std::{io, net::SocketAddr, sync::Weak, time::Duration};
 
@@ -12,13 +12,13 @@ use verbs::{AddressVector, Context, Gid, GidType, GlobalRoute, LinkLayer};
 use super::{Port, local::Way};
 use crate::engine::Engine;
 
-/// How long each step may take.
+/// Timeout of each resolution step.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many routers a packet may pass if nobody says.
+/// Default hop limit.
 const HOP_LIMIT: u8 = 64;
 
-/// Begins to look for the way from an address of this host; the port is told of the end.
+/// Starts resolving the route from a local address. The engine notifies the port of the result.
 pub(super) fn search(
     engine: &Engine,
     port: Weak<Port>,
@@ -40,13 +40,13 @@ pub(super) fn search(
         })
 }
 
-/// The second step.
+/// Starts the second step, the route resolution.
 pub(crate) fn resolve_route(id: CmId<AddrResolved>) -> io::Result<()> {
     id.resolve_route(TIMEOUT)
         .map_err(|refused| refused.error.into())
 }
 
-/// The way that has been found.
+/// Creates the address handle for a resolved route.
 pub(crate) fn found(engine: &Engine, id: &CmId<RouteResolved>) -> io::Result<Way> {
     let ctx = id.context()?;
     let port = ctx.query_port(id.port_num())?;
@@ -54,10 +54,10 @@ pub(crate) fn found(engine: &Engine, id: &CmId<RouteResolved>) -> io::Result<Way
     let mut vector = AddressVector::local(id.port_num(), path.dlid);
     vector.sl = path.sl;
     vector.static_rate = path.rate_code;
-    // The path's own bits are those that the port has addresses for.
+    // The path bits are those within the port's LMC.
     let bits = (1_u16 << port.lmc().min(7)) - 1;
     vector.src_path_bits = (path.slid & bits).to_be_bytes()[1];
-    // On Ethernet there is no other way to say where the peer is.
+    // On Ethernet, only the global route identifies the peer.
     let is_ethernet = port.link_layer() == LinkLayer::ETHERNET;
     if is_ethernet || port.is_grh_required() || path.hop_limit > 1 {
         vector.grh = Some(global_route(&ctx, id, &path)?);
@@ -84,7 +84,7 @@ fn global_route<P: HasDevice>(
         .filter(|entry| entry.gid == sgid && entry.port_num == port_num)
         .peekable();
     let first = own.peek().copied();
-    // There may be an entry for each kind of RoCE. This is the connection manager's choice, too.
+    // The table may have an entry for each RoCE version. The connection manager also prefers version 2.
     let entry = own
         .find(|entry| entry.gid_type == GidType::ROCE_V2)
         .or(first)

@@ -1,4 +1,4 @@
-//! What the sides tell each other when they connect: the private data of request and reply.
+//! Connect data: the private data of a connection request and reply.
 
 use std::{error, fmt};
 
@@ -8,49 +8,49 @@ use super::{
     scale,
 };
 
-/// The version of the protocol.
+/// Version of the protocol.
 pub const VERSION: u8 = 1;
 
 const BIG_ENDIAN: u8 = 1 << 0;
 const IOMAP: u8 = 1 << 1;
 
-/// What one side tells the other when they connect.
+/// Connect data of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectData {
-    /// The byte order of its tables.
+    /// Byte order of the sender's tables.
     pub order: ByteOrder,
-    /// How many messages it can take: the depth of its receive queue.
+    /// Initial number of credits: the depth of the sender's receive queue.
     pub credits: u16,
-    /// How many mappings its table holds; `None` if it does not know of them.
+    /// Number of entries in the sender's table of mappings; `None` without support for mappings.
     pub iomap_size: Option<u16>,
-    /// Its table of targets: the address, the key, and how many *entries* there are. The table of
-    /// mappings follows.
+    /// The sender's table of targets: address, key, and the number of *entries*. The table of mappings
+    /// follows directly.
     pub targets: Target,
-    /// The first target: where it wants the first bytes.
+    /// The first target: the memory for the first bytes.
     pub first: Target,
 }
 
-/// Why what the peer has sent is no connection of this protocol.
+/// Reason for rejecting a peer's connect data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadConnectData {
-    /// There are fewer bytes than there must be.
+    /// Too few bytes; holds their number.
     Short(usize),
     /// Another version of the protocol.
     Version(u8),
-    /// It can take no messages.
+    /// The peer grants no credits.
     NoCredits,
-    /// Its table of targets has so few entries that it would be overwritten while in use.
+    /// The table of targets is too small: entries would be overwritten while in use.
     Targets(u32),
-    /// It has no room for data.
+    /// The first target is empty.
     NoBuffer,
 }
 
 impl ConnectData {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 40;
 
-    /// The data as it goes over the wire.
+    /// Encodes the connect data for the wire.
     pub fn encode(&self) -> [u8; Self::SIZE] {
         let mut wire = [0; Self::SIZE];
         wire[0] = VERSION;
@@ -67,10 +67,10 @@ impl ConnectData {
         wire
     }
 
-    /// Reads what a peer has sent. There may be more bytes, of which nothing is known.
+    /// Decodes a peer's connect data, ignoring bytes after the end.
     ///
     /// # Errors
-    /// It makes no sense, or is of another version.
+    /// The data are malformed or of another version.
     pub fn decode(wire: &[u8]) -> Result<Self, BadConnectData> {
         let Some(wire) = wire.first_chunk::<{ Self::SIZE }>() else {
             return Err(BadConnectData::Short(wire.len()));
@@ -115,7 +115,8 @@ impl fmt::Display for BadConnectData {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
+/// Prints the [`Display`](fmt::Display) text, since `unwrap` and `fn main() -> Result` print errors with
+/// `Debug`.
 impl fmt::Debug for BadConnectData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -152,7 +153,7 @@ mod tests {
         0x00, 0x00, 0x7f, 0xac, 0xcc, 0x02, 0x60, 0x00, 0x00, 0x00, 0x07, 0xbd, 0, 1, 0, 0,
     ];
 
-    /// T-WP1, T-WP2: what a server of librdmacm was seen to send.
+    /// T-WP1, T-WP2: captured from a librdmacm server.
     #[test]
     fn what_was_seen_on_the_wire() {
         assert_eq!(golden().encode(), GOLDEN);

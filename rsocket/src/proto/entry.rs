@@ -1,25 +1,25 @@
-//! What the sides write into each other's tables: where data is wanted, and which memory is mapped.
+//! Table entries written by the other side: targets for data, and mapped memory.
 //!
-//! The numbers are in the byte order of the one whose table it is.
+//! Numbers are in the byte order of the table's owner.
 
 use super::order::{ByteOrder, bytes};
 
-/// Where a sender is to write its data next: one entry of the sender's table of targets.
+/// Memory for a sender's next data: one entry of the sender's table of targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// The address of the first byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// The key that allows writing there.
+    /// Remote key.
     pub rkey: u32,
-    /// The number of bytes; 0 for an entry that is not in use.
+    /// Length in bytes; 0 for an unused entry.
     pub len: u32,
 }
 
 impl Target {
-    /// The size of an entry, in bytes.
+    /// Size of an entry in bytes.
     pub const SIZE: usize = 16;
 
-    /// The entry as it is in the table of a side with this order.
+    /// Encodes the entry in the byte order of the table's owner.
     pub fn encode(self, order: ByteOrder) -> [u8; Self::SIZE] {
         let mut entry = [0; Self::SIZE];
         entry[..8].copy_from_slice(&order.u64_bytes(self.addr));
@@ -28,7 +28,7 @@ impl Target {
         entry
     }
 
-    /// Reads an entry of a table of a side with this order.
+    /// Decodes an entry in the byte order of the table's owner.
     pub fn decode(entry: &[u8; Self::SIZE], order: ByteOrder) -> Self {
         Self {
             addr: order.u64(bytes(entry, 0)),
@@ -38,27 +38,26 @@ impl Target {
     }
 }
 
-/// Memory that is mapped for the other side to write to directly: one entry of its table of
-/// mappings.
+/// Memory mapped for direct writes by the other side: one entry of the other side's table of mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// The name that the first byte has.
+    /// Offset of the first byte, chosen by the program.
     pub offset: u64,
-    /// The address of the first byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// The key that allows writing there.
+    /// Remote key.
     pub rkey: u32,
-    /// The number of bytes; 0 for an entry that is not in use.
+    /// Length in bytes; 0 for an unused entry.
     pub len: u32,
 }
 
 impl Mapping {
-    /// The size of an entry, in bytes.
+    /// Size of an entry in bytes.
     pub const SIZE: usize = 24;
-    /// The same, as the send buffer counts.
+    /// `SIZE` in the type of send buffer sizes.
     pub(super) const BYTES: u32 = 24;
 
-    /// The entry as it is in the table of a side with this order.
+    /// Encodes the entry in the byte order of the table's owner.
     pub fn encode(self, order: ByteOrder) -> [u8; Self::SIZE] {
         let mut entry = [0; Self::SIZE];
         entry[..8].copy_from_slice(&order.u64_bytes(self.offset));
@@ -68,7 +67,7 @@ impl Mapping {
         entry
     }
 
-    /// Reads an entry of a table of a side with this order.
+    /// Decodes an entry in the byte order of the table's owner.
     pub fn decode(entry: &[u8; Self::SIZE], order: ByteOrder) -> Self {
         Self {
             offset: order.u64(bytes(entry, 0)),
@@ -78,7 +77,7 @@ impl Mapping {
         }
     }
 
-    /// Where the byte called `offset` is, and how many bytes there are from it on, if it is inside.
+    /// Returns the memory from the byte at `offset` to the end of the mapping, if inside.
     pub(super) fn find(&self, offset: u64) -> Option<Target> {
         let inside = u32::try_from(offset.checked_sub(self.offset)?).ok()?;
         let len = self.len.checked_sub(inside).filter(|&len| len > 0)?;
@@ -94,7 +93,7 @@ impl Mapping {
 mod tests {
     use super::*;
 
-    /// T-WP11: as it came from a peer that believed its host to be big-endian.
+    /// T-WP11: captured from a peer with its host's order set to big-endian.
     #[test]
     fn a_target_for_the_other_order_is_swapped() {
         let target = Target {

@@ -1,4 +1,4 @@
-//! The 32 bits of which every message consists, beside its payload.
+//! Messages: 32 bits beside the payload.
 
 use std::fmt;
 
@@ -11,38 +11,37 @@ const CREDIT: u32 = 4;
 const IOMAP: u32 = 6;
 const CONTROL: u32 = 7;
 
-/// What one side tells the other: the immediate data of an RDMA write, or, on iWARP, a message of
-/// four bytes.
+/// A message: the immediate data of an RDMA write, or, over iWARP, a separate message of four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes have been written to where the receiver wanted them next.
+    /// The number of bytes written to the receiver's next target.
     Data(u32),
-    /// Messages may be sent until so many have been sent in all (counting modulo 2¹⁶); a target may
-    /// have been written as well.
+    /// New limit for the total number of messages sent, modulo 2¹⁶. A target may have been written along with
+    /// the message.
     Credit(u16),
-    /// This entry of the receiver's table of mappings has been written.
+    /// Index of the entry written in the receiver's table of mappings.
     Iomap(u16),
-    /// Something that moves no data.
+    /// A message without data.
     Control(Control),
-    /// A number that has no meaning: nobody sends it.
+    /// A reserved operation code, never sent.
     Reserved(u8),
 }
 
-/// A message that moves no data.
+/// A message without data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The sender will neither send nor receive any more.
+    /// The sender has shut down both directions.
     Disconnect,
-    /// Nothing. Implementations from before 2014 send it now and then.
+    /// No effect. Sent by implementations before 2014 as a keepalive probe.
     KeepAlive,
-    /// The sender will not send any more.
+    /// The sender has shut down sending.
     Shutdown,
-    /// Something that is not known yet, to be ignored.
+    /// Unknown code, to be ignored.
     Unknown(u32),
 }
 
 impl Message {
-    /// The message as a number.
+    /// Encodes the message.
     pub fn encode(self) -> u32 {
         let (op, argument) = match self {
             Self::Data(len) => (DATA, len & ARGUMENT),
@@ -54,10 +53,10 @@ impl Message {
         op << OP_SHIFT | argument
     }
 
-    /// What a number means.
+    /// Decodes a message.
     pub fn decode(word: u32) -> Self {
         let (op, argument) = (word >> OP_SHIFT, word & ARGUMENT);
-        // What does not fit is cut off: the sender's count may have gone beyond 16 bits.
+        // The upper bits are ignored: the sender's counter may exceed 16 bits.
         let [_, _, high, low] = argument.to_be_bytes();
         let low = u16::from_be_bytes([high, low]);
         match op {
@@ -119,7 +118,7 @@ mod tests {
         }
     }
 
-    /// T-WP9: a count that has gone beyond 16 bits.
+    /// T-WP9: a counter beyond 16 bits.
     #[test]
     fn a_limit_is_what_is_in_the_low_sixteen_bits() {
         assert_eq!(Message::decode(0x8001_0005), Message::Credit(5));

@@ -1,7 +1,7 @@
-//! The protocol, without any input or output: bytes and completions go in, requests come out.
+//! The protocol without input and output: bytes and completions go in, requests come out.
 //!
-//! It knows nothing of devices, threads or clocks, so that the same code runs over RDMA, in a
-//! simulator and under a fuzzer.
+//! Independent of devices, threads and clocks: the same code runs over RDMA, in a simulator and under a
+//! fuzzer.
 
 mod connect;
 pub mod datagram;

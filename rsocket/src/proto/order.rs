@@ -1,6 +1,6 @@
-//! Byte order of numbers that are written into the other side's memory.
+//! Byte order of numbers written to the other side's memory.
 
-/// The order in which a host keeps the bytes of a number.
+/// Byte order of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     /// The least significant byte first.
@@ -10,7 +10,7 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// This machine's order.
+    /// Byte order of this machine.
     pub const HOST: Self = if cfg!(target_endian = "big") {
         Self::Big
     } else {
@@ -46,7 +46,7 @@ impl ByteOrder {
     }
 }
 
-/// `N` bytes of a slice, from `at` on, which must be inside.
+/// Copies `N` bytes of a slice from `at` on. Panics outside of the slice.
 pub(super) fn bytes<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&from[at..at + N]);

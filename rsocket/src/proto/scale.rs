@@ -1,11 +1,11 @@
-//! The eight bits in which the size of a table of mappings travels.
+//! Encoding of the size of a table of mappings in eight bits.
 //!
-//! Up to 128 it is exact; above, it is in units of 256, rounded down.
+//! Exact up to 128; above, in units of 256, rounded down.
 
-/// The largest size that can be said.
+/// Maximum encodable size.
 pub const MAX_SCALED: u16 = 0x7f << 8;
 
-/// The size in eight bits. What is more than [`MAX_SCALED`] becomes that.
+/// Encodes a size, at most [`MAX_SCALED`].
 pub fn encode(size: u16) -> u8 {
     match u8::try_from(size) {
         Ok(exact) if exact <= 0x80 => exact,
@@ -16,7 +16,7 @@ pub fn encode(size: u16) -> u8 {
     }
 }
 
-/// The size that eight bits stand for.
+/// Decodes a size.
 pub fn decode(scaled: u8) -> u16 {
     if scaled <= 0x80 {
         scaled.into()

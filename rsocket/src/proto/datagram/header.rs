@@ -1,4 +1,4 @@
-//! What goes before the bytes of a datagram: over UDP, and from queue pair to queue pair.
+//! Headers of datagrams: over UDP, and between queue pairs.
 
 use std::{
     error::Error,
@@ -7,18 +7,18 @@ use std::{
     ops::Deref,
 };
 
-/// What every message over UDP begins with.
+/// First bytes of every message over UDP.
 const TAG: [u8; 4] = [0x55; 4];
-/// Bytes of the header over UDP.
+/// Size in bytes of the header over UDP.
 const EXCHANGE_V4: usize = 16;
 const EXCHANGE_V6: usize = 28;
-/// Bytes of the header between queue pairs.
+/// Size in bytes of the header between queue pairs.
 const ORIGIN_V4: usize = 8;
 const ORIGIN_V6: usize = 24;
-/// A number of a queue pair has 24 bits.
+/// Mask of a queue pair number: 24 bits.
 const QP_NUM: u32 = 0x00ff_ffff;
 
-/// A header, as it goes over the wire.
+/// An encoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
     bytes: [u8; EXCHANGE_V6],
@@ -45,23 +45,23 @@ impl Deref for Encoded {
     }
 }
 
-/// Why something that has come is no datagram of this protocol.
+/// Reason for rejecting a received message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum BadDatagram {
-    /// It is too short for its header.
+    /// Shorter than its header; holds the length in bytes.
     Short(usize),
-    /// It does not begin as all do.
+    /// Wrong tag.
     Tag([u8; 4]),
-    /// Its header is for another family, or of another size.
+    /// A header of another address family or size.
     Version {
-        /// 4 or 6, if it were right.
+        /// Version field: 4 or 6 if valid.
         version: u8,
-        /// The size of the header that it says.
+        /// Length field, in bytes.
         length: u8,
     },
-    /// It is neither data nor an answer.
+    /// Unknown operation code.
     Operation(u8),
-    /// No queue pair for datagrams of programs has this number.
+    /// A queue pair number reserved by the verbs.
     QueuePair(u32),
 }
 
@@ -79,7 +79,8 @@ impl fmt::Display for BadDatagram {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
+/// Prints the [`Display`](fmt::Display) text, since `unwrap` and `fn main() -> Result` print errors with
+/// `Debug`.
 impl fmt::Debug for BadDatagram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -88,12 +89,12 @@ impl fmt::Debug for BadDatagram {
 
 impl Error for BadDatagram {}
 
-/// What a message over UDP is.
+/// Kind of a message over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// The bytes of a datagram follow. It is answered with [`Answer`](Self::Answer).
+    /// Carries the bytes of a datagram. The receiver replies with [`Answer`](Self::Answer).
     Data,
-    /// Nothing follows: the sender's queue pair was what mattered.
+    /// Carries only the sender's queue pair number.
     Answer,
 }
 
@@ -106,7 +107,7 @@ impl Operation {
     }
 }
 
-/// The header of a message over UDP, by which peers tell each other their queue pairs.
+/// Header of a message over UDP: announces the sender's queue pair number.
 ///
 /// ```text
 /// 0 tag 55555555   4 version   5 operation   6 header length   7 zero
@@ -114,16 +115,16 @@ impl Operation {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// What it is.
+    /// Kind of the message.
     pub operation: Operation,
-    /// The sender's queue pair.
+    /// Queue pair number of the sender.
     pub qp_num: u32,
-    /// The sender's own address. Nobody relies on it.
+    /// Address of the sender. Ignored by receivers.
     pub addr: IpAddr,
 }
 
 impl Exchange {
-    /// The header's bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> Encoded {
         let mut encoded = Encoded::EMPTY;
         let (version, len) = match self.addr {
@@ -131,7 +132,7 @@ impl Exchange {
             IpAddr::V6(_) => (6, EXCHANGE_V6),
         };
         encoded.push(&TAG);
-        // It is 16 or 28.
+        // The length is 16 or 28.
         let len = u8::try_from(len).unwrap_or(u8::MAX);
         encoded.push(&[version, self.operation.code(), len, 0]);
         encoded.push(&(self.qp_num & QP_NUM).to_be_bytes());
@@ -142,10 +143,10 @@ impl Exchange {
         encoded
     }
 
-    /// Reads the header of what has come from `from`, and returns it and the bytes after it.
+    /// Decodes a message from `from`. Returns the header and the payload.
     ///
     /// # Errors
-    /// It is something else, or is not for the address family that it has come by.
+    /// The message is malformed, or of another address family than `from`.
     pub fn decode(bytes: &[u8], from: IpAddr) -> Result<(Self, &[u8]), BadDatagram> {
         let short = BadDatagram::Short(bytes.len());
         let (tag, rest) = bytes.split_first_chunk::<4>().ok_or(short)?;
@@ -170,7 +171,7 @@ impl Exchange {
             7 => Operation::Answer,
             op => return Err(BadDatagram::Operation(op)),
         };
-        // The first two are for management, and the last one stands for all of a multicast group.
+        // Queue pairs 0 and 1 are for management; the last number addresses a multicast group.
         let qp_num = u32::from_be_bytes(*qp_num) & QP_NUM;
         if qp_num < 2 || qp_num == QP_NUM {
             return Err(BadDatagram::QueuePair(qp_num));
@@ -183,7 +184,7 @@ impl Exchange {
         Ok((header, payload))
     }
 
-    /// How long the header is for peers of an address family.
+    /// Returns the length of the header for an address family, in bytes.
     pub fn len_for(peer: IpAddr) -> usize {
         match peer {
             IpAddr::V4(_) => EXCHANGE_V4,
@@ -192,7 +193,7 @@ impl Exchange {
     }
 }
 
-/// The header between queue pairs: the address that the datagram is from.
+/// Header between queue pairs: the source address of the datagram.
 ///
 /// ```text
 /// 0 version   1 header length   2 port, big-endian
@@ -200,12 +201,12 @@ impl Exchange {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin(
-    /// The sender's address and port.
+    /// Address and port of the sender.
     pub SocketAddr,
 );
 
 impl Origin {
-    /// The header's bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> Encoded {
         let mut encoded = Encoded::EMPTY;
         let port = self.0.port().to_be_bytes();
@@ -225,10 +226,10 @@ impl Origin {
         encoded
     }
 
-    /// Reads the header of what has come, and returns it and the bytes after it.
+    /// Decodes a message. Returns the header and the payload.
     ///
     /// # Errors
-    /// It is something else.
+    /// The message is malformed.
     pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), BadDatagram> {
         let short = BadDatagram::Short(bytes.len());
         let (&[version, length], rest) = bytes.split_first_chunk().ok_or(short)?;
@@ -250,7 +251,7 @@ impl Origin {
         }
     }
 
-    /// How long the header is for an address family.
+    /// Returns the length of the header for an address family, in bytes.
     pub fn len_for(addr: IpAddr) -> usize {
         match addr {
             IpAddr::V4(_) => ORIGIN_V4,
@@ -265,7 +266,7 @@ mod tests {
 
     const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 
-    /// Seen from a C library.
+    /// Captured from librdmacm.
     #[test]
     fn an_answer_is_the_golden_one() {
         let answer = Exchange {
@@ -291,7 +292,7 @@ mod tests {
             };
             let mut bytes = data.encode().to_vec();
             assert_eq!((bytes.len(), Exchange::len_for(addr)), (len, len));
-            // The upper bits of the number are nobody's.
+            // The upper eight bits of the number are ignored.
             bytes[8] = 0xff;
             bytes.extend(b"hello");
             assert_eq!(Exchange::decode(&bytes, addr), Ok((data, &b"hello"[..])));
@@ -339,7 +340,7 @@ mod tests {
             qp_num: 2,
             addr: V4,
         };
-        // Not by the family that it says.
+        // Rejected: not the family of the sender's address.
         assert!(Exchange::decode(&four.encode(), v6).is_err());
         for (at, value) in [(0, 0), (4, 6), (5, 1), (6, 28), (6, 0), (11, 0), (11, 1)] {
             let mut bytes = four.encode().to_vec();

@@ -1,9 +1,8 @@
-//! Datagrams.
+//! The datagram protocol.
 //!
-//! A socket has an address of UDP's. The first datagrams to a peer go over UDP, behind a header that
-//! says which queue pair the sender has ([`Exchange`]). The peer answers with its own, and from then
-//! on datagrams go from queue pair to queue pair, behind one that says where they are from
-//! ([`Origin`]). Nothing is sent again; whatever is lost is lost.
+//! A socket has a UDP address. The first datagrams to a peer are sent over UDP, behind a header with the
+//! sender's queue pair number ([`Exchange`]). The peer answers with its own number. Later datagrams travel
+//! between the queue pairs, behind a header with the source address ([`Origin`]). Nothing is retransmitted.
 
 mod header;
 mod node;
@@ -17,14 +16,14 @@ pub use peers::Route;
 
 use crate::proto::stream::Settings;
 
-/// The most bytes of a message, with its header.
+/// Maximum size in bytes of a message including its header.
 pub const SLOT: usize = 2048;
 
-/// The key that queue pairs of datagrams want to see.
+/// Queue key of all datagram queue pairs.
 pub const QKEY: u32 = 0x0123_4567;
 
-/// An address as it is compared with others: an IPv4 address is one in any case, and what is no part
-/// of the address is gone.
+/// Returns the canonical form of an address for comparisons: mapped IPv4 addresses become IPv4; flow
+/// information and an irrelevant scope are cleared.
 pub fn canonical(addr: SocketAddr) -> SocketAddr {
     match (addr, addr.ip().to_canonical()) {
         (SocketAddr::V6(v6), IpAddr::V6(ip)) => {
@@ -36,20 +35,19 @@ pub fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The most bytes that a datagram to this peer can have. It is what goes by UDP: nobody could find the
-/// way to a peer by datagrams that are longer.
+/// Maximum length in bytes of a datagram to this peer. The limit of UDP holds for every route, since longer
+/// datagrams could never start a route resolution.
 pub fn most_by_udp(peer: IpAddr) -> usize {
     SLOT - Exchange::len_for(peer)
 }
 
-/// The most bytes that a datagram to this peer can have when it goes from queue pair to queue pair,
-/// in packets of at most `mtu` bytes.
+/// Maximum length in bytes of a datagram to this peer between queue pairs, in packets of at most `mtu` bytes.
 pub fn most_by_way(peer: IpAddr, mtu: usize) -> usize {
     SLOT.min(mtu).saturating_sub(Origin::len_for(peer))
 }
 
-/// The sizes with which datagrams work: as many places as there are entries in the queues, or as the
-/// buffers have room for.
+/// Adjusts the sizes for datagrams: each depth is limited to the number of slots in the buffer, and the
+/// buffer to the depth.
 pub fn fit(mut settings: Settings) -> Settings {
     let fit = |depth: &mut u16, buffer: &mut u32| {
         let places = usize::try_from(*buffer).unwrap_or(usize::MAX) / SLOT;

@@ -1,4 +1,4 @@
-//! One socket for datagrams as a state machine.
+//! State machine of a datagram socket.
 
 use std::{collections::VecDeque, net::SocketAddr, ops::Range, time::Duration};
 
@@ -9,10 +9,10 @@ use super::{
 };
 use crate::proto::stream::{Direction, Readiness};
 
-/// A socket: its peers, what has arrived and not been received, and what is being sent.
+/// A datagram socket: its peers, received datagrams, and the number of messages in flight.
 ///
-/// `L` names a local end, `W` is a way to a peer, and `M` holds the bytes of a message. The time is
-/// that since any beginning.
+/// `L` names a local endpoint, `W` is a route to a peer, and `M` stores a message. Times are durations since
+/// an arbitrary start.
 #[derive(Debug)]
 pub struct Node<L, W, M> {
     peers: Peers<L, W>,
@@ -25,30 +25,30 @@ pub struct Node<L, W, M> {
     shut_write: bool,
 }
 
-/// A datagram that has not been received yet.
+/// A received datagram, not yet read by the program.
 #[derive(Debug)]
 pub struct Arrived<M> {
-    /// Who has sent it.
+    /// Address of the sender.
     pub source: SocketAddr,
-    /// What holds it.
+    /// Storage of the message.
     pub message: M,
-    /// Where in that its bytes are.
+    /// Range of the payload in the message.
     pub range: Range<usize>,
 }
 
-/// What to do about a message that has come by UDP.
+/// Actions after a message over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told<'b> {
-    /// Answer it.
+    /// Answer the message.
     pub answer: bool,
-    /// Look for the way to its sender, and tell with [`Node::found`].
+    /// Resolve the route to the sender, and report the result to [`Node::found`].
     pub search: bool,
-    /// The bytes of a datagram, to be handed to [`Node::arrived_by_udp`].
+    /// Payload of a datagram, to be passed to [`Node::arrived_by_udp`].
     pub payload: Option<&'b [u8]>,
 }
 
 impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
-    /// A socket that holds at most so many messages each way.
+    /// Creates a socket with limits on messages in flight and on received datagrams.
     pub fn new(send_depth: u16, recv_depth: u16) -> Self {
         Self {
             peers: Peers::new(),
@@ -62,78 +62,78 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
         }
     }
 
-    /// From where a peer is reached, if it is known.
+    /// Returns the local endpoint for a known peer.
     pub fn local(&self, peer: SocketAddr) -> Option<L> {
         self.peers.local(canonical(peer))
     }
 
-    /// How many peers are known.
+    /// Number of known peers.
     pub fn peers(&self) -> usize {
         self.peers.len()
     }
 
-    /// Remembers a peer that was not known.
+    /// Adds an unknown peer.
     pub fn meet(&mut self, peer: SocketAddr, local: L, now: Duration) {
         self.peers.meet(canonical(peer), local, now);
     }
 
-    /// How the next datagram goes to a peer, if that is known.
+    /// Returns the route of the next datagram to a known peer.
     pub fn route(&mut self, peer: SocketAddr, now: Duration) -> Option<Route<L, &W>> {
         self.peers.route(canonical(peer), now)
     }
 
-    /// A queue pair has room for so many messages, so no more are sent at once from now on.
+    /// Lowers the limit of messages in flight to the depth of a queue pair.
     pub fn limit_sending(&mut self, most: u32) {
         self.send_depth = self.send_depth.min(most as usize);
     }
 
-    /// Whether there is a place for another message from a queue pair. If so, it is taken.
+    /// Takes a place for a message in flight. Returns whether there was one.
     pub fn take_place(&mut self) -> bool {
         let free = self.sending < self.send_depth;
         self.sending += usize::from(free);
         free
     }
 
-    /// A message has been sent, or cannot be.
+    /// Returns the place of a message, sent or failed.
     pub fn leave_place(&mut self) {
         self.sending = self.sending.saturating_sub(1);
     }
 
-    /// Whether no message is being sent.
+    /// Whether no message is in flight.
     pub fn is_flushed(&self) -> bool {
         self.sending == 0
     }
 
-    /// Only this peer's datagrams are wanted from now on; or everybody's.
+    /// Restricts receiving to one peer, or removes the restriction.
     pub fn connect(&mut self, peer: Option<SocketAddr>) {
         self.connected = peer.map(canonical);
     }
 
-    /// The only peer, if there is one.
+    /// Returns the connected peer, if any.
     pub fn connected(&self) -> Option<SocketAddr> {
         self.connected
     }
 
-    /// Ends a direction, or both.
+    /// Shuts down one or both directions.
     pub fn shut_down(&mut self, direction: Direction) {
         self.shut_read |= direction != Direction::Write;
         self.shut_write |= direction != Direction::Read;
     }
 
-    /// Whether nothing may be sent any more.
+    /// Whether sending has been shut down.
     pub fn is_write_shut(&self) -> bool {
         self.shut_write
     }
 
-    /// Whether nothing comes any more after what has arrived.
+    /// Whether receiving has been shut down. Received datagrams can still be read.
     pub fn is_read_shut(&self) -> bool {
         self.shut_read
     }
 
-    /// Something has come by UDP, from a peer that may have to be [met](Self::meet) first.
+    /// Handles a message over UDP. The caller [adds](Self::meet) an unknown peer first.
     ///
     /// # Errors
-    /// It is nothing of this protocol.
+    /// The message is malformed.
     pub fn told<'b>(
         &mut self,
         peer: SocketAddr,
@@ -150,30 +150,30 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
         })
     }
 
-    /// A search for the way to a peer has ended, with a way or without.
+    /// Records the end of a route resolution, successful or not.
     pub fn found(&mut self, peer: SocketAddr, way: Option<W>, now: Duration) {
         self.peers.found(canonical(peer), way, now);
     }
 
-    /// A local end is no more, and neither are the ways that begin there.
+    /// Removes the peers of a removed local endpoint.
     pub fn forget(&mut self, is_gone: impl Fn(L) -> bool) {
         self.peers.forget(is_gone);
     }
 
-    /// A datagram of a peer's has come by UDP, as [`told`](Self::told) has said.
+    /// Queues a datagram received over UDP, after [`told`](Self::told) has returned its payload.
     ///
     /// # Errors
-    /// It is dropped, since there is no room, or nobody wants it.
+    /// The datagram is dropped: the queue is full, or the source is not the connected peer.
     pub fn arrived_by_udp(&mut self, source: SocketAddr, message: M) -> Result<(), M> {
         let len = message.as_ref().len();
         self.push(canonical(source), message, 0..len)
     }
 
-    /// A datagram has come to a queue pair: its header begins at `start` of `message`. Which
-    /// interface a link-local address belongs to (`scope`) is not in there.
+    /// Queues a datagram received by a queue pair. Its header starts at `start` of `message`. `scope` is the
+    /// interface of a link-local source, missing in the header.
     ///
     /// # Errors
-    /// It is dropped, since it is nothing of this protocol, there is no room, or nobody wants it.
+    /// The datagram is dropped: malformed, the queue is full, or the source is not the connected peer.
     pub fn arrived(
         &mut self,
         message: M,
@@ -207,17 +207,17 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
         Ok(())
     }
 
-    /// The datagram that is received next.
+    /// Returns the next datagram to read.
     pub fn first(&self) -> Option<&Arrived<M>> {
         self.arrived.front()
     }
 
-    /// Receives a datagram.
+    /// Takes the next datagram.
     pub fn take(&mut self) -> Option<Arrived<M>> {
         self.arrived.pop_front()
     }
 
-    /// What can be done without waiting.
+    /// Returns the operations possible without blocking.
     pub fn readiness(&self) -> Readiness {
         Readiness {
             readable: !self.arrived.is_empty() || self.shut_read,
@@ -229,8 +229,8 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     }
 }
 
-/// Whether a datagram that says it is from `source` is from this peer. Which interface a link-local
-/// address belongs to is not in the header.
+/// Whether a source address is the peer's. The header lacks the interface of a link-local address, so the
+/// scope is ignored.
 fn is_same(peer: SocketAddr, source: SocketAddr) -> bool {
     peer.ip() == source.ip() && peer.port() == source.port()
 }
@@ -257,7 +257,7 @@ mod tests {
         node.arrived(message(first, b"one"), 40, 0, NOW).unwrap();
         node.arrived_by_udp(second.parse().unwrap(), b"two".to_vec())
             .unwrap();
-        // There is no room, and the place can be used again.
+        // The queue is full; the message is returned for reuse.
         let third = node
             .arrived(message(first, b"three"), 40, 0, NOW)
             .unwrap_err();
@@ -302,7 +302,7 @@ mod tests {
     fn what_is_no_datagram_is_dropped() {
         let mut node = Plain::new(4, 4);
         let peer: SocketAddr = "[fd00::1]:2".parse().unwrap();
-        // A length of 16 to 27 with version 6 was the end of the original.
+        // A length of 16 to 27 with version 6 crashed librdmacm.
         for len in 0..28 {
             let mut bytes = vec![0x55, 0x55, 0x55, 0x55, 6, 0, 28, 0, 0, 0, 0, 9];
             bytes.resize(len, 0);
@@ -316,7 +316,7 @@ mod tests {
         assert!(node.first().is_none());
     }
 
-    /// Whoever is told that there is room finds it, whichever queue pair it is.
+    /// Reported room exists on every queue pair.
     #[test]
     fn the_shortest_queue_says_how_many_are_sent() {
         let mut node = Plain::new(3, 1);

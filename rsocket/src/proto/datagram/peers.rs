@@ -1,20 +1,19 @@
-//! What is known of those that datagrams go to and come from.
+//! Known peers of a datagram socket and their routes.
 
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
-/// The most peers that are remembered. Anybody can become one by sending something.
+/// Maximum number of known peers. Any host can become one by sending a message.
 const MOST: usize = 4096;
-/// The most ways that are looked for at once.
+/// Maximum number of concurrent route resolutions.
 const MOST_SEARCHES: usize = 64;
-/// How long a peer that is silent is believed to be where it was.
+/// Maximum age of the last message from a peer before the queue pair number must be confirmed.
 const TRUST: Duration = Duration::from_secs(1);
 
-/// Peers by their addresses: the local end (`L`) that they are reached from, and the way to their
-/// queue pair (`W`), if it is known.
+/// Peers by address: the local endpoint (`L`), and the resolved route to the queue pair (`W`).
 #[derive(Debug)]
 pub(super) struct Peers<L, W> {
     known: HashMap<SocketAddr, Peer<L, W>>,
-    /// Counts what is done with peers, to know who has not been dealt with for long.
+    /// Counter of operations, for evicting the least recently used peers.
     turn: u64,
     searches: usize,
 }
@@ -22,27 +21,27 @@ pub(super) struct Peers<L, W> {
 #[derive(Debug)]
 struct Peer<L, W> {
     local: L,
-    /// As the peer has said.
+    /// Queue pair number announced by the peer.
     qp_num: Option<u32>,
     way: Option<W>,
     searching: bool,
-    /// When the peer was last heard of, or asked.
+    /// Time of the last message from the peer, or of the last confirmation request.
     heard: Duration,
     turn: u64,
 }
 
-/// How a datagram goes to a peer.
+/// Route of a datagram to a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route<L, W> {
-    /// By UDP, with the number of the queue pair of that local end.
+    /// Over UDP, announcing the queue pair number of this local endpoint.
     Exchange(L),
-    /// From the queue pair of that local end.
+    /// Between the queue pairs.
     Direct {
-        /// The local end.
+        /// Local endpoint.
         local: L,
-        /// The way.
+        /// Resolved route.
         way: W,
-        /// The peer's queue pair.
+        /// Queue pair number of the peer.
         qp_num: u32,
     },
 }
@@ -71,8 +70,8 @@ impl<L: Copy, W> Peers<L, W> {
         self.known.len()
     }
 
-    /// Remembers a peer. If that makes too many, those are forgotten that have not been dealt with
-    /// for the longest time.
+    /// Adds a peer. At the limit, evicts the least recently used half, except peers with a resolution in
+    /// progress.
     pub(super) fn meet(&mut self, peer: SocketAddr, local: L, now: Duration) {
         if self.known.len() >= MOST {
             let mut turns: Vec<u64> = self.known.values().map(|peer| peer.turn).collect();
@@ -95,10 +94,10 @@ impl<L: Copy, W> Peers<L, W> {
         );
     }
 
-    /// How the next datagram goes there, if the peer is known.
+    /// Returns the route of the next datagram to a known peer.
     ///
-    /// When nothing has been heard of it for a while, it is sent by UDP, since the peer answers
-    /// that. One that has been started anew has another queue pair.
+    /// After a second of silence, one datagram is sent over UDP to make the peer answer: a restarted peer has
+    /// another queue pair.
     pub(super) fn route(&mut self, peer: SocketAddr, now: Duration) -> Option<Route<L, &W>> {
         let peer = self.find(peer)?;
         Some(match (&peer.way, peer.qp_num) {
@@ -115,14 +114,14 @@ impl<L: Copy, W> Peers<L, W> {
         })
     }
 
-    /// A peer has sent something from queue pair to queue pair.
+    /// Records a message from a peer between the queue pairs.
     pub(super) fn heard(&mut self, peer: SocketAddr, now: Duration) {
         if let Some(peer) = self.find(peer) {
             peer.heard = now;
         }
     }
 
-    /// A peer has told its queue pair. Whether the way there is to be looked for.
+    /// Records an announced queue pair number. Returns whether to resolve the route.
     pub(super) fn told(&mut self, peer: SocketAddr, qp_num: u32, now: Duration) -> bool {
         let may_search = self.searches < MOST_SEARCHES;
         let Some(peer) = self.find(peer) else {
@@ -139,7 +138,7 @@ impl<L: Copy, W> Peers<L, W> {
         search
     }
 
-    /// A search has ended, with a way or without.
+    /// Records the end of a resolution, successful or not.
     pub(super) fn found(&mut self, peer: SocketAddr, way: Option<W>, now: Duration) {
         let Some(peer) = self.find(peer).filter(|peer| peer.searching) else {
             return;
@@ -150,7 +149,7 @@ impl<L: Copy, W> Peers<L, W> {
         self.searches -= 1;
     }
 
-    /// A local end is no more.
+    /// Removes the peers of a removed local endpoint.
     pub(super) fn forget(&mut self, is_gone: impl Fn(L) -> bool) {
         let searches = &mut self.searches;
         self.known.retain(|_, peer| {
@@ -190,16 +189,16 @@ mod tests {
         assert!(!peers.told(addr(1), 7, START));
         assert!(peers.told(addr(1), 8, START));
         assert_eq!(peers.route(addr(1), START), Some(Route::Exchange(())));
-        // It has moved again before the way was found, which is the same for both.
+        // The number changes again during the resolution; the route is valid for both.
         assert!(!peers.told(addr(1), 9, START));
         peers.found(addr(1), Some('b'), START);
         assert_eq!(peers.route(addr(1), START), direct(&'b', 9));
-        // Nobody has looked for this.
+        // A result without a resolution is ignored.
         peers.found(addr(1), None, START);
         assert_eq!(peers.route(addr(1), START), direct(&'b', 9));
     }
 
-    /// P32: a peer may have been started anew.
+    /// P32: a peer may have restarted.
     #[test]
     fn who_is_silent_is_asked_now_and_then() {
         let mut peers = Peers::new();
@@ -234,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Else the places of their searches would be taken for good: no route would be resolved any more.
+    /// Otherwise the places of their resolutions would leak, and no route would be resolved any more.
     #[test]
     fn strangers_cannot_displace_peers_whose_routes_are_being_resolved() {
         let mut peers = Peers::<(), ()>::new();

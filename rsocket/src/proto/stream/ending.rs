@@ -1,9 +1,9 @@
-//! How a stream ends: in one direction, in both, or by failing.
+//! End of a stream: shutdown of one or both directions, or failure.
 
 use super::failure::Failure;
 use crate::proto::Control;
 
-/// What a connection is for the other modules.
+/// Connection phase seen by the other modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Connected,
@@ -11,43 +11,43 @@ pub(super) enum Phase {
     Failed(Failure),
 }
 
-/// A direction of a stream.
+/// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the peer.
     Read,
     /// To the peer.
     Write,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
-/// What can be done with a stream without waiting.
+/// Operations possible without blocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Readiness {
-    /// Reading gives data, the end, or an error.
+    /// A read returns data, the end, or an error.
     pub readable: bool,
-    /// Writing takes data, or gives an error.
+    /// A write accepts data or returns an error.
     pub writable: bool,
-    /// The peer sends nothing more, or this side takes nothing more.
+    /// The peer has ended sending, or this side has shut down reading.
     pub ended: bool,
-    /// Both directions have ended, though the peer may not have been told yet.
+    /// Both directions have ended, though the peer may not have been notified yet.
     pub hung_up: bool,
-    /// It has failed.
+    /// The stream has failed.
     pub failed: bool,
 }
 
-/// Which directions are open.
+/// Open directions and pending shutdown messages.
 #[derive(Debug)]
 pub(super) struct Ending {
     phase: Phase,
     readable: bool,
     writable: bool,
-    /// This side does not want what still comes.
+    /// Reading has been shut down: received data is discarded.
     shut_to_reading: bool,
-    /// What the peer has not been told yet.
+    /// Shutdown message not sent yet.
     news: Option<Control>,
-    /// The peer takes nothing more.
+    /// The peer has disconnected.
     deaf: bool,
 }
 
@@ -89,13 +89,13 @@ impl Ending {
         self.news.take()
     }
 
-    /// Whether what is still on its way to the peer is of no use.
+    /// Whether the peer has disconnected and discards data in flight.
     pub(super) fn is_deaf(&self) -> bool {
         self.deaf
     }
 
     fn leave(&mut self, phase: Phase) {
-        // The first end is the one that counts.
+        // Only the first end is recorded.
         if self.phase == Phase::Connected {
             self.phase = phase;
         }
@@ -111,7 +111,7 @@ impl Ending {
         self.leave(Phase::Failed(failure));
     }
 
-    /// The peer has gone. If both directions had ended, that was to be expected.
+    /// Handles a lost peer: a failure, unless both directions had ended.
     pub(super) fn lost(&mut self) {
         if self.readable || self.writable {
             self.fail(Failure::Lost);
@@ -120,7 +120,7 @@ impl Ending {
         }
     }
 
-    /// The peer says something.
+    /// Handles a control message of the peer.
     pub(super) fn told(&mut self, control: Control) {
         match control {
             Control::Disconnect => {
@@ -130,7 +130,7 @@ impl Ending {
             Control::Shutdown => {
                 self.readable = false;
                 match &mut self.news {
-                    // It has still to be told that this side has finished, too.
+                    // The pending message must also announce the end of this side.
                     Some(news) => *news = Control::Disconnect,
                     None if !self.writable => self.disconnected(),
                     None => {}
@@ -158,7 +158,7 @@ impl Ending {
         self.news = match (self.readable, self.writable) {
             (false, false) => Some(Control::Disconnect),
             (true, false) => Some(Control::Shutdown),
-            // A peer that is not told goes on sending, and what it sends is thrown away.
+            // Not announced: the peer goes on sending, and the data is discarded.
             (_, true) => None,
         };
     }
@@ -203,7 +203,7 @@ mod tests {
         ending.told(Control::Shutdown);
         assert!(!ending.is_readable() && ending.is_writable());
         assert_eq!(ending.phase(), Phase::Connected);
-        // The other direction ends: nothing is left to keep open.
+        // Both directions have ended.
         ending.shut_down(Direction::Write);
         assert_eq!(ending.take_news(), Some(Control::Disconnect));
 
@@ -227,7 +227,7 @@ mod tests {
         ending.told(Control::Shutdown);
         assert_eq!(ending.phase(), Phase::Connected);
         assert_eq!(ending.take_news(), Some(Control::Disconnect));
-        // What is on its way still counts, unless the peer has said that it does not.
+        // Data in flight still counts, unless the peer has disconnected.
         assert!(!ending.is_deaf());
         ending.told(Control::Disconnect);
         assert!(ending.is_deaf());
@@ -241,7 +241,7 @@ mod tests {
         let (mut ending, _) = shut(&[Direction::Both]);
         ending.lost();
         assert_eq!(ending.phase(), Phase::Disconnected);
-        // The first reason stays.
+        // The first end is kept.
         ending.fail(Failure::Send);
         assert_eq!(ending.phase(), Phase::Disconnected);
     }
@@ -257,13 +257,13 @@ mod tests {
                 "{direction:?}"
             );
         }
-        // It was the peer that had ended its direction: what this side writes is lost.
+        // The peer had shut down its direction, and data written by this side is lost.
         let mut ending = Ending::default();
         ending.told(Control::Shutdown);
         ending.lost();
         assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
         assert!(!ending.is_readable() && !ending.is_writable());
-        // Both have ended theirs.
+        // Both sides have shut down their direction.
         let (mut ending, _) = shut(&[Direction::Write]);
         ending.told(Control::Shutdown);
         ending.lost();

@@ -1,32 +1,32 @@
-//! How a connection fails.
+//! Failures of a connection.
 
 use std::{error, fmt};
 
-/// Why a connection has failed.
+/// Reason for the failure of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The peer does not keep to the protocol.
+    /// The peer has violated the protocol.
     Violation(Violation),
-    /// A request could not be completed: the peer has not answered, or has refused.
+    /// A request has failed: the peer has not acknowledged or has refused the request.
     Send,
-    /// The peer has gone without saying so.
+    /// The peer has disconnected without a shutdown message.
     Lost,
-    /// What was sent has not been acknowledged for too long.
+    /// Data has been unacknowledged for longer than the timeout.
     TimedOut,
 }
 
-/// What a peer has done that it must not do.
+/// Violation of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// It has sent a message that has no meaning.
+    /// A message with a reserved operation code.
     Reserved(u8),
-    /// It has sent more messages than it had credits.
+    /// A message without a credit.
     Credits,
-    /// It has sent more bytes than it had room for.
+    /// More bytes than there is room for; holds the length of the message.
     Overflow(u32),
-    /// It has announced a mapping that the table has no room for.
+    /// A mapping beyond the end of the table; holds the index.
     Mapping(u16),
 }
 
@@ -52,7 +52,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
+/// Prints the [`Display`](fmt::Display) text, since `unwrap` and `fn main() -> Result` print errors with
+/// `Debug`.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

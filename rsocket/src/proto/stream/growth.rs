@@ -1,19 +1,19 @@
-//! Buffers that become larger where they hold up who would do more.
+//! Growth of buffers that limit the throughput.
 
-/// So often a buffer holds somebody up before it grows: who has little to say never waits that often.
+/// Number of stalls before a buffer grows. Programs with little data never reach this number.
 const TIMES: u8 = 8;
 
-/// Whether a buffer is to become larger.
+/// Growth state of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growth {
-    /// How large, as long as it may.
+    /// Target size, while growth is possible.
     to: Option<u32>,
-    /// How often it has held somebody up.
+    /// Number of stalls caused by the buffer.
     times: u8,
 }
 
 impl Growth {
-    /// Of a buffer of `size` bytes that may become one of `to`.
+    /// Creates the state of a buffer of `size` bytes with the maximum size `to`.
     pub(super) fn new(size: u32, to: u32) -> Self {
         Self {
             to: Some(to).filter(|&to| to > size),
@@ -21,17 +21,17 @@ impl Growth {
         }
     }
 
-    /// The buffer has been too small for once.
+    /// Counts a stall caused by the buffer.
     pub(super) fn held_up(&mut self) {
         self.times = self.times.saturating_add(1);
     }
 
-    /// The size that the buffer is to have.
+    /// Returns the new size, once the buffer should grow.
     pub(super) fn wanted(&self) -> Option<u32> {
         self.to.filter(|_| self.times >= TIMES)
     }
 
-    /// It has that size now, or cannot have it. It does not grow any more.
+    /// Ends the growth: the buffer has grown, or cannot grow.
     pub(super) fn end(&mut self) {
         self.to = None;
     }

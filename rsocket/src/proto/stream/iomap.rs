@@ -1,19 +1,19 @@
-//! Memory that the sides map for each other, to be written without a message.
+//! Mapped memory, written by the other side without a message.
 
 use std::{collections::VecDeque, error, fmt};
 
 use super::{Stream, Table, failure::Violation, outgoing::Outgoing, sending::Burst};
 use crate::proto::{ByteOrder, ConnectData, Mapping, Target};
 
-/// The mappings of this side, which the peer writes to.
+/// Mappings of this side, written by the peer.
 #[derive(Debug)]
 pub(super) struct Announced {
-    /// As many as were needed at once, up to the size of the peer's table.
+    /// At most as many as the peer's table holds.
     entries: Vec<Option<Mapping>>,
     size: u16,
-    /// Those that the peer has not been told of.
+    /// Mappings not yet announced to the peer.
     new: VecDeque<u16>,
-    /// Where the peer's table of mappings begins.
+    /// Start of the peer's table of mappings.
     table: Target,
     order: ByteOrder,
 }
@@ -35,7 +35,7 @@ impl Announced {
     }
 }
 
-/// The mappings of the peer, which this side writes to.
+/// Mappings of the peer, written by this side.
 #[derive(Debug)]
 pub(super) struct Mapped {
     entries: Vec<Mapping>,
@@ -48,7 +48,7 @@ impl Mapped {
         }
     }
 
-    /// The peer says that it has written an entry.
+    /// Reads an entry announced by the peer.
     pub(super) fn announced(
         &mut self,
         index: u16,
@@ -66,11 +66,11 @@ impl Mapped {
     }
 }
 
-/// Why memory cannot be mapped.
+/// Reason for a failed mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The peer's table is full; it has so many entries.
+    /// The peer's table is full; holds the number of its entries.
     Full(u16),
 }
 
@@ -82,7 +82,8 @@ impl fmt::Display for MapError {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): `unwrap` and `fn main() -> Result` print it.
+/// Prints the [`Display`](fmt::Display) text, since `unwrap` and `fn main() -> Result` print errors with
+/// `Debug`.
 impl fmt::Debug for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -91,22 +92,22 @@ impl fmt::Debug for MapError {
 
 impl error::Error for MapError {}
 
-/// What comes of writing to mapped memory.
+/// Outcome of a write to mapped memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// This is to be posted.
+    /// Request to post.
     Post(Outgoing),
-    /// It has to wait.
+    /// No room; retry later.
     Wait,
-    /// The peer has not mapped that.
+    /// Not inside a mapping of the peer.
     Unmapped,
 }
 
 impl Stream {
-    /// Maps memory for the peer, which is told before the next data. Returns the entry it has.
+    /// Maps memory for the peer, announced before the next data. Returns the index of the entry.
     ///
     /// # Errors
-    /// There is no entry left in the peer's table.
+    /// The peer's table is full.
     pub fn map(&mut self, mapping: Mapping) -> Result<u16, MapError> {
         let announced = &mut self.announced;
         let entries = &mut announced.entries;
@@ -124,7 +125,7 @@ impl Stream {
         Ok(index)
     }
 
-    /// Ends a mapping. The peer is not told: the caller revokes the key.
+    /// Ends a mapping without notifying the peer; the caller revokes the key.
     pub fn unmap(&mut self, index: u16) {
         if let Some(entry) = self.announced.entries.get_mut(usize::from(index)) {
             *entry = None;
@@ -132,13 +133,12 @@ impl Stream {
         }
     }
 
-    /// Whether there is a mapping that the peer has to be told of before data is sent.
+    /// Whether a mapping must be announced before further data.
     pub fn has_announcement(&self) -> bool {
         !self.announced.new.is_empty()
     }
 
-    /// The request that tells the peer of the next new mapping; `None` if there is none, or it has
-    /// to wait.
+    /// Returns the request announcing the next mapping; `None` without a new mapping or without room.
     pub fn announce(&mut self) -> Option<Outgoing> {
         if !self.can_send() {
             return None;
@@ -159,7 +159,7 @@ impl Stream {
         Some(self.send_mapping(index, entry, to))
     }
 
-    /// What writes the next of `left` bytes to the memory that the peer has mapped as `offset`.
+    /// Returns the request writing the next of `left` bytes into the peer's mapping at `offset`.
     pub fn send_to(&mut self, burst: &mut Burst, left: usize, offset: u64) -> Placement {
         let Some(target) = self.mapped.find(offset) else {
             return Placement::Unmapped;

@@ -1,8 +1,8 @@
 //! One side of a connected stream.
 //!
-//! The one who drives it owns the memory and the queues. [`Stream::send`], [`Stream::control`] and
-//! their like say what to post; [`Stream::sent`] and [`Stream::received`] are told what has
-//! completed. What they say to post counts as posted.
+//! The driver owns the memory and the queues. [`Stream::send`], [`Stream::control`] and similar functions
+//! return requests, which count as posted; the driver reports completions to [`Stream::sent`] and
+//! [`Stream::received`].
 
 mod ending;
 mod failure;
@@ -30,37 +30,36 @@ pub use sending::Burst;
 use sending::Sending;
 pub use settings::{CONTROL_SLOTS, Framing, SPARE_RECEIVES, Settings, TARGETS};
 
-/// Where the peer finds this side's memory.
+/// Memory of this side, announced to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// The address of the table of targets and mappings.
+    /// Address of the table of targets and mappings.
     pub table_addr: u64,
-    /// Its key.
+    /// Remote key of the table.
     pub table_rkey: u32,
-    /// The address of the receive buffer.
+    /// Address of the receive buffer.
     pub buffer_addr: u64,
-    /// Its key.
+    /// Remote key of the receive buffer.
     pub buffer_rkey: u32,
-    /// The byte order of this host.
+    /// Byte order of this host.
     pub order: ByteOrder,
 }
 
-/// The memory that the peer writes its targets and mappings to.
+/// The table written by the peer: targets and mappings.
 ///
-/// The peer may write at any time, also while it is read.
+/// The peer may write at any time, even during a read.
 pub trait Table {
-    /// Reads the target at `index`. The length is read first: where it is there, the rest is.
+    /// Reads the target at `index`. Reads the length first: a valid length implies a complete entry.
     fn target(&mut self, index: u32) -> [u8; Target::SIZE];
 
-    /// Sets the length of a target to zero that has been read whole. The peer does not write it
-    /// again before it has been used up.
+    /// Zeroes the length of a complete target. The peer rewrites the entry only after the target is used up.
     fn clear_target(&mut self, index: u32);
 
     /// Reads the mapping at `index`.
     fn mapping(&mut self, index: u16) -> [u8; Mapping::SIZE];
 }
 
-/// One side of a connected stream.
+/// Protocol state of one side of a connected stream.
 #[derive(Debug)]
 pub struct Stream {
     settings: Settings,
@@ -75,7 +74,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// What to tell the peer when connecting.
+    /// Returns the connect data to send to the peer.
     pub fn connect_data(settings: &Settings, local: &Local) -> ConnectData {
         ConnectData {
             order: local.order,
@@ -94,9 +93,9 @@ impl Stream {
         }
     }
 
-    /// A stream that has just been connected to the peer that said `peer`.
+    /// Creates a newly connected stream from the peer's connect data.
     ///
-    /// The table must have been zero when the peer was told of it.
+    /// The table must have been zero when announced.
     pub fn new(settings: Settings, local: &Local, peer: &ConnectData) -> Self {
         Self {
             settings,
@@ -111,27 +110,27 @@ impl Stream {
         }
     }
 
-    /// The sizes it has.
+    /// Returns the sizes of the stream.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// A request has completed: successfully, or not.
+    /// Handles a send completion.
     pub fn sent(&mut self, tag: Tag, ok: bool) {
         self.sending.completed(tag);
         self.progress.completed();
         if tag == Tag::Control(Control::Disconnect) {
-            // However it ended: the peer may have destroyed its side in the meantime.
+            // Even a failed disconnect ends the stream: the peer may have destroyed its queue pair already.
             self.ending.disconnected();
         } else if !ok {
             self.ending.fail(Failure::Send);
         }
     }
 
-    /// A message has arrived.
+    /// Handles a received message.
     ///
     /// # Errors
-    /// The peer has broken the protocol; the stream has failed.
+    /// The peer has violated the protocol; the stream has failed.
     pub fn received(&mut self, message: Message, table: &mut impl Table) -> Result<(), Failure> {
         let taken = match message {
             Message::Data(len) => self
@@ -143,7 +142,7 @@ impl Stream {
             }
             Message::Iomap(index) => match self.receiving.count_message() {
                 Ok(()) => {
-                    // It has used up a credit, which nothing else will give back.
+                    // The message used a credit, returned only here.
                     self.receiving.message_done();
                     self.mapped.announced(index, table, self.order)
                 }
@@ -162,11 +161,11 @@ impl Stream {
         })
     }
 
-    /// The next request that moves no data of the caller's: credits, targets, what
-    /// [`shut_down`](Self::shut_down) and [`keep_alive`](Self::keep_alive) want to tell.
+    /// Returns the next request without the caller's data: credits, targets, and the messages of
+    /// [`shut_down`](Self::shut_down) and [`keep_alive`](Self::keep_alive).
     ///
-    /// To be asked for until there is none, after [`consume`](Self::consume),
-    /// [`sent`](Self::sent) and [`received`](Self::received).
+    /// Call repeatedly until `None`, after [`consume`](Self::consume), [`sent`](Self::sent) and
+    /// [`received`](Self::received).
     pub fn control(&mut self) -> Option<Outgoing> {
         if self.ending.phase() != Phase::Connected {
             return None;
@@ -196,37 +195,36 @@ impl Stream {
         None
     }
 
-    /// Makes [`control`](Self::control) write nothing to the peer, which fails when it is not there
-    /// any more.
+    /// Schedules an empty write as a keepalive probe, returned by [`control`](Self::control). Fails if the
+    /// peer is gone.
     pub fn keep_alive(&mut self) {
         self.keep_alive_due = true;
     }
 
-    /// Whether what [`shut_down`](Self::shut_down) wants to tell has been posted, or is of no use any more.
+    /// Whether the messages of [`shut_down`](Self::shut_down) have been posted, or are obsolete.
     pub fn has_told(&self) -> bool {
         !(self.ending.has_news() && self.is_connected())
     }
 
-    /// Whether everything that was posted has completed, and nothing is waiting to be told; or what
-    /// has not is of no use any more.
+    /// Whether all requests have completed and no control message is pending, or the rest is obsolete.
     pub fn is_flushed(&self) -> bool {
         let idle = self.sending.is_idle() && self.has_told();
         idle || self.ending.is_deaf() || self.failure().is_some()
     }
 
-    /// The peer's side of the connection is gone, says the connection manager. What it had sent
-    /// must have been [`received`](Self::received) before.
+    /// Handles a disconnect event. Earlier messages must have been passed to [`received`](Self::received)
+    /// before.
     pub fn lost(&mut self) {
         self.ending.lost();
     }
 
-    /// Whether messages can still come and go.
+    /// Whether messages can still be exchanged.
     pub fn is_connected(&self) -> bool {
         self.ending.phase() == Phase::Connected
     }
 
-    /// Whether who waits to read, or to `write`, has to be woken when something has been sent, too:
-    /// something waits for room on this side, or the connection is coming to its end.
+    /// Whether a waiting reader, or writer if `write`, depends on send completions: data waits for room on
+    /// this side, or the connection is ending.
     pub fn waits_for_sent(&self, write: bool) -> bool {
         write && !self.sending.has_room()
             || self.receiving.update_due().is_some()
@@ -236,7 +234,7 @@ impl Stream {
             || !self.ending.is_writable()
     }
 
-    /// Why it has failed, if it has.
+    /// Returns the failure, if any.
     pub fn failure(&self) -> Option<Failure> {
         match self.ending.phase() {
             Phase::Failed(failure) => Some(failure),
@@ -244,12 +242,12 @@ impl Stream {
         }
     }
 
-    /// Ends one direction, or both. [`control`](Self::control) tells the peer.
+    /// Shuts down one or both directions. [`control`](Self::control) returns the message for the peer.
     pub fn shut_down(&mut self, direction: Direction) {
         self.ending.shut_down(direction);
     }
 
-    /// What can be done without waiting.
+    /// Returns the operations possible without blocking.
     pub fn readiness(&self) -> Readiness {
         let ended = self.ending.phase() != Phase::Connected;
         Readiness {
@@ -266,7 +264,7 @@ impl Stream {
         self.ending.is_readable()
     }
 
-    /// Whether data may still be sent.
+    /// Whether this side may still send data.
     pub fn is_writable(&self) -> bool {
         self.ending.is_writable()
     }

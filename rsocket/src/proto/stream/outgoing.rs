@@ -1,36 +1,35 @@
-//! What is to be posted.
+//! Requests to post.
 
 use std::ops::Range;
 
 use crate::proto::{Control, Mapping, Message, Target};
 
-/// A request to be posted to the send queue.
+/// A request for the send queue.
 ///
-/// With [`Framing::Immediate`](super::Framing::Immediate) it is one RDMA write, with the message, if
-/// there is one, as its immediate data. With [`Framing::Separate`](super::Framing::Separate) it is an
-/// RDMA write if there is a payload, and then a send if there is a message, which carries the tag
-/// [`trailer`](Self::trailer) if it follows a write.
+/// With [`Framing::Immediate`](super::Framing::Immediate): one RDMA write with the message, if any, as its
+/// immediate data. With [`Framing::Separate`](super::Framing::Separate): an RDMA write of the payload, if
+/// any, then a send of the message, if any. A send after a write has the tag [`trailer`](Self::trailer).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it counts as posted"]
 pub struct Outgoing {
-    /// Comes back with the completion.
+    /// Passed back with the completion.
     pub tag: Tag,
-    /// The message that the peer is to get.
+    /// Message for the peer.
     pub message: Option<Message>,
-    /// What is to be written.
+    /// Payload of the write.
     pub payload: Payload,
-    /// Where it is to be written. Zero where there is no payload.
+    /// Remote address of the payload; 0 without a payload.
     pub addr: u64,
-    /// The key that allows writing there. Zero where there is no payload.
+    /// Remote key of the payload; 0 without a payload.
     pub rkey: u32,
 }
 
-/// What a request writes into the peer's memory.
+/// Payload of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Nothing.
+    /// No payload.
     Nothing,
-    /// So many of the caller's bytes.
+    /// Bytes of the caller; holds their number.
     Data(u32, Place),
     /// An entry of the table of targets.
     Target([u8; Target::SIZE], Place),
@@ -38,43 +37,42 @@ pub enum Payload {
     Mapping([u8; Mapping::SIZE], Place),
 }
 
-/// Where the device takes the bytes from.
+/// Source of the payload for the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// From the request itself, which holds a copy.
+    /// Inline in the request.
     Inline,
-    /// From the send buffer, into which they are to be copied: first here, and then, if the first
-    /// range has reached the end, there.
+    /// Ranges of the send buffer to copy the bytes to; the second is used after the first reaches the end.
     Buffer(Range<u32>, Range<u32>),
-    /// From this one of [`CONTROL_SLOTS`](super::CONTROL_SLOTS) places of
-    /// [`Target::SIZE`] bytes, beside the send buffer.
+    /// Index of one of [`CONTROL_SLOTS`](super::CONTROL_SLOTS) slots of [`Target::SIZE`] bytes, beside the
+    /// send buffer.
     Slot(u16),
 }
 
-/// What a request was, for the time when it completes.
+/// Identifies a request at its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// So many bytes of data.
+    /// Data; holds the number of bytes.
     Data(u32),
-    /// So many bytes written into a mapping.
+    /// A write into a mapping; holds the number of bytes.
     Direct(u32),
-    /// The announcement of a mapping.
+    /// Announcement of a mapping.
     Mapping,
-    /// A credit or target.
+    /// Credits, with or without a target.
     Credit,
-    /// A message that moves no data.
+    /// A control message.
     Control(Control),
-    /// A write of nothing.
+    /// A keepalive probe: an empty write.
     KeepAlive,
-    /// The message that follows a write; of a control slot, or not.
+    /// The message after a write, with separate framing.
     Trailer {
-        /// Whether it took a control slot.
+        /// Whether the write used a control slot.
         control: bool,
     },
 }
 
 impl Tag {
-    /// Whether it took a control slot, not one of the data.
+    /// Whether the request used a control slot.
     pub(super) fn is_control(self) -> bool {
         match self {
             Self::Data(_) | Self::Direct(_) | Self::Mapping => false,
@@ -85,7 +83,7 @@ impl Tag {
 }
 
 impl Outgoing {
-    /// A message without a payload.
+    /// Creates a request without a payload.
     pub(super) fn bare(tag: Tag, message: Option<Message>) -> Self {
         Self {
             tag,
@@ -96,7 +94,7 @@ impl Outgoing {
         }
     }
 
-    /// The tag of the send that follows the write, where messages are separate.
+    /// Returns the tag of the send after the write, with separate framing.
     pub fn trailer(&self) -> Tag {
         Tag::Trailer {
             control: self.tag.is_control(),

@@ -1,14 +1,14 @@
-//! Whether what is sent is still acknowledged.
+//! Detection of unacknowledged data.
 
 use std::time::Duration;
 
 use super::{Stream, failure::Failure};
 
-/// How often it is looked at within the time that a request may take. Time alone proves nothing: who
-/// looks may have been stopped, and the device with it.
+/// Number of checks within the timeout. Time alone proves nothing: the checking thread may have been stopped,
+/// and the device with it.
 const LOOKS: u32 = 4;
 
-/// What is known of it since the last look.
+/// Observations since the last check.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// A request has completed.
@@ -16,11 +16,11 @@ pub(super) struct Progress {
     last: Option<Look>,
 }
 
-/// A look at which there was something in flight.
+/// A check with requests in flight.
 #[derive(Debug)]
 struct Look {
     at: Duration,
-    /// How many of those before have seen the same.
+    /// Number of preceding checks without progress.
     vain: u32,
     limit: Duration,
 }
@@ -32,12 +32,12 @@ impl Progress {
 }
 
 impl Stream {
-    /// Looks, at the time `now` of any clock, whether requests still complete. Returns when to look
-    /// again; `None`: not before something has been posted.
+    /// Checks at the time `now` of any clock for completed requests. Returns the time of the next check, or
+    /// `None` until another request is posted.
     ///
     /// # Errors
-    /// Requests are in flight, and none has completed for `limit`, or up to five quarters of that. The
-    /// stream has failed, unless it was at its end already. The device is to give them back.
+    /// Requests are in flight, and none has completed for `limit` to 1.25 times `limit`. The stream has
+    /// failed, unless already ended. The driver must flush the requests.
     pub fn check(&mut self, now: Duration, limit: Duration) -> Result<Option<Duration>, Failure> {
         let Progress { moved, last } = std::mem::take(&mut self.progress);
         if self.sending.is_idle() || self.ending.is_deaf() || self.failure().is_some() {
@@ -82,7 +82,7 @@ mod tests {
         stream::{Burst, Direction, Local, Settings, Table, Tag},
     };
 
-    /// A peer that writes nothing.
+    /// A table without entries.
     struct NoTable;
 
     impl Table for NoTable {
@@ -103,7 +103,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A stream whose peer has room.
+    /// Creates a stream whose peer has room.
     fn stream() -> Stream {
         let settings = Settings::default();
         let local = Local {
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(stream.check(at(5), LIMIT), Ok(Some(at(15))));
         stream.sent(tag, true);
         assert_eq!(stream.check(at(15), LIMIT), Ok(None));
-        // The time that it was idle does not count.
+        // Idle time does not count.
         let _ = send(&mut stream);
         assert_eq!(stream.check(at(1000), LIMIT), Ok(Some(at(1010))));
         assert_eq!(stream.failure(), None);
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(stream.check(now, LIMIT), Ok(Some(at(expected))));
             assert_eq!(stream.failure(), None);
             now = at(expected);
-            // Neither a sign of life nor more data is progress.
+            // New probes and data are not progress.
             let _ = send(&mut stream);
             stream.keep_alive();
             while stream.control().is_some() {}
@@ -154,7 +154,7 @@ mod tests {
         let readiness = stream.readiness();
         assert!(readiness.readable && readiness.writable && readiness.failed);
         assert!(stream.is_flushed() && stream.control().is_none());
-        // The device gives them back in the end.
+        // Flushed by the device.
         stream.sent(Tag::Data(10), false);
         assert_eq!(stream.failure(), Some(Failure::TimedOut));
     }
@@ -166,7 +166,7 @@ mod tests {
         let mut now = at(0);
         let last = tags.len() - 1;
         for (number, tag) in tags.into_iter().enumerate() {
-            // Three looks at which nothing has come, and then one request.
+            // Three checks without a completion, then one completion.
             for _ in 0..3 {
                 now = stream.check(now, LIMIT).unwrap().unwrap();
             }
@@ -203,7 +203,7 @@ mod tests {
             stream.check(at(u64::MAX), Duration::MAX),
             Ok(Some(Duration::MAX))
         );
-        // A clock that goes back is no reason to give up.
+        // A clock running backward causes no failure.
         assert!(stream.check(at(1), LIMIT).is_ok());
         assert_eq!(stream.failure(), None);
     }
@@ -232,7 +232,7 @@ mod tests {
         }
         assert_eq!(stream.check(at(40), LIMIT), Err(Failure::TimedOut));
         assert_eq!(stream.failure(), None);
-        // What the peer does not want need not arrive.
+        // Data discarded by the peer need not arrive.
         let message = Message::Control(Control::Disconnect);
         stream.received(message, &mut NoTable).unwrap();
         assert_eq!(stream.check(at(50), LIMIT), Ok(None));
@@ -249,7 +249,7 @@ mod tests {
         for pause in [1000, 2000, 3000] {
             assert_eq!(stream.check(at(pause), LIMIT), Ok(Some(at(pause + 10))));
         }
-        // Another limit is counted anew.
+        // A new limit restarts the count.
         let other = 2 * LIMIT;
         assert_eq!(stream.check(at(4000), other), Ok(Some(at(4020))));
         for seconds in [4020, 4040, 4060] {

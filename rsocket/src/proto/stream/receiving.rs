@@ -1,4 +1,4 @@
-//! Receiving data: the ring that the peer writes to, and what it is told of the room there.
+//! Receiving data: the ring written by the peer, and the room granted.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -14,42 +14,41 @@ use crate::proto::{ByteOrder, ConnectData, Message, Target};
 
 #[derive(Debug)]
 pub(super) struct Receiving {
-    /// The lengths of the messages that have not been read to their ends; of the first, what is
-    /// left.
+    /// Lengths of unread messages; of the first, the unread rest.
     waiting: VecDeque<u32>,
-    /// The buffer that the peer is told of.
+    /// The current buffer.
     ring: Ring,
-    /// The one before, while the peer may still write to it, or something there has not been read: all of that
-    /// comes before anything in the other. The peer is told of nothing more there.
+    /// The previous buffer, while writable by the peer or unread. Its data precedes all data of the current
+    /// buffer. The peer gets no further targets there.
     old: Option<Ring>,
-    /// Half of what the buffer had first, which is the most that a target covers.
+    /// Half of the initial buffer: the maximum size of a target.
     half: u32,
-    /// Messages that have been read, of which the peer has been told, that have arrived.
+    /// Number of messages read; limit granted to the peer; number received.
     done: u16,
     limit: u16,
     arrived: u16,
-    /// The peer is told when so many have been done.
+    /// Value of `done` at the next credit update.
     tell_at: u16,
     depth: u16,
     growth: Growth,
-    /// The peer has run out of room, and not everything has been read since.
+    /// The peer has run out of room, and data is still unread.
     ran_out: bool,
-    /// The peer's table, and which of its entries is written next.
+    /// The peer's table, and the next entry to write.
     peer_table: Target,
     peer_entry: u32,
     peer_order: ByteOrder,
 }
 
-/// A piece of what has arrived.
+/// A contiguous piece of received data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// It is in the buffer before the one there is, which has [taken its place](Stream::receive_into).
+    /// Whether the piece is in the previous buffer, [replaced](Stream::receive_into) by the current one.
     pub is_old: bool,
-    /// Where in the buffer it is.
+    /// Range in the buffer.
     pub range: Range<u32>,
 }
 
-/// What the peer is to be told.
+/// An update for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Update {
     Credits,
@@ -66,11 +65,11 @@ impl Receiving {
     pub(super) fn new(settings: &Settings, local: &Local, peer: &ConnectData) -> Self {
         let (size, half) = (2 * settings.half(), settings.half());
         let entries = peer.targets.len.min(TARGETS);
-        // Whole halves, of which each has an entry.
+        // A multiple of `half`, with an entry for each.
         let most = (settings.recv_buffer_max / half).min(entries) * half;
         let place = (local.buffer_addr, local.buffer_rkey);
         let mut ring = Ring::new(place, size, half, entries);
-        // The peer knows of the first half from connecting, and of the second not yet.
+        // The connect data announces the first half only.
         ring.tell(half);
         Self {
             waiting: VecDeque::with_capacity(settings.recv_depth.into()),
@@ -94,17 +93,17 @@ impl Receiving {
         self.old.as_ref().map_or(0, |old| old.unread) + self.ring.unread
     }
 
-    /// What the peer may still write.
+    /// Bytes the peer may still write.
     fn room(&self) -> u32 {
         self.old.as_ref().map_or(0, |old| old.room) + self.ring.room
     }
 
-    /// How many entries there are in the peer's table, as far as they are used.
+    /// Number of usable entries in the peer's table.
     fn entries(&self) -> u32 {
         self.peer_table.len.min(TARGETS)
     }
 
-    /// A message has arrived that takes a credit.
+    /// Counts a message against the peer's credits.
     pub(super) fn count_message(&mut self) -> Result<(), Violation> {
         if self.arrived == self.limit {
             return Err(Violation::Credits);
@@ -113,12 +112,12 @@ impl Receiving {
         Ok(())
     }
 
-    /// The peer gets the credit back.
+    /// Returns the credit of a message.
     pub(super) fn message_done(&mut self) {
         self.done = self.done.wrapping_add(1);
     }
 
-    /// So many bytes have been written after those before.
+    /// Handles `len` bytes written by the peer.
     pub(super) fn arrived(&mut self, len: u32, unwanted: bool) -> Result<(), Violation> {
         self.count_message()?;
         let ring = match &mut self.old {
@@ -136,7 +135,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// Messages without bytes are done when it is their turn.
+    /// Completes empty messages at the head of the queue.
     fn pass_empty(&mut self) {
         while self.waiting.front() == Some(&0) {
             self.waiting.pop_front();
@@ -144,7 +143,7 @@ impl Receiving {
         }
     }
 
-    /// The next `len` bytes have been read, or as many as there are.
+    /// Consumes up to `len` unread bytes.
     fn consume(&mut self, len: u32) {
         let from_old = self.old.as_mut().map_or(0, |old| old.consume(len));
         let len = from_old + self.ring.consume(len - from_old);
@@ -172,7 +171,7 @@ impl Receiving {
         }
     }
 
-    /// Another buffer takes the place of that one, which is used to its end.
+    /// Replaces the buffer; the previous one stays until used up.
     fn replace(&mut self, size: u32, place: (u64, u32)) {
         let ring = Ring::new(place, size, self.half, self.entries());
         self.old = Some(std::mem::replace(&mut self.ring, ring));
@@ -180,14 +179,14 @@ impl Receiving {
         self.growth.end();
     }
 
-    /// What the peer is to be told now, if anything.
+    /// Returns the update due now, if any.
     pub(super) fn update_due(&self) -> Option<Update> {
         let least = if self.room() < self.half {
             self.ring.part
         } else {
             self.half
         };
-        // One buffer's targets are never more than there are entries, but those of two can be.
+        // The targets of one buffer always fit the table; those of two may not.
         let has_entry = self
             .old
             .as_ref()
@@ -199,7 +198,7 @@ impl Receiving {
         (beyond < 1 << 15).then_some(Update::Credits)
     }
 
-    /// Makes the message of an update that is due.
+    /// Creates the request for an update.
     pub(super) fn update(&mut self, update: Update, slot: u16, settings: &Settings) -> Outgoing {
         self.tell_at = self.done.wrapping_add(self.depth / 2);
         self.limit = self.done.wrapping_add(self.depth);
@@ -222,12 +221,12 @@ impl Receiving {
 }
 
 impl Stream {
-    /// The number of bytes that have arrived and have not been read.
+    /// Number of received, unread bytes.
     pub fn unread(&self) -> u32 {
         self.receiving.unread()
     }
 
-    /// Where the next `len` bytes are, or as many as there are: one piece after the other.
+    /// Returns the pieces of the next `len` bytes, or of all unread bytes if fewer.
     pub fn next_bytes(&self, len: usize) -> impl Iterator<Item = Piece> {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         let Receiving { ring, old, .. } = &self.receiving;
@@ -240,8 +239,8 @@ impl Stream {
             .filter(|piece| !piece.range.is_empty())
     }
 
-    /// The next `len` bytes have been read, or as many as there are: their room is the peer's again
-    /// when [`control`](Self::control) has told it.
+    /// Consumes up to `len` unread bytes. Their room returns to the peer with the next
+    /// [`control`](Self::control) requests.
     pub fn consume(&mut self, len: usize) {
         let len = self.unread().min(u32::try_from(len).unwrap_or(u32::MAX));
         if len > 0 {
@@ -249,30 +248,30 @@ impl Stream {
         }
     }
 
-    /// The size of the receive buffer that is to take the place of the one there is, if another is to.
-    /// To be asked before [`control`](Self::control), and answered by [`receive_into`](Self::receive_into) or
-    /// [`keep_receiving`](Self::keep_receiving). Until then everything goes on with the one there is.
+    /// Returns the size of a larger receive buffer, if wanted. Query before [`control`](Self::control), and
+    /// reply with [`receive_into`](Self::receive_into) or [`keep_receiving`](Self::keep_receiving). The
+    /// present buffer stays in use until then.
     pub fn wants_to_receive(&self) -> Option<u32> {
-        // Where nothing more is to come, there is no use for it.
+        // A larger buffer is useless after the end.
         let wanted = self.receiving.growth.wanted();
         wanted.filter(|_| self.is_readable())
     }
 
-    /// From now on the receive buffer is one of the size that was wanted, at that address, with that key.
-    /// The one before stays as long as it [is used](Self::uses_old_buffer).
+    /// Switches to a new receive buffer of the wanted size. The previous one must stay while [in
+    /// use](Self::uses_old_buffer).
     pub fn receive_into(&mut self, addr: u64, rkey: u32) {
         if let Some(size) = self.receiving.growth.wanted() {
             self.receiving.replace(size, (addr, rkey));
         }
     }
 
-    /// Whether the receive buffer before the one there is has bytes that have not been read, or the peer may still
-    /// write to it. When that is over, it is for ever.
+    /// Whether the previous receive buffer has unread bytes or is still writable by the peer. Once false,
+    /// always false.
     pub fn uses_old_buffer(&self) -> bool {
         self.receiving.old.is_some()
     }
 
-    /// The receive buffer stays what it is.
+    /// Keeps the present receive buffer for good.
     pub fn keep_receiving(&mut self) {
         self.receiving.growth.end();
     }

@@ -1,10 +1,10 @@
-//! A receive buffer: a ring that the peer writes to.
+//! A receive buffer: a ring written by the peer.
 
 use std::ops::Range;
 
 use crate::proto::Target;
 
-/// No target is less than this, of what could be more.
+/// Minimum target size in bytes for subdivided targets.
 const LEAST_PART: u32 = 16 << 10;
 
 #[derive(Debug)]
@@ -12,20 +12,20 @@ pub(super) struct Ring {
     addr: u64,
     rkey: u32,
     size: u32,
-    /// The least that the peer is told of at once.
+    /// Minimum number of bytes granted to the peer at once.
     pub(super) part: u32,
-    /// Bytes that have arrived and have not been read, and where these begin.
+    /// Number of unread bytes, and their start.
     pub(super) unread: u32,
     at: u32,
-    /// What the peer may still write, and where that begins.
+    /// Number of bytes the peer may write, and their start.
     pub(super) room: u32,
     room_at: u32,
-    /// Bytes whose room the peer does not know of, and where these begin.
+    /// Number of bytes not granted to the peer, and their start.
     pub(super) free: u32,
     free_at: u32,
 }
 
-/// The least that a peer with so many entries is told of at once: they last for the whole buffer.
+/// Returns the target size with which the given number of entries covers the whole buffer.
 fn part(size: u32, half: u32, entries: u32) -> u32 {
     let mut part = half;
     while part.is_multiple_of(2) && part > LEAST_PART && size / (part / 2) <= entries {
@@ -35,7 +35,7 @@ fn part(size: u32, half: u32, entries: u32) -> u32 {
 }
 
 impl Ring {
-    /// One that the peer knows nothing of, which has a table of so many entries.
+    /// Creates a ring with all bytes free, for a peer with the given number of table entries.
     pub(super) fn new((addr, rkey): (u64, u32), size: u32, half: u32, entries: u32) -> Self {
         Self {
             addr,
@@ -51,9 +51,9 @@ impl Ring {
         }
     }
 
-    /// The peer has written so many bytes. `None` if there is no room for them.
+    /// Handles `len` bytes written by the peer. `None` without room.
     pub(super) fn write(&mut self, len: u32) -> Option<()> {
-        // A message does not go on at the buffer's beginning.
+        // A message does not wrap around.
         if len > self.room.min(self.size - self.room_at) {
             return None;
         }
@@ -63,14 +63,15 @@ impl Ring {
         Some(())
     }
 
-    /// Where the next `len` bytes are, or as many as there are: first here, and then there.
+    /// Returns the ranges of the next `len` bytes, or of all unread bytes if fewer; the second starts after
+    /// the wrap.
     pub(super) fn next(&self, len: u32) -> [Range<u32>; 2] {
         let len = len.min(self.unread);
         let first = len.min(self.size - self.at);
         [self.at..self.at + first, 0..len - first]
     }
 
-    /// The next `len` bytes have been read, or as many as there are. Returns how many those were.
+    /// Consumes up to `len` unread bytes. Returns their number.
     pub(super) fn consume(&mut self, len: u32) -> u32 {
         let len = len.min(self.unread);
         self.unread -= len;
@@ -79,7 +80,7 @@ impl Ring {
         len
     }
 
-    /// The peer is told of the next `len` bytes that are free, or of half of that, and so on.
+    /// Grants the next `len` free bytes to the peer, or the largest available fraction by halving.
     pub(super) fn tell(&mut self, len: u32) -> Target {
         let most = self.free.min(self.size - self.free_at);
         let mut len = len;
@@ -97,13 +98,13 @@ impl Ring {
         target
     }
 
-    /// Returns the maximum number of entries of the peer's table that its room can be in. A target is one part or
-    /// several, and ends where a part does; the peer may have used up the beginning of the first one.
+    /// Returns the maximum number of table entries covered by the granted room. A target has one or several
+    /// parts and ends at the end of one; the peer may have used up the beginning of the first.
     pub(super) fn entries(&self) -> u32 {
         self.room.div_ceil(self.part)
     }
 
-    /// Whether the peer writes nothing more to it of what it knows of, and all it has written is read.
+    /// Whether the peer has used all granted room, and all data has been read.
     pub(super) fn is_over(&self) -> bool {
         self.room == 0 && self.unread == 0
     }
@@ -119,8 +120,8 @@ mod tests {
 
     const ADDR: u64 = 0x1000;
 
-    /// Whatever the peer writes and the program reads, the peer's targets are never more than the ring says, and as many
-    /// if each is one part.
+    /// The ring's bound holds for any sequence of writes and reads, and is exact for targets of one part
+    /// each.
     #[test]
     fn entries_bound_the_targets_that_the_peer_has_left() {
         let mut rng = Rng::with_seed(31);

@@ -9,12 +9,12 @@ use super::{
 };
 use crate::proto::{ByteOrder, ConnectData, Mapping, Message, Target};
 
-/// The size of the first message of a call, and the most that later ones grow to. The original
-/// begins with 2 KiB; the more there are, the more often the kernel is entered, and the peer's is.
+/// Size in bytes of the first message of a call, and maximum for later ones. librdmacm starts with 2 KiB;
+/// more messages mean more system calls on both sides.
 const FIRST_CHUNK: u32 = 8 << 10;
 const MAX_CHUNK: u32 = 64 << 10;
 
-/// The messages of one call that sends data: small at first, so that the device begins early.
+/// Message sizes of one send call: small at first, so that the device starts early.
 #[derive(Clone, Copy, Debug)]
 pub struct Burst {
     chunk: u32,
@@ -27,7 +27,7 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// How much of `left` bytes goes next, if there is room for `room`.
+    /// Returns the size of the next message for `left` bytes and `room`.
     pub(super) fn next(&mut self, left: usize, room: u32) -> u32 {
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         let chunk = if self.chunk < left {
@@ -43,25 +43,25 @@ impl Burst {
 
 #[derive(Debug)]
 pub(super) struct Sending {
-    /// Messages that have used up a credit, and how many may have.
+    /// Number of messages with a credit used, and their limit.
     sent: u16,
     limit: u16,
-    /// Free entries of the send queue, and how many of them a message with a payload takes.
+    /// Free entries of the send queue, and the number of entries per data message.
     free: u16,
     data_depth: u16,
     entries: u16,
     control_free: u16,
-    /// Counts control requests, to know which of their places in memory is next.
+    /// Number of control requests so far, for choosing their slots.
     control_count: u16,
     inline: u32,
     buffer_size: u32,
     buffer_free: u32,
-    /// Where in the buffer the next bytes go.
+    /// Position of the next bytes in the buffer.
     buffer_at: u32,
-    /// Bytes that are in flight from the buffer before.
+    /// Bytes in flight from the previous buffer.
     leaving: u32,
     growth: Growth,
-    /// Nothing has completed since the buffer held somebody up.
+    /// A stall has been counted, without a completion since.
     waits: bool,
     targets: Targets,
 }
@@ -95,7 +95,7 @@ impl Sending {
         self.has_room() && self.sent != self.limit && self.targets.room() > 0
     }
 
-    /// Whether there is room on this side. What has been sent gives it back.
+    /// Whether this side has room; send completions free room.
     pub(super) fn has_room(&self) -> bool {
         self.free >= self.entries && self.buffer_free >= SEND_LOWAT
     }
@@ -127,22 +127,22 @@ impl Sending {
         debug_assert!(self.buffer_free <= self.buffer_size);
     }
 
-    /// Takes control slots, if there are as many; returns the place that goes with the first.
+    /// Takes control slots if available. Returns the index of the memory slot.
     pub(super) fn take_control_slots(&mut self, slots: u16) -> Option<u16> {
         self.control_free = self.control_free.checked_sub(slots)?;
         let place = self.control_count % CONTROL_SLOTS;
-        // Requests in flight have a slot each at least, so no two of them have one place.
+        // Each request in flight holds at least one control slot, so memory slots are never shared.
         self.control_count = self.control_count.wrapping_add(1);
         Some(place)
     }
 
-    /// The peer grants credits, and may have written targets.
+    /// Handles granted credits, and targets possibly written by the peer.
     pub(super) fn granted(&mut self, limit: u16, table: &mut impl Table, order: ByteOrder) {
         self.limit = limit;
         self.targets.take(table, order);
     }
 
-    /// Who has something to send waits. If that is for room in the buffer alone, it is too small.
+    /// Counts a stall, if caused by a full send buffer alone.
     fn count_wait(&mut self) {
         let has_others = self.sent != self.limit && self.free >= self.entries;
         let waits = has_others && self.targets.room() > 0 && self.buffer_free < SEND_LOWAT;
@@ -152,7 +152,7 @@ impl Sending {
         }
     }
 
-    /// Another buffer takes the place of that one, from which what is in flight is still sent.
+    /// Replaces the buffer; requests in flight still use the previous one.
     fn replace(&mut self, size: u32) {
         self.leaving += self.buffer_size - self.buffer_free;
         (self.buffer_size, self.buffer_free) = (size, size);
@@ -160,7 +160,7 @@ impl Sending {
         self.growth.end();
     }
 
-    /// Takes room in the send buffer for `len` bytes, and says where they go.
+    /// Allocates `len` bytes of the send buffer.
     fn place(&mut self, len: u32) -> Place {
         self.buffer_free -= len;
         if len <= self.inline {
@@ -188,7 +188,7 @@ impl Sending {
 }
 
 impl Stream {
-    /// How many entries of the send queue are in use.
+    /// Number of send queue entries in use.
     pub fn in_flight(&self) -> u16 {
         self.sending.in_flight()
     }
@@ -198,8 +198,8 @@ impl Stream {
         self.is_connected() && self.is_writable() && self.sending.can_send()
     }
 
-    /// The request that sends the next of `left` bytes; `None` if it has to wait, or is over.
-    /// Mappings have to be [announced](Self::announce) before.
+    /// Returns the request sending the next of `left` bytes; `None` without room or after the end. New
+    /// mappings must be [announced](Self::announce) first.
     pub fn send(&mut self, burst: &mut Burst, left: usize) -> Option<Outgoing> {
         if left == 0 {
             return None;
@@ -214,25 +214,24 @@ impl Stream {
         Some(self.sending.data(len))
     }
 
-    /// The size of the send buffer that is to take the place of the one there is, if another is to.
+    /// Returns the size of a larger send buffer, if wanted.
     pub fn wants_to_send(&self) -> Option<u32> {
         self.sending.growth.wanted()
     }
 
-    /// From now on the send buffer is one of the size that was wanted. What was posted is sent from the one
-    /// before.
+    /// Switches to a new send buffer of the wanted size. Requests in flight still use the previous one.
     pub fn send_from_new(&mut self) {
         if let Some(size) = self.sending.growth.wanted() {
             self.sending.replace(size);
         }
     }
 
-    /// The send buffer stays what it is.
+    /// Keeps the present send buffer for good.
     pub fn keep_sending(&mut self) {
         self.sending.growth.end();
     }
 
-    /// The request that writes the next of `left` bytes to where a mapping of the peer is.
+    /// Returns the request writing the next of `left` bytes into a mapping of the peer.
     pub(super) fn send_direct(&mut self, burst: &mut Burst, left: usize, to: Target) -> Outgoing {
         let sending = &mut self.sending;
         let len = burst.next(left, sending.buffer_free.min(to.len));
@@ -246,7 +245,7 @@ impl Stream {
         }
     }
 
-    /// The request that writes a mapping into the peer's table. It can be sent.
+    /// Returns the request writing an entry to the peer's table of mappings. The caller has checked for room.
     pub(super) fn send_mapping(
         &mut self,
         index: u16,

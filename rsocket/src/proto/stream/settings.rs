@@ -1,18 +1,17 @@
-//! The sizes of a connection.
+//! Sizes of a connection.
 
-/// The most control messages that are in flight at once; the send queue has room for them beside
-/// the data.
+/// Maximum number of control messages in flight, reserved in the send queue.
 pub const CONTROL_SLOTS: u16 = 4;
 
-/// The entries of the table of targets that each side exposes here. Those of the original have two: with
-/// more, a peer that is of this kind can be told of room in smaller parts, before half of the buffer is free.
+/// Number of entries in this side's table of targets. librdmacm's table has two; with more, a peer of this
+/// crate can grant room in smaller parts, before half of the buffer is free.
 pub const TARGETS: u32 = 8;
 
-/// Receives beyond those that the peer is told of, for control messages: these need no credit, and
-/// would otherwise be turned away, to come again after two thirds of a second.
+/// Receives beyond the announced ones, for control messages: these need no credit, and an empty queue would
+/// delay them by two thirds of a second.
 pub const SPARE_RECEIVES: u16 = 8;
 
-/// The least free room in the send buffer with which anything is sent.
+/// Minimum free bytes in the send buffer for sending.
 pub(super) const SEND_LOWAT: u32 = 2048;
 
 const MIN_DEPTH: u16 = 16;
@@ -20,38 +19,38 @@ const MAX_DEPTH: u16 = 65534;
 const MIN_BUFFER: u32 = 4096;
 const MAX_BUFFER: u32 = 1 << 30;
 
-/// How messages are told from data.
+/// Transport of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Framing {
-    /// A message is the immediate data of an RDMA write: InfiniBand and RoCE.
+    /// As immediate data of RDMA writes: InfiniBand and RoCE.
     Immediate,
-    /// A message is sent on its own, after the write it belongs to: iWARP, which has no immediate
-    /// data.
+    /// As separate sends after the write: iWARP, without immediate data.
     Separate,
 }
 
-/// The sizes of one side of a connection.
+/// Sizes of one side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The depth of the send queue.
+    /// Depth of the send queue.
     pub send_depth: u16,
-    /// How many data messages can be waiting to be read; the receive queue is
-    /// [`SPARE_RECEIVES`] deeper.
+    /// Maximum number of unread data messages; the receive queue is [`SPARE_RECEIVES`] deeper.
     pub recv_depth: u16,
-    /// The size of the send buffer, in bytes.
+    /// Size of the send buffer in bytes.
     pub send_buffer: u32,
-    /// The size of the receive buffer, in bytes: an even number.
+    /// Size of the receive buffer in bytes, an even number.
     pub recv_buffer: u32,
-    /// What the send buffer may grow to when it is full again and again while the peer has room.
+    /// Maximum size of the send buffer in bytes. Growth starts when the buffer is repeatedly full while the
+    /// peer has room.
     pub send_buffer_max: u32,
-    /// What the receive buffer may grow to when the peer runs out of room again and again while
-    /// everything is read: as far as the peer's table of targets goes, which is not at all for the original.
+    /// Maximum size of the receive buffer in bytes. Growth starts when the peer repeatedly runs out of room
+    /// although the program reads everything. Limited by the peer's table of targets: no growth with
+    /// librdmacm.
     pub recv_buffer_max: u32,
-    /// The most bytes that a request can carry itself.
+    /// Maximum number of bytes sent inline.
     pub inline: u32,
-    /// How many mappings the peer may announce.
+    /// Maximum number of mappings announced by the peer.
     pub iomap_size: u16,
-    /// How messages are told from data.
+    /// Transport of messages.
     pub framing: Framing,
 }
 
@@ -72,8 +71,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The settings as they can be had: within what the protocol needs, and what a device with
-    /// queues of at most `max_depth` entries offers.
+    /// Clamps the settings to the limits of the protocol, and of a device with queues of at most `max_depth`
+    /// entries.
     #[must_use]
     pub fn clamped(self, max_depth: u32) -> Self {
         let max = u16::try_from(max_depth).unwrap_or(u16::MAX).min(MAX_DEPTH);
@@ -89,28 +88,27 @@ impl Settings {
         }
     }
 
-    /// The send buffer has so many bytes, and does not grow.
+    /// Sets the size of the send buffer and disables its growth.
     pub(crate) fn set_send_buffer(&mut self, bytes: u32) {
         (self.send_buffer, self.send_buffer_max) = (bytes, bytes);
     }
 
-    /// The receive buffer has so many bytes, and does not grow.
+    /// Sets the size of the receive buffer and disables its growth.
     pub(crate) fn set_recv_buffer(&mut self, bytes: u32) {
         (self.recv_buffer, self.recv_buffer_max) = (bytes, bytes);
     }
 
-    /// The bytes that a target covers: half of the receive buffer.
+    /// Maximum size of a target in bytes: half of the receive buffer.
     pub fn half(&self) -> u32 {
         self.recv_buffer / 2
     }
 
-    /// Whether a request can carry a target itself. Otherwise it is sent from a
-    /// [`Place::Slot`](super::Place::Slot).
+    /// Whether a target fits inline. Otherwise the source is a [`Place::Slot`](super::Place::Slot).
     pub fn inlines_targets(&self) -> bool {
         self.inline as usize >= super::Target::SIZE
     }
 
-    /// The bytes of the places of control messages beside the send buffer.
+    /// Size in bytes of the control message slots beside the send buffer.
     pub fn slots_size(&self) -> usize {
         if self.inlines_targets() {
             return 0;
@@ -118,7 +116,7 @@ impl Settings {
         usize::from(CONTROL_SLOTS) * super::Target::SIZE
     }
 
-    /// The size of the table that the peer writes to: targets, and then mappings.
+    /// Size in bytes of the table written by the peer: targets, then mappings.
     pub fn table_size(&self) -> usize {
         TARGETS as usize * super::Target::SIZE + usize::from(self.iomap_size) * super::Mapping::SIZE
     }

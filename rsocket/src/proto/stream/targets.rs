@@ -1,19 +1,18 @@
-//! Where the peer wants the next bytes: what it has written to the table here.
+//! Targets granted by the peer in this side's table.
 
 use super::{TARGETS, Table};
 use crate::proto::{ByteOrder, Target};
 
-/// The targets that have not been used up, in their order. Those that go on where the one before ends are
-/// one.
+/// Unused targets in order. Adjacent targets are merged.
 #[derive(Debug)]
 pub(super) struct Targets {
     known: [Target; TARGETS as usize],
-    /// Which of them is the first, and how many there are.
+    /// Index of the first target, and their number.
     first: usize,
     count: usize,
-    /// The entry of the table that the peer writes next.
+    /// Next table entry to be written by the peer.
     entry: u32,
-    /// What the peer's first target has covered: half of its buffer.
+    /// Size of the peer's first target: half of its buffer.
     half: u32,
 }
 
@@ -30,12 +29,12 @@ impl Targets {
         }
     }
 
-    /// How many bytes the next message may have at most.
+    /// Maximum size of the next message.
     pub(super) fn room(&self) -> u32 {
         self.known[self.first].len
     }
 
-    /// Takes the next `len` bytes, of the [room](Self::room) there is. Returns where they begin.
+    /// Takes the next `len` bytes, at most [`room`](Self::room). Returns their start.
     pub(super) fn use_up(&mut self, len: u32) -> Target {
         let target = &mut self.known[self.first];
         let begin = *target;
@@ -48,12 +47,12 @@ impl Targets {
         begin
     }
 
-    /// Takes what the peer has written to the table.
+    /// Takes the targets written by the peer.
     pub(super) fn take(&mut self, table: &mut impl Table, order: ByteOrder) {
         for _ in 0..TARGETS {
             let written = Target::decode(&table.target(self.entry), order);
-            // The next one may be on its way: what is not a whole part is not there yet. It is left
-            // alone, since to clear it could undo what the device writes at this moment.
+            // The next entry may be partially written: a length other than a whole part is incomplete. Such
+            // an entry must not be cleared, because the store could overwrite the device's concurrent write.
             if !self.is_part(written.len) || !self.add(written) {
                 return;
             }
@@ -62,13 +61,13 @@ impl Targets {
         }
     }
 
-    /// Whether a target may have this length: half of the buffer, or half of that, and so on. None of them
-    /// can be mistaken for another one of which a few bytes are there, as all have as many bits.
+    /// Whether a target may have this length: the half, or a fraction of the half by halving. A partially
+    /// written length cannot equal another valid one, since all have the same number of set bits.
     fn is_part(&self, len: u32) -> bool {
         (0..TARGETS.ilog2()).any(|shift| self.half >> shift == len && len << shift == self.half)
     }
 
-    /// Adds a target after the others. Returns whether there was room for it.
+    /// Appends a target. Returns whether there was room.
     fn add(&mut self, target: Target) -> bool {
         let last = &mut self.known[(self.first + self.count - 1) % TARGETS as usize];
         if last.len == 0 {
@@ -105,7 +104,7 @@ mod tests {
         len: 64 << 10,
     };
 
-    /// A table, and where the peer writes next.
+    /// A table, and the peer's next entry.
     #[derive(Default)]
     struct Written {
         entries: [Target; TARGETS as usize],
@@ -142,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Uses everything up, as messages as long as they can be.
+    /// Uses all room in messages of maximum size.
     fn use_up(targets: &mut Targets) -> Vec<(u64, u32, u32)> {
         let mut messages = vec![];
         while targets.room() > 0 {
@@ -161,7 +160,7 @@ mod tests {
         table.write(part(0x1_1000, 32 << 10));
         table.write(part(0x1_9000, 16 << 10));
         table.write(part(0x1_d000, 16 << 10));
-        // The buffer's beginning, and something else after it.
+        // The start of the buffer, then an unrelated target.
         table.write(part(0x1000, 16 << 10));
         table.write(Target {
             rkey: 6,
@@ -197,7 +196,7 @@ mod tests {
         }
     }
 
-    /// What cannot be remembered stays in the table.
+    /// Targets beyond the capacity stay in the table.
     #[test]
     fn a_peer_that_tells_too_much_is_not_listened_to() {
         let mut targets = Targets::new(FIRST);
@@ -214,7 +213,7 @@ mod tests {
         assert_eq!(use_up(&mut targets).len(), 8);
         targets.take(&mut table, ByteOrder::Little);
         assert_eq!(use_up(&mut targets), [(0x80_0000, 5, 64 << 10)]);
-        // Nor for ever.
+        // The number of reads is bounded.
         let mut endless = Written::new();
         endless.entries = [Target::default(); TARGETS as usize].map(|_| FIRST);
         targets.take(&mut endless, ByteOrder::Little);
@@ -233,7 +232,7 @@ mod tests {
         assert_eq!(parts(6), [3, 6]);
         assert_eq!(parts(7), [7]);
         assert!(!is_part(64 << 10, 128 << 10));
-        // What has not come whole looks like none of them.
+        // No partial write equals a valid length.
         let [half, part] = [0x0101_8000_u32, 0x0101_8000 / 4].map(u32::to_le_bytes);
         for there in 1..15_u8 {
             let torn = |bytes: [u8; 4]| {
