@@ -1,4 +1,4 @@
-//! The side that asks for a connection, and the calls that both sides make.
+//! The active side of a connection, and the calls of both sides.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::{
 };
 use crate::engine::{Path, QpKind};
 
-/// The partition key of all ports.
+/// Default partition key of all ports.
 pub(super) const PKEY: u16 = 0xffff;
 
-/// The IP header of a request, and the data of the program after it.
+/// Prepends the IP header of a request to the program's private data.
 pub(super) fn with_header(
     header: &IpCmHeader,
     data: &[u8],
@@ -34,13 +34,13 @@ pub(super) fn with_header(
     Ok(PrivateData::padded(&whole, len))
 }
 
-/// A number of 24 bits that looks random: the first sequence number of a connection.
+/// A pseudorandom number of 24 bits: the first packet sequence number of a connection.
 pub(super) fn starting_psn(num: IdNum) -> u32 {
     num.0.wrapping_mul(0x9e37_79b1) >> 8
 }
 
 impl Manager {
-    /// Asks the peer for a connection.
+    /// Sends a connection request (REQ) to the peer.
     ///
     /// # Errors
     /// - [`CmError::Invalid`]: the route is not resolved, the identifier is for datagrams, or the private data exceed 56
@@ -83,7 +83,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Tells the peer, which has accepted, that this side is ready.
+    /// Sends the RTU to a peer that has accepted.
     ///
     /// # Errors
     /// - [`CmError::Invalid`]: the peer has not accepted, or has ended the connection.
@@ -98,7 +98,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends a connection, or agrees to its end. An event tells when the peer has agreed.
+    /// Disconnects, or acknowledges the peer's disconnect. An `Occurrence::Disconnected` event reports the
+    /// acknowledgement or the timeout.
     ///
     /// # Errors
     /// - [`CmError::Invalid`]: the identifier has no connection.
@@ -110,7 +111,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Sends what ends the connection in its phase, if anything does.
+    /// Sends the DREQ or DREP for the phase of a connection, if any.
     pub(super) fn send_disconnect(&mut self, num: IdNum, now: Duration) {
         let Some(connection) = self.connection(num) else {
             return;
@@ -133,10 +134,10 @@ impl Manager {
         self.arm(num);
     }
 
-    /// Notes that a packet of the peer has arrived, which proves that it is ready although that message was lost.
+    /// Notes the arrival of the peer's first packet: evidence of the peer's readiness, although the RTU was lost.
     ///
     /// # Errors
-    /// - [`CmError::IsConnected`]: the connection is established already.
+    /// - [`CmError::IsConnected`]: the connection is already established.
     /// - [`CmError::Invalid`]: the identifier has not accepted.
     pub fn note_established(&mut self, num: IdNum) -> Result<(), CmError> {
         let connection = self.connection(num);
@@ -154,7 +155,7 @@ impl Manager {
     }
 }
 
-/// The request of an identifier, without what depends on the host and the program.
+/// The REQ of an identifier, except the fields filled by the caller.
 fn request(num: IdNum, id: &Id, path: &Path, param: ConnParam) -> Request {
     Request {
         local_comm_id: num.0,
@@ -179,7 +180,7 @@ fn request(num: IdNum, id: &Id, path: &Path, param: ConnParam) -> Request {
     }
 }
 
-/// The connection that an identifier asks for.
+/// A new connection in phase `RequestSent`.
 fn asking(num: IdNum, path: Path, request: &Request) -> Connection {
     Connection {
         phase: Phase::RequestSent,

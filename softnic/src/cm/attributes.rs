@@ -1,4 +1,4 @@
-//! Attributes with which a program brings its queue pair up.
+//! Attributes for the transitions of a program's queue pair.
 
 use super::{
     connection::{Connection, Phase},
@@ -12,10 +12,10 @@ use crate::engine::{Access, AttributeMask, QpAttributes, QpKind, State as QpStat
 const UNKNOWN: CmError = CmError::Invalid("the attributes of that state are not known yet");
 
 impl Manager {
-    /// The attributes for a transition to a state, and which of them are set.
+    /// The attributes for a transition to a state, and the mask of valid attributes.
     ///
     /// # Errors
-    /// - [`CmError::Invalid`]: they are not known in the identifier's state, or the connection has ended.
+    /// - [`CmError::Invalid`]: the attributes are unknown in the identifier's state, or the connection has ended.
     pub fn qp_attributes(
         &self,
         num: IdNum,

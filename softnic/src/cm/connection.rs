@@ -8,34 +8,34 @@ use super::{
 };
 use crate::engine::Path;
 
-/// The errno of an answer that has not come.
+/// The errno of a missing answer.
 pub(super) const ETIMEDOUT: i32 = 110;
 
-/// Code of the time to wait for an acknowledgement, unless the program has chosen one: 268 ms. `cm` gives a peer that has
-/// disconnected one second to acknowledge, so eight of these times exceed that.
+/// Default acknowledgement timeout, as a code: 268 ms. Eight such timeouts exceed the second granted by `cm` to a
+/// disconnected peer for acknowledgements.
 pub(super) const ACK_TIMEOUT: u8 = 16;
 
-/// Code of the MTU: 4096 bytes.
+/// Code of the path MTU: 4096 bytes.
 pub(super) const MTU: u8 = 5;
 
-/// Progress of a connection.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Asked, and not answered.
+    /// REQ sent, no answer yet.
     RequestSent,
-    /// Answered; the program is to establish the connection.
+    /// REP received; the program has to establish the connection.
     ReplyReceived,
-    /// Asked; the program is to answer.
+    /// REQ received; the program has to accept or reject.
     RequestReceived,
-    /// Answered; the peer is to establish the connection.
+    /// REP sent, no RTU yet.
     ReplySent,
     Established,
     DisconnectSent,
-    /// The program is to agree.
+    /// DREQ received; the program has to disconnect.
     DisconnectReceived,
-    /// Over; packets may still be on their way until then.
+    /// Disconnected; packets may still be in flight until this time.
     TimeWait(Duration),
-    /// Over, or never begun.
+    /// Not connected, or no longer.
     Idle,
 }
 
@@ -44,12 +44,12 @@ pub(super) enum Phase {
 pub(super) struct Connection {
     pub(super) phase: Phase,
     pub(super) is_passive: bool,
-    /// Whether the program has accepted the connection, or has asked for it; before that it is told nothing.
+    /// Whether the program has requested or accepted the connection; no events are raised before.
     pub(super) is_reported: bool,
-    /// Whether the program knows that the connection has ended.
+    /// Whether the program has been notified of the end.
     pub(super) has_ended: bool,
     pub(super) ids: CommIds,
-    /// Number of the exchange that the program's answer belongs to.
+    /// Transaction id of the peer's message, for the answer.
     pub(super) tid: u64,
     pub(super) path: Path,
     pub(super) local_qp: u32,
@@ -60,9 +60,9 @@ pub(super) struct Connection {
     pub(super) ack_timeout: u8,
     pub(super) retry_count: u8,
     pub(super) rnr_retry: u8,
-    /// Most reads and atomics in flight from this side.
+    /// Maximum number of reads and atomics in flight from this side.
     pub(super) initiator_depth: u8,
-    /// Most reads and atomics in flight from the peer.
+    /// Maximum number of reads and atomics in flight from the peer.
     pub(super) responder_resources: u8,
     pub(super) pending: Option<Box<Pending>>,
 }
@@ -75,13 +75,13 @@ impl Connection {
         }
     }
 
-    /// Waits until no packet of the connection can be on its way.
+    /// Enters the time-wait phase, until no packet of the connection can be in flight.
     pub(super) fn enter_time_wait(&mut self, now: Duration) {
         self.pending = None;
         self.phase = Phase::TimeWait(now + 2 * time(self.ack_timeout));
     }
 
-    /// Whether a message is of this connection.
+    /// Whether a message belongs to this connection.
     pub(super) fn is_of(&self, ids: CommIds, from: &Path) -> bool {
         self.ids.remote == ids.local && self.path.dst == from.dst
     }

@@ -1,4 +1,4 @@
-//! Services of datagrams: one exchange of messages finds the peer's queue pair.
+//! Services of datagrams: one exchange of SIDR messages resolves the peer's queue pair.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -18,16 +18,16 @@ use super::{
 };
 use crate::engine::{Path, QpKind};
 
-/// Key of all queue pairs of services, as `rdma_cm(7)` has it.
+/// `RDMA_UDP_QKEY`, the Q_Key of all queue pairs of services (`rdma_cm(7)`).
 pub(super) const QKEY: u32 = 0x0123_4567;
 
 /// One end of an exchange.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) is_passive: bool,
-    /// Whether the question has an answer.
+    /// Whether an answer has been sent or received.
     is_answered: bool,
-    /// The answer, for copies of the question.
+    /// The encoded answer, for retransmitted requests.
     answer: Option<Box<[u8; MAD_LEN]>>,
     pub(super) request_id: u32,
     service_id: u64,
@@ -41,14 +41,14 @@ impl Service {
         self.pending.as_ref().map(|pending| pending.at)
     }
 
-    /// Whether this side owes the peer an answer.
+    /// Whether the peer is waiting for an answer of this side.
     pub(super) fn is_unanswered(&self) -> bool {
         self.is_passive && !self.is_answered
     }
 }
 
 impl Manager {
-    /// Asks for the queue pair of a service of datagrams.
+    /// Sends a request for the queue pair of a service of datagrams.
     ///
     /// # Errors
     /// - [`CmError::Invalid`]: the route is not resolved, the identifier is for connections, or the private data exceed 180
@@ -107,7 +107,7 @@ impl Manager {
     ) {
         let peer = (path.dst, request.request_id);
         if self.by_peer.contains_key(&peer) {
-            // The program is about to answer, or the answer is on its way.
+            // Retransmitted: the program has not answered yet, or the answer is sent again.
             return self.repeat_answer(peer);
         }
         let header = IpCmHeader::decode(request.private_data.as_slice());
@@ -154,7 +154,7 @@ impl Manager {
         self.push(listener, what);
     }
 
-    /// Sends the answer to a question again, if there is one.
+    /// Sends the answer to a request again, if already answered.
     fn repeat_answer(&mut self, peer: (std::net::IpAddr, u32)) {
         let known = self.by_peer.get(&peer).and_then(|num| self.ids.get(num));
         if let Some(State::Service(service)) = known.map(|id| &id.state)
@@ -165,7 +165,7 @@ impl Manager {
         }
     }
 
-    /// Names the queue pair that serves a peer.
+    /// Answers a request with a queue pair.
     ///
     /// # Errors
     /// - [`CmError::Invalid`]: the identifier is not a request, or the private data exceed 136 bytes.
@@ -181,7 +181,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Refuses to name a queue pair.
+    /// Rejects a request for a queue pair.
     pub(super) fn reject_service(
         &mut self,
         num: IdNum,
@@ -204,7 +204,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Answers a question.
+    /// Sends the answer to a request.
     pub(super) fn answer_service(
         &mut self,
         num: IdNum,

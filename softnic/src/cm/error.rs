@@ -1,16 +1,17 @@
-//! Reasons for which the connection manager refuses a call.
+//! Errors of the connection manager.
 
 use std::{error::Error, fmt, net::SocketAddr};
 
 use super::id::IdNum;
 
-/// Reason for which the connection manager refuses a call; nothing has changed then.
+/// Error of a call to the connection manager. A failed call has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CmError {
-    /// There is no such identifier.
+    /// No identifier has this number.
     NotFound(IdNum),
-    /// The identifier's state or kind does not allow the call, or an argument is out of range; the text says which.
+    /// The identifier's state or kind does not allow the call, or an argument is out of range; the text names the
+    /// reason.
     Invalid(&'static str),
     /// The address is bound to another identifier; bind to another port.
     AddressInUse(SocketAddr),
@@ -18,7 +19,7 @@ pub enum CmError {
     AddressNotAvailable(SocketAddr),
     /// No address of the fabric and no network of the host contains the address.
     Unreachable(SocketAddr),
-    /// The connection is established already.
+    /// The connection is already established.
     IsConnected,
     /// The device does not support the operation.
     NotSupported(&'static str),

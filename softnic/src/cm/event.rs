@@ -19,75 +19,75 @@ pub struct GroupId(
 /// An event of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmEvent {
-    /// The identifier; for requests the one that listens.
+    /// The identifier; for requests, the listener.
     pub id: IdNum,
-    /// What has happened.
+    /// Kind and contents of the event.
     pub what: Occurrence,
 }
 
-/// The contents of an event. A negative status is an errno.
+/// Contents of an event. A negative status is an errno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Occurrence {
     /// The peer's address has been resolved; the identifier has a device.
     AddrResolved,
-    /// The peer's address has not been resolved in time.
+    /// The peer's address was not resolved in time.
     AddrError(i32),
     /// The route has been resolved.
     RouteResolved,
-    /// A peer asks for a connection.
+    /// A connection request of a peer (REQ).
     ConnectRequest {
         /// Identifier of the new connection.
         child: IdNum,
         /// Parameters of the peer.
         param: ConnParam,
-        /// Options of the vendor's.
+        /// Vendor options of the peer.
         ece: Ece,
         /// Data of the peer.
         private_data: PrivateData,
     },
-    /// The peer has accepted.
+    /// The peer has accepted (REP).
     ConnectResponse {
         /// Parameters of the peer.
         param: ConnParam,
-        /// Options of the vendor's.
+        /// Vendor options of the peer.
         ece: Ece,
         /// Data of the peer.
         private_data: PrivateData,
     },
     /// The connection is established.
     Established,
-    /// The peer has refused, for a reason that the specification numbers.
+    /// The peer has rejected (REJ).
     Rejected {
-        /// The reason.
+        /// Reason, as numbered by the specification.
         reason: u16,
         /// Data of the peer.
         private_data: PrivateData,
     },
-    /// The peer has not answered in time, or has refused a service of datagrams with a positive status.
+    /// The peer has not answered in time, or has rejected a service of datagrams with a positive status.
     Unreachable {
-        /// Result.
+        /// Negative errno, or positive status of the peer.
         status: i32,
         /// Data of the peer.
         private_data: PrivateData,
     },
-    /// The connection has ended; the status tells whether the peer has agreed.
+    /// The connection has ended: status 0 if the peer has acknowledged, or a negative errno.
     Disconnected(i32),
-    /// Packets of the connection cannot be on their way any more.
+    /// Packets of the connection can no longer be in flight.
     TimewaitExit,
-    /// A peer asks for the queue pair of a service.
+    /// A peer's request for the queue pair of a service (SIDR).
     ServiceRequest {
-        /// Identifier of the answer.
+        /// Identifier for the answer.
         child: IdNum,
         /// Data of the peer.
         private_data: PrivateData,
     },
-    /// The peer has named its queue pair.
+    /// The peer has answered with a queue pair.
     ServiceResolved {
-        /// The way to the peer.
+        /// Path to the peer.
         path: Path,
         /// Number of the queue pair.
         qp_num: u32,
-        /// Key of the queue pair.
+        /// Q_Key of the queue pair.
         qkey: u32,
         /// Data of the peer.
         private_data: PrivateData,
@@ -98,7 +98,7 @@ pub enum Occurrence {
         membership: GroupId,
         /// The group.
         group: IpAddr,
-        /// Address of the device that is the member.
+        /// Address of the member device.
         local: IpAddr,
     },
     /// The device of the identifier has been removed.

@@ -6,7 +6,7 @@ use super::{
     connection::Connection, datagram::Service, event::GroupId, param::Ece, port_space::PortSpace,
 };
 
-/// Number of an identifier; also the number of its connection in messages.
+/// Number of an identifier, and of the connection in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdNum(
     /// The number.
@@ -16,22 +16,22 @@ pub struct IdNum(
 /// Options of an identifier.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Options {
-    /// Whether other identifiers with this option may be bound to the same address.
+    /// Whether the address may be shared with other identifiers of the same option.
     pub(super) reuse_addr: bool,
-    /// Whether an IPv6 wildcard leaves IPv4 to others; `None` for the default of the address family.
+    /// Whether an IPv6 wildcard excludes IPv4; `None` for the default of the address family.
     pub(super) af_only: Option<bool>,
     /// Traffic class of the path.
     pub(super) tos: u8,
-    /// Time to wait for an acknowledgement, as 4.096 µs · 2^n.
+    /// Acknowledgement timeout, as 4.096 µs · 2^n.
     pub(super) ack_timeout: Option<u8>,
 }
 
-/// Progress of an identifier.
+/// State of an identifier.
 #[derive(Debug)]
 pub(super) enum State {
     Idle,
     Bound,
-    /// Waiting for an address that no host has yet; the status of the failure is an errno.
+    /// Waiting for an address without a host; the errno is the status of the failure.
     ResolvingAddr {
         until: Duration,
         errno: i32,
@@ -39,9 +39,9 @@ pub(super) enum State {
     AddrResolved,
     RouteResolved,
     Listening {
-        /// Most requests that wait to be taken.
+        /// Maximum number of requests not yet taken by the program.
         backlog: usize,
-        /// Requests that wait to be taken.
+        /// Number of requests not yet taken by the program.
         waiting: usize,
     },
     Connection(Box<Connection>),
@@ -56,13 +56,13 @@ pub(super) struct Id {
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) options: Options,
-    /// Options of the vendor's, for the peer.
+    /// Vendor options for the peer.
     pub(super) ece: Ece,
     pub(super) state: State,
     pub(super) groups: Vec<GroupId>,
-    /// The listener whose request this is, until the program takes it.
+    /// The listener of a request not yet taken by the program.
     pub(super) waits_at: Option<IdNum>,
-    /// The earliest timer that the manager keeps for the identifier.
+    /// The identifier's earliest entry in the manager's timers.
     pub(super) timer: Option<Duration>,
 }
 
@@ -86,7 +86,7 @@ impl Id {
         self.local.is_some_and(|addr| !addr.ip().is_unspecified())
     }
 
-    /// The time at which something is due.
+    /// Deadline of the identifier's state.
     pub(super) fn deadline(&self) -> Option<Duration> {
         match &self.state {
             State::ResolvingAddr { until, .. } => Some(*until),

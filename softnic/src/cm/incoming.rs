@@ -1,4 +1,4 @@
-//! Messages of peers.
+//! Messages from peers.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -15,7 +15,8 @@ use super::{
 use crate::engine::Path;
 
 impl Manager {
-    /// Takes a message from the wire. One that is malformed, or belongs to no connection, is dropped or refused.
+    /// Processes a message from the wire. Malformed messages are dropped; messages without a connection are dropped or
+    /// rejected.
     pub fn handle_message(&mut self, from: IpAddr, to: IpAddr, bytes: &[u8], now: Duration) {
         let Some((tid, message)) = Message::decode(bytes) else {
             return;
@@ -39,7 +40,7 @@ impl Manager {
         }
     }
 
-    /// Takes a receipt: the answer takes longer.
+    /// Processes an MRA: extends the timeout of the answer.
     fn handle_mra(&mut self, path: &Path, mra: Mra, now: Duration) {
         let num = IdNum(mra.ids.remote);
         let Some(connection) = self.connection(num) else {
@@ -124,7 +125,7 @@ impl Manager {
         let num = IdNum(ids.remote);
         let connection = self.connection(num);
         let Some(connection) = connection.filter(|connection| connection.is_of(ids, &path)) else {
-            // The connection is gone, so the peer's end is, too.
+            // Without a connection here, the peer's end has to end, too.
             return self.send(path, tid, &Message::Disconnected(ids.reversed()));
         };
         if connection.local_qp != qp_num {
@@ -187,7 +188,7 @@ impl Manager {
         self.arm(num);
     }
 
-    /// The connection that a refusal is about. A side that gives up may not know the other's number.
+    /// The connection of a rejection. A rejection after a timeout may lack the receiver's number.
     fn rejected(&self, path: &Path, reject: &Reject) -> Option<IdNum> {
         let num = match reject.ids.remote {
             0 => *self.by_peer.get(&(path.dst, reject.ids.local))?,
@@ -197,7 +198,7 @@ impl Manager {
             return None;
         };
         let knows = connection.ids.remote == reject.ids.local;
-        // A request is refused without a number of the receiver's.
+        // A rejected request has no number of the passive side yet.
         let is_of = knows || reject.about == Rejected::Request && !connection.is_passive;
         (is_of && connection.path.dst == path.dst).then_some(num)
     }

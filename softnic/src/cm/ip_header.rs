@@ -1,24 +1,24 @@
-//! The header of the RDMA IP CM service, 36 bytes at the start of a request's private data: between which IP addresses and
-//! ports the connection is.
+//! Header of the RDMA IP CM service, 36 bytes at the start of a request's private data: IP addresses and source port of
+//! the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Length of the header in bytes.
 pub(super) const LEN: usize = 36;
 
-/// The IP addresses of a request, and the port of the side that asks; the other port is part of the service id.
+/// IP addresses of a request, and the port of the active side. The passive side's port is part of the service id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpCmHeader {
-    /// Port of the side that asks.
+    /// Port of the active side.
     pub src_port: u16,
-    /// Address of the side that asks.
+    /// Address of the active side.
     pub src: IpAddr,
-    /// Address that is asked for.
+    /// Address of the passive side.
     pub dst: IpAddr,
 }
 
 impl IpCmHeader {
-    /// Reads a header; `None` if it is one of another version.
+    /// Decodes a header; `None` for an unknown version.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.first_chunk()?;
         if bytes[0] != 0 {

@@ -1,32 +1,33 @@
-//! The frame of all messages: a management datagram (MAD) of 256 bytes, and its fields by offset.
+//! Common frame of all messages: a management datagram (MAD) of 256 bytes, and access to fields by offset.
 
 /// Length of a MAD in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// Length of the header that all classes share.
+/// Length of the common header of all classes.
 const HEADER_LEN: usize = 24;
 
-/// Length of the class's own data.
+/// Length of the class-specific data.
 const DATA_LEN: usize = MAD_LEN - HEADER_LEN;
 
-/// The class of communication management, and the version of its messages.
+/// Management class of communication management, and version of the class.
 const CLASS: u8 = 0x07;
 const CLASS_VERSION: u8 = 2;
 
-/// Version of the header.
+/// Version of the common header.
 const BASE_VERSION: u8 = 1;
 
-/// The only method of the class: send.
+/// `Send`, the only method of the class.
 const SEND: u8 = 0x03;
 
-/// A MAD of the class, as bytes. Offsets are those of the class's data, as the specification's tables count.
+/// An encoded MAD of the class. Offsets count from the start of the class-specific data, as in the specification's
+/// tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mad {
-    /// Number of the exchange; an answer has that of its message.
+    /// Transaction id; an answer repeats the id of the request.
     pub(super) tid: u64,
-    /// Kind of message.
+    /// Attribute id: the kind of message.
     pub(super) attribute: u16,
-    /// Options of the vendor's, in requests and replies.
+    /// Vendor options, in requests and replies.
     pub(super) modifier: u32,
     data: [u8; DATA_LEN],
 }
@@ -41,7 +42,7 @@ impl Mad {
         }
     }
 
-    /// Reads a MAD; `None` if it is one of another class, version or method, or has another length.
+    /// Decodes a MAD; `None` for another class, version, method or length.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; MAD_LEN] = bytes.try_into().ok()?;
         let (header, data) = bytes.split_at(HEADER_LEN);
@@ -66,7 +67,7 @@ impl Mad {
         bytes
     }
 
-    /// `N` bytes at an offset; zeros if the message is shorter.
+    /// `N` bytes at an offset; bytes beyond the end are zero.
     pub(super) fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         let rest = self.data.get(at..).unwrap_or_default();
         rest.first_chunk().copied().unwrap_or([0; N])
@@ -89,7 +90,7 @@ impl Mad {
         u64::from_be_bytes(self.array(at))
     }
 
-    /// `width` bits of a byte, above the lowest `shift`.
+    /// `width` bits of a byte, above the lowest `shift` bits.
     pub(super) fn bits(&self, at: usize, shift: u8, width: u8) -> u8 {
         let [byte] = self.array(at);
         byte >> shift & mask(width)
@@ -100,7 +101,7 @@ impl Mad {
         self.data.get(at..at + len).unwrap_or_default()
     }
 
-    /// Writes bytes at an offset; those beyond the end are dropped.
+    /// Writes bytes at an offset; bytes beyond the end are dropped.
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
         let rest = self.data.get_mut(at..).unwrap_or_default();
         for (to, from) in rest.iter_mut().zip(bytes) {
@@ -125,7 +126,7 @@ impl Mad {
         self.put(at, &value.to_be_bytes());
     }
 
-    /// Writes `width` bits of a byte, above the lowest `shift`.
+    /// Writes `width` bits of a byte, above the lowest `shift` bits.
     pub(super) fn put_bits(&mut self, at: usize, shift: u8, width: u8, value: u8) {
         let [byte] = self.array(at);
         let field = mask(width) << shift;

@@ -1,4 +1,4 @@
-//! The connection manager of one host: its identifiers, messages and events.
+//! The connection manager of one host: identifiers, messages and events.
 
 use std::{
     cmp::Reverse,
@@ -22,10 +22,10 @@ use super::{
 };
 use crate::engine::Path;
 
-/// Most connections whose numbers are remembered after their end.
+/// Maximum number of ended connections remembered; the oldest is forgotten first.
 const MAX_LINGERING: usize = 1 << 16;
 
-/// Most requests that wait at a listener, and the number for those that leave it open.
+/// Maximum backlog of a listener, and the default.
 const MAX_BACKLOG: usize = 1024;
 
 /// The connection manager of one host.
@@ -35,9 +35,9 @@ pub struct Manager {
     pub(super) ca_guid: u64,
     pub(super) ids: HashMap<IdNum, Id>,
     pub(super) ports: Ports,
-    /// Passive ends by the peer and its number of the connection or of the question.
+    /// Identifiers of passive ends, by the peer's address and communication id or request id.
     pub(super) by_peer: HashMap<(IpAddr, u32), IdNum>,
-    /// Connections that have ended, the oldest first: a late copy of their request is no new one.
+    /// Ended passive connections, the oldest first: a retransmitted request of such a connection is rejected as stale.
     lingering: VecDeque<(IpAddr, u32)>,
     is_lingering: HashSet<(IpAddr, u32)>,
     pub(super) out: VecDeque<(Path, [u8; MAD_LEN])>,
@@ -49,8 +49,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// The connection manager of a host with these addresses. Managers of one address that follow each other have different
-    /// `first` numbers, so that peers tell their connections apart.
+    /// Creates the connection manager of a host. Successive managers of one address need different `first` numbers, so
+    /// that peers can distinguish their connections.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ca_guid: u64, first: u32) -> Self {
         Self {
             local_addrs: addresses.into_iter().collect(),
@@ -77,7 +77,7 @@ impl Manager {
     pub(super) fn add(&mut self, id: Id) -> IdNum {
         while {
             self.last_id = self.last_id.wrapping_add(1);
-            // Messages without a number have 0.
+            // In messages, 0 means no number.
             self.last_id == 0 || self.ids.contains_key(&IdNum(self.last_id))
         } {}
         let num = IdNum(self.last_id);
@@ -101,7 +101,7 @@ impl Manager {
         self.ids.len()
     }
 
-    /// Addresses of an identifier: of this host, and of the peer.
+    /// Local address and peer address of an identifier.
     pub fn addrs(&self, num: IdNum) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let id = self.ids.get(&num);
         id.map_or((None, None), |id| (id.local, id.peer))
@@ -117,7 +117,7 @@ impl Manager {
         self.ids.get(&num).map(|id| id.space)
     }
 
-    /// Binds an identifier to an address of this host, or to all of them; port 0 stands for any.
+    /// Binds an identifier to an address of this host, or to a wildcard address. Port 0 chooses an unused port.
     ///
     /// # Errors
     /// - [`CmError::AddressNotAvailable`]: the address is not one of this host, or all ports are taken.
@@ -146,7 +146,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes requests of peers from now on. An identifier that is not bound is bound to any port of all addresses.
+    /// Starts listening. An unbound identifier is bound to an unused port of the wildcard address.
     ///
     /// # Errors
     /// - [`CmError::AddressInUse`]: another identifier shares the address.
@@ -173,7 +173,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Hands a request over to the program, which makes room for another; false if the request is gone.
+    /// Hands a request over to the program, and frees the request's place in the backlog. Returns false if the request
+    /// is gone.
     pub fn take_request(&mut self, child: IdNum) -> bool {
         let Some(id) = self.ids.get_mut(&child) else {
             return false;
@@ -188,7 +189,7 @@ impl Manager {
         listener.is_some()
     }
 
-    /// Makes an identifier of a request that a listener has room for; `None` if it has none.
+    /// Adds a request to a listener's backlog; `None` if the backlog is full.
     pub(super) fn add_request(&mut self, listener: IdNum, mut child: Id) -> Option<IdNum> {
         let State::Listening { backlog, waiting } = &mut self.ids.get_mut(&listener)?.state else {
             return None;
@@ -201,7 +202,7 @@ impl Manager {
         Some(self.add(child))
     }
 
-    /// The identifier that listens to a port of an address.
+    /// The listener for an address and port.
     pub(super) fn listener(&self, space: PortSpace, addr: SocketAddr) -> Option<IdNum> {
         let owners = self.ports.at(space, addr.port()).iter();
         let listens = |owner: &&Owner| {
@@ -209,14 +210,14 @@ impl Manager {
             let is_listening = id.is_some_and(|id| matches!(id.state, State::Listening { .. }));
             is_listening && owner.takes(addr.ip())
         };
-        // The exact address before a wildcard.
+        // An exact address takes precedence over a wildcard.
         let found = owners
             .filter(listens)
             .min_by_key(|owner| owner.addr.is_unspecified());
         found.map(|owner| owner.id)
     }
 
-    /// Destroys an identifier. Its peer is told, once; requests that wait at it are refused.
+    /// Destroys an identifier. The peer gets one message without retries, and requests in the backlog are rejected.
     pub fn destroy_id(&mut self, num: IdNum, now: Duration) {
         for child in self.waiting_at(num) {
             self.destroy_id(child, now);
@@ -233,7 +234,7 @@ impl Manager {
             State::Connection(connection) if connection.is_passive => {
                 let peer = (connection.path.dst, connection.ids.remote);
                 self.by_peer.remove(&peer);
-                // A request that was refused may come again.
+                // A request rejected before the program's answer may be retried by the peer.
                 if connection.is_reported {
                     self.linger(peer);
                 }
@@ -246,7 +247,7 @@ impl Manager {
         self.events.retain(|event| event.id != num);
     }
 
-    /// Tells the peer of an identifier that it is destroyed.
+    /// Sends the message for the destruction of an identifier, by phase: REJ, DREQ, DREP or SIDR REP.
     fn leave_peer(&mut self, num: IdNum, now: Duration) {
         match self.ids.get(&num).map(|id| &id.state) {
             Some(State::Connection(connection)) => match connection.phase {
@@ -266,7 +267,7 @@ impl Manager {
         }
     }
 
-    /// The requests that wait at a listener, the oldest first.
+    /// Requests in a listener's backlog, the oldest first.
     fn waiting_at(&self, listener: IdNum) -> Vec<IdNum> {
         match self.ids.get(&listener).map(|id| &id.state) {
             Some(State::Listening { waiting: 1.., .. }) => {}
@@ -282,7 +283,7 @@ impl Manager {
         waiting
     }
 
-    /// Remembers the peer's number of a connection that has ended.
+    /// Remembers the peer's number of an ended connection.
     fn linger(&mut self, peer: (IpAddr, u32)) {
         if self.is_lingering.insert(peer) {
             self.lingering.push_back(peer);
@@ -294,12 +295,12 @@ impl Manager {
         }
     }
 
-    /// Whether a connection of the peer with this number has just ended.
+    /// Whether the peer's connection of this number has recently ended.
     pub(super) fn lingers(&self, peer: (IpAddr, u32)) -> bool {
         self.is_lingering.contains(&peer)
     }
 
-    /// Sends a refusal, and ends the connection.
+    /// Sends a rejection, and ends the connection.
     pub(super) fn refuse(&mut self, num: IdNum, reason: u16, data: PrivateData, now: Duration) {
         let Some(connection) = self.connection(num) else {
             return;
@@ -329,12 +330,12 @@ impl Manager {
         self.out.push_back((path, message.encode(tid)));
     }
 
-    /// The oldest message, and the way to its receiver.
+    /// Takes the oldest message, and the path to the receiver.
     pub fn transmit(&mut self) -> Option<(Path, [u8; MAD_LEN])> {
         self.out.pop_front()
     }
 
-    /// The oldest event.
+    /// Takes the oldest event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.events.pop_front()
     }
@@ -343,7 +344,7 @@ impl Manager {
         self.events.push_back(CmEvent { id, what });
     }
 
-    /// Raises an event of a connection, unless the program has not accepted it or knows of its end.
+    /// Raises an event of a connection, unless the connection is not accepted yet or the end has been reported.
     pub(super) fn report(&mut self, num: IdNum, what: Occurrence) {
         let Some(connection) = self.connection(num) else {
             return;
@@ -356,7 +357,7 @@ impl Manager {
         self.push(num, what);
     }
 
-    /// Removes the device: each identifier that is bound to it has an event, and no message is sent or taken any more.
+    /// Removes the device: raises an event on each bound identifier. Afterwards no message is sent or processed.
     pub fn remove_device(&mut self) {
         self.is_removed = true;
         self.out.clear();
@@ -373,19 +374,19 @@ impl Manager {
         }
     }
 
-    /// Sets whether other identifiers with this option may be bound to the same address.
+    /// Sets whether the address may be shared with other identifiers of the same option.
     ///
     /// # Errors
-    /// - [`CmError::NotFound`]: there is no such identifier.
+    /// - [`CmError::NotFound`]: no identifier has this number.
     pub fn set_reuse_addr(&mut self, num: IdNum, reuse: bool) -> Result<(), CmError> {
         self.id(num)?.options.reuse_addr = reuse;
         Ok(())
     }
 
-    /// Sets whether an IPv6 wildcard leaves IPv4 to others.
+    /// Sets whether an IPv6 wildcard excludes IPv4.
     ///
     /// # Errors
-    /// - [`CmError::Invalid`]: the identifier is bound already.
+    /// - [`CmError::Invalid`]: the identifier is already bound.
     pub fn set_af_only(&mut self, num: IdNum, only: bool) -> Result<(), CmError> {
         let id = self.id(num)?;
         if !matches!(id.state, State::Idle) {
@@ -398,13 +399,13 @@ impl Manager {
     /// Sets the traffic class of the path.
     ///
     /// # Errors
-    /// - [`CmError::NotFound`]: there is no such identifier.
+    /// - [`CmError::NotFound`]: no identifier has this number.
     pub fn set_tos(&mut self, num: IdNum, tos: u8) -> Result<(), CmError> {
         self.id(num)?.options.tos = tos;
         Ok(())
     }
 
-    /// Sets the time to wait for an acknowledgement, as 4.096 µs · 2^n.
+    /// Sets the acknowledgement timeout, as 4.096 µs · 2^n.
     ///
     /// # Errors
     /// - [`CmError::Invalid`]: the identifier is for datagrams.
@@ -417,10 +418,10 @@ impl Manager {
         Ok(())
     }
 
-    /// Sets the options of the vendor's that the peer is told.
+    /// Sets the vendor options for the peer.
     ///
     /// # Errors
-    /// - [`CmError::NotFound`]: there is no such identifier.
+    /// - [`CmError::NotFound`]: no identifier has this number.
     pub fn set_ece(&mut self, num: IdNum, ece: super::param::Ece) -> Result<(), CmError> {
         self.id(num)?.ece = ece;
         Ok(())

@@ -8,12 +8,12 @@ use super::{
     service::{ServiceReply, ServiceRequest},
 };
 
-/// Numbers of a connection: at the sender of a message, and at its receiver.
+/// Communication ids of a connection, of the sender and of the receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommIds {
-    /// Number at the sender.
+    /// Id of the sender.
     pub local: u32,
-    /// Number at the receiver; 0 if the sender does not know it.
+    /// Id of the receiver; 0 if unknown to the sender.
     pub remote: u32,
 }
 
@@ -30,7 +30,7 @@ impl CommIds {
         mad.put_u32(4, self.remote);
     }
 
-    /// The same connection, in messages of the receiver's.
+    /// The ids from the receiver's point of view.
     pub(super) fn reversed(self) -> Self {
         Self {
             local: self.remote,
@@ -42,23 +42,23 @@ impl CommIds {
 /// A message of the communication manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Request for a connection.
+    /// Connection request (REQ).
     Request(Box<Request>),
-    /// Receipt: the answer takes longer.
+    /// Message receipt acknowledgement (MRA): the answer takes longer.
     Mra(Mra),
-    /// Refusal.
+    /// Rejection (REJ).
     Reject(Box<Reject>),
-    /// Reply: the receiver accepts.
+    /// Reply to a request (REP): the passive side accepts.
     Reply(Box<Reply>),
-    /// The side that asked is ready to use the connection (RTU).
+    /// Ready to use (RTU), from the active side.
     Ready(CommIds),
-    /// Request to disconnect (DREQ), and the number of the receiver's queue pair.
+    /// Disconnect request (DREQ), with the number of the receiver's queue pair.
     Disconnect(CommIds, u32),
-    /// Reply to that (DREP).
+    /// Reply to a disconnect request (DREP).
     Disconnected(CommIds),
-    /// Question for a service of datagrams.
+    /// Request for the queue pair of a service of datagrams (SIDR REQ).
     ServiceRequest(Box<ServiceRequest>),
-    /// Answer to that.
+    /// Answer to a service request (SIDR REP).
     ServiceReply(Box<ServiceReply>),
 }
 
@@ -73,8 +73,7 @@ const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
 
 impl Message {
-    /// Reads a message and the number of its exchange; `None` if it is malformed, or of a kind that this manager does not
-    /// know, such as those for alternate paths.
+    /// Decodes a message and the transaction id; `None` for malformed and unknown messages, such as LAP and APR.
     pub fn decode(bytes: &[u8]) -> Option<(u64, Self)> {
         let mad = Mad::decode(bytes)?;
         let message = match mad.attribute {
@@ -92,7 +91,7 @@ impl Message {
         Some((mad.tid, message))
     }
 
-    /// The bytes of the message, as one of the exchange `tid`.
+    /// Encodes the message with transaction id `tid`.
     pub fn encode(&self, tid: u64) -> [u8; MAD_LEN] {
         let attribute = match self {
             Self::Request(_) => REQ,

@@ -1,20 +1,20 @@
 //! The connection manager without I/O and without a clock: the communication manager of `InfiniBand` and, above it, the
 //! port spaces and IP addresses of `rdma_cm(7)`.
 //!
-//! A [`Manager`] belongs to one host. It takes calls of the program, messages of peers and the time, and gives messages and
-//! events:
+//! A [`Manager`] belongs to one host. Inputs are calls of the program, messages of peers and the time; outputs are
+//! messages and events:
 //!
 //! | in | out |
 //! |---|---|
 //! | identifiers: [`Manager::create_id`], [`Manager::bind`], [`Manager::connect`] … | [`Manager::poll_event`], events |
 //! | messages: [`Manager::handle_message`] | [`Manager::transmit`], messages |
-//! | time: [`Manager::handle_timeout`] | [`Manager::next_timeout`], when to call that |
+//! | time: [`Manager::handle_timeout`] | [`Manager::next_timeout`], the next deadline |
 //!
-//! Messages are MADs of 256 bytes that travel as datagrams between queue pairs 1; they can be lost, so each that expects an
-//! answer is sent again until its retries are used up.
+//! Messages are MADs of 256 bytes, sent as datagrams between queue pairs 1. Messages can be lost, so a message with an
+//! expected answer is retransmitted until answered or out of retries.
 //!
-//! Source: InfiniBand Architecture Specification, volume 1, chapter 12, and annex A11 (RDMA IP CM service). States and events
-//! are those that Linux's `rdma_cm` shows to programs.
+//! Source: InfiniBand Architecture Specification, volume 1, chapter 12, and annex A11 (RDMA IP CM service). States and
+//! events follow Linux's `rdma_cm`.
 #![forbid(unsafe_code)]
 
 mod active;

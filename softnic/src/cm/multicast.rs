@@ -11,11 +11,11 @@ use super::{
 use crate::engine::QpKind;
 
 impl Manager {
-    /// Joins a multicast group. An event tells the result.
+    /// Joins a multicast group. An `Occurrence::MulticastJoined` event follows.
     ///
     /// # Errors
     /// - [`CmError::Invalid`]: the identifier is for connections, or is not bound to the device.
-    /// - [`CmError::NotSupported`]: the group is one of IPv6, which Linux does not join over `RoCEv2`.
+    /// - [`CmError::NotSupported`]: the group is an IPv6 group; Linux does not join IPv6 groups over `RoCEv2`.
     pub fn join_multicast(&mut self, num: IdNum, group: IpAddr) -> Result<GroupId, CmError> {
         let membership = GroupId(self.last_group.wrapping_add(1));
         let id = self.id(num)?;
@@ -50,7 +50,7 @@ impl Manager {
     /// Ends a membership.
     ///
     /// # Errors
-    /// - [`CmError::Invalid`]: the identifier is no member.
+    /// - [`CmError::Invalid`]: the identifier is not a member.
     pub fn leave_multicast(&mut self, num: IdNum, membership: GroupId) -> Result<(), CmError> {
         let id = self.id(num)?;
         let before = id.groups.len();

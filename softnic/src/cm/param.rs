@@ -1,34 +1,33 @@
 //! Parameters of connections.
 
-/// Most reads and atomics in flight of a queue pair.
+/// Maximum number of reads and atomics in flight of a queue pair.
 const MAX_RD_ATOMIC: u8 = 128;
 
-/// Parameters of a connection: those that a side asks for, or those that the peer has asked for.
+/// Parameters of a connection, as requested by one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnParam {
     /// Number of the sender's queue pair.
     pub qp_num: u32,
-    /// Most reads and atomics in flight that the sender of these parameters takes.
+    /// Maximum number of incoming reads and atomics in flight accepted by the sender of the parameters.
     pub responder_resources: u8,
-    /// Most reads and atomics in flight that the sender of these parameters begins.
+    /// Maximum number of outgoing reads and atomics in flight of the sender of the parameters.
     pub initiator_depth: u8,
-    /// Whether receives are counted between the ends.
+    /// Whether end-to-end flow control is used.
     pub flow_control: bool,
     /// Retries after a timeout, 0 to 7.
     pub retry_count: u8,
-    /// Retries after the receiver was not ready, 0 to 7.
+    /// Retries after an RNR NAK, 0 to 7.
     pub rnr_retry_count: u8,
-    /// Whether receives come from a shared queue.
+    /// Whether the queue pair has a shared receive queue.
     pub srq: bool,
 }
 
 impl ConnParam {
-    /// Of [`responder_resources`](Self::responder_resources) and [`initiator_depth`](Self::initiator_depth): as many as the
-    /// device takes, and of those that the peer has asked for.
+    /// Value of [`responder_resources`](Self::responder_resources) and [`initiator_depth`](Self::initiator_depth) for
+    /// the maximum: the device's limit, or the peer's request if lower.
     pub const DEVICE_MAX: u8 = u8::MAX;
 
-    /// The parameters with numbers in the place of [`DEVICE_MAX`](Self::DEVICE_MAX): those that the peer has asked for, or
-    /// the device's.
+    /// Replaces [`DEVICE_MAX`](Self::DEVICE_MAX) by the given limit or the device's, whichever is lower.
     pub(super) fn limited(self, responder_resources: u8, initiator_depth: u8) -> Self {
         let limit = |wish, limit: u8| match wish {
             Self::DEVICE_MAX => limit.min(MAX_RD_ATOMIC),
@@ -41,8 +40,7 @@ impl ConnParam {
         }
     }
 
-    /// The parameters as their receiver sees them: the reads and atomics that one side begins are those that the other
-    /// takes.
+    /// The parameters from the receiver's point of view: outgoing and incoming depths are exchanged.
     pub(super) fn reversed(self) -> Self {
         Self {
             initiator_depth: self.responder_resources,
@@ -52,11 +50,11 @@ impl ConnParam {
     }
 }
 
-/// Options of enhanced connection establishment, which vendors define.
+/// Vendor options of enhanced connection establishment (ECE).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// The vendor, 24 bits; 0 stands for no options.
+    /// The vendor, 24 bits; 0 means no options.
     pub vendor_id: u32,
-    /// The options.
+    /// Option bits.
     pub options: u32,
 }

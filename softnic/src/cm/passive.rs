@@ -1,4 +1,4 @@
-//! The side that is asked for a connection.
+//! The passive side of a connection.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -21,7 +21,7 @@ use super::{
 use crate::engine::{Path, QpKind};
 
 impl Manager {
-    /// Takes a request for a connection.
+    /// Processes a connection request (REQ).
     pub(super) fn handle_request(&mut self, path: Path, tid: u64, request: &Request) {
         let peer = (path.dst, request.local_comm_id);
         if let Some(&known) = self.by_peer.get(&peer) {
@@ -46,7 +46,7 @@ impl Manager {
         child.local = Some(addr);
         child.peer = Some(SocketAddr::new(header.src, header.src_port));
         child.state = State::Connection(Box::new(requested(path, tid, request)));
-        // Without room the request is dropped: the peer asks again.
+        // With a full backlog, the request is dropped, and the peer retransmits.
         let Some(num) = self.add_request(listener, child) else {
             return;
         };
@@ -65,7 +65,7 @@ impl Manager {
         self.push(listener, what);
     }
 
-    /// Refuses a request that belongs to no identifier: the peer's number of the connection, and the reason.
+    /// Rejects a request without an identifier. The pair is the peer's communication id and the reason.
     fn refuse_request(&mut self, path: Path, tid: u64, (remote, reason): (u32, u16)) {
         let reject = Reject {
             ids: CommIds { local: 0, remote },
@@ -76,7 +76,7 @@ impl Manager {
         self.send(path, tid, &Message::Reject(Box::new(reject)));
     }
 
-    /// Takes a request that has come before.
+    /// Processes a retransmitted request.
     fn handle_copy(&mut self, known: IdNum, tid: u64) {
         let Some(connection) = self.connection(known) else {
             return;
@@ -99,7 +99,7 @@ impl Manager {
         }
     }
 
-    /// Accepts a connection.
+    /// Accepts a connection request.
     ///
     /// # Errors
     /// - [`CmError::Invalid`]: the identifier is not a request, the peer has given up, or the private data exceed 196
@@ -144,10 +144,11 @@ impl Manager {
         Ok(())
     }
 
-    /// Refuses a connection or a service.
+    /// Rejects a connection request or a service request.
     ///
     /// # Errors
-    /// - [`CmError::Invalid`]: the identifier is not a request, the peer has given up, or the private data exceed 148 bytes.
+    /// - [`CmError::Invalid`]: the identifier is not a request, the peer has given up, or the private data exceed 148
+    ///   bytes, or 136 bytes for a service.
     pub fn reject(
         &mut self,
         num: IdNum,
@@ -178,7 +179,7 @@ impl Manager {
     }
 }
 
-/// The connection that a request asks for.
+/// A new connection in phase `RequestReceived`.
 fn requested(path: Path, tid: u64, request: &Request) -> Connection {
     Connection {
         phase: Phase::RequestReceived,

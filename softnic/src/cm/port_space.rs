@@ -1,11 +1,11 @@
-//! Port spaces, and the service ids that stand for their ports.
+//! Port spaces, and service ids of ports.
 
 use crate::engine::QpKind;
 
-/// A port space: what kind of service its ports are for. Each has ports of its own.
+/// Port space of an identifier, by kind of service. Each space has separate ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PortSpace {
-    /// Datagrams as IP over `InfiniBand` sends them.
+    /// Datagrams of IP over `InfiniBand`.
     IpoIb,
     /// Reliable connections.
     Tcp,
@@ -15,13 +15,13 @@ pub enum PortSpace {
     Ib,
 }
 
-/// The upper bits of service ids for IP addresses.
+/// Upper bits of service ids for IP addresses.
 const IP_SERVICE: u64 = 0x0100_0000;
 
 impl PortSpace {
     const ALL: [Self; 4] = [Self::IpoIb, Self::Tcp, Self::Udp, Self::Ib];
 
-    /// Number of the space, as `enum rdma_port_space` has it.
+    /// Number of the space in `enum rdma_port_space`.
     pub fn number(self) -> u32 {
         match self {
             Self::IpoIb => 0x02,
@@ -31,7 +31,7 @@ impl PortSpace {
         }
     }
 
-    /// The space of a number.
+    /// The space with a number of `enum rdma_port_space`.
     pub fn from_number(number: u32) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|space| space.number() == number)
@@ -50,7 +50,7 @@ impl PortSpace {
         (u64::from(self.number()) << 16) | IP_SERVICE | u64::from(port)
     }
 
-    /// Space and port of a service id; `None` if it is one of another kind.
+    /// Space and port of a service id; `None` outside of the IP service ids.
     pub(super) fn of_service(id: u64) -> Option<(Self, u16)> {
         let [_, _, _, _, _, _, high, low] = id.to_be_bytes();
         let port = u16::from_be_bytes([high, low]);

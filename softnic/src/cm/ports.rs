@@ -1,4 +1,4 @@
-//! Which identifiers are bound to which ports.
+//! Port bindings of identifiers.
 
 use std::{
     collections::HashMap,
@@ -7,10 +7,10 @@ use std::{
 
 use super::{error::CmError, id::IdNum, port_space::PortSpace};
 
-/// The ports that are chosen for identifiers without one, as Linux chooses them.
+/// Range of automatically chosen ports, the default of Linux.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
 
-/// An identifier that is bound to a port.
+/// An identifier bound to a port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) id: IdNum,
@@ -20,8 +20,9 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Whether both can be bound to one port. Linux lets two addresses share a port, and a wildcard with none but one of
-    /// the other family.
+    /// Whether two identifiers conflict on one port. As on Linux, different addresses can share a port, but a wildcard
+    /// conflicts with all addresses, except between single-family (`af_only`) identifiers of different families. Two
+    /// identifiers with `reuse_addr` share any address if `honours_reuse`.
     fn conflicts(&self, other: &Self, honours_reuse: bool) -> bool {
         if self.id == other.id || honours_reuse && self.reuse_addr && other.reuse_addr {
             return false;
@@ -32,7 +33,7 @@ impl Owner {
         self.addr.is_unspecified() || other.addr.is_unspecified() || self.addr == other.addr
     }
 
-    /// Whether requests to an address are for this owner.
+    /// Whether requests to an address belong to this owner.
     pub(super) fn takes(&self, addr: IpAddr) -> bool {
         if !self.addr.is_unspecified() {
             return self.addr == addr;
@@ -45,12 +46,12 @@ impl Owner {
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     owners: HashMap<(PortSpace, u16), Vec<Owner>>,
-    /// The last port that was chosen.
+    /// The last automatically chosen port.
     last: u16,
 }
 
 impl Ports {
-    /// Binds an identifier, and returns its port.
+    /// Binds an identifier, and returns the port.
     pub(super) fn bind(
         &mut self,
         space: PortSpace,
@@ -82,7 +83,7 @@ impl Ports {
         Err(CmError::AddressNotAvailable(SocketAddr::new(addr, 0)))
     }
 
-    /// Whether an identifier may listen: sharing the address does not extend to that.
+    /// Whether an identifier may listen: for listeners, `reuse_addr` does not lift conflicts.
     pub(super) fn may_listen(&self, space: PortSpace, port: u16, id: IdNum) -> bool {
         let owners = self.at(space, port);
         let own = owners.iter().find(|owner| owner.id == id);
@@ -96,7 +97,7 @@ impl Ports {
             .map_or(&[], |owners| owners.as_slice())
     }
 
-    /// Changes the address of an owner: a wildcard becomes that of a device.
+    /// Changes the address of an owner from a wildcard to the device's address.
     pub(super) fn set_addr(&mut self, space: PortSpace, port: u16, id: IdNum, addr: IpAddr) {
         let owners = self.owners.entry((space, port)).or_default();
         for owner in owners.iter_mut().filter(|owner| owner.id == id) {

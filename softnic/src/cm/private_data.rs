@@ -1,11 +1,11 @@
-//! Bytes of programs that messages carry.
+//! Private data of programs in messages.
 
 use std::fmt;
 
-/// Longest private data of all messages: that of a service request.
+/// Maximum length of private data in bytes, reached by a service request.
 const MAX_LEN: usize = 216;
 
-/// Bytes of a program that a message carries, up to 216.
+/// Private data of a program in a message, at most 216 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData {
     bytes: [u8; MAX_LEN],
@@ -19,12 +19,12 @@ impl PrivateData {
         len: 0,
     };
 
-    /// A copy of bytes; those beyond the longest private data are dropped.
+    /// Copies bytes; bytes beyond the maximum are dropped.
     pub fn new(bytes: &[u8]) -> Self {
         Self::padded(bytes, bytes.len())
     }
 
-    /// A copy of bytes with zeros up to a length: receivers see the whole field of the message.
+    /// Copies bytes and pads with zeros to a length, as receivers get the whole field of the message.
     pub(super) fn padded(from: &[u8], len: usize) -> Self {
         let mut bytes = [0; MAX_LEN];
         let len = len.min(MAX_LEN);

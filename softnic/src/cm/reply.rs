@@ -10,20 +10,20 @@ use super::{
 /// Length of the private data field.
 pub(super) const PRIVATE_LEN: usize = 196;
 
-/// The reply to a request (REP): the receiver accepts the connection.
+/// Reply to a request (REP): the passive side accepts the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Numbers of the connection.
     pub ids: CommIds,
-    /// Queue pair and limits of the side that accepts.
+    /// Queue pair and limits of the passive side.
     pub param: ConnParam,
-    /// Sequence number of the first packet that the side sends.
+    /// Sequence number of the passive side's first packet.
     pub starting_psn: u32,
-    /// GUID of the device that accepts.
+    /// GUID of the passive side's device.
     pub ca_guid: u64,
-    /// Options of the vendor's.
+    /// Vendor options.
     pub ece: Ece,
-    /// Data of the program.
+    /// Private data of the program.
     pub private_data: PrivateData,
 }
 
@@ -34,7 +34,7 @@ impl Reply {
             responder_resources: mad.bits(24, 0, 8),
             initiator_depth: mad.bits(25, 0, 8),
             flow_control: mad.bits(26, 0, 1) != 0,
-            // A reply has none.
+            // A reply has no retry count.
             retry_count: 0,
             rnr_retry_count: mad.bits(27, 5, 3),
             srq: mad.bits(27, 4, 1) != 0,

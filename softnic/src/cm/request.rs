@@ -1,4 +1,4 @@
-//! The request for a connection (REQ).
+//! Connection request (REQ).
 
 use std::net::IpAddr;
 
@@ -9,37 +9,37 @@ use super::{
 };
 use crate::engine::QpKind;
 
-/// Length of the private data field, the IP header included.
+/// Length of the private data field, including the IP header.
 pub(super) const PRIVATE_LEN: usize = 92;
 
-/// A request for a connection (REQ).
+/// Connection request (REQ).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Number of the connection at the side that asks.
+    /// Communication id of the active side.
     pub local_comm_id: u32,
-    /// The service that is asked for.
+    /// Requested service id.
     pub service_id: u64,
-    /// GUID of the device that asks.
+    /// GUID of the active side's device.
     pub ca_guid: u64,
     /// Transport service of the queue pairs: reliable or unreliable connection.
     pub kind: QpKind,
-    /// Queue pair and limits of the side that asks.
+    /// Queue pair and limits of the active side.
     pub param: ConnParam,
-    /// Sequence number of the first packet that the side sends.
+    /// Sequence number of the active side's first packet.
     pub starting_psn: u32,
-    /// Time within which the receiver answers, as 4.096 µs · 2^n.
+    /// Response timeout of the passive side, as 4.096 µs · 2^n.
     pub remote_response_timeout: u8,
-    /// Time within which the side that asks answers.
+    /// Response timeout of the active side, as 4.096 µs · 2^n.
     pub local_response_timeout: u8,
-    /// Most retries of messages of the connection.
+    /// Maximum number of retries of messages of the connection.
     pub max_cm_retries: u8,
     /// Partition key.
     pub pkey: u16,
-    /// Code of the MTU: 1 for 256 bytes to 5 for 4096.
+    /// Code of the path MTU: 1 for 256 bytes to 5 for 4096.
     pub mtu: u8,
-    /// Address of the side that asks.
+    /// Address of the active side.
     pub local_addr: IpAddr,
-    /// Address of the side that is asked.
+    /// Address of the passive side.
     pub remote_addr: IpAddr,
     /// Flow label of the path.
     pub flow_label: u32,
@@ -47,15 +47,15 @@ pub struct Request {
     pub traffic_class: u8,
     /// Hop limit of the path.
     pub hop_limit: u8,
-    /// Time to wait for an acknowledgement, as 4.096 µs · 2^n.
+    /// Acknowledgement timeout, as 4.096 µs · 2^n.
     pub ack_timeout: u8,
-    /// Options of the vendor's.
+    /// Vendor options.
     pub ece: Ece,
-    /// Data of the program, the IP header included.
+    /// Private data of the program, after the IP header.
     pub private_data: PrivateData,
 }
 
-/// Rate of the path, 25 Gb/s, which is invented.
+/// Rate of the path, 25 Gb/s; invented.
 const RATE: u8 = 15;
 
 /// The GID of an address.
@@ -132,7 +132,7 @@ impl Request {
         mad.put_bits(50, 0, 3, self.param.rnr_retry_count);
         mad.put_bits(51, 4, 4, self.max_cm_retries);
         mad.put_bits(51, 3, 1, self.param.srq.into());
-        // The primary path. RoCE has no LIDs.
+        // Primary path. `RoCE` has no LIDs.
         mad.put(56, &gid(self.local_addr));
         mad.put(72, &gid(self.remote_addr));
         mad.put_u32(88, self.flow_label << 12 | u32::from(RATE));

@@ -13,30 +13,32 @@ use super::{
 };
 use crate::engine::Path;
 
-/// What is known of an address.
+/// Reachability of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// A host has it, or it is one of a multicast group.
+    /// The address of a host, or of a multicast group.
     Known,
-    /// A network of the host contains it, and no host has it.
+    /// An address in a network of the host, without a host.
     OnLink,
-    /// No network of the host contains it.
+    /// An address outside of the host's networks.
     Nowhere,
 }
 
-/// Longest time that neighbours are asked for an address.
+/// Maximum time of resolving an address without a host.
 const ASKED: Duration = Duration::from_secs(3);
 
-/// The errno for an address that no neighbour has, and for one that was not resolved in time.
+/// Status of a failed resolution: `EHOSTUNREACH` after `ASKED`, or `ETIMEDOUT` after a shorter timeout of the caller.
 const EHOSTUNREACH: i32 = 113;
 const ETIMEDOUT: i32 = super::connection::ETIMEDOUT;
 
 impl Manager {
-    /// Resolves the address of a peer, and binds the identifier to the device that reaches it. An event tells the result.
+    /// Resolves a peer's address, and binds the identifier to the device. An `Occurrence::AddrResolved` or
+    /// `Occurrence::AddrError` event follows.
     ///
     /// # Errors
     /// - [`CmError::Unreachable`]: no network of the host contains the address.
-    /// - [`CmError::AddressNotAvailable`]: the source is not an address of the host, or the host has none of the family.
+    /// - [`CmError::AddressNotAvailable`]: the source is not an address of the host, or the host has no address of the
+    ///   family.
     /// - [`CmError::Invalid`]: the identifier is in use.
     pub fn resolve_addr(
         &mut self,
@@ -87,10 +89,10 @@ impl Manager {
         Ok(())
     }
 
-    /// Resolves the route to the peer. An event tells the result.
+    /// Resolves the route to the peer. An `Occurrence::RouteResolved` event follows.
     ///
     /// # Errors
-    /// - [`CmError::Invalid`]: the address is not resolved, or the route is.
+    /// - [`CmError::Invalid`]: the address is not resolved, or the route already is.
     pub fn resolve_route(&mut self, num: IdNum) -> Result<(), CmError> {
         let id = self.id(num)?;
         if !matches!(id.state, State::AddrResolved) {
@@ -101,7 +103,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The way to the peer of an identifier.
+    /// The path to the peer of an identifier.
     pub fn path(&self, num: IdNum) -> Option<Path> {
         let id = self.ids.get(&num)?;
         match &id.state {

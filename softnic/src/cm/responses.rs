@@ -1,15 +1,15 @@
-//! Messages that postpone or refuse a connection: MRA and REJ.
+//! Messages in place of a reply: MRA and REJ.
 
 use super::{mad::Mad, message::CommIds, private_data::PrivateData};
 
-/// The message that another one is about.
+/// The message answered by an MRA or REJ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// A request.
+    /// A request (REQ).
     Request,
-    /// A reply.
+    /// A reply (REP).
     Reply,
-    /// None.
+    /// Another message, or none.
     Other,
 }
 
@@ -31,14 +31,14 @@ impl Rejected {
     }
 }
 
-/// Receipt of a message whose answer takes longer (MRA).
+/// Message receipt acknowledgement (MRA): the answer takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mra {
-    /// Numbers of the connection.
+    /// Communication ids.
     pub ids: CommIds,
-    /// The message.
+    /// The acknowledged message.
     pub about: Rejected,
-    /// Time that the answer may take, as 4.096 µs · 2^n.
+    /// Time until the answer, as 4.096 µs · 2^n.
     pub service_timeout: u8,
 }
 
@@ -58,16 +58,16 @@ impl Mra {
     }
 }
 
-/// Refusal of a connection (REJ).
+/// Rejection of a connection (REJ).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Numbers of the connection.
+    /// Communication ids.
     pub ids: CommIds,
-    /// The message that is refused.
+    /// The rejected message.
     pub about: Rejected,
-    /// Reason, as the specification numbers them.
+    /// Reason, as numbered by the specification.
     pub reason: u16,
-    /// Data of the program.
+    /// Private data of the program.
     pub private_data: PrivateData,
 }
 
@@ -75,15 +75,15 @@ pub struct Reject {
 pub(super) const PRIVATE_LEN: usize = 148;
 
 impl Reject {
-    /// The side that asks has given up.
+    /// The active side has timed out.
     pub const TIMEOUT: u16 = 4;
-    /// No identifier listens to the service.
+    /// No listener for the service id.
     pub const INVALID_SERVICE: u16 = 8;
-    /// A connection with the same numbers exists or has just ended.
+    /// A connection with the same ids exists or has recently ended.
     pub const STALE: u16 = 10;
-    /// The program refuses.
+    /// The program rejects the connection.
     pub const CONSUMER: u16 = 28;
-    /// The program does not support the options of the vendor's.
+    /// The program does not support the vendor options.
     pub const VENDOR_OPTION: u16 = 35;
 
     pub(super) fn decode(mad: &Mad) -> Self {

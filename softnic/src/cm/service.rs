@@ -1,21 +1,21 @@
-//! Messages that find the queue pair of a service of datagrams: `SIDR_REQ` and `SIDR_REP`.
+//! Messages of services of datagrams: `SIDR_REQ` and `SIDR_REP`.
 
 use super::{mad::Mad, private_data::PrivateData};
 
-/// A question for the queue pair of a service (`SIDR_REQ`).
+/// Request for the queue pair of a service (`SIDR_REQ`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceRequest {
-    /// Number of the question.
+    /// Id of the request.
     pub request_id: u32,
     /// Partition key.
     pub pkey: u16,
-    /// The service.
+    /// Service id.
     pub service_id: u64,
-    /// Data of the program, the IP header included.
+    /// Private data of the program, after the IP header.
     pub private_data: PrivateData,
 }
 
-/// Length of the private data field of a question, the IP header included.
+/// Length of the private data field of a request, including the IP header.
 pub(super) const REQUEST_LEN: usize = 216;
 
 /// Length of the private data field of an answer.
@@ -39,29 +39,29 @@ impl ServiceRequest {
     }
 }
 
-/// The answer (`SIDR_REP`).
+/// Answer to a service request (`SIDR_REP`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReply {
-    /// Number of the question.
+    /// Id of the request.
     pub request_id: u32,
-    /// Result.
+    /// Status.
     pub status: u8,
     /// Number of the queue pair.
     pub qp_num: u32,
-    /// The service.
+    /// Service id.
     pub service_id: u64,
-    /// Key of the queue pair.
+    /// Q_Key of the queue pair.
     pub qkey: u32,
-    /// Data of the program.
+    /// Private data of the program.
     pub private_data: PrivateData,
 }
 
 impl ServiceReply {
-    /// The queue pair is found.
+    /// The queue pair is valid.
     pub const SUCCESS: u8 = 0;
-    /// No identifier listens to the service.
+    /// No listener for the service id.
     pub const UNSUPPORTED: u8 = 1;
-    /// The program refuses.
+    /// The program rejects the request.
     pub const REJECTED: u8 = 2;
 
     pub(super) fn decode(mad: &Mad) -> Self {

@@ -1,4 +1,4 @@
-//! Messages that are sent again until they are answered, and timers.
+//! Retransmission of unanswered messages, and timers.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -12,33 +12,33 @@ use super::{
 };
 use crate::engine::Path;
 
-/// Code of the time to wait for an answer: 268 ms. Linux waits 16 times longer.
+/// Code of the response timeout, 268 ms: a sixteenth of Linux's.
 pub(super) const RESPONSE_TIMEOUT: u8 = 16;
 
-/// Most retries of a message.
+/// Maximum number of retries of a message.
 pub(super) const MAX_RETRIES: u8 = 15;
 
-/// Code of the time that a program may take to answer a request, as Linux has it: 69 s.
+/// Code of the time granted to a program for its answer to a request, 69 s as on Linux.
 pub(super) const SERVICE_TIMEOUT: u8 = 24;
 
-/// Time of a code: 4.096 µs · 2^code.
+/// Duration of a code: 4.096 µs · 2^code.
 pub(super) fn time(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 0x1f))
 }
 
-/// A message that expects an answer.
+/// A message with an expected answer.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) path: Path,
     pub(super) bytes: [u8; MAD_LEN],
-    /// Time of the next retry.
+    /// Deadline of the next retry.
     pub(super) at: Duration,
-    /// Retries that are left.
+    /// Number of retries left.
     left: u8,
 }
 
 impl Pending {
-    /// A message that has just been sent.
+    /// Wraps a message just sent.
     pub(super) fn new(path: Path, bytes: [u8; MAD_LEN], now: Duration) -> Box<Self> {
         Box::new(Self {
             path,
@@ -48,12 +48,12 @@ impl Pending {
         })
     }
 
-    /// The receiver has asked for more time.
+    /// Extends the timeout, as requested by the receiver (MRA).
     pub(super) fn postpone(&mut self, service_timeout: u8, now: Duration) {
         self.at = now + time(service_timeout) + time(RESPONSE_TIMEOUT);
     }
 
-    /// The message, to be sent once more; `None` if no retry is left.
+    /// Counts a retry, and returns the message; `None` if no retry is left.
     fn retry(&mut self, now: Duration) -> Option<(Path, [u8; MAD_LEN])> {
         self.left = self.left.checked_sub(1)?;
         self.at = now + time(RESPONSE_TIMEOUT);
@@ -62,7 +62,7 @@ impl Pending {
 }
 
 impl Manager {
-    /// Keeps the timer of an identifier.
+    /// Adds the deadline of an identifier to the timers, unless an earlier entry exists.
     pub(super) fn arm(&mut self, num: IdNum) {
         let Some(id) = self.ids.get_mut(&num) else {
             return;
@@ -75,12 +75,12 @@ impl Manager {
         }
     }
 
-    /// The time by which [`handle_timeout`](Self::handle_timeout) is to be called; it may come early.
+    /// Deadline of the next call to [`handle_timeout`](Self::handle_timeout); may be earlier than any action.
     pub fn next_timeout(&self) -> Option<Duration> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Does what is due by `now`.
+    /// Processes all timers up to `now`.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some(&Reverse((at, num))) = self.timers.peek()
             && at <= now
@@ -97,7 +97,7 @@ impl Manager {
         }
     }
 
-    /// Does what is due of an identifier.
+    /// Processes an expired identifier: retransmits, or ends the phase.
     fn expire(&mut self, num: IdNum, now: Duration) {
         let Some(id) = self.ids.get_mut(&num) else {
             return;
@@ -129,7 +129,7 @@ impl Manager {
         }
     }
 
-    /// Ends what has not been answered.
+    /// Ends an unanswered exchange.
     fn give_up(&mut self, num: IdNum, now: Duration) {
         let Some(id) = self.ids.get_mut(&num) else {
             return;
