@@ -1,8 +1,8 @@
-//! Rights to memory, as sets of flags.
+//! Rights to memory, as flags.
 
 use std::ops::BitOr;
 
-/// Rights that a region, a window or a queue pair grants; the values are those of `ibv_access_flags`.
+/// Rights of a region, a window or a queue pair; the values of `ibv_access_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access(
     /// The flags.
@@ -10,7 +10,7 @@ pub struct Access(
 );
 
 impl Access {
-    /// The device may write for the region's own host.
+    /// The region's own host may write.
     pub const LOCAL_WRITE: Self = Self(1);
     /// Peers may write.
     pub const REMOTE_WRITE: Self = Self(1 << 1);
@@ -18,7 +18,7 @@ impl Access {
     pub const REMOTE_READ: Self = Self(1 << 2);
     /// Peers may change numbers atomically.
     pub const REMOTE_ATOMIC: Self = Self(1 << 3);
-    /// Windows may be bound.
+    /// Atomic operations of peers are allowed.
     pub const MW_BIND: Self = Self(1 << 4);
     /// Addresses count from the start of the region or window.
     pub const ZERO_BASED: Self = Self(1 << 5);

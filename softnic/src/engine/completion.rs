@@ -1,26 +1,26 @@
 //! Completions, as programs poll them.
 
-/// Result of a request; the values are those of `ibv_wc_status`.
+/// Status of a request; the values of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Success = 0,
-    /// The message exceeds the receive, or what the queue pair can send.
+    /// The message exceeds the receive, or the maximum of the queue pair.
     LocalLength = 1,
-    /// The queue pair cannot carry the request out.
+    /// The queue pair cannot execute the request.
     LocalOperation = 2,
     /// A local key does not allow the access.
     LocalProtection = 4,
     /// The queue pair was in the error state.
     Flushed = 5,
-    /// A window cannot be bound so.
+    /// The window cannot be bound.
     Bind = 6,
-    /// The peer's answer does not fit the request.
+    /// The peer's answer does not match the request.
     BadResponse = 7,
-    /// The peer's request does not fit the receive's memory.
+    /// The peer's request does not fit the memory of the receive.
     LocalAccess = 8,
-    /// The peer does not take the request.
+    /// The peer refused the request as invalid.
     RemoteInvalidRequest = 9,
     /// The remote key does not allow the access.
     RemoteAccess = 10,
@@ -28,7 +28,7 @@ pub enum Status {
     RemoteOperation = 11,
     /// The peer has not acknowledged in time, and no retry is left.
     RetryExceeded = 12,
-    /// The peer has had no receive for too long.
+    /// The peer had no receive until all RNR retries were used.
     RnrRetryExceeded = 13,
 }
 
@@ -65,21 +65,21 @@ pub enum CompletionOp {
 /// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Of the request.
+    /// `wr_id` of the request.
     pub wr_id: u64,
     /// Result.
     pub status: Status,
-    /// Operation; without meaning unless the request has succeeded.
+    /// Operation; valid only for successful requests.
     pub op: CompletionOp,
-    /// Bytes received, read or written, the 40 bytes before a datagram included.
+    /// Bytes received, read or written, including the 40 bytes before a datagram.
     pub byte_len: u32,
     /// Immediate data.
     pub imm: Option<u32>,
-    /// Key that the peer has invalidated.
+    /// Key invalidated by the peer.
     pub invalidated: Option<u32>,
     /// Number of the queue pair.
     pub qp: u32,
-    /// Number of the sender's queue pair, of a datagram.
+    /// Number of the sender's queue pair, for datagrams.
     pub src_qp: u32,
     /// Whether the first 40 bytes of the receive are a header (GRH).
     pub has_grh: bool,

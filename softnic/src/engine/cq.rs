@@ -1,10 +1,10 @@
-//! Completion queues: capacity, notification and its moderation.
+//! Completion queues: capacity, notification and moderation.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::completion::{Completion, Status};
 
-/// Notification that a program has asked for.
+/// Kind of requested notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
     /// For the next completion.
@@ -13,25 +13,25 @@ pub enum Armed {
     Solicited,
 }
 
-/// Moderation of notifications: whichever of the two comes first.
+/// Moderation of notifications by count and delay, whichever is reached first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
-    /// Completions for one notification; 0 and 1 stand for no moderation.
+    /// Number of completions per notification; 0 and 1 disable moderation.
     pub count: u16,
-    /// Longest delay of a notification.
+    /// Maximum delay of a notification.
     pub period: Duration,
 }
 
-/// Consequence of a new completion.
+/// Effect of a new completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
-    /// None.
+    /// No notification.
     Quiet,
-    /// The program is to be notified.
+    /// Notify the program now.
     Notify,
-    /// The program is to be notified at this time, unless more completions come before.
+    /// Notify the program at this time, unless the count is reached earlier.
     NotifyAt(Duration),
-    /// The queue was full; the completion is lost and the queue broken.
+    /// The queue was full: the completion is lost, and the queue takes no more.
     Overrun,
 }
 
@@ -42,10 +42,10 @@ pub(super) struct CompletionQueue {
     capacity: usize,
     armed: Option<Armed>,
     moderation: Moderation,
-    /// Completions since the queue was armed, and the time by which to notify.
+    /// Completions since the queue was armed, and the deadline of the notification.
     held_back: (u16, Option<Duration>),
     overrun: bool,
-    /// Number of queue pairs that complete here.
+    /// Number of queue pairs with this queue.
     pub(super) users: usize,
 }
 
@@ -107,7 +107,7 @@ impl CompletionQueue {
         self.held_back = (0, None);
     }
 
-    /// Whether a notification that was held back is due.
+    /// Whether a delayed notification is due. If so, the queue is disarmed.
     pub(super) fn is_due(&mut self, now: Duration) -> bool {
         let due = self.held_back.1.is_some_and(|at| at <= now);
         if due {
@@ -116,7 +116,7 @@ impl CompletionQueue {
         due
     }
 
-    /// Arms the queue; asking for any completion is the stronger wish.
+    /// Arms the queue. A later request for solicited completions does not weaken `Armed::Next`.
     pub(super) fn arm(&mut self, wish: Armed) {
         if self.armed != Some(Armed::Next) {
             self.armed = Some(wish);
@@ -136,7 +136,7 @@ impl CompletionQueue {
         self.ready.len()
     }
 
-    /// Changes the capacity; false if there are more completions than that.
+    /// Changes the capacity. Returns false if more completions are pending.
     pub(super) fn resize(&mut self, capacity: usize) -> bool {
         let fits = self.ready.len() <= capacity;
         if fits {
@@ -145,7 +145,7 @@ impl CompletionQueue {
         fits
     }
 
-    /// Removes the completions of a queue pair that is reset.
+    /// Removes the completions of a queue pair at its reset.
     pub(super) fn remove(&mut self, qp: u32) {
         self.ready.retain(|completion| completion.qp != qp);
     }

@@ -20,10 +20,10 @@ use super::{
 };
 use crate::wire::Frame;
 
-/// Number of the queue pair that stands for all members of a multicast group.
+/// Destination number of datagrams to a multicast group.
 const MULTICAST_QP: u32 = 0xff_ffff;
 
-/// Membership bit of a partition key; the rest is the partition.
+/// Membership bit of a partition key; the other bits are the partition.
 const FULL_MEMBER: u16 = 0x8000;
 
 /// One RDMA device.
@@ -32,24 +32,24 @@ pub struct Engine {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) qps: HashMap<u32, QueuePair>,
     pub(super) resources: Resources,
-    /// Queue pairs that may have something to send, in turn.
+    /// Queue pairs with possible work to send, served in turn.
     senders: VecDeque<u32>,
-    /// Queue pairs by multicast group.
+    /// Member queue pairs of each multicast group.
     pub(super) groups: HashMap<IpAddr, BTreeSet<u32>>,
-    /// The last number that was given to an object other than a queue pair.
+    /// The last number of an object other than a queue pair.
     pub(super) serial: u32,
-    /// The last number that was given to a queue pair.
+    /// The last number of a queue pair.
     pub(super) last_qp: u32,
     /// Queue pair 1.
     pub(super) management: ManagementQp,
-    /// Number of frames that were dropped because they were malformed or for another host.
+    /// Number of dropped frames: malformed, or without a destination here.
     dropped: u64,
     has_link: bool,
     has_failed: bool,
 }
 
 impl Engine {
-    /// A device that has these addresses.
+    /// Creates a device with these IP addresses.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         Self {
             addresses: addresses.into_iter().collect(),
@@ -66,12 +66,12 @@ impl Engine {
         }
     }
 
-    /// Whether the port has a link, and the device works. Frames of a device without are lost.
+    /// Whether the port has a link and the device works. All frames of an inactive device are lost.
     pub fn is_active(&self) -> bool {
         self.has_link && !self.has_failed
     }
 
-    /// Gives the port a link, or takes it away; an event tells the program.
+    /// Sets whether the port has a link. A change raises an event.
     pub fn set_link(&mut self, has_link: bool) {
         if self.has_link != has_link {
             self.has_link = has_link;
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Fails the device for good: all requests come back as flushed, and no frame leaves or arrives any more.
+    /// Fails the device for good: all requests are flushed, and no frame leaves or arrives any more.
     pub fn fail(&mut self, now: Duration, memory: &mut dyn Memory) {
         if self.has_failed {
             return;
@@ -99,7 +99,7 @@ impl Engine {
                 }
                 Ok(())
             });
-            // The queue pair was there a moment ago.
+            // The number was listed just before, so the queue pair exists.
             debug_assert!(failed.is_ok(), "{failed:?}");
         }
     }
@@ -122,8 +122,8 @@ impl Engine {
     /// Posts a receive.
     ///
     /// # Errors
-    /// - [`EngineError::Invalid`]: the receive does not fit the queue pair, or that is in the reset state or has a shared
-    ///   receive queue.
+    /// - [`EngineError::Invalid`]: the receive does not fit the queue pair, or the queue pair is in the reset state or
+    ///   has a shared receive queue.
     /// - [`EngineError::Full`]: the receive queue is full; poll for completions first.
     pub fn post_recv(
         &mut self,
@@ -170,7 +170,7 @@ impl Engine {
         })
     }
 
-    /// Takes a frame from the wire. One that is malformed, or for another host, is dropped.
+    /// Processes a frame from the wire. Malformed frames and frames without a destination here are dropped.
     pub fn handle_frame(&mut self, bytes: &[u8], now: Duration, memory: &mut dyn Memory) {
         let frame = match Frame::decode(bytes) {
             Ok(frame) if frame.bth.pkey | FULL_MEMBER == u16::MAX => frame,
@@ -202,7 +202,7 @@ impl Engine {
         self.dropped += u64::from(done.is_err());
     }
 
-    /// Appends the next frame to `out`; false if there is none now.
+    /// Appends the next frame to `out`. Returns false if no frame is to be sent now.
     pub fn transmit(&mut self, now: Duration, memory: &mut dyn Memory, out: &mut Vec<u8>) -> bool {
         while let Some(encoded) = self.management.transmit(out) {
             if encoded.is_ok() {
@@ -228,7 +228,7 @@ impl Engine {
         false
     }
 
-    /// Does what is due by `now`.
+    /// Processes all timers up to `now`.
     pub fn handle_timeout(&mut self, now: Duration, memory: &mut dyn Memory) {
         while let Some(Reverse((at, _))) = self.resources.timers.peek()
             && *at <= now
@@ -238,7 +238,7 @@ impl Engine {
                     if let Some(qp) = self.qps.get_mut(&num) {
                         qp.timer = qp.timer.filter(|timer| *timer != at);
                     }
-                    // A queue pair that is gone needs nothing.
+                    // Timers of destroyed queue pairs have no effect.
                     let _gone = self.with_qp(QpNum(num), now, memory, |qp, ctx| {
                         qp.handle_timeout(ctx);
                         Ok(())
@@ -255,27 +255,27 @@ impl Engine {
         }
     }
 
-    /// The time by which [`handle_timeout`](Self::handle_timeout) is to be called; it may come early.
+    /// Deadline of the next call to [`handle_timeout`](Self::handle_timeout); may be earlier than any action.
     pub fn next_timeout(&self) -> Option<Duration> {
         self.resources.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The oldest completion of a queue.
+    /// Takes the oldest completion of a queue.
     pub fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
         self.resources.cqs.get_mut(&cq)?.poll()
     }
 
-    /// The oldest event.
+    /// Takes the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.resources.events.pop_front()
     }
 
-    /// Number of frames that were dropped because they were malformed, or for another host or no queue pair.
+    /// Number of frames dropped as malformed, or without a destination host or queue pair here.
     pub fn dropped_frames(&self) -> u64 {
         self.dropped
     }
 
-    /// Does something with a queue pair, and then with its consequences.
+    /// Calls `act` for a queue pair, then updates senders, timers and overrun queues.
     pub(super) fn with_qp<T>(
         &mut self,
         qp: QpNum,
@@ -295,7 +295,8 @@ impl Engine {
         result
     }
 
-    /// Lists a queue pair as a sender if it has something to send, keeps its timer, and deals with full completion queues.
+    /// Schedules a queue pair with work to send, adds its deadline to the timers, and fails users of overrun completion
+    /// queues.
     fn settle(&mut self, num: u32, may_send: bool, now: Duration, memory: &mut dyn Memory) {
         while let Some(cq) = self.resources.overrun.pop() {
             self.fail_users(cq, now, memory);
@@ -317,7 +318,7 @@ impl Engine {
         }
     }
 
-    /// Fails the queue pairs of a completion queue that was full.
+    /// Fails the queue pairs of an overrun completion queue.
     fn fail_users(&mut self, cq: CqId, now: Duration, memory: &mut dyn Memory) {
         let users = self.qps.values_mut();
         for qp in users.filter(|qp| qp.init.send_cq == cq || qp.init.recv_cq == cq) {

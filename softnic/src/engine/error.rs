@@ -1,18 +1,18 @@
-//! Reasons for which the engine refuses a call.
+//! Errors of the engine.
 
 use std::{error::Error, fmt};
 
-/// Reason for which the engine refuses a call; nothing has changed then.
+/// Error of a call to the engine. A failed call has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// There is no object of that kind and number.
+    /// No object of this kind has this number.
     NotFound(&'static str, u32),
-    /// The object is in use; the text says by what.
+    /// The object is in use; the text names the user.
     Busy(&'static str),
-    /// An argument is out of range or does not fit the object's state; the text says which.
+    /// An argument is out of range or does not fit the object's state; the text names the reason.
     Invalid(&'static str),
-    /// A queue or a table is full; the text says which.
+    /// A queue or a table is full; the text names the queue or table.
     Full(&'static str),
 }
 

@@ -6,27 +6,27 @@ use super::ids::{CqId, QpNum, SrqId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A completion queue that was armed has a completion.
+    /// A completion for an armed completion queue.
     Completion(CqId),
-    /// A completion queue was full.
+    /// A completion queue was full, and a completion is lost.
     CqError(CqId),
-    /// A completion of the queue pair was lost, or its queue pair failed otherwise.
+    /// A completion of the queue pair was lost, or the queue pair failed for another reason.
     QpFatal(QpNum),
-    /// The peer has sent a malformed request; the queue pair is in the error state.
+    /// The peer sent a malformed request; the queue pair is in the error state.
     QpRequestError(QpNum),
-    /// The peer has sent a request that its key does not allow; the queue pair is in the error state.
+    /// The peer sent a request without the right key or access; the queue pair is in the error state.
     QpAccessError(QpNum),
-    /// The first packet has arrived at a queue pair that cannot send yet.
+    /// The first packet arrived at a queue pair before RTS.
     CommunicationEstablished(QpNum),
-    /// All requests that were begun before the send queue was stopped are done.
+    /// All requests started before `State::Sqd` are done.
     SendQueueDrained(QpNum),
-    /// The queue pair takes no more receives of its shared queue.
+    /// The queue pair takes no more receives from the shared queue.
     LastWqeReached(QpNum),
-    /// A shared receive queue has fewer receives than its limit.
+    /// A shared receive queue has fewer receives than the limit.
     SrqLimit(SrqId),
-    /// The port has a link again.
+    /// The port's link is up.
     PortActive,
-    /// The port has lost its link.
+    /// The port's link is down.
     PortError,
     /// The device has failed for good.
     DeviceFatal,

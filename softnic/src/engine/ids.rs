@@ -1,27 +1,27 @@
-//! Names of an engine's objects.
+//! Identifiers of an engine's objects.
 
-/// Name of a protection domain.
+/// Identifier of a protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PdId(
     /// The number.
     pub u32,
 );
 
-/// Name of a completion queue.
+/// Identifier of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CqId(
     /// The number.
     pub u32,
 );
 
-/// Name of a shared receive queue.
+/// Identifier of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(
     /// The number.
     pub u32,
 );
 
-/// Number of a queue pair, 24 bits; peers see it.
+/// Number of a queue pair, 24 bits; visible to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpNum(
     /// The number.

@@ -1,7 +1,7 @@
-//! Keys of memory: regions and windows, their bounds and rights.
+//! Keys of memory: bounds and rights of regions and windows.
 //!
-//! A key is the number of a slot in its upper 24 bits and a tag in its lower 8. A slot's tag changes whenever the slot is
-//! used again, so that a stale key names nothing.
+//! A key consists of a slot number (upper 24 bits) and a tag (lower 8 bits). The tag changes at each reuse of the slot,
+//! so that a stale key is invalid. Tags repeat after 256 reuses.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ pub struct Region {
     pub pd: PdId,
     /// Address of the first byte in the host's memory.
     pub host: u64,
-    /// Address of the first byte in requests.
+    /// Address of the first byte, as named in requests.
     pub start: u64,
     /// Length in bytes.
     pub len: u64,
@@ -25,18 +25,18 @@ pub struct Region {
 /// Kind of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Bound by a call; usable by every queue pair of its domain.
+    /// Bound by a call; usable by all queue pairs of the domain.
     Type1,
-    /// Bound by a request; usable by the queue pair that has bound it.
+    /// Bound by a request; usable only by the binding queue pair.
     Type2,
 }
 
-/// Range of a region that a window opens.
+/// Range of a region opened by a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// Key of the region.
     pub region: u32,
-    /// Address of the first byte, in the region's addresses.
+    /// Address of the first byte, as an address of the region.
     pub addr: u64,
     /// Length in bytes; 0 unbinds.
     pub len: u64,
@@ -72,10 +72,10 @@ struct Slot {
     entry: Option<Entry>,
 }
 
-/// Most keys that exist at the same time.
+/// Maximum number of slots, and so of keys at the same time.
 const MAX_KEYS: usize = 1 << 23;
 
-/// A remote access, to be checked.
+/// A remote access before the check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemoteAccess {
     pub(super) pd: PdId,
@@ -93,9 +93,9 @@ pub(super) struct KeyTable {
     free: Vec<usize>,
     /// Slots of windows.
     windows: BTreeSet<usize>,
-    /// Number of regions and windows of each protection domain that has any.
+    /// Number of regions and windows of each protection domain, without zero counts.
     users: HashMap<PdId, usize>,
-    /// Number of windows that are bound to each region with any.
+    /// Number of windows bound to each region, without zero counts.
     bindings: HashMap<u32, usize>,
 }
 
@@ -105,7 +105,7 @@ impl KeyTable {
         self.users.values().sum()
     }
 
-    /// Registers memory; the result is both its local and its remote key.
+    /// Registers memory. The result is the local and the remote key.
     pub(super) fn register(&mut self, region: Region) -> Result<u32, EngineError> {
         let fits = region.len.checked_sub(1).is_none_or(|last| {
             region.start.checked_add(last).is_some() && region.host.checked_add(last).is_some()
@@ -118,7 +118,7 @@ impl KeyTable {
         self.insert(Entry::Region(region))
     }
 
-    /// Ends a registration, unless windows are bound to it.
+    /// Deregisters memory, unless a window is bound to the region.
     pub(super) fn deregister(&mut self, key: u32) -> Result<(), EngineError> {
         if !matches!(self.entry(key), Some(Entry::Region(_))) {
             return Err(EngineError::NotFound("region", key));
@@ -138,7 +138,7 @@ impl KeyTable {
         }))
     }
 
-    /// Destroys a window by any key that it has had: binding changes the tag.
+    /// Destroys a window by its current or an earlier key: binding changes the tag.
     pub(super) fn dealloc_window(&mut self, key: u32) -> Result<(), EngineError> {
         match self
             .slots
@@ -158,9 +158,9 @@ impl KeyTable {
         self.users.contains_key(&pd)
     }
 
-    /// Binds the window that has `key` now, for queue pair `qp`; it has `new_key` from then on.
+    /// Binds a window for queue pair `qp`, and changes the window's key from `key` to `new_key`.
     ///
-    /// `None` if the window or the region is not as the binding needs it.
+    /// `None` if the window or the region does not allow the binding.
     pub(super) fn bind(
         &mut self,
         pd: PdId,
@@ -195,7 +195,7 @@ impl KeyTable {
         Some(())
     }
 
-    /// Changes what a window is bound to.
+    /// Replaces the binding of a window, and updates the counts of the regions.
     fn set_bound(&mut self, index: usize, bound: Option<(Binding, u32)>) {
         let slot = self.slots.get_mut(index);
         let Some(Entry::Window(window)) = slot.and_then(|slot| slot.entry.as_mut()) else {
@@ -223,7 +223,7 @@ impl KeyTable {
         Some(())
     }
 
-    /// Unbinds the type 2 windows of a queue pair that is destroyed or reset.
+    /// Unbinds all type 2 windows of a queue pair, at destruction or reset.
     pub(super) fn unbind_all(&mut self, qp: u32) {
         let is_of_qp = |index: &usize| match self.slots.get(*index).and_then(|slot| slot.entry) {
             Some(Entry::Window(window)) => {
@@ -237,7 +237,7 @@ impl KeyTable {
         }
     }
 
-    /// The host's address for local memory; `None` if the key does not allow the access.
+    /// Host address of a local access; `None` if the key does not allow the access.
     pub(super) fn local(
         &self,
         pd: PdId,
@@ -253,7 +253,7 @@ impl KeyTable {
             .flatten()
     }
 
-    /// The host's address for a peer's access; `None` if the key does not allow the access.
+    /// Host address of a peer's access; `None` if the key does not allow the access.
     pub(super) fn remote(&self, wanted: RemoteAccess) -> Option<u64> {
         let RemoteAccess {
             pd,
@@ -347,7 +347,7 @@ impl KeyTable {
     }
 }
 
-/// Decrements a count, and removes it when it is 0.
+/// Decrements a count, and removes the entry at 0.
 fn count_down<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
     if let std::collections::hash_map::Entry::Occupied(mut count) = counts.entry(key) {
         *count.get_mut() -= 1;
@@ -358,7 +358,7 @@ fn count_down<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
 }
 
 impl Region {
-    /// The host's address of a range; `None` if the range is not inside.
+    /// Host address of a range; `None` if the range exceeds the region.
     fn host_addr(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = if self.access.contains(Access::ZERO_BASED) {
             addr
@@ -516,7 +516,7 @@ mod tests {
                 keys.dealloc_window(window).unwrap();
             }
         }
-        // Another queue pair's windows stay bound.
+        // Windows of another queue pair stay bound.
         let window = keys.alloc_window(PD, WindowKind::Type2).unwrap();
         keys.bind(PD, 7, (window, window), binding).unwrap();
         keys.unbind_all(8);

@@ -10,13 +10,13 @@ use crate::wire::{
 /// Number of the queue pair.
 pub(super) const QP: u32 = 1;
 
-/// Key of all queue pairs 1.
+/// Q_Key of all queue pairs 1.
 const QKEY: u32 = 0x8001_0000;
 
 /// Length of a management datagram in bytes.
 pub const MANAGEMENT_LEN: usize = 256;
 
-/// Most datagrams that wait to be taken; more are dropped.
+/// Maximum number of received datagrams not yet taken; further ones are dropped.
 const MAX_WAITING: usize = 1024;
 
 /// A management datagram from a peer.
@@ -39,7 +39,7 @@ pub(super) struct ManagementQp {
 }
 
 impl ManagementQp {
-    /// Takes a frame; false if it is no management datagram.
+    /// Stores a received datagram. Returns false if the frame is dropped: no management datagram, or a full queue.
     pub(super) fn handle(&mut self, frame: &Frame<'_>) -> bool {
         let key = frame.extensions.deth.map(|deth| deth.qkey);
         let (Some(QKEY), Ok(bytes)) = (key, frame.payload.try_into()) else {
@@ -56,7 +56,7 @@ impl ManagementQp {
         has_room
     }
 
-    /// Appends the next frame to `out`; `None` if there is none.
+    /// Appends the next frame to `out`; `None` if no datagram is pending.
     pub(super) fn transmit(&mut self, out: &mut Vec<u8>) -> Option<Result<(), WireError>> {
         let (path, bytes) = self.unsent.pop_front()?;
         self.psn = self.psn.wrapping_add(1) & 0xff_ffff;
@@ -90,7 +90,7 @@ impl Engine {
         self.management.unsent.push_back((path, bytes));
     }
 
-    /// The oldest management datagram that has come.
+    /// Takes the oldest received management datagram.
     pub fn poll_management(&mut self) -> Option<ManagementDatagram> {
         self.management.received.pop_front()
     }

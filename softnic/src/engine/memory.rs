@@ -1,9 +1,9 @@
-//! Memory as the engine reaches it: by addresses of the host that a key has allowed.
+//! Access of the engine to the host's memory, by host addresses checked against a key.
 
 /// The host's memory.
 ///
-/// The engine calls these only for ranges of a region that is registered at that moment, after the key, the bounds and
-/// the access have been checked. Tests implement the trait with memory of their own, and so prove exactly that.
+/// The engine calls these methods only for ranges of a currently registered region, after the check of key, bounds and
+/// rights. Tests prove this with an implementation of the trait.
 pub trait Memory {
     /// Copies bytes from the host's memory.
     fn read(&mut self, addr: u64, to: &mut [u8]);
@@ -11,16 +11,16 @@ pub trait Memory {
     /// Copies bytes to the host's memory.
     fn write(&mut self, addr: u64, from: &[u8]);
 
-    /// Changes the number of 8 bytes at an address that is a multiple of 8, and returns the old one.
+    /// Changes the 8-byte number at an aligned address, and returns the old number.
     fn atomic(&mut self, addr: u64, operation: Atomic) -> u64;
 }
 
 /// An atomic operation on a number in the host's byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
-    /// Adds, and wraps around.
+    /// Adds with wrap-around.
     FetchAdd(u64),
-    /// Stores `swap` if the number is `compare`.
+    /// Stores `swap` if the number equals `compare`.
     CompareSwap {
         /// The expected number.
         compare: u64,
@@ -30,7 +30,7 @@ pub enum Atomic {
 }
 
 impl Atomic {
-    /// The new number for an old one.
+    /// The new number for an old number.
     pub fn apply(self, old: u64) -> u64 {
         match self {
             Self::FetchAdd(add) => old.wrapping_add(add),

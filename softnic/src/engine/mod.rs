@@ -1,16 +1,17 @@
 //! The transport of `RoCEv2` without I/O and without a clock: one RDMA device.
 //!
-//! An [`Engine`] takes calls of the program, frames of peers and the time, and gives frames, completions and events:
+//! Inputs of an [`Engine`] are calls of the program, frames of peers and the time; outputs are frames, completions and
+//! events:
 //!
 //! | in | out |
 //! |---|---|
 //! | objects: [`Engine::register`], [`Engine::create_qp`], [`Engine::modify_qp`] … | [`Engine::poll_cq`], completions |
 //! | requests: [`Engine::post_send`], [`Engine::post_recv`] | [`Engine::poll_event`], events |
 //! | frames: [`Engine::handle_frame`] | [`Engine::transmit`], frames |
-//! | time: [`Engine::handle_timeout`] | [`Engine::next_timeout`], when to call that |
+//! | time: [`Engine::handle_timeout`] | [`Engine::next_timeout`], the next deadline |
 //!
-//! After any call that may cause frames, call [`Engine::transmit`] until it returns false. Time is a duration since any
-//! fixed moment. Memory is reached only through [`Memory`], after keys, bounds and rights have been checked.
+//! After each call with possible frames, call [`Engine::transmit`] until it returns false. Time is a duration since an
+//! arbitrary fixed moment. Memory is accessed only through [`Memory`], after the check of keys, bounds and rights.
 //!
 //! Source: InfiniBand Architecture Specification, volume 1, chapters 9 to 11.
 #![forbid(unsafe_code)]

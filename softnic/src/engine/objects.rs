@@ -13,15 +13,15 @@ use super::{
     srq::SharedReceiveQueue,
 };
 
-/// Numbers of queue pairs have 24 bits; the lowest 16 and the highest are left out.
+/// Range of queue pair numbers. Numbers have 24 bits; the numbers below 17 and the multicast number are left out.
 const FIRST_QP: u32 = 17;
 const LAST_QP: u32 = 0xff_fffe;
 
-/// Most queue pairs; far fewer than there are numbers, so that a free one is found at once.
+/// Maximum number of queue pairs: a sixteenth of the numbers, so that the search for a free number is short.
 const MAX_QPS: usize = 1 << 20;
 
 impl Engine {
-    /// Kinds of objects, and how many of each there are.
+    /// Number of objects of each kind.
     pub fn objects(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("protection domain", self.resources.pds.len()),
@@ -47,7 +47,7 @@ impl Engine {
     /// Destroys a protection domain.
     ///
     /// # Errors
-    /// - [`EngineError::Busy`]: something was made in the domain; destroy that first.
+    /// - [`EngineError::Busy`]: the domain has objects; destroy them first.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), EngineError> {
         let used = self.resources.keys.uses(pd)
             || self.qps.values().any(|qp| qp.init.pd == pd)
@@ -64,7 +64,8 @@ impl Engine {
         }
     }
 
-    /// Registers memory, which must exist until [`deregister`](Self::deregister). The result is both its keys.
+    /// Registers memory, to be kept valid until [`deregister`](Self::deregister). The result is the local and the
+    /// remote key.
     ///
     /// # Errors
     /// - [`EngineError::Invalid`]: the range wraps around.
@@ -74,7 +75,7 @@ impl Engine {
         self.resources.keys.register(region)
     }
 
-    /// Ends a registration.
+    /// Deregisters memory.
     ///
     /// # Errors
     /// - [`EngineError::Busy`]: a memory window is bound to the region; destroy that first.
@@ -91,10 +92,10 @@ impl Engine {
         self.resources.keys.alloc_window(pd, kind)
     }
 
-    /// Destroys a memory window by any key that it has had.
+    /// Destroys a memory window by its current or an earlier key.
     ///
     /// # Errors
-    /// - [`EngineError::NotFound`]: there is no window of that key.
+    /// - [`EngineError::NotFound`]: no window has this key.
     pub fn dealloc_window(&mut self, key: u32) -> Result<(), EngineError> {
         self.resources.keys.dealloc_window(key)
     }
@@ -121,7 +122,7 @@ impl Engine {
         self.resources.cqs.get_mut(&cq).ok_or(missing)
     }
 
-    /// Number of completions of a queue.
+    /// Number of pending completions of a queue.
     pub fn cq_len(&self, cq: CqId) -> Option<usize> {
         self.resources.cqs.get(&cq).map(CompletionQueue::len)
     }
@@ -129,7 +130,7 @@ impl Engine {
     /// Changes the capacity of a completion queue.
     ///
     /// # Errors
-    /// - [`EngineError::Invalid`]: the queue has more completions than that.
+    /// - [`EngineError::Invalid`]: more completions are pending.
     pub fn resize_cq(&mut self, cq: CqId, capacity: usize) -> Result<(), EngineError> {
         if self.cq_mut(cq)?.resize(capacity) {
             Ok(())
@@ -140,19 +141,19 @@ impl Engine {
         }
     }
 
-    /// Asks for an [`Event::Completion`].
+    /// Arms a queue for an [`Event::Completion`].
     ///
     /// # Errors
-    /// - [`EngineError::NotFound`]: there is no such queue.
+    /// - [`EngineError::NotFound`]: no queue has this identifier.
     pub fn arm_cq(&mut self, cq: CqId, wish: Armed) -> Result<(), EngineError> {
         self.cq_mut(cq)?.arm(wish);
         Ok(())
     }
 
-    /// Changes how long notifications are held back.
+    /// Changes the moderation of notifications.
     ///
     /// # Errors
-    /// - [`EngineError::NotFound`]: there is no such queue.
+    /// - [`EngineError::NotFound`]: no queue has this identifier.
     pub fn moderate_cq(&mut self, cq: CqId, moderation: Moderation) -> Result<(), EngineError> {
         self.cq_mut(cq)?.moderate(moderation);
         Ok(())
@@ -161,7 +162,7 @@ impl Engine {
     /// Destroys a completion queue.
     ///
     /// # Errors
-    /// - [`EngineError::Busy`]: a queue pair completes there; destroy that first.
+    /// - [`EngineError::Busy`]: a queue pair uses the queue; destroy the queue pair first.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), EngineError> {
         if self.cq_mut(cq)?.users > 0 {
             return Err(EngineError::Busy("a queue pair completes there"));
@@ -176,7 +177,7 @@ impl Engine {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// - [`EngineError::NotFound`]: there is no such protection domain.
+    /// - [`EngineError::NotFound`]: no protection domain has this identifier.
     pub fn create_srq(
         &mut self,
         pd: PdId,
@@ -200,7 +201,7 @@ impl Engine {
     /// Changes the capacity of a shared receive queue.
     ///
     /// # Errors
-    /// - [`EngineError::Invalid`]: the queue has more receives than that.
+    /// - [`EngineError::Invalid`]: more receives are posted.
     pub fn resize_srq(&mut self, srq: SrqId, max_wr: usize) -> Result<(), EngineError> {
         let missing = EngineError::NotFound("shared receive queue", srq.0);
         let queue = self.resources.srqs.get_mut(&srq).ok_or(missing)?;
@@ -232,7 +233,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The limit of a shared receive queue; 0 if it is not armed, or was passed.
+    /// Limit of a shared receive queue; 0 if not armed, or already passed.
     pub fn srq_limit(&self, srq: SrqId) -> Option<usize> {
         self.resources.srqs.get(&srq).map(|srq| srq.limit)
     }
@@ -240,7 +241,7 @@ impl Engine {
     /// Destroys a shared receive queue.
     ///
     /// # Errors
-    /// - [`EngineError::Busy`]: a queue pair receives from it; destroy that first.
+    /// - [`EngineError::Busy`]: a queue pair uses the queue; destroy the queue pair first.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), EngineError> {
         let missing = EngineError::NotFound("shared receive queue", srq.0);
         if self.resources.srqs.get(&srq).ok_or(missing)?.users > 0 {
@@ -253,8 +254,9 @@ impl Engine {
     /// Creates a queue pair.
     ///
     /// # Errors
-    /// - [`EngineError::NotFound`]: there is no such protection domain, completion queue or shared receive queue.
-    /// - [`EngineError::Full`]: all numbers are taken.
+    /// - [`EngineError::NotFound`]: the protection domain, a completion queue or the shared receive queue does not
+    ///   exist.
+    /// - [`EngineError::Full`]: too many queue pairs exist.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpNum, EngineError> {
         self.check_pd(init.pd)?;
         self.cq_mut(init.send_cq)?;
@@ -271,7 +273,7 @@ impl Engine {
         Ok(QpNum(num))
     }
 
-    /// A number that no queue pair has, the one after the last if possible: a stale frame then finds nothing.
+    /// An unused number, after the last one if possible: frames for a recently destroyed queue pair are then dropped.
     fn free_qp_num(&mut self) -> Option<u32> {
         if self.qps.len() >= MAX_QPS {
             return None;
@@ -300,8 +302,8 @@ impl Engine {
         self.qps.get(&qp.0)?.init.srq
     }
 
-    /// Destroys a queue pair. What it had in flight leaves no completions, and nothing touches its memory any more;
-    /// completions that it has made stay.
+    /// Destroys a queue pair. Requests in flight leave no completions, and their memory is no longer accessed.
+    /// Completions already in a queue stay.
     ///
     /// # Errors
     /// - [`EngineError::Busy`]: the queue pair is a member of a multicast group; detach it first.
@@ -325,10 +327,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a queue pair of datagrams a member of a multicast group.
+    /// Adds a UD queue pair to a multicast group.
     ///
     /// # Errors
-    /// - [`EngineError::Invalid`]: the queue pair is not one of datagrams, or the address is no multicast address.
+    /// - [`EngineError::Invalid`]: the queue pair is not UD, or the address is not a multicast address.
     pub fn attach(&mut self, qp: QpNum, group: IpAddr) -> Result<(), EngineError> {
         if self.qp_kind(qp) != Some(QpKind::Ud) || !group.is_multicast() {
             return Err(EngineError::Invalid(
@@ -339,10 +341,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the membership of a queue pair in a multicast group.
+    /// Removes a queue pair from a multicast group.
     ///
     /// # Errors
-    /// - [`EngineError::Invalid`]: the queue pair is no member.
+    /// - [`EngineError::Invalid`]: the queue pair is not a member.
     pub fn detach(&mut self, qp: QpNum, group: IpAddr) -> Result<(), EngineError> {
         let members = self.groups.get_mut(&group);
         if members.is_some_and(|members| members.remove(&qp.0)) {

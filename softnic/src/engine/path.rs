@@ -1,26 +1,26 @@
-//! The way from one port to another.
+//! Paths between ports.
 
 use std::net::IpAddr;
 
 use crate::wire::{IpHeader, WireError};
 
-/// The way from one port to another: addresses, and the fields of the IP header.
+/// Path from one port to another: addresses, and the fields of the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Address of this host.
     pub src: IpAddr,
     /// Address of the peer.
     pub dst: IpAddr,
-    /// Hop limit; 0 stands for 64.
+    /// Hop limit; 0 means 64.
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,
-    /// Flow label, 20 bits; IPv4 has none.
+    /// Flow label, 20 bits; ignored for IPv4.
     pub flow_label: u32,
 }
 
 impl Path {
-    /// A path with the usual hop limit, and without class or label.
+    /// A path with the default hop limit, and without class or label.
     pub fn new(src: IpAddr, dst: IpAddr) -> Self {
         Self {
             src,
@@ -31,7 +31,7 @@ impl Path {
         }
     }
 
-    /// The IP header of a frame.
+    /// IP header of a frame on the path.
     pub(super) fn header(&self) -> Result<IpHeader, WireError> {
         let mut header = IpHeader::new(self.src, self.dst)?;
         match &mut header {

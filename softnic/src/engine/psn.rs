@@ -7,7 +7,7 @@ pub struct Psn(u32);
 const MODULUS: u32 = 1 << 24;
 
 impl Psn {
-    /// The low 24 bits of a number.
+    /// Takes the low 24 bits of a number.
     pub fn new(number: u32) -> Self {
         Self(number % MODULUS)
     }
@@ -17,25 +17,25 @@ impl Psn {
         self.0
     }
 
-    /// The number of the packet that follows after `packets` more.
+    /// The number `packets` later.
     #[must_use]
     pub fn plus(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_add(packets))
     }
 
-    /// The number of the packet before.
+    /// The previous number.
     #[must_use]
     pub fn previous(self) -> Self {
         self.plus(MODULUS - 1)
     }
 
-    /// Packets from `other` to this one: negative if this one is older, at least -2^23 and less than 2^23.
+    /// Distance from `other` to this number: negative if this number is older, at least -2^23 and less than 2^23.
     pub fn distance(self, other: Self) -> i32 {
-        // The upper bits of the shifted difference carry its sign.
+        // The shift moves the sign bit of the 24-bit difference to the top.
         (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
     }
 
-    /// Packets from an older or equal number to this one.
+    /// Number of packets since an older or equal number.
     pub(super) fn since(self, older: Self) -> u32 {
         self.0.wrapping_sub(older.0) % MODULUS
     }

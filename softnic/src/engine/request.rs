@@ -1,4 +1,4 @@
-//! Work requests, as programs post them.
+//! Work requests.
 
 use super::{keys::Binding, path::Path};
 
@@ -16,18 +16,18 @@ pub struct Sge {
 /// A receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvRequest {
-    /// Returned in the completion.
+    /// Identifier for the completion.
     pub wr_id: u64,
     /// Memory for the message.
     pub sges: Vec<Sge>,
 }
 
-/// Bytes of a send request.
+/// Payload of a send request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Registered memory, read or written when the request is carried out.
+    /// Registered memory, read or written during execution.
     Sges(Vec<Sge>),
-    /// Bytes that were copied when the request was posted.
+    /// Bytes copied at posting.
     Inline(Vec<u8>),
 }
 
@@ -40,14 +40,14 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// Receiver of a datagram.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The way to the receiver's host.
+    /// Path to the destination host.
     pub path: Path,
-    /// Number of the receiver's queue pair.
+    /// Number of the destination queue pair.
     pub qp: u32,
-    /// Key of the receiver's queue pair; with the highest bit set, that of the sender's is used.
+    /// Q_Key of the destination; with the highest bit set, the sender's Q_Key is used.
     pub qkey: u32,
 }
 
@@ -58,14 +58,14 @@ pub enum SendOp {
     Send {
         /// Immediate data.
         imm: Option<u32>,
-        /// Remote key that the peer invalidates.
+        /// Remote key invalidated at the peer.
         invalidate: Option<u32>,
     },
     /// An RDMA write.
     Write {
         /// The peer's memory.
         remote: Remote,
-        /// Immediate data, which takes a receive of the peer.
+        /// Immediate data; consumes a receive of the peer.
         imm: Option<u32>,
     },
     /// An RDMA read.
@@ -96,17 +96,17 @@ pub enum SendOp {
     ),
     /// Binding of a window.
     Bind {
-        /// The window's key now.
+        /// The window's current key.
         rkey: u32,
-        /// The window's key afterwards; only the lowest 8 bits may differ.
+        /// The window's new key; only the lowest 8 bits may differ.
         new_rkey: u32,
-        /// What the window opens.
+        /// Range opened by the window.
         binding: Binding,
     },
 }
 
 impl SendOp {
-    /// Whether the peer answers with data.
+    /// Whether the peer responds with data.
     pub(super) fn needs_response(&self) -> bool {
         matches!(
             self,
@@ -114,7 +114,7 @@ impl SendOp {
         )
     }
 
-    /// Whether nothing is sent.
+    /// Whether the request is executed without packets.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, Self::LocalInvalidate(_) | Self::Bind { .. })
     }
@@ -128,17 +128,17 @@ impl SendOp {
 /// A request to a send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// Returned in the completion.
+    /// Identifier for the completion.
     pub wr_id: u64,
-    /// What is to be done.
+    /// Operation.
     pub op: SendOp,
-    /// With which bytes.
+    /// Payload.
     pub payload: Payload,
-    /// Receiver, for datagrams.
+    /// Destination, for datagrams.
     pub destination: Option<Destination>,
     /// Whether success makes a completion.
     pub signaled: bool,
-    /// Whether the receiver's completion counts as solicited.
+    /// Whether the receiver's completion is solicited.
     pub solicited: bool,
     /// Whether the request waits for earlier reads and atomics.
     pub fence: bool,

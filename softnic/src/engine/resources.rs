@@ -1,4 +1,4 @@
-//! Objects of a device that all of its queue pairs share.
+//! Objects shared by the queue pairs of a device.
 
 use std::{
     cmp::Reverse,
@@ -21,13 +21,13 @@ use super::{
 /// Subject of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A queue pair's retry or RNR timer.
+    /// Retransmission or RNR timer of a queue pair.
     Qp(u32),
-    /// A completion queue's moderation.
+    /// Moderation timer of a completion queue.
     Cq(CqId),
 }
 
-/// Objects of a device that all of its queue pairs share.
+/// Objects shared by the queue pairs of a device.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     pub(super) pds: BTreeSet<PdId>,
@@ -36,13 +36,13 @@ pub(super) struct Resources {
     pub(super) srqs: HashMap<SrqId, SharedReceiveQueue>,
     pub(super) events: VecDeque<Event>,
     pub(super) timers: BinaryHeap<Reverse<(Duration, Timer)>>,
-    /// Completion queues that were full; their queue pairs are to fail.
+    /// Overrun completion queues with queue pairs still to be failed.
     pub(super) overrun: Vec<CqId>,
-    /// Memory of [`Context::with_pieces`], kept so that packets allocate nothing.
+    /// Buffer of [`Context::with_pieces`], reused so that packets cause no allocation.
     pieces: Vec<Piece>,
 }
 
-/// The surroundings of a queue pair while it does something.
+/// Environment of a queue pair's methods.
 pub(super) struct Context<'a> {
     pub(super) now: Duration,
     pub(super) resources: &'a mut Resources,
@@ -50,7 +50,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Resources {
-    /// Adds a completion to its queue.
+    /// Adds a completion to a queue.
     pub(super) fn complete(
         &mut self,
         cq: CqId,
@@ -83,7 +83,7 @@ impl Resources {
 }
 
 impl Context<'_> {
-    /// Resolves a part of a list and hands the memory over; `None` if a key does not allow the access.
+    /// Resolves a range of a list, and calls `act` with the memory; `None` if a key does not allow the access.
     pub(super) fn with_pieces<T>(
         &mut self,
         pd: PdId,
@@ -101,7 +101,7 @@ impl Context<'_> {
         result
     }
 
-    /// Copies bytes to a part of a list; false if a key does not allow that.
+    /// Copies bytes to a range of a list. Returns false if a key does not allow the access.
     pub(super) fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, bytes: &[u8]) -> bool {
         let range = (offset, bytes.len() as u64);
         let done = self.with_pieces(pd, sges, range, true, |memory, pieces| {

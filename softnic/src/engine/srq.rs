@@ -10,15 +10,15 @@ pub(super) struct SharedReceiveQueue {
     pub(super) pd: PdId,
     pub(super) max_wr: usize,
     pub(super) max_sge: usize,
-    /// Fewer receives than this raise an event, once; 0 disarms.
+    /// Limit: an event is raised once when fewer receives are left; 0 if not armed.
     pub(super) limit: usize,
     pub(super) receives: VecDeque<RecvRequest>,
-    /// Number of queue pairs that receive from here.
+    /// Number of queue pairs with this queue.
     pub(super) users: usize,
 }
 
 impl SharedReceiveQueue {
-    /// Takes the receive that was posted first, and whether the limit was passed by that.
+    /// Takes the oldest receive. The flag reports that the limit has been passed.
     pub(super) fn take(&mut self) -> (Option<RecvRequest>, bool) {
         let taken = self.receives.pop_front();
         let below = taken.is_some() && self.receives.len() < self.limit;

@@ -2,7 +2,7 @@
 
 use super::{ids::PdId, keys::KeyTable, memory::Memory, request::Sge};
 
-/// Contiguous memory of the host, whose key has been checked.
+/// Contiguous host memory, already checked against a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) host: u64,
@@ -14,8 +14,8 @@ pub(super) fn total_len(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
-/// Appends the memory of `len` bytes from `offset` of a list; false if the list is shorter, or a key does not allow the
-/// access.
+/// Appends the memory of `len` bytes at `offset` of a list. Returns false if the list is shorter, or a key does not
+/// allow the access.
 pub(super) fn resolve(
     keys: &KeyTable,
     pd: PdId,
@@ -52,7 +52,7 @@ pub(super) fn resolve(
     left == 0
 }
 
-/// Copies the host's memory into a payload of the same length.
+/// Copies host memory into a payload of the same length.
 pub(super) fn gather(memory: &mut dyn Memory, pieces: &[Piece], mut to: &mut [u8]) {
     for piece in pieces {
         let Some((part, rest)) = to.split_at_mut_checked(piece.len) else {
@@ -63,7 +63,7 @@ pub(super) fn gather(memory: &mut dyn Memory, pieces: &[Piece], mut to: &mut [u8
     }
 }
 
-/// Copies a payload into the host's memory of the same length.
+/// Copies a payload into host memory of the same length.
 pub(super) fn scatter(memory: &mut dyn Memory, pieces: &[Piece], mut from: &[u8]) {
     for piece in pieces {
         let Some((part, rest)) = from.split_at_checked(piece.len) else {

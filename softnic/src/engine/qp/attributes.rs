@@ -1,4 +1,4 @@
-//! Attributes of queue pairs, and the states that they belong to.
+//! Attributes and states of queue pairs.
 
 use std::ops::BitOr;
 
@@ -7,19 +7,19 @@ use super::super::{access::Access, path::Path};
 /// State of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Fresh; takes nothing.
+    /// Initial state; accepts no requests.
     Reset,
-    /// Takes receives.
+    /// Accepts receives.
     Init,
     /// Receives messages.
     Rtr,
     /// Sends messages as well.
     Rts,
-    /// Begins no request; finishes those that were begun.
+    /// Starts no requests, but finishes the started ones.
     Sqd,
     /// The send queue of an unreliable queue pair has failed.
     Sqe,
-    /// All requests come back as flushed.
+    /// All requests are flushed.
     Err,
 }
 
@@ -43,11 +43,11 @@ pub struct QpAttributes {
     pub pkey_index: u16,
     /// Port, 1.
     pub port: u8,
-    /// Key of datagrams.
+    /// Q_Key of datagrams.
     pub qkey: u32,
-    /// The way to the peer.
+    /// Path to the peer.
     pub path: Option<Path>,
-    /// Most bytes of a packet's payload: 256, 512, 1024, 2048 or 4096.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub mtu: u32,
     /// Number of the peer's queue pair.
     pub dest_qp: u32,
@@ -55,17 +55,17 @@ pub struct QpAttributes {
     pub rq_psn: u32,
     /// Sequence number of the first packet to the peer.
     pub sq_psn: u32,
-    /// Time to wait for an acknowledgement: 4.096 µs · 2^timeout; 0 waits for ever.
+    /// Acknowledgement timeout, 4.096 µs · 2^timeout; 0 disables the timer.
     pub timeout: u8,
     /// Retries after a timeout or a missing packet, 0 to 7.
     pub retry_count: u8,
-    /// Retries after the receiver was not ready, 0 to 6; 7 retries for ever.
+    /// Retries after an RNR NAK, 0 to 6; 7 retries without limit.
     pub rnr_retry: u8,
-    /// Code of the time that a sender waits for a receive.
+    /// Code of the delay of a sender after an RNR NAK.
     pub min_rnr_timer: u8,
-    /// Most reads and atomics in flight to the peer.
+    /// Maximum number of reads and atomics in flight to the peer.
     pub max_rd_atomic: u8,
-    /// Most reads and atomics in flight from the peer.
+    /// Maximum number of reads and atomics in flight from the peer.
     pub max_dest_rd_atomic: u8,
     /// Whether the end of draining in [`State::Sqd`] raises an event.
     pub sqd_notify: bool,
@@ -94,7 +94,7 @@ impl Default for QpAttributes {
     }
 }
 
-/// Set of attributes; the values are those of `ibv_qp_attr_mask`.
+/// Set of attributes; the values of `ibv_qp_attr_mask`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeMask(
     /// The flags.
@@ -104,7 +104,7 @@ pub struct AttributeMask(
 impl AttributeMask {
     /// The state.
     pub const STATE: Self = Self(1);
-    /// The state that the caller assumes.
+    /// The state assumed by the caller.
     pub const CUR_STATE: Self = Self(1 << 1);
     /// [`QpAttributes::sqd_notify`].
     pub const SQD_NOTIFY: Self = Self(1 << 2);
@@ -162,7 +162,7 @@ impl BitOr for AttributeMask {
 }
 
 impl QpAttributes {
-    /// Takes over the attributes of a set.
+    /// Copies the attributes of a set.
     pub(super) fn merge(&mut self, from: &Self, mask: AttributeMask) {
         macro_rules! take {
             ($($flag:ident: $field:ident;)*) => {$(
@@ -191,7 +191,7 @@ impl QpAttributes {
         }
     }
 
-    /// The first attribute of a set that is out of range, in words.
+    /// Describes the first attribute in `mask` with an invalid value.
     pub(super) fn fault(&self, mask: AttributeMask) -> Option<&'static str> {
         let has = |flag| mask.contains(flag);
         let mtu_is_known = matches!(self.mtu, 256 | 512 | 1024 | 2048 | 4096);

@@ -1,4 +1,4 @@
-//! The completer: takes the peer's acknowledgements and answers, and completes requests in order.
+//! The completer: processes the peer's acknowledgements and responses, and completes requests in order.
 
 use super::{QueuePair, State};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl QueuePair {
-    /// Takes an acknowledgement or an answer.
+    /// Processes an acknowledgement or a response.
     pub(super) fn receive_response(
         &mut self,
         frame: &Frame<'_>,
@@ -24,7 +24,7 @@ impl QueuePair {
         if let (Operation::Acknowledge, Some(aeth)) = (operation, extensions.aeth) {
             return self.receive_acknowledgement(psn, aeth.syndrome, ctx);
         }
-        // An answer acknowledges everything before it.
+        // A response acknowledges all packets before it.
         if !self.acknowledge(psn, ctx) {
             return;
         }
@@ -45,7 +45,7 @@ impl QueuePair {
             }
             Syndrome::Reserved(_) => return,
             Syndrome::RnrNak(timer) => {
-                // A copy of a refusal does not count as another one.
+                // A duplicate of an RNR NAK counts no retry.
                 if self.requester.rnr_until.is_none() && self.acknowledge(psn, ctx) {
                     self.wait_for_receiver(rnr_delay(timer), ctx);
                 }
@@ -67,7 +67,8 @@ impl QueuePair {
         }
     }
 
-    /// Completes the requests before a packet. False if the answer of one is missing; it is requested again.
+    /// Completes the requests before a packet. If the response of one of them is missing, requests that response again,
+    /// and returns false.
     fn acknowledge(&mut self, end: Psn, ctx: &mut Context<'_>) -> bool {
         let before = self.requester.unacked;
         let mut is_complete = true;
@@ -104,7 +105,7 @@ impl QueuePair {
         is_complete
     }
 
-    /// Completes the oldest request with success.
+    /// Completes the oldest request successfully.
     fn complete_oldest(&mut self, ctx: &mut Context<'_>) {
         if let Some(wqe) = self.requester.retire() {
             self.complete_send(&wqe.request, wqe.len, Status::Success, ctx);
@@ -118,7 +119,7 @@ impl QueuePair {
         self.requester.skip_acknowledged();
     }
 
-    /// Takes the next packet of the answer to the oldest request, a read.
+    /// Processes the next packet of the response to the oldest request, a read.
     fn receive_read(&mut self, position: Position, payload: &[u8], ctx: &mut Context<'_>) {
         let Some(wqe) = self.requester.wqes.front() else {
             return;
@@ -145,7 +146,7 @@ impl QueuePair {
         self.note_progress(ctx);
     }
 
-    /// Takes the answer to the oldest request, an atomic operation.
+    /// Processes the response to the oldest request, an atomic operation.
     fn receive_atomic(&mut self, original: u64, ctx: &mut Context<'_>) {
         let Some(wqe) = self.requester.wqes.front() else {
             return;

@@ -30,15 +30,15 @@ use responder::Responder;
 /// Capacity of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Most send requests in flight.
+    /// Maximum number of send requests in flight.
     pub max_send_wr: usize,
-    /// Most receives.
+    /// Maximum number of receives.
     pub max_recv_wr: usize,
-    /// Most elements of a send request.
+    /// Maximum number of elements of a send request.
     pub max_send_sge: usize,
-    /// Most elements of a receive.
+    /// Maximum number of elements of a receive.
     pub max_recv_sge: usize,
-    /// Most bytes of inline data.
+    /// Maximum number of bytes of inline data.
     pub max_inline: usize,
 }
 
@@ -71,9 +71,9 @@ pub(super) struct QueuePair {
     receives: VecDeque<RecvRequest>,
     requester: Requester,
     responder: Responder,
-    /// Whether the engine has the queue pair in its list of senders.
+    /// Whether the queue pair is in the engine's list of senders.
     pub(super) is_scheduled: bool,
-    /// The earliest timer that the engine keeps for the queue pair.
+    /// The queue pair's earliest entry in the engine's timers.
     pub(super) timer: Option<Duration>,
 }
 
@@ -92,22 +92,22 @@ impl QueuePair {
         }
     }
 
-    /// Whether there may be something to send.
+    /// Whether a reply or request may be ready to be sent.
     pub(super) fn wants_to_send(&self) -> bool {
         self.responder.has_replies() || self.requester.has_unsent()
     }
 
-    /// The time at which the queue pair wants to be called again.
+    /// The next deadline of a timer.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.requester.deadline()
     }
 
-    /// Appends one frame to `out`; false if there is nothing to send now.
+    /// Appends one frame to `out`. Returns false if no frame is to be sent now.
     pub(super) fn transmit(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         self.transmit_reply(ctx, out) || self.transmit_request(ctx, out)
     }
 
-    /// Takes a frame whose destination is this queue pair.
+    /// Processes a frame for this queue pair.
     pub(super) fn handle(&mut self, frame: &Frame<'_>, ctx: &mut Context<'_>) {
         let Some((transport, operation)) = frame.bth.opcode.parse() else {
             return;
@@ -132,7 +132,7 @@ impl QueuePair {
         peer.is_some_and(|path| path.dst == frame.ip.src() && path.src == frame.ip.dst())
     }
 
-    /// Whether messages are received in this state.
+    /// Whether the state allows receiving messages.
     fn receives(&self) -> bool {
         matches!(
             self.state,
@@ -140,7 +140,7 @@ impl QueuePair {
         )
     }
 
-    /// Raises the event of the first packet before the queue pair can send.
+    /// Raises the event of a packet received before RTS, once.
     fn note_established(&mut self, ctx: &mut Context<'_>) {
         if self.state == State::Rtr && !self.responder.is_established {
             self.responder.is_established = true;
@@ -149,7 +149,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes the oldest receive, of the queue pair or of its shared queue.
+    /// Takes the oldest receive of the queue pair or of the shared queue.
     fn take_receive(&mut self, ctx: &mut Context<'_>) -> Option<RecvRequest> {
         match (self.responder.held.take(), self.init.srq) {
             (Some(held), _) => Some(held),
@@ -158,7 +158,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether there is a receive to be taken.
+    /// Whether a receive is posted.
     fn has_receive(&self, ctx: &Context<'_>) -> bool {
         let shared = self.init.srq.and_then(|srq| ctx.resources.srqs.get(&srq));
         let shared = shared.is_some_and(|srq| !srq.receives.is_empty());
@@ -184,13 +184,13 @@ impl QueuePair {
         ctx.resources.complete(cq, completion, solicited, ctx.now);
     }
 
-    /// Completes a receive that has failed.
+    /// Completes a receive with an error.
     fn fail_receive(&self, wr_id: u64, status: Status, ctx: &mut Context<'_>) {
         let completion = self.completion(wr_id, CompletionOp::Receive, status);
         self.complete_receive(completion, false, ctx);
     }
 
-    /// Puts the queue pair into the error state; all requests come back as flushed, sends first.
+    /// Moves the queue pair to the error state; all requests are flushed, sends first.
     pub(super) fn fail(&mut self, ctx: &mut Context<'_>) {
         if self.state == State::Err {
             return;
@@ -203,7 +203,7 @@ impl QueuePair {
         }
     }
 
-    /// Completes everything in flight as flushed.
+    /// Completes all requests as flushed.
     fn flush(&mut self, ctx: &mut Context<'_>) {
         self.flush_sends(ctx);
         for recv in self.responder.abandon() {
@@ -214,13 +214,13 @@ impl QueuePair {
         }
     }
 
-    /// UDP port of this queue pair's frames; routers spread connections by it.
+    /// UDP source port of this queue pair's frames, for the load balancing of routers.
     fn src_port(&self) -> u16 {
         let [_, _, high, low] = self.num.to_be_bytes();
         0xc000 | u16::from_be_bytes([high, low]) & 0x3fff
     }
 
-    /// Appends a frame whose payload of `len` bytes `fill` writes.
+    /// Appends a frame with a payload of `len` bytes, written by `fill`.
     fn emit(
         &self,
         head: &Head,
@@ -258,7 +258,7 @@ impl QueuePair {
     }
 }
 
-/// Headers of a frame to be sent.
+/// Headers of an outgoing frame.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     path: Path,

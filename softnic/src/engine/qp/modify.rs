@@ -8,7 +8,7 @@ use crate::engine::{
 };
 
 impl QueuePair {
-    /// Takes a receive.
+    /// Posts a receive.
     pub(in crate::engine) fn post_recv(
         &mut self,
         request: RecvRequest,
@@ -32,7 +32,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes the attributes of a set, and the state.
+    /// Changes the state, and the attributes in `mask`.
     pub(in crate::engine) fn modify(
         &mut self,
         to: State,
@@ -86,7 +86,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Drops everything in flight, without completions.
+    /// Drops all requests without completions.
     pub(in crate::engine) fn reset(&mut self, ctx: &mut Context<'_>) {
         self.state = State::Reset;
         self.attributes = QpAttributes::default();

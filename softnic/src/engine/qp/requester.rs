@@ -1,4 +1,4 @@
-//! The requester: sends requests in order, and again from where the peer has missed something (go-back-N).
+//! The requester: sends requests in order, and retransmits from a missing packet on (go-back-N).
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -19,19 +19,20 @@ use crate::{
     wire::{AtomicEth, Deth, Extensions, Immediate, Operation, Position, Reth},
 };
 
-/// Most packets in flight. The window of sequence numbers would allow 2^23; fewer keep a slow peer's queues short.
+/// Maximum number of packets in flight. The sequence numbers would allow 2^23; this bound limits the queues of a slow
+/// peer.
 const MAX_PACKETS_IN_FLIGHT: u32 = 256;
 
-/// Packets of a long message after which an acknowledgement is requested.
+/// Interval in packets between acknowledgement requests within a long message.
 const ACK_INTERVAL: u32 = 32;
 
-/// Longest message in bytes.
+/// Maximum length of a message in bytes.
 const MAX_MESSAGE: u64 = 1 << 31;
 
-/// `rnr_retry` of a queue pair that retries for ever.
+/// Value of `rnr_retry` for unlimited retries.
 const RETRY_FOR_EVER: u8 = 7;
 
-/// A request on its way.
+/// A posted send request.
 #[derive(Debug)]
 pub(super) struct Wqe {
     pub(super) request: SendRequest,
@@ -40,7 +41,7 @@ pub(super) struct Wqe {
     /// Sequence number of the first packet; with `packets`, valid once `is_issued`.
     pub(super) first: Psn,
     pub(super) packets: u32,
-    /// Whether the request has been begun.
+    /// Whether sending has started.
     pub(super) is_issued: bool,
 }
 
@@ -61,40 +62,40 @@ impl Wqe {
 /// The send queue and its progress.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Requester {
-    /// Requests in order, the oldest first.
+    /// Requests in posting order, the oldest first.
     pub(super) wqes: VecDeque<Wqe>,
-    /// Index of the request to be sent next, and its packets that have been sent.
+    /// Index of the request being sent, and the number of its packets already sent.
     current: usize,
     sent: u32,
-    /// Oldest packet that is not acknowledged.
+    /// Oldest unacknowledged packet.
     pub(super) unacked: Psn,
-    /// Packet to be sent next.
+    /// Next packet to be sent.
     next: Psn,
-    /// Packet after the newest that was ever sent.
+    /// Packet after the newest ever sent.
     pub(super) newest: Psn,
-    /// Reads and atomics without their answers.
+    /// Reads and atomics without a complete response.
     pub(super) reads_in_flight: u32,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// Time at which an unacknowledged packet is sent again.
+    /// Deadline of the retransmission of unacknowledged packets.
     ack_deadline: Option<Duration>,
-    /// Time until which the peer has asked to wait for a receive.
+    /// End of the delay requested by the peer's RNR NAK.
     pub(super) rnr_until: Option<Duration>,
-    /// Packet from which everything was sent again because a later answer came first.
+    /// Start of the latest retransmission caused by a gap: further packets after the same gap cause no other.
     pub(super) resent_from: Option<Psn>,
-    /// Whether no request is begun, and the end of the others is to be reported.
+    /// Whether the end of draining is still to be reported; no request is started in state SQD.
     pub(super) is_draining: bool,
 }
 
-/// What became of beginning a request.
+/// Result of starting a request.
 enum Begun {
-    /// Its packets can be sent.
+    /// The request has packets to send.
     Yes,
-    /// It must wait.
+    /// The request must wait.
     Wait,
-    /// It was local, and is done.
+    /// The request was local, and is done.
     Local,
-    /// It has failed.
+    /// The request has failed.
     Failed(Status),
 }
 
@@ -122,7 +123,7 @@ impl Requester {
         }
     }
 
-    /// Starts the timer anew, or stops it if everything is acknowledged.
+    /// Restarts the acknowledgement timer, or stops the timer if all packets are acknowledged.
     pub(super) fn restart_timer(&mut self, now: Duration, attributes: &QpAttributes) {
         self.ack_deadline = match ack_timeout(attributes.timeout) {
             Some(timeout) if self.unacked != self.newest && self.rnr_until.is_none() => {
@@ -132,7 +133,7 @@ impl Requester {
         };
     }
 
-    /// Goes back, or forward, to a packet of the requests in flight.
+    /// Continues at a packet of the requests in flight, earlier or later.
     pub(super) fn go_to(&mut self, psn: Psn) {
         self.next = psn;
         self.sent = 0;
@@ -163,7 +164,7 @@ impl Requester {
         Some(wqe)
     }
 
-    /// Goes forward if the packet to be sent next has been acknowledged meanwhile.
+    /// Skips packets acknowledged before their retransmission.
     pub(super) fn skip_acknowledged(&mut self) {
         if self.next.is_before(self.unacked) {
             self.go_to(self.unacked);
@@ -172,7 +173,7 @@ impl Requester {
 }
 
 impl QueuePair {
-    /// Takes a send request.
+    /// Posts a send request.
     pub(in crate::engine) fn post_send(
         &mut self,
         mut request: SendRequest,
@@ -240,7 +241,7 @@ impl QueuePair {
         }
     }
 
-    /// Completes a send request; one that was not signaled leaves no trace of success.
+    /// Completes a send request. Success of unsignaled requests makes no completion.
     pub(super) fn complete_send(
         &self,
         request: &SendRequest,
@@ -274,7 +275,8 @@ impl QueuePair {
         self.requester.rnr_until = None;
     }
 
-    /// Completes the oldest request with an error, and puts the send queue into the error state.
+    /// Completes the oldest request with an error, and moves the queue pair to the error state, or to SQE if
+    /// unreliable.
     pub(super) fn fail_send(&mut self, status: Status, ctx: &mut Context<'_>) {
         if let Some(wqe) = self.requester.retire() {
             self.complete_send(&wqe.request, 0, status, ctx);
@@ -288,7 +290,7 @@ impl QueuePair {
         }
     }
 
-    /// Appends the next packet of a request; false if there is none, or it has to wait.
+    /// Appends the next packet of a request. Returns false if no packet is to be sent now.
     pub(super) fn transmit_request(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         while matches!(self.state, State::Rts | State::Sqd) && self.requester.rnr_until.is_none() {
             match self.begin(ctx) {
@@ -296,7 +298,7 @@ impl QueuePair {
                 Begun::Wait => return false,
                 Begun::Yes => match self.send_packet(ctx, out) {
                     Ok(()) => return true,
-                    // Earlier requests complete before the one that has failed.
+                    // Earlier requests complete before the failed one.
                     Err(_) if self.requester.current > 0 => return false,
                     Err(status) => self.fail_send(status, ctx),
                 },
@@ -307,7 +309,7 @@ impl QueuePair {
         false
     }
 
-    /// Begins the current request, unless that has been done.
+    /// Starts the current request, unless already started.
     fn begin(&mut self, ctx: &mut Context<'_>) -> Begun {
         let current = self.requester.current;
         let Some(wqe) = self.requester.wqes.get(current) else {
@@ -361,7 +363,7 @@ impl QueuePair {
         limited || fenced || self.state == State::Sqd
     }
 
-    /// Carries out a request that sends nothing. It completes in its turn.
+    /// Executes a request without packets. The completion waits for earlier requests.
     fn do_locally(&mut self, op: &SendOp, ctx: &mut Context<'_>) -> Begun {
         let (keys, pd) = (&mut ctx.resources.keys, self.init.pd);
         let done = match *op {
@@ -386,7 +388,7 @@ impl QueuePair {
         Begun::Local
     }
 
-    /// Completes local requests that nothing precedes any more.
+    /// Completes local requests at the head of the queue.
     pub(super) fn retire_local(&mut self, ctx: &mut Context<'_>) {
         let is_done = |wqe: &Wqe| wqe.is_issued && wqe.request.op.is_local();
         while self.requester.wqes.front().is_some_and(is_done) {
@@ -438,7 +440,7 @@ impl QueuePair {
                 self.emit(&head, size, out, |place| place.copy_from_slice(part))
             }
             Payload::Sges(sges) => {
-                // The memory of an answer is checked before it is asked for.
+                // The memory for a response is checked before the request is sent.
                 let emit = |memory: &mut dyn Memory, pieces: &[transfer::Piece]| {
                     self.emit(&head, size, out, |place| {
                         transfer::gather(memory, pieces, place);
@@ -472,7 +474,7 @@ impl QueuePair {
                 requester.restart_timer(ctx.now, &self.attributes);
             }
         } else if requester.current > 0 {
-            // Unreliable requests are done when they have been sent.
+            // An unreliable request is done when all of its packets are sent.
             requester.unacked = requester.next;
             if let Some(wqe) = requester.retire() {
                 self.complete_send(&wqe.request, wqe.len, Status::Success, ctx);
@@ -481,7 +483,7 @@ impl QueuePair {
         }
     }
 
-    /// Headers of the packet after `sent` others; `rest` bytes of the message are left.
+    /// Headers of packet number `sent` of a request, with `rest` bytes of the message left.
     fn head(&self, wqe: &Wqe, sent: u32, rest: u32) -> Option<Head> {
         let request = &wqe.request;
         let is_last = sent + 1 == wqe.packets;
@@ -508,9 +510,9 @@ impl QueuePair {
         }
     }
 
-    /// The headers of a datagram to a receiver.
+    /// Completes the headers of a datagram for the destination.
     fn addressed(&self, head: Head, to: &Destination) -> Head {
-        // The highest bit of a key asks for that of the queue pair.
+        // The highest bit of a Q_Key selects the Q_Key of the queue pair.
         let own = to.qkey >> 31 == 1;
         let qkey = if own { self.attributes.qkey } else { to.qkey };
         Head {
@@ -527,7 +529,7 @@ impl QueuePair {
         }
     }
 
-    /// Does what is due by `now`: sends again after a timeout, or after waiting for a receive.
+    /// Processes expired timers: ends an RNR delay, or retransmits after an acknowledgement timeout.
     pub(in crate::engine) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
         let requester = &mut self.requester;
         if requester.rnr_until.is_some_and(|until| until <= ctx.now) {
@@ -543,7 +545,7 @@ impl QueuePair {
         }
     }
 
-    /// Sends everything again from the oldest packet that is not acknowledged, if a retry is left.
+    /// Retransmits from the oldest unacknowledged packet, or fails the request without retries left.
     pub(super) fn retry(&mut self, ctx: &mut Context<'_>) {
         let requester = &mut self.requester;
         match requester.retries_left.checked_sub(1) {
@@ -556,7 +558,7 @@ impl QueuePair {
         }
     }
 
-    /// Waits for a receive of the peer, if a retry is left.
+    /// Delays and retransmits after an RNR NAK, or fails the request without retries left.
     pub(super) fn wait_for_receiver(&mut self, delay: Duration, ctx: &mut Context<'_>) {
         let requester = &mut self.requester;
         let for_ever = self.attributes.rnr_retry == RETRY_FOR_EVER;
@@ -574,7 +576,7 @@ impl QueuePair {
     }
 }
 
-/// The operation of a packet and its extension headers, but for the one of datagrams; `None` if nothing is sent.
+/// Operation and extension headers of a packet, without the datagram header; `None` for requests without packets.
 fn operation(wqe: &Wqe, sent: u32, rest: u32) -> Option<(Operation, Extensions)> {
     let is_last = sent + 1 == wqe.packets;
     let position = Position::of(sent == 0, is_last);

@@ -1,4 +1,4 @@
-//! The responder of a reliable connection: carries the peer's requests out once, in order, and answers.
+//! The responder of a reliable connection: executes the peer's requests once and in order, and replies.
 
 use std::collections::VecDeque;
 
@@ -19,39 +19,38 @@ use crate::{
     },
 };
 
-/// Answers that wait to be sent, beyond the reads and atomics that the peer may have in flight: duplicates, and
-/// acknowledgements between them.
+/// Maximum number of pending replies beyond two for each read or atomic in flight, for duplicates and acknowledgements.
 const MAX_SPARE_REPLIES: usize = 16;
 
-/// Message of the peer that has begun and not ended.
+/// A partially received message.
 #[derive(Debug)]
 pub(super) enum Incoming {
     /// A message to the receive queue.
     Send {
-        /// Receive that the message goes to.
+        /// Receive of the message.
         recv: RecvRequest,
         /// Bytes received so far.
         received: u64,
     },
     /// An RDMA write.
     Write {
-        /// Memory that is written.
+        /// Destination memory.
         reth: Reth,
         /// Bytes received so far.
         received: u32,
     },
 }
 
-/// An answer that waits to be sent.
+/// A pending reply.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
     Acknowledge(Psn, Syndrome),
     Atomic(Psn, u64),
-    /// The rest of a read: the next packet, its memory, and whether it begins the answer.
+    /// The rest of a read: the next packet, the remaining memory, and whether the packet is the first of the response.
     Read(Psn, Reth, bool),
 }
 
-/// Result of an atomic operation, kept for duplicates of its request.
+/// Result of an atomic operation, kept for duplicates of the request.
 #[derive(Clone, Copy, Debug)]
 struct Replay {
     psn: Psn,
@@ -61,26 +60,26 @@ struct Replay {
 /// Progress of the peer's requests.
 #[derive(Debug, Default)]
 pub(super) struct Responder {
-    /// Next packet.
+    /// Sequence number of the expected packet.
     pub(super) expected: Psn,
-    /// Number of messages completed.
+    /// Number of completed messages, modulo 2^24.
     msn: u32,
     pub(super) incoming: Option<Incoming>,
-    /// Receive of a message that was dropped in the middle, for the next message.
+    /// Receive of a partially received and dropped message, for the next message.
     pub(super) held: Option<RecvRequest>,
     replies: VecDeque<Reply>,
     replays: VecDeque<Replay>,
-    /// Whether the peer knows that the expected packet is missing.
+    /// Whether a NAK for the expected packet has been sent.
     is_nak_sent: bool,
     pub(super) is_established: bool,
 }
 
-/// Reason for which a request is refused.
+/// Reason for refusing a request.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
-    /// There is no receive; the peer tries again.
+    /// No receive is posted; the peer retries.
     NotReady,
-    /// The queue pair fails, and a receive completes with the status.
+    /// The queue pair fails. A taken receive, if any, completes with the status.
     Fatal(Nak, Option<Status>),
 }
 
@@ -100,7 +99,7 @@ impl Responder {
         self.replies.clear();
     }
 
-    /// Gives up the message in progress, and returns its receive.
+    /// Drops the message in progress, and returns its receive.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = RecvRequest> + use<> {
         let recv = match self.incoming.take() {
             Some(Incoming::Send { recv, .. }) => Some(recv),
@@ -109,7 +108,7 @@ impl Responder {
         self.held.take().into_iter().chain(recv)
     }
 
-    /// Adds an acknowledgement. One that waits already is replaced: the newer one covers it.
+    /// Adds an acknowledgement, and replaces a pending one: the newer one covers both.
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         if let Some(Reply::Acknowledge(_, Syndrome::Ack(_))) = self.replies.back() {
             self.replies.pop_back();
@@ -124,7 +123,7 @@ impl Responder {
 }
 
 impl QueuePair {
-    /// Takes a request of the peer.
+    /// Processes a request of the peer.
     pub(super) fn receive_request(
         &mut self,
         frame: &Frame<'_>,
@@ -160,7 +159,7 @@ impl QueuePair {
         }
     }
 
-    /// Refuses a request for good: the peer learns why, and both queue pairs fail.
+    /// Replies with a fatal NAK, and fails the queue pair. The NAK also fails the peer's queue pair.
     fn refuse(&mut self, psn: Psn, nak: Nak, status: Option<Status>, ctx: &mut Context<'_>) {
         self.responder.acknowledge(psn, Syndrome::Nak(nak));
         if let Some(status) = status {
@@ -176,7 +175,7 @@ impl QueuePair {
         self.fail(ctx);
     }
 
-    /// Carries the expected request out.
+    /// Executes the expected request.
     fn carry_out(
         &mut self,
         frame: &Frame<'_>,
@@ -208,7 +207,8 @@ impl QueuePair {
         self.responder.msn = self.responder.msn.wrapping_add(1) & 0xff_ffff;
     }
 
-    /// Checks the length of a packet's payload: all but the last have the MTU, and the last one of several is not empty.
+    /// Checks the length of a packet's payload: exactly the MTU before the last packet, and not empty in the last of
+    /// several.
     fn length_fits(&self, position: Position, len: usize) -> bool {
         let mtu = self.attributes.mtu as usize;
         match position {
@@ -270,7 +270,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The host's address that the peer may access; `None` if it may not.
+    /// Host address of a peer's access; `None` if not allowed.
     pub(super) fn remote(
         &self,
         reth: &Reth,
@@ -297,7 +297,7 @@ impl QueuePair {
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let (reth, received) = self.write_in_progress(frame, position)?;
-        // A missing receive comes before all that is wrong with the memory: the peer tries again.
+        // A missing receive takes precedence over errors of memory, since the peer retries.
         let takes_receive = position.ends() && frame.extensions.imm.is_some();
         if takes_receive && !self.has_receive(ctx) {
             return Err(Refusal::NotReady);
@@ -307,7 +307,7 @@ impl QueuePair {
         let end = end
             .filter(|_| self.length_fits(position, len))
             .ok_or(INVALID)?;
-        // Memory is checked with the first packet as a whole, and again with each: keys may go meanwhile.
+        // The whole range is checked at each packet, since the key may be removed meanwhile.
         let whole = self.remote(&reth, (0, reth.len.into()), Access::REMOTE_WRITE, ctx);
         if reth.len > 0 {
             whole.ok_or(FORBIDDEN)?;
@@ -340,7 +340,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The memory of a write, and the bytes received before this packet.
+    /// Memory of a write, and the bytes received before this packet.
     fn write_in_progress(
         &self,
         frame: &Frame<'_>,
@@ -360,7 +360,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes a read request, and returns the number of packets of the answer.
+    /// Processes a read request, and returns the number of response packets.
     fn receive_read_request(
         &mut self,
         frame: &Frame<'_>,
@@ -412,7 +412,7 @@ impl QueuePair {
         } = atomic;
         let reth = Reth { addr, rkey, len: 8 };
         let host = self.remote(&reth, (0, 8), Access::REMOTE_ATOMIC, ctx);
-        // An address that is aligned in the region need not be aligned in the host's memory.
+        // The region's addresses may be aligned differently from the host's.
         let host = host
             .filter(|host| host.is_multiple_of(8))
             .ok_or(FORBIDDEN)?;
@@ -437,7 +437,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes a request that has been carried out already: its answer may have been lost.
+    /// Repeats the reply to an executed request, since the first reply may be lost.
     fn receive_duplicate(
         &mut self,
         frame: &Frame<'_>,
@@ -447,7 +447,7 @@ impl QueuePair {
     ) {
         let max = usize::from(self.attributes.max_dest_rd_atomic);
         if self.responder.replies.len() >= 2 * max + MAX_SPARE_REPLIES {
-            // The peer asks again.
+            // Dropped: the peer retransmits.
             return;
         }
         let expected = self.responder.expected;
@@ -479,7 +479,7 @@ impl QueuePair {
         }
     }
 
-    /// Appends the next answer; false if there is none.
+    /// Appends the next reply. Returns false if no reply is pending.
     pub(super) fn transmit_reply(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         while let Some(reply) = self.responder.replies.pop_front() {
             let sent = match reply {
@@ -504,7 +504,7 @@ impl QueuePair {
         false
     }
 
-    /// Appends the next packet of the answer to a read, and keeps the rest for later.
+    /// Appends the next packet of a read response, and queues the rest.
     fn transmit_read(
         &mut self,
         psn: Psn,
@@ -517,7 +517,7 @@ impl QueuePair {
         let position = Position::of(begins, len == reth.len);
         let memory = self.remote(&reth, (0, len.into()), Access::REMOTE_READ, ctx);
         if memory.is_none() && len > 0 {
-            // The key has gone since the request was accepted.
+            // The key was removed after the request had been accepted.
             self.refuse(psn, Nak::RemoteAccess, None, ctx);
             return false;
         }

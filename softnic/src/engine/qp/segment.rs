@@ -1,4 +1,4 @@
-//! Packets of messages, as both kinds of connections receive them: which bytes they bring, and where these go.
+//! Packets of messages on both kinds of connections: bounds and destination of the payload.
 
 use super::QueuePair;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl QueuePair {
-    /// Copies a packet of a message to its receive, after `received` bytes, and returns the number of bytes received then.
+    /// Copies a packet's payload into the receive at offset `received`, and returns the new number of received bytes.
     pub(super) fn take_segment(
         &self,
         recv: &RecvRequest,
@@ -26,8 +26,8 @@ impl QueuePair {
     }
 }
 
-/// Number of bytes of a write that have come with a packet of `len` bytes; `None` if these exceed the write, or the last
-/// packet does not complete it.
+/// Number of received bytes of a write after a packet of `len` bytes; `None` if the write is exceeded, or not complete
+/// with the last packet.
 pub(super) fn write_end(reth: &Reth, received: u32, position: Position, len: usize) -> Option<u32> {
     let end = received.checked_add(u32::try_from(len).ok()?)?;
     let fits = end <= reth.len && (!position.ends() || end == reth.len);

@@ -1,10 +1,10 @@
-//! Legal transitions of queue pairs, and the attributes that each needs and allows.
+//! Legal transitions of queue pairs, with required and optional attributes.
 //!
-//! Source: InfiniBand Architecture Specification, volume 1, section 11.2.5.2, as `ibv_modify_qp(3)` has it.
+//! Source: InfiniBand Architecture Specification, volume 1, section 11.2.5.2, and `ibv_modify_qp(3)`.
 
 use super::attributes::{AttributeMask, QpKind, State};
 
-/// The attributes that a transition needs, and those that it allows besides; `None` for an illegal transition.
+/// Required and optional attributes of a transition; `None` for an illegal transition.
 pub(super) fn transition(
     from: State,
     to: State,

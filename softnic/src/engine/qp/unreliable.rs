@@ -12,11 +12,11 @@ use crate::{
     wire::{Frame, Operation, Position, Reth},
 };
 
-/// Length of the header (GRH) before a datagram in its receive.
+/// Length of the header (GRH) before a datagram in the receive.
 const GRH_LEN: usize = 40;
 
 impl QueuePair {
-    /// Takes a packet of an unreliable connection. A message with a missing packet is dropped.
+    /// Processes a packet of an unreliable connection. A message with a missing packet is dropped.
     pub(super) fn receive_unreliable(
         &mut self,
         frame: &Frame<'_>,
@@ -56,7 +56,7 @@ impl QueuePair {
         }
     }
 
-    /// Drops the message in progress; its receive takes the next message.
+    /// Drops the message in progress, and keeps the receive for the next message.
     fn drop_message(&mut self) {
         let recv = self.responder.abandon().next();
         self.responder.held = recv;
@@ -132,7 +132,7 @@ impl QueuePair {
         Some(())
     }
 
-    /// Takes a datagram. One with the wrong key, or without a receive, is dropped.
+    /// Processes a datagram. Datagrams with a wrong Q_Key or without a receive are dropped.
     pub(super) fn receive_datagram(&mut self, frame: &Frame<'_>, ctx: &mut Context<'_>) {
         let Some(deth) = frame.extensions.deth else {
             return;
@@ -172,11 +172,11 @@ impl QueuePair {
     }
 }
 
-/// The header before a datagram: that of IPv6, or twenty bytes of zeros and that of IPv4.
+/// The 40 bytes before a datagram: the IPv6 header, or 20 zero bytes and the IPv4 header.
 fn header(frame: &Frame<'_>) -> [u8; GRH_LEN] {
     let mut grh = [0; GRH_LEN];
     let mut whole = Vec::with_capacity(GRH_LEN);
-    // The lengths in the header are those of the frame, so it is encoded again as a whole.
+    // The header contains the frame's length and checksum, so the whole frame is encoded again.
     if frame.encode(&mut whole).is_ok() {
         let len = frame.ip.encoded_len();
         if let (Some(to), Some(from)) = (grh.get_mut(GRH_LEN - len..), whole.get(..len)) {
