@@ -1,19 +1,19 @@
-//! What programs have made on hosts and not destroyed.
+//! Counts of the objects of programs on hosts.
 
 use std::{fmt, net::IpAddr};
 
 use super::network::Network;
 
-/// Objects of one host that exist.
+/// Counts of the objects of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HostBooks {
     addr: IpAddr,
-    /// Kinds of objects, and how many of each there are.
+    /// Number of objects of each kind.
     objects: Vec<(&'static str, usize)>,
 }
 
-/// Objects that programs have made on the hosts of a fabric and not destroyed: queue pairs, completion queues, shared
-/// receive queues, protection domains, keys of regions and windows, and identifiers of connections.
+/// Objects created by programs on the hosts of a fabric and not destroyed: queue pairs, completion queues, shared
+/// receive queues, protection domains, keys of regions and windows, and connection identifiers.
 ///
 /// # Examples
 /// ```
@@ -54,7 +54,7 @@ impl Books {
         objects.map(|(_, count)| count).sum()
     }
 
-    /// Whether no objects exist.
+    /// Whether all counts are 0.
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty()
     }

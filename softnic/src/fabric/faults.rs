@@ -1,15 +1,15 @@
-//! Faults of a network, and the fate of each frame.
+//! Faults of a network, and their effect on each frame.
 
 use std::{ops::Range, time::Duration};
 
 /// Probabilities of faults for each frame, and the range of delays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
-    /// Probability that a frame is lost.
+    /// Probability of the loss of a copy of a frame.
     pub loss: f64,
-    /// Probability that a frame arrives twice.
+    /// Probability of a second copy of a frame.
     pub duplication: f64,
-    /// Probability that a bit of a frame is flipped.
+    /// Probability of a flipped bit in a copy of a frame.
     pub corruption: f64,
     /// Range of delays.
     pub delay: Range<Duration>,
@@ -26,22 +26,22 @@ impl Default for Faults {
     }
 }
 
-/// What becomes of one copy of a frame.
+/// Effect of the faults on one copy of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copy {
     pub(super) delay: Duration,
-    /// Index of the bit that is flipped, modulo the number of bits.
+    /// Index of the flipped bit, modulo the number of bits.
     pub(super) flipped: Option<u64>,
 }
 
-/// The copies of a frame that arrive: none, one or two.
+/// The arriving copies of a frame: none, one or two.
 pub(super) type Fate = [Option<Copy>; 2];
 
-/// Independent decisions about a frame.
+/// Independent random decisions about a frame.
 #[derive(Clone, Copy)]
 enum Decision {
     Duplicate,
-    /// Of the first and the second copy.
+    /// Loss of the first or the second copy.
     Lose(u64),
     Corrupt(u64),
     Bit(u64),
@@ -76,14 +76,14 @@ impl Nth {
             .fold(mix(self.seed), |hash, part| mix(hash ^ part))
     }
 
-    /// A number from 0 up to 1.
+    /// A number at least 0 and below 1.
     fn unit(self, decision: Decision) -> f64 {
-        // The upper 32 bits are exact in a float.
+        // 32 bits fit a float exactly.
         let [.., a, b, c, d] = (self.random(decision) >> 32).to_be_bytes();
         f64::from(u32::from_be_bytes([a, b, c, d])) / 4_294_967_296.0
     }
 
-    /// What becomes of the frame.
+    /// Decides the copies of the frame.
     pub(super) fn fate(self, faults: &Faults) -> Fate {
         let copy = |copy: u64| {
             if self.unit(Decision::Lose(copy)) < faults.loss {
@@ -101,7 +101,7 @@ impl Nth {
     }
 }
 
-/// A bijection whose output looks random: the finalizer of `SplitMix64`.
+/// A bijection with pseudorandom output: the finalizer of `SplitMix64`.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

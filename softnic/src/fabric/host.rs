@@ -1,4 +1,4 @@
-//! Hosts, and which host a thread is on.
+//! Hosts, and the current host of each thread.
 
 use std::{
     cell::RefCell,
@@ -11,19 +11,19 @@ use std::{
 use super::port::Port;
 
 thread_local! {
-    /// The host of this thread: the last one entered.
+    /// Entered hosts of this thread; the last one is current.
     static CURRENT: RefCell<Vec<Port>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The host of threads that have entered none.
+/// The default host, for threads without an entered host.
 static DEFAULT: Mutex<Option<Port>> = Mutex::new(None);
 
-/// The device of the host that this thread has entered.
+/// The device of this thread's entered host.
 pub(crate) fn entered() -> Option<Port> {
     CURRENT.with_borrow(|entered| entered.last().cloned())
 }
 
-/// The device of the host that this thread is on.
+/// The device of this thread's entered host, or of the default host.
 pub(crate) fn current() -> Option<Port> {
     entered().or_else(|| {
         DEFAULT
@@ -35,8 +35,8 @@ pub(crate) fn current() -> Option<Port> {
 
 /// A host of a fabric.
 ///
-/// A thread on a host sees its device, and no other, in the list of devices. A thread on no host sees none, unless a host is the
-/// [default](Self::make_default).
+/// The list of devices of a thread on a host contains only the device of the host. Without a host, the list is empty,
+/// unless a host is the [default](Self::make_default).
 #[derive(Clone, Debug)]
 pub struct Host {
     port: Port,
@@ -57,7 +57,7 @@ impl Host {
         first.copied().unwrap_or(IpAddr::from([0; 4]))
     }
 
-    /// Puts this thread on the host until the result is dropped: for runtimes that start threads of their own.
+    /// Puts this thread on the host until the result is dropped. Use it in runtimes with threads of their own.
     pub fn enter(&self) -> Entered {
         CURRENT.with_borrow_mut(|entered| entered.push(self.port.clone()));
         Entered {
@@ -65,19 +65,20 @@ impl Host {
         }
     }
 
-    /// Puts all threads of the process that have entered no host on this one: for programs with one host.
+    /// Makes the host the default of all threads of the process without an entered host. Use it in programs with one
+    /// host.
     pub fn make_default(&self) {
         let mut default = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
         *default = Some(self.port.clone());
     }
 
-    /// Runs a closure on the host.
+    /// Runs a closure on the host, in this thread.
     pub fn run<T>(&self, act: impl FnOnce() -> T) -> T {
         let _entered = self.enter();
         act()
     }
 
-    /// Runs a closure on the host in a thread of its own.
+    /// Runs a closure on the host, in a new thread.
     pub fn spawn<T: Send + 'static>(
         &self,
         act: impl FnOnce() -> T + Send + 'static,
@@ -87,7 +88,7 @@ impl Host {
     }
 }
 
-/// The stay of a thread on a host; see [`Host::enter`].
+/// Stay of a thread on a host; see [`Host::enter`].
 #[derive(Debug)]
 #[must_use = "dropping it leaves the host"]
 pub struct Entered {

@@ -1,7 +1,7 @@
 //! Hosts, and the network between them.
 //!
-//! A [`Fabric`] carries frames between the devices of its [`Host`]s. What it does to a frame is a pure function of the seed,
-//! of the link and of the number of the frame on that link, so that a seed does the same to the same traffic.
+//! A [`Fabric`] carries frames between the devices of its [`Host`]s. Faults are a pure function of the seed, the link
+//! and the frame's number on the link, so the same seed has the same effect on the same traffic.
 
 #![forbid(unsafe_code)]
 
@@ -24,13 +24,13 @@ use port::Shared;
 
 /// A network of hosts in this process.
 ///
-/// Frames move while a program posts or polls, and by a thread of the fabric when they are delayed or a timer is due. A
-/// [manual](Self::manual) fabric has no thread: nothing moves and no time passes but in [`step`](Self::step).
+/// Frames move while a program posts or polls. A thread of the fabric delivers delayed frames and expires timers. A
+/// [manual](Self::manual) fabric has no thread: frames move and time passes only in [`step`](Self::step).
 ///
 /// # Panics
-/// Dropping a fabric panics if programs have made objects on its hosts and not destroyed them (see [`books`](Self::books) and
-/// [`keep_objects`](Self::keep_objects)), unless the thread panics already; then the seed is printed. Devices that are open
-/// keep working after their fabric has been dropped, but for delays and timers.
+/// Dropping a fabric panics if programs have left objects on the hosts (see [`books`](Self::books) and
+/// [`keep_objects`](Self::keep_objects)). If the thread is already panicking, the drop prints the seed instead. Open
+/// devices keep working after the drop, but without delayed frames and timers.
 ///
 /// # Examples
 /// ```
@@ -51,24 +51,27 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// A network without faults.
+    /// Creates a network without faults.
     pub fn new() -> Self {
         Self::seeded(0)
     }
 
-    /// A network whose faults are those of a seed; none until they are asked for. The environment variable `SOFTNIC_SEED`
-    /// takes the seed's place: a test that fails names its seed.
+    /// Creates a network with a seed for faults, initially without faults. The environment variable `SOFTNIC_SEED`
+    /// overrides the seed, to replay the seed printed by a failed test.
     ///
     /// # Panics
-    /// If `SOFTNIC_SEED` is no number.
+    /// If `SOFTNIC_SEED` is not a number.
     pub fn seeded(seed: u64) -> Self {
         let fabric = Self::build(seed, false);
         timekeeper::start(&fabric.shared);
         fabric
     }
 
-    /// A network in which nothing moves and no time passes but in [`step`](Self::step). The seed is as for
+    /// Creates a network without a thread: frames move and time passes only in [`step`](Self::step). The seed is as for
     /// [`seeded`](Self::seeded).
+    ///
+    /// # Panics
+    /// If `SOFTNIC_SEED` is not a number.
     pub fn manual(seed: u64) -> Self {
         Self::build(seed, true)
     }
@@ -88,26 +91,26 @@ impl Fabric {
         self.seed
     }
 
-    /// Leaves objects alone that exist when the fabric is dropped: for libraries that keep theirs as long as the process.
+    /// Disables the check for left objects at the drop, for libraries whose objects exist until the process ends.
     #[must_use]
     pub fn keep_objects(mut self) -> Self {
         self.checks_books = false;
         self
     }
 
-    /// Sets the probability, 0 to 1, that a frame is lost.
+    /// Sets the probability, 0 to 1, of the loss of a copy of a frame.
     #[must_use]
     pub fn loss(self, probability: f64) -> Self {
         self.change_faults(|faults| faults.loss = probability)
     }
 
-    /// Sets the probability, 0 to 1, that a frame arrives twice.
+    /// Sets the probability, 0 to 1, of a second copy of a frame.
     #[must_use]
     pub fn duplication(self, probability: f64) -> Self {
         self.change_faults(|faults| faults.duplication = probability)
     }
 
-    /// Sets the probability, 0 to 1, that a bit of a frame is flipped.
+    /// Sets the probability, 0 to 1, of a flipped bit in a copy of a frame.
     #[must_use]
     pub fn corruption(self, probability: f64) -> Self {
         self.change_faults(|faults| faults.corruption = probability)
@@ -119,7 +122,7 @@ impl Fabric {
         self.change_faults(|faults| faults.delay = range)
     }
 
-    /// Records all frames, as they are sent, for [`write_pcap`](Self::write_pcap). Memory grows with the traffic.
+    /// Records all sent frames for [`write_pcap`](Self::write_pcap). Memory grows with the traffic.
     #[must_use]
     pub fn record(self) -> Self {
         self.shared.lock().record();
@@ -131,12 +134,12 @@ impl Fabric {
         self
     }
 
-    /// Sets the faults of frames that are sent from now on.
+    /// Sets the faults of frames sent from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.shared.lock().faults = faults;
     }
 
-    /// Adds a host with one device, one port and one address, named `softnic0` and so on.
+    /// Adds a host with one device, one port and one address. Devices are named `softnic0`, `softnic1` and so on.
     ///
     /// # Panics
     /// If another host has the address.
@@ -147,7 +150,7 @@ impl Fabric {
     /// Adds a host with several addresses, in the order of its GIDs.
     ///
     /// # Panics
-    /// If there is no address, or another host has one of them.
+    /// If `addrs` is empty, or another host has one of the addresses.
     pub fn host_with_addrs(&self, addrs: &[IpAddr]) -> Host {
         assert!(!addrs.is_empty(), "a host has at least one address");
         let index = self.shared.lock().add_host(addrs);
@@ -170,8 +173,8 @@ impl Fabric {
         network.set_cut((b.index(), a.index()), is_cut);
     }
 
-    /// Takes the link of a host's port away: its frames are lost until [`link_up`](Self::link_up), and its programs get
-    /// `IBV_EVENT_PORT_ERR`.
+    /// Sets the link of a host's port down: frames are lost until [`link_up`](Self::link_up), and the host's programs
+    /// get `IBV_EVENT_PORT_ERR`.
     pub fn link_down(&self, host: &Host) {
         self.shared
             .change(|network, _| network.set_link(host.index(), false));
@@ -183,31 +186,31 @@ impl Fabric {
             .change(|network, _| network.set_link(host.index(), true));
     }
 
-    /// Kills a host: to its peers, which are told nothing, it is silent from now on. Its own programs see their device
-    /// fail: requests come back as flushed, and each identifier of a connection has `RDMA_CM_EVENT_DEVICE_REMOVAL`. A new
-    /// host may take the addresses over, as after a restart.
+    /// Kills a host. Peers get no message: the host is silent from now on. The host's programs see a failed device:
+    /// requests are flushed, and each bound connection identifier has `RDMA_CM_EVENT_DEVICE_REMOVAL`. A new host may
+    /// take the addresses over, as after a restart.
     pub fn kill(&self, host: &Host) {
         self.shared
             .change(|network, now| network.kill(host.index(), now));
     }
 
-    /// Lets the next thing happen in a manual fabric: frames that were posted leave, and then time passes to the next
-    /// arrival or timer. False if nothing is left to happen, and in a fabric that is not manual.
+    /// Takes one step of a manual fabric: posted frames leave, or, if none are left, time advances to the next arrival
+    /// or timer. Returns false if nothing is pending, or if the fabric is not manual.
     pub fn step(&self) -> bool {
         self.shared.is_manual() && self.shared.lock().step()
     }
 
-    /// Time since the fabric was made; virtual in a manual fabric.
+    /// Time since the creation of the fabric; virtual in a manual fabric.
     pub fn now(&self) -> Duration {
         self.shared.now(&self.shared.lock())
     }
 
-    /// Objects that programs have made on hosts and not destroyed.
+    /// Objects created by programs on the hosts and not destroyed.
     pub fn books(&self) -> Books {
         Books::of(&self.shared.lock())
     }
 
-    /// Writes the recorded frames to a file that Wireshark reads.
+    /// Writes the recorded frames to a pcap file for Wireshark.
     ///
     /// # Errors
     /// - [`io::ErrorKind::InvalidInput`]: the fabric does not record; make it with [`record`](Self::record).
@@ -224,7 +227,7 @@ impl Fabric {
     }
 }
 
-/// The seed of the environment variable, or the one that the program has given.
+/// The seed in the environment variable, or the given one without the variable.
 fn chosen_seed(variable: Option<&str>, given: u64) -> u64 {
     match variable.map(str::parse) {
         None => given,

@@ -1,4 +1,4 @@
-//! The state of a fabric: hosts, links, and frames on their way.
+//! State of a fabric: hosts, links, and frames in flight.
 
 use std::{
     cmp::Reverse,
@@ -25,52 +25,53 @@ pub(super) struct NetworkHost {
     pub(super) engine: Engine,
     pub(super) manager: Manager,
     pub(super) notifier: Arc<Notifier>,
-    /// Whether the host is listed as one that may have frames or events.
+    /// Whether the host is in `active`.
     is_listed: bool,
-    /// The earliest time that the network keeps for the host.
+    /// The host's earliest entry in `deadlines`.
     deadline: Option<Duration>,
 }
 
 impl NetworkHost {
-    /// The time at which something of the host is due.
+    /// Next deadline of the host's engine and connection manager.
     fn next_timeout(&self) -> Option<Duration> {
         let timers = [self.engine.next_timeout(), self.manager.next_timeout()];
         timers.into_iter().flatten().min()
     }
 }
 
-/// A frame on its way: the time of its arrival, a serial number, the receiver, and its bytes.
+/// A frame in flight: arrival time, serial number, receiver, and bytes.
 type InFlight = Reverse<(Duration, u64, usize, Vec<u8>)>;
 
-/// Hosts, links, and frames on their way.
+/// Hosts, links, and frames in flight.
 pub(crate) struct Network {
     seed: u64,
     pub(super) faults: Faults,
-    /// Time of a manual fabric.
+    /// Current time of a manual fabric.
     pub(super) virtual_now: Duration,
     pub(super) hosts: Vec<NetworkHost>,
     pub(super) memory: Box<dyn Memory + Send>,
     by_addr: HashMap<IpAddr, usize>,
-    /// Number of frames so far, by link.
+    /// Number of frames sent so far, by link.
     counts: HashMap<(usize, usize), u64>,
     cuts: HashSet<(usize, usize)>,
     delayed: BinaryHeap<InFlight>,
-    /// Hosts with timers, by the earliest of each; an entry may be early, as timers are given up.
+    /// Earliest deadline of each host. Entries of cancelled timers stay, so an entry may be too early.
     deadlines: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// Frames that arrive now, in order.
+    /// Frames arriving now, in order.
     arriving: VecDeque<(usize, Vec<u8>)>,
-    /// Hosts that may have frames to send, or events.
+    /// Hosts with possible frames to send, or events.
     active: VecDeque<usize>,
-    /// Buffers of frames, kept to be used again.
+    /// Buffers of frames, for reuse.
     spare: Vec<Vec<u8>>,
     serial: u64,
     pcap: Option<Pcap>,
 }
 
-/// Frames that a host sends before those that have arrived are taken: a receiver that is not ready stops its sender.
+/// Maximum number of frames from a host before arrived frames are processed, so that a receiver's RNR NAK stops the
+/// sender early.
 const BURST: usize = 16;
 
-/// Most buffers that are kept.
+/// Maximum number of buffers kept for reuse.
 const MAX_SPARE: usize = 1024;
 
 impl Network {
@@ -101,7 +102,7 @@ impl Network {
             assert!(taken.is_none(), "another host has the address {addr}");
         }
         let all = addrs.iter().copied();
-        // Numbers of one manager's connections are far from those of the next.
+        // Successive managers start with distant communication ids.
         let first = u32::try_from(index).unwrap_or(0).rotate_right(12);
         self.hosts.push(NetworkHost {
             addrs: addrs.into(),
@@ -114,8 +115,8 @@ impl Network {
         index
     }
 
-    /// What a host knows of an address: which host has it, or whether it is one of the host's networks. These are of 256
-    /// addresses (IPv4) or have prefixes of 64 bits (IPv6).
+    /// Reachability of an address for a host. A host's networks contain 256 addresses (IPv4), or have 64-bit prefixes
+    /// (IPv6).
     pub(super) fn reach(&self, host: usize, addr: IpAddr) -> Reach {
         if addr.is_multicast() || self.by_addr.contains_key(&addr) {
             return Reach::Known;
@@ -144,7 +145,7 @@ impl Network {
         }
     }
 
-    /// Lists a host as one that may have frames to send, or events.
+    /// Adds a host to `active`.
     pub(super) fn activate(&mut self, host: usize) {
         if !self.hosts[host].is_listed {
             self.hosts[host].is_listed = true;
@@ -152,28 +153,28 @@ impl Network {
         }
     }
 
-    /// Moves everything that moves without time passing.
+    /// Processes all frames and events without a delay.
     pub(super) fn pump(&mut self, now: Duration) {
         self.deliver_all(now);
         while let Some(host) = self.active.pop_front() {
             self.hosts[host].is_listed = false;
             let has_more = self.collect(host, now);
             self.deliver_all(now);
-            // After the receivers, whose refusals may spare frames.
+            // Only after the receivers, whose NAKs may make frames unnecessary.
             if has_more {
                 self.activate(host);
             }
         }
     }
 
-    /// Delivers what arrives now.
+    /// Delivers all frames arriving now.
     fn deliver_all(&mut self, now: Duration) {
         while let Some((host, frame)) = self.arriving.pop_front() {
             self.deliver(host, frame, now);
         }
     }
 
-    /// Sends frames of a host, and hands its events over. Whether there may be more frames.
+    /// Sends frames of a host, and delivers the host's events. Returns whether more frames may be pending.
     fn collect(&mut self, host: usize, now: Duration) -> bool {
         let NetworkHost {
             engine, manager, ..
@@ -212,7 +213,7 @@ impl Network {
         has_more
     }
 
-    /// Keeps the time at which something of a host is due.
+    /// Adds the next deadline of a host to `deadlines`, unless an earlier entry exists.
     fn keep_deadline(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         if let Some(next) = host.next_timeout()
@@ -238,13 +239,13 @@ impl Network {
         self.activate(host);
     }
 
-    /// Gives a host's port a link, or takes it away.
+    /// Sets whether a host's port has a link.
     pub(super) fn set_link(&mut self, host: usize, has_link: bool) {
         self.hosts[host].engine.set_link(has_link);
         self.activate(host);
     }
 
-    /// Fails a host's device for good. Another host may have its addresses then.
+    /// Fails a host's device for good, and frees the host's addresses.
     pub(super) fn kill(&mut self, host: usize, now: Duration) {
         let NetworkHost {
             engine, manager, ..
@@ -255,7 +256,7 @@ impl Network {
         self.activate(host);
     }
 
-    /// Puts a frame on its way.
+    /// Sends a frame to the destination host, or to all hosts for multicast.
     fn launch(&mut self, from: usize, frame: Vec<u8>, now: Duration) {
         if !self.hosts[from].engine.is_active() {
             return self.keep(frame);
@@ -279,7 +280,7 @@ impl Network {
         }
     }
 
-    /// Sends a frame over a link, without a copy if it has the usual fate.
+    /// Sends a frame over a link. A link without faults takes the buffer without a copy.
     fn send_one(&mut self, link: (usize, usize), frame: Vec<u8>, now: Duration) {
         if self.faults == Faults::default() && !self.cuts.contains(&link) {
             *self.counts.entry(link).or_default() += 1;
@@ -319,7 +320,7 @@ impl Network {
         }
     }
 
-    /// Does everything that is due by `now`.
+    /// Processes all arrivals and timers up to `now`.
     pub(super) fn advance(&mut self, now: Duration) {
         while self
             .delayed
@@ -330,7 +331,7 @@ impl Network {
                 self.arriving.push_back((host, frame));
             }
         }
-        // What has arrived may make a timer pointless.
+        // Arrived frames may cancel timers.
         self.pump(now);
         while let Some(&Reverse((at, index))) = self.deadlines.peek()
             && at <= now
@@ -345,19 +346,20 @@ impl Network {
         self.pump(now);
     }
 
-    /// The time by which [`advance`](Self::advance) is to be called.
+    /// Deadline of the next call to [`advance`](Self::advance).
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let arrival = self.delayed.peek().map(|Reverse((at, ..))| *at);
         let timer = self.deadlines.peek().map(|Reverse((at, _))| *at);
         arrival.into_iter().chain(timer).min()
     }
 
-    /// Whether something moves without time passing.
+    /// Whether frames or events without a delay are pending.
     fn is_busy(&self) -> bool {
         !self.active.is_empty() || !self.arriving.is_empty()
     }
 
-    /// Lets the next thing happen in virtual time; false if nothing is left to happen.
+    /// Processes pending frames, or advances the virtual time to the next deadline. Returns false if nothing is
+    /// pending.
     pub(super) fn step(&mut self) -> bool {
         if self.is_busy() {
             self.pump(self.virtual_now);
@@ -372,12 +374,12 @@ impl Network {
     }
 }
 
-/// GUID of a host's device: that of a locally administered address.
+/// GUID of a host's device, with the bit for local administration set.
 pub(crate) fn guid(index: usize) -> u64 {
     0x0200_00ff_fe00_0001 + index as u64
 }
 
-/// The network of an address: its first 24 bits (IPv4) or 64 bits (IPv6).
+/// Network of an address: the first 24 bits (IPv4) or 64 bits (IPv6).
 fn network(addr: IpAddr) -> (bool, u64) {
     match addr {
         IpAddr::V4(addr) => (true, u64::from(u32::from(addr) >> 8)),
@@ -388,7 +390,7 @@ fn network(addr: IpAddr) -> (bool, u64) {
     }
 }
 
-/// Address of the receiver of a frame, which an engine has just made.
+/// Destination address of a frame made by an engine.
 fn destination(frame: &[u8]) -> Option<IpAddr> {
     match frame.first()? >> 4 {
         4 => {

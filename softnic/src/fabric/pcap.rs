@@ -1,14 +1,14 @@
-//! Recordings that Wireshark reads: the classic format of pcap, with IP packets.
+//! Recordings for Wireshark: the classic format of pcap, with IP packets.
 
 use std::time::Duration;
 
-/// `LINKTYPE_RAW`: each packet begins with its IP header.
+/// `LINKTYPE_RAW`: each packet starts with the IP header.
 const LINKTYPE_RAW: u32 = 101;
 
-/// Magic number of files whose times are in nanoseconds.
+/// Magic number of pcap files with nanosecond times.
 const MAGIC: u32 = 0xa1b2_3c4d;
 
-/// Longest packet.
+/// Maximum length of a packet in bytes.
 const SNAP_LEN: u32 = 0x4_0000;
 
 /// A recording.
@@ -31,7 +31,7 @@ impl Pcap {
         Self { bytes }
     }
 
-    /// Adds a packet; one beyond the longest is left out.
+    /// Adds a packet, unless longer than the maximum.
     pub(super) fn push(&mut self, at: Duration, packet: &[u8]) {
         let len = u32::try_from(packet.len()).ok();
         let Some(len) = len.filter(|len| *len <= SNAP_LEN) else {

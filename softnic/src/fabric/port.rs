@@ -1,4 +1,4 @@
-//! A host's device, as calls of the program reach it.
+//! A host's device, as used by calls of the program.
 
 use std::{
     net::IpAddr,
@@ -16,11 +16,11 @@ use crate::{
     engine::{Engine, Memory},
 };
 
-/// A fabric, shared by its handle, its hosts, and the devices that are open.
+/// State shared by a fabric's handle, its hosts, and open devices.
 #[derive(Debug)]
 pub(super) struct Shared {
     network: Mutex<Network>,
-    /// Wakes the timekeeper when it has to look at its deadlines again.
+    /// Notifies the timekeeper of an earlier deadline.
     pub(super) changed: Condvar,
     is_manual: bool,
     is_closed: AtomicBool,
@@ -42,7 +42,7 @@ impl Shared {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the network, and moves what the change has caused.
+    /// Changes the network, and moves the resulting frames unless the fabric is manual.
     pub(super) fn change(&self, change: impl FnOnce(&mut Network, Duration)) {
         let mut network = self.lock();
         let now = self.now(&network);
@@ -61,7 +61,7 @@ impl Shared {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Ends the timekeeper.
+    /// Stops the timekeeper.
     pub(super) fn close(&self) {
         let _network = self.lock();
         self.is_closed.store(true, Ordering::Relaxed);
@@ -86,7 +86,7 @@ pub(crate) struct Port {
     pub(super) index: usize,
 }
 
-/// A device, and the surroundings of a call to it.
+/// A device, and the environment of a call.
 pub(crate) struct Device<'a> {
     pub(crate) engine: &'a mut Engine,
     pub(crate) manager: &'a mut Manager,
@@ -108,7 +108,7 @@ impl Port {
         }
     }
 
-    /// Whether both are the same device.
+    /// Whether both belong to the same host.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared) && self.index == other.index
     }
@@ -123,14 +123,14 @@ impl Port {
         &self.addrs
     }
 
-    /// Index of an address among those of the host.
+    /// Index of an address among the host's addresses.
     pub(crate) fn addr_index(&self, addr: IpAddr) -> Option<u8> {
         let index = self.addrs.iter().position(|own| *own == addr)?;
         u8::try_from(index).ok()
     }
 
-    /// Index of the address with which the host answers a frame for `to`: that one, or for a multicast group the first of
-    /// the same family.
+    /// Index of the source address for answers to a frame for `to`: the same address, or for multicast the first one of
+    /// the family.
     pub(crate) fn addr_index_for(&self, to: IpAddr) -> u8 {
         let same_family = |own: &&IpAddr| own.is_ipv4() == to.is_ipv4();
         let first = self.addrs.iter().find(same_family);
@@ -143,7 +143,7 @@ impl Port {
         network::guid(self.index)
     }
 
-    /// What the host knows of an address.
+    /// Reachability of an address for the host.
     pub(crate) fn reach(&self, addr: IpAddr) -> Reach {
         self.shared.lock().reach(self.index, addr)
     }
@@ -153,7 +153,7 @@ impl Port {
         &self.notifier
     }
 
-    /// Calls the device, and moves what the call has caused.
+    /// Calls the device, and moves the resulting frames unless the fabric is manual.
     pub(crate) fn call<T>(&self, act: impl FnOnce(Device<'_>) -> T) -> T {
         let mut network = self.shared.lock();
         let now = self.shared.now(&network);
@@ -170,14 +170,14 @@ impl Port {
         result
     }
 
-    /// Calls the device without moving anything.
+    /// Calls the device without moving frames.
     pub(crate) fn look<T>(&self, act: impl FnOnce(Device<'_>) -> T) -> T {
         let mut network = self.shared.lock();
         let now = self.shared.now(&network);
         act(device(&mut network, self.index, now))
     }
 
-    /// Moves what is due.
+    /// Processes expired timers and arrivals, unless the fabric is manual.
     pub(crate) fn advance(&self) {
         if !self.shared.is_manual {
             let mut network = self.shared.lock();

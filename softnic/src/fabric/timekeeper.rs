@@ -1,4 +1,4 @@
-//! The thread of a fabric: it delivers delayed frames and keeps timers while programs are blocked.
+//! The thread of a fabric: delivers delayed frames and expires timers while programs are blocked.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -8,15 +8,15 @@ use std::{
 
 use super::port::Shared;
 
-/// Longest sleep; a fabric without anything to wait for is looked at that often.
+/// Maximum sleep. The thread sleeps this long without a deadline, and is notified of a new deadline.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Starts the thread. It ends when the fabric is dropped.
+/// Starts the thread, to be stopped by the drop of the fabric.
 pub(super) fn start(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name("softnic".to_owned());
     let started = thread.spawn(move || keep_time(&shared));
-    // Without a thread, frames still move while the program posts and polls.
+    // If the thread cannot be started, frames still move while the program posts and polls.
     drop(started);
 }
 
@@ -27,7 +27,7 @@ fn keep_time(shared: &Shared) {
         let deadline = network.next_deadline();
         if deadline.is_some_and(|at| at <= now) {
             network.advance(now);
-            // Programs get their turn: timers of a few microseconds would keep them out for ever.
+            // Yields to programs: timers of a few microseconds would otherwise hold the lock without a break.
             drop(network);
             thread::yield_now();
             network = shared.lock();

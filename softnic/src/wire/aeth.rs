@@ -5,38 +5,38 @@ use super::{
     reader::{Reader, be24},
 };
 
-/// An acknowledgement, positive or negative.
+/// A positive or negative acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// What is acknowledged, or why it is not.
+    /// Kind of acknowledgement, or reason of a NAK.
     pub syndrome: Syndrome,
-    /// Number of messages that the responder has completed, 24 bits.
+    /// Number of messages completed by the responder, 24 bits.
     pub msn: u32,
 }
 
-/// The first byte of an acknowledgement.
+/// First byte of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Everything up to the packet has been received; the value is a credit code, 31 for no flow control.
+    /// All packets up to this one have been received. The value is a credit code; 31 means no flow control.
     Ack(u8),
-    /// No receive was posted; the value is the code of the time to wait, 0 to 31.
+    /// RNR NAK: no receive was posted. The value is the code of the delay, 0 to 31.
     RnrNak(u8),
-    /// The packet was refused.
+    /// NAK: the packet was refused.
     Nak(Nak),
-    /// A reserved byte.
+    /// Reserved byte.
     Reserved(u8),
 }
 
 /// Reason for which a responder refuses a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nak {
-    /// A packet is missing; the acknowledgement names it.
+    /// A packet is missing; its number is in the acknowledgement.
     SequenceError,
-    /// The request is malformed, too long, or one that the queue pair does not take.
+    /// The request is malformed, too long, or unsupported by the queue pair.
     InvalidRequest,
     /// The key does not allow the access.
     RemoteAccess,
-    /// The responder failed for a reason of its own.
+    /// The responder failed for a local reason.
     RemoteOperation,
 }
 

@@ -9,9 +9,9 @@ pub struct AtomicEth {
     pub addr: u64,
     /// Key of the region.
     pub rkey: u32,
-    /// The number to add, or the new number of a comparison and exchange.
+    /// Number to add, or new number of a comparison and exchange.
     pub swap_add: u64,
-    /// The expected number of a comparison and exchange.
+    /// Expected number of a comparison and exchange.
     pub compare: u64,
 }
 

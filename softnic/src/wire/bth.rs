@@ -14,7 +14,7 @@ const DEFAULT_PKEY: u16 = 0xffff;
 pub struct Bth {
     /// Transport and operation.
     pub opcode: Opcode,
-    /// Solicited event: the receiver's completion raises an event even if only solicited ones do.
+    /// Solicited event: the receiver's completion raises an event even if only solicited completions do.
     pub solicited: bool,
     /// Migration state: set unless the path has just been migrated to.
     pub migrated: bool,

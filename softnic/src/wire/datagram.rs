@@ -1,14 +1,14 @@
-//! The datagram extended transport header (DETH), 8 bytes: the sender's queue pair and the key of the receiver's.
+//! The datagram extended transport header (DETH), 8 bytes: the sender's queue pair and the receiver's Q_Key.
 
 use super::{
     error::WireError,
     reader::{Reader, be24},
 };
 
-/// The sender's queue pair and the key of the receiver's.
+/// The sender's queue pair and the receiver's Q_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// The receiver drops a datagram whose key is not that of its queue pair.
+    /// Q_Key. The receiver drops a datagram with a Q_Key other than its queue pair's.
     pub qkey: u32,
     /// Number of the sender's queue pair, 24 bits.
     pub src_qp: u32,

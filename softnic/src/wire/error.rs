@@ -1,16 +1,16 @@
-//! Reasons for which bytes are no frame, or a frame cannot be encoded.
+//! Errors of decoding and encoding frames.
 
 use std::{error::Error, fmt};
 
-/// Reason for which bytes are no frame, or a frame cannot be encoded.
+/// Error of decoding or encoding a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WireError {
     /// The bytes end within the named header.
     Truncated(&'static str),
-    /// The first four bits are neither 4 nor 6.
+    /// The IP version is neither 4 nor 6.
     IpVersion(u8),
-    /// An IPv4 header with options, whose length is given in 32-bit words.
+    /// An IPv4 header with options; the value is the header length in 32-bit words.
     IpOptions(u8),
     /// An IPv4 packet that is a fragment.
     Fragment,
@@ -24,15 +24,15 @@ pub enum WireError {
     Length,
     /// A version of the transport header other than 0.
     TransportVersion(u8),
-    /// An opcode without a meaning here.
+    /// An unknown opcode.
     Opcode(u8),
     /// The pad count exceeds the payload.
     Pad(u8),
-    /// The ICRC does not match the frame; the value is the computed one.
+    /// The ICRC does not match the frame; the value is the computed ICRC.
     Icrc(u32),
-    /// The frame's headers are not those of its opcode.
+    /// The extension headers do not match the opcode.
     Headers(u8),
-    /// The payload exceeds the maximum of a datagram; the value is its length.
+    /// The payload exceeds the maximum of a UDP datagram; the value is its length in bytes.
     Payload(usize),
     /// The two addresses are of different families.
     AddressFamilies,

@@ -1,4 +1,4 @@
-//! Extension headers: the ones that follow the base transport header, by opcode.
+//! Extension headers after the base transport header, by opcode.
 
 use super::{
     aeth::Aeth,
@@ -11,14 +11,14 @@ use super::{
     reth::Reth,
 };
 
-/// The extension headers of a frame. An opcode determines which of them are present.
+/// Extension headers of a frame. The opcode determines the set of headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
-    /// The sender's queue pair and the key of the receiver's.
+    /// The sender's queue pair and the receiver's Q_Key.
     pub deth: Option<Deth>,
     /// Number of the shared receive queue of an extended reliable connection, 24 bits (XRCETH).
     pub xrc_srq: Option<u32>,
-    /// How far writes are to have gone.
+    /// Kind and extent of a flush.
     pub feth: Option<Feth>,
     /// The responder's memory.
     pub reth: Option<Reth>,
@@ -26,15 +26,15 @@ pub struct Extensions {
     pub atomic: Option<AtomicEth>,
     /// An acknowledgement.
     pub aeth: Option<Aeth>,
-    /// The old number that an atomic operation returns (`AtomicAckETH`).
+    /// Original number returned by an atomic operation (`AtomicAckETH`).
     pub atomic_ack: Option<u64>,
-    /// Immediate data (`ImmDt`), as a number in the order of the network.
+    /// Immediate data (`ImmDt`), as a number in network order.
     pub imm: Option<u32>,
     /// `RKey` to invalidate (IETH).
     pub invalidate: Option<u32>,
 }
 
-/// Which extension headers an opcode has.
+/// Set of extension headers of an opcode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Presence {
     deth: bool,
@@ -91,7 +91,7 @@ impl Presence {
 }
 
 impl Extensions {
-    /// Reads the headers of an opcode.
+    /// Decodes the headers of an opcode.
     pub(super) fn decode(opcode: Opcode, reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let (transport, operation) = opcode.parse().ok_or(WireError::Opcode(opcode.0))?;
         let has = Presence::of(transport, operation);
@@ -131,7 +131,7 @@ impl Extensions {
         Ok(headers)
     }
 
-    /// Appends the headers, which must be those of the opcode.
+    /// Appends the headers. Their set must match the opcode.
     pub(super) fn encode(&self, opcode: Opcode, to: &mut Vec<u8>) -> Result<(), WireError> {
         let (transport, operation) = opcode.parse().ok_or(WireError::Opcode(opcode.0))?;
         if self.presence() != Presence::of(transport, operation) {

@@ -1,8 +1,8 @@
-//! The flush extended transport header (FETH), 4 bytes: how far writes are to have gone, and which.
+//! The flush extended transport header (FETH), 4 bytes: kind and extent of a flush.
 
 use super::{error::WireError, reader::Reader};
 
-/// How far writes are to have gone, and which of them.
+/// Kind and extent of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
     /// Placement: bit 0 global visibility, bit 1 persistence.

@@ -10,14 +10,14 @@ use super::{
     udp::{self, Udp},
 };
 
-/// A frame: its headers, and the payload that it borrows.
+/// A frame: headers, and a borrowed payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The IP header.
     pub ip: IpHeader,
-    /// UDP port of the sender; the same for all frames of a connection, so that routers keep their order.
+    /// UDP source port; the same for all frames of a connection, so that routers keep the order.
     pub src_port: u16,
-    /// UDP checksum as sent: 0 means none. It is neither computed nor verified.
+    /// UDP checksum as sent; 0 means none. The checksum is neither computed nor verified.
     pub udp_checksum: u16,
     /// The base transport header.
     pub bth: Bth,
@@ -31,7 +31,7 @@ impl<'a> Frame<'a> {
     /// Decodes an IP packet. Bytes after the packet, such as Ethernet's padding, are ignored.
     ///
     /// # Errors
-    /// - [`WireError`]: the bytes are no frame, or were corrupted on the way; drop them.
+    /// - [`WireError`]: the bytes are no frame, or were corrupted in transit; drop them.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let ip = IpHeader::decode(&mut reader)?;
@@ -66,19 +66,19 @@ impl<'a> Frame<'a> {
     /// Appends the frame to `to`.
     ///
     /// # Errors
-    /// - [`WireError::Headers`], [`WireError::Opcode`]: the extension headers are not those of the opcode.
-    /// - [`WireError::Payload`]: the payload exceeds a datagram.
+    /// - [`WireError::Headers`], [`WireError::Opcode`]: the extension headers do not match the opcode.
+    /// - [`WireError::Payload`]: the payload exceeds a UDP datagram.
     pub fn encode(&self, to: &mut Vec<u8>) -> Result<(), WireError> {
         self.encode_with(self.payload.len(), to, |place| {
             place.copy_from_slice(self.payload);
         })
     }
 
-    /// Appends the frame to `to` with a payload of `len` bytes, which `fill` writes in place; [`payload`](Self::payload)
-    /// is not used.
+    /// Appends the frame to `to` with a payload of `len` bytes, written in place by `fill`. [`payload`](Self::payload)
+    /// is ignored.
     ///
     /// # Errors
-    /// As for [`encode`](Self::encode); `to` is then as before.
+    /// As for [`encode`](Self::encode); `to` is then unchanged.
     pub fn encode_with(
         &self,
         len: usize,
@@ -102,7 +102,7 @@ impl<'a> Frame<'a> {
     ) -> Result<(), WireError> {
         let [pad, ..] = (len.wrapping_neg() & 3).to_le_bytes();
         let padded = len + usize::from(pad);
-        // The length fields are written when the extension headers are there.
+        // The length fields are filled after the extension headers are encoded.
         let mut headers = Vec::with_capacity(MAX_TRANSPORT_HEADERS);
         self.bth.encode(pad, &mut headers);
         self.extensions.encode(self.bth.opcode, &mut headers)?;

@@ -1,4 +1,4 @@
-//! The invariant CRC (ICRC): CRC-32 of Ethernet over everything that routers leave alone.
+//! The invariant CRC (ICRC): CRC-32 of Ethernet over all bytes not changed by routers.
 //!
 //! Eight bytes of ones stand for InfiniBand's local route header. Fields that change on the way count as ones: IPv4's
 //! type of service, time to live and checksum, IPv6's traffic class, flow label and hop limit, UDP's checksum, and the
@@ -6,13 +6,13 @@
 
 use super::{bth::Bth, ip::IpHeader, udp};
 
-/// Length of the ICRC in bytes. It is sent with the lowest byte first.
+/// Length of the ICRC in bytes, sent with the lowest byte first.
 pub(super) const LEN: usize = 4;
 
 /// The longest masked headers: eight bytes of ones, IPv6, UDP, BTH.
 const MAX_HEADERS: usize = 8 + 40 + udp::LEN + Bth::LEN;
 
-/// The ICRC of a frame without it; `frame` holds at least IP, UDP and BTH.
+/// Computes the ICRC of a frame without the ICRC field; `frame` has at least IP, UDP and BTH.
 pub(super) fn icrc(ip: &IpHeader, frame: &[u8]) -> u32 {
     let ip_len = ip.encoded_len();
     let len = (ip_len + udp::LEN + Bth::LEN).min(frame.len());

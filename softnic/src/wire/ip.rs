@@ -7,23 +7,23 @@ use super::{error::WireError, reader::Reader};
 /// Protocol number of UDP.
 const UDP: u8 = 17;
 
-/// Time to live, or hop limit, of new headers: that of Linux's rxe.
+/// Default time to live, or hop limit, as of Linux's rxe.
 const HOP_LIMIT: u8 = 64;
 
 /// Length of an IPv4 header without options.
 const V4_LEN: u16 = 20;
 
-/// Bit of the fragment field that forbids fragmentation.
+/// Bit of the fragment field: do not fragment.
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// The fields of an IP header that a frame does not imply.
+/// Fields of an IP header, except the fields implied by the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpHeader {
     /// IPv4.
     V4 {
         /// Type of service: DSCP and ECN.
         tos: u8,
-        /// Identification; the ICRC covers it.
+        /// Identification; covered by the ICRC.
         identification: u16,
         /// Whether fragmentation is forbidden.
         dont_fragment: bool,
@@ -99,7 +99,7 @@ impl IpHeader {
         }
     }
 
-    /// Reads a header, and cuts the reader at the end of the packet: Ethernet pads short ones.
+    /// Decodes a header, and limits the reader to the packet: Ethernet pads short packets.
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let bytes = reader.rest();
         let (&first, _) = bytes
@@ -168,7 +168,7 @@ impl IpHeader {
         })
     }
 
-    /// Appends the header of a packet with `payload` bytes after it; `None` if an IPv4 packet cannot be that long.
+    /// Appends the header of a packet with `payload` bytes after the header; `None` if too long for IPv4.
     pub(super) fn encode(&self, payload: u16, to: &mut Vec<u8>) -> Option<()> {
         match *self {
             Self::V4 {
@@ -211,7 +211,7 @@ impl IpHeader {
     }
 }
 
-/// The complement of the sum in ones' complement of all 16-bit words; 0 over a header with a right checksum.
+/// One's complement of the one's complement sum of all 16-bit words; 0 for a header with a valid checksum.
 fn checksum(header: &[u8]) -> u16 {
     let (words, _) = header.as_chunks();
     let sum: u32 = words

@@ -44,7 +44,7 @@ impl Position {
         matches!(self, Self::Last | Self::Only)
     }
 
-    /// The place of the packet that begins a message or does not, and ends it or does not.
+    /// Position of a packet, by whether a message begins and ends with the packet.
     pub fn of(begins: bool, ends: bool) -> Self {
         match (begins, ends) {
             (true, true) => Self::Only,
@@ -55,10 +55,10 @@ impl Position {
     }
 }
 
-/// The 32 bits that the last packet of a message may carry.
+/// The optional 32 bits in the last packet of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Immediate {
-    /// No such bits.
+    /// None.
     None,
     /// Immediate data (`ImmDt`).
     Data,
@@ -138,7 +138,7 @@ impl Opcode {
     /// The answer to an atomic operation over a reliable connection.
     pub const RC_ATOMIC_ACKNOWLEDGE: Self = Self(0x12);
 
-    /// The opcode of an operation of a transport; `None` if the transport lacks it.
+    /// Opcode of an operation; `None` if the transport lacks the operation.
     pub fn new(transport: Transport, operation: Operation) -> Option<Self> {
         let low = (0..)
             .zip(OPERATIONS)
@@ -147,7 +147,7 @@ impl Opcode {
         opcode.parse().map(|_| opcode)
     }
 
-    /// Transport and operation; `None` for an opcode that is unknown, or that the transport lacks.
+    /// Transport and operation; `None` for an unknown opcode, or an operation not in the transport.
     pub fn parse(self) -> Option<(Transport, Operation)> {
         let operation = OPERATIONS[usize::from(self.0 & 0x1f)]?;
         let transport = match self.0 >> 5 {

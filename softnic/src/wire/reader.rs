@@ -16,7 +16,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Names the header that is read from here on.
+    /// Names the header read next.
     pub(super) fn header(&mut self, name: &'static str) {
         self.header = name;
     }

@@ -2,7 +2,7 @@
 
 use super::{error::WireError, reader::Reader};
 
-/// The responder's memory that a write or a read is about.
+/// The responder's memory for a write or a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Address in the region.

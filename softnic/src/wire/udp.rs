@@ -8,7 +8,7 @@ pub const PORT: u16 = 4791;
 /// Length of the header in bytes.
 pub(super) const LEN: usize = 8;
 
-/// The fields of a UDP header that a frame does not imply.
+/// Fields of a UDP header, except the fields implied by the frame.
 pub(super) struct Udp {
     pub(super) src_port: u16,
     /// Length of header and datagram in bytes.
