@@ -1,8 +1,8 @@
 //! RDMA devices in a test's own process: no kernel module, no root, no guest.
 //!
-//! A [`Fabric`] is a network of [`Host`]s, each with one RDMA device that `verbs` finds and opens as any other. Frames are
-//! those of `RoCEv2` and can be lost, duplicated, corrupted and delayed on demand, and recorded for Wireshark. Connections are
-//! made by the crate `cm` as ever.
+//! A [`Fabric`] is a network of [`Host`]s. Each host has one RDMA device, found and opened by `verbs` as any other, and
+//! connections are made by the crate `cm`. `RoCEv2` frames can be lost, duplicated, corrupted and delayed on demand,
+//! and recorded for Wireshark.
 //!
 //! ```
 //! use softnic::Fabric;
@@ -21,16 +21,16 @@
 //! - [`engine`]: a device without I/O and without a clock: the transport, keys of memory, completion queues.
 //! - [`Fabric`]: hosts, links and their faults, time.
 //! - [`cm`]: a connection manager without I/O and without a clock: messages, retries, port spaces.
-//! - The functions of libibverbs and librdmacm over these, under their C names. A program that links this crate uses them
-//!   instead of the libraries', and needs no library.
+//! - The C functions of libibverbs and librdmacm over these parts. A program linked with this crate uses these
+//!   functions, and needs no library of rdma-core.
 //!
-//! # What works, and what does not
+//! # Supported and unsupported features
 //!
-//! Works: RC, UC and UD queue pairs with messages, RDMA, atomics and inline data; memory regions and windows; shared receive
-//! queues; completion queues, channels and asynchronous events; address handles and multicast groups; connections and
-//! services of datagrams by `rdma_cm(7)`, as far as the crate `cm` uses it.
+//! Supported: RC, UC and UD queue pairs with messages, RDMA, atomics and inline data; memory regions and windows;
+//! shared receive queues; completion queues, channels and asynchronous events; address handles and multicast groups;
+//! the connections and datagram services of `rdma_cm(7)` used by the crate `cm`.
 //!
-//! Does not yet: extended queue pairs and completion queues, XRC, and other optional features, whose calls fail with
+//! Unsupported: extended queue pairs and completion queues, XRC, and other optional features, whose calls fail with
 //! `EOPNOTSUPP`; frames to other processes. The crate's README has the whole list.
 
 mod abi;

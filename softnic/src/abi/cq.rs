@@ -171,7 +171,7 @@ unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
         let channel = unsafe { Channel::borrow(cq.channel) };
         channel.users.fetch_sub(1, Ordering::AcqRel);
     }
-    // SAFETY: live until here; the caller gives it up.
+    // SAFETY: live until here; the caller gives the queue up.
     unsafe { Cq::free(raw) };
     0
 }

@@ -1,4 +1,4 @@
-//! Completions, as programs poll them.
+//! Work completions.
 
 /// Status of a request; the values of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

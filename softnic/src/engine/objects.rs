@@ -1,4 +1,4 @@
-//! The device's objects: creating, querying and destroying them.
+//! The device's objects: creation, queries and destruction.
 
 use std::{collections::VecDeque, net::IpAddr};
 
@@ -47,7 +47,7 @@ impl Engine {
     /// Destroys a protection domain.
     ///
     /// # Errors
-    /// - [`EngineError::Busy`]: the domain has objects; destroy them first.
+    /// - [`EngineError::Busy`]: the domain has objects; destroy all of them first.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), EngineError> {
         let used = self.resources.keys.uses(pd)
             || self.qps.values().any(|qp| qp.init.pd == pd)
