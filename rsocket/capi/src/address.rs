@@ -9,7 +9,7 @@ use std::{
 
 use crate::errno::os;
 
-/// Reads an address.
+/// Decodes an address.
 pub(crate) fn decode(bytes: &[u8]) -> io::Result<SocketAddr> {
     let (family, rest) = take(bytes)?;
     let family = libc::c_int::from(u16::from_ne_bytes(family));
@@ -36,7 +36,7 @@ pub(crate) fn decode(bytes: &[u8]) -> io::Result<SocketAddr> {
     }
 }
 
-/// Whether it is of no family.
+/// Whether the family is `AF_UNSPEC`.
 pub(crate) fn is_unspecified(bytes: &[u8]) -> bool {
     let family = take(bytes).map(|(family, _)| u16::from_ne_bytes(family));
     family.is_ok_and(|family| libc::c_int::from(family) == libc::AF_UNSPEC)

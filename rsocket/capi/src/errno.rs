@@ -1,15 +1,16 @@
-//! Results as C has them.
+//! Results in the form of C.
 
 use std::{io, sync::OnceLock};
 
 pub(crate) use interpose::os;
 
-/// Runs a call: its value, or -1 with `errno` set. A panic must not reach C, and is `EIO`.
+/// Runs a call and returns its value, or -1 with `errno` set. A panic must not unwind into C and becomes
+/// `EIO`.
 pub(crate) fn run<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
     interpose::run(rsocket::errno, call)
 }
 
-/// Whether the program wants the original's quirks.
+/// Whether the program requests librdmacm's quirks.
 pub(crate) fn compat() -> bool {
     static COMPAT: OnceLock<bool> = OnceLock::new();
     *COMPAT.get_or_init(|| std::env::var_os("RSOCKET_C_COMPAT").is_some_and(|value| value == "1"))

@@ -1,6 +1,5 @@
-//! Options of Linux's that rsockets have nothing for: those that are accepted, since a program that has set
-//! them is no worse off, and those that are refused, since it would rely on them. `OPTIONS.md` has the decision
-//! and the reason for each.
+//! Linux options without a counterpart in rsockets: hints are accepted, options a program would rely on are
+//! refused. `OPTIONS.md` has the decision and the reason for each.
 
 #![forbid(unsafe_code)]
 
@@ -14,13 +13,13 @@ use libc::c_int;
 
 use crate::errno::os;
 
-/// Options that `libc` has no names for.
+/// Options missing in `libc`.
 const TCP_TX_DELAY: c_int = 37;
 const IP_RECVERR_RFC4884: c_int = 26;
 const IP_LOCAL_PORT_RANGE: c_int = 51;
 const IPV6_RECVERR_RFC4884: c_int = 31;
 
-/// Options that are accepted and kept, with their values before they are set.
+/// Options accepted and stored, with their default values.
 const ACCEPTED: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_DEBUG, 0),
     (libc::SOL_SOCKET, libc::SO_BROADCAST, 0),
@@ -94,7 +93,7 @@ const ACCEPTED: &[(c_int, c_int, c_int)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 0),
 ];
 
-/// Options that are accepted with one value only, which asks for nothing.
+/// Options accepted with one value only, the one without effect.
 const ASKING_FOR_NOTHING: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_DONTROUTE, 0),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
@@ -119,13 +118,13 @@ const ASKING_FOR_NOTHING: &[(c_int, c_int, c_int)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, 0),
 ];
 
-/// Names have so many bytes, with a zero at the end.
+/// Size of an algorithm name in bytes, including the final zero.
 const TCP_CA_NAME_MAX: usize = 16;
 
-/// The algorithm of a stream for which none has been chosen: the device's.
+/// Default congestion control algorithm of a stream: the device's.
 const CONGESTION: &[u8] = b"device";
 
-/// What has been set of a socket's options that is only noted.
+/// Stored values of a socket's options.
 #[derive(Debug, Default)]
 pub(crate) struct Noted(Mutex<BTreeMap<(c_int, c_int), Vec<u8>>>);
 
@@ -137,17 +136,17 @@ fn find(table: &[(c_int, c_int, c_int)], level: c_int, name: c_int) -> Option<c_
 }
 
 impl Noted {
-    /// What a socket has that is accepted by one with these.
+    /// Returns the initial options of an accepted socket.
     pub(crate) fn inherit(&self) -> Self {
         let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(noted.clone()))
     }
 
-    /// Sets an option.
+    /// Stores an option.
     ///
     /// # Errors
-    /// - `ENOENT`: there is no such upper layer (`TCP_ULP`).
-    /// - `ENOTSUP`: the program would rely on it.
+    /// - `ENOENT`: no such upper layer protocol (`TCP_ULP`).
+    /// - `ENOTSUP`: the program would rely on the option.
     pub(crate) fn set(&self, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
         let number = || match value {
             [byte] => Ok(c_int::from(*byte)),
@@ -181,10 +180,10 @@ impl Noted {
         Ok(())
     }
 
-    /// What an option is.
+    /// Returns the value of an option.
     ///
     /// # Errors
-    /// - `ENOTSUP`: it is none of these.
+    /// - `ENOTSUP`: unknown option.
     pub(crate) fn get(&self, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let set = all.get(&(level, name)).cloned();

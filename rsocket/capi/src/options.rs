@@ -1,4 +1,4 @@
-//! Options as bytes.
+//! Encoding and decoding of socket options.
 
 #![forbid(unsafe_code)]
 
@@ -13,34 +13,34 @@ use crate::{
     table::Opened,
 };
 
-/// The level of options that only rsockets have.
+/// Level of the rsockets options.
 const SOL_RDMA: c_int = 0x10000;
-/// The depth of the send queue.
+/// Depth of the send queue.
 const RDMA_SQSIZE: c_int = 0;
-/// The depth of the receive queue.
+/// Depth of the receive queue.
 const RDMA_RQSIZE: c_int = 1;
-/// The most bytes that a request carries itself.
+/// Maximum number of bytes sent inline.
 const RDMA_INLINE: c_int = 2;
-/// How many buffers the peer may map for this side.
+/// Number of buffers the peer may map for this side.
 const RDMA_IOMAPSIZE: c_int = 3;
-/// The way to the peer.
+/// Route to the peer.
 const RDMA_ROUTE: c_int = 4;
 
-/// Options that `libc` has no names for, or not everywhere.
+/// Options missing in `libc` on some targets.
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
 const IP_PROTOCOL: c_int = 52;
 
-/// The most bytes that a datagram of [`Socket::datagram`] has.
+/// Maximum length in bytes of a datagram of [`Socket::datagram`].
 const MAX_DATAGRAM_V4: u32 = 2032;
 const MAX_DATAGRAM_V6: u32 = 2020;
 
-/// Fields of `struct tcp_info`.
+/// Offsets of fields in `struct tcp_info`.
 const TCP_INFO_SIZE: usize = 104;
 const TCP_INFO_SEND_MSS: usize = 16;
 const TCP_INFO_RECV_MSS: usize = 20;
 const TCP_INFO_SEND_WINDOW: usize = 80;
-/// Its states.
+/// States in `struct tcp_info`.
 const ESTABLISHED: u8 = 1;
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
@@ -49,7 +49,7 @@ fn not_supported<T>() -> io::Result<T> {
     Err(os(libc::ENOTSUP))
 }
 
-/// A number that is given as four bytes, or as one.
+/// Decodes an integer of four bytes or one.
 fn int(value: &[u8]) -> io::Result<c_int> {
     match value {
         [byte] => Ok(c_int::from(*byte)),
@@ -60,7 +60,7 @@ fn int(value: &[u8]) -> io::Result<c_int> {
     }
 }
 
-/// An array of paths.
+/// Decodes an array of path records.
 fn paths(value: &[u8]) -> io::Result<Vec<PathRecord>> {
     let chunks = value.chunks_exact(PathRecord::SIZE);
     if value.is_empty() || !chunks.remainder().is_empty() {
@@ -71,7 +71,7 @@ fn paths(value: &[u8]) -> io::Result<Vec<PathRecord>> {
         .collect())
 }
 
-/// As much of a value as there is room for: of an array, whole elements, and at least one.
+/// Truncates a value to the available room: an array to whole elements, at least one.
 pub(crate) fn fit(level: c_int, name: c_int, value: &mut Vec<u8>, room: usize) -> io::Result<()> {
     if (level, name) == (SOL_RDMA, RDMA_ROUTE) {
         if room < PathRecord::SIZE {
@@ -88,7 +88,7 @@ fn flag(value: &[u8]) -> io::Result<bool> {
     int(value).map(|value| value != 0)
 }
 
-/// A number of bytes, as it is kept.
+/// Decodes a buffer size.
 fn size(value: &[u8]) -> io::Result<u32> {
     let value = u32::try_from(int(value)?).unwrap_or(0);
     Ok(if compat() {
@@ -98,7 +98,7 @@ fn size(value: &[u8]) -> io::Result<u32> {
     })
 }
 
-/// A number of entries: the most that there can be, if it is more.
+/// Decodes a number of entries, limited to the maximum.
 fn count(value: &[u8]) -> io::Result<u16> {
     let value = int(value)?.clamp(0, 65534);
     u16::try_from(value).map_err(|_| os(libc::EINVAL))
@@ -119,7 +119,7 @@ fn timeout(value: &[u8]) -> io::Result<Option<Duration>> {
     Ok((!timeout.is_zero()).then_some(timeout))
 }
 
-/// Buffers that exist stay as they are, and nobody is told.
+/// Ignores the error of a size set too late: existing buffers keep their size.
 fn unless_too_late(set: io::Result<()>) -> io::Result<()> {
     match set {
         Err(err) if err.raw_os_error() == Some(libc::EINVAL) => Ok(()),
@@ -127,7 +127,7 @@ fn unless_too_late(set: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Sets an option. Those that only UDP has are set for it.
+/// Sets an option. On a datagram socket, options unknown to rsockets are set on the UDP socket only.
 pub(crate) fn set(opened: &Opened, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     let socket = &*opened.socket;
     if level == SOL_RDMA || !socket.is_datagram() {
@@ -212,8 +212,8 @@ fn period(timeout: Option<Duration>) -> Vec<u8> {
     [seconds, micros].concat()
 }
 
-/// What a program takes for the size of a packet. Some send datagrams of that size to the same peer, so it
-/// is no more than a datagram can have.
+/// Returns the segment size reported to programs. Some programs send datagrams of this size to the same peer,
+/// so the maximum length of a datagram is the limit.
 fn segment(socket: &Socket) -> u32 {
     let most = match socket.family() {
         _ if compat() => u32::MAX,
@@ -223,13 +223,13 @@ fn segment(socket: &Socket) -> u32 {
     socket.max_segment().min(most)
 }
 
-/// The owner of the other end as Linux says it of a socket that has none on this host.
+/// Returns peer credentials as Linux does for a peer on another host.
 fn no_credentials() -> Vec<u8> {
     let none = u32::MAX.to_ne_bytes();
     [[0; 4], none, none].concat()
 }
 
-/// What Linux says of a socket's memory; of this one's, the sizes of the buffers.
+/// Returns `SO_MEMINFO` with the sizes of the buffers.
 fn memory_info(socket: &Socket) -> Vec<u8> {
     const SIZE: usize = 36;
     let mut info = vec![0; SIZE];
@@ -260,7 +260,7 @@ fn tcp_info(socket: &Socket) -> Vec<u8> {
     info
 }
 
-/// Reads an option.
+/// Returns the value of an option.
 pub(crate) fn get(opened: &Opened, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
     let socket = &*opened.socket;
     let own = matches!(
@@ -302,7 +302,7 @@ fn get_own(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         (libc::SOL_SOCKET, libc::SO_PEERCRED) => no_credentials(),
         (libc::SOL_SOCKET, libc::SO_MEMINFO) => memory_info(socket),
         (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => number(1),
-        // 0: none is known.
+        // 0 means unknown.
         (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID) => number(0),
         (libc::SOL_SOCKET, libc::SO_TYPE) => number(libc::SOCK_STREAM),
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) | (libc::IPPROTO_IP, IP_PROTOCOL) => {
@@ -345,7 +345,7 @@ fn get_own(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
     })
 }
 
-/// What to shut down.
+/// Converts the argument of `rshutdown`.
 pub(crate) fn shutdown(how: c_int) -> io::Result<Shutdown> {
     match how {
         libc::SHUT_RD => Ok(Shutdown::Read),

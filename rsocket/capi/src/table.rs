@@ -1,4 +1,4 @@
-//! Which descriptor is which socket.
+//! Table of the sockets and sets by descriptor.
 
 #![forbid(unsafe_code)]
 
@@ -18,29 +18,29 @@ use rsocket::{EventSet, MappedBuffer, Socket};
 
 use crate::{errno::os, noted::Noted};
 
-/// What a descriptor stands for.
+/// Object behind a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     Socket(Arc<Opened>),
     Set(Arc<EventSet>),
 }
 
-/// A socket, and what C calls need beside it.
+/// A socket with the state of its C interface.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) socket: Arc<Socket>,
-    /// Unlike the descriptor, it is never used again.
+    /// Unique, unlike the descriptor.
     pub(crate) generation: u64,
     pub(crate) noted: Noted,
-    /// Absent once it is closed: nobody maps any more then.
+    /// `None` once closed, so that no mapping is added later.
     mappings: Mutex<Option<Vec<Mapped>>>,
 }
 
 impl Opened {
-    /// The memory of the program's that the peer may write to.
+    /// Changes the mappings of the program's memory.
     ///
     /// # Errors
-    /// - `EBADF`: it has been closed.
+    /// - `EBADF`: the socket has been closed.
     pub(crate) fn mappings<T>(
         &self,
         change: impl FnOnce(&mut Vec<Mapped>) -> io::Result<T>,
@@ -50,8 +50,8 @@ impl Opened {
         change(mappings.as_mut().ok_or_else(|| os(libc::EBADF))?)
     }
 
-    /// Ends it. However long others may be in their calls with it, the memory is the program's alone when
-    /// this returns.
+    /// Closes the socket. On return, the mapped memory belongs to the program alone, even with calls in
+    /// progress in other threads.
     pub(crate) fn close(&self) {
         self.socket.close();
         let mappings = self.mappings.lock();
@@ -60,17 +60,17 @@ impl Opened {
     }
 }
 
-/// Memory of the program's, of which the peer knows.
+/// Memory of the program mapped for the peer.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pub(crate) start: usize,
     pub(crate) len: usize,
-    /// Absent where it was mapped without access.
+    /// `None` if mapped without access.
     #[expect(dead_code, reason = "it is mapped until it is dropped")]
     pub(crate) buffer: Option<MappedBuffer>,
 }
 
-/// The sockets of one process. A child must not use, or end, what it has inherited.
+/// Sockets of one process. A child must neither use nor close inherited ones.
 #[derive(Debug)]
 struct Table {
     process: u32,
@@ -93,13 +93,13 @@ impl Table {
     }
 }
 
-/// Finds what a descriptor stands for.
+/// Returns the object behind a descriptor.
 pub(crate) fn entry(fd: RawFd) -> Option<Entry> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     table.as_ref()?.entries.get(&fd).cloned()
 }
 
-/// Finds a socket.
+/// Returns the socket behind a descriptor.
 pub(crate) fn socket(fd: RawFd) -> io::Result<Arc<Opened>> {
     match entry(fd) {
         Some(Entry::Socket(opened)) => Ok(opened),
@@ -107,7 +107,7 @@ pub(crate) fn socket(fd: RawFd) -> io::Result<Arc<Opened>> {
     }
 }
 
-/// All sockets.
+/// Returns all sockets.
 pub(crate) fn sockets() -> Vec<Arc<Opened>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     let entries = table.as_ref().map(|table| table.entries.values());
@@ -121,7 +121,7 @@ pub(crate) fn sockets() -> Vec<Arc<Opened>> {
     sockets.collect()
 }
 
-/// Finds a set.
+/// Returns the set behind a descriptor.
 pub(crate) fn set(fd: RawFd) -> io::Result<Arc<EventSet>> {
     match entry(fd) {
         Some(Entry::Set(set)) => Ok(set),
@@ -130,7 +130,7 @@ pub(crate) fn set(fd: RawFd) -> io::Result<Arc<EventSet>> {
     }
 }
 
-/// Adds a socket under its own descriptor, which is returned.
+/// Adds a socket under its own descriptor. Returns the descriptor.
 pub(crate) fn add_socket(socket: Socket, noted: Noted) -> RawFd {
     use std::os::fd::AsFd;
     let fd = socket.as_fd().as_raw_fd();
@@ -144,7 +144,7 @@ pub(crate) fn add_socket(socket: Socket, noted: Noted) -> RawFd {
     fd
 }
 
-/// Adds a set under a descriptor of it.
+/// Adds a set under its descriptor.
 pub(crate) fn add_set(fd: RawFd, set: EventSet) {
     insert(fd, Entry::Set(Arc::new(set)));
 }
@@ -158,12 +158,12 @@ fn insert(fd: RawFd, entry: Entry) {
         .as_mut()
         .and_then(|table| table.entries.insert(fd, entry));
     drop(table);
-    // A program has closed a descriptor of ours by `close`. What it was is dropped unlocked.
+    // The program has closed a descriptor of this library with `close`. The old entry is dropped outside the
+    // lock.
     drop(old);
 }
 
-/// Takes an entry out. Its descriptor is open for as long as the entry lives, so nobody can get the
-/// same number before it is out of the table.
+/// Removes an entry. The entry keeps its descriptor open, so the number cannot be reused before the removal.
 pub(crate) fn remove(fd: RawFd) -> Option<Entry> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let own = table.as_mut().filter(|table| table.is_own())?;

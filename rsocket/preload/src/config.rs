@@ -1,19 +1,19 @@
-//! Which sockets of which programs are to be rsockets.
+//! Rules for the sockets to replace with rsockets.
 
 #![forbid(unsafe_code)]
 
 use libc::c_int;
 
-/// The longest line that counts.
+/// Maximum length of a line in bytes; longer lines are ignored.
 const LONGEST: usize = 120;
 
-/// The rules of a configuration file; without any, everything matches.
+/// Rules of a configuration file; without any, every socket matches.
 #[derive(Debug, Default)]
 pub(crate) struct Rules(Vec<Rule>);
 
 #[derive(Debug)]
 struct Rule {
-    /// What the program's name begins with; everything if it is empty.
+    /// Prefix of the program's name; empty for any program.
     program: String,
     domain: Option<c_int>,
     kind: Option<c_int>,
@@ -21,13 +21,13 @@ struct Rule {
 }
 
 impl Rules {
-    /// Reads rules. Lines that are none are left out.
+    /// Parses rules, ignoring malformed lines.
     pub(crate) fn parse(text: &str) -> Self {
         Self(text.lines().filter_map(Rule::parse).collect())
     }
 
-    /// Whether a socket is to be an rsocket. Flags in the type do not count, and protocol 0 is the
-    /// one that goes with the type.
+    /// Whether a socket should be an rsocket. Ignores flags in the type; protocol 0 means the default
+    /// protocol of the type.
     pub(crate) fn allow(&self, program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
         let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
         let protocol = match (protocol, kind) {
@@ -83,7 +83,7 @@ impl Rule {
     }
 }
 
-/// The number that a word stands for, or `None` for any.
+/// Parses a name; `None` inside means any.
 fn number(word: &str, prefixes: &[&str], names: &[(&str, c_int)]) -> Option<Option<c_int>> {
     if word == "*" {
         return Some(None);

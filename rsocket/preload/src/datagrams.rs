@@ -1,4 +1,4 @@
-//! Calls that send and receive datagrams, also to peers that no RDMA device leads to.
+//! Datagram calls, with a fallback to UDP for peers beyond the reach of any RDMA device.
 
 use std::{
     os::fd::AsRawFd,
@@ -20,7 +20,7 @@ use crate::{
     table::{self, Held, SOCKETS},
 };
 
-/// Whether an error says that no RDMA device leads there, though something else may.
+/// Whether an error means that no RDMA device leads to the address, though another interface may.
 pub(crate) fn leads_elsewhere(error: c_int) -> bool {
     matches!(
         error,
@@ -28,8 +28,8 @@ pub(crate) fn leads_elsewhere(error: c_int) -> bool {
     )
 }
 
-/// Makes the program's descriptors of a socket for datagrams stand for the UDP socket behind it, as
-/// it is bound and connected. Returns whether it has worked; it does not for streams.
+/// Replaces a datagram rsocket with its UDP socket under all descriptors of the program, bound and connected
+/// as before. Returns whether the replacement succeeded; always false for streams.
 pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
     let Some(socket) = own::socket_of(held.fd()) else {
         return false;
@@ -53,7 +53,7 @@ pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
     moved && known.contains(&fd)
 }
 
-/// Whether a call that has failed is to be tried on what was there before.
+/// Whether a failed call should be repeated on the UDP socket.
 fn try_again(fd: c_int, held: Arc<Held>, result: ssize_t) -> bool {
     let error = last_errno();
     let again = result < 0 && leads_elsewhere(error) && turn_to_udp(fd, held);
@@ -107,18 +107,18 @@ unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssi
 }
 
 /// # Safety
-/// `count` entries of `messages`, if it is not null, are readable and writable for `'a`.
+/// `messages` is null, or `count` entries of `messages` are readable and writable for `'a`.
 unsafe fn entries<'a>(messages: *mut mmsghdr, count: c_uint) -> &'a mut [mmsghdr] {
     let count = usize::try_from(count).unwrap_or(0);
     if messages.is_null() {
         return &mut [];
     }
-    // SAFETY: not null, and as many as the caller promises.
+    // SAFETY: not null, with as many entries as the caller promises.
     unsafe { slice::from_raw_parts_mut(messages, count) }
 }
 
-/// Does a call for one message after the other, until one fails or `go_on` says no; the number done, or -1
-/// where the first has failed.
+/// Repeats a call for each message until a call fails or `go_on` returns false. Returns the number of
+/// messages, or -1 if the first call fails.
 fn for_each_message(
     messages: &mut [mmsghdr],
     mut call: impl FnMut(&mut msghdr, usize) -> ssize_t,
@@ -187,7 +187,7 @@ unsafe extern "C" fn recvmmsg(
     let messages = unsafe { entries(messages, count) };
     // SAFETY: null or valid, as the caller promises.
     let time = unsafe { load(timeout) };
-    // The kernel looks at the time after each message, too, and not while it waits for one.
+    // Like the kernel, checks the time after each message only, not during a wait.
     let deadline = time.and_then(|time| {
         let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
         let nanos = Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0));

@@ -1,8 +1,8 @@
-//! The `epoll`s that rsockets are in.
+//! The program's `epoll` instances with rsockets.
 //!
-//! An `epoll` is the kernel's, and tells of rsockets by their [mirrors](rsocket::Socket::mirror). All that is
-//! to be seen of it is that an rsocket is added, whose mirror is driven from then on; and which `epoll`s one is
-//! in that may yet turn into a TCP socket, or be made of one: that has to be in the same ones.
+//! An `epoll` instance is the kernel's, and watches the [mirrors](rsocket::Socket::mirror) of rsockets. This
+//! library observes only the addition of an rsocket, whose mirror is driven from then on, and records the
+//! registrations: a descriptor replaced by a TCP socket, or by an rsocket, must stay in the same instances.
 
 use std::{
     collections::BTreeMap,
@@ -18,10 +18,10 @@ use rsocket_capi as own;
 
 use crate::{fork, table};
 
-/// Whether a descriptor is in an `epoll`. Looking takes no lock.
+/// Whether a descriptor is in an `epoll` instance. Read without a lock.
 static KNOWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
 
-/// By descriptor and `epoll`.
+/// Registrations by descriptor and `epoll` instance.
 static REGISTERED: Mutex<BTreeMap<(c_int, c_int), epoll_event>> = Mutex::new(BTreeMap::new());
 
 fn registered() -> MutexGuard<'static, BTreeMap<(c_int, c_int), epoll_event>> {
@@ -32,7 +32,7 @@ fn known(fd: c_int) -> Option<&'static AtomicBool> {
     KNOWN.get(usize::try_from(fd).ok()?)
 }
 
-/// A descriptor in an `epoll`, and what that is to tell of it.
+/// A descriptor in an `epoll` instance, with its requested events.
 #[derive(Clone, Copy)]
 pub(crate) struct Registration {
     fd: c_int,
@@ -51,11 +51,11 @@ fn real_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int
     let real = real!(
         epoll_ctl: unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int
     );
-    // SAFETY: the event is the program's, which the kernel checks, or one of ours.
+    // SAFETY: the event is the program's, checked by the kernel, or a valid local one.
     unsafe { real(epfd, op, fd, event) }
 }
 
-/// Takes descriptors out of every `epoll` that they are in.
+/// Removes descriptors from all their `epoll` instances.
 pub(crate) fn leave(fds: &[c_int]) -> Vec<Registration> {
     let mut left = Vec::new();
     for &fd in fds {
@@ -67,23 +67,23 @@ pub(crate) fn leave(fds: &[c_int]) -> Vec<Registration> {
         let of = of.map(|(&(fd, epfd), &event)| Registration { fd, epfd, event });
         left.extend(of);
     }
-    // The `epoll` may be gone, or another one.
+    // The instance may have been closed, or its descriptor reused.
     left.retain(|registration| registration.control(libc::EPOLL_CTL_DEL));
     left
 }
 
-/// Adds what the descriptors stand for now to where they were.
+/// Adds the replaced descriptors to their former `epoll` instances.
 pub(crate) fn join(left: &[Registration]) {
     for registration in left {
         if let Some(held) = table::find(registration.fd) {
             drop(own::drive_mirror(held.fd()));
         }
-        // It can only fail for want of memory, and there is nobody to tell.
+        // Fails only without memory, and no caller can receive the error.
         registration.control(libc::EPOLL_CTL_ADD);
     }
 }
 
-/// A descriptor has been closed: it is in no `epoll` any more.
+/// Forgets a closed descriptor, no longer in any `epoll` instance.
 pub(crate) fn forget(fd: c_int) {
     if let Some(known) = known(fd)
         && known.load(SeqCst)

@@ -1,4 +1,4 @@
-//! What programs do with sockets as with all descriptors.
+//! Descriptor functions on sockets.
 
 use std::{fs, ops::RangeInclusive, os::fd::BorrowedFd, sync::Arc};
 
@@ -11,14 +11,14 @@ use crate::{
     table::{self, Held, SOCKETS},
 };
 
-/// A descriptor of the program's.
+/// Borrows a descriptor of the program.
 pub(crate) fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
-    // SAFETY: not negative. It is only given to calls of the kernel's, which say so if it is not
-    // open; that it stays open is the program's affair, as with those calls themselves.
+    // SAFETY: not negative. The descriptor is only passed to system calls, which fail for one not open;
+    // keeping descriptors open is the program's responsibility, as with those calls themselves.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Makes `to` stand for what `from` does, and keeps whether it is closed by `exec`.
+/// Replaces `to` with a duplicate of `from` and preserves the close-on-exec flag of `to`.
 pub(crate) fn replace(from: c_int, to: c_int) -> bool {
     let fcntl = real!(fcntl: unsafe extern "C" fn(c_int, c_int, ...) -> c_int);
     let dup3 = real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
@@ -29,11 +29,11 @@ pub(crate) fn replace(from: c_int, to: c_int) -> bool {
     } else {
         0
     };
-    // SAFETY: it takes numbers only.
+    // SAFETY: all arguments are numbers.
     unsafe { dup3(from, to, flags) >= 0 }
 }
 
-/// The rsockets among the program's descriptors, and what is to be one.
+/// The rsockets among the program's descriptors, and the TCP sockets to be moved to RDMA.
 struct Rsockets;
 
 impl interpose::Descriptors for Rsockets {
@@ -62,7 +62,7 @@ impl interpose::Descriptors for Rsockets {
     }
 }
 
-/// Whether a descriptor may be this library's, or of a library below: not all of them are on a list.
+/// Whether a descriptor may belong to this library or a library below; not all of them are in a table.
 fn may_be_inner(fd: c_int) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
     let link = link.to_string_lossy();
@@ -71,7 +71,7 @@ fn may_be_inner(fd: c_int) -> bool {
         || starts(&"socket:") && own::keeps_fd(fd)
 }
 
-/// Closes what the program has in a range, and leaves alone what its rsockets need.
+/// Closes the program's descriptors in a range, except those needed by its rsockets.
 fn close_all(range: RangeInclusive<c_uint>) {
     let Ok(open) = fs::read_dir("/proc/self/fd") else {
         return;
@@ -82,7 +82,7 @@ fn close_all(range: RangeInclusive<c_uint>) {
         .collect();
     for fd in open {
         if SOCKETS.may_have(fd) || !may_be_inner(fd) {
-            // SAFETY: the program has asked for it. That of the list itself is closed already.
+            // SAFETY: the program has requested the close. The directory's own descriptor is already closed.
             unsafe { close(fd) };
         }
     }
@@ -92,7 +92,7 @@ fn close_all(range: RangeInclusive<c_uint>) {
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // The flag that is left is `CLOSE_RANGE_UNSHARE`; nothing is shared where this is called.
+    // The remaining flag is `CLOSE_RANGE_UNSHARE`; the real call handles it.
     if first <= last && flags == 0 && is_owner() {
         close_all(first..=last);
         return 0;
@@ -146,14 +146,14 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
     unsafe { real(fd, request, arg) }
 }
 
-/// How much of a file is sent at once.
+/// Number of bytes read from a file at once.
 const PIECE: usize = 64 << 10;
 
-/// Reads a piece of a file, at `offset` if that is given.
+/// Reads a piece of a file, at `offset` if given.
 fn read_file(fd: c_int, piece: &mut [u8], offset: Option<off_t>) -> ssize_t {
     let place = piece.as_mut_ptr().cast();
     match offset {
-        // SAFETY: the place is as large as is said.
+        // SAFETY: the buffer has `piece.len()` bytes.
         Some(offset) => unsafe { libc::pread(fd, place, piece.len(), offset) },
         // SAFETY: as above.
         None => unsafe { libc::read(fd, place, piece.len()) },
@@ -176,7 +176,7 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
             }
             break;
         };
-        // SAFETY: so many bytes have been read.
+        // SAFETY: the first `got` bytes have been read.
         let sent = unsafe { own::rsend(to, piece.as_ptr().cast(), got, 0) };
         let sent_len = usize::try_from(sent).unwrap_or(0);
         done += sent_len;
@@ -184,7 +184,7 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
         match &mut at {
             Some(at) => *at += forward(sent_len),
             None if sent_len < got => {
-                // What was read too much is to be read again.
+                // Seeks back over the bytes read but not sent.
                 // SAFETY: it takes numbers only.
                 unsafe { libc::lseek(from, -forward(got - sent_len), libc::SEEK_CUR) };
             }

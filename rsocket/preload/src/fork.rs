@@ -1,12 +1,12 @@
-//! Programs that fork: connections begin over TCP, and are moved by the process that uses them.
+//! Forking programs: connections start over TCP, and the process using one moves the connection to RDMA.
 //!
-//! A child cannot use what its parent has opened on an RDMA device, so until there is something to
-//! be sent or received, nothing is. Then the side that has accepted listens for an rsocket at the
-//! port of the TCP connection, and says so by four zero bytes; the side that has connected waits for
-//! these, connects the rsocket, and both end the TCP connection. rdma-core's library does the same.
+//! A child cannot use RDMA resources opened by its parent, so none are opened before data is sent or
+//! received. Then the accepting side listens for an rsocket at the port of the TCP connection and sends four
+//! zero bytes; the connecting side waits for these bytes and connects the rsocket, and both sides close the
+//! TCP connection. rdma-core's library uses the same protocol.
 //!
-//! One process at a time can listen at a port. That is all the lock there is, and the kernel gives
-//! it back when a process dies.
+//! Only one process at a time can listen at a port. The port serves as the lock, released by the kernel when
+//! a process dies.
 
 #![forbid(unsafe_code)]
 
@@ -47,31 +47,31 @@ use crate::{
     table::{self, Held, SOCKETS, hold},
 };
 
-/// A TCP socket that has no connection.
+/// A TCP socket without a connection.
 const NEW: u8 = 1;
-/// It has been accepted, and nothing has gone over it yet.
+/// An accepted connection without data so far.
 const ACCEPTED: u8 = 2;
-/// It has been connected, or is about to be, and nothing has gone over it yet.
+/// A connected or connecting socket without data so far.
 const CONNECTED: u8 = 3;
-/// A thread is moving it.
+/// A thread is moving the connection.
 const MOVING: u8 = 4;
 
-/// What each descriptor is; 0 for those that need nothing. Looking takes no lock.
+/// State of each descriptor; 0 for unaffected ones. Read without a lock.
 static STATES: [AtomicU8; MAX_DESCRIPTORS] = [const { AtomicU8::new(0) }; MAX_DESCRIPTORS];
 
-/// Whether there has been any at all.
+/// Whether any descriptor has ever had a state.
 static USED: AtomicBool = AtomicBool::new(false);
 
-/// What says that an rsocket can be connected.
+/// Bytes announcing a listening rsocket.
 const OFFER: [u8; 4] = [0; 4];
 
-/// How long the other side may take to do its part, once this one has begun.
+/// Timeout for the other side's part of a move.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long an rsocket may take to come after its TCP connection has ended.
+/// Time for the rsocket to connect after the end of the TCP connection.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How often a port that is taken is tried.
+/// Interval between attempts to bind a port in use.
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn state(fd: c_int) -> Option<&'static AtomicU8> {
@@ -85,12 +85,12 @@ fn mark(fd: c_int, state: u8) {
     }
 }
 
-/// Whether there can be RDMA at all.
+/// Whether the host has an RDMA device.
 pub(crate) fn has_device() -> bool {
     fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// A TCP socket has been made that is to be an rsocket.
+/// Records a new TCP socket to be moved later.
 pub(crate) fn made(fd: c_int) {
     if fd >= 0 {
         mark(fd, NEW);
@@ -98,51 +98,51 @@ pub(crate) fn made(fd: c_int) {
     }
 }
 
-/// A connection has been taken from a listener.
+/// Records an accepted connection.
 pub(crate) fn accepted(listener: c_int, fd: c_int) {
     if fd >= 0 && state(listener).is_some() {
         mark(fd, ACCEPTED);
     }
 }
 
-/// A socket is being connected.
+/// Records a connection attempt.
 pub(crate) fn connecting(fd: c_int) {
     if state(fd).is_some() {
         mark(fd, CONNECTED);
     }
 }
 
-/// A descriptor has been closed.
+/// Forgets a closed descriptor.
 pub(crate) fn forget(fd: c_int) {
     if let Some(state) = state(fd) {
         state.store(0, SeqCst);
     }
 }
 
-/// A descriptor has got a twin.
+/// Copies the state to a duplicate descriptor.
 pub(crate) fn follow(old: c_int, new: c_int) {
     if let Some(state) = state(old) {
         mark(new, state.load(SeqCst));
     }
 }
 
-/// What a thread of the parent's was moving is not a child's.
+/// Clears moves in progress in a child: the moving thread is the parent's.
 pub(crate) fn forked() {
     if !USED.load(Relaxed) {
         return;
     }
     for state in &STATES {
-        // It fails where there is nothing to be done.
+        // Fails for descriptors without a move in progress.
         let _: Result<u8, u8> = state.compare_exchange(MOVING, 0, SeqCst, SeqCst);
     }
 }
 
-/// Whether a descriptor is TCP's as long as nothing goes over it.
+/// Whether a descriptor is a TCP socket to be moved later.
 pub(crate) fn is_later(fd: c_int) -> bool {
     state(fd).is_some()
 }
 
-/// The rsocket of a descriptor that is about to be used, after it has been moved if it is to be.
+/// Returns the rsocket of a descriptor before its use, after moving the connection if necessary.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
     if state(fd).is_some() {
         settle(fd);
@@ -154,7 +154,7 @@ pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
     found
 }
 
-/// Moves what is about to be waited for, unless that is for the peer to begin and it has not.
+/// Moves a connection before a wait, unless the peer must start the move and has not.
 pub(crate) fn settle_to_wait(fd: c_int) {
     let Some(state) = state(fd) else {
         return;
@@ -174,7 +174,7 @@ pub(crate) fn settle_to_wait(fd: c_int) {
 fn settle(fd: c_int) {
     while let Some(state) = state(fd) {
         match state.load(SeqCst) {
-            // Another thread is at it.
+            // Another thread is moving the connection.
             MOVING => thread::sleep(PAUSE),
             side @ (ACCEPTED | CONNECTED) => {
                 let began = state.compare_exchange(side, MOVING, SeqCst, SeqCst);
@@ -193,7 +193,7 @@ fn move_to_rdma(fd: c_int, side: u8) {
         return;
     };
     if peer_of(tcp).is_err() {
-        // It is being connected yet, or has failed to.
+        // The connection attempt is in progress or has failed.
         mark(fd, side);
         return;
     }
@@ -224,7 +224,7 @@ fn move_to_rdma(fd: c_int, side: u8) {
     }
 }
 
-/// All descriptors of the same socket, which from now on are being moved.
+/// Returns all descriptors of the same socket, and marks them as moving.
 fn twins(fd: c_int, tcp: BorrowedFd<'_>, side: u8) -> Vec<c_int> {
     let identity = |fd: BorrowedFd<'_>| fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino));
     let this = identity(tcp);
@@ -263,7 +263,7 @@ fn copy_options(tcp: BorrowedFd<'_>, socket: &Socket) {
     socket.set_write_timeout(timeout(sockopt::Timeout::Send));
 }
 
-/// An address, as IPv4 if it stands for one.
+/// Converts an address, with mapped addresses as IPv4.
 fn address(any: SocketAddrAny) -> io::Result<SocketAddr> {
     let address = SocketAddr::try_from(any)?;
     Ok(match address.ip() {
@@ -279,14 +279,14 @@ fn peer_of(tcp: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     address(getpeername(tcp)?.ok_or(Errno::NOTCONN)?)
 }
 
-/// An rsocket that the program does not know yet.
+/// An rsocket without a descriptor of the program.
 struct Inner {
     held: Arc<Held>,
     socket: Arc<Socket>,
 }
 
 impl Inner {
-    /// One for addresses like this one.
+    /// Creates an rsocket for the family of an address.
     fn new(like: SocketAddr) -> io::Result<Self> {
         let domain = match like {
             SocketAddr::V4(_) => libc::AF_INET,
@@ -303,19 +303,19 @@ impl Inner {
     }
 }
 
-/// The peer does without RDMA, or is gone.
+/// Error for a peer without RDMA, or gone.
 fn stays() -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
-/// The side that has accepted; returns the rsocket.
+/// Moves the accepting side. Returns the rsocket.
 fn take_over(tcp: BorrowedFd<'_>) -> io::Result<Inner> {
     let local = address(getsockname(tcp)?)?;
     let peer = peer_of(tcp)?;
     let listener = Inner::new(local)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // A peer that sends something, or ends it, has not waited.
+        // A peer that sends data or closes does not take part.
         if ioctl_fionread(tcp)? > 0 || has_come(tcp, Some(Duration::ZERO))? {
             return Err(stays());
         }
@@ -337,7 +337,7 @@ fn is_taken(err: &io::Error) -> bool {
     matches!(rsocket::errno(err), libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
 
-/// Takes the connection of that peer.
+/// Accepts the rsocket of the given peer.
 fn await_peer(listener: &Inner, tcp: BorrowedFd<'_>, peer: IpAddr) -> io::Result<Inner> {
     let mut deadline = Instant::now() + PATIENCE;
     let mut open = true;
@@ -365,23 +365,23 @@ fn await_peer(listener: &Inner, tcp: BorrowedFd<'_>, peer: IpAddr) -> io::Result
             if ioctl_fionread(tcp).is_ok_and(|waiting| waiting > 0) {
                 return Err(stays());
             }
-            // Either it has gone, or its rsocket is about to come.
+            // Either the peer is gone, or its rsocket is about to connect.
             open = false;
             deadline = deadline.min(Instant::now() + GRACE);
         }
     }
 }
 
-/// The side that has connected; returns the rsocket.
+/// Moves the connecting side. Returns the rsocket.
 fn follow_over(tcp: BorrowedFd<'_>) -> io::Result<Inner> {
     let local = address(getsockname(tcp)?)?;
     let peer = peer_of(tcp)?;
     let inner = Inner::new(peer)?;
-    // Where the way there begins at no RDMA device, nobody is waited for.
+    // Fails at once without an RDMA device on the route.
     inner.socket.bind(SocketAddr::new(local.ip(), 0))?;
     await_offer(tcp)?;
     if let Err(err) = inner.socket.connect(peer) {
-        // What was for us is not for the program.
+        // The offer is not data for the program.
         let mut offer = OFFER;
         recv(tcp, &mut offer, RecvFlags::WAITALL)?;
         return Err(err);
@@ -389,13 +389,13 @@ fn follow_over(tcp: BorrowedFd<'_>) -> io::Result<Inner> {
     Ok(inner)
 }
 
-/// Waits for the first bytes, however long they take. Anything but an offer is the program's.
+/// Waits without a limit for the first bytes. Anything but an offer is data for the program.
 fn await_offer(tcp: BorrowedFd<'_>) -> io::Result<()> {
     loop {
         let mut bytes = [1; OFFER.len()];
         match recv(tcp, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok(_) if bytes == OFFER => return Ok(()),
-            // The rest is to come.
+            // The rest of the offer is outstanding.
             Ok((some @ 1.., _)) if bytes[..some].iter().all(|byte| *byte == 0) => {
                 thread::sleep(PAUSE);
             }
@@ -407,7 +407,7 @@ fn await_offer(tcp: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Whether there is something to receive, or the end, after waiting so long.
+/// Whether data or the end has arrived within `timeout`.
 fn has_come(tcp: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(tcp, PollFlags::IN)];
     let timeout = timeout.and_then(|timeout| timeout.try_into().ok());

@@ -1,5 +1,5 @@
-//! Programs of Go's own compiler, which call the kernel past the C library: their sockets stay TCP, and the log
-//! says so. `gccgo` makes none such.
+//! Programs built by Go's own compiler make system calls directly: their sockets stay TCP, and the log
+//! reports the fact. Programs built by `gccgo` are not affected.
 
 use std::slice;
 
@@ -7,12 +7,12 @@ use libc::{c_int, c_void, dl_phdr_info, size_t};
 
 use crate::log;
 
-/// The owner and the type of the note that Go's linker leaves in a program: its build ID.
+/// Owner and type of the build ID note added by Go's linker.
 const OWNER: &[u8] = b"Go\0\0";
 const BUILD_ID: u32 = 4;
 
-/// Whether notes have Go's among them. A note is three numbers, of which the first two are lengths, and its owner
-/// and content, both filled up to four bytes.
+/// Whether a sequence of notes contains Go's build ID. A note has three numbers, the first two of them
+/// lengths, then its owner and content, each padded to four bytes.
 fn are_gos(mut notes: &[u8]) -> bool {
     while let Some((numbers, rest)) = notes.split_first_chunk::<12>() {
         let number = |at| match numbers[at..].first_chunk() {
@@ -32,14 +32,14 @@ fn are_gos(mut notes: &[u8]) -> bool {
     false
 }
 
-/// Looks at the program itself, which comes first, and stops there.
+/// Examines the first object, the program itself, and stops.
 ///
 /// # Safety
-/// `info` is valid, and `found` is a `bool`.
+/// `info` is valid, and `found` points to a `bool`.
 unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
     // SAFETY: as the caller promises.
     let info = unsafe { *info };
-    // SAFETY: these are the headers of an object that is loaded.
+    // SAFETY: the headers belong to a loaded object.
     let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let has_go = headers
         .iter()
@@ -58,7 +58,7 @@ unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, found: *mut c_void
 
 fn is_gos() -> bool {
     let mut found = false;
-    // SAFETY: `look` is called with what is needed, before the call returns.
+    // SAFETY: `look` gets valid arguments and is called only during the call.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     found
 }
@@ -73,7 +73,7 @@ extern "C" fn loaded() {
     }
 }
 
-/// Run when the library is loaded.
+/// Run by the loader.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;

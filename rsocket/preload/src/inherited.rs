@@ -1,8 +1,8 @@
-//! Rsockets that a process has inherited by `fork`, and cannot use: their device was opened by its parent.
+//! Rsockets inherited through `fork`, unusable in the child because their device was opened by the parent.
 //!
-//! In the child, each of these descriptors is an unconnected socket of the kernel's instead. So calls on it
-//! fail with `ENOTCONN`, and no wait for it lasts, where a child that reads, as one of rsync's two does, would
-//! wait for ever for what its parent takes.
+//! In the child, each such descriptor is replaced with an unconnected kernel socket. Calls fail with
+//! `ENOTCONN`, and waits end at once. Otherwise a reading child, such as one of rsync's processes, would wait
+//! forever for data received by its parent.
 
 use std::{
     mem::ManuallyDrop,
@@ -26,10 +26,10 @@ use crate::{files::borrow, log, table::SOCKETS};
 static INHERITED: [AtomicBool; MAX_DESCRIPTORS] =
     [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
 
-/// The process that has opened them; 0 where none is inherited.
+/// Process that opened the inherited rsockets; 0 without any.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
-/// Puts unconnected sockets in the place of what the table knows. For a child, before the table forgets it.
+/// Replaces all known rsockets with unconnected sockets. Called in a child, before the table forgets them.
 pub(crate) fn take_over() {
     let known = (0..)
         .zip(&INHERITED)
@@ -51,7 +51,8 @@ pub(crate) fn take_over() {
     }
 }
 
-/// As [`replace`](crate::files::replace), without the C library: other threads may have left it locked.
+/// Works like [`replace`](crate::files::replace) without the C library, whose locks may be held by threads of
+/// the parent.
 fn exchange(from: &OwnedFd, to: c_int) {
     let Some(old) = borrow(to) else { return };
     let close_on_exec = fcntl_getfd(old).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC));
@@ -60,13 +61,13 @@ fn exchange(from: &OwnedFd, to: c_int) {
     } else {
         DupFlags::empty()
     };
-    // SAFETY: it is open, as the table knows it, and it is not closed here.
+    // SAFETY: open, as known to the table, and not closed here.
     let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(to) });
-    // It fails only where the descriptor is not open.
+    // Fails only if the descriptor is not open.
     let _: rustix::io::Result<()> = dup3(from, &mut place, flags);
 }
 
-/// A descriptor has been closed, or exchanged.
+/// Forgets a closed or replaced descriptor.
 pub(crate) fn forget(fd: c_int) {
     if PARENT.load(Relaxed) != 0
         && let Some(inherited) = usize::try_from(fd).ok().and_then(|fd| INHERITED.get(fd))
@@ -75,7 +76,7 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
-/// Says once what is wrong where the program uses an inherited rsocket.
+/// Reports the use of an inherited rsocket, once per descriptor.
 pub(crate) fn tell(fd: c_int) {
     let parent = PARENT.load(Relaxed);
     let inherited = usize::try_from(fd).ok().and_then(|fd| INHERITED.get(fd));

@@ -1,57 +1,54 @@
-//! Lets a program that uses TCP or UDP use rsockets, unchanged:
+//! Makes an unchanged program use rsockets instead of TCP and UDP:
 //!
 //! ```sh
 //! LD_PRELOAD=librspreload.so program
 //! ```
 //!
-//! Its sockets over IPv4 and IPv6 are rsockets then, and both ends have to be so. Where that is not
-//! possible, they are TCP as before: without an RDMA device, for addresses that are of none, and when
-//! a blocking `connect` finds nobody. A socket that was bound is bound again. A socket for datagrams
-//! is UDP as before when it connects or sends to somebody whom no RDMA device leads to.
+//! IPv4 and IPv6 sockets become rsockets; both ends must use this library or rsockets. Sockets fall back to
+//! TCP where RDMA is impossible: without an RDMA device, for addresses of other interfaces, and when a
+//! blocking `connect` finds no rsocket listener. A bound socket is bound again. A datagram socket falls back
+//! to UDP when it connects or sends to an address beyond the reach of any RDMA device.
 //!
-//! # What it heeds
-//! - `RS_SQ_SIZE`, `RS_RQ_SIZE`, `RS_INLINE`: the depths of the queues, and the most bytes that a
-//!   request carries itself, for each new socket.
-//! - `/etc/rdma/rsocket/preload_config`: lines of a program's name, a domain, a type and a protocol.
-//!   If there are any, only sockets that match one are rsockets. `*` is everything; a program's
-//!   name may be its beginning.
-//! - `RDMAV_FORK_SAFE`: with anything but 0, the program may fork, as servers do for each connection.
-//!   Streams begin over TCP then, and are moved to RDMA when there is something to be sent or
-//!   received, by whichever process does that. Both ends have to do so. Whoever has accepted moves
-//!   before it waits, too, and may have to wait for its peer to do the same.
-//!
-//! - `RSOCKET_PRELOAD_LOG`: says which sockets use RDMA and which TCP or UDP, and why, with one line for each:
-//!   `1` on standard error, anything else in a file of that name. Not set, nothing is said.
+//! # Configuration
+//! - `RS_SQ_SIZE`, `RS_RQ_SIZE`, `RS_INLINE`: queue depths, and the maximum number of bytes sent inline, for
+//!   each new socket.
+//! - `/etc/rdma/rsocket/preload_config`: lines with a program name, a domain, a type and a protocol. With at
+//!   least one line, only matching sockets become rsockets. `*` matches everything; a program name matches as
+//!   a prefix.
+//! - `RDMAV_FORK_SAFE`: with any value but 0, the program may fork, for instance for each connection of a
+//!   server. Streams start over TCP, and the first process to send or receive on a stream moves the stream to
+//!   RDMA. Both ends must set the variable. The accepting side also moves the stream before waiting, and may
+//!   block until the peer does the same.
+//! - `RSOCKET_PRELOAD_LOG`: logs for each socket whether RDMA, TCP or UDP is used, and why, in one line: `1`
+//!   on standard error, any other value in a file of that name. Not set, nothing is logged.
 //!
 //! # Limits
-//! - A peer that an RDMA device leads to, but that does not use rsockets, does not understand the
-//!   datagrams: see `preload_config`.
-//! - In a child, what was an rsocket is none, unless `RDMAV_FORK_SAFE` says that there are children and it has
-//!   not been used yet: calls on it fail with `ENOTCONN`, and standard error says why. rsync is one such
-//!   program, since two of its processes use one connection.
-//!   What a child hands on by `exec` before it has used it stays TCP.
-//! - With `RDMAV_FORK_SAFE`, a client that speaks first waits for a server that does not know of
-//!   this, as with the original. At each port, one connection is moved at a time.
-//! - A listener does not take TCP connections as well.
-//! - A nonblocking `connect` that fails does not turn to TCP.
-//! - Not seen: `splice`, `dprintf`, `io_uring`, and system calls past the C library. A write to an rsocket by
-//!   such a call fails, with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; a read finds nothing
-//!   (`EAGAIN`) or an end. Where a read has found an end that was none, standard error says so when the socket
-//!   is closed. Calls by `syscall(2)` are seen, but one that makes a socket.
-//! - Programs of Go's own compiler (`gc`) call the kernel past the C library for everything, and most are linked
-//!   statically, so that no library can be loaded into them: their sockets stay TCP. Those that load this library
-//!   say so where `RSOCKET_PRELOAD_LOG` is set. Built with `gccgo` (or `go build -compiler gccgo`), the same
-//!   programs use rsockets.
+//! - A peer with an RDMA device but without rsockets does not understand the datagrams: see `preload_config`.
+//! - A child cannot use inherited rsockets, except with `RDMAV_FORK_SAFE` before the first use: calls fail
+//!   with `ENOTCONN`, and standard error has the reason. rsync is such a program: two of its processes share
+//!   a connection. A stream passed on through `exec` by a child before its use stays TCP.
+//! - With `RDMAV_FORK_SAFE`, a client that sends first blocks if the server does not use the library, as with
+//!   librdmacm. At each port, one connection is moved at a time.
+//! - A listener does not accept TCP connections.
+//! - A nonblocking `connect` does not fall back to TCP.
+//! - Not intercepted: `splice`, `dprintf`, `io_uring`, and system calls bypassing the C library. Such a write
+//!   to an rsocket fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read fails
+//!   with `EAGAIN` or finds an end of stream. After a false end of stream, standard error has a message when
+//!   the socket is closed. Calls through `syscall(2)` are intercepted, except the creation of sockets.
+//! - Programs built by Go's own compiler (`gc`) make all system calls directly, and most are linked
+//!   statically and cannot load a library: their sockets stay TCP. Programs that do load this library log the
+//!   fact with `RSOCKET_PRELOAD_LOG`. Built with `gccgo` (or `go build -compiler gccgo`), the same programs
+//!   use rsockets.
 //!
 //! # Waiting
-//! To the kernel, what stands for an rsocket is a local socket, which is ready when the rsocket is. So an
-//! `epoll` with rsockets is as any other: it may be duplicated, inherited, in another one, and waited for by
-//! `select`; and it tells of edges and ends (`EPOLLET`, `EPOLLRDHUP`). A thread of this library keeps it up to
-//! date from the first `epoll_ctl` on; until then, and for `poll` and `select`, the calling thread looks
+//! For the kernel, an rsocket's descriptor is a local socket with the readiness of the rsocket. An `epoll`
+//! instance with rsockets therefore works as usual: duplicated, inherited, nested, watched by `select`,
+//! edge-triggered (`EPOLLET`), and with `EPOLLRDHUP`. From the first `epoll_ctl` on, a thread of this library
+//! keeps the readiness up to date; before, and for `poll` and `select`, the calling thread checks the rsocket
 //! itself.
 //!
-//! `read` and the like on what is not an rsocket cost one look at a table, which takes no lock, so
-//! that they can be called in signal handlers as before.
+//! Intercepted calls on other descriptors, such as `read`, cost one table lookup without a lock, and remain
+//! callable in signal handlers.
 
 mod config;
 mod datagrams;

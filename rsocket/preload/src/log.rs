@@ -1,4 +1,4 @@
-//! What the library says of itself, where `RSOCKET_PRELOAD_LOG` asks for it.
+//! Log of the library, enabled by `RSOCKET_PRELOAD_LOG`.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-/// Where lines go.
+/// Destination of the log.
 #[derive(Debug)]
 enum Target {
     Nowhere,
@@ -39,19 +39,19 @@ fn target() -> &'static Target {
     })
 }
 
-/// Writes a line past the functions of this library: standard error may be an rsocket.
+/// Writes a line with a system call, bypassing the interposed functions: standard error may be an rsocket.
 fn write(to: impl AsFd, line: &str) {
     let line = format!("rspreload[{}]: {line}\n", process::id());
-    // There is no other place to say it.
+    // A failure to log cannot be reported.
     let _: rustix::io::Result<usize> = rustix::io::write(to, line.as_bytes());
 }
 
-/// Whether lines go anywhere.
+/// Whether logging is enabled.
 pub(crate) fn is_wanted() -> bool {
     !matches!(target(), Target::Nowhere)
 }
 
-/// Says what has become of a socket, if that is asked for.
+/// Logs the state of a socket, if enabled.
 pub(crate) fn say(line: impl FnOnce() -> String) {
     match target() {
         Target::Nowhere => {}
@@ -60,8 +60,8 @@ pub(crate) fn say(line: impl FnOnce() -> String) {
     }
 }
 
-/// Says what ends the use of a socket, also unasked, unless standard error is a socket itself: then it may be
-/// the peer's.
+/// Reports the loss of a socket even without logging, unless standard error is itself a socket, possibly the
+/// peer's.
 pub(crate) fn complain(line: &str) {
     if is_wanted() {
         say(|| line.to_owned());
@@ -76,7 +76,7 @@ pub(crate) fn complain(line: &str) {
     }
 }
 
-/// [Complains](complain), the first time that it is called.
+/// [Complains](complain) on the first call only.
 pub(crate) fn complain_once(line: &str) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, SeqCst) {

@@ -1,17 +1,18 @@
 //! `syscall(2)`: system calls by number.
 //!
-//! Programs close and duplicate sockets, and send on them, by this function, too; libuv, and node with it, closes
-//! every descriptor by it. A close that this library has not seen would leave the descriptor an rsocket, also once
-//! the kernel has given its number to something else.
+//! Programs also close, duplicate and use sockets through this function; libuv, and therefore node, closes
+//! every descriptor through it. After a missed close, the descriptor would remain an rsocket even when the
+//! kernel has reused its number.
 
 use libc::{c_int, c_long, c_uint};
 
 use crate::{fork, table::SOCKETS};
 
-/// Arguments of a system call, as C's function takes them.
+/// Arguments of a system call in the types of the C function.
 type Arguments = [c_long; 6];
 
-/// Makes a system call. Nothing is looked up: memory allocators make some before anything else.
+/// Makes a system call. Performs no symbol lookup: memory allocators make system calls before any lookup is
+/// possible.
 ///
 /// # Safety
 /// As for the system call.
@@ -31,7 +32,8 @@ unsafe fn make(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
     result
 }
 
-/// Makes a system call. Nothing is looked up: memory allocators make some before anything else.
+/// Makes a system call. Performs no symbol lookup: memory allocators make system calls before any lookup is
+/// possible.
 ///
 /// # Safety
 /// As for the system call.
@@ -50,7 +52,7 @@ unsafe fn make(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
     result
 }
 
-/// The result of a system call as C's functions have it.
+/// Converts the result of a system call to C's convention.
 fn with_errno(result: c_long) -> c_long {
     const MOST: c_long = 4095;
     if (-MOST..0).contains(&result) {
@@ -60,29 +62,29 @@ fn with_errno(result: c_long) -> c_long {
     result
 }
 
-/// The descriptor that an argument is; the kernel looks at its lower half.
+/// Converts an argument to a descriptor; the kernel uses the lower half.
 fn descriptor(argument: c_long) -> c_int {
     let [a, b, c, d, ..] = argument.to_le_bytes();
     c_int::from_le_bytes([a, b, c, d])
 }
 
-/// Whether a call has to know of one of these descriptors.
+/// Whether one of the descriptors is an rsocket or may become one.
 fn concerns(fds: &[c_long]) -> bool {
     let known = |fd| SOCKETS.may_have(fd) || fork::is_later(fd);
     fds.iter().any(|fd| known(descriptor(*fd)))
 }
 
-/// Calls the function of a name in the place of its number; each argument is converted to the type that the
-/// function has there.
+/// Calls a function by name instead of its number and converts each argument to the type in the function's
+/// signature.
 macro_rules! by_name {
     ($function:path, $($argument:expr => $type:ty),*) => {{
-        // SAFETY: as the caller of the system call promises, whose arguments these are.
+        // SAFETY: as the caller of the system call promises for the same arguments.
         let result = unsafe { $function($($argument as $type),*) };
         Some(result as c_long)
     }};
 }
 
-/// Makes a call by its function, if it concerns an rsocket.
+/// Calls the interposed function, if an rsocket is concerned.
 ///
 /// # Safety
 /// As for the system call.
@@ -138,7 +140,7 @@ unsafe fn by_function(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c
     }
 }
 
-/// In C, the arguments are variable: as many registers as a system call has.
+/// Variadic in C; accepts as many arguments as a system call has registers.
 ///
 /// # Safety
 /// As for the system call.

@@ -1,4 +1,4 @@
-//! Making and connecting sockets, options, and what goes over them.
+//! Creating and connecting sockets, options, and data transfer.
 
 use std::{
     cell::Cell,
@@ -20,11 +20,11 @@ use crate::{
     table::{self, Held, SOCKETS, with},
 };
 
-/// What the system's administrator wants.
+/// System-wide configuration file.
 const CONFIG: &str = "/etc/rdma/rsocket/preload_config";
 
 thread_local! {
-    /// This thread is making an rsocket, and what it opens meanwhile is not the program's.
+    /// Set while this thread creates an rsocket: sockets opened meanwhile are internal.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -33,7 +33,7 @@ struct Settings {
     rules: Rules,
     program: String,
     forks: bool,
-    /// `RDMA_SQSIZE`, `RDMA_RQSIZE` and `RDMA_INLINE`, where they are set.
+    /// Values of `RDMA_SQSIZE`, `RDMA_RQSIZE` and `RDMA_INLINE`, where set.
     sizes: Vec<(c_int, c_int)>,
 }
 
@@ -62,15 +62,15 @@ const STORAGE: socklen_t = 128;
 const _: () = assert!(size_of::<c_int>() == INT as usize);
 const _: () = assert!(size_of::<sockaddr_storage>() == STORAGE as usize);
 
-/// The level of the sizes.
+/// Level of the rsockets options.
 const SOL_RDMA: c_int = 0x10000;
 
-/// What a socket is to be.
+/// Kind of a new socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Plain,
     Rsocket,
-    /// TCP first, and an rsocket when it is used.
+    /// TCP at first, moved to an rsocket on first use.
     Later,
 }
 
@@ -92,19 +92,19 @@ fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> Wanted {
     }
 }
 
-/// In a child, no descriptor is an rsocket any more: it must not end its parent's connections by
-/// closing what it has inherited, as children do that are to run another program.
+/// Makes all rsockets unusable in a child: closing inherited descriptors, as before an exec, must not end the
+/// parent's connections.
 unsafe extern "C" fn child() {
     inherited::take_over();
     SOCKETS.forget_all();
     if settings().forks {
-        // What has not been moved yet is as much this process's as its parent's.
+        // Sockets not moved yet belong to this process as much as to its parent.
         fork::forked();
         interpose::own();
     }
 }
 
-/// Makes an rsocket, of which the program does not know yet.
+/// Creates an rsocket without a descriptor of the program.
 pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     let outside = INSIDE.replace(true);
     let inner = own::rsocket(domain, kind | libc::SOCK_CLOEXEC, protocol);
@@ -114,21 +114,21 @@ pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int>
     }
     for (option, size) in &settings().sizes {
         let value = (&raw const *size).cast();
-        // SAFETY: the value is an `int`, and lives on.
+        // SAFETY: the value is an `int` and outlives the call.
         unsafe { own::rsetsockopt(inner, SOL_RDMA, *option, value, INT) };
     }
     Some(inner)
 }
 
-/// Takes a connection of an rsocket, if there is one.
+/// Accepts a connection of an rsocket, if any.
 pub(crate) fn take(listener: c_int) -> Option<c_int> {
     let (addr, len) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: nobody asks for the address.
+    // SAFETY: null address and length.
     let inner = unsafe { own::raccept4(listener, addr, len, libc::SOCK_CLOEXEC) };
     (inner >= 0).then_some(inner)
 }
 
-/// A descriptor for the program that stands for an rsocket; negative if there is none, with `errno` set.
+/// Creates a descriptor of the program for an rsocket. Returns a negative number with `errno` set on failure.
 fn show(inner: c_int, close_on_exec: bool) -> c_int {
     match own::mirror_of(inner) {
         Ok(shown) => duplicate(shown.as_raw_fd(), close_on_exec),
@@ -139,7 +139,7 @@ fn show(inner: c_int, close_on_exec: bool) -> c_int {
     }
 }
 
-/// Makes an rsocket and a descriptor for the program.
+/// Creates an rsocket with a descriptor of the program.
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     let inner = make(domain, kind, protocol)?;
     watch_forks(child);
@@ -150,7 +150,7 @@ fn open(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
 
 fn real_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let real = real!(socket: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
-    // SAFETY: it has no preconditions.
+    // SAFETY: no preconditions.
     unsafe { real(domain, kind, protocol) }
 }
 
@@ -176,7 +176,7 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     }
 }
 
-/// Whatever address a socket has.
+/// Address of a socket, of any family.
 struct Name {
     storage: sockaddr_storage,
     len: socklen_t,
@@ -185,25 +185,25 @@ struct Name {
 impl Name {
     fn of(held: &Held) -> Option<Self> {
         let mut name = Self {
-            // SAFETY: addresses are plain data, of which zeros are some.
+            // SAFETY: addresses are plain data; all zeros are valid.
             storage: unsafe { std::mem::zeroed() },
             len: STORAGE,
         };
         let (at, len) = (&raw mut name.storage, &raw mut name.len);
-        // SAFETY: there is as much room as is said.
+        // SAFETY: `len` is the size of the storage.
         let got = unsafe { own::rgetsockname(held.fd(), at.cast(), len) };
         (got == 0).then_some(name)
     }
 
     fn has_port(&self) -> bool {
         let v4 = (&raw const self.storage).cast::<libc::sockaddr_in>();
-        // SAFETY: the port is at the same place in the addresses of both families, and there are
-        // bytes enough.
+        // SAFETY: the port has the same offset in the addresses of both families, and the storage is large
+        // enough.
         unsafe { (*v4).sin_port != 0 }
     }
 }
 
-/// Options that TCP has as well.
+/// Options copied to the TCP socket.
 const COPIED: [(c_int, c_int); 4] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
@@ -213,12 +213,12 @@ const COPIED: [(c_int, c_int); 4] = [
 
 fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let real = real!(bind: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
-    // SAFETY: the address is the program's, or one of ours; the kernel checks it.
+    // SAFETY: the address is the program's or a valid local one; the kernel checks it.
     unsafe { real(fd, addr, len) }
 }
 
-/// Makes the program's descriptors of an rsocket stand for a TCP socket, which is bound to `bind`, if
-/// that is given. Returns whether it has worked. `why` is what cannot be done by RDMA.
+/// Replaces an rsocket with a TCP socket under all descriptors of the program, bound to `bind` if given.
+/// Returns whether the replacement succeeded. `why` is the reason for the log.
 fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bool {
     let Some(name) = Name::of(&held) else {
         return false;
@@ -252,7 +252,7 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bo
     if let Some(name) = bind
         && real_bind(tcp, (&raw const name.storage).cast(), name.len) != 0
     {
-        // SAFETY: it is ours, and nobody has used it.
+        // SAFETY: a private descriptor, not used elsewhere.
         unsafe { libc::close(tcp) };
         return false;
     }
@@ -265,7 +265,7 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bo
         drop(SOCKETS.remove(known));
         replaced
     });
-    // SAFETY: it is ours, and nobody has used it.
+    // SAFETY: a private descriptor, not used elsewhere.
     unsafe { libc::close(tcp) };
     epoll::join(&left);
     moved && known.contains(&fd)
@@ -284,7 +284,7 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
         return 0;
     }
     let error = last_errno();
-    // The address is of no RDMA device, but the host may have it.
+    // No RDMA device has the address, but another interface may.
     let elsewhere = matches!(error, libc::ENODEV | libc::EADDRNOTAVAIL);
     let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
     if !elsewhere || is_datagram || !turn_to_tcp(fd, held, None, "no RDMA device has the address") {
@@ -376,7 +376,7 @@ unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t)
     unsafe { accept4(fd, addr, len, 0) }
 }
 
-/// A listener whose process may not lock the memory of a connection listens by TCP, and says so.
+/// Listens; falls back to TCP with a message if the process may not lock the memory of a connection.
 ///
 /// # Safety
 /// As for the function of the same name.
@@ -403,7 +403,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     unsafe { real(fd, backlog) }
 }
 
-/// Functions that are not unsafe there, but are here, since they are C's as well.
+/// Safe function in Rust, declared unsafe for the macro like the C function.
 unsafe fn own_shutdown(fd: c_int, how: c_int) -> c_int {
     own::rshutdown(fd, how)
 }

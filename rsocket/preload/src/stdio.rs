@@ -1,7 +1,7 @@
-//! `FILE`s made of sockets.
+//! `FILE` streams on rsockets.
 //!
-//! The C library reads and writes a `FILE` by system calls of its own, which this library does not see. So a
-//! `FILE` of an rsocket has functions of this library's instead.
+//! The C library reads and writes a `FILE` through internal system calls, invisible to this library. A `FILE`
+//! on an rsocket therefore gets functions of this library.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 
 use crate::{fork, table::SOCKETS};
 
-/// The descriptors of open files, by address: to the C library, such a file has none.
+/// Descriptors of open streams by address: for the C library, such a stream has no descriptor.
 static OPEN: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
 
-/// Number of entries in [`OPEN`]. Without any, no lock is taken.
+/// Number of entries in [`OPEN`]. No lock is taken while 0.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn open_files() -> MutexGuard<'static, BTreeMap<usize, c_int>> {
@@ -40,7 +40,7 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
-/// The descriptor that a cookie is.
+/// Converts a cookie to a descriptor.
 fn descriptor(cookie: *mut c_void) -> c_int {
     c_int::try_from(cookie.addr()).unwrap_or(-1)
 }
@@ -52,16 +52,16 @@ unsafe extern "C" fn read_file(cookie: *mut c_void, buf: *mut c_char, len: size_
     unsafe { libc::read(descriptor(cookie), buf.cast(), len) }
 }
 
-/// Writes everything: the C library takes less for an error, and does not try again.
+/// Writes all bytes: the C library treats a short write as an error and does not retry.
 ///
 /// # Safety
 /// `len` bytes of `buf` are readable.
 unsafe extern "C" fn write_file(cookie: *mut c_void, buf: *const c_char, len: size_t) -> ssize_t {
     let mut done = 0;
     while done < len {
-        // SAFETY: within the bytes that the caller promises.
+        // SAFETY: within the bytes promised by the caller.
         let rest = unsafe { buf.add(done) };
-        // SAFETY: as many bytes are left.
+        // SAFETY: `len - done` bytes are left.
         let written = unsafe { libc::write(descriptor(cookie), rest.cast(), len - done) };
         match usize::try_from(written) {
             Ok(written @ 1..) => done += written,
@@ -71,10 +71,10 @@ unsafe extern "C" fn write_file(cookie: *mut c_void, buf: *const c_char, len: si
     ssize_t::try_from(done).unwrap_or(0)
 }
 
-/// Sockets have no position; the C library expects this error where it asks for one on its own account.
+/// Fails with `ESPIPE`, expected by the C library: sockets have no position.
 ///
 /// # Safety
-/// None of its own: the arguments are not used.
+/// No requirements: the arguments are not used.
 unsafe extern "C" fn seek_file(_: *mut c_void, _: *mut off64_t, _: c_int) -> c_int {
     set_errno(libc::ESPIPE);
     -1
@@ -88,7 +88,7 @@ unsafe extern "C" fn close_file(cookie: *mut c_void) -> c_int {
     open.retain(|_, known| *known != fd);
     COUNT.store(open.len(), SeqCst);
     drop(open);
-    // SAFETY: the file was the descriptor's owner.
+    // SAFETY: the closed stream owned the descriptor.
     unsafe { libc::close(fd) }
 }
 

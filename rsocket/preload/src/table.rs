@@ -1,4 +1,4 @@
-//! Which descriptors of the program are rsockets.
+//! Table of the program's descriptors on rsockets.
 
 #![forbid(unsafe_code)]
 
@@ -10,16 +10,16 @@ use rsocket_capi::{rclose, socket_of};
 
 use crate::log;
 
-/// An rsocket, which the program may know by several descriptors. It is closed with the last.
+/// An rsocket, open until the last of the program's descriptors is closed.
 #[derive(Debug)]
 pub(crate) struct Held {
     fd: c_int,
-    /// Whose it is: a child must not close it.
+    /// Process that opened the rsocket; a child must not close it.
     process: u32,
 }
 
 impl Held {
-    /// The descriptor by which `rsocket_capi` knows it.
+    /// Returns the descriptor in `rsocket_capi`.
     pub(crate) fn fd(&self) -> c_int {
         self.fd
     }
@@ -42,15 +42,15 @@ impl Drop for Held {
     }
 }
 
-/// What each descriptor is.
+/// Rsockets by the program's descriptors.
 pub(crate) static SOCKETS: Table<Held> = Table::new();
 
-/// The rsocket that a descriptor stands for.
+/// Returns the rsocket of a descriptor.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
     SOCKETS.find(fd)
 }
 
-/// Takes over an rsocket.
+/// Takes ownership of an rsocket.
 pub(crate) fn hold(fd: c_int) -> Arc<Held> {
     Arc::new(Held {
         fd,
@@ -58,7 +58,7 @@ pub(crate) fn hold(fd: c_int) -> Arc<Held> {
     })
 }
 
-/// Runs a call with an rsocket's own descriptor.
+/// Calls a function with an rsocket's own descriptor.
 pub(crate) fn with<T>(held: &Held, call: impl FnOnce(c_int) -> T) -> T {
     call(held.fd())
 }

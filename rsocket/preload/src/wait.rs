@@ -1,4 +1,4 @@
-//! `poll` and `select` of descriptors of which some are rsockets.
+//! `poll` and `select` with rsockets among the descriptors.
 
 use std::{os::fd::AsRawFd, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     table::{self, Held, SOCKETS},
 };
 
-/// How to sleep where other signals are let through meanwhile.
+/// Returns a sleep function that sets a signal mask during the sleep; `None` without a mask.
 fn sleep_with(mask: Mask) -> Option<Box<Sleep<'static>>> {
     if !mask.is_set() {
         return None;
@@ -35,7 +35,7 @@ fn sleep_with(mask: Mask) -> Option<Box<Sleep<'static>>> {
     }))
 }
 
-/// What there is to wait for, as `rpoll` knows it; nothing if none of it is an rsocket.
+/// Entries for `rpoll`, with the rsockets kept alive.
 struct Asked {
     fds: Vec<pollfd>,
     _held: Vec<Arc<Held>>,
@@ -46,7 +46,7 @@ impl Polled for Asked {
         for asked in fds {
             fork::settle_to_wait(asked.fd);
         }
-        // What has no rsockets is as it was: nothing is allocated.
+        // Calls without rsockets pass through unchanged, without an allocation.
         if !fds.iter().any(|asked| SOCKETS.may_have(asked.fd)) {
             return None;
         }
@@ -71,7 +71,7 @@ impl Polled for Asked {
     fn wait(mut self, answers: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
         let count = self.fds.len() as nfds_t;
         let mut sleep = sleep_with(mask);
-        // SAFETY: the entries are as many as is said.
+        // SAFETY: `count` is the number of entries.
         let ready =
             unsafe { own::poll_with(self.fds.as_mut_ptr(), count, timeout, sleep.as_deref_mut()) };
         for (answer, own) in answers.iter_mut().zip(&self.fds) {
@@ -81,7 +81,7 @@ impl Polled for Asked {
     }
 }
 
-/// The rsockets of three sets, by the program's descriptors.
+/// Returns the rsockets in three sets, by the program's descriptors.
 ///
 /// # Safety
 /// The sets are null or valid.
@@ -101,7 +101,7 @@ unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<He
         .collect()
 }
 
-/// The rsockets of three sets, if there are any.
+/// The rsockets in three sets.
 struct Selects(Vec<(c_int, Arc<Held>)>);
 
 impl Selected for Selects {

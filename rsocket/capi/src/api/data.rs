@@ -12,7 +12,7 @@ use crate::{
     table,
 };
 
-/// All flags that mean something here; the others have no effect.
+/// Converts the supported flags; others have no effect.
 fn recv_flags(flags: c_int) -> RecvFlags {
     let mut known = RecvFlags::empty();
     known.set(RecvFlags::DONT_WAIT, flags & libc::MSG_DONTWAIT != 0);
@@ -30,7 +30,7 @@ fn recv_msg(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Resul
     opened.socket.recv_msg(places, recv_flags(flags))
 }
 
-/// What a call returns: with `MSG_TRUNC`, as many bytes as the datagram has.
+/// Returns the result of a receive: with `MSG_TRUNC`, the full length of the datagram.
 fn received_len(received: &Received, flags: c_int) -> io::Result<ssize_t> {
     count(if flags & libc::MSG_TRUNC != 0 {
         received.full_len
@@ -55,7 +55,7 @@ fn send(fd: c_int, pieces: &[IoSlice<'_>], flags: c_int) -> io::Result<ssize_t> 
 /// `rrecv(fd, buf, len, flags)`—Receives bytes; 0 at the end.
 ///
 /// # Safety
-/// `len` bytes of `buf` are writable, and nobody else uses them meanwhile.
+/// `len` bytes of `buf` are writable, without access by other code during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     run(|| {
@@ -65,11 +65,11 @@ pub unsafe extern "C" fn rrecv(fd: c_int, buf: *mut c_void, len: size_t, flags: 
     })
 }
 
-/// `rrecvfrom(fd, buf, len, flags, addr, addrlen)`—Receives bytes, and says from whom.
+/// `rrecvfrom(fd, buf, len, flags, addr, addrlen)`—Receives bytes with their source address.
 ///
 /// # Safety
-/// As for [`rrecv`]; and `from` is null, or `from_len` is valid, and says how many bytes of it are
-/// writable.
+/// As for [`rrecv`]; and `from` is null, or `from_len` is valid and holds the number of writable bytes of
+/// `from`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecvfrom(
     fd: c_int,
@@ -94,8 +94,8 @@ pub unsafe extern "C" fn rrecvfrom(
 /// `rrecvmsg(fd, msg, flags)`—Receives bytes into several buffers.
 ///
 /// # Safety
-/// `msg` is valid, and so is what it points to: buffers as for [`rrecv`], which do not overlap, and
-/// a name with as many writable bytes as it says.
+/// `msg` is valid with everything it points to: buffers as for [`rrecv`], without overlap, and a name with
+/// `msg_namelen` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     run(|| {
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
             // SAFETY: as the caller promises; the length is in the message.
             unsafe { give_address(peer, msg.msg_name.cast(), len) }?;
         }
-        // There is nothing to tell beside the bytes.
+        // There is no control data.
         msg.msg_controllen = 0;
         // SAFETY: valid, as the caller promises.
         unsafe { store(place, msg) };
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
 /// `rsend(fd, buf, len, flags)`—Sends bytes.
 ///
 /// # Safety
-/// `len` bytes of `buf` are readable, and nobody writes them meanwhile.
+/// `len` bytes of `buf` are readable, without writes by other code during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsend(
     fd: c_int,
@@ -141,11 +141,11 @@ pub unsafe extern "C" fn rsend(
     })
 }
 
-/// `rsendto(fd, buf, len, flags, addr, addrlen)`—Sends bytes; a datagram to an address, if there is
-/// one. A stream has one peer only, so an address is refused with `EISCONN`.
+/// `rsendto(fd, buf, len, flags, addr, addrlen)`—Sends bytes; a datagram to the address, if any. On a stream,
+/// an address fails with `EISCONN`.
 ///
 /// # Safety
-/// As for [`rsend`]; and `to` is null, or `to_len` bytes of it are readable.
+/// As for [`rsend`]; and `to` is null, or `to_len` bytes of `to` are readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsendto(
     fd: c_int,
@@ -176,10 +176,10 @@ pub unsafe extern "C" fn rsendto(
 }
 
 /// `rsendmsg(fd, msg, flags)`—Sends bytes from several buffers: as one datagram to the address of the
-/// message, if it has one. For a stream, that has no effect.
+/// message, if any. On a stream, the address has no effect.
 ///
 /// # Safety
-/// `msg` is valid, and so are the buffers and the address that it points to, as for [`rsendto`].
+/// `msg` is valid, with the buffers and the address as for [`rsendto`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     run(|| {

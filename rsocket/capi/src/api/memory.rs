@@ -1,4 +1,4 @@
-//! What C hands over by pointers.
+//! Memory passed by C as pointers.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -23,36 +23,35 @@ fn check(len: usize, is_null: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes to read.
+/// Borrows bytes for reading.
 ///
 /// # Safety
-/// `len` bytes at `at`, if it is not null, are readable, and are not written for `'a`.
+/// `at` is null, or `len` bytes at `at` are readable and not written for `'a`.
 pub(super) unsafe fn bytes<'a>(at: *const c_void, len: usize) -> io::Result<&'a [u8]> {
     check(len, at.is_null())?;
     if len == 0 {
         return Ok(&[]);
     }
-    // SAFETY: not null and not too long, and the caller promises the rest. To Rust, what has come
-    // from C is initialised.
+    // SAFETY: not null and not too long, and the caller promises the rest. Memory from C counts as
+    // initialised in Rust.
     Ok(unsafe { slice::from_raw_parts(at.cast(), len) })
 }
 
-/// Bytes to write.
+/// Borrows bytes for writing.
 ///
 /// # Safety
-/// `len` bytes at `at`, if it is not null, are readable and writable, and used by nobody else
-/// for `'a`.
+/// `at` is null, or `len` bytes at `at` are readable and writable, without access by other code for `'a`.
 pub(super) unsafe fn bytes_mut<'a>(at: *mut c_void, len: usize) -> io::Result<&'a mut [u8]> {
     check(len, at.is_null())?;
     if len == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: as for `bytes`, and nobody else has them.
+    // SAFETY: as for `bytes`, without other access.
     Ok(unsafe { slice::from_raw_parts_mut(at.cast(), len) })
 }
 
 /// # Safety
-/// `count` vectors at `at`, if it is not null, are readable.
+/// `at` is null, or `count` vectors at `at` are readable.
 unsafe fn vectors<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]> {
     /// `UIO_MAXIOV`
     const MOST: usize = 1024;
@@ -67,7 +66,7 @@ unsafe fn vectors<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]>
     Ok(unsafe { slice::from_raw_parts(at, count) })
 }
 
-/// Vectors of bytes to read.
+/// Borrows vectors of bytes for reading.
 ///
 /// # Safety
 /// As for [`vectors`], and as for [`bytes`] for each of them.
@@ -84,10 +83,10 @@ pub(super) unsafe fn gather<'a>(at: *const iovec, count: usize) -> io::Result<Ve
         .collect()
 }
 
-/// Vectors of bytes to write.
+/// Borrows vectors of bytes for writing.
 ///
 /// # Safety
-/// As for [`vectors`], and as for [`bytes_mut`] for each of them; none overlaps another.
+/// As for [`vectors`], and as for [`bytes_mut`] for each of them, without overlap.
 pub(super) unsafe fn scatter<'a>(
     at: *const iovec,
     count: usize,
@@ -104,15 +103,15 @@ pub(super) unsafe fn scatter<'a>(
         .collect()
 }
 
-/// A number of vectors.
+/// Converts a number of vectors.
 pub(super) fn vector_count(count: c_int) -> io::Result<usize> {
     usize::try_from(count).map_err(|_| os(libc::EINVAL))
 }
 
-/// Reads an address.
+/// Decodes an address.
 ///
 /// # Safety
-/// `len` bytes at `at`, if it is not null, are readable.
+/// `at` is null, or `len` bytes at `at` are readable.
 pub(super) unsafe fn address(at: *const sockaddr, len: socklen_t) -> io::Result<SocketAddr> {
     if at.is_null() {
         return Err(os(libc::EFAULT));
@@ -121,16 +120,15 @@ pub(super) unsafe fn address(at: *const sockaddr, len: socklen_t) -> io::Result<
     address::decode(unsafe { bytes(at.cast(), len as usize) }?)
 }
 
-/// Writes as much of `value` as fits, and how long it is.
+/// Copies `value`, truncated to the buffer, and stores its full length.
 ///
 /// # Safety
-/// If neither is null, `len` is readable and writable, and as many bytes as it says are writable at
-/// `at`.
+/// Either pointer is null, or `len` is readable and writable, and `*len` bytes at `at` are writable.
 pub(super) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) -> io::Result<()> {
     // SAFETY: null or valid, as the caller promises.
     let room = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))? as usize;
     let some = room.min(value.len());
-    // SAFETY: as the caller promises, and it is not more than there is room for.
+    // SAFETY: as the caller promises, and `some` is within the room.
     let place = unsafe { bytes_mut(at, some) }?;
     place.copy_from_slice(&value[..some]);
     let full = socklen_t::try_from(value.len()).map_err(|_| os(libc::EINVAL))?;
@@ -139,7 +137,7 @@ pub(super) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) ->
     Ok(())
 }
 
-/// Writes an address, if it is asked for.
+/// Stores an address, unless `at` is null.
 ///
 /// # Safety
 /// As for [`give`].
@@ -155,20 +153,19 @@ pub(super) unsafe fn give_address(
     unsafe { give(&interpose::encode(value), at.cast(), len) }
 }
 
-/// Memory of the program's that a peer may write to.
+/// Memory of the program, writable by a peer.
 #[derive(Debug)]
 pub(super) struct ProgramMemory {
     // INVARIANT: as `new` demands.
     range: NonNull<[u8]>,
 }
 
-// SAFETY: an address, of bytes that the caller of `new` has made promises about.
+// SAFETY: an address only; the caller of `new` has promised access to the bytes.
 unsafe impl Send for ProgramMemory {}
 
 impl ProgramMemory {
     /// # Safety
-    /// The range is readable and writable until this is dropped, and the program expects it to
-    /// change at any time.
+    /// The range is readable and writable until this is dropped, and the program expects changes at any time.
     pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self {
             range: NonNull::slice_from_raw_parts(start, len),
@@ -176,8 +173,8 @@ impl ProgramMemory {
     }
 }
 
-// SAFETY: the promise of `new`. Rust has no reference to it; what C does with memory that a device
-// writes to is its own affair.
+// SAFETY: the promise of `new`. No Rust reference to the memory exists; concurrent access by C and the device
+// is the program's responsibility.
 unsafe impl Memory for ProgramMemory {
     fn range(&mut self) -> NonNull<[u8]> {
         self.range

@@ -1,4 +1,4 @@
-//! The functions themselves, by what they are about.
+//! The C functions by topic.
 
 mod data;
 mod memory;

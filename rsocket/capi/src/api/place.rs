@@ -1,4 +1,4 @@
-//! Memory that one side maps and the other writes to.
+//! Memory mapped by one side and written by the other.
 
 use std::{io, ptr::NonNull};
 
@@ -10,16 +10,17 @@ use crate::{
     table::{self, Mapped},
 };
 
-/// `riomap(fd, buf, len, prot, flags, offset)`—Maps memory for the peer to write to, and returns the
-/// offset that it goes by there: `offset`, or the address for -1.
+/// `riomap(fd, buf, len, prot, flags, offset)`—Maps memory for the peer to write to. Returns the offset for
+/// the peer: `offset`, or the address for -1.
 ///
 /// # Errors
-/// - `EINVAL`: `prot` is more than `PROT_WRITE`, there is no connection, or no memory.
+/// - `EINVAL`: `prot` has flags besides `PROT_WRITE`, the socket is not connected, or the memory is null or
+///   empty.
 /// - `ENOMEM`: the peer has no room for another mapping, or the memory cannot be registered.
 ///
 /// # Safety
-/// `len` bytes of `buf` are readable and writable until [`riounmap`] or [`rclose`](super::rclose)
-/// has returned, and the program expects them to change at any time.
+/// `len` bytes of `buf` are readable and writable until [`riounmap`] or [`rclose`](super::rclose) has
+/// returned, and the program expects changes at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn riomap(
     fd: c_int,
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn riomap(
         let address = off_t::try_from(start.addr().get()).map_err(|_| os(libc::EINVAL))?;
         let offset = if offset == -1 { address } else { offset };
         let name = u64::try_from(offset).map_err(|_| os(libc::EINVAL))?;
-        // As one, so that what is closed meanwhile has no mapping afterwards.
+        // Atomic with `rclose`: a socket closed meanwhile has no mapping afterwards.
         opened.mappings(|mappings| {
             let buffer = if prot & libc::PROT_WRITE != 0 {
                 // SAFETY: as the caller promises. The mapping is dropped by `riounmap` and `rclose`.
@@ -60,10 +61,10 @@ pub unsafe extern "C" fn riomap(
     })
 }
 
-/// `riounmap(fd, buf, len)`—Ends a mapping. A peer that writes to it then breaks the connection.
+/// `riounmap(fd, buf, len)`—Ends a mapping. A later write by the peer breaks the connection.
 ///
 /// # Errors
-/// - `EINVAL`: that is not mapped, or not with that length.
+/// - `EINVAL`: no mapping with this address and length.
 #[unsafe(no_mangle)]
 pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
     run(|| {
@@ -79,11 +80,11 @@ pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
     })
 }
 
-/// `riowrite(fd, buf, count, offset, flags)`—Writes to what the peer has mapped at an offset.
-/// Returns the number of bytes that could be written, or `SIZE_MAX` with `errno` set.
+/// `riowrite(fd, buf, count, offset, flags)`—Writes into a mapping of the peer at an offset. Returns the
+/// number of bytes written, or `SIZE_MAX` with `errno` set.
 ///
 /// # Safety
-/// `count` bytes of `buf` are readable, and nobody writes them meanwhile.
+/// `count` bytes of `buf` are readable, without writes by other code during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn riowrite(
     fd: c_int,

@@ -17,15 +17,15 @@ use crate::{
     table::{self, Entry, Opened},
 };
 
-/// Descriptors and what to wait for.
+/// A descriptor with its requested events.
 type Asked = (c_int, PollEvents);
 
-/// What a descriptor is, held for as long as it is waited for.
+/// The object behind a descriptor, kept alive during the wait.
 enum Held {
     Socket(Arc<Opened>),
     Set(Arc<EventSet>),
     Fd(c_int),
-    /// Negative: nothing is to be waited for.
+    /// Negative descriptor, ignored.
     Nothing,
 }
 
@@ -40,7 +40,7 @@ impl Held {
     }
 }
 
-/// Waits, and says what has come of each.
+/// Waits and returns the present events of each entry.
 fn wait(
     asked: &[Asked],
     timeout: Option<Duration>,
@@ -54,9 +54,9 @@ fn wait(
             Held::Socket(opened) => PollEntry::socket(&opened.socket, *events),
             Held::Set(set) => PollEntry::fd(set.as_fd(), *events),
             Held::Fd(fd) => {
-                // SAFETY: not negative. It is only given to `poll(2)`, which says of a descriptor
-                // that is not open that it is not; that it stays open is the program's affair, as
-                // with `poll(2)` itself.
+                // SAFETY: not negative. The descriptor is only passed to `poll(2)`, which reports `POLLNVAL`
+                // for one not open; keeping descriptors open is the program's responsibility, as with
+                // `poll(2)` itself.
                 let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
                 PollEntry::fd(fd, *events)
             }
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) 
     unsafe { poll_with(fds, count, timeout, None) }
 }
 
-/// [`rpoll`] whose caller sleeps, if it wants to.
+/// [`rpoll`] with an optional sleep function of the caller.
 ///
 /// # Safety
 /// As for [`rpoll`].
@@ -106,7 +106,7 @@ pub unsafe fn poll_with(
         } else if fds.is_null() {
             return Err(os(libc::EFAULT));
         } else {
-            // SAFETY: not null, and as many as the caller promises.
+            // SAFETY: not null, with as many entries as the caller promises.
             unsafe { slice::from_raw_parts_mut(fds, count) }
         };
         let asked: Vec<_> = fds
@@ -128,7 +128,7 @@ pub unsafe fn poll_with(
     })
 }
 
-/// What a set of `select(2)` asks for, and which answers put a descriptor into it.
+/// Requested events for a set of `select(2)`, and the events that keep a descriptor in the set.
 const READ: (PollEvents, PollEvents) = (
     PollEvents::IN,
     PollEvents::IN.union(PollEvents::HUP).union(PollEvents::ERR),
@@ -162,8 +162,8 @@ pub unsafe extern "C" fn rselect(
     unsafe { select_by(count, [read, write, except], timeout, |fd| fd, None) }
 }
 
-/// [`rselect`] of three sets where descriptors stand for others, as `known_as` says, and whose caller
-/// sleeps, if it wants to.
+/// [`rselect`] with three sets of the program's descriptors, translated by `known_as`, and an optional sleep
+/// function of the caller.
 ///
 /// # Safety
 /// As for [`rselect`].

@@ -1,4 +1,4 @@
-//! `repoll_*`: sets that are waited for again and again.
+//! `repoll_*`: reusable sets of sockets and descriptors.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use crate::{
     table::{self, Entry},
 };
 
-/// The original returns error numbers.
+/// Converts a result; librdmacm's functions return error numbers.
 fn result(call: impl FnOnce() -> io::Result<c_int>) -> c_int {
     if compat() {
         return run(|| Ok(call().unwrap_or_else(|err| rsocket::errno(&err))));
@@ -25,11 +25,11 @@ fn result(call: impl FnOnce() -> io::Result<c_int>) -> c_int {
     run(call)
 }
 
-/// `repoll_create(flags)`—Makes a set, and returns its descriptor. The flag is `EPOLL_CLOEXEC`;
+/// `repoll_create(flags)`—Creates a set and returns its descriptor. Supports the flag `EPOLL_CLOEXEC`;
 /// `O_NONBLOCK` has no effect.
 ///
 /// # Errors
-/// - `EINVAL`: there are other flags.
+/// - `EINVAL`: other flags.
 #[unsafe(no_mangle)]
 pub extern "C" fn repoll_create(flags: c_int) -> c_int {
     run(|| {
@@ -48,7 +48,7 @@ pub extern "C" fn repoll_create(flags: c_int) -> c_int {
 fn interest(event: &epoll_event) -> Interest {
     let flags = event.events;
     let has = |flag: c_int| flags & u32::from_ne_bytes(flag.to_ne_bytes()) != 0;
-    // All that can be waited for is in the lower bits.
+    // All requestable events are in the lower 16 bits.
     let events = u16::try_from(flags & 0xffff).unwrap_or_default();
     Interest {
         events: PollEvents::from_bits_retain(events),
@@ -58,12 +58,12 @@ fn interest(event: &epoll_event) -> Interest {
     }
 }
 
-/// What `repoll_ctl` does with a socket that the set knows by `name`.
+/// Performs `repoll_ctl` on a socket with the name `name` in the set.
 ///
 /// # Errors
-/// - `AlreadyExists`, `ENOENT`: it is, or is not, in the set.
-/// - `EFAULT`: there is no event where there has to be one.
-/// - `InvalidInput`: there is no such operation.
+/// - `AlreadyExists`, `ENOENT`: the socket is, or is not, in the set.
+/// - `EFAULT`: `event` is null but required.
+/// - `InvalidInput`: unknown operation.
 pub fn control_socket(
     set: &EventSet,
     op: c_int,
@@ -80,13 +80,13 @@ pub fn control_socket(
     }
 }
 
-/// `repoll_ctl(epfd, op, fd, event)`—Adds an rsocket or another descriptor to a set, changes what is
-/// told about it, or removes it.
+/// `repoll_ctl(epfd, op, fd, event)`—Adds an rsocket or another descriptor to a set, changes its events, or
+/// removes the member.
 ///
 /// # Errors
-/// - `EEXIST`, `ENOENT`: it is, or is not, in the set.
-/// - `EBADF`: one of the descriptors is not what it should be.
-/// - `EINVAL`: there is no such operation, or one set would be in the other.
+/// - `EEXIST`, `ENOENT`: the descriptor is, or is not, in the set.
+/// - `EBADF`: `epfd` is not a set, or `fd` is not open.
+/// - `EINVAL`: unknown operation, or a set inside another.
 ///
 /// # Safety
 /// `event` is null or valid.
@@ -105,12 +105,13 @@ pub unsafe extern "C" fn repoll_ctl(
         match table::entry(fd) {
             Some(Entry::Set(_)) => return Err(os(libc::EINVAL)),
             Some(Entry::Socket(opened)) => {
-                // By its generation: the descriptor may have been another's, which is still there.
+                // The generation distinguishes the socket from an earlier one with the same descriptor,
+                // possibly still in the set.
                 let name = opened.generation << 32 | name;
                 control_socket(&set, op, name, &opened.socket, event)?;
             }
             None => {
-                // SAFETY: not negative. It is only given to `epoll_ctl(2)`, which says so if it is
+                // SAFETY: not negative. The descriptor is only passed to `epoll_ctl(2)`, which fails for one
                 // not open.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd) };
                 let interest = event.map(interest).ok_or_else(|| os(libc::EFAULT));
@@ -126,7 +127,7 @@ pub unsafe extern "C" fn repoll_ctl(
     })
 }
 
-/// `repoll_wait(epfd, events, maxevents, timeout)`—Waits until something has come, and says what.
+/// `repoll_wait(epfd, events, maxevents, timeout)`—Waits for events and returns them.
 ///
 /// # Safety
 /// `max` entries of `events` are writable.
@@ -145,7 +146,7 @@ pub unsafe extern "C" fn repoll_wait(
             return Err(os(libc::EFAULT));
         }
         let occurred = set.wait(max, timeout)?;
-        // SAFETY: not null, and not more than the caller promises.
+        // SAFETY: not null, and at most as many as the caller promises.
         let places = unsafe { slice::from_raw_parts_mut(events, occurred.len()) };
         for (place, occurred) in places.iter_mut().zip(&occurred) {
             *place = epoll_event {

@@ -1,4 +1,4 @@
-//! Making, connecting and closing sockets, and their options.
+//! Creating, connecting and closing sockets, and their options.
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
@@ -16,10 +16,10 @@ use crate::{
     table::{self, Entry},
 };
 
-/// `rsocket(domain, type, protocol)`—Makes a socket, and returns its descriptor.
+/// `rsocket(domain, type, protocol)`—Creates a socket and returns its descriptor.
 ///
 /// # Errors
-/// - `ENOTSUP`: it is neither a stream nor for datagrams, or not over IPv4 or IPv6.
+/// - `ENOTSUP`: neither a stream nor a datagram socket, or neither IPv4 nor IPv6.
 /// - `ENODEV`: there is no RDMA device.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -39,7 +39,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
     })
 }
 
-/// Adds a socket to the table, with the flags of `SOCK_*`.
+/// Adds a socket to the table, with flags of `SOCK_*`.
 fn open(socket: Socket, flags: c_int, noted: Noted) -> io::Result<c_int> {
     socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
     let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
@@ -49,10 +49,10 @@ fn open(socket: Socket, flags: c_int, noted: Noted) -> io::Result<c_int> {
     Ok(table::add_socket(socket, noted))
 }
 
-/// `rbind(fd, addr, addrlen)`—Binds to an address of this host.
+/// `rbind(fd, addr, addrlen)`—Binds to a local address.
 ///
 /// # Safety
-/// `addr` is null, or `len` bytes of it are readable.
+/// `addr` is null, or `len` bytes of `addr` are readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     run(|| {
@@ -74,19 +74,18 @@ pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     })
 }
 
-/// `raccept(fd, addr, addrlen)`—Takes a connection, and returns its descriptor.
+/// `raccept(fd, addr, addrlen)`—Accepts a connection and returns its descriptor.
 ///
 /// # Safety
-/// `addr` is null, or `len` is valid, and says how many bytes of `addr` are writable.
+/// `addr` is null, or `len` is valid and holds the number of writable bytes of `addr`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { raccept4(fd, addr, len, 0) }
 }
 
-/// `raccept4(fd, addr, addrlen, flags)`—Takes a connection, which does not block
-/// (`SOCK_NONBLOCK`) or is closed when another program is executed (`SOCK_CLOEXEC`). The original
-/// has no such function.
+/// `raccept4(fd, addr, addrlen, flags)`—Accepts a connection, nonblocking with `SOCK_NONBLOCK`, closed on
+/// exec with `SOCK_CLOEXEC`. Not a function of librdmacm.
 ///
 /// # Safety
 /// As for [`raccept`].
@@ -112,10 +111,10 @@ pub unsafe extern "C" fn raccept4(
     })
 }
 
-/// `rconnect(fd, addr, addrlen)`—Connects to a peer. For datagrams, `AF_UNSPEC` takes that back.
+/// `rconnect(fd, addr, addrlen)`—Connects to a peer. On a datagram socket, `AF_UNSPEC` clears the peer.
 ///
 /// # Safety
-/// `addr` is null, or `len` bytes of it are readable.
+/// `addr` is null, or `len` bytes of `addr` are readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     run(|| {
@@ -136,7 +135,7 @@ pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen
     })
 }
 
-/// `rshutdown(fd, how)`—Ends one direction, or both.
+/// `rshutdown(fd, how)`—Shuts down one direction or both.
 #[unsafe(no_mangle)]
 pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
     run(|| {
@@ -146,12 +145,12 @@ pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
     })
 }
 
-/// `rclose(fd)`—Closes a socket, or a set.
+/// `rclose(fd)`—Closes a socket or a set.
 #[unsafe(no_mangle)]
 pub extern "C" fn rclose(fd: c_int) -> c_int {
     run(|| match table::remove(fd) {
         Some(Entry::Socket(opened)) => {
-            // The descriptor is closed with the last share of it, after it has left the table.
+            // The descriptor is closed with the last reference, after the removal from the table.
             opened.close();
             Ok(0)
         }
@@ -161,10 +160,10 @@ pub extern "C" fn rclose(fd: c_int) -> c_int {
     })
 }
 
-/// `rgetsockname(fd, addr, addrlen)`—Says the address of this side.
+/// `rgetsockname(fd, addr, addrlen)`—Returns the local address.
 ///
 /// # Safety
-/// `len` is valid, and says how many bytes of `addr` are writable.
+/// `len` is valid and holds the number of writable bytes of `addr`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rgetsockname(
     fd: c_int,
@@ -179,7 +178,7 @@ pub unsafe extern "C" fn rgetsockname(
     })
 }
 
-/// `rgetpeername(fd, addr, addrlen)`—Says the address of the peer.
+/// `rgetpeername(fd, addr, addrlen)`—Returns the address of the peer.
 ///
 /// # Safety
 /// As for [`rgetsockname`].
@@ -218,10 +217,10 @@ pub unsafe extern "C" fn rsetsockopt(
     })
 }
 
-/// `rgetsockopt(fd, level, optname, optval, optlen)`—Reads an option.
+/// `rgetsockopt(fd, level, optname, optval, optlen)`—Returns an option.
 ///
 /// # Safety
-/// `len` is valid, and says how many bytes of `value` are writable.
+/// `len` is valid and holds the number of writable bytes of `value`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rgetsockopt(
     fd: c_int,
@@ -269,16 +268,16 @@ pub extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_int) -> c_int {
     })
 }
 
-/// Another descriptor of the [mirror](Socket::mirror) of a socket.
+/// Duplicates the [mirror](Socket::mirror) of a socket.
 ///
 /// # Errors
-/// - `EBADF`: it is no socket.
-/// - `EMFILE`: there are too many descriptors.
+/// - `EBADF`: the descriptor is not a socket.
+/// - `EMFILE`: too many open descriptors.
 pub fn mirror_of(fd: c_int) -> io::Result<OwnedFd> {
     table::socket(fd)?.socket.mirror()
 }
 
-/// Keeps the [mirror](Socket::mirror) of a socket up to date.
+/// Keeps the [mirror](Socket::mirror) of a socket up to date from now on.
 ///
 /// # Errors
 /// As for [`Socket::drive_mirror`].
@@ -286,14 +285,14 @@ pub fn drive_mirror(fd: c_int) -> io::Result<()> {
     table::socket(fd)?.socket.drive_mirror()
 }
 
-/// Whether one of the sockets keeps a descriptor for itself.
+/// Whether a descriptor is internal to one of the sockets.
 pub fn keeps_fd(fd: c_int) -> bool {
     table::sockets()
         .iter()
         .any(|opened| opened.socket.keeps_fd(fd))
 }
 
-/// The socket that a descriptor of these functions stands for.
+/// Returns the socket behind a descriptor of these functions.
 pub fn socket_of(fd: c_int) -> Option<Arc<Socket>> {
     let opened = table::socket(fd).ok()?;
     Some(Arc::clone(&opened.socket))

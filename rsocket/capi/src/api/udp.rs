@@ -1,10 +1,10 @@
-//! Options of the UDP sockets that datagrams are addressed by.
+//! Options of the UDP sockets behind datagram sockets.
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
 use libc::{c_int, socklen_t};
 
-/// The most bytes that an option has here.
+/// Maximum size of an option value in bytes.
 const MOST: usize = 256;
 
 /// `setsockopt(2)`
@@ -15,8 +15,8 @@ pub(crate) fn set_option(
     value: &[u8],
 ) -> io::Result<()> {
     let len = socklen_t::try_from(value.len()).unwrap_or(socklen_t::MAX);
-    // SAFETY: the descriptor is open as long as `udp` lives, and so many bytes of the value are
-    // readable; if there are more than that, the kernel reads fewer.
+    // SAFETY: the descriptor is open for the life of `udp`, and `len` bytes of the value are readable; a
+    // longer value is truncated by the kernel.
     let ret = unsafe { libc::setsockopt(udp.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
     match ret {
         0 => Ok(()),
@@ -29,8 +29,7 @@ pub(crate) fn option(udp: &UdpSocket, level: c_int, name: c_int) -> io::Result<V
     let mut value = vec![0; MOST];
     let mut len = socklen_t::try_from(MOST).unwrap_or(0);
     let place = value.as_mut_ptr().cast();
-    // SAFETY: the descriptor is open as long as `udp` lives, and so many bytes are writable as the
-    // length says.
+    // SAFETY: the descriptor is open for the life of `udp`, and `len` bytes are writable.
     let ret = unsafe { libc::getsockopt(udp.as_raw_fd(), level, name, place, &raw mut len) };
     if ret != 0 {
         return Err(io::Error::last_os_error());
