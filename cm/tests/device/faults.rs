@@ -95,7 +95,7 @@ fn accept_after_peer_death_fails() {
     }
 }
 
-/// Sends connection requests to a listener, withdrawn by the client before being accepted.
+/// Sends connection requests to a listener and withdraws them before an accept.
 fn withdrawn_requests(addr: SocketAddr) -> EventChannel {
     let channel = EventChannel::new().unwrap();
     for _ in 0..3 {
@@ -130,10 +130,10 @@ fn listener_skips_requests_withdrawn_before_accept() {
     assert!(incoming.is_none(), "{incoming:?}");
 }
 
-/// What a client has of its connection.
+/// Client side of a connection.
 type ClientSide = (Side, QueuePair<Rc, Init>);
 
-/// A client that has its answer, and does not complete the handshake.
+/// A client with a reply and an incomplete handshake.
 fn silent_client(channel: &EventChannel, addr: SocketAddr) -> (ClientSide, ConnectResponse) {
     let half = Halfway::new(channel, addr);
     half.active
@@ -160,14 +160,14 @@ fn silent_peer_does_not_hold_up_accept() {
         let server = accepted.recv_timeout(TEST_TIMEOUT).unwrap();
         assert_eq!(server.id().peer_addr(), client.id().local_addr());
     }
-    // The silent one is accepted when it is silent no more.
+    // The late client is accepted once its handshake completes.
     let late = response.establish(active_qp).unwrap();
     let server = accepted.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(server.id().peer_addr(), late.id().local_addr());
     drop((late, side));
 }
 
-/// The listener keeps as many half-open connections as its backlog has places.
+/// The backlog limits the number of half-open connections.
 #[test]
 fn silent_peers_beyond_the_backlog_end_the_oldest() {
     let choices = EndpointBuilder::new().timeout(TEST_TIMEOUT).backlog(2);
@@ -179,7 +179,7 @@ fn silent_peers_beyond_the_backlog_end_the_oldest() {
     let silent = channels
         .each_ref()
         .map(|channel| silent_client(channel, addr));
-    // The first learns that it has been ended.
+    // The first client receives a disconnect.
     let ended = taken!(&channels[0], Event::Disconnected { key, .. } => key);
     assert_eq!(silent[0].1.id().key(), ended);
     let client = EndpointBuilder::new().connect(addr).unwrap();
@@ -187,7 +187,7 @@ fn silent_peers_beyond_the_backlog_end_the_oldest() {
     assert_eq!(server.id().peer_addr(), client.id().local_addr());
 }
 
-/// Every order of four things.
+/// All permutations of four indices.
 fn orders() -> impl Iterator<Item = [usize; 4]> {
     let digits = |number: usize| [number / 64, number / 16 % 4, number / 4 % 4, number % 4];
     (0..256).map(digits).filter(|order| {

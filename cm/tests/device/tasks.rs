@@ -63,7 +63,7 @@ async fn messages_in_both_directions_then_disconnect_is_detected() {
     .await;
 }
 
-/// The peer has no receive for the message in flight, and disconnects: the answer does not wait for the send.
+/// The peer has no receive for the message in flight and disconnects: the answer does not wait for the send.
 #[tokio::test]
 async fn peer_disconnect_with_send_in_flight_is_answered() {
     soon(async {
@@ -163,7 +163,7 @@ async fn give_up<T>(future: impl Future<Output = T>, pending: usize) -> Option<T
     .await
 }
 
-/// Calls accept, which ends what was begun for peers that have left, until nothing is left of it.
+/// Calls `accept` until all half-open connections of departed peers have ended.
 async fn end_half_open(listener: &Listener, before: usize) {
     soon(async {
         while descriptors() > before {
@@ -175,7 +175,8 @@ async fn end_half_open(listener: &Listener, before: usize) {
     assert_eq!(descriptors(), before);
 }
 
-/// Connects, giving up after every number of waits, until it succeeds: how many waits that took.
+/// Cancels a connect after each number of waits until a connect succeeds. Returns the number of waits of a
+/// connect.
 async fn steps_to_connect(listener: &Listener, before: usize) -> usize {
     let addr = listener.local_addr().unwrap();
     let mut steps = 0;
@@ -277,7 +278,7 @@ async fn wait_cancelled_can_be_resumed() {
     assert!(noticed.is_err());
 }
 
-/// Both halves wait at once, in tasks of their own, and both notice the end.
+/// Both halves wait in separate tasks, and both detect the disconnect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn halves_send_and_receive_at_once_and_notice_the_end() {
     const MESSAGES: u8 = 20;
@@ -285,7 +286,7 @@ async fn halves_send_and_receive_at_once_and_notice_the_end() {
         let listener = Listener::bind(local()).unwrap();
         let (active, passive) = pair(&listener).await;
         let (mut sender, mut receiver) = active.into_split();
-        // The peer sends back what it receives, the next one when that has left.
+        // The peer echoes each message, with the next receive after the send.
         let echo = tokio::spawn(async move {
             let mut passive = passive;
             for _ in 0..MESSAGES {
@@ -303,7 +304,7 @@ async fn halves_send_and_receive_at_once_and_notice_the_end() {
                 assert_eq!(buf[0], number);
                 receiver.post_recv(buf)?;
             }
-            // What is posted comes back with the end, and then there is nothing to wait for.
+            // The posted receive is flushed; afterwards, a wait fails.
             let flushed = receiver.recv_comp().await?.status();
             assert_eq!(flushed, WcStatus::WR_FLUSH_ERR);
             let over = receiver.recv_comp().await.map(drop).unwrap_err();
@@ -314,7 +315,7 @@ async fn halves_send_and_receive_at_once_and_notice_the_end() {
             sender.post(Send::new(message)).unwrap();
             sender.send_comp().await.unwrap().into_work().unwrap();
         }
-        // Nothing is in flight here, and the other half notices the end, or this one does.
+        // Without sends in flight, either half detects the disconnect.
         let over = sender.send_comp().await.map(drop).unwrap_err();
         assert_eq!(over.kind(), std::io::ErrorKind::NotConnected);
         assert!(sender.is_disconnected());
@@ -326,7 +327,7 @@ async fn halves_send_and_receive_at_once_and_notice_the_end() {
     .await;
 }
 
-/// One half ends the connection, and the other one, which waits, is told.
+/// One half disconnects and wakes the waiting other half.
 #[tokio::test]
 async fn half_that_disconnects_wakes_the_other() {
     soon(async {
@@ -347,7 +348,7 @@ async fn half_that_disconnects_wakes_the_other() {
     .await;
 }
 
-/// A peer that does not complete its handshake holds up no other task.
+/// A peer with an incomplete handshake delays no other task.
 #[tokio::test]
 async fn silent_peer_does_not_hold_up_accept() {
     soon(async {

@@ -1,5 +1,5 @@
-//! Every function of librdmacm has a safe counterpart, which its name finds, and a test. The names of constants, and of
-//! what libibverbs has, find their counterparts, too.
+//! Every function of librdmacm has a test and a safe counterpart, found by its name. Constants, and names of
+//! libibverbs, also lead to their counterparts.
 
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
@@ -94,7 +94,7 @@ fn documentation_names_every_function() {
     assert_eq!(missing, [""; 0]);
 }
 
-/// What of C has no counterpart of its own, by the ends of the names, and why.
+/// C names without a counterpart, by suffix, with the reason.
 const WITHOUT_COUNTERPART: [(&str, &str); 15] = [
     ("_RESERVED", "the end of an enumeration"),
     (
@@ -122,7 +122,7 @@ const WITHOUT_COUNTERPART: [(&str, &str); 15] = [
     ("_DRIVER1", "an operation of the device's maker"),
 ];
 
-/// Names in the headers that programs do not use, or that are of another library's structures.
+/// Names in the headers not used by programs, or part of another library's structures.
 const OTHERS: [&str; 41] = [
     "IBV_PATH_FLAG_ALTERNATE",
     "IBV_PATH_FLAG_BIDIRECTIONAL",
@@ -167,7 +167,7 @@ const OTHERS: [&str; 41] = [
     "RDMA_IB_PS_IB",
 ];
 
-/// The constants and functions of both libraries, and the inline functions of their headers.
+/// Returns the constants and functions of both libraries, including inline functions.
 fn names_of_c() -> BTreeSet<String> {
     let folders = ["ibverbs-sys/src", "rdmacm-sys/src"];
     let text = folders.map(text_of).concat();
@@ -203,7 +203,7 @@ fn every_name_of_c_is_found_in_the_documentation() {
         .filter(|name| !source.contains(&format!("doc(alias = \"{name}\")")))
         .collect();
     assert_eq!(missing, [""; 0]);
-    // An excuse that is of no use is a name that has gone.
+    // An unused exception belongs to a removed name.
     let useless = WITHOUT_COUNTERPART.map(|(end, _)| end);
     let useless = useless
         .iter()

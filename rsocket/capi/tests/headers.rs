@@ -1,11 +1,11 @@
-//! `OPTIONS.md` against the kernel's headers.
+//! `OPTIONS.md`, compared with the kernel headers.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod option_table;
 
 use std::{collections::BTreeMap, fs};
 
-/// Levels, the headers of their options, and the beginnings of their names.
+/// Levels, the headers of their options, and the prefixes of their names.
 const LEVELS: [(&str, &str, &[&str]); 4] = [
     ("SOL_SOCKET", "asm-generic/socket.h", &["SO_"]),
     ("IPPROTO_TCP", "linux/tcp.h", &["TCP_"]),
@@ -13,7 +13,7 @@ const LEVELS: [(&str, &str, &[&str]); 4] = [
     ("IPPROTO_IPV6", "linux/in6.h", &["IPV6_"]),
 ];
 
-/// Beginnings of names that are values of options.
+/// Prefixes of option values.
 const VALUES: [&str; 13] = [
     "TCP_MSS_",
     "TCP_REPAIR_O",
@@ -30,7 +30,7 @@ const VALUES: [&str; 13] = [
     "IPV6_PREFER_",
 ];
 
-/// The options that a header defines by number.
+/// Returns the options defined in a header by number.
 fn defined(header: &str, beginnings: &[&str]) -> BTreeMap<String, i32> {
     let text = fs::read_to_string(format!("/usr/include/{header}")).unwrap();
     let definitions = text.lines().filter_map(|line| {
@@ -40,13 +40,13 @@ fn defined(header: &str, beginnings: &[&str]) -> BTreeMap<String, i32> {
         let number = words.next()?.parse().ok()?;
         let is_value = VALUES.iter().any(|value| name.starts_with(value));
         let is_option = beginnings.iter().any(|start| name.starts_with(start)) && !is_value;
-        // The old numbers are those that programs use where times have 64 bits.
+        // With 64-bit times, programs use the old numbers.
         is_option.then(|| (name.trim_end_matches("_OLD").to_owned(), number))
     });
     definitions.collect()
 }
 
-/// Headers newer than the table may have options of higher numbers.
+/// Newer headers may define options with higher numbers.
 #[test]
 fn each_option_of_the_headers_has_a_decision() {
     let rows = option_table::rows();

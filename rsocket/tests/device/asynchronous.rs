@@ -1,4 +1,4 @@
-//! Streams and datagrams in tasks.
+//! Streams and datagrams in asynchronous tasks.
 
 use std::{io::ErrorKind, net::Shutdown, sync::Arc, time::Duration};
 
@@ -49,7 +49,7 @@ async fn a_task_waits_for_what_another_sends() {
         .unwrap();
 }
 
-/// The two halves are woken each, though one of them may handle the other's completions.
+/// Both halves are woken, although one half may process completions of the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_halves_go_on_in_tasks_of_their_own() {
     const LEN: usize = 3 << 20;
@@ -98,7 +98,7 @@ async fn a_future_that_is_dropped_loses_nothing() {
     client.read_exact(&mut buf).await.unwrap();
     assert_eq!(&buf, b"late");
 
-    // An attempt to connect that is given up in the middle harms nobody.
+    // A connection attempt cancelled midway has no effect on others.
     let listener = AsyncListener::bind(local()).unwrap();
     let addr = listener.local_addr();
     for _ in 0..5 {
@@ -130,14 +130,14 @@ async fn datagrams_go_to_and_fro_between_tasks() {
                 };
                 assert_eq!(from, expected);
                 if len == 0 {
-                    // Who has ended reading still gets what has come, and then the end.
+                    // After a shutdown of reading, queued datagrams still arrive, then the end.
                     server.get_ref().shutdown(Shutdown::Read).unwrap();
                     continue;
                 }
                 assert_eq!(server.send_to(&place[..len], from).await.unwrap(), len);
             }
         });
-        // The first of them go by UDP.
+        // The first datagrams are sent over UDP.
         for round in 1..200_u8 {
             let sent = vec![round; usize::from(round) * 5];
             client.send(&sent).await.unwrap();
@@ -156,7 +156,7 @@ async fn datagrams_go_to_and_fro_between_tasks() {
     }
 }
 
-/// Tasks that share a socket are all woken, though each of them may take what another waits for.
+/// All tasks sharing a socket are woken, although one task may take the event of another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_that_share_a_socket_get_one_datagram_each() {
     const TASKS: u8 = 20;
@@ -174,7 +174,7 @@ async fn tasks_that_share_a_socket_get_one_datagram_each() {
                 })
             })
             .collect();
-        // Some wait already, and give up.
+        // Some receives start waiting and time out.
         let mut place = [0];
         for _ in 0..3 {
             let waited = timeout(Duration::from_millis(1), server.recv(&mut place)).await;
@@ -193,7 +193,7 @@ async fn tasks_that_share_a_socket_get_one_datagram_each() {
     }
 }
 
-/// More than fits into the queues and into UDP's buffer waits for room.
+/// Datagrams beyond the queues and UDP's buffer wait for room.
 #[tokio::test]
 async fn sending_waits_for_room() {
     let server = AsyncDatagram::bind(local()).unwrap();
@@ -222,12 +222,12 @@ async fn only_sockets_for_datagrams_become_asynchronous_ones() {
     assert!(unbound.into_inner().is_nonblocking());
 }
 
-/// The descriptors of this process.
+/// Number of open descriptors.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// A stream that a runtime no longer watches has no watcher left, nor one of a clone that is dropped.
+/// Neither a stream removed from the runtime nor a dropped clone leaves a watcher behind.
 #[tokio::test]
 async fn stream_that_is_taken_out_of_the_runtime_leaves_no_watcher() {
     let (client, mut server) = pair().await;
@@ -236,7 +236,7 @@ async fn stream_that_is_taken_out_of_the_runtime_leaves_no_watcher() {
     // Streams of earlier tests may close their descriptors meanwhile, but not as many as ten leaks.
     for _ in 0..10 {
         let mut watched = AsyncStream::new(stream).unwrap();
-        // A task waits with it, and gives up.
+        // A read waits and times out.
         let mut place = [0];
         let read = timeout(Duration::from_millis(20), watched.read(&mut place));
         assert!(read.await.is_err());
@@ -245,7 +245,7 @@ async fn stream_that_is_taken_out_of_the_runtime_leaves_no_watcher() {
     }
     let after = descriptors();
     assert!(after <= before, "{after} descriptors after {before}");
-    // It still works, in both ways.
+    // The stream still works in blocking and asynchronous mode.
     stream.set_nonblocking(false);
     std::io::Write::write_all(&mut stream, b"x").unwrap();
     let mut client = AsyncStream::new(stream).unwrap();

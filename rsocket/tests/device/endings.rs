@@ -1,4 +1,4 @@
-//! How connections end.
+//! Ends of connections.
 
 use std::{
     env, fs,
@@ -26,10 +26,10 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The address that a child process connects to.
+/// Address of the server for a child process.
 const SERVER: &str = "RSOCKET_SERVER";
 
-/// A process that connects to this one, and then does nothing until it is killed.
+/// A process connected to this one and otherwise idle until killed.
 struct Peer(Child);
 
 impl Peer {
@@ -55,8 +55,7 @@ impl Peer {
     }
 }
 
-/// Not a test on its own: what the child process does. Without an address it only checks that it is
-/// on its own.
+/// Body of the child process, not a test of its own. Without an address, only checks the environment.
 #[test]
 fn a_peer_of_other_tests() {
     let Ok(server) = env::var(SERVER) else {
@@ -95,7 +94,7 @@ fn a_stream_with_a_dead_peer_is_closed_in_bounds() {
     let (mut peer, mut stream) = Peer::start(&listener);
     stream.read_exact(&mut [0; 5]).unwrap();
     stream.set_nonblocking(true);
-    // As much as goes without the peer reading it.
+    // As much as fits without reads by the peer.
     while stream.write(&[0; 10_000]).is_ok() {}
     peer.kill();
     let start = Instant::now();
@@ -118,7 +117,7 @@ fn both_sides_can_end_it_at_once() {
     }
 }
 
-/// T-CN5, T-IO7: with a mapping that the peer has been told of, and one that it has not.
+/// T-CN5, T-IO7: with one announced and one unannounced mapping.
 #[test]
 fn connections_leave_nothing_behind() {
     let options = Options::new().iomap_size(2);
@@ -134,8 +133,8 @@ fn connections_leave_nothing_behind() {
         drop((server, announced, silent));
     };
     let rounds = || (0..often(100, 1000)).for_each(|_| round());
-    // The engine keeps some objects that it makes when they are first needed. The rest of other tests, which is going,
-    // is less than these rounds would leave.
+    // The engine keeps some objects after their first use. Resources of other tests still being released are
+    // fewer than these rounds would leave.
     rounds();
     let before = held();
     rounds();
@@ -157,8 +156,8 @@ fn a_listener_that_goes_ends_what_was_not_accepted() {
     }
 }
 
-/// T-CN4: a listener that accepts no connection does not fill up with them, and rejects none: the requests beyond the
-/// backlog wait for a place, as those of TCP do. Each connection that is accepted makes one.
+/// T-CN4: a listener that accepts nothing does not fill up and rejects nothing: requests beyond the backlog
+/// wait for a place, as with TCP. Each accepted connection frees one.
 #[test]
 fn requests_beyond_the_backlog_wait_until_there_is_a_place() {
     const CLIENTS: usize = 16;
@@ -204,7 +203,7 @@ fn requests_beyond_the_backlog_wait_until_there_is_a_place() {
     }
 }
 
-/// A client that waits for a place goes away, and the next one gets it.
+/// A waiting client withdraws its request, and the next client gets the place.
 #[test]
 fn request_that_is_withdrawn_while_it_waits_leaves_its_place_to_the_next() {
     let listener = Options::new().backlog(1).bind(local()).unwrap();
@@ -240,18 +239,18 @@ fn accept_ends_when_another_thread_shuts_the_listener_down() {
     assert!(listener.incoming().next().is_none());
     let refused = Stream::connect(addr).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-    // What was accepted goes on.
+    // The accepted connection keeps working.
     let mut server = accepting.join().unwrap();
     (&waiting).write_all(b"x").unwrap();
     server.read_exact(&mut [0]).unwrap();
 }
 
-/// Connections that have come before can still be accepted.
+/// Connections established before the shutdown can still be accepted.
 #[test]
 fn listener_that_is_shut_down_gives_out_what_has_come() {
     let listener = Listener::bind(local()).unwrap();
     let clients = [(); 2].map(|()| Stream::connect(listener.local_addr()).unwrap());
-    // Both have been offered: the second one after the first.
+    // Both have been queued, the second after the first.
     let (_first, _) = listener.accept().unwrap();
     while !wait_readable("accept", listener.as_fd(), Some(PATIENCE)).unwrap() {}
     listener.shutdown();
@@ -273,11 +272,11 @@ fn clone_of_a_listener_accepts_after_the_first_is_dropped() {
     assert_eq!(clone.accept().unwrap().1, client.local_addr());
 }
 
-/// Says that a test runs in a process of its own.
+/// Set in the child process of a test.
 const ALONE: &str = "RSOCKET_ALONE";
 
-/// Root is exempt from the limit by a capability. It is given up in a process of its own: the kernel takes calls on the
-/// connection manager's descriptor from the credentials only that have opened it.
+/// A capability exempts root from the limit. The test drops the capability in a separate process: the kernel
+/// accepts calls on the connection manager's descriptor only with the credentials of its opener.
 #[test]
 fn listener_that_may_lock_no_memory_fails_and_names_the_limit() {
     if env::var_os(ALONE).is_none() {
@@ -313,7 +312,7 @@ fn listener_that_may_lock_no_memory_fails_and_names_the_limit() {
     }
 }
 
-/// Of a client of IPv4, a listener of IPv6 has names of IPv6, as the standard library's has.
+/// An IPv6 listener reports mapped addresses for IPv4 clients, like the standard library.
 #[test]
 fn names_of_accepted_connections_are_of_the_listeners_family() {
     let mut any = local_v6();
@@ -339,7 +338,7 @@ fn names_of_accepted_connections_are_of_the_listeners_family() {
     }
 }
 
-/// An address of a link alone means something only with the interface.
+/// A link-local address is only meaningful with its interface.
 #[test]
 fn names_of_link_local_connections_have_their_scope() {
     let (ip, scope) = link_local();
@@ -367,7 +366,7 @@ fn names_of_link_local_connections_have_their_scope() {
     }
 }
 
-/// The link-local address of the interface that has the device's address, and the interface.
+/// Link-local address and index of the interface with the device's address.
 fn link_local() -> (Ipv6Addr, u32) {
     let SocketAddr::V6(device) = local_v6() else {
         unreachable!("A6 is an IPv6 address");
@@ -387,7 +386,7 @@ fn link_local() -> (Ipv6Addr, u32) {
     *rows.iter().find(is_own).expect("no link-local address")
 }
 
-/// T-KA1: the peer notices nothing.
+/// T-KA1: keepalive probes are invisible to the peer.
 #[test]
 fn a_connection_is_kept_alive_in_silence() {
     let options = Options::new().keep_alive(Duration::from_millis(50));
@@ -402,7 +401,7 @@ fn a_connection_is_kept_alive_in_silence() {
     assert!(client.take_error().is_none() && server.take_error().is_none());
 }
 
-/// 200 connections that do nothing need no thread each.
+/// 200 idle connections need no additional threads.
 #[test]
 fn idle_connections_have_no_threads() {
     let small = Options::new()
@@ -427,7 +426,7 @@ fn idle_connections_have_no_threads() {
     }
 }
 
-/// What tells the peer waits for room on this side, and then nobody calls any more.
+/// A shutdown message waits for room after the last call of the program.
 #[test]
 fn an_end_is_told_though_nobody_calls_any_more() {
     const CREDITS: u32 = 0x8000_0000;
@@ -442,7 +441,7 @@ fn an_end_is_told_though_nobody_calls_any_more() {
     for _ in 0..RECEIVES {
         stream.write_all(b"x").unwrap();
     }
-    // So of five messages about credits not even the first can arrive, and four may be in flight.
+    // Of five credit messages, none can arrive, and four can be in flight.
     for _ in 0..5 {
         for _ in 0..8 {
             probe.send(b"y");
@@ -454,7 +453,7 @@ fn an_end_is_told_though_nobody_calls_any_more() {
     while probe.hear() != SHUTDOWN {}
 }
 
-/// There is no time so late as the latest that may be said.
+/// The maximum linger time exceeds the range of the clock.
 #[test]
 fn an_end_may_take_as_long_as_it_likes() {
     const CREDITS: u32 = 0x8000_0000;
@@ -465,7 +464,7 @@ fn an_end_may_take_as_long_as_it_likes() {
         let plain = |data: ConnectData| data.encode().to_vec();
         let (mut probe, _) = Probe::connect(listener.local_addr(), plain).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
-        // The last of these cannot arrive.
+        // The last message cannot arrive.
         probe.withhold_receives();
         probe.say(CREDITS + 2 * u32::from(RECEIVES));
         for _ in 0..=RECEIVES {

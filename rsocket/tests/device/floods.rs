@@ -1,4 +1,4 @@
-//! Peers that request connections and do no more.
+//! Peers that request connections without completing the handshake.
 
 use std::{
     io::{Read, Write},
@@ -19,7 +19,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A peer that has been answered and does not complete the handshake, as long as this exists.
+/// A peer with a reply and an incomplete handshake, until dropped.
 struct HalfOpen {
     _response: ConnectResponse,
     _qp: QueuePair<Rc, Init>,
@@ -27,7 +27,7 @@ struct HalfOpen {
     _channel: EventChannel,
 }
 
-/// Requests a connection, and does no more when it is answered. `None` if it is rejected.
+/// Requests a connection and stops after the reply. `None` if rejected.
 fn half_open(listener: &Listener) -> Option<HalfOpen> {
     let (channel, id) = resolved(listener.local_addr());
     let (qp, cq) = raw_qp(&id);
@@ -45,7 +45,7 @@ fn half_open(listener: &Listener) -> Option<HalfOpen> {
     }
 }
 
-/// Waits until the refusals are as they should be.
+/// Waits for the expected refusal counts.
 fn wait_for(listener: &Listener, expected: impl Fn(&Refusals) -> bool) {
     let start = Instant::now();
     while !expected(&listener.refusals()) {
@@ -54,7 +54,7 @@ fn wait_for(listener: &Listener, expected: impl Fn(&Refusals) -> bool) {
     }
 }
 
-/// The number of memory regions of all processes.
+/// Number of memory regions on the host.
 fn regions() -> usize {
     let listed = Command::new("rdma")
         .args(["resource", "show", "mr"])
@@ -64,7 +64,7 @@ fn regions() -> usize {
     String::from_utf8(listed.stdout).unwrap().lines().count()
 }
 
-/// Waits until there are as many memory regions.
+/// Waits for a number of memory regions.
 fn wait_for_regions(expected: usize) {
     let start = Instant::now();
     while regions() != expected {
@@ -78,7 +78,7 @@ fn connect_while_half_open_connections_hold_all_places_succeeds() {
     const BACKLOG: usize = 8;
     let options = Options::new().backlog(u32::try_from(BACKLOG).unwrap());
     let listener = options.bind(local()).unwrap();
-    // They are not given up meanwhile.
+    // The flood continues during the connect.
     let flood: Vec<_> = (0..2 * BACKLOG).map(|_| half_open(&listener)).collect();
     let start = Instant::now();
     let mut client = loop {
@@ -112,7 +112,7 @@ fn half_open_connections_are_given_up_in_time_and_release_their_memory() {
     let flood = [(); 4].map(|()| half_open(&listener).unwrap());
     wait_for(&listener, |refusals| refusals.timed_out == 4);
     wait_for_regions(before);
-    // A peer that completes the handshake now has nothing to complete.
+    // A late handshake finds no half-open connection.
     drop(flood);
     let _client = Stream::connect(listener.local_addr()).unwrap();
     listener.accept().unwrap();
@@ -124,7 +124,7 @@ fn send_buffer_is_registered_when_the_handshake_is_complete() {
     let listener = Listener::bind(local()).unwrap();
     let before = regions();
     let raw = half_open(&listener).unwrap();
-    // The table, and the receive buffer: the reply names them.
+    // The reply names the table and the receive buffer.
     assert_eq!(regions(), before + 2);
     let HalfOpen {
         _response: response,
@@ -146,7 +146,7 @@ fn address_with_as_many_half_open_connections_as_it_may_have_gets_no_more() {
     let before = regions();
     let flood: Vec<_> = (0..6).map(|_| half_open(&listener)).collect();
     let refusals = listener.refusals();
-    // The latter on a machine so slow that the first are older than a second by now.
+    // Displaced only on a machine slow enough for the first to be older than a second.
     assert_eq!(refusals.rejected + refusals.displaced, 4);
     wait_for_regions(before + 2 * 2);
     drop(flood);

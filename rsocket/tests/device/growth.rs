@@ -1,4 +1,4 @@
-//! Buffers that grow while much is sent, as the kernel sees them.
+//! Growth of buffers under load, observed in the kernel's list of memory regions.
 
 use std::{
     io::{Read, Write},
@@ -13,7 +13,7 @@ use crate::streams::{PATIENCE, pair, pattern};
 
 const LEN: usize = 4 << 20;
 
-/// How many memory regions of so many bytes the kernel has.
+/// Number of memory regions of the given size.
 fn regions(bytes: usize) -> usize {
     let output = Command::new("rdma")
         .args(["resource", "show", "mr"])
@@ -31,7 +31,7 @@ fn regions(bytes: usize) -> usize {
         .count()
 }
 
-/// Sends bytes one way, of which the reader takes `piece` at a time.
+/// Sends bytes in one direction, read in pieces of `piece` bytes.
 fn send(from: &mut Stream, to: &mut Stream, piece: usize) {
     let bytes = pattern(0, LEN);
     thread::scope(|scope| {
@@ -44,7 +44,7 @@ fn send(from: &mut Stream, to: &mut Stream, piece: usize) {
     });
 }
 
-/// Sends so many bytes, and looks until all of them are there before it reads, `pieces` one after the other.
+/// Sends the sum of `pieces`, and reads one piece after another once all bytes have arrived.
 fn send_and_look(from: &mut Stream, to: &mut Stream, pieces: &[usize]) {
     let size: usize = pieces.iter().sum();
     let bytes = pattern(size.to_le_bytes()[0], size);
@@ -67,7 +67,7 @@ fn send_and_look(from: &mut Stream, to: &mut Stream, pieces: &[usize]) {
     assert!(buf == bytes, "what is read is not what was sent");
 }
 
-/// Fills the peer's buffer of `size` bytes, which is then read at once.
+/// Fills the peer's buffer of `size` bytes, then reads all of it.
 fn fill(from: &mut Stream, to: &mut Stream, size: usize) {
     send_and_look(from, to, &[size]);
 }
@@ -98,25 +98,25 @@ fn buffers_grow_where_much_is_sent() {
             );
         }
         fill(&mut client, &mut server, LARGER);
-        // They work in the other direction, too.
+        // The grown buffers work in the other direction, too.
         send(&mut server, &mut client, piece);
         drop((client, server));
         assert_eq!((regions(FIRST), regions(LARGER)), (first, larger));
     }
 }
 
-/// The last bytes of the buffer before, and the first ones of the new one.
+/// A message spanning the old and the new buffer.
 #[test]
 fn a_message_comes_whole_while_a_buffer_grows() {
     const FIRST: usize = 128 << 10;
-    // That one stays.
+    // The explicit size prevents growth.
     let said = Options::new().send_buffer(256 << 10);
     let (mut client, mut server) = pair(&said);
     for _ in 0..7 {
         fill(&mut client, &mut server, FIRST);
     }
-    // With the first of these the client hears of half of the buffer, and with the second it has been too small
-    // for the last time.
+    // The first piece grants half of the buffer to the client; the second causes the last stall before
+    // growth.
     let (before, last) = (regions(FIRST), FIRST - 70_000);
     send_and_look(&mut client, &mut server, &[70_000, last]);
     send_and_look(&mut client, &mut server, &[65_000]);

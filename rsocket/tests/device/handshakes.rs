@@ -1,4 +1,4 @@
-//! Making connections, with peers that are rsockets and peers that are not.
+//! Connection setup with rsockets and with raw peers.
 
 use std::{
     io::{ErrorKind, IoSliceMut, Read, Write},
@@ -19,7 +19,7 @@ use crate::{deaf::DeafNeighbours, local, local_v6, probe::resolved};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// T-CN1, T-CN6: one thread is both sides.
+/// T-CN1, T-CN6: both sides in one thread.
 #[test]
 fn both_sides_know_each_others_names() {
     for any in [local(), local_v6()] {
@@ -37,7 +37,7 @@ fn both_sides_know_each_others_names() {
     }
 }
 
-/// A queue pair, without any rsocket.
+/// A queue pair without an rsocket.
 struct Raw {
     channel: EventChannel,
     qp: QueuePair<Rc, Init>,
@@ -54,7 +54,7 @@ pub(crate) fn raw_qp<P: cm::phases::HasDevice>(
     (id.init_qp(qp).unwrap(), cq)
 }
 
-/// Asks for a connection as an rsocket does, and does no more when it is answered.
+/// Requests a connection like an rsocket and stops after the reply.
 fn ask(addr: SocketAddr, data: &[u8]) -> (Raw, ConnectResponse) {
     let (channel, id) = resolved(addr);
     let (qp, cq) = raw_qp(&id);
@@ -115,7 +115,7 @@ fn an_answer_of_another_version_is_not_supported() {
         answer[0] = 2;
         let param = ConnParam::new().private_data(answer);
         let up = request.accept(qp, &param);
-        // The peer goes away then, whatever has come of it here.
+        // The peer disconnects after either outcome.
         drop(channel.wait());
         drop((up, cq, id));
     });
@@ -126,8 +126,8 @@ fn an_answer_of_another_version_is_not_supported() {
     answers.join().unwrap();
 }
 
-/// T-KA2, T-SH7: a peer whose device turns away what is sent, for ever, as it has no receive for it.
-/// Neither side's device gives up, and nobody else says anything.
+/// T-KA2, T-SH7: a peer without receives, whose device answers RNR forever. Neither device gives up, and no
+/// event arrives.
 #[test]
 fn what_is_never_acknowledged_is_given_up() {
     let options = Options::new().user_timeout(Duration::from_secs(1));
@@ -136,7 +136,7 @@ fn what_is_never_acknowledged_is_given_up() {
     let peer = response.establish(raw.qp).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE));
-    // What it waits for is the room that it has told the peer of.
+    // The stream waits for acknowledgement of its credit message.
     let read = stream.read(&mut [0]);
     assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(
@@ -145,12 +145,13 @@ fn what_is_never_acknowledged_is_given_up() {
         "it is over"
     );
     assert_eq!(errno(&stream.take_error().unwrap()), 110);
-    // Nothing is left to wait for.
+    // Closing does not wait.
     stream.set_linger(PATIENCE);
     drop((stream, peer));
 }
 
-/// A stream that has something to deliver to such a peer. Dropping it must not wait for that, or no longer than it lingers.
+/// A stream with undelivered data for an unresponsive peer. Dropping the stream waits at most for its linger
+/// time.
 #[test]
 fn drop_returns_at_once_in_background_and_on_runtime_thread_and_after_its_linger() {
     let options = Options::new().linger(Duration::from_secs(3600));
@@ -186,7 +187,7 @@ fn drop_returns_at_once_in_background_and_on_runtime_thread_and_after_its_linger
     }
 }
 
-/// The same for those who wait in another way, and by the options that C has for it.
+/// Unacknowledged keepalive probes end a wait by `poll`, for the socket and for its descriptor.
 #[test]
 fn signs_of_life_that_nobody_acknowledges_are_given_up() {
     let listener = Socket::new(Family::V4).unwrap();
@@ -200,7 +201,7 @@ fn signs_of_life_that_nobody_acknowledges_are_given_up() {
         let (socket, _) = listener.accept().unwrap();
         assert!(socket.set_keep_count(0).is_err());
         assert!(socket.set_keep_interval(Duration::ZERO).is_err());
-        // For a connection that is there.
+        // Set on an established connection.
         socket.set_keep_count(2).unwrap();
         socket.set_keep_interval(Duration::from_secs(1)).unwrap();
         socket.set_nonblocking(true);
@@ -228,7 +229,7 @@ fn signs_of_life_that_nobody_acknowledges_are_given_up() {
     }
 }
 
-/// T-CN2: a host that is not there, and one that there is no way to.
+/// T-CN2: an absent host, and an address without a route.
 #[test]
 fn who_cannot_be_reached_is_said_to_be_so() {
     let nowhere: SocketAddr = "203.0.113.1:7".parse().unwrap();

@@ -1,4 +1,4 @@
-//! What is open, and what has been left behind.
+//! Detection of leaked resources.
 
 use std::{
     fs, iter,
@@ -10,7 +10,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The files, sockets and so on that this process has open.
+/// Open files and sockets of this process.
 fn files() -> Vec<PathBuf> {
     let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
     entries
@@ -18,7 +18,7 @@ fn files() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Numbers of what this process, or any device, has open.
+/// Numbers of open descriptors and of RDMA objects.
 pub(crate) fn held() -> Vec<usize> {
     let files = files().len();
     let listed = |what| {
@@ -34,7 +34,7 @@ pub(crate) fn held() -> Vec<usize> {
         .collect()
 }
 
-/// Waits until there is no more than that.
+/// Waits until no number exceeds its former value.
 pub(crate) fn wait_for_the_rest_to_go(before: &[usize]) {
     let start = Instant::now();
     loop {

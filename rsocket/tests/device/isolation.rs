@@ -1,4 +1,4 @@
-//! Peers that write where only another peer may.
+//! Peers writing to memory of other connections.
 
 use std::io::{ErrorKind, Read};
 
@@ -12,7 +12,7 @@ use crate::{local, probe::Probe};
 const EVIL: &[u8] = b"EVIL!";
 const LEN: u32 = 5;
 
-/// A stream that a listener has accepted, and its peer.
+/// A stream accepted by a listener, and its peer.
 fn accepted(listener: &Listener) -> (Stream, Probe) {
     let say = |data: ConnectData| data.encode().to_vec();
     let (probe, _) = Probe::connect(listener.local_addr(), say).unwrap();
@@ -31,13 +31,13 @@ fn write_with_the_key_of_another_connection_is_refused() {
             !thief.writes(EVIL, stolen(&honest.peer)),
             "the device has written for a stranger"
         );
-        // It costs the thief its own connection.
+        // The attempt breaks the attacker's own connection.
         assert_eq!(
             stream.read(&mut [0]).unwrap_err().kind(),
             ErrorKind::ConnectionReset
         );
     }
-    // The peer says that it has written: there is what was there before.
+    // The announced data has not been overwritten.
     honest.say(Message::Data(LEN).encode());
     let mut got = [0xff; LEN as usize];
     victim.read_exact(&mut got).unwrap();
@@ -48,7 +48,7 @@ fn write_with_the_key_of_another_connection_is_refused() {
     assert_eq!(&got, b"still here");
 }
 
-/// The cost of a protection group, which its documentation tells of.
+/// The documented cost of a protection group.
 #[test]
 fn write_with_the_key_of_another_connection_of_the_group_succeeds() {
     let group = ProtectionGroup::new();
@@ -61,7 +61,7 @@ fn write_with_the_key_of_another_connection_of_the_group_succeeds() {
     let mut got = [0; LEN as usize];
     victim.read_exact(&mut got).unwrap();
     assert_eq!(got, EVIL);
-    // Another group is another domain, and so is none.
+    // Another group, or none, is another protection domain.
     for options in [
         Options::new(),
         Options::new().protection_group(&ProtectionGroup::new()),
@@ -72,7 +72,7 @@ fn write_with_the_key_of_another_connection_of_the_group_succeeds() {
     }
 }
 
-/// The memory of a connection that was asked for is as separate as that of one that was accepted.
+/// Connecting sides are as separate as accepted ones.
 #[test]
 fn write_with_the_key_of_a_connecting_side_is_refused() {
     let listener = crate::probe::ListeningProbe::new();
@@ -86,7 +86,7 @@ fn write_with_the_key_of_a_connecting_side_is_refused() {
     assert!(!sides[0].1.writes(EVIL, stolen));
 }
 
-/// Whoever knows the addresses of its own connection cannot tell those of others.
+/// A peer cannot derive the addresses of other connections from its own.
 #[test]
 fn addresses_told_to_peers_are_far_apart_and_not_of_the_process() {
     const APART: u64 = 1 << 32;

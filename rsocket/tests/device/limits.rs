@@ -1,4 +1,4 @@
-//! What is much, little, or late.
+//! Extreme sizes, numbers and times.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ fn streams(options: &Options) -> (Stream, Stream) {
     (client, server)
 }
 
-/// A connection whose first side does not block.
+/// A connection with a nonblocking first side.
 fn nonblocking_client() -> (Socket, Socket) {
     let (client, server) = connected();
     client.set_nonblocking(true);
@@ -67,7 +67,7 @@ fn pieces_are_sent_and_received_in_order() {
 fn however_much_a_request_carries_itself_the_bytes_arrive() {
     for inline in [0, 4, 16, 24, 64, 256] {
         let (mut client, mut server) = streams(&Options::new().inline(inline));
-        // It may be more, as the device likes it.
+        // The device may offer more.
         assert!(client.settings().inline >= inline);
         for len in [1, 16, 64, 65, 256, 257, 5000] {
             let bytes: Vec<u8> = (0..len).map(|at: usize| at.to_le_bytes()[0]).collect();
@@ -79,7 +79,7 @@ fn however_much_a_request_carries_itself_the_bytes_arrive() {
     }
 }
 
-/// T-DT9: P25. It would take twenty minutes if control messages met empty queues.
+/// T-DT9: P25. Takes twenty minutes if control messages find empty receive queues.
 #[test]
 fn small_messages_flood_both_ways_through_the_smallest_queues() {
     let options = Options::new().send_queue(16).receive_queue(16);
@@ -108,7 +108,7 @@ fn who_waits_for_room_is_woken_when_there_is_some() {
     let (client, server) = nonblocking_client();
     let bytes = vec![7; 8192];
     let mut sent = 0;
-    // The peer's buffer is full, and so is this side's.
+    // The peer's buffer and this side's are full.
     loop {
         match client.send(&[IoSlice::new(&bytes)], false) {
             Ok(len) => sent += len,
@@ -177,7 +177,7 @@ fn a_set_of_many_loses_no_event() {
     let set = EventSet::new().unwrap();
     let (mut clients, mut servers) = (Vec::new(), HashMap::new());
     for name in 0..u64::from(sockets) {
-        // The smallest there are, so that there is memory for all of them.
+        // Minimum sizes, to fit the memory of all sockets.
         let client = Socket::new(Family::V4).unwrap();
         client.set_send_queue(16).unwrap();
         client.set_receive_queue(16).unwrap();
@@ -250,7 +250,7 @@ fn signs_of_life_of_many_are_asked_for_and_given_up() {
     }
 }
 
-/// T-IO9: what the peer has taken back breaks the connection.
+/// T-IO9: a write to an unmapped range breaks the connection.
 #[test]
 fn writing_to_what_is_not_mapped_any_more_fails() {
     let (mut client, mut server) = streams(&Options::new().iomap_size(1));
@@ -260,17 +260,17 @@ fn writing_to_what_is_not_mapped_any_more_fails() {
     assert_eq!(server.write_at(b"here", 0).unwrap(), 4);
     drop(mapped);
     server.set_read_timeout(Some(PATIENCE));
-    // The first one is refused by the peer's device, some time after the call.
+    // The peer's device refuses the first write asynchronously.
     drop(server.write_at(b"gone", 0));
     let ended = server.read(&mut [0]).unwrap_err();
     assert_ne!(errno(&ended), 11);
-    // It is why nothing can be written any more.
+    // Later writes report the same failure.
     let written = server.write_at(b"gone", 0).unwrap_err();
     assert_eq!(written.kind(), ended.kind());
     assert_eq!(written.to_string(), ended.to_string());
 }
 
-/// T-IO8: P7. Announcing a mapping uses up a credit, which the peer gives back.
+/// T-IO8: P7. Announcing a mapping uses a credit, returned by the peer.
 #[test]
 fn mappings_come_and_go_through_the_smallest_queues() {
     let options = Options::new().send_queue(16).receive_queue(16);
@@ -297,7 +297,7 @@ fn a_mapping_of_four_gigabytes_is_refused() {
     assert_eq!(errno(&refused.unwrap_err()), 22);
 }
 
-/// Sets the limit of descriptors back.
+/// Restores the descriptor limit on drop.
 struct Limited(Rlimit);
 
 impl Drop for Limited {
@@ -312,7 +312,7 @@ fn who_has_no_descriptors_left_is_told_and_the_others_go_on() {
     let listener = Listener::bind(local()).unwrap();
     let mut old = Stream::connect(listener.local_addr()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
-    // A thread's first call that waits makes the descriptor that the thread is woken by.
+    // A thread's first blocking call creates its wake-up descriptor.
     peer.set_read_timeout(Some(Duration::from_millis(1)));
     assert!(peer.read(&mut [0]).is_err());
     peer.set_read_timeout(None);
@@ -336,7 +336,7 @@ fn who_has_no_descriptors_left_is_told_and_the_others_go_on() {
         }
     };
     assert_eq!(errno(&error), EMFILE, "{error}");
-    // The last ones are not enough for a connection.
+    // The remaining descriptors do not suffice for a connection.
     assert!(Stream::connect(listener.local_addr()).is_err());
     old.write_all(b"still").unwrap();
     peer.read_exact(&mut [0; 5]).unwrap();
@@ -344,7 +344,7 @@ fn who_has_no_descriptors_left_is_told_and_the_others_go_on() {
     let mut new = Stream::connect(listener.local_addr()).unwrap();
     new.write_all(b"again").unwrap();
     loop {
-        // The connection that failed for want of descriptors may come first, accepted or as that error.
+        // The failed connection may come first, accepted or as an error.
         let (mut server, from) = match listener.accept() {
             Ok(accepted) => accepted,
             Err(err) => {

@@ -1,4 +1,4 @@
-//! Streams and datagrams over a real device, of this host with itself.
+//! Streams and datagrams over a real device, from this host to itself.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod asynchronous;

@@ -1,4 +1,4 @@
-//! A peer that is no rsocket: it sees what goes over the wire, and says what a test tells it to.
+//! A raw peer, for observing and sending arbitrary messages.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
@@ -17,23 +17,23 @@ use crate::local;
 const PATIENCE: Duration = Duration::from_secs(60);
 const RESOLVING: Duration = Duration::from_secs(5);
 
-/// How many messages a probe takes, and says that it does.
+/// Number of credits granted by a probe.
 pub(crate) const CREDITS: u16 = 384;
-/// Receives for these, and for messages that need no credit.
+/// Receives for these messages and for control messages.
 pub(crate) const RECEIVES: u16 = CREDITS + 16;
 const SENDS: u32 = 16;
 const INLINE: u32 = 16;
-/// The size of a message that comes on its own.
+/// Size in bytes of a separate message.
 const WORD: usize = 4;
 const ENTRIES: u32 = 2;
 pub(crate) const MAPPINGS: u16 = 3;
 const TARGETS_SIZE: usize = ENTRIES as usize * Target::SIZE;
-/// The size of half of its buffer.
+/// Half of the buffer size in bytes.
 const HALF: u32 = 64 << 10;
 
 type Work = Option<RemoteRegion>;
 
-/// An identifier that knows the way to `addr`, and the channel that tells of it.
+/// Resolves the route to `addr`. Returns the identifier and its channel.
 pub(crate) fn resolved(addr: SocketAddr) -> (EventChannel, CmId<RouteResolved>) {
     let channel = EventChannel::new().unwrap();
     let id = channel.create_id().unwrap();
@@ -53,21 +53,21 @@ fn next(channel: &EventChannel) -> Event {
     event.expect("nobody answers")
 }
 
-/// The queue and the memory of a probe.
+/// Queue and memory of a probe.
 struct Memory {
     cq: CompletionQueue,
-    /// What the rsocket writes targets and mappings to.
+    /// Table for targets and mappings, written by the rsocket.
     table: RemoteRegion,
-    /// What it writes data to.
+    /// Data buffer, written by the rsocket.
     buffer: RemoteRegion,
-    /// Where messages on their own come.
+    /// Buffers of separate messages.
     words: RemoteRegion,
-    /// What is written to it comes from here.
+    /// Source buffer of writes.
     outgoing: RemoteRegion,
 }
 
 impl Memory {
-    /// That, and a queue pair with its receives posted.
+    /// Allocates the memory and creates a queue pair with all receives posted.
     fn new<P: HasDevice>(id: &CmId<P>) -> (Self, QueuePair<Rc, Init, Work, Work>) {
         let ctx = id.context().unwrap();
         let pd = ctx.alloc_pd().unwrap();
@@ -94,7 +94,7 @@ impl Memory {
         (memory, qp)
     }
 
-    /// What the probe says of itself.
+    /// Returns the connect data of the probe.
     fn data(&self) -> ConnectData {
         let target = |region: &RemoteRegion, len| Target {
             addr: region.token().addr,
@@ -124,13 +124,13 @@ impl Memory {
     }
 }
 
-/// The place of a receive.
+/// Returns the buffer of a receive.
 fn place(words: &RemoteRegion, receive: u16) -> RemoteRegion {
     let at = usize::from(receive) * WORD;
     words.slice(at..at + WORD)
 }
 
-/// Waits for a connection of an rsocket's.
+/// A listener for rsockets.
 pub(crate) struct ListeningProbe {
     channel: EventChannel,
     id: CmId<Listening>,
@@ -149,7 +149,7 @@ impl ListeningProbe {
         self.id.local_addr().unwrap()
     }
 
-    /// Accepts a connection. Returns what the rsocket has asked with, too.
+    /// Accepts a connection. Returns the probe and the private data of the request.
     pub(crate) fn accept(&self) -> (Probe, Vec<u8>) {
         let Event::ConnectRequest(request) = next(&self.channel) else {
             unreachable!("somebody asks");
@@ -170,27 +170,27 @@ fn param(data: &[u8]) -> ConnParam {
     ConnParam::new().private_data(data).rnr_retry_count(7)
 }
 
-/// One that is connected to an rsocket.
+/// A raw peer connected to an rsocket.
 pub(crate) struct Probe {
     connection: Connection<Work, Work>,
     memory: Memory,
-    /// What the rsocket has said of itself.
+    /// Connect data of the rsocket.
     pub(crate) peer: ConnectData,
-    /// Messages come and go on their own: iWARP.
+    /// Separate framing: iWARP.
     pub(crate) separate: bool,
-    /// Where the rsocket wants its next bytes.
+    /// Target for the next bytes.
     target: Target,
-    /// The receive that is completed next.
+    /// Index of the next receive to complete.
     receive: u16,
-    /// What it has said that nobody has asked for yet.
+    /// Received messages, not yet returned by `hear`.
     heard: VecDeque<u32>,
-    /// How many receives have not been posted again, while they are not.
+    /// Number of receives not reposted, while reposting is suspended.
     withheld: Option<u16>,
 }
 
 impl Probe {
-    /// Connects to an rsocket, with what `say` makes of what it would say of itself. Returns what it is
-    /// answered with, too.
+    /// Connects to an rsocket with private data computed by `say`. Returns the probe and the private data of
+    /// the reply.
     pub(crate) fn connect(
         addr: SocketAddr,
         say: impl FnOnce(ConnectData) -> Vec<u8>,
@@ -209,7 +209,7 @@ impl Probe {
         Ok((memory.connected(connection, peer), said))
     }
 
-    /// Takes one completion: the message, if it is one.
+    /// Takes one completion. Returns the message, if any.
     fn step(&mut self) -> Option<u32> {
         let Self {
             connection, memory, ..
@@ -245,19 +245,19 @@ impl Probe {
         self.receive = (self.receive + 1) % RECEIVES;
     }
 
-    /// From now on a message that has come leaves no room for another.
+    /// Suspends reposting of receives.
     pub(crate) fn withhold_receives(&mut self) {
         self.withheld = Some(0);
     }
 
-    /// The end of that.
+    /// Resumes reposting of receives.
     pub(crate) fn receive_again(&mut self) {
         for _ in 0..self.withheld.take().unwrap_or(0) {
             self.receive();
         }
     }
 
-    /// The next message.
+    /// Waits for the next message.
     pub(crate) fn hear(&mut self) -> u32 {
         loop {
             if let Some(word) = self.heard.pop_front().or_else(|| self.step()) {
@@ -266,14 +266,14 @@ impl Probe {
         }
     }
 
-    /// The entry of a table of targets.
+    /// Returns an entry of the table of targets.
     pub(crate) fn target(&self, index: usize) -> [u8; Target::SIZE] {
         let mut entry = [0; Target::SIZE];
         self.memory.table.read(index * Target::SIZE, &mut entry);
         entry
     }
 
-    /// The entry of the table of mappings.
+    /// Returns an entry of the table of mappings.
     pub(crate) fn mapping(&self, index: u16) -> [u8; Mapping::SIZE] {
         let at = TARGETS_SIZE + usize::from(index) * Mapping::SIZE;
         let mut entry = [0; Mapping::SIZE];
@@ -281,14 +281,14 @@ impl Probe {
         entry
     }
 
-    /// The first bytes of what the rsocket has sent.
+    /// Returns the first bytes sent by the rsocket.
     pub(crate) fn data(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.buffer.read(0, &mut bytes);
         bytes
     }
 
-    /// Says something, after having written some bytes to that memory.
+    /// Writes bytes to the rsocket's memory, then sends a message.
     fn write(&mut self, bytes: &[u8], to: RemoteToken, word: u32) {
         self.memory.outgoing.write(0, bytes);
         let from = (!bytes.is_empty()).then(|| self.memory.outgoing.slice(0..bytes.len()));
@@ -304,7 +304,7 @@ impl Probe {
         } else {
             qp.post(Write::new(from, to).imm_data(word)).unwrap();
         }
-        // Until it has arrived. What is heard meanwhile comes to a queue of its own.
+        // Waits for the completions, and queues messages received meanwhile.
         while posted > 0 {
             match self.step() {
                 None => posted -= 1,
@@ -313,7 +313,7 @@ impl Probe {
         }
     }
 
-    /// Writes bytes to any memory. Returns whether the peer's device has done so; if not, this is the end of the
+    /// Writes bytes to arbitrary memory. Returns whether the peer's device accepted; a refusal ends the
     /// connection.
     pub(crate) fn writes(&mut self, bytes: &[u8], to: Target) -> bool {
         let to = RemoteToken {
@@ -338,14 +338,14 @@ impl Probe {
                 connection.qp_mut().complete(wc).unwrap(),
                 Completed::Send(_)
             );
-            // What the rsocket says meanwhile is of no interest.
+            // Messages received meanwhile are discarded.
             if is_send {
                 return ok;
             }
         }
     }
 
-    /// Sends data behind those that it has said to have sent without.
+    /// Sends data after the bytes announced without data.
     pub(crate) fn send_again(&mut self, bytes: &[u8]) {
         let said = 5;
         self.target.addr += u64::from(said);
@@ -353,7 +353,7 @@ impl Probe {
         self.send(bytes);
     }
 
-    /// Says something, and no more.
+    /// Sends a message without data.
     pub(crate) fn say(&mut self, word: u32) {
         let nowhere = RemoteToken {
             addr: 0,
@@ -363,7 +363,7 @@ impl Probe {
         self.write(&[], nowhere, word);
     }
 
-    /// Sends data, for which there must be room in the first half of the rsocket's buffer.
+    /// Sends data, within the first half of the rsocket's buffer.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let Target { addr, rkey, len } = self.target;
         let sent = u32::try_from(bytes.len()).unwrap();

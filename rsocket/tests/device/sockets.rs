@@ -1,4 +1,4 @@
-//! Sockets as C has them, and waiting for many of them.
+//! C-style sockets, and waiting for many of them.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Write},
@@ -65,7 +65,7 @@ fn a_nonblocking_socket_connects_in_the_background() {
     assert_eq!(number(receive(&client)), EAGAIN);
 }
 
-/// T-NB2: only the kernel is asked whether the connection is there.
+/// T-NB2: polls only the kernel, with no call on the socket.
 #[test]
 fn a_socket_connects_though_nobody_calls_it() {
     let listener = listening();
@@ -126,7 +126,7 @@ fn the_wrong_state_is_an_error_and_no_more() {
     assert!(client.reuse_addr());
     assert_eq!(number(client.listen(1)), EINVAL);
     assert_eq!(number(client.set_send_queue(64)), EINVAL);
-    // What the link of the guest allows.
+    // Limited by the guest's link.
     assert_eq!(client.max_segment(), 4096);
     client.close();
     assert_eq!(look_at(&client), PollEvents::NVAL);
@@ -181,7 +181,7 @@ fn the_end_shows_in_what_polling_says() {
     assert_eq!(look_at(&client), BOTH | PollEvents::HUP);
 }
 
-/// T-DT5: of more messages than there can be at once.
+/// T-DT5: more messages than the queue holds.
 #[test]
 fn who_wants_everything_gets_it_from_many_messages() {
     let (client, server) = connected();
@@ -200,7 +200,7 @@ fn who_wants_everything_gets_it_from_many_messages() {
     });
 }
 
-/// T-PO9: credits come back to who waits for data, and are not what it waits for.
+/// T-PO9: returned credits do not wake a waiting reader.
 #[test]
 fn who_waits_for_data_is_not_told_of_credits() {
     let (client, server) = connected();
@@ -210,7 +210,7 @@ fn who_waits_for_data_is_not_told_of_credits() {
     };
     let period = Duration::from_millis(700);
     thread::scope(|scope| {
-        // Many times what may be sent at once.
+        // Many times the credit limit.
         scope.spawn(|| {
             for _ in 0..2000 {
                 client.send(&[IoSlice::new(b"x")], false).unwrap();
@@ -253,7 +253,7 @@ fn sockets_and_pipes_are_waited_for_together() {
     assert_eq!(waited(PATIENCE), (2, some, some));
 }
 
-/// T-PO6: P12. Either thread may take the event that the other waits for.
+/// T-PO6: P12. Either thread may take the event of the other.
 #[test]
 fn two_threads_wait_for_one_socket() {
     let (client, server) = connected();
@@ -416,7 +416,7 @@ fn a_route_of_one_connection_is_good_for_another() {
     drop(server);
 }
 
-/// T-EP4: nobody but the program keeps it.
+/// T-EP4: the set keeps no socket alive.
 #[test]
 fn who_is_dropped_while_a_set_is_waited_for_is_closed() {
     let listener = listening();
@@ -442,7 +442,7 @@ fn who_is_dropped_while_a_set_is_waited_for_is_closed() {
             wait_for(&client, PollEvents::IN),
             PollEvents::IN | PollEvents::HUP
         );
-        // The listener may be closed a moment later than the connection.
+        // The listener may close slightly later than the connection.
         let start = Instant::now();
         while Socket::new(Family::V4).unwrap().connect(listens_at).is_ok() {
             assert!(start.elapsed() < PATIENCE, "the listener stays open");

@@ -1,4 +1,4 @@
-//! Bytes, in both directions.
+//! Data in both directions.
 
 use std::{
     io::{self, Read, Write},
@@ -14,7 +14,7 @@ use crate::{local, often};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two ends of a connection.
+/// Creates both ends of a connection.
 pub(crate) fn pair(options: &Options) -> (Stream, Stream) {
     let listener = options.bind(local()).unwrap();
     let client = options.connect(listener.local_addr()).unwrap();
@@ -54,7 +54,7 @@ fn a_message_goes_there_and_back() {
 fn who_waits_to_read_is_not_told_of_what_was_sent() {
     const SHORTLY: Duration = Duration::from_millis(20);
     let (mut client, mut server) = pair(&Options::new());
-    // Each begins by saying what it has room for.
+    // The first message of each side is a grant of credits.
     client.write_all(&[0]).unwrap();
     server.read_exact(&mut [0]).unwrap();
     server.write_all(&[0]).unwrap();
@@ -134,7 +134,7 @@ fn sizes_that_make_no_sense_become_some_that_work() {
     let odd = Options::new().send_queue(u16::MAX).receive_queue(u16::MAX);
     for (options, depths) in [
         (least.send_buffer(1).receive_buffer(1), 16..17),
-        // The device does not have so many, but more than there are by default.
+        // More than the default, but less than requested: limited by the device.
         (odd.send_buffer(1).receive_buffer(4097), 385..u16::MAX),
     ] {
         let (mut client, server) = pair(&options);
@@ -165,7 +165,7 @@ fn sizes_that_make_no_sense_become_some_that_work() {
     }
 }
 
-/// T-SH6: the peer has room for no more.
+/// T-SH6: the peer's buffer is full.
 #[test]
 fn what_a_slow_reader_has_not_taken_arrives() {
     let (client, mut server) = pair(&Options::new());
@@ -224,7 +224,7 @@ fn a_nonblocking_stream_says_when_it_is_worth_trying() {
     let err = (&client).read(&mut buf).unwrap_err();
     assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
     let quiet = Some(Duration::from_millis(20));
-    // What is left of setting up the connection may wake it.
+    // Late setup messages may wake the stream.
     while verbs::fd::wait_readable("poll", client.as_fd(), quiet).unwrap() {
         (&client).read(&mut buf).unwrap_err();
     }

@@ -1,22 +1,22 @@
-//! What the tests share: addresses of the device, and connected sockets.
+//! Addresses and connected sockets for the tests.
 
 use std::net::SocketAddr;
 
 use rsocket::{Family, Socket};
 
-/// The address of the guest's RDMA device, with any port.
+/// Address of the guest's RDMA device, with port 0.
 pub(crate) fn local() -> SocketAddr {
     let address = std::env::var("A").expect("these tests run in the guest: `cargo xtask test`");
     SocketAddr::new(address.parse().unwrap(), 0)
 }
 
-/// Its IPv6 address.
+/// IPv6 address of the guest's RDMA device, with port 0.
 pub(crate) fn local_v6() -> SocketAddr {
     let address = std::env::var("A6").expect("these tests run in the guest: `cargo xtask test`");
     SocketAddr::new(address.parse().unwrap(), 0)
 }
 
-/// How often something is done: more often in the long test.
+/// Number of repetitions, higher in the long test.
 pub(crate) fn often(short: u32, long: u32) -> u32 {
     match std::env::var_os("LONG") {
         Some(_) => long,
@@ -24,7 +24,7 @@ pub(crate) fn often(short: u32, long: u32) -> u32 {
     }
 }
 
-/// A socket that listens at the device's address.
+/// Creates a socket listening at the device's address.
 pub(crate) fn listening() -> Socket {
     let listener = Socket::new(Family::V4).unwrap();
     listener.bind(local()).unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn listening() -> Socket {
     listener
 }
 
-/// Two sockets that are connected.
+/// Creates two connected sockets.
 pub(crate) fn connected() -> (Socket, Socket) {
     let listener = listening();
     let client = Socket::new(Family::V4).unwrap();

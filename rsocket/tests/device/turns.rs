@@ -1,4 +1,4 @@
-//! Tasks that share a thread with one that never has to wait.
+//! Fairness between a task with continuous work and other tasks of the same thread.
 
 use std::{
     io::{ErrorKind, Write},
@@ -20,7 +20,7 @@ use crate::{local, probe::ListeningProbe};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Counts the turns that a task gets beside another on the same thread.
+/// Counts the turns of a concurrent task on the same thread.
 struct Turns {
     counter: Arc<AtomicU32>,
     task: JoinHandle<()>,
@@ -45,7 +45,7 @@ impl Turns {
     }
 }
 
-/// Reads of one byte each that all find one, and writes that all find room.
+/// One-byte reads with data available, and writes with room available.
 #[tokio::test]
 async fn stream_task_yields_while_reads_and_writes_are_ready() {
     const BYTES: u32 = 20_000;
@@ -65,7 +65,7 @@ async fn stream_task_yields_while_reads_and_writes_are_ready() {
     let turns = turns.end();
     assert!(turns >= BYTES / 1000, "reads: {turns} turns");
     let turns = Turns::count();
-    // As many as the peer has room for without reading.
+    // As many as fit without reads by the peer.
     for _ in 0..300 {
         client.write_u8(1).await.unwrap();
     }
@@ -111,7 +111,7 @@ async fn datagram_task_yields_while_sends_are_ready() {
     assert!(turns >= 3, "{turns} turns");
 }
 
-/// A peer that never answers the request.
+/// A peer that never replies.
 #[tokio::test]
 async fn connect_in_task_times_out() {
     let silent = ListeningProbe::new();
@@ -125,7 +125,7 @@ async fn connect_in_task_times_out() {
     assert_eq!(failed.to_string(), expected);
     let failed = options.connect(silent.addr()).unwrap_err();
     assert_eq!(failed.to_string(), expected);
-    // One that is connected in time is not ended later.
+    // An established connection is not affected later.
     let listener = AsyncListener::bind(local()).unwrap();
     let (client, server) = tokio::join!(
         options.connect_async(listener.local_addr()),
@@ -138,7 +138,7 @@ async fn connect_in_task_times_out() {
     server.read_exact(&mut late).await.unwrap();
 }
 
-/// The sizes that the files of the system say, of each kind of socket; those of rsockets without any.
+/// Sizes from the system's files, for each kind of socket; without files, the defaults.
 #[test]
 fn streams_have_the_sizes_of_the_systems_files() {
     let expected: u16 = std::env::var("SQSIZE").map_or(384, |size| size.parse().unwrap());

@@ -1,5 +1,4 @@
-//! What goes over the wire, as a peer sees it that is no rsocket. These tests run over iWARP, too, where
-//! messages are on their own.
+//! Messages on the wire, seen by a raw peer. These tests also run over iWARP, with separate messages.
 
 use std::{
     io::{Read, Write},
@@ -23,7 +22,7 @@ const HALF: u32 = 65536;
 const PATIENCE: Duration = Duration::from_secs(60);
 const KEEPALIVE: u32 = 0xe000_0001;
 
-/// A stream, and the probe that has connected to it.
+/// Connects a probe to a new listener. Returns the stream and the probe.
 fn accepted_by(options: &Options, say: impl FnOnce(ConnectData) -> Vec<u8>) -> (Stream, Probe) {
     let listener = options.bind(local()).unwrap();
     let (probe, _) = Probe::connect(listener.local_addr(), say).unwrap();
@@ -39,7 +38,7 @@ fn plain(data: ConnectData) -> Vec<u8> {
     data.encode().to_vec()
 }
 
-/// What comes first: the other half of the buffer.
+/// Checks the first message, the grant of the second half of the buffer.
 fn hear_of_the_second_half(stream: &Stream, probe: &mut Probe) {
     stream.readiness().unwrap();
     assert_eq!(probe.hear(), 0x8000_0180);
@@ -54,7 +53,7 @@ fn hear_of_the_second_half(stream: &Stream, probe: &mut Probe) {
     assert_eq!(probe.target(0), [0; Target::SIZE], "nobody has touched it");
 }
 
-/// What a side has said of itself, with the padding that the connection manager adds.
+/// Checks private data, including the padding of the connection manager.
 fn check_connect_data(said: &[u8], asks: bool, separate: bool) {
     match (separate, asks) {
         (true, _) => assert_eq!(said.len(), ConnectData::SIZE),
@@ -78,7 +77,7 @@ fn who_is_asked_says_what_it_has() {
     let (mut stream, _) = listener.accept().unwrap();
     check_connect_data(&said, false, probe.separate);
     hear_of_the_second_half(&stream, &mut probe);
-    // Nothing else comes before the data.
+    // No other message precedes the data.
     stream.write_all(b"data").unwrap();
     assert_eq!(probe.hear(), 4);
     assert_eq!(probe.data(4), b"data");
@@ -115,10 +114,10 @@ fn who_says_nonsense_is_refused_and_the_listener_goes_on() {
         refused(&|said| said[0] = version);
     }
     refused(&|said| said[2..4].fill(0));
-    // A table without room for the second half, and no buffer.
+    // A table without room for the second half, and an empty buffer.
     refused(&|said| said[20..24].fill(0));
     refused(&|said| said[36..40].fill(0));
-    // The connection manager fills up with zeros what is too short, except over iWARP.
+    // The connection manager pads short data with zeros, except over iWARP.
     refused(&|said| {
         said[36..].copy_from_slice(&[0, 0, 0, 200]);
         said.truncate(39);
@@ -160,7 +159,7 @@ fn credits_come_back_when_half_of_them_is_used() {
     assert_eq!(probe.hear(), 4);
 }
 
-/// T-OP3: what the listener has been told, the peer of a connection hears.
+/// T-OP3: connections use the sizes of their listener.
 #[test]
 fn the_credits_are_those_of_the_listener() {
     let options = Options::new().receive_queue(32).receive_buffer(8192);
@@ -169,7 +168,7 @@ fn the_credits_are_those_of_the_listener() {
     assert_eq!(probe.peer.first.len, 4096);
 }
 
-/// T-DT4: what is only looked at gives nothing back.
+/// T-DT4: peeking returns no credits.
 #[test]
 fn looking_at_bytes_says_nothing() {
     const COUNT: u16 = CREDITS / 2 + 8;
@@ -178,7 +177,7 @@ fn looking_at_bytes_says_nothing() {
     for _ in 0..COUNT {
         probe.send(b"x");
     }
-    // There is room for more than there is.
+    // The buffer is larger than the available data.
     let mut seen = [0; CREDITS as usize];
     let start = Instant::now();
     while stream.peek(&mut seen).unwrap() < usize::from(COUNT) {
@@ -229,7 +228,7 @@ fn entries_have_the_order_of_who_has_them() {
         len,
     };
     assert_eq!(probe.target(1), second.encode(other));
-    // Data are what they are.
+    // Data is not byte-swapped.
     stream.write_all(b"as it is").unwrap();
     assert_eq!(probe.hear(), 8);
     assert_eq!(probe.data(8), b"as it is");
@@ -288,7 +287,7 @@ fn the_end_of_a_direction_is_said_when_it_concerns_the_peer() {
     assert_eq!(probe.hear(), 0xe000_0000);
 }
 
-/// T-KA1: whoever is kept alive hears nothing of it.
+/// T-KA1: keepalive probes are not messages.
 #[test]
 fn signs_of_life_are_no_messages() {
     let options = Options::new().keep_alive(Duration::from_millis(20));
@@ -297,7 +296,7 @@ fn signs_of_life_are_no_messages() {
     thread::sleep(Duration::from_millis(300));
     stream.write_all(b"data").unwrap();
     assert_eq!(probe.hear(), 4);
-    // Those of old peers are heard, and ignored.
+    // Keepalive messages of old peers are ignored.
     probe.say(KEEPALIVE);
     probe.send(b"x");
     stream.read_exact(&mut [0]).unwrap();

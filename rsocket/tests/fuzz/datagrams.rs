@@ -1,4 +1,4 @@
-//! A socket for datagrams that is sent whatever the input says, over UDP and to its queue pair.
+//! A datagram socket with arbitrary messages over UDP and to its queue pair.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,7 +7,7 @@ use rsocket::proto::datagram::{
     Exchange, Node, Operation, Origin, Route, SLOT, canonical, most_by_udp, most_by_way,
 };
 
-/// How many bytes begin each message: what it is, and how many there are.
+/// Header bytes of each message in the input: kind and length.
 const HEAD: usize = 2;
 const DEPTH: u16 = 4;
 
@@ -20,7 +20,7 @@ fn peer(byte: u8) -> SocketAddr {
     }
 }
 
-/// Each message is what its first byte says, and as long as its second one.
+/// Runs the messages of an input, each with its kind in the first byte and its length in the second.
 pub(crate) fn run(input: &[u8]) {
     let mut node: Node<(), (), Vec<u8>> = Node::new(DEPTH, DEPTH);
     let mut rest = input;
@@ -76,7 +76,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// One message, which is almost right.
+/// Creates one almost valid message.
 pub(crate) fn step(rng: &mut Rng) -> Vec<u8> {
     let what = rng.u8(..);
     let from = canonical(peer(what >> 2));

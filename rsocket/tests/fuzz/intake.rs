@@ -1,4 +1,4 @@
-//! A stream that is told whatever the input says, by its peer, its device and its user.
+//! A stream with arbitrary events from its peer, its device and its user.
 
 use fastrand::Rng;
 use rsocket::proto::{
@@ -9,13 +9,13 @@ use rsocket::proto::{
     },
 };
 
-/// The most mappings that the peer may announce.
+/// Maximum number of mappings announced by the peer.
 const MAPPINGS: u16 = 3;
-/// The bytes of the buffers first, and what they may grow to.
+/// Initial and maximum sizes of the buffers in bytes.
 const FIRST: u32 = 4096;
 const LARGER: u32 = 16384;
 
-/// What the peer writes to as it likes.
+/// Memory written arbitrarily by the peer.
 struct Exposed([u8; TARGETS as usize * Target::SIZE + MAPPINGS as usize * Mapping::SIZE]);
 
 impl Table for Exposed {
@@ -38,15 +38,15 @@ impl Table for Exposed {
 struct Host {
     stream: Stream,
     exposed: Exposed,
-    /// What has been posted and has not completed.
+    /// Posted requests without a completion.
     posted: Vec<Tag>,
     burst: Burst,
-    /// The bytes of the buffers.
+    /// Present sizes of the buffers in bytes.
     send_buffer: u32,
     recv_buffer: u32,
 }
 
-/// The steps by what their first bytes are, and how many bytes they take.
+/// Steps by name, with the number of argument bytes.
 const STEPS: [(u8, usize); 10] = [
     (b'w', 17),
     (b'm', 4),
@@ -60,7 +60,7 @@ const STEPS: [(u8, usize); 10] = [
     (b'g', 1),
 ];
 
-/// A step with something in it that may make sense.
+/// Creates a random, often plausible step.
 pub(crate) fn step(rng: &mut Rng) -> Vec<u8> {
     let (name, len) = *rng.choice(&STEPS).unwrap();
     let mut step = vec![name];
@@ -79,7 +79,7 @@ pub(crate) fn step(rng: &mut Rng) -> Vec<u8> {
     step
 }
 
-/// Connects to a peer that says the first bytes, and does the steps that the others are.
+/// Decodes the connect data, then runs the steps in the rest of the input.
 pub(crate) fn run(input: &[u8]) {
     let Ok(peer) = ConnectData::decode(input) else {
         return;
@@ -149,7 +149,7 @@ impl Host {
                     .stream
                     .received(Message::decode(word), &mut self.exposed);
                 if taken.is_err() {
-                    // What comes after an orderly end does not undo it.
+                    // A violation after an orderly end does not change the outcome.
                     assert!(!self.stream.is_connected());
                 }
                 if was.is_some() {
@@ -202,7 +202,7 @@ impl Host {
                     rkey: 0x30,
                     len: u32::try_from(pair(&bytes[1..])).unwrap(),
                 };
-                // There may be no room.
+                // The table may be full.
                 let _: Result<u16, MapError> = self.stream.map(mapping);
                 if self.stream.is_writable()
                     && self.stream.has_announcement()

@@ -1,6 +1,5 @@
-//! Everything a peer can send, to everything that reads it: a fuzzer may call the entries as they
-//! are, and the tests throw inputs made up from a seed at each; ten million with `LONG=1`.
-//! `SEED=…` runs one alone.
+//! Every decoder of peer input with arbitrary bytes. A fuzzer can call the entries directly; the tests run
+//! inputs generated from seeds, ten million each with `LONG=1`. `SEED=…` runs a single one.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod datagrams;
@@ -14,7 +13,7 @@ use rsocket::proto::{
     decode_size, encode_size,
 };
 
-/// Private data: what is taken is worth connecting to, and is written as it was read.
+/// Connect data: accepted data is usable and survives encoding.
 fn connect_data(input: &[u8]) {
     match ConnectData::decode(input) {
         Ok(data) => {
@@ -22,7 +21,7 @@ fn connect_data(input: &[u8]) {
             assert!(data.credits > 0 && data.targets.len >= 2 && data.first.len > 0);
             let again = data.encode();
             assert_eq!(ConnectData::decode(&again), Ok(data));
-            // Reserved bytes, and flags that nobody knows, are not kept.
+            // Reserved bytes and unknown flags are not preserved.
             assert_eq!(again[8..], input[8..ConnectData::SIZE]);
         }
         Err(BadConnectData::Short(len)) => {
@@ -35,7 +34,7 @@ fn connect_data(input: &[u8]) {
     }
 }
 
-/// A message: what is read and written again is read as the same.
+/// A message: encoding and decoding are inverse.
 fn message(input: &[u8]) {
     for word in input
         .iter()
@@ -49,7 +48,7 @@ fn message(input: &[u8]) {
     }
 }
 
-/// Entries of tables, whoever's order they are in.
+/// Table entries in either byte order.
 fn entries(input: &[u8]) {
     let mut target = [0; Target::SIZE];
     let mut mapping = [0; Mapping::SIZE];
@@ -61,7 +60,7 @@ fn entries(input: &[u8]) {
     }
 }
 
-/// T-WP5: sizes, all that there are.
+/// T-WP5: all sizes.
 #[test]
 fn sizes() {
     for byte in 0..=u8::MAX {
@@ -74,7 +73,7 @@ fn sizes() {
     }
 }
 
-/// Runs an entry with inputs from `make`; the seed of one that fails is printed.
+/// Runs an entry with inputs from `make`; prints the seed of a failing input.
 fn throw(entry: fn(&[u8]), make: fn(&mut Rng) -> Vec<u8>) {
     let seeds = match env::var("SEED") {
         Ok(seed) => {
@@ -95,7 +94,7 @@ fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     iter::repeat_with(|| rng.u8(..)).take(len).collect()
 }
 
-/// Changes some bits, or the length.
+/// Flips some bits or changes the length.
 fn mutate(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     for _ in 0..rng.u8(0..4) {
         let at = rng.usize(0..bytes.len());
@@ -109,7 +108,7 @@ fn mutate(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// What a peer says that keeps to the protocol, more or less.
+/// Connect data with mostly valid fields.
 fn plausible(rng: &mut Rng) -> ConnectData {
     let some = |rng: &mut Rng| *rng.choice(&[0, 1, 2, 3, 7, 4096, 65536, u32::MAX]).unwrap();
     ConnectData {
@@ -165,7 +164,7 @@ fn the_whole_receive_path() {
         } else {
             wire
         };
-        // From here on, each step is what a byte says, and takes what it needs from those after.
+        // The rest is a sequence of steps with their arguments.
         input.resize(ConnectData::SIZE, 0);
         for _ in 0..rng.u8(1..40) {
             input.extend(intake::step(rng));

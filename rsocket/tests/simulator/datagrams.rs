@@ -1,5 +1,5 @@
-//! Datagrams between three hosts, over a wire that loses and mixes up what it likes, with hosts that
-//! start anew and strangers that send anything.
+//! Datagrams between three hosts, over a wire with loss and reordering, with restarting hosts and hostile
+//! strangers.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -10,21 +10,21 @@ use std::{
 use fastrand::Rng;
 use rsocket::proto::datagram::{Exchange, Node, Operation, Origin, Route, canonical};
 
-/// What goes wrong.
+/// Kind of fault injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The order only.
+    /// Reordering only.
     None,
-    /// Messages are lost, and hosts lose their memory.
+    /// Also loss of messages, and restarts of hosts.
     Loss,
-    /// And strangers send anything in the name of anybody.
+    /// Also forged messages with arbitrary senders.
     Hostile,
 }
 
 const HOSTS: usize = 3;
 const SEND_DEPTH: u16 = 4;
 const RECV_DEPTH: u16 = 8;
-/// Bytes of the global route header.
+/// Size in bytes of the global route header.
 const GRH: usize = 40;
 
 #[derive(Debug)]
@@ -34,11 +34,11 @@ enum Packet {
         to: SocketAddr,
         bytes: Vec<u8>,
     },
-    /// To a queue pair, wherever that is.
+    /// To a queue pair on any host.
     Direct { to: u32, bytes: Vec<u8> },
-    /// A host is told where another one is.
+    /// A resolved route for a host.
     Way { host: usize, peer: SocketAddr },
-    /// A host's message has been sent.
+    /// Completion of a host's send.
     Sent { host: usize, life: u32 },
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Run {
     hosts: Vec<Host>,
     wire: Vec<Packet>,
     now: Duration,
-    /// Who has sent what to whom, until it arrives.
+    /// Sender and receiver of each datagram in flight.
     sent: BTreeMap<u64, (usize, usize)>,
     arrived: HashSet<u64>,
     direct: u64,
@@ -114,17 +114,17 @@ impl Run {
         }
         self.settle();
         if self.trouble == Trouble::None {
-            // Nobody was so slow as to have no room.
+            // No queue was ever full.
             assert!(self.sent.is_empty(), "lost: {:?}", self.sent);
             return;
         }
-        // Whatever has happened, two that talk to each other find each other again.
+        // After any history, two communicating hosts resolve their routes again.
         for (from, to) in [(0, 1), (1, 0), (2, 0), (0, 2)] {
             self.recovers(from, to);
         }
     }
 
-    /// Sends a message of which everybody knows who has sent it.
+    /// Sends a numbered datagram between two random hosts.
     fn send(&mut self) {
         let from = self.rng.usize(0..HOSTS);
         let to = (from + self.rng.usize(1..HOSTS)) % HOSTS;
@@ -179,7 +179,7 @@ impl Run {
         number
     }
 
-    /// Lets something on the wire arrive, in any order.
+    /// Delivers a random packet.
     fn deliver(&mut self) {
         if self.wire.is_empty() {
             return;
@@ -191,7 +191,7 @@ impl Run {
                 let now = self.now;
                 let host = self.hosts.iter_mut().find(|host| host.qp_num == to);
                 if let Some(host) = host {
-                    // What is dropped is counted as lost.
+                    // A dropped datagram counts as lost.
                     drop(host.node.arrived(bytes, GRH, 0, now));
                 }
             }
@@ -245,7 +245,7 @@ impl Run {
         }
     }
 
-    /// Everybody receives all there is, and it is what was sent, once.
+    /// Receives on all hosts, and checks that each datagram arrives at most once and unchanged.
     fn receive(&mut self) {
         let addrs: Vec<_> = self.hosts.iter().map(|host| host.addr).collect();
         for (index, host) in self.hosts.iter_mut().enumerate() {
@@ -275,7 +275,7 @@ impl Run {
         }
     }
 
-    /// T-DG7: a host has lost its memory, and has another queue pair.
+    /// T-DG7: a restarted host has no state and another queue pair.
     fn restart(&mut self) {
         let index = self.rng.usize(0..HOSTS);
         let life = self.hosts[index].life + 1;
@@ -291,7 +291,7 @@ impl Run {
         }
     }
 
-    /// T-DG8: a stranger sends something that is almost right, to a socket or to a queue pair.
+    /// T-DG8: a stranger sends an almost valid message to a socket or a queue pair.
     fn forge(&mut self) {
         let host = self.rng.usize(0..HOSTS);
         let from = match self.rng.usize(0..HOSTS + 1) {
@@ -312,7 +312,7 @@ impl Run {
         } else {
             Origin(from).encode().to_vec()
         };
-        // Numbers that nobody has sent.
+        // A number never sent.
         bytes.extend(u64::MAX.to_be_bytes());
         for _ in 0..self.rng.usize(0..3) {
             let at = self.rng.usize(0..bytes.len());
@@ -330,12 +330,11 @@ impl Run {
         }
     }
 
-    /// One sends a message in a second, which is lost a few times at most, and then goes from queue
-    /// pair to queue pair.
+    /// Sends one datagram per second; after a few losses at most, datagrams travel between the queue pairs.
     fn recovers(&mut self, from: usize, to: usize) {
         let before = self.direct;
         let found = (0..100).any(|_| {
-            // Not so long that the peer would have to be asked.
+            // Below the age at which the peer would be asked again.
             self.now += Duration::from_millis(900);
             let number = self.send_from(from, to);
             self.settle();

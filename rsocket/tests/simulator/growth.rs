@@ -1,4 +1,4 @@
-//! Buffers that grow, and those that do not.
+//! Growth of buffers.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ const LARGER: u32 = 512 << 10;
 const ELSEWHERE: u64 = 0x5000_0000;
 const ELSEWHERE_KEY: u32 = 0xb1;
 
-/// The peer fills the whole buffer, and all of it is read.
+/// Fills the whole receive buffer, then reads everything.
 fn fill_and_read(side: &mut Side) {
     for _ in 0..2 {
         receive(side, Message::Data(BUFFER_SIZE / 2)).unwrap();
@@ -29,13 +29,13 @@ fn fill_and_read(side: &mut Side) {
     side.stream.consume(BUFFER_SIZE as usize);
 }
 
-/// Where the next bytes are, and whether that is in the buffer before.
+/// Returns the pieces of the next bytes, with their buffer.
 fn pieces(side: &Side, len: usize) -> Vec<(bool, Range<u32>)> {
     let pieces = side.stream.next_bytes(len);
     pieces.map(|piece| (piece.is_old, piece.range)).collect()
 }
 
-/// A side whose receive buffer has been too small for so many times.
+/// Creates a side whose receive buffer has caused `times` stalls.
 fn held_up(settings: Settings, peer: &ConnectData, times: usize) -> Side {
     let mut side = facing(settings, peer);
     told(&mut side);
@@ -58,7 +58,7 @@ fn a_receive_buffer_grows_where_the_peer_runs_out_of_room() {
     assert!(!side.stream.uses_old_buffer());
     let halves: Vec<_> = (0..8).map(|half| (half << 16, 1 << 16)).collect();
     assert_eq!(parts(&mut side, ELSEWHERE), halves);
-    // A message goes on where the next target does, and not beyond the end.
+    // A message continues across adjacent targets, but not beyond the end of the buffer.
     receive(&mut side, Message::Data(LARGER - 100)).unwrap();
     assert_eq!(pieces(&side, usize::MAX), [(false, 0..LARGER - 100)]);
     side.stream.consume(usize::MAX);
@@ -67,7 +67,7 @@ fn a_receive_buffer_grows_where_the_peer_runs_out_of_room() {
     assert_eq!(failed, Failure::Violation(Violation::Overflow(101)));
 }
 
-/// A side that wants a larger receive buffer, whose peer knows of the first half of the one there is.
+/// Creates a side about to grow its receive buffer, with the first half granted to the peer.
 fn half_told() -> Side {
     let mut side = held_up(Settings::default(), &peer_of_eight(), 7);
     told(&mut side);
@@ -79,14 +79,14 @@ fn half_told() -> Side {
     side
 }
 
-/// What the peer knows of comes first, and is no reason to wait with what comes after it.
+/// Granted room is used first, without delaying the grants of the new buffer.
 #[test]
 fn the_peer_uses_the_room_it_knows_of_and_then_the_new_one() {
     let mut side = half_told();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     assert_eq!(side.stream.wants_to_receive(), None);
     let halves = |which: Range<u64>| which.map(|half| (half << 16, 1 << 16)).collect::<Vec<_>>();
-    // What it knows of can be four entries of its table, which has eight.
+    // The granted room may cover four entries of the peer's table of eight.
     assert_eq!(parts(&mut side, ELSEWHERE), halves(0..4));
     receive(&mut side, Message::Data(10_000)).unwrap();
     assert_eq!(parts(&mut side, ELSEWHERE), []);
@@ -95,7 +95,7 @@ fn the_peer_uses_the_room_it_knows_of_and_then_the_new_one() {
     receive(&mut side, Message::Data(536)).unwrap();
     assert_eq!(parts(&mut side, ELSEWHERE), halves(7..8));
     receive(&mut side, Message::Data(1000)).unwrap();
-    // It is all there to be looked at, and the first buffer goes when it is read.
+    // All data can be peeked at; the first buffer is released once read.
     assert_eq!(side.stream.unread(), 66_536);
     let both = [(true, 0..65_536), (false, 0..1000)];
     assert_eq!(pieces(&side, usize::MAX), both);
@@ -113,7 +113,7 @@ fn the_peer_uses_the_room_it_knows_of_and_then_the_new_one() {
     assert_eq!(side.stream.unread(), 999);
 }
 
-/// All of it has been read, but there is room of which the peer knows.
+/// All data has been read, but the peer still has granted room.
 #[test]
 fn a_buffer_is_there_for_as_long_as_the_peer_may_write_to_it() {
     let mut side = half_told();
@@ -122,7 +122,7 @@ fn a_buffer_is_there_for_as_long_as_the_peer_may_write_to_it() {
     receive(&mut side, Message::Data(65_535)).unwrap();
     side.stream.consume(usize::MAX);
     assert!(side.stream.uses_old_buffer());
-    // A message does not go on in another buffer.
+    // A message does not continue in another buffer.
     let failed = receive(&mut side, Message::Data(2)).unwrap_err();
     assert_eq!(failed, Failure::Violation(Violation::Overflow(2)));
     let mut side = half_told();
@@ -164,7 +164,7 @@ fn a_receive_buffer_stays_where_growing_does_not_help() {
     for (settings, peer) in [(settings, original), (fixed, peer_of_eight())] {
         held_up(settings, &peer, 20);
     }
-    // Who reads slowly is no faster with more.
+    // A slow reader does not benefit from a larger buffer.
     let mut side = facing(settings, &peer_of_eight());
     told(&mut side);
     receive(&mut side, Message::Data(BUFFER_SIZE)).unwrap();
@@ -176,7 +176,7 @@ fn a_receive_buffer_stays_where_growing_does_not_help() {
     }
 }
 
-/// A buffer that may become larger, but not by a whole half.
+/// A maximum size below the next whole half.
 #[test]
 fn a_receive_buffer_grows_by_whole_halves() {
     let settings = |most| Settings {
@@ -193,13 +193,13 @@ fn a_receive_buffer_grows_by_whole_halves() {
     }
 }
 
-/// Sends as much as can be sent.
+/// Sends until no room is left.
 fn send_all(side: &mut Side) -> Vec<Outgoing> {
     let mut burst = Burst::default();
     std::iter::from_fn(|| side.stream.send(&mut burst, 1 << 24)).collect()
 }
 
-/// Where in the send buffer a message begins.
+/// Returns the start of a message in the send buffer.
 fn begin(outgoing: &Outgoing) -> Option<u32> {
     match &outgoing.payload {
         Payload::Data(_, Place::Buffer(first, _)) => Some(first.start),
@@ -214,7 +214,7 @@ fn a_send_buffer_grows_where_it_is_full_and_the_peer_has_room() {
     let mut side = facing(Settings::default(), &peer);
     let mut in_flight = send_all(&mut side);
     for _ in 0..7 {
-        // Asking again is not waiting again.
+        // A repeated attempt is not a new stall.
         assert!(send_all(&mut side).is_empty());
         assert_eq!(side.stream.wants_to_send(), None);
         side.stream.sent(in_flight.remove(0).tag, true);
@@ -233,7 +233,7 @@ fn a_send_buffer_grows_where_it_is_full_and_the_peer_has_room() {
         sent.iter().map(len).sum()
     };
     assert_eq!(sum(&new), LARGER);
-    // What was in flight makes no room in the new one, and what is sent from that does.
+    // Completions free room in their own buffer only.
     for outgoing in in_flight {
         side.stream.sent(outgoing.tag, true);
         assert!(!side.stream.can_send());
@@ -252,9 +252,9 @@ fn a_send_buffer_stays_where_something_else_is_waited_for() {
             assert_eq!(side.stream.wants_to_send(), None);
         }
     };
-    // The peer's room.
+    // Waits for the peer's room.
     waits(&mut facing(Settings::default(), &peer()));
-    // Its credits.
+    // Waits for the peer's credits.
     let mut few = peer();
     few.credits = 1;
     waits(&mut facing(Settings::default(), &few));
@@ -262,7 +262,7 @@ fn a_send_buffer_stays_where_something_else_is_waited_for() {
     assert_eq!((told.credits, told.order), (1, ByteOrder::Little));
 }
 
-/// Two hosts with the usual buffers, and how many bytes each has sent, and has received.
+/// Two hosts with default buffers, and the numbers of bytes sent and received by each.
 struct Talk {
     wire: Wire,
     sent: [usize; 2],
@@ -280,7 +280,7 @@ impl Talk {
         }
     }
 
-    /// Writes so many bytes, or as many as there is room for. Returns how many those were.
+    /// Writes up to `len` bytes. Returns the number of bytes written.
     fn write(&mut self, from: usize, len: usize) -> usize {
         let bytes: Vec<u8> = pattern(from, self.sent[from]).take(len).collect();
         let (mut burst, mut done) = (Burst::default(), 0);
@@ -308,8 +308,8 @@ impl Talk {
         self.wire.settle();
     }
 
-    /// Eight times the peer of `at` runs out of room, and everything is read. The last time it has been told of
-    /// some before that, of which it uses all but 536 bytes, which are read.
+    /// Lets the peer of `at` run out of room eight times, with everything read. Before the last time, the
+    /// peer gets some room and leaves 536 bytes of it unused.
     fn leave_little(&mut self, at: usize) {
         let size = BUFFER_SIZE as usize;
         for _ in 0..7 {
@@ -324,7 +324,7 @@ impl Talk {
     }
 }
 
-/// Who looks how much there is, and reads when it is enough.
+/// A reader that peeks until all bytes have arrived.
 #[test]
 fn a_message_comes_whole_while_a_receive_buffer_grows() {
     let mut talk = Talk::new();
@@ -335,7 +335,7 @@ fn a_message_comes_whole_while_a_receive_buffer_grows() {
     assert_eq!(talk.unread(1), 0);
 }
 
-/// Each writes before it reads.
+/// Both hosts write before they read.
 #[test]
 fn both_can_write_while_their_receive_buffers_grow() {
     let mut talk = Talk::new();
@@ -350,7 +350,7 @@ fn both_can_write_while_their_receive_buffers_grow() {
     }
 }
 
-/// The peer does not look while it is told of all there is: the simulation fails where an entry is written twice.
+/// The grants for both buffers accumulate unread; the simulation fails if an entry is overwritten.
 #[test]
 fn what_is_told_of_both_buffers_fits_the_table() {
     const PART: usize = 16 << 10;
@@ -370,20 +370,19 @@ fn what_is_told_of_both_buffers_fits_the_table() {
     }
     assert_eq!(talk.wire.sides[1].grown()[0], 1);
     talk.wire.settle();
-    // It knows of half of the first one, in four entries, and of all of the other.
+    // Half of the first buffer is granted in four entries, and all of the other.
     let both = size / 2 + LARGER as usize;
     assert_eq!(talk.write(0, 2 * both), both);
     assert_eq!(talk.unread(1), both);
     talk.read(1, both);
 }
 
-/// Half of the first buffer fits wherever everything has been read, whatever was before, and whether or not there
-/// is memory.
+/// After all data has been read, half of the first buffer always fits, with or without memory for growth.
 #[test]
 fn there_is_always_room_for_half_of_the_buffer() {
     const HALF: usize = BUFFER_SIZE as usize / 2;
     let mut grown = 0;
-    // It takes more time than the other schedules.
+    // Slower than the other schedules.
     for seed in seeds().step_by(4) {
         let rng = &mut Rng::with_seed(seed);
         let mut talk = Talk::new();

@@ -1,7 +1,7 @@
-//! Streams and datagrams without a device: a wire that delays as it likes, and hosts that die or lie.
+//! Streams and datagrams without a device: a wire with arbitrary delays, and failing or hostile hosts.
 //!
-//! Every run follows from its seed, which a failing one prints: `SEED=… cargo test -p rsocket --test
-//! simulator` runs that alone. `LONG=1` runs a hundred thousand of each kind.
+//! Each run is determined by its seed, printed on failure: `SEED=… cargo test -p rsocket --test simulator`
+//! repeats a single run. `LONG=1` runs a hundred thousand of each kind.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod datagrams;
@@ -17,7 +17,7 @@ use std::{env, panic};
 use schedule::{Run, Trouble};
 use sleepers::Sleepers;
 
-/// How many schedules of a kind are run.
+/// Seeds of the schedules to run.
 fn seeds() -> std::ops::Range<u64> {
     if let Ok(seed) = env::var("SEED") {
         let seed = seed.parse().unwrap();
@@ -30,7 +30,7 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-/// Returns how many buffers for receiving, and for sending, have grown.
+/// Returns the numbers of grown receive and send buffers.
 fn run(trouble: Trouble) -> [usize; 2] {
     let mut grown = [0; 2];
     for seed in seeds() {

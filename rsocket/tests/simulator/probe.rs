@@ -1,4 +1,4 @@
-//! A peer that does exactly what a test says, and what the other side is seen to do then.
+//! A scripted peer, and the observed reactions of the other side.
 
 use rsocket::proto::{
     ByteOrder, ConnectData, Control, Mapping, Message, Target,
@@ -13,7 +13,7 @@ use crate::side::{self, BUFFER, BUFFER_KEY, Exposed, Side};
 const PEER_TABLE: u64 = 0x7fac_cc02_4000;
 const PEER_BUFFER: u64 = 0x7fac_cc02_6000;
 
-/// A peer with large buffers.
+/// Connect data of a peer with large buffers.
 pub(crate) fn peer() -> ConnectData {
     ConnectData {
         order: ByteOrder::Little,
@@ -32,7 +32,7 @@ pub(crate) fn peer() -> ConnectData {
     }
 }
 
-/// One that can be told of eight targets at once.
+/// Connect data of a peer with eight table entries.
 pub(crate) fn peer_of_eight() -> ConnectData {
     let mut peer = peer();
     peer.targets.len = 8;
@@ -48,7 +48,7 @@ pub(crate) fn receive(side: &mut Side, message: Message) -> Result<(), Failure> 
     side.stream.received(message, &mut side.exposed)
 }
 
-/// What the stream wants to tell, all of it, and completed at once.
+/// Takes all control requests and completes them at once.
 pub(crate) fn told(side: &mut Side) -> Vec<Outgoing> {
     let mut told = vec![];
     while let Some(outgoing) = side.stream.control() {
@@ -65,7 +65,7 @@ fn target(outgoing: &Outgoing) -> Option<Target> {
     }
 }
 
-/// The targets that the peer is told of, from where the buffer begins.
+/// Returns the targets granted to the peer, as offsets in the buffer.
 pub(crate) fn parts(side: &mut Side, buffer: u64) -> Vec<(u64, u32)> {
     let targets = told(side).into_iter().filter_map(|update| target(&update));
     let part = |target: Target| (target.addr - buffer, target.len);
@@ -127,7 +127,7 @@ fn a_half_that_was_read_is_offered_again() {
     assert_eq!(target(update).map(|target| target.addr), Some(BUFFER));
 }
 
-/// Who has a larger table is told of less than half of the buffer when it knows of less than that.
+/// With a larger table, a peer with less than half of the buffer granted gets smaller targets.
 #[test]
 fn a_peer_that_is_held_up_hears_of_parts() {
     let mut side = facing(Settings::default(), &peer_of_eight());
@@ -154,7 +154,7 @@ fn a_peer_that_is_held_up_hears_of_parts() {
     assert_eq!(failed, Failure::Violation(Violation::Overflow(16_385)));
 }
 
-/// One without is told of halves, whatever it knows.
+/// With two entries, a peer only gets halves.
 #[test]
 fn a_peer_with_two_entries_hears_of_halves() {
     let mut side = facing(Settings::default(), &peer());
@@ -204,7 +204,7 @@ fn the_peer_s_order_is_kept() {
     assert_eq!(entry[12..], [0, 1, 0, 0]);
 }
 
-/// The lengths of the messages of one call.
+/// Returns the message lengths of one send call.
 #[expect(clippy::panic, reason = "a test fails by panicking")]
 fn chunks(side: &mut Side, len: usize) -> Vec<u32> {
     let mut burst = Burst::default();
@@ -257,7 +257,7 @@ fn counts_wrap() {
             sent += 1;
         }
         assert_eq!(sent, round * 384);
-        // As C says it: without cutting it off at sixteen bits.
+        // Like librdmacm: not reduced to 16 bits.
         let limit = Message::decode(4 << 29 | (sent + 384) & 0x1_ffff);
         receive(&mut side, limit).unwrap();
     }
@@ -357,7 +357,7 @@ fn a_mapping_is_announced_before_data_and_its_entry_used_again() {
     );
 }
 
-/// T-IO8: announcing uses up credits, which come back.
+/// T-IO8: announcements use credits, which are returned.
 #[test]
 fn mappings_can_come_and_go_for_ever() {
     let settings = Settings {
@@ -386,7 +386,7 @@ fn nothing_is_sent_into_a_closed_direction() {
     assert!(!side.stream.can_send() && side.stream.readiness().hung_up);
 }
 
-/// T-SH3: a peer that goes on sending is not held up.
+/// T-SH3: a peer that continues to send does not stall.
 #[test]
 fn what_nobody_wants_to_read_is_thrown_away() {
     let mut side = facing(Settings::default(), &peer());
@@ -400,7 +400,7 @@ fn what_nobody_wants_to_read_is_thrown_away() {
     }
 }
 
-/// A simultaneous end: the peer is gone before it could take the last message.
+/// Simultaneous shutdown: the peer has disconnected before the last message.
 #[test]
 fn a_last_message_that_fails_is_still_the_end() {
     let mut side = facing(Settings::default(), &peer());
@@ -424,7 +424,7 @@ fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
         };
         exposed.table[index * 16..][..16].copy_from_slice(&target.encode(ByteOrder::Little));
     };
-    // The first is in use: what is in its entry does not count.
+    // The first target is in use, so its entry does not count.
     write(&mut side.exposed, 0, 0xbad);
     write(&mut side.exposed, 1, 0x1000);
     receive(&mut side, Message::Credit(1000)).unwrap();
@@ -444,7 +444,7 @@ fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
     assert!(to.contains(&0x1000));
 }
 
-/// The peer's device is in the middle of writing it.
+/// The peer's device is writing the entry.
 #[test]
 fn a_target_that_is_half_written_is_left_alone() {
     let mut side = facing(Settings::default(), &peer());
@@ -479,7 +479,7 @@ fn a_target_that_is_half_written_is_left_alone() {
     assert_eq!(use_up(&mut side), 1);
 }
 
-/// A flush before the end is told would close a connection whose peer waits for more.
+/// A flush before the shutdown message would close a connection with a waiting peer.
 #[test]
 fn shutdown_is_flushed_only_when_the_peer_has_been_told() {
     for direction in [Direction::Write, Direction::Both] {
@@ -496,14 +496,14 @@ fn shutdown_is_flushed_only_when_the_peer_has_been_told() {
         assert!(side.stream.is_flushed());
         assert_eq!(side.stream.control(), None);
     }
-    // Nothing is told of a direction that the peer need not know of.
+    // A shutdown of reading needs no message.
     let mut side = facing(Settings::default(), &peer());
     told(&mut side);
     side.stream.shut_down(Direction::Read);
     assert!(side.stream.has_told() && side.stream.is_flushed());
 }
 
-/// A peer that sends nothing but messages without bytes gets its credits back, though nothing is read.
+/// Empty messages return their credits without a read.
 #[test]
 fn credits_of_messages_without_bytes_come_back_unread() {
     let mut side = facing(Settings::default(), &peer());
@@ -515,7 +515,7 @@ fn credits_of_messages_without_bytes_come_back_unread() {
     }
     let limits: Vec<_> = limits.into_iter().flatten().map(Message::encode).collect();
     assert_eq!(limits, [0x8000_0240, 0x8000_0300]);
-    // One behind bytes is done with them.
+    // An empty message after data completes together with the data.
     receive(&mut side, Message::Data(1)).unwrap();
     for _ in 0..191 {
         receive(&mut side, Message::Data(0)).unwrap();

@@ -1,4 +1,4 @@
-//! Schedules made up from a seed: who does what when, over connections of all sizes.
+//! Random schedules over connections of all sizes, generated from a seed.
 
 use std::{iter, time::Duration};
 
@@ -13,18 +13,18 @@ use crate::{
     wire::Wire,
 };
 
-/// How long nothing may complete. A step takes a millisecond, and one in ten moves something.
+/// Timeout for unacknowledged data. A step takes a millisecond, and one in ten makes progress.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What a run does beside sending and receiving.
+/// Kind of fault injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     None,
     /// One host dies.
     Death,
-    /// One host's device completes nothing any more.
+    /// One host's device stops completing requests.
     Stuck,
-    /// One host sends what it must not.
+    /// One host violates the protocol.
     Hostile,
 }
 
@@ -45,7 +45,7 @@ fn settings(rng: &mut Rng) -> Settings {
     settings.clamped(1 << 16)
 }
 
-/// Settings of two hosts that can be connected.
+/// Random settings of two compatible hosts.
 pub(crate) fn settings_of_both(rng: &mut Rng) -> [Settings; 2] {
     let mut both = [settings(rng), settings(rng)];
     if rng.bool() {
@@ -57,7 +57,7 @@ pub(crate) fn settings_of_both(rng: &mut Rng) -> [Settings; 2] {
     both
 }
 
-/// The bytes that side `side` sends, from byte `at` on.
+/// Returns the bytes sent by side `side`, from byte `at` on.
 pub(crate) fn pattern(side: usize, at: usize) -> impl Iterator<Item = u8> {
     (at..).map(move |i| {
         let [byte, ..] = (i.wrapping_mul(0x9e37_79b1) >> 7 ^ side).to_le_bytes();
@@ -65,7 +65,7 @@ pub(crate) fn pattern(side: usize, at: usize) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Two connected hosts.
+/// Creates two connected hosts.
 pub(crate) fn connect(settings: [Settings; 2], orders: [ByteOrder; 2]) -> Wire {
     let locals = orders.map(side::local);
     let told: Vec<_> = iter::zip(&settings, &locals)
@@ -81,7 +81,7 @@ pub(crate) fn connect(settings: [Settings; 2], orders: [ByteOrder; 2]) -> Wire {
     Wire::new([make(0), make(1)])
 }
 
-/// What the program on one host has done so far.
+/// Progress of the program on one host.
 #[derive(Debug, Default)]
 struct Program {
     to_send: usize,
@@ -90,7 +90,7 @@ struct Program {
     seen_end: bool,
     mapped: bool,
     placed: usize,
-    /// When to look whether anything completes.
+    /// Time of the next check for unacknowledged data.
     check_at: Option<Duration>,
 }
 
@@ -135,8 +135,8 @@ impl Run {
         }
     }
 
-    /// Runs until both programs have what they want, or as much as they can have. Returns how many buffers
-    /// for receiving, and for sending, have grown.
+    /// Runs until both programs have finished as far as possible. Returns the numbers of grown receive and
+    /// send buffers.
     pub(crate) fn run(mut self) -> [usize; 2] {
         let trouble_at = self.rng.usize(0..3000);
         let mut step = 0;
@@ -147,7 +147,7 @@ impl Run {
                 self.make_trouble();
             }
             if self.trouble == Trouble::Hostile && step > trouble_at + 3000 {
-                // Both may be waiting for what was promised by a lie.
+                // Both may wait for data announced by a forged message.
                 self.wire.broken = true;
             }
             self.step();
@@ -178,7 +178,7 @@ impl Run {
         self.notice_loss(i);
     }
 
-    /// Gives a device up that completes nothing, which the other side is told.
+    /// Detects a stuck device and breaks the connection.
     fn check(&mut self, i: usize) {
         let (side, program) = (&mut self.wire.sides[i], &mut self.programs[i]);
         if program.check_at.is_some_and(|at| self.now < at) {
@@ -195,7 +195,7 @@ impl Run {
         });
     }
 
-    /// What the connection manager would say.
+    /// Simulates the disconnect event.
     fn notice_loss(&mut self, i: usize) {
         let side = &mut self.wire.sides[i];
         let drained = side.completions.is_empty() && side.queue.is_empty();
@@ -273,7 +273,7 @@ impl Run {
         }
     }
 
-    /// Maps memory once, or writes to what the other has mapped.
+    /// Maps memory once, or writes into the other side's mapping.
     fn place(&mut self, i: usize) {
         let (side, program) = (&mut self.wire.sides[i], &mut self.programs[i]);
         if !program.mapped && self.rng.bool() {

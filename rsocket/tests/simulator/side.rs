@@ -1,4 +1,4 @@
-//! One host of the simulation: a stream, the memory it works with, and its queues.
+//! One simulated host: a stream, its memory and its queues.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,17 @@ use rsocket::proto::{
     },
 };
 
-/// Where the memory of a host begins, by what it is. The numbers are far from each other, so that
-/// an address which is off is no address at all.
+/// Base addresses of a host's memory, far apart, so that a wrong offset yields an invalid address.
 pub(crate) const TABLE: u64 = 0x1000_0000;
 pub(crate) const BUFFER: u64 = 0x2000_0000;
 pub(crate) const MAPPED: u64 = 0x3000_0000;
 pub(crate) const TABLE_KEY: u32 = 0x70;
 pub(crate) const BUFFER_KEY: u32 = 0xb0;
 pub(crate) const MAPPED_KEY: u32 = 0x30;
-/// How far behind a receive buffer the next one is that takes its place. Its key is the next, too.
+/// Distance to the next receive buffer after growth. Its key is the next number, too.
 const NEXT_BUFFER: u64 = 0x100_0000;
 
-/// A request as the device has it.
+/// A posted request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) tag: Tag,
@@ -36,36 +35,36 @@ pub(crate) struct Write {
     pub(crate) from: From,
 }
 
-/// Where the device takes the bytes from, when it does.
+/// Source of the bytes, read by the device at transmission.
 #[derive(Debug)]
 pub(crate) enum From {
     Itself(Vec<u8>),
-    /// Of this one of the buffers that there have been.
+    /// Index of a buffer, and two ranges.
     Buffer(usize, std::ops::Range<u32>, std::ops::Range<u32>),
     Slot(u16),
 }
 
-/// What the completion queue holds.
+/// An entry of the completion queue.
 #[derive(Debug)]
 pub(crate) enum Completion {
     Sent(Tag, bool),
     Received(Message),
 }
 
-/// The memory that the peer writes to.
+/// Memory written by the peer.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     pub(crate) table: Vec<u8>,
     pub(crate) buffer: Vec<u8>,
-    /// The buffer before that one, as long as it is used.
+    /// Previous buffer, while in use.
     old: Option<Vec<u8>>,
-    /// How often that one has taken the place of another.
+    /// Number of times the buffer has grown.
     grown: u32,
     pub(crate) mapped: Vec<u8>,
 }
 
 impl Exposed {
-    /// Where the receive buffer is, and its key.
+    /// Returns address and key of the receive buffer.
     fn place(&self) -> (u64, u32) {
         let addr = BUFFER + NEXT_BUFFER * u64::from(self.grown);
         (addr, BUFFER_KEY + self.grown)
@@ -98,23 +97,23 @@ pub(crate) struct Side {
     pub(crate) settings: Settings,
     pub(crate) stream: Stream,
     pub(crate) exposed: Exposed,
-    /// The last one is in use; from those before, something may still be in flight.
+    /// The last buffer is in use; earlier ones may have data in flight.
     send_buffers: Vec<Vec<u8>>,
     slots: [[u8; Target::SIZE]; 4],
-    /// Posted, and not yet seen by the peer.
+    /// Posted requests, not delivered yet.
     pub(crate) queue: VecDeque<Request>,
-    /// Seen by the peer, and not yet completed.
+    /// Delivered requests, not completed yet.
     pub(crate) unacknowledged: VecDeque<Tag>,
     pub(crate) completions: VecDeque<Completion>,
-    /// Receives that are posted.
+    /// Number of posted receives.
     pub(crate) receives: u16,
-    /// Whether the peer keeps to the protocol.
+    /// Whether the peer follows the protocol.
     pub(crate) trusts: bool,
     /// Whether there is memory for larger buffers.
     pub(crate) has_memory: bool,
 }
 
-/// What a host tells of its memory.
+/// Returns the memory announced by a host.
 pub(crate) fn local(order: rsocket::proto::ByteOrder) -> Local {
     Local {
         table_addr: TABLE,
@@ -148,8 +147,7 @@ impl Side {
         }
     }
 
-    /// Posts what the stream wants posted, with `user` as the caller's bytes; returns how many of
-    /// them it took.
+    /// Posts a request with the caller's bytes `user`. Returns the number of bytes taken.
     pub(crate) fn post(&mut self, outgoing: Outgoing, user: &[u8]) -> usize {
         let trailer = outgoing.trailer();
         let (bytes, place, taken) = match outgoing.payload {
@@ -216,7 +214,7 @@ impl Side {
         });
     }
 
-    /// What the device reads when it comes to a request: later than it was posted.
+    /// Reads the source of a request at transmission, later than posted.
     pub(crate) fn fetch(&self, from: &From) -> Vec<u8> {
         let part = |buffer: usize, range: &std::ops::Range<u32>| {
             &self.send_buffers[buffer][range.start as usize..range.end as usize]
@@ -230,7 +228,7 @@ impl Side {
         }
     }
 
-    /// Handles up to `count` completions, and posts what that calls for.
+    /// Processes up to `count` completions, then posts control requests.
     pub(crate) fn poll(&mut self, count: usize) {
         for _ in 0..count {
             match self.completions.pop_front() {
@@ -245,12 +243,12 @@ impl Side {
         self.pump();
     }
 
-    /// How often the buffer for receiving, and that for sending, has grown.
+    /// Returns the numbers of grown receive and send buffers.
     pub(crate) fn grown(&self) -> [usize; 2] {
         [self.exposed.grown as usize, self.send_buffers.len() - 1]
     }
 
-    /// Gives the stream the larger buffers it wants, if there is memory.
+    /// Grows the buffers on the stream's request, given memory.
     fn grow(&mut self) {
         if let Some(size) = self.stream.wants_to_receive() {
             if self.has_memory {
@@ -284,7 +282,7 @@ impl Side {
         }
     }
 
-    /// Takes in `bytes` from the peer's device; `false` if it must not write there.
+    /// Performs a write of the peer's device. Returns false if the memory is not writable.
     pub(crate) fn write(&mut self, addr: u64, rkey: u32, bytes: &[u8]) -> bool {
         let (buffer, buffer_key) = self.exposed.place();
         let (base, memory) = match (rkey, &mut self.exposed.old) {
@@ -317,7 +315,7 @@ impl Side {
         true
     }
 
-    /// Reads what has arrived, up to `len` bytes.
+    /// Reads up to `len` received bytes.
     pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
         let Exposed { buffer, old, .. } = &self.exposed;
         let part = |piece: Piece| {

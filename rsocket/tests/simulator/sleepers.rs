@@ -1,5 +1,4 @@
-//! Threads that sleep until a completion queue tells them of something, which it does only where
-//! they have asked it.
+//! Threads sleeping until an armed completion queue notifies them.
 
 use fastrand::Rng;
 use rsocket::proto::{
@@ -13,7 +12,7 @@ use crate::{
     wire::Wire,
 };
 
-/// One that reads all there is, or writes all it has.
+/// A reader of all data, or a writer.
 #[derive(Debug)]
 struct Thread {
     writes: bool,
@@ -24,7 +23,7 @@ struct Thread {
 #[derive(Debug)]
 struct Host {
     threads: [Thread; 2],
-    /// Whether the next completion of what is sent is told, and of what arrives.
+    /// Whether the send and the receive completion queue are armed.
     sends_armed: bool,
     receives_armed: bool,
     to_send: usize,
@@ -32,13 +31,13 @@ struct Host {
     received: usize,
 }
 
-/// Two hosts, with a reader and a writer each.
+/// Two hosts with a reader and a writer each.
 #[derive(Debug)]
 pub(crate) struct Sleepers {
     rng: Rng,
     wire: Wire,
     hosts: [Host; 2],
-    /// The devices are late in saying that something has been sent.
+    /// Send completions are delayed.
     late: bool,
 }
 
@@ -66,7 +65,7 @@ impl Sleepers {
         }
     }
 
-    /// Runs until all is read that was written. Somebody must be awake, or about to be woken.
+    /// Runs until all written data has been read. At any time, a thread must be awake or about to be woken.
     pub(crate) fn run(mut self) {
         let mut steps = 0;
         while self
@@ -95,7 +94,7 @@ impl Sleepers {
         }
     }
 
-    /// Whether a host has closed its stream, which is looked after until everything is told.
+    /// Whether a closed stream still has completions to process.
     fn lingers(&self, i: usize) -> bool {
         let closed = self.hosts[i].threads.iter().all(|thread| thread.done);
         closed && !self.wire.sides[i].completions.is_empty()
@@ -106,7 +105,7 @@ impl Sleepers {
         threads.any(|thread| !thread.asleep && !thread.done)
     }
 
-    /// The device of a host does something; `false` if there is nothing to be done.
+    /// Lets a host's device make one step. Returns false without work.
     fn move_on(&mut self, i: usize) -> bool {
         let before = [0, 1].map(|host: usize| self.wire.sides[host].completions.len());
         let moved = match self.rng.u8(0..64) {
@@ -138,7 +137,7 @@ impl Sleepers {
         moved
     }
 
-    /// A thread tries, handles what has completed, or asks to be told and sleeps.
+    /// A thread makes progress, processes completions, or arms the queues and sleeps.
     fn step(&mut self, i: usize, t: usize) {
         let writes = self.hosts[i].threads[t].writes;
         if if writes {
@@ -167,7 +166,7 @@ impl Sleepers {
         host.threads[t].asleep = true;
     }
 
-    /// Whether the reader has got on.
+    /// Reads; returns whether there was progress.
     fn read(&mut self, i: usize, t: usize) -> bool {
         let (side, host) = (&mut self.wire.sides[i], &mut self.hosts[i]);
         let bytes = side.read(1 << self.rng.u32(0..18));
@@ -183,7 +182,7 @@ impl Sleepers {
         !bytes.is_empty() || host.threads[t].done
     }
 
-    /// Whether the writer has.
+    /// Writes; returns whether there was progress.
     fn write(&mut self, i: usize, t: usize) -> bool {
         let (side, host) = (&mut self.wire.sides[i], &mut self.hosts[i]);
         let left = host.to_send - host.sent;

@@ -1,13 +1,13 @@
-//! What is between the two hosts.
+//! The wire between two hosts.
 
 use crate::side::{Completion, Side};
 
-/// The two hosts, and the connection between them.
+/// Two hosts and their connection.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) sides: [Side; 2],
     pub(crate) broken: bool,
-    /// The host whose device does nothing of what it is told, and says nothing of it.
+    /// Host with a stuck device.
     pub(crate) stuck: Option<usize>,
 }
 
@@ -20,7 +20,7 @@ impl Wire {
         }
     }
 
-    /// The device of `from` takes the next request to the other host; `false` if it cannot.
+    /// Delivers the next request of `from`. Returns false if impossible.
     pub(crate) fn deliver(&mut self, from: usize) -> bool {
         if self.stuck == Some(from) {
             return false;
@@ -44,7 +44,7 @@ impl Wire {
             return true;
         }
         if request.message.is_some() && that.receives == 0 {
-            // Receiver not ready: it is tried again later.
+            // Receiver not ready: retried later.
             return false;
         }
         let request = this.queue.pop_front().unwrap();
@@ -59,7 +59,7 @@ impl Wire {
         }
         if let Some(message) = request.message {
             that.receives -= 1;
-            // As it travels: as a number.
+            // Encoded as on the wire.
             let message = rsocket::proto::Message::decode(message.encode());
             that.completions.push_back(Completion::Received(message));
         }
@@ -67,7 +67,7 @@ impl Wire {
         true
     }
 
-    /// The device of `side` completes the next request; `false` if there is none.
+    /// Completes the next request of `side`. Returns false if there is none.
     pub(crate) fn acknowledge(&mut self, side: usize) -> bool {
         if self.stuck == Some(side) {
             return false;
@@ -81,7 +81,7 @@ impl Wire {
         true
     }
 
-    /// Everything that is under way arrives, and is handled.
+    /// Delivers and processes everything in flight.
     pub(crate) fn settle(&mut self) {
         loop {
             let mut moved = false;

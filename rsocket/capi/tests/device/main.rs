@@ -16,11 +16,11 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-/// Whose rsockets a program uses.
+/// Implementation of rsockets used by a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Ours,
-    /// librdmacm's.
+    /// librdmacm.
     Theirs,
 }
 
@@ -30,19 +30,19 @@ fn address() -> String {
     env::var("A").expect("these tests run in the guest: `cargo xtask test`")
 }
 
-/// Where the library is, by the name that programs link.
+/// Folder of the library under the name linked by programs.
 fn folder() -> PathBuf {
     env::temp_dir().join("rsocket-capi")
 }
 
 fn install() {
     let folder = folder();
-    // It is this guest's, and somebody may be using what is there.
+    // Private to this guest; another test may be using the library.
     if folder.exists() {
         return;
     }
     fs::create_dir_all(&folder).unwrap();
-    // It is built beside this test program.
+    // Built in the same folder as this test program.
     let library = env::current_exe()
         .unwrap()
         .with_file_name("librsocket_capi.so");
@@ -85,7 +85,7 @@ fn built(source: &str, whose: Whose) -> Command {
     program
 }
 
-/// Checks what a program has said in the end.
+/// Waits for a program, checks its status, and returns the rest of its output.
 fn check(mut program: Child, mut said: impl Read) -> String {
     let mut all = String::new();
     said.read_to_string(&mut all).unwrap();
@@ -105,7 +105,7 @@ fn start(program: &mut Command) -> (Child, BufReader<ChildStdout>) {
     (program, said)
 }
 
-/// Programs take these from the original's header without including anything else.
+/// Programs get these headers from librdmacm's header without further includes.
 #[test]
 fn header_includes_what_the_originals_does() {
     for whose in [Ours, Theirs] {
@@ -120,7 +120,7 @@ fn a_c_program_works_as_with_the_original() {
     assert_eq!(check(program, said), "");
 }
 
-/// Lets two processes do their parts; returns what the client says.
+/// Runs a part as server and client. Returns the client's output.
 fn play(part: &str, server: Whose, client: Whose) -> String {
     let whose = server;
     let mut server = built("peers.c", whose);
@@ -132,7 +132,7 @@ fn play(part: &str, server: Whose, client: Whose) -> String {
     let told = check(client, told);
     match whose {
         Ours => assert_eq!(check(server, said), ""),
-        // Where several connections end at once, rdma-core 44 may wait for an event that it has taken.
+        // After several simultaneous disconnects, rdma-core 44 may wait for an event already taken.
         Theirs => {
             server.kill().unwrap();
             server.wait().unwrap();
@@ -141,7 +141,7 @@ fn play(part: &str, server: Whose, client: Whose) -> String {
     told
 }
 
-/// T-X13: two threads for each end of each connection, with the original at the other end.
+/// T-X13: two threads for each end of each connection, also against librdmacm.
 #[test]
 fn a_program_of_many_threads_works_with_the_original() {
     for (server, client) in [(Ours, Ours), (Ours, Theirs), (Theirs, Ours)] {
@@ -149,8 +149,8 @@ fn a_program_of_many_threads_works_with_the_original() {
     }
 }
 
-/// T-X9: P7. The original does not give the credits of announced mappings back, and so ours has to stop;
-/// ours does.
+/// T-X9: P7. librdmacm does not return the credits of announced mappings, so the sender stalls; this library
+/// does.
 #[test]
 fn mappings_use_up_what_the_original_does_not_give_back() {
     assert_eq!(

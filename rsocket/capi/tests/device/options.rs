@@ -1,4 +1,4 @@
-//! `OPTIONS.md`, row by row, on sockets.
+//! `OPTIONS.md`, checked row by row on sockets.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ fn level(row: Row) -> c_int {
     }
 }
 
-/// The error of a call that has returned -1.
+/// Converts a return value of -1 to `errno`.
 fn result(returned: c_int) -> Result<(), Option<i32>> {
     match returned {
         0 => Ok(()),
@@ -33,7 +33,7 @@ fn result(returned: c_int) -> Result<(), Option<i32>> {
 
 fn set(fd: c_int, row: Row, value: &[u8]) -> Result<(), Option<i32>> {
     let len = value.len().try_into().unwrap();
-    // SAFETY: so many bytes are readable.
+    // SAFETY: `len` bytes are readable.
     result(unsafe { own::rsetsockopt(fd, level(row), row.number, value.as_ptr().cast(), len) })
 }
 
@@ -41,13 +41,13 @@ fn get(fd: c_int, row: Row) -> Result<Vec<u8>, Option<i32>> {
     let mut value = vec![0; ROOM];
     let mut len = ROOM.try_into().unwrap();
     let place = value.as_mut_ptr().cast();
-    // SAFETY: so many bytes are writable.
+    // SAFETY: `len` bytes are writable.
     result(unsafe { own::rgetsockopt(fd, level(row), row.number, place, &raw mut len) })?;
     value.truncate(len.try_into().unwrap());
     Ok(value)
 }
 
-/// A new socket, both ends of a connection, of one family.
+/// A new socket, and both ends of a connection, of one family.
 struct Sockets {
     new: c_int,
     ends: [c_int; 2],
@@ -68,17 +68,17 @@ impl Sockets {
         };
         let [listener, client, new] = [socket(), socket(), socket()];
         let any = interpose::encode(SocketAddr::new(ip, 0));
-        // SAFETY: so many bytes are readable.
+        // SAFETY: the address is readable in full length.
         result(unsafe { own::rbind(listener, any.as_ptr().cast(), len_of(any.len())) }).unwrap();
         result(own::rlisten(listener, 1)).unwrap();
         let mut name = [0_u8; 128];
         let mut len = len_of(name.len());
-        // SAFETY: so many bytes are writable.
+        // SAFETY: `len` bytes are writable.
         result(unsafe { own::rgetsockname(listener, name.as_mut_ptr().cast(), &raw mut len) })
             .unwrap();
-        // SAFETY: so many bytes have been written.
+        // SAFETY: `len` bytes have been written.
         result(unsafe { own::rconnect(client, name.as_ptr().cast(), len) }).unwrap();
-        // SAFETY: no address is asked for.
+        // SAFETY: null address and length.
         let server = unsafe { own::raccept(listener, ptr::null_mut(), ptr::null_mut()) };
         assert!(server >= 0 && own::rclose(listener) == 0);
         Self {
@@ -106,7 +106,7 @@ fn int(value: c_int) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
 }
 
-/// What a row says, on a socket that is new or connected.
+/// Checks a row on a new or a connected socket.
 fn check(fd: c_int, is_new: bool, row: Row) {
     let get = || get(fd, row);
     let set = |value: &[u8]| set(fd, row, value);

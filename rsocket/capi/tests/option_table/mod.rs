@@ -1,6 +1,6 @@
 //! The tables of `OPTIONS.md`.
 
-/// An option and the decision on it.
+/// An option with its decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) level: &'static str,
@@ -9,7 +9,7 @@ pub(crate) struct Row {
     pub(crate) decision: &'static str,
 }
 
-/// All rows, in order.
+/// Returns all rows in order.
 pub(crate) fn rows() -> Vec<Row> {
     let mut level = "";
     let mut rows = Vec::new();

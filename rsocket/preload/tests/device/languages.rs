@@ -1,10 +1,10 @@
-//! Programs of languages whose run-time systems have input and output of their own.
+//! Programs in languages with their own I/O runtime.
 
 use std::{env, process::Command};
 
 use crate::{LEAST, Preload, address, packets, python, run, source};
 
-/// 27 checks, each with the same result over TCP.
+/// 27 checks with the same results as over TCP.
 #[test]
 fn python_sockets_do_what_those_of_tcp_do() {
     let checks = |preload: Preload| {
@@ -25,7 +25,7 @@ fn python_sockets_do_what_those_of_tcp_do() {
     assert_eq!(over_rdma, checks(Preload::Nothing));
 }
 
-/// Its run-time system calls the C library, where that of Go's own compiler calls the kernel.
+/// gccgo's runtime calls the C library; the runtime of Go's own compiler makes direct system calls.
 #[test]
 fn go_program_of_gccgo_runs_over_rdma() {
     let program = env::temp_dir().join("echo-go");
@@ -44,7 +44,7 @@ fn go_program_of_gccgo_runs_over_rdma() {
     let before = packets();
     run("echo.go", Command::new(&program));
     assert!(packets() - before >= LEAST);
-    // The same over TCP.
+    // Runs over TCP, for comparison.
     let plain = Command::new(&program).arg(address()).output().unwrap();
     assert_eq!(plain.stdout, b"all is well\n");
 }

@@ -1,4 +1,4 @@
-//! Programs that know nothing of RDMA, over a real device.
+//! Programs unaware of RDMA, over a real device.
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
@@ -16,10 +16,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// rdma-core's own library for the same purpose.
+/// rdma-core's preload library.
 const THEIRS: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so";
 
-/// A program that is made to use rsockets, or not.
+/// Preload library of a program.
 #[derive(Clone, Copy, Debug)]
 enum Preload {
     Ours,
@@ -30,7 +30,7 @@ enum Preload {
 impl Preload {
     fn library(self) -> Option<PathBuf> {
         match self {
-            // It is built beside this test program.
+            // Built in the same folder as this test program.
             Self::Ours => Some(
                 env::current_exe()
                     .unwrap()
@@ -59,14 +59,14 @@ fn python(script: &str) -> Command {
     python
 }
 
-/// A client that makes its socket without flags; with them, rdma-core 44 does not make it its own.
+/// A client that creates its socket without flags; rdma-core 44 does not replace sockets with flags.
 fn c_client() -> Command {
     c_program("client.c")
 }
 
 fn c_program(name: &str) -> Command {
     let program = env::temp_dir().join(name.trim_end_matches(".c"));
-    // Its folder is this guest's, and empty at first.
+    // The folder is private to this guest and empty at first.
     if program.exists() {
         return Command::new(program);
     }
@@ -84,24 +84,24 @@ fn address() -> String {
     env::var("A").expect("this test runs in the guest: `cargo xtask test`")
 }
 
-/// A server that is killed if it does not end by itself.
+/// A server, killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // The server may have exited.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// How many packets the device has sent.
+/// Number of packets sent by the device.
 fn packets() -> u64 {
     let counter = PathBuf::from("/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts");
     fs::read_to_string(counter).unwrap().trim().parse().unwrap()
 }
 
-/// Lets a client get back what it sends; returns the packets that the device has sent meanwhile.
+/// Runs a client against an echo server. Returns the number of packets sent by the device.
 fn echo(server: Preload, client: Preload, program: Command) -> u64 {
     let before = packets();
     let mut server = server.load(python("server.py"));
@@ -152,7 +152,7 @@ fn check(client: Child) {
     assert_eq!(ran.stdout, b"all is well\n");
 }
 
-/// No packet has more than 4096 bytes, and each client sends that many and gets them back.
+/// Minimum number of packets: at most 4096 bytes each, for the data sent and echoed by one client.
 const LEAST: u64 = 2 * 1_000_000 / 4096;
 
 /// T-PL1, T-PL4
@@ -176,7 +176,7 @@ fn whoever_finds_nobody_turns_to_tcp() {
     }
 }
 
-/// T-PL2: so it is for datagrams, whose type stays what it was.
+/// T-PL2: datagram sockets fall back to UDP and keep their type.
 #[test]
 fn datagrams_use_rdma_where_it_leads() {
     let before = packets();
@@ -185,7 +185,7 @@ fn datagrams_use_rdma_where_it_leads() {
     let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{}: {errors}", ran.status);
     assert_eq!(ran.stdout, b"all is well\n");
-    // Five hundred there and back, but for the first few.
+    // 500 datagrams in each direction, except the first few.
     assert!(packets() - before >= 900);
 }
 
@@ -201,7 +201,7 @@ fn call_of(name: &str, part: &str, env: &[(&str, &str)]) -> String {
     run(part, program)
 }
 
-/// Lets a program say that all is well; what it says on standard error.
+/// Runs a program, checks its output, and returns its standard error.
 fn run(part: &str, program: Command) -> String {
     let ran = Preload::Ours.load(program).output().unwrap();
     let errors = String::from_utf8_lossy(&ran.stderr);
@@ -231,7 +231,7 @@ fn files_are_sent_as_over_tcp() {
     call("files", &[]);
 }
 
-/// T-PL1: the calls that no program in the table of programs makes.
+/// T-PL1: calls made by no program in the table of programs.
 #[test]
 fn calls_do_what_the_manual_says() {
     call("messages", &[]);
@@ -255,7 +255,7 @@ fn an_epoll_without_rsockets_is_the_kernels() {
     call("epoll", &[]);
 }
 
-/// T-PL8: one with rsockets is, too.
+/// T-PL8: the same for an `epoll` instance with rsockets.
 #[test]
 fn an_epoll_with_rsockets_tells_what_the_manual_says() {
     for part in [
@@ -319,7 +319,7 @@ fn child_that_uses_an_inherited_stream_is_told_why_it_fails() {
     assert_eq!(said.matches(expected).count(), 1, "{said}");
 }
 
-/// As rsync's two processes do with one connection.
+/// Like rsync's two processes on one connection.
 #[test]
 fn child_that_uses_a_moved_stream_is_told_why_it_fails() {
     let said = call("moved", &[("RDMAV_FORK_SAFE", "1")]);
@@ -360,7 +360,7 @@ fn what_turns_to_the_kernels_stays_in_its_epoll() {
     call("watched-fallback", &[]);
 }
 
-/// T-PL2: the program does not see the files by which devices are opened.
+/// T-PL2: the device files are invisible to the program.
 #[test]
 fn without_a_device_everything_is_as_without_the_library() {
     let built = c_program("calls.c");
@@ -373,7 +373,7 @@ fn without_a_device_everything_is_as_without_the_library() {
     assert_eq!(packets(), before);
 }
 
-/// Connects, and does nothing.
+/// Connects and sleeps.
 const IDLE: &str = "
 import socket, sys, time
 connection = socket.create_connection(sys.argv[1:3])
@@ -390,7 +390,7 @@ fn a_server_that_forks_is_served_by_its_children() {
     let clients = clients.map(|program| server.client(Preload::Ours, program));
     clients.into_iter().for_each(check);
     assert!(packets() - before >= 2 * LEAST);
-    // One that dies when its connection is being moved keeps nobody from being served.
+    // A client dying during the move of its connection blocks no other client.
     let mut idle = Command::new("/usr/bin/python3");
     idle.args(["-c", IDLE]);
     let mut idle = Server(server.client(Preload::Ours, idle));

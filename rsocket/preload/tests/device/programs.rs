@@ -1,6 +1,6 @@
-//! Programs as the distribution has them, over rsockets: who serves, who calls, and what went over the
-//! device. A program moves at least a megabyte, or some hundred requests; the device's own counter
-//! says whether it was by RDMA.
+//! Programs from the distribution over rsockets: server, client, and the number of packets sent by the
+//! device. A program moves at least a megabyte or some hundred requests; the device's counter shows whether
+//! RDMA was used.
 
 use std::{
     env, fs,
@@ -14,21 +14,21 @@ use crate::{Preload, address, packets};
 
 use Preload::{Ours, Theirs};
 
-/// What is fetched or sent, where it is not the program that makes it up.
+/// Size in bytes of the transferred file, unless the program generates its own data.
 const SIZE: usize = 1 << 20;
 
-/// A program, and how it is called: by a shell, in a folder with a file `blob`.
+/// A program with shell commands for both sides, run in a folder with a file `blob`.
 struct Program {
     name: &'static str,
     server: &'static str,
     client: &'static str,
-    /// Who serves, and who calls. rdma-core 44 takes no sockets with flags and no `epoll`; with it at
-    /// both ends, iperf3's server gives up for want of `TCP_INFO`, and socat crashes.
+    /// Preload libraries of server and client. rdma-core 44 supports neither sockets with flags nor `epoll`;
+    /// on both ends, iperf3's server fails for lack of `TCP_INFO`, and socat crashes.
     pairs: &'static [(Preload, Preload)],
     forks: bool,
-    /// The server ends when its client does.
+    /// The server exits with its client.
     ends: bool,
-    /// Packets that it takes at the least.
+    /// Minimum number of packets.
     packets: u64,
 }
 
@@ -36,7 +36,7 @@ const MEGABYTE: u64 = SIZE as u64 / 4096;
 const OWN: &[(Preload, Preload)] = &[(Ours, Ours)];
 const BOTH: &[(Preload, Preload)] = &[(Ours, Ours), (Ours, Theirs)];
 
-/// A server that goes on, and a client that moves a megabyte.
+/// A persistent server, and a client that moves a megabyte.
 const PLAIN: Program = Program {
     name: "",
     server: "",
@@ -141,7 +141,7 @@ const PROGRAMS: &[Program] = &[
     },
 ];
 
-/// Programs that are tried with `--long`: their packages are many.
+/// Programs run with `--long` only, because of their many packages.
 const MORE_PROGRAMS: &[Program] = &[
     Program {
         name: "nginx with keep-alive, ab",
@@ -229,14 +229,15 @@ const MORE_PROGRAMS: &[Program] = &[
     },
 ];
 
-/// OpenBSD's netcat: Debian's package has that name for it, and elsewhere it is `nc`, as other netcats may be.
+/// Returns the name of OpenBSD's netcat: `nc.openbsd` on Debian, `nc` elsewhere, where other netcats also use
+/// the name.
 fn openbsd_nc() -> Result<&'static str, String> {
     for name in ["nc.openbsd", "nc"] {
         let help = Command::new(name).arg("-h").output();
         let Ok(help) = help else { continue };
         let text = [help.stdout, help.stderr].concat();
         let text = String::from_utf8_lossy(&text);
-        // No other has that option.
+        // This option is unique to OpenBSD's netcat.
         if text.contains("Shutdown the network socket after EOF") {
             return Ok(name);
         }
@@ -248,14 +249,14 @@ fn openbsd_nc() -> Result<&'static str, String> {
     Err("there is no `nc`: install netcat-openbsd".to_owned())
 }
 
-/// Where programs run.
+/// Creates the working folder of programs.
 fn folder(port: u16) -> PathBuf {
     let folder = env::temp_dir().join(format!("rspreload-{port}"));
     fs::create_dir_all(&folder).unwrap();
     let blob: Vec<u8> = (0..=250).cycle().take(SIZE).collect();
     fs::write(folder.join("blob"), blob).unwrap();
-    // It is one program with redis-server, and goes by its name. The package of that one would start
-    // a server.
+    // The same program as redis-server, which acts by its name. The package redis-server would start a
+    // server.
     drop(std::os::unix::fs::symlink(
         "/usr/bin/redis-check-rdb",
         folder.join("redis-server"),
@@ -274,7 +275,7 @@ fn folder(port: u16) -> PathBuf {
 
 fn start(program: &Program, line: &str, preload: Preload, port: u16) -> Child {
     let mut shell = Command::new("sh");
-    // The shell itself needs no rsockets.
+    // The shell itself does not use rsockets.
     shell.args(["-c", &format!("export LD_PRELOAD=$LIBRARY; {line}")]);
     shell.envs(preload.library().map(|library| ("LIBRARY", library)));
     shell
@@ -289,7 +290,7 @@ fn start(program: &Program, line: &str, preload: Preload, port: u16) -> Child {
     shell.spawn().unwrap()
 }
 
-/// Waits until somebody listens at a port, by RDMA, or by TCP where that comes first.
+/// Waits for a listener at a port, over RDMA, or over TCP with forks.
 fn await_listener(port: u16, forks: bool, server: &mut Child) {
     let limit = Instant::now() + Duration::from_secs(100);
     let (program, arguments) = if forks {
@@ -313,7 +314,7 @@ fn await_listener(port: u16, forks: bool, server: &mut Child) {
     }
 }
 
-/// Waits for a program, which is killed when it takes too long; what it has printed.
+/// Waits for a program, killed after `seconds`. Returns its success and its output.
 fn finish(mut program: Child, seconds: u64) -> (bool, String) {
     let limit = Instant::now() + Duration::from_secs(seconds);
     let ended = loop {
@@ -321,7 +322,7 @@ fn finish(mut program: Child, seconds: u64) -> (bool, String) {
             break status.success();
         }
         if Instant::now() > limit {
-            // With the signal that servers end their own children at.
+            // With the signal on which servers end their own children.
             let id = program.id().to_string();
             drop(Command::new("kill").arg(id).status());
             thread::sleep(Duration::from_secs(1));
@@ -335,7 +336,7 @@ fn finish(mut program: Child, seconds: u64) -> (bool, String) {
     (ended, String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// Runs it, and returns how many packets the device has sent; or what went wrong.
+/// Runs a program. Returns the number of packets sent by the device, or an error message.
 fn run(program: &Program, server: Preload, client: Preload, port: u16) -> Result<u64, String> {
     if program.name == "nc" {
         openbsd_nc()?;
@@ -364,7 +365,7 @@ fn programs_that_everybody_has_run_over_rdma() {
     run_all(PROGRAMS, 8100);
 }
 
-/// More of the same with `--long`, for which their packages are installed.
+/// Programs run with `--long`, with their packages installed.
 #[test]
 fn programs_of_many_packages_run_over_rdma() {
     if env::var_os("LONG").is_some() {

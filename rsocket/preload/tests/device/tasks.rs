@@ -1,4 +1,4 @@
-//! Programs made of tokio and of mio, as they are: this test program, run once more under the library.
+//! Unchanged programs based on tokio and mio: this test program, run again with the library.
 
 use std::{
     collections::HashMap,
@@ -14,18 +14,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{LEAST, Preload, address, packets};
 
-/// Connections at a time, each of which moves a megabyte there and back in all.
+/// Concurrent connections, each moving a megabyte in both directions in total.
 const CONNECTIONS: u8 = 5;
 const SIZE: usize = 200_000;
 
-/// Says that this process is the program.
+/// Set in the process of the program.
 const ROLE: &str = "PRELOADED_PROGRAM";
 
 fn any_port() -> SocketAddr {
     SocketAddr::new(address().parse().unwrap(), 0)
 }
 
-/// Runs a test of this program under the library, as a program; the packets that it took.
+/// Runs a test of this program with the library. Returns the number of packets sent.
 fn run(test: &str) -> u64 {
     let before = packets();
     let ran = Command::new(env::current_exe().unwrap())
@@ -90,7 +90,7 @@ fn tokio_program_runs_over_rdma() {
     println!("all is well");
 }
 
-/// What a server in the manner of mio's examples has of a peer.
+/// State of a peer in a server like mio's examples.
 struct Peer {
     stream: mio::net::TcpStream,
     waiting: Vec<u8>,
@@ -98,7 +98,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Reads and writes until neither can be done; whether it has gone.
+    /// Reads and writes until both would block. Returns whether the peer has disconnected.
     fn serve(&mut self) -> bool {
         let mut piece = [0; 5000];
         while !self.ended {

@@ -1,4 +1,4 @@
-//! Sockets for datagrams.
+//! Datagram sockets.
 
 mod too_long;
 mod two_devices;
@@ -68,7 +68,7 @@ fn is_quiet(socket: &Socket) -> bool {
     received.is_err_and(|err| errno(&err) == EAGAIN)
 }
 
-/// Receives until nothing comes any more.
+/// Receives until no datagram arrives for 300 ms.
 fn drain(socket: &Socket) -> u32 {
     let mut got = 0;
     loop {
@@ -85,21 +85,21 @@ fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     errno(&result.unwrap_err())
 }
 
-/// The guest's device.
+/// RDMA device of the guest.
 const DEVICE: &str = "rxe0";
 
-/// How many packets a device has sent: what goes by UDP is none of them.
+/// Number of packets sent by a device, without UDP.
 fn packets(device: &str) -> u64 {
     let counter = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/sent_pkts");
     fs::read_to_string(counter).unwrap().trim().parse().unwrap()
 }
 
-/// Lets two find each other, so that what they send from now on goes by the device.
+/// Resolves the routes between two sockets, so that later datagrams use the device.
 fn introduce(a: &Socket, b: &Socket) {
     introduce_by(DEVICE, (a, a.local_addr()), (b, b.local_addr()));
 }
 
-/// The same by any device, with the addresses at which they know each other.
+/// Resolves the routes on any device, with explicit peer addresses.
 fn introduce_by(device: &str, a: (&Socket, SocketAddr), b: (&Socket, SocketAddr)) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -118,7 +118,7 @@ fn introduce_by(device: &str, a: (&Socket, SocketAddr), b: (&Socket, SocketAddr)
     }
 }
 
-/// The same, where what was sent before may still come, and what is sent now may be lost.
+/// Resolves the routes again, tolerating late and lost datagrams.
 fn introduce_again(a: &Socket, b: &Socket) {
     let set_patience = |patience| [a, b].map(|socket| socket.set_read_timeout(Some(patience)));
     set_patience(Duration::from_millis(100));
@@ -167,7 +167,7 @@ fn datagrams_go_by_udp_first_and_then_by_the_device() {
     }
 }
 
-/// T-DG2: what a plain UDP socket sees and says.
+/// T-DG2: seen from a plain UDP socket.
 #[test]
 fn a_message_by_udp_is_answered_and_received() {
     for addr in [local(), local_v6()] {
@@ -192,7 +192,7 @@ fn a_message_by_udp_is_answered_and_received() {
         let plain_addr = plain.local_addr().unwrap();
         assert_eq!(received.source, Some(plain_addr));
 
-        // Before the way is known, its own go by UDP, too.
+        // Before the route is resolved, the socket also sends over UDP.
         let new = bound(addr);
         let to = Some(plain_addr);
         new.send_to(&[IoSlice::new(b"hello")], to, false).unwrap();
@@ -244,7 +244,7 @@ fn who_has_no_address_gets_one() {
     }
 }
 
-/// T-DG5: P29. What is longer than a packet of the device's goes by UDP.
+/// T-DG5: P29. Datagrams beyond the device's MTU are sent over UDP.
 #[test]
 fn a_datagram_arrives_whole_or_is_too_long() {
     for (addr, header, most) in [(local(), 8, 2032), (local_v6(), 24, 2020)] {
@@ -293,7 +293,7 @@ fn what_there_is_no_room_for_is_lost_and_nothing_else() {
     }
     let mut entries = [PollEntry::socket(&a, PollEvents::OUT)];
     assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
-    // As many as there are places, and those that came while it was looked.
+    // At least as many as the queue holds, plus arrivals during the check.
     let got = drain(&b);
     assert!(got >= 64, "{got}");
     introduce_again(&a, &b);
@@ -328,7 +328,7 @@ fn closing_wakes_who_waits_and_harms_nobody() {
     });
 }
 
-/// UDP holds what cannot be sent yet, and has no room for more.
+/// UDP's buffer holds the unsent datagrams and is full.
 #[test]
 fn who_is_told_of_room_finds_it() {
     let neighbours = DeafNeighbours::new();
@@ -347,7 +347,7 @@ fn who_is_told_of_room_finds_it() {
         }];
         assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
         assert_eq!(send().unwrap(), 1000);
-        // Who may wait does so for the same.
+        // A blocking send waits for room.
         socket.set_nonblocking(false);
         for _ in 0..10 {
             assert_eq!(send().unwrap(), 1000);
@@ -424,7 +424,7 @@ fn readiness_is_told_and_ends_are_seen() {
     });
     assert_eq!(recv(&a).0, b"by udp");
     introduce(&a, &b);
-    // The descriptor tells those who do not wait in a call.
+    // The descriptor notifies nonblocking callers.
     a.set_nonblocking(true);
     assert!(is_quiet(&a));
     send(&b, &a, b"by the device");
@@ -443,7 +443,7 @@ fn readiness_is_told_and_ends_are_seen() {
     assert_eq!(look(&a), both | PollEvents::HUP);
 }
 
-/// A socket for IPv6 speaks with both.
+/// An IPv6 socket exchanges datagrams with both families.
 #[test]
 fn a_socket_for_ipv6_takes_ipv4_too() {
     let any: SocketAddr = "[::]:0".parse().unwrap();

@@ -1,4 +1,4 @@
-//! A stranger whose datagrams are longer than the receives of the socket.
+//! Datagrams from a stranger, longer than the socket's receives.
 
 use std::net::UdpSocket;
 
@@ -14,7 +14,7 @@ use verbs::{
 use super::{DEVICE, PATIENCE, bound, drain, introduce, introduce_again};
 use crate::{local, wrong_keys::with_wrong_keys};
 
-/// A queue pair of no rsocket's.
+/// A queue pair without an rsocket.
 struct Stranger {
     qp: QueuePair<Ud, Rts, Addressed<Buf>, Buf>,
     cq: CompletionQueue,
@@ -40,7 +40,7 @@ impl Stranger {
         }
     }
 
-    /// Asks a socket for its queue pair.
+    /// Requests a socket's queue pair number.
     fn ask(&self, socket: &Socket) -> QpNum {
         let header = Exchange {
             operation: Operation::Data,
@@ -57,7 +57,7 @@ impl Stranger {
         QpNum::new(answer.qp_num).unwrap()
     }
 
-    /// Sends so many bytes by the device.
+    /// Sends `len` bytes through the device.
     fn send(&mut self, len: usize, to: QpNum) {
         let pd = self.qp.pd().clone();
         let port = pd.context().query_port(1).unwrap();
@@ -83,7 +83,7 @@ fn datagrams_longer_than_the_receives_are_dropped_and_the_socket_hears_others() 
     introduce(&a, &b);
     let mut stranger = Stranger::new();
     let qp_num = stranger.ask(&b);
-    // More than there are receives.
+    // More than the number of receives.
     for round in 0..100 {
         stranger.send(if round % 2 == 0 { SLOT + 1 } else { 4096 }, qp_num);
     }
@@ -92,7 +92,7 @@ fn datagrams_longer_than_the_receives_are_dropped_and_the_socket_hears_others() 
     assert_eq!(stranger.ask(&b), qp_num, "it is the same queue pair");
 }
 
-/// The rest of a datagram that is too long ends in memory that the device refuses.
+/// The excess of an overlong datagram is written to memory refused by the device.
 #[test]
 fn queue_pair_whose_receive_fails_is_replaced() {
     const SPILL: usize = 4096;
@@ -109,7 +109,7 @@ fn queue_pair_whose_receive_fails_is_replaced() {
     introduce_again(&a, &b);
     let replaced = stranger.ask(&b);
     assert_ne!(replaced, failing);
-    // The memory of the second one is right.
+    // The second queue pair has valid memory.
     stranger.send(SPILL, replaced);
     drain(&b);
     introduce_again(&a, &b);

@@ -1,4 +1,4 @@
-//! Datagrams by two devices of one host (T-DG10).
+//! Datagrams on two devices of one host (T-DG10).
 
 use std::{
     env, fs,
@@ -20,14 +20,14 @@ use crate::{
 
 const ENODEV: i32 = 19;
 
-/// The second device.
+/// Name of the second device.
 const SECOND: &str = "rxe_second";
 const SECOND_ADDR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
-/// The process that uses it.
+/// Set in the process using both devices.
 const IS_USER: &str = "RSOCKET_USES_TWO_DEVICES";
 
-/// Runs a program of the guest, as root.
+/// Runs a command in the guest as root.
 fn run(command: &str) {
     let mut words = command.split(' ');
     let mut program = Command::new(words.next().unwrap());
@@ -35,7 +35,7 @@ fn run(command: &str) {
     assert!(status.success(), "`{command}` failed ({status})");
 }
 
-/// While this exists there is a second device. It goes only when no process has it open.
+/// Creates a second device until dropped. The device is only removed once no process has it open.
 struct SecondDevice;
 
 impl SecondDevice {
@@ -45,7 +45,7 @@ impl SecondDevice {
         run("ip link set second0 up");
         run(&format!("ip address add {SECOND_ADDR}/24 dev second0"));
         run(&format!("rdma link add {SECOND} type rxe netdev second0"));
-        // Its table of addresses is filled a little later.
+        // The GID table is filled asynchronously.
         let deadline = Instant::now() + PATIENCE;
         while !Self::has_address() {
             assert!(Instant::now() < deadline, "{SECOND} has no address");
@@ -67,12 +67,12 @@ impl SecondDevice {
 
 impl Drop for SecondDevice {
     fn drop(&mut self) {
-        // The device goes with its interface.
+        // Deleting the interface deletes the device.
         run("ip link delete second0");
     }
 }
 
-/// Whether the kernel still knows the second device, or what belongs to it.
+/// Whether the kernel still has the second device or its resources.
 fn is_known() -> bool {
     ["link show", "resource show"]
         .map(|what| {
@@ -106,8 +106,8 @@ fn sockets_on_two_devices_end_cleanly() {
     }
 }
 
-/// Not a test on its own: what the process does that uses both devices. Otherwise it only checks that
-/// it is on its own.
+/// Body of the child process, not a test of its own. Without the variable, only checks that no second device
+/// exists.
 #[test]
 fn a_process_of_another_test() {
     if env::var_os(IS_USER).is_none() {
@@ -121,14 +121,14 @@ fn a_process_of_another_test() {
     one_of_two_devices_goes();
 }
 
-/// Two sockets on either device, and one on both.
+/// Two sockets on each device, and one on both.
 struct Sockets {
     devices: [(&'static str, [Socket; 2]); 2],
     everywhere: Socket,
 }
 
 impl Sockets {
-    /// All of them have been introduced.
+    /// Creates the sockets with all routes resolved.
     fn new() -> Self {
         let of = |device, addr| (device, [bound(addr), bound(addr)]);
         let second = SocketAddr::new(SECOND_ADDR.into(), 0);
@@ -144,13 +144,13 @@ impl Sockets {
         this
     }
 
-    /// The address at which this socket knows the one on both devices.
+    /// Address of the socket on both devices, as seen by `peer`.
     fn everywhere_at(&self, peer: &Socket) -> SocketAddr {
         SocketAddr::new(peer.local_addr().ip(), self.everywhere.local_addr().port())
     }
 }
 
-/// Closes a socket while others send to it, each to an address of its own.
+/// Closes a socket while others send to one address each.
 fn close_while_others_send(closing: &Socket, others: &[(&Socket, SocketAddr)]) {
     let closed = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -187,11 +187,11 @@ fn two_devices_are_used() {
     }
 }
 
-/// What is on the other one goes on.
+/// Sockets on the remaining device continue.
 fn one_of_two_devices_goes() {
     let sockets = Sockets::new();
     let [(_, [first, _]), (_, [second, _])] = &sockets.devices;
-    // It cannot end before this process does.
+    // The removal cannot finish before this process ends.
     run_in_background(&format!("rdma link delete {SECOND}"));
     let to = Some(second.local_addr());
     let deadline = Instant::now() + PATIENCE;
