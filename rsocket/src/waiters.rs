@@ -1,4 +1,4 @@
-//! Who waits for a socket.
+//! Waiters of a socket: blocked threads and watchers.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use rustix::{
 
 use crate::proto::stream::Readiness;
 
-/// Something that makes a descriptor readable until it is cleared.
+/// A descriptor made readable by `ring`, until `clear`.
 #[derive(Clone, Debug)]
 pub(crate) struct Bell {
     fd: Arc<OwnedFd>,
@@ -26,17 +26,17 @@ impl Bell {
     }
 
     pub(crate) fn ring(&self) {
-        // It can only fail when the count is at its end, and then the descriptor is readable.
+        // Fails only at the maximum count, with the descriptor already readable.
         let _: Result<usize, _> = write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Whether they are the same.
+    /// Whether both are handles of the same bell.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.fd, &other.fd)
     }
 
     pub(crate) fn clear(&self) {
-        // It fails when nobody has rung.
+        // Fails if the bell has not been rung.
         let _: Result<usize, _> = read(&self.fd, &mut [0; 8]);
     }
 }
@@ -47,7 +47,7 @@ impl AsFd for Bell {
     }
 }
 
-/// For those who wait for anything at all.
+/// Readiness without any bit, for waking waiters with `Interest::ANY` only.
 pub(crate) const NOTHING: Readiness = Readiness {
     readable: false,
     writable: false,
@@ -56,12 +56,12 @@ pub(crate) const NOTHING: Readiness = Readiness {
     failed: false,
 };
 
-/// What somebody waits for.
+/// Events requested by a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interest {
     pub(crate) read: bool,
     pub(crate) write: bool,
-    /// Whatever it is that happens.
+    /// Any event.
     pub(crate) any: bool,
 }
 
@@ -100,7 +100,7 @@ impl Interest {
         self.any &= !less.any;
     }
 
-    /// The part of it that can be done now, or never again.
+    /// Returns the part possible now, or never again.
     fn met_by(self, readiness: Readiness) -> Self {
         let over = readiness.hung_up || readiness.failed;
         Self {
@@ -123,16 +123,16 @@ impl Interest {
     }
 }
 
-/// A descriptor that tells a nonblocking caller when it is worth trying again.
+/// Notifies a nonblocking caller through a descriptor when a retry is worthwhile.
 ///
-/// It is readable when its bell has been rung, or when the completion channel is. The bell is this
-/// watcher's alone, so that who reads cannot take the wake-up of who writes.
+/// The descriptor is readable while the bell is rung or the completion channel is readable. Each watcher has
+/// its own bell, so that a reader cannot consume the wake-up of a writer.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     bell: Bell,
     poller: Arc<OwnedFd>,
     watched: Interest,
-    /// What the bell has been rung for that nobody has tried since.
+    /// Interest notified and not retried since.
     due: Interest,
     rung: bool,
 }
@@ -158,19 +158,18 @@ impl Watcher {
         &self.poller
     }
 
-    /// Whether somebody may be waiting.
+    /// Whether a caller may be waiting.
     pub(crate) fn is_watched(&self) -> bool {
         !self.watched.is_empty()
     }
 
-    /// Somebody is back, and tries for himself.
+    /// Removes the interest of a caller that retries.
     pub(crate) fn leave(&mut self, interest: Interest) {
         self.watched.remove(interest);
         self.due.remove(interest);
     }
 
-    /// Somebody is about to wait, and has found nothing. What the bell was rung for else is still to be
-    /// tried.
+    /// Registers the interest of a caller after a failed attempt. Notifications for other interests stay due.
     pub(crate) fn watch(&mut self, interest: Interest) {
         self.watched.add(interest);
         self.due.remove(interest);
@@ -186,7 +185,7 @@ impl Watcher {
         }
     }
 
-    /// Whoever waits for one of these is to look.
+    /// Notifies callers waiting for one of these interests.
     pub(crate) fn ring(&mut self, interest: Interest) {
         let mut new = interest;
         new.remove(self.due);
@@ -198,13 +197,12 @@ impl Watcher {
     }
 }
 
-/// Those who wait for one socket, each with a bell of its own, so that nobody takes another's
-/// wake-up.
+/// Waiters of one socket, each with its own bell, so that no waiter consumes the wake-up of another.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     waiting: Vec<(u64, Interest, Bell)>,
     next: u64,
-    /// `None`: removed, so that the next one takes its place.
+    /// `None` for a removed watcher, whose index the next one reuses.
     watchers: Vec<Option<Watcher>>,
 }
 
@@ -235,7 +233,7 @@ impl Waiters {
         }
     }
 
-    /// The watcher of an index, until it is removed.
+    /// Returns the watcher at an index, until removed.
     pub(crate) fn watcher(&mut self, index: usize) -> Option<&mut Watcher> {
         self.watchers.get_mut(index)?.as_mut()
     }
@@ -251,7 +249,7 @@ impl Waiters {
         self.waiting.retain(|(waiter, ..)| *waiter != name);
     }
 
-    /// What those who wait are interested in together; `None` if nobody waits.
+    /// Returns the union of all interests, or `None` without waiters.
     pub(crate) fn interest(&self) -> Option<Interest> {
         let watched = self.watchers.iter().flatten();
         let watched = watched.filter(|watcher| watcher.is_watched());
@@ -264,13 +262,13 @@ impl Waiters {
             })
     }
 
-    /// What those who wait are interested in together with somebody who is about to.
+    /// Returns the union of all interests and of a future waiter's.
     pub(crate) fn interest_with(&self, mut own: Interest) -> Interest {
         own.add(self.interest().unwrap_or_default());
         own
     }
 
-    /// Everybody who waits is to look.
+    /// Notifies all waiters.
     pub(crate) fn ring(&mut self) {
         for watcher in self.watchers.iter_mut().flatten() {
             watcher.ring(watcher.watched);
@@ -337,7 +335,7 @@ mod tests {
         assert_eq!(waiters.interest(), None);
         assert_eq!(Arc::strong_count(&poller), 1);
         assert!(waiters.watcher(removed).is_none());
-        // The others keep their indices, and the next one takes the place.
+        // The other watchers keep their indices; the next one reuses the free place.
         assert!(waiters.watcher(kept).is_some());
         assert_eq!(waiters.add_watcher(watcher()), removed);
         waiters.ring();
@@ -355,7 +353,7 @@ mod tests {
         assert_eq!(waiters.interest(), Some(Interest::BOTH));
         waiters.remove(reader);
         assert_eq!(waiters.interest(), Some(Interest::WRITE));
-        // Nothing in particular is an interest, too: in the end.
+        // A waiter with an empty interest is still a waiter, for the end of the socket.
         waiters.watcher(0).unwrap().leave(Interest::WRITE);
         waiters.add(Interest::default(), &bell);
         assert_eq!(waiters.interest(), Some(Interest::default()));

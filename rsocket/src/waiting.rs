@@ -1,4 +1,4 @@
-//! How a call waits for a socket, whatever that is made of.
+//! Blocking of calls on a socket of any kind.
 
 use std::{
     cell::RefCell,
@@ -22,39 +22,39 @@ use crate::{
     waiters::{Bell, Interest, Waiters, Watcher},
 };
 
-/// How often a call looks before it asks for the time again, which may be dearer than a look.
+/// Number of polls between reads of the clock, possibly more expensive than a poll.
 const LOOKS: u32 = 16;
 
-/// Who has slept for less than so many polling times looks for so many, the next time, before it
-/// sleeps. To be woken takes longer than that.
+/// Adaptive spinning: if the last sleep was shorter than `EAGER` polling intervals, the next wait spins for
+/// as long before sleeping. A wake-up takes longer.
 const EAGER: u32 = 10;
 
-/// Who has slept for longer, but less than so many polling times, tries that as well, one time of so many:
-/// it may be that both sides sleep only because the other does.
+/// After a longer sleep below `SHORT` polling intervals, one wait in `SELDOM` also spins: both sides may be
+/// sleeping only because of the other.
 const SHORT: u32 = 30;
 const SELDOM: u32 = 8;
 
-/// How often a call handles what has come before it leaves the rest for later: a peer may send faster than
-/// that.
+/// Maximum number of processing rounds per call; the rest remains for later, since a peer may send faster
+/// than this side processes.
 const ROUNDS: u32 = 1024;
 
-/// Interval between looks of a thread that has no descriptor to be woken by.
+/// Polling interval of a thread without a descriptor for wake-ups.
 const WITHOUT_BELL: Duration = Duration::from_millis(10);
 
-/// Whether the process, or the host, has as many descriptors open as it may.
+/// Whether an error is the descriptor limit of the process or of the host.
 fn is_out_of_descriptors(err: &io::Error) -> bool {
     let code = err.raw_os_error();
     code == Some(Errno::MFILE.raw_os_error()) || code == Some(Errno::NFILE.raw_os_error())
 }
 
-/// How a call waits.
+/// Blocking mode of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// Not at all; the descriptor of this watcher tells when to try again.
+    /// Nonblocking; the descriptor of this watcher signals a retry.
     Watch(usize),
-    /// Until then.
+    /// Blocks until a deadline.
     Until(Instant),
-    /// For ever.
+    /// Blocks without a limit.
     Endless,
 }
 
@@ -64,7 +64,7 @@ impl Patience {
         deadline.map_or(Self::Endless, Self::Until)
     }
 
-    /// When it ends, if that is known.
+    /// Returns the deadline, if any.
     pub(crate) fn deadline(self) -> Option<Instant> {
         match self {
             Self::Until(deadline) => Some(deadline),
@@ -77,8 +77,7 @@ thread_local! {
     static BELL: RefCell<Option<(u64, Bell)>> = const { RefCell::new(None) };
 }
 
-/// The bell of this thread, which waits for one thing at a time. A child has another than its
-/// parent.
+/// Returns the bell of this thread, for one wait at a time. A forked child gets a new bell.
 pub(crate) fn thread_bell() -> io::Result<Bell> {
     let process = verbs::fork_generation();
     BELL.with_borrow_mut(|own| match own {
@@ -91,11 +90,11 @@ pub(crate) fn thread_bell() -> io::Result<Bell> {
     })
 }
 
-/// Sleeps until one of the descriptors is readable. Returns which are.
+/// Sleeps until a descriptor is readable. Returns which are.
 ///
 /// # Errors
-/// - `WouldBlock`: the deadline has come.
-/// - `Interrupted`: a signal has.
+/// - `WouldBlock`: the deadline has passed.
+/// - `Interrupted`: a signal interrupted the sleep.
 pub(crate) fn sleep<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     deadline: Option<Instant>,
@@ -109,45 +108,45 @@ pub(crate) fn sleep<const N: usize>(
     }
 }
 
-/// What changes of a socket.
+/// Mutable state of a socket, driven by the calls of all threads.
 pub(crate) trait Driven {
-    /// What tells of completions.
+    /// Notifies of completions.
     type Channel: AsFd;
 
     fn waiters(&mut self) -> &mut Waiters;
 
-    /// What can be done without waiting.
+    /// Returns the operations possible without blocking.
     fn readiness(&self) -> Readiness;
 
-    /// Handles what has completed. Returns whether there was something.
+    /// Processes completions. Returns whether there was one.
     fn process(&mut self) -> io::Result<bool>;
 
-    /// The same while a call looks, again and again, for what is of that interest: what is not may be left
-    /// until it arms, or until there is something.
+    /// Like [`process`](Self::process) during spinning: completions irrelevant for `interest` may remain
+    /// until `arm`, or until there is a relevant one.
     fn look(&mut self, interest: Interest) -> io::Result<bool> {
         let _ = interest;
         self.process()
     }
 
-    /// Asks for events of what is of that interest, and looks again for what came before that.
-    /// Returns whether there was something.
+    /// Requests events for `interest`, then processes completions that came before. Returns whether there was
+    /// one.
     fn arm(&mut self, interest: Interest) -> io::Result<bool>;
 
-    /// Takes the events that have come.
+    /// Takes the available events.
     fn take_events(&mut self, channel: &Self::Channel) -> io::Result<()>;
 
-    /// The same where an event has come, or is about to. Elsewhere this does not enter the kernel.
+    /// Takes the events if due; otherwise makes no system call.
     fn take_due_events(&mut self, channel: &Self::Channel) -> io::Result<()>;
 
-    /// Wakes everybody who waits for what is possible now.
+    /// Wakes the waiters whose interest is met.
     fn wake(&mut self) {
         let readiness = self.readiness();
         self.waiters().wake(readiness);
     }
 }
 
-/// Asks for events, and handles what came before that. Returns whether that is all, as it is unless a peer
-/// sends faster than this side can look.
+/// Requests events and processes all earlier completions. Returns false if completions arrive faster than
+/// this side processes them.
 fn settle(state: &mut impl Driven, interest: Interest) -> io::Result<bool> {
     for _ in 0..ROUNDS {
         if !state.arm(interest)? {
@@ -157,25 +156,24 @@ fn settle(state: &mut impl Driven, interest: Interest) -> io::Result<bool> {
     Ok(false)
 }
 
-/// A socket that any thread may use.
+/// A socket shared by several threads.
 ///
-/// Whoever wants something of it handles the completions that have come. Who has to wait does so
-/// for the completion channel, and for a bell of its own, which is rung by whoever handles the
-/// completions in the meantime.
+/// Each call processes the completions present. A blocked call waits for the completion channel and for its
+/// own bell, rung by a call that processes completions in the meantime.
 #[derive(Debug)]
 pub(crate) struct Shared<S: Driven> {
     state: Mutex<S>,
     channel: S::Channel,
-    /// The descriptor of the first watcher.
+    /// Descriptor of the first watcher.
     poller: Arc<OwnedFd>,
-    /// Who waits next looks for longer.
+    /// The next wait spins longer.
     eager: AtomicBool,
-    /// How many sleeps were neither short nor long.
+    /// Number of sleeps of medium length.
     middling: AtomicU32,
 }
 
 impl<S: Driven> Shared<S> {
-    /// `watcher` is that of `channel`, and `state` is given those who wait.
+    /// `watcher` watches `channel`; `state` receives the waiters.
     pub(crate) fn new(
         channel: S::Channel,
         watcher: Watcher,
@@ -195,12 +193,12 @@ impl<S: Driven> Shared<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The descriptor that tells of completions, where somebody has asked for it.
+    /// Descriptor notified of completions, while armed.
     pub(crate) fn completions(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
-    /// Tries, handling completions and waiting in between, until there is a result.
+    /// Repeats an attempt until there is a result, processing completions and waiting in between.
     pub(crate) fn until<T>(
         &self,
         interest: Interest,
@@ -227,7 +225,7 @@ impl<S: Driven> Shared<S> {
                     self.watch(&mut state, watcher, interest)?;
                     let result = attempt(&mut state)?;
                     if result.is_some() {
-                        // What has come is taken, and not to be told.
+                        // The result is returned now, so no notification is due.
                         if let Some(watcher) = state.waiters().watcher(watcher) {
                             watcher.leave(interest);
                         }
@@ -239,7 +237,7 @@ impl<S: Driven> Shared<S> {
         }
     }
 
-    /// Waits until it is worth trying again.
+    /// Blocks until a retry is worthwhile.
     fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
         let deadline = patience.deadline();
         let polling_time = config().polling_time;
@@ -263,7 +261,7 @@ impl<S: Driven> Shared<S> {
         let (bell, name) = {
             let mut state = self.lock();
             state.take_due_events(&self.channel)?;
-            // The events that are taken are those of others, too.
+            // Taking the events also affects the other waiters.
             let all = state.waiters().interest_with(interest);
             if state.arm(all)? || !interest.any && interest.is_met(state.readiness()) {
                 return Ok(());
@@ -284,15 +282,15 @@ impl<S: Driven> Shared<S> {
         let eager = self.is_worth_looking(start.elapsed(), polling_time);
         self.eager.store(eager, Relaxed);
         let ended = self.end_wait(name);
-        // If it has been rung since, the next wait is a short one.
+        // A bell rung later only shortens the next wait.
         if let Ok([_, true]) = waited {
             bell.clear();
         }
         ended.and(waited.map(drop))
     }
 
-    /// Waits for the completion channel alone, in a thread for which the process has no descriptor left. Another
-    /// thread may take the event, so that the state is looked at again every [`WITHOUT_BELL`].
+    /// Waits for the completion channel only, in a thread without a descriptor for its bell. Another thread
+    /// may take the event, so the state is checked every [`WITHOUT_BELL`].
     fn wait_without_bell(&self, deadline: Option<Instant>) -> io::Result<()> {
         let soon = Instant::now() + WITHOUT_BELL;
         let until = deadline.map_or(soon, |deadline| deadline.min(soon));
@@ -303,7 +301,7 @@ impl<S: Driven> Shared<S> {
         self.lock().process().map(drop)
     }
 
-    /// Whether who waits next is to look for longer, after a wait with a sleep.
+    /// Whether the next wait should spin longer, after a sleep of `waited`.
     fn is_worth_looking(&self, waited: Duration, polling_time: Duration) -> bool {
         if waited >= polling_time * SHORT {
             return false;
@@ -311,8 +309,8 @@ impl<S: Driven> Shared<S> {
         waited < polling_time * EAGER || self.middling.fetch_add(1, Relaxed).is_multiple_of(SELDOM)
     }
 
-    /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.
-    /// Returns what can be done already, and the name by which to [leave](Self::end_wait).
+    /// Registers a waiter, woken by `bell` or by the completion descriptor. Returns the present readiness,
+    /// and the name for [`end_wait`](Self::end_wait).
     pub(crate) fn begin_wait(
         &self,
         interest: Interest,
@@ -328,20 +326,19 @@ impl<S: Driven> Shared<S> {
         Ok((state.readiness(), name))
     }
 
-    /// Leaves those who wait, and handles what has come.
+    /// Removes a waiter and processes completions.
     pub(crate) fn end_wait(&self, name: u64) -> io::Result<()> {
         let mut state = self.lock();
         state.waiters().remove(name);
         let came = state.process()?;
         let others = state.waiters().interest();
         if came && others.is_none() {
-            // The event is taken by who waits next, who is not in such a hurry.
+            // The next waiter takes the event.
             return Ok(());
         }
         state.take_events(&self.channel)?;
         if let Some(interest) = others {
-            // The event that is taken was theirs, too: another one tells of what comes from now on, and
-            // what has come is handled to the end.
+            // The event taken was also the other waiters': arm again, and process all completions up to then.
             if !settle(&mut *state, interest)? {
                 state.waiters().ring();
             }
@@ -349,15 +346,15 @@ impl<S: Driven> Shared<S> {
         Ok(())
     }
 
-    /// What can be done without waiting.
+    /// Returns the operations possible without blocking.
     pub(crate) fn readiness_now(&self) -> io::Result<Readiness> {
         let mut state = self.lock();
         state.process()?;
         Ok(state.readiness())
     }
 
-    /// What can be done without waiting. Watchers are told of what comes next, also where a call has changed what
-    /// that depends on: once the room is used up, it depends on completions of sends.
+    /// Returns the operations possible without blocking, and keeps watchers notified, even if a call has
+    /// changed the dependence on send completions: without room, writability depends on them.
     pub(crate) fn readiness_watched(&self) -> io::Result<Readiness> {
         let mut state = self.lock();
         let all = state.waiters().interest_with(Interest::default());
@@ -371,19 +368,19 @@ impl<S: Driven> Shared<S> {
         Ok(state.readiness())
     }
 
-    /// What can be done without waiting; and asks for the descriptor to tell when that changes.
+    /// Returns the operations possible without blocking, and notifies the descriptor of the next change.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
         self.watch_readiness(0)
     }
 
-    /// [`readiness`](Self::readiness), to be told of by the descriptor of another watcher.
+    /// Works like [`readiness`](Self::readiness) for the descriptor of another watcher.
     pub(crate) fn watch_readiness(&self, watcher: usize) -> io::Result<Readiness> {
         let mut state = self.lock();
         self.watch(&mut state, watcher, Interest::BOTH)?;
         Ok(state.readiness())
     }
 
-    /// Another descriptor that tells when it is worth trying again, and the watcher it belongs to.
+    /// Adds a watcher. Returns its index and its descriptor.
     pub(crate) fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
         let new = Watcher::new(self.channel.as_fd())?;
         let poller = Arc::clone(new.poller());
@@ -391,13 +388,13 @@ impl<S: Driven> Shared<S> {
         Ok((state.waiters().add_watcher(new), poller))
     }
 
-    /// Removes a watcher, whose descriptor tells of nothing more.
+    /// Removes a watcher; its descriptor is no longer notified.
     #[cfg(feature = "tokio")]
     pub(crate) fn remove_watcher(&self, watcher: usize) {
         self.lock().waiters().remove_watcher(watcher);
     }
 
-    /// Lets others who share a watcher look, too, and watch on.
+    /// Notifies other callers sharing a watcher.
     #[cfg(feature = "tokio")]
     pub(crate) fn pass_on(&self, watcher: usize, interest: Interest) {
         let mut state = self.lock();
@@ -407,7 +404,7 @@ impl<S: Driven> Shared<S> {
         }
     }
 
-    /// Makes the descriptor of a watcher tell of the next change.
+    /// Notifies the descriptor of a watcher of the next change.
     fn watch(&self, state: &mut S, watcher: usize, interest: Interest) -> io::Result<()> {
         let waiters = state.waiters();
         if let Some(watcher) = waiters.watcher(watcher) {
@@ -437,20 +434,20 @@ impl<S: Driven> AsFd for Shared<S> {
 mod tests {
     use super::*;
 
-    /// A socket to which numbers come, of which nobody tells.
+    /// A test socket receiving numbers without notification.
     #[derive(Debug)]
     struct Numbers {
         waiters: Waiters,
         completed: Vec<u32>,
         arrived: Vec<u32>,
-        /// Room has come that nobody knows of yet.
+        /// Room available, not yet processed.
         freed: bool,
         room: bool,
-        /// What completes when an event is asked for.
+        /// Numbers completing when events are requested.
         late: Vec<u32>,
-        /// What events have been asked for.
+        /// Requested events.
         asked: Vec<Interest>,
-        /// Something comes all the time, which is of no use.
+        /// Irrelevant completions arrive continuously.
         flooded: bool,
     }
 
@@ -515,7 +512,7 @@ mod tests {
         })
     }
 
-    /// Uses up the room that there is.
+    /// Uses up the room.
     fn fill(shared: &Shared<Numbers>) -> io::Result<()> {
         shared.until(Interest::WRITE, Patience::Watch(0), |state| {
             Ok(std::mem::take(&mut state.room).then_some(()))
@@ -539,11 +536,11 @@ mod tests {
         assert!((0..20).all(|_| !after(300)));
         let tries = (0..24).filter(|_| after(299)).count();
         assert_eq!(tries, 3, "now and then");
-        // Who does not poll at all does not begin to.
+        // Without polling, there is no spinning.
         assert!(!shared.is_worth_looking(Duration::ZERO, Duration::ZERO));
     }
 
-    /// One of two takes what has come, and finds something for the other by that.
+    /// One of two callers takes a number, and its processing finds one for the other.
     #[test]
     fn who_shares_a_watcher_passes_on_what_it_leaves() {
         let shared = numbers();
@@ -555,7 +552,7 @@ mod tests {
         shared.pass_on(0, Interest::READ);
         assert!(is_readable(&shared));
         assert_eq!(take(&shared).unwrap(), 1);
-        // Who finds nothing watches again, and is told.
+        // A caller without a result watches again and is notified.
         assert_eq!(nothing(take(&shared)), io::ErrorKind::WouldBlock);
         assert!(!is_readable(&shared));
         shared.lock().completed = vec![3];
@@ -563,7 +560,7 @@ mod tests {
         assert!(is_readable(&shared));
     }
 
-    /// One descriptor tells of both directions.
+    /// One descriptor signals both directions.
     #[test]
     fn who_reads_keeps_the_descriptor_telling_of_room() {
         let shared = numbers();
@@ -576,7 +573,7 @@ mod tests {
         fill(&shared).unwrap();
         assert!(would_block(take(&shared)));
         assert!(!is_readable(&shared));
-        // And the other way round.
+        // The same with exchanged directions.
         assert!(would_block(fill(&shared)));
         shared.lock().completed = vec![1];
         assert!(would_block(fill(&shared)));
@@ -586,7 +583,7 @@ mod tests {
         assert!(!is_readable(&shared));
     }
 
-    /// A write has left no room without being told so, and a thread watches for room.
+    /// A write has used up the room, while a thread watches for room.
     #[test]
     fn readiness_that_a_call_looks_at_keeps_watchers_told() {
         let shared = numbers();
@@ -597,7 +594,7 @@ mod tests {
         shared.lock().room = false;
         assert!(!shared.readiness_watched().unwrap().writable);
         assert_eq!(shared.lock().asked, [Interest::BOTH]);
-        // A number has come, and the call leaves it to the watcher to tell.
+        // A number has arrived; the watcher is notified.
         shared.lock().completed = vec![1];
         assert!(shared.readiness_watched().unwrap().readable);
         let told = || {
@@ -609,7 +606,7 @@ mod tests {
         assert!(!told());
     }
 
-    /// Something comes just when the descriptor begins to be watched.
+    /// A completion arrives while the descriptor is being registered.
     #[test]
     fn what_comes_at_the_last_moment_and_is_taken_is_not_told() {
         let shared = numbers();
@@ -618,7 +615,7 @@ mod tests {
         let taken = shared.until(Interest::READ, Patience::Watch(0), |state| {
             tries += 1;
             if tries == 1 {
-                // What is processed next finds nothing, what is armed for does.
+                // The next `process` finds nothing, but `arm` does.
                 state.late = vec![2];
             }
             Ok(state.arrived.pop())
@@ -628,7 +625,7 @@ mod tests {
         assert!(!is_readable(&shared), "it has been taken");
     }
 
-    /// Who begins to wait takes the events of those who wait already.
+    /// A new waiter takes the events of the present waiters.
     #[test]
     fn who_waits_asks_for_what_others_wait_for() {
         let shared = numbers();
@@ -641,7 +638,7 @@ mod tests {
         assert_eq!(asked(), [Interest::BOTH]);
         shared.end_wait(reader).unwrap();
         assert_eq!(asked(), [Interest::WRITE]);
-        // So does who sleeps, and he leaves them theirs.
+        // A sleeping call also takes events and restores the others'.
         let now = Patience::Until(Instant::now());
         shared.wait(Interest::READ, now).unwrap_err();
         assert_eq!(asked(), [Interest::BOTH, Interest::WRITE]);

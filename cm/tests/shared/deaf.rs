@@ -1,4 +1,4 @@
-//! Hosts of the device's own network that do not answer; for the device tests of `cm` and `rsocket`.
+//! Unresponsive hosts of the device's network, for the device tests of `cm` and `rsocket`.
 
 use std::{fs, net::SocketAddr, process::Command};
 
@@ -7,8 +7,8 @@ use crate::local;
 /// The interface of the device.
 const INTERFACE: &str = "/sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0";
 
-/// While this exists, the kernel asks who such a host is, three times, before it sends anything there.
-/// Else all hosts of the network are taken to be there.
+/// Makes the kernel send ARP requests, three for each unknown host, until dropped. Without ARP, every host of
+/// the network counts as reachable.
 pub(crate) struct DeafNeighbours {
     interface: String,
 }
@@ -21,7 +21,7 @@ impl DeafNeighbours {
         Self { interface }
     }
 
-    /// One of them.
+    /// Returns the address of an unresponsive host.
     pub(crate) fn host(&self) -> SocketAddr {
         let SocketAddr::V4(own) = local() else {
             unreachable!("an address for IPv6");

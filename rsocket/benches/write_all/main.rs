@@ -1,14 +1,14 @@
-//! One call that writes much.
+//! Throughput of one large `write_all`.
 //!
 //! ```text
 //! write_all server ADDR default|BUFFER
 //! write_all client ADDR BYTES default|BUFFER
 //! ```
 //!
-//! The server receives until the end, and says so. The client connects, writes so many bytes with one
-//! `write_all`, waits for the server to have them, and prints `write_all BYTES default|BUFFER SECONDS`. What the
-//! server receives into, and the client sends from, has `BUFFER` bytes, or what it has if nobody says.
-//! `cargo xtask bench rsocket` runs it beside perftest's `ib_write_bw`.
+//! The server receives until the end of the stream and replies with the number of bytes. The client connects,
+//! writes `BYTES` bytes with one `write_all`, waits for the reply, and prints `write_all BYTES default|BUFFER
+//! SECONDS`. The server's receive buffer and the client's send buffer have `BUFFER` bytes, or the default size.
+//! `cargo xtask bench rsocket` runs the program beside perftest's `ib_write_bw`.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -24,9 +24,9 @@ use rsocket::Options;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What is received at once, at most.
+/// Maximum size of a read in bytes.
 const PIECE: usize = 1 << 20;
-/// How long there may be no server yet.
+/// Time to wait for the server's start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
@@ -68,7 +68,7 @@ fn server(addr: SocketAddr, options: &Options) -> Result<()> {
     Ok(stream.write_all(&sum.to_le_bytes())?)
 }
 
-/// Returns how many seconds it takes.
+/// Returns the duration in seconds.
 fn client(addr: SocketAddr, len: usize, options: &Options) -> Result<f64> {
     let bytes = vec![7; len];
     let begun = Instant::now();

@@ -123,7 +123,7 @@ pub(super) unsafe fn address(at: *const sockaddr, len: socklen_t) -> io::Result<
 /// Copies `value`, truncated to the buffer, and stores its full length.
 ///
 /// # Safety
-/// Either pointer is null, or `len` is readable and writable, and `*len` bytes at `at` are writable.
+/// `len` is null, or readable and writable. `at` is null, or `*len` bytes at `at` are writable.
 pub(super) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) -> io::Result<()> {
     // SAFETY: null or valid, as the caller promises.
     let room = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))? as usize;
@@ -140,7 +140,7 @@ pub(super) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) ->
 /// Stores an address, unless `at` is null.
 ///
 /// # Safety
-/// As for [`give`].
+/// As for [`give`], unless `at` is null.
 pub(super) unsafe fn give_address(
     value: SocketAddr,
     at: *mut sockaddr,
