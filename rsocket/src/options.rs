@@ -100,7 +100,7 @@ impl Options {
         self
     }
 
-    /// Sets how many buffers the *peer* may map for direct writes by this side. Values above 128 are rounded
+    /// Sets how many buffers the *peer* may map for direct writes by this side. Values above 128 are rounded down
     /// to a multiple of 256, up to 32512.
     #[doc(alias = "RDMA_IOMAPSIZE")]
     pub fn iomap_size(mut self, entries: u16) -> Self {

@@ -1,4 +1,4 @@
-//! What errors say to do, where the kernel refuses addresses and peers do not answer.
+//! Hints in the errors of refused addresses and unresponsive peers.
 
 use std::{net::SocketAddr, thread};
 
@@ -60,7 +60,7 @@ fn port_in_use_says_how_to_find_its_user() {
     );
 }
 
-/// A client that asks for no retry, or for some, is told the peer, and how often it was tried.
+/// The error names the peer and the number of attempts, with and without retries.
 #[test]
 fn peer_that_does_not_answer_is_named_with_the_retries() {
     for (retries, tried) in [(0, "sent once, without a retry"), (1, "sent twice")] {

@@ -6,9 +6,10 @@
 //! ```
 //!
 //! The server receives until the end of the stream and replies with the number of bytes. The client connects,
-//! writes `BYTES` bytes with one `write_all`, waits for the reply, and prints `write_all BYTES default|BUFFER
-//! SECONDS`. The server's receive buffer and the client's send buffer have `BUFFER` bytes, or the default size.
-//! `cargo xtask bench rsocket` runs the program beside perftest's `ib_write_bw`.
+//! writes `BYTES` bytes with one `write_all`, waits for the reply, and prints
+//! `write_all BYTES default|BUFFER SECONDS`. The server's receive buffer and the client's send buffer have
+//! `BUFFER` bytes, or the default size. `cargo xtask bench rsocket` runs the program beside perftest's
+//! `ib_write_bw`.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 

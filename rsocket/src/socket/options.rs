@@ -187,7 +187,7 @@ impl Socket {
         self.settings().iomap_size
     }
 
-    /// Sets how many buffers the *peer* may map for direct writes by this side. Values above 128 are rounded
+    /// Sets how many buffers the *peer* may map for direct writes by this side. Values above 128 are rounded down
     /// to a multiple of 256, up to 32512.
     ///
     /// # Errors
