@@ -64,7 +64,7 @@ impl EventChannel {
     /// # Ok(())
     /// # }
     /// # fn accept(request: ConnectRequest, srq: &verbs::SharedReceiveQueue<verbs::Buf>) -> verbs::Result<()> {
-    /// After a request has arrived:
+    /// // After a request has arrived:
     /// let xrcd = request.id().context()?.open_xrcd()?;
     /// let qp = request.id().init_xrc_receiver(xrcd.create_qp()?)?;
     /// let param = ConnParam::new().private_data(srq.srq_num()?.get().to_be_bytes());
@@ -82,7 +82,7 @@ impl EventChannel {
     /// # Ok(())
     /// # }
     /// # fn established(response: ConnectResponse, qp: QueuePair<XrcSend, Init>) -> verbs::Result<()> {
-    /// After a response with the number of a shared receive queue:
+    /// // After a response with the number of a shared receive queue:
     /// let number = match response.param().private_data[..] {
     ///     [a, b, c, d, ..] => SrqNum::new(u32::from_be_bytes([a, b, c, d]))?,
     ///     _ => panic!("no number"),
