@@ -114,37 +114,25 @@ fn private(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
     Ok(registration.create()?.slice(0..len))
 }
 
-/// Registers pages writable by the peer.
+/// Registers pages writable by the peer. No registered page holds other heap memory: children of a process with
+/// `ibv_fork_init` lack registered pages.
 fn writable(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
-    Ok(expose(pd, pages(len)?, 0)?.slice(0..len))
-}
-
-/// Registers a table writable by the peer, without a page of its own.
-fn writable_table(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
-    let memory = vec![0; len.next_multiple_of(WORD) + WORD];
-    let start = memory.as_ptr().addr();
-    let skip = start.next_multiple_of(WORD) - start;
-    let region = expose(pd, memory, start % page_size())?;
-    Ok(region.slice(skip..skip + len))
+    Ok(expose(pd, pages(len)?)?.slice(0..len))
 }
 
 /// Registers memory writable by the peer under a random address, so that a peer cannot derive addresses of
-/// other connections. `offset` is the offset of the memory in its page.
+/// other connections.
 ///
 /// Two cases keep the virtual address: iWARP, since Soft-iWARP accepts other addresses and then ignores them,
 /// and devices rejecting them.
-fn expose<M: verbs::Memory>(
-    pd: &ProtectionDomain,
-    memory: M,
-    offset: usize,
-) -> verbs::Result<RemoteRegion> {
+fn expose(pd: &ProtectionDomain, memory: Pages) -> verbs::Result<RemoteRegion> {
     let access = RemoteAccess::WRITE;
     let random = random_page().filter(|_| !pd.context().is_iwarp());
     let memory = match random {
         None => memory,
         Some(page) => {
             let registration = pd.register(memory).remote(access);
-            match registration.iova(page | offset as u64).create() {
+            match registration.iova(page).create() {
                 Ok(region) => return Ok(region),
                 Err(refused) if is_unsupported(&refused.error) => refused.value,
                 Err(refused) => return Err(refused.into()),
@@ -179,7 +167,7 @@ impl Exposed {
             }
         };
         Ok(Self {
-            table: writable_table(pd, settings.table_size())?,
+            table: writable(pd, settings.table_size())?,
             receive: writable(pd, settings.recv_buffer as usize)?,
             messages,
         })
