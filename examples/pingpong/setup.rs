@@ -7,7 +7,7 @@ use std::{
     hash::{BuildHasher as _, RandomState},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use verbs::{
     AddressVector, Advice, CompletionQueue, Context, Gid, LinkLayer, OdpCaps, OdpGeneralCaps,
     OdpTransportCaps, ProtectionDomain, Psn, QpNum, RemoteAccess, RemoteRegion,
@@ -200,7 +200,7 @@ fn open(options: &Options) -> anyhow::Result<Context> {
     let device = match &options.ib_dev {
         Some(name) => devices
             .by_name(name)
-            .with_context(|| format!("IB device {name} not found"))?,
+            .map_err(|err| anyhow!("IB device {name} not found: {err}"))?,
         None => devices.first().context("no IB devices found")?,
     };
     Ok(device.open()?)

@@ -1,4 +1,4 @@
-//! Datagrams: header, Q_Keys, and multicast groups.
+//! Datagrams: header, `Q_Key`s, and multicast groups.
 
 use std::net::IpAddr;
 

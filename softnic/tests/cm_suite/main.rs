@@ -9,7 +9,7 @@
 mod connections;
 #[path = "../../../cm/tests/device/datagrams.rs"]
 mod datagrams;
-#[path = "../rsocket/deaf.rs"]
+#[path = "../rsocket_suite/deaf.rs"]
 mod deaf;
 #[path = "../../../cm/tests/device/endpoints.rs"]
 mod endpoints;
