@@ -38,8 +38,16 @@ fn zero_copy_protocol_runs_on_two_hosts() {
     let server = format!("{SERVER} --requests 6 $B:4000");
     let printed = run_with(&[], 200, &our_client(), &server);
     written(&printed);
-    let done = printed.b.iter().filter(|line| line.ends_with("is done"));
-    assert_eq!(done.count(), 6, "{:?}", printed.b);
+    let operations = |kind, ends: &[&str]| {
+        let lines = printed.b.iter().filter(|line| line.contains(kind));
+        let ended = lines.filter(|line| ends.iter().any(|end| line.ends_with(end)));
+        ended.count()
+    };
+    assert_eq!(operations(": Read of ", &["is done"]), 3, "{:?}", printed.b);
+    // The client exits on the message after the write. Soft-RoCE completes that message before its acknowledgement, so
+    // the server may learn of the exit first; the client has verified the written bytes.
+    let ends = ["is done", "Input/output error (os error 5)"];
+    assert_eq!(operations(": Write of ", &ends), 3, "{:?}", printed.b);
 }
 
 #[test]
