@@ -18,8 +18,8 @@ use crate::{
     qp::{Attributes, Init, QueuePair, Rc},
 };
 
-/// For so many requests there is room. One is with the device at a time, but it may tell of that before it has let go
-/// of its place.
+/// Capacity of the queue pair. One request is with the device at a time, but its completion may precede the release of
+/// its entry.
 const ROOM: u32 = 4;
 
 /// Makes events on a [`CompletionChannel`], for threads that [wait](CompletionChannel::wait) there and are wanted
