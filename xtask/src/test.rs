@@ -109,7 +109,7 @@ const DIFFERENT_OVER_IWARP: [&str; 5] = [
 ];
 
 /// Number of tests with guests that run in parallel. Such tests mostly wait for their guests.
-const AT_ONCE: u32 = 3;
+const AT_ONCE: u32 = 2;
 
 /// Tests that only run the compiler; not run under valgrind.
 const COMPILING: [&str; 1] = ["compile_fail"];

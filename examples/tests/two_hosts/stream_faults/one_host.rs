@@ -29,7 +29,8 @@ fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
             Err(_) => {}
         }
         match client.read(&mut [0]) {
-            Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // The end of a stream that was never accepted.
+            Ok(_) => return Err(io::Error::from_raw_os_error(104)),
             Err(err) if err.kind() != io::ErrorKind::WouldBlock => return Err(err),
             Err(_) => thread::sleep(Duration::from_millis(1)),
         }
