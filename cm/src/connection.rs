@@ -3,7 +3,7 @@
 use std::fmt;
 
 use rdmacm_sys as ffi;
-use verbs::{Attempts, Buf, QueuePair, Rc, Refused, Result, Rts, WcStatus, error::cvt_neg};
+use verbs::{Attempts, Buf, QpAttr, QueuePair, Rc, Refused, Result, Rts, WcStatus, error::cvt_neg};
 
 use crate::{
     channel::EventChannel,
@@ -72,15 +72,10 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
         &mut self.qp
     }
 
-    /// What the queue pair has tried, for the error of a request that has ended with `status`. `None` if that does
-    /// not say that the queue pair has given up. Asks the device only then.
+    /// Retries of the queue pair and the peer's address, for the error of a request completed with `status`. Queries
+    /// the device only if `status` means exhausted retries, and is `None` otherwise.
     pub fn attempts(&self, status: WcStatus) -> Option<Attempts> {
-        if !status.is_end_of_retries() {
-            return None;
-        }
-        let mut attempts = self.qp.query().ok()?.attempts();
-        attempts.peer = self.id.peer_addr();
-        Some(attempts)
+        attempts(status, || self.qp.query(), &self.id)
     }
 
     /// `rdma_disconnect`—Ends the connection, or answers a peer that has. What is in flight comes
@@ -95,11 +90,8 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
     /// [rdma_disconnect(3)](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html)
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<()> {
-        // On iWARP the kernel closes the connection through the queue pair.
-        if !self.qp.pd().context().is_iwarp() {
-            self.qp.to_error()?;
-        }
-        self.id.disconnect()
+        let iwarp = self.qp.pd().context().is_iwarp();
+        disconnect(&self.id, iwarp, || self.qp.to_error())
     }
 
     /// `rdma_migrate_id`—Moves the identifier to another channel; see [`CmId::migrate`].
@@ -115,6 +107,33 @@ impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
     pub fn into_parts(self) -> (QueuePair<T, Rts, SW, RW>, CmId<Connected>) {
         (self.qp, self.id)
     }
+}
+
+/// [`Connection::attempts`], for a queue pair with another owner.
+pub(crate) fn attempts(
+    status: WcStatus,
+    query: impl FnOnce() -> Result<QpAttr>,
+    id: &CmId<Connected>,
+) -> Option<Attempts> {
+    if !status.is_end_of_retries() {
+        return None;
+    }
+    let mut attempts = query().ok()?.attempts();
+    attempts.peer = id.peer_addr();
+    Some(attempts)
+}
+
+/// [`Connection::disconnect`], for a queue pair with another owner. On iWARP the kernel closes the connection through
+/// the queue pair; elsewhere `to_error` flushes the queue pair first.
+pub(crate) fn disconnect(
+    id: &CmId<Connected>,
+    iwarp: bool,
+    to_error: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    if !iwarp {
+        to_error()?;
+    }
+    id.disconnect()
 }
 
 impl CmId<Connected> {

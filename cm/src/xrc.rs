@@ -51,7 +51,7 @@ impl EventChannel {
     /// an [`XrcReceiver`].
     ///
     /// # Errors
-    /// Those of [`bind`](CmId::bind). Missing device support is reported later, on creation of the
+    /// As for [`bind`](CmId::bind). Missing device support is reported later, on creation of the
     /// [domain](verbs::Context::open_xrcd) or the queue pair.
     ///
     /// # Examples

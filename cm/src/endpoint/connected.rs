@@ -31,7 +31,7 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
     peer: PeerParam,
     queues: Queues,
     link: Link,
-    /// What the queue pair has tried for the request that was taken last, if it has given that up.
+    /// Retries of the queue pair for the last completion, if the retries were exhausted.
     attempts: Option<Attempts>,
     timeout: Option<Duration>,
 }

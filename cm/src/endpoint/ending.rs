@@ -16,15 +16,15 @@ use crate::{
 /// independent, so the disconnect can overtake the acknowledgement of the last message.
 const ACK: Duration = Duration::from_secs(1);
 
-/// What ends a connection: all of it, or the half that waits.
+/// A connection to end: a whole endpoint, or one half of a split endpoint.
 pub(crate) trait Closing {
-    /// How many requests are being sent, as far as this side knows.
+    /// Number of requests in the send queue, as last recorded.
     fn sends_in_flight(&self) -> usize;
 
     /// Puts the queue pair into the error state.
     fn to_error(&mut self) -> Result<()>;
 
-    /// Ends the connection, or answers a peer that has.
+    /// Ends the connection, or answers the disconnect of the peer.
     fn disconnect(&mut self) -> Result<()>;
 }
 

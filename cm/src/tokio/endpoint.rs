@@ -1,6 +1,5 @@
 //! Asynchronous endpoints.
 
-use ::tokio::time::timeout;
 use verbs::{
     Attempts, Buf, Completed, Completion, CompletionQueue, ProtectionDomain, QueuePair, Rc, Result,
     Rts, tokio as watched,
@@ -9,6 +8,7 @@ use verbs::{
 use super::{
     EventChannel, First, first,
     halves::{self, RecvHalf, SendHalf},
+    within,
 };
 use crate::{
     connection::Connection,
@@ -32,7 +32,7 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
     send_cq: watched::CompletionQueue,
     recv_cq: watched::CompletionQueue,
     link: Link,
-    /// What the queue pair has tried for the request that was taken last, if it has given that up.
+    /// Retries of the queue pair for the last completion, if the retries were exhausted.
     attempts: Option<Attempts>,
 }
 
@@ -137,7 +137,7 @@ impl<SW, RW> Endpoint<SW, RW> {
                     _ => Err(stranger(CALL)),
                 }
             }
-            // Not reached: one has just been found, and nobody else takes them.
+            // Unreachable: a completion is pending, and this is the only consumer.
             None => Err(stranger(CALL)),
         }
     }
@@ -173,7 +173,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// Cancel safe: the first poll disconnects, and a later call continues to wait.
     ///
     /// # Errors
-    /// Those of [`Connection::disconnect`].
+    /// As for [`Connection::disconnect`].
     pub async fn disconnect(&mut self) -> Result<()> {
         let mut asked = false;
         while !self.link.ending.is_noticed() {
@@ -213,12 +213,8 @@ impl Link {
             let due = self.ending.advance(call, connection, in_flight)?;
             let completed = async { queue.wait().await.map(drop) };
             let next = first(completed, self.channel.wait());
-            let next = match due {
-                None => next.await,
-                Some(due) => match timeout(due, next).await {
-                    Ok(next) => next,
-                    Err(_) => continue,
-                },
+            let Some(next) = within(due, next).await else {
+                continue;
             };
             match next {
                 First::A(completed) => return completed,

@@ -8,15 +8,15 @@ use std::{
     },
 };
 
-use ::tokio::{sync::Notify, time::timeout};
+use ::tokio::sync::Notify;
 use verbs::{
     Attempts, Buf, Completion, ProtectionDomain, Rc, ReceiveQueue, Refused, Result, SendQueue,
-    op::SendRequest, tokio as watched, work::Scatter,
+    WorkCompletion, op::SendRequest, tokio as watched, work::Scatter,
 };
 
-use super::{EventChannel, First, first};
+use super::{EventChannel, First, first, within};
 use crate::{
-    connection::Connection,
+    connection::{self, Connection},
     endpoint::{Closing, Ending, stranger},
     event::Event,
     id::CmId,
@@ -24,16 +24,16 @@ use crate::{
     phases::Connected,
 };
 
-/// What the two halves share.
+/// State shared by the two halves.
 #[derive(Debug)]
 struct Shared {
     id: CmId<Connected>,
     peer: PeerParam,
     channel: EventChannel,
     ending: Mutex<Ending>,
-    /// Wakes the other half when one has noticed the end.
+    /// Wakes the other half once one half has noticed the end.
     noticed: Notify,
-    /// How many requests are being sent, for the half that receives.
+    /// Number of requests in the send queue, for the receiving half.
     sends: AtomicUsize,
 }
 
@@ -60,7 +60,7 @@ pub struct SendHalf<SW = Buf, RW = Buf> {
     queue: SendQueue<Rc, SW, RW>,
     cq: watched::CompletionQueue,
     shared: Arc<Shared>,
-    /// What the queue pair has tried for the request that was taken last, if it has given that up.
+    /// Retries of the queue pair for the last completion, if the retries were exhausted.
     attempts: Option<Attempts>,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn split<SW, RW>(
     (sender, receiver)
 }
 
-/// A half, as what ends the connection.
+/// One half, as a connection to end.
 struct Half<'a, Q> {
     queue: &'a mut Q,
     shared: &'a Shared,
@@ -123,11 +123,8 @@ macro_rules! closing {
             }
 
             fn disconnect(&mut self) -> Result<()> {
-                // On iWARP the connection is closed through the queue pair, by the kernel.
-                if !self.queue.pd().context().is_iwarp() {
-                    self.queue.to_error()?;
-                }
-                self.shared.id.disconnect()
+                let iwarp = self.queue.pd().context().is_iwarp();
+                connection::disconnect(&self.shared.id, iwarp, || self.queue.to_error())
             }
         }
     )*};
@@ -143,28 +140,28 @@ macro_rules! both {
                 &self.shared.id
             }
 
-            /// What the peer has said when it connected or accepted, with its private data.
+            /// The peer's connection parameters and private data.
             pub fn peer_param(&self) -> &PeerParam {
                 &self.shared.peer
             }
 
-            /// The domain that memory and queue pair share.
+            /// The protection domain of the queue pair.
             pub fn pd(&self) -> &ProtectionDomain {
                 self.queue.pd()
             }
 
-            /// Whether the connection has ended, as far as has been noticed.
+            /// Whether the end of the connection has been detected.
             pub fn is_disconnected(&self) -> bool {
                 self.shared.ending().is_noticed()
             }
 
-            /// Ends the connection in both directions, and waits until the peer has answered. What is in flight comes
-            /// back with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR), on both halves.
+            /// Ends the connection in both directions, and waits until the peer has answered. Requests in flight
+            /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR), on both halves.
             ///
             /// Cancel safe, as [`Endpoint::disconnect`](super::Endpoint::disconnect).
             ///
             /// # Errors
-            /// Those of [`Connection::disconnect`].
+            /// As for [`Connection::disconnect`].
             pub async fn disconnect(&mut self) -> Result<()> {
                 let Self { queue, shared, .. } = self;
                 shared.disconnect(Half { queue, shared }).await
@@ -205,29 +202,8 @@ impl<SW, RW> SendHalf<SW, RW> {
             queue, cq, shared, ..
         } = self;
         let in_flight = queue.in_flight();
-        shared
-            .wait(
-                CALL,
-                cq,
-                Half {
-                    queue: &mut *queue,
-                    shared,
-                },
-                in_flight,
-            )
-            .await?;
-        let Some(wc) = cq.get_mut().poll()?.next() else {
-            // Not reached: one has just been found, and nothing else takes them.
-            return Err(stranger(CALL));
-        };
-        self.attempts = None;
-        if wc.status().is_end_of_retries()
-            && let Ok(attr) = queue.query()
-        {
-            let mut attempts = attr.attempts();
-            attempts.peer = shared.id.peer_addr();
-            self.attempts = Some(attempts);
-        }
+        let wc = shared.next(CALL, cq, queue, in_flight).await?;
+        self.attempts = connection::attempts(wc.status(), || queue.query(), &shared.id);
         let completed = queue.complete(wc).map_err(|_| stranger(CALL))?;
         shared.sends.store(queue.in_flight(), Relaxed);
         Ok(completed.with_attempts(self.attempts.as_ref()))
@@ -260,21 +236,7 @@ impl<SW, RW> RecvHalf<SW, RW> {
         const CALL: &str = "tokio::RecvHalf::recv_comp";
         let Self { queue, cq, shared } = self;
         let in_flight = queue.in_flight();
-        shared
-            .wait(
-                CALL,
-                cq,
-                Half {
-                    queue: &mut *queue,
-                    shared,
-                },
-                in_flight,
-            )
-            .await?;
-        let Some(wc) = cq.get_mut().poll()?.next() else {
-            // Not reached: one has just been found, and nothing else takes them.
-            return Err(stranger(CALL));
-        };
+        let wc = shared.next(CALL, cq, queue, in_flight).await?;
         queue.complete(wc).map_err(|_| stranger(CALL))
     }
 }
@@ -282,6 +244,24 @@ impl<SW, RW> RecvHalf<SW, RW> {
 impl Shared {
     fn ending(&self) -> MutexGuard<'_, Ending> {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `cq` has completions, and takes the next one.
+    async fn next<'c, Q>(
+        &self,
+        call: &'static str,
+        cq: &'c mut watched::CompletionQueue,
+        queue: &mut Q,
+        in_flight: usize,
+    ) -> Result<WorkCompletion<'c>>
+    where
+        for<'a> Half<'a, Q>: Closing,
+    {
+        let shared = self;
+        self.wait(call, cq, Half { queue, shared }, in_flight)
+            .await?;
+        // An error is unreachable: a completion is pending, and this is the only consumer.
+        cq.get_mut().poll()?.next().ok_or_else(|| stranger(call))
     }
 
     /// Waits until a queue has completions.
@@ -293,18 +273,14 @@ impl Shared {
         in_flight: usize,
     ) -> Result<()> {
         loop {
-            // Before the end is looked at, so that what the other half notices meanwhile is not missed.
+            // Enabled before the end is checked, so that no notification of the other half is missed.
             let mut noticed = pin!(self.noticed.notified());
             noticed.as_mut().enable();
             let due = self.ending().advance(call, &mut half, in_flight)?;
             let completed = async { queue.wait().await.map(drop) };
             let next = first(completed, first(self.channel.wait(), noticed));
-            let next = match due {
-                None => next.await,
-                Some(due) => match timeout(due, next).await {
-                    Ok(next) => next,
-                    Err(_) => continue,
-                },
+            let Some(next) = within(due, next).await else {
+                continue;
             };
             match next {
                 First::A(completed) => return completed,
@@ -328,7 +304,7 @@ impl Shared {
             if !asked {
                 asked = true;
                 match half.disconnect() {
-                    // The peer has ended it, or an earlier call has: the event tells.
+                    // The peer or an earlier call has disconnected: an event follows.
                     Err(err) if err.raw_os_error() == Some(libc::EINVAL) => {}
                     other => other?,
                 }

@@ -81,10 +81,10 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// # Errors
     /// As for [`Listener::accept`](crate::Listener::accept).
     pub async fn accept(&self) -> Result<Endpoint<SW, RW>> {
-        // A connection that is there already counts against the task's budget, too.
+        // A pending connection counts against the task's budget, too.
         coop::consume_budget().await;
         loop {
-            // What has come since is noticed: clearing forgets only what was ready before both were asked.
+            // Clearing affects only readiness from before both calls; later connections are noticed.
             let ready = first(self.watch.readable(), self.handshakes.readable()).await;
             let (First::A(ready) | First::B(ready)) = ready;
             let mut ready = ready?;

@@ -34,6 +34,7 @@ mod listener;
 
 use std::{future::poll_fn, net::SocketAddr, pin::pin, task::Poll, time::Duration};
 
+use ::tokio::time::timeout;
 use verbs::Result;
 
 use crate::{
@@ -110,6 +111,14 @@ impl Events for Task<'_> {
 
     async fn next(&self, _: &'static str) -> Result<Event> {
         self.channel.wait().await
+    }
+}
+
+/// Waits for a future, at most for `limit`, if any; `None` after that.
+async fn within<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
+    match limit {
+        None => Some(future.await),
+        Some(limit) => timeout(limit, future).await.ok(),
     }
 }
 

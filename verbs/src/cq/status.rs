@@ -202,7 +202,7 @@ pub struct WcError {
     pub status: WcStatus,
     /// The device maker's own code.
     pub vendor_err: u32,
-    /// What the queue pair has tried before it gave the request up, where that is known.
+    /// Retries of the queue pair, if exhausted and known.
     pub attempts: Option<Attempts>,
 }
 

@@ -25,7 +25,7 @@ use crate::{
 pub struct Completion<'p, W> {
     work: W,
     wc: WorkCompletion<'p>,
-    /// What the queue pair has tried, for the error.
+    /// Retries of the queue pair, for the error.
     attempts: Option<&'p Attempts>,
 }
 
