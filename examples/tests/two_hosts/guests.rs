@@ -47,12 +47,15 @@ pub(crate) fn run_with(options: &[&str], seconds: u32, a: &str, b: &str) -> Prin
             // slow guest can wait for each other without end.
             Some(TIMED_OUT) => options.contains(&"siw"),
             // Rare: a process of User-Mode Linux is killed while the guest powers off, after the commands.
-            Some(AT_FAULT) if failed_to_power_off(&output) => true,
+            Some(AT_FAULT) if complaints_contain(&output, "while the guest was powering off") => {
+                true
+            }
             // Rare: a kernel with RDS in use reports `BUG:`, because `rds_rdma_free_op` releases pages, which
             // can sleep, in atomic context. Often no further output follows, and a program's exit code for
             // this condition becomes the run's.
             Some(code) => {
-                options.contains(&"--rds") && (code == AT_FAULT || tells_of_a_fault(&output))
+                options.contains(&"--rds")
+                    && (code == AT_FAULT || complaints_contain(&output, "the kernel is at fault"))
             }
             None => false,
         };
@@ -91,14 +94,9 @@ const AT_FAULT: i32 = 125;
 /// Options for the distribution's kernel instead of User-Mode Linux 6.12.
 pub(crate) const LINUX_6_1: &[&str] = &["--backend", "qemu"];
 
-/// Whether a guest's kernel reported a fault before a command failed.
-fn tells_of_a_fault(output: &Output) -> bool {
-    String::from_utf8_lossy(&output.stderr).contains("the kernel is at fault")
-}
-
-/// Whether a guest failed after its command.
-fn failed_to_power_off(output: &Output) -> bool {
-    String::from_utf8_lossy(&output.stderr).contains("while the guest was powering off")
+/// Whether the run's complaints about its guests contain this text.
+fn complaints_contain(output: &Output, text: &str) -> bool {
+    String::from_utf8_lossy(&output.stderr).contains(text)
 }
 
 fn start(options: &[&str], seconds: u32, a: &str, b: &str) -> Output {

@@ -235,7 +235,9 @@ async fn stream_that_is_taken_out_of_the_runtime_leaves_no_watcher() {
     let before = descriptors();
     // Streams of earlier tests may close their descriptors meanwhile, but not as many as ten leaks.
     for _ in 0..10 {
+        let unwatched = descriptors();
         let mut watched = AsyncStream::new(stream).unwrap();
+        assert!(descriptors() > unwatched);
         // A read waits and times out.
         let mut place = [0];
         let read = timeout(Duration::from_millis(20), watched.read(&mut place));

@@ -30,7 +30,7 @@ fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
         }
         match client.read(&mut [0]) {
             // The end of a stream that was never accepted.
-            Ok(_) => return Err(io::Error::from_raw_os_error(104)),
+            Ok(_) => return Err(io::ErrorKind::ConnectionReset.into()),
             Err(err) if err.kind() != io::ErrorKind::WouldBlock => return Err(err),
             Err(_) => thread::sleep(Duration::from_millis(1)),
         }
