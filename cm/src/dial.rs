@@ -272,7 +272,7 @@ impl ConnectFailure {
     /// }
     /// ```
     pub fn of(error: &Error) -> Option<&Self> {
-        std::error::Error::source(error)?.downcast_ref()
+        error.get_ref()?.downcast_ref()
     }
 }
 
@@ -293,6 +293,7 @@ mod tests {
             "`rdma_connect` failed: rejected by the peer's application"
         );
         assert_eq!(ConnectFailure::of(&error), Some(&failure));
+        assert!(std::error::Error::source(&error).is_none());
         let other = Error::from_errno("rdma_connect", libc::EINVAL);
         assert_eq!(ConnectFailure::of(&other), None);
     }

@@ -9,16 +9,16 @@ use crate::proto::stream::Failure;
 
 /// A failed connection: the inner error of the [`io::Error`] of each later call.
 ///
-/// The [source](error::Error::source) is the connection manager's [`ConnectFailure`] or the request's
-/// [`WcError`], where either reported the failure.
+/// The [cause](Self::cause) is the connection manager's [`ConnectFailure`] or the request's [`WcError`], where
+/// either reported the failure. The message contains the cause.
 ///
 /// ```no_run
-/// use std::{error::Error, io::Read};
+/// use std::io::Read;
 ///
 /// let mut stream = rsocket::Stream::connect("10.9.0.1:7471")?;
 /// if let Err(err) = stream.read(&mut [0; 100]) {
 ///     let failure = err.get_ref().and_then(|inner| inner.downcast_ref::<rsocket::ConnectionFailure>());
-///     if let Some(cause) = failure.and_then(|failure| failure.source()) {
+///     if let Some(cause) = failure.and_then(|failure| failure.cause()) {
 ///         println!("the connection has failed: {cause}");
 ///     }
 /// }
@@ -47,6 +47,14 @@ impl ConnectionFailure {
     /// Returns the failure in terms of the protocol.
     pub fn failure(&self) -> Failure {
         self.failure
+    }
+
+    /// Returns the error that reported the failure, for a downcast.
+    pub fn cause(&self) -> Option<&(dyn error::Error + Send + Sync + 'static)> {
+        match self.cause.as_ref()? {
+            Cause::Request(cause) => Some(cause),
+            Cause::Connection(cause) => Some(cause),
+        }
     }
 
     /// Converts the failure into the error of a call.
@@ -80,10 +88,7 @@ impl fmt::Debug for ConnectionFailure {
 
 impl error::Error for ConnectionFailure {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self.cause.as_ref()? {
-            Cause::Request(cause) => Some(cause),
-            Cause::Connection(cause) => Some(cause),
-        }
+        self.cause()?.source()
     }
 }
 
@@ -111,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_names_its_cause_and_has_it_as_its_source() {
+    fn failure_names_its_cause_once() {
         let lost = ConnectFailure::Unreachable {
             status: -libc_timed_out(),
         };
@@ -120,8 +125,9 @@ mod tests {
         let text = "the peer has gone: unreachable: Connection timed out (os error 110)";
         assert_eq!(failure.to_string(), text);
         assert_eq!(format!("{failure:?}"), text);
-        let source = failure.source().unwrap();
-        assert_eq!(source.downcast_ref::<ConnectFailure>(), Some(&lost));
+        let cause = failure.cause().unwrap();
+        assert_eq!(cause.downcast_ref::<ConnectFailure>(), Some(&lost));
+        assert!(failure.source().is_none());
         let err = failure.into_io();
         assert_eq!(err.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(err.to_string(), text);
@@ -133,11 +139,12 @@ mod tests {
             failure.to_string(),
             format!("the peer did not take what was sent: {request}")
         );
-        assert_eq!(failure.source().unwrap().downcast_ref(), Some(&request));
+        assert_eq!(failure.cause().unwrap().downcast_ref(), Some(&request));
+        assert!(failure.source().is_none());
 
         let bare = ConnectionFailure::new(Failure::Lost, None);
         assert_eq!(bare.to_string(), "the peer has gone");
-        assert!(bare.source().is_none());
+        assert!(bare.cause().is_none());
     }
 
     fn libc_timed_out() -> i32 {

@@ -87,8 +87,8 @@ impl Error {
     }
 
     /// A refusal by this family itself, before any call into the system; or a failure reported by
-    /// the system without an error number. The reason is a text, or an error and then also the
-    /// [source](std::error::Error::source).
+    /// the system without an error number. The reason is a text or an error, within reach of
+    /// [`get_ref`](Self::get_ref).
     #[cold]
     pub fn refused(
         call: &'static str,
@@ -154,6 +154,26 @@ impl Error {
             Source::WouldBlock(_) => None,
         }
     }
+
+    /// The error given as the reason, such as a [`WcError`](crate::WcError), for a downcast; as
+    /// [`io::Error::get_ref`]. The message of this error contains the reason, so
+    /// [`source`](std::error::Error::source) is the reason's own source.
+    ///
+    /// ```
+    /// use std::error::Error;
+    /// use verbs::{WcError, WcStatus};
+    ///
+    /// let failed = WcError::new(WcStatus::RETRY_EXC_ERR, 0);
+    /// let err = verbs::Error::from(failed);
+    /// assert_eq!(err.get_ref().and_then(|reason| reason.downcast_ref()), Some(&failed));
+    /// assert!(err.source().is_none());
+    /// ```
+    pub fn get_ref(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        match &self.source {
+            Source::Io(err) => err.get_ref(),
+            Source::WouldBlock(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -190,10 +210,7 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.source {
-            Source::Io(err) => err.get_ref().map(|e| e as _),
-            Source::WouldBlock(_) => None,
-        }
+        self.get_ref()?.source()
     }
 }
 
@@ -322,6 +339,7 @@ pub fn cvt_count(call: &'static str, ret: i32) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{WcError, WcStatus};
 
     fn set_errno(errno: i32) {
         // SAFETY: `__errno_location` returns a valid pointer to this thread's `errno`.
@@ -363,6 +381,28 @@ mod tests {
             cvt_ptr("x", null).unwrap_err().raw_os_error(),
             Some(libc::ENOMEM)
         );
+    }
+
+    #[test]
+    fn reason_in_the_message_is_not_also_the_source() {
+        let failed = WcError::new(WcStatus::RETRY_EXC_ERR, 0x81);
+        let err = Error::from(failed);
+        let refused = Refused {
+            value: (),
+            error: Error::from(failed),
+        };
+        let io = io::Error::from(Error::from(failed));
+        let errors: [&dyn std::error::Error; 3] = [&err, &refused, &io];
+        for err in errors {
+            assert!(err.to_string().ends_with(&failed.to_string()), "{err}");
+            assert!(err.source().is_none(), "{err}");
+        }
+        assert_eq!(WcError::of(&err), Some(&failed));
+        assert_eq!(WcError::of(&Error::would_block("x", "full")), None);
+        let lower = io::Error::other(io::Error::new(io::ErrorKind::TimedOut, "cause"));
+        let nested = Error::refused("x", io::ErrorKind::Other, lower);
+        assert_eq!(nested.to_string(), "`x` failed: cause");
+        assert!(std::error::Error::source(&nested).is_none());
     }
 
     #[test]

@@ -89,8 +89,7 @@ fn first_program_fails_when_server_accepts_and_leaves() {
     let server = thread::spawn(move || drop(listener.accept().unwrap()));
     let error = first_program(addr).unwrap_err();
     server.join().unwrap();
-    let source = std::error::Error::source(&error).unwrap();
-    let failed: &WcError = source.downcast_ref().unwrap();
+    let failed = WcError::of(&error).unwrap();
     assert_ne!(failed.status, WcStatus::SUCCESS, "{error}");
 }
 

@@ -185,7 +185,7 @@ opcodes! {
 
 /// A posted request whose completion reports a failure.
 ///
-/// `?` converts into an [`Error`], with this as the [source](std::error::Error::source).
+/// `?` converts into an [`Error`], where [`of`](Self::of) finds it again.
 ///
 /// ```
 /// use verbs::{Error, WcError, WcStatus};
@@ -229,6 +229,18 @@ impl WcError {
     pub const fn with_attempts(mut self, attempts: Attempts) -> Self {
         self.attempts = Some(attempts);
         self
+    }
+
+    /// The failed completion behind an error.
+    ///
+    /// ```
+    /// use verbs::{Error, WcError, WcStatus};
+    /// let failed = WcError::new(WcStatus::RNR_RETRY_EXC_ERR, 0);
+    /// assert_eq!(WcError::of(&Error::from(failed)), Some(&failed));
+    /// assert_eq!(WcError::of(&Error::from_errno("ibv_poll_cq", 5)), None);
+    /// ```
+    pub fn of(error: &Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
     }
 
     /// The nearest portable kind of error.

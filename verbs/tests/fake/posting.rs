@@ -158,8 +158,7 @@ fn work_of_a_failed_completion_comes_with_its_error() {
         let wc = cq.poll().unwrap().next().unwrap();
         let error = sent(qp.complete(wc).unwrap()).unwrap_err();
         assert_eq!((error.call(), error.kind()), ("ibv_wc", kind));
-        let source = std::error::Error::source(&error).unwrap();
-        let failed: &WcError = source.downcast_ref().unwrap();
+        let failed = WcError::of(&error).unwrap();
         assert_eq!(failed.status, status);
         assert!(error.to_string().contains(&format!("{status:?}")));
     }

@@ -47,17 +47,25 @@ impl fmt::Debug for Violation {
     }
 }
 
-impl error::Error for Violation {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Header(bad) => Some(bad),
-            _ => None,
-        }
-    }
-}
+impl error::Error for Violation {}
 
 impl From<BadHeader> for Violation {
     fn from(bad: BadHeader) -> Self {
         Self::Header(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn violation_by_a_header_names_the_header_once() {
+        let bad = BadHeader::Short(47);
+        let violation = Violation::from(bad);
+        assert_eq!(violation.to_string(), bad.to_string());
+        assert!(violation.source().is_none());
     }
 }
