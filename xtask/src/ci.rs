@@ -25,7 +25,7 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     let workspace = Workspace::load()?;
     let mut stages = Stages::default();
     stages.check("format", || cargo(&workspace, &["fmt", "--all", "--check"]));
-    stages.check("tidy", || tidy::run(workspace.root()));
+    stages.check("tidy", || tidy::run(&workspace));
     stages.check("clippy", || clippy(&workspace));
     stages.check("doc", || {
         let mut command = workspace::cargo(&workspace);

@@ -61,7 +61,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             let held = bench::run(name, host_only, long)?;
             return Ok(verdict(held || !check));
         }
-        Command::Tidy => tidy::run(workspace::Workspace::load()?.root())?,
+        Command::Tidy => tidy::run(&workspace::Workspace::load()?)?,
         Command::Mutants { filter } => {
             let workspace = workspace::Workspace::load()?;
             return Ok(verdict(mutants::run(&workspace, filter.as_deref())?));

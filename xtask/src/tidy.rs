@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use cargo_metadata::Package;
 
+use crate::workspace::Workspace;
 use crate::{miri, prose, test, test_names};
 
 /// Maximum number of lines of a file, except generated files.
@@ -45,8 +47,9 @@ const SUPPRESSIONS: &str = "ci/valgrind.supp";
 /// The table of soundness holes and their tests.
 const HOLES: &str = "verbs/tests/holes.md";
 
-/// Checks the Rust files and documents of the workspace, and the table of holes.
-pub(crate) fn run(root: &Path) -> Result<()> {
+/// Checks the Rust files, documents and packages of the workspace, and the table of holes.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let root = workspace.root();
     let read = |file: &Path| {
         fs::read_to_string(root.join(file))
             .with_context(|| format!("cannot read {}", file.display()))
@@ -75,6 +78,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let suppressions = read(Path::new(SUPPRESSIONS))?;
     complaints.extend(test_names::empty_suppressions(&suppressions, &paths));
     complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
+    complaints.extend(partial_docs(workspace.packages()));
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));
     }
@@ -198,6 +202,27 @@ fn absent_tests(tables: &str, tests: &HashSet<String>) -> Vec<String> {
     complaints
 }
 
+/// Complains about published packages with features whose documentation on docs.rs lacks some of the features.
+fn partial_docs(packages: &[Package]) -> Vec<String> {
+    let is_published =
+        |package: &&Package| package.publish.as_ref().is_none_or(|to| !to.is_empty());
+    let has_all = |package: &Package| {
+        let all = package.metadata.pointer("/docs/rs/all-features");
+        all.is_some_and(|all| all == true)
+    };
+    packages
+        .iter()
+        .filter(is_published)
+        .filter(|package| !package.features.is_empty() && !has_all(package))
+        .map(|package| {
+            format!(
+                "{}: no `[package.metadata.docs.rs] all-features = true`: the documentation lacks optional features",
+                package.manifest_path
+            )
+        })
+        .collect()
+}
+
 /// Whether the first line, after attributes and blank lines, begins with `//!`.
 fn starts_with_header(text: &str) -> bool {
     let mut lines = text
@@ -306,6 +331,40 @@ mod tests {
                 "verbs/tests/holes.md:5: no test"
             ]
         );
+    }
+
+    #[test]
+    fn package_with_partly_documented_features_is_reported() {
+        let package = |features: &str, publish: &str, metadata: &str| -> Package {
+            let json = format!(
+                r#"{{"name": "x", "version": "1.0.0", "id": "x", "dependencies": [], "targets": [],
+                    "manifest_path": "/x/Cargo.toml", "edition": "2024",
+                    "features": {features}, "publish": {publish}, "metadata": {metadata}}}"#
+            );
+            serde_json::from_str(&json).unwrap()
+        };
+        let some = r#"{"tokio": []}"#;
+        let all = r#"{"docs": {"rs": {"all-features": true}}}"#;
+        let part = r#"{"docs": {"rs": {"all-features": false}}}"#;
+        let other = r#"{"docs": {"rs": {"targets": []}}}"#;
+        for (features, publish, metadata) in [
+            (some, "null", "null"),
+            (some, "null", part),
+            (some, "null", other),
+            (some, r#"["registry"]"#, "null"),
+        ] {
+            let complaints = partial_docs(&[package(features, publish, metadata)]);
+            assert_eq!(complaints.len(), 1, "{features} {publish} {metadata}");
+            assert!(complaints[0].starts_with("/x/Cargo.toml: "));
+        }
+        for (features, publish, metadata) in [
+            (some, "null", all),
+            (some, "[]", "null"),
+            ("{}", "null", "null"),
+        ] {
+            let complaints = partial_docs(&[package(features, publish, metadata)]);
+            assert_eq!(complaints, [""; 0]);
+        }
     }
 
     #[test]

@@ -66,6 +66,11 @@ impl Workspace {
         found.with_context(|| format!("{id} is no package of the workspace"))
     }
 
+    /// All packages.
+    pub(crate) fn packages(&self) -> &[Package] {
+        &self.metadata.packages
+    }
+
     /// The packages with an integration test called `name`, each with the test's target.
     pub(crate) fn tests_named<'a>(
         &'a self,
