@@ -31,6 +31,7 @@ mod address;
 mod binding;
 mod control;
 mod files;
+mod ioctl;
 mod memory;
 mod messages;
 mod options;

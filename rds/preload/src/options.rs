@@ -1,9 +1,9 @@
-//! Interposed functions for socket options and `ioctl`.
+//! Interposed functions for socket options.
 
 use std::{fs, io, sync::OnceLock, time::Duration};
 
-use interpose::{interpose, load, os, real, store};
-use libc::{c_int, c_ulong, c_void, socklen_t};
+use interpose::{interpose, load, os, store};
+use libc::{c_int, c_void, socklen_t};
 use rds::{
     info::Section,
     proto::control::{GetMrArgs, LEVEL, LatencyPoints},
@@ -34,7 +34,7 @@ mod name {
 /// Size of the address before the arguments of `RDS_GET_MR_FOR_DEST`.
 const DESTINATION: usize = 128;
 
-fn int(value: &[u8]) -> io::Result<c_int> {
+pub(crate) fn int(value: &[u8]) -> io::Result<c_int> {
     let value = value.first_chunk().ok_or_else(|| os(libc::EINVAL))?;
     Ok(c_int::from_ne_bytes(*value))
 }
@@ -274,57 +274,6 @@ interpose! {
     fn getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
     ) -> c_int => get;
-}
-
-/// `SIOCRDSSETTOS` and `SIOCRDSGETTOS`.
-const SET_TOS: c_ulong = 0x89e0;
-const GET_TOS: c_ulong = 0x89e1;
-
-/// # Safety
-/// `arg` fits the request.
-unsafe fn ioctl_on(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_int> {
-    let socket = &held.socket;
-    let size = match request {
-        SET_TOS | GET_TOS => 1,
-        libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ => size_of::<c_int>(),
-        _ => return Err(os(libc::ENOTTY)),
-    };
-    // SAFETY: readable and writable, guaranteed by the caller.
-    let arg = unsafe { bytes_mut(arg, size) }?;
-    match request {
-        SET_TOS if !held.settings().bound => return Err(os(libc::ENOTTY)),
-        SET_TOS => socket.set_tos(arg[0])?,
-        GET_TOS => arg[0] = socket.tos(),
-        libc::FIONBIO => {
-            let nonblocking = int(arg)? != 0;
-            held.settings().nonblocking = nonblocking;
-            socket.set_nonblocking(nonblocking);
-        }
-        _ => {
-            let (sent, received) = socket.queued()?;
-            let bytes = if request == libc::FIONREAD {
-                received
-            } else {
-                sent
-            };
-            let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-            arg.copy_from_slice(&bytes.to_ne_bytes());
-        }
-    }
-    Ok(0)
-}
-
-/// # Safety
-/// As for `ioctl(2)`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-    if let Some(held) = find(fd) {
-        // SAFETY: as the caller promises.
-        return with(&held, |held| unsafe { ioctl_on(held, request, arg) });
-    }
-    let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
-    // SAFETY: as the caller promises.
-    unsafe { real(fd, request, arg) }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
+use super::architecture::NATIVE;
 use super::guest::Guest;
 use super::kernel::{Kernel, Source};
 use super::machine::{Link, Machine};
@@ -125,8 +126,8 @@ impl Engine {
         let kernel = Kernel::ensure(source, settings.device, cache)?;
         let image = image::ensure(cache, &kernel.image)?;
         let initramfs = initramfs::ensure(cache, &kernel, &busybox()?, initramfs::QEMU)?;
-        let program = process::find_program("qemu-system-x86_64")
-            .context("qemu-system-x86_64 is not on PATH")?;
+        let program = process::find_program(NATIVE.qemu)
+            .with_context(|| format!("{} is not on PATH", NATIVE.qemu))?;
         let mut engine = Self::Qemu {
             program: program.clone(),
             accelerator: Accelerator::Kvm,

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use rustix::fs::FlockOperation;
 
+use super::architecture::NATIVE;
 use super::device::Device;
 use super::{modules, siw};
 use crate::distribution::{self, Manager};
@@ -255,7 +256,7 @@ fn apt_packages() -> Result<Vec<String>> {
     let meta = if ubuntu {
         "linux-image-generic"
     } else {
-        "linux-image-amd64"
+        NATIVE.debian_kernel
     };
     if !distribution::apt_knows(meta) {
         bail!("apt knows no package {meta}: give a kernel with --kernel and --modules");

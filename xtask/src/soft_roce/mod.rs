@@ -24,6 +24,7 @@
 //! caller's: the command line, [`crate::test`], [`crate::bench`].
 
 mod accelerator;
+mod architecture;
 pub(crate) mod backend;
 mod cache;
 mod clock;

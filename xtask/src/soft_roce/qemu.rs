@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::architecture::NATIVE;
 use super::machine::{Link, PORTS, Ports};
 
 /// Execution mode of the guest's processors.
@@ -35,11 +36,10 @@ pub(crate) struct Machine<'a> {
     pub(crate) terminal: bool,
 }
 
-/// Kernel parameters: warnings and errors on the console, power-off on a panic. The second and third lines only shorten
-/// the boot.
-const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic random.trust_cpu=on \
-    mitigations=off nokaslr cryptomgr.notests 8250.nr_uarts=1 audit=0 apparmor=0 selinux=0 \
-    no_timer_check";
+/// Kernel parameters: warnings and errors on the console, and power-off on a panic. The second line only shortens the
+/// boot.
+const KERNEL_PARAMETERS: &str = "loglevel=5 panic=-1 oops=panic random.trust_cpu=on \
+    nokaslr cryptomgr.notests audit=0 apparmor=0 selinux=0";
 
 impl Machine<'_> {
     /// The command that starts the machine. The process inherits the descriptors of `ports` and of the link.
@@ -52,12 +52,11 @@ impl Machine<'_> {
             "-display",
             "none",
             "-machine",
-            "q35",
+            NATIVE.machine,
         ]);
         match self.accelerator {
-            // Emulation has no `-cpu host`, and five-level page tables only slow it down.
             Accelerator::Tcg => {
-                command.args(["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"])
+                command.args(["-accel", "tcg,thread=multi", "-cpu", NATIVE.emulated_cpu])
             }
             Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
         };
@@ -68,7 +67,7 @@ impl Machine<'_> {
             .arg(self.kernel)
             .arg("-initrd")
             .arg(self.initramfs);
-        let mut parameters = String::from(KERNEL_PARAMETERS);
+        let mut parameters = format!("{} {KERNEL_PARAMETERS}", NATIVE.kernel_parameters);
         if let (Some(khz), Accelerator::Tcg) = (self.counter, self.accelerator) {
             parameters = format!("{parameters} tsc=reliable tsc_early_khz={khz}");
         }
