@@ -3,7 +3,7 @@
 //! A guest has its host's architecture, because it runs the host's programs. A port adds an [`Architecture`] here, its
 //! packages to `ci/packages/`, and its counter to [`super::counter`].
 
-/// What QEMU and the distributions need for guests of an architecture.
+/// Needs of QEMU and of the distributions for guests of an architecture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Architecture {
     /// QEMU's program.
