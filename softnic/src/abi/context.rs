@@ -6,11 +6,11 @@ use ibverbs_sys as ffi;
 
 use super::{
     acks::Acks,
-    cq, mw,
+    cq, cq_ex, mw,
     notifier::{AsyncPipe, Subject},
     null,
     object::{Object, zeroed},
-    post, query, srq,
+    post, qp_ex, query, srq,
 };
 use crate::fabric::Port;
 
@@ -55,7 +55,11 @@ pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_c
     let mut table: ffi::verbs_context = zeroed();
     table.sz = size_of::<ffi::verbs_context>();
     table.query_port = Some(query::query_port);
+    table.query_device_ex = Some(query::query_device_ex);
+    table.query_rt_values = Some(query::query_rt_values);
+    table.create_cq_ex = Some(cq_ex::create_cq_ex);
     table.modify_cq = Some(cq::modify_cq);
+    table.create_qp_ex = Some(qp_ex::create_qp_ex);
     let ctx = &mut table.context;
     ctx.device = device;
     // Mark of an extended context.

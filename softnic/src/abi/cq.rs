@@ -3,6 +3,7 @@
 use std::{
     cell::UnsafeCell,
     ffi::{c_int, c_void},
+    mem::offset_of,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -13,18 +14,20 @@ use super::{
     acks::Acks,
     channel::Channel,
     context::{self, OpenDevice},
+    cq_ex::Polled,
     notifier::{CqSubject, Subject},
     null,
     object::{Object, zeroed},
     outcome,
     query::MAX_CQE,
+    sequence::Sequence,
 };
 use crate::engine::{Armed, Completion, CompletionOp, CqId, Moderation};
 
-/// A completion queue.
+/// A completion queue, plain or extended.
 #[repr(C)]
 pub(super) struct Cq {
-    raw: UnsafeCell<ffi::ibv_cq>,
+    raw: UnsafeCell<ffi::ibv_cq_ex>,
     pub(super) device: Arc<OpenDevice>,
     pub(super) id: CqId,
     /// Unacknowledged completion events.
@@ -32,11 +35,27 @@ pub(super) struct Cq {
     /// Unacknowledged asynchronous events.
     pub(super) async_acks: Arc<Acks>,
     channel: *mut ffi::ibv_comp_channel,
+    /// The poll in progress of an extended queue.
+    pub(super) polled: Sequence<Polled>,
 }
 
-// SAFETY: `repr(C)`, and the C struct comes first.
+// SAFETY: `repr(C)`, and the extended C struct comes first, with all fields of the plain one before its own (checked
+// below).
 unsafe impl Object for Cq {
     type Raw = ffi::ibv_cq;
+}
+
+const _: () = assert!(
+    offset_of!(ffi::ibv_cq, async_events_completed)
+        == offset_of!(ffi::ibv_cq_ex, async_events_completed)
+);
+
+/// Requested properties of a queue.
+pub(super) struct Wish {
+    pub(super) cqe: c_int,
+    pub(super) cq_context: *mut c_void,
+    pub(super) channel: *mut ffi::ibv_comp_channel,
+    pub(super) vector: c_int,
 }
 
 /// Capacity of a queue for at least `cqe` completions, for the engine and for C: one less than a power of two, as on
@@ -57,18 +76,39 @@ unsafe extern "C" fn ibv_create_cq(
     channel: *mut ffi::ibv_comp_channel,
     vector: c_int,
 ) -> *mut ffi::ibv_cq {
-    // SAFETY: an open context.
+    let wish = Wish {
+        cqe,
+        cq_context,
+        channel,
+        vector,
+    };
+    // SAFETY: an open context, and a live channel.
+    unsafe { create(ctx, wish, |_| {}) }.cast()
+}
+
+/// Creates a queue; `fill` completes the C struct.
+///
+/// # Safety
+/// - The context is open, and the channel null or live.
+pub(super) unsafe fn create(
+    ctx: *mut ffi::ibv_context,
+    wish: Wish,
+    fill: impl FnOnce(&mut ffi::ibv_cq_ex),
+) -> *mut ffi::ibv_cq_ex {
+    // SAFETY: the caller's promise.
     let device = unsafe { context::device(ctx) };
-    let Some((capacity, cqe)) = capacity(cqe).filter(|_| vector == 0) else {
+    let channel = wish.channel;
+    let Some((capacity, cqe)) = capacity(wish.cqe).filter(|_| wish.vector == 0) else {
         return null(libc::EINVAL);
     };
     let id = device.port.look(|nic| nic.engine.create_cq(capacity));
-    let mut raw: ffi::ibv_cq = zeroed();
+    let mut raw: ffi::ibv_cq_ex = zeroed();
     raw.context = ctx;
     raw.channel = channel;
-    raw.cq_context = cq_context;
+    raw.cq_context = wish.cq_context;
     raw.handle = id.0;
     raw.cqe = cqe;
+    fill(&mut raw);
     let (acks, async_acks) = (Arc::new(Acks::default()), Arc::new(Acks::default()));
     let cq = Cq {
         raw: UnsafeCell::new(raw),
@@ -77,6 +117,7 @@ unsafe extern "C" fn ibv_create_cq(
         acks: Arc::clone(&acks),
         async_acks: Arc::clone(&async_acks),
         channel,
+        polled: Sequence::default(),
     };
     let raw = cq.into_raw();
     let pipe = if channel.is_null() {
@@ -95,7 +136,20 @@ unsafe extern "C" fn ibv_create_cq(
         errors: device.subject(addr, &async_acks),
     };
     device.port.notifier().subjects().cqs.insert(id, subject);
-    raw
+    raw.cast()
+}
+
+impl Cq {
+    /// Takes the oldest completion.
+    pub(super) fn poll_one(&self) -> Option<Completion> {
+        let port = &self.device.port;
+        let poll = || port.look(|nic| nic.engine.poll_cq(self.id));
+        poll().or_else(|| {
+            // Expired timers and arrived frames may complete requests.
+            port.advance();
+            poll()
+        })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -229,7 +283,7 @@ pub(super) unsafe extern "C" fn poll_cq(
 }
 
 /// Converts a completion to C.
-fn wc(completion: &Completion) -> ffi::ibv_wc {
+pub(super) fn wc(completion: &Completion) -> ffi::ibv_wc {
     use ffi::{ibv_wc_flags as flags, ibv_wc_opcode as op};
     let mut wc = ffi::ibv_wc::zeroed();
     wc.wr_id = completion.wr_id;
@@ -240,6 +294,8 @@ fn wc(completion: &Completion) -> ffi::ibv_wc {
         CompletionOp::Read => op::IBV_WC_RDMA_READ,
         CompletionOp::CompareSwap => op::IBV_WC_COMP_SWAP,
         CompletionOp::FetchAdd => op::IBV_WC_FETCH_ADD,
+        CompletionOp::Flush => op::IBV_WC_FLUSH,
+        CompletionOp::AtomicWrite => op::IBV_WC_ATOMIC_WRITE,
         CompletionOp::Bind => op::IBV_WC_BIND_MW,
         CompletionOp::LocalInvalidate => op::IBV_WC_LOCAL_INV,
         CompletionOp::Receive => op::IBV_WC_RECV,

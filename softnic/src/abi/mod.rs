@@ -13,6 +13,7 @@ mod channel;
 mod cm;
 mod context;
 mod cq;
+mod cq_ex;
 mod device;
 mod event;
 mod memory;
@@ -24,7 +25,9 @@ mod pd;
 mod pipe;
 mod post;
 mod qp;
+mod qp_ex;
 mod query;
+mod sequence;
 mod srq;
 mod unsupported;
 

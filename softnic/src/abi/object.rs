@@ -5,7 +5,8 @@ use ibverbs_sys as ffi;
 /// An object with its C struct as the first field.
 ///
 /// # Safety
-/// - The type is `repr(C)`, and its first field is an `UnsafeCell<Self::Raw>`.
+/// - The type is `repr(C)`, and its first field is an `UnsafeCell` of `Self::Raw`, or of a C struct that starts with all
+///   fields of `Self::Raw`.
 pub(super) unsafe trait Object: Sized {
     /// The C struct.
     type Raw;
@@ -55,5 +56,5 @@ macro_rules! plain {
 }
 
 plain! {
-    ibv_ah ibv_comp_channel ibv_cq ibv_device ibv_mr ibv_mw ibv_pd ibv_qp ibv_srq verbs_context
+    ibv_ah ibv_comp_channel ibv_cq_ex ibv_device ibv_mr ibv_mw ibv_pd ibv_srq verbs_context
 }

@@ -16,11 +16,20 @@ pub(super) fn post(qp: &Qp, request: SendRequest) -> c_int {
     posted.map_or_else(errno, |()| 0)
 }
 
+/// Posts requests, all or none, and returns 0 or an errno.
+pub(super) fn post_all(qp: &Qp, requests: Vec<SendRequest>) -> c_int {
+    let posted = qp
+        .device
+        .port
+        .call(|nic| nic.engine.post_sends(qp.num, requests, nic.now, nic.memory));
+    posted.map_or_else(errno, |()| 0)
+}
+
 /// The elements of a scatter/gather list.
 ///
 /// # Safety
 /// - `list` points to `count` elements.
-unsafe fn elements<'a>(list: *const ffi::ibv_sge, count: c_int) -> &'a [ffi::ibv_sge] {
+pub(super) unsafe fn elements<'a>(list: *const ffi::ibv_sge, count: c_int) -> &'a [ffi::ibv_sge] {
     match usize::try_from(count) {
         // SAFETY: the caller's promise.
         Ok(count) if count > 0 => unsafe { slice::from_raw_parts(list, count) },
@@ -28,7 +37,7 @@ unsafe fn elements<'a>(list: *const ffi::ibv_sge, count: c_int) -> &'a [ffi::ibv
     }
 }
 
-fn sges(list: &[ffi::ibv_sge]) -> Vec<Sge> {
+pub(super) fn sges(list: &[ffi::ibv_sge]) -> Vec<Sge> {
     let sge = |sge: &ffi::ibv_sge| Sge {
         addr: sge.addr,
         len: sge.length,

@@ -13,7 +13,9 @@ use super::{
     object::{Object, zeroed},
     outcome,
     pd::Pd,
+    qp_ex::{Building, Table},
     query::{MAX_INLINE, MAX_SGE, MAX_WR, addr},
+    sequence::Sequence,
     srq::Srq,
 };
 use crate::engine::{AttributeMask, Capacity, QpInit, QpKind, QpNum};
@@ -21,15 +23,19 @@ use crate::engine::{AttributeMask, Capacity, QpInit, QpKind, QpNum};
 /// A queue pair.
 #[repr(C)]
 pub(super) struct Qp {
-    raw: UnsafeCell<ffi::ibv_qp>,
+    raw: UnsafeCell<Table>,
     pub(super) device: Arc<OpenDevice>,
     pub(super) num: QpNum,
     init: ffi::ibv_qp_init_attr,
     /// Unacknowledged asynchronous events.
     pub(super) acks: Arc<Acks>,
+    /// Whether the queue pair was made for extended requests.
+    is_extended: bool,
+    /// Extended requests not posted yet.
+    pub(super) building: Sequence<Building>,
 }
 
-// SAFETY: `repr(C)`, and the C struct comes first.
+// SAFETY: `repr(C)`, and the extended C struct comes first, whose first field is the plain C struct.
 unsafe impl Object for Qp {
     type Raw = ffi::ibv_qp;
 }
@@ -93,13 +99,26 @@ unsafe fn init(pd: &Pd, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(
-    raw_pd: *mut ffi::ibv_pd,
+    pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_qp_init_attr,
 ) -> *mut ffi::ibv_qp {
-    // SAFETY: a live domain.
-    let pd = unsafe { Pd::borrow(raw_pd) };
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
+    // SAFETY: the caller's domain and queues are live.
+    unsafe { create(pd, attr, None) }
+}
+
+/// Creates a queue pair; `operations` are those of extended requests.
+///
+/// # Safety
+/// - The domain and the queues in the attributes are live.
+pub(super) unsafe fn create(
+    raw_pd: *mut ffi::ibv_pd,
+    attr: &ffi::ibv_qp_init_attr,
+    operations: Option<u64>,
+) -> *mut ffi::ibv_qp {
+    // SAFETY: the caller's promise.
+    let pd = unsafe { Pd::borrow(raw_pd) };
     let kinds = [
         ffi::ibv_qp_type::IBV_QPT_RC,
         ffi::ibv_qp_type::IBV_QPT_UC,
@@ -108,7 +127,7 @@ unsafe extern "C" fn ibv_create_qp(
     if !kinds.contains(&attr.qp_type) {
         return null(libc::EOPNOTSUPP);
     }
-    // SAFETY: the caller's queues are live.
+    // SAFETY: the caller's promise.
     let Some(init) = (unsafe { init(pd, attr) }) else {
         return null(libc::EINVAL);
     };
@@ -116,7 +135,11 @@ unsafe extern "C" fn ibv_create_qp(
         Ok(num) => num,
         Err(error) => return null(errno(error)),
     };
-    let mut raw: ffi::ibv_qp = zeroed();
+    let mut table: Table = zeroed();
+    if let Some(operations) = operations {
+        table.fill(operations);
+    }
+    let raw = &mut table.ex.qp_base;
     raw.context = pd.context();
     raw.qp_context = attr.qp_context;
     raw.pd = raw_pd;
@@ -129,11 +152,13 @@ unsafe extern "C" fn ibv_create_qp(
     raw.qp_type = attr.qp_type;
     let acks = Arc::new(Acks::default());
     let qp = Qp {
-        raw: UnsafeCell::new(raw),
+        raw: UnsafeCell::new(table),
         device: Arc::clone(&pd.device),
         num,
         init: *attr,
         acks: Arc::clone(&acks),
+        is_extended: operations.is_some(),
+        building: Sequence::default(),
     };
     let raw = qp.into_raw();
     let subject = pd.device.subject(raw.expose_provenance() as u64, &acks);
@@ -228,10 +253,15 @@ unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
     0
 }
 
-/// Always null: extended queue pairs are not supported.
+/// Null for a queue pair that was not made for extended requests.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex {
-    ptr::null_mut()
+unsafe extern "C" fn ibv_qp_to_qp_ex(raw: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex {
+    // SAFETY: a live queue pair.
+    if unsafe { Qp::borrow(raw) }.is_extended {
+        raw.cast()
+    } else {
+        ptr::null_mut()
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -8,6 +8,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{context, set_errno};
+use crate::fabric::Port;
 
 /// The only partition key, with full membership.
 const PKEY: u16 = 0xffff;
@@ -33,6 +34,14 @@ const MAX_RD_ATOMIC: c_int = 128;
 /// Reported maximum number of objects of each kind; the engine has no fixed limits.
 const MANY: c_int = 1 << 20;
 
+/// Extended capabilities: flushes for visibility and persistence, atomic writes (`ib_uverbs_device_cap_flags` of Linux).
+const FLUSH_GLOBAL: u64 = 1 << 38;
+const FLUSH_PERSISTENT: u64 = 1 << 39;
+const ATOMIC_WRITE: u64 = 1 << 40;
+
+/// Frequency of the clock in kHz: ticks are nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
+
 /// Physical states of a port.
 const LINK_UP: u8 = 5;
 const DISABLED: u8 = 3;
@@ -51,14 +60,9 @@ pub(super) fn addr(gid: ffi::ibv_gid) -> IpAddr {
     std::net::Ipv6Addr::from(gid.to_raw()).to_canonical()
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_device(
-    ctx: *mut ffi::ibv_context,
-    attr: *mut ffi::ibv_device_attr,
-) -> c_int {
-    // SAFETY: an open context.
-    let opened = unsafe { context::device(ctx) };
-    let guid = ffi::__be64::from_ne(opened.port.guid());
+/// Basic properties of a device.
+fn properties(port: &Port) -> ffi::ibv_device_attr {
+    let guid = ffi::__be64::from_ne(port.guid());
     let mut found = ffi::ibv_device_attr::zeroed();
     for (to, from) in found
         .fw_ver
@@ -98,8 +102,63 @@ unsafe extern "C" fn ibv_query_device(
     found.max_srq_sge = MAX_SGE.cast_signed();
     found.max_pkeys = 1;
     found.phys_port_cnt = 1;
+    found
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_device_attr,
+) -> c_int {
+    // SAFETY: an open context.
+    let opened = unsafe { context::device(ctx) };
     // SAFETY: the caller's place.
+    unsafe { *attr = properties(&opened.port) };
+    0
+}
+
+pub(super) unsafe extern "C" fn query_device_ex(
+    ctx: *mut ffi::ibv_context,
+    _input: *const ffi::ibv_query_device_ex_input,
+    attr: *mut ffi::ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    if size != size_of::<ffi::ibv_device_attr_ex>() {
+        return libc::EINVAL;
+    }
+    // SAFETY: an open context.
+    let opened = unsafe { context::device(ctx) };
+    let mut found = ffi::ibv_device_attr_ex::zeroed();
+    found.orig_attr = properties(&opened.port);
+    found.device_cap_flags_ex = u64::from(found.orig_attr.device_cap_flags)
+        | FLUSH_GLOBAL
+        | FLUSH_PERSISTENT
+        | ATOMIC_WRITE;
+    found.completion_timestamp_mask = u64::MAX;
+    found.hca_core_clock = CLOCK_KHZ;
+    found.cq_mod_caps.max_cq_count = u16::MAX;
+    found.cq_mod_caps.max_cq_period = u16::MAX;
+    found.phys_port_cnt_ex = 1;
+    // SAFETY: the caller's place, of that size.
     unsafe { *attr = found };
+    0
+}
+
+/// Reads the device's clock: the time of the fabric in nanoseconds.
+pub(super) unsafe extern "C" fn query_rt_values(
+    ctx: *mut ffi::ibv_context,
+    values: *mut ffi::ibv_values_ex,
+) -> c_int {
+    // SAFETY: an open context.
+    let opened = unsafe { context::device(ctx) };
+    let now = opened.port.look(|nic| nic.now);
+    let raw_clock = ffi::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
+    // SAFETY: the caller's place.
+    let values = unsafe { &mut *values };
+    values.comp_mask &= raw_clock;
+    values.raw_clock.tv_sec = 0;
+    // The field holds ticks of the device.
+    values.raw_clock.tv_nsec = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
     0
 }
 

@@ -22,6 +22,10 @@ impl Access {
     pub const MW_BIND: Self = Self(1 << 4);
     /// Addresses count from the start of the region or window.
     pub const ZERO_BASED: Self = Self(1 << 5);
+    /// Peers may flush for global visibility.
+    pub const FLUSH_GLOBAL: Self = Self(1 << 8);
+    /// Peers may flush for persistence.
+    pub const FLUSH_PERSISTENT: Self = Self(1 << 9);
 
     /// Whether all of `other`'s flags are set.
     pub fn contains(self, other: Self) -> bool {

@@ -1,5 +1,7 @@
 //! Work completions.
 
+use std::time::Duration;
+
 /// Status of a request; the values of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -52,6 +54,10 @@ pub enum CompletionOp {
     CompareSwap,
     /// An atomic addition was done.
     FetchAdd,
+    /// Earlier writes were flushed.
+    Flush,
+    /// An atomic write was done.
+    AtomicWrite,
     /// A window was bound.
     Bind,
     /// A window was unbound.
@@ -83,4 +89,6 @@ pub struct Completion {
     pub src_qp: u32,
     /// Whether the first 40 bytes of the receive are a header (GRH).
     pub has_grh: bool,
+    /// Time of the completion.
+    pub time: Duration,
 }

@@ -169,6 +169,7 @@ mod tests {
             qp: 7,
             src_qp: 0,
             has_grh: false,
+            time: NOW,
         }
     }
 

@@ -119,6 +119,20 @@ impl Engine {
         self.with_qp(qp, now, memory, |qp, ctx| qp.post_send(request, ctx))
     }
 
+    /// Posts send requests in order: all of them, or on error none.
+    ///
+    /// # Errors
+    /// As for [`post_send`](Self::post_send), for the first request refused.
+    pub fn post_sends(
+        &mut self,
+        qp: QpNum,
+        requests: Vec<SendRequest>,
+        now: Duration,
+        memory: &mut dyn Memory,
+    ) -> Result<(), EngineError> {
+        self.with_qp(qp, now, memory, |qp, ctx| qp.post_sends(requests, ctx))
+    }
+
     /// Posts a receive.
     ///
     /// # Errors

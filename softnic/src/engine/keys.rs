@@ -51,6 +51,16 @@ struct Window {
     bound: Option<(Binding, u32)>,
 }
 
+impl Window {
+    /// The binding, if the window grants a peer's access at some address.
+    fn opened(&self, wanted: &RemoteAccess) -> Option<Binding> {
+        let (binding, qp) = self.bound?;
+        let other_qp = self.kind == WindowKind::Type2 && qp != wanted.qp;
+        let granted = self.pd == wanted.pd && binding.access.contains(wanted.access);
+        (granted && !other_qp).then_some(binding)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     Region(Region),
@@ -268,11 +278,7 @@ impl KeyTable {
             }
             Entry::Region(_) => None,
             Entry::Window(window) => {
-                let (binding, qp) = window.bound?;
-                let other_qp = window.kind == WindowKind::Type2 && qp != wanted.qp;
-                if window.pd != pd || !binding.access.contains(access) || other_qp {
-                    return None;
-                }
+                let binding = window.opened(&wanted)?;
                 let offset = if binding.access.contains(Access::ZERO_BASED) {
                     addr
                 } else {
@@ -284,6 +290,17 @@ impl KeyTable {
                 let region = self.region(binding.region)?;
                 region.host_addr(binding.addr.checked_add(offset)?, len)
             }
+        }
+    }
+
+    /// Whether a key allows a peer's access at some address: the range of the access is ignored.
+    pub(super) fn permits(&self, wanted: RemoteAccess) -> bool {
+        match self.entry(wanted.rkey) {
+            Some(Entry::Region(region)) => {
+                region.pd == wanted.pd && region.access.contains(wanted.access)
+            }
+            Some(Entry::Window(window)) => window.opened(&wanted).is_some(),
+            None => false,
         }
     }
 

@@ -20,6 +20,8 @@ pub trait Memory {
 pub enum Atomic {
     /// Adds with wrap-around.
     FetchAdd(u64),
+    /// Stores a number.
+    Write(u64),
     /// Stores `swap` if the number equals `compare`.
     CompareSwap {
         /// The expected number.
@@ -34,6 +36,7 @@ impl Atomic {
     pub fn apply(self, old: u64) -> u64 {
         match self {
             Self::FetchAdd(add) => old.wrapping_add(add),
+            Self::Write(new) => new,
             Self::CompareSwap { compare, swap } if old == compare => swap,
             Self::CompareSwap { .. } => old,
         }

@@ -49,4 +49,4 @@ pub use memory::{Atomic, Memory};
 pub use path::Path;
 pub use psn::Psn;
 pub use qp::{AttributeMask, Capacity, QpAttributes, QpInit, QpKind, State};
-pub use request::{Destination, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};
+pub use request::{Destination, Payload, Placement, RecvRequest, Remote, SendOp, SendRequest, Sge};

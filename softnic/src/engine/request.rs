@@ -1,6 +1,6 @@
 //! Work requests.
 
-use super::{keys::Binding, path::Path};
+use super::{access::Access, keys::Binding, path::Path};
 
 /// Element of a scatter/gather list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,16 @@ pub enum Payload {
     Inline(Vec<u8>),
 }
 
+impl Payload {
+    /// Whether the payload has no elements or bytes.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Sges(sges) => sges.is_empty(),
+            Self::Inline(bytes) => bytes.is_empty(),
+        }
+    }
+}
+
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
@@ -49,6 +59,30 @@ pub struct Destination {
     pub qp: u32,
     /// Q_Key of the destination; with the highest bit set, the sender's Q_Key is used.
     pub qkey: u32,
+}
+
+/// Effect of a flush; the values of `ibv_placement_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement(
+    /// The flags.
+    pub u8,
+);
+
+impl Placement {
+    /// All readers of the peer's memory see the data.
+    pub const GLOBAL: Self = Self(1);
+    /// The data survive a power failure of the peer.
+    pub const PERSISTENT: Self = Self(1 << 1);
+
+    /// Rights needed by a flush; `None` without a flag, or with an unknown one.
+    pub(super) fn rights(self) -> Option<Access> {
+        match self.0 {
+            1 => Some(Access::FLUSH_GLOBAL),
+            2 => Some(Access::FLUSH_PERSISTENT),
+            3 => Some(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT),
+            _ => None,
+        }
+    }
 }
 
 /// Operation of a send request.
@@ -89,6 +123,24 @@ pub enum SendOp {
         /// The number to add.
         add: u64,
     },
+    /// A flush of earlier writes, without a payload.
+    Flush {
+        /// The peer's memory.
+        remote: Remote,
+        /// Length of the flushed range in bytes.
+        len: u32,
+        /// Effect of the flush.
+        placement: Placement,
+        /// Whether the whole region is flushed, instead of the range.
+        whole_region: bool,
+    },
+    /// An atomic write of 8 bytes, without a payload.
+    AtomicWrite {
+        /// The peer's memory, at an address that is a multiple of 8.
+        remote: Remote,
+        /// The bytes.
+        value: [u8; 8],
+    },
     /// Unbinding of a type 2 window.
     LocalInvalidate(
         /// The window's key.
@@ -106,12 +158,21 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// Whether the peer responds with data.
+    /// Whether the peer responds with data, or with an empty read response.
     pub(super) fn needs_response(&self) -> bool {
         matches!(
             self,
-            Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. }
+            Self::Read(_)
+                | Self::CompareSwap { .. }
+                | Self::FetchAdd { .. }
+                | Self::Flush { .. }
+                | Self::AtomicWrite { .. }
         )
+    }
+
+    /// Whether the operation has no payload of its own.
+    pub(super) fn is_bare(&self) -> bool {
+        self.is_local() || matches!(self, Self::Flush { .. } | Self::AtomicWrite { .. })
     }
 
     /// Whether the request is executed without packets.

@@ -50,17 +50,18 @@ pub(super) struct Context<'a> {
 }
 
 impl Resources {
-    /// Adds a completion to a queue.
+    /// Adds a completion to a queue, with the current time.
     pub(super) fn complete(
         &mut self,
         cq: CqId,
-        completion: Completion,
+        mut completion: Completion,
         solicited: bool,
         now: Duration,
     ) {
         let Some(queue) = self.cqs.get_mut(&cq) else {
             return;
         };
+        completion.time = now;
         match queue.push(completion, solicited, now) {
             Pushed::Quiet => {}
             Pushed::Notify => self.events.push_back(Event::Completion(cq)),

@@ -6,7 +6,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use super::network::{self, Network};
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     is_manual: bool,
     is_closed: AtomicBool,
     start: Instant,
+    /// Wall-clock time of the start, since 1970; zero for a manual fabric.
+    start_since_1970: Duration,
 }
 
 impl Shared {
@@ -35,6 +37,13 @@ impl Shared {
             is_manual,
             is_closed: AtomicBool::new(false),
             start: Instant::now(),
+            start_since_1970: if is_manual {
+                Duration::ZERO
+            } else {
+                SystemTime::now()
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .unwrap_or_default()
+            },
         })
     }
 
@@ -141,6 +150,11 @@ impl Port {
     /// GUID of the device.
     pub(crate) fn guid(&self) -> u64 {
         network::guid(self.index)
+    }
+
+    /// Wall-clock time since 1970 at a time of the fabric. A manual fabric starts in 1970.
+    pub(crate) fn since_1970(&self, time: Duration) -> Duration {
+        self.shared.start_since_1970 + time
     }
 
     /// Reachability of an address for the host.

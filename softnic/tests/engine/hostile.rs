@@ -6,10 +6,10 @@
 use fastrand::Rng;
 use proptest::prelude::*;
 use softnic::{
-    engine::{Access, QpAttributes, QpKind, QpNum, Remote, SendOp, State},
+    engine::{Access, Placement, QpAttributes, QpKind, QpNum, Remote, SendOp, State},
     wire::{
-        Aeth, AtomicEth, Bth, Deth, Extensions, Frame, Immediate, IpHeader, Nak, Opcode, Operation,
-        Position, Reth, Syndrome, Transport,
+        Aeth, AtomicEth, Bth, Deth, Extensions, Feth, Frame, Immediate, IpHeader, Nak, Opcode,
+        Operation, Position, Reth, Syndrome, Transport,
     },
 };
 
@@ -75,6 +75,15 @@ impl Victim {
             pair.post(1, request(10, SEND, &[sge]));
             let sge = pair.hosts[1].sge(offset, 8);
             pair.post(1, request(11, SendOp::FetchAdd { remote, add: 1 }, &[sge]));
+            let value = [1; 8];
+            pair.post(1, request(12, SendOp::AtomicWrite { remote, value }, &[]));
+            let op = SendOp::Flush {
+                remote,
+                len: 8,
+                placement: Placement::GLOBAL,
+                whole_region: false,
+            };
+            pair.post(1, request(13, op, &[]));
         }
         Self {
             pair,
@@ -174,7 +183,7 @@ impl Victim {
             0 => rng.u32(..0x100_0000),
             1 => self.expected.wrapping_sub(rng.u32(..4)) & 0xff_ffff,
             // A PSN of a request in flight.
-            _ if is_answer => attributes().rq_psn.wrapping_add(rng.u32(..6)) & 0xff_ffff,
+            _ if is_answer => attributes().rq_psn.wrapping_add(rng.u32(..10)) & 0xff_ffff,
             _ => self.expected,
         };
         let extensions = self.extensions(transport, operation, rng);
@@ -184,7 +193,10 @@ impl Victim {
         };
         let requests_data = matches!(
             operation,
-            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+            Operation::ReadRequest
+                | Operation::CompareSwap
+                | Operation::FetchAdd
+                | Operation::Flush
         );
         let size = if requests_data && rng.u8(..8) > 0 {
             0
@@ -222,22 +234,8 @@ impl Victim {
             msn: rng.u32(..0x100_0000),
         };
         let reth = self.reth(rng);
-        let mut extensions = Extensions::default();
+        let mut extensions = memory(operation, reth, rng);
         match operation {
-            Operation::Write(position, _) => extensions.reth = position.begins().then_some(reth),
-            Operation::ReadRequest | Operation::AtomicWrite => extensions.reth = Some(reth),
-            Operation::CompareSwap | Operation::FetchAdd => {
-                extensions.atomic = Some(AtomicEth {
-                    addr: if rng.bool() {
-                        reth.addr & !7
-                    } else {
-                        reth.addr
-                    },
-                    rkey: reth.rkey,
-                    swap_add: 1,
-                    compare: 0,
-                });
-            }
             Operation::ReadResponse(position) => {
                 extensions.aeth = (position != Position::Middle).then_some(aeth);
             }
@@ -261,6 +259,42 @@ impl Victim {
     }
 }
 
+/// Headers of a request for memory; none for other operations.
+fn memory(operation: Operation, reth: Reth, rng: &mut Rng) -> Extensions {
+    let mut extensions = Extensions::default();
+    let aligned = Reth {
+        addr: reth.addr & !7,
+        ..reth
+    };
+    match operation {
+        Operation::Write(position, _) => extensions.reth = position.begins().then_some(reth),
+        Operation::ReadRequest => extensions.reth = Some(reth),
+        Operation::Flush => {
+            extensions.reth = Some(reth);
+            extensions.feth = Some(Feth {
+                placement: rng.u8(..16),
+                selectivity: rng.u8(..4),
+            });
+        }
+        Operation::AtomicWrite => {
+            let Reth { addr, .. } = if rng.u8(..8) > 0 { aligned } else { reth };
+            let len = if rng.u8(..8) > 0 { 8 } else { reth.len };
+            extensions.reth = Some(Reth { addr, len, ..reth });
+        }
+        Operation::CompareSwap | Operation::FetchAdd => {
+            let Reth { addr, rkey, .. } = if rng.bool() { aligned } else { reth };
+            extensions.atomic = Some(AtomicEth {
+                addr,
+                rkey,
+                swap_add: 1,
+                compare: 0,
+            });
+        }
+        _ => {}
+    }
+    extensions
+}
+
 fn operation(rng: &mut Rng) -> Operation {
     use Position::{First, Last, Middle, Only};
     let position = [First, Middle, Last, Only][rng.usize(..4)];
@@ -275,7 +309,7 @@ fn operation(rng: &mut Rng) -> Operation {
     } else {
         Immediate::None
     };
-    match rng.u8(..9) {
+    match rng.u8(..11) {
         0 => Operation::Send(position, immediate),
         1 | 2 => Operation::Write(position, plain),
         3 => Operation::ReadRequest,
@@ -283,6 +317,8 @@ fn operation(rng: &mut Rng) -> Operation {
         5 => Operation::Acknowledge,
         6 => Operation::AtomicAcknowledge,
         7 => Operation::CompareSwap,
+        8 => Operation::Flush,
+        9 => Operation::AtomicWrite,
         _ => Operation::FetchAdd,
     }
 }

@@ -6,6 +6,7 @@ mod datagrams;
 mod hostile;
 mod management;
 mod pair;
+mod placement;
 mod reliable;
 mod shadow;
 mod simulation;

@@ -20,6 +20,9 @@ pub(crate) const MEMORY: usize = 1 << 20;
 /// All rights, remote and local.
 pub(crate) const ALL: Access = Access(0x1f);
 
+/// All rights, with those for flushes.
+pub(crate) const EVERYTHING: Access = Access(0x31f);
+
 /// Probability of each fault for a frame, and the longest delay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
@@ -58,7 +61,7 @@ impl Host {
             qp,
             key: 0,
         };
-        host.key = host.register(BASE, MEMORY as u64 - 4096, ALL);
+        host.key = host.register(BASE, MEMORY as u64 - 4096, EVERYTHING);
         host
     }
 
@@ -343,7 +346,7 @@ impl Pair {
 /// Usual attributes.
 pub(crate) fn attributes() -> QpAttributes {
     QpAttributes {
-        access: ALL,
+        access: EVERYTHING,
         qkey: 0x1111,
         mtu: 256,
         sq_psn: 7,

@@ -4,7 +4,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use fastrand::Rng;
 use softnic::engine::{
-    CompletionOp, Event, Payload, QpAttributes, QpKind, Remote, SendOp, SendRequest, State, Status,
+    CompletionOp, Event, Payload, Placement, QpAttributes, QpKind, Remote, SendOp, SendRequest,
+    State, Status,
 };
 
 use crate::{
@@ -66,7 +67,7 @@ impl Side {
         let len = random_len(rng);
         let at = rng.usize(..RDMA_LEN - MAX_LEN) / 8 * 8;
         let bytes: Vec<u8> = (0..len).map(|_| rng.u8(..)).collect();
-        let kind = rng.u8(..7);
+        let kind = rng.u8(..9);
         let imm = rng.bool().then(|| rng.u32(..));
         let inline = len <= 256 && rng.bool();
         let numbers = (rng.u64(..), rng.bool());
@@ -84,6 +85,21 @@ impl Side {
         host.memory.at(BASE + offset, len).copy_from_slice(&bytes);
         let mut expected = Expected::Sent;
         let op = match kind {
+            7 => {
+                sges.clear();
+                let value = numbers.0.to_ne_bytes();
+                self.remote[at..at + 8].copy_from_slice(&value);
+                SendOp::AtomicWrite { remote, value }
+            }
+            8 => {
+                sges.clear();
+                SendOp::Flush {
+                    remote,
+                    len: short,
+                    placement: Placement::GLOBAL,
+                    whole_region: numbers.1,
+                }
+            }
             0..=2 => {
                 self.messages.push_back((bytes.clone(), imm, false));
                 SendOp::Send {

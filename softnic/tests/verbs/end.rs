@@ -57,6 +57,7 @@ impl End {
         peer: (&Self, verbs::QpNum),
     ) -> Connection {
         let all = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
+        let all = all | RemoteAccess::FLUSH_GLOBAL | RemoteAccess::FLUSH_PERSISTENT;
         let way = AddressVector::global(1, 0, peer.0.gid);
         let psn = Psn::from_low_bits(0xff_fff0);
         let init = Attributes::<Rc, Init>::new(1).access(all);

@@ -3,6 +3,7 @@
 
 mod connected;
 mod end;
+mod extended;
 mod faults;
 mod key_value;
 mod listing;

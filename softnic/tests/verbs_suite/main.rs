@@ -8,8 +8,12 @@
 mod absent;
 #[path = "../../../verbs/tests/device/attributes.rs"]
 mod attributes;
+#[path = "../../../verbs/tests/device/cqs.rs"]
+mod cqs;
 #[path = "../../../verbs/tests/device/datagrams.rs"]
 mod datagrams;
+#[path = "../../../verbs/tests/device/extended_posting.rs"]
+mod extended_posting;
 #[path = "../../../verbs/tests/device/loopback.rs"]
 mod loopback;
 #[path = "../../../verbs/tests/device/memory.rs"]

@@ -6,6 +6,7 @@ mod absent;
 mod attributes;
 mod cqs;
 mod datagrams;
+mod doorbells;
 mod events;
 mod extended_posting;
 mod hints;

@@ -1,6 +1,6 @@
 //! The completer: processes the peer's acknowledgements and responses, and completes requests in order.
 
-use super::{QueuePair, State};
+use super::{QueuePair, State, requester::Wqe};
 use crate::{
     engine::{completion::Status, psn::Psn, request::SendOp, resources::Context, rnr::rnr_delay},
     wire::{Frame, Nak, Operation, Position, Syndrome},
@@ -29,6 +29,9 @@ impl QueuePair {
             return;
         }
         match (operation, extensions.atomic_ack) {
+            (Operation::ReadResponse(Position::Only), _) if self.awaits_empty_response() => {
+                self.receive_empty(frame.payload, ctx);
+            }
             (Operation::ReadResponse(position), _) => {
                 self.receive_read(position, frame.payload, ctx);
             }
@@ -143,6 +146,26 @@ impl QueuePair {
         if is_last {
             self.complete_oldest(ctx);
         }
+        self.note_progress(ctx);
+    }
+
+    /// Whether the response to the oldest request is an empty read response.
+    fn awaits_empty_response(&self) -> bool {
+        let oldest = self.requester.wqes.front().map(|wqe| wqe.request.op);
+        matches!(
+            oldest,
+            Some(SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
+        )
+    }
+
+    /// Processes the response to the oldest request, a flush or an atomic write.
+    fn receive_empty(&mut self, payload: &[u8], ctx: &mut Context<'_>) {
+        let end = self.requester.wqes.front().map(Wqe::end);
+        let Some(end) = end.filter(|_| payload.is_empty()) else {
+            return self.fail_send(Status::BadResponse, ctx);
+        };
+        self.requester.unacked = end;
+        self.complete_oldest(ctx);
         self.note_progress(ctx);
     }
 

@@ -3,6 +3,7 @@
 mod attributes;
 mod completer;
 mod modify;
+mod placement;
 mod requester;
 mod responder;
 mod segment;
@@ -176,6 +177,7 @@ impl QueuePair {
             qp: self.num,
             src_qp: self.attributes.dest_qp,
             has_grh: false,
+            time: Duration::ZERO,
         }
     }
 

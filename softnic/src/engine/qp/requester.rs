@@ -16,7 +16,7 @@ use crate::{
         rnr::ack_timeout,
         transfer::{self, total_len},
     },
-    wire::{AtomicEth, Deth, Extensions, Immediate, Operation, Position, Reth},
+    wire::{AtomicEth, Deth, Extensions, Feth, Immediate, Operation, Position, Reth},
 };
 
 /// Maximum number of packets in flight. The sequence numbers would allow 2^23; this bound limits the queues of a slow
@@ -176,18 +176,39 @@ impl QueuePair {
     /// Posts a send request.
     pub(in crate::engine) fn post_send(
         &mut self,
-        mut request: SendRequest,
+        request: SendRequest,
         ctx: &mut Context<'_>,
     ) -> Result<(), EngineError> {
-        self.check_send(&request)?;
+        self.check_send(&request, 0)?;
+        self.enqueue(request, ctx);
+        Ok(())
+    }
+
+    /// Posts all requests in order, or none.
+    pub(in crate::engine) fn post_sends(
+        &mut self,
+        requests: Vec<SendRequest>,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), EngineError> {
+        for (earlier, request) in requests.iter().enumerate() {
+            self.check_send(request, earlier)?;
+        }
+        for request in requests {
+            self.enqueue(request, ctx);
+        }
+        Ok(())
+    }
+
+    /// Adds a checked request to the send queue, or flushes the request in an error state.
+    fn enqueue(&mut self, mut request: SendRequest, ctx: &mut Context<'_>) {
         request.signaled |= self.init.signal_all;
         if self.state == State::Err || self.state == State::Sqe {
-            self.complete_send(&request, 0, Status::Flushed, ctx);
-            return Ok(());
+            return self.complete_send(&request, 0, Status::Flushed, ctx);
         }
-        let len = match &request.payload {
-            Payload::Sges(sges) => total_len(sges),
-            Payload::Inline(bytes) => bytes.len() as u64,
+        let len = match (&request.op, &request.payload) {
+            (SendOp::AtomicWrite { value, .. }, _) => value.len() as u64,
+            (_, Payload::Sges(sges)) => total_len(sges),
+            (_, Payload::Inline(bytes)) => bytes.len() as u64,
         };
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         self.requester.wqes.push_back(Wqe {
@@ -197,10 +218,10 @@ impl QueuePair {
             packets: 0,
             is_issued: false,
         });
-        Ok(())
     }
 
-    fn check_send(&self, request: &SendRequest) -> Result<(), EngineError> {
+    /// Checks a request with `earlier` requests of the same batch before it.
+    fn check_send(&self, request: &SendRequest, earlier: usize) -> Result<(), EngineError> {
         let capacity = &self.init.capacity;
         if !matches!(
             self.state,
@@ -208,7 +229,7 @@ impl QueuePair {
         ) {
             return Err(EngineError::Invalid("the queue pair cannot send yet"));
         }
-        if self.requester.wqes.len() >= capacity.max_send_wr {
+        if self.requester.wqes.len() + earlier >= capacity.max_send_wr {
             return Err(EngineError::Full("send requests"));
         }
         match &request.payload {
@@ -219,6 +240,14 @@ impl QueuePair {
                 return Err(EngineError::Invalid("the inline data are too long"));
             }
             _ => {}
+        }
+        if request.op.is_bare() && !request.payload.is_empty() {
+            return Err(EngineError::Invalid("the operation takes no payload"));
+        }
+        if let SendOp::Flush { placement, .. } = request.op
+            && placement.rights().is_none()
+        {
+            return Err(EngineError::Invalid("the flush has no known placement"));
         }
         let fits = match (self.init.kind, &request.op) {
             (
@@ -258,6 +287,8 @@ impl QueuePair {
             SendOp::Read(_) => CompletionOp::Read,
             SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
             SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
+            SendOp::Flush { .. } => CompletionOp::Flush,
+            SendOp::AtomicWrite { .. } => CompletionOp::AtomicWrite,
             SendOp::LocalInvalidate(_) => CompletionOp::LocalInvalidate,
             SendOp::Bind { .. } => CompletionOp::Bind,
         };
@@ -431,15 +462,18 @@ impl QueuePair {
         );
         let head = self.head(wqe, sent, rest).ok_or(Status::LocalOperation)?;
         let size = len as usize;
-        let emitted = match &wqe.request.payload {
-            Payload::Inline(bytes) => {
+        let emitted = match (&wqe.request.payload, &wqe.request.op) {
+            (_, SendOp::AtomicWrite { value, .. }) => self.emit(&head, value.len(), out, |place| {
+                place.copy_from_slice(value);
+            }),
+            (Payload::Inline(bytes), _) => {
                 let start = (wqe.len - rest) as usize;
                 let part = bytes
                     .get(start..start + size)
                     .ok_or(Status::LocalOperation)?;
                 self.emit(&head, size, out, |place| place.copy_from_slice(part))
             }
-            Payload::Sges(sges) => {
+            (Payload::Sges(sges), _) => {
                 // The memory for a response is checked before the request is sent.
                 let emit = |memory: &mut dyn Memory, pieces: &[transfer::Piece]| {
                     self.emit(&head, size, out, |place| {
@@ -613,6 +647,23 @@ fn operation(wqe: &Wqe, sent: u32, rest: u32) -> Option<(Operation, Extensions)>
         SendOp::FetchAdd { remote, add } => {
             extensions.atomic = Some(atomic(remote, add, 0));
             Operation::FetchAdd
+        }
+        SendOp::Flush {
+            remote,
+            len,
+            placement,
+            whole_region,
+        } => {
+            extensions.feth = Some(Feth {
+                placement: placement.0,
+                selectivity: u8::from(whole_region),
+            });
+            extensions.reth = Some(reth(remote, len));
+            Operation::Flush
+        }
+        SendOp::AtomicWrite { remote, .. } => {
+            extensions.reth = Some(reth(remote, wqe.len));
+            Operation::AtomicWrite
         }
         SendOp::LocalInvalidate(_) | SendOp::Bind { .. } => return None,
     };

@@ -43,18 +43,20 @@ pub(super) enum Incoming {
 
 /// A pending reply.
 #[derive(Clone, Copy, Debug)]
-enum Reply {
+pub(super) enum Reply {
     Acknowledge(Psn, Syndrome),
     Atomic(Psn, u64),
+    /// An empty read response: a flush or an atomic write is done.
+    Empty(Psn),
     /// The rest of a read: the next packet, the remaining memory, and whether the packet is the first of the response.
     Read(Psn, Reth, bool),
 }
 
-/// Result of an atomic operation, kept for duplicates of the request.
+/// Reply to an atomic operation, an atomic write or a flush, kept for duplicates of the request.
 #[derive(Clone, Copy, Debug)]
 struct Replay {
     psn: Psn,
-    original: u64,
+    reply: Reply,
 }
 
 /// Progress of the peer's requests.
@@ -76,15 +78,15 @@ pub(super) struct Responder {
 
 /// Reason for refusing a request.
 #[derive(Clone, Copy, Debug)]
-enum Refusal {
+pub(super) enum Refusal {
     /// No receive is posted; the peer retries.
     NotReady,
     /// The queue pair fails. A taken receive, if any, completes with the status.
     Fatal(Nak, Option<Status>),
 }
 
-const INVALID: Refusal = Refusal::Fatal(Nak::InvalidRequest, None);
-const FORBIDDEN: Refusal = Refusal::Fatal(Nak::RemoteAccess, None);
+pub(super) const INVALID: Refusal = Refusal::Fatal(Nak::InvalidRequest, None);
+pub(super) const FORBIDDEN: Refusal = Refusal::Fatal(Nak::RemoteAccess, None);
 
 impl Responder {
     pub(super) fn start(&mut self, psn: Psn) {
@@ -193,6 +195,8 @@ impl QueuePair {
             Operation::CompareSwap | Operation::FetchAdd => {
                 self.receive_atomic_request(frame, operation, psn, ctx)?;
             }
+            Operation::Flush => self.receive_flush(frame, psn, ctx)?,
+            Operation::AtomicWrite => self.receive_atomic_write(frame, psn, ctx)?,
             _ => return Err(INVALID),
         }
         self.responder.expected = psn.plus(packets);
@@ -270,6 +274,18 @@ impl QueuePair {
         Ok(())
     }
 
+    /// A peer's access to a whole range.
+    pub(super) fn wanted(&self, reth: &Reth, access: Access) -> RemoteAccess {
+        RemoteAccess {
+            pd: self.init.pd,
+            qp: self.num,
+            rkey: reth.rkey,
+            addr: reth.addr,
+            len: reth.len.into(),
+            access,
+        }
+    }
+
     /// Host address of a peer's access; `None` if not allowed.
     pub(super) fn remote(
         &self,
@@ -280,12 +296,9 @@ impl QueuePair {
     ) -> Option<u64> {
         let granted = self.attributes.access.contains(access);
         let wanted = RemoteAccess {
-            pd: self.init.pd,
-            qp: self.num,
-            rkey: reth.rkey,
             addr: reth.addr.checked_add(offset.into())?,
             len,
-            access,
+            ..self.wanted(reth, access)
         };
         granted.then(|| ctx.resources.keys.remote(wanted)).flatten()
     }
@@ -426,15 +439,19 @@ impl QueuePair {
                 _ => Atomic::FetchAdd(swap_add),
             },
         );
+        self.reply_once(psn, Reply::Atomic(psn, original));
+        Ok(())
+    }
+
+    /// Replies to a request that is not executed again, and keeps the reply for duplicates.
+    pub(super) fn reply_once(&mut self, psn: Psn, reply: Reply) {
+        let max = usize::from(self.attributes.max_dest_rd_atomic);
         if self.responder.replays.len() >= max {
             self.responder.replays.pop_front();
         }
-        self.responder.replays.push_back(Replay { psn, original });
-        self.responder
-            .replies
-            .push_back(Reply::Atomic(psn, original));
+        self.responder.replays.push_back(Replay { psn, reply });
+        self.responder.replies.push_back(reply);
         self.message_done();
-        Ok(())
     }
 
     /// Repeats the reply to an executed request, since the first reply may be lost.
@@ -468,11 +485,13 @@ impl QueuePair {
                         .push_back(Reply::Read(psn, reth, true));
                 }
             }
-            Operation::CompareSwap | Operation::FetchAdd => {
+            Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::Flush
+            | Operation::AtomicWrite => {
                 let mut replays = self.responder.replays.iter();
                 if let Some(replay) = replays.find(|replay| replay.psn == psn) {
-                    let reply = Reply::Atomic(psn, replay.original);
-                    self.responder.replies.push_back(reply);
+                    self.responder.replies.push_back(replay.reply);
                 }
             }
             _ => {}
@@ -494,6 +513,12 @@ impl QueuePair {
                         head.extensions.atomic_ack = Some(original);
                         self.emit(&head, 0, out, |_| {})
                     })
+                }
+                Reply::Empty(psn) => {
+                    let ack = Some(Aeth::ack(0).syndrome);
+                    let only = Operation::ReadResponse(Position::Only);
+                    let head = self.reply_head(only, psn, ack);
+                    head.is_some_and(|head| self.emit(&head, 0, out, |_| {}))
                 }
                 Reply::Read(psn, reth, begins) => self.transmit_read(psn, reth, begins, ctx, out),
             };

@@ -1,0 +1,184 @@
+//! Extended completion queues: polling one completion at a time, field by field.
+
+use std::{
+    ffi::{c_int, c_uint},
+    time::Duration,
+};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    cq::{self, Cq, wc},
+    null,
+    object::Object,
+};
+use crate::engine::Completion;
+
+/// Completion fields of extended queues, beside those of all queues.
+const FIELDS: u64 = ffi::IBV_WC_STANDARD_FLAGS
+    | ffi::ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64
+    | ffi::ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
+
+/// The completion of a poll.
+#[derive(Clone, Copy)]
+pub(super) struct Polled {
+    wc: ffi::ibv_wc,
+    time: Duration,
+}
+
+impl From<Completion> for Polled {
+    fn from(completion: Completion) -> Self {
+        Self {
+            wc: wc(&completion),
+            time: completion.time,
+        }
+    }
+}
+
+/// Nanoseconds of a duration; wraps around after 584 years.
+pub(super) fn nanos(time: Duration) -> u64 {
+    let subsec = u64::from(time.subsec_nanos());
+    time.as_secs()
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(subsec)
+}
+
+pub(super) unsafe extern "C" fn create_cq_ex(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_cq_init_attr_ex,
+) -> *mut ffi::ibv_cq_ex {
+    use ffi::ibv_cq_init_attr_mask as has;
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    // All queues have locks, so the promise of a single thread changes nothing.
+    let single = ffi::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
+    let has_flags = attr.comp_mask & has::IBV_CQ_INIT_ATTR_MASK_FLAGS.0 != 0;
+    let flags = if has_flags { attr.flags } else { 0 };
+    let known = attr.comp_mask & !has::IBV_CQ_INIT_ATTR_MASK_FLAGS.0 == 0
+        && attr.wc_flags & !FIELDS == 0
+        && flags & !single == 0;
+    if !known {
+        return null(libc::EOPNOTSUPP);
+    }
+    let wish = cq::Wish {
+        cqe: c_int::try_from(attr.cqe).unwrap_or(c_int::MAX),
+        cq_context: attr.cq_context,
+        channel: attr.channel,
+        vector: c_int::try_from(attr.comp_vector).unwrap_or(c_int::MAX),
+    };
+    // SAFETY: an open context, and a live channel.
+    unsafe { cq::create(ctx, wish, |raw| fill(raw, attr.wc_flags)) }
+}
+
+/// Fills the table of a queue with the functions of the requested fields.
+fn fill(raw: &mut ffi::ibv_cq_ex, fields: u64) {
+    use ffi::ibv_create_cq_wc_flags as with;
+    let asked = |field: with| fields & u64::from(field.0) != 0;
+    raw.start_poll = Some(start_poll);
+    raw.next_poll = Some(next_poll);
+    raw.end_poll = Some(end_poll);
+    raw.read_opcode = Some(read_opcode);
+    raw.read_vendor_err = Some(read_vendor_err);
+    raw.read_wc_flags = Some(read_wc_flags);
+    raw.read_byte_len = asked(with::IBV_WC_EX_WITH_BYTE_LEN).then_some(read_byte_len);
+    raw.read_imm_data = asked(with::IBV_WC_EX_WITH_IMM).then_some(read_imm_data);
+    raw.read_qp_num = asked(with::IBV_WC_EX_WITH_QP_NUM).then_some(read_qp_num);
+    raw.read_src_qp = asked(with::IBV_WC_EX_WITH_SRC_QP).then_some(read_src_qp);
+    raw.read_slid = asked(with::IBV_WC_EX_WITH_SLID).then_some(read_slid);
+    raw.read_sl = asked(with::IBV_WC_EX_WITH_SL).then_some(read_sl);
+    raw.read_dlid_path_bits =
+        asked(with::IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits);
+    raw.read_completion_ts =
+        asked(with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
+    raw.read_completion_wallclock_ns =
+        asked(with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_wallclock);
+}
+
+/// Writes the fields that programs read without a call.
+///
+/// # Safety
+/// - `raw` is a live queue, polled by this thread.
+unsafe fn show(raw: *mut ffi::ibv_cq_ex, polled: &Polled) {
+    // SAFETY: live; the field is the library's to change during a poll, and the poll is this thread's.
+    unsafe { (*raw).status = polled.wc.status };
+    // SAFETY: as above.
+    unsafe { (*raw).wr_id = polled.wc.wr_id };
+}
+
+unsafe extern "C" fn start_poll(
+    raw: *mut ffi::ibv_cq_ex,
+    attr: *mut ffi::ibv_poll_cq_attr,
+) -> c_int {
+    // SAFETY: the caller's attributes.
+    if unsafe { (*attr).comp_mask } != 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: a live queue.
+    let cq = unsafe { Cq::borrow(raw.cast()) };
+    let Some(completion) = cq.poll_one() else {
+        return libc::ENOENT;
+    };
+    let polled = Polled::from(completion);
+    cq.polled.begin(polled);
+    // SAFETY: live, and the poll is this thread's.
+    unsafe { show(raw, &polled) };
+    0
+}
+
+unsafe extern "C" fn next_poll(raw: *mut ffi::ibv_cq_ex) -> c_int {
+    // SAFETY: a live queue.
+    let cq = unsafe { Cq::borrow(raw.cast()) };
+    let Some(completion) = cq.poll_one() else {
+        return libc::ENOENT;
+    };
+    let polled = Polled::from(completion);
+    cq.polled.with(|current| *current = polled);
+    // SAFETY: live, and the poll is this thread's.
+    unsafe { show(raw, &polled) };
+    0
+}
+
+unsafe extern "C" fn end_poll(raw: *mut ffi::ibv_cq_ex) {
+    // SAFETY: a live queue.
+    let cq = unsafe { Cq::borrow(raw.cast()) };
+    cq.polled.end();
+}
+
+/// The queue, and the completion of its poll; zeros outside of a poll.
+///
+/// # Safety
+/// - `raw` is a live queue while the result is used.
+unsafe fn current<'a>(raw: *mut ffi::ibv_cq_ex) -> (&'a Cq, Polled) {
+    // SAFETY: the caller's promise.
+    let cq = unsafe { Cq::borrow(raw.cast()) };
+    let none = Polled {
+        wc: ffi::ibv_wc::zeroed(),
+        time: Duration::ZERO,
+    };
+    (cq, cq.polled.with(|polled| *polled).unwrap_or(none))
+}
+
+macro_rules! readers {
+    ($($name:ident -> $type:ty = |$cq:pat_param, $polled:ident| $value:expr;)*) => {$(
+        unsafe extern "C" fn $name(raw: *mut ffi::ibv_cq_ex) -> $type {
+            // SAFETY: a live queue.
+            let ($cq, $polled) = unsafe { current(raw) };
+            $value
+        }
+    )*};
+}
+
+readers! {
+    read_opcode -> ffi::ibv_wc_opcode = |_, polled| polled.wc.opcode;
+    read_vendor_err -> u32 = |_, polled| polled.wc.vendor_err;
+    read_wc_flags -> c_uint = |_, polled| polled.wc.wc_flags;
+    read_byte_len -> u32 = |_, polled| polled.wc.byte_len;
+    read_imm_data -> ffi::__be32 = |_, polled| polled.wc.imm_data();
+    read_qp_num -> u32 = |_, polled| polled.wc.qp_num;
+    read_src_qp -> u32 = |_, polled| polled.wc.src_qp;
+    read_slid -> u32 = |_, polled| polled.wc.slid.into();
+    read_sl -> u8 = |_, polled| polled.wc.sl;
+    read_dlid_path_bits -> u8 = |_, polled| polled.wc.dlid_path_bits;
+    read_completion_ts -> u64 = |_, polled| nanos(polled.time);
+    read_wallclock -> u64 = |cq, polled| nanos(cq.device.port.since_1970(polled.time));
+}

@@ -1,0 +1,72 @@
+//! Sequences of calls by one thread at a time: polling an extended completion queue, building extended requests.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// State of a sequence of calls, from the first call to the last.
+#[derive(Debug)]
+pub(super) struct Sequence<T> {
+    state: Mutex<Option<T>>,
+    ended: Condvar,
+}
+
+impl<T> Default for Sequence<T> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(None),
+            ended: Condvar::new(),
+        }
+    }
+}
+
+impl<T> Sequence<T> {
+    fn lock(&self) -> MutexGuard<'_, Option<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a sequence. Blocks until the sequence in progress, if any, has ended.
+    pub(super) fn begin(&self, state: T) {
+        let mut current = self.lock();
+        while current.is_some() {
+            current = self
+                .ended
+                .wait(current)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        *current = Some(state);
+    }
+
+    /// Calls `act` with the state; `None` outside of a sequence.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.lock().as_mut().map(act)
+    }
+
+    /// Ends the sequence, and returns the state; `None` outside of a sequence.
+    pub(super) fn end(&self) -> Option<T> {
+        let ended = self.lock().take();
+        self.ended.notify_one();
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_sequence_begins_after_the_end_of_the_first() {
+        let sequence = Sequence::default();
+        assert_eq!(sequence.with(|_: &mut u8| ()), None);
+        sequence.begin(1);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                sequence.begin(3);
+                sequence.with(|state| *state)
+            });
+            assert_eq!(sequence.with(|state| std::mem::replace(state, 2)), Some(1));
+            assert_eq!(sequence.end(), Some(2));
+            assert_eq!(second.join().unwrap(), Some(3));
+        });
+        assert_eq!(sequence.end(), Some(3));
+        assert_eq!(sequence.end(), None);
+    }
+}

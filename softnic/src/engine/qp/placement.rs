@@ -1,0 +1,80 @@
+//! The responder of flushes and atomic writes.
+//!
+//! The engine's memory is the host's: a write is visible when executed, so a flush in its turn has nothing left to do
+//! but the checks. Both requests are answered by an empty read response, and use the resources of reads and atomics.
+//!
+//! Source: InfiniBand Architecture Specification, volume 1, annex A19 (memory placement extensions).
+
+use super::{
+    QueuePair,
+    responder::{FORBIDDEN, INVALID, Refusal, Reply},
+};
+use crate::{
+    engine::{access::Access, memory::Atomic, psn::Psn, request::Placement, resources::Context},
+    wire::{Frame, Reth},
+};
+
+/// Selectivity of a flush of a range, and of a whole region.
+const RANGE: u8 = 0;
+const WHOLE_REGION: u8 = 1;
+
+impl QueuePair {
+    /// Memory of a request that is granted by the queue pair and may begin now.
+    fn requested(&self, frame: &Frame<'_>, access: Access) -> Result<Reth, Refusal> {
+        let granted = self.attributes.access.contains(access);
+        let has_resources = self.attributes.max_dest_rd_atomic > 0;
+        let reth = frame.extensions.reth.filter(|_| granted && has_resources);
+        reth.filter(|_| self.responder.incoming.is_none())
+            .ok_or(INVALID)
+    }
+
+    /// Processes a flush.
+    pub(super) fn receive_flush(
+        &mut self,
+        frame: &Frame<'_>,
+        psn: Psn,
+        ctx: &Context<'_>,
+    ) -> Result<(), Refusal> {
+        let feth = frame.extensions.feth.ok_or(INVALID)?;
+        let access = Placement(feth.placement).rights().ok_or(INVALID)?;
+        let reth = self.requested(frame, access)?;
+        let wanted = self.wanted(&reth, access);
+        let keys = &ctx.resources.keys;
+        let permitted = match feth.selectivity {
+            RANGE => keys.remote(wanted).is_some(),
+            WHOLE_REGION => keys.permits(wanted),
+            _ => return Err(INVALID),
+        };
+        if !frame.payload.is_empty() {
+            return Err(INVALID);
+        }
+        if !permitted {
+            return Err(FORBIDDEN);
+        }
+        self.reply_once(psn, Reply::Empty(psn));
+        Ok(())
+    }
+
+    /// Processes an atomic write.
+    pub(super) fn receive_atomic_write(
+        &mut self,
+        frame: &Frame<'_>,
+        psn: Psn,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let reth = self.requested(frame, Access::REMOTE_WRITE)?;
+        let value: [u8; 8] = frame.payload.try_into().map_err(|_| INVALID)?;
+        if reth.len != 8 || !reth.addr.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        let host = self.remote(&reth, (0, 8), Access::REMOTE_WRITE, ctx);
+        // The region's addresses may be aligned differently from the host's.
+        let host = host
+            .filter(|host| host.is_multiple_of(8))
+            .ok_or(FORBIDDEN)?;
+        let value = u64::from_ne_bytes(value);
+        let _before = ctx.memory.atomic(host, Atomic::Write(value));
+        self.reply_once(psn, Reply::Empty(psn));
+        Ok(())
+    }
+}
