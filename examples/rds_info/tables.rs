@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     /// Output captured from a kernel; see the tests of [`rds::info`].
-    const KERNEL: &str = include_str!("../../rds/src/info/kernel-6.1.txt");
+    const KERNEL: &str = include_str!("../../rds/proto/src/info/kernel-6.1.txt");
 
     /// Lines printed for a table of the captured output.
     fn lines(option: i32, verbose: bool) -> Vec<String> {

@@ -36,6 +36,8 @@ fn of_socket(err: SocketError) -> Errno {
         SocketError::TooLong(_) => Errno::MSGSIZE,
         SocketError::Congested(_) | SocketError::Connections(_) => Errno::NOBUFS,
         SocketError::Full => Errno::AGAIN,
+        // `rds-proto` may get further errors.
+        _ => Errno::IO,
     }
 }
 

@@ -19,15 +19,15 @@
 //! a socket for tasks, under any runtime. When an RDMA device is removed, sockets on its addresses
 //! reconnect once the device returns; memory must be allocated and exported again.
 //!
-//! The protocol without I/O is in [`proto`].
+//! The protocol without I/O is a crate of its own, `rds-proto`, with the name [`proto`] here.
 //!
 //! | tested | where |
 //! |---|---|
-//! | frames, private data, control messages | beside each in `src/proto`; `tests/fuzz` |
-//! | connections: exactly-once, in-order delivery across failures | `src/proto/connection/tests`; `tests/simulator` |
-//! | dialing, crossed requests, backoff | `src/proto/link.rs`; `tests/simulator` |
-//! | `RDS_INFO_*` in the kernel's layouts | `src/info` |
-//! | sockets, congestion | `src/proto/node/tests`; `tests/simulator`; `tests/device` |
+//! | frames, private data, control messages | beside each in `proto/src`; `proto/tests/fuzz` |
+//! | connections: exactly-once, in-order delivery across failures | `proto/src/connection/tests`; `proto/tests/simulator` |
+//! | dialing, crossed requests, backoff | `proto/src/link.rs`; `proto/tests/simulator` |
+//! | `RDS_INFO_*` in the kernel's layouts | `proto/src/info` |
+//! | sockets, congestion | `proto/src/node/tests`; `proto/tests/simulator`; `tests/device` |
 //! | interoperation with a kernel | `kernel_rds/interop.rs` in `examples/tests/two_hosts` |
 //!
 //! `tests/cases.md` maps each case of the protocol to its tests.
@@ -42,17 +42,16 @@ mod engine;
 mod errno;
 mod event_fd;
 mod ib_connection;
-pub mod info;
 mod loopback;
 mod outbound;
-pub mod proto;
 mod slots;
 mod socket;
 
 pub use asynchronous::AsyncSocket;
 pub use engine::{Engine, EngineOptions};
 pub use errno::errno;
-pub use proto::{connection::Status, wire::Cookie};
+pub use rds_proto as proto;
+pub use rds_proto::{connection::Status, info, wire::Cookie};
 pub use socket::{
     Atomic, ExportOptions, Interest, Latency, Message, Notification, Rdma, RdmaBuffer, Readiness,
     Received, SendOptions, Sent, Socket,

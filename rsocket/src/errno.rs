@@ -26,7 +26,7 @@ pub fn errno(err: &io::Error) -> i32 {
         Some(Failure::Send) => Errno::IO,
         Some(Failure::Lost) => Errno::CONNRESET,
         Some(Failure::TimedOut) => Errno::TIMEDOUT,
-        None => of_kind(err.kind()),
+        _ => of_kind(err.kind()),
     };
     errno.raw_os_error()
 }

@@ -19,7 +19,7 @@
 //! [`Socket`] serves programs that choose the kind of socket at run time; [`poll()`] and [`EventSet`] wait
 //! for many sockets at once. The C library `rsocket-capi` is built on these.
 //!
-//! The protocol itself, without any input or output, is in [`proto`].
+//! The protocol without I/O is a crate of its own, `rsocket-proto`, with the name [`proto`] here.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -37,7 +37,6 @@ mod memory;
 mod names;
 mod opening;
 mod options;
-pub mod proto;
 mod queue;
 mod socket;
 mod stream;
@@ -54,6 +53,7 @@ pub use failure::ConnectionFailure;
 pub use listener::{Incoming, Listener, Refusals};
 pub use mapped::MappedBuffer;
 pub use options::Options;
+pub use rsocket_proto as proto;
 pub use socket::{
     EventSet, Family, Interest, Occurred, PollEntry, PollEvents, RecvFlags, Sleep, SleepEntry,
     Socket, poll, poll_by,

@@ -15,11 +15,12 @@ use crate::workspace::Workspace;
 const TABLE: &str = "rds/tests/cases.md";
 
 /// Test programs with tests of RDS.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "rds",
-    "rds/simulator",
-    "rds/fuzz",
     "rds/device",
+    "rds_proto",
+    "rds_proto/simulator",
+    "rds_proto/fuzz",
     "two_hosts",
 ];
 
@@ -143,12 +144,12 @@ mod tests {
     }
 
     const RUN: [&str; 11] = [
-        "     Running unittests src/lib.rs (target/debug/deps/rds-0123456789abcdef)",
-        "test proto::wire::golden ... ok",
-        "test proto::wire::extremes ... ok",
+        "     Running unittests src/lib.rs (target/debug/deps/rds_proto-0123456789abcdef)",
+        "test wire::golden ... ok",
+        "test wire::extremes ... ok",
         "     Running tests/fuzz/main.rs (target/debug/deps/fuzz-0123456789abcdef)",
         "test private_data ... ok",
-        "     Running unittests src/lib.rs (target/debug/deps/rsocket-0123456789abcdef)",
+        "     Running unittests src/lib.rs (target/debug/deps/rsocket_proto-0123456789abcdef)",
         "test golden ... FAILED",
         "     Running tests/fuzz/main.rs (target/debug/deps/fuzz-fedcba9876543210)",
         "test private_data ... FAILED",

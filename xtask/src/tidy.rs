@@ -24,8 +24,8 @@ const EMPTY_NAMES: [&str; 5] = ["util.rs", "utils.rs", "common.rs", "types.rs", 
 
 /// Folders of the protocol cores, which do no I/O: no `unsafe`, no clock, no file descriptors, no verbs.
 const SANS_IO: [&str; 5] = [
-    "rsocket/src/proto/",
-    "rds/src/proto/",
+    "rsocket/proto/src/",
+    "rds/proto/src/",
     "softnic/src/wire/",
     "softnic/src/engine/",
     "softnic/src/cm/",
@@ -40,6 +40,10 @@ const NOT_SANS_IO: [&str; 8] = [
     "verbs::",
     "ffi::",
 ];
+
+/// Manifests of the crates without I/O, and the only dependencies of those crates outside of tests.
+const SANS_IO_CRATES: [&str; 2] = ["rsocket/proto/Cargo.toml", "rds/proto/Cargo.toml"];
+const SANS_IO_DEPENDENCIES: [&str; 2] = ["bitflags", "fastrand"];
 
 /// The valgrind suppressions, whose `fun:` lines name tests.
 const SUPPRESSIONS: &str = "ci/valgrind.supp";
@@ -71,6 +75,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     for file in files(root, ".md")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
         complaints.extend(prose::check(&name, &text, &mut exceptions));
+    }
+    for manifest in SANS_IO_CRATES {
+        complaints.extend(io_dependencies(manifest, &read(Path::new(manifest))?));
     }
     complaints.extend(prose::unused_exceptions(&exceptions));
     let selections = [test::selections(), miri::selections()].concat();
@@ -166,6 +173,33 @@ fn unreadable_errors(name: &str, text: &str) -> Vec<String> {
             format!("{name}:{number}: `Debug` of the error `{subject}` does not call its `Display`")
         })
         .collect()
+}
+
+/// Complains about dependencies of a crate without I/O, except test-only ones, that are not in
+/// [`SANS_IO_DEPENDENCIES`].
+fn io_dependencies(manifest: &str, text: &str) -> Vec<String> {
+    let mut section = "";
+    let mut complaints = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let mut found = None;
+        if let Some(header) = line.strip_prefix('[') {
+            section = header.trim_end_matches(']');
+            // For example `[target.'cfg(unix)'.dependencies]` or `[dependencies.verbs]`.
+            let is_known = ["dependencies", "dev-dependencies"].contains(&section);
+            found = (section.contains("dependencies") && !is_known).then_some(section);
+        } else if section == "dependencies" {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            let is_pure = name.is_empty() || name.starts_with('#');
+            found = (!is_pure && !SANS_IO_DEPENDENCIES.contains(&name)).then_some(name);
+        }
+        complaints.extend(found.map(|name| {
+            format!(
+                "{manifest}:{}: the dependency `{name}` in a crate without I/O",
+                index + 1
+            )
+        }));
+    }
+    complaints
 }
 
 /// Names of a file's functions, and the file's own name if the file must not compile.
@@ -309,6 +343,23 @@ mod tests {
     }
 
     #[test]
+    fn dependency_with_io_in_protocol_crate_is_reported() {
+        let complaints = |text: &str| io_dependencies("x/Cargo.toml", text);
+        let pure = "[package]\nname = \"x\"\n\n[dependencies]\nbitflags.workspace = true\n\n\
+                    [dev-dependencies]\nlibc = \"0.2\"\n";
+        assert_eq!(complaints(pure), [""; 0]);
+        assert_eq!(
+            complaints("[dependencies]\nlibc = \"0.2\"\nverbs.workspace = true\n"),
+            [
+                "x/Cargo.toml:2: the dependency `libc` in a crate without I/O",
+                "x/Cargo.toml:3: the dependency `verbs` in a crate without I/O"
+            ]
+        );
+        assert_eq!(complaints("[dependencies.cm]\n").len(), 1);
+        assert_eq!(complaints("[target.'cfg(unix)'.dependencies]\n").len(), 1);
+    }
+
+    #[test]
     fn holes_with_absent_or_no_test_are_reported() {
         let mut tests = HashSet::new();
         tests.extend(tests_in(
@@ -384,7 +435,7 @@ mod tests {
             1
         );
         assert_eq!(
-            complaints("rds/src/proto/rx.rs", "//! X.\nlet t = Instant::now();\n"),
+            complaints("rds/proto/src/rx.rs", "//! X.\nlet t = Instant::now();\n"),
             1
         );
         assert_eq!(

@@ -1,0 +1,272 @@
+//! End of a stream: shutdown of one or both directions, or failure.
+
+use super::failure::Failure;
+use crate::Control;
+
+/// Connection phase seen by the other modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Connected,
+    Disconnected,
+    Failed(Failure),
+}
+
+/// Direction of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the peer.
+    Read,
+    /// To the peer.
+    Write,
+    /// Both directions.
+    Both,
+}
+
+/// Operations possible without blocking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Readiness {
+    /// A read returns data, the end, or an error.
+    pub readable: bool,
+    /// A write accepts data or returns an error.
+    pub writable: bool,
+    /// The peer has ended sending, or this side has shut down reading.
+    pub ended: bool,
+    /// Both directions have ended, though the peer may not have been notified yet.
+    pub hung_up: bool,
+    /// The stream has failed.
+    pub failed: bool,
+}
+
+/// Open directions and pending shutdown messages.
+#[derive(Debug)]
+pub(super) struct Ending {
+    phase: Phase,
+    readable: bool,
+    writable: bool,
+    /// Reading has been shut down: received data is discarded.
+    shut_to_reading: bool,
+    /// Shutdown message not sent yet.
+    news: Option<Control>,
+    /// The peer has disconnected.
+    deaf: bool,
+}
+
+impl Default for Ending {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Connected,
+            readable: true,
+            writable: true,
+            shut_to_reading: false,
+            news: None,
+            deaf: false,
+        }
+    }
+}
+
+impl Ending {
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    pub(super) fn is_shut_to_reading(&self) -> bool {
+        self.shut_to_reading
+    }
+
+    pub(super) fn has_news(&self) -> bool {
+        self.news.is_some()
+    }
+
+    pub(super) fn take_news(&mut self) -> Option<Control> {
+        self.news.take()
+    }
+
+    /// Whether the peer has disconnected and discards data in flight.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.deaf
+    }
+
+    fn leave(&mut self, phase: Phase) {
+        // Only the first end is recorded.
+        if self.phase == Phase::Connected {
+            self.phase = phase;
+        }
+        self.readable = false;
+        self.writable = false;
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.leave(Phase::Disconnected);
+    }
+
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.leave(Phase::Failed(failure));
+    }
+
+    /// Handles a lost peer: a failure, unless both directions had ended.
+    pub(super) fn lost(&mut self) {
+        if self.readable || self.writable {
+            self.fail(Failure::Lost);
+        } else {
+            self.disconnected();
+        }
+    }
+
+    /// Handles a control message of the peer.
+    pub(super) fn told(&mut self, control: Control) {
+        match control {
+            Control::Disconnect => {
+                self.deaf = true;
+                self.disconnected();
+            }
+            Control::Shutdown => {
+                self.readable = false;
+                match &mut self.news {
+                    // The pending message must also announce the end of this side.
+                    Some(news) => *news = Control::Disconnect,
+                    None if !self.writable => self.disconnected(),
+                    None => {}
+                }
+            }
+            Control::KeepAlive | Control::Unknown(_) => {}
+        }
+    }
+
+    pub(super) fn shut_down(&mut self, direction: Direction) {
+        if self.phase != Phase::Connected {
+            return;
+        }
+        let (was_readable, was_writable) = (self.readable, self.writable);
+        if direction != Direction::Write {
+            self.readable = false;
+            self.shut_to_reading = true;
+        }
+        if direction != Direction::Read {
+            self.writable = false;
+        }
+        if (self.readable, self.writable) == (was_readable, was_writable) {
+            return;
+        }
+        self.news = match (self.readable, self.writable) {
+            (false, false) => Some(Control::Disconnect),
+            (true, false) => Some(Control::Shutdown),
+            // Not announced: the peer goes on sending, and the data is discarded.
+            (_, true) => None,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shut(directions: &[Direction]) -> (Ending, Vec<Control>) {
+        let mut ending = Ending::default();
+        let told = directions
+            .iter()
+            .filter_map(|&direction| {
+                ending.shut_down(direction);
+                ending.take_news()
+            })
+            .collect();
+        (ending, told)
+    }
+
+    /// T-SH1, T-SH2, T-SH3
+    #[test]
+    fn the_peer_is_told_what_it_must_know() {
+        use Direction::{Both, Read, Write};
+        for (directions, told) in [
+            (&[Write][..], &[Control::Shutdown][..]),
+            (&[Read], &[]),
+            (&[Both], &[Control::Disconnect]),
+            (&[Read, Write], &[Control::Disconnect]),
+            (&[Write, Read], &[Control::Shutdown, Control::Disconnect]),
+            (&[Write, Write], &[Control::Shutdown]),
+            (&[Both, Both, Write], &[Control::Disconnect]),
+        ] {
+            assert_eq!(shut(directions).1, told, "{directions:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_peer_says_ends_its_direction_or_both() {
+        let mut ending = Ending::default();
+        ending.told(Control::Shutdown);
+        assert!(!ending.is_readable() && ending.is_writable());
+        assert_eq!(ending.phase(), Phase::Connected);
+        // Both directions have ended.
+        ending.shut_down(Direction::Write);
+        assert_eq!(ending.take_news(), Some(Control::Disconnect));
+
+        let (mut ending, _) = shut(&[Direction::Write]);
+        ending.told(Control::Shutdown);
+        assert_eq!(ending.phase(), Phase::Disconnected);
+
+        let mut ending = Ending::default();
+        for ignored in [Control::KeepAlive, Control::Unknown(0x77)] {
+            ending.told(ignored);
+            assert_eq!(ending.phase(), Phase::Connected);
+        }
+        ending.told(Control::Disconnect);
+        assert_eq!(ending.phase(), Phase::Disconnected);
+    }
+
+    #[test]
+    fn a_peer_that_ends_it_meanwhile_is_still_told() {
+        let mut ending = Ending::default();
+        ending.shut_down(Direction::Write);
+        ending.told(Control::Shutdown);
+        assert_eq!(ending.phase(), Phase::Connected);
+        assert_eq!(ending.take_news(), Some(Control::Disconnect));
+        // Data in flight still counts, unless the peer has disconnected.
+        assert!(!ending.is_deaf());
+        ending.told(Control::Disconnect);
+        assert!(ending.is_deaf());
+    }
+
+    #[test]
+    fn a_peer_that_goes_is_lost_unless_everything_was_said() {
+        let mut ending = Ending::default();
+        ending.lost();
+        assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
+        let (mut ending, _) = shut(&[Direction::Both]);
+        ending.lost();
+        assert_eq!(ending.phase(), Phase::Disconnected);
+        // The first end is kept.
+        ending.fail(Failure::Send);
+        assert_eq!(ending.phase(), Phase::Disconnected);
+    }
+
+    #[test]
+    fn peer_that_goes_after_one_direction_has_ended_is_lost() {
+        for direction in [Direction::Read, Direction::Write] {
+            let (mut ending, _) = shut(&[direction]);
+            ending.lost();
+            assert_eq!(
+                ending.phase(),
+                Phase::Failed(Failure::Lost),
+                "{direction:?}"
+            );
+        }
+        // The peer had shut down its direction, and data written by this side is lost.
+        let mut ending = Ending::default();
+        ending.told(Control::Shutdown);
+        ending.lost();
+        assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
+        assert!(!ending.is_readable() && !ending.is_writable());
+        // Both sides have shut down their direction.
+        let (mut ending, _) = shut(&[Direction::Write]);
+        ending.told(Control::Shutdown);
+        ending.lost();
+        assert_eq!(ending.phase(), Phase::Disconnected);
+    }
+}

@@ -1,0 +1,179 @@
+//! Sizes of a connection.
+
+/// Maximum number of control messages in flight, reserved in the send queue.
+pub const CONTROL_SLOTS: u16 = 4;
+
+/// Number of entries in this side's table of targets. librdmacm's table has two; with more, a peer of this
+/// crate can grant room in smaller parts, before half of the buffer is free.
+pub const TARGETS: u32 = 8;
+
+/// Receives beyond the announced ones, for control messages: these need no credit, and an empty queue would
+/// delay them by two thirds of a second.
+pub const SPARE_RECEIVES: u16 = 8;
+
+/// Minimum free bytes in the send buffer for sending.
+pub(super) const SEND_LOWAT: u32 = 2048;
+
+const MIN_DEPTH: u16 = 16;
+const MAX_DEPTH: u16 = 65534;
+const MIN_BUFFER: u32 = 4096;
+const MAX_BUFFER: u32 = 1 << 30;
+
+/// Transport of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Framing {
+    /// As immediate data of RDMA writes: InfiniBand and RoCE.
+    Immediate,
+    /// As separate sends after the write: iWARP, without immediate data.
+    Separate,
+}
+
+/// Sizes of one side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Depth of the send queue.
+    pub send_depth: u16,
+    /// Maximum number of unread data messages; the receive queue is [`SPARE_RECEIVES`] deeper.
+    pub recv_depth: u16,
+    /// Size of the send buffer in bytes.
+    pub send_buffer: u32,
+    /// Size of the receive buffer in bytes, an even number.
+    pub recv_buffer: u32,
+    /// Maximum size of the send buffer in bytes. Growth starts when the buffer is repeatedly full while the
+    /// peer has room.
+    pub send_buffer_max: u32,
+    /// Maximum size of the receive buffer in bytes. Growth starts when the peer repeatedly runs out of room
+    /// although the program reads everything. Limited by the peer's table of targets: no growth with
+    /// librdmacm.
+    pub recv_buffer_max: u32,
+    /// Maximum number of bytes sent inline.
+    pub inline: u32,
+    /// Maximum number of mappings announced by the peer.
+    pub iomap_size: u16,
+    /// Transport of messages.
+    pub framing: Framing,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            send_depth: 384,
+            recv_depth: 384,
+            send_buffer: 128 << 10,
+            recv_buffer: 128 << 10,
+            send_buffer_max: 512 << 10,
+            recv_buffer_max: 512 << 10,
+            inline: 64,
+            iomap_size: 0,
+            framing: Framing::Immediate,
+        }
+    }
+}
+
+impl Settings {
+    /// Clamps the settings to the limits of the protocol, and of a device with queues of at most `max_depth`
+    /// entries.
+    #[must_use]
+    pub fn clamped(self, max_depth: u32) -> Self {
+        let max = u16::try_from(max_depth).unwrap_or(u16::MAX).min(MAX_DEPTH);
+        let depth = |wanted: u16, spare| wanted.max(MIN_DEPTH).min(max.saturating_sub(spare));
+        Self {
+            send_depth: depth(self.send_depth, 0),
+            recv_depth: depth(self.recv_depth, SPARE_RECEIVES),
+            send_buffer: self.send_buffer.clamp(MIN_BUFFER, MAX_BUFFER),
+            recv_buffer: self.recv_buffer.clamp(MIN_BUFFER, MAX_BUFFER) & !1,
+            send_buffer_max: self.send_buffer_max.min(MAX_BUFFER),
+            recv_buffer_max: self.recv_buffer_max.min(MAX_BUFFER),
+            ..self
+        }
+    }
+
+    /// Sets the size of the send buffer and disables its growth.
+    pub fn set_send_buffer(&mut self, bytes: u32) {
+        (self.send_buffer, self.send_buffer_max) = (bytes, bytes);
+    }
+
+    /// Sets the size of the receive buffer and disables its growth.
+    pub fn set_recv_buffer(&mut self, bytes: u32) {
+        (self.recv_buffer, self.recv_buffer_max) = (bytes, bytes);
+    }
+
+    /// Maximum size of a target in bytes: half of the receive buffer.
+    pub fn half(&self) -> u32 {
+        self.recv_buffer / 2
+    }
+
+    /// Whether a target fits inline. Otherwise the source is a [`Place::Slot`](super::Place::Slot).
+    pub fn inlines_targets(&self) -> bool {
+        self.inline as usize >= super::Target::SIZE
+    }
+
+    /// Size in bytes of the control message slots beside the send buffer.
+    pub fn slots_size(&self) -> usize {
+        if self.inlines_targets() {
+            return 0;
+        }
+        usize::from(CONTROL_SLOTS) * super::Target::SIZE
+    }
+
+    /// Size in bytes of the table written by the peer: targets, then mappings.
+    pub fn table_size(&self) -> usize {
+        TARGETS as usize * super::Target::SIZE + usize::from(self.iomap_size) * super::Mapping::SIZE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-CF3
+    #[test]
+    fn nonsense_becomes_something_that_works() {
+        let least = Settings {
+            send_depth: 0,
+            recv_depth: 1,
+            send_buffer: 1,
+            recv_buffer: 1,
+            ..Settings::default()
+        };
+        let least = least.clamped(16384);
+        assert_eq!((least.send_depth, least.recv_depth), (16, 16));
+        assert_eq!((least.send_buffer, least.recv_buffer), (4096, 4096));
+        let most = Settings {
+            send_depth: u16::MAX,
+            recv_depth: u16::MAX,
+            send_buffer: u32::MAX,
+            recv_buffer: 4097 * 3,
+            ..Settings::default()
+        };
+        let most = most.clamped(1000);
+        assert_eq!((most.send_depth, most.recv_depth), (1000, 992));
+        assert_eq!(most.recv_buffer, 12290);
+        assert_eq!(most.clamped(u32::MAX), most);
+        assert_eq!(
+            Settings::default().clamped(1 << 20),
+            Settings::default(),
+            "the defaults are what they are"
+        );
+    }
+
+    #[test]
+    fn the_table_holds_targets_and_mappings() {
+        let settings = Settings {
+            iomap_size: 3,
+            ..Settings::default()
+        };
+        assert_eq!(settings.table_size(), 8 * 16 + 3 * 24);
+        assert_eq!(settings.half(), 65536);
+    }
+
+    #[test]
+    fn there_are_places_for_targets_that_no_request_can_carry() {
+        let with = |inline| Settings {
+            inline,
+            ..Settings::default()
+        };
+        assert!(with(16).inlines_targets() && !with(15).inlines_targets());
+        assert_eq!((with(16).slots_size(), with(15).slots_size()), (0, 4 * 16));
+    }
+}

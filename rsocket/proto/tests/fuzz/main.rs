@@ -1,0 +1,198 @@
+//! Every decoder of peer input with arbitrary bytes. A fuzzer can call the entries directly; the tests run
+//! inputs generated from seeds, ten million each with `LONG=1`. `SEED=…` runs a single one.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod datagrams;
+mod intake;
+
+use std::{env, iter, panic};
+
+use fastrand::Rng;
+use rsocket_proto::{
+    BadConnectData, ByteOrder, ConnectData, MAX_SCALED, Mapping, Message, Target, VERSION,
+    decode_size, encode_size,
+};
+
+/// Connect data: accepted data is usable and survives encoding.
+fn connect_data(input: &[u8]) {
+    match ConnectData::decode(input) {
+        Ok(data) => {
+            assert_eq!(input[0], VERSION);
+            assert!(data.credits > 0 && data.targets.len >= 2 && data.first.len > 0);
+            let again = data.encode();
+            assert_eq!(ConnectData::decode(&again), Ok(data));
+            // Reserved bytes and unknown flags are not preserved.
+            assert_eq!(again[8..], input[8..ConnectData::SIZE]);
+        }
+        Err(BadConnectData::Short(len)) => {
+            assert!(len == input.len() && len < ConnectData::SIZE);
+        }
+        Err(BadConnectData::Version(version)) => {
+            assert!(version == input[0] && version != VERSION);
+        }
+        Err(_) => assert!(input.len() >= ConnectData::SIZE),
+    }
+}
+
+/// A message: encoding and decoding are inverse.
+fn message(input: &[u8]) {
+    for word in input
+        .iter()
+        .zip(&input[1..])
+        .zip(&input[2..])
+        .zip(&input[3..])
+    {
+        let (((&a, &b), &c), &d) = word;
+        let message = Message::decode(u32::from_be_bytes([a, b, c, d]));
+        assert_eq!(Message::decode(message.encode()), message);
+    }
+}
+
+/// Table entries in either byte order.
+fn entries(input: &[u8]) {
+    let mut target = [0; Target::SIZE];
+    let mut mapping = [0; Mapping::SIZE];
+    target.copy_from_slice(&input[..Target::SIZE]);
+    mapping.copy_from_slice(&input[..Mapping::SIZE]);
+    for order in [ByteOrder::Little, ByteOrder::Big] {
+        assert_eq!(Target::decode(&target, order).encode(order), target);
+        assert_eq!(Mapping::decode(&mapping, order).encode(order), mapping);
+    }
+}
+
+/// T-WP5: all sizes.
+#[test]
+fn sizes() {
+    for byte in 0..=u8::MAX {
+        let size = decode_size(byte);
+        assert!(size <= MAX_SCALED);
+        assert_eq!(decode_size(encode_size(size)), size, "{byte:#x}");
+    }
+    for size in 0..=u16::MAX {
+        assert!(decode_size(encode_size(size)) <= size);
+    }
+}
+
+/// Runs an entry with inputs from `make`; prints the seed of a failing input.
+fn throw(entry: fn(&[u8]), make: fn(&mut Rng) -> Vec<u8>) {
+    let seeds = match env::var("SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().unwrap();
+            seed..seed + 1
+        }
+        Err(_) if env::var_os("LONG").is_some() => 0..10_000_000,
+        Err(_) => 0..50_000,
+    };
+    for seed in seeds {
+        let input = make(&mut Rng::with_seed(seed));
+        let result = panic::catch_unwind(|| entry(&input));
+        assert!(result.is_ok(), "SEED={seed} fails");
+    }
+}
+
+fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
+    iter::repeat_with(|| rng.u8(..)).take(len).collect()
+}
+
+/// Flips some bits or changes the length.
+fn mutate(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
+    for _ in 0..rng.u8(0..4) {
+        let at = rng.usize(0..bytes.len());
+        bytes[at] ^= 1 << rng.u8(0..8);
+    }
+    match rng.u8(0..8) {
+        0 => bytes.truncate(rng.usize(0..=bytes.len())),
+        1 => bytes.extend(noise(rng, 200)),
+        _ => {}
+    }
+    bytes
+}
+
+/// Connect data with mostly valid fields.
+fn plausible(rng: &mut Rng) -> ConnectData {
+    let some = |rng: &mut Rng| *rng.choice(&[0, 1, 2, 3, 7, 4096, 65536, u32::MAX]).unwrap();
+    ConnectData {
+        order: if rng.bool() {
+            ByteOrder::Little
+        } else {
+            ByteOrder::Big
+        },
+        credits: *rng.choice(&[0, 1, 2, 16, 384, u16::MAX]).unwrap(),
+        iomap_size: rng.bool().then(|| decode_size(rng.u8(..))),
+        targets: Target {
+            addr: rng.u64(..),
+            rkey: rng.u32(..),
+            len: some(rng),
+        },
+        first: Target {
+            addr: *rng.choice(&[0, 1 << 40, u64::MAX]).unwrap(),
+            rkey: rng.u32(..),
+            len: some(rng),
+        },
+    }
+}
+
+#[test]
+fn private_data() {
+    throw(connect_data, |rng| {
+        let wire = plausible(rng).encode().to_vec();
+        mutate(rng, wire)
+    });
+    throw(connect_data, |rng| {
+        let len = rng.usize(0..60);
+        noise(rng, len)
+    });
+}
+
+#[test]
+fn messages() {
+    throw(message, |rng| noise(rng, 8));
+}
+
+#[test]
+fn table_entries() {
+    throw(entries, |rng| noise(rng, Mapping::SIZE));
+}
+
+/// T-WP14
+#[test]
+fn the_whole_receive_path() {
+    throw(intake::run, |rng| {
+        let wire = plausible(rng).encode().to_vec();
+        let mut input = if rng.u8(0..4) == 0 {
+            mutate(rng, wire)
+        } else {
+            wire
+        };
+        // The rest is a sequence of steps with their arguments.
+        input.resize(ConnectData::SIZE, 0);
+        for _ in 0..rng.u8(1..40) {
+            input.extend(intake::step(rng));
+        }
+        if rng.u8(0..4) == 0 {
+            let rest = input.split_off(ConnectData::SIZE);
+            input.extend(mutate(rng, rest));
+        }
+        input
+    });
+}
+
+/// T-DG8
+#[test]
+fn datagrams_of_anybody() {
+    throw(datagrams::run, |rng| {
+        let mut input = Vec::new();
+        for _ in 0..rng.u8(1..40) {
+            input.extend(datagrams::step(rng));
+        }
+        if rng.bool() {
+            mutate(rng, input)
+        } else {
+            input
+        }
+    });
+    throw(datagrams::run, |rng| {
+        let len = rng.usize(0..200);
+        noise(rng, len)
+    });
+}

@@ -1,0 +1,414 @@
+//! Growth of buffers.
+
+use std::ops::Range;
+
+use fastrand::Rng;
+use rsocket_proto::{
+    ByteOrder, ConnectData, Control, Message,
+    stream::{Burst, Failure, Outgoing, Payload, Place, Settings, Violation},
+};
+
+use crate::{
+    probe::{facing, parts, peer, peer_of_eight, receive, told},
+    schedule::{connect, pattern},
+    seeds,
+    side::{BUFFER, Side},
+    wire::Wire,
+};
+
+const BUFFER_SIZE: u32 = 128 << 10;
+const LARGER: u32 = 512 << 10;
+const ELSEWHERE: u64 = 0x5000_0000;
+const ELSEWHERE_KEY: u32 = 0xb1;
+
+/// Fills the whole receive buffer, then reads everything.
+fn fill_and_read(side: &mut Side) {
+    for _ in 0..2 {
+        receive(side, Message::Data(BUFFER_SIZE / 2)).unwrap();
+    }
+    side.stream.consume(BUFFER_SIZE as usize);
+}
+
+/// Returns the pieces of the next bytes, with their buffer.
+fn pieces(side: &Side, len: usize) -> Vec<(bool, Range<u32>)> {
+    let pieces = side.stream.next_bytes(len);
+    pieces.map(|piece| (piece.is_old, piece.range)).collect()
+}
+
+/// Creates a side whose receive buffer has caused `times` stalls.
+fn held_up(settings: Settings, peer: &ConnectData, times: usize) -> Side {
+    let mut side = facing(settings, peer);
+    told(&mut side);
+    for time in 0..times {
+        assert_eq!(side.stream.wants_to_receive(), None, "{time}");
+        fill_and_read(&mut side);
+        if time + 1 < times {
+            told(&mut side);
+        }
+    }
+    side
+}
+
+#[test]
+fn a_receive_buffer_grows_where_the_peer_runs_out_of_room() {
+    let mut side = held_up(Settings::default(), &peer_of_eight(), 8);
+    assert_eq!(side.stream.wants_to_receive(), Some(LARGER));
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
+    assert_eq!(side.stream.wants_to_receive(), None);
+    assert!(!side.stream.uses_old_buffer());
+    let halves: Vec<_> = (0..8).map(|half| (half << 16, 1 << 16)).collect();
+    assert_eq!(parts(&mut side, ELSEWHERE), halves);
+    // A message continues across adjacent targets, but not beyond the end of the buffer.
+    receive(&mut side, Message::Data(LARGER - 100)).unwrap();
+    assert_eq!(pieces(&side, usize::MAX), [(false, 0..LARGER - 100)]);
+    side.stream.consume(usize::MAX);
+    assert_eq!(parts(&mut side, ELSEWHERE).len(), 7);
+    let failed = receive(&mut side, Message::Data(101)).unwrap_err();
+    assert_eq!(failed, Failure::Violation(Violation::Overflow(101)));
+}
+
+/// Creates a side about to grow its receive buffer, with the first half granted to the peer.
+fn half_told() -> Side {
+    let mut side = held_up(Settings::default(), &peer_of_eight(), 7);
+    told(&mut side);
+    receive(&mut side, Message::Data(BUFFER_SIZE)).unwrap();
+    side.stream.consume(70_000);
+    assert_eq!(parts(&mut side, BUFFER), [(0, 65_536)]);
+    side.stream.consume(usize::MAX);
+    assert_eq!(side.stream.wants_to_receive(), Some(LARGER));
+    side
+}
+
+/// Granted room is used first, without delaying the grants of the new buffer.
+#[test]
+fn the_peer_uses_the_room_it_knows_of_and_then_the_new_one() {
+    let mut side = half_told();
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
+    assert_eq!(side.stream.wants_to_receive(), None);
+    let halves = |which: Range<u64>| which.map(|half| (half << 16, 1 << 16)).collect::<Vec<_>>();
+    // The granted room may cover four entries of the peer's table of eight.
+    assert_eq!(parts(&mut side, ELSEWHERE), halves(0..4));
+    receive(&mut side, Message::Data(10_000)).unwrap();
+    assert_eq!(parts(&mut side, ELSEWHERE), []);
+    receive(&mut side, Message::Data(55_000)).unwrap();
+    assert_eq!(parts(&mut side, ELSEWHERE), halves(4..7));
+    receive(&mut side, Message::Data(536)).unwrap();
+    assert_eq!(parts(&mut side, ELSEWHERE), halves(7..8));
+    receive(&mut side, Message::Data(1000)).unwrap();
+    // All data can be peeked at; the first buffer is released once read.
+    assert_eq!(side.stream.unread(), 66_536);
+    let both = [(true, 0..65_536), (false, 0..1000)];
+    assert_eq!(pieces(&side, usize::MAX), both);
+    assert_eq!(pieces(&side, 65_536), both[..1]);
+    assert_eq!(
+        pieces(&side, 65_537),
+        [(true, 0..65_536), (false, 0..1)],
+        "a byte beyond"
+    );
+    side.stream.consume(65_535);
+    assert!(side.stream.uses_old_buffer());
+    side.stream.consume(2);
+    assert!(!side.stream.uses_old_buffer());
+    assert_eq!(pieces(&side, usize::MAX), [(false, 1..1000)]);
+    assert_eq!(side.stream.unread(), 999);
+}
+
+/// All data has been read, but the peer still has granted room.
+#[test]
+fn a_buffer_is_there_for_as_long_as_the_peer_may_write_to_it() {
+    let mut side = half_told();
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
+    told(&mut side);
+    receive(&mut side, Message::Data(65_535)).unwrap();
+    side.stream.consume(usize::MAX);
+    assert!(side.stream.uses_old_buffer());
+    // A message does not continue in another buffer.
+    let failed = receive(&mut side, Message::Data(2)).unwrap_err();
+    assert_eq!(failed, Failure::Violation(Violation::Overflow(2)));
+    let mut side = half_told();
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
+    told(&mut side);
+    receive(&mut side, Message::Data(65_536)).unwrap();
+    side.stream.consume(usize::MAX);
+    assert!(!side.stream.uses_old_buffer());
+}
+
+#[test]
+fn a_receive_buffer_stays_where_there_is_no_memory() {
+    let mut side = half_told();
+    side.stream.keep_receiving();
+    assert_eq!(side.stream.wants_to_receive(), None);
+    assert_eq!(parts(&mut side, BUFFER), [(65_536, 65_536)]);
+    for _ in 0..20 {
+        fill_and_read(&mut side);
+        assert_eq!(side.stream.wants_to_receive(), None);
+        assert_eq!(parts(&mut side, BUFFER).len(), 2);
+    }
+}
+
+#[test]
+fn a_receive_buffer_stays_where_nothing_more_comes() {
+    let mut side = half_told();
+    receive(&mut side, Message::Control(Control::Shutdown)).unwrap();
+    assert_eq!(side.stream.wants_to_receive(), None);
+}
+
+#[test]
+fn a_receive_buffer_stays_where_growing_does_not_help() {
+    let original = peer();
+    let settings = Settings::default();
+    let fixed = Settings {
+        recv_buffer_max: BUFFER_SIZE,
+        ..settings
+    };
+    for (settings, peer) in [(settings, original), (fixed, peer_of_eight())] {
+        held_up(settings, &peer, 20);
+    }
+    // A slow reader does not benefit from a larger buffer.
+    let mut side = facing(settings, &peer_of_eight());
+    told(&mut side);
+    receive(&mut side, Message::Data(BUFFER_SIZE)).unwrap();
+    for _ in 0..40 {
+        side.stream.consume(BUFFER_SIZE as usize / 2);
+        told(&mut side);
+        receive(&mut side, Message::Data(BUFFER_SIZE / 2)).unwrap();
+        assert_eq!(side.stream.wants_to_receive(), None);
+    }
+}
+
+/// A maximum size below the next whole half.
+#[test]
+fn a_receive_buffer_grows_by_whole_halves() {
+    let settings = |most| Settings {
+        recv_buffer_max: most,
+        ..Settings::default()
+    };
+    for (most, expected) in [
+        (3 * 65_536 - 1, None),
+        (3 * 65_536 + 1, Some(3 * 65_536)),
+        (u32::MAX, Some(LARGER)),
+    ] {
+        let side = held_up(settings(most), &peer_of_eight(), 8);
+        assert_eq!(side.stream.wants_to_receive(), expected, "{most}");
+    }
+}
+
+/// Sends until no room is left.
+fn send_all(side: &mut Side) -> Vec<Outgoing> {
+    let mut burst = Burst::default();
+    std::iter::from_fn(|| side.stream.send(&mut burst, 1 << 24)).collect()
+}
+
+/// Returns the start of a message in the send buffer.
+fn begin(outgoing: &Outgoing) -> Option<u32> {
+    match &outgoing.payload {
+        Payload::Data(_, Place::Buffer(first, _)) => Some(first.start),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_send_buffer_grows_where_it_is_full_and_the_peer_has_room() {
+    let mut peer = peer();
+    peer.first.len = 1 << 30;
+    let mut side = facing(Settings::default(), &peer);
+    let mut in_flight = send_all(&mut side);
+    for _ in 0..7 {
+        // A repeated attempt is not a new stall.
+        assert!(send_all(&mut side).is_empty());
+        assert_eq!(side.stream.wants_to_send(), None);
+        side.stream.sent(in_flight.remove(0).tag, true);
+        in_flight.extend(send_all(&mut side));
+    }
+    assert_eq!(side.stream.wants_to_send(), Some(LARGER));
+    side.stream.send_from_new();
+    assert_eq!(side.stream.wants_to_send(), None);
+    let new = send_all(&mut side);
+    assert_eq!(begin(&new[0]), Some(0));
+    let sum = |sent: &[Outgoing]| -> u32 {
+        let len = |outgoing: &Outgoing| match outgoing.payload {
+            Payload::Data(len, _) => len,
+            _ => 0,
+        };
+        sent.iter().map(len).sum()
+    };
+    assert_eq!(sum(&new), LARGER);
+    // Completions free room in their own buffer only.
+    for outgoing in in_flight {
+        side.stream.sent(outgoing.tag, true);
+        assert!(!side.stream.can_send());
+    }
+    side.stream.sent(new[0].tag, true);
+    assert_eq!(sum(&send_all(&mut side)), sum(&new[..1]));
+}
+
+#[test]
+fn a_send_buffer_stays_where_something_else_is_waited_for() {
+    let waits = |side: &mut Side| {
+        for _ in 0..40 {
+            for outgoing in send_all(side) {
+                side.stream.sent(outgoing.tag, true);
+            }
+            assert_eq!(side.stream.wants_to_send(), None);
+        }
+    };
+    // Waits for the peer's room.
+    waits(&mut facing(Settings::default(), &peer()));
+    // Waits for the peer's credits.
+    let mut few = peer();
+    few.credits = 1;
+    waits(&mut facing(Settings::default(), &few));
+    let told = ConnectData::decode(&few.encode()).unwrap();
+    assert_eq!((told.credits, told.order), (1, ByteOrder::Little));
+}
+
+/// Two hosts with default buffers, and the numbers of bytes sent and received by each.
+struct Talk {
+    wire: Wire,
+    sent: [usize; 2],
+    received: [usize; 2],
+}
+
+impl Talk {
+    fn new() -> Self {
+        let mut wire = connect([Settings::default(); 2], [ByteOrder::Little; 2]);
+        wire.settle();
+        Self {
+            wire,
+            sent: [0; 2],
+            received: [0; 2],
+        }
+    }
+
+    /// Writes up to `len` bytes. Returns the number of bytes written.
+    fn write(&mut self, from: usize, len: usize) -> usize {
+        let bytes: Vec<u8> = pattern(from, self.sent[from]).take(len).collect();
+        let (mut burst, mut done) = (Burst::default(), 0);
+        loop {
+            let side = &mut self.wire.sides[from];
+            let Some(outgoing) = side.stream.send(&mut burst, len - done) else {
+                break;
+            };
+            done += side.post(outgoing, &bytes[done..]);
+            self.wire.settle();
+        }
+        self.sent[from] += done;
+        done
+    }
+
+    fn unread(&self, at: usize) -> usize {
+        self.wire.sides[at].stream.unread() as usize
+    }
+
+    fn read(&mut self, at: usize, len: usize) {
+        let bytes = self.wire.sides[at].read(len);
+        let right = pattern(1 - at, self.received[at]).take(bytes.len());
+        assert!(right.eq(bytes.iter().copied()), "wrong bytes");
+        self.received[at] += bytes.len();
+        self.wire.settle();
+    }
+
+    /// Lets the peer of `at` run out of room eight times, with everything read. Before the last time, the
+    /// peer gets some room and leaves 536 bytes of it unused.
+    fn leave_little(&mut self, at: usize) {
+        let size = BUFFER_SIZE as usize;
+        for _ in 0..7 {
+            assert_eq!(self.write(1 - at, size), size);
+            self.read(at, size);
+        }
+        assert_eq!(self.write(1 - at, size), size);
+        self.read(at, 70_000);
+        self.read(at, size);
+        assert_eq!(self.write(1 - at, 65_000), 65_000);
+        self.read(at, size);
+    }
+}
+
+/// A reader that peeks until all bytes have arrived.
+#[test]
+fn a_message_comes_whole_while_a_receive_buffer_grows() {
+    let mut talk = Talk::new();
+    talk.leave_little(1);
+    assert_eq!(talk.write(0, 1000), 1000);
+    assert_eq!(talk.unread(1), 1000, "nothing is read before all is there");
+    talk.read(1, 1000);
+    assert_eq!(talk.unread(1), 0);
+}
+
+/// Both hosts write before they read.
+#[test]
+fn both_can_write_while_their_receive_buffers_grow() {
+    let mut talk = Talk::new();
+    talk.leave_little(0);
+    talk.leave_little(1);
+    for side in [0, 1] {
+        assert_eq!(talk.write(side, 1000), 1000, "side {side}");
+    }
+    for side in [0, 1] {
+        talk.read(side, 1000);
+        assert_eq!(talk.received[side], talk.sent[1 - side]);
+    }
+}
+
+/// The grants for both buffers accumulate unread; the simulation fails if an entry is overwritten.
+#[test]
+fn what_is_told_of_both_buffers_fits_the_table() {
+    const PART: usize = 16 << 10;
+    let size = BUFFER_SIZE as usize;
+    let mut talk = Talk::new();
+    for _ in 0..7 {
+        talk.write(0, size);
+        talk.read(1, size);
+    }
+    assert_eq!(talk.write(0, size), size);
+    for _ in 0..size / PART {
+        let read = talk.wire.sides[1].read(PART);
+        talk.received[1] += read.len();
+        while talk.wire.deliver(1) || talk.wire.acknowledge(1) {
+            talk.wire.sides[1].poll(usize::MAX);
+        }
+    }
+    assert_eq!(talk.wire.sides[1].grown()[0], 1);
+    talk.wire.settle();
+    // Half of the first buffer is granted in four entries, and all of the other.
+    let both = size / 2 + LARGER as usize;
+    assert_eq!(talk.write(0, 2 * both), both);
+    assert_eq!(talk.unread(1), both);
+    talk.read(1, both);
+}
+
+/// After all data has been read, half of the first buffer always fits, with or without memory for growth.
+#[test]
+fn there_is_always_room_for_half_of_the_buffer() {
+    const HALF: usize = BUFFER_SIZE as usize / 2;
+    let mut grown = 0;
+    // Slower than the other schedules.
+    for seed in seeds().step_by(4) {
+        let rng = &mut Rng::with_seed(seed);
+        let mut talk = Talk::new();
+        for side in &mut talk.wire.sides {
+            side.has_memory = rng.u8(0..4) > 0;
+        }
+        for _ in 0..40 {
+            let from = rng.usize(0..2);
+            let wanted = [rng.usize(1..=HALF), HALF, 4 * HALF];
+            talk.write(from, *rng.choice(&wanted).unwrap());
+            while talk.unread(1 - from) > 0 {
+                talk.read(1 - from, 1 << rng.u32(8..20));
+            }
+            let least = rng.usize(1..=HALF);
+            for side in [0, 1] {
+                assert_eq!(talk.write(side, least), least, "SEED={seed}");
+            }
+            for side in [0, 1] {
+                assert_eq!(talk.unread(side), least, "SEED={seed}");
+                talk.read(side, least);
+            }
+        }
+        let sides = &talk.wire.sides;
+        grown += sides.iter().map(|side| side.grown()[0]).sum::<usize>();
+    }
+    if seeds().count() > 1 {
+        assert!(grown > 10, "{grown}");
+    }
+}

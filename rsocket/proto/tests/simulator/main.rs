@@ -1,0 +1,103 @@
+//! Streams and datagrams without a device: a wire with arbitrary delays, and failing or hostile hosts.
+//!
+//! Each run is determined by its seed, printed on failure: `SEED=… cargo test -p rsocket-proto --test simulator`
+//! repeats a single run. `LONG=1` runs a hundred thousand of each kind.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod datagrams;
+mod growth;
+mod probe;
+mod schedule;
+mod side;
+mod sleepers;
+mod wire;
+
+use std::{env, panic};
+
+use schedule::{Run, Trouble};
+use sleepers::Sleepers;
+
+/// Seeds of the schedules to run.
+fn seeds() -> std::ops::Range<u64> {
+    if let Ok(seed) = env::var("SEED") {
+        let seed = seed.parse().unwrap();
+        return seed..seed + 1;
+    }
+    if env::var_os("LONG").is_some() {
+        0..100_000
+    } else {
+        0..400
+    }
+}
+
+/// Returns the numbers of grown receive and send buffers.
+fn run(trouble: Trouble) -> [usize; 2] {
+    let mut grown = [0; 2];
+    for seed in seeds() {
+        let result = panic::catch_unwind(|| Run::new(seed, trouble).run());
+        assert!(result.is_ok(), "{trouble:?}: SEED={seed} fails");
+        for (sum, more) in grown.iter_mut().zip(result.into_iter().flatten()) {
+            *sum += more;
+        }
+    }
+    grown
+}
+
+/// T-DT1, T-DT3, T-DT8
+#[test]
+fn nothing_is_lost_or_changed_and_nothing_hangs() {
+    let grown = run(Trouble::None);
+    if env::var_os("SEED").is_none() {
+        assert!(grown.iter().all(|&grown| grown > 10), "{grown:?}");
+    }
+}
+
+#[test]
+fn a_host_that_dies_leaves_a_prefix_and_an_error() {
+    run(Trouble::Death);
+}
+
+/// T-KA2
+#[test]
+fn a_device_that_is_stuck_is_given_up() {
+    run(Trouble::Stuck);
+}
+
+/// T-WP14
+#[test]
+fn a_host_that_lies_harms_nobody() {
+    run(Trouble::Hostile);
+}
+
+#[test]
+fn who_sleeps_is_told_of_what_it_waits_for() {
+    for seed in seeds() {
+        let result = panic::catch_unwind(|| Sleepers::new(seed).run());
+        assert!(result.is_ok(), "SEED={seed} fails");
+    }
+}
+
+fn run_datagrams(trouble: datagrams::Trouble) {
+    for seed in seeds() {
+        let result = panic::catch_unwind(|| datagrams::Run::new(seed, trouble).run());
+        assert!(result.is_ok(), "datagrams, {trouble:?}: SEED={seed} fails");
+    }
+}
+
+/// T-DG3
+#[test]
+fn datagrams_arrive_once_in_any_order() {
+    run_datagrams(datagrams::Trouble::None);
+}
+
+/// T-DG7
+#[test]
+fn datagrams_find_a_host_that_has_started_anew() {
+    run_datagrams(datagrams::Trouble::Loss);
+}
+
+/// T-DG2, T-DG8
+#[test]
+fn datagrams_of_strangers_harm_nobody() {
+    run_datagrams(datagrams::Trouble::Hostile);
+}

@@ -1,0 +1,565 @@
+//! A scripted peer, and the observed reactions of the other side.
+
+use rsocket_proto::{
+    ByteOrder, ConnectData, Control, Mapping, Message, Target,
+    stream::{
+        Burst, Direction, Failure, MapError, Outgoing, Payload, Place, Placement, Settings, Stream,
+        Tag, Violation,
+    },
+};
+
+use crate::side::{self, BUFFER, BUFFER_KEY, Exposed, Side};
+
+const PEER_TABLE: u64 = 0x7fac_cc02_4000;
+const PEER_BUFFER: u64 = 0x7fac_cc02_6000;
+
+/// Connect data of a peer with large buffers.
+pub(crate) fn peer() -> ConnectData {
+    ConnectData {
+        order: ByteOrder::Little,
+        credits: 384,
+        iomap_size: Some(3),
+        targets: Target {
+            addr: PEER_TABLE,
+            rkey: 0x6d2,
+            len: 2,
+        },
+        first: Target {
+            addr: PEER_BUFFER,
+            rkey: 0x7bd,
+            len: 1 << 20,
+        },
+    }
+}
+
+/// Connect data of a peer with eight table entries.
+pub(crate) fn peer_of_eight() -> ConnectData {
+    let mut peer = peer();
+    peer.targets.len = 8;
+    peer
+}
+
+pub(crate) fn facing(settings: Settings, peer: &ConnectData) -> Side {
+    let local = side::local(ByteOrder::Little);
+    Side::new(settings, Stream::new(settings, &local, peer))
+}
+
+pub(crate) fn receive(side: &mut Side, message: Message) -> Result<(), Failure> {
+    side.stream.received(message, &mut side.exposed)
+}
+
+/// Takes all control requests and completes them at once.
+pub(crate) fn told(side: &mut Side) -> Vec<Outgoing> {
+    let mut told = vec![];
+    while let Some(outgoing) = side.stream.control() {
+        side.stream.sent(outgoing.tag, true);
+        told.push(outgoing);
+    }
+    told
+}
+
+fn target(outgoing: &Outgoing) -> Option<Target> {
+    match &outgoing.payload {
+        Payload::Target(entry, _) => Some(Target::decode(entry, ByteOrder::Little)),
+        _ => None,
+    }
+}
+
+/// Returns the targets granted to the peer, as offsets in the buffer.
+pub(crate) fn parts(side: &mut Side, buffer: u64) -> Vec<(u64, u32)> {
+    let targets = told(side).into_iter().filter_map(|update| target(&update));
+    let part = |target: Target| (target.addr - buffer, target.len);
+    targets.map(part).collect()
+}
+
+/// T-WP6
+#[test]
+fn the_first_message_tells_of_the_second_half() {
+    let mut side = facing(Settings::default(), &peer());
+    let told = told(&mut side);
+    let [update] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(update.message.map(Message::encode), Some(0x8000_0180));
+    assert_eq!((update.addr, update.rkey), (PEER_TABLE + 16, 0x6d2));
+    assert_eq!(
+        target(update),
+        Some(Target {
+            addr: BUFFER + 65536,
+            rkey: BUFFER_KEY,
+            len: 65536
+        })
+    );
+}
+
+/// T-WP8
+#[test]
+fn credits_come_back_by_halves_of_the_queue() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    let mut limits = vec![];
+    for _ in 0..384 {
+        receive(&mut side, Message::Data(1)).unwrap();
+        side.stream.consume(1);
+        for update in told(&mut side) {
+            assert_eq!(update.payload, Payload::Nothing);
+            limits.push(update.message.unwrap().encode());
+        }
+    }
+    assert_eq!(limits, [0x8000_0240, 0x8000_0300]);
+}
+
+/// T-WP10
+#[test]
+fn a_half_that_was_read_is_offered_again() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    for len in [30_000, 30_000, 5536] {
+        receive(&mut side, Message::Data(len)).unwrap();
+        side.stream.consume(len as usize);
+    }
+    let told = told(&mut side);
+    let [update] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(update.message.map(Message::encode), Some(0x8000_0183));
+    assert_eq!(update.addr, PEER_TABLE, "the first entry");
+    assert_eq!(target(update).map(|target| target.addr), Some(BUFFER));
+}
+
+/// With a larger table, a peer with less than half of the buffer granted gets smaller targets.
+#[test]
+fn a_peer_that_is_held_up_hears_of_parts() {
+    let mut side = facing(Settings::default(), &peer_of_eight());
+    assert_eq!(told(&mut side).len(), 1);
+    receive(&mut side, Message::Data(65536)).unwrap();
+    side.stream.consume(30_000);
+    assert_eq!(told(&mut side), [], "it knows of half of the buffer");
+    receive(&mut side, Message::Data(50_000)).unwrap();
+    assert_eq!(parts(&mut side, BUFFER), [(0, 16384)]);
+    side.stream.consume(20_000);
+    assert_eq!(parts(&mut side, BUFFER), [(16384, 32768)]);
+    receive(&mut side, Message::Data(15_536)).unwrap();
+    receive(&mut side, Message::Data(49_152)).unwrap();
+    side.stream.consume(131_072 - 50_000);
+    assert_eq!(parts(&mut side, BUFFER), [(49_152, 65_536)]);
+    side.stream.consume(49_152);
+    assert_eq!(
+        parts(&mut side, BUFFER),
+        [(114_688, 16_384)],
+        "up to the buffer's end"
+    );
+    receive(&mut side, Message::Data(65_536)).unwrap();
+    let failed = receive(&mut side, Message::Data(16_385)).unwrap_err();
+    assert_eq!(failed, Failure::Violation(Violation::Overflow(16_385)));
+}
+
+/// With two entries, a peer only gets halves.
+#[test]
+fn a_peer_with_two_entries_hears_of_halves() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    receive(&mut side, Message::Data(65536)).unwrap();
+    receive(&mut side, Message::Data(65536)).unwrap();
+    side.stream.consume(65535);
+    assert_eq!(told(&mut side), []);
+    side.stream.consume(1);
+    assert_eq!(told(&mut side).len(), 1);
+}
+
+/// T-WP12
+#[test]
+fn every_entry_of_a_larger_table_has_its_turn() {
+    for entries in [3, 7] {
+        let mut peer = peer();
+        peer.targets.len = entries;
+        let mut side = facing(Settings::default(), &peer);
+        let mut written: Vec<_> = told(&mut side);
+        for _ in 0..entries * 2 {
+            receive(&mut side, Message::Data(65536)).unwrap();
+            side.stream.consume(65536);
+            written.extend(told(&mut side));
+        }
+        let order: Vec<u64> = written.iter().map(|u| (u.addr - PEER_TABLE) / 16).collect();
+        let expected = (1..).map(|i| i % u64::from(entries));
+        assert!(
+            expected.take(order.len()).eq(order.iter().copied()),
+            "{order:?}"
+        );
+    }
+}
+
+/// T-WP11
+#[test]
+fn the_peer_s_order_is_kept() {
+    let mut peer = peer();
+    peer.order = ByteOrder::Big;
+    let mut side = facing(Settings::default(), &peer);
+    let told = told(&mut side);
+    let Payload::Target(entry, Place::Inline) = &told[0].payload else {
+        panic!("{told:?}")
+    };
+    let addr = (BUFFER + 65536).to_be_bytes();
+    assert_eq!(entry[..8], addr);
+    assert_eq!(entry[12..], [0, 1, 0, 0]);
+}
+
+/// Returns the message lengths of one send call.
+#[expect(clippy::panic, reason = "a test fails by panicking")]
+fn chunks(side: &mut Side, len: usize) -> Vec<u32> {
+    let mut burst = Burst::default();
+    let mut left = len;
+    let mut chunks = vec![];
+    while let Some(outgoing) = side.stream.send(&mut burst, left) {
+        let Tag::Data(len) = outgoing.tag else {
+            panic!("{outgoing:?}")
+        };
+        side.stream.sent(outgoing.tag, true);
+        left -= len as usize;
+        chunks.push(len);
+    }
+    chunks
+}
+
+/// T-DT2
+#[test]
+fn messages_grow_and_stay_inside_their_target() {
+    let with_half = |half| {
+        let mut peer = peer();
+        peer.first.len = half;
+        facing(Settings::default(), &peer)
+    };
+    for (len, expected) in [
+        (1, &[1][..]),
+        (2049, &[2049]),
+        (8192, &[8192]),
+        (8193, &[8192, 1]),
+        (24_576, &[8192, 16384]),
+        (65_535, &[8192, 16384, 32768, 8191]),
+        (200_000, &[8192, 16384, 32768, 65536, 65536, 11584]),
+    ] {
+        assert_eq!(chunks(&mut with_half(1 << 20), len), expected, "{len}");
+    }
+    assert_eq!(chunks(&mut with_half(4096), 9000), [4096]);
+    assert_eq!(chunks(&mut with_half(10_000), 20_000), [8192, 1808]);
+}
+
+/// T-WP9
+#[test]
+fn counts_wrap() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    let mut sent = 0_u32;
+    for round in 1..=2000_u32 {
+        side.exposed.table[12..16].fill(0);
+        while let Some(outgoing) = side.stream.send(&mut Burst::default(), 1) {
+            side.stream.sent(outgoing.tag, true);
+            sent += 1;
+        }
+        assert_eq!(sent, round * 384);
+        // Like librdmacm: not reduced to 16 bits.
+        let limit = Message::decode(4 << 29 | (sent + 384) & 0x1_ffff);
+        receive(&mut side, limit).unwrap();
+    }
+}
+
+/// T-WP7, T-WP14
+#[test]
+fn lies_end_the_connection_and_what_is_new_does_not() {
+    let fails = |messages: &[Message]| {
+        let mut side = facing(Settings::default(), &peer());
+        let failed = messages
+            .iter()
+            .find_map(|&message| receive(&mut side, message).err());
+        assert_eq!(side.stream.failure(), failed);
+        assert_eq!(side.stream.can_send(), failed.is_none());
+        failed
+    };
+    let violation = |violation| Some(Failure::Violation(violation));
+    for op in [2, 3, 5] {
+        let failed = fails(&[Message::Reserved(op)]);
+        assert_eq!(failed, violation(Violation::Reserved(op)));
+    }
+    assert_eq!(
+        fails(&[Message::Data(65537)]),
+        violation(Violation::Overflow(65537))
+    );
+    let failed = fails(&[Message::Data(65536), Message::Data(1)]);
+    assert_eq!(
+        failed,
+        violation(Violation::Overflow(1)),
+        "the next half was not offered"
+    );
+    assert_eq!(fails(&[Message::Data(0); 384]), None);
+    assert_eq!(
+        fails(&[Message::Data(0); 385]),
+        violation(Violation::Credits)
+    );
+    assert_eq!(
+        fails(&[Message::Iomap(0)]),
+        violation(Violation::Mapping(0))
+    );
+    for argument in [1, 0x77, 0x1fff_ffff] {
+        assert_eq!(fails(&[Message::decode(7 << 29 | argument)]), None);
+    }
+}
+
+/// T-WP15, T-IO3
+#[test]
+fn an_old_peer_has_no_mappings() {
+    let mut old = peer();
+    old.iomap_size = None;
+    let mapping = Mapping {
+        offset: 0,
+        addr: 1,
+        rkey: 2,
+        len: 3,
+    };
+    let mut side = facing(Settings::default(), &old);
+    assert_eq!(side.stream.map(mapping), Err(MapError::Full(0)));
+    assert_eq!(chunks(&mut side, 10), [10]);
+    let mut side = facing(Settings::default(), &peer());
+    assert_eq!(
+        [0; 3].map(|_| side.stream.map(mapping)),
+        [Ok(0), Ok(1), Ok(2)]
+    );
+    assert_eq!(side.stream.map(mapping), Err(MapError::Full(3)));
+}
+
+/// T-IO1, T-IO6
+#[test]
+fn a_mapping_is_announced_before_data_and_its_entry_used_again() {
+    let mut side = facing(Settings::default(), &peer());
+    let mapping = Mapping {
+        offset: 0,
+        addr: 0xabc,
+        rkey: 2,
+        len: 3,
+    };
+    side.stream.map(mapping).unwrap();
+    let second = side.stream.map(mapping).unwrap();
+    let first = side.stream.announce().unwrap();
+    assert_eq!(first.tag, Tag::Mapping);
+    let announced = side.stream.announce().unwrap();
+    assert_eq!(announced.message.map(Message::encode), Some(0xc000_0001));
+    assert_eq!(announced.addr, PEER_TABLE + 2 * 16 + 24);
+    let Payload::Mapping(entry, Place::Inline) = announced.payload else {
+        panic!("{announced:?}")
+    };
+    assert_eq!(Mapping::decode(&entry, ByteOrder::Little), mapping);
+    assert_eq!(side.stream.announce(), None);
+    side.stream.unmap(second);
+    assert_eq!(side.stream.map(mapping), Ok(second));
+    side.stream.unmap(second);
+    assert!(
+        !side.stream.has_announcement(),
+        "what is gone is not announced"
+    );
+}
+
+/// T-IO8: announcements use credits, which are returned.
+#[test]
+fn mappings_can_come_and_go_for_ever() {
+    let settings = Settings {
+        recv_depth: 16,
+        iomap_size: 1,
+        ..Settings::default()
+    };
+    let mut side = facing(settings, &peer());
+    told(&mut side);
+    let mut limits = 0;
+    for _ in 0..1000 {
+        receive(&mut side, Message::Iomap(0)).unwrap();
+        limits += told(&mut side).len();
+    }
+    assert_eq!(limits, 1000 / 8);
+}
+
+/// T-SH5
+#[test]
+fn nothing_is_sent_into_a_closed_direction() {
+    let mut side = facing(Settings::default(), &peer());
+    side.stream.shut_down(Direction::Write);
+    assert!(!side.stream.can_send() && side.stream.readiness().writable);
+    let mut side = facing(Settings::default(), &peer());
+    receive(&mut side, Message::Control(Control::Disconnect)).unwrap();
+    assert!(!side.stream.can_send() && side.stream.readiness().hung_up);
+}
+
+/// T-SH3: a peer that continues to send does not stall.
+#[test]
+fn what_nobody_wants_to_read_is_thrown_away() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    side.stream.shut_down(Direction::Read);
+    assert_eq!(told(&mut side), [], "the peer is not told");
+    for _ in 0..4 {
+        receive(&mut side, Message::Data(65536)).unwrap();
+        assert_eq!(side.stream.unread(), 0);
+        assert_eq!(told(&mut side).len(), 1);
+    }
+}
+
+/// Simultaneous shutdown: the peer has disconnected before the last message.
+#[test]
+fn a_last_message_that_fails_is_still_the_end() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    side.stream.shut_down(Direction::Both);
+    let last = side.stream.control().unwrap();
+    assert_eq!(last.message.map(Message::encode), Some(0xe000_0000));
+    side.stream.sent(last.tag, false);
+    assert_eq!(side.stream.failure(), None);
+    assert!(!side.stream.is_connected());
+}
+
+#[test]
+fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
+    let mut side = facing(Settings::default(), &peer());
+    let write = |exposed: &mut Exposed, index: usize, addr| {
+        let target = Target {
+            addr,
+            rkey: 5,
+            len: 1 << 20,
+        };
+        exposed.table[index * 16..][..16].copy_from_slice(&target.encode(ByteOrder::Little));
+    };
+    // The first target is in use, so its entry does not count.
+    write(&mut side.exposed, 0, 0xbad);
+    write(&mut side.exposed, 1, 0x1000);
+    receive(&mut side, Message::Credit(1000)).unwrap();
+    let mut to = vec![];
+    let mut left = (2 << 20) + 1;
+    let mut burst = Burst::default();
+    while let Some(outgoing) = side.stream.send(&mut burst, left) {
+        let Payload::Data(len, _) = outgoing.payload else {
+            panic!("{outgoing:?}")
+        };
+        side.stream.sent(outgoing.tag, true);
+        left -= len as usize;
+        to.push(outgoing.addr);
+    }
+    assert_eq!(left, 1, "both are used up");
+    assert_eq!(to.first(), Some(&PEER_BUFFER));
+    assert!(to.contains(&0x1000));
+}
+
+/// The peer's device is writing the entry.
+#[test]
+fn a_target_that_is_half_written_is_left_alone() {
+    let mut side = facing(Settings::default(), &peer());
+    let mut burst = Burst::default();
+    let mut left = (2 << 20) + 1;
+    let mut use_up = |side: &mut Side| {
+        while let Some(outgoing) = side.stream.send(&mut burst, left) {
+            if let Payload::Data(len, _) = outgoing.payload {
+                left -= len as usize;
+            }
+            side.stream.sent(outgoing.tag, true);
+        }
+        left
+    };
+    assert_eq!(use_up(&mut side), (1 << 20) + 1);
+    let target = Target {
+        addr: 0x1000,
+        rkey: 5,
+        len: 1 << 20,
+    };
+    let whole = target.encode(ByteOrder::Little);
+    for there in 0..Target::SIZE {
+        side.exposed.table[16..32].fill(0);
+        side.exposed.table[16..16 + there].copy_from_slice(&whole[..there]);
+        let before = side.exposed.table.clone();
+        receive(&mut side, Message::Credit(1000)).unwrap();
+        if whole[there..].iter().any(|&byte| byte != 0) {
+            assert_eq!(use_up(&mut side), (1 << 20) + 1, "{there} bytes are there");
+            assert_eq!(side.exposed.table, before, "nothing is undone");
+        }
+    }
+    assert_eq!(use_up(&mut side), 1);
+}
+
+/// A flush before the shutdown message would close a connection with a waiting peer.
+#[test]
+fn shutdown_is_flushed_only_when_the_peer_has_been_told() {
+    for direction in [Direction::Write, Direction::Both] {
+        let mut side = facing(Settings::default(), &peer());
+        told(&mut side);
+        assert!(side.stream.is_flushed());
+        side.stream.shut_down(direction);
+        assert!(!side.stream.has_told() && !side.stream.is_flushed());
+        let end = side.stream.control().unwrap();
+        assert!(matches!(end.tag, Tag::Control(_)));
+        assert!(side.stream.has_told());
+        assert!(!side.stream.is_flushed(), "it is in flight");
+        side.stream.sent(end.tag, true);
+        assert!(side.stream.is_flushed());
+        assert_eq!(side.stream.control(), None);
+    }
+    // A shutdown of reading needs no message.
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    side.stream.shut_down(Direction::Read);
+    assert!(side.stream.has_told() && side.stream.is_flushed());
+}
+
+/// Empty messages return their credits without a read.
+#[test]
+fn credits_of_messages_without_bytes_come_back_unread() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    let mut limits = vec![];
+    for _ in 0..384 {
+        receive(&mut side, Message::Data(0)).unwrap();
+        limits.extend(told(&mut side).iter().map(|update| update.message));
+    }
+    let limits: Vec<_> = limits.into_iter().flatten().map(Message::encode).collect();
+    assert_eq!(limits, [0x8000_0240, 0x8000_0300]);
+    // An empty message after data completes together with the data.
+    receive(&mut side, Message::Data(1)).unwrap();
+    for _ in 0..191 {
+        receive(&mut side, Message::Data(0)).unwrap();
+    }
+    assert_eq!(told(&mut side), []);
+    side.stream.consume(1);
+    assert_eq!(told(&mut side).len(), 1);
+}
+
+#[test]
+fn disconnect_ends_control_messages_and_the_wait_for_completions() {
+    let mut side = facing(Settings::default(), &peer());
+    let sent = side.stream.send(&mut Burst::default(), 10).unwrap();
+    assert!(!side.stream.is_flushed());
+    receive(&mut side, Message::Data(65_536)).unwrap();
+    receive(&mut side, Message::Control(Control::Disconnect)).unwrap();
+    side.stream.consume(65_536);
+    side.stream.keep_alive();
+    assert_eq!(side.stream.control(), None, "the peer hears nothing more");
+    assert!(side.stream.is_flushed(), "the peer takes nothing more");
+    side.stream.sent(sent.tag, false);
+    assert_eq!(side.stream.failure(), None, "it had ended before");
+}
+
+#[test]
+fn write_of_no_bytes_to_a_mapping_posts_nothing() {
+    let settings = Settings {
+        iomap_size: 1,
+        ..Settings::default()
+    };
+    let mut side = facing(settings, &peer());
+    let mapping = Mapping {
+        offset: 1000,
+        addr: 0xabc,
+        rkey: 2,
+        len: 100,
+    };
+    let at = side.exposed.table.len() - Mapping::SIZE;
+    side.exposed.table[at..].copy_from_slice(&mapping.encode(ByteOrder::Little));
+    receive(&mut side, Message::Iomap(0)).unwrap();
+    let mut write = |left| side.stream.send_to(&mut Burst::default(), left, 1010);
+    assert_eq!(write(0), Placement::Wait);
+    let Placement::Post(posted) = write(200) else {
+        unreachable!("it is mapped")
+    };
+    assert_eq!((posted.addr, posted.tag), (0xabc + 10, Tag::Direct(90)));
+}
