@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use cargo_metadata::Package;
+use cargo_metadata::{DependencyKind, Package};
 
 use crate::workspace::Workspace;
 use crate::{miri, prose, test, test_names};
@@ -41,8 +41,8 @@ const NOT_SANS_IO: [&str; 8] = [
     "ffi::",
 ];
 
-/// Manifests of the crates without I/O, and the only dependencies of those crates outside of tests.
-const SANS_IO_CRATES: [&str; 2] = ["rsocket/proto/Cargo.toml", "rds/proto/Cargo.toml"];
+/// The crates without I/O, and the only dependencies of those crates outside of tests.
+const SANS_IO_CRATES: [&str; 2] = ["rsocket-proto", "rds-proto"];
 const SANS_IO_DEPENDENCIES: [&str; 2] = ["bitflags", "fastrand"];
 
 /// The valgrind suppressions, whose `fun:` lines name tests.
@@ -76,9 +76,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
         complaints.extend(prose::check(&name, &text, &mut exceptions));
     }
-    for manifest in SANS_IO_CRATES {
-        complaints.extend(io_dependencies(manifest, &read(Path::new(manifest))?));
-    }
     complaints.extend(prose::unused_exceptions(&exceptions));
     let selections = [test::selections(), miri::selections()].concat();
     complaints.extend(test_names::empty_selections(&selections, &paths));
@@ -86,6 +83,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     complaints.extend(test_names::empty_suppressions(&suppressions, &paths));
     complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
     complaints.extend(partial_docs(workspace.packages()));
+    complaints.extend(io_dependencies(workspace.packages()));
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));
     }
@@ -175,31 +173,28 @@ fn unreadable_errors(name: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Complains about dependencies of a crate without I/O, except test-only ones, that are not in
+/// Complains about dependencies of crates without I/O, except test-only ones, that are not in
 /// [`SANS_IO_DEPENDENCIES`].
-fn io_dependencies(manifest: &str, text: &str) -> Vec<String> {
-    let mut section = "";
-    let mut complaints = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let mut found = None;
-        if let Some(header) = line.strip_prefix('[') {
-            section = header.trim_end_matches(']');
-            // For example `[target.'cfg(unix)'.dependencies]` or `[dependencies.verbs]`.
-            let is_known = ["dependencies", "dev-dependencies"].contains(&section);
-            found = (section.contains("dependencies") && !is_known).then_some(section);
-        } else if section == "dependencies" {
-            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            let is_pure = name.is_empty() || name.starts_with('#');
-            found = (!is_pure && !SANS_IO_DEPENDENCIES.contains(&name)).then_some(name);
-        }
-        complaints.extend(found.map(|name| {
+fn io_dependencies(packages: &[Package]) -> Vec<String> {
+    let sans_io = packages
+        .iter()
+        .filter(|package| SANS_IO_CRATES.contains(&package.name.as_str()));
+    let dependencies = sans_io.flat_map(|package| {
+        package
+            .dependencies
+            .iter()
+            .map(move |dependency| (package, dependency))
+    });
+    dependencies
+        .filter(|(_, dependency)| dependency.kind != DependencyKind::Development)
+        .filter(|(_, dependency)| !SANS_IO_DEPENDENCIES.contains(&dependency.name.as_str()))
+        .map(|(package, dependency)| {
             format!(
-                "{manifest}:{}: the dependency `{name}` in a crate without I/O",
-                index + 1
+                "{}: the dependency `{}` in a crate without I/O",
+                package.manifest_path, dependency.name
             )
-        }));
-    }
-    complaints
+        })
+        .collect()
 }
 
 /// Names of a file's functions, and the file's own name if the file must not compile.
@@ -343,23 +338,6 @@ mod tests {
     }
 
     #[test]
-    fn dependency_with_io_in_protocol_crate_is_reported() {
-        let complaints = |text: &str| io_dependencies("x/Cargo.toml", text);
-        let pure = "[package]\nname = \"x\"\n\n[dependencies]\nbitflags.workspace = true\n\n\
-                    [dev-dependencies]\nlibc = \"0.2\"\n";
-        assert_eq!(complaints(pure), [""; 0]);
-        assert_eq!(
-            complaints("[dependencies]\nlibc = \"0.2\"\nverbs.workspace = true\n"),
-            [
-                "x/Cargo.toml:2: the dependency `libc` in a crate without I/O",
-                "x/Cargo.toml:3: the dependency `verbs` in a crate without I/O"
-            ]
-        );
-        assert_eq!(complaints("[dependencies.cm]\n").len(), 1);
-        assert_eq!(complaints("[target.'cfg(unix)'.dependencies]\n").len(), 1);
-    }
-
-    #[test]
     fn holes_with_absent_or_no_test_are_reported() {
         let mut tests = HashSet::new();
         tests.extend(tests_in(
@@ -415,6 +393,33 @@ mod tests {
         ] {
             let complaints = partial_docs(&[package(features, publish, metadata)]);
             assert_eq!(complaints, [""; 0]);
+        }
+    }
+
+    #[test]
+    fn dependency_with_io_in_protocol_crate_is_reported() {
+        let package = |name: &str, dependency: &str, kind: &str| -> Package {
+            let json = format!(
+                r#"{{"name": "{name}", "version": "1.0.0", "id": "x", "targets": [], "features": {{}},
+                    "manifest_path": "/x/Cargo.toml", "edition": "2024",
+                    "dependencies": [{{"name": "{dependency}", "req": "*", "kind": {kind},
+                        "optional": false, "uses_default_features": true, "features": []}}]}}"#
+            );
+            serde_json::from_str(&json).unwrap()
+        };
+        for (name, dependency, kind) in [
+            ("rds-proto", "fastrand", "null"),
+            ("rds-proto", "libc", r#""dev""#),
+            ("rds", "libc", "null"),
+        ] {
+            let complaints = io_dependencies(&[package(name, dependency, kind)]);
+            assert_eq!(complaints, [""; 0]);
+        }
+        for kind in ["null", r#""build""#] {
+            assert_eq!(
+                io_dependencies(&[package("rds-proto", "libc", kind)]),
+                ["/x/Cargo.toml: the dependency `libc` in a crate without I/O"]
+            );
         }
     }
 
