@@ -289,7 +289,7 @@ impl Suite<'_> {
     /// Runs the iWARP tests on Soft-iWARP.
     fn iwarp(&self, counts: &mut Counts) -> Result<()> {
         let programs = self.build_device_tests(|package| ALSO_OVER_IWARP.contains(&package))?;
-        let limit = self.limit(2, 30);
+        let limit = self.limit(6, 30);
         let plan = Run::single(device_script(&programs, &DIFFERENT_OVER_IWARP, limit / 2)?)
             .device(Device::Siw)
             .by_line();

@@ -66,10 +66,20 @@ pub(crate) const UML: &[Group] = &[
     ("network", &[], Presence::Needed),
     (
         "rxe",
-        &["rdma_rxe", "ib_uverbs", "rdma_ucm"],
+        &["crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"],
         Presence::Needed,
     ),
-    ("siw", &["siw", "ib_uverbs", "rdma_ucm"], Presence::Needed),
+    (
+        "siw",
+        &[
+            "crc32c_generic",
+            "libcrc32c",
+            "siw",
+            "ib_uverbs",
+            "rdma_ucm",
+        ],
+        Presence::Needed,
+    ),
     ("rds", &["rds", "rds_rdma"], Presence::IfThere),
 ];
 
