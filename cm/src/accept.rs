@@ -1,7 +1,11 @@
 //! The passive side: accepting a connection, or rejecting it.
 
 use rdmacm_sys as ffi;
-use verbs::{Error, Init, QpNum, QueuePair, Result, Rts, XrcReceiver, XrcRecv, error::cvt_neg};
+use verbs::{
+    Error, Init, QueuePair, Result, Rts,
+    error::cvt_neg,
+    qp::{QpNum, XrcReceiver, XrcRecv},
+};
 
 use crate::{
     channel::EventChannel,
@@ -82,7 +86,7 @@ impl ConnectRequest {
     /// # References
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
     #[doc(alias = "rdma_accept")]
-    pub fn accept<T: verbs::Routed + verbs::Queued, SW, RW>(
+    pub fn accept<T: verbs::qp::Routed + verbs::qp::Queued, SW, RW>(
         self,
         qp: QueuePair<T, Init, SW, RW>,
         param: &ConnParam,
@@ -102,7 +106,7 @@ impl ConnectRequest {
     /// # References
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
     #[doc(alias = "rdma_accept")]
-    pub fn accept_ready<T: verbs::Routed + verbs::Queued, SW, RW>(
+    pub fn accept_ready<T: verbs::qp::Routed + verbs::qp::Queued, SW, RW>(
         self,
         qp: QueuePair<T, Rts, SW, RW>,
         param: &ConnParam,

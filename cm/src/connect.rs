@@ -1,7 +1,11 @@
 //! The active side: requesting and establishing a connection.
 
 use rdmacm_sys as ffi;
-use verbs::{Init, QpNum, QueuePair, Refused, Result, Rts, error::cvt_neg};
+use verbs::{
+    Init, QueuePair, Result, Rts,
+    error::{Refused, cvt_neg},
+    qp::QpNum,
+};
 
 use crate::{
     connection::Connection,
@@ -26,7 +30,7 @@ impl CmId<RouteResolved> {
     /// # References
     /// [rdma_connect(3)](https://man7.org/linux/man-pages/man3/rdma_connect.3.html)
     #[doc(alias = "rdma_connect")]
-    pub fn connect<T: verbs::Routed + verbs::Queued, SW, RW>(
+    pub fn connect<T: verbs::qp::Routed + verbs::qp::Queued, SW, RW>(
         mut self,
         qp: &QueuePair<T, Init, SW, RW>,
         param: &ConnParam,
@@ -91,7 +95,7 @@ impl ConnectResponse {
     /// # References
     /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
     #[doc(alias = "rdma_establish")]
-    pub fn establish<T: verbs::Routed + verbs::Queued, SW, RW>(
+    pub fn establish<T: verbs::qp::Routed + verbs::qp::Queued, SW, RW>(
         self,
         qp: QueuePair<T, Init, SW, RW>,
     ) -> Result<Connection<SW, RW, T>> {
@@ -111,7 +115,7 @@ impl ConnectResponse {
     /// # References
     /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
     #[doc(alias = "rdma_establish")]
-    pub fn establish_ready<T: verbs::Routed + verbs::Queued, SW, RW>(
+    pub fn establish_ready<T: verbs::qp::Routed + verbs::qp::Queued, SW, RW>(
         self,
         qp: QueuePair<T, Rts, SW, RW>,
     ) -> Result<Connection<SW, RW, T>> {

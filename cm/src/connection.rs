@@ -3,7 +3,12 @@
 use std::fmt;
 
 use rdmacm_sys as ffi;
-use verbs::{Attempts, Buf, QpAttr, QueuePair, Rc, Refused, Result, Rts, WcStatus, error::cvt_neg};
+use verbs::{
+    Buf, QueuePair, Result, Rts, WcStatus,
+    cq::Attempts,
+    error::{Refused, cvt_neg},
+    qp::QpAttr,
+};
 
 use crate::{
     channel::EventChannel,
@@ -15,13 +20,13 @@ use crate::{
 /// An established connection: a queue pair in the state RTS, and the corresponding identifier.
 ///
 /// Drop destroys the queue pair, and then disconnects, so that the peer gets an event.
-pub struct Connection<SW = Buf, RW = Buf, T = Rc> {
+pub struct Connection<SW = Buf, RW = Buf, T = verbs::Rc> {
     // Dropped before the identifier.
     qp: QueuePair<T, Rts, SW, RW>,
     id: CmId<Connected>,
 }
 
-impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
+impl<SW, RW, T: verbs::qp::Routed + verbs::qp::Queued> Connection<SW, RW, T> {
     /// Joins the identifier of an accepted connection, delivered with
     /// [`Event::Established`](crate::Event::Established), and the accepted queue pair.
     ///
@@ -145,7 +150,7 @@ impl CmId<Connected> {
     }
 }
 
-impl<SW, RW, T: verbs::Routed + verbs::Queued> fmt::Debug for Connection<SW, RW, T> {
+impl<SW, RW, T: verbs::qp::Routed + verbs::qp::Queued> fmt::Debug for Connection<SW, RW, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
             .field("id", &self.id)

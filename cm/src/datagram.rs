@@ -5,8 +5,12 @@ use std::ptr;
 
 use rdmacm_sys as ffi;
 use verbs::{
-    AddressHandle, AddressVector, Addressed, ProtectionDomain, QpNum, QueuePair, Refused, Result,
-    State, Ud, error::cvt_neg, op::SendTo, work::Gather,
+    AddressHandle, ProtectionDomain, QueuePair, Result, Ud,
+    ah::{AddressVector, Addressed},
+    error::{Refused, cvt_neg},
+    op,
+    qp::{QpNum, State},
+    work::Gather,
 };
 
 use crate::{
@@ -68,7 +72,7 @@ impl DatagramPeer {
 /// ```no_run
 /// # fn f(
 /// #     peer: &cm::DatagramPeer,
-/// #     qp: &mut verbs::QueuePair<verbs::Ud, verbs::Rts, verbs::Addressed<verbs::Buf>>,
+/// #     qp: &mut verbs::QueuePair<verbs::Ud, verbs::Rts, verbs::ah::Addressed<verbs::Buf>>,
 /// # ) -> verbs::Result<()> {
 /// let pd = qp.pd().clone();
 /// let peer = peer.destination(&pd)?;
@@ -88,8 +92,8 @@ pub struct Destination {
 
 impl Destination {
     /// Creates a datagram request for this destination, with optional immediate data; see [`SendTo`].
-    pub fn send<W: Gather>(&self, work: W) -> SendTo<Addressed<W>> {
-        SendTo::new(Addressed::new(work, &self.ah), self.qp_num, self.qkey)
+    pub fn send<W: Gather>(&self, work: W) -> op::SendTo<Addressed<W>> {
+        op::SendTo::new(Addressed::new(work, &self.ah), self.qp_num, self.qkey)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Device, port, and path of an identifier.
 
-use verbs::{Context, Error, Gid, Pkey, Result};
+use verbs::{Context, Error, Gid, Result, attr::Pkey};
 
 use crate::{
     id::CmId,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use verbs::{Error, Init, QueuePair, Rc, Result, Rts};
+use verbs::{Error, Init, QueuePair, Result, Rts};
 
 use crate::{
     accept::ConnectRequest,
@@ -163,7 +163,7 @@ pub(crate) async fn resolve(
 pub(crate) async fn connect<SW, RW>(
     events: &impl Events,
     id: CmId<RouteResolved>,
-    qp: QueuePair<Rc, Init, SW, RW>,
+    qp: QueuePair<verbs::Rc, Init, SW, RW>,
     param: &ConnParam,
 ) -> Result<(Connection<SW, RW>, PeerParam)> {
     id.connect(&qp, param)?;
@@ -182,11 +182,11 @@ pub(crate) async fn connect<SW, RW>(
 pub(crate) async fn accept<SW, RW>(
     events: &impl Events,
     request: ConnectRequest,
-    qp: QueuePair<Rc, Init, SW, RW>,
+    qp: QueuePair<verbs::Rc, Init, SW, RW>,
     param: &ConnParam,
 ) -> Result<(Connection<SW, RW>, PeerParam)> {
     let peer = request.param().clone();
-    let qp: QueuePair<Rc, Rts, SW, RW> = request.accept(qp, param)?;
+    let qp: QueuePair<verbs::Rc, Rts, SW, RW> = request.accept(qp, param)?;
     loop {
         match events.next("rdma_accept").await? {
             Event::Established(id) => return Ok((Connection::new(id, qp)?, peer)),

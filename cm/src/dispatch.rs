@@ -3,7 +3,7 @@
 use std::{ptr::NonNull, sync::Arc};
 
 use rdmacm_sys::{self as ffi, rdma_cm_event_type};
-use verbs::{Error, Transport, Ud};
+use verbs::{Error, Ud, qp::Transport};
 
 use crate::{
     accept::ConnectRequest,

@@ -1,7 +1,7 @@
 //! InfiniBand addresses.
 
 use rdmacm_sys as ffi;
-use verbs::{Gid, Pkey};
+use verbs::{Gid, attr::Pkey};
 
 use crate::port_space::PortSpace;
 

@@ -10,7 +10,11 @@ use std::{
 
 use ibverbs_sys::ibv_qp_type;
 use rdmacm_sys as ffi;
-use verbs::{Error, QpNum, Refused, Result, Transport, Ud, error::cvt_neg};
+use verbs::{
+    Error, Result, Ud,
+    error::{Refused, cvt_neg},
+    qp::{QpNum, Transport},
+};
 
 use crate::{
     addr::{self, Addr},

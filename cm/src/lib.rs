@@ -18,7 +18,7 @@
 //! use std::{net::SocketAddr, time::Duration};
 //!
 //! use cm::{ConnParam, Event, EventChannel};
-//! use verbs::{Rc, op::Send};
+//! use verbs::op;
 //!
 //! const TIMEOUT: Duration = Duration::from_secs(2);
 //!
@@ -29,13 +29,13 @@
 //! let ctx = id.context()?;
 //! let pd = ctx.alloc_pd()?;
 //! let mut cq = ctx.cq_builder(16).waitable().create()?;
-//! let qp = id.init_qp(pd.qp_builder::<Rc>(&cq, &cq).create()?)?;
+//! let qp = id.init_qp(pd.qp_builder::<verbs::Rc>(&cq, &cq).create()?)?;
 //! id.resolve_route(TIMEOUT)?;
 //! let Event::RouteResolved(id) = channel.wait()? else { panic!("no way there") };
 //! id.connect(&qp, &ConnParam::new())?;
 //! let Event::ConnectResponse(response) = channel.wait()? else { panic!("not accepted") };
 //! let mut connection = response.establish(qp)?;
-//! connection.qp_mut().post(Send::new(pd.register_buf(*b"hello")?))?;
+//! connection.qp_mut().post(op::Send::new(pd.register_buf(*b"hello")?))?;
 //! # Ok::<(), verbs::Error>(())
 //! ```
 //!
@@ -141,5 +141,5 @@ pub use param::{ConnParam, PeerParam};
 pub use path::PathRecord;
 pub use port_space::PortSpace;
 pub use registry::Key;
-pub use verbs::{Error, Refused, Result};
+pub use verbs::{Error, Result, error::Refused};
 pub use xrc::{XrcConnection, XrcEnd};

@@ -5,7 +5,12 @@ use std::fmt;
 use rdmacm_sys::{
     self as ffi, rdma_cm_join_mc_attr_ex, rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags,
 };
-use verbs::{AddressVector, QpNum, QueuePair, Result, State, Ud, error::cvt_neg};
+use verbs::{
+    QueuePair, Result, Ud,
+    ah::AddressVector,
+    error::cvt_neg,
+    qp::{QpNum, State},
+};
 
 use crate::{
     addr::{Addr, RawAddr},

@@ -3,7 +3,12 @@
 use std::ffi::c_int;
 
 use rdmacm_sys as ffi;
-use verbs::{AckTimeout, Ece, EventType, Refused, Result, error::cvt_neg};
+use verbs::{
+    Result,
+    error::{Refused, cvt_neg},
+    event::EventType,
+    qp::{AckTimeout, Ece},
+};
 
 use crate::{
     channel::EventChannel,

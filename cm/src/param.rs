@@ -3,7 +3,7 @@
 use std::io;
 
 use rdmacm_sys as ffi;
-use verbs::{Error, QpNum, Result};
+use verbs::{Error, Result, qp::QpNum};
 
 use crate::{id::CmId, phases::HasDevice};
 
@@ -164,7 +164,7 @@ impl ConnParam {
     }
 
     /// Sets whether the local queue pair uses a shared receive queue, so that the peer does not rely on
-    /// receives of this queue pair alone. Create the queue pair with [`srq`](verbs::QueuePairBuilder::srq).
+    /// receives of this queue pair alone. Create the queue pair with [`srq`](verbs::qp::QueuePairBuilder::srq).
     #[doc(alias = "rdma_create_srq")]
     #[doc(alias = "rdma_create_srq_ex")]
     #[doc(alias = "rdma_destroy_srq")]

@@ -1,7 +1,7 @@
 //! Path records, as defined by InfiniBand's subnet administration.
 
 use ibverbs_sys::{self as ffi, __be16, __be32, __be64};
-use verbs::{Gid, Mtu};
+use verbs::{Gid, attr::Mtu};
 
 /// `ibv_sa_path_rec`—A path to the peer.
 ///

@@ -3,8 +3,9 @@
 use ibverbs_sys::ibv_qp_attr;
 use rdmacm_sys as ffi;
 use verbs::{
-    Attributes, Error, Init, Psn, QueuePair, Queued, Refused, Reset, Result, Routed, Rtr, Rts,
-    State, Transport, Ud, XrcReceiver, XrcRecv, error::cvt_neg,
+    Error, Init, QueuePair, Reset, Result, Rtr, Rts, Ud,
+    error::{Refused, cvt_neg},
+    qp::{Attributes, Psn, Queued, Routed, State, Transport, XrcReceiver, XrcRecv},
 };
 
 use crate::{
@@ -114,10 +115,10 @@ impl<P: IdPhase> CmId<P> {
     /// #     response: cm::ConnectResponse,
     /// #     qp: verbs::QueuePair<verbs::Rc, verbs::Init>,
     /// # ) -> verbs::Result<()> {
-    /// use verbs::{Attributes, Mtu, Rc, RnrTimer, Rtr, Rts};
-    /// let to_rtr: Attributes<Rc, Rtr> = response.id().attributes()?;
+    /// use verbs::{Rtr, Rts, attr::Mtu, qp::{Attributes, RnrTimer}};
+    /// let to_rtr: Attributes<verbs::Rc, Rtr> = response.id().attributes()?;
     /// let qp = qp.to_rtr(&to_rtr.mtu(Mtu::B512).min_rnr_timer(RnrTimer::new(1)?))?;
-    /// let to_rts: Attributes<Rc, Rts> = response.id().attributes()?;
+    /// let to_rts: Attributes<verbs::Rc, Rts> = response.id().attributes()?;
     /// let connection = response.establish_ready(qp.to_rts(&to_rts)?)?;
     /// # Ok(())
     /// # }

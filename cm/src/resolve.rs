@@ -3,7 +3,11 @@
 use std::{ptr, time::Duration};
 
 use rdmacm_sys as ffi;
-use verbs::{Error, Refused, Result, error::cvt_neg, hint::Addresses};
+use verbs::{
+    Error, Result,
+    error::{Refused, cvt_neg},
+    hint::Addresses,
+};
 
 use crate::{
     addr::{Addr, RawAddr},

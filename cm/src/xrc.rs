@@ -8,8 +8,9 @@ use std::{
 use ibverbs_sys::ibv_qp_type;
 use rdmacm_sys as ffi;
 use verbs::{
-    Refused, Result, Rts, Transport, XrcReceiver, XrcRecv, XrcSend,
-    error::{cvt_neg, cvt_ptr},
+    Result, Rts,
+    error::{Refused, cvt_neg, cvt_ptr},
+    qp::{Transport, XrcReceiver, XrcRecv, XrcSend},
 };
 
 use crate::{
@@ -76,7 +77,7 @@ impl EventChannel {
     /// The other end:
     /// ```no_run
     /// use cm::{CmId, ConnParam, ConnectResponse, phases::RouteResolved};
-    /// use verbs::{Init, QueuePair, SrqNum, XrcSend, op::{Send, ToSrq}};
+    /// use verbs::{Init, QueuePair, op, qp::XrcSend, srq::SrqNum};
     /// # fn connect(id: CmId<RouteResolved>, qp: &QueuePair<XrcSend, Init>) -> verbs::Result<()> {
     /// id.connect(qp, &ConnParam::new())?;
     /// # Ok(())
@@ -89,7 +90,7 @@ impl EventChannel {
     /// };
     /// let mut connection = response.establish(qp)?;
     /// let hello = connection.qp().pd().register_buf(*b"hello")?;
-    /// connection.qp_mut().post(ToSrq::new(Send::new(hello), number))?;
+    /// connection.qp_mut().post(op::ToSrq::new(op::Send::new(hello), number))?;
     /// # Ok(())
     /// # }
     /// ```

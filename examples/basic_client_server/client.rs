@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context as _;
 use clap::Parser;
 use cm::{ConnParam, Event, EventChannel};
-use verbs::{Init, QueuePair, Rc};
+use verbs::{Init, QueuePair};
 
 use examples::basic_client_server::endpoint::{Endpoint, Link, Peer, die};
 
@@ -43,7 +43,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     channel.create_id()?.resolve_addr(None, server, TIMEOUT)?;
 
     // Resources of the connection between route resolution and establishment.
-    let mut making: Option<(Endpoint, QueuePair<Rc, Init>)> = None;
+    let mut making: Option<(Endpoint, QueuePair<verbs::Rc, Init>)> = None;
     let mut made: Option<Endpoint> = None;
     loop {
         match channel.wait()? {

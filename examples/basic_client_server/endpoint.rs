@@ -18,8 +18,11 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use cm::{CmId, Connection, Key, phases::HasDevice};
 use verbs::{
-    Completed, CompletionQueue, Context, CqHandle, Init, ProtectionDomain, QpId, QueuePair, Rc,
-    Rts, WcError, WcStatus, WorkCompletion, op::Send,
+    Completed, CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rts, WcStatus,
+    WorkCompletion,
+    cq::{CqHandle, WcError},
+    op,
+    qp::QpId,
 };
 
 use crate::text::text_of;
@@ -70,7 +73,7 @@ pub struct Peer {
 #[derive(Debug)]
 pub enum Link {
     /// Accepted, and not established yet.
-    Accepted(QueuePair<Rc, Rts>),
+    Accepted(QueuePair<verbs::Rc, Rts>),
     /// Established.
     Established(Connection),
 }
@@ -119,7 +122,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// The completion queue is full for the number of connections, or the connection uses another device.
-    pub fn create_qp<P: HasDevice>(&self, id: &CmId<P>) -> anyhow::Result<QueuePair<Rc, Init>> {
+    pub fn create_qp<P: HasDevice>(
+        &self,
+        id: &CmId<P>,
+    ) -> anyhow::Result<QueuePair<verbs::Rc, Init>> {
         ensure!(
             id.context()? == self.context,
             "cannot handle events in more than one context."
@@ -140,7 +146,7 @@ impl Endpoint {
             .get_mut(..text.len())
             .context("the text is longer than a message")?;
         start.copy_from_slice(text.as_bytes());
-        connection.qp_mut().post(Send::new(buf))?;
+        connection.qp_mut().post(op::Send::new(buf))?;
         Ok(())
     }
 
@@ -223,14 +229,14 @@ impl Peer {
         }
     }
 
-    fn qp(&self) -> &QueuePair<Rc, Rts> {
+    fn qp(&self) -> &QueuePair<verbs::Rc, Rts> {
         match &self.link {
             Link::Accepted(qp) => qp,
             Link::Established(connection) => connection.qp(),
         }
     }
 
-    fn qp_mut(&mut self) -> &mut QueuePair<Rc, Rts> {
+    fn qp_mut(&mut self) -> &mut QueuePair<verbs::Rc, Rts> {
         match &mut self.link {
             Link::Accepted(qp) => qp,
             Link::Established(connection) => connection.qp_mut(),

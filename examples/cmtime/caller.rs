@@ -17,7 +17,7 @@ use examples::cm_tool::{
     address::{self, Target},
     failure::Failure,
 };
-use verbs::{Init, QueuePair, Rc};
+use verbs::{Init, QueuePair};
 
 use crate::{
     Options, qp,
@@ -69,7 +69,7 @@ struct Caller<'a> {
 /// All connections and the state of the run.
 struct Call {
     id: CmId<RouteResolved>,
-    qp: QueuePair<Rc, Init>,
+    qp: QueuePair<verbs::Rc, Init>,
 }
 
 impl Caller<'_> {
@@ -214,7 +214,7 @@ impl Caller<'_> {
     fn on_answer(
         &mut self,
         event: Event,
-        asked: &mut HashMap<Key, QueuePair<Rc, Init>>,
+        asked: &mut HashMap<Key, QueuePair<verbs::Rc, Init>>,
         connections: &mut Vec<Connection>,
         clock: &mut Clock<Key>,
     ) -> anyhow::Result<usize> {

@@ -4,7 +4,7 @@
 use std::io;
 
 use cm::{CmId, phases::HasDevice};
-use verbs::{CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, Result};
+use verbs::{CompletionQueue, Init, ProtectionDomain, QueuePair, Result};
 
 /// Number of connections per pair of completion queues. No completion is expected, but the queues have room
 /// for every possible one.
@@ -35,7 +35,7 @@ impl Shared {
 pub(crate) fn create<P: HasDevice>(
     shared: &mut Option<Shared>,
     id: &CmId<P>,
-) -> Result<QueuePair<Rc, Init>> {
+) -> Result<QueuePair<verbs::Rc, Init>> {
     let context = id.context()?;
     let shared = match shared {
         Some(shared) if *shared.pd.context() == context => {

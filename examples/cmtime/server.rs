@@ -7,7 +7,7 @@ use std::{collections::HashMap, convert::Infallible};
 use anyhow::bail;
 use cm::{AddrHints, ConnParam, ConnectRequest, Connection, Event, EventChannel, Key, Refused};
 use examples::cm_tool::{address, failure::Failure};
-use verbs::{QueuePair, Rc, Rts};
+use verbs::{QueuePair, Rts};
 
 use crate::{
     Options,
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 struct Server {
-    accepted: HashMap<Key, QueuePair<Rc, Rts>>,
+    accepted: HashMap<Key, QueuePair<verbs::Rc, Rts>>,
     established: HashMap<Key, Connection>,
     shared: Option<Shared>,
     channel: EventChannel,

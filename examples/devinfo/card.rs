@@ -3,7 +3,11 @@
 use std::fs;
 
 use anyhow::{Result, bail};
-use verbs::{Device, DeviceAttr, GidEntry, Guid, PortAttr, TransportType};
+use verbs::{
+    Device,
+    attr::{DeviceAttr, GidEntry, PortAttr},
+    device::{Guid, TransportType},
+};
 
 /// A device.
 #[derive(Debug)]

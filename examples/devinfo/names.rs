@@ -1,8 +1,10 @@
 //! Names used by `ibv_devinfo` for enumerations.
 
 use verbs::{
-    AtomicCap, DeviceCaps, GidType, LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysState, PortState,
-    TransportType,
+    attr::{
+        AtomicCap, DeviceCaps, GidType, LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysState, PortState,
+    },
+    device::TransportType,
 };
 
 /// Name of a transport family.

@@ -7,8 +7,11 @@ use std::{
 
 use bitflags::Flags;
 use verbs::{
-    DeviceCaps, DeviceList, GidType, LinkLayer, OdpGeneralCaps, OdpTransportCaps, QpTypes,
-    RawPacketCaps, TagMatchingFlags,
+    attr::{
+        DeviceCaps, GidType, LinkLayer, OdpGeneralCaps, OdpTransportCaps, QpTypes, RawPacketCaps,
+        TagMatchingFlags,
+    },
+    device::DeviceList,
 };
 
 use super::{
@@ -302,7 +305,7 @@ fn print_port(out: &mut impl Write, port: &Port, verbose: bool) -> Result<()> {
         writeln!(out, "\t\t\t{name}:{}{value}", "\t".repeat(tabs))
     };
     let coded = |word: &str, code: u32| format!("{word} ({code})");
-    let mtu = |mtu: verbs::Mtu| coded(&names::mtu(mtu), mtu.0);
+    let mtu = |mtu: verbs::attr::Mtu| coded(&names::mtu(mtu), mtu.0);
     let state = attr.state();
     line("state", 3, coded(names::port_state(state), state.0))?;
     line("max_mtu", 2, mtu(attr.max_mtu()))?;

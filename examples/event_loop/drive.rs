@@ -9,8 +9,9 @@ use anyhow::{Context as _, bail, ensure};
 use cm::{CmId, ConnectRequest, Event, EventChannel, Key, phases::HasDevice};
 use rustix::event::{PollFd, PollFlags, poll};
 use verbs::{
-    CompletionChannel, CompletionQueue, Context, CqKey, Notify, ProtectionDomain, QpId, QueuePair,
-    Rc, Reset,
+    CompletionQueue, Context, ProtectionDomain, QueuePair, Reset,
+    cq::{CompletionChannel, CqKey, Notify},
+    qp::QpId,
 };
 
 use super::{
@@ -227,7 +228,7 @@ impl<P: Protocol> Loop<P> {
             device.context == context,
             "this program uses one device at a time"
         );
-        let qp: QueuePair<Rc, Reset, P::Send, P::Receive> = device
+        let qp: QueuePair<verbs::Rc, Reset, P::Send, P::Receive> = device
             .pd
             .qp_builder(&device.cq, &device.cq)
             .max_send_wr(P::SEND_DEPTH)

@@ -4,7 +4,7 @@ use std::io;
 
 use anyhow::bail;
 use cm::{CmId, Connection, Key, Refused, phases::Connected};
-use verbs::{WcError, WcStatus, WorkCompletion};
+use verbs::{WcStatus, WorkCompletion, cq::WcError};
 
 use super::protocol::{Next, Protocol, Qp};
 

@@ -2,7 +2,7 @@
 
 use cm::ConnParam;
 use verbs::{
-    Completed, Init, ProtectionDomain, QueuePair, Rc, Rts,
+    Completed, Init, ProtectionDomain, QueuePair, Rts,
     work::{Gather, Scatter},
 };
 
@@ -73,10 +73,10 @@ pub trait Protocol {
 }
 
 /// A queue pair ready for posting receives.
-pub type InitQp<P> = QueuePair<Rc, Init, <P as Protocol>::Send, <P as Protocol>::Receive>;
+pub type InitQp<P> = QueuePair<verbs::Rc, Init, <P as Protocol>::Send, <P as Protocol>::Receive>;
 
 /// A queue pair ready for all requests.
-pub type Qp<P> = QueuePair<Rc, Rts, <P as Protocol>::Send, <P as Protocol>::Receive>;
+pub type Qp<P> = QueuePair<verbs::Rc, Rts, <P as Protocol>::Send, <P as Protocol>::Receive>;
 
 /// Whether a connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 use cm::ConnParam;
-use verbs::{
-    Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, WorkCompletion, op::Send,
-};
+use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, WorkCompletion, op};
 
 use super::{
     incoming::{Folder, Incoming, Received},
@@ -150,7 +148,7 @@ impl Receiver {
 impl State {
     fn send(&self, qp: &mut Qp<Receiver>, message: Message) -> anyhow::Result<()> {
         let buf = self.pd.register_buf(message.to_wire())?;
-        Ok(qp.post(Send::new(buf))?)
+        Ok(qp.post(op::Send::new(buf))?)
     }
 
     fn read(&self, len: usize) -> Vec<u8> {

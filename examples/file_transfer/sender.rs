@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use cm::ConnParam;
 use crc32fast::Hasher;
 use indicatif::ProgressBar;
-use verbs::{Buf, Completed, ProtectionDomain, RemoteToken, op::Write};
+use verbs::{Buf, Completed, ProtectionDomain, RemoteToken, op};
 
 use super::message::{BUFFER_SIZE, Digest, MESSAGE_LEN, Message};
 use crate::event_loop::protocol::{InitQp, Next, Protocol, Qp};
@@ -194,7 +194,7 @@ impl Sender {
             let end = Message::Done(Some(state.digest())).to_wire();
             buffer[..end.len()].copy_from_slice(&end);
             buffer.set_len(end.len());
-            return Ok(qp.post(Write::new(buffer, peer).imm_data(0))?);
+            return Ok(qp.post(op::Write::new(buffer, peer).imm_data(0))?);
         }
         write(buffer, len, peer, qp)
     }
@@ -213,6 +213,6 @@ fn write(
     qp: &mut Qp<Sender>,
 ) -> anyhow::Result<()> {
     buffer.set_len(len);
-    let request = Write::new(buffer, peer).imm_data(u32::try_from(len)?);
+    let request = op::Write::new(buffer, peer).imm_data(u32::try_from(len)?);
     Ok(qp.post(request)?)
 }

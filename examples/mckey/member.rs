@@ -7,8 +7,10 @@ use std::os::fd::AsFd;
 use anyhow::{Context as _, bail};
 use cm::{Addr, CmId, Destination, EventChannel, Key, Membership, MulticastGroup, phases::IdPhase};
 use verbs::{
-    Addressed, Buf, Completed, CompletionQueue, GRH_LEN, ProtectionDomain, QpFlags, QueuePair, Rts,
-    SharedBuf, Ud, fd::wait_any_readable,
+    Buf, Completed, CompletionQueue, ProtectionDomain, QueuePair, Rts, SharedBuf, Ud,
+    ah::{Addressed, GRH_LEN},
+    fd::wait_any_readable,
+    qp::QpFlags,
 };
 
 use examples::cm_tool::datagrams::prepare;

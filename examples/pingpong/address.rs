@@ -2,7 +2,10 @@
 
 use std::{fmt, str};
 
-use verbs::{Gid, Psn, QpNum};
+use verbs::{
+    Gid,
+    qp::{Psn, QpNum},
+};
 
 /// Length of an encoded address, in bytes: `LID:QPN:PSN:GID` in hexadecimal digits, and a zero byte.
 pub const ADDRESS_LEN: usize = 52;

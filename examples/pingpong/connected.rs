@@ -4,8 +4,11 @@
 
 use anyhow::Context as _;
 use verbs::{
-    AddressVector, Attributes, Connected, Init, Mtu, QueuePair, Rts,
-    op::{Send, SendOps},
+    Init, QueuePair, Rts,
+    ah::AddressVector,
+    attr::Mtu,
+    op::{self, SendOps},
+    qp::{Attributes, Connected},
 };
 
 use super::{
@@ -82,7 +85,7 @@ pub fn run<T: Connected>(
     }
     let message = setup.message();
     let mut side = Single::new(qp, setup.room(), |qp: &mut Qp<T, Rts>| {
-        let request = Send::new(message.clone());
+        let request = op::Send::new(message.clone());
         if extensions.new_send {
             let mut batch = qp.extended_batch()?;
             batch.push(request)?;

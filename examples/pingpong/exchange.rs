@@ -131,7 +131,7 @@ mod tests {
         iter,
     };
 
-    use verbs::{Psn, QpNum};
+    use verbs::qp::{Psn, QpNum};
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use clap::Args;
-use verbs::Mtu;
+use verbs::attr::Mtu;
 
 /// Options of all programs except `xsrq_pingpong`.
 #[derive(Args, Clone, Debug)]

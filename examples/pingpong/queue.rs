@@ -3,7 +3,10 @@
 use std::fmt;
 
 use anyhow::ensure;
-use verbs::{CompletionQueue, Context, CqHandle, ExtendedCq, WcFields, WorkCompletion};
+use verbs::{
+    CompletionQueue, Context, WorkCompletion,
+    cq::{CqHandle, ExtendedCq, WcFields},
+};
 
 /// A source of completions.
 pub trait Source {

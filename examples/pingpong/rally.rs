@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use verbs::{Completed, QueuePair, Rts, Transport, WorkCompletion, work::Scatter};
+use verbs::{Completed, QueuePair, Rts, WorkCompletion, qp::Transport, work::Scatter};
 
 use super::{options::Options, queue::Source};
 

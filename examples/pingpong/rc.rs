@@ -9,7 +9,7 @@ use examples::pingpong::{
     connected::{self, Link, Qp},
     options::{Extensions, Messages, Options, finish},
 };
-use verbs::{Attributes, Init, Rc, Rtr, Rts};
+use verbs::{Init, Rtr, Rts, qp::Attributes};
 
 /// Exchanges messages over a reliable connection, and prints the speed
 #[derive(Parser)]
@@ -32,9 +32,9 @@ fn main() -> ExitCode {
     finish(connected::run(&options, messages, extensions, connect))
 }
 
-fn connect(qp: Qp<Rc, Init>, link: &Link) -> verbs::Result<Qp<Rc, Rts>> {
+fn connect(qp: Qp<verbs::Rc, Init>, link: &Link) -> verbs::Result<Qp<verbs::Rc, Rts>> {
     let Link { local, remote, .. } = link;
-    let rtr = Attributes::<Rc, Rtr>::new(&link.way, remote.qpn, remote.psn).mtu(link.mtu);
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(&link.way, remote.qpn, remote.psn).mtu(link.mtu);
     let qp = qp.to_rtr(&rtr)?;
-    Ok(qp.to_rts(&Attributes::<Rc, Rts>::new(local.psn))?)
+    Ok(qp.to_rts(&Attributes::<verbs::Rc, Rts>::new(local.psn))?)
 }

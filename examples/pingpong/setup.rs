@@ -9,8 +9,11 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use verbs::{
-    AddressVector, Advice, CompletionQueue, Context, Gid, LinkLayer, OdpCaps, OdpGeneralCaps,
-    OdpTransportCaps, ProtectionDomain, Psn, QpNum, RemoteAccess, RemoteRegion,
+    CompletionQueue, Context, Gid, ProtectionDomain, RemoteAccess, RemoteRegion,
+    ah::AddressVector,
+    attr::{LinkLayer, OdpCaps, OdpGeneralCaps, OdpTransportCaps},
+    mr::Advice,
+    qp::{Psn, QpNum},
 };
 
 use super::{

@@ -17,8 +17,8 @@ use examples::pingpong::{
     setup::{Needed, Setup},
 };
 use verbs::{
-    AddressVector, Attributes, Init, Mtu, QueuePair, Rc, RemoteRegion, Rtr, Rts,
-    SharedReceiveQueue, WorkCompletion, op::Send,
+    Init, QueuePair, RemoteRegion, Rtr, Rts, SharedReceiveQueue, WorkCompletion, ah::AddressVector,
+    attr::Mtu, op, qp::Attributes,
 };
 
 /// Exchanges messages over connections with a shared receive queue, and prints the speed
@@ -40,7 +40,7 @@ struct CommandLine {
 /// Number of addresses on the wire in each direction, independent of the number of queue pairs.
 const SLOTS: usize = 256;
 
-type Qp<S> = QueuePair<Rc, S, RemoteRegion, ()>;
+type Qp<S> = QueuePair<verbs::Rc, S, RemoteRegion, ()>;
 
 fn main() -> ExitCode {
     finish(run(&CommandLine::parse()))
@@ -68,7 +68,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
     for _ in 0..num_qp {
         let qp = setup.pd.qp_builder(&setup.cq, &setup.cq).srq(&srq);
         let qp: Qp<_> = qp.create_for()?;
-        qps.push(qp.to_init(&Attributes::<Rc, Init>::new(options.ib_port))?);
+        qps.push(qp.to_init(&Attributes::<verbs::Rc, Init>::new(options.ib_port))?);
     }
     for _ in 0..options.rx_depth {
         srq.post(setup.room()).context("couldn't post receive")?;
@@ -112,9 +112,9 @@ fn connect(
     way: &AddressVector,
     mtu: Mtu,
 ) -> verbs::Result<Qp<Rts>> {
-    let rtr = Attributes::<Rc, Rtr>::new(way, remote.qpn, remote.psn).mtu(mtu);
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(way, remote.qpn, remote.psn).mtu(mtu);
     let qp = qp.to_rtr(&rtr)?;
-    Ok(qp.to_rts(&Attributes::<Rc, Rts>::new(local.psn))?)
+    Ok(qp.to_rts(&Attributes::<verbs::Rc, Rts>::new(local.psn))?)
 }
 
 /// A side with a shared receive queue.
@@ -132,7 +132,7 @@ impl Side for Shared {
 
     fn send(&mut self, qp: usize) -> anyhow::Result<()> {
         self.qps[qp]
-            .post(Send::new(self.message.clone()))
+            .post(op::Send::new(self.message.clone()))
             .context("couldn't post send")
     }
 

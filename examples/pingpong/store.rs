@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use verbs::{DeviceMemory, RemoteRegion, UnmappedRegion, work::Scatter};
+use verbs::{RemoteRegion, dm::DeviceMemory, mr::UnmappedRegion, work::Scatter};
 
 /// Memory divided into pieces for requests; readable and writable by the program.
 pub trait Store {

@@ -9,7 +9,7 @@ use examples::pingpong::{
     connected::{self, Link, Qp},
     options::{Extensions, Messages, Options, finish},
 };
-use verbs::{Attributes, Init, Rtr, Rts, Uc};
+use verbs::{Init, Rtr, Rts, Uc, qp::Attributes};
 
 /// Exchanges messages over an unreliable connection, and prints the speed
 #[derive(Parser)]

@@ -15,7 +15,10 @@ use examples::pingpong::{
     setup::Setup,
 };
 use verbs::{
-    Addressed, Attributes, GRH_LEN, Init, QueuePair, RemoteRegion, Rtr, Rts, Ud, op::SendTo,
+    Init, QueuePair, RemoteRegion, Rtr, Rts, Ud,
+    ah::{Addressed, GRH_LEN},
+    op,
+    qp::Attributes,
 };
 
 /// Exchanges datagrams, and prints the speed
@@ -67,7 +70,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
         setup.mark()?;
     }
     let mut side = Single::new(qp, setup.room(), |qp: &mut Qp<Rts>| {
-        Ok(qp.post(SendTo::new(question.clone(), remote_qp, QKEY))?)
+        Ok(qp.post(op::SendTo::new(question.clone(), remote_qp, QKEY))?)
     });
     let elapsed = play(options, &mut setup.cq, &mut side)?;
     print_rates(options, *size, elapsed);

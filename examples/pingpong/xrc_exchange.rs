@@ -10,7 +10,11 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use verbs::{Gid, Psn, QpNum, SrqNum};
+use verbs::{
+    Gid,
+    qp::{Psn, QpNum},
+    srq::SrqNum,
+};
 
 use super::address::{Fields, Malformed};
 

@@ -17,9 +17,12 @@ use examples::pingpong::{
     xrc_exchange::{Peer, XrcAddress, call, end_client, end_server, listen, serve},
 };
 use verbs::{
-    Attributes, Completed, CompletionQueue, Init, Mtu, QueuePair, RemoteRegion, Rtr, Rts,
-    SharedReceiveQueue, With, XrcDomain, XrcReceiver, XrcRecv, XrcSend, XrcdOpen,
-    op::{Send, ToSrq},
+    Completed, CompletionQueue, Init, QueuePair, RemoteRegion, Rtr, Rts, SharedReceiveQueue,
+    attr::Mtu,
+    op,
+    qp::{Attributes, XrcReceiver, XrcRecv, XrcSend},
+    work::With,
+    xrcd::{XrcDomain, XrcdOpen},
 };
 
 /// Exchanges messages between a server and clients over extended reliable connections
@@ -242,12 +245,12 @@ impl Side {
         let through = peer + usize::try_from(*sent)?;
         *sent += 1;
         let last = *sent >= self.tests;
-        let message = Send::new(With::new(self.message.clone(), last));
+        let message = op::Send::new(With::new(self.message.clone(), last));
         let message = if last { message } else { message.unsignaled() };
         let through = through % self.links.len();
         self.links[through]
             .sender
-            .post(ToSrq::new(message, srqn))
+            .post(op::ToSrq::new(message, srqn))
             .context("couldn't post send")
     }
 

@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "of programs for the terminal")]
 
 use cm::{Endpoint, EndpointBuilder};
-use verbs::{Buf, op::Send};
+use verbs::{Buf, op};
 
 /// Length of the message, in bytes.
 pub const MESSAGE_LEN: usize = 16;
@@ -25,7 +25,7 @@ pub fn builder() -> EndpointBuilder {
 /// The connection or the device has failed.
 pub fn send(name: &str, side: &mut Side) -> anyhow::Result<()> {
     let message = [0; MESSAGE_LEN];
-    if side.post(Send::new(None).inline(&message)).is_err() {
+    if side.post(op::Send::new(None).inline(&message)).is_err() {
         println!("{name}: device doesn't support IBV_SEND_INLINE, using sge sends");
         let buf = side.reg_msgs(message)?;
         side.post_send(Some(buf))?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use cm::EndpointBuilder;
-use verbs::{Buf, op::Send};
+use verbs::{Buf, op};
 
 use examples::{
     cm_tool::announced::announced,
@@ -40,7 +40,7 @@ fn run(client: &Client) -> anyhow::Result<()> {
     let builder = EndpointBuilder::new().max_send_wr(1).max_recv_wr(1);
     let builder = builder.max_inline_data(16);
     let mut side = builder.connect_for::<Option<Buf>, Buf>(server)?;
-    side.post(Send::new(None).inline(&[0; MESSAGE_LEN]))?;
+    side.post(op::Send::new(None).inline(&[0; MESSAGE_LEN]))?;
     side.send_comp()?.ok()?;
     Ok(side.disconnect()?)
 }

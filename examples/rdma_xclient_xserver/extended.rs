@@ -8,10 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use cm::{ConnParam, Connection, Event, EventChannel, Refused, XrcConnection, XrcEnd};
-use verbs::{
-    Buf, Init, QueuePair, SharedReceiveQueue, XrcSend,
-    op::{Send, ToSrq},
-};
+use verbs::{Buf, Init, QueuePair, SharedReceiveQueue, op, qp::XrcSend};
 
 use super::message::{MESSAGE_LEN, answer, srq_in};
 use crate::cm_tool::failure::Failure;
@@ -56,8 +53,8 @@ pub fn send(server: SocketAddr) -> anyhow::Result<()> {
     let queue =
         srq_in(&response.param().private_data).context("no queue number in the server's answer")?;
     let mut connection: Connection<_, _, XrcSend> = response.establish(qp)?;
-    let message = Send::new(None).inline(&[0; MESSAGE_LEN]);
-    connection.qp_mut().post(ToSrq::new(message, queue))?;
+    let message = op::Send::new(None).inline(&[0; MESSAGE_LEN]);
+    connection.qp_mut().post(op::ToSrq::new(message, queue))?;
     for wc in cq.wait(None)? {
         wc.ok()?;
         let done = connection.qp_mut().complete(wc);

@@ -1,7 +1,7 @@
 //! The message, and constants shared by both sides.
 
 use cm::ConnParam;
-use verbs::SrqNum;
+use verbs::srq::SrqNum;
 
 /// Length of the message, in bytes.
 pub const MESSAGE_LEN: usize = 16;

@@ -7,10 +7,7 @@ use std::process;
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 use cm::ConnParam;
-use verbs::{
-    Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken,
-    op::{Read, Send, Write},
-};
+use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken, op};
 
 use super::message::{MESSAGE_LEN, Message};
 use crate::{
@@ -189,11 +186,11 @@ impl Exchange {
         match self.mode {
             Mode::Write => {
                 println!("received MSG_MR. writing message to remote memory...");
-                qp.post(Write::new(local, peer))?;
+                qp.post(op::Write::new(local, peer))?;
             }
             Mode::Read => {
                 println!("received MSG_MR. reading message from remote memory...");
-                qp.post(Read::new(local, peer))?;
+                qp.post(op::Read::new(local, peer))?;
             }
         }
         state.send(qp, Message::Done)
@@ -225,7 +222,7 @@ impl State {
         let buf = self.pd.register_buf(message.to_wire())?;
         // Fenced, so that the completion message follows the end of the read. (The C program omits the
         // fence.)
-        Ok(qp.post(Send::new(buf).fenced())?)
+        Ok(qp.post(op::Send::new(buf).fenced())?)
     }
 
     fn is_done(&self) -> bool {

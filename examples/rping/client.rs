@@ -8,7 +8,7 @@
 
 use anyhow::{bail, ensure};
 use cm::ConnParam;
-use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, op::Send};
+use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, op};
 
 use super::{
     advert::{ADVERT_LEN, to_wire},
@@ -163,6 +163,6 @@ impl State {
     fn tell(&self, qp: &mut Qp<Client>, memory: &RemoteRegion) -> anyhow::Result<()> {
         // The server has answered the last message, so the buffer is free.
         self.advert.write(0, &to_wire(memory.token()));
-        Ok(qp.post(Send::new(self.advert.clone()))?)
+        Ok(qp.post(op::Send::new(self.advert.clone()))?)
     }
 }

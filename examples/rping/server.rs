@@ -8,10 +8,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 use cm::ConnParam;
-use verbs::{
-    Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken,
-    op::{Read, Send, Write},
-};
+use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken, op};
 
 use super::advert::{ADVERT_LEN, from_wire};
 use crate::{
@@ -104,7 +101,7 @@ impl Protocol for Server {
         if self.debug {
             println!("{stage:?} is done; go ahead");
         }
-        qp.post(Send::new(state.go_ahead.clone()))?;
+        qp.post(op::Send::new(state.go_ahead.clone()))?;
         Ok(Next::Wait)
     }
 
@@ -148,7 +145,7 @@ impl Server {
                 state.stage = Stage::Read;
                 // Clear bytes of an earlier, longer ping.
                 state.memory.write(0, &vec![0; state.memory.len()]);
-                qp.post(Read::new(state.memory.slice(0..room), peer))?;
+                qp.post(op::Read::new(state.memory.slice(0..room), peer))?;
             }
             Stage::Sink => {
                 let ping = state.ping();
@@ -159,7 +156,7 @@ impl Server {
                     "a ping of {len} bytes does not fit into the client's buffer of {room}"
                 );
                 state.stage = Stage::Write;
-                qp.post(Write::new(state.memory.slice(0..len), peer))?;
+                qp.post(op::Write::new(state.memory.slice(0..len), peer))?;
             }
             Stage::Read | Stage::Write => bail!("the client sent a message out of turn"),
         }

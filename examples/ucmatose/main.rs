@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use examples::pingpong::options::{finish, number, positive};
-use verbs::AckTimeout;
+use verbs::qp::AckTimeout;
 
 /// Establishes connections, sends messages on each, and disconnects
 #[derive(Parser)]

@@ -3,13 +3,13 @@
 use anyhow::anyhow;
 use cm::{CmId, Connection, phases::HasDevice};
 use verbs::{
-    Buf, Completed, CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, Rts, SharedBuf, op,
+    Buf, Completed, CompletionQueue, Init, ProtectionDomain, QueuePair, Rts, SharedBuf, op,
 };
 
 /// A queue pair of the active side before connecting.
-pub(crate) type InitQp = QueuePair<Rc, Init, SharedBuf, Buf>;
+pub(crate) type InitQp = QueuePair<verbs::Rc, Init, SharedBuf, Buf>;
 /// A queue pair of the passive side after accepting.
-pub(crate) type ReadyQp = QueuePair<Rc, Rts, SharedBuf, Buf>;
+pub(crate) type ReadyQp = QueuePair<verbs::Rc, Rts, SharedBuf, Buf>;
 
 /// Buffers and counters of a connection's messages.
 #[derive(Debug)]

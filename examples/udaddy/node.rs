@@ -3,8 +3,8 @@
 use anyhow::Context as _;
 use cm::{CmId, Destination, phases::HasDevice};
 use verbs::{
-    Addressed, Buf, Completed, CompletionQueue, GRH_LEN, ProtectionDomain, QueuePair, Rts,
-    SharedBuf, Ud,
+    Buf, Completed, CompletionQueue, ProtectionDomain, QueuePair, Rts, SharedBuf, Ud,
+    ah::{Addressed, GRH_LEN},
 };
 
 use super::options::Options;
@@ -108,7 +108,7 @@ impl Node {
                 let received = done.received()?;
                 self.peer = Some(Destination {
                     ah: self.pd.create_ah_from_wc(&done, received, self.port_num)?,
-                    qp_num: verbs::QpNum::new(qp_num)?,
+                    qp_num: verbs::qp::QpNum::new(qp_num)?,
                     qkey: QKEY,
                 });
             }

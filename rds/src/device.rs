@@ -6,8 +6,10 @@ use std::{
 };
 
 use verbs::{
-    AtomicCap, ChannelWaker, CompletionChannel, Context, CqKey, PoolBuf, ProtectionDomain,
-    RemoteToken, WcStatus,
+    Context, ProtectionDomain, RemoteToken, WcStatus,
+    attr::AtomicCap,
+    cq::{ChannelWaker, CompletionChannel, CqKey},
+    mr::PoolBuf,
 };
 
 use crate::{

@@ -5,8 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use cm::{CmId, ConnParam, Connection, Key, phases::HasDevice};
 use verbs::{
-    Attributes, CompletionQueue, CqKey, Init, Notify, PoolBuf, QueuePair, Rc, RemoteRegion,
-    RnrTimer, Rtr, Rts, With,
+    CompletionQueue, Init, QueuePair, RemoteRegion, Rtr, Rts,
+    cq::{CqKey, Notify},
+    mr::PoolBuf,
+    qp::{Attributes, RnrTimer},
+    work::With,
 };
 
 use crate::{
@@ -26,7 +29,7 @@ pub(crate) type SendWork = With<(Option<PoolBuf>, Vec<RemoteRegion>), Posted>;
 /// Work of a receive queue entry: one slot.
 pub(crate) type RecvWork = PoolBuf;
 
-type Pair<S> = QueuePair<Rc, S, SendWork, RecvWork>;
+type Pair<S> = QueuePair<verbs::Rc, S, SendWork, RecvWork>;
 
 /// Context of a send queue entry.
 #[derive(Debug)]
@@ -184,7 +187,7 @@ impl QpResources<Pair<Init>> {
             .create()?;
         let qp = device
             .pd
-            .qp_builder::<Rc>(&cq, &cq)
+            .qp_builder::<verbs::Rc>(&cq, &cq)
             .max_send_wr(sends)
             .max_recv_wr(receives)
             .max_send_sge(device.elements)
@@ -207,7 +210,7 @@ impl QpResources<Pair<Init>> {
 pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs::Result<Pair<Rts>> {
     // The port may have become known after the transition to INIT.
     qp.modify(&id.attributes()?)?;
-    let mut to_rtr: Attributes<Rc, Rtr> = id.attributes()?;
+    let mut to_rtr: Attributes<verbs::Rc, Rtr> = id.attributes()?;
     if !qp.pd().context().is_iwarp() {
         to_rtr = to_rtr.min_rnr_timer(RnrTimer::new(RNR_TIMER)?);
     }

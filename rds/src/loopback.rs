@@ -4,10 +4,13 @@ use std::{net::IpAddr, time::Duration};
 
 use rustix::io::Errno;
 use verbs::{
-    AckTimeout, AddressVector, Attributes, Buf, Completed, CompletionQueue, Context, Gid, GidType,
-    Init, PortState, ProtectionDomain, Psn, QueuePair, Rc, RemoteAccess, RemoteToken, Rtr, Rts,
-    WcError, WcStatus,
-    op::{CompareSwap, FetchAdd},
+    Buf, Completed, CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, RemoteAccess,
+    RemoteToken, Rtr, Rts, WcStatus,
+    ah::AddressVector,
+    attr::{GidType, PortState},
+    cq::WcError,
+    op,
+    qp::{AckTimeout, Attributes, Psn},
 };
 
 use crate::proto::connection::AtomicOp;
@@ -27,7 +30,7 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// A queue pair connected to itself.
 #[derive(Debug)]
 pub(crate) struct Loopback {
-    qp: QueuePair<Rc, Rts, Buf, Buf>,
+    qp: QueuePair<verbs::Rc, Rts, Buf, Buf>,
     cq: CompletionQueue,
 }
 
@@ -51,15 +54,15 @@ impl Loopback {
             .waitable()
             .create()?;
         let qp = pd
-            .qp_builder::<Rc>(&cq, &cq)
+            .qp_builder::<verbs::Rc>(&cq, &cq)
             .max_send_wr(1)
             .max_recv_wr(1)
             .create()?;
         let (own, psn) = (qp.qp_num(), Psn::from_low_bits(0));
-        let init = Attributes::<Rc, Init>::new(path.port_num).access(RemoteAccess::ATOMIC);
+        let init = Attributes::<verbs::Rc, Init>::new(path.port_num).access(RemoteAccess::ATOMIC);
         let qp = qp.to_init(&init)?;
-        let qp = qp.to_rtr(&Attributes::<Rc, Rtr>::new(&path, own, psn))?;
-        let rts = Attributes::<Rc, Rts>::new(psn).timeout(AckTimeout::new(ACK_TIMEOUT)?);
+        let qp = qp.to_rtr(&Attributes::<verbs::Rc, Rtr>::new(&path, own, psn))?;
+        let rts = Attributes::<verbs::Rc, Rts>::new(psn).timeout(AckTimeout::new(ACK_TIMEOUT)?);
         let qp = qp.to_rts(&rts)?;
         Ok(Self { qp, cq })
     }
@@ -72,11 +75,11 @@ impl Loopback {
         let before = pd.alloc_buf(OPERAND_SIZE).map_err(|_| REFUSED)?;
         let posted = match op {
             AtomicOp::FetchAdd(add) => {
-                let request = FetchAdd::new(before, number, add);
+                let request = op::FetchAdd::new(before, number, add);
                 self.qp.post(request).map_err(drop)
             }
             AtomicOp::CompareSwap(compare, swap) => {
-                let request = CompareSwap::new(before, number, compare, swap);
+                let request = op::CompareSwap::new(before, number, compare, swap);
                 self.qp.post(request).map_err(drop)
             }
         };

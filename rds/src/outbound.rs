@@ -8,7 +8,7 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use verbs::{PoolBuf, ProtectionDomain, RemoteRegion};
+use verbs::{ProtectionDomain, RemoteRegion, mr::PoolBuf};
 
 use crate::{
     device::Device,

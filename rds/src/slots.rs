@@ -3,7 +3,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use verbs::{BufPool, PoolBuf, ProtectionDomain};
+use verbs::{
+    ProtectionDomain,
+    mr::{BufPool, PoolBuf},
+};
 
 use crate::proto::wire::{FRAGMENT, Header};
 

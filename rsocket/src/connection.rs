@@ -10,8 +10,10 @@ use std::{
 
 use cm::{CmId, ConnectFailure, Key, PathRecord, phases::Connected};
 use verbs::{
-    Completed, CompletionChannel, RemoteToken, Rts, WcError, WcStatus, With,
-    op::{Send, Write},
+    Completed, RemoteToken, Rts, WcStatus,
+    cq::{CompletionChannel, WcError},
+    op,
+    work::With,
 };
 
 use crate::{
@@ -696,7 +698,7 @@ impl State {
         // An empty write without a message is a keepalive probe.
         if place.is_some() || !separate || message.is_none() {
             let write = |from| {
-                let write = Write::new(SendWork::new(from, tag), remote);
+                let write = op::Write::new(SendWork::new(from, tag), remote);
                 match imm_data {
                     Some(imm_data) => write.imm_data(imm_data),
                     None => write,
@@ -723,7 +725,7 @@ impl State {
         }
         if let Some(word) = word.filter(|_| separate) {
             let tag = if place.is_some() { trailer } else { tag };
-            let send = Send::new(With::new(None, tag));
+            let send = op::Send::new(With::new(None, tag));
             qp.post(send.inline(&word.to_ne_bytes()))
                 .map_err(verbs::Error::from)?;
         }

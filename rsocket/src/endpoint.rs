@@ -4,8 +4,10 @@ use std::io;
 
 use cm::{CmId, ConnParam, phases::HasDevice};
 use verbs::{
-    Attributes, CompletionChannel, CompletionQueue, CqKey, Init, QueuePair, Rc, RemoteRegion,
-    RetryCount, RnrTimer, Rtr, Rts, State, With,
+    CompletionQueue, Init, QueuePair, RemoteRegion, Rtr, Rts,
+    cq::{CompletionChannel, CqKey},
+    qp::{Attributes, RetryCount, RnrTimer, State},
+    work::With,
 };
 
 use crate::{
@@ -23,7 +25,7 @@ pub(crate) type SendWork = With<Option<(RemoteRegion, Option<RemoteRegion>)>, Ta
 /// of posted receives small.
 pub(crate) type RecvWork = Option<Box<RemoteRegion>>;
 
-pub(crate) type Pair<S> = QueuePair<Rc, S, SendWork, RecvWork>;
+pub(crate) type Pair<S> = QueuePair<verbs::Rc, S, SendWork, RecvWork>;
 
 /// Size in bytes of a separate message: the minimum inline size with separate framing.
 const MESSAGE_BYTES: u32 = 4;
@@ -86,7 +88,7 @@ impl Endpoint<Init> {
         let sends = sends.batch(SENT_AT_ONCE).create()?;
         let receives = cq(recv_depth, RECEIVES).create()?;
         let qp = pd
-            .qp_builder::<Rc>(&sends, &receives)
+            .qp_builder::<verbs::Rc>(&sends, &receives)
             .max_send_wr(settings.send_depth.into())
             .max_recv_wr(recv_depth)
             .max_send_sge(2)
@@ -154,12 +156,12 @@ pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs:
     // The port may have become known only after the transition to `Init`.
     qp.modify(&id.attributes()?)?;
     let iwarp = qp.pd().context().is_iwarp();
-    let mut to_rtr: Attributes<Rc, Rtr> = id.attributes()?;
+    let mut to_rtr: Attributes<verbs::Rc, Rtr> = id.attributes()?;
     if !iwarp {
         to_rtr = to_rtr.min_rnr_timer(RnrTimer::new(RNR_TIMER)?);
     }
     let qp = qp.to_rtr(&to_rtr)?;
-    let mut to_rts: Attributes<Rc, Rts> = id.attributes()?;
+    let mut to_rts: Attributes<verbs::Rc, Rts> = id.attributes()?;
     if !iwarp {
         to_rts = to_rts.retry_count(RetryCount::new(RETRIES)?);
     }

@@ -102,7 +102,7 @@ impl Engine {
     pub(crate) fn get() -> io::Result<Arc<Self>> {
         let mut engine = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &*engine
-            && engine.process == verbs::fork_generation()
+            && engine.process == verbs::fork::fork_generation()
         {
             return Ok(Arc::clone(engine));
         }
@@ -116,10 +116,10 @@ impl Engine {
             ports: Mutex::default(),
             next_port: AtomicU64::new(0),
             udp: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            process: verbs::fork_generation(),
+            process: verbs::fork::fork_generation(),
         });
         let driven = Arc::clone(&new);
-        verbs::spawn_without_signals("rsocket", move || driven.run())?;
+        verbs::signals::spawn_without_signals("rsocket", move || driven.run())?;
         if let Some(old) = engine.replace(Arc::clone(&new)) {
             // After a fork, the old engine belongs to the parent process, so the child must not drop it.
             let _kept = ManuallyDrop::new(old);

@@ -3,7 +3,7 @@
 use std::{error, fmt, io};
 
 use cm::ConnectFailure;
-use verbs::WcError;
+use verbs::cq::WcError;
 
 use crate::proto::stream::Failure;
 

@@ -2,7 +2,10 @@
 
 use std::{io, sync::Arc};
 
-use verbs::{Memory, Prefix, RemoteAccess, RemoteRegion};
+use verbs::{
+    RemoteAccess, RemoteRegion,
+    mr::{Memory, Prefix},
+};
 
 use crate::{connection::Connection, proto::Mapping, stream::Stream};
 

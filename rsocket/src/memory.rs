@@ -12,7 +12,7 @@ use rustix::{
     system::sysinfo,
     thread::{CapabilitySet, capabilities},
 };
-use verbs::{Mapping as Pages, ProtectionDomain, RemoteAccess, RemoteRegion};
+use verbs::{ProtectionDomain, RemoteAccess, RemoteRegion, mr::Mapping as Pages};
 
 use crate::proto::{
     ByteOrder, Mapping, Target,

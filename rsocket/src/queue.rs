@@ -2,7 +2,10 @@
 
 use std::io;
 
-use verbs::{CompletionQueue, Completions, Notify};
+use verbs::{
+    CompletionQueue,
+    cq::{Completions, Notify},
+};
 
 /// A completion queue with event notification.
 #[derive(Debug)]

@@ -79,7 +79,7 @@ thread_local! {
 
 /// Returns the bell of this thread, for one wait at a time. A forked child gets a new bell.
 pub(crate) fn thread_bell() -> io::Result<Bell> {
-    let process = verbs::fork_generation();
+    let process = verbs::fork::fork_generation();
     BELL.with_borrow_mut(|own| match own {
         Some((owner, bell)) if *owner == process => Ok(bell.clone()),
         _ => {

@@ -1,16 +1,28 @@
-//! Address vectors, and address handles for sending datagrams.
+//! Address handles: the destinations of datagrams, and addresses.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`Gid`] | the 128-bit address of a port |
+//! | [`AddressVector`], [`GlobalRoute`] | the way to a peer, for datagrams and for connected queue pairs |
+//! | [`AddressHandle`] | the way to a peer, known to the device |
+//! | [`Addressed`], [`HasAddress`] | a work with its destination |
+//! | [`GRH_LEN`] | the room for a datagram's global route in a receive |
+//!
+//! # References
+//! [ibv_create_ah(3)](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html)
 
 use std::{fmt, ptr::NonNull, sync::Arc};
 
 use ibverbs_sys as ffi;
 
 use crate::{
-    addr::Gid,
     cq::WorkCompletion,
     error::{Error, Result, cvt_neg, cvt_ptr},
     pd::ProtectionDomain,
     work::{Gather, SgeList, With},
 };
+
+pub use crate::addr::Gid;
 
 /// `ibv_ah_attr`—The way to a peer, from a port of this side.
 ///

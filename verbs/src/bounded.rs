@@ -52,7 +52,7 @@ bounded! {
     /// A packet sequence number: 24 bits.
     ///
     /// ```
-    /// use verbs::Psn;
+    /// use verbs::qp::Psn;
     /// assert_eq!(Psn::new(0xff_ffff)?, Psn::MAX);
     /// assert_eq!(
     ///     Psn::new(1 << 24).unwrap_err().to_string(),
@@ -64,7 +64,7 @@ bounded! {
     Psn(u32) <= 16777215;
     /// The number of a queue pair, the address used by its peers: 24 bits.
     QpNum(u32) <= 16777215;
-    /// The number of a shared receive queue, the address used by [XRC](crate::XrcSend) senders: 24
+    /// The number of a shared receive queue, the address used by [XRC](crate::qp::XrcSend) senders: 24
     /// bits.
     SrqNum(u32) <= 16777215;
     /// Timeout for an acknowledgement: 4.096 µs times two to the power of this. 0 is for

@@ -1,4 +1,9 @@
-//! Counters of completions.
+//! Completion counters: the number of completed requests, or of their bytes.
+//!
+//! Counters of packets are in [`counters`](crate::counters).
+//!
+//! # References
+//! [ibv_create_comp_cntr(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_create_comp_cntr.3.md)
 
 use std::{fmt, io, ptr::NonNull, sync::Arc};
 
@@ -65,10 +70,10 @@ pub struct CompletionCounterCaps {
 ///
 /// # Examples
 /// ```no_run
-/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
-/// use verbs::{CountedOps, CountedUnit, Rc};
+/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
+/// use verbs::completion_counter::{CountedOps, CountedUnit};
 /// let counter = pd.context().create_completion_counter(CountedUnit::REQUESTS)?;
-/// let mut qp = pd.qp_builder::<Rc>(cq, cq).create()?;
+/// let mut qp = pd.qp_builder::<verbs::Rc>(cq, cq).create()?;
 /// qp.count_completions(&counter, CountedOps::REMOTE_RDMA_WRITE)?;
 /// // … when the peer has written a few times
 /// println!("{} writes, {} failed", counter.read()?, counter.read_errors()?);

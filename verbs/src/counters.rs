@@ -1,4 +1,10 @@
-//! Counters of flows.
+//! Counters of flows: packets and bytes of a [`Flow`](crate::flow::Flow).
+//!
+//! Counters of completed requests are in [`completion_counter`](crate::completion_counter).
+//!
+//! # References
+//! [ibv_create_counters(3)](https://man7.org/linux/man-pages/man3/ibv_create_counters.3.html),
+//! [ibv_read_counters(3)](https://man7.org/linux/man-pages/man3/ibv_read_counters.3.html)
 
 use std::{fmt, io, ptr, ptr::NonNull, sync::Arc};
 
@@ -38,13 +44,13 @@ bitflags! {
 
 /// `ibv_counters`—A set of counters.
 ///
-/// First [attach](Self::attach) each quantity at an index, then [use](crate::FlowRule::count) the
+/// First [attach](Self::attach) each quantity at an index, then [use](crate::flow::FlowRule::count) the
 /// set in a flow.
 ///
 /// # Examples
 /// ```no_run
 /// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
-/// use verbs::{CounterKind, FlowRule, ReadCounters};
+/// use verbs::{counters::{CounterKind, ReadCounters}, flow::FlowRule};
 /// let counters = ctx.create_counters()?;
 /// counters.attach(CounterKind::PACKETS, 0)?;
 /// counters.attach(CounterKind::BYTES, 1)?;

@@ -1,13 +1,27 @@
-//! The RDMA devices of this machine.
+//! The RDMA devices of this machine, listed and open.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`devices`], [`DeviceList`], [`Device`] | the devices of this machine |
+//! | [`Context`] | an open device |
+//! | [`Guid`], [`NodeType`], [`TransportType`] | the identity and the kind of a device |
+//!
+//! # References
+//! [ibv_get_device_list(3)](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html),
+//! [ibv_open_device(3)](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html),
+//! [ibv_get_device_guid(3)](https://man7.org/linux/man-pages/man3/ibv_get_device_guid.3.html)
 
 use std::{ffi::CStr, fmt, io, ptr::NonNull, sync::Arc};
 
 use ibverbs_sys as ffi;
 
 use crate::{
-    context::Context,
     error::{Error, Result, cvt_ptr},
     hint::{self, Machine},
+};
+
+pub use crate::{
+    context::Context,
     node::{NodeType, TransportType},
 };
 

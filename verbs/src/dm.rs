@@ -1,4 +1,9 @@
-//! Memory on the device.
+//! Device memory: memory on the device.
+//!
+//! [`DeviceMemory`] can be registered, as an [`UnmappedRegion`](crate::mr::UnmappedRegion).
+//!
+//! # References
+//! [ibv_alloc_dm(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)
 
 use std::{
     fmt, io,
@@ -67,7 +72,7 @@ impl Context {
     /// `ibv_alloc_dm(ctx, …)`—Allocates `len` bytes on the device, aligned to two to the power of
     /// `log_align` bytes. Enters the kernel.
     ///
-    /// The device has [`DeviceAttr::max_dm_size`](crate::DeviceAttr::max_dm_size) bytes.
+    /// The device has [`DeviceAttr::max_dm_size`](crate::attr::DeviceAttr::max_dm_size) bytes.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device has no memory to allocate.
@@ -89,7 +94,7 @@ impl Context {
     }
 
     /// `ibv_import_dm(ctx, handle)`—Uses device memory allocated by another process that shares the
-    /// device: see [`import_device`](crate::import_device).
+    /// device: see [`import_device`](crate::import::import_device).
     ///
     /// The other process remains the owner, and frees the memory.
     ///

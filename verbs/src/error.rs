@@ -5,7 +5,7 @@
 //! ([`cvt_errno`]), and a negative count ([`cvt_count`]). The RETURN VALUE section of a call's
 //! manual page decides which one applies.
 //!
-//! The completion of a failed request has a [`WcError`](crate::WcError), convertible into an
+//! The completion of a failed request has a [`WcError`](crate::cq::WcError), convertible into an
 //! [`Error`].
 
 use std::{borrow::Cow, fmt, io, ptr::NonNull};

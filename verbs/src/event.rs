@@ -1,4 +1,13 @@
 //! Asynchronous events: port state, queue pair errors, device failure.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`AsyncEvents`] | the events of an open device |
+//! | [`AsyncEvent`], [`EventType`] | an event |
+//! | [`EventObject`], [`KernelHandle`] | the object of an event, by a number |
+//!
+//! # References
+//! [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)
 
 use std::{
     fmt, io,
@@ -179,7 +188,7 @@ pub struct AsyncEvent {
 /// # Examples
 /// ```no_run
 /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-/// use verbs::{EventObject, EventType};
+/// use verbs::event::{EventObject, EventType};
 /// let events = ctx.async_events()?;
 /// let event = events.wait()?;
 /// match (event.event_type, event.object) {

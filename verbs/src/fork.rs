@@ -1,4 +1,8 @@
 //! `fork` in processes with registered memory.
+//!
+//! # References
+//! [ibv_fork_init(3)](https://man7.org/linux/man-pages/man3/ibv_fork_init.3.html),
+//! [ibv_is_fork_initialized(3)](https://man7.org/linux/man-pages/man3/ibv_is_fork_initialized.3.html)
 
 use std::{
     process, ptr,
@@ -38,7 +42,7 @@ named! {
 /// parent writes first, the *parent* gets the copy, and the device continues with the child's page:
 /// received data stay invisible, and sent data are stale. After this call, registered pages are not
 /// inherited at all. A child dies of `SIGSEGV` when touching a registered page, and so also for
-/// other data on the same page: a [`Mapping`](crate::Mapping) shares pages with nothing.
+/// other data on the same page: a [`Mapping`](crate::mr::Mapping) shares pages with nothing.
 ///
 /// A child that only calls `exec` needs none of this if the parent does not run meanwhile;
 /// [`std::process::Command`] mostly is such a case. [`fork_status`] reports whether the kernel
@@ -54,10 +58,10 @@ named! {
 ///
 /// # Examples
 /// ```
-/// use verbs::ForkStatus;
-/// if verbs::fork_status() != ForkStatus::UNNEEDED {
-///     verbs::fork_init()?;
-///     assert_eq!(verbs::fork_status(), ForkStatus::ENABLED);
+/// use verbs::fork::ForkStatus;
+/// if verbs::fork::fork_status() != ForkStatus::UNNEEDED {
+///     verbs::fork::fork_init()?;
+///     assert_eq!(verbs::fork::fork_status(), ForkStatus::ENABLED);
 /// }
 /// # Ok::<(), verbs::Error>(())
 /// ```
@@ -99,9 +103,9 @@ static OWN: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
 ///
 /// # Examples
 /// ```
-/// let made_by = verbs::fork_generation();
+/// let made_by = verbs::fork::fork_generation();
 /// // ...
-/// assert_eq!(verbs::fork_generation(), made_by, "only a child would have another");
+/// assert_eq!(verbs::fork::fork_generation(), made_by, "only a child would have another");
 /// ```
 ///
 /// # References

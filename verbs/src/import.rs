@@ -1,4 +1,12 @@
 //! Sharing a device, its protection domains and its memory between processes.
+//!
+//! One process passes on a duplicate of [`Context::cmd_fd`], and the
+//! [`KernelHandle`](crate::event::KernelHandle)s of the objects; the other imports these.
+//!
+//! # References
+//! [ibv_import_device(3)](https://man7.org/linux/man-pages/man3/ibv_import_device.3.html),
+//! [ibv_import_pd(3)](https://man7.org/linux/man-pages/man3/ibv_import_pd.3.html),
+//! [ibv_import_mr(3)](https://man7.org/linux/man-pages/man3/ibv_import_mr.3.html)
 
 use std::{
     fmt,
@@ -30,10 +38,10 @@ use crate::{
 /// # Examples
 /// ```no_run
 /// # fn f(
-/// #     receive: impl FnOnce() -> (std::os::fd::OwnedFd, verbs::KernelHandle),
+/// #     receive: impl FnOnce() -> (std::os::fd::OwnedFd, verbs::event::KernelHandle),
 /// # ) -> verbs::Result<()> {
 /// let (fd, pd) = receive(); // from the other process
-/// let ctx = verbs::import_device(fd)?;
+/// let ctx = verbs::import::import_device(fd)?;
 /// let pd = ctx.import_pd(pd)?;
 /// # Ok(())
 /// # }

@@ -8,17 +8,17 @@
 //! ```no_run
 //! # use verbs::{QueuePair, Reset, Result, Rts};
 //! # fn f(connect: impl FnOnce(QueuePair<verbs::Rc, Reset>) -> QueuePair<verbs::Rc, Rts>) -> Result<()> {
-//! use verbs::{Completed, Rc, op::Send};
+//! use verbs::{Completed, op};
 //!
 //! let devices = verbs::devices()?;
 //! let ctx = devices.find("rxe0").expect("no such device").open()?;
 //! let pd = ctx.alloc_pd()?;
 //! let mut cq = ctx.cq_builder(16).waitable().create()?;
-//! let qp = pd.qp_builder::<Rc>(&cq, &cq).create()?;
+//! let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq).create()?;
 //! let mut qp = connect(qp); // with the crate `cm`, or by hand
 //!
 //! qp.post_recv(pd.alloc_buf(1024)?)?; // the device's, until something has arrived
-//! qp.post(Send::new(pd.register_buf(*b"hello")?))?; // the device's, until it has been sent
+//! qp.post(op::Send::new(pd.register_buf(*b"hello")?))?; // the device's, until it has been sent
 //! for wc in cq.wait(None)? {
 //!     match qp.complete(wc).expect("there is no other queue pair") {
 //!         Completed::Send(done) => println!("sent {:?}", &**done.work()?),
@@ -37,25 +37,56 @@
 //! | [`Context`] | [`Device::open`] | the device, open |
 //! | [`ProtectionDomain`] | [`Context::alloc_pd`] | the common domain of memory and queue pairs |
 //! | [`Buf`], [`SharedBuf`] | [`ProtectionDomain::alloc_buf`], [`register`](ProtectionDomain::register) | registered memory of this process |
-//! | [`BufPool`], [`PoolBuf`] | [`ProtectionDomain::alloc_pool`] | many buffers in one registration |
+//! | [`BufPool`](mr::BufPool), [`PoolBuf`](mr::PoolBuf) | [`ProtectionDomain::alloc_pool`] | many buffers in one registration |
 //! | [`RemoteRegion`] | [`ProtectionDomain::alloc_remote`] | registered memory accessible to peers |
 //! | [`MemoryWindow`] | [`ProtectionDomain::alloc_mw`] | access for peers, granted and revoked by request |
-//! | [`CompletionChannel`] | [`Context::create_comp_channel`] | a descriptor for completion notifications |
+//! | [`CompletionChannel`](cq::CompletionChannel) | [`Context::create_comp_channel`] | a descriptor for completion notifications |
 //! | [`CompletionQueue`] | [`Context::cq_builder`] | a queue of completions |
 //! | [`SharedReceiveQueue`] | [`ProtectionDomain::create_srq`] | receives for many queue pairs |
-//! | [`TagMatchingQueue`] | [`ProtectionDomain::create_tag_matching`] | receives for messages with a tag |
+//! | [`TagMatchingQueue`](srq::TagMatchingQueue) | [`ProtectionDomain::create_tag_matching`] | receives for messages with a tag |
 //! | [`QueuePair`] | [`ProtectionDomain::qp_builder`] | a send queue and a receive queue |
 //! | [`AddressHandle`] | [`ProtectionDomain::create_ah`] | the destination of datagrams |
-//! | [`ExtendedCq`] | [`Context::cq_ex_builder`] | a completion queue with times and more |
-//! | [`WorkQueue`], [`IndirectionTable`], [`RssQueuePair`] | [`ProtectionDomain::wq_builder`] | packets spread over receive queues |
-//! | [`ExtendedBatch`] | [`SendQueue::extended_batch`] | requests built in the device's own memory |
-//! | [`Flow`], [`Counters`] | [`FlowTarget::create_flow`] | packets steered to a queue pair, and counted |
-//! | [`CompletionCounter`] | [`Context::create_completion_counter`] | the number of completed requests |
-//! | [`DeviceMemory`], [`UnmappedRegion`] | [`Context::alloc_dm`], [`ProtectionDomain::register_dm`] | memory on the device |
-//! | [`AsyncEvents`] | [`Context::async_events`] | asynchronous events: port state, queue pair errors, device failure |
+//! | [`ExtendedCq`](cq::ExtendedCq) | [`Context::cq_ex_builder`] | a completion queue with times and more |
+//! | [`WorkQueue`](rss::WorkQueue), [`IndirectionTable`](rss::IndirectionTable), [`RssQueuePair`](rss::RssQueuePair) | [`ProtectionDomain::wq_builder`] | packets spread over receive queues |
+//! | [`ExtendedBatch`](qp::ExtendedBatch) | [`SendQueue::extended_batch`](qp::SendQueue::extended_batch) | requests built in the device's own memory |
+//! | [`Flow`](flow::Flow), [`Counters`](counters::Counters) | [`FlowTarget::create_flow`](flow::FlowTarget::create_flow) | packets steered to a queue pair, and counted |
+//! | [`CompletionCounter`](completion_counter::CompletionCounter) | [`Context::create_completion_counter`] | the number of completed requests |
+//! | [`DeviceMemory`](dm::DeviceMemory), [`UnmappedRegion`](mr::UnmappedRegion) | [`Context::alloc_dm`], [`ProtectionDomain::register_dm`] | memory on the device |
+//! | [`AsyncEvents`](event::AsyncEvents) | [`Context::async_events`] | asynchronous events: port state, queue pair errors, device failure |
 //!
 //! [`op`] has the requests that can be posted. Borrowed memory can be registered in a [`scope()`],
 //! and posted to queue pairs made in the scope.
+//!
+//! # Names
+//!
+//! The modules are named for C's objects: `ibv_create_cq` and everything about completion queues is
+//! in [`cq`], and `ibv_modify_qp` in [`qp`]. The root re-exports the names in the signatures of a
+//! program that sends and receives; all other names are in their module only. Two kinds of names
+//! would hide names of the standard library, and are written with their path: the requests, as in
+//! `op::Send`, and the transport `verbs::Rc`.
+//!
+//! | C | module |
+//! |---|---|
+//! | `ibv_get_device_list`, `ibv_open_device` | [`device`] |
+//! | `ibv_query_device`, `ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey` | [`attr`] |
+//! | `ibv_get_async_event` | [`event`] |
+//! | `ibv_alloc_pd`, `ibv_alloc_td`, `ibv_alloc_parent_domain` | [`pd`] |
+//! | `ibv_open_xrcd` | [`xrcd`] |
+//! | `ibv_reg_mr`, `ibv_rereg_mr`, `ibv_advise_mr`, `ibv_alloc_dmah` | [`mr`] |
+//! | `ibv_alloc_mw`; `ibv_alloc_dm` | [`mw`]; [`dm`] |
+//! | `ibv_create_comp_channel`, `ibv_create_cq`, `ibv_create_cq_ex`, `ibv_poll_cq` | [`cq`] |
+//! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp`, `ibv_attach_mcast`, `ibv_query_ece` | [`qp`] |
+//! | `ibv_create_srq`, `ibv_post_srq_ops` | [`srq`] |
+//! | `ibv_create_ah`, `ibv_init_ah_from_wc` | [`ah`] |
+//! | `ibv_post_send`, `ibv_wr_start` | [`op`] the requests, [`work`] their memory |
+//! | `ibv_create_wq`, `ibv_create_rwq_ind_table` | [`rss`] |
+//! | `ibv_create_flow`; `ibv_create_counters` | [`flow`]; [`counters`] |
+//! | `ibv_create_comp_cntr` | [`completion_counter`] |
+//! | `ibv_import_device`, `ibv_import_pd`, `ibv_import_mr` | [`import`] |
+//! | `ibv_fork_init` | [`fork`] |
+//!
+//! Without a counterpart in C: [`error`], [`hint`], [`mod@scope`], [`fd`], [`signals`] and, with its
+//! feature, `tokio`.
 //!
 //! Each object keeps its parents alive. Objects can be dropped in any order; forgetting one leaks
 //! the object, and frees nothing still accessible to a device.
@@ -112,112 +143,63 @@
 //! | batches, resizing, waiting in every way, extended queues | moderation; times, VLAN and flow tags, tag matching; queues of one thread | |
 //! | draining, querying | other ways, alternate paths, rates; XRC, raw packets, queue pairs of a device's maker | |
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
-//! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | |
-//! | memory of vectors, (huge) pages, files and callers; [pools](BufPool) | [on demand](Registration::on_demand), [all of it](Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](NullRegion), [changing](RemoteRegion::rereg), [advice](Advice), [the provider's](ProviderMemory) | [hints](DmaHandle) |
-//! | | [`TagMatchingQueue`], [`DeviceMemory`], [`Ece`], [import](import_device) | |
-//! | | [`Flow`], [`Counters`], [`CompletionCounter`], [`WorkQueue`], [`RssQueuePair`] | |
+//! | | [thread](pd::ThreadDomain), [parent](pd::ParentDomainBuilder) and [XRC](xrcd::XrcDomain) domains | |
+//! | memory of vectors, (huge) pages, files and callers; [pools](mr::BufPool) | [on demand](mr::Registration::on_demand), [all of it](mr::Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](mr::NullRegion), [changing](RemoteRegion::rereg), [advice](mr::Advice), [the provider's](mr::ProviderMemory) | [hints](mr::DmaHandle) |
+//! | | [`TagMatchingQueue`](srq::TagMatchingQueue), [`DeviceMemory`](dm::DeviceMemory), [`Ece`](qp::Ece), [import](import::import_device) | |
+//! | | [`Flow`](flow::Flow), [`Counters`](counters::Counters), [`CompletionCounter`](completion_counter::CompletionCounter), [`WorkQueue`](rss::WorkQueue), [`RssQueuePair`](rss::RssQueuePair) | |
 
 mod access;
 mod addr;
-mod ah;
-mod attr;
+pub mod ah;
+pub mod attr;
 mod bad_wr;
 mod bounded;
-mod completion_counter;
+pub mod completion_counter;
 mod context;
-mod counters;
-mod cq;
-mod device;
-mod dm;
+pub mod counters;
+pub mod cq;
+pub mod device;
+pub mod dm;
 mod ece;
 pub mod error;
-mod event;
+pub mod event;
 pub mod fd;
-mod flow;
-mod fork;
+pub mod flow;
+pub mod fork;
 pub mod hint;
-mod import;
-mod mr;
+pub mod import;
+pub mod mr;
 mod mtu;
-mod mw;
+pub mod mw;
 mod named;
 mod node;
 pub mod op;
 mod parent_domain;
-mod pd;
-mod qp;
+pub mod pd;
+pub mod qp;
 mod quirk;
 mod recv_limits;
 mod recv_list;
 mod removal;
-mod rss;
-mod scope;
-mod signals;
-mod srq;
+pub mod rss;
+pub mod scope;
+pub mod signals;
+pub mod srq;
 mod td;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 pub mod work;
 mod wr_id;
-mod xrcd;
+pub mod xrcd;
 
-pub use access::RemoteAccess;
-pub use addr::Gid;
-pub use ah::{AddressHandle, AddressVector, Addressed, GRH_LEN, GlobalRoute, HasAddress};
-pub use attr::{
-    AtomicCap, CqModerationCaps, DeviceAttr, DeviceCaps, GidEntry, GidType, LinkLayer, LinkSpeed,
-    LinkWidth, OdpCaps, OdpGeneralCaps, OdpTransportCaps, PacketPacingCaps, PciAtomicCaps,
-    PciAtomicSizes, PhysState, Pkey, PortAttr, PortCaps, PortCaps2, PortState, QpTypes,
-    RawPacketCaps, RssCaps, RxHashFields, RxHashFunctions, TagMatchingCaps, TagMatchingFlags,
-    TsoCaps,
-};
-pub use bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer, SrqNum};
-pub use completion_counter::{CompletionCounter, CompletionCounterCaps, CountedOps, CountedUnit};
-pub use context::Context;
-pub use counters::{CounterKind, Counters, ReadCounters};
-pub use cq::{
-    Attempts, ChannelWaker, CompletionChannel, CompletionQueue, CompletionQueueBuilder,
-    Completions, CqHandle, CqKey, ExtendedCompletion, ExtendedCq, ExtendedCqBuilder, ExtendedPoll,
-    Notify, TagMatch, WcError, WcFields, WcOpcode, WcStatus, WorkCompletion,
-};
-pub use device::{Device, DeviceList, Guid, devices};
-pub use dm::DeviceMemory;
-pub use ece::Ece;
-pub use error::{Error, Refused, Result};
-pub use event::{AsyncEvent, AsyncEvents, EventObject, EventType, KernelHandle};
-pub use flow::{
-    EspFilter, EthFilter, Flow, FlowFlags, FlowKind, FlowRule, FlowSpec, FlowTarget, GreFilter,
-    Ipv4ExtFilter, Ipv4Filter, Ipv6Filter, Matching, MplsFilter, TcpUdpFilter, TunnelFilter,
-};
-pub use fork::{ForkStatus, fork_generation, fork_init, fork_status};
-pub use import::{ImportedRegion, import_device};
-pub use mr::{
-    Advice, Buf, BufPool, DmaBufRange, DmaHandle, DmaHints, Everything, HugePage, Mapping, Memory,
-    NotReregistered, NullBuf, NullRegion, OwnedMemory, PoolBuf, Prefix, ProviderMemory, RawMemory,
-    Registration, RemoteRegion, RemoteRegistration, RemoteToken, Reregistration, SharedBuf,
-    SharedMemory, TphMemory, UnmappedRegion,
-};
-pub use mtu::Mtu;
-pub use mw::{MemoryWindow, WindowType};
-pub use node::{NodeType, TransportType};
-pub use parent_domain::{Allocation, ParentDomainBuilder, QueueAllocator};
+// The names of programs that send and receive. Not more: see "Where is a name public?" in DESIGN.md.
+pub use ah::{AddressHandle, Gid};
+pub use cq::{CompletionQueue, WcStatus, WorkCompletion};
+pub use device::{Context, Device, devices};
+pub use error::{Error, Result};
+pub use mr::{Buf, RemoteAccess, RemoteRegion, RemoteToken, SharedBuf};
+pub use mw::MemoryWindow;
 pub use pd::ProtectionDomain;
-pub use qp::{
-    AlternatePath, Attributes, Batch, CanAttachCounter, CanPostReceive, CanPostSend, Completed,
-    Completion, Connected, Datagram, Driver, ExtendedBatch, Failed, Init, Leftover, MigState,
-    Multicast, Partitioned, QpAttr, QpCap, QpFlags, QpState, QueuePair, QueuePairBuilder, Queued,
-    RateLimit, RawPacket, Rc, ReceiveQueue, RecvBatch, Reliable, Requester, Reset, Responder,
-    Routed, Rtr, Rts, SendQueue, Sqd, State, Transport, Uc, Ud, WorkQueue, WorkQueueBuilder,
-    WqFlags, WrOpcode, XrcReceiver, XrcRecv, XrcSend,
-};
-pub use rss::{IndirectionTable, RssQueuePair, RxHash};
-pub use scope::{Scope, Scoped, ScopedBuf, ScopedSlice, ScopedWork, scope};
-pub use signals::spawn_without_signals;
-pub use srq::{
-    RendezvousHeader, SharedReceiveQueue, SrqAttr, SrqBatch, TagCompletion, TagEntry, TagEvent,
-    TagHeader, TagMatchingQueue, TagMatchingRoom, TagOperation, TagPattern,
-};
-pub use td::ThreadDomain;
-pub use work::{Either, With};
-pub use wr_id::QpId;
-pub use xrcd::{XrcDomain, XrcdOpen};
+pub use qp::{Completed, Init, QueuePair, Rc, Reset, Rtr, Rts, Uc, Ud};
+pub use scope::scope;
+pub use srq::SharedReceiveQueue;

@@ -7,7 +7,7 @@ use ibverbs_sys::ibv_mtu;
 /// `ibv_mtu`—The maximum payload of a packet: 256, 512, 1024, 2048 or 4096 bytes.
 ///
 /// ```
-/// use verbs::Mtu;
+/// use verbs::attr::Mtu;
 /// assert_eq!(Mtu::from_bytes(1024), Some(Mtu::B1024));
 /// assert_eq!(Mtu::from_bytes(1500), None);
 /// assert_eq!(Mtu::B4096.bytes(), Some(4096));

@@ -1,4 +1,11 @@
 //! Memory windows: access for peers, granted and revoked without a registration.
+//!
+//! A [`MemoryWindow`] is bound to a part of a [`RemoteRegion`] by
+//! [`bind_window`](crate::QueuePair::bind_window), and loses its access as its [`WindowType`] has it.
+//!
+//! # References
+//! [ibv_alloc_mw(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html),
+//! [ibv_bind_mw(3)](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html)
 
 use std::{any::Any, fmt, io, mem, ptr::NonNull, sync::Arc};
 
@@ -25,7 +32,7 @@ pub enum WindowType {
 }
 
 /// `ibv_mw`—A memory window: an RKey of its own for a part of a region, bound by a
-/// [request](crate::SendQueue::bind_window) instead of a call into the kernel.
+/// [request](crate::qp::SendQueue::bind_window) instead of a call into the kernel.
 ///
 /// A window keeps the region of its last binding, and of the one before, which may be in force
 /// until the last one's request has succeeded. A window of type 2 keeps every queue pair that has

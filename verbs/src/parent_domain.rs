@@ -103,7 +103,7 @@ impl ProtectionDomain {
     ///
     /// # Examples
     /// ```no_run
-    /// # fn f(pd: &verbs::ProtectionDomain, allocator: impl verbs::QueueAllocator) -> verbs::Result<()> {
+    /// # fn f(pd: &verbs::ProtectionDomain, allocator: impl verbs::pd::QueueAllocator) -> verbs::Result<()> {
     /// let parent = pd.parent_domain_builder().allocator(allocator).create()?;
     /// let cq = parent.context().cq_ex_builder(64).parent_domain(&parent).create()?;
     /// let qp = parent.qp_builder::<verbs::Rc>(&cq, &cq).create()?;
@@ -140,7 +140,7 @@ impl<'a> ParentDomainBuilder<'a> {
     }
 
     /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC`—Lets the provider allocate
-    /// [memory](crate::ProviderMemory) readable by a virtual machine's host, where the device can
+    /// [memory](crate::mr::ProviderMemory) readable by a virtual machine's host, where the device can
     /// reach no other memory: see [`ProtectionDomain::alloc_provider_memory`]. Libraries before
     /// rdma-core 64 refuse the flag with `EINVAL`.
     #[doc(alias = "IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC")]

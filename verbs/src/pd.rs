@@ -1,4 +1,16 @@
-//! Protection domains.
+//! Protection domains: the common domains of memory and queue pairs.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`ProtectionDomain`] | the domain |
+//! | [`ParentDomainBuilder`] | makes a domain with a thread domain, or with an allocator |
+//! | [`ThreadDomain`] | objects used by one thread at a time |
+//! | [`QueueAllocator`], [`Allocation`] | memory of the caller for queues |
+//!
+//! # References
+//! [ibv_alloc_pd(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html),
+//! [ibv_alloc_td(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html),
+//! [ibv_alloc_parent_domain(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html)
 
 use std::{fmt, ptr::NonNull, sync::Arc};
 
@@ -9,6 +21,11 @@ use crate::{
     error::{Result, cvt_ptr},
     event::KernelHandle,
     parent_domain::Parts,
+};
+
+pub use crate::{
+    parent_domain::{Allocation, ParentDomainBuilder, QueueAllocator},
+    td::ThreadDomain,
 };
 
 /// `ibv_pd`—A protection domain: memory and queue pairs can work together only inside one.

@@ -1,4 +1,16 @@
-//! Spreading packets over work queues.
+//! Receive-side scaling: packets spread over work queues.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`WorkQueue`], [`WorkQueueBuilder`], [`WqFlags`] | a receive queue without a queue pair |
+//! | [`IndirectionTable`] | work queues, by the hash of a packet |
+//! | [`RxHash`] | the hash: its function, key and fields |
+//! | [`RssQueuePair`] | the queue pair in front of the table |
+//!
+//! # References
+//! [ibv_create_wq(3)](https://man7.org/linux/man-pages/man3/ibv_create_wq.3.html),
+//! [ibv_create_rwq_ind_table(3)](https://man7.org/linux/man-pages/man3/ibv_create_rwq_ind_table.3.html),
+//! [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
 
 use std::{any::Any, fmt, io, ptr::NonNull, sync::Arc};
 
@@ -12,8 +24,10 @@ use crate::{
     error::{Error, Result, cvt_errno, cvt_ptr},
     flow::{FlowTarget, Steerable},
     pd::ProtectionDomain,
-    qp::{WorkQueue, WqInner},
+    qp::work_queue::WqInner,
 };
+
+pub use crate::qp::work_queue::{WorkQueue, WorkQueueBuilder, WqFlags};
 
 /// `ibv_rwq_ind_table`—A table of work queues, indexed by the hash of a packet.
 ///
@@ -51,8 +65,8 @@ impl Context {
     ///
     /// # Examples
     /// ```no_run
-    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
-    /// use verbs::{RxHash, RxHashFields};
+    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
+    /// use verbs::{attr::RxHashFields, rss::RxHash};
     /// let (a, b) = (pd.wq_builder(cq).create()?, pd.wq_builder(cq).create()?);
     /// let table = pd.context().create_indirection_table(&[&a, &b, &a, &b])?;
     /// let fields = RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4;

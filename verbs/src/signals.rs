@@ -55,7 +55,7 @@ impl Drop for Blocked {
 ///
 /// # Examples
 /// ```
-/// let thread = verbs::spawn_without_signals("quiet", || println!("not to be disturbed"))?;
+/// let thread = verbs::signals::spawn_without_signals("quiet", || println!("not to be disturbed"))?;
 /// thread.join().unwrap();
 /// # Ok::<(), std::io::Error>(())
 /// ```

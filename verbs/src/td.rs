@@ -12,7 +12,7 @@ use crate::{
 /// `ibv_td`—A thread domain: a promise that only one thread at a time uses the objects made in the
 /// domain, so that the provider can omit locks.
 ///
-/// Takes effect through a [parent domain](crate::ParentDomainBuilder::thread_domain), which keeps
+/// Takes effect through a [parent domain](crate::pd::ParentDomainBuilder::thread_domain), which keeps
 /// the thread domain alive.
 ///
 /// # References

@@ -281,7 +281,7 @@ pub unsafe trait Scatter: Gather {}
 ///
 /// ```
 /// # fn f(buf: verbs::Buf) {
-/// let work = verbs::With::new(buf, "request 17");
+/// let work = verbs::work::With::new(buf, "request 17");
 /// assert_eq!(work.context, "request 17");
 /// # }
 /// ```
@@ -322,9 +322,9 @@ unsafe impl<W: Scatter, C> Scatter for With<W, C> {}
 /// # Examples
 /// A queue for buffers of its own, and for messages shared by several peers:
 /// ```no_run
-/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
-/// use verbs::{Buf, Either, QueuePair, Rc, Reset, SharedBuf};
-/// let qp: QueuePair<Rc, Reset, Either<Buf, SharedBuf>> = pd.qp_builder(cq, cq).create_for()?;
+/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
+/// use verbs::{Buf, QueuePair, Reset, SharedBuf, work::Either};
+/// let qp: QueuePair<verbs::Rc, Reset, Either<Buf, SharedBuf>> = pd.qp_builder(cq, cq).create_for()?;
 /// # Ok(())
 /// # }
 /// ```

@@ -1,4 +1,9 @@
 //! XRC domains: common domains of extended reliable connections' queues.
+//!
+//! The queue pairs are [`XrcSend`](crate::qp::XrcSend) and [`XrcReceiver`](crate::qp::XrcReceiver).
+//!
+//! # References
+//! [ibv_open_xrcd(3)](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html)
 
 use std::{
     fmt,

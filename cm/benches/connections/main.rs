@@ -19,7 +19,7 @@ use std::{
 };
 
 use cm::{CmId, ConnParam, Connection, Event, EventChannel, Key, phases::HasDevice};
-use verbs::{CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, Rts};
+use verbs::{CompletionQueue, Init, ProtectionDomain, QueuePair, Rts};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -40,8 +40,8 @@ struct Shared {
 #[derive(Default)]
 struct Crowd {
     shared: Option<Shared>,
-    asked: HashMap<Key, QueuePair<Rc, Init>>,
-    accepted: HashMap<Key, QueuePair<Rc, Rts>>,
+    asked: HashMap<Key, QueuePair<verbs::Rc, Init>>,
+    accepted: HashMap<Key, QueuePair<verbs::Rc, Rts>>,
     established: Vec<Connection>,
 }
 
@@ -122,7 +122,11 @@ impl Crowd {
         Ok(())
     }
 
-    fn qp<P: HasDevice>(&mut self, id: &CmId<P>, capacity: usize) -> Result<QueuePair<Rc, Init>> {
+    fn qp<P: HasDevice>(
+        &mut self,
+        id: &CmId<P>,
+        capacity: usize,
+    ) -> Result<QueuePair<verbs::Rc, Init>> {
         let shared = match &self.shared {
             Some(shared) => shared,
             None => {

@@ -2,7 +2,7 @@
 
 use verbs::{
     Buf, Completed, CompletionQueue, SharedBuf, WorkCompletion,
-    op::{Send, SendRequest},
+    op::{self, SendRequest},
 };
 
 use crate::{
@@ -30,7 +30,7 @@ pub(crate) fn latency(plan: Plan, role: Role) -> Result<f64> {
         if sent < plan.iterations {
             samples.take();
             sent += 1;
-            message = round(&mut link, |_| Send::new(message))?;
+            message = round(&mut link, |_| op::Send::new(message))?;
         }
     }
     Ok(samples.median()? / 2.0)
@@ -44,7 +44,7 @@ pub(crate) fn rate(plan: Plan, role: Role) -> Result<f64> {
         Role::Client(_) => {
             let message = link.pd.alloc_buf(plan.size)?.freeze();
             let cycles = stream(plan, &mut link, |signaled| {
-                let request = Send::new(message.clone());
+                let request = op::Send::new(message.clone());
                 if signaled {
                     request
                 } else {

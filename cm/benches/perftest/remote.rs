@@ -1,9 +1,6 @@
 //! Remote memory access, as in `ib_write_lat`, `ib_write_bw` and `ib_read_lat`.
 
-use verbs::{
-    Buf, SharedBuf,
-    op::{Read, Send, Write},
-};
+use verbs::{Buf, SharedBuf, op};
 
 use crate::{
     Plan, Result,
@@ -37,7 +34,7 @@ pub(crate) fn write_latency(plan: Plan, role: Role) -> Result<f64> {
             sent += 1;
             mark = mark.wrapping_add(1);
             buf[last] = mark;
-            buf = round(&mut link, |link| Write::new(buf, link.peer))?;
+            buf = round(&mut link, |link| op::Write::new(buf, link.peer))?;
         }
     }
     // The peer may still be waiting for the last write.
@@ -53,7 +50,7 @@ pub(crate) fn write_rate(plan: Plan, role: Role) -> Result<f64> {
     if let Role::Client(_) = role {
         let peer = link.peer;
         cycles = message::stream(plan, &mut link, |signaled| {
-            let request = Write::new(message.clone(), peer);
+            let request = op::Write::new(message.clone(), peer);
             if signaled {
                 request
             } else {
@@ -76,7 +73,7 @@ pub(crate) fn read_latency(plan: Plan, role: Role) -> Result<f64> {
     if let Role::Client(_) = role {
         for _ in 0..plan.iterations {
             samples.take();
-            buf = round(&mut link, |link| Read::new(buf, link.peer))?;
+            buf = round(&mut link, |link| op::Read::new(buf, link.peer))?;
         }
     }
     finish(link, role, buf)?;
@@ -96,7 +93,7 @@ fn finish<SW: verbs::work::Gather + 'static>(
     match role {
         Role::Server => message::next(&mut link.recv_cq, |wc| Ok(wc.ok()?)),
         Role::Client(_) => {
-            qp.post(Send::new(message)).map_err(|it| it.error)?;
+            qp.post(op::Send::new(message)).map_err(|it| it.error)?;
             message::next(&mut link.send_cq, |wc| Ok(wc.ok()?))
         }
     }

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use verbs::{
-    Attempts, Buf, Completed, Completion, CompletionQueue, ProtectionDomain, Rc, Refused,
-    RemoteAccess, RemoteRegion, RemoteToken, Result,
+    Buf, Completed, CompletionQueue, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken,
+    Result,
+    cq::Attempts,
+    error::Refused,
     fd::wait_any_readable,
-    op::{Read, Send, SendRequest, Write},
+    op::{self, SendRequest},
+    qp::Completion,
     work::{Gather, Scatter},
 };
 
@@ -94,7 +97,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     #[inline]
     pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
-        R: SendRequest<Rc, Work = SW>,
+        R: SendRequest<verbs::Rc, Work = SW>,
     {
         self.connection.qp_mut().post(request)
     }
@@ -110,8 +113,8 @@ impl<SW, RW> Endpoint<SW, RW> {
     where
         SW: Gather,
     {
-        let posted = self.post(Send::new(work));
-        posted.map_err(|refused| refused.map(Send::into_work))
+        let posted = self.post(op::Send::new(work));
+        posted.map_err(|refused| refused.map(op::Send::into_work))
     }
 
     /// `rdma_post_read`, `rdma_post_readv`—Reads the peer's memory into `work`.
@@ -124,8 +127,8 @@ impl<SW, RW> Endpoint<SW, RW> {
     where
         SW: Scatter,
     {
-        let posted = self.post(Read::new(work, remote));
-        posted.map_err(|refused| refused.map(Read::into_work))
+        let posted = self.post(op::Read::new(work, remote));
+        posted.map_err(|refused| refused.map(op::Read::into_work))
     }
 
     /// `rdma_post_write`, `rdma_post_writev`—Writes `work` into the peer's memory.
@@ -138,8 +141,8 @@ impl<SW, RW> Endpoint<SW, RW> {
     where
         SW: Gather,
     {
-        let posted = self.post(Write::new(work, remote));
-        posted.map_err(|refused| refused.map(Write::into_work))
+        let posted = self.post(op::Write::new(work, remote));
+        posted.map_err(|refused| refused.map(op::Write::into_work))
     }
 
     /// `rdma_get_send_comp`—Blocks until a send, read or write has completed, and returns the payload.

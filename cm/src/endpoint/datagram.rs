@@ -7,10 +7,13 @@ use std::{
 };
 
 use verbs::{
-    Addressed, Buf, Completed, Completion, CompletionQueue, Error, ProtectionDomain, QueuePair,
-    Refused, RemoteAccess, RemoteRegion, Result, Rts, Ud,
+    Buf, Completed, CompletionQueue, Error, ProtectionDomain, QueuePair, RemoteAccess,
+    RemoteRegion, Result, Rts, Ud,
+    ah::Addressed,
+    error::Refused,
     fd::wait_any_readable,
     op::SendRequest,
+    qp::Completion,
     work::{Gather, Scatter},
 };
 
@@ -35,7 +38,7 @@ use crate::{
 ///
 /// # Examples
 /// ```no_run
-/// use verbs::GRH_LEN;
+/// use verbs::ah::GRH_LEN;
 /// let mut endpoint = cm::DatagramEndpoint::bind("10.9.0.1:0")?;
 /// endpoint.post_recv(endpoint.reg_msgs([0; GRH_LEN + 64])?)?;
 /// let peer = endpoint.resolve("10.9.0.2:7174", b"")?;
@@ -231,7 +234,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     }
 
     /// `rdma_get_recv_comp`—Blocks until a datagram has arrived, and returns the memory. The first
-    /// [`GRH_LEN`](verbs::GRH_LEN) bytes are the header.
+    /// [`GRH_LEN`](verbs::ah::GRH_LEN) bytes are the header.
     ///
     /// # Errors
     /// As for [`send_comp`](Self::send_comp).

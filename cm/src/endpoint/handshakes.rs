@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use verbs::{QueuePair, Rc, Result, Rts};
+use verbs::{QueuePair, Result, Rts};
 
 use super::{EndpointBuilder, Queues, connected::Endpoint};
 use crate::{
@@ -24,7 +24,7 @@ pub(crate) struct Handshakes<SW, RW> {
 
 struct HalfOpen<SW, RW> {
     key: Key,
-    qp: QueuePair<Rc, Rts, SW, RW>,
+    qp: QueuePair<verbs::Rc, Rts, SW, RW>,
     queues: Queues,
     peer: PeerParam,
     timeout: Option<Duration>,

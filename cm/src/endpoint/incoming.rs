@@ -9,8 +9,8 @@ use std::{
 };
 
 use verbs::{
-    Buf, Error, Init, ProtectionDomain, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Result,
-    fd::wait_any_readable, work::Scatter,
+    Buf, Error, Init, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, Result,
+    error::Refused, fd::wait_any_readable, work::Scatter,
 };
 
 use super::{
@@ -261,7 +261,7 @@ pub(crate) fn is_of_peer(error: &Error) -> bool {
 #[must_use = "accept the connection, or reject it"]
 pub struct Incoming<SW = Buf, RW = Buf> {
     // Dropped before the identifier.
-    pub(crate) qp: QueuePair<Rc, Init, SW, RW>,
+    pub(crate) qp: QueuePair<verbs::Rc, Init, SW, RW>,
     pub(crate) request: ConnectRequest,
     pub(crate) queues: Queues,
     pub(crate) channel: EventChannel,

@@ -15,7 +15,8 @@ use std::{
 };
 
 use verbs::{
-    CompletionQueue, Connected, Context, Error, ProtectionDomain, QueuePair, Queued, Result,
+    CompletionQueue, Context, Error, ProtectionDomain, QueuePair, Result,
+    qp::{Connected, Queued},
 };
 
 use crate::{id::CmId, phases::HasDevice};

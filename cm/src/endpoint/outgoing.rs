@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use verbs::{
-    Buf, Init, ProtectionDomain, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Result,
+    Buf, Init, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, Result, error::Refused,
     work::Scatter,
 };
 
@@ -31,7 +31,7 @@ use crate::{
 #[must_use = "connect it"]
 pub struct Outgoing<SW = Buf, RW = Buf> {
     // Dropped before the identifier.
-    qp: QueuePair<Rc, Init, SW, RW>,
+    qp: QueuePair<verbs::Rc, Init, SW, RW>,
     id: CmId<RouteResolved>,
     queues: Queues,
     channel: EventChannel,
@@ -79,7 +79,7 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
         self,
     ) -> (
         CmId<RouteResolved>,
-        QueuePair<Rc, Init, SW, RW>,
+        QueuePair<verbs::Rc, Init, SW, RW>,
         Queues,
         ConnParam,
         EventChannel,

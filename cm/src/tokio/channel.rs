@@ -14,7 +14,7 @@ use ::tokio::{
     task::coop,
 };
 use futures_core::Stream;
-use verbs::{Error, Refused, Result};
+use verbs::{Error, Result, error::Refused};
 
 use crate::{channel::ChannelHandle, event::Event};
 

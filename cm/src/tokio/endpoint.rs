@@ -1,8 +1,8 @@
 //! Asynchronous endpoints.
 
 use verbs::{
-    Attempts, Buf, Completed, Completion, CompletionQueue, ProtectionDomain, QueuePair, Rc, Result,
-    Rts, tokio as watched,
+    Buf, Completed, CompletionQueue, ProtectionDomain, QueuePair, Result, Rts, cq::Attempts,
+    qp::Completion, tokio as watched,
 };
 
 use super::{
@@ -106,7 +106,7 @@ impl<SW, RW> Endpoint<SW, RW> {
 
     /// The queue pair, for posting requests.
     #[inline]
-    pub fn qp_mut(&mut self) -> &mut QueuePair<Rc, Rts, SW, RW> {
+    pub fn qp_mut(&mut self) -> &mut QueuePair<verbs::Rc, Rts, SW, RW> {
         self.connection.qp_mut()
     }
 

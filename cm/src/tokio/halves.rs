@@ -10,8 +10,13 @@ use std::{
 
 use ::tokio::sync::Notify;
 use verbs::{
-    Attempts, Buf, Completion, ProtectionDomain, Rc, ReceiveQueue, Refused, Result, SendQueue,
-    WorkCompletion, op::SendRequest, tokio as watched, work::Scatter,
+    Buf, ProtectionDomain, Result, WorkCompletion,
+    cq::Attempts,
+    error::Refused,
+    op::SendRequest,
+    qp::{Completion, ReceiveQueue, SendQueue},
+    tokio as watched,
+    work::Scatter,
 };
 
 use super::{EventChannel, First, first, within};
@@ -43,11 +48,11 @@ struct Shared {
 /// # Examples
 /// ```no_run
 /// # async fn f(endpoint: cm::tokio::Endpoint) -> verbs::Result<()> {
-/// use verbs::op::Send;
+/// use verbs::op;
 ///
 /// let (mut sender, mut receiver) = endpoint.into_split();
 /// receiver.post_recv(receiver.pd().alloc_buf(64)?)?;
-/// sender.post(Send::new(sender.pd().register_buf(*b"hello")?))?;
+/// sender.post(op::Send::new(sender.pd().register_buf(*b"hello")?))?;
 /// let (sent, received) = tokio::join!(sender.send_comp(), receiver.recv_comp());
 /// sent?.into_work()?;
 /// println!("{:?}", received?.received()?);
@@ -57,7 +62,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct SendHalf<SW = Buf, RW = Buf> {
     // Destroyed before the identifier.
-    queue: SendQueue<Rc, SW, RW>,
+    queue: SendQueue<verbs::Rc, SW, RW>,
     cq: watched::CompletionQueue,
     shared: Arc<Shared>,
     /// Retries of the queue pair for the last completion, if the retries were exhausted.
@@ -69,7 +74,7 @@ pub struct SendHalf<SW = Buf, RW = Buf> {
 #[derive(Debug)]
 pub struct RecvHalf<SW = Buf, RW = Buf> {
     // Destroyed before the identifier.
-    queue: ReceiveQueue<Rc, SW, RW>,
+    queue: ReceiveQueue<verbs::Rc, SW, RW>,
     cq: watched::CompletionQueue,
     shared: Arc<Shared>,
 }
@@ -113,7 +118,7 @@ struct Half<'a, Q> {
 
 macro_rules! closing {
     ($($queue:ident)*) => {$(
-        impl<SW, RW> Closing for Half<'_, $queue<Rc, SW, RW>> {
+        impl<SW, RW> Closing for Half<'_, $queue<verbs::Rc, SW, RW>> {
             fn sends_in_flight(&self) -> usize {
                 self.shared.sends.load(Relaxed)
             }
@@ -180,7 +185,7 @@ impl<SW, RW> SendHalf<SW, RW> {
     #[inline]
     pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
-        R: SendRequest<Rc, Work = SW>,
+        R: SendRequest<verbs::Rc, Work = SW>,
     {
         let posted = self.queue.post(request);
         self.shared.sends.store(self.queue.in_flight(), Relaxed);

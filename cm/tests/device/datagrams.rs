@@ -7,8 +7,9 @@ use cm::{
     PortSpace, ServiceRequest, phases::*,
 };
 use verbs::{
-    Addressed, Buf, Completed, CompletionQueue, GRH_LEN, Gid, ProtectionDomain, QpFlags, QueuePair,
-    Rts, Ud,
+    Buf, Completed, CompletionQueue, Gid, ProtectionDomain, QueuePair, Rts, Ud,
+    ah::{Addressed, GRH_LEN},
+    qp::QpFlags,
 };
 
 use crate::support::{TEST_TIMEOUT, local, local_v6, next, taken};

@@ -10,7 +10,7 @@ use std::{
 use cm::{
     ConnParam, ConnectFailure, DatagramEndpoint, Endpoint, EndpointBuilder, Listener, Membership,
 };
-use verbs::{Buf, GRH_LEN, RemoteToken, WcError, WcStatus, op::Send};
+use verbs::{Buf, RemoteToken, WcStatus, ah::GRH_LEN, cq::WcError, op};
 
 use crate::support::{TEST_TIMEOUT, local, local_v6};
 
@@ -75,7 +75,7 @@ fn first_program(addr: SocketAddr) -> verbs::Result<()> {
 
     let mut client = client.connect()?;
     let hello = client.reg_msgs(*b"hello")?;
-    client.post(Send::new(hello).solicited())?;
+    client.post(op::Send::new(hello).solicited())?;
     client.send_comp()?.into_work()?;
 
     let answer = client.recv_comp()?;
@@ -258,7 +258,7 @@ fn post_with_every_option_returns_the_payload() {
     server.post_recv(server.reg_msgs([0; 64]).unwrap()).unwrap();
     let empty = endpoint.reg_msgs([0]).unwrap();
     endpoint
-        .post(Send::new(empty).imm_data(7).inline(b"inline"))
+        .post(op::Send::new(empty).imm_data(7).inline(b"inline"))
         .unwrap();
     let full = endpoint
         .post_send(endpoint.reg_msgs(*b"too much").unwrap())
@@ -361,7 +361,7 @@ fn endpoint_into_parts_keeps_the_connection() {
     let (mut connection, mut send_cq, _recv_cq, channel) = active.into_parts();
     let pd = connection.qp().pd().clone();
     let hello = pd.register_buf(*b"by hand").unwrap();
-    connection.qp_mut().post(Send::new(hello)).unwrap();
+    connection.qp_mut().post(op::Send::new(hello)).unwrap();
     let wc = send_cq.wait(Some(TEST_TIMEOUT)).unwrap().next().unwrap();
     assert!(connection.qp_mut().complete(wc).is_ok());
     assert_eq!(receive(&mut passive), b"by hand");

@@ -13,7 +13,7 @@ use cm::{
     ConnParam, ConnectFailure, ConnectResponse, EndpointBuilder, Event, EventChannel, Listener,
 };
 
-use verbs::{Init, QueuePair, Rc};
+use verbs::{Init, QueuePair};
 
 use crate::{
     connections::connect,
@@ -76,7 +76,10 @@ fn accept_after_peer_death_fails() {
     active.connect(&active_qp, &ConnParam::new()).unwrap();
     let request = request(&channel);
     assert!(channel.cancel(key));
-    let qp = side.pd.qp_builder::<Rc>(&side.cq, &side.cq).max_send_wr(1);
+    let qp = side
+        .pd
+        .qp_builder::<verbs::Rc>(&side.cq, &side.cq)
+        .max_send_wr(1);
     let qp = qp.max_recv_wr(1).create().unwrap();
     // A step fails at once if the kernel has already been notified; otherwise the connection fails soon
     // after.
@@ -131,7 +134,7 @@ fn listener_skips_requests_withdrawn_before_accept() {
 }
 
 /// Client side of a connection.
-type ClientSide = (Side, QueuePair<Rc, Init>);
+type ClientSide = (Side, QueuePair<verbs::Rc, Init>);
 
 /// A client with a reply and an incomplete handshake.
 fn silent_client(channel: &EventChannel, addr: SocketAddr) -> (ClientSide, ConnectResponse) {

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, thread};
 
 use cm::{ConnParam, EndpointBuilder, Listener};
-use verbs::{Error, WcError, WcStatus};
+use verbs::{Error, WcStatus, cq::WcError};
 
 use crate::support::{TEST_TIMEOUT, local};
 

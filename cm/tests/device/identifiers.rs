@@ -7,8 +7,11 @@ use cm::{
     PortSpace, XrcEnd,
 };
 use verbs::{
-    AckTimeout, Attributes, Buf, Ece, EventType, Gid, Mtu, Pkey, Rc, RnrTimer, Rtr, Rts, XrcSend,
+    Buf, Gid, Rtr, Rts,
+    attr::{Mtu, Pkey},
+    event::EventType,
     op,
+    qp::{AckTimeout, Attributes, Ece, RnrTimer, XrcSend},
 };
 
 use crate::{
@@ -46,9 +49,9 @@ fn options_set_too_late_fail() {
     let accepted = side.qp(passive_qp.id());
     let _accepted = passive_qp.accept(accepted, &ConnParam::new()).unwrap();
     let response = response(&channel);
-    let to_rtr: Attributes<Rc, Rtr> = response.id().attributes().unwrap();
+    let to_rtr: Attributes<verbs::Rc, Rtr> = response.id().attributes().unwrap();
     assert_eq!(to_rtr.as_raw().0.ah_attr.grh.traffic_class, 0x40);
-    let to_rts: Attributes<Rc, Rts> = response.id().attributes().unwrap();
+    let to_rts: Attributes<verbs::Rc, Rts> = response.id().attributes().unwrap();
     assert_eq!(to_rts.as_raw().0.timeout, 15);
 
     let mut datagram = channel.create_id_in(PortSpace::Udp).unwrap();
@@ -157,7 +160,7 @@ fn qp_prepared_by_the_program_is_accepted() {
     let (_listener, addr) = listen(&channel, local());
     let (mut side, active_qp, request) = asked(&channel, addr);
     let qp = side.qp(request.id());
-    let changed = |attributes: Attributes<Rc, Rtr>| {
+    let changed = |attributes: Attributes<verbs::Rc, Rtr>| {
         let changed = attributes
             .mtu(Mtu::B256)
             .min_rnr_timer(RnrTimer::new(1).unwrap());
@@ -215,7 +218,7 @@ fn connection_with_srq_receives() {
     let srq = side.pd.create_srq::<Buf>(4, 1).unwrap();
     let qp = side
         .pd
-        .qp_builder::<Rc>(&side.cq, &side.cq)
+        .qp_builder::<verbs::Rc>(&side.cq, &side.cq)
         .max_send_wr(4)
         .srq(&srq);
     let qp = request.id().init_qp(qp.create().unwrap()).unwrap();
@@ -411,7 +414,7 @@ fn xrc_ids_are_created_and_refuse_other_qps() {
     let id = resolve_addr(&channel, id, addr);
     assert_eq!(id.key(), key);
     let side = Side::new(&id.context().unwrap());
-    let rc = side.pd.qp_builder::<Rc>(&side.cq, &side.cq);
+    let rc = side.pd.qp_builder::<verbs::Rc>(&side.cq, &side.cq);
     let rc = rc.max_send_wr(1).max_recv_wr(1).create().unwrap();
     let err = id.init_qp(rc).map(drop).unwrap_err();
     assert!(

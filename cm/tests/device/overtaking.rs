@@ -1,10 +1,7 @@
 //! A send after a read: on iWARP the send can complete first.
 
 use cm::{Connection, Event, EventChannel};
-use verbs::{
-    RemoteAccess,
-    op::{Read, Send},
-};
+use verbs::{RemoteAccess, op};
 
 use crate::support::{Side, TEST_TIMEOUT, accepted, listen, local, next, response, taken};
 
@@ -39,13 +36,13 @@ fn read_followed_by_sends_returns_complete_data() {
         region.write(0, &vec![round; LEN]);
         let receive = side.pd.alloc_buf(MESSAGE).unwrap();
         passive.qp_mut().post_recv(receive).unwrap();
-        let read = Read::new(side.pd.alloc_buf(LEN).unwrap(), region.token());
+        let read = op::Read::new(side.pd.alloc_buf(LEN).unwrap(), region.token());
         let read = if round % 2 == 0 {
             read
         } else {
             read.unsignaled()
         };
-        let send = Send::new(side.pd.register_buf([round; MESSAGE]).unwrap());
+        let send = op::Send::new(side.pd.register_buf([round; MESSAGE]).unwrap());
         // In one batch, so that the kernel sends both before the peer answers.
         let mut batch = active.qp_mut().batch();
         batch.push(read).unwrap();

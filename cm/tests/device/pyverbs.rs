@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 
 use cm::{ConnParam, ConnectFailure, Connection, Event, EventChannel};
 use verbs::{
-    AckTimeout, AddressVector, Addressed, Completed, QpState, RemoteAccess, WcStatus,
-    op::{Read, SendTo, Write},
+    Completed, RemoteAccess, WcStatus,
+    ah::{AddressVector, Addressed},
+    op,
+    qp::{AckTimeout, QpState},
 };
 
 use crate::{
@@ -116,7 +118,7 @@ fn rdmacm_async_udp_traffic() {
         assert_eq!(server.receive(), text);
         let ah = server.pd.create_ah(&way(&server)).unwrap();
         let work = Addressed::new(server.pd.register_buf(text.clone()).unwrap(), &ah);
-        let answer = SendTo::new(work, client.qp.qp_num(), peer.qkey);
+        let answer = op::SendTo::new(work, client.qp.qp_num(), peer.qkey);
         server.qp.post(answer).unwrap();
         assert_eq!(client.receive(), text);
         for side in [&mut client, &mut server] {
@@ -162,7 +164,7 @@ fn multicast(last: u8, also_after_leaving: bool) {
         from.qp.post(all.send(work)).unwrap();
         let ah = from.pd.create_ah(&way(&from)).unwrap();
         let work = Addressed::new(from.pd.register_buf(*b"to you").unwrap(), &ah);
-        let request = SendTo::new(work, to.qp.qp_num(), group.qkey);
+        let request = op::SendTo::new(work, to.qp.qp_num(), group.qkey);
         from.qp.post(request).unwrap();
         assert_eq!(to.receive(), b"to you");
     }
@@ -220,7 +222,7 @@ fn done(side: &mut Side, connection: &mut Connection) -> verbs::Buf {
 fn rdmacm_async_read() {
     remote(RemoteAccess::READ, |side, active, region| {
         let work = side.pd.register_buf([b'c'; 64]).unwrap();
-        let request = Read::new(work, region.token());
+        let request = op::Read::new(work, region.token());
         active.qp_mut().post(request).unwrap();
         assert_eq!(&*done(side, active), &[b's'; 64]);
     });
@@ -230,7 +232,7 @@ fn rdmacm_async_read() {
 fn rdmacm_async_write() {
     remote(RemoteAccess::WRITE, |side, active, region| {
         let work = side.pd.register_buf([b'c'; 64]).unwrap();
-        let request = Write::new(work, region.token());
+        let request = op::Write::new(work, region.token());
         active.qp_mut().post(request).unwrap();
         done(side, active);
         let mut seen = [0; 64];

@@ -9,7 +9,7 @@ use cm::{
     CmId, ConnParam, ConnectRequest, ConnectResponse, Event, EventChannel,
     phases::{HasDevice, Listening, RouteResolved},
 };
-use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rc, Rts};
+use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rts};
 
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -79,7 +79,7 @@ impl Side {
         }
     }
 
-    pub(crate) fn qp<P: HasDevice>(&self, id: &CmId<P>) -> QueuePair<Rc, Init> {
+    pub(crate) fn qp<P: HasDevice>(&self, id: &CmId<P>) -> QueuePair<verbs::Rc, Init> {
         let qp = self
             .pd
             .qp_builder(&self.cq, &self.cq)
@@ -93,7 +93,7 @@ impl Side {
 pub(crate) struct Halfway {
     pub(crate) side: Side,
     pub(crate) active: CmId<RouteResolved>,
-    pub(crate) active_qp: QueuePair<Rc, Init>,
+    pub(crate) active_qp: QueuePair<verbs::Rc, Init>,
 }
 
 impl Halfway {
@@ -121,7 +121,7 @@ pub(crate) fn response(channel: &EventChannel) -> ConnectResponse {
 pub(crate) fn asked(
     channel: &EventChannel,
     addr: SocketAddr,
-) -> (Side, QueuePair<Rc, Init>, ConnectRequest) {
+) -> (Side, QueuePair<verbs::Rc, Init>, ConnectRequest) {
     let Halfway {
         side,
         active,
@@ -135,7 +135,7 @@ pub(crate) fn asked(
 pub(crate) fn accepted(
     channel: &EventChannel,
     addr: SocketAddr,
-) -> (Side, QueuePair<Rc, Init>, QueuePair<Rc, Rts>) {
+) -> (Side, QueuePair<verbs::Rc, Init>, QueuePair<verbs::Rc, Rts>) {
     let (side, active_qp, request) = asked(channel, addr);
     let passive_qp = side.qp(request.id());
     let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();

@@ -8,7 +8,7 @@ use cm::{
 };
 use futures_core::Stream;
 use tokio::time::timeout;
-use verbs::{Buf, Result, WcStatus, op::Send};
+use verbs::{Buf, Result, WcStatus, op};
 
 use crate::support::{Halfway, TEST_TIMEOUT, local};
 
@@ -30,7 +30,7 @@ async fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
 
 async fn exchange(from: &mut Endpoint, to: &mut Endpoint) {
     let hello = from.pd().register_buf(*b"hello").unwrap();
-    from.qp_mut().post(Send::new(hello)).unwrap();
+    from.qp_mut().post(op::Send::new(hello)).unwrap();
     let (sent, received) = tokio::join!(from.send_comp(), to.recv_comp());
     sent.unwrap().ok().unwrap();
     assert_eq!(received.unwrap().received().unwrap(), b"hello");
@@ -71,7 +71,7 @@ async fn peer_disconnect_with_send_in_flight_is_answered() {
         let (mut active, mut passive) = pair(&listener).await;
         exchange(&mut active, &mut passive).await;
         let buf = active.pd().register_buf(*b"too much").unwrap();
-        active.qp_mut().post(Send::new(buf)).unwrap();
+        active.qp_mut().post(op::Send::new(buf)).unwrap();
         let (ended, flushed) = tokio::join!(passive.disconnect(), active.recv_comp());
         ended.unwrap();
         assert_eq!(flushed.unwrap().status(), WcStatus::WR_FLUSH_ERR);
@@ -104,7 +104,7 @@ async fn endpoints_run_in_separate_tasks() {
                 tokio::spawn(async move {
                     let mut endpoint = connect(addr).await?;
                     let hello = endpoint.pd().register_buf(*b"hello")?;
-                    endpoint.qp_mut().post(Send::new(hello))?;
+                    endpoint.qp_mut().post(op::Send::new(hello))?;
                     endpoint.send_comp().await?.ok().unwrap();
                     endpoint.disconnect().await
                 })
@@ -293,7 +293,7 @@ async fn halves_send_and_receive_at_once_and_notice_the_end() {
                 let message = passive.recv_comp().await?.into_work()?;
                 let next = passive.pd().alloc_buf(64)?;
                 passive.qp_mut().post_recv(next)?;
-                passive.qp_mut().post(Send::new(message))?;
+                passive.qp_mut().post(op::Send::new(message))?;
                 passive.send_comp().await?.into_work()?;
             }
             passive.disconnect().await
@@ -312,7 +312,7 @@ async fn halves_send_and_receive_at_once_and_notice_the_end() {
         });
         for number in 0..MESSAGES {
             let message = sender.pd().register_buf([number; 64]).unwrap();
-            sender.post(Send::new(message)).unwrap();
+            sender.post(op::Send::new(message)).unwrap();
             sender.send_comp().await.unwrap().into_work().unwrap();
         }
         // Without sends in flight, either half detects the disconnect.

@@ -61,7 +61,7 @@ pub(crate) fn bind(socket: &Arc<Socket>, addr: SocketAddr) -> io::Result<()> {
                 drop(complete_bind(&socket));
             }
         };
-        let spawned = verbs::spawn_without_signals("rds-bind", later);
+        let spawned = verbs::signals::spawn_without_signals("rds-bind", later);
         // Without a thread, bind immediately.
         return spawned.map_or_else(|_| complete_bind(socket), |_| Ok(()));
     }

@@ -19,7 +19,7 @@ use rds::{
     },
 };
 // Memory of the program is registered like any other.
-use verbs::Memory;
+use verbs::mr::Memory;
 
 use crate::memory::{bytes, bytes_mut};
 

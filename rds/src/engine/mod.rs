@@ -101,7 +101,7 @@ static FIRST_PROCESS: AtomicU64 = AtomicU64::new(0);
 /// The kernel rejects writes to a device opened by another process, and librdmacm opens each device
 /// only once.
 fn check_process(first: u64) -> io::Result<()> {
-    if [0, verbs::fork_generation()].contains(&first) {
+    if [0, verbs::fork::fork_generation()].contains(&first) {
         return Ok(());
     }
     let reason =
@@ -111,7 +111,7 @@ fn check_process(first: u64) -> io::Result<()> {
 
 /// Records that this process opens a device.
 fn claim_devices() -> io::Result<()> {
-    let own = verbs::fork_generation();
+    let own = verbs::fork::fork_generation();
     let first = FIRST_PROCESS.compare_exchange(0, own, Relaxed, Relaxed);
     first.map_or_else(check_process, |_| Ok(()))
 }
@@ -127,7 +127,7 @@ impl Engine {
     pub fn shared() -> io::Result<Self> {
         let mut default = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = default.upgrade()
-            && handle.shared.process == verbs::fork_generation()
+            && handle.shared.process == verbs::fork::fork_generation()
         {
             return Ok(Self { handle });
         }
@@ -167,10 +167,10 @@ impl Engine {
             clock,
             schedule,
             stopped: AtomicBool::new(false),
-            process: verbs::fork_generation(),
+            process: verbs::fork::fork_generation(),
         });
         let driven = Arc::clone(&shared);
-        let thread = verbs::spawn_without_signals("rds", move || driven.run())?;
+        let thread = verbs::signals::spawn_without_signals("rds", move || driven.run())?;
         let thread = Some(thread);
         Ok(Self {
             handle: Arc::new(Handle { shared, thread }),
@@ -214,7 +214,7 @@ impl Engine {
 impl Drop for Handle {
     fn drop(&mut self) {
         // After a fork, everything belongs to the parent.
-        if self.shared.process != verbs::fork_generation() {
+        if self.shared.process != verbs::fork::fork_generation() {
             return;
         }
         self.shared.stopped.store(true, Relaxed);
@@ -241,7 +241,7 @@ impl Shared {
 
     /// Locks the state; fails in a child of the process that created the engine.
     pub(crate) fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
-        if self.process != verbs::fork_generation() {
+        if self.process != verbs::fork::fork_generation() {
             let reason =
                 "the socket belongs to the parent process: create another one after the fork";
             return Err(io::Error::new(io::ErrorKind::Unsupported, reason));

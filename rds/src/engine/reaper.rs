@@ -98,7 +98,7 @@ impl Reaper {
         drop(work);
         let (work, at_work) = (Arc::clone(&self.work), self.at_work.clone());
         // If spawning fails, the closure and `what` are dropped here.
-        let thread = verbs::spawn_without_signals("rds-end", move || {
+        let thread = verbs::signals::spawn_without_signals("rds-end", move || {
             drop(what);
             while let Some(what) = next(&work) {
                 drop(what);

@@ -12,7 +12,7 @@ use std::{
 use cm::{ConnectRequest, EventChannel, Key};
 use rustix::event::epoll;
 use smallvec::SmallVec;
-use verbs::{Context, EventType};
+use verbs::{Context, event::EventType};
 
 use super::{
     EngineOptions, INLINE_DEVICES,

@@ -5,9 +5,8 @@ use std::{sync::Arc, time::Duration};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use verbs::{
-    Batch, Completed, CqKey, PoolBuf, Rc, RemoteRegion, RemoteToken, WcStatus,
-    error::Refused,
-    op::{CompareSwap, FetchAdd, Read, Send, Write},
+    Completed, RemoteRegion, RemoteToken, WcStatus, cq::CqKey, error::Refused, mr::PoolBuf, op,
+    qp::Batch,
 };
 
 use super::{INLINE_DEVICES, State};
@@ -38,7 +37,7 @@ const COMPLETION_BUDGET: usize = 256;
 const POST: &str = "ibv_post_send";
 
 /// A batch of send queue requests.
-type Requests<'q> = Batch<'q, Rc, SendWork, RecvWork>;
+type Requests<'q> = Batch<'q, verbs::Rc, SendWork, RecvWork>;
 
 /// The protocol's view of a completion status.
 pub(super) fn outcome(status: WcStatus) -> Completion {
@@ -278,7 +277,7 @@ impl State {
                     solicited,
                     fence,
                 } => frame(tag, &header, body, device).and_then(|work| {
-                    let mut send = Send::new(work);
+                    let mut send = op::Send::new(work);
                     if solicited {
                         send = send.solicited();
                     }
@@ -315,7 +314,7 @@ impl State {
             failed |= frame(tag, &header, Bytes::Nothing, device)
                 .and_then(|work| {
                     batch
-                        .push(Send::new(work).solicited())
+                        .push(op::Send::new(work).solicited())
                         .map_err(|refused| refused.error)
                 })
                 .is_err();
@@ -327,7 +326,7 @@ impl State {
                 len: 0,
                 rkey: 0,
             };
-            failed |= batch.push(Write::new(nothing, nowhere)).is_err();
+            failed |= batch.push(op::Write::new(nothing, nowhere)).is_err();
         }
         if !batch.is_empty()
             && let Err(Refused { value, .. }) = batch.post()
@@ -433,14 +432,14 @@ fn push_rdma(
         let unsignaled = partial || !signaled;
         match rdma.direction {
             Direction::Write => {
-                let mut request = Write::new(work, remote);
+                let mut request = op::Write::new(work, remote);
                 if unsignaled {
                     request = request.unsignaled();
                 }
                 batch.push(request)?;
             }
             Direction::Read => {
-                let mut request = Read::new(work, remote);
+                let mut request = op::Read::new(work, remote);
                 if unsignaled {
                     request = request.unsignaled();
                 }
@@ -471,14 +470,14 @@ fn push_atomic(
     );
     match atomic.op {
         AtomicOp::FetchAdd(add) => {
-            let mut request = FetchAdd::new(work, remote, add);
+            let mut request = op::FetchAdd::new(work, remote, add);
             if !signaled {
                 request = request.unsignaled();
             }
             batch.push(request)?;
         }
         AtomicOp::CompareSwap(compare, swap) => {
-            let mut request = CompareSwap::new(work, remote, compare, swap);
+            let mut request = op::CompareSwap::new(work, remote, compare, swap);
             if !signaled {
                 request = request.unsignaled();
             }

@@ -8,7 +8,10 @@ use std::{
 };
 
 use rustix::io::Errno;
-use verbs::{Memory, RemoteAccess, RemoteRegion, SharedMemory};
+use verbs::{
+    RemoteAccess, RemoteRegion,
+    mr::{Memory, SharedMemory},
+};
 
 use super::Socket;
 use crate::{

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cm::{ConnectResponse, Event, EventChannel};
-use verbs::{Buf, Completed, QueuePair, Rc, Rts, op::Send};
+use verbs::{Buf, Completed, QueuePair, Rts, op};
 
 use super::{Asked, Queues, TEST_TIMEOUT, ask, bring_up, odd};
 
@@ -15,7 +15,7 @@ use super::{Asked, Queues, TEST_TIMEOUT, ask, bring_up, odd};
 #[derive(Debug)]
 pub(crate) struct EarlyData {
     // Declared first, since the queue pair uses the other fields.
-    qp: QueuePair<Rc, Rts>,
+    qp: QueuePair<verbs::Rc, Rts>,
     queues: Queues,
     _response: ConnectResponse,
     _channel: EventChannel,
@@ -45,7 +45,7 @@ impl EarlyData {
     pub(crate) fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
         let mut buf = self.queues.pd.alloc_buf(frame.len())?;
         buf.copy_from_slice(frame);
-        let posted = self.qp.post(Send::new(buf).solicited());
+        let posted = self.qp.post(op::Send::new(buf).solicited());
         posted.map_err(verbs::Error::from)?;
         self.pump(|completed, ok| matches!(completed, Completed::Send(_)).then_some(ok))
     }

@@ -20,7 +20,10 @@ use cm::{
     phases::{HasDevice, Listening, RouteResolved},
 };
 use rds::proto::wire::{ConnectData, Family, HostPair};
-use verbs::{Attributes, Init, QueuePair, Rc, RnrTimer, Rtr, Rts};
+use verbs::{
+    Init, QueuePair, Rtr, Rts,
+    qp::{Attributes, RnrTimer},
+};
 
 use wire::Queues;
 
@@ -95,10 +98,10 @@ fn param(data: &[u8]) -> ConnParam {
 /// Moves a queue pair to RTS, with a short RNR timer.
 fn bring_up<P: HasDevice>(
     id: &CmId<P>,
-    mut qp: QueuePair<Rc, Init>,
-) -> verbs::Result<QueuePair<Rc, Rts>> {
+    mut qp: QueuePair<verbs::Rc, Init>,
+) -> verbs::Result<QueuePair<verbs::Rc, Rts>> {
     qp.modify(&id.attributes()?)?;
-    let to_rtr: Attributes<Rc, Rtr> = id.attributes()?;
+    let to_rtr: Attributes<verbs::Rc, Rtr> = id.attributes()?;
     let qp = qp.to_rtr(&to_rtr.min_rnr_timer(RnrTimer::new(10)?))?;
     Ok(qp.to_rts(&id.attributes()?)?)
 }
@@ -217,7 +220,7 @@ pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io:
 struct Asked {
     channel: EventChannel,
     queues: Queues,
-    qp: QueuePair<Rc, Init>,
+    qp: QueuePair<verbs::Rc, Init>,
     said: Event,
 }
 

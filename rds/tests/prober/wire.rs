@@ -4,7 +4,7 @@ use std::{collections::VecDeque, io, time::Duration, time::Instant};
 
 use cm::{CmId, Connection, Event, EventChannel, phases::HasDevice};
 use rds::proto::wire::{Flags, Header};
-use verbs::{Completed, CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, op::Send};
+use verbs::{Completed, CompletionQueue, Init, ProtectionDomain, QueuePair, op};
 
 use super::{ROOM, TEST_TIMEOUT};
 
@@ -20,7 +20,7 @@ impl Queues {
     pub(super) fn new<P: HasDevice>(
         id: &CmId<P>,
         receives: u32,
-    ) -> io::Result<(Self, QueuePair<Rc, Init>)> {
+    ) -> io::Result<(Self, QueuePair<verbs::Rc, Init>)> {
         let ctx = id.context()?;
         let pd = ctx.alloc_pd()?;
         let cq = ctx.cq_builder(1024).waitable().create()?;
@@ -72,7 +72,7 @@ impl Wire {
         let mut buf = self.queues.pd.alloc_buf(frame.len().max(1))?;
         buf.set_len(frame.len());
         buf.copy_from_slice(frame);
-        let mut send = Send::new(buf);
+        let mut send = op::Send::new(buf);
         if solicited {
             send = send.solicited();
         }

@@ -9,9 +9,13 @@ use std::{
 use cm::{CmId, Key, PortSpace, phases::Idle};
 use rustix::io::Errno;
 use verbs::{
-    AddressHandle, Addressed, Attributes, BufPool, Completed, CompletionChannel, Context, CqKey,
-    GRH_LEN, Mapping, PoolBuf, Psn, QpNum, QueuePair, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
-    WcStatus, op::SendTo,
+    AddressHandle, Completed, Context, QueuePair, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
+    WcStatus,
+    ah::{Addressed, GRH_LEN},
+    cq::{CompletionChannel, CqKey},
+    mr::{BufPool, Mapping, PoolBuf},
+    op,
+    qp::{Attributes, Psn, QpNum},
 };
 
 use crate::{
@@ -208,7 +212,7 @@ impl Local {
     /// Posts a message including its header.
     pub(super) fn send(&mut self, message: &[u8], way: &Way, qp_num: u32) -> io::Result<()> {
         let to = QpNum::new(qp_num)?;
-        let request = |work| SendTo::new(Addressed::new(work, &way.ah), to, QKEY);
+        let request = |work| op::SendTo::new(Addressed::new(work, &way.ah), to, QKEY);
         if message.len() <= self.inline {
             let request = request(None).inline(message);
             return Ok(self.qp.post(request).map_err(verbs::Error::from)?);

@@ -11,7 +11,7 @@ use std::{
 
 use cm::Key;
 use rustix::{event::epoll, io::Errno};
-use verbs::{Context, GRH_LEN, PoolBuf};
+use verbs::{Context, ah::GRH_LEN, mr::PoolBuf};
 
 use super::{
     Port, Received,

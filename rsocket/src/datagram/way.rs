@@ -7,7 +7,11 @@ use cm::{
     phases::{AddrResolved, HasDevice, RouteResolved},
 };
 use rustix::io::Errno;
-use verbs::{AddressVector, Context, Gid, GidType, GlobalRoute, LinkLayer};
+use verbs::{
+    Context, Gid,
+    ah::{AddressVector, GlobalRoute},
+    attr::{GidType, LinkLayer},
+};
 
 use super::{Port, local::Way};
 use crate::engine::Engine;

@@ -9,7 +9,7 @@ use std::{
 
 use bitflags::bitflags;
 use rustix::io::Errno;
-use verbs::Memory;
+use verbs::mr::Memory;
 
 use super::{Phase, Socket, os_error};
 use crate::{datagram::Received, mapped::MappedBuffer, stream::Stream, waiting::Patience};

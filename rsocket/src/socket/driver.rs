@@ -41,7 +41,7 @@ impl Driver {
     fn get() -> io::Result<Arc<Self>> {
         let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driver) = &*driver
-            && driver.process == verbs::fork_generation()
+            && driver.process == verbs::fork::fork_generation()
         {
             return Ok(Arc::clone(driver));
         }
@@ -49,10 +49,10 @@ impl Driver {
             sources: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             sockets: Mutex::default(),
             next: AtomicU64::new(0),
-            process: verbs::fork_generation(),
+            process: verbs::fork::fork_generation(),
         });
         let thread = Arc::clone(&new);
-        verbs::spawn_without_signals("rsocket-ready", move || thread.run())?;
+        verbs::signals::spawn_without_signals("rsocket-ready", move || thread.run())?;
         if let Some(old) = driver.replace(Arc::clone(&new)) {
             // After a fork, the old driver belongs to the parent process, so the child must not drop it.
             let _kept = ManuallyDrop::new(old);

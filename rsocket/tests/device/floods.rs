@@ -9,7 +9,7 @@ use std::{
 
 use cm::{ConnParam, ConnectResponse, Event, EventChannel};
 use rsocket::{Listener, Options, Refusals, Stream, proto::ConnectData};
-use verbs::{CompletionQueue, Init, QueuePair, Rc};
+use verbs::{CompletionQueue, Init, QueuePair};
 
 use crate::{
     handshakes::{data, raw_qp},
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A peer with a reply and an incomplete handshake, until dropped.
 struct HalfOpen {
     _response: ConnectResponse,
-    _qp: QueuePair<Rc, Init>,
+    _qp: QueuePair<verbs::Rc, Init>,
     _cq: CompletionQueue,
     _channel: EventChannel,
 }

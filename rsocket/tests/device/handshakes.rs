@@ -13,7 +13,7 @@ use rsocket::{
     Family, Listener, Options, PollEntry, PollEvents, Socket, Stream, errno, poll,
     proto::{ByteOrder, ConnectData, Target},
 };
-use verbs::{CompletionQueue, Init, QueuePair, Rc};
+use verbs::{CompletionQueue, Init, QueuePair};
 
 use crate::{deaf::DeafNeighbours, local, local_v6, probe::resolved};
 
@@ -40,17 +40,17 @@ fn both_sides_know_each_others_names() {
 /// A queue pair without an rsocket.
 struct Raw {
     channel: EventChannel,
-    qp: QueuePair<Rc, Init>,
+    qp: QueuePair<verbs::Rc, Init>,
     _cq: CompletionQueue,
 }
 
 pub(crate) fn raw_qp<P: cm::phases::HasDevice>(
     id: &CmId<P>,
-) -> (QueuePair<Rc, Init>, CompletionQueue) {
+) -> (QueuePair<verbs::Rc, Init>, CompletionQueue) {
     let ctx = id.context().unwrap();
     let pd = ctx.alloc_pd().unwrap();
     let cq = ctx.cq_builder(16).create().unwrap();
-    let qp = pd.qp_builder::<Rc>(&cq, &cq).create().unwrap();
+    let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq).create().unwrap();
     (id.init_qp(qp).unwrap(), cq)
 }
 

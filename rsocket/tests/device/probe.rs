@@ -8,8 +8,7 @@ use cm::{
 };
 use rsocket::proto::{ByteOrder, ConnectData, Mapping, Message, Target};
 use verbs::{
-    Completed, CompletionQueue, Init, QueuePair, Rc, RemoteAccess, RemoteRegion, RemoteToken,
-    op::{Send, Write},
+    Completed, CompletionQueue, Init, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, op,
 };
 
 use crate::local;
@@ -68,13 +67,13 @@ struct Memory {
 
 impl Memory {
     /// Allocates the memory and creates a queue pair with all receives posted.
-    fn new<P: HasDevice>(id: &CmId<P>) -> (Self, QueuePair<Rc, Init, Work, Work>) {
+    fn new<P: HasDevice>(id: &CmId<P>) -> (Self, QueuePair<verbs::Rc, Init, Work, Work>) {
         let ctx = id.context().unwrap();
         let pd = ctx.alloc_pd().unwrap();
         let cq = ctx.cq_builder(u32::from(RECEIVES) + SENDS).waitable();
         let cq = cq.create().unwrap();
         let qp = pd
-            .qp_builder::<Rc>(&cq, &cq)
+            .qp_builder::<verbs::Rc>(&cq, &cq)
             .max_send_wr(SENDS)
             .max_recv_wr(RECEIVES.into())
             .max_inline_data(INLINE);
@@ -296,13 +295,13 @@ impl Probe {
         let mut posted = 1;
         if self.separate {
             if from.is_some() {
-                qp.post(Write::new(from, to)).unwrap();
+                qp.post(op::Write::new(from, to)).unwrap();
                 posted += 1;
             }
-            qp.post(Send::new(None).inline(&word.to_ne_bytes()))
+            qp.post(op::Send::new(None).inline(&word.to_ne_bytes()))
                 .unwrap();
         } else {
-            qp.post(Write::new(from, to).imm_data(word)).unwrap();
+            qp.post(op::Write::new(from, to).imm_data(word)).unwrap();
         }
         // Waits for the completions, and queues messages received meanwhile.
         while posted > 0 {
@@ -328,7 +327,7 @@ impl Probe {
         } = self;
         connection
             .qp_mut()
-            .post(Write::new(Some(from), to))
+            .post(op::Write::new(Some(from), to))
             .unwrap();
         loop {
             let mut completions = memory.cq.wait(Some(PATIENCE)).unwrap();

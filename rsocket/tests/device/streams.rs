@@ -254,8 +254,8 @@ fn a_nonblocking_stream_says_when_it_is_worth_trying() {
 #[test]
 fn mapping_of_a_part_of_memory_ends_where_it_says() {
     let (client, server) = pair(&Options::new().iomap_size(1));
-    let memory = verbs::Mapping::new(8192).unwrap();
-    let refused = server.map_memory(verbs::Mapping::new(64).unwrap(), 65, Some(0));
+    let memory = verbs::mr::Mapping::new(8192).unwrap();
+    let refused = server.map_memory(verbs::mr::Mapping::new(64).unwrap(), 65, Some(0));
     assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     let mapped = server.map_memory(memory, 100, Some(0)).unwrap();
     assert_eq!(mapped.len(), 100);

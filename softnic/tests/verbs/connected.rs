@@ -1,10 +1,7 @@
 //! Messages, RDMA and atomics between two hosts.
 
 use softnic::Fabric;
-use verbs::{
-    RemoteAccess, WcOpcode, WcStatus,
-    op::{CompareSwap, FetchAdd, Read, Send, Write},
-};
+use verbs::{RemoteAccess, WcStatus, cq::WcOpcode, op};
 
 use crate::end::Connected;
 
@@ -15,7 +12,9 @@ fn a_message_arrives() {
         .post_recv(this.b.pd.alloc_buf(64).unwrap())
         .unwrap();
     let hello = this.a.filled(b"hello");
-    this.qp_a.post(Send::new(hello).imm_data(0xcafe)).unwrap();
+    this.qp_a
+        .post(op::Send::new(hello).imm_data(0xcafe))
+        .unwrap();
     let received = this.b.reap(&mut this.qp_b, 1).pop().unwrap();
     assert!(received.is_receive);
     assert_eq!(
@@ -43,7 +42,7 @@ fn a_blocked_receiver_is_woken() {
     std::thread::scope(|scope| {
         let (b, qp_b) = (&mut this.b, &mut this.qp_b);
         let receiver = scope.spawn(move || b.reap(qp_b, 1).pop().unwrap().len);
-        this.qp_a.post(Send::new(hello)).unwrap();
+        this.qp_a.post(op::Send::new(hello)).unwrap();
         assert_eq!(receiver.join().unwrap(), 5);
     });
 }
@@ -55,7 +54,9 @@ fn writes_and_reads_reach_the_peers_memory() {
     let region = this.b.pd.alloc_remote(10_000, access).unwrap();
     let bytes: Vec<u8> = (0..10_000_u32).map(|i| i.to_le_bytes()[0]).collect();
     let source = this.a.filled(&bytes);
-    this.qp_a.post(Write::new(source, region.token())).unwrap();
+    this.qp_a
+        .post(op::Write::new(source, region.token()))
+        .unwrap();
     let written = this.a.reap(&mut this.qp_a, 1).pop().unwrap();
     assert_eq!(
         (written.status, written.opcode),
@@ -68,7 +69,7 @@ fn writes_and_reads_reach_the_peers_memory() {
     region.write(5_000, b"changed");
     let target = this.a.pd.alloc_buf(7).unwrap();
     let from = region.token().slice(5_000..5_007).unwrap();
-    this.qp_a.post(Read::new(target, from)).unwrap();
+    this.qp_a.post(op::Read::new(target, from)).unwrap();
     let read = this.a.reap(&mut this.qp_a, 1).pop().unwrap();
     assert_eq!(
         (read.status, &*read.buf),
@@ -83,11 +84,11 @@ fn atomics_change_the_peers_number() {
     region.store(8, 40);
     let number = region.token().slice(8..16).unwrap();
     let buf = this.a.pd.alloc_buf(8).unwrap();
-    this.qp_a.post(FetchAdd::new(buf, number, 2)).unwrap();
+    this.qp_a.post(op::FetchAdd::new(buf, number, 2)).unwrap();
     let buf = this.a.reap(&mut this.qp_a, 1).pop().unwrap().buf;
     assert_eq!((&*buf, region.load(8)), (&40_u64.to_ne_bytes()[..], 42));
     this.qp_a
-        .post(CompareSwap::new(buf, number, 42, 7))
+        .post(op::CompareSwap::new(buf, number, 42, 7))
         .unwrap();
     let buf = this.a.reap(&mut this.qp_a, 1).pop().unwrap().buf;
     assert_eq!((&*buf, region.load(8)), (&42_u64.to_ne_bytes()[..], 7));
@@ -99,12 +100,17 @@ fn a_write_without_the_right_fails_both_sides() {
     let events = this.b.ctx.async_events().unwrap();
     let region = this.b.pd.alloc_remote(64, RemoteAccess::READ).unwrap();
     let work = this.a.filled(b"forbidden");
-    this.qp_a.post(Write::new(work, region.token())).unwrap();
+    this.qp_a
+        .post(op::Write::new(work, region.token()))
+        .unwrap();
     let failed = this.a.reap(&mut this.qp_a, 1).pop().unwrap();
     assert_eq!(failed.status, WcStatus::REM_ACCESS_ERR);
     let event = events.wait().unwrap();
-    assert_eq!(event.event_type, verbs::EventType::QP_ACCESS_ERR);
-    assert_eq!(event.object, verbs::EventObject::Qp(this.qp_b.qp_num()));
+    assert_eq!(event.event_type, verbs::event::EventType::QP_ACCESS_ERR);
+    assert_eq!(
+        event.object,
+        verbs::event::EventObject::Qp(this.qp_b.qp_num())
+    );
     let mut seen = [0; 64];
     region.read(0, &mut seen);
     assert_eq!(seen, [0; 64]);
@@ -123,6 +129,6 @@ fn hosts_may_have_ipv6_addresses() {
     let mut qp_a = a.bring_up(qp_a, (&b, num_b));
     let mut qp_b = b.bring_up(qp_b, (&a, num_a));
     qp_b.post_recv(b.pd.alloc_buf(64).unwrap()).unwrap();
-    qp_a.post(Send::new(a.filled(b"hello"))).unwrap();
+    qp_a.post(op::Send::new(a.filled(b"hello"))).unwrap();
     assert_eq!(a.reap(&mut qp_a, 1)[0].status, WcStatus::SUCCESS);
 }

@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use softnic::{Fabric, Host};
 use verbs::{
-    AckTimeout, AddressVector, Attributes, Buf, Completed, CompletionQueue, Context, Gid, Init,
-    ProtectionDomain, Psn, QueuePair, Rc, RemoteAccess, Reset, RetryCount, Rtr, Rts, WcOpcode,
-    WcStatus,
+    Buf, Completed, CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, RemoteAccess,
+    Reset, Rtr, Rts, WcStatus,
+    ah::AddressVector,
+    cq::WcOpcode,
+    qp::{AckTimeout, Attributes, Psn, RetryCount},
 };
 
 /// Timeout of waiting tests.
 pub(crate) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// A reliable connection, ready to send.
-pub(crate) type Connection = QueuePair<Rc, Rts, Buf, Buf>;
+pub(crate) type Connection = QueuePair<verbs::Rc, Rts, Buf, Buf>;
 
 /// A host's device, with a protection domain and a completion queue.
 pub(crate) struct End {
@@ -45,24 +47,24 @@ impl End {
         Self { ctx, pd, cq, gid }
     }
 
-    pub(crate) fn qp(&self) -> QueuePair<Rc, Reset, Buf, Buf> {
-        let builder = self.pd.qp_builder::<Rc>(&self.cq, &self.cq);
+    pub(crate) fn qp(&self) -> QueuePair<verbs::Rc, Reset, Buf, Buf> {
+        let builder = self.pd.qp_builder::<verbs::Rc>(&self.cq, &self.cq);
         let builder = builder.max_send_wr(64).max_recv_wr(64).max_inline_data(64);
         builder.create().unwrap()
     }
 
     pub(crate) fn bring_up(
         &self,
-        qp: QueuePair<Rc, Reset, Buf, Buf>,
-        peer: (&Self, verbs::QpNum),
+        qp: QueuePair<verbs::Rc, Reset, Buf, Buf>,
+        peer: (&Self, verbs::qp::QpNum),
     ) -> Connection {
         let all = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
         let all = all | RemoteAccess::FLUSH_GLOBAL | RemoteAccess::FLUSH_PERSISTENT;
         let way = AddressVector::global(1, 0, peer.0.gid);
         let psn = Psn::from_low_bits(0xff_fff0);
-        let init = Attributes::<Rc, Init>::new(1).access(all);
-        let rtr = Attributes::<Rc, Rtr>::new(&way, peer.1, psn).max_dest_rd_atomic(4);
-        let rts = Attributes::<Rc, Rts>::new(psn)
+        let init = Attributes::<verbs::Rc, Init>::new(1).access(all);
+        let rtr = Attributes::<verbs::Rc, Rtr>::new(&way, peer.1, psn).max_dest_rd_atomic(4);
+        let rts = Attributes::<verbs::Rc, Rts>::new(psn)
             .timeout(AckTimeout::new(8).unwrap())
             .retry_count(RetryCount::new(7).unwrap())
             .max_rd_atomic(4);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use softnic::{Fabric, wire::Frame};
-use verbs::{WcStatus, op::Send};
+use verbs::{WcStatus, op};
 
 use crate::end::Connected;
 
@@ -20,7 +20,7 @@ fn exchange(this: &mut Connected, count: u32) {
         while sent < count && sent < acknowledged + 32 {
             let message = sent.to_le_bytes().repeat(700);
             let work = this.a.filled(&message);
-            this.qp_a.post(Send::new(work)).unwrap();
+            this.qp_a.post(op::Send::new(work)).unwrap();
             sent += 1;
         }
         for done in this.a.poll(&mut this.qp_a) {
@@ -51,7 +51,7 @@ fn a_cut_link_fails_a_connection_and_not_the_next_one() {
     let mut this = Connected::new(Fabric::new());
     this.fabric.cut(&this.hosts[0], &this.hosts[1]);
     let work = this.a.filled(b"lost");
-    this.qp_a.post(Send::new(work)).unwrap();
+    this.qp_a.post(op::Send::new(work)).unwrap();
     let failed = this.a.reap(&mut this.qp_a, 1).pop().unwrap();
     assert_eq!(failed.status, WcStatus::RETRY_EXC_ERR);
     this.fabric.heal(&this.hosts[0], &this.hosts[1]);
@@ -96,7 +96,7 @@ fn nothing_moves_in_a_manual_network_but_in_steps() {
         .post_recv(this.b.pd.alloc_buf(64).unwrap())
         .unwrap();
     let work = this.a.filled(b"slow");
-    this.qp_a.post(Send::new(work)).unwrap();
+    this.qp_a.post(op::Send::new(work)).unwrap();
     assert!(this.b.poll(&mut this.qp_b).is_empty());
     assert_eq!(this.fabric.now(), Duration::ZERO);
     let mut steps = 0;
@@ -120,7 +120,7 @@ fn time_outs_of_virtual_time_take_none() {
     let mut this = Connected::new(Fabric::manual(1));
     this.fabric.cut(&this.hosts[0], &this.hosts[1]);
     let work = this.a.filled(b"lost");
-    this.qp_a.post(Send::new(work)).unwrap();
+    this.qp_a.post(op::Send::new(work)).unwrap();
     while this.fabric.step() {}
     let failed = this.a.poll(&mut this.qp_a).pop().unwrap();
     assert_eq!(failed.status, WcStatus::RETRY_EXC_ERR);

@@ -41,7 +41,7 @@ fn a_device_describes_itself() {
     let attr = ctx.query_device().unwrap();
     assert!(attr.max_qp_wr() >= 1024);
     let port = ctx.query_port(1).unwrap();
-    assert_eq!(port.state(), verbs::PortState::ACTIVE);
+    assert_eq!(port.state(), verbs::attr::PortState::ACTIVE);
     let gid = ctx.query_gid(1, 0).unwrap().unwrap();
     assert_eq!(gid.0[10..], [0xff, 0xff, 10, 9, 0, 1]);
     assert!(ctx.query_gid(1, 1).is_err());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cm::{Endpoint, EndpointBuilder};
 use softnic::Fabric;
-use verbs::{EventType, PortState, WcStatus, op::Send};
+use verbs::{WcStatus, attr::PortState, event::EventType, op};
 
 use crate::end::{Connected, End, TEST_TIMEOUT};
 
@@ -22,7 +22,7 @@ fn link_that_goes_down_and_up_is_told_and_loses_no_message() {
     let event = events.wait_timeout(TEST_TIMEOUT.unwrap()).unwrap().unwrap();
     assert_eq!(event.event_type, EventType::PORT_ERR);
     let work = this.a.filled(b"late");
-    this.qp_a.post(Send::new(work)).unwrap();
+    this.qp_a.post(op::Send::new(work)).unwrap();
     assert!(this.b.poll(&mut this.qp_b).is_empty());
     this.fabric.link_up(&this.hosts[0]);
     let event = events.wait_timeout(TEST_TIMEOUT.unwrap()).unwrap().unwrap();
@@ -42,7 +42,7 @@ fn killed_host_is_silent_to_its_peers_and_fails_to_itself() {
     let flushed = this.b.reap(&mut this.qp_b, 1);
     assert_eq!(flushed[0].status, WcStatus::WR_FLUSH_ERR);
     let work = this.a.filled(b"lost");
-    this.qp_a.post(Send::new(work)).unwrap();
+    this.qp_a.post(op::Send::new(work)).unwrap();
     let failed = this.a.reap(&mut this.qp_a, 1);
     assert_eq!(failed[0].status, WcStatus::RETRY_EXC_ERR);
     // A new host takes the address over.

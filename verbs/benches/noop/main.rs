@@ -18,8 +18,8 @@ use std::{error::Error, hint::black_box, mem, time::Instant};
 
 use arrayvec::ArrayVec;
 use verbs::{
-    Attributes, Buf, Completed, CompletionQueue, Context, ProtectionDomain, QueuePair, Rc, Reset,
-    Rts, WorkCompletion, op::Send,
+    Buf, Completed, CompletionQueue, Context, ProtectionDomain, QueuePair, Reset, Rts,
+    WorkCompletion, op, qp::Attributes,
 };
 
 use allocations::Allocations;
@@ -85,7 +85,7 @@ fn print(mut times: Vec<f64>, allocations: usize) {
 struct Ends {
     pd: ProtectionDomain,
     cq: CompletionQueue,
-    qp: QueuePair<Rc, Rts>,
+    qp: QueuePair<verbs::Rc, Rts>,
     bufs: Stock,
 }
 
@@ -95,7 +95,7 @@ impl Ends {
         // As many as C's loops ask for.
         let batch = if case.contains("send-") { BATCH } else { 1 };
         let cq = ctx.cq_builder(2 * DEPTH).batch(batch as usize).create()?;
-        let qp = pd.qp_builder::<Rc>(&cq, &cq);
+        let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq);
         let qp = qp.max_send_wr(DEPTH).max_recv_wr(DEPTH).create()?;
         let qp = bring_up(qp)?;
         let bufs = (0..BATCH).map(|_| pd.alloc_buf(LENGTH as usize));
@@ -107,7 +107,7 @@ impl Ends {
     fn send(&mut self, count: u32) -> Result<()> {
         let mut buf = self.bufs.pop().ok_or("a loop has lost its buffer")?;
         for _ in 0..count {
-            self.qp.post(Send::new(buf)).map_err(|it| it.error)?;
+            self.qp.post(op::Send::new(buf)).map_err(|it| it.error)?;
             buf = loop {
                 let first = self.cq.poll()?.next();
                 if let Some(wc) = first {
@@ -124,7 +124,7 @@ impl Ends {
         let mut free = mem::take(&mut self.bufs);
         for _ in 0..count / BATCH {
             while let Some(buf) = free.pop() {
-                self.qp.post(Send::new(buf)).map_err(|it| it.error)?;
+                self.qp.post(op::Send::new(buf)).map_err(|it| it.error)?;
             }
             self.take_back(&mut free)?;
         }
@@ -138,7 +138,7 @@ impl Ends {
         for _ in 0..count / BATCH {
             let mut batch = self.qp.batch();
             while let Some(buf) = free.pop() {
-                batch.push(Send::new(buf)).map_err(|it| it.error)?;
+                batch.push(op::Send::new(buf)).map_err(|it| it.error)?;
             }
             batch.post().map_err(|it| it.error)?;
             self.take_back(&mut free)?;
@@ -177,7 +177,7 @@ impl Ends {
 
 // Inlined, as C's loops are.
 #[inline(always)]
-fn sent(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
+fn sent(qp: &mut QueuePair<verbs::Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
     match qp.complete(wc) {
         Ok(Completed::Send(done)) => Ok(done.into_work()?),
         _ => Err("the completion is of nothing that was sent".into()),
@@ -185,7 +185,7 @@ fn sent(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
 }
 
 #[inline(always)]
-fn received(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
+fn received(qp: &mut QueuePair<verbs::Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
     match qp.complete(wc) {
         Ok(Completed::Receive(done)) => Ok(done.into_work()?),
         _ => Err("the completion is of nothing that was received".into()),
@@ -193,7 +193,7 @@ fn received(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> 
 }
 
 /// The device without effects needs no attributes but the state.
-fn bring_up(qp: QueuePair<Rc, Reset>) -> Result<QueuePair<Rc, Rts>> {
+fn bring_up(qp: QueuePair<verbs::Rc, Reset>) -> Result<QueuePair<verbs::Rc, Rts>> {
     let none = ibverbs_sys::ibv_qp_attr::zeroed();
     let state = ibverbs_sys::ibv_qp_attr_mask::IBV_QP_STATE.0;
     let qp = qp
@@ -229,11 +229,11 @@ fn memory(ctx: &Context, depth: u32) -> Result<()> {
     let mut crowd = Vec::with_capacity(CROWD as usize);
     let before = Allocations::so_far();
     for _ in 0..CROWD {
-        let qp = pd.qp_builder::<Rc>(&cq, &cq);
+        let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq);
         crowd.push(qp.max_send_wr(depth).max_recv_wr(depth).create()?);
     }
     let after = Allocations::so_far();
-    let handle = size_of::<QueuePair<Rc, Rts>>();
+    let handle = size_of::<QueuePair<verbs::Rc, Rts>>();
     let heap = (after.bytes - before.bytes) / crowd.len();
     println!("{}", heap + handle);
     Ok(())

@@ -356,12 +356,12 @@ pub struct PciAtomicCaps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::{Rc, Ud};
+    use crate::qp::{self, Ud};
 
     #[test]
     fn qp_types_contain_their_transports() {
         let types = QpTypes::RC | QpTypes::from_bits_retain(1 << 31);
-        assert!(types.has::<Rc>() && !types.has::<Ud>());
+        assert!(types.has::<qp::Rc>() && !types.has::<Ud>());
     }
 
     #[test]

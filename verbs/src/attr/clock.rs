@@ -13,7 +13,7 @@ impl Context {
     /// `ibv_query_rt_values_ex(ctx, …)`—Reads the device's clock, in device ticks.
     ///
     /// Completion timestamps are in ticks of the same clock; the frequency is
-    /// [`DeviceAttr::hca_core_clock`](crate::DeviceAttr::hca_core_clock).
+    /// [`DeviceAttr::hca_core_clock`](crate::attr::DeviceAttr::hca_core_clock).
     ///
     /// # Errors
     /// - `EOPNOTSUPP`, `Unsupported`: the device has no clock, or does not expose one.

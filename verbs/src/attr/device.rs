@@ -27,7 +27,7 @@ impl Context {
     /// # Examples
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-    /// use verbs::DeviceCaps;
+    /// use verbs::attr::DeviceCaps;
     /// let attr = ctx.query_device()?;
     /// println!("firmware {}, {} queue pairs", attr.fw_ver(), attr.max_qp());
     /// if attr.caps().contains(DeviceCaps::XRC) {

@@ -111,7 +111,7 @@ impl Context {
     /// The entry to send IPv4 from:
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-    /// use verbs::GidType;
+    /// use verbs::attr::GidType;
     /// let table = ctx.query_gid_table()?;
     /// let entry = table
     ///     .iter()

@@ -12,7 +12,7 @@ use crate::{
 /// A partition key: the number of a partition, and a bit for full membership.
 ///
 /// ```
-/// use verbs::Pkey;
+/// use verbs::attr::Pkey;
 /// assert!(Pkey::DEFAULT.is_full_member());
 /// assert_eq!(Pkey(0x7fff).partition(), Pkey::DEFAULT.partition());
 /// assert_eq!(format!("{:?}", Pkey(0x8001)), "Pkey(0x8001)");

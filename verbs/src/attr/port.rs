@@ -255,7 +255,7 @@ impl Context {
     /// # Examples
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-    /// use verbs::PortState;
+    /// use verbs::attr::PortState;
     /// let port = ctx.query_port(1)?;
     /// if port.state() != PortState::ACTIVE {
     ///     println!("{} is {:?}", ctx.name(), port.state());

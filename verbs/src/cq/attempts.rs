@@ -25,7 +25,7 @@ pub struct Attempts {
 }
 
 impl QpAttr {
-    /// What the queue pair tries before it gives a request up. [`WcError::with_attempts`](crate::WcError::with_attempts)
+    /// What the queue pair tries before it gives a request up. [`WcError::with_attempts`](crate::cq::WcError::with_attempts)
     /// adds it to a failure.
     pub fn attempts(&self) -> Attempts {
         Attempts {

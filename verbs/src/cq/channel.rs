@@ -30,7 +30,7 @@ use crate::{
 /// One channel, one queue:
 /// ```no_run
 /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-/// use verbs::{CqKey, Notify};
+/// use verbs::cq::{CqKey, Notify};
 /// let channel = ctx.create_comp_channel()?;
 /// let mut cq = ctx.cq_builder(16).channel(&channel, CqKey(7)).create()?;
 /// loop {
@@ -109,7 +109,7 @@ impl Context {
 impl CompletionChannel {
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Takes the next event, if there is one. Never blocks.
     ///
-    /// Each [`req_notify`](crate::CqHandle::req_notify) leads to one event. After an event there
+    /// Each [`req_notify`](crate::cq::CqHandle::req_notify) leads to one event. After an event there
     /// *may* be completions. While another thread [waits](Self::wait), the result is `None`: that
     /// thread gets the event.
     ///
@@ -127,7 +127,7 @@ impl CompletionChannel {
     }
 
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Waits for the next event, for ever, by one call of the kernel. A
-    /// [`ChannelWaker`](crate::ChannelWaker) makes one.
+    /// [`ChannelWaker`](crate::cq::ChannelWaker) makes one.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).

@@ -87,7 +87,7 @@ bitflags! {
 /// ```no_run
 /// # fn f(mut qp: verbs::QueuePair<verbs::Rc, verbs::Rts>) -> verbs::Result<()> {
 /// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
-/// use verbs::WcFields;
+/// use verbs::cq::WcFields;
 /// let mut cq = ctx.cq_ex_builder(16).with(WcFields::COMPLETION_TIMESTAMP).create()?;
 /// if let Some(mut polled) = cq.poll()? {
 ///     while let Some(wc) = polled.next()? {

@@ -15,9 +15,9 @@ use crate::{
     wr_id::{QpId, WrId},
 };
 
-/// A completion of an [`ExtendedCq`](crate::ExtendedCq), before its queue pair has taken it.
+/// A completion of an [`ExtendedCq`](crate::cq::ExtendedCq), before its queue pair has taken it.
 ///
-/// Reading a field is an error if the queue was made [without](crate::ExtendedCqBuilder::with) the
+/// Reading a field is an error if the queue was made [without](crate::cq::ExtendedCqBuilder::with) the
 /// field.
 pub struct ExtendedCompletion<'p> {
     entry: &'p Entry,

@@ -1,4 +1,23 @@
 //! Completion queues, their completions, and their notification channels.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`CompletionQueue`], [`CompletionQueueBuilder`] | a queue of completions, the only poller of its queue |
+//! | [`CqHandle`] | the shared part, for creating queue pairs |
+//! | [`Completions`], [`WorkCompletion`] | the completions of a poll |
+//! | [`WcStatus`], [`WcError`], [`WcOpcode`] | the outcome of a request, its error, its operation |
+//! | [`CompletionChannel`], [`Notify`], [`CqKey`] | notifications of several queues on one descriptor |
+//! | [`ChannelWaker`] | wakes a thread blocked on a channel |
+//! | [`Attempts`] | polls before a blocking wait |
+//! | [`ExtendedCq`], [`ExtendedCqBuilder`], [`ExtendedPoll`] | a queue whose completions have more fields |
+//! | [`ExtendedCompletion`], [`WcFields`], [`TagMatch`] | these completions, the choice of fields |
+//!
+//! # References
+//! [ibv_create_cq(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html),
+//! [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html),
+//! [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html),
+//! [ibv_get_cq_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html),
+//! [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
 
 mod attempts;
 mod channel;

@@ -61,7 +61,7 @@ impl CqHandle {
     /// `ibv_modify_cq(cq, IBV_CQ_ATTR_MODERATE)`—Delays events until `count` completions, or for
     /// `period` microseconds, whichever comes first. Enters the kernel.
     ///
-    /// [`DeviceAttr::cq_mod_caps`](crate::DeviceAttr::cq_mod_caps) has the device's maxima.
+    /// [`DeviceAttr::cq_mod_caps`](crate::attr::DeviceAttr::cq_mod_caps) has the device's maxima.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device does not support moderation.

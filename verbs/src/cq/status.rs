@@ -188,7 +188,7 @@ opcodes! {
 /// `?` converts into an [`Error`], where [`of`](Self::of) finds it again.
 ///
 /// ```
-/// use verbs::{Error, WcError, WcStatus};
+/// use verbs::{Error, WcStatus, cq::WcError};
 /// let failed = WcError::new(WcStatus::WR_FLUSH_ERR, 0x81);
 /// let text = "WR_FLUSH_ERR: the queue pair went to the error state before the request was done \
 ///             (vendor error 0x81); an earlier completion";
@@ -219,8 +219,8 @@ impl WcError {
     /// The failure with what the queue pair has tried, which is shown where the status is that no retry is left.
     ///
     /// ```no_run
-    /// # use verbs::{Rc, Rts, WcError};
-    /// # fn f(qp: &verbs::QueuePair<Rc, Rts>, failed: WcError) -> verbs::Result<()> {
+    /// # use verbs::{Rts, cq::WcError};
+    /// # fn f(qp: &verbs::QueuePair<verbs::Rc, Rts>, failed: WcError) -> verbs::Result<()> {
     /// eprintln!("{}", failed.with_attempts(qp.query()?.attempts()));
     /// # Ok(())
     /// # }

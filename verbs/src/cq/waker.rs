@@ -15,7 +15,7 @@ use crate::{
     error::{Error, Result, cvt_errno},
     mr::Buf,
     pd::ProtectionDomain,
-    qp::{Attributes, Init, QueuePair, Rc},
+    qp::{self, Attributes, Init, QueuePair},
 };
 
 /// Capacity of the queue pair. One request is with the device at a time, but its completion may precede the release of
@@ -35,7 +35,7 @@ const ROOM: u32 = 4;
 /// # Examples
 /// ```no_run
 /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-/// use verbs::CqKey;
+/// use verbs::cq::CqKey;
 /// const STOP: CqKey = CqKey(usize::MAX);
 /// let pd = ctx.alloc_pd()?;
 /// let channel = ctx.create_comp_channel()?;
@@ -55,7 +55,7 @@ pub struct ChannelWaker {
 /// Requests that the device hands back.
 struct Requests {
     // Destroyed before its completion queue.
-    qp: QueuePair<Rc, Init, Buf, Buf>,
+    qp: QueuePair<qp::Rc, Init, Buf, Buf>,
     cq: CompletionQueue,
     /// How many there have been, each with an event of its own: the next is made when that has been taken.
     posted: u32,
@@ -67,7 +67,7 @@ impl CompletionChannel {
     /// # Errors
     /// - `Unsupported`: the device speaks iWARP, whose queue pairs take no requests in the error state.
     /// - `EINVAL`: the domain is of another device.
-    /// - As for [creating](crate::QueuePairBuilder::create) queues, and queue pairs.
+    /// - As for [creating](crate::qp::QueuePairBuilder::create) queues, and queue pairs.
     pub fn waker(&self, pd: &ProtectionDomain, key: CqKey) -> Result<ChannelWaker> {
         let ctx = pd.context();
         if ctx.is_iwarp() {
@@ -82,11 +82,11 @@ impl CompletionChannel {
         }
         let cq = ctx.cq_builder(ROOM).channel(self, key).create()?;
         let qp = pd
-            .qp_builder::<Rc>(&cq, &cq)
+            .qp_builder::<qp::Rc>(&cq, &cq)
             .max_send_wr(ROOM)
             .max_recv_wr(1)
             .create()?;
-        let mut qp = qp.to_init(&Attributes::<Rc, Init>::new(1))?;
+        let mut qp = qp.to_init(&Attributes::<qp::Rc, Init>::new(1))?;
         qp.to_error()?;
         let requests = Requests { qp, cq, posted: 0 };
         Ok(ChannelWaker {

@@ -59,7 +59,7 @@ bitflags! {
 /// # Examples
 /// TCP to a port of an address:
 /// ```
-/// use verbs::{FlowRule, Ipv4Filter, Matching, TcpUdpFilter};
+/// use verbs::flow::{FlowRule, Ipv4Filter, Matching, TcpUdpFilter};
 /// let to = Ipv4Filter { dst_ip: [10, 9, 0, 1].into(), ..Ipv4Filter::default() };
 /// let all_bits = Ipv4Filter { dst_ip: [255; 4].into(), ..Ipv4Filter::default() };
 /// let port = TcpUdpFilter { dst_port: 80, ..TcpUdpFilter::default() };
@@ -167,7 +167,7 @@ impl FlowRule {
     }
 
     /// Marks the packets: their completions carry the
-    /// [tag](crate::ExtendedCompletion::flow_tag).
+    /// [tag](crate::cq::ExtendedCompletion::flow_tag).
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_TAG")]
     #[must_use]
     pub fn tag(mut self, tag: u32) -> Self {

@@ -7,7 +7,11 @@ use super::{
     limits::{Limit, exceeded},
     of_status, unknown_device,
 };
-use crate::{Attempts, Error, QpNum, WcError, WcStatus};
+use crate::{
+    Error, WcStatus,
+    cq::{Attempts, WcError},
+    qp::QpNum,
+};
 
 /// A machine with a device, and what programs need for it.
 fn ready() -> Machine {

@@ -20,15 +20,15 @@ use crate::{
 impl ProtectionDomain {
     /// Registers memory of the program, with options.
     ///
-    /// Accepts vectors and boxed slices of bytes, a [`Mapping`](crate::Mapping) (also of huge
-    /// pages), [`SharedMemory`](crate::SharedMemory), and any other [`Memory`]. Shortcuts:
+    /// Accepts vectors and boxed slices of bytes, a [`Mapping`](crate::mr::Mapping) (also of huge
+    /// pages), [`SharedMemory`](crate::mr::SharedMemory), and any other [`Memory`]. Shortcuts:
     /// [`alloc_buf`](Self::alloc_buf), [`register_buf`](Self::register_buf) and
     /// [`alloc_remote`](Self::alloc_remote).
     ///
     /// # Examples
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-    /// use verbs::{Mapping, RemoteAccess};
+    /// use verbs::{RemoteAccess, mr::Mapping};
     /// let pd = ctx.alloc_pd()?;
     /// let buf = pd.register(vec![0; 4096]).relaxed_ordering().buf()?;
     /// let memory = Mapping::new(1 << 20)?;
@@ -71,7 +71,7 @@ impl<'pd, M: Memory> Registration<'pd, M> {
 
     /// `IBV_ACCESS_ON_DEMAND`—Pins nothing: the device fetches pages on demand (page faults).
     ///
-    /// [`DeviceAttr`](crate::DeviceAttr) lists the operations with support for such memory; others
+    /// [`DeviceAttr`](crate::attr::DeviceAttr) lists the operations with support for such memory; others
     /// fail. [`advise`](ProtectionDomain::advise) prefetches pages.
     #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
     pub fn on_demand(mut self) -> Self {
@@ -80,7 +80,7 @@ impl<'pd, M: Memory> Registration<'pd, M> {
     }
 
     /// `IBV_ACCESS_HUGETLB`—States that all of the memory is in huge pages, as from
-    /// [`Mapping::huge`](crate::Mapping::huge). For memory paged [on demand](Self::on_demand).
+    /// [`Mapping::huge`](crate::mr::Mapping::huge). For memory paged [on demand](Self::on_demand).
     #[doc(alias = "IBV_ACCESS_HUGETLB")]
     pub fn huge_pages(mut self) -> Self {
         self.terms.allow(flag::IBV_ACCESS_HUGETLB);
@@ -186,7 +186,7 @@ impl<M: Memory> RemoteRegistration<'_, M> {
     }
 
     /// `IBV_ACCESS_ZERO_BASED`—Lets requests name the memory by offsets from its first byte. The
-    /// memory must begin on a page boundary, as a [`Mapping`](crate::Mapping) does.
+    /// memory must begin on a page boundary, as a [`Mapping`](crate::mr::Mapping) does.
     #[doc(alias = "IBV_ACCESS_ZERO_BASED")]
     pub fn zero_based(mut self) -> Self {
         self.inner.terms.iova = Some(0);

@@ -37,7 +37,7 @@ pub struct DmaHints {
     pub memory: Option<TphMemory>,
 }
 
-/// `ibv_dmah`—How a device accesses memory [registered](crate::Registration::dma_handle) with this
+/// `ibv_dmah`—How a device accesses memory [registered](crate::mr::Registration::dma_handle) with this
 /// handle.
 ///
 /// Cloning is cheap: the object is reference-counted, like an `Arc`.

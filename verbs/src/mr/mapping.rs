@@ -14,16 +14,16 @@ use crate::{
 };
 
 /// `mmap`—Private memory of whole pages, all zero: to be registered, or carved into a
-/// [pool](crate::BufPool).
+/// [pool](crate::mr::BufPool).
 ///
 /// Unlike heap memory, a mapping shares no page with other data: necessary where a child of
-/// [`fork`](crate::fork_init) must not inherit the memory. In huge pages the device needs fewer
+/// [`fork`](crate::fork::fork_init) must not inherit the memory. In huge pages the device needs fewer
 /// translations: one for 2 MiB, instead of 512.
 ///
 /// # Examples
 /// ```no_run
 /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-/// use verbs::{HugePage, Mapping};
+/// use verbs::mr::{HugePage, Mapping};
 /// let pd = ctx.alloc_pd()?;
 /// let memory = Mapping::huge(16 << 20, HugePage::MIB_2).or_else(|_| Mapping::new(16 << 20))?;
 /// let buf = pd.register(memory).buf()?;

@@ -64,7 +64,7 @@ unsafe impl OwnedMemory for Box<[u8]> {}
 ///
 /// # Examples
 /// ```
-/// use verbs::Prefix;
+/// use verbs::mr::Prefix;
 /// let memory = Prefix::new(vec![0; 4096], 1000).expect("it has as many");
 /// assert_eq!(Prefix::new(vec![0; 10], 11).unwrap_err(), [0; 10]);
 /// # drop(memory);
@@ -147,7 +147,7 @@ unsafe impl Memory for Box<dyn Memory> {
 /// ```no_run
 /// use std::ptr::NonNull;
 ///
-/// use verbs::RawMemory;
+/// use verbs::mr::RawMemory;
 ///
 /// # fn f(pd: verbs::ProtectionDomain) -> verbs::Result<()> {
 /// static mut ARENA: [u8; 4096] = [0; 4096];

@@ -1,4 +1,4 @@
-//! Registered memory.
+//! Memory regions: memory registered with a device.
 //!
 //! Three kinds, for the three ways in which a device and a program can share bytes:
 //!
@@ -7,6 +7,25 @@
 //! - [`SharedBuf`]: frozen. Any number of requests may read it at once, and so may the program.
 //! - [`RemoteRegion`]: a peer may read or write at any time. No reference to the bytes exists; the
 //!   program copies in and out.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`Buf`], [`SharedBuf`], [`NullBuf`] | registered memory for requests of this process |
+//! | [`BufPool`], [`PoolBuf`] | many buffers in one registration |
+//! | [`RemoteRegion`], [`RemoteToken`], [`RemoteAccess`] | memory for peers, the peer's name for it, the peer's rights |
+//! | [`Registration`], [`RemoteRegistration`] | options of a registration |
+//! | [`Reregistration`], [`NotReregistered`] | changes to a registration |
+//! | [`Memory`], [`OwnedMemory`], [`RawMemory`], [`Prefix`] | kinds of memory that can be registered |
+//! | [`Mapping`], [`HugePage`], [`SharedMemory`], [`ProviderMemory`] | such memory, from the kernel or the provider |
+//! | [`UnmappedRegion`], [`DmaBufRange`], [`NullRegion`] | regions without an address in the process |
+//! | [`Everything`], [`Advice`] | on-demand paging |
+//! | [`DmaHandle`], [`DmaHints`], [`TphMemory`] | hints for the device's accesses |
+//!
+//! # References
+//! [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html),
+//! [ibv_rereg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_rereg_mr.3.html),
+//! [ibv_reg_dmabuf_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_dmabuf_mr.3.html),
+//! [ibv_advise_mr(3)](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html)
 
 /// The atomics of the free list.
 mod atomic {
@@ -45,3 +64,5 @@ pub use remote::{RemoteRegion, RemoteToken};
 pub use rereg::{NotReregistered, Reregistration};
 pub use shared_memory::SharedMemory;
 pub use unmapped::{DmaBufRange, UnmappedRegion};
+
+pub use crate::access::RemoteAccess;

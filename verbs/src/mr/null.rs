@@ -18,10 +18,10 @@ use crate::{
 ///
 /// # Examples
 /// ```no_run
-/// # use verbs::{Buf, NullBuf, ProtectionDomain, QueuePair, Rc, Rts};
+/// # use verbs::{Buf, ProtectionDomain, QueuePair, Rts, mr::NullBuf};
 /// # fn f(
 /// #     pd: &ProtectionDomain,
-/// #     qp: &mut QueuePair<Rc, Rts, Buf, (Buf, NullBuf)>,
+/// #     qp: &mut QueuePair<verbs::Rc, Rts, Buf, (Buf, NullBuf)>,
 /// # ) -> verbs::Result<()> {
 /// let null = pd.alloc_null_mr()?;
 /// // The first 64 bytes of each message matter, the rest does not.

@@ -42,7 +42,7 @@ pub(super) struct Implicit(Mr);
 
 named! {
     /// `ibv_advise_mr_advice`—Advice for the pages of memory registered [on
-    /// demand](crate::Registration::on_demand).
+    /// demand](crate::mr::Registration::on_demand).
     #[doc(alias = "ibv_advise_mr_advice")]
     Advice(u32) {
         /// Fetch the pages, for reads by the device.
@@ -59,7 +59,7 @@ impl ProtectionDomain {
     /// process. Enters the kernel.
     ///
     /// # Errors
-    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support it; see [`OdpCaps`](crate::OdpCaps).
+    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support it; see [`OdpCaps`](crate::attr::OdpCaps).
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
@@ -81,7 +81,7 @@ impl ProtectionDomain {
     }
 
     /// `ibv_advise_mr(pd, advice, …)`—Prepares the memory of a work before posting. The memory must
-    /// be registered [on demand](crate::Registration::on_demand). Enters the kernel.
+    /// be registered [on demand](crate::mr::Registration::on_demand). Enters the kernel.
     ///
     /// With `wait`, the device has the pages on return; otherwise, soon after. The kernel can evict
     /// pages at any time; a later access fetches evicted pages again.
@@ -96,7 +96,7 @@ impl ProtectionDomain {
     /// # Examples
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
-    /// use verbs::Advice;
+    /// use verbs::mr::Advice;
     /// let pd = ctx.alloc_pd()?;
     /// let buf = pd.register(vec![0; 1 << 20]).on_demand().buf()?;
     /// pd.advise(&buf, Advice::PREFETCH_WRITE, true)?;

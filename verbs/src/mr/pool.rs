@@ -116,7 +116,7 @@ impl<M: OwnedMemory> Registration<'_, M> {
     /// # Examples
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-    /// use verbs::{HugePage, Mapping};
+    /// use verbs::mr::{HugePage, Mapping};
     /// let pd = ctx.alloc_pd()?;
     /// let memory = Mapping::huge(64 << 20, HugePage::MIB_2)?;
     /// let pool = pd.register(memory).pool(4096)?;

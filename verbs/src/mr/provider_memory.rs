@@ -18,11 +18,11 @@ use crate::{
 
 /// `ibv_buf`—Zeroed memory of the kind best for the device in its provider's judgement. To be
 /// registered in the domain of its [allocation](ProtectionDomain::alloc_provider_memory), or carved
-/// into a [pool](crate::BufPool).
+/// into a [pool](crate::mr::BufPool).
 ///
 /// In a virtual machine with encrypted memory, a device reaches ordinary memory by copies only.
 /// There, provider memory is shared with the host, if the domain is a parent domain with
-/// [`allow_unprotected`](crate::ParentDomainBuilder::allow_unprotected). Elsewhere there is no such
+/// [`allow_unprotected`](crate::pd::ParentDomainBuilder::allow_unprotected). Elsewhere there is no such
 /// difference.
 ///
 /// # Examples

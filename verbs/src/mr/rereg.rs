@@ -89,7 +89,7 @@ impl Reregistration {
     /// `IBV_REREG_MR_CHANGE_TRANSLATION`—Replaces the memory. The old memory is dropped.
     ///
     /// Requests name the memory by virtual addresses from then on, regardless of the region's
-    /// former [`iova`](crate::RemoteRegistration::iova).
+    /// former [`iova`](crate::mr::RemoteRegistration::iova).
     #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(mut self, memory: impl Memory) -> Self {
         self.changes.memory = Some(Box::new(memory));
@@ -108,13 +108,13 @@ impl Reregistration {
     ///
     /// # Errors
     /// The error returns what is left:
-    /// - `InvalidInput`: the region is in use or one of [`Everything`](crate::Everything), another
+    /// - `InvalidInput`: the region is in use or one of [`Everything`](crate::mr::Everything), another
     ///   domain is of another device, or the other memory has no bytes. The region is unchanged.
     /// - `EINVAL`, `EOPNOTSUPP`, `ENOMEM`: the device does not support the change, and the region
     ///   is unchanged; or the change failed halfway, and the region has been ended.
     ///
     /// If only marking the old memory inheritable again failed (see
-    /// [`fork_init`](crate::fork_init)), the call succeeds and leaks the old memory.
+    /// [`fork_init`](crate::fork::fork_init)), the call succeeds and leaks the old memory.
     ///
     /// # References
     /// [ibv_rereg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_rereg_mr.3.html)

@@ -21,7 +21,7 @@ use crate::error::{Error, Result, cvt_neg};
 /// # fn send_to_the_other_process(fd: std::os::fd::BorrowedFd<'_>) {}
 /// use std::os::fd::AsFd;
 ///
-/// use verbs::{RemoteAccess, SharedMemory};
+/// use verbs::{RemoteAccess, mr::SharedMemory};
 /// let pd = ctx.alloc_pd()?;
 /// let memory = SharedMemory::create(1 << 20)?;
 /// send_to_the_other_process(memory.as_fd());

@@ -35,7 +35,7 @@ impl<W: Gather> SendFrame<W> {
     }
 
     /// `IBV_SEND_IP_CSUM`—Lets the device fill in the checksums of IPv4, and of TCP or UDP inside;
-    /// see [`RawPacketCaps::IP_CSUM`](crate::RawPacketCaps::IP_CSUM).
+    /// see [`RawPacketCaps::IP_CSUM`](crate::attr::RawPacketCaps::IP_CSUM).
     #[doc(alias = "IBV_SEND_IP_CSUM")]
     #[inline]
     pub fn ip_checksum(mut self) -> Self {

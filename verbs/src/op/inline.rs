@@ -30,13 +30,13 @@ can_inline!(Send SendFrame SendTo Write);
 /// `IBV_SEND_INLINE`—A request with data copied at the time of posting, in place of the work's
 /// bytes.
 ///
-/// The limit is [`max_inline_data`](crate::QueuePairBuilder::max_inline_data) of the queue pair, in
+/// The limit is [`max_inline_data`](crate::qp::QueuePairBuilder::max_inline_data) of the queue pair, in
 /// bytes.
 ///
 /// ```no_run
 /// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts, ()>) -> verbs::Result<()> {
-/// use verbs::op::Send;
-/// qp.post(Send::new(()).inline(b"short"))?;
+/// use verbs::op;
+/// qp.post(op::Send::new(()).inline(b"short"))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -66,9 +66,9 @@ impl<'d, R: CanInline> Inline<'d, R> {
 /// ```no_run
 /// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts, ()>, body: &[u8]) -> verbs::Result<()> {
 /// use std::io::IoSlice;
-/// use verbs::op::Send;
+/// use verbs::op;
 /// let parts = [IoSlice::new(b"header"), IoSlice::new(body)];
-/// qp.post(Send::new(()).inline_list(&parts))?;
+/// qp.post(op::Send::new(()).inline_list(&parts))?;
 /// # Ok(())
 /// # }
 /// ```

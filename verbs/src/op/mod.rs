@@ -14,7 +14,7 @@
 //! | [`AtomicWrite`] | writes 8 bytes of the peer's memory in one step | RC, extended | is kept |
 //! | [`Flush`] | completes when earlier writes to the peer's memory have taken effect | RC, extended | is kept |
 //!
-//! The requests marked as extended can only be posted by [extended batches](crate::ExtendedBatch),
+//! The requests marked as extended can only be posted by [extended batches](crate::qp::ExtendedBatch),
 //! all others in both ways.
 //!
 //! [`ToSrq`] turns a request of RC into one for an extended reliable connection.
@@ -126,7 +126,7 @@ mod sealed {
 }
 
 /// A request supported by the transport `T`, with its own work, for [extended
-/// batches](crate::ExtendedBatch).
+/// batches](crate::qp::ExtendedBatch).
 ///
 /// A sealed trait, implemented by the requests of this module only.
 pub trait ExtendedRequest<T: Transport>: DescribeExtended {
@@ -140,7 +140,7 @@ pub trait ExtendedRequest<T: Transport>: DescribeExtended {
     fn into_work(self) -> Self::Work;
 }
 
-/// A request also supported by [`SendQueue::post`](crate::SendQueue::post).
+/// A request also supported by [`SendQueue::post`](crate::qp::SendQueue::post).
 ///
 /// A sealed trait, implemented by the requests of this module only.
 pub trait SendRequest<T: Transport>: ExtendedRequest<T> + Describe {}

@@ -11,7 +11,7 @@ use crate::{
 };
 
 bitflags! {
-    /// `ibv_qp_create_send_ops_flags`—The operations of an [extended batch](crate::ExtendedBatch).
+    /// `ibv_qp_create_send_ops_flags`—The operations of an [extended batch](crate::qp::ExtendedBatch).
     ///
     /// # References
     /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
@@ -42,7 +42,7 @@ bitflags! {
         /// [`LocalInvalidate`](super::LocalInvalidate).
         #[doc(alias = "IBV_QP_EX_WITH_LOCAL_INV")]
         const LOCAL_INV = with::IBV_QP_EX_WITH_LOCAL_INV.0 as u64;
-        /// [`ExtendedBatch::bind_window`](crate::ExtendedBatch::bind_window).
+        /// [`ExtendedBatch::bind_window`](crate::qp::ExtendedBatch::bind_window).
         #[doc(alias = "IBV_QP_EX_WITH_BIND_MW")]
         const BIND_MW = with::IBV_QP_EX_WITH_BIND_MW.0 as u64;
         /// [`Send::invalidate`](super::Send::invalidate).

@@ -17,8 +17,8 @@ use crate::{
 ///
 /// ```no_run
 /// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts>, buf: verbs::Buf) -> verbs::Result<()> {
-/// use verbs::op::Send;
-/// qp.post(Send::new(buf).imm_data(7).solicited())?;
+/// use verbs::op;
+/// qp.post(op::Send::new(buf).imm_data(7).solicited())?;
 /// # Ok(())
 /// # }
 /// ```

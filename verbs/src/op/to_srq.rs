@@ -5,7 +5,7 @@ use ibverbs_sys as ffi;
 use super::{Describe, Emit, ExtendedRequest, Parts, SendRequest};
 use crate::{
     bounded::SrqNum,
-    qp::{Rc, XrcSend},
+    qp::{self, XrcSend},
     work::SgeList,
 };
 
@@ -15,10 +15,10 @@ use crate::{
 /// RDMA and atomics consume no receive there, but have a number all the same.
 ///
 /// ```no_run
-/// # use verbs::{Buf, QueuePair, Rts, SrqNum, XrcSend};
+/// # use verbs::{Buf, QueuePair, Rts, qp::XrcSend, srq::SrqNum};
 /// # fn f(qp: &mut QueuePair<XrcSend, Rts>, buf: Buf, srq: SrqNum) -> verbs::Result<()> {
-/// use verbs::op::{Send, ToSrq};
-/// qp.post(ToSrq::new(Send::new(buf).solicited(), srq))?;
+/// use verbs::op;
+/// qp.post(op::ToSrq::new(op::Send::new(buf).solicited(), srq))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -33,7 +33,7 @@ pub struct ToSrq<R> {
     srq: SrqNum,
 }
 
-impl<R: SendRequest<Rc>> ToSrq<R> {
+impl<R: SendRequest<qp::Rc>> ToSrq<R> {
     /// The request, for the peer's shared receive queue `srq`.
     #[inline]
     pub fn new(request: R, srq: SrqNum) -> Self {
@@ -65,7 +65,7 @@ impl<R: Describe> Describe for ToSrq<R> {
     }
 }
 
-impl<R: SendRequest<Rc>> ExtendedRequest<XrcSend> for ToSrq<R> {
+impl<R: SendRequest<qp::Rc>> ExtendedRequest<XrcSend> for ToSrq<R> {
     type Work = R::Work;
 
     #[inline]
@@ -79,4 +79,4 @@ impl<R: SendRequest<Rc>> ExtendedRequest<XrcSend> for ToSrq<R> {
     }
 }
 
-impl<R: SendRequest<Rc>> SendRequest<XrcSend> for ToSrq<R> {}
+impl<R: SendRequest<qp::Rc>> SendRequest<XrcSend> for ToSrq<R> {}

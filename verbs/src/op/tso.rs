@@ -16,7 +16,7 @@ use crate::{
 /// each, behind a copy of the same header.
 ///
 /// The queue pair must have been made with
-/// [`max_tso_header`](crate::QueuePairBuilder::max_tso_header). The work is as for
+/// [`max_tso_header`](crate::qp::QueuePairBuilder::max_tso_header). The work is as for
 /// [`SendTo`](super::SendTo); the header is copied when the request is posted.
 ///
 /// # References
@@ -109,18 +109,18 @@ impl<T: Datagram, W: DatagramWork> SendRequest<T> for SendTso<'_, W> {}
 /// updates lengths, identifiers and sequence numbers in each copy.
 ///
 /// The queue pair must have been made with
-/// [`max_tso_header`](crate::QueuePairBuilder::max_tso_header). The headers are copied when the
+/// [`max_tso_header`](crate::qp::QueuePairBuilder::max_tso_header). The headers are copied when the
 /// request is posted.
 ///
 /// # Examples
 /// ```no_run
 /// # fn f(
-/// #     qp: &mut verbs::QueuePair<verbs::RawPacket, verbs::Rts>,
+/// #     qp: &mut verbs::QueuePair<verbs::qp::RawPacket, verbs::Rts>,
 /// #     stretch: verbs::Buf,
 /// # ) -> verbs::Result<()> {
-/// use verbs::op::SendFrameTso;
+/// use verbs::op;
 /// let headers = [0; 54]; // Ethernet, IPv4 and TCP
-/// qp.post(SendFrameTso::new(stretch, &headers, 1460).ip_checksum())?;
+/// qp.post(op::SendFrameTso::new(stretch, &headers, 1460).ip_checksum())?;
 /// # Ok(())
 /// # }
 /// ```
@@ -153,7 +153,7 @@ impl<'h, W: Gather> SendFrameTso<'h, W> {
     }
 
     /// `IBV_SEND_IP_CSUM`—Lets the device fill in the checksums of IPv4 and TCP; see
-    /// [`RawPacketCaps::IP_CSUM`](crate::RawPacketCaps::IP_CSUM).
+    /// [`RawPacketCaps::IP_CSUM`](crate::attr::RawPacketCaps::IP_CSUM).
     #[doc(alias = "IBV_SEND_IP_CSUM")]
     #[inline]
     pub fn ip_checksum(mut self) -> Self {

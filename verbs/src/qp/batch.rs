@@ -27,10 +27,10 @@ use crate::{
 /// # Examples
 /// ```no_run
 /// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts>, bufs: Vec<verbs::Buf>) -> verbs::Result<()> {
-/// use verbs::op::Send;
+/// use verbs::op;
 /// let mut batch = qp.batch();
 /// for buf in bufs {
-///     batch.push(Send::new(buf).unsignaled())?;
+///     batch.push(op::Send::new(buf).unsignaled())?;
 /// }
 /// batch.post()?;
 /// # Ok(())

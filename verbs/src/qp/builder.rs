@@ -60,10 +60,9 @@ impl ProtectionDomain {
     /// # Examples
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-    /// use verbs::Rc;
     /// let pd = ctx.alloc_pd()?;
     /// let cq = ctx.create_cq(64)?;
-    /// let qp = pd.qp_builder::<Rc>(&cq, &cq).max_send_wr(16).max_recv_wr(48).create()?;
+    /// let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq).max_send_wr(16).max_recv_wr(48).create()?;
     /// # Ok::<(), verbs::Error>(())
     /// ```
     #[doc(alias = "IBV_QP_INIT_ATTR_PD")]
@@ -124,8 +123,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self
     }
 
-    /// Allows receives into memory with [no address](crate::UnmappedRegion) in this process, or
-    /// registered under [another](crate::RemoteRegistration::iova) address. Without this call, only
+    /// Allows receives into memory with [no address](crate::mr::UnmappedRegion) in this process, or
+    /// registered under [another](crate::mr::RemoteRegistration::iova) address. Without this call, only
     /// Soft-RoCE and Soft-iWARP accept such receives: other devices' libraries may copy short
     /// messages themselves, to the same address in this process.
     ///
@@ -140,7 +139,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 
     /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`—Makes the queue pair for [extended
-    /// batches](crate::ExtendedBatch) of these operations, too; for none, if not set.
+    /// batches](crate::qp::ExtendedBatch) of these operations, too; for none, if not set.
     #[doc(alias = "IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")]
     pub fn send_ops(mut self, ops: SendOps) -> Self {
         self.send_ops = ops;
@@ -205,7 +204,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// `ibv_create_qp(pd, …)`—Creates the queue pair as [`create`](Self::create) does, for works of
     /// the caller's types: `SW` for the send queue, and `RW` for the receive queue.
     ///
-    /// Works with borrows can only be posted to a queue pair [of a scope](crate::Scope::create_qp):
+    /// Works with borrows can only be posted to a queue pair [of a scope](crate::scope::Scope::create_qp):
     /// otherwise forgetting the queue pair (`mem::forget`) would end the borrow while the device
     /// continues.
     ///
@@ -215,10 +214,10 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// # Examples
     /// Messages with the number of their request:
     /// ```no_run
-    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
-    /// use verbs::{Buf, QueuePair, Rc, Reset, SharedBuf, With};
+    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
+    /// use verbs::{Buf, QueuePair, Reset, SharedBuf, work::With};
     /// struct Request(u64);
-    /// let qp: QueuePair<Rc, Reset, With<SharedBuf, Request>, Buf> =
+    /// let qp: QueuePair<verbs::Rc, Reset, With<SharedBuf, Request>, Buf> =
     ///     pd.qp_builder(cq, cq).create_for()?;
     /// # Ok(())
     /// # }

@@ -14,7 +14,7 @@ use crate::{
 /// [`into_parts`](Self::into_parts) returns the status. Dropping the value drops the work.
 ///
 /// ```no_run
-/// # use verbs::{Buf, Completion};
+/// # use verbs::{Buf, qp::Completion};
 /// # fn f(done: Completion<'_, Buf>) -> verbs::Result<Buf> {
 /// let buf = done.into_work()?;
 /// # Ok(buf)

@@ -26,9 +26,9 @@ use crate::{
 /// Requests built in the device's own memory, and posted together: all of them or none.
 ///
 /// The extended way of posting, for queue pairs made with
-/// [`send_ops`](crate::QueuePairBuilder::send_ops). The requests are those of [`op`](crate::op),
+/// [`send_ops`](crate::qp::QueuePairBuilder::send_ops). The requests are those of [`op`](crate::op),
 /// the completions are the same, and both ways can be used in turn. Differences from a
-/// [`Batch`](crate::Batch): inline data are copied when added, some operations exist only here, and
+/// [`Batch`](crate::qp::Batch): inline data are copied when added, some operations exist only here, and
 /// a failure posts nothing.
 ///
 /// The requests are kept as data until the batch is posted, and only then the device's lock on the
@@ -38,20 +38,20 @@ use crate::{
 ///
 /// # Examples
 /// ```no_run
-/// # use verbs::{Buf, CqHandle, ProtectionDomain, RemoteToken, Reset, Result, Rts};
+/// # use verbs::{Buf, ProtectionDomain, RemoteToken, Reset, Result, Rts, cq::CqHandle};
 /// # fn f(
 /// #     pd: &ProtectionDomain,
 /// #     cq: &CqHandle,
 /// #     (header, body, token): (Buf, Buf, RemoteToken),
 /// #     connect: impl FnOnce(verbs::QueuePair<verbs::Rc, Reset>) -> verbs::QueuePair<verbs::Rc, Rts>,
 /// # ) -> Result<()> {
-/// use verbs::{QueuePair, Rc, op::{Send, SendOps, Write}};
+/// use verbs::{QueuePair, op::{self, SendOps}};
 /// let ops = SendOps::SEND | SendOps::RDMA_WRITE;
-/// let qp = pd.qp_builder::<Rc>(cq, cq).max_send_wr(2).send_ops(ops).create()?;
+/// let qp = pd.qp_builder::<verbs::Rc>(cq, cq).max_send_wr(2).send_ops(ops).create()?;
 /// let mut qp = connect(qp);
 /// let mut batch = qp.extended_batch()?;
-/// batch.push(Write::new(body, token).unsignaled())?;
-/// batch.push(Send::new(header))?;
+/// batch.push(op::Write::new(body, token).unsignaled())?;
+/// batch.push(op::Send::new(header))?;
 /// batch.post()?;
 /// # Ok(())
 /// # }
@@ -89,7 +89,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     ///
     /// # Errors
     /// - `Unsupported`: the queue pair was not made with
-    ///   [`send_ops`](crate::QueuePairBuilder::send_ops).
+    ///   [`send_ops`](crate::qp::QueuePairBuilder::send_ops).
     ///
     /// # References
     /// [ibv_wr_start(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)

@@ -1,4 +1,33 @@
 //! Queue pairs: creation, transitions, and posting.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`QueuePair`], [`QueuePairBuilder`] | a send queue and a receive queue |
+//! | [`Reset`], [`Init`], [`Rtr`], [`Rts`], [`Sqd`] | its [`State`]s, as types; [`QpState`] as a value |
+//! | [`Rc`], [`Uc`], [`Ud`] | its [`Transport`]s: reliable and unreliable connections, datagrams |
+//! | [`XrcSend`], [`XrcRecv`], [`XrcReceiver`] | extended reliable connections |
+//! | [`RawPacket`], [`Driver`] | Ethernet frames; queue pairs of a device's maker |
+//! | [`Attributes`], [`AlternatePath`], [`MigState`], [`Ece`] | parameters of a transition |
+//! | [`Psn`], [`QpNum`], [`AckTimeout`], [`RetryCount`], [`RnrRetry`], [`RnrTimer`] | their numbers, checked at construction |
+//! | [`SendQueue`], [`ReceiveQueue`] | the halves of a queue pair |
+//! | [`Batch`], [`RecvBatch`], [`ExtendedBatch`] | requests posted together |
+//! | [`Completed`], [`Completion`], [`Failed`], [`Leftover`] | work returned |
+//! | [`QpAttr`], [`QpCap`], [`QpFlags`], [`RateLimit`] | queried attributes, limits, options |
+//! | [`Multicast`] | membership in a group |
+//!
+//! # Transitions
+//!
+//! ```text
+//! QueuePair<T, Reset> ─to_init▶ QueuePair<T, Init> ─to_rtr▶ QueuePair<T, Rtr> ─to_rts▶ QueuePair<T, Rts>
+//! ```
+//!
+//! # References
+//! [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html),
+//! [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html),
+//! [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html),
+//! [ibv_query_qp(3)](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html),
+//! [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html),
+//! [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
 
 mod attached;
 mod attributes;
@@ -30,7 +59,7 @@ mod teardown;
 mod transport;
 mod tso;
 mod unordered;
-mod work_queue;
+pub(crate) mod work_queue;
 mod xrc_receiver;
 
 pub use attributes::{AlternatePath, Attributes, MigState};
@@ -53,8 +82,12 @@ pub use transport::{
     Connected, Datagram, Driver, Partitioned, Queued, RawPacket, Rc, Reliable, Requester,
     Responder, Routed, Transport, Uc, Ud, XrcRecv, XrcSend,
 };
-pub use work_queue::{WorkQueue, WorkQueueBuilder, WqFlags};
 pub use xrc_receiver::XrcReceiver;
 
 pub(crate) use member::Member;
-pub(crate) use work_queue::WqInner;
+
+pub use crate::{
+    bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer},
+    ece::Ece,
+    wr_id::QpId,
+};

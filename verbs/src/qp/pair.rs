@@ -29,7 +29,7 @@ use crate::{
 /// `ibv_qp`—A queue pair of transport `T` in state `S`.
 ///
 /// `SW` is the type of works in flight on the send queue, and `RW` on the receive queue: anything
-/// made of registered memory, alone or [`With`](crate::With) a context of the caller.
+/// made of registered memory, alone or [`With`](crate::work::With) a context of the caller.
 ///
 /// Dropping a queue pair ends the device's access, and then drops the works in flight. A queue pair
 /// keeps its protection domain and its completion queues alive. Forgetting one leaks memory, and
@@ -192,16 +192,16 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// `ibv_modify_qp`—Changes attributes without leaving the state.
     ///
     /// From [`Rts`], also resumes a queue pair of an unreliable transport after a
-    /// [failure](crate::QpState::SQE) of its send queue.
+    /// [failure](crate::qp::QpState::SQE) of its send queue.
     ///
     /// # Errors
     /// - `EINVAL`: an attribute is wrong, or cannot be changed in this state.
     ///
     /// # Examples
     /// ```no_run
-    /// # use verbs::{Attributes, QueuePair, Rc, RemoteAccess, Rts};
-    /// # fn f(mut qp: QueuePair<Rc, Rts>) -> verbs::Result<()> {
-    /// qp.modify(&Attributes::<Rc, Rts>::unchanged().access(RemoteAccess::READ))?;
+    /// # use verbs::{QueuePair, RemoteAccess, Rts, qp::Attributes};
+    /// # fn f(mut qp: QueuePair<verbs::Rc, Rts>) -> verbs::Result<()> {
+    /// qp.modify(&Attributes::<verbs::Rc, Rts>::unchanged().access(RemoteAccess::READ))?;
     /// # Ok(())
     /// # }
     /// ```
@@ -295,9 +295,9 @@ impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
     /// `ibv_modify_qp(qp, IBV_QPS_SQD)`—Stops the send queue: requests in progress are finished,
     /// and later ones wait.
     ///
-    /// The queue is drained after the event [`SQ_DRAINED`](crate::EventType::SQ_DRAINED), if
+    /// The queue is drained after the event [`SQ_DRAINED`](crate::event::EventType::SQ_DRAINED), if
     /// [requested](Attributes::notify_when_drained), and once [`query`](Self::query) no longer
-    /// reports [draining](crate::QpAttr::sq_draining).
+    /// reports [draining](crate::qp::QpAttr::sq_draining).
     ///
     /// # Errors
     /// - `EINVAL`, `EOPNOTSUPP`: the device does not support this state.
@@ -307,12 +307,12 @@ impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
     /// # Examples
     /// Another way to the peer:
     /// ```no_run
-    /// # use verbs::{AddressVector, Attributes, QueuePair, Rc, Rts, Sqd};
-    /// # fn f(qp: QueuePair<Rc, Rts>, way: &AddressVector) -> verbs::Result<()> {
-    /// let mut qp = qp.to_sqd(&Attributes::<Rc, Sqd>::new().notify_when_drained())?;
+    /// # use verbs::{QueuePair, Rts, ah::AddressVector, qp::{Attributes, Sqd}};
+    /// # fn f(qp: QueuePair<verbs::Rc, Rts>, way: &AddressVector) -> verbs::Result<()> {
+    /// let mut qp = qp.to_sqd(&Attributes::<verbs::Rc, Sqd>::new().notify_when_drained())?;
     /// // Wait for the event, and then:
-    /// qp.modify(&Attributes::<Rc, Sqd>::unchanged().path(way))?;
-    /// let qp = qp.to_rts(&Attributes::<Rc, Rts>::unchanged())?;
+    /// qp.modify(&Attributes::<verbs::Rc, Sqd>::unchanged().path(way))?;
+    /// let qp = qp.to_rts(&Attributes::<verbs::Rc, Rts>::unchanged())?;
     /// # Ok(())
     /// # }
     /// ```
@@ -441,7 +441,7 @@ impl<SW, RW> Completed<'_, SW, RW> {
     ///
     /// # Errors
     /// The request failed.
-    pub fn ok(&self) -> Result<(), crate::WcError> {
+    pub fn ok(&self) -> Result<(), crate::cq::WcError> {
         match self {
             Self::Send(completion) => completion.ok(),
             Self::Receive(completion) => completion.ok(),

@@ -21,7 +21,7 @@ use crate::{
 /// `ibv_qp_attr`, `ibv_qp_init_attr`—All attributes of a queue pair, at the time of the query.
 ///
 /// Attributes not set yet are zero, and those not used by the transport are meaningless. The limit
-/// of its [rate](crate::RateLimit) is not reported.
+/// of its [rate](crate::qp::RateLimit) is not reported.
 ///
 /// # References
 /// [ibv_query_qp(3)](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html)
@@ -62,7 +62,7 @@ pub struct QpAttr {
     pub max_rd_atomic: u8,
     /// Maximum number of the peer's RDMA reads and atomics served at once.
     pub max_dest_rd_atomic: u8,
-    /// Delay requested from the peer (RNR NAK), as an [`RnrTimer`](crate::RnrTimer) code.
+    /// Delay requested from the peer (RNR NAK), as an [`RnrTimer`](crate::qp::RnrTimer) code.
     pub min_rnr_timer: u8,
     /// Timeout for an acknowledgement, as an [`AckTimeout`] code.
     pub timeout: u8,
@@ -189,7 +189,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// ```no_run
     /// # fn f(qp: &verbs::QueuePair<verbs::Rc, verbs::Rts>) -> verbs::Result<()> {
     /// let attr = qp.query()?;
-    /// if attr.state == verbs::QpState::ERR {
+    /// if attr.state == verbs::qp::QpState::ERR {
     ///     println!("the connection to {} has failed", attr.dest_qp_num);
     /// }
     /// # Ok(())

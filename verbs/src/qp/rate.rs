@@ -27,7 +27,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
     ///
     /// # Errors
     /// - `InvalidInput`: the device paces packets, but not at this rate; see
-    ///   [`PacketPacingCaps`](crate::PacketPacingCaps).
+    ///   [`PacketPacingCaps`](crate::attr::PacketPacingCaps).
     /// - `EOPNOTSUPP`: the device does not pace packets.
     /// - `EINVAL`: not supported on this transport, or not with such bursts.
     ///

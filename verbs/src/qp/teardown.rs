@@ -61,8 +61,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// # Examples
     /// ```no_run
     /// # use std::time::Duration;
-    /// # use verbs::{Completed, CompletionQueue, QueuePair, Rc, Rts};
-    /// # fn f(mut qp: QueuePair<Rc, Rts>, cq: &mut CompletionQueue) -> verbs::Result<()> {
+    /// # use verbs::{Completed, CompletionQueue, QueuePair, Rts};
+    /// # fn f(mut qp: QueuePair<verbs::Rc, Rts>, cq: &mut CompletionQueue) -> verbs::Result<()> {
     /// qp.drain(&mut [cq], Duration::from_secs(1), |done| match done {
     ///     Ok(Completed::Send(done)) => println!("{:?}", done.into_parts()),
     ///     Ok(Completed::Receive(done)) => println!("unused: {:?}", done.into_parts()),
@@ -126,7 +126,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// Dropping the queue pair destroys it too, and drops the works.
     ///
     /// # Errors
-    /// - `ResourceBusy`: a [`Flow`](crate::Flow) or a [`MemoryWindow`](crate::MemoryWindow) needs
+    /// - `ResourceBusy`: a [`Flow`](crate::flow::Flow) or a [`MemoryWindow`](crate::MemoryWindow) needs
     ///   the queue pair. Drop the dependent object first.
     /// - `EBUSY`: another object, made by C code, still uses the queue pair.
     ///

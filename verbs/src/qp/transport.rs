@@ -76,14 +76,14 @@ transports! {
     #[doc(alias = "IBV_QPT_XRC_SEND")]
     XrcSend = IBV_QPT_XRC_SEND;
     /// Extended reliable connection, the receiving end, for all shared receive queues of its
-    /// [domain](crate::XrcDomain). Without queues, in the form of an
-    /// [`XrcReceiver`](crate::XrcReceiver).
+    /// [domain](crate::xrcd::XrcDomain). Without queues, in the form of an
+    /// [`XrcReceiver`](crate::qp::XrcReceiver).
     #[doc(alias = "IBV_QPT_XRC_RECV")]
     XrcRecv = IBV_QPT_XRC_RECV;
     /// Raw packets: whole Ethernet frames, of any protocol.
     #[doc(alias = "IBV_QPT_RAW_PACKET")]
     RawPacket = IBV_QPT_RAW_PACKET;
-    /// A vendor-specific transport; see [`create_with`](crate::QueuePairBuilder::create_with).
+    /// A vendor-specific transport; see [`create_with`](crate::qp::QueuePairBuilder::create_with).
     #[doc(alias = "IBV_QPT_DRIVER")]
     Driver = IBV_QPT_DRIVER;
 }

@@ -47,13 +47,13 @@ bitflags! {
 
 /// `ibv_wq`—A receive work queue: a receive queue without a queue pair.
 ///
-/// Packets reach the queue through an [`IndirectionTable`](crate::IndirectionTable). Posted works
+/// Packets reach the queue through an [`IndirectionTable`](crate::rss::IndirectionTable). Posted works
 /// belong to the queue until returned by a completion, as with a queue pair; the completions carry
 /// the queue's [id](Self::id).
 ///
 /// # Examples
 /// ```no_run
-/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
+/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
 /// let mut wq = pd.wq_builder(cq).max_wr(16).create()?;
 /// wq.to_ready()?;
 /// wq.post(pd.alloc_buf(2048)?)?;

@@ -27,7 +27,7 @@ use crate::{
 ///
 /// # Examples
 /// ```no_run
-/// # use verbs::{AddressVector, Attributes, Init, Psn, QpNum, Rtr, XrcDomain, XrcRecv};
+/// # use verbs::{Init, Rtr, ah::AddressVector, qp::{Attributes, Psn, QpNum, XrcRecv}, xrcd::XrcDomain};
 /// # fn f(xrcd: &XrcDomain, way: &AddressVector, peer: QpNum, psn: Psn) -> verbs::Result<()> {
 /// let qp = xrcd.create_qp()?;
 /// let qp = qp.to_init(&Attributes::<XrcRecv, Init>::new(1))?;
@@ -91,7 +91,7 @@ impl XrcDomain {
     ///
     /// # Examples
     /// ```no_run
-    /// # fn f(xrcd: &verbs::XrcDomain, number: verbs::QpNum) -> verbs::Result<()> {
+    /// # fn f(xrcd: &verbs::xrcd::XrcDomain, number: verbs::qp::QpNum) -> verbs::Result<()> {
     /// let qp = xrcd.open_qp::<verbs::Rts>(number)?;
     /// # Ok(())
     /// # }

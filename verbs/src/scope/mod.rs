@@ -40,22 +40,22 @@ pub use self::{
 ///
 /// # Examples
 /// ```no_run
-/// # use verbs::{CompletionQueue, ProtectionDomain, QueuePair, Rc, Reset, Rts, ScopedBuf, ScopedSlice};
+/// # use verbs::{CompletionQueue, ProtectionDomain, QueuePair, Reset, Rts, scope::{ScopedBuf, ScopedSlice}};
 /// # trait Connect {
 /// #     fn connect<'s>(
 /// #         self,
-/// #         qp: QueuePair<Rc, Reset, ScopedSlice<'s>, ScopedBuf<'s>>,
-/// #     ) -> QueuePair<Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>;
+/// #         qp: QueuePair<verbs::Rc, Reset, ScopedSlice<'s>, ScopedBuf<'s>>,
+/// #     ) -> QueuePair<verbs::Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>;
 /// # }
 /// # fn f(pd: ProtectionDomain, mut cq: CompletionQueue, peer: impl Connect) -> verbs::Result<()> {
-/// use verbs::op::Send;
+/// use verbs::op;
 /// let question = *b"on the stack";
 /// let mut answer = [0; 64];
 /// verbs::scope(&pd, |scope| {
-///     let qp = scope.create_qp(pd.qp_builder::<Rc>(&cq, &cq))?;
+///     let qp = scope.create_qp(pd.qp_builder::<verbs::Rc>(&cq, &cq))?;
 ///     let mut qp = peer.connect(qp);
 ///     qp.post_recv(scope.register(&mut answer)?)?;
-///     qp.post(Send::new(scope.register_shared(&question)?))?;
+///     qp.post(op::Send::new(scope.register_shared(&question)?))?;
 ///     for wc in cq.wait(None)? {
 ///         qp.complete(wc).expect("there is no other queue pair");
 ///     }
@@ -120,12 +120,12 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// # Examples
     /// ```no_run
-    /// # use verbs::{Buf, CqHandle, ProtectionDomain, QueuePair, Rc, Reset, Scoped, ScopedBuf};
+    /// # use verbs::{Buf, ProtectionDomain, QueuePair, Reset, cq::CqHandle, scope::{Scoped, ScopedBuf}};
     /// # fn f(pd: &ProtectionDomain, cq: &CqHandle, memory: &mut [u8]) -> verbs::Result<()> {
     /// verbs::scope(pd, |scope| {
     ///     // Sends what it owns, and receives into what is borrowed.
-    ///     let qp: QueuePair<Rc, Reset, Scoped<'_, Buf>, ScopedBuf<'_>> =
-    ///         scope.create_qp(pd.qp_builder::<Rc>(cq, cq))?;
+    ///     let qp: QueuePair<verbs::Rc, Reset, Scoped<'_, Buf>, ScopedBuf<'_>> =
+    ///         scope.create_qp(pd.qp_builder::<verbs::Rc>(cq, cq))?;
     ///     Ok(())
     /// })
     /// # }

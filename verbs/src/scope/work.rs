@@ -16,17 +16,17 @@ mod sealed {
 }
 
 /// Work confined to a scope, since the type names the scope's lifetime: for queue pairs [of
-/// a scope](crate::Scope::create_qp).
+/// a scope](crate::scope::Scope::create_qp).
 ///
 /// Implemented by [`ScopedBuf`], [`ScopedSlice`], containers of these, and any work as [`Scoped`].
 // Sealed: each implementation must have `'scope` in its type.
 pub trait ScopedWork<'scope>: sealed::Sealed<'scope> {}
 
-/// Work of any kind, tied to a scope, for a queue pair [of that scope](crate::Scope::create_qp).
+/// Work of any kind, tied to a scope, for a queue pair [of that scope](crate::scope::Scope::create_qp).
 ///
 /// # Examples
 /// ```
-/// let work = verbs::Scoped::new(());
+/// let work = verbs::scope::Scoped::new(());
 /// let () = work.into_inner();
 /// ```
 #[derive(Clone, Copy, Debug)]

@@ -66,7 +66,7 @@ impl ProtectionDomain {
     ///
     /// # Examples
     /// ```no_run
-    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
+    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
     /// let xrcd = pd.context().open_xrcd()?;
     /// let mut srq = pd.create_xrc_srq(&xrcd, cq, 16, 1)?;
     /// srq.post(pd.alloc_buf(1024)?)?;

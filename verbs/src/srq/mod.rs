@@ -1,4 +1,19 @@
 //! Shared receive queues: one stock of receives for many queue pairs.
+//!
+//! | item | is |
+//! |---|---|
+//! | [`SharedReceiveQueue`] | the queue; [`SrqBatch`] receives posted together |
+//! | [`SrqAttr`], [`SrqNum`] | its size and limit; its number, for extended reliable connections |
+//! | [`TagMatchingQueue`], [`TagMatchingRoom`] | a queue whose device matches tags; its size |
+//! | [`TagPattern`], [`TagEntry`] | the tags of a buffer; a buffer in the list |
+//! | [`TagHeader`], [`TagOperation`], [`RendezvousHeader`] | headers of messages with tags |
+//! | [`TagCompletion`], [`TagEvent`] | completions of a tag matching queue |
+//!
+//! # References
+//! [ibv_create_srq(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html),
+//! [ibv_create_srq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html),
+//! [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html),
+//! [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
 
 mod batch;
 mod create;
@@ -18,7 +33,6 @@ use ibverbs_sys as ffi;
 use self::{entries::Books, slab::Slab};
 use crate::{
     bad_wr::BadWr,
-    bounded::SrqNum,
     cq::{CqHandle, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno},
     hint,
@@ -33,6 +47,8 @@ use crate::{
     xrcd::XrcDomain,
 };
 
+pub use crate::bounded::SrqNum;
+
 pub use self::{
     batch::SrqBatch,
     tags::{
@@ -44,7 +60,7 @@ pub use self::{
 pub(crate) use self::entries::Entries;
 
 /// `ibv_srq`—A shared receive queue, with receives for every queue pair made [on
-/// it](crate::QueuePairBuilder::srq).
+/// it](crate::qp::QueuePairBuilder::srq).
 ///
 /// Receives complete in the order of message arrival, over all those queue pairs. Their completions
 /// carry the [id](Self::id) of this queue, and the number of the receiving queue pair. Hand the

@@ -6,12 +6,12 @@ use crate::{
     error::{Refused, Result},
 };
 
-/// A [completion channel](crate::CompletionChannel), for many queues, whose events can be awaited.
+/// A [completion channel](crate::cq::CompletionChannel), for many queues, whose events can be awaited.
 ///
 /// # Examples
 /// ```no_run
 /// # async fn f(ctx: verbs::Context) -> verbs::Result<()> {
-/// use verbs::CqKey;
+/// use verbs::cq::CqKey;
 /// let channel = ctx.create_comp_channel()?;
 /// let mut cqs = Vec::new();
 /// for i in 0..10 {
@@ -32,7 +32,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct CompletionChannel {
-    watched: Watched<crate::CompletionChannel>,
+    watched: Watched<crate::cq::CompletionChannel>,
 }
 
 impl CompletionChannel {
@@ -44,8 +44,8 @@ impl CompletionChannel {
     /// # Panics
     /// Outside of a runtime with I/O enabled.
     pub fn new(
-        channel: crate::CompletionChannel,
-    ) -> Result<Self, Refused<crate::CompletionChannel>> {
+        channel: crate::cq::CompletionChannel,
+    ) -> Result<Self, Refused<crate::cq::CompletionChannel>> {
         let watched = Watched::new("tokio::CompletionChannel::new", channel)?;
         Ok(Self { watched })
     }
@@ -56,7 +56,7 @@ impl CompletionChannel {
     /// Cancel safe: only a call that returns an event takes one.
     ///
     /// # Errors
-    /// As for [`try_next`](crate::CompletionChannel::try_next).
+    /// As for [`try_next`](crate::cq::CompletionChannel::try_next).
     pub async fn wait(&self) -> Result<CqKey> {
         let channel = self.get_ref();
         let wait = self
@@ -66,12 +66,12 @@ impl CompletionChannel {
     }
 
     /// The channel, for queues to be made on.
-    pub fn get_ref(&self) -> &crate::CompletionChannel {
+    pub fn get_ref(&self) -> &crate::cq::CompletionChannel {
         self.watched.get_ref()
     }
 
     /// The channel, taken out of the runtime.
-    pub fn into_inner(self) -> crate::CompletionChannel {
+    pub fn into_inner(self) -> crate::cq::CompletionChannel {
         self.watched.into_inner()
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     event::AsyncEvent,
 };
 
-/// The [asynchronous events](crate::AsyncEvents) of a device, for `await`.
+/// The [asynchronous events](crate::event::AsyncEvents) of a device, for `await`.
 ///
 /// # Examples
 /// ```no_run
@@ -19,7 +19,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct AsyncEvents {
-    watched: Watched<crate::AsyncEvents>,
+    watched: Watched<crate::event::AsyncEvents>,
 }
 
 impl AsyncEvents {
@@ -30,7 +30,9 @@ impl AsyncEvents {
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
-    pub fn new(events: crate::AsyncEvents) -> Result<Self, Refused<crate::AsyncEvents>> {
+    pub fn new(
+        events: crate::event::AsyncEvents,
+    ) -> Result<Self, Refused<crate::event::AsyncEvents>> {
         let watched = Watched::new("tokio::AsyncEvents::new", events)?;
         Ok(Self { watched })
     }
@@ -41,7 +43,7 @@ impl AsyncEvents {
     /// Cancel safe: only a call that returns an event takes one.
     ///
     /// # Errors
-    /// As for [`try_next`](crate::AsyncEvents::try_next).
+    /// As for [`try_next`](crate::event::AsyncEvents::try_next).
     pub async fn wait(&self) -> Result<AsyncEvent> {
         let events = self.get_ref();
         let wait = self
@@ -51,12 +53,12 @@ impl AsyncEvents {
     }
 
     /// The events, to be taken without waiting.
-    pub fn get_ref(&self) -> &crate::AsyncEvents {
+    pub fn get_ref(&self) -> &crate::event::AsyncEvents {
         self.watched.get_ref()
     }
 
     /// The events, taken out of the runtime.
-    pub fn into_inner(self) -> crate::AsyncEvents {
+    pub fn into_inner(self) -> crate::event::AsyncEvents {
         self.watched.into_inner()
     }
 }

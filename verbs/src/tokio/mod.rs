@@ -14,11 +14,11 @@
 //!
 //! # Examples
 //! ```no_run
-//! use verbs::{Completed, QueuePair, Rc, Rts};
+//! use verbs::{Completed, QueuePair, Rts};
 //!
 //! async fn answer(
 //!     cq: verbs::CompletionQueue, // made `waitable`
-//!     mut qp: QueuePair<Rc, Rts>,
+//!     mut qp: QueuePair<verbs::Rc, Rts>,
 //! ) -> verbs::Result<()> {
 //!     let mut cq = verbs::tokio::CompletionQueue::new(cq)?;
 //!     loop {
@@ -74,14 +74,14 @@ unsafe impl Watchable for Arc<ChannelHandle> {
 }
 
 // SAFETY: the descriptor is made with the channel, and closed with the channel, kept by `self`.
-unsafe impl Watchable for crate::CompletionChannel {
+unsafe impl Watchable for crate::cq::CompletionChannel {
     fn watched_fd(&self) -> RawFd {
         self.as_raw_fd()
     }
 }
 
 // SAFETY: the descriptor is made with the value, and closed with the value.
-unsafe impl Watchable for crate::AsyncEvents {
+unsafe impl Watchable for crate::event::AsyncEvents {
     fn watched_fd(&self) -> RawFd {
         self.as_raw_fd()
     }

@@ -38,7 +38,7 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Wraps a [`waitable`](crate::CompletionQueueBuilder::waitable) queue, and registers its
+    /// Wraps a [`waitable`](crate::cq::CompletionQueueBuilder::waitable) queue, and registers its
     /// descriptor with the runtime.
     ///
     /// # Errors
@@ -91,15 +91,15 @@ impl CompletionQueue {
     }
 }
 
-/// An [extended completion queue](crate::ExtendedCq) whose completions can be awaited.
+/// An [extended completion queue](crate::cq::ExtendedCq) whose completions can be awaited.
 #[derive(Debug)]
 pub struct ExtendedCq {
     channel: Watched<Arc<ChannelHandle>>,
-    cq: crate::ExtendedCq,
+    cq: crate::cq::ExtendedCq,
 }
 
 impl ExtendedCq {
-    /// Wraps a [`waitable`](crate::ExtendedCqBuilder::waitable) queue, and registers its descriptor
+    /// Wraps a [`waitable`](crate::cq::ExtendedCqBuilder::waitable) queue, and registers its descriptor
     /// with the runtime.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl ExtendedCq {
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
-    pub fn new(cq: crate::ExtendedCq) -> Result<Self, Refused<crate::ExtendedCq>> {
+    pub fn new(cq: crate::cq::ExtendedCq) -> Result<Self, Refused<crate::cq::ExtendedCq>> {
         const CALL: &str = "tokio::ExtendedCq::new";
         match watch(CALL, cq.own_channel(CALL)) {
             Ok(channel) => Ok(Self { channel, cq }),
@@ -120,7 +120,7 @@ impl ExtendedCq {
     /// Cancel safe. The result stays in its thread, and so cannot be held across another `await`.
     ///
     /// # Errors
-    /// As for [`wait`](crate::ExtendedCq::wait).
+    /// As for [`wait`](crate::cq::ExtendedCq::wait).
     pub async fn wait(&mut self) -> Result<ExtendedPoll<'_>> {
         let Self { channel, cq } = self;
         channel
@@ -132,17 +132,17 @@ impl ExtendedCq {
     }
 
     /// The queue, for queue pairs to be made on.
-    pub fn get_ref(&self) -> &crate::ExtendedCq {
+    pub fn get_ref(&self) -> &crate::cq::ExtendedCq {
         &self.cq
     }
 
     /// The queue, to be polled without waiting, or resized.
-    pub fn get_mut(&mut self) -> &mut crate::ExtendedCq {
+    pub fn get_mut(&mut self) -> &mut crate::cq::ExtendedCq {
         &mut self.cq
     }
 
     /// The queue, taken out of the runtime.
-    pub fn into_inner(self) -> crate::ExtendedCq {
+    pub fn into_inner(self) -> crate::cq::ExtendedCq {
         self.cq
     }
 }

@@ -1,8 +1,8 @@
 //! What only extended batches can do cannot be posted otherwise.
 
-use verbs::{Buf, QueuePair, Rc, RemoteToken, Rts, op};
+use verbs::{Buf, QueuePair, RemoteToken, Rts, op};
 
-fn misuse(qp: &mut QueuePair<Rc, Rts>, buf: Buf, remote: RemoteToken) {
+fn misuse(qp: &mut QueuePair<verbs::Rc, Rts>, buf: Buf, remote: RemoteToken) {
     let _ = qp.post(op::Flush::new(buf, remote, op::Placement::GLOBAL));
 }
 

@@ -1,6 +1,6 @@
 //! What is destroyed once has one owner.
 
-use verbs::{Buf, CompletionQueue, DeviceMemory, MemoryWindow, SharedReceiveQueue, WorkQueue};
+use verbs::{Buf, CompletionQueue, MemoryWindow, SharedReceiveQueue, dm::DeviceMemory, rss::WorkQueue};
 
 fn is_clone<T: Clone>() {}
 

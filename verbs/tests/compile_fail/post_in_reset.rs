@@ -1,9 +1,9 @@
 //! A queue pair that has just been made, or was taken out of another object, does not send.
 
-use verbs::{Buf, QueuePair, Rc, Reset, op::Send};
+use verbs::{Buf, QueuePair, Reset, op};
 
-fn misuse(qp: &mut QueuePair<Rc, Reset>, buf: Buf) {
-    let _ = qp.post(Send::new(buf));
+fn misuse(qp: &mut QueuePair<verbs::Rc, Reset>, buf: Buf) {
+    let _ = qp.post(op::Send::new(buf));
 }
 
 fn main() {}

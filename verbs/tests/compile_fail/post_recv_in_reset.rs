@@ -1,8 +1,8 @@
 //! A queue pair that has just been made takes no receives.
 
-use verbs::{Buf, QueuePair, Rc, Reset};
+use verbs::{Buf, QueuePair, Reset};
 
-fn misuse(qp: &mut QueuePair<Rc, Reset>, buf: Buf) {
+fn misuse(qp: &mut QueuePair<verbs::Rc, Reset>, buf: Buf) {
     let _ = qp.post_recv(buf);
 }
 

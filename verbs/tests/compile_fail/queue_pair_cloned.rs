@@ -1,8 +1,8 @@
 //! A queue pair has one owner, who destroys it once.
 
-use verbs::{QueuePair, Rc, Rts};
+use verbs::{QueuePair, Rts};
 
-fn misuse(qp: &QueuePair<Rc, Rts>) -> QueuePair<Rc, Rts> {
+fn misuse(qp: &QueuePair<verbs::Rc, Rts>) -> QueuePair<verbs::Rc, Rts> {
     QueuePair::clone(qp)
 }
 

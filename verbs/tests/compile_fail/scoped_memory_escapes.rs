@@ -1,6 +1,6 @@
 //! Memory that is registered for a scope cannot leave it.
 
-use verbs::{ProtectionDomain, ScopedBuf};
+use verbs::{ProtectionDomain, scope::ScopedBuf};
 
 fn misuse(pd: &ProtectionDomain, memory: &mut [u8]) {
     let mut escaped: Option<ScopedBuf<'_>> = None;

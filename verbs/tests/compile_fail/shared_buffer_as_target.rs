@@ -1,8 +1,8 @@
 //! A buffer that others may be reading is no target for a receive.
 
-use verbs::{QueuePair, Rc, Rts, SharedBuf};
+use verbs::{QueuePair, Rts, SharedBuf};
 
-fn misuse(qp: &mut QueuePair<Rc, Rts, SharedBuf, SharedBuf>, buf: SharedBuf) {
+fn misuse(qp: &mut QueuePair<verbs::Rc, Rts, SharedBuf, SharedBuf>, buf: SharedBuf) {
     let _ = qp.post_recv(buf);
 }
 

@@ -1,8 +1,8 @@
 //! No state can be left out on the way up.
 
-use verbs::{Attributes, QueuePair, Rc, Reset, Rts};
+use verbs::{QueuePair, Reset, Rts, qp::Attributes};
 
-fn misuse(qp: QueuePair<Rc, Reset>, attributes: &Attributes<Rc, Rts>) {
+fn misuse(qp: QueuePair<verbs::Rc, Reset>, attributes: &Attributes<verbs::Rc, Rts>) {
     let _ = qp.to_rts(attributes);
 }
 

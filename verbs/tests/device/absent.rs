@@ -4,8 +4,13 @@
 use std::{fmt::Debug, fs::File, os::fd::AsFd};
 
 use verbs::{
-    Buf, CountedUnit, Ece, FlowRule, FlowTarget, KernelHandle, QueuePair, RateLimit, RawPacket, Rc,
-    Reset, Result, SharedReceiveQueue, XrcSend, XrcdOpen, import_device,
+    Buf, QueuePair, Reset, Result, SharedReceiveQueue,
+    completion_counter::CountedUnit,
+    event::KernelHandle,
+    flow::{FlowRule, FlowTarget},
+    import::import_device,
+    qp::{Ece, RateLimit, RawPacket, XrcSend},
+    xrcd::XrcdOpen,
 };
 
 use crate::loopback::Fixture;
@@ -40,7 +45,7 @@ fn device_memory() {
 fn steering() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Reset> = fixture.qp(&cq, 2);
+    let qp: QueuePair<verbs::Rc, Reset> = fixture.qp(&cq, 2);
     absent(qp.create_flow(&FlowRule::new(1)));
     absent(fixture.ctx.create_counters());
     absent(fixture.ctx.query_completion_counter_caps());
@@ -53,7 +58,7 @@ fn steering() {
 fn options_of_connections() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Reset> = fixture.qp(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Reset> = fixture.qp(&cq, 2);
     absent(qp.query_ece());
     absent(qp.set_ece(Ece::default()));
 }

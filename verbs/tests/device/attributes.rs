@@ -1,7 +1,8 @@
 //! Attributes of Soft-RoCE, or of any other device present.
 
 use verbs::{
-    DeviceCaps, GidType, LinkLayer, NodeType, OdpCaps, OdpGeneralCaps, Pkey, PortCaps, PortState,
+    attr::{DeviceCaps, GidType, LinkLayer, OdpCaps, OdpGeneralCaps, Pkey, PortCaps, PortState},
+    device::NodeType,
 };
 
 use crate::loopback::open;

@@ -1,7 +1,9 @@
 //! Completion queues beyond plain polling, on a real device.
 
 use verbs::{
-    Completed, Error, ExtendedCq, QueuePair, Rc, Rts, WcFields, WcOpcode, WcStatus, op::Send,
+    Completed, Error, QueuePair, Rts, WcStatus,
+    cq::{ExtendedCq, WcFields, WcOpcode},
+    op,
 };
 
 use crate::loopback::Fixture;
@@ -10,9 +12,10 @@ use crate::loopback::Fixture;
 fn cq_resize_keeps_completions() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
-    let (mut a, mut b): (QueuePair<Rc, Rts>, QueuePair<Rc, Rts>) = fixture.pair(&cq, 2);
+    let (mut a, mut b): (QueuePair<verbs::Rc, Rts>, QueuePair<verbs::Rc, Rts>) =
+        fixture.pair(&cq, 2);
     b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
-    a.post(Send::new(fixture.pd.register_buf(*b"message").unwrap()))
+    a.post(op::Send::new(fixture.pd.register_buf(*b"message").unwrap()))
         .unwrap();
     assert!(cq.wait(None).unwrap().len() > 0);
     cq.resize(200).unwrap();
@@ -58,20 +61,20 @@ fn extended_cq_receives_messages() {
     }
     let mut cq = extended(&fixture).unwrap();
     let qp = || {
-        let qp = fixture.pd.qp_builder::<Rc>(&cq, &cq);
+        let qp = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
         qp.max_send_wr(8).max_recv_wr(8).create().unwrap()
     };
     let (a, b) = (qp(), qp());
     let (a_num, b_num) = (a.qp_num(), b.qp_num());
-    let mut a: QueuePair<Rc, Rts> = fixture.bring_up(a, b_num);
-    let mut b: QueuePair<Rc, Rts> = fixture.bring_up(b, a_num);
+    let mut a: QueuePair<verbs::Rc, Rts> = fixture.bring_up(a, b_num);
+    let mut b: QueuePair<verbs::Rc, Rts> = fixture.bring_up(b, a_num);
     // Many rounds, to detect a provider that invents completions.
     for round in 0..40_u32 {
         let batch = round % 4 + 1;
         for i in 0..batch {
             b.post_recv(fixture.pd.alloc_buf(64).unwrap()).unwrap();
             let buf = fixture.pd.alloc_buf(10 + i as usize).unwrap();
-            a.post(Send::new(buf).imm_data(round)).unwrap();
+            a.post(op::Send::new(buf).imm_data(round)).unwrap();
         }
         let (mut sent, mut received) = (0, 0);
         while sent + received < 2 * batch {

@@ -3,9 +3,11 @@
 use std::{net::IpAddr, time::Duration};
 
 use verbs::{
-    Addressed, Attributes, Buf, CompletionQueue, GRH_LEN, Gid, Init, Psn, QueuePair, Rtr, Rts, Uc,
-    Ud, With,
-    op::{Send, SendTo},
+    Buf, CompletionQueue, Gid, Init, QueuePair, Rtr, Rts, Uc, Ud,
+    ah::{Addressed, GRH_LEN},
+    op,
+    qp::{Attributes, Psn},
+    work::With,
 };
 
 use crate::loopback::Fixture;
@@ -38,7 +40,7 @@ fn datagram_arrives_behind_its_header_and_can_be_answered() {
     b.post_recv(room()).unwrap();
     let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
     let question = Addressed::new(fixture.pd.register_buf(*b"question").unwrap(), &ah);
-    a.post(SendTo::new(With::new(question, 1), b.qp_num(), QKEY).imm_data(5))
+    a.post(op::SendTo::new(With::new(question, 1), b.qp_num(), QKEY).imm_data(5))
         .unwrap();
     // The request in flight keeps the address.
     drop(ah);
@@ -72,7 +74,7 @@ fn datagram_arrives_behind_its_header_and_can_be_answered() {
                     let ah = fixture.pd.create_ah_from_wc(&done, received, 1).unwrap();
                     let answer = fixture.pd.register_buf(*b"answer").unwrap();
                     let work = With::new(Addressed::new(answer, &ah), 2);
-                    b.post(SendTo::new(work, done.src_qp(), QKEY)).unwrap();
+                    b.post(op::SendTo::new(work, done.src_qp(), QKEY)).unwrap();
                 }
                 other => answer = Some(other.to_vec()),
             }
@@ -88,7 +90,7 @@ fn address_without_a_route_is_refused_with_the_address() {
     let fixture = Fixture::new();
     let err = fixture
         .pd
-        .create_ah(&verbs::AddressVector::local(1, 7))
+        .create_ah(&verbs::ah::AddressVector::local(1, 7))
         .unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
     assert!(err.to_string().contains("dlid: 7"), "{err}");
@@ -111,8 +113,10 @@ fn unreliable_connection_carries_messages() {
     };
     let (mut a, mut b) = (up(a, b_num), up(b, a_num));
     b.post_recv(fixture.pd.alloc_buf(16).unwrap()).unwrap();
-    a.post(Send::new(fixture.pd.register_buf(*b"unreliable").unwrap()))
-        .unwrap();
+    a.post(op::Send::new(
+        fixture.pd.register_buf(*b"unreliable").unwrap(),
+    ))
+    .unwrap();
     let mut received = None;
     while received.is_none() {
         let completions = cq.wait(PATIENCE).unwrap();

@@ -4,8 +4,10 @@ use std::{process::Command, ptr, time::Duration};
 
 use ibverbs_sys as ffi;
 use verbs::{
-    AsyncEvent, AsyncEvents, Buf, Completed, Context, EventObject, EventType, PortState, QueuePair,
-    Rc, Rts, op::Send,
+    Buf, Completed, Context, QueuePair, Rts,
+    attr::PortState,
+    event::{AsyncEvent, AsyncEvents, EventObject, EventType},
+    op,
 };
 
 use crate::loopback::Fixture;
@@ -32,7 +34,7 @@ fn srq_limit_event_is_reported() {
     let qp = |srq: &verbs::SharedReceiveQueue<Buf>| {
         fixture
             .pd
-            .qp_builder::<Rc>(&cq, &cq)
+            .qp_builder::<verbs::Rc>(&cq, &cq)
             .max_send_wr(4)
             .srq(srq)
             .create()
@@ -40,14 +42,15 @@ fn srq_limit_event_is_reported() {
     };
     let (a, b) = (qp(&srq), qp(&srq));
     let (a_num, b_num) = (a.qp_num(), b.qp_num());
-    let mut a: QueuePair<Rc, Rts> = fixture.bring_up(a, b_num);
-    let _b: QueuePair<Rc, Rts> = fixture.bring_up(b, a_num);
+    let mut a: QueuePair<verbs::Rc, Rts> = fixture.bring_up(a, b_num);
+    let _b: QueuePair<verbs::Rc, Rts> = fixture.bring_up(b, a_num);
     for _ in 0..4 {
         srq.post(fixture.pd.alloc_buf(16).unwrap()).unwrap();
     }
     srq.arm_limit(3).unwrap();
     for _ in 0..2 {
-        a.post(Send::new(fixture.pd.alloc_buf(8).unwrap())).unwrap();
+        a.post(op::Send::new(fixture.pd.alloc_buf(8).unwrap()))
+            .unwrap();
     }
     let mut left = 4;
     while left > 0 {
@@ -159,10 +162,13 @@ fn gid_change_event_is_reported() {
 }
 
 /// Posts more receives than this crate allows, and flushes them.
-fn overflow(fixture: &Fixture, cq: &verbs::CompletionQueue) -> [QueuePair<Rc, verbs::Init>; 3] {
+fn overflow(
+    fixture: &Fixture,
+    cq: &verbs::CompletionQueue,
+) -> [QueuePair<verbs::Rc, verbs::Init>; 3] {
     [(); 3].map(|()| {
         // Soft-RoCE makes room for 31.
-        let builder = fixture.pd.qp_builder::<Rc>(cq, cq);
+        let builder = fixture.pd.qp_builder::<verbs::Rc>(cq, cq);
         let qp = builder.max_send_wr(1).max_recv_wr(16).create().unwrap();
         let mut qp = qp.to_init(&fixture.init()).unwrap();
         for _ in 0..31 {

@@ -5,16 +5,7 @@ use std::{
     time::Duration,
 };
 
-use verbs::{
-    Addressed, Attributes, Buf, Completed, CompletionQueue, GRH_LEN, Init, Psn, QueuePair, Rc,
-    RemoteAccess, RemoteRegion, RemoteToken, Reset, Rtr, Rts, Uc, Ud, WcOpcode, WcStatus,
-    WindowType,
-    op::{
-        AtomicWrite, CompareSwap, ExtendedRequest, FetchAdd, LocalInvalidate, Read, Send, SendOps,
-        SendTo, Write,
-    },
-    work::Gather,
-};
+use verbs::{Buf, Completed, CompletionQueue, Init, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Reset, Rtr, Rts, Uc, Ud, WcStatus, ah::{Addressed, GRH_LEN}, cq::WcOpcode, mw::WindowType, op::{self, ExtendedRequest, SendOps}, qp::{Attributes, Psn}, work::Gather};
 
 use crate::loopback::Fixture;
 
@@ -30,15 +21,15 @@ fn rc_ops() -> SendOps {
 pub(crate) struct Link<W = Buf> {
     pub(crate) fixture: Fixture,
     cq: CompletionQueue,
-    pub(crate) a: QueuePair<Rc, Rts, W>,
-    b: QueuePair<Rc, Rts, W>,
+    pub(crate) a: QueuePair<verbs::Rc, Rts, W>,
+    b: QueuePair<verbs::Rc, Rts, W>,
 }
 
 impl<W: Gather + 'static> Link<W> {
     pub(crate) fn new() -> Self {
         let fixture = Fixture::new();
         let cq = fixture.cq(64);
-        let make = || -> QueuePair<Rc, Reset, W> {
+        let make = || -> QueuePair<verbs::Rc, Reset, W> {
             let builder = fixture.pd.qp_builder(&cq, &cq).send_ops(rc_ops());
             let builder = builder.max_send_wr(8).max_recv_wr(8);
             let builder = builder.max_send_sge(4).max_inline_data(64);
@@ -65,7 +56,7 @@ impl<W: Gather + 'static> Link<W> {
     }
 
     /// Posts one request in a batch of its own.
-    pub(crate) fn post<R: ExtendedRequest<Rc, Work = W>>(&mut self, request: R) {
+    pub(crate) fn post<R: ExtendedRequest<verbs::Rc, Work = W>>(&mut self, request: R) {
         let mut batch = self.a.extended_batch().unwrap();
         assert!(batch.push(request).is_ok());
         batch.post().map_err(|refused| refused.error).unwrap();
@@ -114,7 +105,7 @@ impl<W: Gather + 'static> Link<W> {
 fn qp_ex_rc_send() {
     let mut link = Link::new();
     link.expect_message();
-    link.post(Send::new(link.buf(b"message")));
+    link.post(op::Send::new(link.buf(b"message")));
     let expected = (WcOpcode::RECV, None, b"message".to_vec());
     assert_eq!(link.received(), expected);
 }
@@ -123,7 +114,7 @@ fn qp_ex_rc_send() {
 fn qp_ex_rc_send_imm() {
     let mut link = Link::new();
     link.expect_message();
-    link.post(Send::new(link.buf(b"message")).imm_data(0x0102_0304));
+    link.post(op::Send::new(link.buf(b"message")).imm_data(0x0102_0304));
     let expected = (WcOpcode::RECV, Some(0x0102_0304), b"message".to_vec());
     assert_eq!(link.received(), expected);
 }
@@ -132,7 +123,7 @@ fn qp_ex_rc_send_imm() {
 fn qp_ex_rc_rdma_write() {
     let mut link = Link::new();
     let region = link.remote(RemoteAccess::WRITE);
-    link.post(Write::new(link.buf(b"written!"), region.token()));
+    link.post(op::Write::new(link.buf(b"written!"), region.token()));
     let (status, opcode, work) = link.sent();
     assert_eq!((status, opcode), (WcStatus::SUCCESS, WcOpcode::RDMA_WRITE));
     assert_eq!(&*work, b"written!");
@@ -144,7 +135,7 @@ fn qp_ex_rc_rdma_write_imm() {
     let mut link = Link::new();
     let region = link.remote(RemoteAccess::WRITE);
     link.expect_message();
-    link.post(Write::new(link.buf(b"written!"), region.token()).imm_data(9));
+    link.post(op::Write::new(link.buf(b"written!"), region.token()).imm_data(9));
     let (opcode, imm_data, _) = link.received();
     assert_eq!((opcode, imm_data), (WcOpcode::RECV_RDMA_WITH_IMM, Some(9)));
     assert_eq!(region.load(0).to_ne_bytes(), *b"written!");
@@ -155,7 +146,7 @@ fn qp_ex_rc_rdma_write_zero_length() {
     let mut link = Link::<Vec<Buf>>::new();
     let region = link.remote(RemoteAccess::WRITE);
     region.store(0, 7);
-    link.post(Write::new(vec![], region.token()));
+    link.post(op::Write::new(vec![], region.token()));
     assert_eq!(link.sent().0, WcStatus::SUCCESS);
     assert_eq!(region.load(0), 7);
 }
@@ -166,7 +157,7 @@ fn qp_ex_rc_rdma_read() {
     let region = link.remote(RemoteAccess::READ);
     region.write(3, b"fetched");
     let from = region.token().slice(3..10).unwrap();
-    link.post(Read::new(link.buf(&[0; 7]), from));
+    link.post(op::Read::new(link.buf(&[0; 7]), from));
     let (status, opcode, work) = link.sent();
     assert_eq!((status, opcode), (WcStatus::SUCCESS, WcOpcode::RDMA_READ));
     assert_eq!(&*work, b"fetched");
@@ -176,7 +167,7 @@ fn qp_ex_rc_rdma_read() {
 fn qp_ex_rc_rdma_read_zero_size() {
     let mut link = Link::<Vec<Buf>>::new();
     let region = link.remote(RemoteAccess::READ);
-    link.post(Read::new(Vec::<Buf>::new(), region.token()));
+    link.post(op::Read::new(Vec::<Buf>::new(), region.token()));
     assert_eq!(link.sent().0, WcStatus::SUCCESS);
 }
 
@@ -187,7 +178,7 @@ fn qp_ex_rc_atomic_cmp_swp() {
     region.store(0, 42);
     let number = region.token().slice(0..8).unwrap();
     for (old, new) in [(42, 7), (7, 7)] {
-        link.post(CompareSwap::new(link.buf(&[0; 8]), number, 42, 7));
+        link.post(op::CompareSwap::new(link.buf(&[0; 8]), number, 42, 7));
         let (status, opcode, work) = link.sent();
         assert_eq!((status, opcode), (WcStatus::SUCCESS, WcOpcode::COMP_SWAP));
         assert_eq!(*work, u64::to_ne_bytes(old));
@@ -201,7 +192,7 @@ fn qp_ex_rc_atomic_fetch_add() {
     let region = link.remote(RemoteAccess::ATOMIC);
     region.store(0, 40);
     let number = region.token().slice(0..8).unwrap();
-    link.post(FetchAdd::new(link.buf(&[0; 8]), number, 2));
+    link.post(op::FetchAdd::new(link.buf(&[0; 8]), number, 2));
     let (status, opcode, work) = link.sent();
     assert_eq!((status, opcode), (WcStatus::SUCCESS, WcOpcode::FETCH_ADD));
     assert_eq!(*work, 40_u64.to_ne_bytes());
@@ -213,7 +204,7 @@ fn qp_ex_rc_atomic_write() {
     let mut link = Link::new();
     let region = link.remote(RemoteAccess::WRITE);
     let number = region.token().slice(0..8).unwrap();
-    link.post(AtomicWrite::new(link.buf(b"kept"), number, *b"at once!"));
+    link.post(op::AtomicWrite::new(link.buf(b"kept"), number, *b"at once!"));
     let (status, _, work) = link.sent();
     assert_eq!(&*work, b"kept");
     // Kernels before 6.2 return an error for the operation.
@@ -227,7 +218,7 @@ fn qp_ex_rc_atomic_write() {
 /// Writes to a token, and returns the status.
 fn write(link: &mut Link, to: RemoteToken) -> WcStatus {
     let work = link.buf(b"data");
-    link.b.post(Write::new(work, to)).unwrap();
+    link.b.post(op::Write::new(work, to)).unwrap();
     loop {
         let completions = link.cq.wait(PATIENCE).unwrap();
         assert!(completions.len() > 0, "nothing has completed");
@@ -262,7 +253,7 @@ fn qp_ex_rc_bind_mw() {
     bind(&mut link, &mut window, false);
     let first = bind(&mut link, &mut window, true);
     assert_eq!(write(&mut link, first), WcStatus::SUCCESS);
-    link.post(LocalInvalidate::new(link.buf(b"kept"), first.rkey));
+    link.post(op::LocalInvalidate::new(link.buf(b"kept"), first.rkey));
     assert_eq!(link.sent().0, WcStatus::SUCCESS);
     bind(&mut link, &mut window, false);
     let second = bind(&mut link, &mut window, true);
@@ -287,10 +278,10 @@ fn peers_window_is_invalidated_by_a_message() {
             link.b.complete(wc).unwrap().ok().unwrap();
         }
     }
-    let send = Send::new(link.buf(b"done")).invalidate(token.rkey);
+    let send = op::Send::new(link.buf(b"done")).invalidate(token.rkey);
     link.post(send.unsignaled());
     assert_eq!(link.received().2, b"done");
-    link.post(Write::new(link.buf(b"late"), token));
+    link.post(op::Write::new(link.buf(b"late"), token));
     assert_eq!(link.sent().0, WcStatus::REM_ACCESS_ERR);
 }
 
@@ -310,8 +301,8 @@ fn datagram_qp(fixture: &Fixture, cq: &CompletionQueue) -> DatagramQp {
 fn datagram(
     parts: &[&[u8]],
     post: impl FnOnce(
-        &mut verbs::ExtendedBatch<'_, Ud, Addressed<Vec<Buf>>, Buf>,
-        SendTo<Addressed<Vec<Buf>>>,
+        &mut verbs::qp::ExtendedBatch<'_, Ud, Addressed<Vec<Buf>>, Buf>,
+        op::SendTo<Addressed<Vec<Buf>>>,
     ),
 ) -> (Option<u32>, Vec<u8>) {
     let fixture = Fixture::new();
@@ -323,7 +314,7 @@ fn datagram(
     let parts = parts.iter().map(|part| fixture.pd.register_buf(*part));
     let work = Addressed::new(parts.collect::<Result<_, _>>().unwrap(), &ah);
     let mut batch = a.extended_batch().unwrap();
-    post(&mut batch, SendTo::new(work, b.qp_num(), QKEY));
+    post(&mut batch, op::SendTo::new(work, b.qp_num(), QKEY));
     batch.post().map_err(|refused| refused.error).unwrap();
     loop {
         let completions = cq.wait(PATIENCE).unwrap();
@@ -402,10 +393,10 @@ fn unreliable_connection_sends_and_writes_in_one_batch() {
     let region = fixture.pd.alloc_remote(16, RemoteAccess::WRITE).unwrap();
     let halves = [0..8, 8..16].map(|half| region.token().slice(half).unwrap());
     let mut batch = a.extended_batch().unwrap();
-    batch.push(Send::new(buf(b"plain")).unsignaled()).unwrap();
-    batch.push(Send::new(buf(b"imm")).imm_data(1)).unwrap();
-    batch.push(Write::new(buf(b"1st half"), halves[0])).unwrap();
-    let write = Write::new(buf(b"2nd half"), halves[1]).imm_data(2);
+    batch.push(op::Send::new(buf(b"plain")).unsignaled()).unwrap();
+    batch.push(op::Send::new(buf(b"imm")).imm_data(1)).unwrap();
+    batch.push(op::Write::new(buf(b"1st half"), halves[0])).unwrap();
+    let write = op::Write::new(buf(b"2nd half"), halves[1]).imm_data(2);
     batch.push(write).unwrap();
     batch.post().unwrap();
     let mut came = Vec::new();
@@ -441,14 +432,14 @@ fn several_elements_arrive_or_are_refused() {
         parts.iter().map(|part| link.buf(part)).collect()
     };
     let equal = parts(&link, &[b"one ", b"two ", b"3!  "]);
-    link.post(Send::new(equal));
+    link.post(op::Send::new(equal));
     assert_eq!(link.received().2, b"one two 3!  ");
     // Soft-RoCE of rdma-core 44 would send the length of the first element once for each.
     for unequal in [&[&b"longer"[..], b"short"], &[b"short", &b"longer"[..]]] {
         link.expect_message();
         let work = parts(&link, unequal);
         let mut batch = link.a.extended_batch().unwrap();
-        match batch.push(Send::new(work)) {
+        match batch.push(op::Send::new(work)) {
             Ok(()) => {
                 batch.post().unwrap();
                 assert_eq!(link.received().2, unequal.concat());
@@ -458,7 +449,7 @@ fn several_elements_arrive_or_are_refused() {
                 let work = refused.value.into_work();
                 drop(batch);
                 // The other way of posting accepts the work.
-                link.a.post(Send::new(work)).unwrap();
+                link.a.post(op::Send::new(work)).unwrap();
                 assert_eq!(link.received().2, unequal.concat());
             }
         }
@@ -469,23 +460,23 @@ fn several_elements_arrive_or_are_refused() {
 fn inline_data_arrive_and_stay_within_their_room() {
     let mut link = Link::<Vec<Buf>>::new();
     link.expect_message();
-    link.post(Send::new(vec![]).inline(b"in one piece"));
+    link.post(op::Send::new(vec![]).inline(b"in one piece"));
     assert_eq!(link.received().2, b"in one piece");
     link.expect_message();
     let parts = ["in ", "", "three pieces"].map(|part| IoSlice::new(part.as_bytes()));
-    link.post(Send::new(vec![]).inline_list(&parts));
+    link.post(op::Send::new(vec![]).inline_list(&parts));
     assert_eq!(link.received().2, b"in three pieces");
     // The device may have given more room than was asked for, but none has so much.
     let long = vec![1; 2000];
     let halves = [IoSlice::new(&long[..1000]), IoSlice::new(&long[1000..])];
     let mut batch = link.a.extended_batch().unwrap();
-    let refused = batch.push(Send::new(vec![]).inline(&long)).unwrap_err();
+    let refused = batch.push(op::Send::new(vec![]).inline(&long)).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
-    let refused = batch.push(Send::new(vec![]).inline_list(&halves));
+    let refused = batch.push(op::Send::new(vec![]).inline_list(&halves));
     assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::InvalidInput);
     drop(batch);
     link.expect_message();
-    link.post(Send::new(vec![]).inline(b"and on"));
+    link.post(op::Send::new(vec![]).inline(b"and on"));
     assert_eq!(link.received().2, b"and on");
 }
 
@@ -496,13 +487,13 @@ fn atomic_of_the_wrong_size_or_place_fails_alone() {
     region.store(0, 1);
     // Some devices would write 8 bytes into 4.
     let token = region.token().slice(0..8).unwrap();
-    let short = FetchAdd::new(link.buf(&[7; 4]), token, 1);
+    let short = op::FetchAdd::new(link.buf(&[7; 4]), token, 1);
     let mut batch = link.a.extended_batch().unwrap();
     let refused = batch.push(short);
     assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::InvalidInput);
     drop(batch);
     let unaligned = region.token().slice(4..12).unwrap();
-    link.post(FetchAdd::new(link.buf(&[7; 8]), unaligned, 1));
+    link.post(op::FetchAdd::new(link.buf(&[7; 8]), unaligned, 1));
     let (status, _, back) = link.sent();
     assert_ne!(status, WcStatus::SUCCESS);
     assert_eq!(*back, [7; 8], "nothing has been written");
@@ -512,7 +503,7 @@ fn atomic_of_the_wrong_size_or_place_fails_alone() {
 #[test]
 fn batch_posts_everything_or_nothing() {
     let mut link = Link::new();
-    let send = |link: &Link<Buf>, byte| Send::new(link.buf(&[byte]));
+    let send = |link: &Link<Buf>, byte| op::Send::new(link.buf(&[byte]));
     for _ in 0..6 {
         link.expect_message();
     }
@@ -548,7 +539,7 @@ fn full_queue_refuses_an_extended_batch_request() {
     for _ in 0..8 {
         link.expect_message();
     }
-    let mut requests: Vec<_> = (0..9).map(|i| Send::new(link.buf(&[i]))).collect();
+    let mut requests: Vec<_> = (0..9).map(|i| op::Send::new(link.buf(&[i]))).collect();
     let last = requests.pop().unwrap();
     let mut batch = link.a.extended_batch().unwrap();
     for request in requests {
@@ -569,15 +560,15 @@ fn forgotten_batch_posts_nothing_and_keeps_nothing() {
     let mut link = Link::new();
     let work = link.buf(b"forgotten");
     let mut batch = link.a.extended_batch().unwrap();
-    batch.push(Send::new(work)).unwrap();
+    batch.push(op::Send::new(work)).unwrap();
     std::mem::forget(batch);
     // The provider has no lock, either way of posting.
-    let next = Send::new(link.buf(b"next"));
+    let next = op::Send::new(link.buf(b"next"));
     link.expect_message();
     link.a.post(next).unwrap();
     assert_eq!(link.received().2, b"next");
     link.expect_message();
-    link.post(Send::new(link.buf(b"last")));
+    link.post(op::Send::new(link.buf(b"last")));
     assert_eq!(link.received().2, b"last");
     drop(link.a);
     drop(link.b);
@@ -590,7 +581,7 @@ fn operations_without_device_support_are_refused_at_creation() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     for op in [SendOps::TSO, SendOps::FLUSH] {
-        let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq);
+        let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
         let created = builder.send_ops(op).create();
         // Newer ones can flush.
         if created.is_err() || op == SendOps::TSO {

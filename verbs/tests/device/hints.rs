@@ -6,10 +6,7 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{CapabilitySet, capabilities, set_capabilities},
 };
-use verbs::{
-    Buf, Error, Rc, RemoteAccess, WcStatus,
-    op::{Read, Send, Write},
-};
+use verbs::{Buf, Error, RemoteAccess, WcStatus, op};
 
 use crate::loopback::{Fixture, open};
 
@@ -80,7 +77,7 @@ fn queue_pair_beyond_the_device_names_each_limit() {
     let fixture = Fixture::new();
     let attr = fixture.ctx.query_device().unwrap();
     let cq = fixture.cq(16);
-    let builder = || fixture.pd.qp_builder::<Rc>(&cq, &cq);
+    let builder = || fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
     let max_sge = attr.max_sge();
     let asked = (max_sge + 1).to_string();
     names(
@@ -111,7 +108,7 @@ fn inline_beyond_the_device_names_what_it_allows() {
     let create = |bytes| {
         fixture
             .pd
-            .qp_builder::<Rc>(&cq, &cq)
+            .qp_builder::<verbs::Rc>(&cq, &cq)
             .max_inline_data(bytes)
             .create()
     };
@@ -127,7 +124,7 @@ fn inline_beyond_the_device_names_what_it_allows() {
 }
 
 /// The failure of a request of `a`, as its user sees it.
-fn failed(status: WcStatus, error: &verbs::WcError, expected: &str) {
+fn failed(status: WcStatus, error: &verbs::cq::WcError, expected: &str) {
     assert_eq!(error.status, status, "{error}");
     let text = error.to_string();
     assert!(text.contains(expected), "{text}");
@@ -142,7 +139,7 @@ fn request_with_memory_of_another_domain_says_so() {
     // What is read is written there. Of what is sent, Soft-RoCE of Linux 6.12 reports a flush.
     let region = fixture.pd.alloc_remote(8, RemoteAccess::READ).unwrap();
     let elsewhere = other.alloc_buf(8).unwrap();
-    a.post(Read::new(elsewhere, region.token())).unwrap();
+    a.post(op::Read::new(elsewhere, region.token())).unwrap();
     let wc = cq.wait(None).unwrap().next().unwrap();
     let error = wc.ok().unwrap_err();
     failed(
@@ -159,7 +156,7 @@ fn write_that_the_peer_refuses_names_key_and_rights() {
     let (mut a, _b) = fixture.pair::<Buf, Buf>(&cq, 2);
     let region = fixture.pd.alloc_remote(64, RemoteAccess::READ).unwrap();
     let buf = fixture.pd.register_buf(*b"hello").unwrap();
-    a.post(Write::new(buf, region.token())).unwrap();
+    a.post(op::Write::new(buf, region.token())).unwrap();
     let wc = cq.wait(None).unwrap().next().unwrap();
     failed(
         WcStatus::REM_ACCESS_ERR,
@@ -175,7 +172,7 @@ fn message_longer_than_its_receive_says_so_on_both_sides() {
     let mut cq = fixture.cq(16);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
     b.post_recv(fixture.pd.alloc_buf(4).unwrap()).unwrap();
-    a.post(Send::new(fixture.pd.register_buf(*b"hello").unwrap()))
+    a.post(op::Send::new(fixture.pd.register_buf(*b"hello").unwrap()))
         .unwrap();
     for _ in 0..2 {
         let wc = cq.wait(None).unwrap().next().unwrap();
@@ -192,7 +189,7 @@ fn request_without_answer_tells_its_retries() {
     let mut cq = fixture.cq(16);
     let (mut a, b) = fixture.pair::<Buf, Buf>(&cq, 2);
     drop(b);
-    a.post(Send::new(fixture.pd.register_buf(*b"hello").unwrap()))
+    a.post(op::Send::new(fixture.pd.register_buf(*b"hello").unwrap()))
         .unwrap();
     let wc = cq.wait(None).unwrap().next().unwrap();
     let error = wc.ok().unwrap_err();

@@ -2,9 +2,11 @@
 
 use ibverbs_sys as ffi;
 use verbs::{
-    AddressVector, Attributes, CompletionQueue, Context, Gid, Init, ProtectionDomain, Psn, QpNum,
-    QueuePair, QueuePairBuilder, Rc, RemoteAccess, Reset, RetryCount, Rtr, Rts, Scope, ScopedBuf,
-    ScopedSlice,
+    CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, RemoteAccess, Reset, Rtr,
+    Rts,
+    ah::AddressVector,
+    qp::{Attributes, Psn, QpNum, QueuePairBuilder, RetryCount},
+    scope::{Scope, ScopedBuf, ScopedSlice},
     work::{Gather, Scatter},
 };
 
@@ -40,7 +42,7 @@ impl Fixture {
         &self,
         cq: &CompletionQueue,
         depth: u32,
-    ) -> QueuePair<Rc, Reset, SW, RW> {
+    ) -> QueuePair<verbs::Rc, Reset, SW, RW> {
         self.builder(cq, depth).create_for().unwrap()
     }
 
@@ -48,7 +50,7 @@ impl Fixture {
         &'a self,
         cq: &'a CompletionQueue,
         depth: u32,
-    ) -> QueuePairBuilder<'a, Rc> {
+    ) -> QueuePairBuilder<'a, verbs::Rc> {
         self.pd
             .qp_builder(cq, cq)
             .max_send_wr(depth)
@@ -66,8 +68,8 @@ impl Fixture {
         cq: &CompletionQueue,
         depth: u32,
     ) -> (
-        QueuePair<Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>,
-        QueuePair<Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>,
+        QueuePair<verbs::Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>,
+        QueuePair<verbs::Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>,
     ) {
         let [a, b] = [(); 2].map(|()| scope.create_qp(self.builder(cq, depth)).unwrap());
         let (a_num, b_num) = (a.qp_num(), b.qp_num());
@@ -80,15 +82,18 @@ impl Fixture {
         &self,
         cq: &CompletionQueue,
         depth: u32,
-    ) -> (QueuePair<Rc, Rts, SW, RW>, QueuePair<Rc, Rts, SW, RW>) {
+    ) -> (
+        QueuePair<verbs::Rc, Rts, SW, RW>,
+        QueuePair<verbs::Rc, Rts, SW, RW>,
+    ) {
         let (a, b) = (self.qp(cq, depth), self.qp(cq, depth));
         let (a_num, b_num) = (a.qp_num(), b.qp_num());
         (self.bring_up(a, b_num), self.bring_up(b, a_num))
     }
 
-    pub(crate) fn init(&self) -> Attributes<Rc, Init> {
+    pub(crate) fn init(&self) -> Attributes<verbs::Rc, Init> {
         let all = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
-        Attributes::<Rc, Init>::new(1).access(all)
+        Attributes::<verbs::Rc, Init>::new(1).access(all)
     }
 
     /// The way to this device itself.
@@ -99,18 +104,18 @@ impl Fixture {
 
     pub(crate) fn bring_up<SW: Gather, RW: Scatter>(
         &self,
-        qp: QueuePair<Rc, Reset, SW, RW>,
+        qp: QueuePair<verbs::Rc, Reset, SW, RW>,
         peer: QpNum,
-    ) -> QueuePair<Rc, Rts, SW, RW> {
+    ) -> QueuePair<verbs::Rc, Rts, SW, RW> {
         let psn = Psn::from_low_bits(0xff_fff0);
         let qp = qp
             .to_init(&self.init())
             .map_err(|refused| refused.error)
             .unwrap();
-        let rtr = Attributes::<Rc, Rtr>::new(&self.way(), peer, psn).max_dest_rd_atomic(4);
+        let rtr = Attributes::<verbs::Rc, Rtr>::new(&self.way(), peer, psn).max_dest_rd_atomic(4);
         let qp = qp.to_rtr(&rtr).map_err(|refused| refused.error).unwrap();
         let retries = RetryCount::new(6).unwrap();
-        let rts = Attributes::<Rc, Rts>::new(psn)
+        let rts = Attributes::<verbs::Rc, Rts>::new(psn)
             .retry_count(retries)
             .max_rd_atomic(4);
         qp.to_rts(&rts).map_err(|refused| refused.error).unwrap()

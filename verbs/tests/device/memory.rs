@@ -10,10 +10,13 @@ use std::{
 };
 
 use verbs::{
-    Advice, Buf, BufPool, Completed, CompletionQueue, DmaBufRange, DmaHints, ForkStatus, HugePage,
-    Mapping, NotReregistered, PoolBuf, QueuePair, RawMemory, Rc, RemoteAccess, RemoteRegion,
-    RemoteRegistration, Rts, SharedMemory, WcStatus,
-    op::{Send, Write},
+    Buf, Completed, CompletionQueue, QueuePair, RemoteAccess, RemoteRegion, Rts, WcStatus,
+    fork::ForkStatus,
+    mr::{
+        Advice, BufPool, DmaBufRange, DmaHints, HugePage, Mapping, NotReregistered, PoolBuf,
+        RawMemory, RemoteRegistration, SharedMemory,
+    },
+    op,
     work::{Gather, Scatter},
 };
 
@@ -26,9 +29,9 @@ fn exchange<S: Gather + 'static, R: Scatter + 'static>(
     to: R,
 ) -> (S, R) {
     let mut cq = fixture.cq(16);
-    let (mut a, mut b): (QueuePair<Rc, Rts, S, R>, _) = fixture.pair(&cq, 2);
+    let (mut a, mut b): (QueuePair<verbs::Rc, Rts, S, R>, _) = fixture.pair(&cq, 2);
     b.post_recv(to).map_err(|refused| refused.error).unwrap();
-    a.post(Send::new(from))
+    a.post(op::Send::new(from))
         .map_err(|refused| refused.error)
         .unwrap();
     let (mut sent, mut received) = (None, None);
@@ -50,9 +53,10 @@ fn exchange<S: Gather + 'static, R: Scatter + 'static>(
 
 /// Writes to a peer's memory, and returns the status.
 fn write(fixture: &Fixture, cq: &mut CompletionQueue, to: &RemoteRegion) -> WcStatus {
-    let (mut a, _b): (QueuePair<Rc, Rts, Buf>, QueuePair<Rc, Rts>) = fixture.pair(cq, 2);
+    let (mut a, _b): (QueuePair<verbs::Rc, Rts, Buf>, QueuePair<verbs::Rc, Rts>) =
+        fixture.pair(cq, 2);
     let work = fixture.pd.register_buf(*b"from the peer").unwrap();
-    a.post(Write::new(work, to.token())).unwrap();
+    a.post(op::Write::new(work, to.token())).unwrap();
     let wc = cq.wait(crate::windows::PATIENCE).unwrap().next();
     wc.expect("nothing has completed").status()
 }
@@ -255,12 +259,12 @@ fn rereg_without_device_support_leaves_the_region_unchanged() {
 /// This process has registered memory, or will: the order of tests is not known.
 #[test]
 fn fork_init_succeeds_or_is_too_late() {
-    let before = verbs::fork_status();
-    match verbs::fork_init() {
-        Ok(()) => assert_ne!(verbs::fork_status(), ForkStatus::DISABLED),
+    let before = verbs::fork::fork_status();
+    match verbs::fork::fork_init() {
+        Ok(()) => assert_ne!(verbs::fork::fork_status(), ForkStatus::DISABLED),
         Err(err) => {
             assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
-            assert_eq!(verbs::fork_status(), before);
+            assert_eq!(verbs::fork::fork_status(), before);
         }
     }
 }

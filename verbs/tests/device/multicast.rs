@@ -6,8 +6,10 @@ use std::{
 };
 
 use verbs::{
-    AddressVector, Addressed, Attributes, Buf, CompletionQueue, GRH_LEN, Gid, Init, Psn, QpNum,
-    QueuePair, Rtr, Rts, Ud, op::SendTo,
+    Buf, CompletionQueue, Gid, Init, QueuePair, Rtr, Rts, Ud,
+    ah::{AddressVector, Addressed, GRH_LEN},
+    op,
+    qp::{Attributes, Psn, QpNum},
 };
 
 use crate::loopback::Fixture;
@@ -44,7 +46,7 @@ fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec
     }
     // Two messages: when the second has arrived, so has the first, at every receiver.
     let message = fixture.pd.register_buf(*b"to all").unwrap();
-    let to_all = SendTo::new(Addressed::new(message, &ah), QpNum::MAX, QKEY);
+    let to_all = op::SendTo::new(Addressed::new(message, &ah), QpNum::MAX, QKEY);
     qps[0].post(to_all).unwrap();
     let mut heard = vec![false; qps.len()];
     let mut sent = false;

@@ -2,7 +2,11 @@
 
 use std::{io::ErrorKind, time::Duration};
 
-use verbs::{CqKey, Notify, QueuePair, Rc, Reset, SharedBuf, work::MAX_SGE};
+use verbs::{
+    QueuePair, Reset, SharedBuf,
+    cq::{CqKey, Notify},
+    work::MAX_SGE,
+};
 
 use crate::loopback::{Fixture, open};
 
@@ -36,7 +40,7 @@ fn two_openings_are_different_contexts() {
 fn children_keep_their_parents() {
     let Fixture { ctx, pd } = Fixture::new();
     let cq = ctx.create_cq(8).unwrap();
-    let qp: QueuePair<Rc, Reset> = pd.qp_builder(&cq, &cq).create().unwrap();
+    let qp: QueuePair<verbs::Rc, Reset> = pd.qp_builder(&cq, &cq).create().unwrap();
     let buf = pd.alloc_buf(64).unwrap();
     drop(ctx);
     drop(cq);
@@ -93,7 +97,7 @@ fn queue_pair_beyond_the_cq_capacity_is_refused() {
     let cq = ctx.create_cq(10).unwrap();
     let depth = cq.capacity() / 2;
     let build = |depth| {
-        pd.qp_builder::<Rc>(&cq, &cq)
+        pd.qp_builder::<verbs::Rc>(&cq, &cq)
             .max_send_wr(depth)
             .max_recv_wr(depth)
     };
@@ -116,7 +120,7 @@ fn refused_queue_pair_releases_its_cq_entries() {
     let cq = ctx.create_cq(4).unwrap();
     let elements = u32::try_from(MAX_SGE).unwrap();
     let with = |elements| {
-        let builder = pd.qp_builder::<Rc>(&cq, &cq).max_send_sge(elements);
+        let builder = pd.qp_builder::<verbs::Rc>(&cq, &cq).max_send_sge(elements);
         builder.create().unwrap_err().to_string()
     };
     assert_eq!(
@@ -133,7 +137,7 @@ fn refused_queue_pair_releases_its_cq_entries() {
 fn objects_of_two_openings_do_not_mix() {
     let Fixture { pd, .. } = Fixture::new();
     let cq = open().create_cq(4).unwrap();
-    let err = pd.qp_builder::<Rc>(&cq, &cq).create().unwrap_err();
+    let err = pd.qp_builder::<verbs::Rc>(&cq, &cq).create().unwrap_err();
     assert!(
         err.to_string().contains("the completion queue is of"),
         "{err}"
@@ -144,10 +148,10 @@ fn objects_of_two_openings_do_not_mix() {
 fn failed_transition_returns_the_queue_pair() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Reset> = fixture.qp(&cq, 2);
+    let qp: QueuePair<verbs::Rc, Reset> = fixture.qp(&cq, 2);
     let attr = *fixture.init().as_raw().0;
     // The port, the P_Key index and the access flags are missing.
-    let bare = verbs::Attributes::from_raw(attr, 1);
+    let bare = verbs::qp::Attributes::from_raw(attr, 1);
     let refused = qp.to_init(&bare).unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
     assert_eq!(

@@ -3,9 +3,15 @@
 use std::{thread, time::Duration};
 
 use verbs::{
-    AddressVector, Attributes, Buf, Completed, EventType, Init, MigState, Mtu, Psn, QpAttr, QpCap,
-    QpNum, QpState, QueuePair, Queued, Rc, RemoteAccess, Reset, RnrTimer, Rtr, Rts, Sqd, Transport,
-    Uc, Ud, WrOpcode, op::Send,
+    Buf, Completed, Init, QueuePair, RemoteAccess, Reset, Rtr, Rts, Uc, Ud,
+    ah::AddressVector,
+    attr::Mtu,
+    event::EventType,
+    op,
+    qp::{
+        Attributes, MigState, Psn, QpAttr, QpCap, QpNum, QpState, Queued, RnrTimer, Sqd, Transport,
+        WrOpcode,
+    },
 };
 
 use crate::loopback::Fixture;
@@ -52,20 +58,20 @@ fn check_new<T: Transport>(qp: &QueuePair<T, Reset>) {
 #[test]
 fn query_rc_qp() {
     let fixture = Fixture::new();
-    let qp = create::<Rc>(&fixture);
+    let qp = create::<verbs::Rc>(&fixture);
     check_new(&qp);
-    let peer = create::<Rc>(&fixture);
+    let peer = create::<verbs::Rc>(&fixture);
     let (psn, way) = (Psn::from_low_bits(0xabc), fixture.way());
     let access = RemoteAccess::READ | RemoteAccess::WRITE;
     let qp = qp
-        .to_init(&Attributes::<Rc, Init>::new(1).access(access))
+        .to_init(&Attributes::<verbs::Rc, Init>::new(1).access(access))
         .unwrap();
     assert_eq!(qp.query().unwrap().state, QpState::INIT);
     let timer = RnrTimer::new(14).unwrap();
-    let rtr = Attributes::<Rc, Rtr>::new(&way, peer.qp_num(), psn).mtu(Mtu::B512);
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(&way, peer.qp_num(), psn).mtu(Mtu::B512);
     let qp = qp.to_rtr(&rtr.min_rnr_timer(timer)).unwrap();
     let qp = qp
-        .to_rts(&Attributes::<Rc, Rts>::new(psn).max_rd_atomic(3))
+        .to_rts(&Attributes::<verbs::Rc, Rts>::new(psn).max_rd_atomic(3))
         .unwrap();
     let attr = qp.query().unwrap();
     assert_eq!(attr.state, QpState::RTS);
@@ -121,7 +127,7 @@ fn modify_ud_qp() {
 fn query_data_in_order() {
     // Soft-RoCE promises nothing.
     let fixture = Fixture::new();
-    let qp = create::<Rc>(&fixture);
+    let qp = create::<verbs::Rc>(&fixture);
     for opcode in [WrOpcode::SEND, WrOpcode::RDMA_WRITE, WrOpcode::RDMA_READ] {
         assert!(!qp.data_in_order(opcode), "{opcode:?}");
     }
@@ -133,7 +139,7 @@ fn attributes_change_without_leaving_the_state() {
     let cq = fixture.cq(64);
     let (mut qp, _peer) = fixture.pair::<Buf, Buf>(&cq, 4);
     let timer = RnrTimer::new(3).unwrap();
-    let changed = Attributes::<Rc, Rts>::unchanged().access(RemoteAccess::READ);
+    let changed = Attributes::<verbs::Rc, Rts>::unchanged().access(RemoteAccess::READ);
     qp.modify(&changed.min_rnr_timer(timer).cur_state(QpState::RTS))
         .unwrap();
     let attr = qp.query().unwrap();
@@ -147,24 +153,26 @@ fn drained_send_queue_waits_and_goes_on() {
     let mut cq = fixture.cq(64);
     let (qp, mut peer) = fixture.pair::<Buf, Buf>(&cq, 4);
     let events = fixture.ctx.async_events().unwrap();
-    let drained = Attributes::<Rc, Sqd>::new().notify_when_drained();
+    let drained = Attributes::<verbs::Rc, Sqd>::new().notify_when_drained();
     let mut qp = qp.to_sqd(&drained).unwrap();
     let event = events.wait_timeout(PATIENCE.unwrap()).unwrap().unwrap();
     assert_eq!(event.event_type, EventType::SQ_DRAINED);
     let attr = qp.query().unwrap();
     assert_eq!((attr.state, attr.sq_draining), (QpState::SQD, false));
-    qp.modify(&Attributes::<Rc, Sqd>::unchanged().max_dest_rd_atomic(2))
+    qp.modify(&Attributes::<verbs::Rc, Sqd>::unchanged().max_dest_rd_atomic(2))
         .unwrap();
 
     // Requests posted now wait.
     for _ in 0..2 {
         peer.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     }
-    let message = |bytes: &[u8]| Send::new(fixture.pd.register_buf(bytes.to_vec()).unwrap());
+    let message = |bytes: &[u8]| op::Send::new(fixture.pd.register_buf(bytes.to_vec()).unwrap());
     qp.post(message(b"waited")).unwrap();
     thread::sleep(Duration::from_millis(50));
     assert_eq!(cq.poll().unwrap().len(), 0);
-    let mut qp = qp.to_rts(&Attributes::<Rc, Rts>::unchanged()).unwrap();
+    let mut qp = qp
+        .to_rts(&Attributes::<verbs::Rc, Rts>::unchanged())
+        .unwrap();
     // Soft-RoCE of kernel 6.1 resumes waiting requests when the next one is posted.
     qp.post(message(b"next")).unwrap();
     let (mut sent, mut received) = (0, Vec::new());
@@ -191,7 +199,7 @@ fn transition_of_a_failed_queue_pair_names_its_state() {
     let (mut qp, _peer) = fixture.pair::<Buf, Buf>(&cq, 4);
     qp.to_error().unwrap();
     assert_eq!(qp.query().unwrap().state, QpState::ERR);
-    let refused = qp.to_sqd(&Attributes::<Rc, Sqd>::new()).unwrap_err();
+    let refused = qp.to_sqd(&Attributes::<verbs::Rc, Sqd>::new()).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "`ibv_modify_qp` failed (Rc Rts to Sqd, but it is in ERR): Invalid argument (os error 22)"

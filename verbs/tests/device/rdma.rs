@@ -3,23 +3,25 @@
 use std::{io::ErrorKind, time::Duration};
 
 use verbs::{
-    Buf, Completed, CompletionQueue, QueuePair, Rc, RemoteAccess, RemoteRegion, RemoteToken, Rts,
-    SharedBuf, WcOpcode, WcStatus, With,
-    op::{CompareSwap, FetchAdd, Read, Send, Write},
+    Buf, Completed, CompletionQueue, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rts,
+    SharedBuf, WcStatus, cq::WcOpcode, op, work::With,
 };
 
 use crate::loopback::Fixture;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-type Pair<W> = (QueuePair<Rc, Rts, W, Buf>, QueuePair<Rc, Rts, W, Buf>);
+type Pair<W> = (
+    QueuePair<verbs::Rc, Rts, W, Buf>,
+    QueuePair<verbs::Rc, Rts, W, Buf>,
+);
 
 fn pair<W: verbs::work::Gather + 'static>(fixture: &Fixture, cq: &CompletionQueue) -> Pair<W> {
     fixture.pair::<W, Buf>(cq, 8)
 }
 
 /// Waits for the next completion of the send queue of `qp`, and returns its status and its work.
-fn sent<W>(cq: &mut CompletionQueue, qp: &mut QueuePair<Rc, Rts, W, Buf>) -> (WcStatus, W) {
+fn sent<W>(cq: &mut CompletionQueue, qp: &mut QueuePair<verbs::Rc, Rts, W, Buf>) -> (WcStatus, W) {
     loop {
         let completions = cq.wait(PATIENCE).unwrap();
         assert!(completions.len() > 0, "nothing has completed");
@@ -45,7 +47,7 @@ fn write_lands_in_the_peers_memory() {
     let (mut a, _b) = pair(&fixture, &cq);
     let region = remote(&fixture, RemoteAccess::WRITE);
     let target = region.token().slice(10..15).unwrap();
-    a.post(Write::new(
+    a.post(op::Write::new(
         fixture.pd.register_buf(*b"hello").unwrap(),
         target,
     ))
@@ -65,7 +67,7 @@ fn write_with_immediate_data_completes_a_receive() {
     let region = remote(&fixture, RemoteAccess::WRITE);
     b.post_recv(fixture.pd.alloc_buf(1).unwrap()).unwrap();
     let work = fixture.pd.register_buf(*b"data").unwrap();
-    a.post(Write::new(work, region.token()).imm_data(0xcafe))
+    a.post(op::Write::new(work, region.token()).imm_data(0xcafe))
         .unwrap();
     let mut seen = None;
     while seen.is_none() {
@@ -89,7 +91,7 @@ fn read_fetches_the_peers_memory() {
     let region = remote(&fixture, RemoteAccess::READ);
     region.write(3, b"fetched");
     let from = region.token().slice(3..10).unwrap();
-    a.post(Read::new(fixture.pd.alloc_buf(7).unwrap(), from))
+    a.post(op::Read::new(fixture.pd.alloc_buf(7).unwrap(), from))
         .unwrap();
     let (status, buf) = sent(&mut cq, &mut a);
     assert_eq!((status, &*buf), (WcStatus::SUCCESS, &b"fetched"[..]));
@@ -106,15 +108,15 @@ fn atomics_change_the_number_and_return_the_former_value() {
     let mut work = fixture.pd.alloc_buf(8).unwrap();
     let old = |work: &Buf| u64::from_ne_bytes(work[..].try_into().unwrap());
 
-    a.post(FetchAdd::new(work, number, 2)).unwrap();
+    a.post(op::FetchAdd::new(work, number, 2)).unwrap();
     work = sent(&mut cq, &mut a).1;
     assert_eq!((old(&work), region.load(8)), (40, 42));
 
-    a.post(CompareSwap::new(work, number, 42, 7)).unwrap();
+    a.post(op::CompareSwap::new(work, number, 42, 7)).unwrap();
     work = sent(&mut cq, &mut a).1;
     assert_eq!((old(&work), region.load(8)), (42, 7));
 
-    a.post(CompareSwap::new(work, number, 42, 9)).unwrap();
+    a.post(op::CompareSwap::new(work, number, 42, 9)).unwrap();
     work = sent(&mut cq, &mut a).1;
     assert_eq!(
         (old(&work), region.load(8)),
@@ -132,9 +134,9 @@ fn rdma_without_granted_access_fails() {
         let region = remote(&fixture, access);
         let work = fixture.pd.alloc_buf(8).unwrap();
         if write {
-            a.post(Write::new(work, region.token())).unwrap();
+            a.post(op::Write::new(work, region.token())).unwrap();
         } else {
-            a.post(Read::new(work, region.token())).unwrap();
+            a.post(op::Read::new(work, region.token())).unwrap();
         }
         let (status, _) = sent(&mut cq, &mut a);
         assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{access:?}");
@@ -150,11 +152,11 @@ fn rkey_is_revoked_when_its_region_is_dropped() {
     let (token, part) = (region.token(), region.slice(0..8));
     drop(region);
     let work = fixture.pd.alloc_buf(8).unwrap();
-    a.post(Write::new(work, token)).unwrap();
+    a.post(op::Write::new(work, token)).unwrap();
     let (status, work) = sent(&mut cq, &mut a);
     assert_eq!(status, WcStatus::SUCCESS, "a part of it is still there");
     drop(part);
-    a.post(Write::new(work, token)).unwrap();
+    a.post(op::Write::new(work, token)).unwrap();
     assert_eq!(sent(&mut cq, &mut a).0, WcStatus::REM_ACCESS_ERR);
 }
 
@@ -178,7 +180,7 @@ fn local_buffer_is_inaccessible_to_peers() {
         len: 8,
         rkey: lkey.parse().unwrap(),
     };
-    a.post(Write::new(fixture.pd.alloc_buf(8).unwrap(), guess))
+    a.post(op::Write::new(fixture.pd.alloc_buf(8).unwrap(), guess))
         .unwrap();
     assert_eq!(sent(&mut cq, &mut a).0, WcStatus::REM_ACCESS_ERR);
     assert_eq!(&*buf, b"private!");
@@ -195,7 +197,7 @@ fn remote_memory_can_be_sent_and_received_into() {
     );
     from.write(0, b"shared with peers");
     b.post_recv(to.clone()).unwrap();
-    a.post(Send::new(from.slice(0..17))).unwrap();
+    a.post(op::Send::new(from.slice(0..17))).unwrap();
     let mut done = 0;
     while done < 2 {
         for wc in cq.wait(PATIENCE).unwrap() {
@@ -219,9 +221,9 @@ fn inline_data_need_no_registered_memory() {
     b.post_recv(fixture.pd.alloc_buf(64).unwrap()).unwrap();
     {
         let text = String::from("gone before it is sent");
-        a.post(Send::new(With::new((), 1)).inline(text.as_bytes()))
+        a.post(op::Send::new(With::new((), 1)).inline(text.as_bytes()))
             .unwrap();
-        a.post(Write::new(With::new((), 2), region.token()).inline(&text.as_bytes()[..4]))
+        a.post(op::Write::new(With::new((), 2), region.token()).inline(&text.as_bytes()[..4]))
             .unwrap();
     }
     let mut received = None;
@@ -255,7 +257,7 @@ fn too_much_inline_data_is_refused_with_the_numbers() {
     let cq = fixture.cq(64);
     let (mut a, _b) = pair::<()>(&fixture, &cq);
     let long = vec![0; 100_000];
-    let refused = a.post(Send::new(()).inline(&long)).unwrap_err();
+    let refused = a.post(op::Send::new(()).inline(&long)).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
     assert!(
         refused.error.to_string().contains("100000 bytes inline"),
@@ -275,7 +277,9 @@ fn batch_is_posted_as_a_whole() {
     }
     let mut batch = a.batch();
     for i in 0..5 {
-        batch.push(Send::new(shared.clone()).imm_data(i)).unwrap();
+        batch
+            .push(op::Send::new(shared.clone()).imm_data(i))
+            .unwrap();
     }
     assert_eq!(batch.len(), 5);
     batch.post().unwrap();
@@ -304,15 +308,15 @@ fn dropped_batch_posts_nothing_and_forgotten_batch_does_no_harm() {
     b.post_recv(fixture.pd.alloc_buf(16).unwrap()).unwrap();
 
     let mut batch = a.batch();
-    batch.push(Send::new(shared.clone())).unwrap();
+    batch.push(op::Send::new(shared.clone())).unwrap();
     drop(batch);
     assert_eq!(a.send_queue().in_flight(), 0);
 
     let mut batch = a.batch();
-    batch.push(Send::new(shared.clone())).unwrap();
+    batch.push(op::Send::new(shared.clone())).unwrap();
     #[expect(clippy::mem_forget, reason = "the point of the test")]
     std::mem::forget(batch);
-    a.post(Send::new(shared.clone())).unwrap();
+    a.post(op::Send::new(shared.clone())).unwrap();
     assert_eq!(sent(&mut cq, &mut a).0, WcStatus::SUCCESS);
     assert_eq!(a.send_queue().in_flight(), 0);
     assert!(
@@ -329,9 +333,9 @@ fn batch_is_full_when_the_queue_is() {
     let shared = fixture.pd.register_buf(*b"x").unwrap().freeze();
     let mut batch = a.batch();
     for _ in 0..8 {
-        batch.push(Send::new(shared.clone())).unwrap();
+        batch.push(op::Send::new(shared.clone())).unwrap();
     }
-    let refused = batch.push(Send::new(shared.clone())).unwrap_err();
+    let refused = batch.push(op::Send::new(shared.clone())).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
     assert_eq!(batch.len(), 8);
 }

@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use verbs::{Buf, QueuePair, Rc, Rts, ScopedBuf, ScopedSlice, WcStatus, op::Send};
+use verbs::{
+    Buf, QueuePair, Rts, WcStatus, op,
+    scope::{ScopedBuf, ScopedSlice},
+};
 
 use crate::loopback::Fixture;
 
@@ -20,7 +23,7 @@ fn scoped_message_goes_from_stack_to_stack() {
     verbs::scope(&fixture.pd, |scope| {
         let (mut a, mut b) = fixture.scoped_pair(scope, &cq, 4);
         b.post_recv(scope.register(&mut answer).unwrap()).unwrap();
-        a.post(Send::new(scope.register_shared(&question).unwrap()))
+        a.post(op::Send::new(scope.register_shared(&question).unwrap()))
             .unwrap();
         let mut done = 0;
         while done < 2 {
@@ -45,7 +48,7 @@ fn message_to_a_queue_pair_forgotten_in_a_scope_does_not_arrive() {
     let from = sender.qp_num();
     let to = verbs::scope(&fixture.pd, |scope| {
         let receiver = scope.create_qp(fixture.builder(&cq, 4)).unwrap();
-        let mut receiver: QueuePair<Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
+        let mut receiver: QueuePair<verbs::Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
             fixture.bring_up(receiver, from);
         receiver
             .post_recv(scope.register(&mut memory).unwrap())
@@ -56,7 +59,7 @@ fn message_to_a_queue_pair_forgotten_in_a_scope_does_not_arrive() {
     });
     let mut sender = fixture.bring_up(sender, to);
     let message = fixture.pd.register_buf(*b"to nothing").unwrap();
-    sender.post(Send::new(message)).unwrap();
+    sender.post(op::Send::new(message)).unwrap();
     let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
     assert_eq!(wc.status(), WcStatus::RETRY_EXC_ERR);
     assert_eq!(memory, [7; 32]);

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
-use verbs::{Buf, QueuePair, Rc, Rts, SharedReceiveQueue, SrqAttr, With, op::Send};
+use verbs::{Buf, QueuePair, Rts, SharedReceiveQueue, op, srq::SrqAttr, work::With};
 
 use crate::loopback::Fixture;
 
@@ -13,11 +13,11 @@ type Receive = With<Buf, u32>;
 /// Two connections, whose passive ends share a receive queue.
 struct Shared {
     srq: SharedReceiveQueue<Receive>,
-    senders: Vec<QueuePair<Rc, Rts>>,
-    receivers: Vec<QueuePair<Rc, Rts, Buf, ()>>,
+    senders: Vec<QueuePair<verbs::Rc, Rts>>,
+    receivers: Vec<QueuePair<verbs::Rc, Rts, Buf, ()>>,
 }
 
-fn shared(fixture: &Fixture, cq: &verbs::CqHandle, max_wr: u32) -> Shared {
+fn shared(fixture: &Fixture, cq: &verbs::cq::CqHandle, max_wr: u32) -> Shared {
     let srq = fixture.pd.create_srq::<Receive>(max_wr, 1).unwrap();
     let (mut senders, mut receivers) = (Vec::new(), Vec::new());
     for _ in 0..2 {
@@ -62,7 +62,7 @@ fn messages_to_any_queue_pair_take_the_shared_receives() {
         for j in 0..2 {
             let text = format!("{i} {j}");
             sender
-                .post(Send::new(
+                .post(op::Send::new(
                     fixture.pd.register_buf(text.into_bytes()).unwrap(),
                 ))
                 .unwrap();
@@ -131,7 +131,7 @@ fn queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
     let srq = fixture.pd.create_srq::<Receive>(2, 1).unwrap();
     let qp = fixture
         .pd
-        .qp_builder::<Rc>(&cq, &cq)
+        .qp_builder::<verbs::Rc>(&cq, &cq)
         .srq(&srq)
         .create()
         .unwrap();
@@ -148,14 +148,18 @@ fn completion_queue_has_room_for_the_shared_receives_once() {
     let make = || {
         fixture
             .pd
-            .qp_builder::<Rc>(&cq, &cq)
+            .qp_builder::<verbs::Rc>(&cq, &cq)
             .srq(&srq)
             .create_for::<Buf, ()>()
     };
     let (_a, _b) = (make().unwrap(), make().unwrap());
     assert_eq!(cq.available(), cq.capacity() - 22);
     let other = fixture.pd.create_srq::<Receive>(20, 1).unwrap();
-    let refused = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&other).create();
+    let refused = fixture
+        .pd
+        .qp_builder::<verbs::Rc>(&cq, &cq)
+        .srq(&other)
+        .create();
     assert!(refused.unwrap_err().to_string().contains("entries left"));
 }
 
@@ -172,7 +176,7 @@ fn work_of_a_dropped_shared_queue_is_kept_until_its_queue_pairs_are_gone() {
     .unwrap();
     let qp = fixture
         .pd
-        .qp_builder::<Rc>(&cq, &cq)
+        .qp_builder::<verbs::Rc>(&cq, &cq)
         .srq(&srq)
         .create_for::<Buf, ()>()
         .unwrap();
@@ -200,7 +204,7 @@ fn receives_are_posted_together() {
     batch.post().unwrap();
     for i in 0..8_u8 {
         sender
-            .post(Send::new(fixture.pd.register_buf([i]).unwrap()))
+            .post(op::Send::new(fixture.pd.register_buf([i]).unwrap()))
             .unwrap();
     }
     let mut received = Vec::new();
@@ -245,7 +249,7 @@ fn resized_shared_queue_takes_a_batch_of_its_new_size() {
         for sender in &mut shared.senders {
             for _ in 0..2 {
                 let message = fixture.pd.register_buf(*b"message").unwrap();
-                sender.post(Send::new(message)).unwrap();
+                sender.post(op::Send::new(message)).unwrap();
             }
         }
         let mut left = 8;

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, time::Duration};
 
-use verbs::{Buf, Completed, WcStatus, With, op::Send};
+use verbs::{Buf, Completed, WcStatus, op, work::With};
 
 use crate::loopback::Fixture;
 
@@ -62,7 +62,8 @@ fn successful_unsignaled_work_returns_at_destroy() {
         b.post_recv(work(&fixture, i)).unwrap();
     }
     for i in 0..2 {
-        a.post(Send::new(work(&fixture, i)).unsignaled()).unwrap();
+        a.post(op::Send::new(work(&fixture, i)).unsignaled())
+            .unwrap();
     }
     let mut received = 0;
     while received < 2 {
@@ -116,7 +117,7 @@ fn reset_returns_work_and_restarts_the_queue_pair() {
     let (a_num, b_num) = (a.qp_num(), b.qp_num());
     let (mut a, mut b) = (fixture.bring_up(a, b_num), fixture.bring_up(b, a_num));
     b.post_recv(work(&fixture, 7)).unwrap();
-    a.post(Send::new(work(&fixture, 8))).unwrap();
+    a.post(op::Send::new(work(&fixture, 8))).unwrap();
     let mut contexts = Vec::new();
     while contexts.len() < 2 {
         for wc in cq.wait(Some(PATIENCE)).unwrap() {

@@ -3,8 +3,8 @@
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use verbs::{
-    Buf, Completed, CompletionQueue, QueuePair, Rc, Rts, SharedBuf, WcOpcode, WcStatus, With,
-    op::Send,
+    Buf, Completed, CompletionQueue, QueuePair, Rts, SharedBuf, WcStatus, cq::WcOpcode, op,
+    work::With,
 };
 
 use crate::loopback::Fixture;
@@ -22,7 +22,7 @@ type Came<W> = (bool, WcStatus, usize, W);
 /// Waits until `count` completions of `qps` have come.
 fn reap<W>(
     cq: &mut CompletionQueue,
-    qps: &mut [&mut QueuePair<Rc, Rts, W, W>],
+    qps: &mut [&mut QueuePair<verbs::Rc, Rts, W, W>],
     count: usize,
 ) -> Vec<Came<W>> {
     let mut came = Vec::new();
@@ -56,7 +56,7 @@ fn message_arrives_and_both_buffers_are_returned() {
     let mut cq = fixture.cq(16);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
     b.post_recv(fixture.pd.alloc_buf(64).unwrap()).unwrap();
-    a.post(Send::new(filled(&fixture, b"hello"))).unwrap();
+    a.post(op::Send::new(filled(&fixture, b"hello"))).unwrap();
     assert_eq!(
         (a.send_queue().in_flight(), b.receive_queue().in_flight()),
         (1, 1)
@@ -83,7 +83,7 @@ fn immediate_data_arrives_in_the_senders_order() {
     let mut cq = fixture.cq(16);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
     b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
-    a.post(Send::new(filled(&fixture, b"x")).imm_data(0x0102_0304))
+    a.post(op::Send::new(filled(&fixture, b"x")).imm_data(0x0102_0304))
         .unwrap();
     let mut seen = None;
     while seen.is_none() {
@@ -111,7 +111,7 @@ fn elements_are_gathered_and_scattered() {
     ])
     .unwrap();
     let parts = ["on", "e tw", "o"].map(|part| filled(&fixture, part.as_bytes()));
-    a.post(Send::new(parts.into())).unwrap();
+    a.post(op::Send::new(parts.into())).unwrap();
     let came = reap(&mut cq, &mut [&mut a, &mut b], 2);
     let (_, status, len, parts) = came.into_iter().find(|came| came.0).unwrap();
     assert_eq!((status, len), (WcStatus::SUCCESS, 7));
@@ -128,7 +128,7 @@ fn one_shared_buffer_is_sent_many_times_at_once() {
         b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     }
     for _ in 0..8 {
-        a.post(Send::new(shared.clone())).unwrap();
+        a.post(op::Send::new(shared.clone())).unwrap();
     }
     let (mut sent, mut received) = (0, 0);
     while sent < 8 || received < 8 {
@@ -163,9 +163,11 @@ fn full_send_queue_returns_the_request() {
     assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
     assert_eq!(&*refused.value, b"mine");
     for _ in 0..2 {
-        a.post(Send::new(filled(&fixture, b"x"))).unwrap();
+        a.post(op::Send::new(filled(&fixture, b"x"))).unwrap();
     }
-    let refused = a.post(Send::new(filled(&fixture, b"mine"))).unwrap_err();
+    let refused = a
+        .post(op::Send::new(filled(&fixture, b"mine")))
+        .unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
     assert_eq!(&*refused.value.into_work(), b"mine");
 }
@@ -176,7 +178,7 @@ fn too_many_elements_are_refused_with_the_numbers() {
     let cq = fixture.cq(16);
     let (mut a, _b) = fixture.pair::<Vec<Buf>, Buf>(&cq, 2);
     let five: Vec<Buf> = (0..5).map(|_| fixture.pd.alloc_buf(1).unwrap()).collect();
-    let refused = a.post(Send::new(five)).unwrap_err();
+    let refused = a.post(op::Send::new(five)).unwrap_err();
     assert_eq!(
         refused.error.to_string(),
         "`ibv_post_send` failed: 5 elements, and the queue pair was made for 4"
@@ -194,10 +196,10 @@ fn unsignaled_work_returns_with_a_later_completion() {
             .unwrap();
     }
     for i in 0..3 {
-        a.post(Send::new(With::new(filled(&fixture, b"quiet"), i)).unsignaled())
+        a.post(op::Send::new(With::new(filled(&fixture, b"quiet"), i)).unsignaled())
             .unwrap();
     }
-    a.post(Send::new(With::new(filled(&fixture, b"loud"), 3)))
+    a.post(op::Send::new(With::new(filled(&fixture, b"loud"), 3)))
         .unwrap();
     let mut earlier = Vec::new();
     let mut last = None;
@@ -224,7 +226,7 @@ fn unsignaled_work_never_fills_the_send_queue() {
             b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
         }
         while sent < 100 && a.send_queue().in_flight() < 4 {
-            a.post(Send::new(filled(&fixture, b"quiet")).unsignaled())
+            a.post(op::Send::new(filled(&fixture, b"quiet")).unsignaled())
                 .unwrap();
             sent += 1;
         }
@@ -252,7 +254,7 @@ fn error_state_flushes_all_work() {
             .unwrap();
     }
     a.to_error().unwrap();
-    a.post(Send::new(With::new(filled(&fixture, b"late"), 9)))
+    a.post(op::Send::new(With::new(filled(&fixture, b"late"), 9)))
         .unwrap();
     let came = reap(&mut cq, &mut [&mut a], 4);
     let contexts: Vec<_> = came
@@ -410,7 +412,7 @@ fn two_halves_work_from_two_threads() {
         }
         let mut buf = idle.pop().unwrap();
         buf.copy_from_slice(&i.to_ne_bytes());
-        send.post(Send::new(buf)).unwrap();
+        send.post(op::Send::new(buf)).unwrap();
     }
     receiver.join().unwrap();
     drop(unused_receive);

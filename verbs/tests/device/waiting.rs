@@ -18,7 +18,9 @@ use std::{
 
 use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 use verbs::{
-    Buf, Completed, CompletionChannel, CompletionQueue, CqKey, QueuePair, Rc, Rts, op::Send,
+    Buf, Completed, CompletionQueue, QueuePair, Rts,
+    cq::{CompletionChannel, CqKey},
+    op,
 };
 
 use crate::loopback::Fixture;
@@ -36,14 +38,14 @@ fn rounds() -> u32 {
 
 /// The receiver's end: checks the numbers of the messages.
 struct Receiver {
-    qp: QueuePair<Rc, Rts>,
+    qp: QueuePair<verbs::Rc, Rts>,
     /// The number of received messages, for the sender.
     taken: Arc<AtomicU32>,
     rounds: u32,
 }
 
 impl Receiver {
-    fn take(&mut self, completions: verbs::Completions<'_>) {
+    fn take(&mut self, completions: verbs::cq::Completions<'_>) {
         for wc in completions {
             wc.ok().unwrap();
             let Ok(Completed::Receive(done)) = self.qp.complete(wc) else {
@@ -65,17 +67,17 @@ impl Receiver {
 fn race(
     fixture: &Fixture,
     cq: CompletionQueue,
-    receive: impl FnOnce(CompletionQueue, Receiver) + std::marker::Send + 'static,
+    receive: impl FnOnce(CompletionQueue, Receiver) + Send + 'static,
 ) {
     let mut send_cq = fixture.cq(16);
-    let make = || -> QueuePair<Rc, _> {
+    let make = || -> QueuePair<verbs::Rc, _> {
         let builder = fixture.pd.qp_builder(&send_cq, &cq);
         builder.max_send_wr(4).max_recv_wr(4).create().unwrap()
     };
     let (a, b) = (make(), make());
     let (a_num, b_num) = (a.qp_num(), b.qp_num());
-    let mut sender: QueuePair<Rc, Rts> = fixture.bring_up(a, b_num);
-    let mut qp: QueuePair<Rc, Rts> = fixture.bring_up(b, a_num);
+    let mut sender: QueuePair<verbs::Rc, Rts> = fixture.bring_up(a, b_num);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.bring_up(b, a_num);
     for _ in 0..2 {
         qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     }
@@ -110,7 +112,7 @@ fn race(
         }
         let mut buf = unused.pop().unwrap();
         buf.copy_from_slice(&round.to_ne_bytes());
-        sender.post(Send::new(buf)).unwrap();
+        sender.post(op::Send::new(buf)).unwrap();
     }
     thread.join().unwrap();
 }

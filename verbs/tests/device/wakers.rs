@@ -7,7 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use verbs::{Buf, CompletionChannel, CqKey, QueuePair, Rc, Rts, op::Send};
+use verbs::{
+    Buf, QueuePair, Rts,
+    cq::{CompletionChannel, CqKey},
+    op,
+};
 
 use crate::loopback::Fixture;
 
@@ -114,7 +118,8 @@ fn events_of_other_queues_are_not_lost() {
     let waker = channel.waker(&fixture.pd, WOKEN).unwrap();
     let builder = fixture.ctx.cq_builder(64).channel(&channel, CqKey(7));
     let mut cq = builder.create().unwrap();
-    let (mut a, mut b): (QueuePair<Rc, Rts>, QueuePair<Rc, Rts>) = fixture.pair(&cq, 8);
+    let (mut a, mut b): (QueuePair<verbs::Rc, Rts>, QueuePair<verbs::Rc, Rts>) =
+        fixture.pair(&cq, 8);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         // Whatever becomes of this thread, the other ends.
@@ -130,7 +135,7 @@ fn events_of_other_queues_are_not_lost() {
             let start = Instant::now();
             assert!(cq.poll_or_arm().unwrap().is_none());
             b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
-            let send: Send<Buf> = Send::new(fixture.pd.alloc_buf(8).unwrap());
+            let send: op::Send<Buf> = op::Send::new(fixture.pd.alloc_buf(8).unwrap());
             a.post(send).unwrap();
             // The other thread always provides the next event.
             loop {

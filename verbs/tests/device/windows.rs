@@ -3,16 +3,15 @@
 use std::{io::ErrorKind, time::Duration};
 
 use verbs::{
-    Buf, Completed, CompletionQueue, MemoryWindow, QueuePair, Rc, RemoteAccess, RemoteToken, Rts,
-    WcStatus, WindowType,
-    op::{LocalInvalidate, Send, Write},
+    Buf, Completed, CompletionQueue, MemoryWindow, QueuePair, RemoteAccess, RemoteToken, Rts,
+    WcStatus, mw::WindowType, op,
 };
 
 use crate::loopback::Fixture;
 
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-type Qp = QueuePair<Rc, Rts>;
+type Qp = QueuePair<verbs::Rc, Rts>;
 
 /// Waits for the completion of a request on the send queue of `qp`.
 fn status(cq: &mut CompletionQueue, qp: &mut Qp) -> WcStatus {
@@ -35,8 +34,11 @@ fn small(fixture: &Fixture) -> Buf {
 }
 
 fn write(fixture: &Fixture, cq: &mut CompletionQueue, qp: &mut Qp, to: RemoteToken) -> WcStatus {
-    qp.post(Write::new(fixture.pd.register_buf(*b"data").unwrap(), to))
-        .unwrap();
+    qp.post(op::Write::new(
+        fixture.pd.register_buf(*b"data").unwrap(),
+        to,
+    ))
+    .unwrap();
     status(cq, qp)
 }
 
@@ -85,7 +87,7 @@ fn window_of_type_2_can_be_bound_invalidated_and_bound_again() {
     };
     let first = bind(&mut b, &mut cq);
     assert_eq!(write(&fixture, &mut cq, &mut a, first), WcStatus::SUCCESS);
-    b.post(LocalInvalidate::new(small(&fixture), first.rkey))
+    b.post(op::LocalInvalidate::new(small(&fixture), first.rkey))
         .unwrap();
     assert_eq!(status(&mut cq, &mut b), WcStatus::SUCCESS);
     let second = bind(&mut b, &mut cq);
@@ -110,7 +112,7 @@ fn peer_can_invalidate_a_window() {
         .unwrap();
     assert_eq!(status(&mut cq, &mut b), WcStatus::SUCCESS);
     b.post_recv(small(&fixture)).unwrap();
-    a.post(Send::new(small(&fixture)).invalidate(token.rkey))
+    a.post(op::Send::new(small(&fixture)).invalidate(token.rkey))
         .unwrap();
     let mut arrived = false;
     while !arrived {
@@ -179,7 +181,7 @@ fn queue_pair_with_an_unconfirmed_window_binding_outlives_its_owner() {
     let room = cq.available();
     let region = fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
-    let bind = |qp: &mut QueuePair<Rc, Rts>, window: &mut MemoryWindow| {
+    let bind = |qp: &mut QueuePair<verbs::Rc, Rts>, window: &mut MemoryWindow| {
         let work = small(&fixture);
         qp.bind_window(window, &region, RemoteAccess::WRITE, work)
             .unwrap();

@@ -4,9 +4,13 @@ use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    AtomicCap, CqModerationCaps, DeviceCaps, Gid, GidType, LinkLayer, LinkSpeed, LinkWidth, Mtu,
-    NodeType, OdpGeneralCaps, OdpTransportCaps, PciAtomicSizes, Pkey, PortState, QpTypes,
-    RawPacketCaps, Rc, RxHashFields, RxHashFunctions, TagMatchingFlags, TransportType, Ud,
+    Gid, Ud,
+    attr::{
+        AtomicCap, CqModerationCaps, DeviceCaps, GidType, LinkLayer, LinkSpeed, LinkWidth, Mtu,
+        OdpGeneralCaps, OdpTransportCaps, PciAtomicSizes, Pkey, PortState, QpTypes, RawPacketCaps,
+        RxHashFields, RxHashFunctions, TagMatchingFlags,
+    },
+    device::{NodeType, TransportType},
 };
 
 use crate::{fixture::said, provider::Fake};
@@ -89,7 +93,7 @@ fn extended_attributes_are_typed_and_unknown_bits_are_kept() {
     assert_eq!(rss.max_rwq_indirection_table_size, 2048);
     assert_eq!(attr.max_wq_type_rq(), 99);
     let pacing = attr.packet_pacing_caps();
-    assert!(pacing.supported_qpts.has::<Rc>() && !pacing.supported_qpts.has::<Ud>());
+    assert!(pacing.supported_qpts.has::<verbs::Rc>() && !pacing.supported_qpts.has::<Ud>());
     let raw = RawPacketCaps::CVLAN_STRIPPING | RawPacketCaps::IP_CSUM;
     assert_eq!(attr.raw_packet_caps(), raw);
     assert_eq!(attr.tm_caps().max_num_tags, 127);

@@ -3,7 +3,9 @@
 use std::io::ErrorKind;
 
 use verbs::{
-    CompletionCounter, CountedOps, CountedUnit, QueuePair, Rc, Reset, Rts, WcStatus, op::Send,
+    QueuePair, Reset, Rts, WcStatus,
+    completion_counter::{CompletionCounter, CountedOps, CountedUnit},
+    op,
 };
 
 use crate::{
@@ -26,13 +28,13 @@ fn completions_are_counted_by_number_and_by_bytes() {
     let bytes = counter(&fixture, CountedUnit::BYTES);
     let mut cq = fixture.cq(16);
     let builder = fixture.pd.qp_builder(&cq, &cq).max_send_wr(4);
-    let mut qp: QueuePair<Rc, Reset> = builder.create().unwrap();
+    let mut qp: QueuePair<verbs::Rc, Reset> = builder.create().unwrap();
     qp.count_completions(&sends, CountedOps::SEND).unwrap();
     qp.count_completions(&bytes, CountedOps::RECV).unwrap();
-    let mut qp: QueuePair<Rc, Rts> = fixture.connect(qp);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.connect(qp);
     qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     for _ in 0..3 {
-        qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+        qp.post(op::Send::new(fixture.pd.alloc_buf(8).unwrap()))
             .unwrap();
     }
     fixture.fake.complete_receive(qp.qp_num(), b"seven..");
@@ -69,7 +71,7 @@ fn completions_are_counted_by_number_and_by_bytes() {
 fn counter_without_device_support_is_an_error() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    let mut qp: QueuePair<verbs::Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
     let sends = counter(&fixture, CountedUnit::REQUESTS);
     qp.count_completions(&sends, CountedOps::SEND | CountedOps::RDMA_WRITE)
         .unwrap();
@@ -125,7 +127,7 @@ fn counter_outlives_its_queue_pairs() {
     for destroyed in [true, false] {
         let fixture = Fixture::new();
         let cq = fixture.cq(8);
-        let mut qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+        let mut qp: QueuePair<verbs::Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
         let first = counter(&fixture, CountedUnit::REQUESTS);
         let second = counter(&fixture, CountedUnit::REQUESTS);
         qp.count_completions(&first, CountedOps::SEND).unwrap();

@@ -4,8 +4,10 @@ use std::{io::ErrorKind, mem, time::Duration};
 
 use ibverbs_sys::{ibv_create_cq_attr_flags, ibv_wc_flags, ibv_wc_opcode};
 use verbs::{
-    Buf, Completed, CqKey, ExtendedCq, ExtendedPoll, Notify, QpId, QueuePair, Rc, Rts, TagMatch,
-    WcFields, WcOpcode, WcStatus, op::Send,
+    Buf, Completed, QueuePair, Rts, WcStatus,
+    cq::{CqKey, ExtendedCq, ExtendedPoll, Notify, TagMatch, WcFields, WcOpcode},
+    op,
+    qp::QpId,
 };
 
 use crate::{
@@ -17,7 +19,7 @@ use crate::{
 fn cq_resize_below_the_reserved_entries_is_refused() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 3);
+    let qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 3);
     cq.resize(32).unwrap();
     assert_eq!((cq.capacity(), cq.available()), (32, 26));
     let err = cq.resize(5).unwrap_err();
@@ -27,7 +29,13 @@ fn cq_resize_below_the_reserved_entries_is_refused() {
     );
     cq.resize(6).unwrap();
     assert_eq!((cq.capacity(), cq.available()), (6, 0));
-    assert!(fixture.pd.qp_builder::<Rc>(&cq, &cq).create().is_err());
+    assert!(
+        fixture
+            .pd
+            .qp_builder::<verbs::Rc>(&cq, &cq)
+            .create()
+            .is_err()
+    );
     drop(qp);
     // A refused resize changes nothing.
     fixture.fake.fail("ibv_resize_cq", libc::EINVAL);
@@ -127,7 +135,7 @@ fn field_not_chosen_is_an_error() {
     assert!(wc.cvlan().is_err() && wc.flow_tag().is_err() && wc.tm_info().is_err());
 }
 
-fn take<SW, RW>(cq: &mut ExtendedCq, qp: &mut QueuePair<Rc, Rts, SW, RW>) -> Vec<String>
+fn take<SW, RW>(cq: &mut ExtendedCq, qp: &mut QueuePair<verbs::Rc, Rts, SW, RW>) -> Vec<String>
 where
     RW: AsRef<[u8]>,
 {
@@ -152,12 +160,12 @@ where
 fn extended_cq_completes_work() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.cq_ex_builder(8).waitable().create().unwrap();
-    let qp = fixture.pd.qp_builder::<Rc>(&cq, &cq);
+    let qp = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
     let qp = qp.max_send_wr(2).max_recv_wr(2).create().unwrap();
     assert_eq!(cq.available(), 4);
     let mut qp = fixture.connect(qp);
     let buf = |len| fixture.pd.alloc_buf(len).unwrap();
-    qp.post(Send::new(buf(4))).unwrap();
+    qp.post(op::Send::new(buf(4))).unwrap();
     qp.post_recv(buf(16)).unwrap();
     qp.post_recv(buf(16)).unwrap();
     let fake = &fixture.fake;
@@ -175,7 +183,7 @@ fn extended_cq_completes_work() {
     qp.to_error().unwrap();
     // Completions not taken are returned again.
     assert!(cq.wait(None).unwrap().is_some());
-    qp.post(Send::new(buf(1))).unwrap();
+    qp.post(op::Send::new(buf(1))).unwrap();
     assert_eq!(take(&mut cq, &mut qp), [" None", "sent WR_FLUSH_ERR"]);
 }
 
@@ -250,14 +258,14 @@ fn provider_holds_no_lock_during_extended_poll() {
         let mut cq = fixture.ctx.cq_ex_builder(64).waitable().create().unwrap();
         let handle = cq.handle().clone();
         let make = || {
-            let builder = fixture.pd.qp_builder::<Rc>(&handle, &handle);
+            let builder = fixture.pd.qp_builder::<verbs::Rc>(&handle, &handle);
             let builder = builder.max_send_wr(2).max_recv_wr(2);
             fixture.connect::<Buf, Buf>(builder.create().unwrap())
         };
         let mut queue_pairs = [make(), make(), make()];
         let mut wq = fixture.pd.wq_builder(&handle).create().unwrap();
         let buf = || fixture.pd.alloc_buf(4).unwrap();
-        queue_pairs[0].post(Send::new(buf())).unwrap();
+        queue_pairs[0].post(op::Send::new(buf())).unwrap();
         let number = queue_pairs[0].qp_num();
         fixture.fake.complete_send(number, WcStatus::SUCCESS);
         let mut polled = cq.poll().unwrap().unwrap();
@@ -271,10 +279,10 @@ fn provider_holds_no_lock_during_extended_poll() {
         };
         let [mut first, mut second, third] = queue_pairs;
         for _ in 0..2 {
-            second.post(Send::new(buf())).unwrap();
+            second.post(op::Send::new(buf())).unwrap();
             second.post_recv(buf()).unwrap();
         }
-        assert!(second.post(Send::new(buf())).is_err(), "it is full");
+        assert!(second.post(op::Send::new(buf())).is_err(), "it is full");
         let before_reset = second.id();
         drop(second.to_reset().unwrap());
         first.to_error().unwrap();

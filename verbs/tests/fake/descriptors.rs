@@ -9,9 +9,10 @@ use std::{
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, CqHandle, CqKey, Notify, QueuePair, Rc, Rts, WcStatus,
+    Buf, QueuePair, Rts, WcStatus,
+    cq::{CqHandle, CqKey, Notify},
     fd::{set_nonblocking, wait_readable},
-    op::Send,
+    op,
 };
 
 use crate::fixture::Fixture;
@@ -53,10 +54,10 @@ fn queue_descriptor_gives_no_access_to_its_events() {
     let mut cq = fixture.cq(8);
     let own = own_fd(&cq);
     assert_ne!(cq.notify_fd().unwrap().as_raw_fd(), own);
-    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
     assert!(cq.poll_or_arm().unwrap().is_none());
     misuse(cq.notify_fd().unwrap());
-    qp.post(Send::new(fixture.pd.alloc_buf(1).unwrap()))
+    qp.post(op::Send::new(fixture.pd.alloc_buf(1).unwrap()))
         .unwrap();
     assert!(!is_readable(cq.notify_fd().unwrap()));
     fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);

@@ -11,7 +11,10 @@ use std::{
     },
 };
 
-use verbs::{Allocation, QueueAllocator, Rc, XrcdOpen};
+use verbs::{
+    pd::{Allocation, QueueAllocator},
+    xrcd::XrcdOpen,
+};
 
 use crate::{
     fixture::Fixture,
@@ -79,7 +82,7 @@ fn parent_domain_uses_the_allocator_and_keeps_it() {
     assert_eq!(live.load(Ordering::Relaxed), 1);
     let cq = fixture.ctx.cq_ex_builder(8).parent_domain(&parent);
     let cq = cq.create().unwrap();
-    let qp = parent.qp_builder::<Rc>(&cq, &cq).create().unwrap();
+    let qp = parent.qp_builder::<verbs::Rc>(&cq, &cq).create().unwrap();
     let buf = parent.alloc_buf(8).unwrap();
     let Fixture { pd, ctx, fake } = fixture;
     drop(ctx);

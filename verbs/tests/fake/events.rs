@@ -3,7 +3,11 @@
 use std::{os::fd::AsFd, time::Duration};
 
 use ibverbs_sys::ibv_event_type as raw;
-use verbs::{AsyncEvent, Buf, EventObject, EventType, QueuePair, Rc, Rts, fd::wait_readable};
+use verbs::{
+    Buf, QueuePair, Rts,
+    event::{AsyncEvent, EventObject, EventType},
+    fd::wait_readable,
+};
 
 use crate::fixture::Fixture;
 
@@ -11,7 +15,7 @@ use crate::fixture::Fixture;
 fn event_names_its_object() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let srq = fixture.pd.create_srq::<Buf>(4, 1).unwrap();
     let events = fixture.ctx.async_events().unwrap();
     let fake = &fixture.fake;

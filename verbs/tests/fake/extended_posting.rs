@@ -7,13 +7,13 @@ use std::{
 
 use ibverbs_sys::{ibv_qp_type, ibv_send_flags, ibv_wr_opcode as opcode};
 use verbs::{
-    AddressVector, Addressed, Attributes, Buf, Completed, CompletionQueue, ExtendedBatch, Gid,
-    Init, Psn, QueuePair, Rc, RemoteAccess, RemoteToken, Rtr, Rts, Ud, WcStatus, WindowType, With,
-    op::{
-        AtomicWrite, CompareSwap, FetchAdd, Flush, LocalInvalidate, Placement, Read, Send, SendOps,
-        SendTo, SendTso, Write,
-    },
-    work::{Gather, SgeList},
+    Buf, Completed, CompletionQueue, Gid, Init, QueuePair, RemoteAccess, RemoteToken, Rtr, Rts, Ud,
+    WcStatus,
+    ah::{AddressVector, Addressed},
+    mw::WindowType,
+    op::{self, Placement, SendOps},
+    qp::{Attributes, ExtendedBatch, Psn},
+    work::{Gather, SgeList, With},
 };
 
 use crate::{allocations::allocations, fixture::Fixture, provider::PostedSend};
@@ -28,7 +28,7 @@ fn extended<SW: Gather + 'static>(
     fixture: &Fixture,
     cq: &CompletionQueue,
     ops: SendOps,
-) -> QueuePair<Rc, Rts, SW> {
+) -> QueuePair<verbs::Rc, Rts, SW> {
     let builder = fixture.pd.qp_builder(cq, cq).max_send_wr(6);
     let builder = builder.max_send_sge(4).max_inline_data(32).send_ops(ops);
     fixture.connect(builder.create_for().unwrap())
@@ -39,7 +39,7 @@ fn buf(fixture: &Fixture, bytes: &[u8]) -> Buf {
 }
 
 /// The device's view of one request posted in a batch.
-fn posted(add: impl FnOnce(&Fixture, &mut ExtendedBatch<'_, Rc, Buf, Buf>)) -> PostedSend {
+fn posted(add: impl FnOnce(&Fixture, &mut ExtendedBatch<'_, verbs::Rc, Buf, Buf>)) -> PostedSend {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let mut qp = extended(&fixture, &cq, SendOps::all());
@@ -57,7 +57,7 @@ fn posted(add: impl FnOnce(&Fixture, &mut ExtendedBatch<'_, Rc, Buf, Buf>)) -> P
 
 fn push<R>(make: impl FnOnce(Buf) -> R) -> PostedSend
 where
-    R: verbs::op::ExtendedRequest<Rc, Work = Buf>,
+    R: op::ExtendedRequest<verbs::Rc, Work = Buf>,
 {
     posted(|fixture, batch| {
         let request = make(buf(fixture, b"8 bytes!"));
@@ -67,7 +67,7 @@ where
 
 #[test]
 fn extended_sends_reach_the_device_unchanged() {
-    let plain = push(|buf| Send::new(buf).solicited().fenced());
+    let plain = push(|buf| op::Send::new(buf).solicited().fenced());
     assert_eq!(plain.opcode, opcode::IBV_WR_SEND);
     assert_eq!(plain.bytes(), b"8 bytes!");
     let flags = [
@@ -76,13 +76,13 @@ fn extended_sends_reach_the_device_unchanged() {
         ibv_send_flags::IBV_SEND_FENCE,
     ];
     assert_eq!(plain.flags, flags.iter().fold(0, |all, flag| all | flag.0));
-    let imm = push(|buf| Send::new(buf).imm_data(5).unsignaled());
+    let imm = push(|buf| op::Send::new(buf).imm_data(5).unsignaled());
     assert_eq!(imm.opcode, opcode::IBV_WR_SEND_WITH_IMM);
     assert_eq!((imm.imm_data, imm.is_signaled()), (Some(5), false));
-    let inv = push(|buf| Send::new(buf).invalidate(9));
+    let inv = push(|buf| op::Send::new(buf).invalidate(9));
     assert_eq!(inv.opcode, opcode::IBV_WR_SEND_WITH_INV);
     assert_eq!(inv.invalidate_rkey, Some(9));
-    let local = push(|buf| LocalInvalidate::new(buf, 9));
+    let local = push(|buf| op::LocalInvalidate::new(buf, 9));
     assert_eq!(local.opcode, opcode::IBV_WR_LOCAL_INV);
     assert_eq!(local.invalidate_rkey, Some(9));
     assert!(local.sges.is_empty());
@@ -91,35 +91,35 @@ fn extended_sends_reach_the_device_unchanged() {
 #[test]
 fn extended_rdma_and_atomics_reach_the_device_unchanged() {
     let remote = Some((REMOTE.addr, REMOTE.rkey));
-    let write = push(|buf| Write::new(buf, REMOTE));
+    let write = push(|buf| op::Write::new(buf, REMOTE));
     assert_eq!(write.opcode, opcode::IBV_WR_RDMA_WRITE);
     assert_eq!(
         (write.remote, &write.bytes()[..]),
         (remote, &b"8 bytes!"[..])
     );
-    let imm = push(|buf| Write::new(buf, REMOTE).imm_data(6));
+    let imm = push(|buf| op::Write::new(buf, REMOTE).imm_data(6));
     assert_eq!(imm.opcode, opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
     assert_eq!((imm.remote, imm.imm_data), (remote, Some(6)));
-    let read = push(|buf| Read::new(buf, REMOTE));
+    let read = push(|buf| op::Read::new(buf, REMOTE));
     assert_eq!(read.opcode, opcode::IBV_WR_RDMA_READ);
     assert_eq!((read.remote, read.sges.len()), (remote, 1));
-    let swap = push(|buf| CompareSwap::new(buf, REMOTE, 1, 2));
+    let swap = push(|buf| op::CompareSwap::new(buf, REMOTE, 1, 2));
     assert_eq!(swap.opcode, opcode::IBV_WR_ATOMIC_CMP_AND_SWP);
     assert_eq!((swap.compare_add, swap.swap), (Some(1), Some(2)));
-    let add = push(|buf| FetchAdd::new(buf, REMOTE, 3));
+    let add = push(|buf| op::FetchAdd::new(buf, REMOTE, 3));
     assert_eq!(add.opcode, opcode::IBV_WR_ATOMIC_FETCH_AND_ADD);
     assert_eq!((add.remote, add.compare_add), (remote, Some(3)));
-    let write = push(|buf| AtomicWrite::new(buf, REMOTE, *b"at once!"));
+    let write = push(|buf| op::AtomicWrite::new(buf, REMOTE, *b"at once!"));
     assert_eq!(write.opcode, opcode::IBV_WR_ATOMIC_WRITE);
     assert_eq!(
         (write.remote, write.atomic_write),
         (remote, Some(*b"at once!"))
     );
     assert!(write.sges.is_empty());
-    let flush = push(|buf| Flush::new(buf, REMOTE, Placement::GLOBAL));
+    let flush = push(|buf| op::Flush::new(buf, REMOTE, Placement::GLOBAL));
     assert_eq!(flush.opcode, opcode::IBV_WR_FLUSH);
     assert_eq!((flush.remote, flush.flush), (remote, Some((64, 1, 0))));
-    let flush = push(|buf| Flush::new(buf, REMOTE, Placement::all()).whole_region());
+    let flush = push(|buf| op::Flush::new(buf, REMOTE, Placement::all()).whole_region());
     assert_eq!(flush.flush, Some((64, 3, 1)));
 }
 
@@ -127,14 +127,14 @@ fn extended_rdma_and_atomics_reach_the_device_unchanged() {
 fn extended_inline_data_are_copied_by_push() {
     let one = posted(|fixture, batch| {
         let mut data = *b"copied";
-        let send = Send::new(buf(fixture, b"kept")).inline(&data);
+        let send = op::Send::new(buf(fixture, b"kept")).inline(&data);
         assert!(batch.push(send).is_ok());
         data.fill(0);
     });
     assert_eq!(one.bytes(), b"copied");
     let list = posted(|fixture, batch| {
         let parts = ["co", "", "pied"].map(|part| IoSlice::new(part.as_bytes()));
-        let write = Write::new(buf(fixture, b"kept"), REMOTE).inline_list(&parts);
+        let write = op::Write::new(buf(fixture, b"kept"), REMOTE).inline_list(&parts);
         assert!(batch.push(write).is_ok());
     });
     assert_eq!(list.bytes(), b"copied");
@@ -150,7 +150,7 @@ fn elements_of_several_works_and_of_none_reach_the_device() {
     let works = [&["a", "bc", "d"][..], &[], &["efg"]];
     for work in works {
         let work = work.iter().map(|part| buf(&fixture, part.as_bytes()));
-        batch.push(Send::new(work.collect())).unwrap();
+        batch.push(op::Send::new(work.collect())).unwrap();
     }
     batch.post().unwrap();
     let sends = fixture.fake.sends(qp.qp_num());
@@ -166,7 +166,8 @@ fn elements_of_several_works_and_of_none_reach_the_device() {
 fn window_is_bound_and_its_key_sent_in_one_batch() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
-    let mut qp: QueuePair<Rc, Rts> = extended(&fixture, &cq, SendOps::BIND_MW | SendOps::SEND);
+    let mut qp: QueuePair<verbs::Rc, Rts> =
+        extended(&fixture, &cq, SendOps::BIND_MW | SendOps::SEND);
     let region = fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
     let before = window.rkey();
@@ -178,7 +179,7 @@ fn window_is_bound_and_its_key_sent_in_one_batch() {
             .bind_window(&mut window, &region, access, kept)
             .unwrap();
         let key = buf(&fixture, &token.rkey.to_ne_bytes());
-        batch.push(Send::new(key)).unwrap();
+        batch.push(op::Send::new(key)).unwrap();
         if !post {
             assert_eq!(batch.abort().len(), 2);
             assert_eq!(window.rkey(), before, "it was not bound");
@@ -239,7 +240,7 @@ fn tso_datagrams_beyond_the_device_limits_are_refused() {
     let header = [1; 55];
     let wrong = [(55, 100, 9), (54, 101, 9), (54, 100, 0)];
     for (header_len, len, mss) in wrong {
-        let tso = || SendTso::new(work(len), peer, 1, &header[..header_len], mss);
+        let tso = || op::SendTso::new(work(len), peer, 1, &header[..header_len], mss);
         let refused = qp.post(tso()).unwrap_err();
         assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
         let mut batch = qp.extended_batch().unwrap();
@@ -248,11 +249,11 @@ fn tso_datagrams_beyond_the_device_limits_are_refused() {
         assert_eq!(refused.value.into_work().work.len(), len);
     }
     // Both ways of posting give the device the same request.
-    let tso = || SendTso::new(work(100), peer, 8, &header[..54], 9).ip_csum();
+    let tso = || op::SendTso::new(work(100), peer, 8, &header[..54], 9).ip_csum();
     qp.post(tso()).unwrap();
     let mut batch = qp.extended_batch().unwrap();
     batch.push(tso()).unwrap();
-    batch.push(SendTo::new(work(3), peer, 8)).unwrap();
+    batch.push(op::SendTo::new(work(3), peer, 8)).unwrap();
     batch.post().unwrap();
     let sends = fixture.fake.sends(peer);
     for send in &sends[..2] {
@@ -269,12 +270,12 @@ fn tso_datagrams_beyond_the_device_limits_are_refused() {
 /// A batch of `len` works, every other one unsignaled.
 fn fill<'q>(
     fixture: &Fixture,
-    qp: &'q mut QueuePair<Rc, Rts, With<Buf, u8>>,
+    qp: &'q mut QueuePair<verbs::Rc, Rts, With<Buf, u8>>,
     len: u8,
-) -> ExtendedBatch<'q, Rc, With<Buf, u8>, Buf> {
+) -> ExtendedBatch<'q, verbs::Rc, With<Buf, u8>, Buf> {
     let mut batch = qp.extended_batch().unwrap();
     for i in 0..len {
-        let send = Send::new(With::new(buf(fixture, &[i]), i));
+        let send = op::Send::new(With::new(buf(fixture, &[i]), i));
         let send = if i % 2 == 0 { send.unsignaled() } else { send };
         batch.push(send).unwrap();
     }
@@ -306,7 +307,7 @@ fn failed_extended_batch_posts_nothing_at_any_request() {
         );
         // And the queue goes on, either way.
         fill(&fixture, &mut qp, 2).post().unwrap();
-        qp.post(Send::new(With::new(buf(&fixture, b"x"), 9)))
+        qp.post(op::Send::new(With::new(buf(&fixture, b"x"), 9)))
             .unwrap();
         let mut came = Vec::new();
         for _ in 0..3 {
@@ -325,7 +326,7 @@ fn aborted_or_dropped_extended_batch_posts_nothing() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let mut qp = extended::<With<Buf, u8>>(&fixture, &cq, SendOps::SEND);
-    let before = Send::new(With::new(buf(&fixture, b"before"), 0)).unsignaled();
+    let before = op::Send::new(With::new(buf(&fixture, b"before"), 0)).unsignaled();
     qp.post(before).unwrap();
     let back = fill(&fixture, &mut qp, 4).abort();
     assert_eq!(
@@ -349,17 +350,19 @@ fn refused_push_leaves_the_extended_batch_unchanged() {
     let mut qp = extended::<With<Buf, u8>>(&fixture, &cq, SendOps::SEND);
     let work = || With::new(buf(&fixture, b"work"), 7);
     let mut batch = fill(&fixture, &mut qp, 5);
-    let long = batch.push(Send::new(work()).inline(&[0; 33])).unwrap_err();
+    let long = batch
+        .push(op::Send::new(work()).inline(&[0; 33]))
+        .unwrap_err();
     assert_eq!(long.error.kind(), ErrorKind::InvalidInput);
-    let other = batch.push(Write::new(work(), REMOTE)).unwrap_err();
+    let other = batch.push(op::Write::new(work(), REMOTE)).unwrap_err();
     assert_eq!(other.error.kind(), ErrorKind::Unsupported);
     let message = other.error.to_string();
     let expected =
         "`ibv_wr_rdma_write` failed: the queue pair was not made for SendOps(RDMA_WRITE)";
     assert_eq!(message, expected);
     assert_eq!(other.value.into_work().context, 7);
-    batch.push(Send::new(work())).unwrap();
-    let full = batch.push(Send::new(work())).unwrap_err();
+    batch.push(op::Send::new(work())).unwrap();
+    let full = batch.push(op::Send::new(work())).unwrap_err();
     assert_eq!(full.error.kind(), ErrorKind::WouldBlock);
     assert_eq!(batch.len(), 6);
     batch.post().unwrap();
@@ -370,11 +373,11 @@ fn refused_push_leaves_the_extended_batch_unchanged() {
 fn unsignaled_requests_of_batches_never_fill_the_queue() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
-    let mut qp: QueuePair<Rc, Rts> = extended(&fixture, &cq, SendOps::SEND);
+    let mut qp: QueuePair<verbs::Rc, Rts> = extended(&fixture, &cq, SendOps::SEND);
     for _ in 0..50 {
         let mut batch = qp.extended_batch().unwrap();
         for _ in 0..3 {
-            let send = Send::new(buf(&fixture, b"x")).unsignaled();
+            let send = op::Send::new(buf(&fixture, b"x")).unsignaled();
             batch.push(send).unwrap();
         }
         batch.post().unwrap();
@@ -397,7 +400,7 @@ fn forgotten_batch_posts_nothing_and_locks_nothing() {
     for _ in 0..3 {
         std::mem::forget(fill(&fixture, &mut qp, 6));
         assert_eq!(qp.send_queue().in_flight(), 0);
-        qp.post(Send::new(With::new(buf(&fixture, b"plain"), 7)))
+        qp.post(op::Send::new(With::new(buf(&fixture, b"plain"), 7)))
             .unwrap();
         fill(&fixture, &mut qp, 2).post().unwrap();
         let sent: Vec<_> = fake.sends(qp.qp_num()).iter().map(|s| s.bytes()).collect();
@@ -440,7 +443,7 @@ fn provider_holds_no_lock_while_an_extended_batch_is_open() {
     let mut batch = qp.extended_batch().unwrap();
     for _ in 0..2 {
         let (buf, cq) = (buf(&fixture, b"polled"), Arc::clone(&cq));
-        batch.push(Send::new(Polling { buf, cq })).unwrap();
+        batch.push(op::Send::new(Polling { buf, cq })).unwrap();
     }
     batch.post().unwrap();
     assert_eq!(fixture.fake.sends(qp.qp_num()).len(), 2);
@@ -463,13 +466,13 @@ fn extended_batch_is_posted_by_another_thread() {
 fn extended_batches_allocate_only_until_one_was_as_long() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
-    let mut qp: QueuePair<Rc, Rts, Option<Buf>> = extended(&fixture, &cq, SendOps::SEND);
+    let mut qp: QueuePair<verbs::Rc, Rts, Option<Buf>> = extended(&fixture, &cq, SendOps::SEND);
     let mut bufs: Vec<_> = (0..3).map(|_| fixture.pd.alloc_buf(8).ok()).collect();
     let mut round = |fixture: &Fixture| {
         let mut batch = qp.extended_batch().unwrap();
         let allocated = allocations(|| {
             for buf in &mut bufs {
-                let send = Send::new(buf.take()).unsignaled();
+                let send = op::Send::new(buf.take()).unsignaled();
                 batch.push(send).unwrap();
             }
         });
@@ -495,7 +498,7 @@ fn extended_batches_allocate_only_until_one_was_as_long() {
 fn extended_posting_without_device_support_names_the_function() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
-    let builder = || fixture.pd.qp_builder::<Rc>(&cq, &cq);
+    let builder = || fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
     let create = || builder().send_ops(SendOps::SEND | SendOps::FLUSH).create();
 
     fixture.fake.fail("ibv_create_qp_ex", libc::EOPNOTSUPP);
@@ -522,7 +525,7 @@ fn extended_posting_without_device_support_names_the_function() {
     fixture.fake.describe(|device| device.promised = 0);
     assert!(!fixture.fake.live().contains(&"ibv_qp_ex"));
 
-    let mut plain: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut plain: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let err = plain.extended_batch().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Unsupported);
     assert!(
@@ -543,13 +546,15 @@ fn elements_of_different_lengths_are_refused_on_soft_roce() {
     let mut batch = qp.extended_batch().unwrap();
     let work = |parts: [&str; 2]| parts.map(|part| buf(&fixture, part.as_bytes())).into();
     let refused = batch
-        .push(Send::new(work(["short", "longer"])))
+        .push(op::Send::new(work(["short", "longer"])))
         .unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::Unsupported);
     assert_eq!(refused.value.into_work().len(), 2);
-    batch.push(Send::new(work(["equal", "equal"]))).unwrap();
+    batch.push(op::Send::new(work(["equal", "equal"]))).unwrap();
     let parts = ["un", "equal"].map(|part| IoSlice::new(part.as_bytes()));
-    batch.push(Send::new(vec![]).inline_list(&parts)).unwrap();
+    batch
+        .push(op::Send::new(vec![]).inline_list(&parts))
+        .unwrap();
     batch.post().unwrap();
     let sends = fixture.fake.sends(qp.qp_num());
     assert_eq!(sends[1].inline.as_deref(), Some(&b"unequal"[..]));

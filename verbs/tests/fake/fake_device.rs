@@ -1,7 +1,7 @@
 //! The fake device shows the worst permitted behaviour: otherwise the other tests would find
 //! nothing.
 
-use verbs::{Buf, QueuePair, Rc, RemoteAccess, Rts, WcStatus, op::Send};
+use verbs::{Buf, QueuePair, RemoteAccess, Rts, WcStatus, op};
 
 use crate::fixture::Fixture;
 
@@ -19,7 +19,7 @@ fn keys_of_a_released_region_are_issued_again_at_once() {
 fn message_is_written_to_the_region_with_the_current_key() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
     qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     let sge = fixture.fake.receives(qp.qp_num())[0].sges[0];
     let mut beyond = sge;
@@ -45,8 +45,8 @@ fn message_is_written_to_the_region_with_the_current_key() {
 fn memory_that_goes_before_its_queue_pair_is_complained_of() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
-    qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    qp.post(op::Send::new(fixture.pd.alloc_buf(8).unwrap()))
         .unwrap();
     qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     // As if the program had given the memory back.
@@ -64,7 +64,7 @@ fn memory_that_goes_before_its_queue_pair_is_complained_of() {
 fn completions_of_a_destroyed_queue_pair_stay() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
     qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     drop(qp);
     assert_eq!(cq.poll().unwrap().count(), 1);
@@ -75,7 +75,7 @@ fn completions_of_a_destroyed_queue_pair_stay() {
 fn message_is_copied_again_when_its_completion_is_polled() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
     qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     fixture.fake.complete_receive(qp.qp_num(), b"message");
     fixture.fake.lose_registrations();
@@ -89,7 +89,7 @@ fn message_is_copied_again_when_its_completion_is_polled() {
 fn queues_have_any_size() {
     let fixture = Fixture::new();
     let cq = fixture.ctx.create_cq(i32::MAX as u32).unwrap();
-    let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq);
+    let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
     let builder = builder.max_send_wr(1 << 22).max_recv_wr(1 << 22);
     let qp = builder.create_for::<(), ()>();
     assert!(qp.is_ok(), "{qp:?}");

@@ -4,8 +4,11 @@ use std::rc::Rc as Shared;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, EventObject, EventType, Rc, RemoteAccess, SharedReceiveQueue, WcStatus,
-    WindowType, With, op::Send,
+    Buf, Completed, RemoteAccess, SharedReceiveQueue, WcStatus,
+    event::{EventObject, EventType},
+    mw::WindowType,
+    op,
+    work::With,
 };
 
 use crate::{
@@ -33,7 +36,7 @@ fn failed_batch_returns_the_unposted_works() {
         fake.fail_after(failing as usize, "ibv_post_send", libc::EFAULT);
         let mut batch = qp.batch();
         for number in 0..staged {
-            let request = Send::new(numbered(&fixture, number));
+            let request = op::Send::new(numbered(&fixture, number));
             batch.push(request.unsignaled()).unwrap();
         }
         let refused = batch.post().unwrap_err();
@@ -49,7 +52,7 @@ fn failed_batch_returns_the_unposted_works() {
         assert_eq!(fake.sends(qp.qp_num()).len(), failing as usize);
         assert_eq!(qp.send_queue().in_flight(), failing as usize);
         // The posted requests complete together with later ones.
-        qp.post(Send::new(numbered(&fixture, 99))).unwrap();
+        qp.post(op::Send::new(numbered(&fixture, 99))).unwrap();
         for _ in 0..=failing {
             fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
         }
@@ -74,7 +77,7 @@ fn repeatedly_failing_batches_never_fill_the_queue() {
         let fake = &fixture.fake;
         let mut cq = fixture.cq(16);
         let mut qp = fixture.rc::<Numbered, Buf>(&cq, DEPTH);
-        let request = || Send::new(numbered(&fixture, 0)).unsignaled();
+        let request = || op::Send::new(numbered(&fixture, 0)).unsignaled();
         for round in 0..20 {
             fake.fail_after(failing, "ibv_post_send", libc::EIO);
             let mut batch = qp.batch();
@@ -154,7 +157,7 @@ fn shared_receives_complete_in_any_order() {
         let mut cq = fixture.cq(32);
         let mut srq: SharedReceiveQueue<Numbered> = fixture.pd.create_srq(4, 1).unwrap();
         let qp = || {
-            let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+            let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
             builder.create_for::<Buf, ()>().unwrap()
         };
         let mut qps = [fixture.connect(qp()), fixture.connect(qp())];
@@ -195,7 +198,7 @@ fn stale_completions_of_shared_receives_are_refused() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(32);
     let mut srq: SharedReceiveQueue<Numbered> = fixture.pd.create_srq(3, 1).unwrap();
-    let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+    let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
     let qp = fixture.connect(builder.create_for::<Buf, ()>().unwrap());
     let mut stale = Vec::new();
     for round in 0..40 {
@@ -232,7 +235,7 @@ fn shared_receives_of_a_failed_queue_pair_complete_or_stay() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(32);
     let mut srq: SharedReceiveQueue<Numbered> = fixture.pd.create_srq(4, 1).unwrap();
-    let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+    let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
     let mut qp = fixture.connect(builder.create_for::<Buf, ()>().unwrap());
     for number in 0..3 {
         srq.post(numbered(&fixture, number)).unwrap();
@@ -257,7 +260,7 @@ fn queue_pair_with_a_failed_destroy_still_works() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let mut qp = fixture.rc::<Numbered, Numbered>(&cq, 4);
-    qp.post(Send::new(numbered(&fixture, 1))).unwrap();
+    qp.post(op::Send::new(numbered(&fixture, 1))).unwrap();
     qp.post_recv(numbered(&fixture, 2)).unwrap();
     fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
     let refused = qp.destroy().unwrap_err();
@@ -282,7 +285,7 @@ fn broken_cq_is_reported_and_its_work_returns_at_destroy() {
     for _ in 0..3 {
         let buf = fixture.pd.alloc_buf(4).unwrap();
         let work = With::new(buf, Shared::clone(&token));
-        qp.post(Send::new(work)).unwrap();
+        qp.post(op::Send::new(work)).unwrap();
     }
     let raw = cq.as_raw().expose_provenance();
     fixture

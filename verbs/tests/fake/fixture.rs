@@ -2,8 +2,9 @@
 
 use ibverbs_sys as ffi;
 use verbs::{
-    AddressVector, Attributes, CompletionQueue, Context, Gid, Init, ProtectionDomain, Psn, QpNum,
-    QueuePair, Rc, Reset, Rtr, Rts,
+    CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, Reset, Rtr, Rts,
+    ah::AddressVector,
+    qp::{Attributes, Psn, QpNum},
     work::{Gather, Scatter},
 };
 
@@ -52,7 +53,7 @@ impl Fixture {
         &self,
         cq: &CompletionQueue,
         depth: u32,
-    ) -> QueuePair<Rc, Rts, SW, RW> {
+    ) -> QueuePair<verbs::Rc, Rts, SW, RW> {
         let builder = self.pd.qp_builder(cq, cq);
         let builder = builder.max_send_wr(depth).max_recv_wr(depth);
         let builder = builder.max_send_sge(4).max_recv_sge(4);
@@ -64,19 +65,19 @@ impl Fixture {
     /// Brings a queue pair up, with a nonexistent peer.
     pub(crate) fn connect<SW: Gather, RW: Scatter>(
         &self,
-        qp: QueuePair<Rc, Reset, SW, RW>,
-    ) -> QueuePair<Rc, Rts, SW, RW> {
+        qp: QueuePair<verbs::Rc, Reset, SW, RW>,
+    ) -> QueuePair<verbs::Rc, Rts, SW, RW> {
         let psn = Psn::from_low_bits(1);
         let way = AddressVector::global(1, 1, Gid([0xfe; 16]));
-        let qp = qp.to_init(&Attributes::<Rc, Init>::new(1));
+        let qp = qp.to_init(&Attributes::<verbs::Rc, Init>::new(1));
         let qp = qp.map_err(|refused| refused.error).unwrap();
-        let qp = qp.to_rtr(&Attributes::<Rc, Rtr>::new(
+        let qp = qp.to_rtr(&Attributes::<verbs::Rc, Rtr>::new(
             &way,
             QpNum::from_low_bits(9),
             psn,
         ));
         let qp = qp.map_err(|refused| refused.error).unwrap();
-        let qp = qp.to_rts(&Attributes::<Rc, Rts>::new(psn));
+        let qp = qp.to_rts(&Attributes::<verbs::Rc, Rts>::new(psn));
         qp.map_err(|refused| refused.error).unwrap()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 
-use verbs::{Buf, Completed, QueuePair, Rc, Rts, WorkQueue, op::Send};
+use verbs::{Buf, Completed, QueuePair, Rts, op, rss::WorkQueue};
 
 use crate::fixture::Fixture;
 
@@ -24,10 +24,10 @@ fn reset_queue_pair_has_a_new_id() {
         let fixture = Fixture::new();
         let fake = &fixture.fake;
         let mut cq = fixture.cq(256);
-        let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+        let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
         let mut seen = Vec::new();
         for _ in 0..3 {
-            qp.post(Send::new(buf(&fixture))).unwrap();
+            qp.post(op::Send::new(buf(&fixture))).unwrap();
             qp.post_recv(buf(&fixture)).unwrap();
         }
         fake.complete_receive(qp.qp_num(), b"old");
@@ -47,7 +47,7 @@ fn reset_queue_pair_has_a_new_id() {
             assert_eq!(reset.id(), reset.receive_queue().id());
             qp = fixture.connect(reset);
             for _ in 0..4 {
-                qp.post(Send::new(buf(&fixture))).unwrap();
+                qp.post(op::Send::new(buf(&fixture))).unwrap();
                 qp.post_recv(buf(&fixture)).unwrap();
             }
         }
@@ -77,15 +77,15 @@ fn reset_queue_pair_works_like_a_new_one() {
             Fixture::new()
         };
         let mut cq = fixture.cq(256);
-        let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 3);
+        let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 3);
         for _ in 0..5 {
-            qp.post(Send::new(buf(&fixture)).unsignaled()).unwrap();
+            qp.post(op::Send::new(buf(&fixture)).unsignaled()).unwrap();
             qp.post_recv(buf(&fixture)).unwrap();
             let (reset, leftover) = qp.to_reset().unwrap();
             assert_eq!((leftover.send.len(), leftover.receive.len()), (1, 1));
             qp = fixture.connect(reset);
             for _ in 0..3 {
-                qp.post(Send::new(buf(&fixture))).unwrap();
+                qp.post(op::Send::new(buf(&fixture))).unwrap();
                 fixture
                     .fake
                     .complete_send(qp.qp_num(), verbs::WcStatus::SUCCESS);
@@ -104,7 +104,7 @@ fn receives_of_forgotten_batches_fill_their_queue() {
     const DEPTH: usize = 4;
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
-    let mut qp: QueuePair<Rc, Rts, Buf, Option<Buf>> = fixture.rc(&cq, 4);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Option<Buf>> = fixture.rc(&cq, 4);
     qp.post_recv(Some(buf(&fixture))).unwrap();
     fixture.fake.complete_receive(qp.qp_num(), b"held");
     let held = cq.poll().unwrap().next().unwrap();

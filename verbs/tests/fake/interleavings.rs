@@ -6,7 +6,11 @@
 
 use std::{cell::RefCell, rc::Rc as Shared};
 
-use verbs::{Buf, CompletionQueue, QpNum, Rc, ReceiveQueue, SendQueue, WcStatus, With, op::Send};
+use verbs::{
+    Buf, CompletionQueue, WcStatus, op,
+    qp::{QpNum, ReceiveQueue, SendQueue},
+    work::With,
+};
 
 use crate::{fixture::Fixture, provider::wc};
 
@@ -45,8 +49,8 @@ type Work = With<Buf, Ticket>;
 struct Halves<'f> {
     fixture: &'f Fixture,
     number: QpNum,
-    send: Option<SendQueue<Rc, Work, Work>>,
-    receive: Option<ReceiveQueue<Rc, Work, Work>>,
+    send: Option<SendQueue<verbs::Rc, Work, Work>>,
+    receive: Option<ReceiveQueue<verbs::Rc, Work, Work>>,
     cqs: [CompletionQueue; 2],
     alive: Alive,
     posted: [Vec<u32>; 2],
@@ -87,7 +91,7 @@ impl<'f> Halves<'f> {
 
     /// The steps of the thread with the send half: two posts, a poll, and the drop.
     fn sender(&mut self, step: usize) {
-        let request = (step < 2).then(|| Send::new(self.work(0)));
+        let request = (step < 2).then(|| op::Send::new(self.work(0)));
         let send = self.send.as_mut().unwrap();
         match (request, step) {
             (Some(request), _) => send.post(request).unwrap(),
@@ -156,42 +160,42 @@ impl<'f> Halves<'f> {
 /// thread-safe; posting and polling need `&mut`, so sharing such an object allows nothing else.
 #[test]
 fn objects_are_send() {
-    fn send<T: std::marker::Send>() {}
-    fn shared<T: std::marker::Send + Sync>() {}
-    send::<verbs::QueuePair<Rc, verbs::Rts>>();
-    send::<SendQueue<Rc, Buf, Buf>>();
-    send::<ReceiveQueue<Rc, Buf, Buf>>();
+    fn send<T: Send>() {}
+    fn shared<T: Send + Sync>() {}
+    send::<verbs::QueuePair<verbs::Rc, verbs::Rts>>();
+    send::<SendQueue<verbs::Rc, Buf, Buf>>();
+    send::<ReceiveQueue<verbs::Rc, Buf, Buf>>();
     send::<CompletionQueue>();
-    send::<verbs::ExtendedCq>();
+    send::<verbs::cq::ExtendedCq>();
     send::<verbs::SharedReceiveQueue>();
-    send::<verbs::TagMatchingQueue>();
-    send::<verbs::WorkQueue>();
-    send::<verbs::XrcReceiver<verbs::Rts>>();
-    send::<verbs::PoolBuf>();
-    send::<verbs::DeviceMemory>();
-    send::<verbs::ScopedBuf<'_>>();
-    shared::<verbs::DeviceList>();
+    send::<verbs::srq::TagMatchingQueue>();
+    send::<verbs::rss::WorkQueue>();
+    send::<verbs::qp::XrcReceiver<verbs::Rts>>();
+    send::<verbs::mr::PoolBuf>();
+    send::<verbs::dm::DeviceMemory>();
+    send::<verbs::scope::ScopedBuf<'_>>();
+    shared::<verbs::device::DeviceList>();
     shared::<verbs::Context>();
     shared::<verbs::ProtectionDomain>();
-    shared::<verbs::ThreadDomain>();
-    shared::<verbs::XrcDomain>();
-    shared::<verbs::CqHandle>();
-    shared::<verbs::CompletionChannel>();
+    shared::<verbs::pd::ThreadDomain>();
+    shared::<verbs::xrcd::XrcDomain>();
+    shared::<verbs::cq::CqHandle>();
+    shared::<verbs::cq::CompletionChannel>();
     shared::<verbs::AddressHandle>();
-    shared::<verbs::AsyncEvents>();
+    shared::<verbs::event::AsyncEvents>();
     shared::<Buf>();
     shared::<verbs::SharedBuf>();
-    shared::<verbs::BufPool>();
+    shared::<verbs::mr::BufPool>();
     shared::<verbs::RemoteRegion>();
-    shared::<verbs::UnmappedRegion>();
-    shared::<verbs::NullRegion>();
-    shared::<verbs::Everything>();
+    shared::<verbs::mr::UnmappedRegion>();
+    shared::<verbs::mr::NullRegion>();
+    shared::<verbs::mr::Everything>();
     shared::<verbs::MemoryWindow>();
-    shared::<verbs::Flow>();
-    shared::<verbs::Counters>();
-    shared::<verbs::CompletionCounter>();
-    shared::<verbs::IndirectionTable>();
-    shared::<verbs::RssQueuePair>();
+    shared::<verbs::flow::Flow>();
+    shared::<verbs::counters::Counters>();
+    shared::<verbs::completion_counter::CompletionCounter>();
+    shared::<verbs::rss::IndirectionTable>();
+    shared::<verbs::rss::RssQueuePair>();
 }
 
 #[test]

@@ -13,9 +13,9 @@ use std::{
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
-    Completed, CompletionQueue, Mapping, Memory, OwnedMemory, Prefix, QueuePair, Rc, RemoteAccess,
-    Rts, SharedMemory, WcStatus,
-    op::Send,
+    Completed, CompletionQueue, QueuePair, RemoteAccess, Rts, WcStatus,
+    mr::{Mapping, Memory, OwnedMemory, Prefix, SharedMemory},
+    op,
     work::{Gather, Scatter},
 };
 
@@ -31,8 +31,8 @@ pub(crate) fn traffic<W: Scatter + 'static, R: Scatter + 'static>(
     message: &[u8],
 ) -> (Vec<u8>, R) {
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, W, R> = fixture.rc(&cq, 2);
-    qp.post(Send::new(from))
+    let mut qp: QueuePair<verbs::Rc, Rts, W, R> = fixture.rc(&cq, 2);
+    qp.post(op::Send::new(from))
         .map_err(|refused| refused.error)
         .unwrap();
     qp.post_recv(to).map_err(|refused| refused.error).unwrap();
@@ -44,7 +44,7 @@ pub(crate) fn traffic<W: Scatter + 'static, R: Scatter + 'static>(
 
 fn received<W: Gather, R: Scatter>(
     cq: &mut CompletionQueue,
-    qp: &mut QueuePair<Rc, Rts, W, R>,
+    qp: &mut QueuePair<verbs::Rc, Rts, W, R>,
 ) -> R {
     let mut received = None;
     for wc in cq.poll().unwrap() {

@@ -1,9 +1,11 @@
 //! Objects and memory of one device used with those of another: providers trust their arguments.
 
 use verbs::{
-    Addressed, Attributes, Buf, Init, Psn, QueuePair, Rc, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
-    WindowType,
-    op::{Send, SendTo},
+    Buf, Init, QueuePair, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
+    ah::Addressed,
+    mw::WindowType,
+    op,
+    qp::{Attributes, Psn},
 };
 
 use crate::{
@@ -18,13 +20,13 @@ const WRONG: &str = "of another device";
 fn foreign_devices_memory_is_refused_by_posts() {
     let (fixture, other) = (Fixture::new(), Fixture::beside());
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, RemoteRegion, RemoteRegion> = fixture.rc(&cq, 2);
-    let refused = refusal(qp.post(Send::new(zero_based(&other))));
+    let mut qp: QueuePair<verbs::Rc, Rts, RemoteRegion, RemoteRegion> = fixture.rc(&cq, 2);
+    let refused = refusal(qp.post(op::Send::new(zero_based(&other))));
     assert!(refused.contains(WRONG), "{refused}");
     let refused = refusal(qp.post_recv(zero_based(&other)));
     assert!(refused.contains(WRONG), "{refused}");
     let mut batch = qp.batch();
-    let refused = refusal(batch.push(Send::new(zero_based(&other))));
+    let refused = refusal(batch.push(op::Send::new(zero_based(&other))));
     assert!(refused.contains(WRONG), "{refused}");
 }
 
@@ -39,7 +41,7 @@ fn address_handle_of_another_device_is_refused() {
     let mut qp: QueuePair<Ud, Rts, Addressed<Buf>> = qp.to_rts(&rts).unwrap();
     let ah = other.pd.create_ah(&way(3)).unwrap();
     let work = Addressed::new(fixture.pd.alloc_buf(4).unwrap(), &ah);
-    let refused = refusal(qp.post(SendTo::new(work, qp.qp_num(), 7)));
+    let refused = refusal(qp.post(op::SendTo::new(work, qp.qp_num(), 7)));
     assert!(refused.contains(WRONG), "{refused}");
 }
 
@@ -56,7 +58,7 @@ fn parent_domain_of_another_device_is_refused() {
 fn window_is_not_bound_to_a_region_of_another_device() {
     let (fixture, other) = (Fixture::new(), Fixture::beside());
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, ()> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, ()> = fixture.rc(&cq, 2);
     let region = other.pd.alloc_for_windows(64).unwrap();
     let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
     let refused = qp.bind_window(&mut window, &region, RemoteAccess::READ, ());

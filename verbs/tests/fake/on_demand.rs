@@ -3,7 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use ibverbs_sys::ibv_access_flags as flag;
-use verbs::{Advice, HugePage, Mapping, RemoteAccess, work::MAX_SGE};
+use verbs::{
+    RemoteAccess,
+    mr::{Advice, HugePage, Mapping},
+    work::MAX_SGE,
+};
 
 use crate::{
     fixture::{Fixture, said},

@@ -5,7 +5,7 @@ mod shared;
 
 use std::num::NonZero;
 
-use verbs::{AddressVector, Gid, WcStatus};
+use verbs::{Gid, WcStatus, ah::AddressVector};
 
 use self::shared::{ORDERS, World, drop_in_order};
 use crate::fixture::Fixture;

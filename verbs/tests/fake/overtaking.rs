@@ -3,8 +3,8 @@
 use std::{cell::RefCell, rc::Rc as Shared, time::Duration};
 
 use verbs::{
-    Buf, Completed, CompletionQueue, QueuePair, Rc, RemoteToken, Rts, WcStatus,
-    op::{Read, Send, SendOps, Write},
+    Buf, Completed, CompletionQueue, QueuePair, RemoteToken, Rts, WcStatus,
+    op::{self, SendOps},
     work::{Gather, Scatter, SgeList},
 };
 
@@ -42,7 +42,7 @@ unsafe impl Scatter for Noting {}
 
 /// A queue pair on such a device, and the state of its works.
 struct Overtaking {
-    qp: QueuePair<Rc, Rts, Noting, Buf>,
+    qp: QueuePair<verbs::Rc, Rts, Noting, Buf>,
     cq: CompletionQueue,
     dropped: Shared<RefCell<Vec<usize>>>,
     /// The requests in flight on the device, in posting order.
@@ -74,11 +74,17 @@ impl Overtaking {
             dropped: Shared::clone(&self.dropped),
         };
         let posted = match number % 5 {
-            0 => self.qp.post(Read::new(work, REMOTE)).is_ok(),
-            1 => self.qp.post(Send::new(work)).is_ok(),
-            2 => self.qp.post(Send::new(work).unsignaled()).is_ok(),
-            3 => self.qp.post(Read::new(work, REMOTE).unsignaled()).is_ok(),
-            _ => self.qp.post(Write::new(work, REMOTE).unsignaled()).is_ok(),
+            0 => self.qp.post(op::Read::new(work, REMOTE)).is_ok(),
+            1 => self.qp.post(op::Send::new(work)).is_ok(),
+            2 => self.qp.post(op::Send::new(work).unsignaled()).is_ok(),
+            3 => self
+                .qp
+                .post(op::Read::new(work, REMOTE).unsignaled())
+                .is_ok(),
+            _ => self
+                .qp
+                .post(op::Write::new(work, REMOTE).unsignaled())
+                .is_ok(),
         };
         if posted {
             self.posted += 1;
@@ -279,7 +285,7 @@ fn unordered_queue_reset_starts_empty() {
     let mut qp = fixture.connect(qp);
     assert_eq!(qp.send_queue().in_flight(), 0);
     for work in leftover.send {
-        qp.post(Read::new(work, REMOTE)).unwrap();
+        qp.post(op::Read::new(work, REMOTE)).unwrap();
     }
     let wc = cq.poll().unwrap().next().unwrap();
     assert!(qp.complete(wc).is_err(), "of before");
@@ -318,15 +324,19 @@ fn iwarp_requests_are_signaled_by_every_way_of_posting() {
     let buf = || fixture.pd.alloc_buf(8).unwrap();
     let builder = fixture.pd.qp_builder(&cq, &cq).max_send_wr(8);
     let builder = builder.send_ops(SendOps::SEND | SendOps::RDMA_READ);
-    let mut qp: QueuePair<Rc, Rts> = fixture.connect(builder.create_for().unwrap());
-    qp.post(Read::new(buf(), REMOTE).unsignaled()).unwrap();
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.connect(builder.create_for().unwrap());
+    qp.post(op::Read::new(buf(), REMOTE).unsignaled()).unwrap();
     let mut batch = qp.batch();
-    batch.push(Send::new(buf()).unsignaled()).unwrap();
-    batch.push(Read::new(buf(), REMOTE).unsignaled()).unwrap();
+    batch.push(op::Send::new(buf()).unsignaled()).unwrap();
+    batch
+        .push(op::Read::new(buf(), REMOTE).unsignaled())
+        .unwrap();
     batch.post().unwrap();
     let mut batch = qp.extended_batch().unwrap();
-    batch.push(Read::new(buf(), REMOTE).unsignaled()).unwrap();
-    batch.push(Send::new(buf()).unsignaled()).unwrap();
+    batch
+        .push(op::Read::new(buf(), REMOTE).unsignaled())
+        .unwrap();
+    batch.push(op::Send::new(buf()).unsignaled()).unwrap();
     batch.post().unwrap();
     let sends = fixture.fake.sends(qp.qp_num());
     assert_eq!(sends.len(), 5);
@@ -349,8 +359,8 @@ fn refused_or_dropped_batch_keeps_holes() {
     };
     for fails in [true, false] {
         let mut batch = queue.qp.batch();
-        batch.push(Send::new(work(10))).unwrap();
-        batch.push(Send::new(work(11))).unwrap();
+        batch.push(op::Send::new(work(10))).unwrap();
+        batch.push(op::Send::new(work(11))).unwrap();
         if fails {
             queue.fixture.fake.fail("ibv_post_send", libc::ENOMEM);
             let refused = batch.post().unwrap_err();
@@ -370,9 +380,9 @@ fn extended_cq_completes_work_in_any_order() {
     let fixture = Fixture::iwarp();
     let mut cq = fixture.ctx.cq_ex_builder(8).create().unwrap();
     let builder = fixture.pd.qp_builder(&cq, &cq).max_send_wr(4);
-    let mut qp: QueuePair<Rc, Rts> = fixture.connect(builder.create_for().unwrap());
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.connect(builder.create_for().unwrap());
     for len in 1..=3 {
-        let read = Read::new(fixture.pd.alloc_buf(len).unwrap(), REMOTE);
+        let read = op::Read::new(fixture.pd.alloc_buf(len).unwrap(), REMOTE);
         qp.post(read).unwrap();
     }
     for (place, len) in [(1, 2), (1, 3), (0, 1)] {
@@ -389,7 +399,7 @@ fn extended_cq_completes_work_in_any_order() {
 fn receives_still_complete_in_order() {
     let fixture = Fixture::iwarp();
     let mut cq = fixture.cq(16);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
     for _ in 0..2 {
         qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
         fixture.fake.complete_receive(qp.qp_num(), b"message");

@@ -7,10 +7,10 @@ use std::{
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, Either, QueuePair, Rc, RemoteToken, Rts, SharedBuf, SharedReceiveQueue,
-    WcError, WcOpcode, WcStatus, With,
-    op::{CompareSwap, FetchAdd, Read, Send, SendOps, Write},
-    work::{Gather, Scatter, SgeList},
+    Buf, Completed, QueuePair, RemoteToken, Rts, SharedBuf, SharedReceiveQueue, WcStatus,
+    cq::{WcError, WcOpcode},
+    op::{self, SendOps},
+    work::{Either, Gather, Scatter, SgeList, With},
 };
 
 use crate::{fixture::Fixture, provider::wc, unmapped::refusal};
@@ -40,9 +40,10 @@ fn counted(fixture: &Fixture, counter: &Shared<()>) -> Counted {
 fn posted_request_reaches_the_device_unchanged() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let hello = fixture.pd.register_buf(*b"hello").unwrap();
-    qp.post(Send::new(hello).imm_data(7).solicited()).unwrap();
+    qp.post(op::Send::new(hello).imm_data(7).solicited())
+        .unwrap();
     let posted = &fixture.fake.sends(qp.qp_num())[0];
     assert_eq!(posted.opcode, ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
     assert_eq!(posted.imm_data, Some(7));
@@ -75,14 +76,16 @@ fn request_with_too_many_elements_is_refused() {
         bytes.iter().map(buf).collect()
     };
 
-    qp.post(Send::new(work())).unwrap();
+    qp.post(op::Send::new(work())).unwrap();
     let mut batch = qp.batch();
-    batch.push(Send::new(work())).unwrap();
+    batch.push(op::Send::new(work())).unwrap();
     batch.post().unwrap();
     let mut batch = qp.extended_batch().unwrap();
-    batch.push(Send::new(work())).unwrap();
+    batch.push(op::Send::new(work())).unwrap();
     let parts: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
-    batch.push(Send::new(vec![]).inline_list(&parts)).unwrap();
+    batch
+        .push(op::Send::new(vec![]).inline_list(&parts))
+        .unwrap();
     batch.post().unwrap();
     let sends = fake.sends(qp.qp_num());
     assert_eq!(sends.len(), 4);
@@ -118,10 +121,10 @@ fn request_with_too_many_elements_is_refused() {
 fn forgotten_completions_return_with_later_ones() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
     for _ in 0..3 {
         let buf = fixture.pd.alloc_buf(8).unwrap();
-        qp.post(Send::new(buf)).unwrap();
+        qp.post(op::Send::new(buf)).unwrap();
     }
     for _ in 0..2 {
         fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
@@ -146,13 +149,13 @@ fn work_of_a_failed_completion_comes_with_its_error() {
     }
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     for (status, kind) in [
         (WcStatus::RETRY_EXC_ERR, ErrorKind::TimedOut),
         (WcStatus::REM_ACCESS_ERR, ErrorKind::PermissionDenied),
         (WcStatus::LOC_QP_OP_ERR, ErrorKind::Other),
     ] {
-        qp.post(Send::new(fixture.pd.alloc_buf(4).unwrap()))
+        qp.post(op::Send::new(fixture.pd.alloc_buf(4).unwrap()))
             .unwrap();
         fixture.fake.complete_send(qp.qp_num(), status);
         let wc = cq.poll().unwrap().next().unwrap();
@@ -162,7 +165,7 @@ fn work_of_a_failed_completion_comes_with_its_error() {
         assert_eq!(failed.status, status);
         assert!(error.to_string().contains(&format!("{status:?}")));
     }
-    qp.post(Send::new(fixture.pd.alloc_buf(4).unwrap()))
+    qp.post(op::Send::new(fixture.pd.alloc_buf(4).unwrap()))
         .unwrap();
     fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
     let wc = cq.poll().unwrap().next().unwrap();
@@ -173,7 +176,7 @@ fn work_of_a_failed_completion_comes_with_its_error() {
 fn message_arrives_in_the_posted_receive() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     qp.post_recv(fixture.pd.alloc_buf(64).unwrap()).unwrap();
     fixture.fake.complete_receive(qp.qp_num(), b"message");
     let wc = cq.wait(None).unwrap().next().unwrap();
@@ -194,7 +197,7 @@ fn failed_post_returns_the_work_at_any_request() {
         fake.fail_after(failing.into(), "ibv_post_send", libc::ENOMEM);
         for i in 0..DEPTH {
             let buf = fixture.pd.register_buf([i]).unwrap();
-            let posted = qp.post(Send::new(With::new(buf, i)));
+            let posted = qp.post(op::Send::new(With::new(buf, i)));
             assert_eq!(posted.is_err(), i == failing);
             if let Err(refused) = posted {
                 assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
@@ -221,7 +224,7 @@ fn failed_receive_returns_the_work_at_any_receive() {
     for failing in 0..4 {
         let fixture = Fixture::new();
         let cq = fixture.cq(16);
-        let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+        let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
         fixture
             .fake
             .fail_after(failing, "ibv_post_recv", libc::EINVAL);
@@ -241,16 +244,16 @@ fn failed_receive_returns_the_work_at_any_receive() {
 fn flushed_work_returns_with_its_status() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
     for len in 1..=3 {
-        qp.post(Send::new(fixture.pd.alloc_buf(len).unwrap()))
+        qp.post(op::Send::new(fixture.pd.alloc_buf(len).unwrap()))
             .unwrap();
         qp.post_recv(fixture.pd.alloc_buf(len + 10).unwrap())
             .unwrap();
     }
     qp.to_error().unwrap();
     // Works posted from now on return as well.
-    qp.post(Send::new(fixture.pd.alloc_buf(4).unwrap()).unsignaled())
+    qp.post(op::Send::new(fixture.pd.alloc_buf(4).unwrap()).unsignaled())
         .unwrap();
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
     for wc in cq.poll().unwrap() {
@@ -270,9 +273,9 @@ fn flushed_work_returns_with_its_status() {
 fn foreign_and_stale_completions_are_refused() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(32);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
-    let mut other: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
-    qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
+    let mut other: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
+    qp.post(op::Send::new(fixture.pd.alloc_buf(8).unwrap()))
         .unwrap();
     let wr_id = fixture.fake.sends(qp.qp_num())[0].wr_id;
     let send = ffi::ibv_wc_opcode::IBV_WC_SEND;
@@ -296,8 +299,8 @@ fn foreign_and_stale_completions_are_refused() {
 fn failed_poll_completes_nothing() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
-    qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
+    qp.post(op::Send::new(fixture.pd.alloc_buf(8).unwrap()))
         .unwrap();
     for (ret, errno) in [(-1, libc::EIO), (-libc::EINVAL, libc::EINVAL)] {
         fixture.fake.poll_returns(&cq, ret);
@@ -317,17 +320,17 @@ fn batch_of_any_length_is_one_call() {
     let (cq, fake) = (fixture.cq(64), &fixture.fake);
     let builder = fixture.pd.qp_builder(&cq, &cq).send_ops(SendOps::SEND);
     let builder = builder.max_send_wr(4 * LEN).max_recv_wr(4 * LEN);
-    let mut qp: QueuePair<Rc, Rts> = fixture.connect(builder.create().unwrap());
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.connect(builder.create().unwrap());
     let mut srq: SharedReceiveQueue = fixture.pd.create_srq(2 * LEN, 1).unwrap();
     let buf = || fixture.pd.alloc_buf(8).unwrap();
 
     let mut batch = qp.batch();
-    (0..LEN).for_each(|_| batch.push(Send::new(buf())).unwrap());
+    (0..LEN).for_each(|_| batch.push(op::Send::new(buf())).unwrap());
     assert_eq!(fake.doorbells(), 0, "not yet");
     batch.post().unwrap();
     assert_eq!(fake.doorbells(), 1);
     let mut batch = qp.extended_batch().unwrap();
-    (0..LEN).for_each(|_| batch.push(Send::new(buf())).unwrap());
+    (0..LEN).for_each(|_| batch.push(op::Send::new(buf())).unwrap());
     batch.post().unwrap();
     assert_eq!(fake.doorbells(), 1);
     let mut batch = qp.recv_batch();
@@ -342,7 +345,7 @@ fn batch_of_any_length_is_one_call() {
     assert_eq!(fake.receives(qp.qp_num()).len(), LEN as usize);
     assert_eq!(srq.in_flight(), LEN as usize);
 
-    (0..LEN).for_each(|_| qp.post(Send::new(buf())).unwrap());
+    (0..LEN).for_each(|_| qp.post(op::Send::new(buf())).unwrap());
     (0..LEN).for_each(|_| qp.post_recv(buf()).unwrap());
     (0..LEN).for_each(|_| srq.post(buf()).unwrap());
     assert_eq!(fake.doorbells(), 3 * LEN, "one for each");
@@ -352,8 +355,8 @@ fn batch_of_any_length_is_one_call() {
 fn batches_of_any_length_wrap_around_the_ring() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
-    let mut qp: QueuePair<Rc, Rts, With<Buf, u32>> = fixture.rc(&cq, 5);
-    let send = |number| Send::new(With::new(fixture.pd.alloc_buf(8).unwrap(), number));
+    let mut qp: QueuePair<verbs::Rc, Rts, With<Buf, u32>> = fixture.rc(&cq, 5);
+    let send = |number| op::Send::new(With::new(fixture.pd.alloc_buf(8).unwrap(), number));
     let mut numbers = 0..;
     for round in 0..60 {
         // Neither of these ever completes, whatever its position in the ring.
@@ -410,7 +413,7 @@ fn work_is_dropped_after_the_queue_pair() {
     let counter = Shared::new(());
     let mut qp = fixture.rc::<Counted, Counted>(&cq, 4);
     for _ in 0..3 {
-        qp.post(Send::new(counted(&fixture, &counter))).unwrap();
+        qp.post(op::Send::new(counted(&fixture, &counter))).unwrap();
         qp.post_recv(counted(&fixture, &counter)).unwrap();
     }
     assert_eq!(Shared::strong_count(&counter), 7);
@@ -429,7 +432,7 @@ fn work_of_an_undestroyed_queue_pair_is_never_freed() {
     let cq = fixture.cq(16);
     let counter = Shared::new(());
     let mut qp = fixture.rc::<Counted, Counted>(&cq, 4);
-    qp.post(Send::new(counted(&fixture, &counter))).unwrap();
+    qp.post(op::Send::new(counted(&fixture, &counter))).unwrap();
     qp.post_recv(counted(&fixture, &counter)).unwrap();
     fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
     drop(qp);
@@ -466,7 +469,7 @@ fn memory_with_a_failed_deregistration_is_never_freed() {
 fn objects_are_destroyed_in_dependency_order() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let Fixture { pd, ctx, fake } = fixture;
     drop(ctx);
     drop(pd);
@@ -490,10 +493,10 @@ fn objects_are_destroyed_in_dependency_order() {
 fn unsignaled_requests_never_fill_the_queue() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
     let mut completions = 0;
     for _ in 0..100 {
-        qp.post(Send::new(fixture.pd.alloc_buf(1).unwrap()).unsignaled())
+        qp.post(op::Send::new(fixture.pd.alloc_buf(1).unwrap()).unsignaled())
             .unwrap();
         fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
         for wc in cq.poll().unwrap() {
@@ -514,19 +517,19 @@ fn atomic_operation_has_one_element_of_8_bytes() {
         len: 8,
         rkey: 9,
     };
-    let mut qp: QueuePair<Rc, Rts, Vec<Buf>> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, Vec<Buf>> = fixture.rc(&cq, 2);
     for lens in [&[][..], &[4], &[9], &[4, 4]] {
         let buf = |&len: &usize| fixture.pd.alloc_buf(len).unwrap();
         let work = || lens.iter().map(buf).collect::<Vec<_>>();
-        let added = refusal(qp.post(FetchAdd::new(work(), remote, 1)));
-        let swapped = refusal(qp.post(CompareSwap::new(work(), remote, 1, 2)));
-        let batched = refusal(qp.batch().push(FetchAdd::new(work(), remote, 1)));
+        let added = refusal(qp.post(op::FetchAdd::new(work(), remote, 1)));
+        let swapped = refusal(qp.post(op::CompareSwap::new(work(), remote, 1, 2)));
+        let batched = refusal(qp.batch().push(op::FetchAdd::new(work(), remote, 1)));
         for refused in [added, swapped, batched] {
             assert!(refused.contains("has one of 8 bytes"), "{refused}");
         }
     }
     let work = vec![fixture.pd.alloc_buf(8).unwrap()];
-    qp.post(FetchAdd::new(work, remote, 1)).unwrap();
+    qp.post(op::FetchAdd::new(work, remote, 1)).unwrap();
 }
 
 /// Bytes of an earlier message in the memory of a receive are not reported as received.
@@ -570,10 +573,10 @@ fn received_covers_reads_and_atomics_only() {
         len: 8,
     };
     let buf = || fixture.pd.register_buf(*b"peer's 8").unwrap();
-    qp.post(Read::new(buf(), token)).unwrap();
-    qp.post(FetchAdd::new(buf(), token, 1)).unwrap();
-    qp.post(CompareSwap::new(buf(), token, 1, 2)).unwrap();
-    qp.post(Write::new(buf(), token)).unwrap();
+    qp.post(op::Read::new(buf(), token)).unwrap();
+    qp.post(op::FetchAdd::new(buf(), token, 1)).unwrap();
+    qp.post(op::CompareSwap::new(buf(), token, 1, 2)).unwrap();
+    qp.post(op::Write::new(buf(), token)).unwrap();
     for expected in [8, 8, 8, 0] {
         fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
         let completion = cq.poll().unwrap().next().unwrap();
@@ -589,11 +592,11 @@ fn queue_carries_either_of_two_works() {
     type Work = Either<Buf, With<SharedBuf, u32>>;
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, Work, Either<Buf, (Buf, Buf)>> = fixture.rc(&cq, 4);
+    let mut qp: QueuePair<verbs::Rc, Rts, Work, Either<Buf, (Buf, Buf)>> = fixture.rc(&cq, 4);
     let shared = fixture.pd.register_buf(*b"shared").unwrap().freeze();
     let own = fixture.pd.register_buf(*b"own").unwrap();
-    qp.post(Send::new(Either::Left(own))).unwrap();
-    qp.post(Send::new(Either::Right(With::new(shared, 7))))
+    qp.post(op::Send::new(Either::Left(own))).unwrap();
+    qp.post(op::Send::new(Either::Right(With::new(shared, 7))))
         .unwrap();
     let buf = || fixture.pd.alloc_buf(4).unwrap();
     qp.post_recv(Either::Right((buf(), buf()))).unwrap();

@@ -4,9 +4,14 @@ use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    AckTimeout, AddressVector, Addressed, AlternatePath, Attributes, Buf, EventType, Gid, Init,
-    MigState, Psn, QpFlags, QpState, QueuePair, RateLimit, Rc, Reset, Rtr, Rts, Sqd, Ud, WcStatus,
-    WrOpcode, op::SendTo,
+    Buf, Gid, Init, QueuePair, Reset, Rtr, Rts, Ud, WcStatus,
+    ah::{AddressVector, Addressed},
+    event::EventType,
+    op,
+    qp::{
+        AckTimeout, AlternatePath, Attributes, MigState, Psn, QpFlags, QpState, RateLimit, Sqd,
+        WrOpcode,
+    },
 };
 
 use crate::fixture::{Fixture, said};
@@ -20,9 +25,9 @@ pub(crate) fn way(last: u8) -> AddressVector {
 fn transition_names_its_state() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    let mut qp: QueuePair<verbs::Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
     for mask in [0, ffi::ibv_qp_attr_mask::IBV_QP_PORT.0] {
-        let attributes = Attributes::<Rc, Init>::from_raw(ffi::ibv_qp_attr::zeroed(), mask);
+        let attributes = Attributes::<verbs::Rc, Init>::from_raw(ffi::ibv_qp_attr::zeroed(), mask);
         let refused = qp.to_init(&attributes).unwrap_err();
         assert!(
             refused.error.to_string().contains("without IBV_QP_STATE"),
@@ -38,8 +43,8 @@ fn transition_names_its_state() {
 fn iwarp_transition_may_omit_the_state() {
     let fixture = Fixture::iwarp();
     let cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
-    let nothing = Attributes::<Rc, Init>::from_raw(ffi::ibv_qp_attr::zeroed(), 0);
+    let qp: QueuePair<verbs::Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    let nothing = Attributes::<verbs::Rc, Init>::from_raw(ffi::ibv_qp_attr::zeroed(), 0);
     assert!(qp.to_init(&nothing).is_ok());
 }
 
@@ -47,15 +52,15 @@ fn iwarp_transition_may_omit_the_state() {
 fn drained_queue_pair_changes_its_path() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let events = fixture.ctx.async_events().unwrap();
     let mut qp = qp
-        .to_sqd(&Attributes::<Rc, Sqd>::new().notify_when_drained())
+        .to_sqd(&Attributes::<verbs::Rc, Sqd>::new().notify_when_drained())
         .unwrap();
     let event = events.try_next().unwrap().unwrap();
     assert_eq!(event.event_type, EventType::SQ_DRAINED);
     let timeout = AckTimeout::new(9).unwrap();
-    let changed = Attributes::<Rc, Sqd>::unchanged()
+    let changed = Attributes::<verbs::Rc, Sqd>::unchanged()
         .path(&way(7))
         .timeout(timeout);
     qp.modify(&changed.max_rd_atomic(3).max_dest_rd_atomic(2))
@@ -66,7 +71,9 @@ fn drained_queue_pair_changes_its_path() {
         (attr.timeout, attr.max_rd_atomic, attr.max_dest_rd_atomic),
         (9, 3, 2)
     );
-    let qp = qp.to_rts(&Attributes::<Rc, Rts>::unchanged()).unwrap();
+    let qp = qp
+        .to_rts(&Attributes::<verbs::Rc, Rts>::unchanged())
+        .unwrap();
     assert_eq!(qp.query().unwrap().state, QpState::RTS);
 }
 
@@ -74,20 +81,20 @@ fn drained_queue_pair_changes_its_path() {
 fn alternate_path_is_armed_and_migrated_to() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let path = AlternatePath {
         vector: way(8),
         pkey_index: 1,
         timeout: AckTimeout::new(11).unwrap(),
     };
-    let changed = Attributes::<Rc, Rts>::unchanged().alternate_path(&path);
+    let changed = Attributes::<verbs::Rc, Rts>::unchanged().alternate_path(&path);
     qp.modify(&changed.path_mig_state(MigState::REARM)).unwrap();
     let attr = qp.query().unwrap();
     assert_eq!(
         (attr.alternate_path, attr.path_mig_state),
         (path, MigState::REARM)
     );
-    qp.modify(&Attributes::<Rc, Rts>::unchanged().path_mig_state(MigState::MIGRATED))
+    qp.modify(&Attributes::<verbs::Rc, Rts>::unchanged().path_mig_state(MigState::MIGRATED))
         .unwrap();
     assert_eq!(qp.query().unwrap().path_mig_state, MigState::MIGRATED);
 }
@@ -96,7 +103,7 @@ fn alternate_path_is_armed_and_migrated_to() {
 fn unknown_device_values_are_kept() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     fixture.fake.change_qp(qp.qp_num(), |attr| {
         attr.qp_state = ffi::ibv_qp_state(77);
         attr.path_mig_state = ffi::ibv_mig_state(9);
@@ -142,7 +149,7 @@ fn address_lives_as_long_as_its_datagram_is_in_flight() {
         let mut qp: QueuePair<Ud, Rts, Addressed<Buf>> = qp.to_rts(&rts).unwrap();
         let ah = fixture.pd.create_ah(&way(3)).unwrap();
         let work = Addressed::new(fixture.pd.alloc_buf(4).unwrap(), &ah);
-        qp.post(SendTo::new(work, qp.qp_num(), 7)).unwrap();
+        qp.post(op::SendTo::new(work, qp.qp_num(), 7)).unwrap();
         drop(ah);
         let lives = || fixture.fake.live().contains(&"ibv_ah");
         assert!(lives());
@@ -169,12 +176,12 @@ fn address_lives_as_long_as_its_datagram_is_in_flight() {
 fn wrong_transition_is_explained() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let mut attr = ffi::ibv_qp_attr::zeroed();
     attr.timeout = 3;
     let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE | ffi::ibv_qp_attr_mask::IBV_QP_TIMEOUT;
     let err = qp
-        .modify(&Attributes::<Rc, Rts>::from_raw(attr, mask.0))
+        .modify(&Attributes::<verbs::Rc, Rts>::from_raw(attr, mask.0))
         .unwrap_err();
     assert_eq!(
         said(&err),
@@ -184,7 +191,9 @@ fn wrong_transition_is_explained() {
     fixture
         .fake
         .set_qp_state(qp.qp_num(), ffi::ibv_qp_state::IBV_QPS_ERR);
-    let err = qp.modify(&Attributes::<Rc, Rts>::unchanged()).unwrap_err();
+    let err = qp
+        .modify(&Attributes::<verbs::Rc, Rts>::unchanged())
+        .unwrap_err();
     assert!(
         err.to_string().contains("Rc Rts to Rts, but it is in ERR"),
         "{err}"
@@ -199,7 +208,7 @@ fn rate_beyond_the_devices_range_is_refused() {
         device.attr.packet_pacing_caps.qp_rate_limit_max = 10_000;
     });
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let limit = RateLimit {
         rate: 5000,
         max_burst: 9000,
@@ -227,7 +236,7 @@ fn rate_beyond_the_devices_range_is_refused() {
 fn query_data_in_order() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     assert!(qp.data_in_order(WrOpcode::RDMA_WRITE));
     assert!(!qp.data_in_order(WrOpcode::SEND));
 }

@@ -7,10 +7,16 @@ use std::sync::{
 
 use ibverbs_sys::ibv_event_type;
 use verbs::{
-    Buf, CounterKind, FlowRule, FlowTarget, KernelHandle, PoolBuf, QpNum, QueuePair, Rc,
-    ReadCounters, RemoteAccess, Reset, RxHash, RxHashFields, SharedReceiveQueue, SrqNum,
-    TagMatchingQueue, TagMatchingRoom, TagPattern,
-    op::{Send, ToSrq},
+    Buf, QueuePair, RemoteAccess, Reset, SharedReceiveQueue,
+    attr::RxHashFields,
+    counters::{CounterKind, ReadCounters},
+    event::KernelHandle,
+    flow::{FlowRule, FlowTarget},
+    mr::PoolBuf,
+    op,
+    qp::QpNum,
+    rss::RxHash,
+    srq::{SrqNum, TagMatchingQueue, TagMatchingRoom, TagPattern},
 };
 
 use crate::{
@@ -125,9 +131,9 @@ fn of_xrc(fixture: Fixture) -> (Set, Fake) {
     let receiver = xrc::receiver(&xrcd, QpNum::from_low_bits(9));
     let mut sender = xrc::sender(&fixture, &cq, receiver.qp_num());
     srq.post(fixture.pd.alloc_buf(8).unwrap()).unwrap();
-    let send = Send::new(fixture.pd.alloc_buf(8).unwrap());
+    let send = op::Send::new(fixture.pd.alloc_buf(8).unwrap());
     sender
-        .post(ToSrq::new(send, SrqNum::from_low_bits(3)))
+        .post(op::ToSrq::new(send, SrqNum::from_low_bits(3)))
         .unwrap();
     let Fixture { pd, ctx, fake } = fixture;
     let set = vec![
@@ -185,8 +191,8 @@ fn of_tags(fixture: Fixture) -> (Set, Fake) {
     queue.post(fixture.pd.alloc_buf(64).unwrap()).unwrap();
     let tag = TagPattern::exact(7);
     queue.add(tag, fixture.pd.alloc_buf(64).unwrap()).unwrap();
-    let builder = fixture.pd.qp_builder::<Rc>(cq.handle(), cq.handle());
-    let qp: QueuePair<Rc, Reset> = builder.tag_matching(&queue).create().unwrap();
+    let builder = fixture.pd.qp_builder::<verbs::Rc>(cq.handle(), cq.handle());
+    let qp: QueuePair<verbs::Rc, Reset> = builder.tag_matching(&queue).create().unwrap();
     let Fixture { pd, ctx, fake } = fixture;
     // An event of the port, not of an object, can be taken with any remaining objects.
     fake.raise(ibv_event_type::IBV_EVENT_PORT_ERR, 1);
@@ -211,7 +217,7 @@ fn of_domains(fixture: Fixture) -> (Set, Fake) {
     let parent = builder.create().unwrap();
     let cq = fixture.ctx.cq_ex_builder(8).parent_domain(&parent);
     let cq = cq.create().unwrap();
-    let qp = parent.qp_builder::<Rc>(&cq, &cq).create().unwrap();
+    let qp = parent.qp_builder::<verbs::Rc>(&cq, &cq).create().unwrap();
     let qp = fixture.connect(qp);
     let Fixture { pd, ctx, fake } = fixture;
     let buf = parent.alloc_buf(8).unwrap();
@@ -235,7 +241,7 @@ fn of_another_process(fixture: Fixture) -> (Set, Fake) {
     // SAFETY: used to import the device; nothing of this context is destroyed by the import.
     let fd = unsafe { fixture.ctx.cmd_fd() };
     let fd = fd.try_clone_to_owned().unwrap();
-    let ctx = verbs::import_device(fd).unwrap();
+    let ctx = verbs::import::import_device(fd).unwrap();
     let pd = ctx.import_pd(fixture.pd.kernel_handle()).unwrap();
     let mr = pd.import_mr(KernelHandle(77)).unwrap();
     let imported = ctx.import_dm(dm.kernel_handle()).unwrap();

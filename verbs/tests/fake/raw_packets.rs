@@ -4,9 +4,11 @@ use std::io::{ErrorKind, IoSlice};
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Attributes, Buf, Driver, FlowRule, FlowTarget, Init, QpState, QueuePair, RawPacket, Reset, Rtr,
-    Rts, WcOpcode, WcStatus,
-    op::{SendFrame, SendFrameTso, SendOps},
+    Buf, Init, QueuePair, Reset, Rtr, Rts, WcStatus,
+    cq::WcOpcode,
+    flow::{FlowRule, FlowTarget},
+    op::{self, SendOps},
+    qp::{Attributes, Driver, QpState, RawPacket},
 };
 
 use crate::{
@@ -39,7 +41,7 @@ fn create_raw_qp_with_attr() {
     fixture.fake.complete_receive(qp.qp_num(), FRAME);
 
     let frame = fixture.pd.register_buf(*FRAME).unwrap();
-    qp.post(SendFrame::new(frame).ip_checksum()).unwrap();
+    qp.post(op::SendFrame::new(frame).ip_checksum()).unwrap();
     let posted = &fixture.fake.sends(qp.qp_num())[0];
     assert_eq!(posted.bytes(), FRAME);
     assert_ne!(posted.flags & ffi::ibv_send_flags::IBV_SEND_IP_CSUM.0, 0);
@@ -54,7 +56,8 @@ fn create_raw_qp_with_attr() {
     assert_eq!(work, [FRAME, FRAME]);
 
     let nothing = fixture.pd.alloc_buf(1).unwrap();
-    qp.post(SendFrame::new(nothing).inline(&FRAME[..])).unwrap();
+    qp.post(op::SendFrame::new(nothing).inline(&FRAME[..]))
+        .unwrap();
     assert_eq!(fixture.fake.sends(qp.qp_num())[0].bytes(), FRAME);
 }
 
@@ -66,21 +69,21 @@ fn frame_without_its_header_in_one_piece_is_refused() {
     let builder = fixture.pd.qp_builder(&cq, &cq).max_inline_data(64);
     let mut qp = bring_up(builder.max_send_sge(2).create().unwrap());
     let buf = |len| fixture.pd.alloc_buf(len).unwrap();
-    let mut refused = vec![refusal(qp.post(SendFrame::new(buf(13))))];
+    let mut refused = vec![refusal(qp.post(op::SendFrame::new(buf(13))))];
     let mut empty = buf(14);
     empty.set_len(0);
-    refused.push(refusal(qp.post(SendFrame::new(empty))));
+    refused.push(refusal(qp.post(op::SendFrame::new(empty))));
     refused.push(refusal(
-        qp.post(SendFrame::new(buf(14)).inline(&FRAME[..13])),
+        qp.post(op::SendFrame::new(buf(14)).inline(&FRAME[..13])),
     ));
     let pieces = [IoSlice::new(&FRAME[..6]), IoSlice::new(&FRAME[6..])];
     refused.push(refusal(
-        qp.post(SendFrame::new(buf(14)).inline_list(&pieces)),
+        qp.post(op::SendFrame::new(buf(14)).inline_list(&pieces)),
     ));
     for refused in refused {
         assert!(refused.contains("must have 14 bytes"), "{refused}");
     }
-    qp.post(SendFrame::new(buf(14))).unwrap();
+    qp.post(op::SendFrame::new(buf(14))).unwrap();
 }
 
 #[test]
@@ -110,7 +113,10 @@ fn create_raw_qp_with_illegal_caps() {
 }
 
 /// A queue pair for segmentation of frames behind headers of up to 54 bytes.
-fn cutting(fixture: &Fixture, cq: &verbs::CqHandle) -> verbs::Result<QueuePair<RawPacket, Reset>> {
+fn cutting(
+    fixture: &Fixture,
+    cq: &verbs::cq::CqHandle,
+) -> verbs::Result<QueuePair<RawPacket, Reset>> {
     let builder = fixture.pd.qp_builder(cq, cq).max_send_wr(4);
     let ops = SendOps::SEND | SendOps::TSO;
     builder.send_ops(ops).max_tso_header(54).create()
@@ -142,7 +148,7 @@ fn tso_frames_beyond_the_device_limits_are_refused() {
     };
     let header = [1; 55];
     for (header_len, len, mss) in [(55, 100, 9), (54, 101, 9), (54, 100, 0)] {
-        let tso = || SendFrameTso::new(stretch(len), &header[..header_len], mss);
+        let tso = || op::SendFrameTso::new(stretch(len), &header[..header_len], mss);
         let refused = qp.post(tso()).unwrap_err();
         assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
         assert_eq!(refused.value.into_work().len(), usize::from(len));
@@ -152,7 +158,7 @@ fn tso_frames_beyond_the_device_limits_are_refused() {
     }
     assert!(fixture.fake.sends(qp.qp_num()).is_empty());
     // Both ways of posting give the device the same request.
-    let tso = || SendFrameTso::new(stretch(100), &header[..54], 9).ip_checksum();
+    let tso = || op::SendFrameTso::new(stretch(100), &header[..54], 9).ip_checksum();
     qp.post(tso()).unwrap();
     let mut batch = qp.batch();
     batch.push(tso()).unwrap();
@@ -160,7 +166,7 @@ fn tso_frames_beyond_the_device_limits_are_refused() {
     let mut batch = qp.extended_batch().unwrap();
     batch.push(tso().unsignaled()).unwrap();
     batch
-        .push(SendFrame::new(stretch(14)).ip_checksum())
+        .push(op::SendFrame::new(stretch(14)).ip_checksum())
         .unwrap();
     batch.post().unwrap();
     let sends = fixture.fake.sends(qp.qp_num());
@@ -211,7 +217,10 @@ fn raw_packets_without_privilege_name_cap_net_raw() {
 }
 
 /// Creates a queue pair as the library of a device's maker does.
-fn driver_qp(fixture: &Fixture, cq: &verbs::CqHandle) -> verbs::Result<QueuePair<Driver, Reset>> {
+fn driver_qp(
+    fixture: &Fixture,
+    cq: &verbs::cq::CqHandle,
+) -> verbs::Result<QueuePair<Driver, Reset>> {
     let builder = fixture.pd.qp_builder::<Driver>(cq, cq).max_recv_wr(2);
     // SAFETY: the context is the domain's.
     let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_qp_ex(ctx, attr) };
@@ -235,7 +244,7 @@ fn vendor_queue_pair_receives() {
         panic!("a receive has completed");
     };
     assert_eq!(done.received().unwrap(), b"whatever");
-    let leftover: verbs::Leftover<Buf, Buf> = qp.destroy().unwrap();
+    let leftover: verbs::qp::Leftover<Buf, Buf> = qp.destroy().unwrap();
     assert_eq!((leftover.send.len(), leftover.receive.len()), (0, 0));
 }
 

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, sync::Arc};
 
-use verbs::{Buf, QueuePair, Rc, Rts, SharedReceiveQueue, With};
+use verbs::{Buf, QueuePair, Rts, SharedReceiveQueue, work::With};
 
 use crate::fixture::Fixture;
 
@@ -18,7 +18,7 @@ fn failed_receive_batch_returns_the_rest() {
     for failing in 0..DEPTH {
         let fixture = Fixture::new();
         let mut cq = fixture.cq(32);
-        let mut qp: QueuePair<Rc, Rts, Buf, Work> = fixture.rc(&cq, 8);
+        let mut qp: QueuePair<verbs::Rc, Rts, Buf, Work> = fixture.rc(&cq, 8);
         fixture
             .fake
             .fail_after(failing, "ibv_post_recv", libc::ENOMEM);
@@ -57,8 +57,8 @@ fn failed_shared_receive_batch_returns_the_rest() {
         let fixture = Fixture::new();
         let mut cq = fixture.cq(32);
         let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(8, 1).unwrap();
-        let qp = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
-        let qp: QueuePair<Rc, Rts, Buf, ()> = fixture.connect(qp.create_for().unwrap());
+        let qp = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
+        let qp: QueuePair<verbs::Rc, Rts, Buf, ()> = fixture.connect(qp.create_for().unwrap());
         fixture
             .fake
             .fail_after(failing, "ibv_post_srq_recv", libc::ENOMEM);
@@ -86,7 +86,7 @@ fn dropped_batch_posts_nothing() {
     let cq = fixture.cq(32);
     let token = Arc::new(());
     let held = |token: &Arc<()>| With::new(fixture.pd.alloc_buf(8).unwrap(), Arc::clone(token));
-    let mut qp: QueuePair<Rc, Rts, Buf, With<Buf, Arc<()>>> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, With<Buf, Arc<()>>> = fixture.rc(&cq, 2);
     let mut srq = fixture.pd.create_srq(2, 1).unwrap();
 
     let mut batch = qp.recv_batch();
@@ -108,7 +108,7 @@ fn dropped_batch_posts_nothing() {
 fn full_receive_batch_returns_the_work() {
     let fixture = Fixture::new();
     let cq = fixture.cq(32);
-    let mut qp: QueuePair<Rc, Rts, Buf, Work> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Work> = fixture.rc(&cq, 2);
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(2, 1).unwrap();
     let mut batch = qp.recv_batch();
     let mut shared = srq.batch();
@@ -152,7 +152,7 @@ fn shared_queue_grows_with_room_for_its_completions() {
     let fixture = Fixture::new();
     let cq = fixture.cq(10);
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(2, 1).unwrap();
-    let qp = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+    let qp = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
     let qp = qp.create_for::<Buf, ()>().unwrap();
     let left = cq.available();
     srq.resize(4).unwrap();
@@ -182,7 +182,7 @@ fn shared_queue_shrinks_and_grows_again() {
     let fixture = Fixture::new();
     let cq = fixture.cq(10);
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(4, 1).unwrap();
-    let qp = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+    let qp = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
     let _qp = qp.create_for::<Buf, ()>().unwrap();
     let left = cq.available();
     srq.resize(1).unwrap();

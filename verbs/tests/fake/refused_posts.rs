@@ -3,8 +3,10 @@
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, Error, QueuePair, Rc, Refused, Rts, SharedReceiveQueue, TagEvent,
-    TagMatchingQueue, TagMatchingRoom, TagPattern, WcStatus, op::Send,
+    Buf, Completed, Error, QueuePair, Rts, SharedReceiveQueue, WcStatus,
+    error::Refused,
+    op,
+    srq::{TagEvent, TagMatchingQueue, TagMatchingRoom, TagPattern},
 };
 
 use crate::{
@@ -54,10 +56,10 @@ fn errno<T>(refused: &Refused<T>) -> Option<i32> {
 fn send_whose_doorbell_fails_stays_in_flight() {
     each(|fixture, doorbell| {
         let mut cq = fixture.cq(8);
-        let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
+        let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
         let number = qp.qp_num();
         fixture.fake.fail(doorbell, libc::ENOMEM);
-        qp.post(Send::new(buf(fixture))).unwrap();
+        qp.post(op::Send::new(buf(fixture))).unwrap();
         assert_eq!(qp.send_queue().in_flight(), 1);
         assert_eq!(fixture.fake.sends(number)[0].bytes(), b"mine");
         fixture.fake.complete_send(number, WcStatus::SUCCESS);
@@ -71,9 +73,9 @@ fn send_named_as_bad_wr_is_returned() {
     for device in DEVICES {
         let fixture = device();
         let cq = fixture.cq(8);
-        let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
+        let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
         fixture.fake.fail("ibv_post_send", libc::ENOMEM);
-        let refused = qp.post(Send::new(buf(&fixture))).unwrap_err();
+        let refused = qp.post(op::Send::new(buf(&fixture))).unwrap_err();
         assert_eq!(errno(&refused), Some(libc::ENOMEM));
         assert_eq!(&*refused.value.into_work(), b"mine");
         fixture.fake.fail("ibv_post_recv", libc::ENOMEM);
@@ -90,10 +92,10 @@ fn send_named_as_bad_wr_is_returned() {
 fn batch_whose_doorbell_fails_stays_in_flight() {
     each(|fixture, doorbell| {
         let cq = fixture.cq(16);
-        let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
+        let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
         let mut batch = qp.batch();
         for _ in 0..3 {
-            batch.push(Send::new(buf(fixture))).unwrap();
+            batch.push(op::Send::new(buf(fixture))).unwrap();
         }
         fixture.fake.fail(doorbell, libc::ENOMEM);
         let refused = batch.post().unwrap_err();
@@ -120,7 +122,7 @@ fn batch_whose_doorbell_fails_stays_in_flight() {
 fn receive_whose_doorbell_fails_stays_in_flight() {
     each(|fixture, doorbell| {
         let mut cq = fixture.cq(16);
-        let mut qp: QueuePair<Rc, Rts, Buf, [Buf; 2]> = fixture.rc(&cq, 4);
+        let mut qp: QueuePair<verbs::Rc, Rts, Buf, [Buf; 2]> = fixture.rc(&cq, 4);
         fixture.fake.fail(doorbell, libc::ENOMEM);
         qp.post_recv([buf(fixture), buf(fixture)]).unwrap();
         // Also for elements without bytes, on a separate path.
@@ -208,8 +210,8 @@ fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
         let entry = queue.add(TagPattern::exact(7), buf(&fixture)).unwrap();
         assert!(queue.remove(entry).is_err(), "its handle is not known");
         fixture.fake.run_tag_operation(queue.as_raw());
-        let mut message = verbs::TagHeader {
-            operation: verbs::TagOperation::EAGER,
+        let mut message = verbs::srq::TagHeader {
+            operation: verbs::srq::TagOperation::EAGER,
             private: 0,
             tag: 7,
         }
@@ -235,10 +237,10 @@ fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
 fn full_queue_refuses_without_an_allocation() {
     let fixture = Fixture::new();
     let cq = fixture.cq(32);
-    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 1);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 1);
     let mut srq: SharedReceiveQueue = fixture.pd.create_srq(1, 1).unwrap();
     let mut wq = fixture.pd.wq_builder(&cq).max_wr(1).create().unwrap();
-    qp.post(Send::new(buf(&fixture))).unwrap();
+    qp.post(op::Send::new(buf(&fixture))).unwrap();
     qp.post_recv(buf(&fixture)).unwrap();
     srq.post(buf(&fixture)).unwrap();
     wq.post(buf(&fixture)).unwrap();
@@ -248,7 +250,11 @@ fn full_queue_refuses_without_an_allocation() {
         let count = allocations(|| again = Some(post(work).value));
         assert_eq!(count, 0);
     };
-    refuse(&mut |work| qp.post(Send::new(work)).unwrap_err().map(Send::into_work));
+    refuse(&mut |work| {
+        qp.post(op::Send::new(work))
+            .unwrap_err()
+            .map(op::Send::into_work)
+    });
     refuse(&mut |work| qp.post_recv(work).unwrap_err());
     refuse(&mut |work| qp.recv_batch().push(work).unwrap_err());
     refuse(&mut |work| srq.post(work).unwrap_err());
@@ -257,9 +263,9 @@ fn full_queue_refuses_without_an_allocation() {
     let mut batch = qp.batch();
     refuse(&mut |work| {
         batch
-            .push(Send::new(work))
+            .push(op::Send::new(work))
             .unwrap_err()
-            .map(Send::into_work)
+            .map(op::Send::into_work)
     });
 }
 
@@ -267,11 +273,11 @@ fn full_queue_refuses_without_an_allocation() {
 fn full_queue_refuses_with_would_block() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 1);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 1);
     let mut srq: SharedReceiveQueue = fixture.pd.create_srq(1, 1).unwrap();
     let mut refusals: Vec<Error> = Vec::new();
     for round in 0..2 {
-        let send = qp.post(Send::new(buf(&fixture))).map_err(Error::from);
+        let send = qp.post(op::Send::new(buf(&fixture))).map_err(Error::from);
         let receive = qp.post_recv(buf(&fixture)).map_err(Error::from);
         let shared = srq.post(buf(&fixture)).map_err(Error::from);
         let results = [send, receive, shared];
@@ -299,7 +305,7 @@ fn shared_queue_of_another_domain_is_refused() {
     let cq = fixture.cq(16);
     let srq: SharedReceiveQueue = fixture.pd.create_srq(1, 1).unwrap();
     let other = fixture.ctx.alloc_pd().unwrap();
-    let refused = other.qp_builder::<Rc>(&cq, &cq).srq(&srq).create();
+    let refused = other.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq).create();
     let refused = refused.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
     let text = refused.to_string();
@@ -308,6 +314,9 @@ fn shared_queue_of_another_domain_is_refused() {
     let parent = fixture.pd.parent_domain_builder().create().unwrap();
     let of_parent: SharedReceiveQueue = parent.create_srq(1, 1).unwrap();
     for (pd, srq) in [(&parent, &srq), (&fixture.pd, &of_parent)] {
-        pd.qp_builder::<Rc>(&cq, &cq).srq(srq).create().unwrap();
+        pd.qp_builder::<verbs::Rc>(&cq, &cq)
+            .srq(srq)
+            .create()
+            .unwrap();
     }
 }

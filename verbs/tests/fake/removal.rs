@@ -13,8 +13,12 @@ use std::{
 };
 
 use verbs::{
-    Buf, Memory, QueuePair, Rc, Rts, ScopedBuf, ScopedSlice, SharedReceiveQueue, With, WorkQueue,
-    op::Send,
+    Buf, QueuePair, Rts, SharedReceiveQueue,
+    mr::Memory,
+    op,
+    rss::WorkQueue,
+    scope::{ScopedBuf, ScopedSlice},
+    work::With,
 };
 
 use crate::{fixture::Fixture, provider::Fake};
@@ -72,7 +76,7 @@ unsafe impl Memory for Counted {
 }
 
 // SAFETY: the vector's range.
-unsafe impl verbs::OwnedMemory for Counted {}
+unsafe impl verbs::mr::OwnedMemory for Counted {}
 
 #[test]
 fn memory_of_a_removed_device_is_freed() {
@@ -90,9 +94,9 @@ fn work_of_a_removed_device_is_dropped_with_its_queue_pair() {
     let device = Removable::new();
     let fixture = &device.fixture;
     let cq = fixture.cq(16);
-    let mut qp: QueuePair<Rc, Rts, Buf, With<Buf, Arc<()>>> = fixture.rc(&cq, 4);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, With<Buf, Arc<()>>> = fixture.rc(&cq, 4);
     let token = Arc::new(());
-    qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+    qp.post(op::Send::new(fixture.pd.alloc_buf(8).unwrap()))
         .unwrap();
     for _ in 0..2 {
         let work = With::new(fixture.pd.alloc_buf(8).unwrap(), Arc::clone(&token));
@@ -124,7 +128,8 @@ fn work_on_an_extended_queue_of_a_removed_device_is_dropped_with_its_queue_pair(
     let fixture = &device.fixture;
     let mut cq = fixture.ctx.cq_ex_builder(16).create().unwrap();
     let builder = fixture.pd.qp_builder(&cq, &cq).max_recv_wr(4);
-    let mut qp: QueuePair<Rc, Rts, (), Watched> = fixture.connect(builder.create_for().unwrap());
+    let mut qp: QueuePair<verbs::Rc, Rts, (), Watched> =
+        fixture.connect(builder.create_for().unwrap());
     let token = Arc::new(());
     for _ in 0..3 {
         qp.post_recv(watched(fixture, &token)).unwrap();
@@ -146,7 +151,7 @@ fn work_of_a_removed_shared_receive_queue_is_dropped_with_it() {
     let token = Arc::new(());
     let mut srq: SharedReceiveQueue<Watched> = fixture.pd.create_srq(4, 1).unwrap();
     let builder = fixture.pd.qp_builder(&cq, &cq).srq(&srq);
-    let qp: QueuePair<Rc, Rts, ()> = fixture.connect(builder.create_for().unwrap());
+    let qp: QueuePair<verbs::Rc, Rts, ()> = fixture.connect(builder.create_for().unwrap());
     for _ in 0..3 {
         srq.post(watched(fixture, &token)).unwrap();
     }
@@ -207,8 +212,8 @@ fn scope_ends_though_a_queue_pair_was_destroyed_in_vain_before_the_removal() {
     let mut cq = fixture.cq(16);
     let mut memory = [0; 16];
     verbs::scope(&fixture.pd, |scope| {
-        let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).max_recv_wr(2);
-        let mut qp: QueuePair<Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
+        let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).max_recv_wr(2);
+        let mut qp: QueuePair<verbs::Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
             fixture.connect(scope.create_qp(builder).unwrap());
         qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
         fixture.fake.complete_receive(qp.qp_num(), b"message");
@@ -227,8 +232,8 @@ fn scope_on_a_removed_device_ends() {
     let cq = fixture.cq(16);
     let mut memory = [0; 16];
     verbs::scope(&fixture.pd, |scope| {
-        let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).max_recv_wr(2);
-        let mut qp: QueuePair<Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
+        let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).max_recv_wr(2);
+        let mut qp: QueuePair<verbs::Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
             fixture.connect(scope.create_qp(builder).unwrap());
         qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
         device.remove(&["ibv_destroy_qp", "ibv_dereg_mr"]);

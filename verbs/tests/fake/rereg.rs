@@ -10,7 +10,7 @@ use std::{
 };
 
 use ibverbs_sys::ibv_access_flags as flag;
-use verbs::{NotReregistered, QueuePair, Rc, RemoteAccess, RemoteRegion, Rts};
+use verbs::{QueuePair, RemoteAccess, RemoteRegion, Rts, mr::NotReregistered};
 
 use crate::{
     fixture::Fixture,
@@ -87,7 +87,7 @@ fn mr_rereg_pd() {
 fn mr_rereg_addr() {
     let fixture = Fixture::new();
     let cq = fixture.cq(4);
-    let mut qp: QueuePair<Rc, Rts, RemoteRegion, RemoteRegion> = fixture.rc(&cq, 1);
+    let mut qp: QueuePair<verbs::Rc, Rts, RemoteRegion, RemoteRegion> = fixture.rc(&cq, 1);
     let region = region(&fixture);
     qp.post_recv(region.clone()).unwrap();
     let (memory, dropped) = Watched::new(100);
@@ -123,7 +123,7 @@ fn mr_rereg_addr() {
 fn impossible_rereg_is_refused_without_a_device_call() {
     let fixture = Fixture::new();
     let other = Fake::named("fake1").open().alloc_pd().unwrap();
-    let reason = |refused: verbs::Refused<NotReregistered>| {
+    let reason = |refused: verbs::error::Refused<NotReregistered>| {
         assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
         assert!(matches!(refused.value, NotReregistered::Unchanged { .. }));
         refused.error.to_string()

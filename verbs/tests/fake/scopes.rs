@@ -9,22 +9,23 @@ use std::{
 };
 
 use verbs::{
-    Attributes, Buf, Completed, CompletionQueue, Init, QueuePair, Rc, Reset, Rts, Scope, Scoped,
-    ScopedBuf, ScopedSlice, ScopedWork, WcStatus, With,
-    op::{Send, SendOps},
-    work::{Gather, Scatter},
+    Buf, Completed, CompletionQueue, Init, QueuePair, Reset, Rts, WcStatus,
+    op::{self, SendOps},
+    qp::Attributes,
+    scope::{Scope, Scoped, ScopedBuf, ScopedSlice, ScopedWork},
+    work::{Gather, Scatter, With},
 };
 
 use crate::fixture::Fixture;
 
-type Borrowing<'s, S> = QueuePair<Rc, S, ScopedSlice<'s>, ScopedBuf<'s>>;
+type Borrowing<'s, S> = QueuePair<verbs::Rc, S, ScopedSlice<'s>, ScopedBuf<'s>>;
 
 /// A connected queue pair of a scope, with room for four requests on each queue.
 fn connected<'s, SW, RW>(
     fixture: &Fixture,
     cq: &CompletionQueue,
     scope: &'s Scope<'s, '_>,
-) -> QueuePair<Rc, Rts, SW, RW>
+) -> QueuePair<verbs::Rc, Rts, SW, RW>
 where
     SW: ScopedWork<'s> + Gather + 's,
     RW: ScopedWork<'s> + Scatter + 's,
@@ -73,13 +74,13 @@ const ENDINGS: [(&str, Ending); 12] = [
     }),
     ("forgotten with a batch", |mut qp, slice| {
         let mut batch = qp.batch();
-        batch.push(Send::new(slice)).unwrap();
+        batch.push(op::Send::new(slice)).unwrap();
         std::mem::forget(batch);
         std::mem::forget(qp);
     }),
     ("forgotten with an extended batch", |mut qp, slice| {
         let mut batch = qp.extended_batch().unwrap();
-        batch.push(Send::new(slice)).unwrap();
+        batch.push(op::Send::new(slice)).unwrap();
         std::mem::forget(batch);
         std::mem::forget(qp);
     }),
@@ -103,7 +104,7 @@ fn scoped_queue_pair_is_destroyed_before_the_borrow_ends() {
             verbs::scope(&fixture.pd, |scope| {
                 let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, scope);
                 let question = scope.register_shared(&question).unwrap();
-                qp.post(Send::new(question)).unwrap();
+                qp.post(op::Send::new(question)).unwrap();
                 qp.post_recv(scope.register(&mut answer).unwrap()).unwrap();
                 end(qp, question);
                 assert!(!panics, "on purpose");
@@ -132,14 +133,14 @@ fn scoped_queue_pair_is_destroyed_before_the_borrow_ends() {
 fn queue_pair_of_a_scope_forgotten_in_any_state_is_destroyed() {
     let forget: [fn(&Fixture, Borrowing<'_, Reset>); 3] = [
         |_, qp| std::mem::forget(qp),
-        |_, qp| std::mem::forget(qp.to_init(&Attributes::<Rc, Init>::new(1)).unwrap()),
+        |_, qp| std::mem::forget(qp.to_init(&Attributes::<verbs::Rc, Init>::new(1)).unwrap()),
         |fixture, qp| std::mem::forget(fixture.connect(qp)),
     ];
     for forget in forget {
         let fixture = Fixture::new();
         let cq = fixture.cq(64);
         verbs::scope(&fixture.pd, |scope| {
-            let qp = scope.create_qp(fixture.pd.qp_builder::<Rc>(&cq, &cq));
+            let qp = scope.create_qp(fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq));
             forget(&fixture, qp.unwrap());
         });
         assert!(
@@ -162,7 +163,7 @@ fn work_of_a_queue_pair_forgotten_in_a_scope_is_not_dropped() {
     let token = Shared::new(());
     let mut memory = [0; 16];
     verbs::scope(&fixture.pd, |scope| {
-        let mut qp: QueuePair<Rc, Rts, Scoped<'_, Buf>, With<ScopedBuf<'_>, Shared<()>>> =
+        let mut qp: QueuePair<verbs::Rc, Rts, Scoped<'_, Buf>, With<ScopedBuf<'_>, Shared<()>>> =
             connected(&fixture, &cq, scope);
         let work = With::new(scope.register(&mut memory).unwrap(), Shared::clone(&token));
         qp.post_recv(work).map_err(|refused| refused.error).unwrap();
@@ -181,10 +182,10 @@ fn scoped_work_completes_as_unscoped_work() {
     let mut cq = fixture.cq(64);
     let mut answer = [0; 16];
     verbs::scope(&fixture.pd, |scope| {
-        let mut qp: QueuePair<Rc, Rts, Scoped<'_, Buf>, ScopedBuf<'_>> =
+        let mut qp: QueuePair<verbs::Rc, Rts, Scoped<'_, Buf>, ScopedBuf<'_>> =
             connected(&fixture, &cq, scope);
         let question = fixture.pd.register_buf(*b"owned").unwrap();
-        qp.post(Send::new(Scoped::new(question))).unwrap();
+        qp.post(op::Send::new(Scoped::new(question))).unwrap();
         qp.post_recv(scope.register(&mut answer).unwrap()).unwrap();
         assert_eq!(fixture.fake.sends(qp.qp_num())[0].bytes(), b"owned");
         fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
@@ -210,7 +211,7 @@ fn receive_forgotten_in_a_scope_cannot_fill_memory_of_the_next() {
     let cq = fixture.cq(64);
     let mut memory = [0xaa; 64];
     let number = verbs::scope(&fixture.pd, |scope| {
-        let mut qp: QueuePair<Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
+        let mut qp: QueuePair<verbs::Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
             connected(&fixture, &cq, scope);
         qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
         let number = qp.qp_num();

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
 };
 
-use verbs::{Ece, KernelHandle, QueuePair, Rc, Reset, import_device};
+use verbs::{QueuePair, Reset, event::KernelHandle, import::import_device, qp::Ece};
 
 use crate::fixture::{Fixture, said};
 
@@ -62,7 +62,7 @@ fn device_memory_has_bounds() {
 fn options_of_a_connection_are_set_and_queried() {
     let fixture = Fixture::new();
     let cq = fixture.cq(4);
-    let mut qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    let mut qp: QueuePair<verbs::Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
     let offered = qp.query_ece().unwrap();
     assert_ne!(offered.options, 0);
     let chosen = Ece {

@@ -4,10 +4,15 @@ use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    CounterKind, EspFilter, EthFilter, EventObject, EventType, FlowFlags, FlowKind, FlowRule,
-    FlowSpec, FlowTarget, GreFilter, Ipv4ExtFilter, Ipv4Filter, Ipv6Filter, Matching, MplsFilter,
-    QueuePair, ReadCounters, Reset, RxHash, RxHashFields, TcpUdpFilter, TunnelFilter, Ud, WcStatus,
-    WqFlags,
+    QueuePair, Reset, Ud, WcStatus,
+    attr::RxHashFields,
+    counters::{CounterKind, ReadCounters},
+    event::{EventObject, EventType},
+    flow::{
+        EspFilter, EthFilter, FlowFlags, FlowKind, FlowRule, FlowSpec, FlowTarget, GreFilter,
+        Ipv4ExtFilter, Ipv4Filter, Ipv6Filter, Matching, MplsFilter, TcpUdpFilter, TunnelFilter,
+    },
+    rss::{RxHash, WqFlags},
 };
 
 use crate::{

@@ -4,9 +4,13 @@ use std::{io::ErrorKind, sync::Arc as Shared};
 
 use ibverbs_sys::{ibv_ops_flags, ibv_ops_wr_opcode, ibv_wc_flags};
 use verbs::{
-    Buf, ExtendedCq, Rc, RemoteToken, RendezvousHeader, TagCompletion, TagEntry, TagEvent,
-    TagHeader, TagMatch, TagMatchingQueue, TagMatchingRoom, TagOperation, TagPattern, Uc, WcFields,
-    WcOpcode, WcStatus, With,
+    Buf, RemoteToken, Uc, WcStatus,
+    cq::{ExtendedCq, TagMatch, WcFields, WcOpcode},
+    srq::{
+        RendezvousHeader, TagCompletion, TagEntry, TagEvent, TagHeader, TagMatchingQueue,
+        TagMatchingRoom, TagOperation, TagPattern,
+    },
+    work::With,
 };
 
 use crate::fixture::Fixture;
@@ -460,7 +464,9 @@ fn refused_tag_operation_returns_the_work() {
 fn tag_matching_queue_pair_cannot_post() {
     let matching = Matching::new();
     let (pd, cq) = (&matching.fixture.pd, matching.cq.handle());
-    let qp = pd.qp_builder::<Rc>(cq, cq).tag_matching(&matching.queue);
+    let qp = pd
+        .qp_builder::<verbs::Rc>(cq, cq)
+        .tag_matching(&matching.queue);
     assert_eq!(qp.create().unwrap().query().unwrap().cap.max_send_wr, 0);
     let uc = pd.qp_builder::<Uc>(cq, cq).tag_matching(&matching.queue);
     let err = uc.create().unwrap_err();
@@ -470,7 +476,7 @@ fn tag_matching_queue_pair_cannot_post() {
         "{err}"
     );
     let sends = pd
-        .qp_builder::<Rc>(cq, cq)
+        .qp_builder::<verbs::Rc>(cq, cq)
         .tag_matching(&matching.queue)
         .max_send_wr(1);
     let err = sends.create().unwrap_err();

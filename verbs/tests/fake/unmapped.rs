@@ -9,9 +9,11 @@ use std::{
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
-    Buf, DmaBufRange, Mapping, QpNum, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Rts,
-    SharedReceiveQueue, UnmappedRegion,
-    op::{Send, Write},
+    Buf, QueuePair, RemoteAccess, RemoteRegion, Rts, SharedReceiveQueue,
+    error::Refused,
+    mr::{DmaBufRange, Mapping, UnmappedRegion},
+    op,
+    qp::QpNum,
 };
 
 use crate::{
@@ -110,10 +112,10 @@ fn dm_remote_traffic() {
         .register_dm(&dm, 0..64, RemoteAccess::WRITE)
         .unwrap();
     let cq = fixture.cq(4);
-    let mut qp: QueuePair<Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 1);
+    let mut qp: QueuePair<verbs::Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 1);
     let to = region.slice(8..16).token();
     assert_eq!((to.addr, to.len), (8, 8));
-    qp.post(Write::new(region.slice(0..8), to)).unwrap();
+    qp.post(op::Write::new(region.slice(0..8), to)).unwrap();
     assert_eq!(
         fixture.fake.sends(qp.qp_num())[0].remote,
         Some((8, to.rkey))
@@ -213,9 +215,9 @@ fn dmabuf_reg_mr_bad_flags() {
 fn dmabuf_lkey() {
     let fixture = Fixture::new();
     let cq = fixture.cq(4);
-    let mut qp: QueuePair<Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 1);
+    let mut qp: QueuePair<verbs::Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 1);
     let region = dmabuf(&fixture, RemoteAccess::empty());
-    qp.post(Send::new(region.slice(16..20))).unwrap();
+    qp.post(op::Send::new(region.slice(16..20))).unwrap();
     let sge = fixture.fake.sends(qp.qp_num())[0].sges[0];
     assert_eq!((sge.addr, sge.length), (DMABUF.iova + 16, 4));
     assert_ne!(sge.lkey, 0);
@@ -277,7 +279,7 @@ fn receive_into_iova_memory_is_refused_where_the_library_copies() {
     let cq = fixture.cq(8);
     let region = zero_based(&fixture);
     let builder = fixture.pd.qp_builder(&cq, &cq).max_recv_wr(2);
-    let mut qp: QueuePair<Rc, Rts, Buf, RemoteRegion> =
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, RemoteRegion> =
         fixture.connect(builder.create_for().unwrap());
     let wrong = "copy messages";
     let refused = refusal(qp.post_recv(region.clone()));
@@ -294,8 +296,10 @@ fn receive_into_iova_memory_is_refused_where_the_library_copies() {
     qp.post_recv(own.clone()).map_err(|it| it.error).unwrap();
     srq.post(own).map_err(|it| it.error).unwrap();
     // The device reads sent memory.
-    let mut qp: QueuePair<Rc, Rts, RemoteRegion> = fixture.rc(&cq, 1);
-    qp.post(Send::new(region)).map_err(|it| it.error).unwrap();
+    let mut qp: QueuePair<verbs::Rc, Rts, RemoteRegion> = fixture.rc(&cq, 1);
+    qp.post(op::Send::new(region))
+        .map_err(|it| it.error)
+        .unwrap();
 }
 
 #[test]
@@ -316,7 +320,7 @@ fn receive_omits_elements_without_bytes() {
         let receives = fixture.fake.receives(qp);
         receives.iter().map(|posted| posted.sges.len()).collect()
     };
-    let mut single: QueuePair<Rc, Rts> = fixture.rc(&cq, 3);
+    let mut single: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 3);
     let empty = || {
         let mut buf = fixture.pd.alloc_buf(8).unwrap();
         buf.set_len(0);
@@ -331,7 +335,7 @@ fn receive_omits_elements_without_bytes() {
     batch.push(empty()).map_err(|it| it.error).unwrap();
     batch.post().map_err(|it| it.error).unwrap();
     assert_eq!(elements(single.qp_num()), [0, 1, 0]);
-    let mut pair: QueuePair<Rc, Rts, Buf, [Buf; 3]> = fixture.rc(&cq, 1);
+    let mut pair: QueuePair<verbs::Rc, Rts, Buf, [Buf; 3]> = fixture.rc(&cq, 1);
     let work = [empty(), fixture.pd.alloc_buf(8).unwrap(), empty()];
     pair.post_recv(work).map_err(|it| it.error).unwrap();
     assert_eq!(elements(pair.qp_num()), [1]);

@@ -4,7 +4,11 @@ use std::{future::Future, io::ErrorKind, os::fd::AsFd, pin::pin, task::Poll, tim
 
 use ibverbs_sys::{ibv_event_type, ibv_wc_opcode};
 use tokio::runtime;
-use verbs::{CqKey, EventType, Notify, fd::wait_readable};
+use verbs::{
+    cq::{CqKey, Notify},
+    event::EventType,
+    fd::wait_readable,
+};
 
 use crate::{fixture::Fixture, provider::wc};
 

@@ -4,10 +4,14 @@ use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    AddressVector, Attributes, Buf, Completed, CqHandle, Gid, Init, Psn, QpNum, QpState, QueuePair,
-    Rc, RemoteToken, Reset, Rtr, Rts, SharedReceiveQueue, SrqNum, WcStatus, XrcDomain, XrcReceiver,
-    XrcRecv, XrcSend,
-    op::{CompareSwap, FetchAdd, Send, SendOps, ToSrq},
+    Buf, Completed, Gid, Init, QueuePair, RemoteToken, Reset, Rtr, Rts, SharedReceiveQueue,
+    WcStatus,
+    ah::AddressVector,
+    cq::CqHandle,
+    op::{self, SendOps},
+    qp::{Attributes, Psn, QpNum, QpState, XrcReceiver, XrcRecv, XrcSend},
+    srq::SrqNum,
+    xrcd::XrcDomain,
 };
 
 use crate::fixture::Fixture;
@@ -55,12 +59,12 @@ fn xrc_traffic(imm_data: Option<u32>, extended: bool) {
 
     // There.
     let remote = SrqNum::from_low_bits(0x1234);
-    let request = Send::new(pd.register_buf(*b"there").unwrap());
+    let request = op::Send::new(pd.register_buf(*b"there").unwrap());
     let request = match imm_data {
         Some(imm_data) => request.imm_data(imm_data),
         None => request,
     };
-    let request = ToSrq::new(request, remote);
+    let request = op::ToSrq::new(request, remote);
     if extended {
         let mut batch = sender.extended_batch().unwrap();
         batch.push(request).unwrap();
@@ -115,10 +119,13 @@ fn xrc_atomic_fetch_and_add() {
     };
     let work = || fixture.pd.alloc_buf(8).unwrap();
     let srq = SrqNum::from_low_bits(3);
-    qp.post(ToSrq::new(FetchAdd::new(work(), remote, 9), srq))
+    qp.post(op::ToSrq::new(op::FetchAdd::new(work(), remote, 9), srq))
         .unwrap();
-    qp.post(ToSrq::new(CompareSwap::new(work(), remote, 1, 2), srq))
-        .unwrap();
+    qp.post(op::ToSrq::new(
+        op::CompareSwap::new(work(), remote, 1, 2),
+        srq,
+    ))
+    .unwrap();
     let posted = fixture.fake.sends(qp.qp_num());
     assert_eq!(
         (posted[0].compare_add, posted[0].remote_srqn),
@@ -135,8 +142,8 @@ fn xrc_inline_send_reaches_the_shared_queue() {
     let mut qp = sender(&fixture, &cq, QpNum::from_low_bits(1));
     let buf = || fixture.pd.alloc_buf(1).unwrap();
     let number = SrqNum::from_low_bits(5);
-    qp.post(ToSrq::new(
-        Send::new(buf()).unsignaled().inline(b"short"),
+    qp.post(op::ToSrq::new(
+        op::Send::new(buf()).unsignaled().inline(b"short"),
         number,
     ))
     .unwrap();
@@ -146,7 +153,10 @@ fn xrc_inline_send_reaches_the_shared_queue() {
         (b"short".to_vec(), Some(5))
     );
     let refused = qp
-        .post(ToSrq::new(Send::new(buf()).inline(&[0; 17]), number))
+        .post(op::ToSrq::new(
+            op::Send::new(buf()).inline(&[0; 17]),
+            number,
+        ))
         .unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
     assert_eq!(
@@ -226,7 +236,7 @@ fn xrc_queue_serves_only_xrc() {
     );
     let err = fixture
         .pd
-        .qp_builder::<Rc>(&cq, &cq)
+        .qp_builder::<verbs::Rc>(&cq, &cq)
         .srq(&xrc)
         .create()
         .unwrap_err();
@@ -319,13 +329,13 @@ fn xrc_server_reaches_each_queue_through_each_connection() {
     let mut send = |client: usize| {
         let through = (client + sent[client]) % peers.len();
         sent[client] += 1;
-        let message = Send::new(pd.alloc_buf(8).unwrap());
+        let message = op::Send::new(pd.alloc_buf(8).unwrap());
         let message = match sent[client] == TESTS {
             true => message,
             false => message.unsignaled(),
         };
         senders[through]
-            .post(ToSrq::new(message, queues[client]))
+            .post(op::ToSrq::new(message, queues[client]))
             .unwrap();
     };
     send(0);
@@ -381,7 +391,7 @@ fn xrc_client_sends_to_the_servers_queue_number() {
     let to_rtr = Attributes::<XrcSend, Rtr>::new(&way(), receiver.qp_num(), PSN);
     let qp = qp.unwrap().to_rtr(&to_rtr).unwrap();
     let mut qp = qp.to_rts(&Attributes::<XrcSend, Rts>::new(PSN)).unwrap();
-    qp.post(ToSrq::new(Send::new(None).inline(&[0; 16]), queue))
+    qp.post(op::ToSrq::new(op::Send::new(None).inline(&[0; 16]), queue))
         .unwrap();
     let posted = &fake.sends(qp.qp_num())[0];
     assert_eq!(posted.remote_srqn, Some(queue.get()));

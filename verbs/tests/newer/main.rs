@@ -14,7 +14,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use verbs::{Context, Memory, ProtectionDomain, RemoteAccess};
+use verbs::{Context, ProtectionDomain, RemoteAccess, mr::Memory};
 
 use library::Registered;
 use provider::Fake;

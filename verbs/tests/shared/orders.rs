@@ -4,9 +4,13 @@
 use std::time::Duration;
 
 use verbs::{
-    AddressHandle, AddressVector, Buf, CompletionChannel, CompletionQueue, Context, CqKey,
-    MemoryWindow, Notify, ProtectionDomain, QpNum, QueuePair, Rc, RemoteAccess, RemoteRegion,
-    Reset, Rts, SharedReceiveQueue, WindowType, op::Send,
+    AddressHandle, Buf, CompletionQueue, Context, MemoryWindow, ProtectionDomain, QueuePair,
+    RemoteAccess, RemoteRegion, Reset, Rts, SharedReceiveQueue,
+    ah::AddressVector,
+    cq::{CompletionChannel, CqKey, Notify},
+    mw::WindowType,
+    op,
+    qp::QpNum,
 };
 
 /// How many objects are in a set.
@@ -19,7 +23,7 @@ pub(crate) struct World<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) way: AddressVector,
     /// Connects a queue pair with itself.
-    pub(crate) connect: &'a dyn Fn(QueuePair<Rc, Reset>) -> QueuePair<Rc, Rts>,
+    pub(crate) connect: &'a dyn Fn(QueuePair<verbs::Rc, Reset>) -> QueuePair<verbs::Rc, Rts>,
     /// Lets the device finish the oldest request.
     pub(crate) finish: &'a dyn Fn(QpNum),
 }
@@ -30,7 +34,7 @@ struct Set {
     channel: Option<CompletionChannel>,
     cq: Option<CompletionQueue>,
     srq: Option<SharedReceiveQueue<Buf>>,
-    qp: Option<QueuePair<Rc, Rts>>,
+    qp: Option<QueuePair<verbs::Rc, Rts>>,
     region: Option<RemoteRegion>,
     window: Option<MemoryWindow>,
     ah: Option<AddressHandle>,
@@ -44,7 +48,10 @@ impl Set {
         let cq = world.ctx.cq_builder(64).channel(&channel, CqKey(3));
         let mut cq = cq.create().unwrap();
         let mut srq = pd.create_srq::<Buf>(8, 1).unwrap();
-        let qp = pd.qp_builder::<Rc>(&cq, &cq).max_send_wr(8).srq(&srq);
+        let qp = pd
+            .qp_builder::<verbs::Rc>(&cq, &cq)
+            .max_send_wr(8)
+            .srq(&srq);
         let mut qp = (world.connect)(qp.create().unwrap());
         let region = pd.alloc_for_windows(64).unwrap();
         let mut window = pd.alloc_mw(WindowType::Type2).unwrap();
@@ -63,7 +70,7 @@ impl Set {
         for _ in 0..2 {
             srq.post(pd.alloc_buf(16).unwrap()).unwrap();
         }
-        qp.post(Send::new(pd.alloc_buf(8).unwrap()).unsignaled())
+        qp.post(op::Send::new(pd.alloc_buf(8).unwrap()).unsignaled())
             .unwrap();
         Self {
             pd: Some(pd),
@@ -83,7 +90,7 @@ impl Set {
             let buf = pd.alloc_buf(1).unwrap();
             if let Some(qp) = &mut self.qp {
                 // The queue pair may have failed, but posting must not.
-                qp.post(Send::new(buf)).unwrap();
+                qp.post(op::Send::new(buf)).unwrap();
             }
         }
         if let Some(channel) = &self.channel {

@@ -17,7 +17,7 @@ use cm::{
     CmId, ConnParam, ConnectFailure, Connection, EndpointBuilder, Event, EventChannel,
     phases::RouteResolved,
 };
-use verbs::{Buf, Completed, WcStatus, op::Send};
+use verbs::{Buf, Completed, WcStatus, op};
 
 use crate::{TEST_TIMEOUT, failed, in_flight, resolve, side::Side};
 
@@ -307,7 +307,7 @@ impl Traffic {
     fn send(&mut self, connection: &mut Connection) -> Result<()> {
         let message = self.sent.to_be_bytes();
         let message = connection.qp().pd().register_buf(message)?;
-        connection.qp_mut().post(Send::new(message))?;
+        connection.qp_mut().post(op::Send::new(message))?;
         self.sent += 1;
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::{net::SocketAddr, os::fd::AsFd, process::ExitCode, thread, time::Durati
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use cm::{CmId, ConnParam, ConnectFailure, Connection, Event, EventChannel, phases::RouteResolved};
-use verbs::{fd::wait_readable, op::Send};
+use verbs::{fd::wait_readable, op};
 
 use link_down::{LinkDown, Point};
 use side::Side;
@@ -216,7 +216,7 @@ impl Options {
         mut connection: Connection,
     ) -> Result<String> {
         let hello = connection.qp().pd().register_buf(*b"hello")?;
-        connection.qp_mut().post(Send::new(hello))?;
+        connection.qp_mut().post(op::Send::new(hello))?;
         let exchanged = side.completions(&mut connection, 2)?;
         if exchanged == ["sent", "received"] || exchanged == ["received", "sent"] {
             self.reach(Phase::Established);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use cm::{CmId, Connection, phases::HasDevice};
-use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rc};
+use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair};
 
 use crate::TEST_TIMEOUT;
 
@@ -20,7 +20,7 @@ impl Side {
     }
 
     /// Creates a queue pair with a receive posted.
-    pub(crate) fn qp<P: HasDevice>(&mut self, id: &CmId<P>) -> Result<QueuePair<Rc, Init>> {
+    pub(crate) fn qp<P: HasDevice>(&mut self, id: &CmId<P>) -> Result<QueuePair<verbs::Rc, Init>> {
         let builder = self.pd.qp_builder(&self.cq, &self.cq);
         let qp = builder.max_send_wr(4).max_recv_wr(4).create()?;
         let mut qp = id.init_qp(qp).map_err(|refused| refused.error)?;

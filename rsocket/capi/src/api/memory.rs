@@ -9,7 +9,7 @@ use std::{
 
 use interpose::{load, store};
 use libc::{c_int, c_void, iovec, sockaddr, socklen_t};
-use verbs::Memory;
+use verbs::mr::Memory;
 
 use crate::{address, errno::os};
 

@@ -7,8 +7,10 @@ use rsocket::{
     proto::datagram::{Exchange, Operation, QKEY, SLOT},
 };
 use verbs::{
-    AddressVector, Addressed, Attributes, Buf, CompletionQueue, Gid, Init, Psn, QpNum, QueuePair,
-    Rtr, Rts, Ud, op::SendTo,
+    Buf, CompletionQueue, Gid, Init, QueuePair, Rtr, Rts, Ud,
+    ah::{AddressVector, Addressed},
+    op,
+    qp::{Attributes, Psn, QpNum},
 };
 
 use super::{DEVICE, PATIENCE, bound, drain, introduce, introduce_again};
@@ -68,7 +70,7 @@ impl Stranger {
         let index = u8::try_from(own.gid_index).unwrap();
         let ah = pd.create_ah(&AddressVector::global(1, index, gid)).unwrap();
         let buf = pd.alloc_buf(len).unwrap();
-        let request = SendTo::new(Addressed::new(buf, &ah), to, QKEY);
+        let request = op::SendTo::new(Addressed::new(buf, &ah), to, QKEY);
         self.qp.post(request).unwrap();
         let mut completions = self.cq.wait(Some(PATIENCE)).unwrap();
         let wc = completions.next().expect("it is not sent");

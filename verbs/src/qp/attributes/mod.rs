@@ -30,12 +30,12 @@ pub use alternate::{AlternatePath, MigState};
 /// # Examples
 /// The whole way up, for a reliable connection over RoCE:
 /// ```no_run
-/// # use verbs::{Attributes, AddressVector, Gid, Init, Psn, QpNum, QueuePair, Rc, Reset, Rtr, Rts};
-/// # fn f(qp: QueuePair<Rc, Reset>, gid: Gid, peer: QpNum, psn: Psn) -> verbs::Result<()> {
+/// # use verbs::{Gid, Init, QueuePair, Reset, Rtr, Rts, ah::AddressVector, qp::{Attributes, Psn, QpNum}};
+/// # fn f(qp: QueuePair<verbs::Rc, Reset>, gid: Gid, peer: QpNum, psn: Psn) -> verbs::Result<()> {
 /// let way = AddressVector::global(1, 0, gid);
-/// let qp = qp.to_init(&Attributes::<Rc, Init>::new(1))?;
-/// let qp = qp.to_rtr(&Attributes::<Rc, Rtr>::new(&way, peer, psn))?;
-/// let qp = qp.to_rts(&Attributes::<Rc, Rts>::new(psn))?;
+/// let qp = qp.to_init(&Attributes::<verbs::Rc, Init>::new(1))?;
+/// let qp = qp.to_rtr(&Attributes::<verbs::Rc, Rtr>::new(&way, peer, psn))?;
+/// let qp = qp.to_rts(&Attributes::<verbs::Rc, Rts>::new(psn))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -230,7 +230,7 @@ impl<T: Transport> Attributes<T, Sqd> {
         Self::empty()
     }
 
-    /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`—Requests the event [`SQ_DRAINED`](crate::EventType::SQ_DRAINED)
+    /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`—Requests the event [`SQ_DRAINED`](crate::event::EventType::SQ_DRAINED)
     /// once the requests in progress are finished.
     #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
     #[must_use]

@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::{
-    AckTimeout, AddressVector, AlternatePath, Attributes, Gid, Init, MigState, Psn, QpNum, QpState,
-    RawPacket, Rc, RemoteAccess, Reset, RetryCount, RnrRetry, RnrTimer, Rtr, Rts, Sqd,
-    State as Typed, Transport, Uc, Ud, XrcRecv, XrcSend,
+    Gid, Init, RemoteAccess, Reset, Rtr, Rts, Uc, Ud,
+    ah::AddressVector,
+    qp::{
+        self, AckTimeout, AlternatePath, Attributes, MigState, Psn, QpNum, QpState, RawPacket,
+        RetryCount, RnrRetry, RnrTimer, Sqd, State as Typed, Transport, XrcRecv, XrcSend,
+    },
 };
 
 fn of<T: Transport, From: Typed, To: Typed>(attributes: &Attributes<T, To>) -> Option<String> {
@@ -34,7 +37,7 @@ fn complete<T: Transport, From: Typed, To: Typed>(attributes: &Attributes<T, To>
 }
 
 macro_rules! routed {
-    ($($transport:ident)+) => {$(
+    ($($transport:ty),+) => {$(
         let (peer, psn) = (QpNum::from_low_bits(5), Psn::from_low_bits(9));
         let access = RemoteAccess::all();
         complete::<$transport, Reset, Init>(&Attributes::<$transport, Init>::new(1));
@@ -52,7 +55,7 @@ macro_rules! routed {
 
 #[test]
 fn every_attribute_has_a_method_where_it_is_legal() {
-    routed!(Rc Uc XrcSend XrcRecv);
+    routed!(qp::Rc, Uc, XrcSend, XrcRecv);
     let psn = Psn::from_low_bits(9);
     let (timer, timeout) = (RnrTimer::MAX, AckTimeout::MAX);
     let access = RemoteAccess::all();
@@ -67,7 +70,7 @@ fn every_attribute_has_a_method_where_it_is_legal() {
     let now = QpState::RTR;
     // To RTS, and changes there.
     macro_rules! rts {
-        ($transport:ident $(, $responder:ident)?) => {{
+        ($transport:ty $(, $responder:ident)?) => {{
             type To = Attributes<$transport, Rts>;
             let set = |to: To| moving!(to).cur_state(now)$(.$responder(timer))?;
             complete::<$transport, Rtr, Rts>(&set(To::new(psn)));
@@ -77,13 +80,13 @@ fn every_attribute_has_a_method_where_it_is_legal() {
             complete::<$transport, Rts, Sqd>(&drained);
         }};
     }
-    rts!(Rc, min_rnr_timer);
+    rts!(qp::Rc, min_rnr_timer);
     rts!(Uc);
     rts!(XrcSend);
     rts!(XrcRecv, min_rnr_timer);
     // Changes in SQD.
     macro_rules! sqd {
-        ($transport:ident, |$to:ident| $more:expr) => {{
+        ($transport:ty, |$to:ident| $more:expr) => {{
             let $to = Attributes::<$transport, Sqd>::unchanged();
             let $to = moving!($to).path(&way()).pkey_index(0);
             complete::<$transport, Sqd, Sqd>(&$more);
@@ -91,7 +94,7 @@ fn every_attribute_has_a_method_where_it_is_legal() {
     }
     let (retries, rnr) = (RetryCount::MAX, RnrRetry::MAX);
     sqd!(Uc, |to| to);
-    sqd!(Rc, |to| to
+    sqd!(qp::Rc, |to| to
         .port(1)
         .timeout(timeout)
         .retry_count(retries)
@@ -134,7 +137,10 @@ fn every_attribute_has_a_method_where_it_is_legal() {
 #[test]
 fn attribute_constructors_set_all_mandatory_attributes() {
     let psn = Psn::from_low_bits(9);
-    assert_eq!(of::<Rc, Rtr, Rts>(&Attributes::<Rc, Rts>::new(psn)), None);
+    assert_eq!(
+        of::<qp::Rc, Rtr, Rts>(&Attributes::<qp::Rc, Rts>::new(psn)),
+        None
+    );
     assert_eq!(of::<Ud, Rtr, Rts>(&Attributes::<Ud, Rts>::new(psn)), None);
     let to_rtr = Attributes::<Uc, Rtr>::new(&way(), QpNum::from_low_bits(5), psn);
     assert_eq!(of::<Uc, Init, Rtr>(&to_rtr), None);
@@ -143,7 +149,7 @@ fn attribute_constructors_set_all_mandatory_attributes() {
 #[test]
 fn illegal_transition_names_missing_and_excess_attributes() {
     use crate::qp::state::Reset;
-    let (rc, ud) = (Rc::RAW, Ud::RAW);
+    let (rc, ud) = (qp::Rc::RAW, Ud::RAW);
     let port = Bit::IBV_QP_PORT.0;
     assert_eq!(
         complaint(rc, Reset::RAW, Init::RAW, port).as_deref(),
@@ -167,8 +173,5 @@ fn illegal_transition_names_missing_and_excess_attributes() {
     assert_eq!(complaint(ud, sqe, Rts::RAW, Bit::IBV_QP_QKEY.0), None);
     assert!(complaint(rc, sqe, Rts::RAW, 0).is_some());
     // A driver's own transport is unknown to the table.
-    assert_eq!(
-        complaint(crate::Driver::RAW, Reset::RAW, Sqd::RAW, port),
-        None
-    );
+    assert_eq!(complaint(qp::Driver::RAW, Reset::RAW, Sqd::RAW, port), None);
 }

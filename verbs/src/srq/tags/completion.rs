@@ -94,7 +94,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     /// Determines the event of a completion, and takes back the work returned to the program.
     ///
     /// From here on, an unexpected message counts as [seen](Self::unexpected) by the program. For
-    /// tags, read [`tm_info`](crate::ExtendedCompletion::tm_info) before converting an extended
+    /// tags, read [`tm_info`](crate::cq::ExtendedCompletion::tm_info) before converting an extended
     /// completion into a plain one.
     ///
     /// # Errors

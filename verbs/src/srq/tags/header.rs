@@ -29,13 +29,13 @@ named! {
 }
 
 /// `ibv_tmh`—The header at the start of a message to a
-/// [`TagMatchingQueue`](crate::TagMatchingQueue).
+/// [`TagMatchingQueue`](crate::srq::TagMatchingQueue).
 ///
 /// A buffer with a matching tag receives the bytes behind the headers; an untagged receive receives
 /// the headers, too.
 ///
 /// ```
-/// use verbs::{TagHeader, TagOperation};
+/// use verbs::srq::{TagHeader, TagOperation};
 /// let header = TagHeader { operation: TagOperation::EAGER, private: 7, tag: 0x1234 };
 /// let mut message = header.to_bytes().to_vec();
 /// message.extend(b"hello");
@@ -49,7 +49,7 @@ named! {
 pub struct TagHeader {
     /// The kind of the message.
     pub operation: TagOperation,
-    /// Private data, [reported](crate::TagMatch::private) by the receiver's completion along with
+    /// Private data, [reported](crate::cq::TagMatch::private) by the receiver's completion along with
     /// the tag.
     pub private: u32,
     /// The tag.

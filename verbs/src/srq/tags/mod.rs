@@ -48,7 +48,7 @@ const POST: &str = "ibv_post_srq_ops";
 /// call [`sync`](Self::sync).
 ///
 /// The queue pairs are reliable connections that [receive by the
-/// queue](crate::QueuePairBuilder::tag_matching). They cannot send: the device uses their send
+/// queue](crate::qp::QueuePairBuilder::tag_matching). They cannot send: the device uses their send
 /// queues to read the data of a rendezvous.
 ///
 /// A tagged buffer belongs to the queue until its message is complete, or the buffer has been
@@ -58,7 +58,7 @@ const POST: &str = "ibv_post_srq_ops";
 /// # Examples
 /// ```no_run
 /// # fn f(pd: &verbs::ProtectionDomain, cq: &mut verbs::CompletionQueue) -> verbs::Result<()> {
-/// use verbs::{Buf, TagEvent, TagMatchingRoom, TagMatchingQueue, TagPattern};
+/// use verbs::{Buf, srq::{TagEvent, TagMatchingQueue, TagMatchingRoom, TagPattern}};
 /// let room = TagMatchingRoom { max_wr: 16, max_sge: 1, max_num_tags: 16, max_ops: 4 };
 /// let mut queue: TagMatchingQueue = pd.create_tag_matching(cq, room)?;
 /// queue.post(pd.alloc_buf(4096)?)?; // for unexpected messages
@@ -174,14 +174,14 @@ impl TagPattern {
 impl ProtectionDomain {
     /// `ibv_create_srq_ex(ctx, IBV_SRQT_TM)`—Creates a shared receive queue with tag matching.
     /// Everything completes in `cq`; tags are reported there if `cq` is an
-    /// [`ExtendedCq`](crate::ExtendedCq) with [`TM_INFO`](crate::WcFields::TM_INFO). Enters the
+    /// [`ExtendedCq`](crate::cq::ExtendedCq) with [`TM_INFO`](crate::cq::WcFields::TM_INFO). Enters the
     /// kernel.
     ///
     /// # Errors
     /// - `Unsupported`: the device does not match tags, or has no extended attributes to report so.
     /// - `InvalidInput`: the completion queue has too few entries left, or is of another device; or
     ///   a number is beyond this crate's limits.
-    /// - `EINVAL`: a number is more than the [device](crate::DeviceAttr::tm_caps) allows.
+    /// - `EINVAL`: a number is more than the [device](crate::attr::DeviceAttr::tm_caps) allows.
     /// - `ENOMEM`: out of memory.
     ///
     /// # References

@@ -1,6 +1,6 @@
 //! `test_addr.py`
 
-use verbs::{AddressVector, LinkLayer};
+use verbs::{ah::AddressVector, attr::LinkLayer};
 
 use crate::loopback::Fixture;
 

@@ -3,9 +3,11 @@
 use std::ptr::NonNull;
 
 use verbs::{
-    AtomicCap, Attributes, Buf, CompletionQueue, Init, Psn, QueuePair, Rc, RemoteAccess,
-    RemoteRegion, RemoteToken, Rtr, Rts, WcStatus,
-    op::{CompareSwap, FetchAdd},
+    Buf, CompletionQueue, Init, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rtr, Rts,
+    WcStatus,
+    attr::AtomicCap,
+    op,
+    qp::{Attributes, Psn},
     work::{Gather, Scatter, Sge, SgeList},
 };
 
@@ -59,7 +61,7 @@ impl Players {
         passive.store(0, 7);
         let token = target(passive.token());
         let work = self.fixture.pd.alloc_buf(8).unwrap();
-        active.post(FetchAdd::new(work, token, 1)).unwrap();
+        active.post(op::FetchAdd::new(work, token, 1)).unwrap();
         assert_eq!(sent(&mut self.cq, active).0, expected);
         assert_eq!((passive.load(0), passive.load(8)), (7, 0));
     }
@@ -71,7 +73,7 @@ fn atomic_cmp_and_swap() {
     // First the comparison fails, and then succeeds.
     for (compare, after) in [(2, 1), (1, 0)] {
         players.each_way(eight(1), eight(after), |qp, work, number| {
-            let request = CompareSwap::new(work, number, eight(compare), 0);
+            let request = op::CompareSwap::new(work, number, eight(compare), 0);
             qp.post(request).unwrap();
         });
     }
@@ -80,7 +82,7 @@ fn atomic_cmp_and_swap() {
 #[test]
 fn atomic_fetch_and_add() {
     Players::new().each_way(eight(1), eight(3), |qp, work, number| {
-        qp.post(FetchAdd::new(work, number, eight(2))).unwrap();
+        qp.post(op::FetchAdd::new(work, number, eight(2))).unwrap();
     });
 }
 
@@ -89,18 +91,20 @@ fn atomic_fetch_and_add() {
 fn atomic_invalid_qp_access() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
-    let (a, b): (QueuePair<Rc, verbs::Reset>, QueuePair<Rc, verbs::Reset>) =
-        (fixture.qp(&cq, 4), fixture.qp(&cq, 4));
+    let (a, b): (
+        QueuePair<verbs::Rc, verbs::Reset>,
+        QueuePair<verbs::Rc, verbs::Reset>,
+    ) = (fixture.qp(&cq, 4), fixture.qp(&cq, 4));
     let (a_num, psn) = (a.qp_num(), Psn::from_low_bits(0xff_fff0));
     let mut a: RcQp = fixture.bring_up(a, b.qp_num());
-    let closed = Attributes::<Rc, Init>::new(1).access(RemoteAccess::empty());
+    let closed = Attributes::<verbs::Rc, Init>::new(1).access(RemoteAccess::empty());
     let b = b.to_init(&closed).map_err(|refused| refused.error).unwrap();
-    let rtr = Attributes::<Rc, Rtr>::new(&fixture.way(), a_num, psn).max_dest_rd_atomic(4);
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(&fixture.way(), a_num, psn).max_dest_rd_atomic(4);
     let b = b.to_rtr(&rtr).map_err(|refused| refused.error).unwrap();
-    let b: RcQp = b.to_rts(&Attributes::<Rc, Rts>::new(psn)).unwrap();
+    let b: RcQp = b.to_rts(&Attributes::<verbs::Rc, Rts>::new(psn)).unwrap();
     let region = fixture.pd.alloc_remote(8, RemoteAccess::ATOMIC).unwrap();
     let work = fixture.pd.alloc_buf(8).unwrap();
-    a.post(FetchAdd::new(work, region.token(), 1)).unwrap();
+    a.post(op::FetchAdd::new(work, region.token(), 1)).unwrap();
     let (status, _) = sent(&mut cq, &mut a);
     assert!(
         [WcStatus::REM_INV_REQ_ERR, WcStatus::REM_ACCESS_ERR].contains(&status),
@@ -129,7 +133,7 @@ fn atomic_non_aligned_addr() {
     let [(active, _), (_, passive)] = &mut players.sides;
     let token = passive.token().slice(1..9).unwrap();
     let work = players.fixture.pd.register_buf(*b"the work").unwrap();
-    match active.post(FetchAdd::new(work, token, 1)) {
+    match active.post(op::FetchAdd::new(work, token, 1)) {
         Ok(()) => assert_ne!(sent(&mut players.cq, active).0, WcStatus::SUCCESS),
         Err(refused) => {
             assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
@@ -170,7 +174,7 @@ fn atomic_invalid_lkey() {
         buf: fixture.pd.alloc_buf(8).unwrap(),
         lkey: region.token().rkey + 1,
     };
-    a.post(FetchAdd::new(work, region.token(), 1)).unwrap();
+    a.post(op::FetchAdd::new(work, region.token(), 1)).unwrap();
     let (status, work) = sent(&mut cq, &mut a);
     // The first is Soft-RoCE's status, the second the specification's.
     let expected = [WcStatus::LOC_QP_OP_ERR, WcStatus::LOC_PROT_ERR];

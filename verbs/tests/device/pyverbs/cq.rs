@@ -5,7 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use verbs::{Addressed, CqKey, Notify, op::SendTo};
+use verbs::{
+    ah::Addressed,
+    cq::{CqKey, Notify},
+    op,
+};
 
 use super::traffic::{self, Announced, PATIENCE, QKEY};
 use crate::loopback::{Fixture, open};
@@ -66,7 +70,7 @@ fn resize_cq() {
     let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
     for _ in 0..5 {
         let work = Addressed::new(fixture.pd.alloc_buf(8).unwrap(), &ah);
-        a.post(SendTo::new(work, b.qp_num(), QKEY)).unwrap();
+        a.post(op::SendTo::new(work, b.qp_num(), QKEY)).unwrap();
     }
     let err = cq.resize(1).unwrap_err();
     assert_eq!(err.kind(), io::ErrorKind::InvalidInput);

@@ -1,6 +1,6 @@
 //! `test_cqex.py`
 
-use verbs::{ExtendedCq, WcFields};
+use verbs::cq::{ExtendedCq, WcFields};
 
 use super::traffic;
 use crate::loopback::{Fixture, open};

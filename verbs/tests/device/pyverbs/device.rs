@@ -1,6 +1,9 @@
 //! `test_device.py`: the cases about a device's attributes
 
-use verbs::{Context, DeviceAttr, LinkLayer, PhysState, Pkey};
+use verbs::{
+    Context,
+    attr::{DeviceAttr, LinkLayer, PhysState, Pkey},
+};
 
 use crate::loopback::open;
 

@@ -1,6 +1,6 @@
 //! `test_fork.py`
 
-use verbs::{ForkStatus, fork_init, fork_status};
+use verbs::fork::{ForkStatus, fork_init, fork_status};
 
 /// The call is too late if an earlier test has registered memory.
 #[test]

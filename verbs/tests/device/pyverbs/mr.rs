@@ -4,8 +4,8 @@ use std::ptr;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    CompletionQueue, MemoryWindow, RemoteAccess, RemoteRegion, RemoteToken, WcStatus, WindowType,
-    op::{LocalInvalidate, Send},
+    CompletionQueue, MemoryWindow, RemoteAccess, RemoteRegion, RemoteToken, WcStatus,
+    mw::WindowType, op,
 };
 
 use super::traffic::{self, RcQp, SIZE, content, sent};
@@ -127,7 +127,7 @@ fn mw_type2_invalidate_local() {
     let mut windows = Windows::new(WindowType::Type2);
     for Player { qp, token, .. } in &mut windows.players {
         let work = windows.fixture.pd.alloc_buf(1).unwrap();
-        qp.post(LocalInvalidate::new(work, token.unwrap().rkey))
+        qp.post(op::LocalInvalidate::new(work, token.unwrap().rkey))
             .unwrap();
         assert_eq!(sent(&mut windows.cq, qp).0, WcStatus::SUCCESS);
     }
@@ -142,7 +142,7 @@ fn mw_type2_invalidate_remote() {
         let [active, passive] = &mut windows.players;
         passive.qp.post_recv(pd.alloc_buf(1).unwrap()).unwrap();
         let rkey = passive.token.unwrap().rkey;
-        let request = Send::new(pd.alloc_buf(1).unwrap()).invalidate(rkey);
+        let request = op::Send::new(pd.alloc_buf(1).unwrap()).invalidate(rkey);
         active.qp.post(request).unwrap();
         traffic::exchanged(&mut windows.cq, &mut active.qp, &mut passive.qp);
         windows.players.reverse();

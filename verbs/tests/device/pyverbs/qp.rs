@@ -1,8 +1,9 @@
 //! `test_qp.py`: the cases about creating queue pairs
 
 use verbs::{
-    Attributes, Connected, Init, Psn, QpState, QueuePair, QueuePairBuilder, Queued, Rc, Reset, Rtr,
-    Rts, Uc, Ud, op::SendOps,
+    Init, QueuePair, Reset, Rtr, Rts, Uc, Ud,
+    op::SendOps,
+    qp::{Attributes, Connected, Psn, QpState, QueuePairBuilder, Queued},
 };
 
 use crate::loopback::Fixture;
@@ -49,7 +50,7 @@ fn to_rts(qp: QueuePair<Ud, Reset>) {
 
 #[test]
 fn create_rc_qp_no_attr() {
-    create::<Rc>(&Fixture::new(), PLAIN);
+    create::<verbs::Rc>(&Fixture::new(), PLAIN);
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn create_ud_qp_no_attr() {
 
 #[test]
 fn create_rc_qp_with_attr() {
-    to_init(create::<Rc>(&Fixture::new(), PLAIN));
+    to_init(create::<verbs::Rc>(&Fixture::new(), PLAIN));
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn create_ud_qp_with_attr() {
 
 #[test]
 fn create_rc_qp_ex_no_attr() {
-    create::<Rc>(&Fixture::new(), RC_OPS);
+    create::<verbs::Rc>(&Fixture::new(), RC_OPS);
 }
 
 #[test]
@@ -94,7 +95,7 @@ fn create_ud_qp_ex_no_attr() {
 
 #[test]
 fn create_rc_qp_ex_with_attr() {
-    to_init(create::<Rc>(&Fixture::new(), RC_OPS));
+    to_init(create::<verbs::Rc>(&Fixture::new(), RC_OPS));
 }
 
 #[test]

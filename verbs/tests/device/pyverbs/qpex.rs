@@ -4,8 +4,11 @@ use std::{io::ErrorKind, ptr};
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, GRH_LEN, QpState, QueuePair, Rc, RemoteAccess, Reset, Ud, WcStatus, WindowType,
-    op::{SendOps, Write},
+    Buf, QueuePair, RemoteAccess, Reset, Ud, WcStatus,
+    ah::GRH_LEN,
+    mw::WindowType,
+    op::{self, SendOps},
+    qp::QpState,
 };
 
 use super::traffic::{SIZE, UdQp, datagram_pair, sent};
@@ -13,7 +16,10 @@ use crate::loopback::Fixture;
 
 /// A queue pair reset after sending. Posts that must fail there do not compile, so the tests call C
 /// directly.
-fn after_reset() -> (Fixture, QueuePair<Ud, Reset, verbs::Addressed<Buf>, Buf>) {
+fn after_reset() -> (
+    Fixture,
+    QueuePair<Ud, Reset, verbs::ah::Addressed<Buf>, Buf>,
+) {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let (a, _b) = datagram_pair(&fixture, &cq);
@@ -69,8 +75,9 @@ fn rq_with_larger_sgl_bad_flow() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let builder = fixture.pd.qp_builder::<Ud>(&cq, &cq).max_recv_sge(2);
-    let qp: QueuePair<Ud, Reset, verbs::Addressed<Buf>, Vec<Buf>> = builder.create_for().unwrap();
-    let attributes = verbs::Attributes::<Ud, verbs::Init>::new(1, 7);
+    let qp: QueuePair<Ud, Reset, verbs::ah::Addressed<Buf>, Vec<Buf>> =
+        builder.create_for().unwrap();
+    let attributes = verbs::qp::Attributes::<Ud, verbs::Init>::new(1, 7);
     let mut qp = qp
         .to_init(&attributes)
         .map_err(|refused| refused.error)
@@ -93,7 +100,7 @@ fn qp_ex_rc_bind_mw() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let make = || {
-        let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).max_send_wr(4);
+        let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).max_send_wr(4);
         let ops = SendOps::RDMA_WRITE | SendOps::BIND_MW;
         builder.send_ops(ops).create().unwrap()
     };
@@ -113,7 +120,7 @@ fn qp_ex_rc_bind_mw() {
 
     let mut batch = a.extended_batch().unwrap();
     let work = fixture.pd.register_buf([1; 8]).unwrap();
-    batch.push(Write::new(work, token)).unwrap();
+    batch.push(op::Write::new(work, token)).unwrap();
     batch.post().unwrap();
     assert_eq!(sent(&mut cq, &mut a).0, WcStatus::REM_ACCESS_ERR);
     assert_eq!(region.load(0), 0);

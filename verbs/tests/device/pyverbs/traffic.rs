@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use verbs::{
-    AddressHandle, Addressed, Attributes, Buf, Completed, CompletionChannel, CompletionQueue,
-    CqHandle, ExtendedCq, GRH_LEN, Init, Notify, Psn, QueuePair, Rc, RemoteToken, Reset, Rtr, Rts,
-    Transport, Ud, WcStatus, WorkCompletion,
-    op::{Send, SendTo, Write},
+    AddressHandle, Buf, Completed, CompletionQueue, Init, QueuePair, RemoteToken, Reset, Rtr, Rts,
+    Ud, WcStatus, WorkCompletion,
+    ah::{Addressed, GRH_LEN},
+    cq::{CompletionChannel, CqHandle, ExtendedCq, Notify},
+    op,
+    qp::{Attributes, Psn, Transport},
 };
 
 use crate::loopback::Fixture;
@@ -18,7 +20,7 @@ pub(super) const ROUNDS: u32 = 20;
 /// How long a message is.
 pub(super) const SIZE: usize = 1024;
 
-pub(super) type RcQp = QueuePair<Rc, Rts>;
+pub(super) type RcQp = QueuePair<verbs::Rc, Rts>;
 pub(super) type UdQp = QueuePair<Ud, Rts, Addressed<Buf>, Buf>;
 
 /// A means of waiting for completions.
@@ -80,7 +82,7 @@ pub(super) fn datagram_pair(fixture: &Fixture, cq: &CqHandle) -> (UdQp, UdQp) {
 /// Two connected queue pairs on one completion queue.
 pub(super) fn rc_pair(fixture: &Fixture, cq: &CqHandle) -> (RcQp, RcQp) {
     let make = || {
-        let qp = fixture.pd.qp_builder::<Rc>(cq, cq);
+        let qp = fixture.pd.qp_builder::<verbs::Rc>(cq, cq);
         qp.max_send_wr(4).max_recv_wr(4).create().unwrap()
     };
     let (a, b) = (make(), make());
@@ -133,7 +135,7 @@ pub(super) fn rc_messages(cq: &mut impl Poller, ends: (RcQp, RcQp), alloc: impl 
         let mut work = alloc(SIZE);
         work.copy_from_slice(&content(round));
         to.post_recv(alloc(SIZE)).unwrap();
-        from.post(Send::new(work).imm_data(round)).unwrap();
+        from.post(op::Send::new(work).imm_data(round)).unwrap();
         let (_, received, imm_data) = exchanged(cq, &mut from, &mut to);
         assert_eq!(
             (&received[..], imm_data),
@@ -155,7 +157,7 @@ pub(super) fn datagrams(
         let mut work = alloc(SIZE);
         work.copy_from_slice(&content(round));
         to.post_recv(alloc(GRH_LEN + SIZE)).unwrap();
-        let request = SendTo::new(Addressed::new(work, ah), to.qp_num(), QKEY);
+        let request = op::SendTo::new(Addressed::new(work, ah), to.qp_num(), QKEY);
         from.post(request).unwrap();
         let (_, received, imm_data) = exchanged(cq, &mut from, &mut to);
         assert_eq!(&received[GRH_LEN..], content(round));
@@ -167,7 +169,7 @@ pub(super) fn datagrams(
 /// Waits for the completion of the one request of `qp`.
 pub(super) fn sent<W>(
     cq: &mut CompletionQueue,
-    qp: &mut QueuePair<Rc, Rts, W, Buf>,
+    qp: &mut QueuePair<verbs::Rc, Rts, W, Buf>,
 ) -> (WcStatus, W) {
     loop {
         let completions = cq.wait(PATIENCE).unwrap();
@@ -191,6 +193,6 @@ pub(super) fn write(
     to: RemoteToken,
 ) -> WcStatus {
     let work = fixture.pd.register_buf(content(0)).unwrap();
-    qp.post(Write::new(work, to)).unwrap();
+    qp.post(op::Write::new(work, to)).unwrap();
     sent(cq, qp).0
 }

@@ -55,7 +55,7 @@ use std::{
 };
 
 use ibverbs_sys as ffi;
-use verbs::{Context, CqHandle, QpNum, WcStatus};
+use verbs::{Context, WcStatus, cq::CqHandle, qp::QpNum};
 
 pub(crate) use cq::{Extra, wc};
 pub(crate) use device::Properties;

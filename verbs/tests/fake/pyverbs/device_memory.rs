@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, thread};
 
-use verbs::import_device;
+use verbs::import::import_device;
 
 use crate::fixture::Fixture;
 

@@ -1,8 +1,12 @@
 //! `test_flow.py`: packets steered to a raw queue pair by their headers
 
 use verbs::{
-    Attributes, EthFilter, FlowRule, FlowSpec, FlowTarget, Init, Ipv4ExtFilter, Ipv6Filter,
-    Matching, RawPacket, Rtr, Rts, TcpUdpFilter,
+    Init, Rtr, Rts,
+    flow::{
+        EthFilter, FlowRule, FlowSpec, FlowTarget, Ipv4ExtFilter, Ipv6Filter, Matching,
+        TcpUdpFilter,
+    },
+    qp::{Attributes, RawPacket},
 };
 
 use super::traffic::{ROUNDS, Traffic};

@@ -2,9 +2,12 @@
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
-    AddressVector, Addressed, Advice, Attributes, Buf, Gid, HugePage, Init, Mapping, Psn, QpNum,
-    QueuePair, Rc, RemoteAccess, RemoteRegion, RemoteToken, Rtr, Rts, SharedReceiveQueue, Ud,
-    op::{CompareSwap, FetchAdd, Read, Send, SendTo, Write},
+    Buf, Gid, Init, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rtr, Rts,
+    SharedReceiveQueue, Ud,
+    ah::{AddressVector, Addressed},
+    mr::{Advice, HugePage, Mapping},
+    op,
+    qp::{Attributes, Psn, QpNum},
 };
 
 use super::{traffic::Traffic, xrc::Ends};
@@ -31,11 +34,11 @@ fn remote(fixture: &Fixture, access: RemoteAccess) -> RemoteRegion {
 fn access(
     access: RemoteAccess,
     len: usize,
-    post: impl FnOnce(&mut QueuePair<Rc, Rts>, Buf, RemoteToken),
+    post: impl FnOnce(&mut QueuePair<verbs::Rc, Rts>, Buf, RemoteToken),
 ) {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let region = remote(&fixture, access);
     let token = region.token().slice(0..len as u64).unwrap();
     let work = fixture.pd.register(vec![0; len]).on_demand().buf();
@@ -53,28 +56,28 @@ fn access(
 #[test]
 fn odp_rc_atomic_cmp_and_swp() {
     access(RemoteAccess::ATOMIC, 8, |qp, work, number| {
-        qp.post(CompareSwap::new(work, number, 1, 2)).unwrap();
+        qp.post(op::CompareSwap::new(work, number, 1, 2)).unwrap();
     });
 }
 
 #[test]
 fn odp_rc_atomic_fetch_and_add() {
     access(RemoteAccess::ATOMIC, 8, |qp, work, number| {
-        qp.post(FetchAdd::new(work, number, 2)).unwrap();
+        qp.post(op::FetchAdd::new(work, number, 2)).unwrap();
     });
 }
 
 #[test]
 fn odp_rc_rdma_read() {
     access(RemoteAccess::READ, 64, |qp, work, from| {
-        qp.post(Read::new(work, from)).unwrap();
+        qp.post(op::Read::new(work, from)).unwrap();
     });
 }
 
 #[test]
 fn odp_rc_rdma_write() {
     access(RemoteAccess::WRITE, 64, |qp, work, to| {
-        qp.post(Write::new(work, to)).unwrap();
+        qp.post(op::Write::new(work, to)).unwrap();
     });
 }
 
@@ -97,7 +100,7 @@ fn odp_ud_traffic() {
         poll: &mut |take| cq.poll().unwrap().for_each(take),
     };
     let work = Addressed::new(on_demand(&fixture, 64), &ah);
-    let request = SendTo::new(work, QpNum::from_low_bits(9), 7);
+    let request = op::SendTo::new(work, QpNum::from_low_bits(9), 7);
     let back = traffic.send(&mut qp, &[0; 64], |qp| qp.post(request).unwrap());
     traffic.receive(&mut qp, back.work, b"a datagram");
 }
@@ -118,8 +121,8 @@ fn odp_rc_srq_traffic() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let mut srq: SharedReceiveQueue = fixture.pd.create_srq(4, 1).unwrap();
-    let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
-    let mut qp: QueuePair<Rc, Rts> = fixture.connect(builder.create().unwrap());
+    let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.connect(builder.create().unwrap());
     srq.post(on_demand(&fixture, 64)).unwrap();
     fixture.fake.complete_receive(qp.qp_num(), b"a message");
     let wc = cq.poll().unwrap().next().unwrap();
@@ -129,7 +132,9 @@ fn odp_rc_srq_traffic() {
         poll: &mut |take| cq.poll().unwrap().for_each(take),
     };
     let work = on_demand(&fixture, 64);
-    traffic.send(&mut qp, &[0; 64], |qp| qp.post(Send::new(work)).unwrap());
+    traffic.send(&mut qp, &[0; 64], |qp| {
+        qp.post(op::Send::new(work)).unwrap()
+    });
 }
 
 /// Huge pages mapped by the program itself, or the error that names their pool.

@@ -10,9 +10,11 @@ use std::{
 };
 
 use verbs::{
-    AddressVector, Addressed, Allocation, Attributes, Buf, Gid, Init, ProtectionDomain, Psn, QpNum,
-    QueueAllocator, QueuePair, Rc, Reset, Rtr, Rts, SharedReceiveQueue, Ud,
-    op::{Send, SendTo},
+    Buf, Gid, Init, ProtectionDomain, QueuePair, Reset, Rtr, Rts, SharedReceiveQueue, Ud,
+    ah::{AddressVector, Addressed},
+    op,
+    pd::{Allocation, QueueAllocator},
+    qp::{Attributes, Psn, QpNum},
 };
 
 use super::traffic::{ROUNDS, Traffic};
@@ -46,7 +48,7 @@ fn rc_traffic(answer: Option<fn(Layout) -> Allocation>, blocks: usize) {
 fn rc_messages(fixture: &Fixture, pd: ProtectionDomain, live: &AtomicUsize, blocks: usize) {
     assert_eq!(live.load(Ordering::Relaxed), blocks);
     let mut cq = fixture.cq(16);
-    let qp: QueuePair<Rc, Reset> = pd.qp_builder(&cq, &cq).max_recv_wr(2).create().unwrap();
+    let qp: QueuePair<verbs::Rc, Reset> = pd.qp_builder(&cq, &cq).max_recv_wr(2).create().unwrap();
     let mut qp = fixture.connect(qp);
     let mut traffic = Traffic {
         fake: &fixture.fake,
@@ -55,7 +57,7 @@ fn rc_messages(fixture: &Fixture, pd: ProtectionDomain, live: &AtomicUsize, bloc
     for round in 0..ROUNDS {
         let work = pd.register_buf([round; 64]).unwrap();
         let back = traffic.send(&mut qp, &[round; 64], |qp| {
-            qp.post(Send::new(work)).unwrap()
+            qp.post(op::Send::new(work)).unwrap()
         });
         traffic.receive(&mut qp, back, &[round + 1; 64]);
     }
@@ -100,7 +102,7 @@ fn mem_align_ud_traffic() {
     };
     for round in 0..ROUNDS {
         let work = Addressed::new(pd.register_buf([round; 64]).unwrap(), &ah);
-        let request = SendTo::new(work, QpNum::from_low_bits(9), 7);
+        let request = op::SendTo::new(work, QpNum::from_low_bits(9), 7);
         let back = traffic.send(&mut qp, &[round; 64], |qp| qp.post(request).unwrap());
         traffic.receive(&mut qp, back.work, &[round + 1; 64]);
     }
@@ -115,8 +117,12 @@ fn mem_align_srq_excq_rc_traffic() {
     let cq = fixture.ctx.cq_ex_builder(16).parent_domain(&pd);
     let mut cq = cq.create().unwrap();
     let mut srq: SharedReceiveQueue<Buf> = pd.create_srq(4, 1).unwrap();
-    let qp = pd.qp_builder::<Rc>(&cq, &cq).srq(&srq).create().unwrap();
-    let mut qp: QueuePair<Rc, Rts> = fixture.connect(qp);
+    let qp = pd
+        .qp_builder::<verbs::Rc>(&cq, &cq)
+        .srq(&srq)
+        .create()
+        .unwrap();
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.connect(qp);
     for round in 0..ROUNDS {
         srq.post(pd.alloc_buf(64).unwrap()).unwrap();
         fixture.fake.complete_receive(qp.qp_num(), &[round; 64]);
@@ -134,7 +140,7 @@ fn mem_align_srq_excq_rc_traffic() {
         };
         let work = pd.register_buf([round; 64]).unwrap();
         traffic.send(&mut qp, &[round; 64], |qp| {
-            qp.post(Send::new(work)).unwrap()
+            qp.post(op::Send::new(work)).unwrap()
         });
     }
     drop((qp, srq, cq, pd));

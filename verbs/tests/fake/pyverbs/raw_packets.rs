@@ -1,6 +1,10 @@
 //! `test_qp.py`: the cases about queue pairs for raw packets
 
-use verbs::{Attributes, Init, QpState, QueuePair, RawPacket, Reset, Rtr, Rts, op::SendOps};
+use verbs::{
+    Init, QueuePair, Reset, Rtr, Rts,
+    op::SendOps,
+    qp::{Attributes, QpState, RawPacket},
+};
 
 use crate::fixture::Fixture;
 

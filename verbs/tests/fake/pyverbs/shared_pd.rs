@@ -1,8 +1,10 @@
 //! `test_shared_pd.py`: a protection domain of another process
 
 use verbs::{
-    KernelHandle, QueuePair, Rc, RemoteToken, Reset, Rts, WcStatus, import_device,
-    op::{SendOps, Write},
+    QueuePair, RemoteToken, Reset, Rts, WcStatus,
+    event::KernelHandle,
+    import::import_device,
+    op::{self, SendOps},
 };
 
 use crate::fixture::Fixture;
@@ -18,8 +20,8 @@ fn imported_rc_ex_rdma_write() {
     let mr = pd.import_mr(KernelHandle(77)).unwrap();
     let mut cq = ctx.create_cq(8).unwrap();
     let builder = pd.qp_builder(&cq, &cq).send_ops(SendOps::RDMA_WRITE);
-    let qp: QueuePair<Rc, Reset> = builder.create().unwrap();
-    let mut qp: QueuePair<Rc, Rts> = fixture.connect(qp);
+    let qp: QueuePair<verbs::Rc, Reset> = builder.create().unwrap();
+    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.connect(qp);
     // The address is not imported: the memory's owner sends the address.
     let to = RemoteToken {
         addr: 0x1000,
@@ -29,7 +31,7 @@ fn imported_rc_ex_rdma_write() {
     for round in 0..10_u8 {
         let work = pd.register_buf([round; 64]).unwrap();
         let mut batch = qp.extended_batch().unwrap();
-        batch.push(Write::new(work, to)).unwrap();
+        batch.push(op::Write::new(work, to)).unwrap();
         batch.post().unwrap();
         let posted = &fixture.fake.sends(qp.qp_num())[0];
         assert_eq!(posted.bytes(), [round; 64]);

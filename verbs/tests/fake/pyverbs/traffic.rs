@@ -1,7 +1,8 @@
 //! Messages there and back, as far as a fake device goes.
 
 use verbs::{
-    Buf, Completed, QueuePair, Rts, Transport, WcStatus, WorkCompletion,
+    Buf, Completed, QueuePair, Rts, WcStatus, WorkCompletion,
+    qp::Transport,
     work::{Gather, Scatter},
 };
 

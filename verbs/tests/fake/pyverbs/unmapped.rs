@@ -7,8 +7,9 @@ use std::{
 };
 
 use verbs::{
-    DmaBufRange, QueuePair, Rc, RemoteAccess, Rts, SharedMemory, UnmappedRegion, WcStatus,
-    op::Write,
+    QueuePair, RemoteAccess, Rts, WcStatus,
+    mr::{DmaBufRange, SharedMemory, UnmappedRegion},
+    op,
 };
 
 use crate::fixture::Fixture;
@@ -91,14 +92,14 @@ fn dmabuf_read() {
 fn rdma_traffic() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 2);
+    let mut qp: QueuePair<verbs::Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 2);
     let (from, _from) = dmabuf(&fixture, RemoteAccess::empty());
     let (to, _to) = dmabuf(&fixture, RemoteAccess::WRITE);
     for at in (0..4096).step_by(1024) {
         let part = at..at + 1024;
         let token = to.slice(part.clone()).token();
         assert_eq!((token.addr, token.len), (RANGE.iova + at, 1024));
-        qp.post(Write::new(from.slice(part), token)).unwrap();
+        qp.post(op::Write::new(from.slice(part), token)).unwrap();
         let posted = &fixture.fake.sends(qp.qp_num())[0];
         assert_eq!(posted.remote, Some((token.addr, token.rkey)));
         let sge = posted.sges[0];

@@ -1,9 +1,11 @@
 //! The cases about extended reliable connections, from several files
 
 use verbs::{
-    Buf, Completed, CqHandle, QpNum, QueuePair, RemoteToken, Rts, SharedReceiveQueue, SrqNum,
-    WcOpcode, WcStatus, XrcReceiver, XrcSend,
-    op::{CompareSwap, Send, ToSrq},
+    Buf, Completed, QueuePair, RemoteToken, Rts, SharedReceiveQueue, WcStatus,
+    cq::{CqHandle, WcOpcode},
+    op,
+    qp::{QpNum, XrcReceiver, XrcSend},
+    srq::SrqNum,
 };
 
 use super::traffic::{Poll, ROUNDS};
@@ -45,7 +47,7 @@ impl Ends {
         for round in 0..ROUNDS {
             let mut work = alloc();
             work.fill(round);
-            let request = ToSrq::new(Send::new(work), REMOTE);
+            let request = op::ToSrq::new(op::Send::new(work), REMOTE);
             self.sender.post(request).unwrap();
             let posted = &fake.sends(self.sender.qp_num())[0];
             assert_eq!(posted.remote_srqn, Some(REMOTE.get()));
@@ -99,8 +101,8 @@ fn xrc_atomic_cmp_and_swap() {
     };
     for (compare, swap) in [(2, 0), (1, 0)] {
         let work = fixture.pd.alloc_buf(8).unwrap();
-        let request = CompareSwap::new(work, remote, compare, swap);
-        ends.sender.post(ToSrq::new(request, REMOTE)).unwrap();
+        let request = op::CompareSwap::new(work, remote, compare, swap);
+        ends.sender.post(op::ToSrq::new(request, REMOTE)).unwrap();
         let number = ends.sender.qp_num();
         let posted = &fixture.fake.sends(number)[0];
         assert_eq!(
