@@ -25,6 +25,7 @@ mod pyverbs;
 mod setup;
 mod soft_roce;
 mod stage;
+mod surface;
 mod test;
 mod test_names;
 mod tidy;

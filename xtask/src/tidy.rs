@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Package};
 
 use crate::workspace::Workspace;
-use crate::{miri, prose, test, test_names};
+use crate::{miri, prose, surface, test, test_names};
 
 /// Maximum number of lines of a file, except generated files.
 const MAX_LINES: usize = 800;
@@ -64,6 +64,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     for file in files(root, ".rs")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
         complaints.extend(check(&name, &text));
+        complaints.extend(surface::hiding_imports(&name, &text));
         complaints.extend(prose::check(&name, &text, &mut exceptions));
         paths.extend(
             test_names::in_file(&text)
@@ -74,6 +75,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     for file in files(root, ".md")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
+        complaints.extend(surface::hiding_imports(&name, &text));
         complaints.extend(prose::check(&name, &text, &mut exceptions));
     }
     complaints.extend(prose::unused_exceptions(&exceptions));
@@ -82,6 +84,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let suppressions = read(Path::new(SUPPRESSIONS))?;
     complaints.extend(test_names::empty_suppressions(&suppressions, &paths));
     complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
+    let verbs = read(Path::new(surface::ROOT))?;
+    complaints.extend(surface::crowded_root(&verbs));
+    let source = |file: &str| fs::read_to_string(root.join("verbs/src").join(file)).ok();
+    complaints.extend(surface::names_of_two_modules(&verbs, source));
     complaints.extend(partial_docs(workspace.packages()));
     complaints.extend(io_dependencies(workspace.packages()));
     if !complaints.is_empty() {

@@ -4,9 +4,10 @@ use std::{io::IoSlice, ptr::NonNull};
 
 use ibverbs_sys as ffi;
 
-use super::{Describe, Emit, ExtendedRequest, Parts, Send, SendFrame, SendRequest, SendTo, Write};
+use super::{Describe, Emit, ExtendedRequest, Parts, SendRequest};
 use crate::{
     ah::AddressHandle,
+    op,
     qp::Transport,
     work::{Sge, SgeList},
 };
@@ -20,8 +21,8 @@ pub trait CanInline: sealed::Sealed {}
 
 macro_rules! can_inline {
     ($($name:ident)*) => {$(
-        impl<W> sealed::Sealed for $name<W> {}
-        impl<W> CanInline for $name<W> {}
+        impl<W> sealed::Sealed for op::$name<W> {}
+        impl<W> CanInline for op::$name<W> {}
     )*};
 }
 
