@@ -155,13 +155,13 @@ impl Error {
         }
     }
 
-    /// The error given as the reason, such as a [`WcError`](crate::WcError), for a downcast; as
+    /// The error given as the reason, such as a [`WcError`](crate::cq::WcError), for a downcast; as
     /// [`io::Error::get_ref`]. The message of this error contains the reason, so
     /// [`source`](std::error::Error::source) is the reason's own source.
     ///
     /// ```
     /// use std::error::Error;
-    /// use verbs::{WcError, WcStatus};
+    /// use verbs::{WcStatus, cq::WcError};
     ///
     /// let failed = WcError::new(WcStatus::RETRY_EXC_ERR, 0);
     /// let err = verbs::Error::from(failed);
@@ -339,7 +339,7 @@ pub fn cvt_count(call: &'static str, ret: i32) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{WcError, WcStatus};
+    use crate::{WcStatus, cq::WcError};
 
     fn set_errno(errno: i32) {
         // SAFETY: `__errno_location` returns a valid pointer to this thread's `errno`.

@@ -234,7 +234,7 @@ impl WcError {
     /// The failed completion behind an error.
     ///
     /// ```
-    /// use verbs::{Error, WcError, WcStatus};
+    /// use verbs::{Error, WcStatus, cq::WcError};
     /// let failed = WcError::new(WcStatus::RNR_RETRY_EXC_ERR, 0);
     /// assert_eq!(WcError::of(&Error::from(failed)), Some(&failed));
     /// assert_eq!(WcError::of(&Error::from_errno("ibv_poll_cq", 5)), None);
