@@ -64,8 +64,8 @@ bounded! {
     Psn(u32) <= 16777215;
     /// The number of a queue pair, the address used by its peers: 24 bits.
     QpNum(u32) <= 16777215;
-    /// The number of a shared receive queue, the address used by [XRC](crate::qp::XrcSend) senders: 24
-    /// bits.
+    /// The number of a shared receive queue, the address used by [XRC](crate::qp::XrcSend) senders:
+    /// 24 bits.
     SrqNum(u32) <= 16777215;
     /// Timeout for an acknowledgement: 4.096 µs times two to the power of this. 0 is for
     /// ever, 14 about 67 ms.

@@ -44,8 +44,8 @@ bitflags! {
 
 /// `ibv_counters`—A set of counters.
 ///
-/// First [attach](Self::attach) each quantity at an index, then [use](crate::flow::FlowRule::count) the
-/// set in a flow.
+/// First [attach](Self::attach) each quantity at an index, then [use](crate::flow::FlowRule::count)
+/// the set in a flow.
 ///
 /// # Examples
 /// ```no_run

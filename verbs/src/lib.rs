@@ -57,6 +57,9 @@
 //! [`op`] has the requests that can be posted. Borrowed memory can be registered in a [`scope()`],
 //! and posted to queue pairs made in the scope.
 //!
+//! Each object keeps its parents alive. Objects can be dropped in any order; forgetting one leaks
+//! the object, and frees nothing still accessible to a device.
+//!
 //! # Names
 //!
 //! The modules are named for C's objects: `ibv_create_cq` and everything about completion queues is
@@ -85,11 +88,8 @@
 //! | `ibv_import_device`, `ibv_import_pd`, `ibv_import_mr` | [`import`] |
 //! | `ibv_fork_init` | [`fork`] |
 //!
-//! Without a counterpart in C: [`error`], [`hint`], [`mod@scope`], [`fd`], [`signals`] and, with its
-//! feature, `tokio`.
-//!
-//! Each object keeps its parents alive. Objects can be dropped in any order; forgetting one leaks
-//! the object, and frees nothing still accessible to a device.
+//! Without a counterpart in C: [`error`], [`hint`], [`mod@scope`], [`fd`], [`signals`] and, with
+//! its feature, `tokio`.
 //!
 //! # A queue pair's life
 //!

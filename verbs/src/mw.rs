@@ -1,7 +1,8 @@
 //! Memory windows: access for peers, granted and revoked without a registration.
 //!
 //! A [`MemoryWindow`] is bound to a part of a [`RemoteRegion`] by
-//! [`bind_window`](crate::QueuePair::bind_window), and loses its access as its [`WindowType`] has it.
+//! [`bind_window`](crate::QueuePair::bind_window), and loses its access as its [`WindowType`] has
+//! it.
 //!
 //! # References
 //! [ibv_alloc_mw(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html),

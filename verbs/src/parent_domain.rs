@@ -140,8 +140,8 @@ impl<'a> ParentDomainBuilder<'a> {
     }
 
     /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC`—Lets the provider allocate
-    /// [memory](crate::mr::ProviderMemory) readable by a virtual machine's host, where the device can
-    /// reach no other memory: see [`ProtectionDomain::alloc_provider_memory`]. Libraries before
+    /// [memory](crate::mr::ProviderMemory) readable by a virtual machine's host, where the device
+    /// can reach no other memory: see [`ProtectionDomain::alloc_provider_memory`]. Libraries before
     /// rdma-core 64 refuse the flag with `EINVAL`.
     #[doc(alias = "IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC")]
     pub fn allow_unprotected(mut self) -> Self {

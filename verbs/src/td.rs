@@ -12,8 +12,8 @@ use crate::{
 /// `ibv_td`—A thread domain: a promise that only one thread at a time uses the objects made in the
 /// domain, so that the provider can omit locks.
 ///
-/// Takes effect through a [parent domain](crate::pd::ParentDomainBuilder::thread_domain), which keeps
-/// the thread domain alive.
+/// Takes effect through a [parent domain](crate::pd::ParentDomainBuilder::thread_domain), which
+/// keeps the thread domain alive.
 ///
 /// # References
 /// [ibv_alloc_td(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html)

@@ -25,8 +25,8 @@ pub struct Attempts {
 }
 
 impl QpAttr {
-    /// What the queue pair tries before it gives a request up. [`WcError::with_attempts`](crate::cq::WcError::with_attempts)
-    /// adds it to a failure.
+    /// What the queue pair tries before it gives a request up.
+    /// [`WcError::with_attempts`](crate::cq::WcError::with_attempts) adds it to a failure.
     pub fn attempts(&self) -> Attempts {
         Attempts {
             dest_qp_num: self.dest_qp_num,

@@ -109,9 +109,9 @@ impl Context {
 impl CompletionChannel {
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Takes the next event, if there is one. Never blocks.
     ///
-    /// Each [`req_notify`](crate::cq::CqHandle::req_notify) leads to one event. After an event there
-    /// *may* be completions. While another thread [waits](Self::wait), the result is `None`: that
-    /// thread gets the event.
+    /// Each [`req_notify`](crate::cq::CqHandle::req_notify) leads to one event. After an event
+    /// there *may* be completions. While another thread [waits](Self::wait), the result is `None`:
+    /// that thread gets the event.
     ///
     /// # Errors
     /// - `EIO`, `ENODEV`: the device is gone.

@@ -17,8 +17,8 @@ use crate::{
 
 /// A completion of an [`ExtendedCq`](crate::cq::ExtendedCq), before its queue pair has taken it.
 ///
-/// Reading a field is an error if the queue was made [without](crate::cq::ExtendedCqBuilder::with) the
-/// field.
+/// Reading a field is an error if the queue was made [without](crate::cq::ExtendedCqBuilder::with)
+/// the field.
 pub struct ExtendedCompletion<'p> {
     entry: &'p Entry,
     fields: WcFields,

@@ -71,8 +71,8 @@ impl<'pd, M: Memory> Registration<'pd, M> {
 
     /// `IBV_ACCESS_ON_DEMAND`—Pins nothing: the device fetches pages on demand (page faults).
     ///
-    /// [`DeviceAttr`](crate::attr::DeviceAttr) lists the operations with support for such memory; others
-    /// fail. [`advise`](ProtectionDomain::advise) prefetches pages.
+    /// [`DeviceAttr`](crate::attr::DeviceAttr) lists the operations with support for such memory;
+    /// others fail. [`advise`](ProtectionDomain::advise) prefetches pages.
     #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
     pub fn on_demand(mut self) -> Self {
         self.terms.allow(flag::IBV_ACCESS_ON_DEMAND);

@@ -37,8 +37,8 @@ pub struct DmaHints {
     pub memory: Option<TphMemory>,
 }
 
-/// `ibv_dmah`—How a device accesses memory [registered](crate::mr::Registration::dma_handle) with this
-/// handle.
+/// `ibv_dmah`—How a device accesses memory [registered](crate::mr::Registration::dma_handle) with
+/// this handle.
 ///
 /// Cloning is cheap: the object is reference-counted, like an `Arc`.
 ///

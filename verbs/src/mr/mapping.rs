@@ -17,8 +17,8 @@ use crate::{
 /// [pool](crate::mr::BufPool).
 ///
 /// Unlike heap memory, a mapping shares no page with other data: necessary where a child of
-/// [`fork`](crate::fork::fork_init) must not inherit the memory. In huge pages the device needs fewer
-/// translations: one for 2 MiB, instead of 512.
+/// [`fork`](crate::fork::fork_init) must not inherit the memory. In huge pages the device needs
+/// fewer translations: one for 2 MiB, instead of 512.
 ///
 /// # Examples
 /// ```no_run

@@ -59,7 +59,8 @@ impl ProtectionDomain {
     /// process. Enters the kernel.
     ///
     /// # Errors
-    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support it; see [`OdpCaps`](crate::attr::OdpCaps).
+    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support it; see
+    ///   [`OdpCaps`](crate::attr::OdpCaps).
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)

@@ -22,8 +22,8 @@ use crate::{
 ///
 /// In a virtual machine with encrypted memory, a device reaches ordinary memory by copies only.
 /// There, provider memory is shared with the host, if the domain is a parent domain with
-/// [`allow_unprotected`](crate::pd::ParentDomainBuilder::allow_unprotected). Elsewhere there is no such
-/// difference.
+/// [`allow_unprotected`](crate::pd::ParentDomainBuilder::allow_unprotected). Elsewhere there is no
+/// such difference.
 ///
 /// # Examples
 /// ```no_run

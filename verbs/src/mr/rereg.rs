@@ -108,8 +108,9 @@ impl Reregistration {
     ///
     /// # Errors
     /// The error returns what is left:
-    /// - `InvalidInput`: the region is in use or one of [`Everything`](crate::mr::Everything), another
-    ///   domain is of another device, or the other memory has no bytes. The region is unchanged.
+    /// - `InvalidInput`: the region is in use or one of [`Everything`](crate::mr::Everything),
+    ///   another domain is of another device, or the other memory has no bytes. The region is
+    ///   unchanged.
     /// - `EINVAL`, `EOPNOTSUPP`, `ENOMEM`: the device does not support the change, and the region
     ///   is unchanged; or the change failed halfway, and the region has been ended.
     ///

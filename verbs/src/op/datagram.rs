@@ -23,8 +23,9 @@ impl<W: Gather + HasAddress> DatagramWork for W {}
 /// `IBV_WR_SEND`, `IBV_WR_SEND_WITH_IMM` on a datagram queue pair—A message of at most one packet,
 /// to one queue pair of an address.
 ///
-/// The work is [`Addressed`](crate::ah::Addressed), alone or [`With`](crate::work::With) a context, and keeps
-/// its address handle until returned. A successful completion does not guarantee delivery.
+/// The work is [`Addressed`](crate::ah::Addressed), alone or [`With`](crate::work::With) a context,
+/// and keeps its address handle until returned. A successful completion does not guarantee
+/// delivery.
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)

@@ -31,8 +31,8 @@ can_inline!(Send SendFrame SendTo Write);
 /// `IBV_SEND_INLINE`—A request with data copied at the time of posting, in place of the work's
 /// bytes.
 ///
-/// The limit is [`max_inline_data`](crate::qp::QueuePairBuilder::max_inline_data) of the queue pair, in
-/// bytes.
+/// The limit is [`max_inline_data`](crate::qp::QueuePairBuilder::max_inline_data) of the queue
+/// pair, in bytes.
 ///
 /// ```no_run
 /// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts, ()>) -> verbs::Result<()> {

@@ -14,8 +14,8 @@
 //! | [`AtomicWrite`] | writes 8 bytes of the peer's memory in one step | RC, extended | is kept |
 //! | [`Flush`] | completes when earlier writes to the peer's memory have taken effect | RC, extended | is kept |
 //!
-//! The requests marked as extended can only be posted by [extended batches](crate::qp::ExtendedBatch),
-//! all others in both ways.
+//! The requests marked as extended can only be posted by [extended
+//! batches](crate::qp::ExtendedBatch), all others in both ways.
 //!
 //! [`ToSrq`] turns a request of RC into one for an extended reliable connection.
 //!

@@ -11,7 +11,8 @@ use crate::{
 };
 
 bitflags! {
-    /// `ibv_qp_create_send_ops_flags`—The operations of an [extended batch](crate::qp::ExtendedBatch).
+    /// `ibv_qp_create_send_ops_flags`—The operations of an [extended
+    /// batch](crate::qp::ExtendedBatch).
     ///
     /// # References
     /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)

@@ -124,8 +124,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 
     /// Allows receives into memory with [no address](crate::mr::UnmappedRegion) in this process, or
-    /// registered under [another](crate::mr::RemoteRegistration::iova) address. Without this call, only
-    /// Soft-RoCE and Soft-iWARP accept such receives: other devices' libraries may copy short
+    /// registered under [another](crate::mr::RemoteRegistration::iova) address. Without this call,
+    /// only Soft-RoCE and Soft-iWARP accept such receives: other devices' libraries may copy short
     /// messages themselves, to the same address in this process.
     ///
     /// # Safety
@@ -204,9 +204,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// `ibv_create_qp(pd, …)`—Creates the queue pair as [`create`](Self::create) does, for works of
     /// the caller's types: `SW` for the send queue, and `RW` for the receive queue.
     ///
-    /// Works with borrows can only be posted to a queue pair [of a scope](crate::scope::Scope::create_qp):
-    /// otherwise forgetting the queue pair (`mem::forget`) would end the borrow while the device
-    /// continues.
+    /// Works with borrows can only be posted to a queue pair [of a
+    /// scope](crate::scope::Scope::create_qp): otherwise forgetting the queue pair (`mem::forget`)
+    /// would end the borrow while the device continues.
     ///
     /// # Errors
     /// As for [`create`](Self::create).

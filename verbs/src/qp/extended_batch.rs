@@ -26,10 +26,10 @@ use crate::{
 /// Requests built in the device's own memory, and posted together: all of them or none.
 ///
 /// The extended way of posting, for queue pairs made with
-/// [`send_ops`](crate::qp::QueuePairBuilder::send_ops). The requests are those of [`op`](crate::op),
-/// the completions are the same, and both ways can be used in turn. Differences from a
-/// [`Batch`](crate::qp::Batch): inline data are copied when added, some operations exist only here, and
-/// a failure posts nothing.
+/// [`send_ops`](crate::qp::QueuePairBuilder::send_ops). The requests are those of
+/// [`op`](crate::op), the completions are the same, and both ways can be used in turn. Differences
+/// from a [`Batch`](crate::qp::Batch): inline data are copied when added, some operations exist
+/// only here, and a failure posts nothing.
 ///
 /// The requests are kept as data until the batch is posted, and only then the device's lock on the
 /// send queue is taken. While the batch is open, any other call is allowed, from any thread.

@@ -15,12 +15,6 @@
 //! | [`QpAttr`], [`QpCap`], [`QpFlags`], [`RateLimit`] | queried attributes, limits, options |
 //! | [`Multicast`] | membership in a group |
 //!
-//! # Transitions
-//!
-//! ```text
-//! QueuePair<T, Reset> ─to_init▶ QueuePair<T, Init> ─to_rtr▶ QueuePair<T, Rtr> ─to_rts▶ QueuePair<T, Rts>
-//! ```
-//!
 //! # References
 //! [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html),
 //! [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html),

@@ -35,7 +35,8 @@ pub trait CanPostReceive: State {}
 /// A state with posting of requests: [`Rts`], and [`Sqd`], where they wait.
 pub trait CanPostSend: CanPostReceive {}
 
-/// A state with attaching of a [counter](crate::completion_counter::CompletionCounter): [`Reset`] and [`Init`].
+/// A state with attaching of a [counter](crate::completion_counter::CompletionCounter): [`Reset`]
+/// and [`Init`].
 pub trait CanAttachCounter: State {}
 
 macro_rules! states {

@@ -126,8 +126,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// Dropping the queue pair destroys it too, and drops the works.
     ///
     /// # Errors
-    /// - `ResourceBusy`: a [`Flow`](crate::flow::Flow) or a [`MemoryWindow`](crate::MemoryWindow) needs
-    ///   the queue pair. Drop the dependent object first.
+    /// - `ResourceBusy`: a [`Flow`](crate::flow::Flow) or a [`MemoryWindow`](crate::MemoryWindow)
+    ///   needs the queue pair. Drop the dependent object first.
     /// - `EBUSY`: another object, made by C code, still uses the queue pair.
     ///
     /// The queue pair is given back.

@@ -47,9 +47,9 @@ bitflags! {
 
 /// `ibv_wq`—A receive work queue: a receive queue without a queue pair.
 ///
-/// Packets reach the queue through an [`IndirectionTable`](crate::rss::IndirectionTable). Posted works
-/// belong to the queue until returned by a completion, as with a queue pair; the completions carry
-/// the queue's [id](Self::id).
+/// Packets reach the queue through an [`IndirectionTable`](crate::rss::IndirectionTable). Posted
+/// works belong to the queue until returned by a completion, as with a queue pair; the completions
+/// carry the queue's [id](Self::id).
 ///
 /// # Examples
 /// ```no_run

@@ -22,7 +22,8 @@ mod sealed {
 // Sealed: each implementation must have `'scope` in its type.
 pub trait ScopedWork<'scope>: sealed::Sealed<'scope> {}
 
-/// Work of any kind, tied to a scope, for a queue pair [of that scope](crate::scope::Scope::create_qp).
+/// Work of any kind, tied to a scope, for a queue pair [of that
+/// scope](crate::scope::Scope::create_qp).
 ///
 /// # Examples
 /// ```

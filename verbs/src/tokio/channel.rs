@@ -6,7 +6,8 @@ use crate::{
     error::{Refused, Result},
 };
 
-/// A [completion channel](crate::cq::CompletionChannel), for many queues, whose events can be awaited.
+/// A [completion channel](crate::cq::CompletionChannel), for many queues, whose events can be
+/// awaited.
 ///
 /// # Examples
 /// ```no_run

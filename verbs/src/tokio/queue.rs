@@ -99,8 +99,8 @@ pub struct ExtendedCq {
 }
 
 impl ExtendedCq {
-    /// Wraps a [`waitable`](crate::cq::ExtendedCqBuilder::waitable) queue, and registers its descriptor
-    /// with the runtime.
+    /// Wraps a [`waitable`](crate::cq::ExtendedCqBuilder::waitable) queue, and registers its
+    /// descriptor with the runtime.
     ///
     /// # Errors
     /// As for [`CompletionQueue::new`]; the queue is given back.

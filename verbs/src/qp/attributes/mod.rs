@@ -230,8 +230,9 @@ impl<T: Transport> Attributes<T, Sqd> {
         Self::empty()
     }
 
-    /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`—Requests the event [`SQ_DRAINED`](crate::event::EventType::SQ_DRAINED)
-    /// once the requests in progress are finished.
+    /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`—Requests the event
+    /// [`SQ_DRAINED`](crate::event::EventType::SQ_DRAINED) once the requests in progress are
+    /// finished.
     #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
     #[must_use]
     pub fn notify_when_drained(mut self) -> Self {

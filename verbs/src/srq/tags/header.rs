@@ -49,8 +49,8 @@ named! {
 pub struct TagHeader {
     /// The kind of the message.
     pub operation: TagOperation,
-    /// Private data, [reported](crate::cq::TagMatch::private) by the receiver's completion along with
-    /// the tag.
+    /// Private data, [reported](crate::cq::TagMatch::private) by the receiver's completion along
+    /// with the tag.
     pub private: u32,
     /// The tag.
     pub tag: u64,

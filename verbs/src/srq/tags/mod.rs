@@ -174,8 +174,8 @@ impl TagPattern {
 impl ProtectionDomain {
     /// `ibv_create_srq_ex(ctx, IBV_SRQT_TM)`—Creates a shared receive queue with tag matching.
     /// Everything completes in `cq`; tags are reported there if `cq` is an
-    /// [`ExtendedCq`](crate::cq::ExtendedCq) with [`TM_INFO`](crate::cq::WcFields::TM_INFO). Enters the
-    /// kernel.
+    /// [`ExtendedCq`](crate::cq::ExtendedCq) with [`TM_INFO`](crate::cq::WcFields::TM_INFO). Enters
+    /// the kernel.
     ///
     /// # Errors
     /// - `Unsupported`: the device does not match tags, or has no extended attributes to report so.
