@@ -91,7 +91,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Creates a datagram request for this destination, with optional immediate data; see [`SendTo`].
+    /// Creates a datagram request for this destination, with optional immediate data; see [`op::SendTo`].
     pub fn send<W: Gather>(&self, work: W) -> op::SendTo<Addressed<W>> {
         op::SendTo::new(Addressed::new(work, &self.ah), self.qp_num, self.qkey)
     }

@@ -1,7 +1,7 @@
 //! Sharing a device, its protection domains and its memory between processes.
 //!
 //! One process passes on a duplicate of [`Context::cmd_fd`], and the
-//! [`KernelHandle`](crate::event::KernelHandle)s of the objects; the other imports these.
+//! [`KernelHandle`]s of the objects; the other imports these.
 //!
 //! # References
 //! [ibv_import_device(3)](https://man7.org/linux/man-pages/man3/ibv_import_device.3.html),
