@@ -192,7 +192,7 @@ pub mod work;
 mod wr_id;
 pub mod xrcd;
 
-// The names of programs that send and receive. Not more: see "Where is a name public?" in DESIGN.md.
+// The names of programs that send and receive. "Where is a name of `verbs` public?" in DESIGN.md has the reasons.
 pub use ah::{AddressHandle, Gid};
 pub use cq::{CompletionQueue, WcStatus, WorkCompletion};
 pub use device::{Context, Device, devices};

@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use softnic::Fabric;
 use verbs::{
-    Buf, ExtendedCq, Init, QueuePair, Rc, RemoteAccess, Rts, WcFields, WcOpcode, WcStatus,
-    op::{AtomicWrite, Flush, Placement, Send, SendOps},
+    Buf, Init, QueuePair, RemoteAccess, Rts, WcStatus,
+    cq::{ExtendedCq, WcFields, WcOpcode},
+    op::{self, Placement, SendOps},
 };
 
 use crate::end::{End, TEST_TIMEOUT};
@@ -16,8 +17,8 @@ const TIMES: WcFields =
 /// Two connected queue pairs of one host, both completing in one extended queue with times.
 struct Timed {
     cq: ExtendedCq,
-    a: QueuePair<Rc, Rts>,
-    b: QueuePair<Rc, Rts>,
+    a: QueuePair<verbs::Rc, Rts>,
+    b: QueuePair<verbs::Rc, Rts>,
     end: End,
     /// The fabric. The last field, so dropped last.
     fabric: Fabric,
@@ -29,7 +30,7 @@ impl Timed {
         let cq = end.ctx.cq_ex_builder(64).with(TIMES).waitable();
         let cq = cq.create().unwrap();
         let make = || {
-            let builder = end.pd.qp_builder::<Rc>(&cq, &cq);
+            let builder = end.pd.qp_builder::<verbs::Rc>(&cq, &cq);
             let builder = builder.max_send_wr(4).max_recv_wr(4);
             builder.send_ops(SendOps::SEND).create().unwrap()
         };
@@ -49,7 +50,9 @@ impl Timed {
     fn exchange(&mut self) {
         self.b.post_recv(self.end.pd.alloc_buf(8).unwrap()).unwrap();
         let mut batch = self.a.extended_batch().unwrap();
-        batch.push(Send::new(self.end.filled(b"message"))).unwrap();
+        batch
+            .push(op::Send::new(self.end.filled(b"message")))
+            .unwrap();
         batch.post().map_err(|refused| refused.error).unwrap();
     }
 
@@ -167,7 +170,7 @@ fn queue_pair_without_send_operations_has_no_extended_interface() {
     let fabric = Fabric::new();
     let end = End::new(&fabric.host("10.9.0.1".parse().unwrap()));
     let qp = end.qp();
-    let attributes = verbs::Attributes::<Rc, Init>::new(1);
+    let attributes = verbs::qp::Attributes::<verbs::Rc, Init>::new(1);
     let mut qp = qp.to_init(&attributes).map_err(|refused| refused.error);
     // SAFETY: the queue pair exists.
     let ex = unsafe { ibverbs_sys::ibv_qp_to_qp_ex(qp.as_mut().unwrap().as_raw()) };
@@ -185,7 +188,10 @@ fn atomic_write_and_flushes_survive_loss() {
     let caps = a.ctx.query_device().unwrap().caps().bits();
     assert_eq!(caps & FLUSH_AND_ATOMIC_WRITE, FLUSH_AND_ATOMIC_WRITE);
     let make = |end: &End| {
-        let builder = end.pd.qp_builder::<Rc>(&end.cq, &end.cq).max_send_wr(4);
+        let builder = end
+            .pd
+            .qp_builder::<verbs::Rc>(&end.cq, &end.cq)
+            .max_send_wr(4);
         let ops = SendOps::ATOMIC_WRITE | SendOps::FLUSH;
         builder.send_ops(ops).create().unwrap()
     };
@@ -201,10 +207,12 @@ fn atomic_write_and_flushes_survive_loss() {
         let mut batch = qp_a.extended_batch().unwrap();
         let [first, second, third] = work;
         let value = round.to_ne_bytes();
-        batch.push(AtomicWrite::new(first, number, value)).unwrap();
-        let flush = Flush::new(second, number, Placement::GLOBAL);
+        batch
+            .push(op::AtomicWrite::new(first, number, value))
+            .unwrap();
+        let flush = op::Flush::new(second, number, Placement::GLOBAL);
         batch.push(flush).unwrap();
-        let flush = Flush::new(third, region.token(), Placement::all());
+        let flush = op::Flush::new(third, region.token(), Placement::all());
         batch.push(flush.whole_region()).unwrap();
         batch.post().map_err(|refused| refused.error).unwrap();
         let done = a.reap(&mut qp_a, 3);

@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::fd::AsRawFd};
 
-use verbs::op::Send;
+use verbs::op;
 
 use crate::extended_posting::Link;
 
@@ -30,7 +30,7 @@ fn work_with_a_failed_doorbell_stays_in_flight() {
         link.expect_message();
     }
     // The device finds them with the next request, so the works are not returned before.
-    let first = Send::new(link.buf(b"first"));
+    let first = op::Send::new(link.buf(b"first"));
     let refused = unheard(&mut link, |link| {
         let mut batch = link.a.extended_batch().unwrap();
         batch.push(first).unwrap();
@@ -38,10 +38,10 @@ fn work_with_a_failed_doorbell_stays_in_flight() {
     });
     assert_eq!(refused.error.raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(refused.value.len(), 0);
-    let second = Send::new(link.buf(b"second"));
+    let second = op::Send::new(link.buf(b"second"));
     unheard(&mut link, |link| link.a.post(second)).unwrap();
     assert_eq!(link.a.send_queue().in_flight(), 2);
-    link.post(Send::new(link.buf(b"third")));
+    link.post(op::Send::new(link.buf(b"third")));
     for message in [&b"first"[..], b"second", b"third"] {
         assert_eq!(link.received().2, message);
     }

@@ -5,7 +5,16 @@ use std::{
     time::Duration,
 };
 
-use verbs::{Buf, Completed, CompletionQueue, Init, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Reset, Rtr, Rts, Uc, Ud, WcStatus, ah::{Addressed, GRH_LEN}, cq::WcOpcode, mw::WindowType, op::{self, ExtendedRequest, SendOps}, qp::{Attributes, Psn}, work::Gather};
+use verbs::{
+    Buf, Completed, CompletionQueue, Init, QueuePair, RemoteAccess, RemoteRegion, RemoteToken,
+    Reset, Rtr, Rts, Uc, Ud, WcStatus,
+    ah::{Addressed, GRH_LEN},
+    cq::WcOpcode,
+    mw::WindowType,
+    op::{self, ExtendedRequest, SendOps},
+    qp::{Attributes, Psn},
+    work::Gather,
+};
 
 use crate::loopback::Fixture;
 
@@ -204,7 +213,11 @@ fn qp_ex_rc_atomic_write() {
     let mut link = Link::new();
     let region = link.remote(RemoteAccess::WRITE);
     let number = region.token().slice(0..8).unwrap();
-    link.post(op::AtomicWrite::new(link.buf(b"kept"), number, *b"at once!"));
+    link.post(op::AtomicWrite::new(
+        link.buf(b"kept"),
+        number,
+        *b"at once!",
+    ));
     let (status, _, work) = link.sent();
     assert_eq!(&*work, b"kept");
     // Kernels before 6.2 return an error for the operation.
@@ -393,9 +406,13 @@ fn unreliable_connection_sends_and_writes_in_one_batch() {
     let region = fixture.pd.alloc_remote(16, RemoteAccess::WRITE).unwrap();
     let halves = [0..8, 8..16].map(|half| region.token().slice(half).unwrap());
     let mut batch = a.extended_batch().unwrap();
-    batch.push(op::Send::new(buf(b"plain")).unsignaled()).unwrap();
+    batch
+        .push(op::Send::new(buf(b"plain")).unsignaled())
+        .unwrap();
     batch.push(op::Send::new(buf(b"imm")).imm_data(1)).unwrap();
-    batch.push(op::Write::new(buf(b"1st half"), halves[0])).unwrap();
+    batch
+        .push(op::Write::new(buf(b"1st half"), halves[0]))
+        .unwrap();
     let write = op::Write::new(buf(b"2nd half"), halves[1]).imm_data(2);
     batch.push(write).unwrap();
     batch.post().unwrap();
