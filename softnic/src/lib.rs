@@ -26,12 +26,13 @@
 //!
 //! # Supported and unsupported features
 //!
-//! Supported: RC, UC and UD queue pairs with messages, RDMA, atomics, flushes, atomic writes and inline data; memory
-//! regions and windows; shared receive queues; plain and extended completion queues and queue pairs, channels and
-//! asynchronous events; address handles and multicast groups; the connections and datagram services of `rdma_cm(7)`
-//! used by the crate `cm`.
+//! Supported: RC, UC, UD and XRC queue pairs with messages, RDMA, atomics, flushes, atomic writes and inline data;
+//! memory regions and windows; shared receive queues; plain and extended completion queues and queue pairs, channels
+//! and asynchronous events; address handles and multicast groups; the connections and datagram services of
+//! `rdma_cm(7)` used by the crate `cm`.
 //!
-//! Unsupported: XRC and other optional features, whose calls fail with `EOPNOTSUPP`; frames to other processes. The crate's README has the whole list.
+//! Unsupported: other optional features, whose calls fail with `EOPNOTSUPP`; frames to other processes. The crate's
+//! README has the whole list.
 
 mod abi;
 pub mod cm;

@@ -10,7 +10,7 @@ use super::{
     notifier::{AsyncPipe, Subject},
     null,
     object::{Object, zeroed},
-    post, qp_ex, query, srq,
+    post, qp, qp_ex, query, srq, xrcd,
 };
 use crate::fabric::Port;
 
@@ -60,6 +60,11 @@ pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_c
     table.create_cq_ex = Some(cq_ex::create_cq_ex);
     table.modify_cq = Some(cq::modify_cq);
     table.create_qp_ex = Some(qp_ex::create_qp_ex);
+    table.open_qp = Some(qp::open_qp);
+    table.create_srq_ex = Some(srq::create_srq_ex);
+    table.get_srq_num = Some(srq::get_srq_num);
+    table.open_xrcd = Some(xrcd::open_xrcd);
+    table.close_xrcd = Some(xrcd::close_xrcd);
     let ctx = &mut table.context;
     ctx.device = device;
     // Mark of an extended context.

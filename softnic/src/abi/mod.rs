@@ -30,6 +30,7 @@ mod query;
 mod sequence;
 mod srq;
 mod unsupported;
+mod xrcd;
 
 pub(crate) use memory::ProcessMemory;
 pub(crate) use notifier::Notifier;

@@ -116,6 +116,7 @@ pub(super) unsafe extern "C" fn bind_mw(
         op,
         payload: Payload::Sges(Vec::new()),
         destination: None,
+        xrc_srq: None,
         signaled: bind.send_flags & ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 != 0,
         solicited: false,
         fence: bind.send_flags & ffi::ibv_send_flags::IBV_SEND_FENCE.0 != 0,

@@ -47,7 +47,8 @@ pub(super) struct CqSubject {
 #[derive(Debug, Default)]
 pub(super) struct Subjects {
     pub(super) cqs: HashMap<CqId, CqSubject>,
-    pub(super) qps: HashMap<QpNum, Subject>,
+    /// Handles of each queue pair: several only if opened by `ibv_open_qp`.
+    pub(super) qps: HashMap<QpNum, Vec<Subject>>,
     pub(super) srqs: HashMap<SrqId, Subject>,
     pub(super) ids: HashMap<IdNum, CmSubject>,
     /// Open contexts.
@@ -81,6 +82,17 @@ impl Subject {
 }
 
 impl Subjects {
+    /// Removes a handle of a queue pair, by address.
+    pub(super) fn remove_qp(&mut self, qp: QpNum, addr: u64) -> Option<Subject> {
+        let handles = self.qps.get_mut(&qp)?;
+        let index = handles.iter().position(|subject| subject.addr == addr)?;
+        let removed = handles.swap_remove(index);
+        if handles.is_empty() {
+            self.qps.remove(&qp);
+        }
+        Some(removed)
+    }
+
     /// Raises an event of the device or of the port in all contexts.
     fn broadcast(&mut self, kind: ibv_event_type) {
         self.contexts.retain(|pipe| {
@@ -121,7 +133,7 @@ impl Notifier {
             _ => {}
         }
         let qp = |qp: QpNum, kind: on| {
-            if let Some(subject) = subjects.qps.get(&qp) {
+            for subject in subjects.qps.get(&qp).into_iter().flatten() {
                 subject.raise(kind);
             }
         };

@@ -56,5 +56,5 @@ macro_rules! plain {
 }
 
 plain! {
-    ibv_ah ibv_comp_channel ibv_cq_ex ibv_device ibv_mr ibv_mw ibv_pd ibv_srq verbs_context
+    ibv_ah ibv_comp_channel ibv_cq_ex ibv_device ibv_mr ibv_mw ibv_pd ibv_srq ibv_xrcd verbs_context
 }

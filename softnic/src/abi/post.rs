@@ -196,11 +196,18 @@ unsafe fn request(qp: &Qp, wr: &ffi::ibv_send_wr) -> Option<SendRequest> {
     } else {
         None
     };
+    let xrc_srq = if qp.is_xrc_sender() {
+        // SAFETY: a field of every request to an XRC queue pair.
+        Some(unsafe { wr.qp_type.xrc.remote_srqn })
+    } else {
+        None
+    };
     Some(SendRequest {
         wr_id: wr.wr_id,
         op,
         payload,
         destination,
+        xrc_srq,
         signaled: has(flags::IBV_SEND_SIGNALED),
         solicited: has(flags::IBV_SEND_SOLICITED),
         fence: has(flags::IBV_SEND_FENCE),

@@ -17,8 +17,9 @@ use super::{
     query::{MAX_INLINE, MAX_SGE, MAX_WR, addr},
     sequence::Sequence,
     srq::Srq,
+    xrcd::Xrcd,
 };
-use crate::engine::{AttributeMask, Capacity, QpInit, QpKind, QpNum};
+use crate::engine::{AttributeMask, Capacity, CqId, QpInit, QpKind, QpNum};
 
 /// A queue pair.
 #[repr(C)]
@@ -41,51 +42,32 @@ unsafe impl Object for Qp {
 }
 
 impl Qp {
+    /// Whether each send request names a shared receive queue of the peer.
+    pub(super) fn is_xrc_sender(&self) -> bool {
+        self.init.qp_type == ffi::ibv_qp_type::IBV_QPT_XRC_SEND
+    }
+
     /// Whether each send request has a destination of its own (UD).
     pub(super) fn is_datagram(&self) -> bool {
         self.init.qp_type == ffi::ibv_qp_type::IBV_QPT_UD
     }
 }
 
-/// Converts the attributes of a new queue pair.
-///
-/// # Safety
-/// - The queues in the attributes are live.
-unsafe fn init(pd: &Pd, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
-    let kind = match attr.qp_type {
-        ffi::ibv_qp_type::IBV_QPT_RC => QpKind::Rc,
-        ffi::ibv_qp_type::IBV_QPT_UC => QpKind::Uc,
-        ffi::ibv_qp_type::IBV_QPT_UD => QpKind::Ud,
-        _ => return None,
-    };
+/// Converts the attributes of a new queue pair, except those of its transport.
+fn init(kind: QpKind, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
     let cap = &attr.cap;
     let fits = cap.max_send_wr <= MAX_WR
         && cap.max_recv_wr <= MAX_WR
         && cap.max_send_sge <= MAX_SGE
         && cap.max_recv_sge <= MAX_SGE
         && cap.max_inline_data <= MAX_INLINE;
-    if !fits || attr.send_cq.is_null() || attr.recv_cq.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let send_cq = unsafe { Cq::borrow(attr.send_cq) };
-    // SAFETY: the caller's promise.
-    let recv_cq = unsafe { Cq::borrow(attr.recv_cq) };
-    let srq = if attr.srq.is_null() {
-        None
-    } else {
-        // SAFETY: the caller's promise.
-        let srq = unsafe { Srq::borrow(attr.srq) };
-        srq.device.port.is(&pd.device.port).then_some(srq.id)
-    };
-    let is_local = |cq: &Cq| cq.device.port.is(&pd.device.port);
-    let shares = attr.srq.is_null() || srq.is_some();
-    (is_local(send_cq) && is_local(recv_cq) && shares).then_some(QpInit {
+    fits.then_some(QpInit {
         kind,
-        pd: pd.id,
-        send_cq: send_cq.id,
-        recv_cq: recv_cq.id,
-        srq,
+        pd: None,
+        send_cq: None,
+        recv_cq: None,
+        srq: None,
+        xrcd: None,
         capacity: Capacity {
             max_send_wr: cap.max_send_wr as usize,
             max_recv_wr: cap.max_recv_wr as usize,
@@ -95,6 +77,40 @@ unsafe fn init(pd: &Pd, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
         },
         signal_all: attr.sq_sig_all != 0,
     })
+}
+
+/// Identifier of a completion queue; `None` for null, or a queue of another device.
+///
+/// # Safety
+/// - The queue is null or live.
+unsafe fn cq_of(pd: &Pd, raw: *mut ffi::ibv_cq) -> Option<CqId> {
+    if raw.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let cq = unsafe { Cq::borrow(raw) };
+    cq.device.port.is(&pd.device.port).then_some(cq.id)
+}
+
+/// Converts the attributes of a new queue pair with queues of its own.
+///
+/// # Safety
+/// - The queues in the attributes are live.
+unsafe fn queued(kind: QpKind, pd: &Pd, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
+    let mut init = init(kind, attr)?;
+    init.pd = Some(pd.id);
+    // SAFETY: the caller's promise.
+    init.send_cq = Some(unsafe { cq_of(pd, attr.send_cq) }?);
+    if kind != QpKind::XrcSend {
+        // SAFETY: the caller's promise.
+        init.recv_cq = Some(unsafe { cq_of(pd, attr.recv_cq) }?);
+    }
+    if !attr.srq.is_null() {
+        // SAFETY: the caller's promise.
+        let srq = unsafe { Srq::borrow(attr.srq) };
+        init.srq = Some(srq.device.port.is(&pd.device.port).then_some(srq.id)?);
+    }
+    Some(init)
 }
 
 #[unsafe(no_mangle)]
@@ -108,7 +124,7 @@ unsafe extern "C" fn ibv_create_qp(
     unsafe { create(pd, attr, None) }
 }
 
-/// Creates a queue pair; `operations` are those of extended requests.
+/// Creates a queue pair with queues of its own; `operations` are those of extended requests.
 ///
 /// # Safety
 /// - The domain and the queues in the attributes are live.
@@ -117,32 +133,88 @@ pub(super) unsafe fn create(
     attr: &ffi::ibv_qp_init_attr,
     operations: Option<u64>,
 ) -> *mut ffi::ibv_qp {
+    let kind = match attr.qp_type {
+        ffi::ibv_qp_type::IBV_QPT_RC => QpKind::Rc,
+        ffi::ibv_qp_type::IBV_QPT_UC => QpKind::Uc,
+        ffi::ibv_qp_type::IBV_QPT_UD => QpKind::Ud,
+        ffi::ibv_qp_type::IBV_QPT_XRC_SEND => QpKind::XrcSend,
+        _ => return null(libc::EOPNOTSUPP),
+    };
     // SAFETY: the caller's promise.
     let pd = unsafe { Pd::borrow(raw_pd) };
-    let kinds = [
-        ffi::ibv_qp_type::IBV_QPT_RC,
-        ffi::ibv_qp_type::IBV_QPT_UC,
-        ffi::ibv_qp_type::IBV_QPT_UD,
-    ];
-    if !kinds.contains(&attr.qp_type) {
-        return null(libc::EOPNOTSUPP);
-    }
     // SAFETY: the caller's promise.
-    let Some(init) = (unsafe { init(pd, attr) }) else {
+    let Some(init) = (unsafe { queued(kind, pd, attr) }) else {
         return null(libc::EINVAL);
     };
-    let num = match pd.device.port.look(|nic| nic.engine.create_qp(init)) {
-        Ok(num) => num,
-        Err(error) => return null(errno(error)),
+    match pd.device.port.look(|nic| nic.engine.create_qp(init)) {
+        Ok(num) => adopt((&pd.device, pd.context()), raw_pd, attr, num, operations),
+        Err(error) => null(errno(error)),
+    }
+}
+
+/// Creates the receiving end of an extended connection.
+pub(super) fn create_xrc_receiver(xrcd: &Xrcd, attr: &ffi::ibv_qp_init_attr) -> *mut ffi::ibv_qp {
+    let Some(mut init) = init(QpKind::XrcRecv, attr) else {
+        return null(libc::EINVAL);
     };
+    init.xrcd = Some(xrcd.id);
+    match xrcd.device.port.look(|nic| nic.engine.create_qp(init)) {
+        Ok(num) => {
+            let context = (&xrcd.device, xrcd.context());
+            adopt(context, ptr::null_mut(), attr, num, None)
+        }
+        Err(error) => null(errno(error)),
+    }
+}
+
+/// Opens the receiving end of an extended connection once more.
+pub(super) unsafe extern "C" fn open_qp(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_qp_open_attr,
+) -> *mut ffi::ibv_qp {
+    use ffi::ibv_qp_open_attr_mask as has;
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    let needed = has::IBV_QP_OPEN_ATTR_NUM | has::IBV_QP_OPEN_ATTR_XRCD;
+    let needed = (needed | has::IBV_QP_OPEN_ATTR_TYPE).0;
+    let kind = ffi::ibv_qp_type::IBV_QPT_XRC_RECV;
+    if attr.comp_mask & needed != needed || attr.qp_type != kind {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's domain is live.
+    let xrcd = unsafe { Xrcd::borrow(attr.xrcd) };
+    let num = QpNum(attr.qp_num);
+    let opened = xrcd
+        .device
+        .port
+        .look(|nic| nic.engine.open_qp(xrcd.id, num));
+    if let Err(error) = opened {
+        return null(errno(error));
+    }
+    let mut init = ffi::ibv_qp_init_attr::zeroed();
+    init.qp_type = kind;
+    if attr.comp_mask & has::IBV_QP_OPEN_ATTR_CONTEXT.0 != 0 {
+        init.qp_context = attr.qp_context;
+    }
+    adopt((&xrcd.device, ctx), ptr::null_mut(), &init, num, None)
+}
+
+/// Makes the C object of an engine's queue pair.
+fn adopt(
+    (device, ctx): (&Arc<OpenDevice>, *mut ffi::ibv_context),
+    pd: *mut ffi::ibv_pd,
+    attr: &ffi::ibv_qp_init_attr,
+    num: QpNum,
+    operations: Option<u64>,
+) -> *mut ffi::ibv_qp {
     let mut table: Table = zeroed();
     if let Some(operations) = operations {
         table.fill(operations);
     }
     let raw = &mut table.ex.qp_base;
-    raw.context = pd.context();
+    raw.context = ctx;
     raw.qp_context = attr.qp_context;
-    raw.pd = raw_pd;
+    raw.pd = pd;
     raw.send_cq = attr.send_cq;
     raw.recv_cq = attr.recv_cq;
     raw.srq = attr.srq;
@@ -153,7 +225,7 @@ pub(super) unsafe fn create(
     let acks = Arc::new(Acks::default());
     let qp = Qp {
         raw: UnsafeCell::new(table),
-        device: Arc::clone(&pd.device),
+        device: Arc::clone(device),
         num,
         init: *attr,
         acks: Arc::clone(&acks),
@@ -161,13 +233,9 @@ pub(super) unsafe fn create(
         building: Sequence::default(),
     };
     let raw = qp.into_raw();
-    let subject = pd.device.subject(raw.expose_provenance() as u64, &acks);
-    pd.device
-        .port
-        .notifier()
-        .subjects()
-        .qps
-        .insert(num, subject);
+    let subject = device.subject(raw.expose_provenance() as u64, &acks);
+    let mut subjects = device.port.notifier().subjects();
+    subjects.qps.entry(num).or_default().push(subject);
     raw
 }
 
@@ -243,7 +311,8 @@ unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
     if ret != 0 {
         return ret;
     }
-    let subject = port.notifier().subjects().qps.remove(&qp.num);
+    let addr = raw.expose_provenance() as u64;
+    let subject = port.notifier().subjects().remove_qp(qp.num, addr);
     if let Some(subject) = subject {
         forget_async(&subject);
         subject.acks.wait();

@@ -14,6 +14,7 @@ use super::{
     object::{Object, Plain},
     post,
     qp::{self, Qp},
+    xrcd::Xrcd,
 };
 use crate::engine::{Destination, Payload, Placement, Remote, SendOp, SendRequest, Sge};
 
@@ -67,7 +68,7 @@ const RC: u64 = UC
 /// Operations of a transport.
 fn operations(kind: ffi::ibv_qp_type) -> u64 {
     match kind {
-        ffi::ibv_qp_type::IBV_QPT_RC => RC,
+        ffi::ibv_qp_type::IBV_QPT_RC | ffi::ibv_qp_type::IBV_QPT_XRC_SEND => RC,
         ffi::ibv_qp_type::IBV_QPT_UC => UC,
         ffi::ibv_qp_type::IBV_QPT_UD => UD,
         _ => 0,
@@ -82,15 +83,13 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
     let asked = |field: has| attr.comp_mask & field.0 != 0;
-    let known = has::IBV_QP_INIT_ATTR_PD.0 | has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+    let known = has::IBV_QP_INIT_ATTR_PD | has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let known = (known | has::IBV_QP_INIT_ATTR_XRCD).0;
     let is_extended = asked(has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
     let wanted = is_extended.then_some(attr.send_ops_flags);
     let unknown = wanted.unwrap_or(0) & !operations(attr.qp_type) != 0;
     if attr.comp_mask & !known != 0 || unknown {
         return null(libc::EOPNOTSUPP);
-    }
-    if !asked(has::IBV_QP_INIT_ATTR_PD) {
-        return null(libc::EINVAL);
     }
     let plain = ffi::ibv_qp_init_attr {
         qp_context: attr.qp_context,
@@ -101,8 +100,17 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         qp_type: attr.qp_type,
         sq_sig_all: attr.sq_sig_all,
     };
-    // SAFETY: the caller's domain and queues are live.
-    unsafe { qp::create(attr.pd, &plain, wanted) }
+    let is_receiver = attr.qp_type == ffi::ibv_qp_type::IBV_QPT_XRC_RECV;
+    let (pd, xrcd) = (has::IBV_QP_INIT_ATTR_PD, has::IBV_QP_INIT_ATTR_XRCD);
+    if is_receiver && asked(xrcd) {
+        // SAFETY: the caller's domain is live.
+        qp::create_xrc_receiver(unsafe { Xrcd::borrow(attr.xrcd) }, &plain)
+    } else if !is_receiver && asked(pd) && !asked(xrcd) {
+        // SAFETY: the caller's domain and queues are live.
+        unsafe { qp::create(attr.pd, &plain, wanted) }
+    } else {
+        null(libc::EINVAL)
+    }
 }
 
 impl Table {
@@ -126,6 +134,7 @@ impl Table {
         qp.wr_complete = Some(complete);
         qp.wr_abort = Some(abort);
         qp.wr_set_ud_addr = Some(set_ud_addr);
+        qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
         qp.wr_set_inline_data = Some(set_inline_data);
         qp.wr_set_inline_data_list = Some(set_inline_data_list);
         qp.wr_set_sge = Some(set_sge);
@@ -188,6 +197,7 @@ unsafe fn begin(raw: *mut ffi::ibv_qp_ex, op: SendOp) {
         op,
         payload: Payload::Sges(Vec::new()),
         destination: None,
+        xrc_srq: None,
         signaled: has(flags::IBV_SEND_SIGNALED),
         solicited: has(flags::IBV_SEND_SOLICITED),
         fence: has(flags::IBV_SEND_FENCE),
@@ -311,6 +321,11 @@ unsafe extern "C" fn set_ud_addr(
     let destination = Destination { path, qp, qkey };
     // SAFETY: a live queue pair.
     unsafe { add(raw, |request| request.destination = Some(destination)) };
+}
+
+unsafe extern "C" fn set_xrc_srqn(raw: *mut ffi::ibv_qp_ex, number: u32) {
+    // SAFETY: a live queue pair.
+    unsafe { add(raw, |request| request.xrc_srq = Some(number)) };
 }
 
 /// Appends the bytes at an address.

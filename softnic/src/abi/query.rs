@@ -81,6 +81,7 @@ fn properties(port: &Port) -> ffi::ibv_device_attr {
         | ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
         | ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
         | ffi::ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0
+        | ffi::ibv_device_cap_flags::IBV_DEVICE_XRC.0
         | ffi::ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0;
     found.max_sge = MAX_SGE.cast_signed();
     found.max_sge_rd = MAX_SGE.cast_signed();

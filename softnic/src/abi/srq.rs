@@ -7,13 +7,14 @@ use ibverbs_sys as ffi;
 use super::{
     acks::Acks,
     context::OpenDevice,
-    cq::forget_async,
+    cq::{Cq, forget_async},
     errno, null,
     object::{Object, zeroed},
     outcome,
     pd::Pd,
     post,
     query::{MAX_SGE, MAX_WR},
+    xrcd::Xrcd,
 };
 use crate::engine::SrqId;
 
@@ -35,20 +36,70 @@ unsafe impl Object for Srq {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(
-    raw_pd: *mut ffi::ibv_pd,
+    pd: *mut ffi::ibv_pd,
     init: *mut ffi::ibv_srq_init_attr,
 ) -> *mut ffi::ibv_srq {
-    // SAFETY: a live domain.
-    let pd = unsafe { Pd::borrow(raw_pd) };
     // SAFETY: the caller's attributes.
     let init = unsafe { &*init };
-    let (max_wr, max_sge) = (init.attr.max_wr, init.attr.max_sge);
-    if max_wr == 0 || max_wr > MAX_WR || max_sge > MAX_SGE {
+    // SAFETY: a live domain.
+    unsafe { create(pd, init, None) }
+}
+
+pub(super) unsafe extern "C" fn create_srq_ex(
+    _ctx: *mut ffi::ibv_context,
+    init: *mut ffi::ibv_srq_init_attr_ex,
+) -> *mut ffi::ibv_srq {
+    use ffi::ibv_srq_init_attr_mask as has;
+    // SAFETY: the caller's attributes.
+    let init = unsafe { &*init };
+    let needed = has::IBV_SRQ_INIT_ATTR_TYPE.0
+        | has::IBV_SRQ_INIT_ATTR_PD.0
+        | has::IBV_SRQ_INIT_ATTR_XRCD.0
+        | has::IBV_SRQ_INIT_ATTR_CQ.0;
+    // Basic queues are created by `ibv_create_srq`.
+    if init.srq_type != ffi::ibv_srq_type::IBV_SRQT_XRC {
+        return null(libc::EOPNOTSUPP);
+    }
+    if init.comp_mask != needed {
         return null(libc::EINVAL);
     }
-    let create = pd.device.port.look(|nic| {
-        nic.engine
-            .create_srq(pd.id, max_wr as usize, max_sge as usize)
+    // SAFETY: the caller's domain is live.
+    let xrcd = unsafe { Xrcd::borrow(init.xrcd) };
+    // SAFETY: the caller's queue is live.
+    let cq = unsafe { Cq::borrow(init.cq) };
+    if !xrcd.device.port.is(&cq.device.port) {
+        return null(libc::EINVAL);
+    }
+    let plain = ffi::ibv_srq_init_attr {
+        srq_context: init.srq_context,
+        attr: init.attr,
+    };
+    // SAFETY: the caller's domain is live.
+    unsafe { create(init.pd, &plain, Some((xrcd, cq))) }
+}
+
+/// Creates a queue, for extended connections if given their objects.
+///
+/// # Safety
+/// - The domain is live.
+unsafe fn create(
+    raw_pd: *mut ffi::ibv_pd,
+    init: &ffi::ibv_srq_init_attr,
+    xrc: Option<(&Xrcd, &Cq)>,
+) -> *mut ffi::ibv_srq {
+    // SAFETY: the caller's promise.
+    let pd = unsafe { Pd::borrow(raw_pd) };
+    let (max_wr, max_sge) = (init.attr.max_wr, init.attr.max_sge);
+    let is_foreign = xrc.is_some_and(|(xrcd, _)| !xrcd.device.port.is(&pd.device.port));
+    if max_wr == 0 || max_wr > MAX_WR || max_sge > MAX_SGE || is_foreign {
+        return null(libc::EINVAL);
+    }
+    let (wrs, sges) = (max_wr as usize, max_sge as usize);
+    let create = pd.device.port.look(|nic| match xrc {
+        Some((xrcd, cq)) => nic
+            .engine
+            .create_xrc_srq(pd.id, (xrcd.id, cq.id), wrs, sges),
+        None => nic.engine.create_srq(pd.id, wrs, sges),
     });
     let id = match create {
         Ok(id) => id,
@@ -76,6 +127,18 @@ unsafe extern "C" fn ibv_create_srq(
         .srqs
         .insert(id, subject);
     raw
+}
+
+/// Reads the number named by senders of extended connections.
+pub(super) unsafe extern "C" fn get_srq_num(raw: *mut ffi::ibv_srq, place: *mut u32) -> c_int {
+    // SAFETY: a live queue.
+    let srq = unsafe { Srq::borrow(raw) };
+    let Some(number) = srq.device.port.look(|nic| nic.engine.srq_number(srq.id)) else {
+        return libc::EOPNOTSUPP;
+    };
+    // SAFETY: the caller's place.
+    unsafe { *place = number };
+    0
 }
 
 #[unsafe(no_mangle)]

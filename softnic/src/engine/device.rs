@@ -40,6 +40,8 @@ pub struct Engine {
     pub(super) serial: u32,
     /// The last number of a queue pair.
     pub(super) last_qp: u32,
+    /// The last number of a shared receive queue for extended connections.
+    pub(super) last_srq: u32,
     /// Queue pair 1.
     pub(super) management: ManagementQp,
     /// Number of dropped frames: malformed, or without a destination here.
@@ -59,6 +61,7 @@ impl Engine {
             groups: HashMap::new(),
             serial: 0,
             last_qp: 0,
+            last_srq: 0,
             management: ManagementQp::default(),
             dropped: 0,
             has_link: true,
@@ -335,7 +338,8 @@ impl Engine {
     /// Fails the queue pairs of an overrun completion queue.
     fn fail_users(&mut self, cq: CqId, now: Duration, memory: &mut dyn Memory) {
         let users = self.qps.values_mut();
-        for qp in users.filter(|qp| qp.init.send_cq == cq || qp.init.recv_cq == cq) {
+        let uses = |qp: &&mut QueuePair| [qp.init.send_cq, qp.init.recv_cq].contains(&Some(cq));
+        for qp in users.filter(uses) {
             if qp.state == State::Err {
                 continue;
             }

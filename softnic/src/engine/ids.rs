@@ -21,6 +21,13 @@ pub struct SrqId(
     pub u32,
 );
 
+/// Identifier of an XRC domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct XrcdId(
+    /// The number.
+    pub u32,
+);
+
 /// Number of a queue pair, 24 bits; visible to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpNum(

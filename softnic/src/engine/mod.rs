@@ -35,6 +35,7 @@ mod resources;
 mod rnr;
 mod srq;
 mod transfer;
+mod xrc;
 
 pub use access::Access;
 pub use completion::{Completion, CompletionOp, Status};
@@ -42,7 +43,7 @@ pub use cq::{Armed, Moderation};
 pub use device::Engine;
 pub use error::EngineError;
 pub use event::Event;
-pub use ids::{CqId, PdId, QpNum, SrqId};
+pub use ids::{CqId, PdId, QpNum, SrqId, XrcdId};
 pub use keys::{Binding, Region, WindowKind};
 pub use management::{MANAGEMENT_LEN, ManagementDatagram};
 pub use memory::{Atomic, Memory};

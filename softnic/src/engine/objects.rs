@@ -28,11 +28,12 @@ impl Engine {
             ("key", self.resources.keys.len()),
             ("completion queue", self.resources.cqs.len()),
             ("shared receive queue", self.resources.srqs.len()),
+            ("XRC domain", self.resources.xrcds.len()),
             ("queue pair", self.qps.len()),
         ]
     }
 
-    fn next_serial(&mut self) -> u32 {
+    pub(super) fn next_serial(&mut self) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         self.serial
     }
@@ -50,7 +51,7 @@ impl Engine {
     /// - [`EngineError::Busy`]: the domain has objects; destroy all of them first.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), EngineError> {
         let used = self.resources.keys.uses(pd)
-            || self.qps.values().any(|qp| qp.init.pd == pd)
+            || self.qps.values().any(|qp| qp.init.pd == Some(pd))
             || self.resources.srqs.values().any(|srq| srq.pd == pd);
         if used {
             return Err(EngineError::Busy(
@@ -117,7 +118,7 @@ impl Engine {
         cq
     }
 
-    fn cq_mut(&mut self, cq: CqId) -> Result<&mut CompletionQueue, EngineError> {
+    pub(super) fn cq_mut(&mut self, cq: CqId) -> Result<&mut CompletionQueue, EngineError> {
         let missing = EngineError::NotFound("completion queue", cq.0);
         self.resources.cqs.get_mut(&cq).ok_or(missing)
     }
@@ -162,10 +163,12 @@ impl Engine {
     /// Destroys a completion queue.
     ///
     /// # Errors
-    /// - [`EngineError::Busy`]: a queue pair uses the queue; destroy the queue pair first.
+    /// - [`EngineError::Busy`]: a queue pair or a shared receive queue uses the queue; destroy that first.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), EngineError> {
         if self.cq_mut(cq)?.users > 0 {
-            return Err(EngineError::Busy("a queue pair completes there"));
+            return Err(EngineError::Busy(
+                "a queue pair or a shared receive queue completes there",
+            ));
         }
         self.resources.cqs.remove(&cq);
         self.resources
@@ -193,6 +196,7 @@ impl Engine {
             limit: 0,
             receives: VecDeque::new(),
             users: 0,
+            xrc: None,
         };
         self.resources.srqs.insert(id, srq);
         Ok(id)
@@ -247,26 +251,50 @@ impl Engine {
         if self.resources.srqs.get(&srq).ok_or(missing)?.users > 0 {
             return Err(EngineError::Busy("a queue pair receives from it"));
         }
-        self.resources.srqs.remove(&srq);
+        let binding = self.resources.srqs.remove(&srq).and_then(|srq| srq.xrc);
+        if let Some(binding) = binding {
+            self.resources.xrc_srqs.remove(&binding.number);
+            self.cq_mut(binding.cq)?.users -= 1;
+        }
         Ok(())
     }
 
     /// Creates a queue pair.
     ///
     /// # Errors
-    /// - [`EngineError::NotFound`]: the protection domain, a completion queue or the shared receive queue does not
-    ///   exist.
+    /// - [`EngineError::NotFound`]: a domain, a completion queue or the shared receive queue does not exist.
+    /// - [`EngineError::Invalid`]: the transport needs another object, or does not use one.
     /// - [`EngineError::Full`]: too many queue pairs exist.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpNum, EngineError> {
-        self.check_pd(init.pd)?;
-        self.cq_mut(init.send_cq)?;
-        self.cq_mut(init.recv_cq)?;
+        let given = [
+            init.pd.is_some(),
+            init.send_cq.is_some(),
+            init.recv_cq.is_some(),
+        ];
+        let has_objects = match init.kind {
+            QpKind::Rc | QpKind::Uc | QpKind::Ud => given == [true; 3] && init.xrcd.is_none(),
+            QpKind::XrcSend => given == [true, true, false] && init.xrcd.is_none(),
+            QpKind::XrcRecv => given == [false; 3] && init.xrcd.is_some(),
+        };
+        let srq = init.srq.and_then(|srq| self.resources.srqs.get(&srq));
+        let shares = init.srq.is_some();
+        let is_xrc_queue = srq.is_some_and(|srq| srq.xrc.is_some());
+        if !has_objects || is_xrc_queue || (shares && given != [true; 3]) {
+            return Err(EngineError::Invalid(
+                "the objects are not those of the transport",
+            ));
+        }
+        init.pd.map_or(Ok(()), |pd| self.check_pd(pd))?;
+        init.xrcd.map_or(Ok(()), |xrcd| self.check_xrcd(xrcd))?;
+        for cq in [init.send_cq, init.recv_cq].into_iter().flatten() {
+            self.cq_mut(cq)?;
+        }
         let num = self.free_qp_num().ok_or(EngineError::Full("queue pairs"))?;
         if let Some(srq) = init.srq {
             let missing = EngineError::NotFound("shared receive queue", srq.0);
             self.resources.srqs.get_mut(&srq).ok_or(missing)?.users += 1;
         }
-        for cq in [init.send_cq, init.recv_cq] {
+        for cq in [init.send_cq, init.recv_cq].into_iter().flatten() {
             self.cq_mut(cq)?.users += 1;
         }
         self.qps.insert(num, QueuePair::new(num, init));
@@ -302,7 +330,7 @@ impl Engine {
         self.qps.get(&qp.0)?.init.srq
     }
 
-    /// Destroys a queue pair. Requests in flight leave no completions, and their memory is no longer accessed.
+    /// Destroys a queue pair, or if [opened](Self::open_qp) several times, takes back one of them. Requests in flight leave no completions, and their memory is no longer accessed.
     /// Completions already in a queue stay.
     ///
     /// # Errors
@@ -312,9 +340,14 @@ impl Engine {
             return Err(EngineError::Busy("it is a member of a multicast group"));
         }
         let missing = EngineError::NotFound("queue pair", qp.0);
+        let found = self.qps.get_mut(&qp.0).ok_or(missing)?;
+        found.owners -= 1;
+        if found.owners > 0 {
+            return Ok(());
+        }
         let gone = self.qps.remove(&qp.0).ok_or(missing)?;
         self.resources.keys.unbind_all(qp.0);
-        for cq in [gone.init.send_cq, gone.init.recv_cq] {
+        for cq in [gone.init.send_cq, gone.init.recv_cq].into_iter().flatten() {
             self.cq_mut(cq)?.users -= 1;
         }
         if let Some(srq) = gone

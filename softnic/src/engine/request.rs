@@ -197,6 +197,8 @@ pub struct SendRequest {
     pub payload: Payload,
     /// Destination, for datagrams.
     pub destination: Option<Destination>,
+    /// Number of the peer's shared receive queue, for extended connections.
+    pub xrc_srq: Option<u32>,
     /// Whether success makes a completion.
     pub signaled: bool,
     /// Whether the receiver's completion is solicited.

@@ -10,7 +10,7 @@ use super::{
     completion::Completion,
     cq::{CompletionQueue, Pushed},
     event::Event,
-    ids::{CqId, PdId, SrqId},
+    ids::{CqId, PdId, SrqId, XrcdId},
     keys::KeyTable,
     memory::Memory,
     request::{RecvRequest, Sge},
@@ -34,12 +34,24 @@ pub(super) struct Resources {
     pub(super) keys: KeyTable,
     pub(super) cqs: HashMap<CqId, CompletionQueue>,
     pub(super) srqs: HashMap<SrqId, SharedReceiveQueue>,
+    pub(super) xrcds: BTreeSet<XrcdId>,
+    /// Shared receive queues for extended connections, by number.
+    pub(super) xrc_srqs: HashMap<u32, SrqId>,
     pub(super) events: VecDeque<Event>,
     pub(super) timers: BinaryHeap<Reverse<(Duration, Timer)>>,
     /// Overrun completion queues with queue pairs still to be failed.
     pub(super) overrun: Vec<CqId>,
     /// Buffer of [`Context::with_pieces`], reused so that packets cause no allocation.
     pieces: Vec<Piece>,
+}
+
+/// Objects of a peer's request: where memory is checked, messages are received, and receives complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) pd: PdId,
+    /// Shared receive queue, in place of the queue pair's own.
+    pub(super) srq: Option<SrqId>,
+    pub(super) cq: CqId,
 }
 
 /// Environment of a queue pair's methods.

@@ -2,7 +2,20 @@
 
 use std::collections::VecDeque;
 
-use super::{ids::PdId, request::RecvRequest};
+use super::{
+    ids::{CqId, PdId, XrcdId},
+    request::RecvRequest,
+};
+
+/// Use of a shared receive queue by extended reliable connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct XrcBinding {
+    pub(super) xrcd: XrcdId,
+    /// Queue for completions of receives.
+    pub(super) cq: CqId,
+    /// Number named by senders, 24 bits.
+    pub(super) number: u32,
+}
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -15,6 +28,8 @@ pub(super) struct SharedReceiveQueue {
     pub(super) receives: VecDeque<RecvRequest>,
     /// Number of queue pairs with this queue.
     pub(super) users: usize,
+    /// Domain and completion queue of a queue for extended connections.
+    pub(super) xrc: Option<XrcBinding>,
 }
 
 impl SharedReceiveQueue {

@@ -6,7 +6,7 @@
 use fastrand::Rng;
 use proptest::prelude::*;
 use softnic::{
-    engine::{Access, Placement, QpAttributes, QpKind, QpNum, Remote, SendOp, State},
+    engine::{Access, Placement, QpAttributes, QpKind, QpNum, RecvRequest, Remote, SendOp, State},
     wire::{
         Aeth, AtomicEth, Bth, Deth, Extensions, Feth, Frame, Immediate, IpHeader, Nak, Opcode,
         Operation, Position, Reth, Syndrome, Transport,
@@ -38,7 +38,10 @@ struct Victim {
 
 impl Victim {
     fn new(kind: QpKind) -> Self {
-        let mut pair = Pair::new(kind, false);
+        let mut pair = match kind {
+            QpKind::XrcRecv => Pair::xrc(),
+            _ => Pair::new(kind, false),
+        };
         // The region of the whole memory is for receives of the other tests.
         let everything = pair.hosts[1].key;
         pair.hosts[1].engine.deregister(everything).unwrap();
@@ -62,7 +65,14 @@ impl Victim {
         let offset = receives - BASE;
         for id in 0..4 {
             let sge = pair.hosts[1].sge(offset, 700);
-            pair.post_recv(1, id, &[sge]);
+            match pair.hosts[1].xrc {
+                Some((srq, _)) => {
+                    let sges = vec![sge];
+                    let recv = RecvRequest { wr_id: id, sges };
+                    pair.hosts[1].engine.post_srq_recv(srq, recv).unwrap();
+                }
+                None => pair.post_recv(1, id, &[sge]),
+            }
         }
         // Requests in flight, so that forged answers match a request.
         if kind == QpKind::Rc {
@@ -98,7 +108,7 @@ impl Victim {
 
     /// Learns the PSN expected by the victim from an answer.
     fn learn(&mut self, answer: &Frame<'_>) {
-        let Some((Transport::Rc, operation)) = answer.bth.opcode.parse() else {
+        let Some((Transport::Rc | Transport::Xrc, operation)) = answer.bth.opcode.parse() else {
             return;
         };
         let is_ack = answer
@@ -168,6 +178,7 @@ impl Victim {
             QpKind::Rc => Transport::Rc,
             QpKind::Uc => Transport::Uc,
             QpKind::Ud => Transport::Ud,
+            QpKind::XrcSend | QpKind::XrcRecv => Transport::Xrc,
         };
         let only = Operation::Send(Position::Only, Immediate::None);
         let opcode = Opcode::new(transport, operation)
@@ -250,6 +261,12 @@ impl Victim {
             extensions.imm = (immediate == Immediate::Data).then_some(7);
             let invalidates = immediate == Immediate::Invalidate;
             extensions.invalidate = invalidates.then_some(reth.rkey);
+        }
+        let is_answer =
+            extensions.aeth.is_some() || operation == Operation::ReadResponse(Position::Middle);
+        if transport == Transport::Xrc && !is_answer {
+            let wrong = rng.u32(..8) == 0;
+            extensions.xrc_srq = Some(self.pair.xrc_number() + u32::from(wrong));
         }
         if transport == Transport::Ud {
             let qkey = attributes().qkey + u32::from(rng.u8(..8) == 0);
@@ -348,7 +365,7 @@ fn attack_by_frames(kind: QpKind, seeds: std::ops::Range<u64>) -> u64 {
 
 #[test]
 fn frames_reach_no_memory_that_their_key_does_not_open() {
-    for kind in [QpKind::Rc, QpKind::Uc] {
+    for kind in [QpKind::Rc, QpKind::Uc, QpKind::XrcRecv] {
         let carried_out = attack_by_frames(kind, 0..200);
         assert!(
             carried_out > 20,

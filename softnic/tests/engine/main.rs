@@ -12,3 +12,4 @@ mod shadow;
 mod simulation;
 mod states;
 mod windows;
+mod xrc;

@@ -7,7 +7,7 @@ use softnic::{
     engine::{
         Access, AttributeMask, Capacity, Completion, CqId, Engine, EngineError, Event, Path,
         Payload, PdId, QpAttributes, QpInit, QpKind, QpNum, RecvRequest, Region, SendOp,
-        SendRequest, Sge, SrqId, State,
+        SendRequest, Sge, SrqId, State, XrcdId,
     },
     wire::Frame,
 };
@@ -40,6 +40,8 @@ pub(crate) struct Host {
     pub(crate) pd: PdId,
     pub(crate) cq: CqId,
     pub(crate) qp: QpNum,
+    /// Shared receive queue and domain of a host with the receiving end of an extended connection.
+    pub(crate) xrc: Option<(SrqId, XrcdId)>,
     /// Key of a region of the whole memory except the last page.
     pub(crate) key: u32,
 }
@@ -59,6 +61,7 @@ impl Host {
             pd,
             cq,
             qp,
+            xrc: None,
             key: 0,
         };
         host.key = host.register(BASE, MEMORY as u64 - 4096, EVERYTHING);
@@ -99,10 +102,11 @@ impl Host {
 pub(crate) fn init(kind: QpKind, pd: PdId, cq: CqId, srq: Option<SrqId>) -> QpInit {
     QpInit {
         kind,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
+        pd: Some(pd),
+        send_cq: Some(cq),
+        recv_cq: Some(cq),
         srq,
+        xrcd: None,
         capacity: Capacity {
             max_send_wr: 64,
             max_recv_wr: 64,
@@ -121,6 +125,7 @@ pub(crate) fn request(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendRequest {
         op,
         payload: Payload::Sges(sges.to_vec()),
         destination: None,
+        xrc_srq: None,
         signaled: true,
         solicited: false,
         fence: false,
@@ -164,6 +169,41 @@ impl Pair {
         }
     }
 
+    /// The sending end (first host) and the receiving end of an extended connection, in the reset state.
+    pub(crate) fn xrc() -> Self {
+        let mut pair = Self::new(QpKind::Rc, false);
+        let [a, b] = &mut pair.hosts;
+        a.qp = a
+            .engine
+            .create_qp(QpInit {
+                recv_cq: None,
+                ..init(QpKind::XrcSend, a.pd, a.cq, None)
+            })
+            .unwrap();
+        b.engine.destroy_qp(b.qp).unwrap();
+        let xrcd = b.engine.open_xrcd();
+        let srq = b.engine.create_xrc_srq(b.pd, (xrcd, b.cq), 64, 4);
+        b.qp = b
+            .engine
+            .create_qp(QpInit {
+                pd: None,
+                send_cq: None,
+                recv_cq: None,
+                xrcd: Some(xrcd),
+                ..init(QpKind::XrcRecv, b.pd, b.cq, None)
+            })
+            .unwrap();
+        b.xrc = Some((srq.unwrap(), xrcd));
+        pair
+    }
+
+    /// Number of the shared receive queue of the second host.
+    pub(crate) fn xrc_number(&self) -> u32 {
+        let host = &self.hosts[1];
+        let (srq, _) = host.xrc.unwrap();
+        host.engine.srq_number(srq).unwrap()
+    }
+
     /// Two connected queue pairs that are ready to send, with usual attributes.
     pub(crate) fn connected(kind: QpKind) -> Self {
         let mut pair = Self::new(kind, false);
@@ -196,16 +236,22 @@ impl Pair {
         use AttributeMask as Has;
         let kind = self.kind(side);
         let ud = kind == QpKind::Ud;
-        let rc = kind == QpKind::Rc;
+        let initiates = matches!(kind, QpKind::Rc | QpKind::XrcSend);
+        let responds = matches!(kind, QpKind::Rc | QpKind::XrcRecv);
         let init = Has::PKEY_INDEX | Has::PORT | if ud { Has::QKEY } else { Has::ACCESS };
         let mut rtr = Has::default();
         if !ud {
             rtr = Has::PATH | Has::MTU | Has::DEST_QP | Has::RQ_PSN;
         }
         let mut rts = Has::SQ_PSN;
-        if rc {
+        if responds {
             rtr = rtr | Has::MAX_DEST_RD_ATOMIC | Has::MIN_RNR_TIMER;
-            rts = rts | Has::TIMEOUT | Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
+        }
+        if initiates || responds {
+            rts = rts | Has::TIMEOUT;
+        }
+        if initiates {
+            rts = rts | Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
         }
         for (to, mask) in [(State::Init, init), (State::Rtr, rtr), (State::Rts, rts)] {
             self.modify(side, to, attributes, mask).unwrap();

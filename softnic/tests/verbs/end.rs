@@ -22,7 +22,7 @@ pub(crate) struct End {
     pub(crate) ctx: Context,
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
-    gid: Gid,
+    pub(crate) gid: Gid,
 }
 
 /// A polled completion: whether of a receive, and the work.

@@ -8,3 +8,4 @@ mod faults;
 mod key_value;
 mod listing;
 mod outages;
+mod xrc;

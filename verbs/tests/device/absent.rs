@@ -1,10 +1,12 @@
 //! Objects missing on both Soft-RoCE and Soft-iWARP: creating one is an error, without further
-//! harm. Tests on a fake device use these objects: see `tests/fake`.
+//! harm. Tests on a fake device use these objects (see `tests/fake`), and tests of softnic use extended
+//! connections.
 
 use std::{fmt::Debug, fs::File, os::fd::AsFd};
 
 use verbs::{
     Buf, QueuePair, Reset, Result, SharedReceiveQueue,
+    attr::DeviceCaps,
     completion_counter::CountedUnit,
     event::KernelHandle,
     flow::{FlowRule, FlowTarget},
@@ -28,9 +30,6 @@ fn domains() {
     let fixture = Fixture::new();
     let ctx = &fixture.ctx;
     absent(ctx.alloc_td());
-    absent(ctx.open_xrcd());
-    let file = File::open("/proc/self/exe").unwrap();
-    absent(ctx.open_shared_xrcd(file.as_fd(), XrcdOpen::CREATE));
     absent(fixture.pd.parent_domain_builder().create());
 }
 
@@ -84,7 +83,6 @@ fn transports_and_rates() {
     // As root, so the reason is not a missing privilege.
     let raw = fixture.pd.qp_builder::<RawPacket>(&cq, &cq).create();
     assert!(raw.is_err());
-    assert!(fixture.pd.qp_builder::<XrcSend>(&cq, &cq).create().is_err());
     let (mut qp, _peer) = fixture.pair::<Buf, Buf>(&cq, 1);
     let limit = RateLimit {
         rate: 1000,
@@ -93,4 +91,24 @@ fn transports_and_rates() {
     absent(qp.set_rate_limit(&limit));
     let srq: SharedReceiveQueue = fixture.pd.create_srq(2, 1).unwrap();
     absent(srq.srq_num());
+}
+
+#[test]
+fn extended_connections_exist_with_the_capability_only() {
+    let fixture = Fixture::new();
+    let ctx = &fixture.ctx;
+    let caps = ctx.query_device().unwrap().caps();
+    let has_xrc = caps.contains(DeviceCaps::XRC);
+    let file = File::open("/proc/self/exe").unwrap();
+    let domains = [
+        ctx.open_xrcd(),
+        ctx.open_shared_xrcd(file.as_fd(), XrcdOpen::CREATE),
+    ];
+    for domain in domains {
+        assert_eq!(domain.is_ok(), has_xrc, "{domain:?}");
+        let _refused = domain.map_err(|err| absent::<()>(Err(err)));
+    }
+    let cq = fixture.cq(8);
+    let sender = fixture.pd.qp_builder::<XrcSend>(&cq, &cq).create();
+    assert_eq!(sender.is_ok(), has_xrc, "{sender:?}");
 }

@@ -3,6 +3,7 @@
 use std::ops::BitOr;
 
 use super::super::{access::Access, path::Path};
+use crate::wire::Transport;
 
 /// State of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,27 @@ pub enum QpKind {
     Uc,
     /// Unreliable datagrams.
     Ud,
+    /// Extended reliable connection, the sending end.
+    XrcSend,
+    /// Extended reliable connection, the receiving end, without queues.
+    XrcRecv,
+}
+
+impl QpKind {
+    /// Whether requests are acknowledged.
+    pub(in crate::engine) fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+    }
+
+    /// Transport in opcodes.
+    pub(super) fn transport(self) -> Transport {
+        match self {
+            Self::Rc => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud => Transport::Ud,
+            Self::XrcSend | Self::XrcRecv => Transport::Xrc,
+        }
+    }
 }
 
 /// Attributes of a queue pair.

@@ -139,7 +139,7 @@ impl QueuePair {
             return self.fail_send(Status::BadResponse, ctx);
         }
         let offset = u64::from(wqe.len - rest);
-        if !ctx.scatter(self.init.pd, wqe.sges(), offset, payload) {
+        if !self.scatter(offset, payload, ctx) {
             return self.fail_send(Status::LocalProtection, ctx);
         }
         self.requester.unacked = self.requester.unacked.plus(1);
@@ -178,11 +178,19 @@ impl QueuePair {
             return self.fail_send(Status::BadResponse, ctx);
         }
         let bytes = original.to_ne_bytes();
-        if !ctx.scatter(self.init.pd, wqe.sges(), 0, &bytes) {
+        if !self.scatter(0, &bytes, ctx) {
             return self.fail_send(Status::LocalProtection, ctx);
         }
         self.requester.unacked = wqe.end();
         self.complete_oldest(ctx);
         self.note_progress(ctx);
+    }
+
+    /// Copies response data to the memory of the oldest request. Returns false if a key does not allow the access.
+    fn scatter(&self, offset: u64, bytes: &[u8], ctx: &mut Context<'_>) -> bool {
+        match (self.requester.wqes.front(), self.init.pd) {
+            (Some(wqe), Some(pd)) => ctx.scatter(pd, wqe.sges(), offset, bytes),
+            _ => false,
+        }
     }
 }

@@ -12,16 +12,16 @@ mod unreliable;
 
 use std::{collections::VecDeque, time::Duration};
 
-use crate::wire::{Bth, Extensions, Frame, IpHeader, Opcode, Operation, Transport};
+use crate::wire::{Bth, Extensions, Frame, IpHeader, Opcode, Operation};
 
 use super::{
     completion::{Completion, CompletionOp, Status},
     event::Event,
-    ids::{CqId, PdId, QpNum, SrqId},
+    ids::{CqId, PdId, QpNum, SrqId, XrcdId},
     path::Path,
     psn::Psn,
     request::RecvRequest,
-    resources::Context,
+    resources::{Context, Target},
 };
 
 pub use attributes::{AttributeMask, QpAttributes, QpKind, State};
@@ -48,14 +48,16 @@ pub struct Capacity {
 pub struct QpInit {
     /// Transport service.
     pub kind: QpKind,
-    /// Protection domain.
-    pub pd: PdId,
-    /// Queue for completions of send requests.
-    pub send_cq: CqId,
-    /// Queue for completions of receives.
-    pub recv_cq: CqId,
-    /// Shared receive queue.
+    /// Protection domain; none for [`QpKind::XrcRecv`].
+    pub pd: Option<PdId>,
+    /// Queue for completions of send requests; none for [`QpKind::XrcRecv`].
+    pub send_cq: Option<CqId>,
+    /// Queue for completions of receives; none for extended connections.
+    pub recv_cq: Option<CqId>,
+    /// Shared receive queue; none for extended connections.
     pub srq: Option<SrqId>,
+    /// XRC domain of a [`QpKind::XrcRecv`].
+    pub xrcd: Option<XrcdId>,
     /// Capacity.
     pub capacity: Capacity,
     /// Whether all send requests are signaled.
@@ -69,6 +71,8 @@ pub(super) struct QueuePair {
     pub(super) init: QpInit,
     pub(super) state: State,
     pub(super) attributes: QpAttributes,
+    /// Number of calls of `destroy_qp` until the queue pair is destroyed.
+    pub(super) owners: usize,
     receives: VecDeque<RecvRequest>,
     requester: Requester,
     responder: Responder,
@@ -85,6 +89,7 @@ impl QueuePair {
             init,
             state: State::Reset,
             attributes: QpAttributes::default(),
+            owners: 1,
             receives: VecDeque::new(),
             requester: Requester::default(),
             responder: Responder::default(),
@@ -113,17 +118,21 @@ impl QueuePair {
         let Some((transport, operation)) = frame.bth.opcode.parse() else {
             return;
         };
-        match (self.init.kind, transport) {
-            (QpKind::Ud, Transport::Ud) => self.receive_datagram(frame, ctx),
-            (QpKind::Uc, Transport::Uc) if self.is_from_peer(frame) => {
-                self.receive_unreliable(frame, operation, ctx);
+        let is_response = matches!(
+            operation,
+            Operation::Acknowledge | Operation::AtomicAcknowledge | Operation::ReadResponse(_)
+        );
+        let is_from_peer = self.is_from_peer(frame);
+        match self.init.kind {
+            kind if transport != kind.transport() => {}
+            QpKind::Ud => self.receive_datagram(frame, ctx),
+            QpKind::Uc if is_from_peer => self.receive_unreliable(frame, operation, ctx),
+            QpKind::Rc | QpKind::XrcSend if is_from_peer && is_response => {
+                self.receive_response(frame, operation, ctx);
             }
-            (QpKind::Rc, Transport::Rc) if self.is_from_peer(frame) => match operation {
-                Operation::Acknowledge
-                | Operation::AtomicAcknowledge
-                | Operation::ReadResponse(_) => self.receive_response(frame, operation, ctx),
-                _ => self.receive_request(frame, operation, ctx),
-            },
+            QpKind::Rc | QpKind::XrcRecv if is_from_peer && !is_response => {
+                self.receive_request(frame, operation, ctx);
+            }
             _ => {}
         }
     }
@@ -150,9 +159,21 @@ impl QueuePair {
         }
     }
 
+    /// Target of a request; `None` if the request names no shared queue of the XRC domain.
+    fn target(&self, frame: &Frame<'_>, ctx: &Context<'_>) -> Option<Target> {
+        match self.init.xrcd {
+            Some(xrcd) => ctx.resources.xrc_target(xrcd, frame.extensions.xrc_srq?),
+            None => Some(Target {
+                pd: self.init.pd?,
+                srq: self.init.srq,
+                cq: self.init.recv_cq?,
+            }),
+        }
+    }
+
     /// Takes the oldest receive of the queue pair or of the shared queue.
-    fn take_receive(&mut self, ctx: &mut Context<'_>) -> Option<RecvRequest> {
-        match (self.responder.held.take(), self.init.srq) {
+    fn take_receive(&mut self, target: Target, ctx: &mut Context<'_>) -> Option<RecvRequest> {
+        match (self.responder.held.take(), target.srq) {
             (Some(held), _) => Some(held),
             (None, Some(srq)) => ctx.resources.take_shared(srq),
             (None, None) => self.receives.pop_front(),
@@ -160,8 +181,8 @@ impl QueuePair {
     }
 
     /// Whether a receive is posted.
-    fn has_receive(&self, ctx: &Context<'_>) -> bool {
-        let shared = self.init.srq.and_then(|srq| ctx.resources.srqs.get(&srq));
+    fn has_receive(&self, target: Target, ctx: &Context<'_>) -> bool {
+        let shared = target.srq.and_then(|srq| ctx.resources.srqs.get(&srq));
         let shared = shared.is_some_and(|srq| !srq.receives.is_empty());
         self.responder.held.is_some() || shared || !self.receives.is_empty()
     }
@@ -181,15 +202,10 @@ impl QueuePair {
         }
     }
 
-    fn complete_receive(&self, completion: Completion, solicited: bool, ctx: &mut Context<'_>) {
-        let cq = self.init.recv_cq;
-        ctx.resources.complete(cq, completion, solicited, ctx.now);
-    }
-
     /// Completes a receive with an error.
-    fn fail_receive(&self, wr_id: u64, status: Status, ctx: &mut Context<'_>) {
+    fn fail_receive(&self, wr_id: u64, status: Status, cq: CqId, ctx: &mut Context<'_>) {
         let completion = self.completion(wr_id, CompletionOp::Receive, status);
-        self.complete_receive(completion, false, ctx);
+        ctx.resources.complete(cq, completion, false, ctx.now);
     }
 
     /// Moves the queue pair to the error state; all requests are flushed, sends first.
@@ -208,11 +224,16 @@ impl QueuePair {
     /// Completes all requests as flushed.
     fn flush(&mut self, ctx: &mut Context<'_>) {
         self.flush_sends(ctx);
-        for recv in self.responder.abandon() {
-            self.fail_receive(recv.wr_id, Status::Flushed, ctx);
+        if let Some((recv, cq)) = self.responder.abandon() {
+            self.fail_receive(recv.wr_id, Status::Flushed, cq, ctx);
         }
-        while let Some(recv) = self.receives.pop_front() {
-            self.fail_receive(recv.wr_id, Status::Flushed, ctx);
+        let Some(cq) = self.init.recv_cq else {
+            return;
+        };
+        let held = self.responder.held.take();
+        let receives = std::mem::take(&mut self.receives);
+        for recv in held.into_iter().chain(receives) {
+            self.fail_receive(recv.wr_id, Status::Flushed, cq, ctx);
         }
     }
 
@@ -230,13 +251,8 @@ impl QueuePair {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut [u8]),
     ) -> bool {
-        let transport = match self.init.kind {
-            QpKind::Rc => Transport::Rc,
-            QpKind::Uc => Transport::Uc,
-            QpKind::Ud => Transport::Ud,
-        };
         let ip = head.path.header();
-        let opcode = Opcode::new(transport, head.operation);
+        let opcode = Opcode::new(self.init.kind.transport(), head.operation);
         let (Ok(ip), Some(opcode)) = (ip, opcode) else {
             return false;
         };

@@ -15,9 +15,10 @@ impl QueuePair {
         ctx: &mut Context<'_>,
     ) -> Result<(), EngineError> {
         let capacity = &self.init.capacity;
-        if self.state == State::Reset || self.init.srq.is_some() {
+        let cq = self.init.recv_cq.filter(|_| self.init.srq.is_none());
+        let Some(cq) = cq.filter(|_| self.state != State::Reset) else {
             return Err(EngineError::Invalid("the queue pair takes no receives"));
-        }
+        };
         if request.sges.len() > capacity.max_recv_sge {
             return Err(EngineError::Invalid("the list has too many elements"));
         }
@@ -25,7 +26,7 @@ impl QueuePair {
             return Err(EngineError::Full("receives"));
         }
         if self.state == State::Err {
-            self.fail_receive(request.wr_id, Status::Flushed, ctx);
+            self.fail_receive(request.wr_id, Status::Flushed, cq, ctx);
         } else {
             self.receives.push_back(request);
         }
@@ -94,7 +95,8 @@ impl QueuePair {
         self.requester = Requester::default();
         self.responder = Responder::default();
         ctx.resources.keys.unbind_all(self.num);
-        for cq in [self.init.send_cq, self.init.recv_cq] {
+        let own = [self.init.send_cq, self.init.recv_cq];
+        for cq in own.into_iter().flatten() {
             if let Some(cq) = ctx.resources.cqs.get_mut(&cq) {
                 cq.remove(self.num);
             }

@@ -10,7 +10,9 @@ use super::{
     responder::{FORBIDDEN, INVALID, Refusal, Reply},
 };
 use crate::{
-    engine::{access::Access, memory::Atomic, psn::Psn, request::Placement, resources::Context},
+    engine::{
+        access::Access, ids::PdId, memory::Atomic, psn::Psn, request::Placement, resources::Context,
+    },
     wire::{Frame, Reth},
 };
 
@@ -33,12 +35,13 @@ impl QueuePair {
         &mut self,
         frame: &Frame<'_>,
         psn: Psn,
+        pd: PdId,
         ctx: &Context<'_>,
     ) -> Result<(), Refusal> {
         let feth = frame.extensions.feth.ok_or(INVALID)?;
         let access = Placement(feth.placement).rights().ok_or(INVALID)?;
         let reth = self.requested(frame, access)?;
-        let wanted = self.wanted(&reth, access);
+        let wanted = self.wanted(pd, &reth, access);
         let keys = &ctx.resources.keys;
         let permitted = match feth.selectivity {
             RANGE => keys.remote(wanted).is_some(),
@@ -60,6 +63,7 @@ impl QueuePair {
         &mut self,
         frame: &Frame<'_>,
         psn: Psn,
+        pd: PdId,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let reth = self.requested(frame, Access::REMOTE_WRITE)?;
@@ -67,7 +71,7 @@ impl QueuePair {
         if reth.len != 8 || !reth.addr.is_multiple_of(8) {
             return Err(INVALID);
         }
-        let host = self.remote(&reth, (0, 8), Access::REMOTE_WRITE, ctx);
+        let host = self.remote(pd, &reth, (0, 8), Access::REMOTE_WRITE, ctx);
         // The region's addresses may be aligned differently from the host's.
         let host = host
             .filter(|host| host.is_multiple_of(8))

@@ -29,6 +29,9 @@ const ACK_INTERVAL: u32 = 32;
 /// Maximum length of a message in bytes.
 const MAX_MESSAGE: u64 = 1 << 31;
 
+/// Numbers of shared receive queues have 24 bits.
+const MAX_SRQ_NUMBER: u32 = 0xff_ffff;
+
 /// Value of `rnr_retry` for unlimited retries.
 const RETRY_FOR_EVER: u8 = 7;
 
@@ -260,6 +263,11 @@ impl QueuePair {
             (QpKind::Uc, SendOp::Send { invalidate, .. }) => invalidate.is_none(),
             (QpKind::Uc, op) => !op.needs_response(),
             (QpKind::Rc, _) => true,
+            (QpKind::XrcSend, op) => {
+                let number = request.xrc_srq;
+                op.is_local() || number.is_some_and(|number| number <= MAX_SRQ_NUMBER)
+            }
+            (QpKind::XrcRecv, _) => false,
         };
         if fits {
             Ok(())
@@ -294,8 +302,9 @@ impl QueuePair {
         };
         let mut completion = self.completion(request.wr_id, op, status);
         completion.byte_len = byte_len;
-        let cq = self.init.send_cq;
-        ctx.resources.complete(cq, completion, false, ctx.now);
+        if let Some(cq) = self.init.send_cq {
+            ctx.resources.complete(cq, completion, false, ctx.now);
+        }
     }
 
     pub(super) fn flush_sends(&mut self, ctx: &mut Context<'_>) {
@@ -313,7 +322,7 @@ impl QueuePair {
             self.complete_send(&wqe.request, 0, status, ctx);
         }
         match self.init.kind {
-            QpKind::Rc => self.fail(ctx),
+            QpKind::Rc | QpKind::XrcSend | QpKind::XrcRecv => self.fail(ctx),
             QpKind::Uc | QpKind::Ud => {
                 self.state = State::Sqe;
                 self.flush_sends(ctx);
@@ -348,7 +357,7 @@ impl QueuePair {
         };
         let op = wqe.request.op;
         let in_flight = self.requester.next.since(self.requester.unacked);
-        if in_flight >= MAX_PACKETS_IN_FLIGHT && self.init.kind == QpKind::Rc {
+        if in_flight >= MAX_PACKETS_IN_FLIGHT && self.init.kind.is_reliable() {
             return Begun::Wait;
         }
         if wqe.is_issued {
@@ -396,7 +405,10 @@ impl QueuePair {
 
     /// Executes a request without packets. The completion waits for earlier requests.
     fn do_locally(&mut self, op: &SendOp, ctx: &mut Context<'_>) -> Begun {
-        let (keys, pd) = (&mut ctx.resources.keys, self.init.pd);
+        let keys = &mut ctx.resources.keys;
+        let Some(pd) = self.init.pd else {
+            return Begun::Failed(Status::LocalOperation);
+        };
         let done = match *op {
             SendOp::LocalInvalidate(key) => keys.invalidate(pd, self.num, key),
             SendOp::Bind {
@@ -461,6 +473,7 @@ impl QueuePair {
             u64::from(if carries { len } else { rest }),
         );
         let head = self.head(wqe, sent, rest).ok_or(Status::LocalOperation)?;
+        let pd = self.init.pd.ok_or(Status::LocalOperation)?;
         let size = len as usize;
         let emitted = match (&wqe.request.payload, &wqe.request.op) {
             (_, SendOp::AtomicWrite { value, .. }) => self.emit(&head, value.len(), out, |place| {
@@ -480,7 +493,7 @@ impl QueuePair {
                         transfer::gather(memory, pieces, place);
                     })
                 };
-                ctx.with_pieces(self.init.pd, sges, range, !carries, emit)
+                ctx.with_pieces(pd, sges, range, !carries, emit)
                     .ok_or(Status::LocalProtection)?
             }
         };
@@ -503,7 +516,7 @@ impl QueuePair {
         if requester.newest.is_before(requester.next) {
             requester.newest = requester.next;
         }
-        if self.init.kind == QpKind::Rc {
+        if self.init.kind.is_reliable() {
             if requester.ack_deadline.is_none() {
                 requester.restart_timer(ctx.now, &self.attributes);
             }
@@ -521,7 +534,10 @@ impl QueuePair {
     fn head(&self, wqe: &Wqe, sent: u32, rest: u32) -> Option<Head> {
         let request = &wqe.request;
         let is_last = sent + 1 == wqe.packets;
-        let (operation, extensions) = operation(wqe, sent, rest)?;
+        let (operation, mut extensions) = operation(wqe, sent, rest)?;
+        extensions.xrc_srq = request
+            .xrc_srq
+            .filter(|_| self.init.kind == QpKind::XrcSend);
         let answers = request.op.needs_response();
         let psn = self.requester.next;
         let interval = psn.get() % ACK_INTERVAL == ACK_INTERVAL - 1;
@@ -534,7 +550,7 @@ impl QueuePair {
             operation,
             psn,
             solicited: request.solicited && is_last && !answers,
-            ack_request: self.init.kind == QpKind::Rc && (is_last || interval) && !answers,
+            ack_request: self.init.kind.is_reliable() && (is_last || interval) && !answers,
             extensions,
         };
         match (self.init.kind, request.destination) {

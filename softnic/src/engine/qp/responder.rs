@@ -2,17 +2,21 @@
 
 use std::collections::VecDeque;
 
-use super::{Head, QpNum, QueuePair, segment::write_end};
+use super::{
+    Head, QpNum, QueuePair,
+    segment::{take_segment, write_end},
+};
 use crate::{
     engine::{
         access::Access,
         completion::{CompletionOp, Status},
         event::Event,
+        ids::{CqId, PdId},
         keys::RemoteAccess,
         memory::Atomic,
         psn::Psn,
         request::RecvRequest,
-        resources::Context,
+        resources::{Context, Target},
     },
     wire::{
         Aeth, AtomicEth, Extensions, Frame, Immediate, Nak, Operation, Position, Reth, Syndrome,
@@ -31,6 +35,8 @@ pub(super) enum Incoming {
         recv: RecvRequest,
         /// Bytes received so far.
         received: u64,
+        /// Objects named by the first packet.
+        target: Target,
     },
     /// An RDMA write.
     Write {
@@ -38,6 +44,8 @@ pub(super) enum Incoming {
         reth: Reth,
         /// Bytes received so far.
         received: u32,
+        /// Objects named by the first packet.
+        target: Target,
     },
 }
 
@@ -48,8 +56,9 @@ pub(super) enum Reply {
     Atomic(Psn, u64),
     /// An empty read response: a flush or an atomic write is done.
     Empty(Psn),
-    /// The rest of a read: the next packet, the remaining memory, and whether the packet is the first of the response.
-    Read(Psn, Reth, bool),
+    /// The rest of a read: the next packet, the domain and the remaining memory, and whether the packet is the first of
+    /// the response.
+    Read(Psn, (PdId, Reth), bool),
 }
 
 /// Reply to an atomic operation, an atomic write or a flush, kept for duplicates of the request.
@@ -101,13 +110,12 @@ impl Responder {
         self.replies.clear();
     }
 
-    /// Drops the message in progress, and returns its receive.
-    pub(super) fn abandon(&mut self) -> impl Iterator<Item = RecvRequest> + use<> {
-        let recv = match self.incoming.take() {
-            Some(Incoming::Send { recv, .. }) => Some(recv),
+    /// Drops the message in progress, and returns its receive and the queue for the completion.
+    pub(super) fn abandon(&mut self) -> Option<(RecvRequest, CqId)> {
+        match self.incoming.take() {
+            Some(Incoming::Send { recv, target, .. }) => Some((recv, target.cq)),
             _ => None,
-        };
-        self.held.take().into_iter().chain(recv)
+        }
     }
 
     /// Adds an acknowledgement, and replaces a pending one: the newer one covers both.
@@ -164,10 +172,10 @@ impl QueuePair {
     /// Replies with a fatal NAK, and fails the queue pair. The NAK also fails the peer's queue pair.
     fn refuse(&mut self, psn: Psn, nak: Nak, status: Option<Status>, ctx: &mut Context<'_>) {
         self.responder.acknowledge(psn, Syndrome::Nak(nak));
-        if let Some(status) = status {
-            for recv in self.responder.abandon() {
-                self.fail_receive(recv.wr_id, status, ctx);
-            }
+        if let Some(status) = status
+            && let Some((recv, cq)) = self.responder.abandon()
+        {
+            self.fail_receive(recv.wr_id, status, cq, ctx);
         }
         let num = QpNum(self.num);
         ctx.resources.events.push_back(match nak {
@@ -186,17 +194,19 @@ impl QueuePair {
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let mut packets = 1;
+        let target = self.target(frame, ctx).ok_or(INVALID)?;
+        let pd = target.pd;
         match operation {
             Operation::Send(position, immediate) => {
-                self.receive_send(frame, position, immediate, ctx)?;
+                self.receive_send(frame, (position, immediate), target, ctx)?;
             }
-            Operation::Write(position, _) => self.receive_write(frame, position, ctx)?,
-            Operation::ReadRequest => packets = self.receive_read_request(frame, psn, ctx)?,
+            Operation::Write(position, _) => self.receive_write(frame, position, target, ctx)?,
+            Operation::ReadRequest => packets = self.receive_read_request(frame, psn, pd, ctx)?,
             Operation::CompareSwap | Operation::FetchAdd => {
-                self.receive_atomic_request(frame, operation, psn, ctx)?;
+                self.receive_atomic_request(frame, (operation, psn), pd, ctx)?;
             }
-            Operation::Flush => self.receive_flush(frame, psn, ctx)?,
-            Operation::AtomicWrite => self.receive_atomic_write(frame, psn, ctx)?,
+            Operation::Flush => self.receive_flush(frame, psn, pd, ctx)?,
+            Operation::AtomicWrite => self.receive_atomic_write(frame, psn, pd, ctx)?,
             _ => return Err(INVALID),
         }
         self.responder.expected = psn.plus(packets);
@@ -225,23 +235,30 @@ impl QueuePair {
     fn receive_send(
         &mut self,
         frame: &Frame<'_>,
-        position: Position,
-        immediate: Immediate,
+        (position, immediate): (Position, Immediate),
+        target: Target,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let fits = self.length_fits(position, frame.payload.len());
         let (recv, received) = match (position.begins(), self.responder.incoming.take()) {
             (true, None) if fits => {
-                let recv = self.take_receive(ctx).ok_or(Refusal::NotReady)?;
+                let recv = self.take_receive(target, ctx).ok_or(Refusal::NotReady)?;
                 (recv, 0)
             }
-            (false, Some(Incoming::Send { recv, received })) if fits => (recv, received),
+            (
+                false,
+                Some(Incoming::Send {
+                    recv,
+                    received,
+                    target: first,
+                }),
+            ) if fits && first == target => (recv, received),
             (_, incoming) => {
                 self.responder.incoming = incoming;
                 return Err(INVALID);
             }
         };
-        let taken = self.take_segment(&recv, received, frame.payload, ctx);
+        let taken = take_segment(target.pd, &recv, received, frame.payload, ctx);
         let invalidated = frame
             .extensions
             .invalidate
@@ -250,6 +267,7 @@ impl QueuePair {
         self.responder.incoming = Some(Incoming::Send {
             recv,
             received: taken.unwrap_or(received),
+            target,
         });
         let end = taken.map_err(|status| match status {
             Status::LocalLength => Refusal::Fatal(Nak::InvalidRequest, Some(status)),
@@ -260,7 +278,7 @@ impl QueuePair {
         }
         if let Some(key) = invalidated {
             let keys = &mut ctx.resources.keys;
-            if keys.invalidate(self.init.pd, self.num, key).is_none() {
+            if keys.invalidate(target.pd, self.num, key).is_none() {
                 return Err(Refusal::Fatal(Nak::RemoteAccess, Some(Status::LocalAccess)));
             }
         }
@@ -270,14 +288,16 @@ impl QueuePair {
         completion.byte_len = u32::try_from(end).unwrap_or(u32::MAX);
         completion.imm = frame.extensions.imm;
         completion.invalidated = invalidated;
-        self.complete_receive(completion, frame.bth.solicited, ctx);
+        let solicited = frame.bth.solicited;
+        ctx.resources
+            .complete(target.cq, completion, solicited, ctx.now);
         Ok(())
     }
 
     /// A peer's access to a whole range.
-    pub(super) fn wanted(&self, reth: &Reth, access: Access) -> RemoteAccess {
+    pub(super) fn wanted(&self, pd: PdId, reth: &Reth, access: Access) -> RemoteAccess {
         RemoteAccess {
-            pd: self.init.pd,
+            pd,
             qp: self.num,
             rkey: reth.rkey,
             addr: reth.addr,
@@ -289,6 +309,7 @@ impl QueuePair {
     /// Host address of a peer's access; `None` if not allowed.
     pub(super) fn remote(
         &self,
+        pd: PdId,
         reth: &Reth,
         (offset, len): (u32, u64),
         access: Access,
@@ -298,7 +319,7 @@ impl QueuePair {
         let wanted = RemoteAccess {
             addr: reth.addr.checked_add(offset.into())?,
             len,
-            ..self.wanted(reth, access)
+            ..self.wanted(pd, reth, access)
         };
         granted.then(|| ctx.resources.keys.remote(wanted)).flatten()
     }
@@ -307,12 +328,13 @@ impl QueuePair {
         &mut self,
         frame: &Frame<'_>,
         position: Position,
+        target: Target,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
-        let (reth, received) = self.write_in_progress(frame, position)?;
+        let (reth, received) = self.write_in_progress(frame, position, target)?;
         // A missing receive takes precedence over errors of memory, since the peer retries.
         let takes_receive = position.ends() && frame.extensions.imm.is_some();
-        if takes_receive && !self.has_receive(ctx) {
+        if takes_receive && !self.has_receive(target, ctx) {
             return Err(Refusal::NotReady);
         }
         let len = frame.payload.len();
@@ -321,12 +343,13 @@ impl QueuePair {
             .filter(|_| self.length_fits(position, len))
             .ok_or(INVALID)?;
         // The whole range is checked at each packet, since the key may be removed meanwhile.
-        let whole = self.remote(&reth, (0, reth.len.into()), Access::REMOTE_WRITE, ctx);
+        let range = (0, reth.len.into());
+        let whole = self.remote(target.pd, &reth, range, Access::REMOTE_WRITE, ctx);
         if reth.len > 0 {
             whole.ok_or(FORBIDDEN)?;
         }
         let recv = if takes_receive {
-            Some(self.take_receive(ctx).ok_or(Refusal::NotReady)?)
+            Some(self.take_receive(target, ctx).ok_or(Refusal::NotReady)?)
         } else {
             None
         };
@@ -337,6 +360,7 @@ impl QueuePair {
         self.responder.incoming = Some(Incoming::Write {
             reth,
             received: end,
+            target,
         });
         if !position.ends() {
             return Ok(());
@@ -348,7 +372,9 @@ impl QueuePair {
             let mut completion = self.completion(recv.wr_id, op, Status::Success);
             completion.byte_len = reth.len;
             completion.imm = frame.extensions.imm;
-            self.complete_receive(completion, frame.bth.solicited, ctx);
+            let solicited = frame.bth.solicited;
+            ctx.resources
+                .complete(target.cq, completion, solicited, ctx.now);
         }
         Ok(())
     }
@@ -358,6 +384,7 @@ impl QueuePair {
         &self,
         frame: &Frame<'_>,
         position: Position,
+        target: Target,
     ) -> Result<(Reth, u32), Refusal> {
         if !self.attributes.access.contains(Access::REMOTE_WRITE) {
             return Err(INVALID);
@@ -368,7 +395,15 @@ impl QueuePair {
             frame.extensions.reth,
         ) {
             (true, None, Some(reth)) => Ok((reth, 0)),
-            (false, Some(Incoming::Write { reth, received }), _) => Ok((*reth, *received)),
+            (
+                false,
+                Some(Incoming::Write {
+                    reth,
+                    received,
+                    target: first,
+                }),
+                _,
+            ) if *first == target => Ok((*reth, *received)),
             _ => Err(INVALID),
         }
     }
@@ -378,6 +413,7 @@ impl QueuePair {
         &mut self,
         frame: &Frame<'_>,
         psn: Psn,
+        pd: PdId,
         ctx: &mut Context<'_>,
     ) -> Result<u32, Refusal> {
         let max = usize::from(self.attributes.max_dest_rd_atomic);
@@ -387,13 +423,14 @@ impl QueuePair {
         let reth = reth
             .filter(|_| self.responder.reads_waiting() < max)
             .ok_or(INVALID)?;
-        let memory = self.remote(&reth, (0, reth.len.into()), Access::REMOTE_READ, ctx);
+        let range = (0, reth.len.into());
+        let memory = self.remote(pd, &reth, range, Access::REMOTE_READ, ctx);
         if reth.len > 0 {
             memory.ok_or(FORBIDDEN)?;
         }
         self.responder
             .replies
-            .push_back(Reply::Read(psn, reth, true));
+            .push_back(Reply::Read(psn, (pd, reth), true));
         self.message_done();
         Ok(self.packets(reth.len))
     }
@@ -405,8 +442,8 @@ impl QueuePair {
     fn receive_atomic_request(
         &mut self,
         frame: &Frame<'_>,
-        operation: Operation,
-        psn: Psn,
+        (operation, psn): (Operation, Psn),
+        pd: PdId,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let max = usize::from(self.attributes.max_dest_rd_atomic);
@@ -424,7 +461,7 @@ impl QueuePair {
             compare,
         } = atomic;
         let reth = Reth { addr, rkey, len: 8 };
-        let host = self.remote(&reth, (0, 8), Access::REMOTE_ATOMIC, ctx);
+        let host = self.remote(pd, &reth, (0, 8), Access::REMOTE_ATOMIC, ctx);
         // The region's addresses may be aligned differently from the host's.
         let host = host
             .filter(|host| host.is_multiple_of(8))
@@ -474,15 +511,17 @@ impl QueuePair {
                 self.responder.acknowledge(expected.previous(), ack);
             }
             Operation::ReadRequest => {
-                let Some(reth) = frame.extensions.reth else {
+                let target = self.target(frame, ctx);
+                let (Some(reth), Some(Target { pd, .. })) = (frame.extensions.reth, target) else {
                     return;
                 };
                 let end = psn.plus(self.packets(reth.len));
-                let memory = self.remote(&reth, (0, reth.len.into()), Access::REMOTE_READ, ctx);
+                let range = (0, reth.len.into());
+                let memory = self.remote(pd, &reth, range, Access::REMOTE_READ, ctx);
                 if !expected.is_before(end) && (memory.is_some() || reth.len == 0) {
                     self.responder
                         .replies
-                        .push_back(Reply::Read(psn, reth, true));
+                        .push_back(Reply::Read(psn, (pd, reth), true));
                 }
             }
             Operation::CompareSwap
@@ -520,7 +559,7 @@ impl QueuePair {
                     let head = self.reply_head(only, psn, ack);
                     head.is_some_and(|head| self.emit(&head, 0, out, |_| {}))
                 }
-                Reply::Read(psn, reth, begins) => self.transmit_read(psn, reth, begins, ctx, out),
+                Reply::Read(psn, rest, begins) => self.transmit_read(psn, rest, begins, ctx, out),
             };
             if sent {
                 return true;
@@ -533,14 +572,14 @@ impl QueuePair {
     fn transmit_read(
         &mut self,
         psn: Psn,
-        reth: Reth,
+        (pd, reth): (PdId, Reth),
         begins: bool,
         ctx: &mut Context<'_>,
         out: &mut Vec<u8>,
     ) -> bool {
         let len = reth.len.min(self.attributes.mtu);
         let position = Position::of(begins, len == reth.len);
-        let memory = self.remote(&reth, (0, len.into()), Access::REMOTE_READ, ctx);
+        let memory = self.remote(pd, &reth, (0, len.into()), Access::REMOTE_READ, ctx);
         if memory.is_none() && len > 0 {
             // The key was removed after the request had been accepted.
             self.refuse(psn, Nak::RemoteAccess, None, ctx);
@@ -563,7 +602,7 @@ impl QueuePair {
             };
             self.responder
                 .replies
-                .push_front(Reply::Read(psn.plus(1), rest, false));
+                .push_front(Reply::Read(psn.plus(1), (pd, rest), false));
         }
         sent
     }

@@ -1,29 +1,29 @@
 //! Packets of messages on both kinds of connections: bounds and destination of the payload.
 
-use super::QueuePair;
 use crate::{
-    engine::{completion::Status, request::RecvRequest, resources::Context, transfer::total_len},
+    engine::{
+        completion::Status, ids::PdId, request::RecvRequest, resources::Context,
+        transfer::total_len,
+    },
     wire::{Position, Reth},
 };
 
-impl QueuePair {
-    /// Copies a packet's payload into the receive at offset `received`, and returns the new number of received bytes.
-    pub(super) fn take_segment(
-        &self,
-        recv: &RecvRequest,
-        received: u64,
-        payload: &[u8],
-        ctx: &mut Context<'_>,
-    ) -> Result<u64, Status> {
-        let end = received + payload.len() as u64;
-        if end > total_len(&recv.sges) {
-            return Err(Status::LocalLength);
-        }
-        if !ctx.scatter(self.init.pd, &recv.sges, received, payload) {
-            return Err(Status::LocalProtection);
-        }
-        Ok(end)
+/// Copies a packet's payload into the receive at offset `received`, and returns the new number of received bytes.
+pub(super) fn take_segment(
+    pd: PdId,
+    recv: &RecvRequest,
+    received: u64,
+    payload: &[u8],
+    ctx: &mut Context<'_>,
+) -> Result<u64, Status> {
+    let end = received + payload.len() as u64;
+    if end > total_len(&recv.sges) {
+        return Err(Status::LocalLength);
     }
+    if !ctx.scatter(pd, &recv.sges, received, payload) {
+        return Err(Status::LocalProtection);
+    }
+    Ok(end)
 }
 
 /// Number of received bytes of a write after a packet of `len` bytes; `None` if the write is exceeded, or not complete

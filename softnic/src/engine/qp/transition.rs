@@ -12,14 +12,17 @@ pub(super) fn transition(
 ) -> Option<(AttributeMask, AttributeMask)> {
     use AttributeMask as Has;
     let none = Has::default();
-    let (rc, ud) = (kind == QpKind::Rc, kind == QpKind::Ud);
+    let (reliable, ud) = (kind.is_reliable(), kind == QpKind::Ud);
+    let initiates = reliable && kind != QpKind::XrcRecv;
+    let responds = reliable && kind != QpKind::XrcSend;
     let only = |condition: bool, mask: Has| if condition { mask } else { none };
     let init = Has::PKEY_INDEX | Has::PORT | if ud { Has::QKEY } else { Has::ACCESS };
     let running = Has::CUR_STATE
         | only(!ud, Has::ACCESS)
         | only(ud, Has::QKEY)
-        | only(rc, Has::MIN_RNR_TIMER);
+        | only(responds, Has::MIN_RNR_TIMER);
     let initiator = Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
+    let initiator = only(initiates, initiator);
     Some(match (from, to) {
         (State::Reset, State::Reset | State::Err) | (_, State::Reset | State::Err) => (none, none),
         (State::Reset, State::Init) => (init, none),
@@ -27,20 +30,24 @@ pub(super) fn transition(
         (State::Init, State::Rtr) => {
             let connected = Has::PATH | Has::MTU | Has::DEST_QP | Has::RQ_PSN;
             let responder = Has::MAX_DEST_RD_ATOMIC | Has::MIN_RNR_TIMER;
-            let needs = only(!ud, connected) | only(rc, responder);
+            let needs = only(!ud, connected) | only(responds, responder);
             let allows = Has::PKEY_INDEX | only(!ud, Has::ACCESS) | only(ud, Has::QKEY);
             (needs, allows)
         }
-        (State::Rtr, State::Rts) => (Has::SQ_PSN | only(rc, Has::TIMEOUT | initiator), running),
+        (State::Rtr, State::Rts) => {
+            let needs = Has::SQ_PSN | only(reliable, Has::TIMEOUT) | initiator;
+            (needs, running)
+        }
         (State::Rts, State::Rts) => (none, running),
         (State::Rts, State::Sqd) => (none, Has::SQD_NOTIFY),
         (State::Sqd, State::Rts) => (none, running),
         (State::Sqd, State::Sqd) => {
             let path = only(!ud, Has::PATH);
-            let reliable = Has::PORT | Has::TIMEOUT | Has::MAX_DEST_RD_ATOMIC | initiator;
-            (none, running | Has::PKEY_INDEX | path | only(rc, reliable))
+            let timers = only(reliable, Has::PORT | Has::TIMEOUT) | initiator;
+            let depth = only(responds, Has::MAX_DEST_RD_ATOMIC);
+            (none, running | Has::PKEY_INDEX | path | timers | depth)
         }
-        (State::Sqe, State::Rts) if !rc => (none, running),
+        (State::Sqe, State::Rts) if !reliable => (none, running),
         _ => return None,
     })
 }
@@ -61,7 +68,13 @@ mod tests {
 
     #[test]
     fn states_are_passed_in_order() {
-        for kind in [QpKind::Rc, QpKind::Uc, QpKind::Ud] {
+        for kind in [
+            QpKind::Rc,
+            QpKind::Uc,
+            QpKind::Ud,
+            QpKind::XrcSend,
+            QpKind::XrcRecv,
+        ] {
             let legal = |from| -> Vec<_> {
                 let to = STATES.into_iter();
                 to.filter(|to| transition(from, *to, kind).is_some())
@@ -74,7 +87,7 @@ mod tests {
             assert_eq!(legal(Rts), [Reset, Rts, Sqd, Err]);
             assert_eq!(legal(Sqd), [Reset, Rts, Sqd, Err]);
             assert_eq!(legal(Err), [Reset, Err]);
-            let recovers = kind != QpKind::Rc;
+            let recovers = matches!(kind, QpKind::Uc | QpKind::Ud);
             assert_eq!(legal(Sqe).contains(&Rts), recovers);
         }
     }
@@ -86,5 +99,22 @@ mod tests {
         let (needs, allows) = transition(State::Rtr, State::Rts, QpKind::Ud).unwrap();
         assert_eq!(needs, AttributeMask::SQ_PSN);
         assert!(!allows.contains(AttributeMask::ACCESS));
+    }
+
+    #[test]
+    fn ends_of_extended_connections_need_the_attributes_of_their_direction() {
+        use AttributeMask as Has;
+        let responder = Has::MAX_DEST_RD_ATOMIC | Has::MIN_RNR_TIMER;
+        let initiator = Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
+        let needs = |from, to, kind| transition(from, to, kind).unwrap().0;
+        for (kind, responds) in [(QpKind::XrcSend, false), (QpKind::XrcRecv, true)] {
+            let rtr = needs(State::Init, State::Rtr, kind);
+            assert_eq!(rtr.contains(responder), responds);
+            assert_eq!(rtr.contains(Has::MIN_RNR_TIMER), responds);
+            let rts = needs(State::Rtr, State::Rts, kind);
+            assert!(rts.contains(Has::TIMEOUT | Has::SQ_PSN));
+            assert_eq!(rts.contains(initiator), !responds);
+            assert_eq!(rts.contains(Has::RETRY_COUNT), !responds);
+        }
     }
 }

@@ -1,12 +1,16 @@
 //! Receiving without acknowledgements: unreliable connections and datagrams.
 
-use super::{QueuePair, State, responder::Incoming, segment::write_end};
+use super::{
+    QueuePair, State,
+    responder::Incoming,
+    segment::{take_segment, write_end},
+};
 use crate::{
     engine::{
         access::Access,
         completion::{CompletionOp, Status},
         psn::Psn,
-        resources::Context,
+        resources::{Context, Target},
         transfer::total_len,
     },
     wire::{Frame, Operation, Position, Reth},
@@ -47,9 +51,12 @@ impl QueuePair {
         if !fits {
             return self.drop_message();
         }
+        let Some(target) = self.target(frame, ctx) else {
+            return;
+        };
         let taken = match operation {
-            Operation::Send(..) => self.receive_unreliable_send(frame, position, ctx),
-            _ => self.receive_unreliable_write(frame, position, ctx),
+            Operation::Send(..) => self.receive_unreliable_send(frame, position, target, ctx),
+            _ => self.receive_unreliable_write(frame, position, target, ctx),
         };
         if taken.is_none() {
             self.drop_message();
@@ -58,25 +65,27 @@ impl QueuePair {
 
     /// Drops the message in progress, and keeps the receive for the next message.
     fn drop_message(&mut self) {
-        let recv = self.responder.abandon().next();
-        self.responder.held = recv;
+        if let Some((recv, _)) = self.responder.abandon() {
+            self.responder.held = Some(recv);
+        }
     }
 
     fn receive_unreliable_send(
         &mut self,
         frame: &Frame<'_>,
         position: Position,
+        target: Target,
         ctx: &mut Context<'_>,
     ) -> Option<()> {
         let (recv, received) = match self.responder.incoming.take() {
-            Some(Incoming::Send { recv, received }) => (recv, received),
-            _ if position.begins() => (self.take_receive(ctx)?, 0),
+            Some(Incoming::Send { recv, received, .. }) => (recv, received),
+            _ if position.begins() => (self.take_receive(target, ctx)?, 0),
             _ => return None,
         };
-        let end = match self.take_segment(&recv, received, frame.payload, ctx) {
+        let end = match take_segment(target.pd, &recv, received, frame.payload, ctx) {
             Ok(end) => end,
             Err(status) => {
-                self.fail_receive(recv.wr_id, status, ctx);
+                self.fail_receive(recv.wr_id, status, target.cq, ctx);
                 self.fail(ctx);
                 return Some(());
             }
@@ -85,6 +94,7 @@ impl QueuePair {
             self.responder.incoming = Some(Incoming::Send {
                 recv,
                 received: end,
+                target,
             });
             return Some(());
         }
@@ -92,7 +102,9 @@ impl QueuePair {
         let mut completion = self.completion(recv.wr_id, op, Status::Success);
         completion.byte_len = u32::try_from(end).unwrap_or(u32::MAX);
         completion.imm = frame.extensions.imm;
-        self.complete_receive(completion, frame.bth.solicited, ctx);
+        let solicited = frame.bth.solicited;
+        ctx.resources
+            .complete(target.cq, completion, solicited, ctx.now);
         Some(())
     }
 
@@ -100,10 +112,11 @@ impl QueuePair {
         &mut self,
         frame: &Frame<'_>,
         position: Position,
+        target: Target,
         ctx: &mut Context<'_>,
     ) -> Option<()> {
         let (reth, received): (Reth, u32) = match self.responder.incoming.take() {
-            Some(Incoming::Write { reth, received }) => (reth, received),
+            Some(Incoming::Write { reth, received, .. }) => (reth, received),
             None if position.begins() => (frame.extensions.reth?, 0),
             _ => return None,
         };
@@ -111,23 +124,26 @@ impl QueuePair {
         let end = write_end(&reth, received, position, len)?;
         if len > 0 {
             let range = (received, len as u64);
-            let host = self.remote(&reth, range, Access::REMOTE_WRITE, ctx)?;
+            let host = self.remote(target.pd, &reth, range, Access::REMOTE_WRITE, ctx)?;
             ctx.memory.write(host, frame.payload);
         }
         if !position.ends() {
             self.responder.incoming = Some(Incoming::Write {
                 reth,
                 received: end,
+                target,
             });
             return Some(());
         }
         if let Some(imm) = frame.extensions.imm {
-            let recv = self.take_receive(ctx)?;
+            let recv = self.take_receive(target, ctx)?;
             let op = CompletionOp::ReceiveWrite;
             let mut completion = self.completion(recv.wr_id, op, Status::Success);
             completion.byte_len = reth.len;
             completion.imm = Some(imm);
-            self.complete_receive(completion, frame.bth.solicited, ctx);
+            let solicited = frame.bth.solicited;
+            ctx.resources
+                .complete(target.cq, completion, solicited, ctx.now);
         }
         Some(())
     }
@@ -144,12 +160,15 @@ impl QueuePair {
         if !ready || deth.qkey != self.attributes.qkey {
             return;
         }
-        let Some(recv) = self.take_receive(ctx) else {
+        let Some(target) = self.target(frame, ctx) else {
+            return;
+        };
+        let Some(recv) = self.take_receive(target, ctx) else {
             return;
         };
         let grh = header(frame);
         let len = (GRH_LEN + frame.payload.len()) as u64;
-        let pd = self.init.pd;
+        let pd = target.pd;
         let status = if len > total_len(&recv.sges) {
             Status::LocalLength
         } else if ctx.scatter(pd, &recv.sges, 0, &grh)
@@ -160,7 +179,7 @@ impl QueuePair {
             Status::LocalProtection
         };
         if status != Status::Success {
-            self.fail_receive(recv.wr_id, status, ctx);
+            self.fail_receive(recv.wr_id, status, target.cq, ctx);
             return self.fail(ctx);
         }
         let mut completion = self.completion(recv.wr_id, CompletionOp::Receive, status);
@@ -168,7 +187,9 @@ impl QueuePair {
         completion.imm = frame.extensions.imm;
         completion.src_qp = deth.src_qp;
         completion.has_grh = true;
-        self.complete_receive(completion, frame.bth.solicited, ctx);
+        let solicited = frame.bth.solicited;
+        ctx.resources
+            .complete(target.cq, completion, solicited, ctx.now);
     }
 }
 
