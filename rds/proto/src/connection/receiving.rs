@@ -236,6 +236,30 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         Ok(None)
     }
 
+    /// Decodes a congestion map, and notes the capabilities sent with it. `None` for a malformed
+    /// map.
+    fn map(&mut self, header: &Header, bodies: &Bodies<B>) -> Option<CongestionMap> {
+        let alone = header.flags == Flags::CONG_BITMAP;
+        let map = alone.then(|| CongestionMap::decode(bodies.as_slice()));
+        let Some(map) = map.flatten() else {
+            self.stats.bad_maps += 1;
+            return None;
+        };
+        let told = header.extensions.iter().find_map(|told| match told {
+            Extension::Capabilities(told) => Some(told),
+            _ => None,
+        });
+        let told = told.unwrap_or_default();
+        self.peer_delays_acks = told & !Extension::RX_LOST == Extension::DELAYED_ACKS;
+        let knows_itself = self.peer_delays_acks || told == Extension::RX_LOST;
+        if knows_itself && told & Extension::RX_LOST != 0 {
+            // Acknowledgements on the peer's device may have been lost.
+            self.confirmed = 0;
+            self.confirmed_before = 0;
+        }
+        Some(map)
+    }
+
     /// Classifies a complete message; `None` if there is nothing to deliver.
     pub(super) fn message(
         &mut self,
@@ -249,25 +273,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             began,
         } = whole;
         if header.flags.contains(Flags::CONG_BITMAP) {
-            let alone = header.flags == Flags::CONG_BITMAP;
-            let map = alone.then(|| CongestionMap::decode(bodies.as_slice()));
-            let Some(map) = map.flatten() else {
-                self.stats.bad_maps += 1;
-                return None;
-            };
-            let told = header.extensions.iter().find_map(|told| match told {
-                Extension::Capabilities(told) => Some(told),
-                _ => None,
-            });
-            let told = told.unwrap_or_default();
-            self.peer_delays_acks = told & !Extension::RX_LOST == Extension::DELAYED_ACKS;
-            let knows_itself = self.peer_delays_acks || told == Extension::RX_LOST;
-            if knows_itself && told & Extension::RX_LOST != 0 {
-                // Acknowledgements on the peer's device may have been lost.
-                self.confirmed = 0;
-                self.confirmed_before = 0;
-            }
-            return Some(Received::Map(map));
+            return self.map(&header, &bodies).map(Received::Map);
         }
         let sequence = header.sequence;
         let asks = header.asks();

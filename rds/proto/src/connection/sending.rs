@@ -73,6 +73,19 @@ pub enum Body<'a, P> {
     },
 }
 
+impl<'a, P> Body<'a, P> {
+    /// The bytes of a message of `len` bytes that begin at `at`.
+    fn of_message(draft: Option<&'a Draft<P>>, at: u32, len: u32) -> Self {
+        match draft {
+            Some(draft) if len > 0 => Self::Message {
+                payload: &draft.payload,
+                range: at..len.min(at + FRAGMENT),
+            },
+            _ => Self::Nothing,
+        }
+    }
+}
+
 /// Identifies a request of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag {
@@ -112,6 +125,34 @@ enum Stage {
     Rdma,
     Atomic,
     Frame(u32),
+}
+
+impl Stage {
+    /// The part of a message posted at this stage, the next stage, and the number of requests.
+    fn part<P>(
+        self,
+        draft: Option<&Draft<P>>,
+        len: u32,
+        silent: bool,
+    ) -> (Part, Option<Self>, u32) {
+        match self {
+            Self::Rdma => {
+                let next = match draft {
+                    Some(Draft {
+                        atomic: Some(_), ..
+                    }) => Some(Self::Atomic),
+                    _ => (!silent).then_some(Self::Frame(0)),
+                };
+                let rdma = draft.and_then(|draft| draft.rdma.as_ref());
+                (Part::Rdma, next, rdma.map_or(1, |rdma| rdma.requests))
+            }
+            Self::Atomic => (Part::Atomic, (!silent).then_some(Self::Frame(0)), 1),
+            Self::Frame(at) if len - at > FRAGMENT => {
+                (Part::Frame, Some(Self::Frame(at + FRAGMENT)), 1)
+            }
+            Self::Frame(_) => (Part::LastFrame, None, 1),
+        }
+    }
 }
 
 /// The capabilities extension sent with maps.
@@ -495,23 +536,7 @@ impl<P> Sending<P> {
         let entry = self.queue.find(sequence)?;
         let draft = entry.draft();
         let (len, silent, plain) = (entry.len(), entry.is_silent(), entry.is_plain());
-        let (part, next, requests) = match stage {
-            Stage::Rdma => {
-                let next = match draft {
-                    Some(Draft {
-                        atomic: Some(_), ..
-                    }) => Some(Stage::Atomic),
-                    _ => (!silent).then_some(Stage::Frame(0)),
-                };
-                let rdma = draft.and_then(|draft| draft.rdma.as_ref());
-                (Part::Rdma, next, rdma.map_or(1, |rdma| rdma.requests))
-            }
-            Stage::Atomic => (Part::Atomic, (!silent).then_some(Stage::Frame(0)), 1),
-            Stage::Frame(at) if len - at > FRAGMENT => {
-                (Part::Frame, Some(Stage::Frame(at + FRAGMENT)), 1)
-            }
-            Stage::Frame(_) => (Part::LastFrame, None, 1),
-        };
+        let (part, next, requests) = stage.part(draft, len, silent);
         let stay = requests > room;
         self.waits_for_room = stay;
         if !stay {
@@ -536,35 +561,27 @@ impl<P> Sending<P> {
         // If the last free entry were unsignaled, the send queue would never drain.
         let signaled = self.signal(requests, last && !plain || requests == room);
         // Only frames carry acknowledgements.
-        let told = match part {
-            Part::Rdma | Part::Atomic => 0,
-            Part::Frame | Part::LastFrame => ack,
-        };
+        let is_frame = matches!(part, Part::Frame | Part::LastFrame);
+        let told = if is_frame { ack } else { 0 };
         let tag = self.tag(Kind::Message(sequence, part), told);
         let draft = self.queue.get(sequence).and_then(Entry::draft);
-        let request = match (stage, draft) {
-            (Stage::Frame(at), draft) => Request::Frame {
+        let request = match stage {
+            Stage::Frame(at) => Request::Frame {
                 header,
-                body: match draft {
-                    Some(draft) if len > 0 => Body::Message {
-                        payload: &draft.payload,
-                        range: at..len.min(at + FRAGMENT),
-                    },
-                    _ => Body::Nothing,
-                },
+                body: Body::of_message(draft, at, len),
                 solicited: last,
                 fence: at == 0 && draft.is_some_and(Draft::fence),
             },
-            (Stage::Rdma, draft) => {
-                let draft = draft?;
-                let rdma = draft.rdma.as_ref()?;
-                let payload = &draft.payload;
+            Stage::Rdma => {
+                let Draft { rdma, payload, .. } = draft?;
+                let rdma = rdma.as_ref()?;
                 Request::Rdma { rdma, payload }
             }
-            (Stage::Atomic, draft) => {
-                let draft = draft?;
-                let atomic = draft.atomic.as_ref()?;
-                let payload = &draft.payload;
+            Stage::Atomic => {
+                let Draft {
+                    atomic, payload, ..
+                } = draft?;
+                let atomic = atomic.as_ref()?;
                 Request::Atomic { atomic, payload }
             }
         };

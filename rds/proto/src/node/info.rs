@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::Node;
+use super::{ConnectionId, Node};
 use crate::{
     SocketId,
     info::{ConnectionFlags, ConnectionInfo, Info, MessageFlags, MessageInfo, SocketInfo},
@@ -24,10 +24,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             let (route, connection) = (peer.route, &peer.connection);
             duplicates += connection.stats().duplicates;
             let (next_tx, next_rx) = connection.next_sequences();
-            let mut flags = ConnectionFlags::empty();
-            flags.set(ConnectionFlags::CONNECTED, self.is_up(id));
-            let connecting = !self.is_up(id) && self.attempt(id).is_some();
-            flags.set(ConnectionFlags::CONNECTING, connecting);
+            let mut flags = self.connection_flags(id);
             flags.set(ConnectionFlags::SENDING, connection.has_work());
             info.connections.push(ConnectionInfo {
                 next_tx,
@@ -80,5 +77,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         info.counters = self.counters.list(duplicates);
         info
+    }
+
+    /// State of the RDMA connection.
+    fn connection_flags(&self, id: ConnectionId) -> ConnectionFlags {
+        let mut flags = ConnectionFlags::empty();
+        flags.set(ConnectionFlags::CONNECTED, self.is_up(id));
+        let connecting = !self.is_up(id) && self.attempt(id).is_some();
+        flags.set(ConnectionFlags::CONNECTING, connecting);
+        flags
     }
 }

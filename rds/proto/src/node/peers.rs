@@ -602,6 +602,28 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         result
     }
 
+    fn take_map(&mut self, now: Duration, id: ConnectionId, route: Route, map: CongestionMap) {
+        self.has_urgent = true;
+        self.counters.maps_received += 1;
+        let first = CongestionMap::default();
+        let old = self.peer_maps.get(&route.peer.into());
+        let changed = old.is_none_or(|old| *old != map);
+        let released = old.unwrap_or(&first).released(&map);
+        self.peer_maps.insert(route.peer.into(), map);
+        for (_, peer) in self.peers.iter_mut() {
+            if peer.route.peer == route.peer {
+                // A socket still blocked registers again.
+                for socket in std::mem::take(&mut peer.waiting) {
+                    self.woken.insert(socket);
+                }
+            }
+        }
+        self.map_came(released);
+        if changed {
+            self.tell_maps(now, id);
+        }
+    }
+
     fn take(
         &mut self,
         now: Duration,
@@ -614,25 +636,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         };
         match received {
             Received::Map(map) => {
-                self.has_urgent = true;
-                self.counters.maps_received += 1;
-                let first = CongestionMap::default();
-                let old = self.peer_maps.get(&route.peer.into());
-                let changed = old.is_none_or(|old| *old != map);
-                let released = old.unwrap_or(&first).released(&map);
-                self.peer_maps.insert(route.peer.into(), map);
-                for (_, peer) in self.peers.iter_mut() {
-                    if peer.route.peer == route.peer {
-                        // A socket still blocked registers again.
-                        for socket in std::mem::take(&mut peer.waiting) {
-                            self.woken.insert(socket);
-                        }
-                    }
-                }
-                self.map_came(released);
-                if changed {
-                    self.tell_maps(now, id);
-                }
+                self.take_map(now, id, route, map);
                 Ok(None)
             }
             Received::Ping(from) => {

@@ -38,6 +38,15 @@ struct Kernel {
 }
 
 impl Kernel {
+    fn new(rng: &mut Rng) -> Self {
+        Self {
+            state: State::Down(MS * rng.u32(0..20)),
+            delay: Duration::ZERO,
+            next: 1000,
+            peer: 0,
+        }
+    }
+
     /// Drops the connection or attempt, and redials after a backoff.
     fn drop_connection(&mut self, now: Duration, rng: &mut Rng) {
         self.state = State::Down(now + self.delay.mul_f64(rng.f64()));
@@ -103,6 +112,14 @@ struct Ours {
 }
 
 impl Ours {
+    fn new(ips: [IpAddr; 2], rng: &mut Rng) -> Self {
+        Self {
+            link: Link::new(ips[0], ips[1], rng.u64(..)),
+            attempts: vec![],
+            peer: None,
+        }
+    }
+
     fn number(&self, attempt: Attempt) -> u64 {
         self.attempts.iter().position(|&a| a == attempt).unwrap() as u64
     }
@@ -159,17 +176,8 @@ pub(crate) fn connect(seed: u64) -> Duration {
     if rng.bool() {
         ips.reverse();
     }
-    let mut ours = Ours {
-        link: Link::new(ips[0], ips[1], rng.u64(..)),
-        attempts: vec![],
-        peer: None,
-    };
-    let mut kernel = Kernel {
-        state: State::Down(MS * rng.u32(0..20)),
-        delay: Duration::ZERO,
-        next: 1000,
-        peer: 0,
-    };
+    let mut ours = Ours::new(ips, &mut rng);
+    let mut kernel = Kernel::new(&mut rng);
     // Packets to the link and to the kernel, with arrival times.
     let mut wires: [VecDeque<(Duration, Packet)>; 2] = Default::default();
     let (mut now, mut up_since) = (Duration::ZERO, None);

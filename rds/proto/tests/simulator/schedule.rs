@@ -209,22 +209,7 @@ impl Run {
         draft.silent = silent;
         draft.urgent = self.rng.bool();
         if with_operation {
-            draft.rdma = Some(Box::new(Rdma {
-                direction: *self
-                    .rng
-                    .choice(&[Direction::Write, Direction::Read])
-                    .unwrap(),
-                rkey: 0x300,
-                addr: 0,
-                len: 64,
-                requests: self.rng.u32(1..4),
-                fence: self.rng.bool(),
-                report: Report {
-                    token: number.into(),
-                    notify: true,
-                    remote: self.rng.bool(),
-                },
-            }));
+            draft.rdma = Some(Box::new(operation(&mut self.rng, number)));
         }
         match host.node.send(id, Some(to), draft) {
             Ok(Sent::Queued(..)) => {
@@ -418,5 +403,22 @@ impl Run {
             assert!(waiting < 4 * u64::from(RECV_LIMIT) + (1 << 20));
         }
         assert!(node.connections().count() <= 16);
+    }
+}
+
+/// A random operation, with the number of its message as the token.
+fn operation(rng: &mut Rng, number: u32) -> Rdma {
+    Rdma {
+        direction: *rng.choice(&[Direction::Write, Direction::Read]).unwrap(),
+        rkey: 0x300,
+        addr: 0,
+        len: 64,
+        requests: rng.u32(1..4),
+        fence: rng.bool(),
+        report: Report {
+            token: number.into(),
+            notify: true,
+            remote: rng.bool(),
+        },
     }
 }

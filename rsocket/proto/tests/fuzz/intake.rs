@@ -134,6 +134,52 @@ fn pair(bytes: &[u8]) -> usize {
 }
 
 impl Host {
+    /// Handles a message of the peer.
+    fn message(&mut self, word: u32) {
+        let was = self.stream.failure();
+        let taken = self
+            .stream
+            .received(Message::decode(word), &mut self.exposed);
+        if taken.is_err() {
+            // A violation after an orderly end does not change the outcome.
+            assert!(!self.stream.is_connected());
+        }
+        if was.is_some() {
+            assert_eq!(self.stream.failure(), was, "the first failure counts");
+        }
+    }
+
+    /// Sends a part of `wanted` bytes.
+    fn send(&mut self, wanted: usize) {
+        if self.stream.is_writable()
+            && !self.stream.has_announcement()
+            && let Some(outgoing) = self.stream.send(&mut self.burst, wanted.max(1))
+        {
+            let len = match outgoing.payload {
+                Payload::Data(len, _) => len,
+                _ => 0,
+            };
+            assert!(len > 0 && len as usize <= wanted.max(1));
+            self.post(outgoing);
+        }
+    }
+
+    /// Reads `wanted` bytes, or all if there are fewer.
+    fn read(&mut self, wanted: usize) {
+        let mut len = 0;
+        for piece in self.stream.next_bytes(wanted) {
+            let size = if piece.is_old {
+                FIRST
+            } else {
+                self.recv_buffer
+            };
+            assert!(piece.range.end <= size);
+            len += piece.range.len();
+        }
+        assert_eq!(len, wanted.min(self.stream.unread() as usize));
+        self.stream.consume(len);
+    }
+
     fn take(&mut self, name: u8, bytes: &[u8]) {
         match name {
             b'w' => {
@@ -142,54 +188,14 @@ impl Host {
                 let len = room.min(16);
                 self.exposed.0[at..at + len].copy_from_slice(&bytes[1..=len]);
             }
-            b'm' => {
-                let word = u32::from_be_bytes(bytes.try_into().unwrap());
-                let was = self.stream.failure();
-                let taken = self
-                    .stream
-                    .received(Message::decode(word), &mut self.exposed);
-                if taken.is_err() {
-                    // A violation after an orderly end does not change the outcome.
-                    assert!(!self.stream.is_connected());
-                }
-                if was.is_some() {
-                    assert_eq!(self.stream.failure(), was, "the first failure counts");
-                }
-            }
+            b'm' => self.message(u32::from_be_bytes(bytes.try_into().unwrap())),
             b'c' if !self.posted.is_empty() => {
                 let at = usize::from(bytes[0]) % self.posted.len();
                 let tag = self.posted.remove(at);
                 self.stream.sent(tag, bytes[1] != 0);
             }
-            b's' => {
-                let wanted = pair(bytes);
-                if self.stream.is_writable()
-                    && !self.stream.has_announcement()
-                    && let Some(outgoing) = self.stream.send(&mut self.burst, wanted.max(1))
-                {
-                    let len = match outgoing.payload {
-                        Payload::Data(len, _) => len,
-                        _ => 0,
-                    };
-                    assert!(len > 0 && len as usize <= wanted.max(1));
-                    self.post(outgoing);
-                }
-            }
-            b'r' => {
-                let wanted = pair(bytes);
-                let mut len = 0;
-                for piece in self.stream.next_bytes(wanted) {
-                    let size = if piece.is_old {
-                        FIRST
-                    } else {
-                        self.recv_buffer
-                    };
-                    assert!(piece.range.end <= size);
-                    len += piece.range.len();
-                }
-                assert_eq!(len, wanted.min(self.stream.unread() as usize));
-                self.stream.consume(len);
-            }
+            b's' => self.send(pair(bytes)),
+            b'r' => self.read(pair(bytes)),
             b'e' => self.stream.shut_down(match bytes[0] % 3 {
                 0 => Direction::Read,
                 1 => Direction::Write,
