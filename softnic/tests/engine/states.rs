@@ -189,3 +189,19 @@ fn the_first_packet_before_sending_is_reported() {
     let established = Event::CommunicationEstablished(pair.hosts[1].qp);
     assert_eq!(pair.hosts[1].events(), [established], "once");
 }
+
+#[test]
+fn batch_beyond_the_capacity_posts_nothing() {
+    let mut pair = Pair::connected(QpKind::Rc);
+    let sge = pair.hosts[0].sge(0, 8);
+    let mut post = |count: u64| {
+        let batch = (0..count).map(|id| request(id, SEND, &[sge])).collect();
+        let host = &mut pair.hosts[0];
+        host.engine
+            .post_sends(host.qp, batch, pair.now, &mut host.memory)
+    };
+    // The capacity is 64.
+    assert_eq!(post(65), Err(EngineError::Full("send requests")));
+    assert_eq!(post(64), Ok(()));
+    assert_eq!(post(1), Err(EngineError::Full("send requests")));
+}
