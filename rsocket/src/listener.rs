@@ -568,12 +568,12 @@ impl Options {
     fn bind_to(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Listener> {
         let mut id = engine.channel().create_id()?;
         id.bind(addr)?;
+        self.check_memory(&id)?;
         self.listen_with(engine, id)
     }
 
     /// Listens with a bound identifier.
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
-        self.check_memory(&id)?;
         let bell = Bell::new()?;
         let backlog = Arc::new(Backlog {
             queues: Mutex::default(),
@@ -602,7 +602,7 @@ impl Options {
 
     /// Registers and releases the memory of one connection, on the device of `id` or on any. A listener in a
     /// process without enough lockable memory would otherwise reject every request unnoticed by the program.
-    fn check_memory(&self, id: &CmId<Idle>) -> io::Result<()> {
+    pub(crate) fn check_memory(&self, id: &CmId<Idle>) -> io::Result<()> {
         let contexts = match id.bound_context()? {
             Some(ctx) => vec![ctx],
             None => cm::devices()?,

@@ -383,11 +383,11 @@ unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if let Some(held) = table::find(fd) {
+        let name = Name::of(&held).filter(Name::has_port);
         if own::rlisten(held.fd(), backlog) == 0 {
             return 0;
         }
         let error = last_errno();
-        let name = Name::of(&held).filter(Name::has_port);
         let why =
             "the process may not lock the memory of a connection (RLIMIT_MEMLOCK, `ulimit -l`)";
         if error != libc::ENOMEM || !turn_to_tcp(fd, held, name.as_ref(), why) {

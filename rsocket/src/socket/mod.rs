@@ -325,6 +325,7 @@ impl Socket {
     /// - `InvalidInput`: the socket is connected or connecting.
     /// - `AddrInUse`: another socket listens at the address.
     /// - `Unsupported`: the socket is a datagram socket.
+    /// - `ENOMEM`: the process may not lock the memory of a connection. The socket stays bound.
     pub fn listen(&self, backlog: u32) -> io::Result<()> {
         let mut state = self.lock();
         let id = match &mut state.phase {
@@ -342,6 +343,10 @@ impl Socket {
             }
         };
         let options = state.choices.options().backlog(backlog.max(1));
+        if let Err(err) = options.check_memory(&id) {
+            state.set_phase(Phase::Idle(Some(id)));
+            return Err(err);
+        }
         let local = id.local_addr();
         let listener = options
             .listen_with(&self.engine, id)

@@ -298,6 +298,7 @@ fn listener_that_may_lock_no_memory_fails_and_names_the_limit() {
     any.set_ip([0; 4].into());
     let socket = Socket::new(Family::V4).unwrap();
     socket.bind(local()).unwrap();
+    let bound = socket.local_addr();
     for result in [
         Listener::bind(local()).map(drop),
         Listener::bind(any).map(drop),
@@ -310,6 +311,7 @@ fn listener_that_may_lock_no_memory_fails_and_names_the_limit() {
             assert!(text.contains(name), "{text} does not name {name}");
         }
     }
+    assert_eq!(socket.local_addr(), bound, "the socket stays bound");
 }
 
 /// An IPv6 listener reports mapped addresses for IPv4 clients, like the standard library.

@@ -297,6 +297,35 @@ static void accepting(void) {
     CHECK(getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0);
     CHECK(fcntl(server, F_SETFL, 0) == 0);
     passes(client, server);
+    CHECK(listen(server, 1) == -1 && errno == EINVAL && is_rsocket(server));
+    passes(client, server);
+}
+
+/* The process may not lock the memory of a connection. */
+static void limited(void) {
+    struct sockaddr_in bound = address, now;
+    socklen_t length = sizeof bound;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1, twin = dup(listener);
+    CHECK(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+    CHECK(bind(listener, (struct sockaddr *)&bound, sizeof bound) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&bound, &length) == 0 && bound.sin_port != 0);
+    CHECK(fcntl(listener, F_SETFL, O_NONBLOCK) == 0 && is_rsocket(listener));
+    CHECK(listen(listener, 4) == 0 && !is_rsocket(listener) && !is_rsocket(twin));
+    CHECK(getsockname(twin, (struct sockaddr *)&now, &length) == 0);
+    CHECK(now.sin_port == bound.sin_port && now.sin_addr.s_addr == bound.sin_addr.s_addr);
+    on = 0, length = sizeof on;
+    CHECK(getsockopt(twin, SOL_SOCKET, SO_REUSEADDR, &on, &length) == 0 && on);
+    CHECK(accept(twin, NULL, NULL) == -1 && errno == EAGAIN);
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(client, (struct sockaddr *)&bound, sizeof bound) == 0 && !is_rsocket(client));
+    struct pollfd asked = {listener, POLLIN, 0};
+    CHECK(poll(&asked, 1, -1) == 1);
+    int server = accept(listener, NULL, NULL);
+    CHECK(server >= 0);
+    passes(client, server);
+    passes(server, client);
+    /* Another listener also falls back. */
+    CHECK(!is_rsocket(listener_at(&now)));
 }
 
 static void closing_ranges(void) {
@@ -482,6 +511,7 @@ static const struct part parts[] = {
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
     {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},
     {"threads", threads},           {"inherited", inherited},       {"moved", moved},
+    {"limited", limited},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

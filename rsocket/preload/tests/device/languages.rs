@@ -2,7 +2,7 @@
 
 use std::{env, process::Command};
 
-use crate::{LEAST, Preload, address, packets, python, run, source};
+use crate::{LEAST, Preload, address, c_program, packets, python, run, source};
 
 /// 27 checks with the same results as over TCP.
 #[test]
@@ -47,4 +47,19 @@ fn go_program_of_gccgo_runs_over_rdma() {
     // Runs over TCP, for comparison.
     let plain = Command::new(&program).arg(address()).output().unwrap();
     assert_eq!(plain.stdout, b"all is well\n");
+}
+
+/// The C program has the note of Go's linker, and makes no call that matters.
+#[test]
+fn log_of_a_program_by_gos_own_compiler_reports_tcp() {
+    let log = |name: &str, part: &str| {
+        let mut program = c_program(name);
+        program.arg(part).env("RSOCKET_PRELOAD_LOG", "1");
+        run(part, program)
+    };
+    let expected = "a program of Go's own compiler calls the kernel past the C library";
+    let said = log("go_note.c", "note");
+    assert_eq!(said.matches(expected).count(), 1, "{said}");
+    let said = log("calls.c", "fallback");
+    assert!(!said.contains(expected), "{said}");
 }

@@ -6,6 +6,7 @@
 )]
 
 mod languages;
+mod listeners;
 mod programs;
 mod tasks;
 
@@ -282,6 +283,13 @@ fn write_past_the_library_fails_in_each_state() {
 #[test]
 fn calls_by_number_are_those_by_name() {
     assert_eq!(call_of("unseen.c", "numbered", &[]), "");
+    assert_eq!(call_of("unseen.c", "numbered-places", &[]), "");
+}
+
+#[test]
+fn stream_with_forks_is_moved_by_a_file_and_by_a_call_by_number() {
+    let forks = [("RDMAV_FORK_SAFE", "1")];
+    assert_eq!(call_of("unseen.c", "moved-by-use", &forks), "");
 }
 
 #[test]
@@ -294,6 +302,16 @@ fn read_past_the_library_is_reported_at_close() {
 #[test]
 fn stdio_files_of_sockets_carry_data_both_ways() {
     assert_eq!(call_of("unseen.c", "stdio", &[]), "");
+}
+
+#[test]
+fn stdio_file_writes_the_rest_after_a_signal() {
+    assert_eq!(call_of("unseen.c", "stdio-interrupted", &[]), "");
+}
+
+#[test]
+fn stdio_file_at_the_address_of_a_closed_one_has_its_own_descriptor() {
+    assert_eq!(call_of("unseen.c", "stdio-reused", &[]), "");
 }
 
 #[test]

@@ -4,10 +4,14 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
+#include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 
 #include "calls.h"
 
@@ -128,11 +132,73 @@ static void stdio(void) {
     await(set, ends.client, EPOLLIN);
     CHECK(fprintf(client, "to nobody") > 0 && fflush(client) == EOF && ferror(client));
     fclose(client);
-    /* A file of another kind is the C library's. */
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    FILE *file = fdopen(null, "r+");
-    CHECK(file && fileno(file) == null && fputs("x", file) >= 0 && fclose(file) == 0);
     free(much);
+}
+
+/* A file of another kind is the C library's, also at the address of a former one of a socket. */
+static void stdio_reused(void) {
+    enum { COUNT = 20 };
+    struct ends ends = connected();
+    FILE *files[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        CHECK((files[i] = fdopen(dup(ends.client), "r+")) != NULL);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(fclose(files[i]) == 0);
+    for (int i = 0; i < COUNT; i++) {
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        CHECK((files[i] = fdopen(null, "r+")) != NULL);
+        CHECK(fileno(files[i]) == null && fileno_unlocked(files[i]) == null);
+    }
+    for (int i = 0; i < COUNT; i++)
+        CHECK(fputs("x", files[i]) >= 0 && fclose(files[i]) == 0);
+    passes(ends.client, ends.server);
+}
+
+static volatile sig_atomic_t rung;
+
+static void ring(int signal) {
+    (void)signal;
+    rung = 1;
+}
+
+enum { LONG = 4 << 20 };
+
+/* Reads once the signal has come. */
+static void *read_late(void *from) {
+    static char bytes[LONG];
+    size_t got = 0;
+    while (!rung)
+        usleep(1000);
+    while (got < sizeof bytes) {
+        ssize_t some = read(*(int *)from, bytes + got, sizeof bytes - got);
+        CHECK(some > 0);
+        got += some;
+    }
+    for (size_t i = 0; i < sizeof bytes; i++)
+        CHECK(bytes[i] == (char)(i % 251));
+    return NULL;
+}
+
+/* A signal ends a write early, and the rest of the bytes of a FILE are still written. */
+static void stdio_interrupted(void) {
+    static char bytes[LONG];
+    struct ends ends = connected();
+    struct sigaction action = {.sa_handler = ring};
+    struct itimerval soon = {.it_value.tv_usec = 300000};
+    sigset_t alarms;
+    pthread_t reader;
+    FILE *out = fdopen(ends.client, "w");
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (char)(i % 251);
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    CHECK(out && sigaction(SIGALRM, &action, NULL) == 0);
+    CHECK(pthread_sigmask(SIG_BLOCK, &alarms, NULL) == 0);
+    CHECK(pthread_create(&reader, NULL, read_late, &ends.server) == 0);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &alarms, NULL) == 0);
+    CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+    CHECK(fwrite(bytes, 1, sizeof bytes, out) == sizeof bytes && fflush(out) == 0);
+    CHECK(pthread_join(reader, NULL) == 0 && fclose(out) == 0);
 }
 
 /* Several datagrams by one call. */
@@ -171,6 +237,11 @@ static void many(void) {
     struct timespec nothing = {0};
     CHECK(sendmmsg(client, sent, 3, 0) == 3 && recvmmsg(server, got, 3, 0, &nothing) == 1);
     CHECK(sendmmsg(client, sent, 0, 0) == 0);
+    while (recvmmsg(server, got, 1, MSG_DONTWAIT, NULL) == 1 || errno != EAGAIN)
+        continue;
+    CHECK(syscall(SYS_sendmmsg, client, sent, 1, 0) == 1);
+    memset(in[0], 0, sizeof in[0]);
+    CHECK(syscall(SYS_recvmmsg, server, got, 1, 0, NULL) == 1 && got[0].msg_len == 1 && in[0][0] == 'a');
     /* A socket of the kernel's is as before. */
     int plain = socket(AF_UNIX, SOCK_DGRAM, 0);
     CHECK(sendmmsg(plain, sent, 3, 0) == -1 && errno == ENOTCONN);
@@ -216,7 +287,66 @@ static void numbered(void) {
     }
 }
 
-static const struct part parts[] = {{"numbered", numbered}, {"writes", writes}, {"reads", reads}, {"stdio", stdio}, {"many", many}};
+/* Calls by number that make, watch, end and replace sockets. */
+static void numbered_places(void) {
+    struct sockaddr_in name, peer;
+    socklen_t length = sizeof peer;
+    int listener = listener_at(&name), client = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0), pipes[2];
+    struct epoll_event event = {.events = EPOLLIN};
+    char bytes[4];
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0 && pipe(pipes) == 0);
+    int server = syscall(SYS_accept4, listener, &peer, &length, SOCK_CLOEXEC);
+    CHECK(server >= 0 && is_rsocket(server) && fcntl(server, F_GETFD) == FD_CLOEXEC);
+    CHECK(length == sizeof peer && peer.sin_addr.s_addr == address.sin_addr.s_addr);
+    /* The kernel uses the lower half of a register. */
+    CHECK(syscall(SYS_write, 1L << 32 | client, "abc", 3) == 3 && recv(server, bytes, 3, MSG_WAITALL) == 3);
+    CHECK(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, server, &event) == 0);
+    CHECK(epoll_wait(set, &event, 1, 100) == 0);
+    CHECK(write(client, "x", 1) == 1 && epoll_wait(set, &event, 1, PATIENCE) == 1 && read(server, bytes, 1) == 1);
+    CHECK(syscall(SYS_shutdown, client, SHUT_WR) == 0 && read(server, bytes, 1) == 0);
+    passes(server, client);
+    /* What is duplicated to the number of a socket closes the socket. */
+    struct ends ends = connected();
+    CHECK(syscall(SYS_dup3, pipes[1], ends.client, O_CLOEXEC) == ends.client && read(ends.server, bytes, 1) == 0);
+    CHECK(write(ends.client, "p", 1) == 1 && read(pipes[0], bytes, 1) == 1);
+#ifdef SYS_dup2
+    ends = connected();
+    CHECK(syscall(SYS_dup2, ends.server, 320) == 320 && close(ends.server) == 0);
+    passes(ends.client, 320);
+    CHECK(syscall(SYS_dup2, pipes[1], 320) == 320 && read(ends.client, bytes, 1) == 0);
+    CHECK(write(320, "p", 1) == 1 && read(pipes[0], bytes, 1) == 1);
+#endif
+}
+
+/* With RDMAV_FORK_SAFE: the first use of a connection moves it, also through a FILE and by number. */
+static void moved_by_use(void) {
+    struct sockaddr_in name;
+    int listener = listener_at(&name), status;
+    char bytes[8];
+    alarm(100);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        alarm(100);
+        CHECK(connect(fd, (struct sockaddr *)&name, sizeof name) == 0 && !is_rsocket(fd));
+        FILE *file = fdopen(fd, "r+");
+        CHECK(file && fileno(file) == fd && fputs("ask\n", file) >= 0 && fflush(file) == 0 && is_rsocket(fd));
+        CHECK(fgets(bytes, sizeof bytes, file) && strcmp(bytes, "answer\n") == 0 && fclose(file) == 0);
+        _exit(0);
+    }
+    int server = accept(listener, NULL, NULL);
+    CHECK(server >= 0 && !is_rsocket(server));
+    CHECK(syscall(SYS_recvfrom, server, bytes, 4, MSG_WAITALL, NULL, NULL) == 4 && is_rsocket(server));
+    CHECK(memcmp(bytes, "ask\n", 4) == 0 && syscall(SYS_write, server, "answer\n", 7) == 7);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static const struct part parts[] = {
+    {"numbered", numbered}, {"numbered-places", numbered_places}, {"moved-by-use", moved_by_use},
+    {"writes", writes}, {"reads", reads}, {"many", many},
+    {"stdio", stdio}, {"stdio-reused", stdio_reused}, {"stdio-interrupted", stdio_interrupted},
+};
 
 int main(int argc, char **argv) {
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
