@@ -28,6 +28,22 @@ pub unsafe fn store<T: Copy>(at: *mut T, value: T) {
 mod tests {
     use super::*;
 
+    /// The processor ends a program that reads or writes such a value as an aligned one.
+    #[cfg(target_arch = "x86_64")]
+    fn wide_value_at_an_odd_address() {
+        let source: [u8; 48] = std::array::from_fn(|i| u8::try_from(i).unwrap_or(0));
+        let mut target = [0_u8; 48];
+        for offset in 0..32 {
+            let at: *const std::arch::x86_64::__m128i = source[offset..].as_ptr().cast();
+            // SAFETY: sixteen bytes are left.
+            let value = unsafe { load(at) }.unwrap();
+            let to = target[offset..].as_mut_ptr().cast();
+            // SAFETY: sixteen bytes are left.
+            unsafe { store(to, value) };
+            assert_eq!(target[offset..][..16], source[offset..][..16]);
+        }
+    }
+
     #[test]
     fn value_at_an_odd_address_is_read_and_written() {
         let mut bytes = [0_u8; 9];
@@ -39,6 +55,8 @@ mod tests {
             // SAFETY: as above.
             assert_eq!(unsafe { load(at) }, Some(0x0102_0304));
         }
+        #[cfg(target_arch = "x86_64")]
+        wide_value_at_an_odd_address();
         let none = std::ptr::null_mut::<u32>();
         // SAFETY: null.
         unsafe { store(none, 1) };

@@ -231,6 +231,13 @@ mod tests {
             assert_eq!(refused.raw_os_error(), Some(libc::ENOTSUP));
             assert_eq!(get(level, name), only);
         }
+        // One byte, as IP's options may have, and more than a number.
+        let cork = (libc::IPPROTO_TCP, libc::TCP_CORK);
+        noted.set(cork.0, cork.1, &[5]).unwrap();
+        assert_eq!(get(cork.0, cork.1), 5);
+        let longer = [7_i32.to_ne_bytes(), 9_i32.to_ne_bytes()].concat();
+        noted.set(cork.0, cork.1, &longer).unwrap();
+        assert_eq!(get(cork.0, cork.1), 7);
         let inherited = noted.inherit();
         let cork = inherited.get(libc::IPPROTO_TCP, libc::TCP_CORK).unwrap();
         assert_eq!(cork, 7_i32.to_ne_bytes());

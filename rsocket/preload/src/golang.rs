@@ -107,6 +107,10 @@ mod tests {
                 "{len}"
             );
         }
+        assert!(!are_gos(&note(b"Go\0\0and", b"an-id", BUILD_ID)));
+        assert!(are_gos(
+            &[note(b"longer owner\0", &[], 4), go.clone()].concat()
+        ));
         let endless = note(b"GNU\0", &[], u32::MAX);
         assert!(!are_gos(&[&[0xff; 12][..], &endless].concat()));
         assert!(!is_gos(), "this is Rust's");

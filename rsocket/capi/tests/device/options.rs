@@ -193,3 +193,63 @@ fn each_option_does_what_the_table_says() {
     };
     check(Sockets::open("A").new, true, unlisted);
 }
+
+/// A datagram socket bound at an address, with its encoded name.
+fn datagrams(ip: IpAddr) -> (c_int, Vec<u8>) {
+    let family = if ip.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
+    let fd = own::rsocket(family, libc::SOCK_DGRAM, 0);
+    assert!(fd >= 0, "{}", io::Error::last_os_error());
+    let any = interpose::encode(SocketAddr::new(ip, 0));
+    // SAFETY: the address is readable in full length.
+    result(unsafe { own::rbind(fd, any.as_ptr().cast(), len_of(any.len())) }).unwrap();
+    let mut name = vec![0_u8; 128];
+    let mut len = len_of(name.len());
+    // SAFETY: `len` bytes are writable.
+    result(unsafe { own::rgetsockname(fd, name.as_mut_ptr().cast(), &raw mut len) }).unwrap();
+    name.truncate(len.try_into().unwrap());
+    (fd, name)
+}
+
+/// Sends a datagram to a name. Returns the number of bytes sent.
+fn send(fd: c_int, bytes: &[u8], to: &[u8]) -> Result<usize, Option<i32>> {
+    let (data, name) = (bytes.as_ptr().cast(), to.as_ptr().cast());
+    // SAFETY: both slices are readable in full length.
+    let sent = unsafe { own::rsendto(fd, data, bytes.len(), 0, name, len_of(to.len())) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error().raw_os_error())
+}
+
+/// Programs of UDP take the segment size of a connection to the same peer for the maximum length of a datagram.
+#[test]
+fn segment_of_a_stream_fits_in_a_datagram() {
+    let maxseg = option_table::rows()
+        .into_iter()
+        .find(|row| row.name == "TCP_MAXSEG")
+        .unwrap();
+    for (variable, longest) in [("A", 2032), ("A6", 2020)] {
+        let ip: IpAddr = std::env::var(variable).unwrap().parse().unwrap();
+        let ((from, _), (to, name)) = (datagrams(ip), datagrams(ip));
+        let sockets = Sockets::open(variable);
+        let [new, connected] = [sockets.new, sockets.ends[0]].map(|fd| {
+            let value = get(fd, maxseg).unwrap();
+            usize::try_from(c_int::from_ne_bytes(value.try_into().unwrap())).unwrap()
+        });
+        // The limit of datagrams, and the path's MTU if smaller.
+        assert_eq!(new, longest, "{variable}");
+        assert!(connected <= longest, "{variable}: {connected}");
+        for len in [new, connected] {
+            assert_eq!(send(from, &vec![7; len], &name), Ok(len), "{variable}");
+            let mut got = vec![0; len + 1];
+            let place = got.as_mut_ptr().cast();
+            // SAFETY: the buffer is writable in full length.
+            let received = unsafe { own::rrecv(to, place, got.len(), 0) };
+            assert_eq!(usize::try_from(received), Ok(len), "{variable}");
+        }
+        let longer = send(from, &vec![7; longest + 1], &name);
+        assert_eq!(longer, Err(Some(libc::EMSGSIZE)), "{variable}");
+        assert!(own::rclose(from) == 0 && own::rclose(to) == 0);
+    }
+}
