@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_served_while_there_are_places() {
+    fn request_beyond_the_backlog_is_rejected() {
         let now = Instant::now();
         let decide = |waiting, hosts: &[u8]| {
             with(hosts.iter().copied(), now).decide(addr(9), now, waiting, LIMITS)
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn address_at_its_limit_gives_up_its_own_oldest() {
+    fn address_at_its_limit_displaces_its_own_oldest() {
         let now = Instant::now();
         let admission = with([1, 2, 2, 2], now);
         let decide = |after| admission.decide(addr(2), now + after, 0, LIMITS);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn address_with_most_half_open_connections_makes_room_at_once() {
+    fn address_with_most_half_open_connections_is_displaced_at_once() {
         let now = Instant::now();
         let decide = |hosts: &[u8], host| {
             with(hosts.iter().copied(), now).decide(addr(host), now, 0, LIMITS)
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_half_open_connection_makes_room_after_a_second() {
+    fn oldest_half_open_connection_after_a_second_is_displaced() {
         let start = Instant::now();
         let later = start + Duration::from_millis(500);
         let mut admission = with([1, 2], start);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_half_open_connection_makes_room_at_once_when_there_are_many_later_ones() {
+    fn oldest_half_open_connection_before_many_later_ones_is_displaced() {
         let now = Instant::now();
         let decide = |hosts: u8, limits| with(1..=hosts, now).decide(addr(200), now, 0, limits);
         let places = |places| Limits {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_connection_leaves_its_place() {
+    fn ended_connection_makes_room_for_a_request() {
         let now = Instant::now();
         let mut admission = with([1, 2, 3, 4], now);
         assert_eq!(admission.keys(), [0, 1, 2, 3]);
@@ -413,7 +413,7 @@ mod tests {
     /// 5,000 requests per second from one, seven and 250 addresses: an honest client with five attempts per
     /// second is always served, and has 10 ms to complete each handshake.
     #[test]
-    fn no_flood_keeps_an_honest_client_out() {
+    fn flood_of_half_open_connections_admits_other_clients() {
         const HONEST: u8 = 254;
         let limits = Limits::new(128, None);
         for hosts in [1, 7, 250] {

@@ -81,7 +81,7 @@ mod tests {
 
     /// T-CF1
     #[test]
-    fn each_file_sets_a_default() {
+    fn config_file_sets_a_default() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Config::read(folder.path()), Config::default());
         for (file, text) in [
@@ -114,7 +114,7 @@ mod tests {
 
     /// T-CF2
     #[test]
-    fn what_is_no_number_sets_nothing() {
+    fn config_file_without_a_number_sets_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let texts = ["", "many", "-1", "99999999999999999999", "\0"];
         for text in texts {

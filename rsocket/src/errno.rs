@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_is_believed_and_the_rest_is_as_for_sockets() {
+    fn errno_of_each_failure_matches_tcp() {
         for (err, expected) in [
             (io::Error::from_raw_os_error(113), 113),
             (verbs::Error::from_errno("ibv_reg_mr", 12).into(), 12),

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_names_its_cause_once() {
+    fn failure_text_has_its_cause_once() {
         let lost = ConnectFailure::Unreachable {
             status: -libc_timed_out(),
         };

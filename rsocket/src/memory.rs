@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grown_buffers_take_a_quarter_of_the_limit_or_a_sixteenth_of_memory() {
+    fn growth_allowance_is_a_quarter_of_the_limit_or_a_sixteenth_of_memory() {
         const GIB: u64 = 1 << 30;
         assert_eq!(allowance_of(16 * GIB, None), GIB);
         assert_eq!(allowance_of(16 * GIB, Some(8 << 20)), 2 << 20);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_grow_while_there_is_something_left() {
+    fn growth_beyond_the_allowance_is_refused() {
         static TAKEN: AtomicU64 = AtomicU64::new(0);
         let take = |bytes| Share::take(bytes, &TAKEN, 100);
         let first = take(60).unwrap();

@@ -58,13 +58,13 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_ipv4_are_mapped() {
+    fn ipv4_address_of_ipv6_socket_is_mapped() {
         assert_eq!(mapped(addr("10.9.0.1:7")), addr("[::ffff:10.9.0.1]:7"));
         assert_eq!(mapped(addr("[fd00::1]:7")), addr("[fd00::1]:7"));
     }
 
     #[test]
-    fn link_local_addresses_get_the_scope_of_their_neighbour() {
+    fn link_local_address_gets_the_scope_of_its_peer() {
         let near = Some(addr("[fe80::2%3]:1"));
         assert_eq!(scoped(addr("[fe80::1]:7"), near), addr("[fe80::1%3]:7"));
         // Other addresses have a scope or need none.
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_is_found_by_its_address() {
+    fn find_interface_matches_the_whole_address() {
         let table = "00000000000000000000000000000001 01 80 10 80       lo\n\
                      fe8000000000000050540afffe090001 0c 40 20 80     eth0\n";
         let find = |ip: &str| find_interface(table, ip.parse().unwrap());

@@ -362,7 +362,7 @@ mod tests {
 
     /// T-CN3
     #[test]
-    fn attempts_take_twice_as_long_each() {
+    fn connect_timeout_doubles_with_each_retry() {
         let seconds = (0..=BACKGROUND_RETRIES).map(|timeouts| timeout_after(timeouts).as_secs());
         assert_eq!(seconds.collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64]);
     }

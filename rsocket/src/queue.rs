@@ -87,7 +87,7 @@ mod tests {
     /// An event left in the channel would wake the next sleeper spuriously, and the queue would not be armed
     /// again.
     #[test]
-    fn event_is_due_from_a_completion_after_arming_until_it_is_taken() {
+    fn event_after_arming_and_completion_is_due_until_taken() {
         let mut arming = Arming::default();
         let state = |arming: &Arming| (arming.armed, arming.event_due);
         arming.completed();

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_who_waits_for_it_is_woken_and_nobody_else() {
+    fn waiters_with_matching_interest_are_woken() {
         let bells = [(); 3].map(|()| Bell::new().unwrap());
         let mut waiters = Waiters::default();
         waiters.add(Interest::READ, &bells[0]);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interest_of_all_is_that_of_each() {
+    fn interest_of_waiters_is_their_union() {
         let bell = Bell::new().unwrap();
         let mut waiters = Waiters::new(Watcher::new(bell.as_fd()).unwrap());
         assert_eq!(waiters.interest(), None);

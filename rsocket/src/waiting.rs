@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_for_a_moment_looks_for_longer_the_next_time() {
+    fn wait_after_short_sleep_spins_longer() {
         let shared = numbers();
         let unit = Duration::from_micros(10);
         let after = |waited| shared.is_worth_looking(Duration::from_micros(waited), unit);
@@ -542,7 +542,7 @@ mod tests {
 
     /// One of two callers takes a number, and its processing finds one for the other.
     #[test]
-    fn who_shares_a_watcher_passes_on_what_it_leaves() {
+    fn shared_watcher_passes_readiness_on() {
         let shared = numbers();
         let nothing = |taken: io::Result<u32>| taken.unwrap_err().kind();
         assert_eq!(nothing(take(&shared)), io::ErrorKind::WouldBlock);
@@ -562,7 +562,7 @@ mod tests {
 
     /// One descriptor signals both directions.
     #[test]
-    fn who_reads_keeps_the_descriptor_telling_of_room() {
+    fn read_keeps_descriptor_readable_for_room() {
         let shared = numbers();
         assert!(would_block(fill(&shared)));
         shared.lock().freed = true;
@@ -585,7 +585,7 @@ mod tests {
 
     /// A write has used up the room, while a thread watches for room.
     #[test]
-    fn readiness_that_a_call_looks_at_keeps_watchers_told() {
+    fn readiness_call_keeps_watchers_armed() {
         let shared = numbers();
         let (watcher, fd) = shared.add_watcher().unwrap();
         shared.lock().room = true;
@@ -608,7 +608,7 @@ mod tests {
 
     /// A completion arrives while the descriptor is being registered.
     #[test]
-    fn what_comes_at_the_last_moment_and_is_taken_is_not_told() {
+    fn completion_found_while_arming_leaves_descriptor_quiet() {
         let shared = numbers();
         assert!(would_block(take(&shared)));
         let mut tries = 0;
@@ -627,7 +627,7 @@ mod tests {
 
     /// A new waiter takes the events of the present waiters.
     #[test]
-    fn who_waits_asks_for_what_others_wait_for() {
+    fn wait_arms_the_interest_of_all_waiters() {
         let shared = numbers();
         let bell = Bell::new().unwrap();
         let asked = || std::mem::take(&mut shared.lock().asked);
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_keeps_nobody_in_a_call() {
+    fn endless_completions_do_not_block_a_call() {
         let shared = numbers();
         shared.lock().flooded = true;
         assert!(would_block(take(&shared)));

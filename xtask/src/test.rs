@@ -104,7 +104,7 @@ const DIFFERENT_OVER_IWARP: [&str; 5] = [
     "overtaking::",
     "wire::",
     "streams::",
-    "both_sides_can_end_it_at_once",
+    "drop_of_both_sides_at_once_succeeds",
     "growth::",
 ];
 

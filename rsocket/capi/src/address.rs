@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_read_as_it_was_written() {
+    fn sockaddr_round_trips() {
         for addr in ["10.9.0.1:7471", "[fe80::1]:80", "0.0.0.0:0"] {
             let addr: SocketAddr = addr.parse().unwrap();
             assert_eq!(decode(&encode(addr)).unwrap(), addr);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_of_another_family_is_refused() {
+    fn sockaddr_short_or_of_unknown_family_is_refused() {
         let whole = encode("[::1]:1".parse().unwrap());
         for len in 0..whole.len() {
             let err = decode(&whole[..len]).unwrap_err();

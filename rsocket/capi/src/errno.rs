@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_and_panics_become_numbers() {
+    fn error_or_panic_sets_errno() {
         assert_eq!(run(|| Ok(7_i32)), 7);
         assert_eq!(run::<isize>(|| Err(os(libc::ENOTCONN))), -1);
         assert_eq!(

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_are_noted_and_demands_refused() {
+    fn hint_options_are_stored_and_demands_refused() {
         let noted = Noted::default();
         let get = |level, name| {
             let bytes = noted.get(level, name).unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_names() {
+    fn string_options_are_truncated_and_padded() {
         let noted = Noted::default();
         let congestion = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
         let get = || noted.get(congestion.0, congestion.1).unwrap();

@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_they_come() {
+    fn int_option_is_decoded_and_clamped() {
         assert_eq!(int(&[7]).unwrap(), 7);
         assert_eq!(int(&(-3_i32).to_ne_bytes()).unwrap(), -3);
         assert!(int(&[1, 2, 3]).is_err());
@@ -370,7 +370,7 @@ mod tests {
 
     /// T-OP5
     #[test]
-    fn routes_are_arrays_of_whole_paths() {
+    fn route_option_with_partial_path_is_refused() {
         let path = PathRecord {
             pkey: 0xffff,
             ..PathRecord::default()
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_read_as_it_was_written() {
+    fn timeval_option_round_trips() {
         let time = Some(Duration::from_micros(1_500_001));
         assert_eq!(timeout(&period(time)).unwrap(), time);
         assert_eq!(timeout(&period(None)).unwrap(), None);

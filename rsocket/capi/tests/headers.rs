@@ -48,7 +48,7 @@ fn defined(header: &str, beginnings: &[&str]) -> BTreeMap<String, i32> {
 
 /// Newer headers may define options with higher numbers.
 #[test]
-fn each_option_of_the_headers_has_a_decision() {
+fn option_of_each_header_has_a_decision() {
     let rows = option_table::rows();
     for (level, header, beginnings) in LEVELS {
         let of_level = || rows.iter().filter(|row| row.level == level);

@@ -105,7 +105,7 @@ mod tests {
 
     /// T-PL7
     #[test]
-    fn rules_say_which_sockets() {
+    fn rules_select_sockets_by_program_and_type() {
         let rules = Rules::parse(
             "# program domain type protocol\n\
              iperf INET STREAM TCP\n\
@@ -126,7 +126,7 @@ mod tests {
 
     /// T-PL7
     #[test]
-    fn without_a_rule_everything_is_allowed() {
+    fn empty_rules_allow_every_socket() {
         for text in ["", "# nothing\n\n", &"x".repeat(500)] {
             assert!(Rules::parse(text).allow("any", AF_INET, SOCK_STREAM, 0));
         }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn note_of_gos_linker_is_found_among_others() {
+    fn go_build_id_note_is_found_among_others() {
         let gnu = note(b"GNU\0", &[7; 21], 3);
         let go = note(b"Go\0\0", b"an-id", BUILD_ID);
         assert!(are_gos(&go) && are_gos(&[gnu.clone(), go.clone()].concat()));

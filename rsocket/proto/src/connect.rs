@@ -155,7 +155,7 @@ mod tests {
 
     /// T-WP1, T-WP2: captured from a librdmacm server.
     #[test]
-    fn what_was_seen_on_the_wire() {
+    fn connect_data_matches_the_captured_bytes() {
         assert_eq!(golden().encode(), GOLDEN);
         assert_eq!(ConnectData::decode(&GOLDEN), Ok(golden()));
         let mut padded = GOLDEN.to_vec();
@@ -165,7 +165,7 @@ mod tests {
 
     /// T-WP11, T-WP15
     #[test]
-    fn the_flags_say_order_and_mappings() {
+    fn connect_data_flags_hold_byte_order_and_iomap() {
         let data = ConnectData {
             order: ByteOrder::Big,
             iomap_size: None,
@@ -179,7 +179,7 @@ mod tests {
 
     /// T-WP3
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn connect_data_with_invalid_values_is_refused() {
         let with = |at: usize, with: &[u8]| {
             let mut wire = GOLDEN;
             wire[at..at + with.len()].copy_from_slice(with);

@@ -95,7 +95,7 @@ mod tests {
 
     /// T-WP11: captured from a peer with its host's order set to big-endian.
     #[test]
-    fn a_target_for_the_other_order_is_swapped() {
+    fn target_encoding_has_the_byte_order_of_the_peer() {
         let target = Target {
             addr: 0x7fc8_0403_6000,
             rkey: 0x1097,
@@ -115,7 +115,7 @@ mod tests {
 
     /// T-IO1
     #[test]
-    fn a_mapping_has_offset_address_key_and_length() {
+    fn mapping_encoding_has_fixed_layout() {
         let mapping = Mapping {
             offset: 1,
             addr: 2,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_is_found_in_its_mapping_only() {
+    fn mapping_find_outside_of_its_range_is_none() {
         let mapping = Mapping {
             offset: 100,
             addr: 5000,

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_that_were_seen_on_the_wire() {
+    fn message_encoding_matches_the_captured_words() {
         for (message, word) in [
             (Message::Data(10), 0x0000_000a),
             (Message::Credit(0x180), 0x8000_0180),
@@ -120,12 +120,12 @@ mod tests {
 
     /// T-WP9: a counter beyond 16 bits.
     #[test]
-    fn a_limit_is_what_is_in_the_low_sixteen_bits() {
+    fn credit_message_has_sixteen_bits() {
         assert_eq!(Message::decode(0x8001_0005), Message::Credit(5));
     }
 
     #[test]
-    fn numbers_without_a_meaning_are_kept() {
+    fn unknown_message_round_trips() {
         assert_eq!(Message::decode(0x2000_0009), Message::Data(9));
         for op in [2, 3, 5] {
             let word = u32::from(op) << 29 | 77;

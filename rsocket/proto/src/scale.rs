@@ -31,7 +31,7 @@ mod tests {
 
     /// T-WP5
     #[test]
-    fn sizes_are_scaled_as_the_table_says() {
+    fn scaled_size_matches_the_table() {
         for (size, scaled, back) in [
             (0, 0, 0),
             (1, 1, 1),
@@ -53,7 +53,7 @@ mod tests {
 
     /// T-WP5
     #[test]
-    fn what_has_been_scaled_once_stays_as_it_is() {
+    fn scaled_size_round_trips() {
         for scaled in 0..=u8::MAX {
             assert_eq!(encode(decode(scaled)), scaled);
         }

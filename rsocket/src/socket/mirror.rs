@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_is_shown_as_it_comes_and_goes() {
+    fn mirror_of_each_readiness_is_level_triggered() {
         let mut mirror = Mirror::new().unwrap();
         let set = watch(&mirror, epoll::EventFlags::empty());
         mirror.show(ready(false, false), false).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_is_shown_as_an_error_until_it_is_cleared() {
+    fn mirror_of_failed_socket_reports_error_until_cleared() {
         let mut mirror = Mirror::new().unwrap();
         let set = watch(&mirror, epoll::EventFlags::empty());
         let failed = Readiness {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_come_with_news_and_room_only() {
+    fn mirror_with_edge_trigger_reports_new_data_and_room() {
         let mut mirror = Mirror::new().unwrap();
         let set = watch(&mirror, epoll::EventFlags::ET);
         mirror.show(ready(true, true), false).unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_write_fails_in_each_state() {
+    fn mirror_written_to_directly_fails_in_each_state() {
         let mut mirror = Mirror::new().unwrap();
         let program = mirror.duplicate().unwrap();
         assert_eq!(unknown_writes(&program), [Errno::NOTCONN; 5], "not driven");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_read_finds_nothing_or_is_noticed() {
+    fn mirror_read_directly_has_no_data_and_is_detected() {
         let mut mirror = Mirror::new().unwrap();
         let program = mirror.duplicate().unwrap();
         let read = || rustix::io::read(&program, &mut [0_u8; 4]);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_is_no_unknown_read() {
+    fn mirror_of_failed_socket_is_not_read_directly() {
         let mut mirror = Mirror::new().unwrap();
         mirror.show(ready(true, true), true).unwrap();
         let failed = Readiness {

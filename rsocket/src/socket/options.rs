@@ -481,7 +481,7 @@ mod tests {
 
     /// T-OP1
     #[test]
-    fn signs_of_life_may_stay_without_an_answer_as_long_as_was_said() {
+    fn keepalive_interval_and_count_set_the_user_timeout() {
         let seconds = |count| Some(Duration::from_secs(count));
         let choices = Choices {
             keep_alive: true,

@@ -463,7 +463,7 @@ mod tests {
 
     /// T-PO3: the masks of a connected socket.
     #[test]
-    fn the_masks_are_those_of_the_original() {
+    fn poll_masks_match_librdmacm() {
         let both = PollEvents::IN | PollEvents::OUT;
         let idle = Readiness {
             writable: true,
@@ -493,7 +493,7 @@ mod tests {
 
     /// T-PO1, P1: the part without a device.
     #[test]
-    fn what_never_comes_is_waited_for_as_long_as_was_said() {
+    fn poll_without_events_times_out() {
         let bell = Bell::new().unwrap();
         let timeout = Duration::from_millis(300);
         let start = Instant::now();

@@ -20,7 +20,7 @@ async fn pair() -> (AsyncStream, AsyncStream) {
 }
 
 #[tokio::test]
-async fn a_task_waits_for_what_another_sends() {
+async fn async_read_waits_for_write_of_another_task() {
     let (mut client, mut server) = pair().await;
     let echo = tokio::spawn(async move {
         let mut buf = [0; 1000];
@@ -51,7 +51,7 @@ async fn a_task_waits_for_what_another_sends() {
 
 /// Both halves are woken, although one half may process completions of the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_halves_go_on_in_tasks_of_their_own() {
+async fn async_stream_split_into_two_tasks_transfers() {
     const LEN: usize = 3 << 20;
     let (client, server) = pair().await;
     let mut tasks = vec![];
@@ -85,7 +85,7 @@ async fn both_halves_go_on_in_tasks_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_future_that_is_dropped_loses_nothing() {
+async fn async_read_cancelled_loses_no_data() {
     let (mut client, mut server) = pair().await;
     let brief = Duration::from_millis(5);
     for _ in 0..20 {
@@ -110,7 +110,7 @@ async fn a_future_that_is_dropped_loses_nothing() {
 }
 
 #[tokio::test]
-async fn datagrams_go_to_and_fro_between_tasks() {
+async fn async_datagrams_between_tasks_round_trip() {
     for any in [local(), local_v6()] {
         let server = AsyncDatagram::bind(any).unwrap();
         let client = AsyncDatagram::bind(any).unwrap();
@@ -158,7 +158,7 @@ async fn datagrams_go_to_and_fro_between_tasks() {
 
 /// All tasks sharing a socket are woken, although one task may take the event of another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_that_share_a_socket_get_one_datagram_each() {
+async fn async_recv_by_several_tasks_gets_one_datagram_each() {
     const TASKS: u8 = 20;
     let server = Arc::new(AsyncDatagram::bind(local()).unwrap());
     let client = AsyncDatagram::bind(local()).unwrap();
@@ -195,7 +195,7 @@ async fn tasks_that_share_a_socket_get_one_datagram_each() {
 
 /// Datagrams beyond the queues and UDP's buffer wait for room.
 #[tokio::test]
-async fn sending_waits_for_room() {
+async fn async_send_without_room_waits() {
     let server = AsyncDatagram::bind(local()).unwrap();
     let client = AsyncDatagram::bind(local()).unwrap();
     let bytes = [7; 1000];
@@ -210,7 +210,7 @@ async fn sending_waits_for_room() {
 }
 
 #[tokio::test]
-async fn only_sockets_for_datagrams_become_asynchronous_ones() {
+async fn async_datagram_of_stream_socket_is_refused() {
     let stream = Socket::new(Family::V4).unwrap();
     let refused = AsyncDatagram::new(stream).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
@@ -229,7 +229,7 @@ fn descriptors() -> usize {
 
 /// Neither a stream removed from the runtime nor a dropped clone leaves a watcher behind.
 #[tokio::test]
-async fn stream_that_is_taken_out_of_the_runtime_leaves_no_watcher() {
+async fn async_stream_converted_back_leaks_no_descriptor() {
     let (client, mut server) = pair().await;
     let mut stream = client.into_inner();
     let before = descriptors();

@@ -19,7 +19,7 @@ use rustix::{
 use verbs::fd::wait_readable;
 
 use crate::{
-    held::{held, wait_for_the_rest_to_go},
+    leaks::{resources, wait_for_release},
     local, local_v6, often,
     probe::{Probe, RECEIVES},
 };
@@ -37,7 +37,7 @@ impl Peer {
         let child = Command::new(env::current_exe().unwrap())
             .args([
                 "--exact",
-                "endings::a_peer_of_other_tests",
+                "endings::child_process_of_peer",
                 "--include-ignored",
             ])
             .env(SERVER, listener.local_addr().to_string())
@@ -57,7 +57,7 @@ impl Peer {
 
 /// Body of the child process, not a test of its own. Without an address, only checks the environment.
 #[test]
-fn a_peer_of_other_tests() {
+fn child_process_of_peer() {
     let Ok(server) = env::var(SERVER) else {
         assert!(env::var_os("A").is_some(), "these tests run in the guest");
         return;
@@ -69,7 +69,7 @@ fn a_peer_of_other_tests() {
 
 /// T-ER2, T-ER3: P2, P11.
 #[test]
-fn a_reader_notices_that_its_peer_was_killed() {
+fn read_with_killed_peer_is_reset() {
     let listener = Listener::bind(local()).unwrap();
     let (mut peer, mut stream) = Peer::start(&listener);
     stream.read_exact(&mut [0; 5]).unwrap();
@@ -88,7 +88,7 @@ fn a_reader_notices_that_its_peer_was_killed() {
 
 /// T-SH7: P3.
 #[test]
-fn a_stream_with_a_dead_peer_is_closed_in_bounds() {
+fn drop_with_dead_peer_ends_within_linger() {
     let options = Options::new().linger(Duration::from_secs(2));
     let listener = options.bind(local()).unwrap();
     let (mut peer, mut stream) = Peer::start(&listener);
@@ -105,7 +105,7 @@ fn a_stream_with_a_dead_peer_is_closed_in_bounds() {
 
 /// T-SH8
 #[test]
-fn both_sides_can_end_it_at_once() {
+fn drop_of_both_sides_at_once_succeeds() {
     let listener = Listener::bind(local()).unwrap();
     for _ in 0..often(50, 1000) {
         let client = Stream::connect(listener.local_addr()).unwrap();
@@ -119,7 +119,7 @@ fn both_sides_can_end_it_at_once() {
 
 /// T-CN5, T-IO7: with one announced and one unannounced mapping.
 #[test]
-fn connections_leave_nothing_behind() {
+fn closed_connections_leak_nothing() {
     let options = Options::new().iomap_size(2);
     let listener = options.bind(local()).unwrap();
     let round = || {
@@ -136,14 +136,14 @@ fn connections_leave_nothing_behind() {
     // The engine keeps some objects after their first use. Resources of other tests still being released are
     // fewer than these rounds would leave.
     rounds();
-    let before = held();
+    let before = resources();
     rounds();
-    wait_for_the_rest_to_go(&before);
+    wait_for_release(&before);
 }
 
 /// T-CN8
 #[test]
-fn a_listener_that_goes_ends_what_was_not_accepted() {
+fn dropped_listener_resets_unaccepted_connections() {
     let listener = Listener::bind(local()).unwrap();
     let clients: Vec<_> = (0..3)
         .map(|_| Stream::connect(listener.local_addr()).unwrap())
@@ -159,7 +159,7 @@ fn a_listener_that_goes_ends_what_was_not_accepted() {
 /// T-CN4: a listener that accepts nothing does not fill up and rejects nothing: requests beyond the backlog
 /// wait for a place, as with TCP. Each accepted connection frees one.
 #[test]
-fn requests_beyond_the_backlog_wait_until_there_is_a_place() {
+fn connect_beyond_the_backlog_waits_for_accept() {
     const CLIENTS: usize = 16;
     for backlog in [1, 5] {
         let places = usize::try_from(backlog).unwrap();
@@ -205,7 +205,7 @@ fn requests_beyond_the_backlog_wait_until_there_is_a_place() {
 
 /// A waiting client withdraws its request, and the next client gets the place.
 #[test]
-fn request_that_is_withdrawn_while_it_waits_leaves_its_place_to_the_next() {
+fn connect_timed_out_beyond_the_backlog_leaves_its_turn() {
     let listener = Options::new().backlog(1).bind(local()).unwrap();
     let addr = listener.local_addr();
     let _first = Stream::connect(addr).unwrap();
@@ -219,7 +219,7 @@ fn request_that_is_withdrawn_while_it_waits_leaves_its_place_to_the_next() {
 }
 
 #[test]
-fn accept_ends_when_another_thread_shuts_the_listener_down() {
+fn accept_during_shutdown_of_the_listener_returns() {
     let listener = Listener::bind(local()).unwrap();
     let addr = listener.local_addr();
     let waiting = Stream::connect(addr).unwrap();
@@ -247,7 +247,7 @@ fn accept_ends_when_another_thread_shuts_the_listener_down() {
 
 /// Connections established before the shutdown can still be accepted.
 #[test]
-fn listener_that_is_shut_down_gives_out_what_has_come() {
+fn listener_after_shutdown_returns_queued_connections() {
     let listener = Listener::bind(local()).unwrap();
     let clients = [(); 2].map(|()| Stream::connect(listener.local_addr()).unwrap());
     // Both have been queued, the second after the first.
@@ -259,7 +259,7 @@ fn listener_that_is_shut_down_gives_out_what_has_come() {
 }
 
 #[test]
-fn clone_of_a_listener_accepts_after_the_first_is_dropped() {
+fn listener_clone_accepts_after_drop_of_the_first() {
     let listener = Listener::bind(local()).unwrap();
     let clone = listener.try_clone().unwrap();
     assert_eq!(clone.local_addr(), listener.local_addr());
@@ -278,9 +278,9 @@ const ALONE: &str = "RSOCKET_ALONE";
 /// A capability exempts root from the limit. The test drops the capability in a separate process: the kernel
 /// accepts calls on the connection manager's descriptor only with the credentials of its opener.
 #[test]
-fn listener_that_may_lock_no_memory_fails_and_names_the_limit() {
+fn listen_without_lockable_memory_reports_memlock_limit() {
     if env::var_os(ALONE).is_none() {
-        let name = "endings::listener_that_may_lock_no_memory_fails_and_names_the_limit";
+        let name = "endings::listen_without_lockable_memory_reports_memlock_limit";
         let mut alone = Command::new(env::current_exe().unwrap());
         let status = alone.args(["--exact", name]).env(ALONE, "1").status();
         assert!(status.unwrap().success());
@@ -316,7 +316,7 @@ fn listener_that_may_lock_no_memory_fails_and_names_the_limit() {
 
 /// An IPv6 listener reports mapped addresses for IPv4 clients, like the standard library.
 #[test]
-fn names_of_accepted_connections_are_of_the_listeners_family() {
+fn accepted_addresses_have_the_family_of_the_listener() {
     let mut any = local_v6();
     any.set_ip("::".parse().unwrap());
     let listener = Listener::bind(any).unwrap();
@@ -342,7 +342,7 @@ fn names_of_accepted_connections_are_of_the_listeners_family() {
 
 /// A link-local address is only meaningful with its interface.
 #[test]
-fn names_of_link_local_connections_have_their_scope() {
+fn link_local_addresses_have_their_scope() {
     let (ip, scope) = link_local();
     let any = SocketAddrV6::new(ip, 0, 0, scope);
     let listener = Listener::bind(any).unwrap();
@@ -390,7 +390,7 @@ fn link_local() -> (Ipv6Addr, u32) {
 
 /// T-KA1: keepalive probes are invisible to the peer.
 #[test]
-fn a_connection_is_kept_alive_in_silence() {
+fn keepalive_of_idle_connection_is_invisible_to_reads() {
     let options = Options::new().keep_alive(Duration::from_millis(50));
     let listener = options.bind(local()).unwrap();
     let mut client = options.connect(listener.local_addr()).unwrap();
@@ -405,7 +405,7 @@ fn a_connection_is_kept_alive_in_silence() {
 
 /// 200 idle connections need no additional threads.
 #[test]
-fn idle_connections_have_no_threads() {
+fn idle_connections_add_no_threads() {
     let small = Options::new()
         .send_queue(16)
         .receive_queue(16)
@@ -430,7 +430,7 @@ fn idle_connections_have_no_threads() {
 
 /// A shutdown message waits for room after the last call of the program.
 #[test]
-fn an_end_is_told_though_nobody_calls_any_more() {
+fn shutdown_without_further_calls_is_sent() {
     const CREDITS: u32 = 0x8000_0000;
     const SHUTDOWN: u32 = 0xe000_0002;
     let listener = Options::new().receive_queue(16).bind(local()).unwrap();
@@ -457,7 +457,7 @@ fn an_end_is_told_though_nobody_calls_any_more() {
 
 /// The maximum linger time exceeds the range of the clock.
 #[test]
-fn an_end_may_take_as_long_as_it_likes() {
+fn linger_of_maximum_duration_waits_for_the_peer() {
     const CREDITS: u32 = 0x8000_0000;
     const END: u32 = 0xe000_0000;
     for nonblocking in [true, false] {

@@ -73,7 +73,7 @@ fn fill(from: &mut Stream, to: &mut Stream, size: usize) {
 }
 
 #[test]
-fn buffers_grow_where_much_is_sent() {
+fn buffers_of_busy_stream_grow() {
     const LARGER: usize = 512 << 10;
     const FIRST: usize = 128 << 10;
     let (first, larger) = (regions(FIRST), regions(LARGER));
@@ -107,7 +107,7 @@ fn buffers_grow_where_much_is_sent() {
 
 /// A message spanning the old and the new buffer.
 #[test]
-fn a_message_comes_whole_while_a_buffer_grows() {
+fn message_during_growth_of_the_buffer_arrives_whole() {
     const FIRST: usize = 128 << 10;
     // The explicit size prevents growth.
     let said = Options::new().send_buffer(256 << 10);
@@ -127,7 +127,7 @@ fn a_message_comes_whole_while_a_buffer_grows() {
 }
 
 #[test]
-fn buffers_stay_what_somebody_has_said() {
+fn buffers_with_fixed_size_do_not_grow() {
     const SIZE: usize = 96 << 10;
     let said = Options::new()
         .send_buffer(96 << 10)

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// T-CN1, T-CN6: both sides in one thread.
 #[test]
-fn both_sides_know_each_others_names() {
+fn connected_streams_agree_on_addresses() {
     for any in [local(), local_v6()] {
         let listener = Listener::bind(any).unwrap();
         for options in [Options::new(), Options::new().source(any)] {
@@ -88,7 +88,7 @@ pub(crate) fn data() -> ConnectData {
 
 /// T-CN7: P9.
 #[test]
-fn who_asks_and_stops_holds_nobody_up() {
+fn connect_without_completed_handshake_does_not_block_others() {
     let listener = Listener::bind(local()).unwrap();
     let (raw, response) = ask(listener.local_addr(), &data().encode());
     let client = Options::new().connect(listener.local_addr()).unwrap();
@@ -100,7 +100,7 @@ fn who_asks_and_stops_holds_nobody_up() {
 
 /// T-WP4
 #[test]
-fn an_answer_of_another_version_is_not_supported() {
+fn connect_to_another_protocol_version_is_unsupported() {
     let channel = EventChannel::new().unwrap();
     let mut id = channel.create_id().unwrap();
     id.bind(local()).unwrap();
@@ -129,7 +129,7 @@ fn an_answer_of_another_version_is_not_supported() {
 /// T-KA2, T-SH7: a peer without receives, whose device answers RNR forever. Neither device gives up, and no
 /// event arrives.
 #[test]
-fn what_is_never_acknowledged_is_given_up() {
+fn user_timeout_with_unresponsive_peer_expires() {
     let options = Options::new().user_timeout(Duration::from_secs(1));
     let listener = options.bind(local()).unwrap();
     let (raw, response) = ask(listener.local_addr(), &data().encode());
@@ -153,7 +153,7 @@ fn what_is_never_acknowledged_is_given_up() {
 /// A stream with undelivered data for an unresponsive peer. Dropping the stream waits at most for its linger
 /// time.
 #[test]
-fn drop_returns_at_once_in_background_and_on_runtime_thread_and_after_its_linger() {
+fn drop_with_linger_blocks_only_in_foreground() {
     let options = Options::new().linger(Duration::from_secs(3600));
     let listener = options.bind(local()).unwrap();
     let unacknowledged = || {
@@ -189,7 +189,7 @@ fn drop_returns_at_once_in_background_and_on_runtime_thread_and_after_its_linger
 
 /// Unacknowledged keepalive probes end a wait by `poll`, for the socket and for its descriptor.
 #[test]
-fn signs_of_life_that_nobody_acknowledges_are_given_up() {
+fn keepalive_with_unresponsive_peer_times_out() {
     let listener = Socket::new(Family::V4).unwrap();
     listener.bind(local()).unwrap();
     listener.listen(8).unwrap();
@@ -231,7 +231,7 @@ fn signs_of_life_that_nobody_acknowledges_are_given_up() {
 
 /// T-CN2: an absent host, and an address without a route.
 #[test]
-fn who_cannot_be_reached_is_said_to_be_so() {
+fn connect_to_absent_host_reports_unreachable() {
     let nowhere: SocketAddr = "203.0.113.1:7".parse().unwrap();
     let neighbours = DeafNeighbours::new();
     for (addr, expected) in [(nowhere, 101), (neighbours.host(), 110)] {

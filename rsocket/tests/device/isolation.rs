@@ -88,7 +88,7 @@ fn write_with_the_key_of_a_connecting_side_is_refused() {
 
 /// A peer cannot derive the addresses of other connections from its own.
 #[test]
-fn addresses_told_to_peers_are_far_apart_and_not_of_the_process() {
+fn remote_addresses_are_sparse_and_not_process_addresses() {
     const APART: u64 = 1 << 32;
     let listener = Listener::bind(local()).unwrap();
     let connections: Vec<_> = (0..16).map(|_| accepted(&listener)).collect();

@@ -5,18 +5,19 @@ mod asynchronous;
 mod datagrams;
 #[path = "../../../cm/tests/shared/deaf.rs"]
 mod deaf;
+mod edge_sizes;
 mod endings;
-mod floods;
 mod growth;
+mod half_open;
 mod handshakes;
-mod held;
 mod isolation;
-mod limits;
+mod leaks;
 mod probe;
+mod settings;
 mod sockets;
 mod streams;
 mod support;
-mod turns;
+mod tasks;
 mod wire;
 mod wrong_keys;
 

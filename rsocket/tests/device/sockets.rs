@@ -61,7 +61,7 @@ fn nonblocking_send_before_the_connection_is_accepted_would_block() {
 
 /// T-NB1, T-NB4, T-NB5, T-NB6
 #[test]
-fn a_nonblocking_socket_connects_in_the_background() {
+fn nonblocking_connect_completes_in_background() {
     let listener = listening();
     listener.set_nonblocking(true);
     assert_eq!(number(listener.accept()), EAGAIN);
@@ -80,7 +80,7 @@ fn a_nonblocking_socket_connects_in_the_background() {
 
 /// T-NB2: polls only the kernel, with no call on the socket.
 #[test]
-fn a_socket_connects_though_nobody_calls_it() {
+fn nonblocking_connect_without_further_calls_completes() {
     let listener = listening();
     let client = Socket::new(Family::V4).unwrap();
     client.set_nonblocking(true);
@@ -93,7 +93,7 @@ fn a_socket_connects_though_nobody_calls_it() {
 
 /// T-NB3, T-ER1: P22.
 #[test]
-fn a_failed_attempt_is_told_once_and_ends_the_socket() {
+fn nonblocking_connect_refused_reports_error_once() {
     let nobody = {
         let listener = listening();
         listener.local_addr()
@@ -116,7 +116,7 @@ fn a_failed_attempt_is_told_once_and_ends_the_socket() {
 
 /// T-API3, T-API9: P6, P43.
 #[test]
-fn the_wrong_state_is_an_error_and_no_more() {
+fn socket_call_in_wrong_state_fails_without_damage() {
     let new = Socket::new(Family::V4).unwrap();
     assert_eq!(number(receive(&new)), ENOTCONN);
     assert_eq!(number(new.send(&[IoSlice::new(b"x")], false)), ENOTCONN);
@@ -147,7 +147,7 @@ fn the_wrong_state_is_an_error_and_no_more() {
 
 /// T-OP3
 #[test]
-fn what_a_listener_has_its_connections_get() {
+fn accepted_socket_inherits_options_of_the_listener() {
     let listener = listening();
     listener.set_receive_queue(32).unwrap();
     listener.set_receive_buffer(8192).unwrap();
@@ -166,7 +166,7 @@ fn what_a_listener_has_its_connections_get() {
 
 /// T-PO3, T-SH1, T-SH2, T-SH5, T-DT4, T-DT5: P10.
 #[test]
-fn the_end_shows_in_what_polling_says() {
+fn shutdown_of_each_direction_changes_poll_events() {
     let (client, server) = connected();
     assert_eq!(look_at(&client), PollEvents::OUT);
     client
@@ -196,7 +196,7 @@ fn the_end_shows_in_what_polling_says() {
 
 /// T-DT5: more messages than the queue holds.
 #[test]
-fn who_wants_everything_gets_it_from_many_messages() {
+fn recv_with_wait_all_spans_many_messages() {
     let (client, server) = connected();
     let bytes: Vec<u8> = (0..1500_u32).map(|at| at.to_le_bytes()[0]).collect();
     thread::scope(|scope| {
@@ -215,7 +215,7 @@ fn who_wants_everything_gets_it_from_many_messages() {
 
 /// T-PO9: returned credits do not wake a waiting reader.
 #[test]
-fn who_waits_for_data_is_not_told_of_credits() {
+fn poll_for_data_is_not_woken_by_credits() {
     let (client, server) = connected();
     let waited = |timeout| {
         let mut entries = [PollEntry::socket(&client, PollEvents::IN)];
@@ -244,7 +244,7 @@ fn who_waits_for_data_is_not_told_of_credits() {
 
 /// T-PO1, T-PO2: P1.
 #[test]
-fn sockets_and_pipes_are_waited_for_together() {
+fn poll_of_sockets_and_pipes_reports_both() {
     let (client, server) = connected();
     let (reader, mut writer) = UnixStream::pair().unwrap();
     let waited = |timeout| {
@@ -268,7 +268,7 @@ fn sockets_and_pipes_are_waited_for_together() {
 
 /// T-PO6: P12. Either thread may take the event of the other.
 #[test]
-fn two_threads_wait_for_one_socket() {
+fn poll_of_one_socket_by_two_threads_loses_no_event() {
     let (client, server) = connected();
     let rounds = often(300, 10_000) as usize;
     thread::scope(|scope| {
@@ -309,7 +309,7 @@ fn two_threads_wait_for_one_socket() {
 
 /// T-PO7: P13.
 #[test]
-fn shutting_down_wakes_who_polls() {
+fn shutdown_wakes_blocked_poll() {
     let (client, server) = connected();
     thread::scope(|scope| {
         let poller = scope.spawn(|| wait_for(&server, PollEvents::IN));
@@ -322,7 +322,7 @@ fn shutting_down_wakes_who_polls() {
 
 /// T-EP1, T-EP4, T-EP5
 #[test]
-fn a_set_tells_of_its_members() {
+fn event_set_reports_readiness_of_its_members() {
     let (client, server) = connected();
     let server = Arc::new(server);
     let set = Arc::new(EventSet::new().unwrap());
@@ -380,7 +380,7 @@ fn a_set_tells_of_its_members() {
 
 /// T-EP3
 #[test]
-fn a_set_that_is_waited_for_changes() {
+fn event_set_changed_during_wait_reports_new_members() {
     let (quiet, removed) = connected();
     let (client, added) = connected();
     let (removed, added) = (Arc::new(removed), Arc::new(added));
@@ -408,7 +408,7 @@ fn a_set_that_is_waited_for_changes() {
 
 /// T-OP5
 #[test]
-fn a_route_of_one_connection_is_good_for_another() {
+fn route_of_one_connection_is_valid_for_another() {
     let (client, server) = connected();
     let route = client.route().unwrap();
     assert!(!route.is_empty());
@@ -431,7 +431,7 @@ fn a_route_of_one_connection_is_good_for_another() {
 
 /// T-EP4: the set keeps no socket alive.
 #[test]
-fn who_is_dropped_while_a_set_is_waited_for_is_closed() {
+fn socket_dropped_during_wait_of_event_set_is_closed() {
     let listener = listening();
     let (client, server) = connected();
     let (mut wake, woken) = UnixStream::pair().unwrap();

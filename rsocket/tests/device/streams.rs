@@ -38,7 +38,7 @@ pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_goes_there_and_back() {
+fn stream_message_round_trips() {
     let (mut client, mut server) = pair(&Options::new());
     client.write_all(b"hello").unwrap();
     let mut buf = [0; 16];
@@ -51,7 +51,7 @@ fn a_message_goes_there_and_back() {
 }
 
 #[test]
-fn who_waits_to_read_is_not_told_of_what_was_sent() {
+fn readable_wait_is_not_woken_by_send_completions() {
     const SHORTLY: Duration = Duration::from_millis(20);
     let (mut client, mut server) = pair(&Options::new());
     // The first message of each side is a grant of credits.
@@ -79,7 +79,7 @@ fn who_waits_to_read_is_not_told_of_what_was_sent() {
 
 /// T-DT1
 #[test]
-fn megabytes_go_both_ways_at_once() {
+fn megabytes_in_both_directions_at_once_arrive() {
     let len = (often(8, 32) as usize) << 20;
     let (client, server) = pair(&Options::new());
     thread::scope(|scope| {
@@ -110,7 +110,7 @@ fn megabytes_go_both_ways_at_once() {
 
 /// T-DT3
 #[test]
-fn the_smallest_buffers_are_enough() {
+fn smallest_buffers_transfer_everything() {
     let options = Options::new()
         .send_queue(16)
         .receive_queue(16)
@@ -129,7 +129,7 @@ fn the_smallest_buffers_are_enough() {
 
 /// T-CF3
 #[test]
-fn sizes_that_make_no_sense_become_some_that_work() {
+fn options_out_of_range_are_clamped() {
     let least = Options::new().send_queue(0).receive_queue(1);
     let odd = Options::new().send_queue(u16::MAX).receive_queue(u16::MAX);
     for (options, depths) in [
@@ -167,7 +167,7 @@ fn sizes_that_make_no_sense_become_some_that_work() {
 
 /// T-SH6: the peer's buffer is full.
 #[test]
-fn what_a_slow_reader_has_not_taken_arrives() {
+fn drop_with_unread_data_delivers_to_slow_reader() {
     let (client, mut server) = pair(&Options::new());
     client.set_nonblocking(true);
     let chunk = pattern(0, 10_000);
@@ -195,7 +195,7 @@ fn what_a_slow_reader_has_not_taken_arrives() {
 
 /// T-SH4
 #[test]
-fn what_was_sent_before_the_end_arrives() {
+fn drop_after_write_delivers_everything() {
     let (mut client, mut server) = pair(&Options::new());
     let bytes = pattern(0, 50_000);
     client.write_all(&bytes).unwrap();
@@ -209,7 +209,7 @@ fn what_was_sent_before_the_end_arrives() {
 
 /// T-CN2
 #[test]
-fn nobody_listening_is_refused() {
+fn connect_without_listener_is_refused() {
     let gone = Listener::bind(local()).unwrap().local_addr();
     let err = Stream::connect(gone).unwrap_err();
     assert_eq!(err.kind(), io::ErrorKind::ConnectionRefused, "{err}");
@@ -217,7 +217,7 @@ fn nobody_listening_is_refused() {
 
 /// T-NB7
 #[test]
-fn a_nonblocking_stream_says_when_it_is_worth_trying() {
+fn nonblocking_stream_descriptor_is_readable_on_data_and_room() {
     let (client, mut server) = pair(&Options::new());
     client.set_nonblocking(true);
     let mut buf = [0; 1000];
@@ -252,7 +252,7 @@ fn a_nonblocking_stream_says_when_it_is_worth_trying() {
 }
 
 #[test]
-fn mapping_of_a_part_of_memory_ends_where_it_says() {
+fn map_memory_with_shorter_length_bounds_writes() {
     let (client, server) = pair(&Options::new().iomap_size(1));
     let memory = verbs::mr::Mapping::new(8192).unwrap();
     let refused = server.map_memory(verbs::mr::Mapping::new(64).unwrap(), 65, Some(0));
@@ -267,7 +267,7 @@ fn mapping_of_a_part_of_memory_ends_where_it_says() {
 
 /// T-IO1, T-IO2, T-IO4, T-IO5
 #[test]
-fn mapped_memory_is_written_before_the_message_that_follows() {
+fn write_at_completes_before_the_next_message() {
     let options = Options::new().iomap_size(1);
     let (mut client, mut server) = pair(&options);
     let mapped = server.map(100_000, None).unwrap();
@@ -296,4 +296,27 @@ fn mapped_memory_is_written_before_the_message_that_follows() {
     let mut there = vec![0; 99_000];
     mapped.read(0, &mut there);
     assert!(there == bytes[..99_000]);
+}
+
+/// The connection ends with the last handle.
+#[test]
+fn stream_clone_shares_connection_and_mode() {
+    let listener = Listener::bind(local()).unwrap();
+    let client = Stream::connect(listener.local_addr()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let mut other = client.try_clone().unwrap();
+    client.set_nonblocking(true);
+    let nothing = other.read(&mut [0]).unwrap_err();
+    assert_eq!(
+        nothing.kind(),
+        io::ErrorKind::WouldBlock,
+        "the mode is shared"
+    );
+    drop(client);
+    other.write_all(b"still here").unwrap();
+    let mut there = [0; 10];
+    server.read_exact(&mut there).unwrap();
+    assert_eq!(&there, b"still here");
+    drop(other);
+    assert_eq!(server.read(&mut there).unwrap(), 0);
 }

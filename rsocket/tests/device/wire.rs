@@ -71,7 +71,7 @@ fn check_connect_data(said: &[u8], asks: bool, separate: bool) {
 
 /// T-WP1, T-WP6, T-WP13
 #[test]
-fn who_is_asked_says_what_it_has() {
+fn accept_private_data_has_own_layout() {
     let listener = Listener::bind(local()).unwrap();
     let (mut probe, said) = Probe::connect(listener.local_addr(), plain).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
@@ -85,7 +85,7 @@ fn who_is_asked_says_what_it_has() {
 
 /// T-WP2, T-WP6, T-WP13
 #[test]
-fn who_asks_says_what_it_has() {
+fn connect_private_data_has_own_layout() {
     let listener = ListeningProbe::new();
     let addr = listener.addr();
     let asks = thread::spawn(move || Stream::connect(addr).unwrap());
@@ -100,7 +100,7 @@ fn who_asks_says_what_it_has() {
 
 /// T-WP3
 #[test]
-fn who_says_nonsense_is_refused_and_the_listener_goes_on() {
+fn connect_with_invalid_private_data_is_refused_and_listener_continues() {
     let listener = Listener::bind(local()).unwrap();
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
         let said = Probe::connect(listener.local_addr(), |data| {
@@ -130,7 +130,7 @@ fn who_says_nonsense_is_refused_and_the_listener_goes_on() {
 
 /// T-WP7
 #[test]
-fn what_is_new_is_ignored() {
+fn unknown_control_message_is_ignored() {
     let (mut stream, mut probe) = accepted();
     hear_of_the_second_half(&stream, &mut probe);
     for argument in [1, 0x77, 0x1fff_ffff] {
@@ -144,7 +144,7 @@ fn what_is_new_is_ignored() {
 
 /// T-WP8, T-WP13
 #[test]
-fn credits_come_back_when_half_of_them_is_used() {
+fn credits_are_returned_after_half_of_the_queue() {
     let (mut stream, mut probe) = accepted();
     hear_of_the_second_half(&stream, &mut probe);
     for _ in 0..CREDITS {
@@ -161,7 +161,7 @@ fn credits_come_back_when_half_of_them_is_used() {
 
 /// T-OP3: connections use the sizes of their listener.
 #[test]
-fn the_credits_are_those_of_the_listener() {
+fn credits_match_the_receive_queue_of_the_listener() {
     let options = Options::new().receive_queue(32).receive_buffer(8192);
     let (_stream, probe) = accepted_by(&options, plain);
     assert_eq!(probe.peer.credits, 32);
@@ -170,7 +170,7 @@ fn the_credits_are_those_of_the_listener() {
 
 /// T-DT4: peeking returns no credits.
 #[test]
-fn looking_at_bytes_says_nothing() {
+fn peek_returns_no_credits() {
     const COUNT: u16 = CREDITS / 2 + 8;
     let (mut stream, mut probe) = accepted();
     hear_of_the_second_half(&stream, &mut probe);
@@ -193,7 +193,7 @@ fn looking_at_bytes_says_nothing() {
 
 /// T-WP10
 #[test]
-fn the_first_half_is_offered_again_when_it_is_used_up() {
+fn first_half_of_receive_buffer_is_granted_again_after_read() {
     let (mut stream, mut probe) = accepted();
     hear_of_the_second_half(&stream, &mut probe);
     for len in [30_000, 30_000, 5536] {
@@ -210,7 +210,7 @@ fn the_first_half_is_offered_again_when_it_is_used_up() {
 
 /// T-WP11
 #[test]
-fn entries_have_the_order_of_who_has_them() {
+fn table_entries_have_the_byte_order_of_the_peer() {
     let other = match ByteOrder::HOST {
         ByteOrder::Little => ByteOrder::Big,
         ByteOrder::Big => ByteOrder::Little,
@@ -236,7 +236,7 @@ fn entries_have_the_order_of_who_has_them() {
 
 /// T-WP15
 #[test]
-fn an_old_peer_takes_no_mappings() {
+fn map_with_old_peer_is_refused() {
     let (mut stream, mut probe) = accepted_by(&Options::new(), |mut data| {
         data.iomap_size = None;
         plain(data)
@@ -250,7 +250,7 @@ fn an_old_peer_takes_no_mappings() {
 
 /// T-IO1, T-IO3
 #[test]
-fn a_mapping_is_announced_before_the_data_that_follow() {
+fn mapping_is_advertised_before_following_data() {
     let (mut stream, mut probe) = accepted();
     hear_of_the_second_half(&stream, &mut probe);
     let mapped: Vec<_> = (0..MAPPINGS)
@@ -269,7 +269,7 @@ fn a_mapping_is_announced_before_the_data_that_follow() {
 
 /// T-SH1, T-SH3
 #[test]
-fn the_end_of_a_direction_is_said_when_it_concerns_the_peer() {
+fn shutdown_of_write_direction_sends_control_message() {
     let (stream, mut probe) = accepted();
     hear_of_the_second_half(&stream, &mut probe);
     stream.shutdown(Shutdown::Write).unwrap();
@@ -289,7 +289,7 @@ fn the_end_of_a_direction_is_said_when_it_concerns_the_peer() {
 
 /// T-KA1: keepalive probes are not messages.
 #[test]
-fn signs_of_life_are_no_messages() {
+fn keepalive_probes_are_not_messages() {
     let options = Options::new().keep_alive(Duration::from_millis(20));
     let (mut stream, mut probe) = accepted_by(&options, plain);
     hear_of_the_second_half(&stream, &mut probe);

@@ -7,23 +7,25 @@
 #[path = "../../../rsocket/tests/device/asynchronous.rs"]
 mod asynchronous;
 mod deaf;
+#[path = "../../../rsocket/tests/device/edge_sizes.rs"]
+mod edge_sizes;
 #[path = "../../../rsocket/tests/device/handshakes.rs"]
 mod handshakes;
 #[path = "../../../rsocket/tests/device/isolation.rs"]
 mod isolation;
-#[path = "../../../rsocket/tests/device/limits.rs"]
-mod limits;
 #[expect(dead_code, reason = "a module that is not here uses the rest")]
 #[path = "../../../rsocket/tests/device/probe.rs"]
 mod probe;
+#[path = "../../../rsocket/tests/device/settings.rs"]
+mod settings;
 #[path = "../../../rsocket/tests/device/sockets.rs"]
 mod sockets;
 #[path = "../../../rsocket/tests/device/streams.rs"]
 mod streams;
 #[path = "../../../rsocket/tests/device/support.rs"]
 mod support;
-#[path = "../../../rsocket/tests/device/turns.rs"]
-mod turns;
+#[path = "../../../rsocket/tests/device/tasks.rs"]
+mod tasks;
 #[path = "../../../rsocket/tests/device/wire.rs"]
 mod wire;
 

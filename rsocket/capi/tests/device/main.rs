@@ -107,7 +107,7 @@ fn start(program: &mut Command) -> (Child, BufReader<ChildStdout>) {
 
 /// Programs get these headers from librdmacm's header without further includes.
 #[test]
-fn header_includes_what_the_originals_does() {
+fn header_includes_those_of_librdmacm() {
     for whose in [Ours, Theirs] {
         let ran = built("includes.c", whose).status().unwrap();
         assert!(ran.success(), "{whose:?}: {ran}");
@@ -115,7 +115,7 @@ fn header_includes_what_the_originals_does() {
 }
 
 #[test]
-fn a_c_program_works_as_with_the_original() {
+fn c_program_runs_as_with_librdmacm() {
     let (program, said) = start(built("program.c", Ours).arg(address()));
     assert_eq!(check(program, said), "");
 }
@@ -143,7 +143,7 @@ fn play(part: &str, server: Whose, client: Whose) -> String {
 
 /// T-X13: two threads for each end of each connection, also against librdmacm.
 #[test]
-fn a_program_of_many_threads_works_with_the_original() {
+fn threaded_c_program_interoperates_with_librdmacm() {
     for (server, client) in [(Ours, Ours), (Ours, Theirs), (Theirs, Ours)] {
         assert_eq!(play("threads", server, client), "", "{server:?} {client:?}");
     }
@@ -152,7 +152,7 @@ fn a_program_of_many_threads_works_with_the_original() {
 /// T-X9: P7. librdmacm does not return the credits of announced mappings, so the sender stalls; this library
 /// does.
 #[test]
-fn mappings_use_up_what_the_original_does_not_give_back() {
+fn repeated_mappings_return_credits_unlike_librdmacm() {
     assert_eq!(
         play("mappings", Theirs, Ours),
         "stalls after many mappings\n"

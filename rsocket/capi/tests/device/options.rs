@@ -168,7 +168,7 @@ fn check(fd: c_int, is_new: bool, row: Row) {
 }
 
 #[test]
-fn each_option_does_what_the_table_says() {
+fn option_of_each_level_behaves_as_in_the_table() {
     let mut checked = 0;
     for (variable, levels) in [
         ("A", &["SOL_SOCKET", "IPPROTO_TCP", "IPPROTO_IP"][..]),

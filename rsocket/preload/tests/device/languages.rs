@@ -6,7 +6,7 @@ use crate::{LEAST, Preload, address, c_program, packets, python, run, source};
 
 /// 27 checks with the same results as over TCP.
 #[test]
-fn python_sockets_do_what_those_of_tcp_do() {
+fn python_sockets_behave_as_over_tcp() {
     let checks = |preload: Preload| {
         let ran = preload.load(python("semantics.py")).output().unwrap();
         let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
@@ -27,7 +27,7 @@ fn python_sockets_do_what_those_of_tcp_do() {
 
 /// gccgo's runtime calls the C library; the runtime of Go's own compiler makes direct system calls.
 #[test]
-fn go_program_of_gccgo_runs_over_rdma() {
+fn gccgo_program_runs_over_rdma() {
     let program = env::temp_dir().join("echo-go");
     let names = ["gccgo", "gccgo-14", "gccgo-13", "gccgo-12"];
     let compiler = names.into_iter().find(|name| {

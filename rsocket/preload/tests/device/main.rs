@@ -158,20 +158,20 @@ const LEAST: u64 = 2 * 1_000_000 / 4096;
 
 /// T-PL1, T-PL4
 #[test]
-fn programs_that_know_nothing_of_it_use_rdma() {
+fn unmodified_programs_run_over_rdma() {
     let client = python("client.py");
     assert!(echo(Preload::Ours, Preload::Ours, client) >= LEAST);
 }
 
 /// T-X12
 #[test]
-fn the_other_end_may_be_the_original() {
+fn peer_with_librspreload_runs_over_rdma() {
     assert!(echo(Preload::Ours, Preload::Theirs, c_client()) >= LEAST);
 }
 
 /// T-PL2
 #[test]
-fn whoever_finds_nobody_turns_to_tcp() {
+fn connect_without_rdma_listener_falls_back_to_tcp() {
     for client in [python("client.py"), c_client()] {
         assert!(echo(Preload::Nothing, Preload::Ours, client) < LEAST);
     }
@@ -179,7 +179,7 @@ fn whoever_finds_nobody_turns_to_tcp() {
 
 /// T-PL2: datagram sockets fall back to UDP and keep their type.
 #[test]
-fn datagrams_use_rdma_where_it_leads() {
+fn datagram_program_runs_over_rdma() {
     let before = packets();
     let program = python("datagrams.py");
     let ran = Preload::Ours.load(program).output().unwrap();
@@ -213,7 +213,7 @@ fn run(part: &str, program: Command) -> String {
 
 /// T-PL3
 #[test]
-fn any_call_may_be_the_first() {
+fn first_call_of_any_kind_succeeds() {
     for part in ["first-recv", "first-select", "first-connect", "first-epoll"] {
         call(part, &[]);
     }
@@ -221,44 +221,44 @@ fn any_call_may_be_the_first() {
 
 /// T-PL4
 #[test]
-fn duplicates_may_be_closed_in_any_order() {
+fn duplicated_descriptors_close_in_any_order() {
     call("duplicates", &[]);
     call("ranges", &[]);
 }
 
 /// T-PL5
 #[test]
-fn files_are_sent_as_over_tcp() {
+fn sendfile_behaves_as_over_tcp() {
     call("files", &[]);
 }
 
 /// T-PL1: calls made by no program in the table of programs.
 #[test]
-fn calls_do_what_the_manual_says() {
+fn socket_calls_behave_as_documented() {
     call("messages", &[]);
     call("waiting", &[]);
     call("accepting", &[]);
 }
 
 #[test]
-fn signals_that_are_let_through_while_waiting_end_that() {
+fn ppoll_and_pselect_with_unblocked_signal_return_eintr() {
     call("masks", &[]);
 }
 
 #[test]
-fn no_thread_of_the_library_takes_the_programs_signals() {
+fn library_threads_block_signals_of_the_program() {
     call("threads", &[]);
 }
 
 /// T-PL8
 #[test]
-fn an_epoll_without_rsockets_is_the_kernels() {
+fn epoll_without_rsockets_uses_the_kernel() {
     call("epoll", &[]);
 }
 
 /// T-PL8: the same for an `epoll` instance with rsockets.
 #[test]
-fn an_epoll_with_rsockets_tells_what_the_manual_says() {
+fn epoll_with_rsockets_behaves_as_documented() {
     for part in [
         "duplicates",
         "nested",
@@ -276,31 +276,31 @@ fn an_epoll_with_rsockets_tells_what_the_manual_says() {
 }
 
 #[test]
-fn write_past_the_library_fails_in_each_state() {
+fn direct_write_to_descriptor_fails_in_each_state() {
     assert_eq!(call_of("unseen.c", "writes", &[]), "");
 }
 
 #[test]
-fn calls_by_number_are_those_by_name() {
+fn syscall_by_number_is_intercepted() {
     assert_eq!(call_of("unseen.c", "numbered", &[]), "");
     assert_eq!(call_of("unseen.c", "numbered-places", &[]), "");
 }
 
 #[test]
-fn stream_with_forks_is_moved_by_a_file_and_by_a_call_by_number() {
+fn forked_stream_is_moved_by_stdio_and_by_syscall() {
     let forks = [("RDMAV_FORK_SAFE", "1")];
     assert_eq!(call_of("unseen.c", "moved-by-use", &forks), "");
 }
 
 #[test]
-fn read_past_the_library_is_reported_at_close() {
+fn direct_read_of_descriptor_is_reported_at_close() {
     let said = call_of("unseen.c", "reads", &[]);
     let expected = "a socket was read by a call that this library does not see";
     assert_eq!(said.matches(expected).count(), 1, "{said}");
 }
 
 #[test]
-fn stdio_files_of_sockets_carry_data_both_ways() {
+fn stdio_stream_of_socket_carries_data_both_ways() {
     assert_eq!(call_of("unseen.c", "stdio", &[]), "");
 }
 
@@ -315,13 +315,13 @@ fn stdio_file_at_the_address_of_a_closed_one_has_its_own_descriptor() {
 }
 
 #[test]
-fn datagrams_are_sent_and_received_several_at_a_time() {
+fn sendmmsg_and_recvmmsg_transfer_several_datagrams() {
     call_of("unseen.c", "many", &[]);
 }
 
 /// T-PL9
 #[test]
-fn sizes_are_those_of_the_environment() {
+fn environment_variables_set_queue_sizes() {
     let sizes = [
         ("RS_SQ_SIZE", "100"),
         ("RS_RQ_SIZE", "200"),
@@ -331,7 +331,7 @@ fn sizes_are_those_of_the_environment() {
 }
 
 #[test]
-fn child_that_uses_an_inherited_stream_is_told_why_it_fails() {
+fn inherited_stream_used_by_child_reports_the_reason() {
     let said = call("inherited", &[]);
     let expected = "an RDMA stream that process";
     assert_eq!(said.matches(expected).count(), 1, "{said}");
@@ -339,14 +339,14 @@ fn child_that_uses_an_inherited_stream_is_told_why_it_fails() {
 
 /// Like rsync's two processes on one connection.
 #[test]
-fn child_that_uses_a_moved_stream_is_told_why_it_fails() {
+fn moved_stream_used_by_child_reports_the_reason() {
     let said = call("moved", &[("RDMAV_FORK_SAFE", "1")]);
     let expected = "an RDMA stream that process";
     assert_eq!(said.matches(expected).count(), 1, "{said}");
 }
 
 #[test]
-fn log_says_what_uses_tcp_and_what_rdma() {
+fn log_lists_sockets_over_tcp_and_rdma() {
     let quiet = call("fallback", &[]);
     assert_eq!(quiet, "");
     let said = call("fallback", &[("RSOCKET_PRELOAD_LOG", "1")]);
@@ -368,19 +368,19 @@ fn log_says_what_uses_tcp_and_what_rdma() {
 
 /// T-PL2
 #[test]
-fn what_turns_to_tcp_keeps_its_name_and_options() {
+fn fallback_to_tcp_keeps_address_and_options() {
     call("fallback", &[]);
 }
 
 /// T-PL2
 #[test]
-fn what_turns_to_the_kernels_stays_in_its_epoll() {
+fn fallback_to_tcp_keeps_epoll_registration() {
     call("watched-fallback", &[]);
 }
 
 /// T-PL2: the device files are invisible to the program.
 #[test]
-fn without_a_device_everything_is_as_without_the_library() {
+fn program_without_device_runs_over_tcp() {
     let built = c_program("calls.c");
     let mut program = Command::new("unshare");
     program.args(["--mount", "sh", "-c"]);
@@ -401,7 +401,7 @@ time.sleep(99)
 
 /// T-PL6
 #[test]
-fn a_server_that_forks_is_served_by_its_children() {
+fn forking_server_serves_from_its_children() {
     let server = ForkServer::start(Preload::Ours, python("fork_server.py"));
     let before = packets();
     let clients = [python("client.py"), c_client()];
@@ -420,7 +420,7 @@ fn a_server_that_forks_is_served_by_its_children() {
 
 /// T-PL6, T-X12
 #[test]
-fn a_client_that_forks_may_have_the_original_at_the_other_end() {
+fn forking_server_interoperates_with_librspreload() {
     let before = packets();
     let server = ForkServer::start(Preload::Theirs, c_program("fork_server.c"));
     check(server.client(Preload::Ours, c_client()));

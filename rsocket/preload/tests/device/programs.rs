@@ -361,13 +361,13 @@ fn run(program: &Program, server: Preload, client: Preload, port: u16) -> Result
 
 /// T-PL1, T-X12
 #[test]
-fn programs_that_everybody_has_run_over_rdma() {
+fn common_programs_run_over_rdma() {
     run_all(PROGRAMS, 8100);
 }
 
 /// Programs run with `--long`, with their packages installed.
 #[test]
-fn programs_of_many_packages_run_over_rdma() {
+fn packaged_programs_run_over_rdma() {
     if env::var_os("LONG").is_some() {
         run_all(MORE_PROGRAMS, 8500);
     } else {

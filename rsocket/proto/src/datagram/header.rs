@@ -268,7 +268,7 @@ mod tests {
 
     /// Captured from librdmacm.
     #[test]
-    fn an_answer_is_the_golden_one() {
+    fn datagram_answer_matches_the_captured_bytes() {
         let answer = Exchange {
             operation: Operation::Answer,
             qp_num: 0x11,
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_as_it_was_written() {
+    fn datagram_header_round_trips() {
         let v6: IpAddr = "fd00::9".parse().unwrap();
         for (addr, len) in [(V4, 16), (v6, 28)] {
             let data = Exchange {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_read_as_it_was_written() {
+    fn datagram_source_round_trips() {
         let golden = [4, 8, 0x1c, 0x06, 10, 9, 0, 1];
         let origin = Origin((V4, 7174).into());
         assert_eq!(*origin.encode(), golden);
@@ -316,7 +316,7 @@ mod tests {
 
     /// T-DG8, P29
     #[test]
-    fn what_is_cut_or_wrong_is_refused() {
+    fn datagram_header_truncated_or_invalid_is_refused() {
         let v6: IpAddr = "fd00::9".parse().unwrap();
         for addr in [V4, v6] {
             let header = Exchange {

@@ -66,7 +66,7 @@ mod tests {
 
     /// T-DG6: P33.
     #[test]
-    fn an_address_has_one_form() {
+    fn canonical_address_is_unique() {
         let plain: SocketAddr = "10.9.0.1:5".parse().unwrap();
         let mapped: SocketAddr = "[::ffff:10.9.0.1]:5".parse().unwrap();
         assert_eq!(canonical(mapped), plain);
@@ -83,7 +83,7 @@ mod tests {
 
     /// T-DG5
     #[test]
-    fn a_datagram_fits_into_a_packet_and_a_place() {
+    fn max_datagram_fits_packet_and_receive_slot() {
         let v4: IpAddr = "10.9.0.1".parse().unwrap();
         let v6: IpAddr = "fd00::1".parse().unwrap();
         assert_eq!((most_by_way(v4, 1024), most_by_way(v6, 1024)), (1016, 1000));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_as_many_places_as_both_allow() {
+    fn datagram_settings_bound_slots_by_depth_and_buffer() {
         let sizes = |recv_depth, recv_buffer| {
             let fitted = fit(Settings {
                 recv_depth,

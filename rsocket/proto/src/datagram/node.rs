@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_are_received_in_order_with_their_sources() {
+    fn datagrams_in_queue_keep_order_and_source() {
         let mut node = Plain::new(4, 2);
         let (first, second) = ("10.9.0.1:1", "[fd00::1]:2");
         node.arrived(message(first, b"one"), 40, 0, NOW).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_source_can_be_answered() {
+    fn datagram_from_link_local_source_has_scope() {
         let mut node = Plain::new(4, 2);
         node.arrived(message("[fe80::1]:7", b""), 40, 3, NOW)
             .unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_connected_receives_from_his_peer_only() {
+    fn connected_datagram_socket_drops_other_sources() {
         let mut node = Plain::new(4, 4);
         node.connect(Some("10.9.0.1:1".parse().unwrap()));
         for (from, wanted) in [
@@ -299,7 +299,7 @@ mod tests {
 
     /// T-DG8: P29.
     #[test]
-    fn what_is_no_datagram_is_dropped() {
+    fn malformed_datagram_is_dropped() {
         let mut node = Plain::new(4, 4);
         let peer: SocketAddr = "[fd00::1]:2".parse().unwrap();
         // A length of 16 to 27 with version 6 crashed librdmacm.
@@ -318,7 +318,7 @@ mod tests {
 
     /// Reported room exists on every queue pair.
     #[test]
-    fn the_shortest_queue_says_how_many_are_sent() {
+    fn smallest_send_queue_limits_datagrams_in_flight() {
         let mut node = Plain::new(3, 1);
         assert!(node.take_place() && node.take_place());
         node.limit_sending(5);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_a_direction_shows() {
+    fn datagram_shutdown_of_each_direction_changes_readiness() {
         let mut node = Plain::new(1, 1);
         assert!(node.take_place());
         assert!(!node.take_place());

@@ -171,7 +171,7 @@ mod tests {
     const START: Duration = Duration::ZERO;
 
     #[test]
-    fn a_way_is_looked_for_once_and_again_for_another_queue_pair() {
+    fn peer_path_is_resolved_once_for_each_queue_pair() {
         let mut peers = Peers::new();
         peers.meet(addr(1), (), START);
         assert_eq!(peers.route(addr(1), START), Some(Route::Exchange(())));
@@ -200,7 +200,7 @@ mod tests {
 
     /// P32: a peer may have restarted.
     #[test]
-    fn who_is_silent_is_asked_now_and_then() {
+    fn silent_peer_is_probed_by_udp_periodically() {
         let mut peers = Peers::new();
         peers.meet(addr(1), (), START);
         peers.told(addr(1), 7, START);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_cannot_fill_memory() {
+    fn unknown_peers_beyond_the_limit_are_evicted() {
         let mut peers = Peers::<(), ()>::new();
         let friend = addr(0);
         peers.meet(friend, (), START);
@@ -235,7 +235,7 @@ mod tests {
 
     /// Otherwise the places of their resolutions would leak, and no route would be resolved any more.
     #[test]
-    fn strangers_cannot_displace_peers_whose_routes_are_being_resolved() {
+    fn unknown_peers_do_not_evict_peers_being_resolved() {
         let mut peers = Peers::<(), ()>::new();
         let searched = |number| addr(30_000 + number);
         let most = u16::try_from(MOST_SEARCHES).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_an_end_that_is_gone_are_forgotten() {
+    fn removed_local_endpoint_forgets_its_peers() {
         let mut peers = Peers::<u8, ()>::new();
         for number in 0..10 {
             peers.meet(addr(number), u8::from(number % 2 == 0), START);

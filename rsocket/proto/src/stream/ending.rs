@@ -182,7 +182,7 @@ mod tests {
 
     /// T-SH1, T-SH2, T-SH3
     #[test]
-    fn the_peer_is_told_what_it_must_know() {
+    fn shutdown_of_each_direction_queues_its_control_message() {
         use Direction::{Both, Read, Write};
         for (directions, told) in [
             (&[Write][..], &[Control::Shutdown][..]),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_says_ends_its_direction_or_both() {
+    fn control_message_of_peer_ends_one_or_both_directions() {
         let mut ending = Ending::default();
         ending.told(Control::Shutdown);
         assert!(!ending.is_readable() && ending.is_writable());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_ends_it_meanwhile_is_still_told() {
+    fn shutdown_of_both_sides_at_once_still_sends_disconnect() {
         let mut ending = Ending::default();
         ending.shut_down(Direction::Write);
         ending.told(Control::Shutdown);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_goes_is_lost_unless_everything_was_said() {
+    fn connection_lost_after_disconnect_is_no_failure() {
         let mut ending = Ending::default();
         ending.lost();
         assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_that_goes_after_one_direction_has_ended_is_lost() {
+    fn connection_lost_after_shutdown_of_one_direction_fails() {
         for direction in [Direction::Read, Direction::Write] {
             let (mut ending, _) = shut(&[direction]);
             ending.lost();

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_idle_is_not_looked_at() {
+    fn user_timeout_of_idle_stream_is_not_armed() {
         let mut stream = stream();
         assert_eq!(stream.check(at(5), LIMIT), Ok(None));
         let tag = send(&mut stream);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_does_not_complete_ends_the_stream() {
+    fn user_timeout_without_completion_fails_the_stream() {
         let mut stream = stream();
         let _ = send(&mut stream);
         let mut now = at(3);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_completion_is_progress_however_slow() {
+    fn user_timeout_restarts_with_each_completion() {
         let mut stream = stream();
         let tags: Vec<_> = (0..10).map(|_| send(&mut stream)).collect();
         let mut now = at(0);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_of_life_that_is_not_acknowledged_ends_it() {
+    fn keepalive_without_acknowledgement_times_out() {
         let mut stream = stream();
         stream.keep_alive();
         let tags: Vec<_> = std::iter::from_fn(|| stream.control())
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_too_long_and_no_clock_too_late() {
+    fn user_timeout_with_extreme_clock_does_not_overflow() {
         let mut stream = stream();
         let _ = send(&mut stream);
         assert_eq!(
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_not_looked_at() {
+    fn user_timeout_of_ended_stream_is_not_armed() {
         let mut stream = stream();
         let _ = send(&mut stream);
         assert!(stream.check(at(0), LIMIT).is_ok());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stuck_at_the_end_is_given_back() {
+    fn user_timeout_after_shutdown_releases_pending_requests() {
         let mut stream = stream();
         let _ = send(&mut stream);
         stream.shut_down(Direction::Write);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_counts_as_one_look_and_a_look_before_its_time_as_none() {
+    fn user_timeout_check_after_pause_counts_once() {
         let mut stream = stream();
         let _ = send(&mut stream);
         for _ in 0..10 {

@@ -123,7 +123,7 @@ mod tests {
     /// The ring's bound holds for any sequence of writes and reads, and is exact for targets of one part
     /// each.
     #[test]
-    fn entries_bound_the_targets_that_the_peer_has_left() {
+    fn ring_entries_bound_the_targets_of_the_peer() {
         let mut rng = Rng::with_seed(31);
         for (size, entries) in [
             (128 << 10, 8),

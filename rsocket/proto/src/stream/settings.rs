@@ -128,7 +128,7 @@ mod tests {
 
     /// T-CF3
     #[test]
-    fn nonsense_becomes_something_that_works() {
+    fn settings_out_of_range_are_clamped() {
         let least = Settings {
             send_depth: 0,
             recv_depth: 1,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_holds_targets_and_mappings() {
+    fn table_size_covers_targets_and_mappings() {
         let settings = Settings {
             iomap_size: 3,
             ..Settings::default()
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_places_for_targets_that_no_request_can_carry() {
+    fn targets_beyond_inline_size_have_slots() {
         let with = |inline| Settings {
             inline,
             ..Settings::default()

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_go_on_are_one() {
+    fn adjacent_targets_are_merged() {
         let mut targets = Targets::new(FIRST);
         let mut table = Written::new();
         let part = |addr, len| Target { addr, len, ..FIRST };
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_has_its_turn() {
+    fn target_entries_are_taken_in_turn() {
         let mut targets = Targets::new(FIRST);
         let mut table = Written::new();
         for round in 0..3 * TARGETS {
@@ -198,7 +198,7 @@ mod tests {
 
     /// Targets beyond the capacity stay in the table.
     #[test]
-    fn a_peer_that_tells_too_much_is_not_listened_to() {
+    fn target_entries_beyond_the_table_are_ignored() {
         let mut targets = Targets::new(FIRST);
         let mut table = Written::new();
         for round in 1..=u64::from(TARGETS) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_halves_of_halves_are_parts() {
+    fn target_sizes_are_halves_or_quarters() {
         let is_part = |half, len| Targets::new(Target { len: half, ..FIRST }).is_part(len);
         let parts = |half: u32| {
             (0..=half)

@@ -62,7 +62,7 @@ fn entries(input: &[u8]) {
 
 /// T-WP5: all sizes.
 #[test]
-fn sizes() {
+fn sizes_round_trip_within_bounds() {
     for byte in 0..=u8::MAX {
         let size = decode_size(byte);
         assert!(size <= MAX_SCALED);
@@ -133,7 +133,7 @@ fn plausible(rng: &mut Rng) -> ConnectData {
 }
 
 #[test]
-fn private_data() {
+fn private_data_mutated_does_not_panic() {
     throw(connect_data, |rng| {
         let wire = plausible(rng).encode().to_vec();
         mutate(rng, wire)
@@ -145,18 +145,18 @@ fn private_data() {
 }
 
 #[test]
-fn messages() {
+fn messages_of_noise_do_not_panic() {
     throw(message, |rng| noise(rng, 8));
 }
 
 #[test]
-fn table_entries() {
+fn table_entries_of_noise_do_not_panic() {
     throw(entries, |rng| noise(rng, Mapping::SIZE));
 }
 
 /// T-WP14
 #[test]
-fn the_whole_receive_path() {
+fn receive_path_with_mutated_input_does_not_panic() {
     throw(intake::run, |rng| {
         let wire = plausible(rng).encode().to_vec();
         let mut input = if rng.u8(0..4) == 0 {
@@ -179,7 +179,7 @@ fn the_whole_receive_path() {
 
 /// T-DG8
 #[test]
-fn datagrams_of_anybody() {
+fn datagrams_with_mutated_input_do_not_panic() {
     throw(datagrams::run, |rng| {
         let mut input = Vec::new();
         for _ in 0..rng.u8(1..40) {

@@ -50,7 +50,7 @@ fn held_up(settings: Settings, peer: &ConnectData, times: usize) -> Side {
 }
 
 #[test]
-fn a_receive_buffer_grows_where_the_peer_runs_out_of_room() {
+fn receive_buffer_with_stalled_peer_grows() {
     let mut side = held_up(Settings::default(), &peer_of_eight(), 8);
     assert_eq!(side.stream.wants_to_receive(), Some(LARGER));
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
@@ -81,7 +81,7 @@ fn half_told() -> Side {
 
 /// Granted room is used first, without delaying the grants of the new buffer.
 #[test]
-fn the_peer_uses_the_room_it_knows_of_and_then_the_new_one() {
+fn granted_room_is_used_before_the_grown_buffer() {
     let mut side = half_told();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     assert_eq!(side.stream.wants_to_receive(), None);
@@ -115,7 +115,7 @@ fn the_peer_uses_the_room_it_knows_of_and_then_the_new_one() {
 
 /// All data has been read, but the peer still has granted room.
 #[test]
-fn a_buffer_is_there_for_as_long_as_the_peer_may_write_to_it() {
+fn old_receive_buffer_with_granted_room_stays_registered() {
     let mut side = half_told();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     told(&mut side);
@@ -134,7 +134,7 @@ fn a_buffer_is_there_for_as_long_as_the_peer_may_write_to_it() {
 }
 
 #[test]
-fn a_receive_buffer_stays_where_there_is_no_memory() {
+fn receive_buffer_without_memory_does_not_grow() {
     let mut side = half_told();
     side.stream.keep_receiving();
     assert_eq!(side.stream.wants_to_receive(), None);
@@ -147,14 +147,14 @@ fn a_receive_buffer_stays_where_there_is_no_memory() {
 }
 
 #[test]
-fn a_receive_buffer_stays_where_nothing_more_comes() {
+fn receive_buffer_after_shutdown_of_peer_does_not_grow() {
     let mut side = half_told();
     receive(&mut side, Message::Control(Control::Shutdown)).unwrap();
     assert_eq!(side.stream.wants_to_receive(), None);
 }
 
 #[test]
-fn a_receive_buffer_stays_where_growing_does_not_help() {
+fn receive_buffer_with_slow_reader_does_not_grow() {
     let original = peer();
     let settings = Settings::default();
     let fixed = Settings {
@@ -178,7 +178,7 @@ fn a_receive_buffer_stays_where_growing_does_not_help() {
 
 /// A maximum size below the next whole half.
 #[test]
-fn a_receive_buffer_grows_by_whole_halves() {
+fn receive_buffer_grows_by_whole_halves() {
     let settings = |most| Settings {
         recv_buffer_max: most,
         ..Settings::default()
@@ -208,7 +208,7 @@ fn begin(outgoing: &Outgoing) -> Option<u32> {
 }
 
 #[test]
-fn a_send_buffer_grows_where_it_is_full_and_the_peer_has_room() {
+fn send_buffer_full_while_the_peer_has_room_grows() {
     let mut peer = peer();
     peer.first.len = 1 << 30;
     let mut side = facing(Settings::default(), &peer);
@@ -243,7 +243,7 @@ fn a_send_buffer_grows_where_it_is_full_and_the_peer_has_room() {
 }
 
 #[test]
-fn a_send_buffer_stays_where_something_else_is_waited_for() {
+fn send_buffer_full_while_waiting_for_the_peer_does_not_grow() {
     let waits = |side: &mut Side| {
         for _ in 0..40 {
             for outgoing in send_all(side) {
@@ -326,7 +326,7 @@ impl Talk {
 
 /// A reader that peeks until all bytes have arrived.
 #[test]
-fn a_message_comes_whole_while_a_receive_buffer_grows() {
+fn message_during_growth_of_receive_buffer_arrives_whole() {
     let mut talk = Talk::new();
     talk.leave_little(1);
     assert_eq!(talk.write(0, 1000), 1000);
@@ -337,7 +337,7 @@ fn a_message_comes_whole_while_a_receive_buffer_grows() {
 
 /// Both hosts write before they read.
 #[test]
-fn both_can_write_while_their_receive_buffers_grow() {
+fn writes_of_both_sides_during_growth_do_not_stall() {
     let mut talk = Talk::new();
     talk.leave_little(0);
     talk.leave_little(1);
@@ -352,7 +352,7 @@ fn both_can_write_while_their_receive_buffers_grow() {
 
 /// The grants for both buffers accumulate unread; the simulation fails if an entry is overwritten.
 #[test]
-fn what_is_told_of_both_buffers_fits_the_table() {
+fn grants_for_old_and_grown_buffer_fit_the_table() {
     const PART: usize = 16 << 10;
     let size = BUFFER_SIZE as usize;
     let mut talk = Talk::new();
@@ -379,7 +379,7 @@ fn what_is_told_of_both_buffers_fits_the_table() {
 
 /// After all data has been read, half of the first buffer always fits, with or without memory for growth.
 #[test]
-fn there_is_always_room_for_half_of_the_buffer() {
+fn write_of_half_the_buffer_always_fits() {
     const HALF: usize = BUFFER_SIZE as usize / 2;
     let mut grown = 0;
     // Slower than the other schedules.

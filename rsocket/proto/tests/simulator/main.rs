@@ -45,7 +45,7 @@ fn run(trouble: Trouble) -> [usize; 2] {
 
 /// T-DT1, T-DT3, T-DT8
 #[test]
-fn nothing_is_lost_or_changed_and_nothing_hangs() {
+fn streams_with_any_schedule_deliver_everything() {
     let grown = run(Trouble::None);
     if env::var_os("SEED").is_none() {
         assert!(grown.iter().all(|&grown| grown > 10), "{grown:?}");
@@ -53,24 +53,24 @@ fn nothing_is_lost_or_changed_and_nothing_hangs() {
 }
 
 #[test]
-fn a_host_that_dies_leaves_a_prefix_and_an_error() {
+fn host_death_leaves_a_prefix_and_an_error() {
     run(Trouble::Death);
 }
 
 /// T-KA2
 #[test]
-fn a_device_that_is_stuck_is_given_up() {
+fn stuck_device_times_out() {
     run(Trouble::Stuck);
 }
 
 /// T-WP14
 #[test]
-fn a_host_that_lies_harms_nobody() {
+fn hostile_peer_does_no_damage() {
     run(Trouble::Hostile);
 }
 
 #[test]
-fn who_sleeps_is_told_of_what_it_waits_for() {
+fn sleeping_threads_are_woken_by_their_events() {
     for seed in seeds() {
         let result = panic::catch_unwind(|| Sleepers::new(seed).run());
         assert!(result.is_ok(), "SEED={seed} fails");
@@ -86,18 +86,18 @@ fn run_datagrams(trouble: datagrams::Trouble) {
 
 /// T-DG3
 #[test]
-fn datagrams_arrive_once_in_any_order() {
+fn datagrams_with_any_schedule_arrive_once() {
     run_datagrams(datagrams::Trouble::None);
 }
 
 /// T-DG7
 #[test]
-fn datagrams_find_a_host_that_has_started_anew() {
+fn datagrams_to_restarted_host_arrive() {
     run_datagrams(datagrams::Trouble::Loss);
 }
 
 /// T-DG2, T-DG8
 #[test]
-fn datagrams_of_strangers_harm_nobody() {
+fn datagrams_of_hostile_host_do_no_damage() {
     run_datagrams(datagrams::Trouble::Hostile);
 }

@@ -74,7 +74,7 @@ pub(crate) fn parts(side: &mut Side, buffer: u64) -> Vec<(u64, u32)> {
 
 /// T-WP6
 #[test]
-fn the_first_message_tells_of_the_second_half() {
+fn first_message_grants_second_half() {
     let mut side = facing(Settings::default(), &peer());
     let told = told(&mut side);
     let [update] = &told[..] else {
@@ -94,7 +94,7 @@ fn the_first_message_tells_of_the_second_half() {
 
 /// T-WP8
 #[test]
-fn credits_come_back_by_halves_of_the_queue() {
+fn credits_are_returned_by_halves_of_the_queue() {
     let mut side = facing(Settings::default(), &peer());
     told(&mut side);
     let mut limits = vec![];
@@ -111,7 +111,7 @@ fn credits_come_back_by_halves_of_the_queue() {
 
 /// T-WP10
 #[test]
-fn a_half_that_was_read_is_offered_again() {
+fn half_of_receive_buffer_is_granted_again_after_read() {
     let mut side = facing(Settings::default(), &peer());
     told(&mut side);
     for len in [30_000, 30_000, 5536] {
@@ -129,7 +129,7 @@ fn a_half_that_was_read_is_offered_again() {
 
 /// With a larger table, a peer with less than half of the buffer granted gets smaller targets.
 #[test]
-fn a_peer_that_is_held_up_hears_of_parts() {
+fn stalled_peer_is_granted_parts() {
     let mut side = facing(Settings::default(), &peer_of_eight());
     assert_eq!(told(&mut side).len(), 1);
     receive(&mut side, Message::Data(65536)).unwrap();
@@ -156,7 +156,7 @@ fn a_peer_that_is_held_up_hears_of_parts() {
 
 /// With two entries, a peer only gets halves.
 #[test]
-fn a_peer_with_two_entries_hears_of_halves() {
+fn peer_with_two_entries_is_granted_halves() {
     let mut side = facing(Settings::default(), &peer());
     told(&mut side);
     receive(&mut side, Message::Data(65536)).unwrap();
@@ -169,7 +169,7 @@ fn a_peer_with_two_entries_hears_of_halves() {
 
 /// T-WP12
 #[test]
-fn every_entry_of_a_larger_table_has_its_turn() {
+fn entries_of_larger_table_are_used_in_turn() {
     for entries in [3, 7] {
         let mut peer = peer();
         peer.targets.len = entries;
@@ -191,7 +191,7 @@ fn every_entry_of_a_larger_table_has_its_turn() {
 
 /// T-WP11
 #[test]
-fn the_peer_s_order_is_kept() {
+fn target_entry_has_the_byte_order_of_the_peer() {
     let mut peer = peer();
     peer.order = ByteOrder::Big;
     let mut side = facing(Settings::default(), &peer);
@@ -223,7 +223,7 @@ fn chunks(side: &mut Side, len: usize) -> Vec<u32> {
 
 /// T-DT2
 #[test]
-fn messages_grow_and_stay_inside_their_target() {
+fn message_sizes_double_within_their_target() {
     let with_half = |half| {
         let mut peer = peer();
         peer.first.len = half;
@@ -246,7 +246,7 @@ fn messages_grow_and_stay_inside_their_target() {
 
 /// T-WP9
 #[test]
-fn counts_wrap() {
+fn credit_counters_wrap() {
     let mut side = facing(Settings::default(), &peer());
     told(&mut side);
     let mut sent = 0_u32;
@@ -265,7 +265,7 @@ fn counts_wrap() {
 
 /// T-WP7, T-WP14
 #[test]
-fn lies_end_the_connection_and_what_is_new_does_not() {
+fn protocol_violation_fails_and_unknown_control_is_ignored() {
     let fails = |messages: &[Message]| {
         let mut side = facing(Settings::default(), &peer());
         let failed = messages
@@ -306,7 +306,7 @@ fn lies_end_the_connection_and_what_is_new_does_not() {
 
 /// T-WP15, T-IO3
 #[test]
-fn an_old_peer_has_no_mappings() {
+fn map_with_old_peer_is_full() {
     let mut old = peer();
     old.iomap_size = None;
     let mapping = Mapping {
@@ -328,7 +328,7 @@ fn an_old_peer_has_no_mappings() {
 
 /// T-IO1, T-IO6
 #[test]
-fn a_mapping_is_announced_before_data_and_its_entry_used_again() {
+fn mapping_is_advertised_before_data_and_its_entry_reused() {
     let mut side = facing(Settings::default(), &peer());
     let mapping = Mapping {
         offset: 0,
@@ -359,7 +359,7 @@ fn a_mapping_is_announced_before_data_and_its_entry_used_again() {
 
 /// T-IO8: announcements use credits, which are returned.
 #[test]
-fn mappings_can_come_and_go_for_ever() {
+fn mappings_advertised_repeatedly_return_credits() {
     let settings = Settings {
         recv_depth: 16,
         iomap_size: 1,
@@ -377,7 +377,7 @@ fn mappings_can_come_and_go_for_ever() {
 
 /// T-SH5
 #[test]
-fn nothing_is_sent_into_a_closed_direction() {
+fn send_after_shutdown_is_refused() {
     let mut side = facing(Settings::default(), &peer());
     side.stream.shut_down(Direction::Write);
     assert!(!side.stream.can_send() && side.stream.readiness().writable);
@@ -388,7 +388,7 @@ fn nothing_is_sent_into_a_closed_direction() {
 
 /// T-SH3: a peer that continues to send does not stall.
 #[test]
-fn what_nobody_wants_to_read_is_thrown_away() {
+fn data_after_shutdown_of_reading_is_discarded() {
     let mut side = facing(Settings::default(), &peer());
     told(&mut side);
     side.stream.shut_down(Direction::Read);
@@ -402,7 +402,7 @@ fn what_nobody_wants_to_read_is_thrown_away() {
 
 /// Simultaneous shutdown: the peer has disconnected before the last message.
 #[test]
-fn a_last_message_that_fails_is_still_the_end() {
+fn disconnect_message_failed_ends_without_failure() {
     let mut side = facing(Settings::default(), &peer());
     told(&mut side);
     side.stream.shut_down(Direction::Both);
@@ -414,7 +414,7 @@ fn a_last_message_that_fails_is_still_the_end() {
 }
 
 #[test]
-fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
+fn targets_are_read_from_the_table_after_use() {
     let mut side = facing(Settings::default(), &peer());
     let write = |exposed: &mut Exposed, index: usize, addr| {
         let target = Target {
@@ -446,7 +446,7 @@ fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
 
 /// The peer's device is writing the entry.
 #[test]
-fn a_target_that_is_half_written_is_left_alone() {
+fn target_partly_written_is_not_used() {
     let mut side = facing(Settings::default(), &peer());
     let mut burst = Burst::default();
     let mut left = (2 << 20) + 1;
@@ -481,7 +481,7 @@ fn a_target_that_is_half_written_is_left_alone() {
 
 /// A flush before the shutdown message would close a connection with a waiting peer.
 #[test]
-fn shutdown_is_flushed_only_when_the_peer_has_been_told() {
+fn shutdown_is_flushed_after_its_control_message() {
     for direction in [Direction::Write, Direction::Both] {
         let mut side = facing(Settings::default(), &peer());
         told(&mut side);
@@ -505,7 +505,7 @@ fn shutdown_is_flushed_only_when_the_peer_has_been_told() {
 
 /// Empty messages return their credits without a read.
 #[test]
-fn credits_of_messages_without_bytes_come_back_unread() {
+fn credits_of_empty_messages_are_returned_unread() {
     let mut side = facing(Settings::default(), &peer());
     told(&mut side);
     let mut limits = vec![];
@@ -541,7 +541,7 @@ fn disconnect_ends_control_messages_and_the_wait_for_completions() {
 }
 
 #[test]
-fn write_of_no_bytes_to_a_mapping_posts_nothing() {
+fn empty_write_to_a_mapping_posts_nothing() {
     let settings = Settings {
         iomap_size: 1,
         ..Settings::default()

@@ -143,7 +143,7 @@ fn introduce_again(a: &Socket, b: &Socket) {
 
 /// T-DG1, T-DG3: P30.
 #[test]
-fn datagrams_go_by_udp_first_and_then_by_the_device() {
+fn datagrams_switch_from_udp_to_rdma() {
     for addr in [local(), local_v6()] {
         let (a, b) = (bound(addr), bound(addr));
         send(&a, &b, b"first");
@@ -169,7 +169,7 @@ fn datagrams_go_by_udp_first_and_then_by_the_device() {
 
 /// T-DG2: seen from a plain UDP socket.
 #[test]
-fn a_message_by_udp_is_answered_and_received() {
+fn udp_datagram_is_received_and_answered() {
     for addr in [local(), local_v6()] {
         let socket = bound(addr);
         let plain = UdpSocket::bind(addr).unwrap();
@@ -207,7 +207,7 @@ fn a_message_by_udp_is_answered_and_received() {
 
 /// T-DG8: P29.
 #[test]
-fn what_is_not_of_the_protocol_is_ignored() {
+fn udp_datagram_of_another_protocol_is_ignored() {
     let socket = bound(local_v6());
     let plain = UdpSocket::bind(local_v6()).unwrap();
     let mut rng = fastrand::Rng::with_seed(1);
@@ -226,7 +226,7 @@ fn what_is_not_of_the_protocol_is_ignored() {
 
 /// T-DG4: P34.
 #[test]
-fn who_has_no_address_gets_one() {
+fn unbound_datagram_socket_sends_from_its_own_port() {
     let server = bound(local());
     let client = Socket::datagram(Family::V4).unwrap();
     client.set_read_timeout(Some(PATIENCE));
@@ -246,7 +246,7 @@ fn who_has_no_address_gets_one() {
 
 /// T-DG5: P29. Datagrams beyond the device's MTU are sent over UDP.
 #[test]
-fn a_datagram_arrives_whole_or_is_too_long() {
+fn datagram_of_each_size_arrives_whole_or_is_refused() {
     for (addr, header, most) in [(local(), 8, 2032), (local_v6(), 24, 2020)] {
         let (a, b) = (bound(addr), bound(addr));
         introduce(&a, &b);
@@ -273,7 +273,7 @@ fn a_datagram_arrives_whole_or_is_too_long() {
 
 /// T-DG7: P32.
 #[test]
-fn a_peer_that_starts_anew_is_found_again() {
+fn restarted_datagram_peer_is_resolved_again() {
     let client = bound(local());
     let server = bound(local());
     let addr = server.local_addr();
@@ -285,7 +285,7 @@ fn a_peer_that_starts_anew_is_found_again() {
 
 /// T-DG9
 #[test]
-fn what_there_is_no_room_for_is_lost_and_nothing_else() {
+fn datagrams_beyond_the_receive_queue_are_dropped() {
     let (a, b) = (bound(local()), bound(local()));
     introduce(&a, &b);
     for number in 0..10_000_u32 {
@@ -302,7 +302,7 @@ fn what_there_is_no_room_for_is_lost_and_nothing_else() {
 
 /// T-DG10, with one device.
 #[test]
-fn closing_wakes_who_waits_and_harms_nobody() {
+fn closed_datagram_socket_wakes_blocked_receiver() {
     let (a, b) = (bound(local()), bound(local()));
     introduce(&a, &b);
     let to = Some(b.local_addr());
@@ -330,7 +330,7 @@ fn closing_wakes_who_waits_and_harms_nobody() {
 
 /// UDP's buffer holds the unsent datagrams and is full.
 #[test]
-fn who_is_told_of_room_finds_it() {
+fn datagram_socket_reported_writable_has_room() {
     let neighbours = DeafNeighbours::new();
     let nobody = neighbours.host();
     let socket = bound(local());
@@ -356,7 +356,7 @@ fn who_is_told_of_room_finds_it() {
 }
 
 #[test]
-fn the_wrong_call_is_an_error_and_no_more() {
+fn datagram_call_in_wrong_state_fails_without_damage() {
     let new = Socket::datagram(Family::V4).unwrap();
     let mut place = [0; 8];
     let places = &mut [IoSliceMut::new(&mut place)];
@@ -385,7 +385,7 @@ fn bound_again(socket: &Socket) -> io::Result<()> {
 }
 
 #[test]
-fn who_is_connected_hears_of_a_peer_that_is_not_there() {
+fn connected_datagram_socket_without_peer_is_refused() {
     let gone = bound(local()).local_addr();
     let client = bound(local());
     client.connect(gone).unwrap();
@@ -404,7 +404,7 @@ fn who_is_connected_hears_of_a_peer_that_is_not_there() {
 }
 
 #[test]
-fn readiness_is_told_and_ends_are_seen() {
+fn datagram_shutdown_and_data_change_readiness() {
     let (a, b) = (bound(local()), bound(local()));
     let both = PollEvents::IN | PollEvents::OUT;
     let look = |socket: &Socket| {
@@ -445,7 +445,7 @@ fn readiness_is_told_and_ends_are_seen() {
 
 /// An IPv6 socket exchanges datagrams with both families.
 #[test]
-fn a_socket_for_ipv6_takes_ipv4_too() {
+fn ipv6_datagram_socket_exchanges_with_ipv4() {
     let any: SocketAddr = "[::]:0".parse().unwrap();
     let server = bound(any);
     let client = bound(local());

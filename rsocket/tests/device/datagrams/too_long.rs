@@ -80,7 +80,7 @@ impl Stranger {
 }
 
 #[test]
-fn datagrams_longer_than_the_receives_are_dropped_and_the_socket_hears_others() {
+fn datagram_longer_than_receives_is_dropped_and_others_arrive() {
     let (a, b) = (bound(local()), bound(local()));
     introduce(&a, &b);
     let mut stranger = Stranger::new();

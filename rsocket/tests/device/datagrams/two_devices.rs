@@ -14,7 +14,7 @@ use rsocket::{Socket, errno};
 
 use super::{DEVICE, PATIENCE, bound, introduce_by, recv};
 use crate::{
-    held::{held, wait_for_the_rest_to_go},
+    leaks::{resources, wait_for_release},
     local,
 };
 
@@ -91,7 +91,7 @@ fn sockets_on_two_devices_end_cleanly() {
     let user = Command::new(env::current_exe().unwrap())
         .args([
             "--exact",
-            "datagrams::two_devices::a_process_of_another_test",
+            "datagrams::two_devices::child_process_with_two_devices",
         ])
         .args(["--nocapture"])
         .env(IS_USER, "1")
@@ -109,15 +109,15 @@ fn sockets_on_two_devices_end_cleanly() {
 /// Body of the child process, not a test of its own. Without the variable, only checks that no second device
 /// exists.
 #[test]
-fn a_process_of_another_test() {
+fn child_process_with_two_devices() {
     if env::var_os(IS_USER).is_none() {
         assert!(!is_known(), "{SECOND} is of another test");
         return;
     }
     two_devices_are_used();
-    let before = held();
+    let before = resources();
     two_devices_are_used();
-    wait_for_the_rest_to_go(&before);
+    wait_for_release(&before);
     one_of_two_devices_goes();
 }
 

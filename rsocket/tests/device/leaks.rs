@@ -19,7 +19,7 @@ fn files() -> Vec<PathBuf> {
 }
 
 /// Numbers of open descriptors and of RDMA objects.
-pub(crate) fn held() -> Vec<usize> {
+pub(crate) fn resources() -> Vec<usize> {
     let files = files().len();
     let listed = |what| {
         let shown = Command::new("rdma")
@@ -35,10 +35,10 @@ pub(crate) fn held() -> Vec<usize> {
 }
 
 /// Waits until no number exceeds its former value.
-pub(crate) fn wait_for_the_rest_to_go(before: &[usize]) {
+pub(crate) fn wait_for_release(before: &[usize]) {
     let start = Instant::now();
     loop {
-        let now = held();
+        let now = resources();
         if now.iter().zip(before).all(|(now, before)| now <= before) {
             return;
         }

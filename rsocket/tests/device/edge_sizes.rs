@@ -37,7 +37,7 @@ fn nonblocking_client() -> (Socket, Socket) {
 
 /// T-DT6
 #[test]
-fn pieces_are_sent_and_received_in_order() {
+fn write_vectored_and_read_vectored_keep_order() {
     let (client, server) = streams(&Options::new());
     let mut rng = Rng::with_seed(3);
     for count in [1, 2, 7, 64, 1024] {
@@ -64,7 +64,7 @@ fn pieces_are_sent_and_received_in_order() {
 
 /// T-DT7
 #[test]
-fn however_much_a_request_carries_itself_the_bytes_arrive() {
+fn writes_with_each_inline_size_arrive() {
     for inline in [0, 4, 16, 24, 64, 256] {
         let (mut client, mut server) = streams(&Options::new().inline(inline));
         // The device may offer more.
@@ -81,7 +81,7 @@ fn however_much_a_request_carries_itself_the_bytes_arrive() {
 
 /// T-DT9: P25. Takes twenty minutes if control messages find empty receive queues.
 #[test]
-fn small_messages_flood_both_ways_through_the_smallest_queues() {
+fn small_messages_through_smallest_queues_do_not_stall() {
     let options = Options::new().send_queue(16).receive_queue(16);
     let (a, b) = streams(&options);
     thread::scope(|scope| {
@@ -104,7 +104,7 @@ fn small_messages_flood_both_ways_through_the_smallest_queues() {
 
 /// T-PO5
 #[test]
-fn who_waits_for_room_is_woken_when_there_is_some() {
+fn poll_for_room_returns_when_the_peer_reads() {
     let (client, server) = nonblocking_client();
     let bytes = vec![7; 8192];
     let mut sent = 0;
@@ -142,7 +142,7 @@ fn who_waits_for_room_is_woken_when_there_is_some() {
 
 /// T-PO4: P8.
 #[test]
-fn a_listener_wakes_who_polls_it() {
+fn poll_of_listener_returns_on_connection() {
     let listener = listening();
     thread::scope(|scope| {
         let connects = scope.spawn(|| {
@@ -158,7 +158,7 @@ fn a_listener_wakes_who_polls_it() {
 
 /// T-SH9
 #[test]
-fn shutting_down_leaves_the_mode_as_it_is() {
+fn shutdown_keeps_nonblocking_mode() {
     let (client, server) = nonblocking_client();
     client.shutdown(Shutdown::Write).unwrap();
     assert!(client.is_nonblocking());
@@ -171,7 +171,7 @@ fn shutting_down_leaves_the_mode_as_it_is() {
 
 /// T-EP2
 #[test]
-fn a_set_of_many_loses_no_event() {
+fn event_set_of_many_sockets_loses_no_event() {
     let (sockets, rounds) = (often(100, 200), often(10, 500));
     let listener = listening();
     let set = EventSet::new().unwrap();
@@ -222,7 +222,7 @@ fn a_set_of_many_loses_no_event() {
 
 /// T-KA3: P18, P39.
 #[test]
-fn signs_of_life_of_many_are_asked_for_and_given_up() {
+fn keepalive_of_many_sockets_is_enabled_and_disabled() {
     let listener = listening();
     let mut rng = Rng::with_seed(7);
     let mut pairs = Vec::new();
@@ -252,7 +252,7 @@ fn signs_of_life_of_many_are_asked_for_and_given_up() {
 
 /// T-IO9: a write to an unmapped range breaks the connection.
 #[test]
-fn writing_to_what_is_not_mapped_any_more_fails() {
+fn write_at_unmapped_range_fails() {
     let (mut client, mut server) = streams(&Options::new().iomap_size(1));
     let mapped = client.map(4096, Some(0)).unwrap();
     client.write_all(b"!").unwrap();
@@ -272,7 +272,7 @@ fn writing_to_what_is_not_mapped_any_more_fails() {
 
 /// T-IO8: P7. Announcing a mapping uses a credit, returned by the peer.
 #[test]
-fn mappings_come_and_go_through_the_smallest_queues() {
+fn mappings_through_smallest_queues_do_not_stall() {
     let options = Options::new().send_queue(16).receive_queue(16);
     let (mut client, mut server) = streams(&options.iomap_size(1));
     for round in 0..often(200, 1000) {
@@ -291,7 +291,7 @@ fn mappings_come_and_go_through_the_smallest_queues() {
 
 /// T-IO10
 #[test]
-fn a_mapping_of_four_gigabytes_is_refused() {
+fn map_of_four_gigabytes_is_refused() {
     let (client, _server) = streams(&Options::new().iomap_size(1));
     let refused = client.map(1 << 32, None).map(drop);
     assert_eq!(errno(&refused.unwrap_err()), 22);
@@ -308,7 +308,7 @@ impl Drop for Limited {
 
 /// T-RS1: P46.
 #[test]
-fn who_has_no_descriptors_left_is_told_and_the_others_go_on() {
+fn socket_without_free_descriptors_fails_and_others_continue() {
     let listener = Listener::bind(local()).unwrap();
     let mut old = Stream::connect(listener.local_addr()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();

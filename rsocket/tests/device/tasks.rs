@@ -1,7 +1,7 @@
 //! Fairness between a task with continuous work and other tasks of the same thread.
 
 use std::{
-    io::{ErrorKind, Write},
+    io::ErrorKind,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rsocket::{AsyncDatagram, AsyncListener, AsyncStream, Options, Stream};
+use rsocket::{AsyncDatagram, AsyncListener, AsyncStream, Options};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     task::{JoinHandle, yield_now},
@@ -136,63 +136,4 @@ async fn connect_in_task_times_out() {
     client.write_all(b"late").await.unwrap();
     let mut late = [0; 4];
     server.read_exact(&mut late).await.unwrap();
-}
-
-/// Sizes from the system's files, for each kind of socket; without files, the defaults.
-#[test]
-fn streams_have_the_sizes_of_the_systems_files() {
-    let expected: u16 = std::env::var("SQSIZE").map_or(384, |size| size.parse().unwrap());
-    let listener = rsocket::Listener::bind(local()).unwrap();
-    let client = Stream::connect(listener.local_addr()).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    assert_eq!(client.settings().send_depth, expected);
-    assert_eq!(server.settings().send_depth, expected);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let client = AsyncStream::connect(listener.local_addr()).await.unwrap();
-        assert_eq!(client.get_ref().settings().send_depth, expected);
-    });
-}
-
-#[test]
-fn files_of_the_system_set_the_sizes_of_streams() {
-    const SCRIPT: &str = "
-        mkdir -p /tmp/etc/rdma/rsocket && cp -a /etc/libibverbs.d /tmp/etc/ &&
-        echo 100 >/tmp/etc/rdma/rsocket/sqsize_default && mount --bind /tmp/etc /etc &&
-        SQSIZE=100 exec \"$@\"";
-    let ran = std::process::Command::new("unshare")
-        .args(["--mount", "sh", "-c", SCRIPT, "sh"])
-        .arg(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "turns::streams_have_the_sizes_of_the_systems_files",
-        ])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
-}
-
-/// The connection ends with the last handle.
-#[test]
-fn clones_are_the_same_stream() {
-    use std::io::Read;
-
-    let listener = rsocket::Listener::bind(local()).unwrap();
-    let client = Stream::connect(listener.local_addr()).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    let mut other = client.try_clone().unwrap();
-    client.set_nonblocking(true);
-    let nothing = other.read(&mut [0]).unwrap_err();
-    assert_eq!(nothing.kind(), ErrorKind::WouldBlock, "the mode is shared");
-    drop(client);
-    other.write_all(b"still here").unwrap();
-    let mut there = [0; 10];
-    server.read_exact(&mut there).unwrap();
-    assert_eq!(&there, b"still here");
-    drop(other);
-    assert_eq!(server.read(&mut there).unwrap(), 0);
 }

@@ -74,7 +74,7 @@ fn wait_for_regions(expected: usize) {
 }
 
 #[test]
-fn connect_while_half_open_connections_hold_all_places_succeeds() {
+fn connect_during_flood_of_half_open_connections_succeeds() {
     const BACKLOG: usize = 8;
     let options = Options::new().backlog(u32::try_from(BACKLOG).unwrap());
     let listener = options.bind(local()).unwrap();
@@ -105,7 +105,7 @@ fn connect_while_half_open_connections_hold_all_places_succeeds() {
 }
 
 #[test]
-fn half_open_connections_are_given_up_in_time_and_release_their_memory() {
+fn half_open_connections_time_out_and_release_memory() {
     let options = Options::new().handshake_timeout(Duration::from_secs(1));
     let listener = options.bind(local()).unwrap();
     let before = regions();
@@ -120,7 +120,7 @@ fn half_open_connections_are_given_up_in_time_and_release_their_memory() {
 }
 
 #[test]
-fn send_buffer_is_registered_when_the_handshake_is_complete() {
+fn half_open_connection_has_no_send_buffer() {
     let listener = Listener::bind(local()).unwrap();
     let before = regions();
     let raw = half_open(&listener).unwrap();
@@ -140,7 +140,7 @@ fn send_buffer_is_registered_when_the_handshake_is_complete() {
 }
 
 #[test]
-fn address_with_as_many_half_open_connections_as_it_may_have_gets_no_more() {
+fn half_open_connections_beyond_the_address_limit_are_rejected() {
     let options = Options::new().half_open_per_address(2);
     let listener = options.bind(local()).unwrap();
     let before = regions();
@@ -153,7 +153,7 @@ fn address_with_as_many_half_open_connections_as_it_may_have_gets_no_more() {
 }
 
 #[test]
-fn half_open_connections_end_with_their_listener() {
+fn half_open_connections_of_dropped_listener_release_memory() {
     let before = regions();
     let listener = Listener::bind(local()).unwrap();
     let flood = [(); 3].map(|()| half_open(&listener).unwrap());
@@ -163,7 +163,7 @@ fn half_open_connections_end_with_their_listener() {
 }
 
 #[test]
-fn peer_that_ends_its_handshake_leaves_nothing_and_is_counted() {
+fn aborted_handshake_releases_memory_and_is_counted() {
     let listener = Listener::bind(local()).unwrap();
     let before = regions();
     drop(half_open(&listener).unwrap());

@@ -1,0 +1,43 @@
+//! Settings from the configuration files of the system.
+
+use std::{env, process::Command};
+
+use rsocket::{AsyncStream, Listener, Stream};
+use tokio::runtime::Builder;
+
+use crate::local;
+
+/// Sizes from the system's files, for each kind of socket; without files, the defaults.
+#[test]
+fn stream_has_settings_of_the_config_files() {
+    let expected: u16 = env::var("SQSIZE").map_or(384, |size| size.parse().unwrap());
+    let listener = Listener::bind(local()).unwrap();
+    let client = Stream::connect(listener.local_addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    assert_eq!(client.settings().send_depth, expected);
+    assert_eq!(server.settings().send_depth, expected);
+    let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        let client = AsyncStream::connect(listener.local_addr()).await.unwrap();
+        assert_eq!(client.get_ref().settings().send_depth, expected);
+    });
+}
+
+#[test]
+fn config_files_of_the_system_set_stream_settings() {
+    const SCRIPT: &str = "
+        mkdir -p /tmp/etc/rdma/rsocket && cp -a /etc/libibverbs.d /tmp/etc/ &&
+        echo 100 >/tmp/etc/rdma/rsocket/sqsize_default && mount --bind /tmp/etc /etc &&
+        SQSIZE=100 exec \"$@\"";
+    let ran = Command::new("unshare")
+        .args(["--mount", "sh", "-c", SCRIPT, "sh"])
+        .arg(env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "settings::stream_has_settings_of_the_config_files",
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+}
