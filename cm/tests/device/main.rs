@@ -8,8 +8,6 @@
 
 mod connections;
 mod datagrams;
-#[path = "../shared/deaf.rs"]
-mod deaf;
 mod endpoints;
 mod faults;
 mod hints;
@@ -19,5 +17,7 @@ mod pyverbs;
 mod resources;
 mod support;
 mod tasks;
+#[path = "../shared/unresponsive_hosts.rs"]
+mod unresponsive_hosts;
 
 use support::local;

@@ -28,7 +28,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Maximum size of a read in bytes.
 const PIECE: usize = 1 << 20;
 /// Time to wait for the server's start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -76,7 +76,8 @@ fn client(addr: SocketAddr, len: usize, options: &Options) -> Result<f64> {
     let mut stream = loop {
         match options.connect(addr) {
             Err(err)
-                if err.kind() == io::ErrorKind::ConnectionRefused && begun.elapsed() < PATIENCE =>
+                if err.kind() == io::ErrorKind::ConnectionRefused
+                    && begun.elapsed() < TEST_TIMEOUT =>
             {
                 thread::sleep(Duration::from_millis(50));
             }

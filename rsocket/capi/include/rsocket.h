@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-/* All return -1 and set errno on failure, unless something else is said. A descriptor of these
+/* All return -1 and set errno on failure, unless noted otherwise. A descriptor of these
    functions is a real one, but only these functions know what to do with it. */
 
 int rsocket(int domain, int type, int protocol);

@@ -5,7 +5,7 @@
 use libc::c_int;
 
 /// Maximum length of a line in bytes; longer lines are ignored.
-const LONGEST: usize = 120;
+const MAX_LINE: usize = 120;
 
 /// Rules of a configuration file; without any, every socket matches.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Rules {
 
 impl Rule {
     fn parse(line: &str) -> Option<Self> {
-        if line.len() >= LONGEST || line.trim_start().starts_with('#') {
+        if line.len() >= MAX_LINE || line.trim_start().starts_with('#') {
             return None;
         }
         let mut words = line.split_whitespace();
@@ -130,11 +130,11 @@ mod tests {
         for text in ["", "# nothing\n\n", &"x".repeat(500)] {
             assert!(Rules::parse(text).allow("any", AF_INET, SOCK_STREAM, 0));
         }
-        let long = format!("p INET STREAM TCP{}", " ".repeat(LONGEST));
+        let long = format!("p INET STREAM TCP{}", " ".repeat(MAX_LINE));
         assert!(Rules::parse(&long).0.is_empty());
         let any = Rules::parse("* * * *");
         assert!(any.allow("x", AF_INET6, SOCK_DGRAM, 0));
-        let nobody = Rules::parse("nobody * * *");
-        assert!(!nobody.allow("x", AF_INET, SOCK_STREAM, 0));
+        let other = Rules::parse("other * * *");
+        assert!(!other.allow("x", AF_INET, SOCK_STREAM, 0));
     }
 }

@@ -66,13 +66,13 @@ static USED: AtomicBool = AtomicBool::new(false);
 const OFFER: [u8; 4] = [0; 4];
 
 /// Timeout for the other side's part of a move.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for the rsocket to connect after the end of the TCP connection.
-const GRACE: Duration = Duration::from_secs(5);
+const CONNECT_GRACE: Duration = Duration::from_secs(5);
 
 /// Interval between attempts to bind a port in use.
-const PAUSE: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 fn state(fd: c_int) -> Option<&'static AtomicU8> {
     let state = STATES.get(usize::try_from(fd).ok()?)?;
@@ -175,7 +175,7 @@ fn settle(fd: c_int) {
     while let Some(state) = state(fd) {
         match state.load(SeqCst) {
             // Another thread is moving the connection.
-            MOVING => thread::sleep(PAUSE),
+            MOVING => thread::sleep(RETRY_INTERVAL),
             side @ (ACCEPTED | CONNECTED) => {
                 let began = state.compare_exchange(side, MOVING, SeqCst, SeqCst);
                 if began.is_ok() {
@@ -313,7 +313,7 @@ fn take_over(tcp: BorrowedFd<'_>) -> io::Result<Inner> {
     let local = address(getsockname(tcp)?)?;
     let peer = peer_of(tcp)?;
     let listener = Inner::new(local)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MOVE_TIMEOUT;
     loop {
         // A peer that sends data or closes does not take part.
         if ioctl_fionread(tcp)? > 0 || has_come(tcp, Some(Duration::ZERO))? {
@@ -321,7 +321,7 @@ fn take_over(tcp: BorrowedFd<'_>) -> io::Result<Inner> {
         }
         match listener.socket.bind(local) {
             Ok(()) => break,
-            Err(err) if is_taken(&err) && Instant::now() < deadline => thread::sleep(PAUSE),
+            Err(err) if is_taken(&err) && Instant::now() < deadline => thread::sleep(RETRY_INTERVAL),
             Err(err) => return Err(err),
         }
     }
@@ -339,7 +339,7 @@ fn is_taken(err: &io::Error) -> bool {
 
 /// Accepts the rsocket of the given peer.
 fn await_peer(listener: &Inner, tcp: BorrowedFd<'_>, peer: IpAddr) -> io::Result<Inner> {
-    let mut deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + MOVE_TIMEOUT;
     let mut open = true;
     loop {
         if let Some(fd) = take(listener.held.fd()) {
@@ -367,7 +367,7 @@ fn await_peer(listener: &Inner, tcp: BorrowedFd<'_>, peer: IpAddr) -> io::Result
             }
             // Either the peer is gone, or its rsocket is about to connect.
             open = false;
-            deadline = deadline.min(Instant::now() + GRACE);
+            deadline = deadline.min(Instant::now() + CONNECT_GRACE);
         }
     }
 }
@@ -397,7 +397,7 @@ fn await_offer(tcp: BorrowedFd<'_>) -> io::Result<()> {
             Ok(_) if bytes == OFFER => return Ok(()),
             // The rest of the offer is outstanding.
             Ok((some @ 1.., _)) if bytes[..some].iter().all(|byte| *byte == 0) => {
-                thread::sleep(PAUSE);
+                thread::sleep(RETRY_INTERVAL);
             }
             Ok(_) => return Err(stays()),
             Err(Errno::INTR) => {}

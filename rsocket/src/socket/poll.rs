@@ -138,7 +138,7 @@ impl<'a> PollEntry<'a> {
 ///     PollEntry::fd(stdin.as_fd(), PollEvents::IN),
 /// ];
 /// if poll(&mut entries, Some(Duration::from_secs(1)))? > 0 && !entries[1].ready().is_empty() {
-///     println!("somebody has typed something");
+///     println!("input is available");
 /// }
 /// # Ok(())
 /// # }

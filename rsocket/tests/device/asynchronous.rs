@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{local, local_v6};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn pair() -> (AsyncStream, AsyncStream) {
     let listener = AsyncListener::bind(local()).unwrap();
@@ -36,14 +36,14 @@ async fn async_read_waits_for_write_of_another_task() {
         let sent = vec![round; usize::from(round) + 1];
         client.write_all(&sent).await.unwrap();
         let mut back = vec![0; sent.len()];
-        timeout(PATIENCE, client.read_exact(&mut back))
+        timeout(TEST_TIMEOUT, client.read_exact(&mut back))
             .await
             .expect("an answer was not noticed")
             .unwrap();
         assert_eq!(back, sent);
     }
     client.shutdown().await.unwrap();
-    timeout(PATIENCE, echo)
+    timeout(TEST_TIMEOUT, echo)
         .await
         .expect("the end was not noticed")
         .unwrap();
@@ -77,7 +77,7 @@ async fn async_stream_split_into_two_tasks_transfers() {
         }));
     }
     for task in tasks {
-        timeout(PATIENCE, task)
+        timeout(TEST_TIMEOUT, task)
             .await
             .expect("a half is stuck")
             .unwrap();
@@ -142,7 +142,7 @@ async fn async_datagrams_between_tasks_round_trip() {
             let sent = vec![round; usize::from(round) * 5];
             client.send(&sent).await.unwrap();
             let mut back = vec![0; 2000];
-            let peeked = timeout(PATIENCE, client.peek_msg(&mut back[..3]))
+            let peeked = timeout(TEST_TIMEOUT, client.peek_msg(&mut back[..3]))
                 .await
                 .expect("an answer was not noticed")
                 .unwrap();
@@ -151,7 +151,9 @@ async fn async_datagrams_between_tasks_round_trip() {
             assert_eq!(back[..len], sent);
         }
         client.send(b"").await.unwrap();
-        let end = timeout(PATIENCE, echo).await.expect("the end was missed");
+        let end = timeout(TEST_TIMEOUT, echo)
+            .await
+            .expect("the end was missed");
         assert_eq!(end.unwrap(), ErrorKind::UnexpectedEof);
     }
 }
@@ -185,7 +187,9 @@ async fn async_recv_by_several_tasks_gets_one_datagram_each() {
         }
         let mut got = vec![];
         for task in tasks {
-            let number = timeout(PATIENCE, task).await.expect("a task is not woken");
+            let number = timeout(TEST_TIMEOUT, task)
+                .await
+                .expect("a task is not woken");
             got.push(number.unwrap());
         }
         got.sort_unstable();
@@ -201,7 +205,7 @@ async fn async_send_without_room_waits() {
     let bytes = [7; 1000];
     for _ in 0..1000 {
         let sent = client.send_to(&bytes, server.local_addr());
-        let sent = timeout(PATIENCE, sent).await.expect("there is no room");
+        let sent = timeout(TEST_TIMEOUT, sent).await.expect("there is no room");
         assert_eq!(sent.unwrap(), bytes.len());
     }
     let mut place = [0; 1000];
@@ -254,6 +258,6 @@ async fn async_stream_converted_back_leaks_no_descriptor() {
     server.read_exact(&mut [0]).await.unwrap();
     server.write_all(b"y").await.unwrap();
     let mut place = [0];
-    let read = timeout(PATIENCE, client.read_exact(&mut place));
+    let read = timeout(TEST_TIMEOUT, client.read_exact(&mut place));
     read.await.expect("it is not woken").unwrap();
 }

@@ -18,7 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{connected, listening, local, often};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const EMFILE: i32 = 24;
 
 fn streams(options: &Options) -> (Stream, Stream) {
@@ -134,7 +134,7 @@ fn poll_for_room_returns_when_the_peer_reads() {
             }
         });
         let mut entries = [PollEntry::socket(&client, PollEvents::OUT)];
-        assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+        assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1);
         assert_eq!(entries[0].ready(), PollEvents::OUT);
     });
     assert!(client.send(&[IoSlice::new(&bytes)], false).unwrap() > 0);
@@ -150,7 +150,7 @@ fn poll_of_listener_returns_on_connection() {
             Stream::connect(listener.local_addr()).unwrap()
         });
         let mut entries = [PollEntry::socket(&listener, PollEvents::IN)];
-        assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+        assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1);
         listener.accept().unwrap();
         connects.join().unwrap();
     });
@@ -200,7 +200,7 @@ fn event_set_of_many_sockets_loses_no_event() {
         }
         let mut echoed = 0;
         while echoed < sockets {
-            let occurred = set.wait(16, Some(PATIENCE)).unwrap();
+            let occurred = set.wait(16, Some(TEST_TIMEOUT)).unwrap();
             assert!(!occurred.is_empty(), "{echoed} of {sockets}");
             for event in occurred {
                 let server = &servers[&event.data];
@@ -259,7 +259,7 @@ fn write_at_unmapped_range_fails() {
     server.read_exact(&mut [0]).unwrap();
     assert_eq!(server.write_at(b"here", 0).unwrap(), 4);
     drop(mapped);
-    server.set_read_timeout(Some(PATIENCE));
+    server.set_read_timeout(Some(TEST_TIMEOUT));
     // The peer's device refuses the first write asynchronously.
     drop(server.write_at(b"gone", 0));
     let ended = server.read(&mut [0]).unwrap_err();

@@ -24,7 +24,7 @@ use crate::{
     probe::{Probe, RECEIVES},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Address of the server for a child process.
 const SERVER: &str = "RSOCKET_SERVER";
@@ -45,7 +45,7 @@ impl Peer {
             .spawn()
             .unwrap();
         let (stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TEST_TIMEOUT));
         (Self(child), stream)
     }
 
@@ -64,7 +64,7 @@ fn child_process_of_peer() {
     };
     let mut stream = Stream::connect(&server).unwrap();
     stream.write_all(b"ready").unwrap();
-    thread::sleep(2 * PATIENCE);
+    thread::sleep(2 * TEST_TIMEOUT);
 }
 
 /// T-ER2, T-ER3: P2, P11.
@@ -100,7 +100,7 @@ fn drop_with_dead_peer_ends_within_linger() {
     let start = Instant::now();
     stream.set_nonblocking(false);
     drop(stream);
-    assert!(start.elapsed() < PATIENCE);
+    assert!(start.elapsed() < TEST_TIMEOUT);
 }
 
 /// T-SH8
@@ -150,7 +150,7 @@ fn dropped_listener_resets_unaccepted_connections() {
         .collect();
     drop(listener);
     for mut client in clients {
-        client.set_read_timeout(Some(PATIENCE));
+        client.set_read_timeout(Some(TEST_TIMEOUT));
         let err = client.read(&mut [0]).unwrap_err();
         assert_eq!(err.kind(), io::ErrorKind::ConnectionReset);
     }
@@ -177,7 +177,7 @@ fn connect_beyond_the_backlog_waits_for_accept() {
             })
             .collect();
         for _ in 0..places {
-            connected.recv_timeout(PATIENCE).unwrap();
+            connected.recv_timeout(TEST_TIMEOUT).unwrap();
         }
         let more = connected.recv_timeout(Duration::from_millis(300));
         assert_eq!(
@@ -188,7 +188,7 @@ fn connect_beyond_the_backlog_waits_for_accept() {
         for accepted in 0..CLIENTS {
             let (mut server, _) = listener.accept().unwrap();
             if accepted < CLIENTS - places {
-                connected.recv_timeout(PATIENCE).unwrap();
+                connected.recv_timeout(TEST_TIMEOUT).unwrap();
             }
             server.write_all(&[0]).unwrap();
         }
@@ -232,9 +232,11 @@ fn accept_during_shutdown_of_the_listener_returns() {
         sender.send(Some(err.kind())).unwrap();
         first
     });
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(None));
+    assert_eq!(ended.recv_timeout(TEST_TIMEOUT), Ok(None));
     listener.shutdown();
-    let kind = ended.recv_timeout(PATIENCE).expect("accept goes on");
+    let kind = ended
+        .recv_timeout(TEST_TIMEOUT)
+        .expect("accept still blocks");
     assert_eq!(kind, Some(io::ErrorKind::InvalidInput));
     assert!(listener.incoming().next().is_none());
     let refused = Stream::connect(addr).unwrap_err();
@@ -252,7 +254,7 @@ fn listener_after_shutdown_returns_queued_connections() {
     let clients = [(); 2].map(|()| Stream::connect(listener.local_addr()).unwrap());
     // Both have been queued, the second after the first.
     let (_first, _) = listener.accept().unwrap();
-    while !wait_readable("accept", listener.as_fd(), Some(PATIENCE)).unwrap() {}
+    while !wait_readable("accept", listener.as_fd(), Some(TEST_TIMEOUT)).unwrap() {}
     listener.shutdown();
     assert_eq!(listener.accept().unwrap().1, clients[1].local_addr());
     assert!(listener.accept().is_err());
@@ -439,7 +441,7 @@ fn shutdown_without_further_calls_is_sent() {
     let (mut stream, _) = listener.accept().unwrap();
     // The peer has no more receives.
     probe.withhold_receives();
-    probe.say(CREDITS + 2 * u32::from(RECEIVES));
+    probe.send_message(CREDITS + 2 * u32::from(RECEIVES));
     for _ in 0..RECEIVES {
         stream.write_all(b"x").unwrap();
     }
@@ -452,7 +454,7 @@ fn shutdown_without_further_calls_is_sent() {
     }
     stream.shutdown(Shutdown::Write).unwrap();
     probe.receive_again();
-    while probe.hear() != SHUTDOWN {}
+    while probe.recv_message() != SHUTDOWN {}
 }
 
 /// The maximum linger time exceeds the range of the clock.
@@ -468,7 +470,7 @@ fn linger_of_maximum_duration_waits_for_the_peer() {
         let (mut stream, _) = listener.accept().unwrap();
         // The last message cannot arrive.
         probe.withhold_receives();
-        probe.say(CREDITS + 2 * u32::from(RECEIVES));
+        probe.send_message(CREDITS + 2 * u32::from(RECEIVES));
         for _ in 0..=RECEIVES {
             stream.write_all(b"x").unwrap();
         }
@@ -476,7 +478,7 @@ fn linger_of_maximum_duration_waits_for_the_peer() {
         let dropping = thread::spawn(|| drop(stream));
         thread::sleep(Duration::from_millis(100));
         probe.receive_again();
-        while probe.hear() != END {}
+        while probe.recv_message() != END {}
         drop(probe);
         dropping.join().unwrap();
     }

@@ -9,7 +9,7 @@ use std::{
 
 use rsocket::{Options, Stream};
 
-use crate::streams::{PATIENCE, pair, pattern};
+use crate::streams::{TEST_TIMEOUT, pair, pattern};
 
 const LEN: usize = 4 << 20;
 
@@ -40,23 +40,23 @@ fn send(from: &mut Stream, to: &mut Stream, piece: usize) {
         for place in got.chunks_mut(piece) {
             to.read_exact(place).unwrap();
         }
-        assert!(got == bytes, "what arrived is not what was sent");
+        assert!(got == bytes, "received bytes differ from sent bytes");
     });
 }
 
 /// Sends the sum of `pieces`, and reads one piece after another once all bytes have arrived.
-fn send_and_look(from: &mut Stream, to: &mut Stream, pieces: &[usize]) {
+fn send_and_peek(from: &mut Stream, to: &mut Stream, pieces: &[usize]) {
     let size: usize = pieces.iter().sum();
     let bytes = pattern(size.to_le_bytes()[0], size);
     let mut buf = vec![0; size];
     thread::scope(|scope| {
         scope.spawn(|| from.write_all(&bytes).unwrap());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         while to.peek(&mut buf).unwrap() < size {
-            assert!(Instant::now() < until, "not all of it comes");
+            assert!(Instant::now() < until, "message incomplete");
         }
     });
-    assert!(buf == bytes, "what is there is not what was sent");
+    assert!(buf == bytes, "peeked bytes differ from sent bytes");
     buf.fill(0);
     let mut rest = &mut buf[..];
     for &piece in pieces {
@@ -64,12 +64,12 @@ fn send_and_look(from: &mut Stream, to: &mut Stream, pieces: &[usize]) {
         to.read_exact(place).unwrap();
         rest = after;
     }
-    assert!(buf == bytes, "what is read is not what was sent");
+    assert!(buf == bytes, "read bytes differ from sent bytes");
 }
 
 /// Fills the peer's buffer of `size` bytes, then reads all of it.
 fn fill(from: &mut Stream, to: &mut Stream, size: usize) {
-    send_and_look(from, to, &[size]);
+    send_and_peek(from, to, &[size]);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn buffers_of_busy_stream_grow() {
         }
         assert!(regions(LARGER) > larger, "the server's");
         // The client's buffer grows while a write waits for the server.
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         loop {
             send(&mut client, &mut server, piece);
             let found = (regions(FIRST), regions(LARGER));
@@ -110,30 +110,30 @@ fn buffers_of_busy_stream_grow() {
 fn message_during_growth_of_the_buffer_arrives_whole() {
     const FIRST: usize = 128 << 10;
     // The explicit size prevents growth.
-    let said = Options::new().send_buffer(256 << 10);
-    let (mut client, mut server) = pair(&said);
+    let fixed = Options::new().send_buffer(256 << 10);
+    let (mut client, mut server) = pair(&fixed);
     for _ in 0..7 {
         fill(&mut client, &mut server, FIRST);
     }
     // The first piece grants half of the buffer to the client; the second causes the last stall before
     // growth.
     let (before, last) = (regions(FIRST), FIRST - 70_000);
-    send_and_look(&mut client, &mut server, &[70_000, last]);
-    send_and_look(&mut client, &mut server, &[65_000]);
+    send_and_peek(&mut client, &mut server, &[70_000, last]);
+    send_and_peek(&mut client, &mut server, &[65_000]);
     assert_eq!(regions(FIRST), before, "536 bytes of room are left in it");
-    send_and_look(&mut client, &mut server, &[100, 500, 400]);
+    send_and_peek(&mut client, &mut server, &[100, 500, 400]);
     assert_eq!(regions(FIRST), before - 1, "it is used up, and read");
-    send_and_look(&mut client, &mut server, &[300_000]);
+    send_and_peek(&mut client, &mut server, &[300_000]);
 }
 
 #[test]
 fn buffers_with_fixed_size_do_not_grow() {
     const SIZE: usize = 96 << 10;
-    let said = Options::new()
+    let fixed = Options::new()
         .send_buffer(96 << 10)
         .receive_buffer(96 << 10);
     let before = regions(SIZE);
-    let (mut client, mut server) = pair(&said);
+    let (mut client, mut server) = pair(&fixed);
     assert_eq!(regions(SIZE), before + 4);
     for _ in 0..20 {
         fill(&mut client, &mut server, SIZE);

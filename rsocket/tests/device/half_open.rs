@@ -17,7 +17,7 @@ use crate::{
     probe::{Probe, resolved},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A peer with a reply and an incomplete handshake, until dropped.
 struct HalfOpen {
@@ -49,7 +49,7 @@ fn half_open(listener: &Listener) -> Option<HalfOpen> {
 fn wait_for(listener: &Listener, expected: impl Fn(&Refusals) -> bool) {
     let start = Instant::now();
     while !expected(&listener.refusals()) {
-        assert!(start.elapsed() < PATIENCE, "{:?}", listener.refusals());
+        assert!(start.elapsed() < TEST_TIMEOUT, "{:?}", listener.refusals());
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -68,7 +68,11 @@ fn regions() -> usize {
 fn wait_for_regions(expected: usize) {
     let start = Instant::now();
     while regions() != expected {
-        assert!(start.elapsed() < PATIENCE, "{}, not {expected}", regions());
+        assert!(
+            start.elapsed() < TEST_TIMEOUT,
+            "{}, not {expected}",
+            regions()
+        );
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -84,7 +88,7 @@ fn connect_during_flood_of_half_open_connections_succeeds() {
     let mut client = loop {
         match Stream::connect(listener.local_addr()) {
             Ok(client) => break client,
-            Err(err) => assert!(start.elapsed() < PATIENCE, "{err}"),
+            Err(err) => assert!(start.elapsed() < TEST_TIMEOUT, "{err}"),
         }
     };
     let (mut server, _) = listener.accept().unwrap();
@@ -174,12 +178,12 @@ fn aborted_handshake_releases_memory_and_is_counted() {
 #[test]
 fn request_with_invalid_private_data_is_counted() {
     let listener = Listener::bind(local()).unwrap();
-    let say = |data: ConnectData| {
-        let mut said = data.encode().to_vec();
-        said[0] = 9;
-        said
+    let encode = |data: ConnectData| {
+        let mut private_data = data.encode().to_vec();
+        private_data[0] = 9;
+        private_data
     };
-    assert!(Probe::connect(listener.local_addr(), say).is_err());
+    assert!(Probe::connect(listener.local_addr(), encode).is_err());
     let refusals = listener.refusals();
     assert_eq!((refusals.invalid, refusals.rejected), (1, 0));
 }

@@ -15,9 +15,9 @@ use rsocket::{
 };
 use verbs::{CompletionQueue, Init, QueuePair};
 
-use crate::{deaf::DeafNeighbours, local, local_v6, probe::resolved};
+use crate::{local, local_v6, probe::resolved, unresponsive_hosts::UnresponsiveHosts};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// T-CN1, T-CN6: both sides in one thread.
 #[test]
@@ -55,7 +55,7 @@ pub(crate) fn raw_qp<P: cm::phases::HasDevice>(
 }
 
 /// Requests a connection like an rsocket and stops after the reply.
-fn ask(addr: SocketAddr, data: &[u8]) -> (Raw, ConnectResponse) {
+fn request_connection(addr: SocketAddr, data: &[u8]) -> (Raw, ConnectResponse) {
     let (channel, id) = resolved(addr);
     let (qp, cq) = raw_qp(&id);
     let param = ConnParam::new().private_data(data).rnr_retry_count(7);
@@ -90,7 +90,7 @@ pub(crate) fn data() -> ConnectData {
 #[test]
 fn connect_without_completed_handshake_does_not_block_others() {
     let listener = Listener::bind(local()).unwrap();
-    let (raw, response) = ask(listener.local_addr(), &data().encode());
+    let (raw, response) = request_connection(listener.local_addr(), &data().encode());
     let client = Options::new().connect(listener.local_addr()).unwrap();
     let (server, peer) = listener.accept().unwrap();
     assert_eq!(peer, client.local_addr());
@@ -106,9 +106,9 @@ fn connect_to_another_protocol_version_is_unsupported() {
     id.bind(local()).unwrap();
     let id = id.listen(1).unwrap();
     let addr = id.local_addr().unwrap();
-    let answers = thread::spawn(move || {
+    let listening = thread::spawn(move || {
         let Event::ConnectRequest(request) = channel.wait().unwrap() else {
-            unreachable!("nobody asks");
+            unreachable!("no connection request");
         };
         let (qp, cq) = raw_qp(request.id());
         let mut answer = data().encode();
@@ -123,7 +123,7 @@ fn connect_to_another_protocol_version_is_unsupported() {
     assert_eq!(errno(&client.connect(addr).unwrap_err()), 95);
     assert_eq!(client.take_error().unwrap().raw_os_error(), Some(95));
     assert_eq!(errno(&client.connect(addr).unwrap_err()), 107);
-    answers.join().unwrap();
+    listening.join().unwrap();
 }
 
 /// T-KA2, T-SH7: a peer without receives, whose device answers RNR forever. Neither device gives up, and no
@@ -132,10 +132,10 @@ fn connect_to_another_protocol_version_is_unsupported() {
 fn user_timeout_with_unresponsive_peer_expires() {
     let options = Options::new().user_timeout(Duration::from_secs(1));
     let listener = options.bind(local()).unwrap();
-    let (raw, response) = ask(listener.local_addr(), &data().encode());
+    let (raw, response) = request_connection(listener.local_addr(), &data().encode());
     let peer = response.establish(raw.qp).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE));
+    stream.set_read_timeout(Some(TEST_TIMEOUT));
     // The stream waits for acknowledgement of its credit message.
     let read = stream.read(&mut [0]);
     assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -146,7 +146,7 @@ fn user_timeout_with_unresponsive_peer_expires() {
     );
     assert_eq!(errno(&stream.take_error().unwrap()), 110);
     // Closing does not wait.
-    stream.set_linger(PATIENCE);
+    stream.set_linger(TEST_TIMEOUT);
     drop((stream, peer));
 }
 
@@ -157,7 +157,7 @@ fn drop_with_linger_blocks_only_in_foreground() {
     let options = Options::new().linger(Duration::from_secs(3600));
     let listener = options.bind(local()).unwrap();
     let unacknowledged = || {
-        let (raw, response) = ask(listener.local_addr(), &data().encode());
+        let (raw, response) = request_connection(listener.local_addr(), &data().encode());
         let peer = response.establish(raw.qp).unwrap();
         let (stream, _) = listener.accept().unwrap();
         (stream, peer)
@@ -183,7 +183,11 @@ fn drop_with_linger_blocks_only_in_foreground() {
         "on a runtime's thread",
         "beyond its linger",
     ] {
-        assert_eq!(is_done.recv_timeout(PATIENCE), Ok(way), "drop blocks {way}");
+        assert_eq!(
+            is_done.recv_timeout(TEST_TIMEOUT),
+            Ok(way),
+            "drop blocks {way}"
+        );
     }
 }
 
@@ -196,7 +200,7 @@ fn keepalive_with_unresponsive_peer_times_out() {
     listener.set_keep_alive(true);
     listener.set_keep_idle(Duration::from_secs(1)).unwrap();
     for waits_by_descriptor in [false, true] {
-        let (raw, response) = ask(listener.local_addr(), &data().encode());
+        let (raw, response) = request_connection(listener.local_addr(), &data().encode());
         let peer = response.establish(raw.qp).unwrap();
         let (socket, _) = listener.accept().unwrap();
         assert!(socket.set_keep_count(0).is_err());
@@ -220,7 +224,7 @@ fn keepalive_with_unresponsive_peer_times_out() {
             } else {
                 PollEntry::socket(&socket, PollEvents::IN)
             }];
-            assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1, "hangs");
+            assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1, "hangs");
         }
         let mut entries = [PollEntry::socket(&socket, PollEvents::IN)];
         poll(&mut entries, Some(Duration::ZERO)).unwrap();
@@ -233,7 +237,7 @@ fn keepalive_with_unresponsive_peer_times_out() {
 #[test]
 fn connect_to_absent_host_reports_unreachable() {
     let nowhere: SocketAddr = "203.0.113.1:7".parse().unwrap();
-    let neighbours = DeafNeighbours::new();
+    let neighbours = UnresponsiveHosts::new();
     for (addr, expected) in [(nowhere, 101), (neighbours.host(), 110)] {
         let failed = Stream::connect(addr).unwrap_err();
         assert_eq!(errno(&failed), expected, "{addr}: {failed}");

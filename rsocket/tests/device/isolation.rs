@@ -14,8 +14,8 @@ const LEN: u32 = 5;
 
 /// A stream accepted by a listener, and its peer.
 fn accepted(listener: &Listener) -> (Stream, Probe) {
-    let say = |data: ConnectData| data.encode().to_vec();
-    let (probe, _) = Probe::connect(listener.local_addr(), say).unwrap();
+    let encode = |data: ConnectData| data.encode().to_vec();
+    let (probe, _) = Probe::connect(listener.local_addr(), encode).unwrap();
     let (stream, _) = listener.accept().unwrap();
     (stream, probe)
 }
@@ -29,7 +29,7 @@ fn write_with_the_key_of_another_connection_is_refused() {
         let (mut stream, mut thief) = accepted(&listener);
         assert!(
             !thief.writes(EVIL, stolen(&honest.peer)),
-            "the device has written for a stranger"
+            "write with a stolen key succeeded"
         );
         // The attempt breaks the attacker's own connection.
         assert_eq!(
@@ -37,8 +37,8 @@ fn write_with_the_key_of_another_connection_is_refused() {
             ErrorKind::ConnectionReset
         );
     }
-    // The announced data has not been overwritten.
-    honest.say(Message::Data(LEN).encode());
+    // The advertised data has not been overwritten.
+    honest.send_message(Message::Data(LEN).encode());
     let mut got = [0xff; LEN as usize];
     victim.read_exact(&mut got).unwrap();
     assert_eq!(got, [0; LEN as usize]);
@@ -57,7 +57,7 @@ fn write_with_the_key_of_another_connection_of_the_group_succeeds() {
     let (mut victim, mut honest) = accepted(&listener);
     let (_stream, mut other) = accepted(&listener);
     assert!(other.writes(EVIL, honest.peer.first));
-    honest.say(Message::Data(LEN).encode());
+    honest.send_message(Message::Data(LEN).encode());
     let mut got = [0; LEN as usize];
     victim.read_exact(&mut got).unwrap();
     assert_eq!(got, EVIL);
@@ -78,9 +78,9 @@ fn write_with_the_key_of_a_connecting_side_is_refused() {
     let listener = crate::probe::ListeningProbe::new();
     let mut sides = [(); 2].map(|()| {
         let addr = listener.addr();
-        let asks = std::thread::spawn(move || Stream::connect(addr).unwrap());
+        let connecting = std::thread::spawn(move || Stream::connect(addr).unwrap());
         let (probe, _) = listener.accept();
-        (asks.join().unwrap(), probe)
+        (connecting.join().unwrap(), probe)
     });
     let stolen = sides[1].1.peer.first;
     assert!(!sides[0].1.writes(EVIL, stolen));
@@ -92,8 +92,9 @@ fn remote_addresses_are_sparse_and_not_process_addresses() {
     const APART: u64 = 1 << 32;
     let listener = Listener::bind(local()).unwrap();
     let connections: Vec<_> = (0..16).map(|_| accepted(&listener)).collect();
-    let told = |(_, probe): &(Stream, Probe)| [probe.peer.first.addr, probe.peer.targets.addr];
-    let mut addresses: Vec<u64> = connections.iter().flat_map(told).collect();
+    let advertised =
+        |(_, probe): &(Stream, Probe)| [probe.peer.first.addr, probe.peer.targets.addr];
+    let mut addresses: Vec<u64> = connections.iter().flat_map(advertised).collect();
     addresses.sort_unstable();
     for pair in addresses.windows(2) {
         assert!(pair[1] - pair[0] >= APART, "{addresses:x?}");

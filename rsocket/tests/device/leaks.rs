@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Open files and sockets of this process.
 fn files() -> Vec<PathBuf> {
@@ -21,9 +21,9 @@ fn files() -> Vec<PathBuf> {
 /// Numbers of open descriptors and of RDMA objects.
 pub(crate) fn resources() -> Vec<usize> {
     let files = files().len();
-    let listed = |what| {
+    let listed = |kind| {
         let shown = Command::new("rdma")
-            .args(["resource", "show", what])
+            .args(["resource", "show", kind])
             .output()
             .unwrap();
         assert!(shown.status.success(), "{shown:?}");
@@ -43,7 +43,7 @@ pub(crate) fn wait_for_release(before: &[usize]) {
             return;
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TEST_TIMEOUT,
             "{now:?}, and before {before:?}; open: {:?}",
             files()
         );

@@ -3,8 +3,6 @@
 
 mod asynchronous;
 mod datagrams;
-#[path = "../../../cm/tests/shared/deaf.rs"]
-mod deaf;
 mod edge_sizes;
 mod endings;
 mod growth;
@@ -18,6 +16,8 @@ mod sockets;
 mod streams;
 mod support;
 mod tasks;
+#[path = "../../../cm/tests/shared/unresponsive_hosts.rs"]
+mod unresponsive_hosts;
 mod wire;
 mod wrong_keys;
 

@@ -13,7 +13,7 @@ use verbs::{
 
 use crate::local;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const RESOLVING: Duration = Duration::from_secs(5);
 
 /// Number of credits granted by a probe.
@@ -48,8 +48,8 @@ pub(crate) fn resolved(addr: SocketAddr) -> (EventChannel, CmId<RouteResolved>) 
 }
 
 fn next(channel: &EventChannel) -> Event {
-    let event = channel.wait_timeout(PATIENCE).unwrap();
-    event.expect("nobody answers")
+    let event = channel.wait_timeout(TEST_TIMEOUT).unwrap();
+    event.expect("no event in time")
 }
 
 /// Queue and memory of a probe.
@@ -117,7 +117,7 @@ impl Memory {
             target: peer.first,
             peer,
             receive: 0,
-            heard: VecDeque::new(),
+            received: VecDeque::new(),
             withheld: None,
         }
     }
@@ -151,17 +151,17 @@ impl ListeningProbe {
     /// Accepts a connection. Returns the probe and the private data of the request.
     pub(crate) fn accept(&self) -> (Probe, Vec<u8>) {
         let Event::ConnectRequest(request) = next(&self.channel) else {
-            unreachable!("somebody asks");
+            unreachable!("no connection request");
         };
-        let said = request.param().private_data.clone();
+        let private_data = request.param().private_data.clone();
         let (memory, qp) = Memory::new(request.id());
         let qp = request.accept(qp, &param(&memory.data().encode())).unwrap();
         let Event::Established(id) = next(&self.channel) else {
-            unreachable!("somebody wants to be connected");
+            unreachable!("no completed handshake");
         };
         let connection = Connection::new(id, qp).unwrap();
-        let peer = ConnectData::decode(&said).unwrap();
-        (memory.connected(connection, peer), said)
+        let peer = ConnectData::decode(&private_data).unwrap();
+        (memory.connected(connection, peer), private_data)
     }
 }
 
@@ -181,31 +181,32 @@ pub(crate) struct Probe {
     target: Target,
     /// Index of the next receive to complete.
     receive: u16,
-    /// Received messages, not yet returned by `hear`.
-    heard: VecDeque<u32>,
+    /// Received messages, not yet returned by `recv_message`.
+    received: VecDeque<u32>,
     /// Number of receives not reposted, while reposting is suspended.
     withheld: Option<u16>,
 }
 
 impl Probe {
-    /// Connects to an rsocket with private data computed by `say`. Returns the probe and the private data of
+    /// Connects to an rsocket with private data computed by `encode`. Returns the probe and the private data of
     /// the reply.
     pub(crate) fn connect(
         addr: SocketAddr,
-        say: impl FnOnce(ConnectData) -> Vec<u8>,
+        encode: impl FnOnce(ConnectData) -> Vec<u8>,
     ) -> Result<(Self, Vec<u8>), ConnectFailure> {
         let (channel, id) = resolved(addr);
         let (memory, qp) = Memory::new(&id);
-        id.connect(&qp, &param(&say(memory.data()))).unwrap();
+        id.connect(&qp, &param(&encode(memory.data())))
+            .unwrap();
         let response = match next(&channel) {
             Event::ConnectResponse(response) => response,
             Event::ConnectFailed { failure, .. } => return Err(failure),
             other => unreachable!("{other:?}"),
         };
-        let said = response.param().private_data.clone();
+        let private_data = response.param().private_data.clone();
         let connection = response.establish(qp).unwrap();
-        let peer = ConnectData::decode(&said).unwrap();
-        Ok((memory.connected(connection, peer), said))
+        let peer = ConnectData::decode(&private_data).unwrap();
+        Ok((memory.connected(connection, peer), private_data))
     }
 
     /// Takes one completion. Returns the message, if any.
@@ -213,8 +214,8 @@ impl Probe {
         let Self {
             connection, memory, ..
         } = self;
-        let mut completions = memory.cq.wait(Some(PATIENCE)).unwrap();
-        let wc = completions.next().expect("nothing comes");
+        let mut completions = memory.cq.wait(Some(TEST_TIMEOUT)).unwrap();
+        let wc = completions.next().expect("no completion");
         wc.ok().unwrap();
         let (len, imm_data) = (wc.byte_len(), wc.imm_data());
         let done = match connection.qp_mut().complete(wc).unwrap() {
@@ -257,9 +258,9 @@ impl Probe {
     }
 
     /// Waits for the next message.
-    pub(crate) fn hear(&mut self) -> u32 {
+    pub(crate) fn recv_message(&mut self) -> u32 {
         loop {
-            if let Some(word) = self.heard.pop_front().or_else(|| self.step()) {
+            if let Some(word) = self.received.pop_front().or_else(|| self.step()) {
                 return word;
             }
         }
@@ -307,7 +308,7 @@ impl Probe {
         while posted > 0 {
             match self.step() {
                 None => posted -= 1,
-                Some(word) => self.heard.push_back(word),
+                Some(word) => self.received.push_back(word),
             }
         }
     }
@@ -330,8 +331,8 @@ impl Probe {
             .post(op::Write::new(Some(from), to))
             .unwrap();
         loop {
-            let mut completions = memory.cq.wait(Some(PATIENCE)).unwrap();
-            let wc = completions.next().expect("nothing comes");
+            let mut completions = memory.cq.wait(Some(TEST_TIMEOUT)).unwrap();
+            let wc = completions.next().expect("no completion");
             let ok = wc.ok().is_ok();
             let is_send = matches!(
                 connection.qp_mut().complete(wc).unwrap(),
@@ -344,16 +345,16 @@ impl Probe {
         }
     }
 
-    /// Sends data after the bytes announced without data.
+    /// Sends data after the bytes advertised without data.
     pub(crate) fn send_again(&mut self, bytes: &[u8]) {
-        let said = 5;
-        self.target.addr += u64::from(said);
-        self.target.len -= said;
+        let advertised = 5;
+        self.target.addr += u64::from(advertised);
+        self.target.len -= advertised;
         self.send(bytes);
     }
 
     /// Sends a message without data.
-    pub(crate) fn say(&mut self, word: u32) {
+    pub(crate) fn send_message(&mut self, word: u32) {
         let nowhere = RemoteToken {
             addr: 0,
             len: 0,

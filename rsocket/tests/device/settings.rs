@@ -38,6 +38,9 @@ fn config_files_of_the_system_set_stream_settings() {
         ])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    let output = String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        ran.status.success() && output.contains("1 passed"),
+        "{output}"
+    );
 }

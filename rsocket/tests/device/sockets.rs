@@ -13,12 +13,12 @@ use rsocket::{EventSet, Family, Interest, PollEntry, PollEvents, RecvFlags, Sock
 
 use crate::{connected, listening, local, often, probe::ListeningProbe};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const BOTH: PollEvents = PollEvents::IN.union(PollEvents::OUT);
 
 fn wait_for(socket: &Socket, events: PollEvents) -> PollEvents {
     let mut entries = [PollEntry::socket(socket, events)];
-    assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+    assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1);
     entries[0].ready()
 }
 
@@ -86,7 +86,7 @@ fn nonblocking_connect_without_further_calls_completes() {
     client.set_nonblocking(true);
     assert_eq!(number(client.connect(listener.local_addr())), EINPROGRESS);
     let (server, _) = listener.accept().unwrap();
-    assert!(verbs::fd::wait_readable("poll", client.as_fd(), Some(PATIENCE)).unwrap());
+    assert!(verbs::fd::wait_readable("poll", client.as_fd(), Some(TEST_TIMEOUT)).unwrap());
     assert_eq!(client.send(&[IoSlice::new(b"x")], false).unwrap(), 1);
     assert_eq!(receive(&server).unwrap(), 1);
 }
@@ -106,8 +106,8 @@ fn nonblocking_connect_refused_reports_error_once() {
     assert_eq!(number(client.connect(nobody)), ENOTCONN);
     assert_eq!(number(client.send(&[IoSlice::new(b"x")], false)), ENOTCONN);
     assert_eq!(number(receive(&client)), ENOTCONN);
-    let told = client.take_error().unwrap();
-    assert_eq!(told.raw_os_error(), Some(ECONNREFUSED));
+    let error = client.take_error().unwrap();
+    assert_eq!(error.raw_os_error(), Some(ECONNREFUSED));
     assert!(client.take_error().is_none());
 
     let client = Socket::new(Family::V4).unwrap();
@@ -239,7 +239,7 @@ fn poll_for_data_is_not_woken_by_credits() {
         assert!(start.elapsed() >= period);
     });
     server.send(&[IoSlice::new(b"y")], false).unwrap();
-    assert_eq!(waited(PATIENCE), 1);
+    assert_eq!(waited(TEST_TIMEOUT), 1);
 }
 
 /// T-PO1, T-PO2: P1.
@@ -260,10 +260,10 @@ fn poll_of_sockets_and_pipes_reports_both() {
     assert_eq!(waited(Duration::from_millis(700)), (0, none, none));
     assert!(start.elapsed() >= Duration::from_millis(700));
     writer.write_all(b"x").unwrap();
-    assert_eq!(waited(PATIENCE), (1, none, some));
+    assert_eq!(waited(TEST_TIMEOUT), (1, none, some));
     client.send(&[IoSlice::new(b"y")], false).unwrap();
     wait_for(&server, PollEvents::IN);
-    assert_eq!(waited(PATIENCE), (2, some, some));
+    assert_eq!(waited(TEST_TIMEOUT), (2, some, some));
 }
 
 /// T-PO6: P12. Either thread may take the event of the other.
@@ -340,7 +340,7 @@ fn event_set_reports_readiness_of_its_members() {
     let waiting: Vec<_> = (0..2)
         .map(|_| {
             let set = Arc::clone(&set);
-            thread::spawn(move || set.wait(4, Some(PATIENCE)).unwrap())
+            thread::spawn(move || set.wait(4, Some(TEST_TIMEOUT)).unwrap())
         })
         .collect();
     thread::sleep(Duration::from_millis(100));
@@ -392,7 +392,7 @@ fn event_set_changed_during_wait_reports_new_members() {
     };
     set.add_socket(1, &removed, interest(1)).unwrap();
     thread::scope(|scope| {
-        let waits = scope.spawn(|| set.wait(4, Some(PATIENCE)).unwrap());
+        let waits = scope.spawn(|| set.wait(4, Some(TEST_TIMEOUT)).unwrap());
         thread::sleep(Duration::from_millis(100));
         set.remove_socket(1).unwrap();
         quiet.send(&[IoSlice::new(b"x")], false).unwrap();
@@ -448,7 +448,7 @@ fn socket_dropped_during_wait_of_event_set_is_closed() {
         set.add_socket(name, member, interest(name)).unwrap();
     }
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| set.wait(1, Some(PATIENCE)).unwrap());
+        let waiting = scope.spawn(|| set.wait(1, Some(TEST_TIMEOUT)).unwrap());
         thread::sleep(Duration::from_millis(50));
         drop(members);
         assert_eq!(
@@ -458,7 +458,7 @@ fn socket_dropped_during_wait_of_event_set_is_closed() {
         // The listener may close slightly later than the connection.
         let start = Instant::now();
         while Socket::new(Family::V4).unwrap().connect(listens_at).is_ok() {
-            assert!(start.elapsed() < PATIENCE, "the listener stays open");
+            assert!(start.elapsed() < TEST_TIMEOUT, "the listener stays open");
         }
         let another = Socket::new(Family::V4).unwrap();
         assert_eq!(number(another.connect(listens_at)), ECONNREFUSED);

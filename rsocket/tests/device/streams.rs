@@ -12,7 +12,7 @@ use rsocket::{Listener, Options, Stream};
 
 use crate::{local, often};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Creates both ends of a connection.
 pub(crate) fn pair(options: &Options) -> (Stream, Stream) {
@@ -22,8 +22,8 @@ pub(crate) fn pair(options: &Options) -> (Stream, Stream) {
     assert_eq!(peer, client.local_addr());
     assert_eq!(server.local_addr(), client.peer_addr());
     for stream in [&client, &server] {
-        stream.set_read_timeout(Some(PATIENCE));
-        stream.set_write_timeout(Some(PATIENCE));
+        stream.set_read_timeout(Some(TEST_TIMEOUT));
+        stream.set_write_timeout(Some(TEST_TIMEOUT));
     }
     (client, server)
 }
@@ -72,7 +72,7 @@ fn readable_wait_is_not_woken_by_send_completions() {
         assert_eq!(came, [round]);
         assert!(!readable(&client, SHORTLY), "in round {round}");
         server.write_all(&[round]).unwrap();
-        assert!(readable(&client, PATIENCE), "in round {round}");
+        assert!(readable(&client, TEST_TIMEOUT), "in round {round}");
         assert_eq!(client.read(&mut came).unwrap(), 1);
     }
 }
@@ -101,7 +101,7 @@ fn megabytes_in_both_directions_at_once_arrive() {
                 (&*stream).read_to_end(&mut bytes).unwrap();
                 assert!(
                     bytes == pattern(3 - seed, len),
-                    "what arrived is not what was sent"
+                    "received bytes differ from sent bytes"
                 );
             });
         }
@@ -155,11 +155,11 @@ fn options_out_of_range_are_clamped() {
                 (&server).write_all(&bytes).unwrap();
                 let mut there = vec![0; bytes.len()];
                 (&server).read_exact(&mut there).unwrap();
-                assert!(there == bytes, "what was sent has not arrived");
+                assert!(there == bytes, "received bytes differ from sent bytes");
             });
             let mut back = vec![0; bytes.len()];
             client.read_exact(&mut back).unwrap();
-            assert!(back == bytes, "what was sent has not come back");
+            assert!(back == bytes, "returned bytes differ from sent bytes");
             client.write_all(&bytes).unwrap();
         });
     }
@@ -183,7 +183,7 @@ fn drop_with_unread_data_delivers_to_slow_reader() {
     }
     assert!(bytes.len() >= server.settings().recv_buffer as usize / 2);
     client.set_nonblocking(false);
-    client.set_linger(PATIENCE);
+    client.set_linger(TEST_TIMEOUT);
     thread::scope(|scope| {
         scope.spawn(|| drop(client));
         thread::sleep(Duration::from_millis(200));
@@ -229,7 +229,7 @@ fn nonblocking_stream_descriptor_is_readable_on_data_and_room() {
         (&client).read(&mut buf).unwrap_err();
     }
     server.write_all(b"now").unwrap();
-    assert!(verbs::fd::wait_readable("poll", client.as_fd(), Some(PATIENCE)).unwrap());
+    assert!(verbs::fd::wait_readable("poll", client.as_fd(), Some(TEST_TIMEOUT)).unwrap());
     assert_eq!((&client).read(&mut buf).unwrap(), 3);
 
     let mut sent = 0;
@@ -245,8 +245,8 @@ fn nonblocking_stream_descriptor_is_readable_on_data_and_room() {
     server.read_exact(&mut back).unwrap();
     let start = Instant::now();
     while !client.readiness().unwrap().writable {
-        assert!(start.elapsed() < PATIENCE);
-        verbs::fd::wait_readable("poll", client.as_fd(), Some(PATIENCE)).unwrap();
+        assert!(start.elapsed() < TEST_TIMEOUT);
+        verbs::fd::wait_readable("poll", client.as_fd(), Some(TEST_TIMEOUT)).unwrap();
     }
     assert!((&client).write(&chunk).unwrap() > 0);
 }

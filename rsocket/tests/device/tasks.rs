@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{local, probe::ListeningProbe};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Counts the turns of a concurrent task on the same thread.
 struct Turns {
@@ -101,7 +101,7 @@ async fn datagram_task_yields_while_sends_are_ready() {
     let mut place = [0; 10];
     for _ in 0..500 {
         client.send(b"hello").await.unwrap();
-        timeout(PATIENCE, server.peek_msg(&mut place))
+        timeout(TEST_TIMEOUT, server.peek_msg(&mut place))
             .await
             .expect("a datagram is missing")
             .unwrap();
@@ -116,7 +116,7 @@ async fn datagram_task_yields_while_sends_are_ready() {
 async fn connect_in_task_times_out() {
     let silent = ListeningProbe::new();
     let options = Options::new().connect_timeout(Duration::from_millis(300));
-    let failed = timeout(PATIENCE, options.connect_async(silent.addr()))
+    let failed = timeout(TEST_TIMEOUT, options.connect_async(silent.addr()))
         .await
         .expect("the time-out is not heeded")
         .unwrap_err();

@@ -19,13 +19,16 @@ use crate::{
 };
 
 const HALF: u32 = 65536;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEPALIVE: u32 = 0xe000_0001;
 
 /// Connects a probe to a new listener. Returns the stream and the probe.
-fn accepted_by(options: &Options, say: impl FnOnce(ConnectData) -> Vec<u8>) -> (Stream, Probe) {
+fn accepted_by(
+    options: &Options,
+    encode: impl FnOnce(ConnectData) -> Vec<u8>,
+) -> (Stream, Probe) {
     let listener = options.bind(local()).unwrap();
-    let (probe, _) = Probe::connect(listener.local_addr(), say).unwrap();
+    let (probe, _) = Probe::connect(listener.local_addr(), encode).unwrap();
     let (stream, _) = listener.accept().unwrap();
     (stream, probe)
 }
@@ -39,9 +42,9 @@ fn plain(data: ConnectData) -> Vec<u8> {
 }
 
 /// Checks the first message, the grant of the second half of the buffer.
-fn hear_of_the_second_half(stream: &Stream, probe: &mut Probe) {
+fn recv_second_half_grant(stream: &Stream, probe: &mut Probe) {
     stream.readiness().unwrap();
-    assert_eq!(probe.hear(), 0x8000_0180);
+    assert_eq!(probe.recv_message(), 0x8000_0180);
     let Target { addr, rkey, len } = probe.peer.first;
     assert_eq!(len, HALF);
     let second = Target {
@@ -50,36 +53,40 @@ fn hear_of_the_second_half(stream: &Stream, probe: &mut Probe) {
         len,
     };
     assert_eq!(Target::decode(&probe.target(1), ByteOrder::HOST), second);
-    assert_eq!(probe.target(0), [0; Target::SIZE], "nobody has touched it");
+    assert_eq!(
+        probe.target(0),
+        [0; Target::SIZE],
+        "no entry is written yet"
+    );
 }
 
 /// Checks private data, including the padding of the connection manager.
-fn check_connect_data(said: &[u8], asks: bool, separate: bool) {
-    match (separate, asks) {
-        (true, _) => assert_eq!(said.len(), ConnectData::SIZE),
-        (false, true) => assert_eq!(said.len(), 56),
-        (false, false) => assert_eq!(said.len(), 196),
+fn check_connect_data(private_data: &[u8], is_request: bool, separate: bool) {
+    match (separate, is_request) {
+        (true, _) => assert_eq!(private_data.len(), ConnectData::SIZE),
+        (false, true) => assert_eq!(private_data.len(), 56),
+        (false, false) => assert_eq!(private_data.len(), 196),
     }
     let endian = u8::from(ByteOrder::HOST == ByteOrder::Big);
-    assert_eq!(said[..8], [1, 2 | endian, 1, 0x80, 0, 0, 0, 0]);
-    assert_ne!(said[8..16], [0; 8], "the table");
-    assert_eq!(said[20..24], 8_u32.to_be_bytes(), "its entries");
-    assert_ne!(said[24..32], [0; 8], "the buffer");
-    assert_eq!(said[36..40], HALF.to_be_bytes());
-    assert!(said[40..].iter().all(|&byte| byte == 0));
+    assert_eq!(private_data[..8], [1, 2 | endian, 1, 0x80, 0, 0, 0, 0]);
+    assert_ne!(private_data[8..16], [0; 8], "the table");
+    assert_eq!(private_data[20..24], 8_u32.to_be_bytes(), "its entries");
+    assert_ne!(private_data[24..32], [0; 8], "the buffer");
+    assert_eq!(private_data[36..40], HALF.to_be_bytes());
+    assert!(private_data[40..].iter().all(|&byte| byte == 0));
 }
 
 /// T-WP1, T-WP6, T-WP13
 #[test]
 fn accept_private_data_has_own_layout() {
     let listener = Listener::bind(local()).unwrap();
-    let (mut probe, said) = Probe::connect(listener.local_addr(), plain).unwrap();
+    let (mut probe, private_data) = Probe::connect(listener.local_addr(), plain).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
-    check_connect_data(&said, false, probe.separate);
-    hear_of_the_second_half(&stream, &mut probe);
+    check_connect_data(&private_data, false, probe.separate);
+    recv_second_half_grant(&stream, &mut probe);
     // No other message precedes the data.
     stream.write_all(b"data").unwrap();
-    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.recv_message(), 4);
     assert_eq!(probe.data(4), b"data");
 }
 
@@ -88,13 +95,13 @@ fn accept_private_data_has_own_layout() {
 fn connect_private_data_has_own_layout() {
     let listener = ListeningProbe::new();
     let addr = listener.addr();
-    let asks = thread::spawn(move || Stream::connect(addr).unwrap());
-    let (mut probe, said) = listener.accept();
-    let mut stream = asks.join().unwrap();
-    check_connect_data(&said, true, probe.separate);
-    hear_of_the_second_half(&stream, &mut probe);
+    let connecting = thread::spawn(move || Stream::connect(addr).unwrap());
+    let (mut probe, private_data) = listener.accept();
+    let mut stream = connecting.join().unwrap();
+    check_connect_data(&private_data, true, probe.separate);
+    recv_second_half_grant(&stream, &mut probe);
     stream.write_all(b"data").unwrap();
-    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.recv_message(), 4);
     assert_eq!(probe.data(4), b"data");
 }
 
@@ -103,24 +110,24 @@ fn connect_private_data_has_own_layout() {
 fn connect_with_invalid_private_data_is_refused_and_listener_continues() {
     let listener = Listener::bind(local()).unwrap();
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
-        let said = Probe::connect(listener.local_addr(), |data| {
-            let mut said = plain(data);
-            change(&mut said);
-            said
+        let connected = Probe::connect(listener.local_addr(), |data| {
+            let mut private_data = plain(data);
+            change(&mut private_data);
+            private_data
         });
-        assert!(matches!(said, Err(ConnectFailure::Rejected { .. })));
+        assert!(matches!(connected, Err(ConnectFailure::Rejected { .. })));
     };
     for version in [0, 2, 255] {
-        refused(&|said| said[0] = version);
+        refused(&|private_data| private_data[0] = version);
     }
-    refused(&|said| said[2..4].fill(0));
+    refused(&|private_data| private_data[2..4].fill(0));
     // A table without room for the second half, and an empty buffer.
-    refused(&|said| said[20..24].fill(0));
-    refused(&|said| said[36..40].fill(0));
+    refused(&|private_data| private_data[20..24].fill(0));
+    refused(&|private_data| private_data[36..40].fill(0));
     // The connection manager pads short data with zeros, except over iWARP.
-    refused(&|said| {
-        said[36..].copy_from_slice(&[0, 0, 0, 200]);
-        said.truncate(39);
+    refused(&|private_data| {
+        private_data[36..].copy_from_slice(&[0, 0, 0, 200]);
+        private_data.truncate(39);
     });
     let (probe, _) = Probe::connect(listener.local_addr(), plain).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
@@ -132,31 +139,31 @@ fn connect_with_invalid_private_data_is_refused_and_listener_continues() {
 #[test]
 fn unknown_control_message_is_ignored() {
     let (mut stream, mut probe) = accepted();
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     for argument in [1, 0x77, 0x1fff_ffff] {
-        probe.say(7 << 29 | argument);
+        probe.send_message(7 << 29 | argument);
     }
     probe.send(b"still");
     stream.read_exact(&mut [0; 5]).unwrap();
     stream.write_all(b"here").unwrap();
-    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.recv_message(), 4);
 }
 
 /// T-WP8, T-WP13
 #[test]
 fn credits_are_returned_after_half_of_the_queue() {
     let (mut stream, mut probe) = accepted();
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     for _ in 0..CREDITS {
         probe.send(b"x");
         stream.read_exact(&mut [0]).unwrap();
     }
     for limit in [0x8000_0240, 0x8000_0300] {
-        assert_eq!(probe.hear(), limit);
+        assert_eq!(probe.recv_message(), limit);
     }
     assert_eq!(probe.target(0), [0; Target::SIZE], "there is room yet");
     stream.write_all(b"data").unwrap();
-    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.recv_message(), 4);
 }
 
 /// T-OP3: connections use the sizes of their listener.
@@ -173,7 +180,7 @@ fn credits_match_the_receive_queue_of_the_listener() {
 fn peek_returns_no_credits() {
     const COUNT: u16 = CREDITS / 2 + 8;
     let (mut stream, mut probe) = accepted();
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     for _ in 0..COUNT {
         probe.send(b"x");
     }
@@ -181,21 +188,21 @@ fn peek_returns_no_credits() {
     let mut seen = [0; CREDITS as usize];
     let start = Instant::now();
     while stream.peek(&mut seen).unwrap() < usize::from(COUNT) {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TEST_TIMEOUT);
         thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(stream.peek(&mut seen).unwrap(), usize::from(COUNT));
     stream.write_all(b"data").unwrap();
-    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.recv_message(), 4);
     stream.read_exact(&mut seen[..usize::from(COUNT)]).unwrap();
-    assert_eq!(probe.hear(), 0x8000_0180 + u32::from(COUNT));
+    assert_eq!(probe.recv_message(), 0x8000_0180 + u32::from(COUNT));
 }
 
 /// T-WP10
 #[test]
 fn first_half_of_receive_buffer_is_granted_again_after_read() {
     let (mut stream, mut probe) = accepted();
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     for len in [30_000, 30_000, 5536] {
         let bytes: Vec<u8> = (0..len).map(|at: usize| at.to_le_bytes()[0]).collect();
         probe.send(&bytes);
@@ -203,7 +210,7 @@ fn first_half_of_receive_buffer_is_granted_again_after_read() {
         stream.read_exact(&mut got).unwrap();
         assert!(got == bytes);
     }
-    assert_eq!(probe.hear(), 0x8000_0183);
+    assert_eq!(probe.recv_message(), 0x8000_0183);
     let first = Target::decode(&probe.target(0), ByteOrder::HOST);
     assert_eq!(first, probe.peer.first);
 }
@@ -220,7 +227,7 @@ fn table_entries_have_the_byte_order_of_the_peer() {
         plain(data)
     });
     stream.readiness().unwrap();
-    assert_eq!(probe.hear(), 0x8000_0180);
+    assert_eq!(probe.recv_message(), 0x8000_0180);
     let Target { addr, rkey, len } = probe.peer.first;
     let second = Target {
         addr: addr + u64::from(HALF),
@@ -230,7 +237,7 @@ fn table_entries_have_the_byte_order_of_the_peer() {
     assert_eq!(probe.target(1), second.encode(other));
     // Data is not byte-swapped.
     stream.write_all(b"as it is").unwrap();
-    assert_eq!(probe.hear(), 8);
+    assert_eq!(probe.recv_message(), 8);
     assert_eq!(probe.data(8), b"as it is");
 }
 
@@ -243,48 +250,52 @@ fn map_with_old_peer_is_refused() {
     });
     let refused = stream.map(4096, None).map(drop);
     assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::OutOfMemory);
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     stream.write_all(b"data").unwrap();
-    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.recv_message(), 4);
 }
 
 /// T-IO1, T-IO3
 #[test]
 fn mapping_is_advertised_before_following_data() {
     let (mut stream, mut probe) = accepted();
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     let mapped: Vec<_> = (0..MAPPINGS)
         .map(|index| stream.map(4096, Some(u64::from(index) * 5000)).unwrap())
         .collect();
     assert!(stream.map(4096, None).is_err(), "there is no room for more");
     stream.write_all(b"data").unwrap();
     for (index, mapped) in (0..MAPPINGS).zip(&mapped) {
-        assert_eq!(probe.hear(), 0xc000_0000 | u32::from(index));
+        assert_eq!(probe.recv_message(), 0xc000_0000 | u32::from(index));
         let entry = Mapping::decode(&probe.mapping(index), ByteOrder::HOST);
         assert_eq!((entry.offset, entry.len), (mapped.offset(), 4096));
         assert!(entry.addr != 0 && entry.rkey != 0);
     }
-    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.recv_message(), 4);
 }
 
 /// T-SH1, T-SH3
 #[test]
 fn shutdown_of_write_direction_sends_control_message() {
     let (stream, mut probe) = accepted();
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     stream.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(probe.hear(), 0xe000_0002);
+    assert_eq!(probe.recv_message(), 0xe000_0002);
     stream.shutdown(Shutdown::Read).unwrap();
-    assert_eq!(probe.hear(), 0xe000_0000);
+    assert_eq!(probe.recv_message(), 0xe000_0000);
 
     let (mut stream, mut probe) = accepted();
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     stream.shutdown(Shutdown::Read).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     stream.write_all(b"data").unwrap();
-    assert_eq!(probe.hear(), 4, "nothing was said before that");
+    assert_eq!(
+        probe.recv_message(),
+        4,
+        "no message before the data"
+    );
     stream.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(probe.hear(), 0xe000_0000);
+    assert_eq!(probe.recv_message(), 0xe000_0000);
 }
 
 /// T-KA1: keepalive probes are not messages.
@@ -292,12 +303,12 @@ fn shutdown_of_write_direction_sends_control_message() {
 fn keepalive_probes_are_not_messages() {
     let options = Options::new().keep_alive(Duration::from_millis(20));
     let (mut stream, mut probe) = accepted_by(&options, plain);
-    hear_of_the_second_half(&stream, &mut probe);
+    recv_second_half_grant(&stream, &mut probe);
     thread::sleep(Duration::from_millis(300));
     stream.write_all(b"data").unwrap();
-    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.recv_message(), 4);
     // Keepalive messages of old peers are ignored.
-    probe.say(KEEPALIVE);
+    probe.send_message(KEEPALIVE);
     probe.send(b"x");
     stream.read_exact(&mut [0]).unwrap();
     assert!(stream.take_error().is_none());

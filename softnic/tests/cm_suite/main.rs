@@ -9,8 +9,6 @@
 mod connections;
 #[path = "../../../cm/tests/device/datagrams.rs"]
 mod datagrams;
-#[path = "../rsocket_suite/deaf.rs"]
-mod deaf;
 #[path = "../../../cm/tests/device/endpoints.rs"]
 mod endpoints;
 #[path = "../../../cm/tests/device/faults.rs"]
@@ -26,6 +24,8 @@ mod resources;
 mod support;
 #[path = "../../../cm/tests/device/tasks.rs"]
 mod tasks;
+#[path = "../rsocket_suite/unresponsive_hosts.rs"]
+mod unresponsive_hosts;
 
 use std::{net::IpAddr, sync::OnceLock};
 

@@ -6,7 +6,6 @@
 
 #[path = "../../../rsocket/tests/device/asynchronous.rs"]
 mod asynchronous;
-mod deaf;
 #[path = "../../../rsocket/tests/device/edge_sizes.rs"]
 mod edge_sizes;
 #[path = "../../../rsocket/tests/device/handshakes.rs"]
@@ -26,6 +25,7 @@ mod streams;
 mod support;
 #[path = "../../../rsocket/tests/device/tasks.rs"]
 mod tasks;
+mod unresponsive_hosts;
 #[path = "../../../rsocket/tests/device/wire.rs"]
 mod wire;
 

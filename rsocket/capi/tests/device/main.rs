@@ -86,23 +86,23 @@ fn built(source: &str, whose: Whose) -> Command {
 }
 
 /// Waits for a program, checks its status, and returns the rest of its output.
-fn check(mut program: Child, mut said: impl Read) -> String {
+fn check(mut program: Child, mut output: impl Read) -> String {
     let mut all = String::new();
-    said.read_to_string(&mut all).unwrap();
+    output.read_to_string(&mut all).unwrap();
     let mut errors = String::new();
     let stderr = program.stderr.take();
     stderr.unwrap().read_to_string(&mut errors).unwrap();
     let status = program.wait().unwrap();
     assert!(status.success(), "{status}: {errors}");
-    let said = all.strip_suffix("all is well\n");
-    said.expect("not all is well").to_owned()
+    let result = all.strip_suffix("all is well\n");
+    result.expect("not all is well").to_owned()
 }
 
 fn start(program: &mut Command) -> (Child, BufReader<ChildStdout>) {
     program.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut program = program.spawn().unwrap();
-    let said = BufReader::new(program.stdout.take().unwrap());
-    (program, said)
+    let output = BufReader::new(program.stdout.take().unwrap());
+    (program, output)
 }
 
 /// Programs get these headers from librdmacm's header without further includes.
@@ -116,29 +116,29 @@ fn header_includes_those_of_librdmacm() {
 
 #[test]
 fn c_program_runs_as_with_librdmacm() {
-    let (program, said) = start(built("program.c", Ours).arg(address()));
-    assert_eq!(check(program, said), "");
+    let (program, output) = start(built("program.c", Ours).arg(address()));
+    assert_eq!(check(program, output), "");
 }
 
 /// Runs a part as server and client. Returns the client's output.
 fn play(part: &str, server: Whose, client: Whose) -> String {
     let whose = server;
     let mut server = built("peers.c", whose);
-    let (mut server, mut said) = start(server.args(["server", &address(), part]));
+    let (mut server, mut output) = start(server.args(["server", &address(), part]));
     let mut port = String::new();
-    said.read_line(&mut port).unwrap();
+    output.read_line(&mut port).unwrap();
     let mut client = built("peers.c", client);
-    let (client, told) = start(client.args(["client", &address(), port.trim(), part]));
-    let told = check(client, told);
+    let (client, result) = start(client.args(["client", &address(), port.trim(), part]));
+    let result = check(client, result);
     match whose {
-        Ours => assert_eq!(check(server, said), ""),
+        Ours => assert_eq!(check(server, output), ""),
         // After several simultaneous disconnects, rdma-core 44 may wait for an event already taken.
         Theirs => {
             server.kill().unwrap();
             server.wait().unwrap();
         }
     }
-    told
+    result
 }
 
 /// T-X13: two threads for each end of each connection, also against librdmacm.
@@ -159,6 +159,6 @@ fn repeated_mappings_return_credits_unlike_librdmacm() {
     );
     assert_eq!(
         play("mappings", Ours, Ours),
-        "goes on after many mappings\n"
+        "continues after many mappings\n"
     );
 }

@@ -53,7 +53,7 @@ static void send_all(int fd, const char *bytes, size_t len) {
     }
 }
 
-/* What goes between the two threads of a connection of the server's. */
+/* Data between the two threads of a connection of the server's. */
 struct echo {
     int fd;
     pthread_mutex_t lock;
@@ -208,7 +208,7 @@ static void call_mappings(void) {
         CHECK(sent == 1 || (sent == -1 && errno == EAGAIN));
         CHECK(riounmap(fd, memory, 4096) == 0);
     }
-    puts(round < 10 * DEPTH ? "stalls after many mappings" : "goes on after many mappings");
+    puts(round < 10 * DEPTH ? "stalls after many mappings" : "continues after many mappings");
     if (round < 10 * DEPTH) {
         CHECK(round >= DEPTH / 2);
         CHECK(rsend(fd, "!", 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);

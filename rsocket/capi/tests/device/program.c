@@ -460,7 +460,7 @@ static void interrupted(int accepting, int client, int server) {
     CHECK(rfcntl(accepting, F_SETFL, 0) == 0);
     FAILS(raccept(accepting, NULL, NULL), EINTR);
     CHECK(alarms >= 3);
-    /* Connecting goes on. */
+    /* The connect continues. */
     set_alarm(2000);
     for (int round = 0; round < 5; round++) {
         int another = rsocket(AF_INET, SOCK_STREAM, 0), accepted;
@@ -489,7 +489,7 @@ static void *receive(void *fd) {
     return NULL;
 }
 
-/* Who is in a call when its socket is closed may take long to return. The peer writes nothing any more. */
+/* A call blocked while its socket is closed may return late. The peer writes nothing more. */
 static void closed_in_use(int accepting) {
     struct sigaction action = {.sa_handler = hold_up};
     pthread_t thread;
@@ -518,7 +518,7 @@ static void closed_in_use(int accepting) {
     CHECK(rclose(server) == 0);
 }
 
-/* The memory regions of everybody here. */
+/* The memory regions of all processes. */
 static int regions(void) {
     int count = -1;
     FILE *list = popen("rdma resource show mr | wc -l", "r");
@@ -571,7 +571,7 @@ int main(int argc, char **argv) {
     waiting(client, server);
     many(client, server);
     closed_in_use(accepting);
-    /* With a live mapping, and one that the peer has not been told of: T-IO7. */
+    /* With an advertised mapping and one not advertised yet: T-IO7. */
     CHECK(riomap(client, target, 4096, PROT_WRITE, 0, 0) == 0);
     CHECK(rshutdown(client, SHUT_WR) == 0);
     char byte;
@@ -580,7 +580,7 @@ int main(int argc, char **argv) {
     CHECK(rclose(client) == 0);
     FAILS(rsend(client, "x", 1, 0), EBADF);
     CHECK(wait_for(server, POLLIN) & POLLHUP);
-    /* T-EP4: who is closed is in no set any more. */
+    /* T-EP4: a closed socket is removed from its sets. */
     int set = repoll_create(0);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 45}, seen;
     CHECK(repoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0);

@@ -1,4 +1,4 @@
-/* Calls that programs make on sockets, each checked against what the manual says. The first argument
+/* Calls that programs make on sockets, each checked against the manual. The first argument
    is a part of this program, the second an address of this host. */
 
 #define _GNU_SOURCE
@@ -47,7 +47,7 @@ static void duplicates(void) {
     CHECK(close(twins[2]) == 0);
     passes(twins[3], ends.server);
     passes(ends.server, twins[4]);
-    /* What was there before is closed by its new meaning. */
+    /* The former descriptor of this number is closed. */
     CHECK(dup2(place, twins[3]) == twins[3]);
     CHECK(close(twins[3]) == 0 && close(place) == 0);
     passes(ends.server, twins[4]);
@@ -104,7 +104,7 @@ static void files(void) {
     unlink(name);
 }
 
-/* Several buffers, flags, and what has not been read. */
+/* Several buffers, flags, and unread data. */
 static void messages(void) {
     struct ends ends = connected();
     char in[2][8] = {{0}}, out[] = "0123456789";
@@ -230,7 +230,7 @@ static void masks(void) {
         CHECK(epoll_pwait(set, &event, 1, 5000, &none) == -1 && errno == EINTR);
         CHECK(handled == 3);
     }
-    /* What is ready comes first, and the signal stays. */
+    /* Ready events are returned first, and the signal stays pending. */
     CHECK(write(ends.client, "x", 1) == 1);
     CHECK(poll(&asked, 1, -1) == 1);
     CHECK(raise(SIGALRM) == 0);
@@ -347,7 +347,7 @@ static void closing_ranges(void) {
     passes(ends.client, ends.server);
 }
 
-/* T-PL2: nobody listens for rsockets here. */
+/* T-PL2: no rsocket listener at this address. */
 static void fallback(void) {
     struct sockaddr_in name = address, bound = address;
     socklen_t length = sizeof name;
@@ -374,7 +374,7 @@ static void fallback(void) {
     passes(twin, server);
 }
 
-/* T-PL2: what turns to something of the kernel's stays in its epoll. */
+/* T-PL2: a socket falling back to TCP stays in its epoll. */
 static void watched_fallback(void) {
     struct sockaddr_in name = {.sin_family = AF_INET}, from;
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7}, events[2];
@@ -411,7 +411,7 @@ static void watched_fallback(void) {
     CHECK(epoll_wait(set, events, 2, 20000) == 1 && events[0].data.u32 == 9);
 }
 
-/* A child that uses what its parent has opened is told so, and its parent goes on. */
+/* A child using an inherited rsocket gets a message, and its parent continues. */
 static void inherited(void) {
     struct ends ends = connected();
     passes(ends.client, ends.server);

@@ -1,4 +1,4 @@
-/* What programs share that make calls on sockets: checks, and connections of the process with itself. */
+/* Shared by programs that make calls on sockets: checks, and connections of the process with itself. */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -47,7 +47,7 @@ static inline struct ends connected(void) {
     return ends;
 }
 
-/* Whether it is no socket of the kernel's for the network: what stands for an rsocket is a local one. */
+/* Whether the descriptor is no network socket of the kernel: the descriptor of an rsocket is a local one. */
 static inline int is_rsocket(int fd) {
     struct sockaddr_storage name;
     socklen_t length = sizeof name;

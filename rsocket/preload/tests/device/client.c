@@ -1,5 +1,5 @@
-/* A client of TCP as C programs have them: sends pieces to a server that echoes, checks what comes
-   back, and stops the server. */
+/* A TCP client written in C: sends pieces to an echo server, checks the echoed bytes, and stops the
+   server. */
 
 #include <arpa/inet.h>
 #include <stdio.h>

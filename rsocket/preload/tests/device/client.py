@@ -1,4 +1,4 @@
-"""Sends a megabyte to a server that echoes, and checks what comes back; then stops the server."""
+"""Sends a megabyte to an echo server, checks the echoed bytes, and stops the server."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ peer.connect(address)
 # Another descriptor of the same, and the first one goes.
 twin = socket.socket(fileno=os.dup(peer.fileno()))
 peer.close()
-# A child that shares this memory moves its descriptors about; here they stay what they are.
+# A vfork child moves its descriptors; those of this process stay the same.
 subprocess.run(["true"], stdin=twin, check=True)
 try:
     socket.socket(fileno=0).detach()

@@ -23,7 +23,7 @@ for number in range(500):
     assert client.recv(4096) == message
 assert not select.select([server], [], [], 0)[0]
 
-# The loopback interface is no RDMA device's, and a plain socket takes what comes.
+# The loopback interface has no RDMA device; a plain UDP socket receives there.
 plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDP)
 plain.bind(("127.0.0.2", 0))
 plain.connect(("127.0.0.2", plain.getsockname()[1]))

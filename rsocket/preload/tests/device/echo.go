@@ -1,4 +1,4 @@
-// An echo server and its clients, with nothing but what Go's own library has. The argument is an address of this
+// An echo server and its clients, using only Go's standard library. The argument is an address of this
 // host; each client moves a megabyte there and back in all.
 package main
 
@@ -48,7 +48,7 @@ func client(address string, seed byte, done chan<- bool) {
 	done <- bytes.Equal(got, sent)
 }
 
-// A read that waits ends at its deadline, and the connection goes on.
+// A blocked read ends at its deadline, and the connection stays usable.
 func deadline(address string) bool {
 	connection, err := net.Dial("tcp", address)
 	check(err)

@@ -1,4 +1,4 @@
-/* What programs do with an epoll that has sockets in it, each checked against what the manual says. The
+/* Uses of an epoll with rsockets, each checked against the manual. The
    first argument is a part of this program, the second an address of this host. */
 
 #define _GNU_SOURCE
@@ -16,7 +16,7 @@
 
 #include "calls.h"
 
-enum { PATIENCE = 20000, BRIEF = 50 };
+enum { TEST_TIMEOUT = 20000, BRIEF = 50 };
 
 static int set_with(int fd, uint32_t events) {
     int set = epoll_create1(EPOLL_CLOEXEC);
@@ -25,8 +25,8 @@ static int set_with(int fd, uint32_t events) {
     return set;
 }
 
-/* What a set tells of, nothing if it does not within a time. */
-static uint32_t told(int set, int millis) {
+/* The next event of a set, or 0 after a time-out. */
+static uint32_t next_event(int set, int millis) {
     struct epoll_event event;
     int ready = epoll_wait(set, &event, 1, millis);
     CHECK(ready >= 0);
@@ -50,12 +50,12 @@ static void duplicates(void) {
     int set = epoll_create1(EPOLL_CLOEXEC), twin = fcntl(set, F_DUPFD_CLOEXEC, 3);
     struct epoll_event event = {.events = EPOLLIN, .data.fd = ends.client};
     CHECK(epoll_ctl(twin, EPOLL_CTL_ADD, ends.client, &event) == 0);
-    CHECK(told(set, 0) == 0 && told(twin, 0) == 0);
+    CHECK(next_event(set, 0) == 0 && next_event(twin, 0) == 0);
     CHECK(write(ends.server, "x", 1) == 1);
-    CHECK(told(set, PATIENCE) == EPOLLIN && told(twin, PATIENCE) == EPOLLIN);
+    CHECK(next_event(set, TEST_TIMEOUT) == EPOLLIN && next_event(twin, TEST_TIMEOUT) == EPOLLIN);
     close(twin);
     drain(ends.client);
-    CHECK(told(set, 0) == 0 && write(ends.server, "x", 1) == 1 && told(set, PATIENCE) == EPOLLIN);
+    CHECK(next_event(set, 0) == 0 && write(ends.server, "x", 1) == 1 && next_event(set, TEST_TIMEOUT) == EPOLLIN);
 }
 
 static void nested(void) {
@@ -64,20 +64,20 @@ static void nested(void) {
     int edges = set_with(inner, EPOLLIN | EPOLLET);
     struct pollfd asked[] = {{inner, POLLIN, 0}, {ends.server, POLLIN, 0}};
     fd_set read_set;
-    struct timeval nothing = {0}, patience = {PATIENCE / 1000, 0};
+    struct timeval nothing = {0}, patience = {TEST_TIMEOUT / 1000, 0};
     FD_ZERO(&read_set);
     FD_SET(inner, &read_set);
-    CHECK(told(outer, BRIEF) == 0 && poll(asked, 1, 0) == 0 && poll(asked, 2, 0) == 0);
+    CHECK(next_event(outer, BRIEF) == 0 && poll(asked, 1, 0) == 0 && poll(asked, 2, 0) == 0);
     CHECK(select(inner + 1, &read_set, NULL, NULL, &nothing) == 0);
     CHECK(write(ends.server, "x", 1) == 1);
-    CHECK(told(outer, PATIENCE) == EPOLLIN && told(edges, PATIENCE) == EPOLLIN);
-    CHECK(told(edges, BRIEF) == 0);
-    CHECK(poll(asked, 1, PATIENCE) == 1 && asked[0].revents == POLLIN);
-    CHECK(poll(asked, 2, PATIENCE) == 1 && asked[0].revents == POLLIN && asked[1].revents == 0);
+    CHECK(next_event(outer, TEST_TIMEOUT) == EPOLLIN && next_event(edges, TEST_TIMEOUT) == EPOLLIN);
+    CHECK(next_event(edges, BRIEF) == 0);
+    CHECK(poll(asked, 1, TEST_TIMEOUT) == 1 && asked[0].revents == POLLIN);
+    CHECK(poll(asked, 2, TEST_TIMEOUT) == 1 && asked[0].revents == POLLIN && asked[1].revents == 0);
     FD_SET(inner, &read_set);
     CHECK(select(inner + 1, &read_set, NULL, NULL, &patience) == 1);
     drain(ends.client);
-    CHECK(told(outer, BRIEF) == 0 && poll(asked, 1, 0) == 0);
+    CHECK(next_event(outer, BRIEF) == 0 && poll(asked, 1, 0) == 0);
 }
 
 /* One edge for each change, and none while nothing happens. */
@@ -85,15 +85,15 @@ static void edges(void) {
     struct ends ends = connected();
     nonblocking(ends.client);
     int set = set_with(ends.client, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
-    CHECK(told(set, PATIENCE) == EPOLLOUT);
-    CHECK(told(set, BRIEF) == 0);
+    CHECK(next_event(set, TEST_TIMEOUT) == EPOLLOUT);
+    CHECK(next_event(set, BRIEF) == 0);
     for (int round = 0; round < 50; round++) {
-        /* What is left unread tells nothing, and what comes then tells again. */
-        CHECK(write(ends.server, "ab", 2) == 2 && (told(set, PATIENCE) & EPOLLIN));
+        /* Unread data causes no event; new data causes the next one. */
+        CHECK(write(ends.server, "ab", 2) == 2 && (next_event(set, TEST_TIMEOUT) & EPOLLIN));
         char byte;
         CHECK(read(ends.client, &byte, 1) == 1);
-        CHECK(write(ends.server, "c", 1) == 1 && (told(set, PATIENCE) & EPOLLIN));
-        /* A short read is the end of what there is: tokio and nginx wait then. */
+        CHECK(write(ends.server, "c", 1) == 1 && (next_event(set, TEST_TIMEOUT) & EPOLLIN));
+        /* After a short read, no data is left: tokio and nginx wait then. */
         char more[10];
         CHECK(read(ends.client, more, sizeof more) == 2);
     }
@@ -103,23 +103,23 @@ static void edges(void) {
     while ((sent = write(ends.client, much, sizeof much)) > 0)
         total += sent;
     CHECK(errno == EAGAIN);
-    while (told(set, BRIEF))
+    while (next_event(set, BRIEF))
         ;
     while (total > 0) {
         ssize_t got = read(ends.server, much, sizeof much);
         CHECK(got > 0);
         total -= got;
     }
-    CHECK(told(set, PATIENCE) & EPOLLOUT);
+    CHECK(next_event(set, TEST_TIMEOUT) & EPOLLOUT);
     CHECK(write(ends.client, much, 1) == 1);
     CHECK(shutdown(ends.server, SHUT_WR) == 0);
     uint32_t end;
     do
-        CHECK((end = told(set, PATIENCE)) != 0);
+        CHECK((end = next_event(set, TEST_TIMEOUT)) != 0);
     while (!(end & EPOLLRDHUP));
     CHECK((end & EPOLLIN) && !(end & EPOLLHUP));
     CHECK(read(ends.client, much, 1) == 0);
-    CHECK(told(set, BRIEF) == 0);
+    CHECK(next_event(set, BRIEF) == 0);
 }
 
 static void ends_of_streams(void) {
@@ -128,17 +128,17 @@ static void ends_of_streams(void) {
     struct pollfd asked = {ends.client, POLLIN | POLLRDHUP, 0};
     CHECK(poll(&asked, 1, 0) == 0);
     CHECK(shutdown(ends.server, SHUT_WR) == 0);
-    CHECK(told(set, PATIENCE) == (EPOLLIN | EPOLLRDHUP));
-    CHECK(poll(&asked, 1, PATIENCE) == 1 && asked.revents == (POLLIN | POLLRDHUP));
+    CHECK(next_event(set, TEST_TIMEOUT) == (EPOLLIN | EPOLLRDHUP));
+    CHECK(poll(&asked, 1, TEST_TIMEOUT) == 1 && asked.revents == (POLLIN | POLLRDHUP));
     asked.events = POLLRDHUP;
-    CHECK(poll(&asked, 1, PATIENCE) == 1 && asked.revents == POLLRDHUP);
+    CHECK(poll(&asked, 1, TEST_TIMEOUT) == 1 && asked.revents == POLLRDHUP);
     CHECK(shutdown(ends.client, SHUT_WR) == 0);
     uint32_t end;
     do
-        CHECK((end = told(set, PATIENCE)) != 0);
+        CHECK((end = next_event(set, TEST_TIMEOUT)) != 0);
     while (!(end & EPOLLHUP));
     /* One that is closed leaves the set. */
-    CHECK(close(ends.client) == 0 && told(set, BRIEF) == 0);
+    CHECK(close(ends.client) == 0 && next_event(set, BRIEF) == 0);
 }
 
 /* A connection that fails, and a listener. */
@@ -149,13 +149,13 @@ static void beginnings(void) {
     socklen_t length = sizeof error;
     int early = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), clients = set_with(early, EPOLLIN | EPOLLOUT | EPOLLET);
     int arrivals = set_with(listener, EPOLLIN | EPOLLET);
-    CHECK(told(arrivals, BRIEF) == 0);
+    CHECK(next_event(arrivals, BRIEF) == 0);
     CHECK(connect(early, (struct sockaddr *)&name, sizeof name) == -1 && errno == EINPROGRESS);
-    CHECK(told(arrivals, PATIENCE) == EPOLLIN);
+    CHECK(next_event(arrivals, TEST_TIMEOUT) == EPOLLIN);
     CHECK(accept(listener, NULL, NULL) >= 0 && accept(listener, NULL, NULL) == -1);
     uint32_t done;
     do
-        CHECK((done = told(clients, PATIENCE)) != 0);
+        CHECK((done = next_event(clients, TEST_TIMEOUT)) != 0);
     while (!(done & EPOLLOUT));
     CHECK(!(done & (EPOLLERR | EPOLLIN)));
     CHECK(getsockopt(early, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0);
@@ -165,10 +165,10 @@ static void beginnings(void) {
     set = set_with(refused, EPOLLOUT);
     /* The error comes first, and the end with it, or at once after it. */
     do
-        CHECK((done = told(set, PATIENCE)) & EPOLLERR);
+        CHECK((done = next_event(set, TEST_TIMEOUT)) & EPOLLERR);
     while (!(done & EPOLLHUP));
     CHECK(getsockopt(refused, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == ECONNREFUSED);
-    CHECK(!(told(set, 0) & EPOLLERR));
+    CHECK(!(next_event(set, 0) & EPOLLERR));
 }
 
 /* Listeners. */
@@ -210,19 +210,19 @@ static void listeners(void) {
         }
         CHECK(close(fds[0]) == 0 && close(fds[1]) == 0);
     }
-    /* A thread that waits for a connection is told of the end. */
+    /* A thread waiting for a connection gets an event of the shutdown. */
     int listener = listener_at(&name), set = set_with(listener, EPOLLIN | EPOLLRDHUP);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, shut_down, &listener) == 0);
     CHECK(accept(listener, NULL, NULL) == -1 && errno == EINVAL);
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK((told(set, PATIENCE) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
+    CHECK((next_event(set, TEST_TIMEOUT) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
     struct pollfd asked = {listener, POLLIN, 0};
-    CHECK(poll(&asked, 1, PATIENCE) == 1 && (asked.revents & POLLHUP));
+    CHECK(poll(&asked, 1, TEST_TIMEOUT) == 1 && (asked.revents & POLLHUP));
     int late = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     CHECK(connect(late, (struct sockaddr *)&name, sizeof name) == -1);
     asked = (struct pollfd){late, POLLOUT, 0};
-    CHECK(poll(&asked, 1, PATIENCE) == 1);
+    CHECK(poll(&asked, 1, TEST_TIMEOUT) == 1);
     CHECK(getsockopt(late, SOL_SOCKET, SO_ERROR, &on, &length) == 0 && on == ECONNREFUSED);
     /* Clients of IPv4 have mapped addresses where a socket is for IPv6. */
     struct sockaddr_in6 six = {.sin6_family = AF_INET6}, seen;
@@ -249,21 +249,21 @@ static void listeners(void) {
 
 static void variants(void) {
     struct ends ends = connected();
-    struct timespec patience = {PATIENCE / 1000, 0}, nothing = {0};
+    struct timespec patience = {TEST_TIMEOUT / 1000, 0}, nothing = {0};
     struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.fd = 7}, events[2];
     int set = set_with(ends.client, EPOLLIN | EPOLLONESHOT), exclusive = set_with(ends.client, EPOLLIN | EPOLLEXCLUSIVE);
     CHECK(epoll_pwait2(set, events, 2, &nothing, NULL) == 0);
     CHECK(write(ends.server, "x", 1) == 1);
     CHECK(epoll_pwait2(set, events, 2, &patience, NULL) == 1 && events[0].events == EPOLLIN);
-    CHECK(told(set, BRIEF) == 0 && told(exclusive, PATIENCE) == EPOLLIN);
-    CHECK(epoll_ctl(set, EPOLL_CTL_MOD, ends.client, &event) == 0 && told(set, PATIENCE) == EPOLLIN);
+    CHECK(next_event(set, BRIEF) == 0 && next_event(exclusive, TEST_TIMEOUT) == EPOLLIN);
+    CHECK(epoll_ctl(set, EPOLL_CTL_MOD, ends.client, &event) == 0 && next_event(set, TEST_TIMEOUT) == EPOLLIN);
     /* Another process waits by the same set. */
     drain(ends.client);
     set = set_with(ends.client, EPOLLIN);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0)
-        _exit(told(set, PATIENCE) == EPOLLIN ? 0 : 1);
+        _exit(next_event(set, TEST_TIMEOUT) == EPOLLIN ? 0 : 1);
     int status;
     CHECK(write(ends.server, "x", 1) == 1);
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -271,22 +271,22 @@ static void variants(void) {
     volatile nfds_t one = 1;
     struct pollfd asked[1] = {{ends.client, POLLIN, 0}};
     CHECK(ppoll(asked, one, &patience, NULL) == 1 && asked[0].revents == POLLIN);
-    CHECK(poll(asked, one, PATIENCE) == 1);
+    CHECK(poll(asked, one, TEST_TIMEOUT) == 1);
 }
 
-/* Blocking calls and polls agree with what an epoll tells. */
+/* Blocking calls and polls agree with the events of an epoll. */
 static void levels(void) {
     struct ends ends = connected();
     int set = set_with(ends.client, EPOLLIN | EPOLLOUT);
     char bytes[4];
-    CHECK(told(set, PATIENCE) == EPOLLOUT);
+    CHECK(next_event(set, TEST_TIMEOUT) == EPOLLOUT);
     for (int round = 0; round < 200; round++) {
         struct pollfd asked = {ends.client, POLLIN, 0};
         CHECK(write(ends.server, "abcd", 4) == 4);
-        CHECK(poll(&asked, 1, PATIENCE) == 1);
-        CHECK(told(set, 0) == (EPOLLIN | EPOLLOUT));
+        CHECK(poll(&asked, 1, TEST_TIMEOUT) == 1);
+        CHECK(next_event(set, 0) == (EPOLLIN | EPOLLOUT));
         CHECK(recv(ends.client, bytes, sizeof bytes, MSG_WAITALL) == 4);
-        CHECK(told(set, 0) == EPOLLOUT);
+        CHECK(next_event(set, 0) == EPOLLOUT);
     }
 }
 
@@ -297,7 +297,7 @@ static void files(void) {
     CHECK(fstat(ends.client, &stat) == 0 && S_ISSOCK(stat.st_mode));
     snprintf(path, sizeof path, "/proc/self/fd/%d", ends.client);
     CHECK(readlink(path, link, sizeof link - 1) > 0 && strncmp(link, "socket:", 7) == 0);
-    /* What is written by a call that the library does not see is not lost in silence. */
+    /* A write not intercepted by the library fails. */
     CHECK(raw(SYS_write, ends.client, (long)"x", 1, 0, 0, 0) == -1);
 }
 
@@ -312,7 +312,7 @@ static void datagrams(void) {
     int set = set_with(server, EPOLLIN | EPOLLET);
     for (int round = 0; round < 20; round++) {
         char bytes[8];
-        CHECK(told(set, 0) == 0 && write(client, "x", 1) == 1 && told(set, PATIENCE) == EPOLLIN);
+        CHECK(next_event(set, 0) == 0 && write(client, "x", 1) == 1 && next_event(set, TEST_TIMEOUT) == EPOLLIN);
         CHECK(read(server, bytes, sizeof bytes) == 1 && read(server, bytes, sizeof bytes) == -1);
     }
 }

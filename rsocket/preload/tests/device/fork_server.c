@@ -1,4 +1,4 @@
-/* Echoes what comes, to each peer by a child of its own. */
+/* Echoes all received bytes, with a child process for each peer. */
 
 #include <arpa/inet.h>
 #include <signal.h>

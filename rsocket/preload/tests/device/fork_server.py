@@ -1,11 +1,11 @@
-"""Echoes what comes, to each peer by a child of its own."""
+"""Echoes all received bytes, with a child process for each peer."""
 
 import socket
 import socketserver
 import sys
 
 
-# What a connection has before it is moved, and after that.
+# Options of a connection, the same before and after its move.
 OPTIONS = {
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
     (socket.IPPROTO_TCP, socket.TCP_NODELAY): 1,

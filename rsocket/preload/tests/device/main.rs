@@ -108,8 +108,8 @@ fn echo(server: Preload, client: Preload, program: Command) -> u64 {
     let mut server = server.load(python("server.py"));
     let mut server = Server(server.stdout(Stdio::piped()).spawn().unwrap());
     let mut port = String::new();
-    let mut said = BufReader::new(server.0.stdout.take().unwrap());
-    said.read_line(&mut port).unwrap();
+    let mut output = BufReader::new(server.0.stdout.take().unwrap());
+    output.read_line(&mut port).unwrap();
     let ran = client.load(program).arg(port.trim()).output().unwrap();
     let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{}: {errors}", ran.status);
@@ -130,8 +130,8 @@ impl ForkServer {
         server.env("RDMAV_FORK_SAFE", "1").stdout(Stdio::piped());
         let mut server = Server(server.spawn().unwrap());
         let mut port = String::new();
-        let mut said = BufReader::new(server.0.stdout.take().unwrap());
-        said.read_line(&mut port).unwrap();
+        let mut output = BufReader::new(server.0.stdout.take().unwrap());
+        output.read_line(&mut port).unwrap();
         Self {
             _server: server,
             port: port.trim().to_owned(),
@@ -294,9 +294,9 @@ fn forked_stream_is_moved_by_stdio_and_by_syscall() {
 
 #[test]
 fn direct_read_of_descriptor_is_reported_at_close() {
-    let said = call_of("unseen.c", "reads", &[]);
+    let output = call_of("unseen.c", "reads", &[]);
     let expected = "a socket was read by a call that this library does not see";
-    assert_eq!(said.matches(expected).count(), 1, "{said}");
+    assert_eq!(output.matches(expected).count(), 1, "{output}");
 }
 
 #[test]
@@ -332,30 +332,30 @@ fn environment_variables_set_queue_sizes() {
 
 #[test]
 fn inherited_stream_used_by_child_reports_the_reason() {
-    let said = call("inherited", &[]);
+    let output = call("inherited", &[]);
     let expected = "an RDMA stream that process";
-    assert_eq!(said.matches(expected).count(), 1, "{said}");
+    assert_eq!(output.matches(expected).count(), 1, "{output}");
 }
 
 /// Like rsync's two processes on one connection.
 #[test]
 fn moved_stream_used_by_child_reports_the_reason() {
-    let said = call("moved", &[("RDMAV_FORK_SAFE", "1")]);
+    let output = call("moved", &[("RDMAV_FORK_SAFE", "1")]);
     let expected = "an RDMA stream that process";
-    assert_eq!(said.matches(expected).count(), 1, "{said}");
+    assert_eq!(output.matches(expected).count(), 1, "{output}");
 }
 
 #[test]
 fn log_lists_sockets_over_tcp_and_rdma() {
     let quiet = call("fallback", &[]);
     assert_eq!(quiet, "");
-    let said = call("fallback", &[("RSOCKET_PRELOAD_LOG", "1")]);
+    let output = call("fallback", &[("RSOCKET_PRELOAD_LOG", "1")]);
     assert!(
-        said.contains(": TCP from now on: Connection refused"),
-        "{said}"
+        output.contains(": TCP from now on: Connection refused"),
+        "{output}"
     );
-    let said = call("accepting", &[("RSOCKET_PRELOAD_LOG", "1")]);
-    assert!(said.contains(": accepted by RDMA"), "{said}");
+    let output = call("accepting", &[("RSOCKET_PRELOAD_LOG", "1")]);
+    assert!(output.contains(": accepted by RDMA"), "{output}");
     let file = env::temp_dir().join("rspreload.log");
     let path = file.to_str().unwrap();
     assert_eq!(call("fallback", &[("RSOCKET_PRELOAD_LOG", path)]), "");
@@ -412,8 +412,8 @@ fn forking_server_serves_from_its_children() {
     let mut idle = Command::new("/usr/bin/python3");
     idle.args(["-c", IDLE]);
     let mut idle = Server(server.client(Preload::Ours, idle));
-    let mut said = BufReader::new(idle.0.stdout.take().unwrap());
-    said.read_line(&mut String::new()).unwrap();
+    let mut output = BufReader::new(idle.0.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
     drop(idle);
     check(server.client(Preload::Ours, c_client()));
 }

@@ -1,4 +1,4 @@
-"""What sockets of Python's do, one check a line: `ok` or `FAIL`, and what was checked. Without the library, the same
+"""The behavior of Python's sockets, one check a line: `ok` or `FAIL`, and the name of the check. Without the library, the same
 lines come over TCP. The argument is an address of this host."""
 
 import array
@@ -45,7 +45,7 @@ def beginnings():
     check("nonblocking connect is in progress", client.connect_ex(name) in (0, errno.EINPROGRESS))
     check("listener becomes readable", readable(listener) == [listener])
     server, peer = listener.accept()
-    check("accept tells the name of the client", peer == client.getsockname())
+    check("accept returns the name of the client", peer == client.getsockname())
     check("connected socket becomes writable", writable(client))
     check("SO_ERROR is 0", client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0)
     check("getpeername is the listener's name", client.getpeername() == name)
@@ -117,7 +117,7 @@ def ends(listener, client, server):
     poll = select.poll()
     poll.register(client, select.POLLIN)
     server.close()
-    check("poll tells of the end", bool(poll.poll(LIMIT * 1000)))
+    check("poll reports the end", bool(poll.poll(LIMIT * 1000)))
     client.close()
     refused = lambda: socket.create_connection((HOST, 1), timeout=LIMIT)
     check("connect without a listener is refused", fails(refused, errno.ECONNREFUSED))

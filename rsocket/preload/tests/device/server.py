@@ -1,4 +1,4 @@
-"""Echoes what comes, to any number of peers, until one has said `stop`."""
+"""Echoes all received bytes, to any number of peers, until one sends `stop`."""
 
 import selectors
 import socket

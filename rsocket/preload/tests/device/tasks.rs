@@ -36,8 +36,8 @@ fn run(test: &str) -> u64 {
         .unwrap();
     let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{test}: {}: {errors}", ran.status);
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(said.contains("all is well"), "{said}");
+    let output = String::from_utf8_lossy(&ran.stdout);
+    assert!(output.contains("all is well"), "{output}");
     packets() - before
 }
 

@@ -1,4 +1,4 @@
-/* What happens to an rsocket by calls that the library does not see, and by those that go through a FILE. The
+/* Calls on an rsocket that the library does not intercept, and calls through a FILE. The
    first argument is a part of this program, the second an address of this host. */
 
 #define _GNU_SOURCE
@@ -15,7 +15,7 @@
 
 #include "calls.h"
 
-enum { PATIENCE = 20000 };
+enum { TEST_TIMEOUT = 20000 };
 
 static int set_with(int fd) {
     int set = epoll_create1(EPOLL_CLOEXEC);
@@ -32,7 +32,7 @@ static void await(int set, int fd, uint32_t wanted) {
         if (!(wanted & all[i]))
             continue;
         CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
-        CHECK(epoll_wait(set, &event, 1, PATIENCE) == 1 && (event.events & all[i]));
+        CHECK(epoll_wait(set, &event, 1, TEST_TIMEOUT) == 1 && (event.events & all[i]));
     }
 }
 
@@ -57,7 +57,7 @@ static void write_unseen(int fd) {
     CHECK(close(file) == 0 && close(pipes[0]) == 0 && close(pipes[1]) == 0);
 }
 
-/* None is lost in silence, in whatever state the socket is. */
+/* Each write fails, in each state of the socket. */
 static void writes(void) {
     struct ends ends = connected();
     char byte;
@@ -82,7 +82,7 @@ static void writes(void) {
     write_unseen(datagrams);
 }
 
-/* A read that finds an end where there is none is told of at closing. */
+/* A direct read returning a false end is reported at close. */
 static void reads(void) {
     struct ends ends = connected();
     char bytes[4];
@@ -130,7 +130,7 @@ static void stdio(void) {
     CHECK(fgets(line, sizeof line, client) && strcmp(line, "bye") == 0);
     CHECK(fgets(line, sizeof line, client) == NULL && feof(client) && !ferror(client));
     await(set, ends.client, EPOLLIN);
-    CHECK(fprintf(client, "to nobody") > 0 && fflush(client) == EOF && ferror(client));
+    CHECK(fprintf(client, "after shutdown") > 0 && fflush(client) == EOF && ferror(client));
     fclose(client);
     free(much);
 }
@@ -247,7 +247,7 @@ static void many(void) {
     CHECK(sendmmsg(plain, sent, 3, 0) == -1 && errno == ENOTCONN);
 }
 
-/* Calls by number do what those by name do; libuv closes by them. */
+/* Calls by number behave like those by name; libuv closes by number. */
 static void numbered(void) {
     struct ends ends = connected();
     char bytes[8], *odd = bytes + 1;
@@ -266,7 +266,7 @@ static void numbered(void) {
     CHECK(write(ends.client, "xyz", 3) == 3 && recv(ends.server, bytes, 3, MSG_PEEK | MSG_WAITALL) > 0);
     struct pollfd asked = {ends.server, POLLIN, 0};
     do
-        CHECK(poll(&asked, 1, PATIENCE) == 1 && ioctl(ends.server, FIONREAD, odd) == 0);
+        CHECK(poll(&asked, 1, TEST_TIMEOUT) == 1 && ioctl(ends.server, FIONREAD, odd) == 0);
     while (memcpy(&unread, odd, sizeof unread) && unread < 3);
     CHECK(unread == 3);
     int twin = syscall(SYS_dup, ends.client), other = syscall(SYS_dup3, ends.client, 300, O_CLOEXEC);
@@ -276,7 +276,7 @@ static void numbered(void) {
     CHECK(syscall(SYS_close, twin) == 0 && syscall(SYS_close, third) == 0);
     CHECK(syscall(SYS_close_range, 300, 300, 0) == 0);
     CHECK(read(ends.server, bytes, 1) == 0 && syscall(SYS_close, ends.server) == 0);
-    /* What gets their numbers next is no rsocket. */
+    /* The next descriptors with these numbers are no rsockets. */
     for (int i = 0; i < 40; i++) {
         int pipes[2];
         CHECK(pipe(pipes) == 0 && write(pipes[1], "x", 1) == 1 && read(pipes[0], bytes, 1) == 1);

@@ -19,9 +19,9 @@ use rsocket::{
 };
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use crate::{deaf::DeafNeighbours, local, local_v6};
+use crate::{local, local_v6, unresponsive_hosts::UnresponsiveHosts};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const EAGAIN: i32 = 11;
 const EINVAL: i32 = 22;
 const EPIPE: i32 = 32;
@@ -40,8 +40,8 @@ fn bound(addr: SocketAddr) -> Socket {
     };
     let socket = Socket::datagram(family).unwrap();
     socket.bind(addr).unwrap();
-    socket.set_read_timeout(Some(PATIENCE));
-    socket.set_write_timeout(Some(PATIENCE));
+    socket.set_read_timeout(Some(TEST_TIMEOUT));
+    socket.set_write_timeout(Some(TEST_TIMEOUT));
     socket
 }
 
@@ -101,7 +101,7 @@ fn introduce(a: &Socket, b: &Socket) {
 
 /// Resolves the routes on any device, with explicit peer addresses.
 fn introduce_by(device: &str, a: (&Socket, SocketAddr), b: (&Socket, SocketAddr)) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let before = packets(device);
         for ((from, source), (to, target)) in [(a, b), (b, a)] {
@@ -120,8 +120,8 @@ fn introduce_by(device: &str, a: (&Socket, SocketAddr), b: (&Socket, SocketAddr)
 
 /// Resolves the routes again, tolerating late and lost datagrams.
 fn introduce_again(a: &Socket, b: &Socket) {
-    let set_patience = |patience| [a, b].map(|socket| socket.set_read_timeout(Some(patience)));
-    set_patience(Duration::from_millis(100));
+    let set_timeouts = |timeout| [a, b].map(|socket| socket.set_read_timeout(Some(timeout)));
+    set_timeouts(Duration::from_millis(100));
     let hears = |from: &Socket, to: &Socket, hello: &[u8]| {
         send(from, to, hello);
         iter::from_fn(|| try_recv(to).ok()).any(|(bytes, received)| {
@@ -129,7 +129,7 @@ fn introduce_again(a: &Socket, b: &Socket) {
             bytes == hello
         })
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     for round in 0.. {
         let hello = format!("hello again ({round})").into_bytes();
         let before = packets(DEVICE);
@@ -138,7 +138,7 @@ fn introduce_again(a: &Socket, b: &Socket) {
         }
         assert!(Instant::now() < deadline);
     }
-    set_patience(PATIENCE);
+    set_timeouts(TEST_TIMEOUT);
 }
 
 /// T-DG1, T-DG3: P30.
@@ -173,7 +173,7 @@ fn udp_datagram_is_received_and_answered() {
     for addr in [local(), local_v6()] {
         let socket = bound(addr);
         let plain = UdpSocket::bind(addr).unwrap();
-        plain.set_read_timeout(Some(PATIENCE)).unwrap();
+        plain.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let header = Exchange {
             operation: Operation::Data,
             qp_num: 0x0012_3456,
@@ -229,7 +229,7 @@ fn udp_datagram_of_another_protocol_is_ignored() {
 fn unbound_datagram_socket_sends_from_its_own_port() {
     let server = bound(local());
     let client = Socket::datagram(Family::V4).unwrap();
-    client.set_read_timeout(Some(PATIENCE));
+    client.set_read_timeout(Some(TEST_TIMEOUT));
     for round in 0..20 {
         send(&client, &server, &[round]);
         let (bytes, received) = recv(&server);
@@ -292,7 +292,7 @@ fn datagrams_beyond_the_receive_queue_are_dropped() {
         send(&a, &b, &number.to_be_bytes());
     }
     let mut entries = [PollEntry::socket(&a, PollEvents::OUT)];
-    assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+    assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1);
     // At least as many as the queue holds, plus arrivals during the check.
     let got = drain(&b);
     assert!(got >= 64, "{got}");
@@ -331,7 +331,7 @@ fn closed_datagram_socket_wakes_blocked_receiver() {
 /// UDP's buffer holds the unsent datagrams and is full.
 #[test]
 fn datagram_socket_reported_writable_has_room() {
-    let neighbours = DeafNeighbours::new();
+    let neighbours = UnresponsiveHosts::new();
     let nobody = neighbours.host();
     let socket = bound(local());
     set_socket_send_buffer_size(socket.udp_socket().unwrap(), 1).unwrap();
@@ -345,7 +345,7 @@ fn datagram_socket_reported_writable_has_room() {
         } else {
             PollEntry::socket(&socket, PollEvents::OUT)
         }];
-        assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+        assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1);
         assert_eq!(send().unwrap(), 1000);
         // A blocking send waits for room.
         socket.set_nonblocking(false);
@@ -419,7 +419,7 @@ fn datagram_shutdown_and_data_change_readiness() {
             send(&b, &a, b"by udp");
         });
         let mut entries = [PollEntry::socket(&a, PollEvents::IN)];
-        assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+        assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1);
         assert_eq!(entries[0].ready(), PollEvents::IN);
     });
     assert_eq!(recv(&a).0, b"by udp");
@@ -428,7 +428,7 @@ fn datagram_shutdown_and_data_change_readiness() {
     a.set_nonblocking(true);
     assert!(is_quiet(&a));
     send(&b, &a, b"by the device");
-    assert!(verbs::fd::wait_readable("poll", a.as_fd(), Some(PATIENCE)).unwrap());
+    assert!(verbs::fd::wait_readable("poll", a.as_fd(), Some(TEST_TIMEOUT)).unwrap());
     assert_eq!(recv(&a).0, b"by the device");
     a.set_nonblocking(false);
     thread::scope(|scope| {

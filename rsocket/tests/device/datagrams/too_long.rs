@@ -1,4 +1,4 @@
-//! Datagrams from a stranger, longer than the socket's receives.
+//! Datagrams from a raw peer, longer than the socket's receives.
 
 use std::net::UdpSocket;
 
@@ -13,17 +13,17 @@ use verbs::{
     qp::{Attributes, Psn, QpNum},
 };
 
-use super::{DEVICE, PATIENCE, bound, drain, introduce, introduce_again};
+use super::{DEVICE, TEST_TIMEOUT, bound, drain, introduce, introduce_again};
 use crate::{local, wrong_keys::with_wrong_keys};
 
 /// A queue pair without an rsocket.
-struct Stranger {
+struct RawPeer {
     qp: QueuePair<Ud, Rts, Addressed<Buf>, Buf>,
     cq: CompletionQueue,
     udp: UdpSocket,
 }
 
-impl Stranger {
+impl RawPeer {
     fn new() -> Self {
         let devices = verbs::devices().unwrap();
         let ctx = devices.find(DEVICE).unwrap().open().unwrap();
@@ -34,7 +34,7 @@ impl Stranger {
         let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
         let qp = qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()));
         let udp = UdpSocket::bind(local()).unwrap();
-        udp.set_read_timeout(Some(PATIENCE)).unwrap();
+        udp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Self {
             qp: qp.unwrap(),
             cq,
@@ -43,7 +43,7 @@ impl Stranger {
     }
 
     /// Requests a socket's queue pair number.
-    fn ask(&self, socket: &Socket) -> QpNum {
+    fn request_qp_num(&self, socket: &Socket) -> QpNum {
         let header = Exchange {
             operation: Operation::Data,
             qp_num: self.qp.qp_num().get(),
@@ -72,8 +72,8 @@ impl Stranger {
         let buf = pd.alloc_buf(len).unwrap();
         let request = op::SendTo::new(Addressed::new(buf, &ah), to, QKEY);
         self.qp.post(request).unwrap();
-        let mut completions = self.cq.wait(Some(PATIENCE)).unwrap();
-        let wc = completions.next().expect("it is not sent");
+        let mut completions = self.cq.wait(Some(TEST_TIMEOUT)).unwrap();
+        let wc = completions.next().expect("no completion of the send");
         wc.ok().unwrap();
         drop(self.qp.complete(wc).unwrap());
     }
@@ -83,15 +83,19 @@ impl Stranger {
 fn datagram_longer_than_receives_is_dropped_and_others_arrive() {
     let (a, b) = (bound(local()), bound(local()));
     introduce(&a, &b);
-    let mut stranger = Stranger::new();
-    let qp_num = stranger.ask(&b);
+    let mut raw_peer = RawPeer::new();
+    let qp_num = raw_peer.request_qp_num(&b);
     // More than the number of receives.
     for round in 0..100 {
-        stranger.send(if round % 2 == 0 { SLOT + 1 } else { 4096 }, qp_num);
+        raw_peer.send(if round % 2 == 0 { SLOT + 1 } else { 4096 }, qp_num);
     }
     drain(&b);
     introduce_again(&a, &b);
-    assert_eq!(stranger.ask(&b), qp_num, "it is the same queue pair");
+    assert_eq!(
+        raw_peer.request_qp_num(&b),
+        qp_num,
+        "it is the same queue pair"
+    );
 }
 
 /// The excess of an overlong datagram is written to memory refused by the device.
@@ -104,16 +108,16 @@ fn queue_pair_whose_receive_fails_is_replaced() {
         introduce(&a, &b);
         b
     });
-    let mut stranger = Stranger::new();
-    let failing = stranger.ask(&b);
-    stranger.send(SPILL, failing);
+    let mut raw_peer = RawPeer::new();
+    let failing = raw_peer.request_qp_num(&b);
+    raw_peer.send(SPILL, failing);
     drain(&b);
     introduce_again(&a, &b);
-    let replaced = stranger.ask(&b);
+    let replaced = raw_peer.request_qp_num(&b);
     assert_ne!(replaced, failing);
     // The second queue pair has valid memory.
-    stranger.send(SPILL, replaced);
+    raw_peer.send(SPILL, replaced);
     drain(&b);
     introduce_again(&a, &b);
-    assert_eq!(stranger.ask(&b), replaced);
+    assert_eq!(raw_peer.request_qp_num(&b), replaced);
 }

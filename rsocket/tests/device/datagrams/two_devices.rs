@@ -12,7 +12,7 @@ use std::{
 
 use rsocket::{Socket, errno};
 
-use super::{DEVICE, PATIENCE, bound, introduce_by, recv};
+use super::{DEVICE, TEST_TIMEOUT, bound, introduce_by, recv};
 use crate::{
     leaks::{resources, wait_for_release},
     local,
@@ -46,7 +46,7 @@ impl SecondDevice {
         run(&format!("ip address add {SECOND_ADDR}/24 dev second0"));
         run(&format!("rdma link add {SECOND} type rxe netdev second0"));
         // The GID table is filled asynchronously.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while !Self::has_address() {
             assert!(Instant::now() < deadline, "{SECOND} has no address");
             thread::sleep(Duration::from_millis(10));
@@ -99,7 +99,7 @@ fn sockets_on_two_devices_end_cleanly() {
         .status();
     assert!(user.unwrap().success());
     drop(second);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while is_known() {
         assert!(Instant::now() < deadline, "{SECOND} is still there");
         thread::sleep(Duration::from_millis(10));
@@ -194,7 +194,7 @@ fn one_of_two_devices_goes() {
     // The removal cannot finish before this process ends.
     run_in_background(&format!("rdma link delete {SECOND}"));
     let to = Some(second.local_addr());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let send = || sockets.everywhere.send_to(&[IoSlice::new(b"x")], to, false);
     while !send().is_err_and(|err| errno(&err) == ENODEV) {
         assert!(Instant::now() < deadline, "{SECOND} does not go");

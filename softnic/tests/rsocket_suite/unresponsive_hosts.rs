@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use crate::local;
 
 /// Replaces the setup of a guest.
-pub(crate) struct DeafNeighbours;
+pub(crate) struct UnresponsiveHosts;
 
-impl DeafNeighbours {
+impl UnresponsiveHosts {
     pub(crate) fn new() -> Self {
         Self
     }

@@ -9,14 +9,14 @@ const INTERFACE: &str = "/sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0";
 
 /// Makes the kernel send ARP requests, three for each unknown host, until dropped. Without ARP, every host of
 /// the network counts as reachable.
-pub(crate) struct DeafNeighbours {
+pub(crate) struct UnresponsiveHosts {
     interface: String,
 }
 
-impl DeafNeighbours {
+impl UnresponsiveHosts {
     pub(crate) fn new() -> Self {
         let interface = fs::read_to_string(INTERFACE).unwrap().trim().to_owned();
-        set_patience(&interface, 100);
+        set_retransmission_ms(&interface, 100);
         ip(&["link", "set", &interface, "arp", "on"]);
         Self { interface }
     }
@@ -31,15 +31,15 @@ impl DeafNeighbours {
     }
 }
 
-impl Drop for DeafNeighbours {
+impl Drop for UnresponsiveHosts {
     fn drop(&mut self) {
         ip(&["link", "set", &self.interface, "arp", "off"]);
-        set_patience(&self.interface, 1000);
+        set_retransmission_ms(&self.interface, 1000);
     }
 }
 
 /// How long the kernel waits for an answer, in milliseconds.
-fn set_patience(interface: &str, milliseconds: u32) {
+fn set_retransmission_ms(interface: &str, milliseconds: u32) {
     let file = format!("/proc/sys/net/ipv4/neigh/{interface}/retrans_time_ms");
     fs::write(file, milliseconds.to_string()).unwrap();
 }
