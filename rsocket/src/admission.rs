@@ -8,16 +8,16 @@ use std::{
 
 /// Minimum age of a half-open connection that any request may displace. A handshake takes milliseconds; after
 /// a lost RTU, seconds. Without competing requests, an older handshake continues.
-const YIELDS_AFTER: Duration = Duration::from_secs(1);
+const DISPLACE_AFTER: Duration = Duration::from_secs(1);
 
 /// Number of younger half-open connections after which any request may displace the oldest, at any age.
 /// Serving a request takes about as long as a handshake, so an honest peer has completed by then. Without
 /// this bound, a flood from many addresses reoccupies each place as soon as its age limit expires. In a
 /// backlog of at most this length, only the age counts.
-const YIELDS_BEHIND: usize = 16;
+const DISPLACE_BEHIND: usize = 16;
 
 /// Minimum per-address limit of [`Limits::new`], for backlogs with at least as many places.
-const LEAST_PER_ADDRESS: usize = 16;
+const MIN_PER_ADDRESS: usize = 16;
 
 /// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl Limits {
     /// which keeps one address from filling a long backlog.
     pub(crate) fn new(backlog: u32, per_address: Option<u32>) -> Self {
         let places = usize::try_from(backlog.max(1)).unwrap_or(usize::MAX);
-        let default = (places - places / 4).max(LEAST_PER_ADDRESS);
+        let default = (places - places / 4).max(MIN_PER_ADDRESS);
         let per_address = per_address.map_or(default, |limit| {
             usize::try_from(limit.max(1)).unwrap_or(usize::MAX)
         });
@@ -131,7 +131,7 @@ impl<K: Copy + Eq> Admission<K> {
         let age = now.saturating_duration_since(half_open.since);
         let later = self.half_open.iter().rev();
         let later = later.take_while(|other| other.key != half_open.key);
-        age >= YIELDS_AFTER || later.count() >= YIELDS_BEHIND
+        age >= DISPLACE_AFTER || later.count() >= DISPLACE_BEHIND
     }
 
     /// Adds a half-open connection.
@@ -304,9 +304,9 @@ mod tests {
         let admission = with([1, 2, 2, 2], now);
         let decide = |after| admission.decide(addr(2), now + after, 0, LIMITS);
         assert_eq!(decide(Duration::ZERO), Decision::Reject);
-        let just_before = YIELDS_AFTER - Duration::from_nanos(1);
+        let just_before = DISPLACE_AFTER - Duration::from_nanos(1);
         assert_eq!(decide(just_before), Decision::Reject);
-        assert_eq!(decide(YIELDS_AFTER), Decision::ServeInsteadOf(1));
+        assert_eq!(decide(DISPLACE_AFTER), Decision::ServeInsteadOf(1));
         // The per-address limit applies even with free places.
         let admission = with([2, 2, 2], now);
         assert_eq!(admission.decide(addr(2), now, 0, LIMITS), Decision::Reject);
@@ -335,7 +335,7 @@ mod tests {
         admission.begin(3, addr(4), later);
         let decide = |now| admission.decide(addr(9), now, 0, LIMITS);
         assert_eq!(decide(later), Decision::Reject);
-        assert_eq!(decide(start + YIELDS_AFTER), Decision::ServeInsteadOf(0));
+        assert_eq!(decide(start + DISPLACE_AFTER), Decision::ServeInsteadOf(0));
     }
 
     #[test]

@@ -31,11 +31,11 @@ use crate::{
     },
     queue::Queue,
     waiters::{Interest, Waiters, Watcher},
-    waiting::{Driven, Patience, Shared},
+    waiting::{Pollable, Shared, WaitMode},
 };
 
 /// Minimum timeout for unacknowledged data.
-const LEAST_LIMIT: Duration = Duration::from_secs(1);
+const MIN_USER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connected stream, shared by the calls of all threads and by the engine.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct Connection {
 
 /// The addresses and the connection manager identifier of a connection.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(crate) struct ConnectionAddrs {
     pub(crate) local_addr: SocketAddr,
     pub(crate) peer_addr: SocketAddr,
     pub(crate) key: Key,
@@ -96,7 +96,7 @@ impl Connection {
         endpoint: Endpoint<Rts>,
         establish: impl FnOnce(Pair<Rts>) -> io::Result<(Pair<Rts>, CmId<Connected>)>,
         peer: &ConnectData,
-        ends: Ends,
+        addrs: ConnectionAddrs,
         engine: &Arc<Engine>,
     ) -> io::Result<Self> {
         let stream = endpoint.stream(peer);
@@ -125,16 +125,16 @@ impl Connection {
             cause: None,
             check_at: None,
             start: Instant::now(),
-            key: ends.key,
+            key: addrs.key,
             engine: Arc::downgrade(engine),
         });
         Ok(Self {
             shared,
             sending: Mutex::default(),
             receiving: Mutex::default(),
-            local_addr: ends.local_addr,
-            peer_addr: ends.peer_addr,
-            key: ends.key,
+            local_addr: addrs.local_addr,
+            peer_addr: addrs.peer_addr,
+            key: addrs.key,
             engine: Arc::downgrade(engine),
         })
     }
@@ -157,13 +157,13 @@ impl Connection {
     }
 
     /// Sends the bytes; all of them unless nonblocking.
-    pub(crate) fn send(&self, bufs: &[IoSlice<'_>], patience: Patience) -> io::Result<usize> {
+    pub(crate) fn send(&self, bufs: &[IoSlice<'_>], mode: WaitMode) -> io::Result<usize> {
         let _turn = turn(&self.sending);
         let total = bufs.iter().map(|buf| buf.len()).sum();
         let mut burst = Burst::default();
         let mut done = 0;
         self.shared
-            .until(Interest::WRITE, patience, |state| {
+            .until(Interest::WRITE, mode, |state| {
                 let ended = state.send(bufs, total, &mut done, &mut burst);
                 match ended {
                     _ if done == total => Ok(Some(())),
@@ -181,10 +181,10 @@ impl Connection {
         &self,
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
-        patience: Patience,
+        mode: WaitMode,
     ) -> io::Result<usize> {
         let _turn = turn(&self.receiving);
-        self.shared.until(Interest::READ, patience, |state| {
+        self.shared.until(Interest::READ, mode, |state| {
             if peek {
                 // A caller may peek repeatedly for more bytes. `recv` reports a failure once no bytes are
                 // left.
@@ -221,7 +221,7 @@ impl Connection {
         let has_told = state.stream.has_told();
         drop(state);
         if !has_told && let Some(engine) = self.engine.upgrade() {
-            engine.tell(self.key);
+            engine.send_shutdown_later(self.key);
         }
         Ok(())
     }
@@ -234,8 +234,8 @@ impl Connection {
     }
 
     /// Waits until the peer has acknowledged all sent data, or the connection is over.
-    pub(crate) fn flush(&self, patience: Patience) -> io::Result<()> {
-        self.shared.until(Interest::ANY, patience, |state| {
+    pub(crate) fn flush(&self, mode: WaitMode) -> io::Result<()> {
+        self.shared.until(Interest::ANY, mode, |state| {
             Ok(state.is_flushed().then_some(()))
         })
     }
@@ -272,7 +272,7 @@ impl Connection {
     /// Sets the timeout for unacknowledged data, at least one second.
     pub(crate) fn set_limit(&self, limit: Duration) {
         let mut state = self.shared.lock();
-        state.limit = limit.max(LEAST_LIMIT);
+        state.limit = limit.max(MIN_USER_TIMEOUT);
         if state.check_at.is_some() {
             state.plan_check();
         }
@@ -310,17 +310,12 @@ impl Connection {
     }
 
     /// Writes into a mapping of the peer, from `offset` on. Returns the number of bytes written.
-    pub(crate) fn write_at(
-        &self,
-        bytes: &[u8],
-        offset: u64,
-        patience: Patience,
-    ) -> io::Result<usize> {
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64, mode: WaitMode) -> io::Result<usize> {
         let _turn = turn(&self.sending);
         let mut burst = Burst::default();
         let mut done = 0;
         self.shared
-            .until(Interest::WRITE, patience, |state| {
+            .until(Interest::WRITE, mode, |state| {
                 state.write_at(bytes, offset, &mut done, &mut burst)
             })
             .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
@@ -342,7 +337,7 @@ impl AsFd for Connection {
     }
 }
 
-impl Driven for State {
+impl Pollable for State {
     type Channel = CompletionChannel;
 
     fn waiters(&mut self) -> &mut Waiters {

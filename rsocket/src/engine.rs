@@ -20,11 +20,11 @@ use cm::{ConnectFailure, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
 
 use crate::{
+    connecting::Connecting,
     connection::Connection,
-    datagram::{Port, way},
+    datagram::{DatagramSocket, resolve},
     device::Devices,
-    listener::{Answer, Backlog, HalfOpen},
-    opening::Opening,
+    listener::{Backlog, HalfOpen, RequestOutcome},
     waiters::Bell,
     waiting::sleep,
 };
@@ -36,7 +36,7 @@ const LINGER_CHECK: Duration = Duration::from_millis(10);
 const HELD_CHECK: Duration = Duration::from_millis(100);
 
 /// Maximum number of datagram sockets served per round for received UDP datagrams.
-const MOST_PORTS: usize = 64;
+const MAX_SOCKETS_PER_ROUND: usize = 64;
 
 /// The event channel of all identifiers, and the owners of these identifiers.
 #[derive(Debug)]
@@ -50,8 +50,8 @@ pub(crate) struct Engine {
     /// Listeners with held requests.
     holding: Mutex<Vec<Weak<Backlog>>>,
     /// Datagram sockets by their names in `udp`.
-    ports: Mutex<HashMap<u64, Weak<Port>>>,
-    next_port: AtomicU64,
+    datagram_sockets: Mutex<HashMap<u64, Weak<DatagramSocket>>>,
+    next_socket_name: AtomicU64,
     /// `epoll` instance of the UDP sockets.
     udp: OwnedFd,
     process: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Engine {
 /// Owner of an identifier. Weak references: the engine keeps no owner alive.
 #[derive(Debug)]
 enum Subject {
-    Opening(Weak<Opening>),
+    Connecting(Weak<Connecting>),
     Listening(Weak<Backlog>),
     /// A held request, waiting for a place in the listener's backlog.
     Held(Weak<Backlog>),
@@ -68,9 +68,9 @@ enum Subject {
     Accepting(Weak<Backlog>, Box<HalfOpen>),
     Connected(Weak<Connection>),
     /// A local endpoint of a datagram socket.
-    Bound(Weak<Port>),
+    Bound(Weak<DatagramSocket>),
     /// A route resolution for a datagram peer.
-    Searching(Weak<Port>, SocketAddr),
+    Resolving(Weak<DatagramSocket>, SocketAddr),
 }
 
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ struct Timers {
     /// Connections closed by the program with data in flight, each with its linger deadline, if limited.
     lingering: Vec<(Option<Instant>, Arc<Connection>)>,
     /// Connections with a shutdown message not sent yet for lack of room.
-    telling: BTreeSet<Key>,
+    unsent_shutdowns: BTreeSet<Key>,
     /// Deadlines of half-open connections.
     handshakes: BTreeSet<(Instant, Key)>,
     /// Next checks for unacknowledged data.
@@ -113,8 +113,8 @@ impl Engine {
             timers: Mutex::default(),
             bell: Bell::new()?,
             holding: Mutex::default(),
-            ports: Mutex::default(),
-            next_port: AtomicU64::new(0),
+            datagram_sockets: Mutex::default(),
+            next_socket_name: AtomicU64::new(0),
             udp: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             process: verbs::fork::fork_generation(),
         });
@@ -143,8 +143,8 @@ impl Engine {
         self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn open(&self, key: Key, opening: &Arc<Opening>) {
-        let subject = Subject::Opening(Arc::downgrade(opening));
+    pub(crate) fn register_attempt(&self, key: Key, connecting: &Arc<Connecting>) {
+        let subject = Subject::Connecting(Arc::downgrade(connecting));
         self.subjects().insert(key, subject);
     }
 
@@ -153,18 +153,25 @@ impl Engine {
         self.subjects().insert(key, subject);
     }
 
-    fn ports(&self) -> MutexGuard<'_, HashMap<u64, Weak<Port>>> {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    fn datagram_sockets(&self) -> MutexGuard<'_, HashMap<u64, Weak<DatagramSocket>>> {
+        self.datagram_sockets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Allocates a name for a new datagram socket.
-    pub(crate) fn name_port(&self) -> u64 {
-        self.next_port.fetch_add(1, Relaxed)
+    pub(crate) fn new_socket_name(&self) -> u64 {
+        self.next_socket_name.fetch_add(1, Relaxed)
     }
 
     /// Starts notifying a datagram socket of received UDP datagrams.
-    pub(crate) fn watch_port(&self, name: u64, port: Weak<Port>, udp: impl AsFd) -> io::Result<()> {
-        self.ports().insert(name, port);
+    pub(crate) fn watch_udp(
+        &self,
+        name: u64,
+        socket: Weak<DatagramSocket>,
+        udp: impl AsFd,
+    ) -> io::Result<()> {
+        self.datagram_sockets().insert(name, socket);
         let data = epoll::EventData::new_u64(name);
         Ok(epoll::add(&self.udp, udp, data, epoll::EventFlags::IN)?)
     }
@@ -178,22 +185,23 @@ impl Engine {
     }
 
     /// Stops notifying a datagram socket of UDP events.
-    pub(crate) fn unwatch_port(&self, udp: impl AsFd) {
+    pub(crate) fn unwatch_udp(&self, udp: impl AsFd) {
         // Fails harmlessly if notification was never started.
         let _: rustix::io::Result<()> = epoll::delete(&self.udp, udp);
     }
 
-    pub(crate) fn forget_port(&self, name: u64) {
-        let port = self.ports().remove(&name);
-        drop(port);
+    pub(crate) fn remove_datagram_socket(&self, name: u64) {
+        let socket = self.datagram_sockets().remove(&name);
+        drop(socket);
     }
 
-    pub(crate) fn bound(&self, key: Key, port: Weak<Port>) {
-        self.subjects().insert(key, Subject::Bound(port));
+    pub(crate) fn bound(&self, key: Key, socket: Weak<DatagramSocket>) {
+        self.subjects().insert(key, Subject::Bound(socket));
     }
 
-    pub(crate) fn search(&self, key: Key, port: Weak<Port>, peer: SocketAddr) {
-        self.subjects().insert(key, Subject::Searching(port, peer));
+    pub(crate) fn resolving_peer(&self, key: Key, socket: Weak<DatagramSocket>, peer: SocketAddr) {
+        self.subjects()
+            .insert(key, Subject::Resolving(socket, peer));
     }
 
     /// Drops the owner of an identifier. An identifier waiting for an event is destroyed.
@@ -230,7 +238,7 @@ impl Engine {
     }
 
     /// Wakes the engine thread to serve held requests.
-    pub(crate) fn look_at_held(&self) {
+    pub(crate) fn wake_for_held(&self) {
         self.bell.ring();
     }
 
@@ -330,8 +338,8 @@ impl Engine {
     }
 
     /// Sends the shutdown message of a connection as soon as there is room.
-    pub(crate) fn tell(&self, key: Key) {
-        self.timers().telling.insert(key);
+    pub(crate) fn send_shutdown_later(&self, key: Key) {
+        self.timers().unsent_shutdowns.insert(key);
         self.bell.ring();
     }
 
@@ -347,40 +355,43 @@ impl Engine {
             // A signal and an expired timer need the same work as an event.
             drop(sleep(fds, next));
             self.bell.clear();
-            self.ask_udp();
+            self.receive_udp();
             while let Ok(Some(event)) = self.channel.try_next() {
                 self.handle(event);
             }
         }
     }
 
-    /// Lets datagram sockets receive from UDP.
-    fn ask_udp(&self) {
-        let mut events = Vec::with_capacity(MOST_PORTS);
+    /// Notifies the datagram sockets with UDP events.
+    fn receive_udp(&self) {
+        let mut events = Vec::with_capacity(MAX_SOCKETS_PER_ROUND);
         let room = rustix::buffer::spare_capacity(&mut events);
         // Only a signal can interrupt the call; the events stay pending.
         let _: rustix::io::Result<usize> = epoll::wait(&self.udp, room, Some(&Timespec::default()));
         for event in events {
-            let port = self.ports().get(&event.data.u64()).and_then(Weak::upgrade);
-            if let Some(port) = port {
-                port.udp_ready();
+            let socket = self
+                .datagram_sockets()
+                .get(&event.data.u64())
+                .and_then(Weak::upgrade);
+            if let Some(socket) = socket {
+                socket.udp_ready();
             }
         }
     }
 
     /// Returns the datagram socket and the peer of a route resolution.
-    fn searching(&self, key: Key) -> Option<(Arc<Port>, SocketAddr)> {
+    fn resolving(&self, key: Key) -> Option<(Arc<DatagramSocket>, SocketAddr)> {
         match self.subjects().get(&key)? {
-            Subject::Searching(port, peer) => Some((port.upgrade()?, *peer)),
+            Subject::Resolving(socket, peer) => Some((socket.upgrade()?, *peer)),
             _ => None,
         }
     }
 
     /// Ends a failed route resolution.
-    fn not_found(&self, key: Key) {
-        if let Some((port, peer)) = self.searching(key) {
+    fn resolution_failed(&self, key: Key) {
+        if let Some((socket, peer)) = self.resolving(key) {
             self.forget(key);
-            port.found(peer, None);
+            socket.path_resolved(peer, None);
         }
     }
 
@@ -390,14 +401,14 @@ impl Engine {
     fn run_timers(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut timers = self.timers();
-        let mut signs = Vec::new();
+        let mut probes = Vec::new();
         timers.keep_alive.retain_mut(|timer| {
             let Some(connection) = timer.connection.upgrade() else {
                 return false;
             };
             if timer.next <= now {
                 timer.next = now + timer.interval;
-                signs.push(connection);
+                probes.push(connection);
             }
             true
         });
@@ -408,22 +419,22 @@ impl Engine {
             timers.checks.pop_first();
             checks.push((at, key));
         }
-        let mut late = Vec::new();
+        let mut timed_out = Vec::new();
         while let Some(attempt) = timers.attempts.first_entry()
             && attempt.key().0 <= now
         {
             let ((_, key), timeout) = attempt.remove_entry();
-            late.push((key, timeout));
+            timed_out.push((key, timeout));
         }
         let mut lingering = std::mem::take(&mut timers.lingering);
-        let mut telling = std::mem::take(&mut timers.telling);
+        let mut unsent_shutdowns = std::mem::take(&mut timers.unsent_shutdowns);
         drop(timers);
-        for (key, timeout) in late {
-            if let Some(opening) = self.opening(key) {
-                opening.time_out(timeout);
+        for (key, timeout) in timed_out {
+            if let Some(connecting) = self.connecting(key) {
+                connecting.time_out(timeout);
             }
         }
-        for connection in signs {
+        for connection in probes {
             // The connection records its own failure.
             drop(connection.keep_alive());
         }
@@ -436,20 +447,20 @@ impl Engine {
             deadline.is_none_or(|deadline| deadline > now)
                 && !connection.is_flushed().unwrap_or(true)
         });
-        telling.retain(|key| {
+        unsent_shutdowns.retain(|key| {
             let connection = self.connection(*key);
             connection.is_some_and(|found| !found.has_told().unwrap_or(true))
         });
         let mut timers = self.timers();
         timers.checks.extend(checks);
         timers.lingering.append(&mut lingering);
-        timers.telling.append(&mut telling);
-        let soon = !timers.lingering.is_empty() || !timers.telling.is_empty();
+        timers.unsent_shutdowns.append(&mut unsent_shutdowns);
+        let soon = !timers.lingering.is_empty() || !timers.unsent_shutdowns.is_empty();
         let linger = soon.then(|| now + LINGER_CHECK);
-        let signs = timers.keep_alive.iter().map(|timer| timer.next);
+        let probes = timers.keep_alive.iter().map(|timer| timer.next);
         let check = timers.checks.first().map(|(at, _)| *at);
         let attempt = timers.attempts.keys().next().map(|(at, _)| *at);
-        signs.chain(linger).chain(check).chain(attempt).min()
+        probes.chain(linger).chain(check).chain(attempt).min()
     }
 
     /// Returns the live connection of an identifier.
@@ -460,9 +471,9 @@ impl Engine {
         }
     }
 
-    fn opening(&self, key: Key) -> Option<Arc<Opening>> {
+    fn connecting(&self, key: Key) -> Option<Arc<Connecting>> {
         match self.subjects().get(&key)? {
-            Subject::Opening(opening) => opening.upgrade(),
+            Subject::Connecting(connecting) => connecting.upgrade(),
             _ => None,
         }
     }
@@ -472,42 +483,42 @@ impl Engine {
         match event {
             Event::AddrResolved(id) => {
                 let key = id.key();
-                if let Some(opening) = self.opening(key) {
-                    opening.addr_resolved(id);
-                } else if self.searching(key).is_some() && way::resolve_route(id).is_err() {
-                    self.not_found(key);
+                if let Some(connecting) = self.connecting(key) {
+                    connecting.addr_resolved(id);
+                } else if self.resolving(key).is_some() && resolve::resolve_route(id).is_err() {
+                    self.resolution_failed(key);
                 }
             }
             Event::AddrError { id, error } => {
                 let key = id.key();
-                if let Some(opening) = self.opening(key) {
-                    opening.addr_error(id, error);
+                if let Some(connecting) = self.connecting(key) {
+                    connecting.addr_error(id, error);
                 } else {
-                    self.not_found(key);
+                    self.resolution_failed(key);
                 }
             }
             Event::RouteResolved(id) => {
                 let key = id.key();
-                if let Some(opening) = self.opening(key) {
-                    opening.route_resolved(self, id);
-                } else if let Some((port, peer)) = self.searching(key) {
+                if let Some(connecting) = self.connecting(key) {
+                    connecting.route_resolved(self, id);
+                } else if let Some((socket, peer)) = self.resolving(key) {
                     self.forget(key);
-                    port.found(peer, way::found(self, &id).ok());
+                    socket.path_resolved(peer, resolve::peer_path(self, &id).ok());
                 }
             }
             Event::RouteError { id, error } => {
                 let key = id.key();
-                if let Some(opening) = self.opening(key) {
-                    opening.route_error(id, error);
+                if let Some(connecting) = self.connecting(key) {
+                    connecting.route_error(id, error);
                 } else {
-                    self.not_found(key);
+                    self.resolution_failed(key);
                 }
             }
             Event::ConnectResponse(response) => {
                 let key = response.id().key();
-                if let Some(opening) = self.opening(key) {
+                if let Some(connecting) = self.connecting(key) {
                     // Registered before the program uses the connection: the peer may disconnect at once.
-                    if let Some(connection) = opening.responded(self, response) {
+                    if let Some(connection) = connecting.responded(self, response) {
                         let subject = Subject::Connected(Arc::downgrade(&connection));
                         self.subjects().insert(key, subject);
                     }
@@ -516,9 +527,9 @@ impl Engine {
             Event::ConnectFailed { id, failure } => {
                 let key = id.key();
                 match self.remove_subject(key) {
-                    Some(Subject::Opening(opening)) => {
-                        if let Some(opening) = opening.upgrade() {
-                            opening.failed(failure);
+                    Some(Subject::Connecting(connecting)) => {
+                        if let Some(connecting) = connecting.upgrade() {
+                            connecting.failed(failure);
                         }
                     }
                     Some(Subject::Accepting(backlog, _)) => failed_handshake(&backlog, key),
@@ -536,8 +547,10 @@ impl Engine {
                     && let Ok(answer) = backlog.requested(self, request)
                 {
                     match answer {
-                        Answer::HalfOpen(half_open) => self.accepting(key, &backlog, half_open),
-                        Answer::Held => self.hold(key, &backlog),
+                        RequestOutcome::HalfOpen(half_open) => {
+                            self.accepting(key, &backlog, half_open)
+                        }
+                        RequestOutcome::Held => self.hold(key, &backlog),
                     }
                 }
             }
@@ -566,20 +579,20 @@ impl Engine {
                 }
                 None
             }
-            Some(Subject::Bound(port)) => {
-                let port = port.upgrade();
-                if let Some(ctx) = port.and_then(|port| port.device_removed(key)) {
+            Some(Subject::Bound(socket)) => {
+                let socket = socket.upgrade();
+                if let Some(ctx) = socket.and_then(|socket| socket.device_removed(key)) {
                     self.devices.forget(&ctx);
                 }
                 None
             }
-            Some(Subject::Searching(port, peer)) => {
-                if let Some(port) = port.upgrade() {
-                    port.found(peer, None);
+            Some(Subject::Resolving(socket, peer)) => {
+                if let Some(socket) = socket.upgrade() {
+                    socket.path_resolved(peer, None);
                 }
                 None
             }
-            Some(Subject::Opening(_) | Subject::Listening(_)) | None => None,
+            Some(Subject::Connecting(_) | Subject::Listening(_)) | None => None,
         };
         let Some(connection) = connection else {
             return;

@@ -24,6 +24,7 @@
 
 mod admission;
 mod config;
+mod connecting;
 mod connection;
 mod datagram;
 mod device;
@@ -35,7 +36,6 @@ mod listener;
 mod mapped;
 mod memory;
 mod names;
-mod opening;
 mod options;
 mod queue;
 mod socket;
@@ -55,8 +55,8 @@ pub use mapped::MappedBuffer;
 pub use options::Options;
 pub use rsocket_proto as proto;
 pub use socket::{
-    EventSet, Family, Interest, Occurred, PollEntry, PollEvents, RecvFlags, Sleep, SleepEntry,
-    Socket, poll, poll_by,
+    Event, EventSet, Family, Interest, PollEntry, PollEvents, RecvFlags, Sleep, SleepEntry, Socket,
+    poll, poll_by,
 };
 pub use stream::Stream;
 #[cfg(feature = "tokio")]

@@ -20,7 +20,7 @@ use verbs::{Context, Rts, fd::NotifyFd};
 
 use crate::{
     admission::{Admission, Decision, Held, Limits},
-    connection::{Connection, Ends},
+    connection::{Connection, ConnectionAddrs},
     endpoint::{Endpoint, bring_up},
     engine::Engine,
     memory::{Exposed, Memory},
@@ -43,7 +43,7 @@ fn unspecified() -> SocketAddr {
 pub(crate) struct HalfOpen {
     endpoint: Endpoint<Rts>,
     peer: ConnectData,
-    ends: Ends,
+    addrs: ConnectionAddrs,
     /// When the connection is dropped unless the handshake has completed.
     pub(crate) deadline: Instant,
 }
@@ -120,7 +120,7 @@ impl Request {
 
 /// Outcome of a request that was not rejected.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum RequestOutcome {
     /// Accepted; the handshake is in progress.
     HalfOpen(Box<HalfOpen>),
     /// Held back for a place.
@@ -134,7 +134,11 @@ impl Backlog {
 
     /// Accepts a connection request, or holds the request back until there is a place.
     /// [`established`](Self::established) completes the connection after the handshake.
-    pub(crate) fn requested(&self, engine: &Engine, request: ConnectRequest) -> io::Result<Answer> {
+    pub(crate) fn requested(
+        &self,
+        engine: &Engine,
+        request: ConnectRequest,
+    ) -> io::Result<RequestOutcome> {
         let peer = match ConnectData::decode(&request.param().private_data) {
             Ok(peer) => peer,
             Err(err) => {
@@ -151,7 +155,7 @@ impl Backlog {
         let is_first = self.lock().held.is_empty();
         if is_first && self.make_room(engine, key, addr, &options, now) {
             let served = self.serve(engine, request, &options, now)?;
-            return Ok(Answer::HalfOpen(Box::new(served)));
+            return Ok(RequestOutcome::HalfOpen(Box::new(served)));
         }
         let mut queues = self.lock();
         let refused = if queues.closed {
@@ -170,7 +174,7 @@ impl Backlog {
             }
             engine.abandon(other);
         }
-        Ok(Answer::Held)
+        Ok(RequestOutcome::Held)
     }
 
     /// Accepts the next held request with a free place. Returns its key, with the half-open connection or the
@@ -236,17 +240,17 @@ impl Backlog {
             }
         };
         let local_addr = name(id.local_addr(), self.local_addr);
-        let ends = Ends {
+        let addrs = ConnectionAddrs {
             local_addr,
             peer_addr: name(id.peer_addr(), Some(local_addr)),
             key: id.key(),
         };
-        let key = ends.key;
+        let key = addrs.key;
         let accepted = accept(engine, request, options).inspect_err(|_| self.failed(key));
         Ok(HalfOpen {
             endpoint: accepted?,
             peer,
-            ends,
+            addrs,
             deadline: now + options.handshake_timeout,
         })
     }
@@ -307,11 +311,11 @@ impl Backlog {
         let HalfOpen {
             endpoint,
             peer,
-            ends,
+            addrs,
             deadline: _,
         } = half_open;
-        let key = ends.key;
-        let connection = Connection::new(endpoint, |qp| Ok((qp, id)), &peer, ends, engine);
+        let key = addrs.key;
+        let connection = Connection::new(endpoint, |qp| Ok((qp, id)), &peer, addrs, engine);
         Ok(Arc::new(connection.inspect_err(|_| self.failed(key))?))
     }
 
@@ -353,7 +357,7 @@ impl Backlog {
             self.bell.clear();
         }
         if taken.is_some() && !queues.held.is_empty() {
-            engine.look_at_held();
+            engine.wake_for_held();
         }
         taken
     }

@@ -137,7 +137,6 @@ impl Stream {
     /// - `WouldBlock`: no room, and the stream is nonblocking or its write timeout has elapsed.
     /// - `BrokenPipe`, `ConnectionReset`: the connection has ended.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.connection()
-            .write_at(bytes, offset, self.write_patience())
+        self.connection().write_at(bytes, offset, self.write_mode())
     }
 }

@@ -13,12 +13,12 @@ use std::{
 };
 
 use crate::{
+    connecting::{Connecting, timed_out},
     connection::Connection,
     engine::Engine,
-    opening::{Opening, timed_out},
     options::Options,
     proto::stream::{Direction, Readiness, Settings},
-    waiting::Patience,
+    waiting::WaitMode,
 };
 
 /// A bidirectional byte stream to a peer, like [`std::net::TcpStream`].
@@ -98,20 +98,20 @@ impl Stream {
         })
     }
 
-    fn patience(&self, timeout: &Mutex<Option<Duration>>) -> Patience {
+    fn wait_mode(&self, timeout: &Mutex<Option<Duration>>) -> WaitMode {
         if self.inner.nonblocking.load(Relaxed) {
-            return Patience::Watch(0);
+            return WaitMode::Watch(0);
         }
         let timeout = timeout.lock().unwrap_or_else(PoisonError::into_inner);
-        Patience::from_timeout(*timeout)
+        WaitMode::from_timeout(*timeout)
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.inner.connection
     }
 
-    pub(crate) fn write_patience(&self) -> Patience {
-        self.patience(&self.inner.write_timeout)
+    pub(crate) fn write_mode(&self) -> WaitMode {
+        self.wait_mode(&self.inner.write_timeout)
     }
 
     /// Returns the operations possible without blocking. On a change, the [descriptor](AsFd::as_fd) becomes
@@ -133,9 +133,9 @@ impl Stream {
     /// # Errors
     /// As for reading.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let patience = self.patience(&self.inner.read_timeout);
+        let mode = self.wait_mode(&self.inner.read_timeout);
         self.connection()
-            .recv(&mut [IoSliceMut::new(buf)], true, patience)
+            .recv(&mut [IoSliceMut::new(buf)], true, mode)
     }
 
     /// Shuts down one direction or both. Written data is still delivered.
@@ -224,8 +224,8 @@ impl Read for &Stream {
     }
 
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let patience = self.patience(&self.inner.read_timeout);
-        self.connection().recv(bufs, false, patience)
+        let mode = self.wait_mode(&self.inner.read_timeout);
+        self.connection().recv(bufs, false, mode)
     }
 }
 
@@ -235,7 +235,7 @@ impl Write for &Stream {
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.connection().send(bufs, self.write_patience())
+        self.connection().send(bufs, self.write_mode())
     }
 
     /// Does nothing: no data is held back.
@@ -307,15 +307,15 @@ impl Drop for Inner {
         }
         // A failure here is final, and no caller is left to receive the error.
         drop(self.connection.shut_down(Direction::Both));
-        let patience = Patience::from_timeout(Some(linger));
+        let mode = WaitMode::from_timeout(Some(linger));
         let in_background = self.nonblocking.load(Relaxed)
             || self.linger_in_background.load(Relaxed)
             || is_in_runtime();
         if in_background {
             let connection = Arc::clone(&self.connection);
-            self.engine.linger(connection, patience.deadline());
+            self.engine.linger(connection, mode.deadline());
         } else {
-            while let Err(err) = self.connection.flush(patience) {
+            while let Err(err) = self.connection.flush(mode) {
                 if err.kind() != io::ErrorKind::Interrupted {
                     break;
                 }
@@ -348,8 +348,8 @@ impl Options {
     }
 
     fn connect_to(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Arc<Connection>> {
-        let opening = Opening::start(engine, self, addr)?;
-        match opening.wait(self.connect_timeout) {
+        let connecting = Connecting::start(engine, self, addr)?;
+        match connecting.wait(self.connect_timeout) {
             Some(result) => result,
             None => Err(timed_out(self.connect_timeout.unwrap_or_default())),
         }

@@ -49,7 +49,7 @@ fn is_out_of_descriptors(err: &io::Error) -> bool {
 
 /// Blocking mode of a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum WaitMode {
     /// Nonblocking; the descriptor of this watcher signals a retry.
     Watch(usize),
     /// Blocks until a deadline.
@@ -58,7 +58,7 @@ pub(crate) enum Patience {
     Endless,
 }
 
-impl Patience {
+impl WaitMode {
     pub(crate) fn from_timeout(timeout: Option<Duration>) -> Self {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         deadline.map_or(Self::Endless, Self::Until)
@@ -109,7 +109,7 @@ pub(crate) fn sleep<const N: usize>(
 }
 
 /// Mutable state of a socket, driven by the calls of all threads.
-pub(crate) trait Driven {
+pub(crate) trait Pollable {
     /// Notifies of completions.
     type Channel: AsFd;
 
@@ -147,7 +147,7 @@ pub(crate) trait Driven {
 
 /// Requests events and processes all earlier completions. Returns false if completions arrive faster than
 /// this side processes them.
-fn settle(state: &mut impl Driven, interest: Interest) -> io::Result<bool> {
+fn settle(state: &mut impl Pollable, interest: Interest) -> io::Result<bool> {
     for _ in 0..ROUNDS {
         if !state.arm(interest)? {
             return Ok(true);
@@ -161,7 +161,7 @@ fn settle(state: &mut impl Driven, interest: Interest) -> io::Result<bool> {
 /// Each call processes the completions present. A blocked call waits for the completion channel and for its
 /// own bell, rung by a call that processes completions in the meantime.
 #[derive(Debug)]
-pub(crate) struct Shared<S: Driven> {
+pub(crate) struct Shared<S: Pollable> {
     state: Mutex<S>,
     channel: S::Channel,
     /// Descriptor of the first watcher.
@@ -172,7 +172,7 @@ pub(crate) struct Shared<S: Driven> {
     middling: AtomicU32,
 }
 
-impl<S: Driven> Shared<S> {
+impl<S: Pollable> Shared<S> {
     /// `watcher` watches `channel`; `state` receives the waiters.
     pub(crate) fn new(
         channel: S::Channel,
@@ -202,13 +202,13 @@ impl<S: Driven> Shared<S> {
     pub(crate) fn until<T>(
         &self,
         interest: Interest,
-        patience: Patience,
+        mode: WaitMode,
         mut attempt: impl FnMut(&mut S) -> io::Result<Option<T>>,
     ) -> io::Result<T> {
         loop {
             {
                 let mut state = self.lock();
-                if let Patience::Watch(watcher) = patience
+                if let WaitMode::Watch(watcher) = mode
                     && let Some(watcher) = state.waiters().watcher(watcher)
                 {
                     watcher.leave(interest);
@@ -221,7 +221,7 @@ impl<S: Driven> Shared<S> {
                 {
                     return Ok(result);
                 }
-                if let Patience::Watch(watcher) = patience {
+                if let WaitMode::Watch(watcher) = mode {
                     self.watch(&mut state, watcher, interest)?;
                     let result = attempt(&mut state)?;
                     if result.is_some() {
@@ -233,22 +233,22 @@ impl<S: Driven> Shared<S> {
                     return result.ok_or_else(|| io::ErrorKind::WouldBlock.into());
                 }
             }
-            self.wait(interest, patience)?;
+            self.wait(interest, mode)?;
         }
     }
 
     /// Blocks until a retry is worthwhile.
-    fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
-        let deadline = patience.deadline();
+    fn wait(&self, interest: Interest, mode: WaitMode) -> io::Result<()> {
+        let deadline = mode.deadline();
         let polling_time = config().polling_time;
         let eager = self.eager.load(Relaxed);
-        let patience = if eager {
+        let mode = if eager {
             polling_time * EAGER
         } else {
             polling_time
         };
         let start = Instant::now();
-        let mut looking = !patience.is_zero();
+        let mut looking = !mode.is_zero();
         while looking {
             for _ in 0..LOOKS {
                 if self.lock().look(interest)? {
@@ -256,7 +256,7 @@ impl<S: Driven> Shared<S> {
                 }
                 std::hint::spin_loop();
             }
-            looking = start.elapsed() < patience;
+            looking = start.elapsed() < mode;
         }
         let (bell, name) = {
             let mut state = self.lock();
@@ -424,7 +424,7 @@ impl<S: Driven> Shared<S> {
     }
 }
 
-impl<S: Driven> AsFd for Shared<S> {
+impl<S: Pollable> AsFd for Shared<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
@@ -451,7 +451,7 @@ mod tests {
         flooded: bool,
     }
 
-    impl Driven for Numbers {
+    impl Pollable for Numbers {
         type Channel = Bell;
 
         fn waiters(&mut self) -> &mut Waiters {
@@ -507,14 +507,14 @@ mod tests {
     }
 
     fn take(shared: &Shared<Numbers>) -> io::Result<u32> {
-        shared.until(Interest::READ, Patience::Watch(0), |state| {
+        shared.until(Interest::READ, WaitMode::Watch(0), |state| {
             Ok(state.arrived.pop())
         })
     }
 
     /// Uses up the room.
     fn fill(shared: &Shared<Numbers>) -> io::Result<()> {
-        shared.until(Interest::WRITE, Patience::Watch(0), |state| {
+        shared.until(Interest::WRITE, WaitMode::Watch(0), |state| {
             Ok(std::mem::take(&mut state.room).then_some(()))
         })
     }
@@ -612,7 +612,7 @@ mod tests {
         let shared = numbers();
         assert!(would_block(take(&shared)));
         let mut tries = 0;
-        let taken = shared.until(Interest::READ, Patience::Watch(0), |state| {
+        let taken = shared.until(Interest::READ, WaitMode::Watch(0), |state| {
             tries += 1;
             if tries == 1 {
                 // The next `process` finds nothing, but `arm` does.
@@ -639,7 +639,7 @@ mod tests {
         shared.end_wait(reader).unwrap();
         assert_eq!(asked(), [Interest::WRITE]);
         // A sleeping call also takes events and restores the others'.
-        let now = Patience::Until(Instant::now());
+        let now = WaitMode::Until(Instant::now());
         shared.wait(Interest::READ, now).unwrap_err();
         assert_eq!(asked(), [Interest::BOTH, Interest::WRITE]);
         shared.end_wait(writer).unwrap();

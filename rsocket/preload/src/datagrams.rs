@@ -72,7 +72,7 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
-    inherited::tell(fd);
+    inherited::report(fd);
     if let Some(held) = table::find(fd) {
         // SAFETY: as the caller promises.
         let sent = unsafe { own::rsendto(held.fd(), buf, len, flags, to, to_len) };
@@ -93,7 +93,7 @@ unsafe extern "C" fn sendto(
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-    inherited::tell(fd);
+    inherited::report(fd);
     if let Some(held) = table::find(fd) {
         // SAFETY: as the caller promises.
         let sent = unsafe { own::rsendmsg(held.fd(), msg, flags) };

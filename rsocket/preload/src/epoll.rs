@@ -103,7 +103,7 @@ unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    fork::settle_to_wait(fd);
+    fork::finish_setup_for_wait(fd);
     let held = table::find(fd);
     let is_added = op != libc::EPOLL_CTL_DEL;
     if let Some(held) = &held

@@ -145,17 +145,17 @@ pub(crate) fn is_later(fd: c_int) -> bool {
 /// Returns the rsocket of a descriptor before its use, after moving the connection if necessary.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
     if state(fd).is_some() {
-        settle(fd);
+        finish_setup(fd);
     }
     let found = table::find(fd);
     if found.is_none() {
-        inherited::tell(fd);
+        inherited::report(fd);
     }
     found
 }
 
 /// Moves a connection before a wait, unless the peer must start the move and has not.
-pub(crate) fn settle_to_wait(fd: c_int) {
+pub(crate) fn finish_setup_for_wait(fd: c_int) {
     let Some(state) = state(fd) else {
         return;
     };
@@ -165,13 +165,13 @@ pub(crate) fn settle_to_wait(fd: c_int) {
         borrow(fd).is_some_and(|tcp| recv(tcp, &mut some, flags).is_ok())
     };
     match state.load(SeqCst) {
-        ACCEPTED | MOVING => settle(fd),
-        CONNECTED if begun() => settle(fd),
+        ACCEPTED | MOVING => finish_setup(fd),
+        CONNECTED if begun() => finish_setup(fd),
         _ => {}
     }
 }
 
-fn settle(fd: c_int) {
+fn finish_setup(fd: c_int) {
     while let Some(state) = state(fd) {
         match state.load(SeqCst) {
             // Another thread is moving the connection.
@@ -321,7 +321,9 @@ fn take_over(tcp: BorrowedFd<'_>) -> io::Result<Inner> {
         }
         match listener.socket.bind(local) {
             Ok(()) => break,
-            Err(err) if is_taken(&err) && Instant::now() < deadline => thread::sleep(RETRY_INTERVAL),
+            Err(err) if is_taken(&err) && Instant::now() < deadline => {
+                thread::sleep(RETRY_INTERVAL)
+            }
             Err(err) => return Err(err),
         }
     }

@@ -77,7 +77,7 @@ pub(crate) fn forget(fd: c_int) {
 }
 
 /// Reports the use of an inherited rsocket, once per descriptor.
-pub(crate) fn tell(fd: c_int) {
+pub(crate) fn report(fd: c_int) {
     let parent = PARENT.load(Relaxed);
     let inherited = usize::try_from(fd).ok().and_then(|fd| INHERITED.get(fd));
     if parent == 0 || !inherited.is_some_and(|inherited| inherited.swap(false, SeqCst)) {

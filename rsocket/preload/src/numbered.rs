@@ -54,8 +54,8 @@ unsafe fn make(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
 
 /// Converts the result of a system call to C's convention.
 fn with_errno(result: c_long) -> c_long {
-    const MOST: c_long = 4095;
-    if (-MOST..0).contains(&result) {
+    const MAX_ERRNO: c_long = 4095;
+    if (-MAX_ERRNO..0).contains(&result) {
         interpose::set_errno(c_int::try_from(-result).unwrap_or(0));
         return -1;
     }

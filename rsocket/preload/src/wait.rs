@@ -44,7 +44,7 @@ struct Asked {
 impl Polled for Asked {
     fn of(fds: &[pollfd]) -> Option<Self> {
         for asked in fds {
-            fork::settle_to_wait(asked.fd);
+            fork::finish_setup_for_wait(asked.fd);
         }
         // Calls without rsockets pass through unchanged, without an allocation.
         if !fds.iter().any(|asked| SOCKETS.may_have(asked.fd)) {
@@ -95,7 +95,7 @@ unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<He
             })
         })
         .filter_map(|fd| {
-            fork::settle_to_wait(fd);
+            fork::finish_setup_for_wait(fd);
             Some((fd, table::find(fd)?))
         })
         .collect()

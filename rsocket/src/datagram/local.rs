@@ -44,7 +44,7 @@ const MAX_MESSAGE: usize = 4096;
 
 /// The resolved route to a peer.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct PeerPath {
     pub(crate) ah: AddressHandle,
     /// Maximum payload of a packet, in bytes.
     pub(crate) mtu: usize,
@@ -210,9 +210,9 @@ impl Local {
     }
 
     /// Posts a message including its header.
-    pub(super) fn send(&mut self, message: &[u8], way: &Way, qp_num: u32) -> io::Result<()> {
+    pub(super) fn send(&mut self, message: &[u8], path: &PeerPath, qp_num: u32) -> io::Result<()> {
         let to = QpNum::new(qp_num)?;
-        let request = |work| op::SendTo::new(Addressed::new(work, &way.ah), to, QKEY);
+        let request = |work| op::SendTo::new(Addressed::new(work, &path.ah), to, QKEY);
         if message.len() <= self.inline {
             let request = request(None).inline(message);
             return Ok(self.qp.post(request).map_err(verbs::Error::from)?);

@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod local;
+pub(crate) mod resolve;
 mod state;
 mod udp;
-pub(crate) mod way;
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -18,7 +18,7 @@ use std::{
 use cm::Key;
 use rustix::event::epoll;
 
-pub(crate) use local::Way;
+pub(crate) use local::PeerPath;
 use state::State;
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     proto::stream::{Direction, Settings},
     socket::Family,
     waiters::{Interest, Watcher},
-    waiting::{Patience, Shared},
+    waiting::{Shared, WaitMode},
 };
 
 /// Lengths and source of a received datagram.
@@ -42,14 +42,14 @@ pub struct Received {
 
 /// A datagram socket. The [`Engine`] handles its UDP socket.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct DatagramSocket {
     shared: Shared<State>,
     engine: Arc<Engine>,
     /// Name in the engine.
     name: u64,
 }
 
-impl Port {
+impl DatagramSocket {
     /// Creates an unbound socket.
     pub(crate) fn new(
         engine: &Arc<Engine>,
@@ -59,7 +59,7 @@ impl Port {
         let completions = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let watcher = Watcher::new(completions.as_fd())?;
         let udp = udp::Udp::new(family)?;
-        let name = engine.name_port();
+        let name = engine.new_socket_name();
         Ok(Arc::new_cyclic(|this| Self {
             shared: Shared::new(Arc::clone(&completions), watcher, |waiters| {
                 State::new(
@@ -145,10 +145,10 @@ impl Port {
         &self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-        patience: Patience,
+        mode: WaitMode,
     ) -> io::Result<usize> {
         self.shared
-            .until(Interest::WRITE, patience, |state| state.send(bufs, to))
+            .until(Interest::WRITE, mode, |state| state.send(bufs, to))
     }
 
     /// Receives one datagram. `peek` leaves the datagram queued.
@@ -156,10 +156,10 @@ impl Port {
         &self,
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
-        patience: Patience,
+        mode: WaitMode,
     ) -> io::Result<Received> {
         self.shared
-            .until(Interest::READ, patience, |state| state.recv(bufs, peek))
+            .until(Interest::READ, mode, |state| state.recv(bufs, peek))
     }
 
     /// Shuts down one or both directions locally. The peer is not notified.
@@ -173,8 +173,8 @@ impl Port {
     }
 
     /// Handles the end of a route resolution.
-    pub(crate) fn found(&self, peer: SocketAddr, way: Option<Way>) {
-        self.lock().found(peer, way);
+    pub(crate) fn path_resolved(&self, peer: SocketAddr, path: Option<PeerPath>) {
+        self.lock().path_resolved(peer, path);
     }
 
     /// Drops the local endpoint on a removed device. Returns the device.
@@ -187,27 +187,27 @@ impl Port {
         if !self.lock().begin_close() {
             return;
         }
-        let patience = Patience::from_timeout(Some(linger));
-        let flushed = self.shared.until(Interest::ANY, patience, |state| {
+        let mode = WaitMode::from_timeout(Some(linger));
+        let flushed = self.shared.until(Interest::ANY, mode, |state| {
             Ok(state.is_flushed().then_some(()))
         });
         // Datagrams not sent in time are lost.
         drop(flushed);
         let ended = self.lock().end();
-        self.engine.forget_port(self.name);
+        self.engine.remove_datagram_socket(self.name);
         for key in ended {
             self.engine.forget(key);
         }
     }
 }
 
-impl AsFd for Port {
+impl AsFd for DatagramSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.as_fd()
     }
 }
 
-impl Drop for Port {
+impl Drop for DatagramSocket {
     fn drop(&mut self) {
         self.close(Duration::ZERO);
     }

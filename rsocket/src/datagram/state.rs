@@ -14,10 +14,10 @@ use rustix::{event::epoll, io::Errno};
 use verbs::{Context, ah::GRH_LEN, mr::PoolBuf};
 
 use super::{
-    Port, Received,
-    local::{Done, Local, Way},
+    DatagramSocket, Received,
+    local::{Done, Local, PeerPath},
+    resolve,
     udp::Udp,
-    way,
 };
 use crate::{
     engine::Engine,
@@ -29,27 +29,27 @@ use crate::{
         stream::{Direction, Readiness, Settings},
     },
     waiters::{Interest, Waiters},
-    waiting::Driven,
+    waiting::Pollable,
 };
 
 /// Maximum number of datagrams taken from UDP in one round.
-const MOST_AT_ONCE: usize = 64;
+const MAX_UDP_PER_ROUND: usize = 64;
 /// Size in bytes of the receive buffer for UDP: a slot, the longest header, and one byte to detect overlong
 /// datagrams.
-const UDP_ROOM: usize = SLOT + 28 + 1;
+const UDP_BUFFER_SIZE: usize = SLOT + 28 + 1;
 
 /// Storage of a received datagram.
 #[derive(Debug)]
-enum Held {
+enum Stored {
     /// A receive buffer of a local endpoint, reposted after reading.
-    Place(u64, PoolBuf),
+    Receive(u64, PoolBuf),
     Copy(Vec<u8>),
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for Stored {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Self::Place(_, place) => place,
+            Self::Receive(_, place) => place,
             Self::Copy(bytes) => bytes,
         }
     }
@@ -58,13 +58,13 @@ impl AsRef<[u8]> for Held {
 /// Mutable state of a datagram socket, behind one lock.
 #[derive(Debug)]
 pub(crate) struct State {
-    this: Weak<Port>,
+    this: Weak<DatagramSocket>,
     engine: Arc<Engine>,
     name: u64,
     /// `None` once closed.
     udp: Option<Udp>,
     /// `None` before the first use.
-    node: Option<Node<u64, Way, Held>>,
+    node: Option<Node<u64, PeerPath, Stored>>,
     locals: BTreeMap<u64, Local>,
     next_local: u64,
     completions: Arc<OwnedFd>,
@@ -85,7 +85,7 @@ pub(crate) struct State {
 
 impl State {
     pub(super) fn new(
-        this: Weak<Port>,
+        this: Weak<DatagramSocket>,
         engine: Arc<Engine>,
         name: u64,
         udp: Udp,
@@ -133,7 +133,7 @@ impl State {
             udp.bind(udp.any())?;
         }
         self.engine
-            .watch_port(self.name, Weak::clone(&self.this), udp)?;
+            .watch_udp(self.name, Weak::clone(&self.this), udp)?;
         self.settings = fit(self.settings);
         let Settings {
             send_depth,
@@ -389,7 +389,7 @@ impl State {
         };
         if !peek
             && let Some(taken) = node.take()
-            && let Held::Place(name, place) = taken.message
+            && let Stored::Receive(name, place) = taken.message
             && let Some(local) = self.locals.get_mut(&name)
         {
             local.give_back(place)?;
@@ -415,8 +415,8 @@ impl State {
             self.udp_full = false;
             self.wake();
         }
-        let mut room = [0; UDP_ROOM];
-        for _ in 0..MOST_AT_ONCE {
+        let mut room = [0; UDP_BUFFER_SIZE];
+        for _ in 0..MAX_UDP_PER_ROUND {
             let Some(udp) = &self.udp else { return };
             match udp.receive(&mut room) {
                 Ok((len, from)) => {
@@ -459,21 +459,21 @@ impl State {
         }
         if told.search {
             let this = Weak::clone(&self.this);
-            if way::search(&self.engine, this, local.addr(), peer, self.tos).is_err() {
+            if resolve::start(&self.engine, this, local.addr(), peer, self.tos).is_err() {
                 node.found(peer, None, now);
             }
         }
         if let Some(payload) = told.payload {
             // Without room, the datagram is lost.
-            drop(node.arrived_by_udp(peer, Held::Copy(payload.to_vec())));
+            drop(node.arrived_by_udp(peer, Stored::Copy(payload.to_vec())));
             self.wake();
         }
     }
 
-    pub(super) fn found(&mut self, peer: SocketAddr, way: Option<Way>) {
+    pub(super) fn path_resolved(&mut self, peer: SocketAddr, path: Option<PeerPath>) {
         let now = self.now();
         if let Some(node) = &mut self.node {
-            node.found(peer, way, now);
+            node.found(peer, path, now);
         }
     }
 
@@ -500,7 +500,7 @@ impl State {
     /// Releases all resources. Returns the identifiers of the local endpoints.
     pub(super) fn end(&mut self) -> Vec<Key> {
         if let Some(udp) = self.udp.take() {
-            self.engine.unwatch_port(&udp);
+            self.engine.unwatch_udp(&udp);
         }
         let locals = std::mem::take(&mut self.locals);
         self.node = None;
@@ -509,7 +509,7 @@ impl State {
     }
 }
 
-impl Driven for State {
+impl Pollable for State {
     type Channel = Arc<OwnedFd>;
 
     fn waiters(&mut self) -> &mut Waiters {
@@ -552,9 +552,9 @@ impl Driven for State {
                     None
                 }
                 Done::Received(place) => {
-                    let dropped = node.arrived(Held::Place(name, place), GRH_LEN, scope, now);
+                    let dropped = node.arrived(Stored::Receive(name, place), GRH_LEN, scope, now);
                     match dropped {
-                        Err(Held::Place(_, place)) => Some(place),
+                        Err(Stored::Receive(_, place)) => Some(place),
                         _ => None,
                     }
                 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use verbs::mr::Memory;
 
 use super::{Phase, Socket, os_error};
-use crate::{datagram::Received, mapped::MappedBuffer, stream::Stream, waiting::Patience};
+use crate::{datagram::Received, mapped::MappedBuffer, stream::Stream, waiting::WaitMode};
 
 bitflags! {
     /// Flags of a receive.
@@ -31,9 +31,9 @@ impl Socket {
     /// Returns the stream, waiting for the connection if allowed.
     fn connected(&self, dont_wait: bool) -> io::Result<Arc<Stream>> {
         loop {
-            let opening = match &self.lock().phase {
+            let connecting = match &self.lock().phase {
                 Phase::Connected(stream) => return Ok(Arc::clone(stream)),
-                Phase::Opening(opening) => Arc::clone(opening),
+                Phase::Connecting(connecting) => Arc::clone(connecting),
                 Phase::Closed => return Err(os_error(Errno::BADF)),
                 Phase::Idle(_)
                 | Phase::Listening(_)
@@ -46,15 +46,15 @@ impl Socket {
             if dont_wait || self.is_nonblocking() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            opening.settle();
+            connecting.wait_for_end();
         }
     }
 
-    fn patience(&self, dont_wait: bool, timeout: Option<Duration>) -> Patience {
+    fn wait_mode(&self, dont_wait: bool, timeout: Option<Duration>) -> WaitMode {
         if dont_wait || self.is_nonblocking() {
-            Patience::Watch(0)
+            WaitMode::Watch(0)
         } else {
-            Patience::from_timeout(timeout)
+            WaitMode::from_timeout(timeout)
         }
     }
 
@@ -67,7 +67,7 @@ impl Socket {
     /// - `ConnectionReset`, `InvalidData`: the connection has failed.
     /// - For datagrams, as for [`recv_msg`](Self::recv_msg).
     pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
-        if self.port().is_some() {
+        if self.datagram_socket().is_some() {
             return Ok(self.recv_msg(bufs, flags)?.len);
         }
         let received = self.recv_bytes(bufs, flags);
@@ -79,10 +79,10 @@ impl Socket {
         let dont_wait = flags.contains(RecvFlags::DONT_WAIT);
         let stream = self.connected(dont_wait)?;
         let timeout = self.lock().choices.read_timeout;
-        let patience = self.patience(dont_wait, timeout);
+        let mode = self.wait_mode(dont_wait, timeout);
         let connection = stream.connection();
         let peek = flags.contains(RecvFlags::PEEK);
-        let mut done = connection.recv(bufs, peek, patience)?;
+        let mut done = connection.recv(bufs, peek, mode)?;
         if !flags.contains(RecvFlags::WAIT_ALL) || peek {
             return Ok(done);
         }
@@ -93,7 +93,7 @@ impl Socket {
             if fresh == 0 || rest.iter().all(|buf| buf.is_empty()) {
                 return Ok(done);
             }
-            match connection.recv(rest, false, patience) {
+            match connection.recv(rest, false, mode) {
                 Ok(len) => {
                     done += len;
                     fresh = len;
@@ -123,13 +123,13 @@ impl Socket {
     /// - `BrokenPipe`, `ConnectionReset`: the connection has ended.
     /// - For datagrams, as for [`send_to`](Self::send_to).
     pub fn send(&self, bufs: &[IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
-        if self.port().is_some() {
+        if self.datagram_socket().is_some() {
             return self.send_to(bufs, None, dont_wait);
         }
         let stream = self.connected(dont_wait)?;
         let timeout = self.lock().choices.write_timeout;
-        let patience = self.patience(dont_wait, timeout);
-        let sent = stream.connection().send(bufs, patience);
+        let mode = self.wait_mode(dont_wait, timeout);
+        let sent = stream.connection().send(bufs, mode);
         let total = bufs.iter().map(|buf| buf.len()).sum();
         self.sent(sent, total)
     }
@@ -155,7 +155,7 @@ impl Socket {
     /// - `ConnectionRefused`: the connected peer has no datagram socket at its address.
     /// - As for [`recv`](Self::recv).
     pub fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<Received> {
-        let Some(port) = self.port() else {
+        let Some(datagram) = self.datagram_socket() else {
             let len = self.recv(bufs, flags)?;
             let source = if len > 0 { self.peer_addr().ok() } else { None };
             return Ok(Received {
@@ -165,8 +165,8 @@ impl Socket {
             });
         };
         let timeout = self.lock().choices.read_timeout;
-        let patience = self.patience(flags.contains(RecvFlags::DONT_WAIT), timeout);
-        let received = port.recv(bufs, flags.contains(RecvFlags::PEEK), patience);
+        let mode = self.wait_mode(flags.contains(RecvFlags::DONT_WAIT), timeout);
+        let received = datagram.recv(bufs, flags.contains(RecvFlags::PEEK), mode);
         self.reflect(false);
         received
     }
@@ -192,7 +192,7 @@ impl Socket {
         to: Option<SocketAddr>,
         dont_wait: bool,
     ) -> io::Result<usize> {
-        let Some(port) = self.port() else {
+        let Some(datagram) = self.datagram_socket() else {
             if to.is_some() {
                 self.peer_addr()?;
                 return Err(os_error(Errno::ISCONN));
@@ -200,8 +200,8 @@ impl Socket {
             return self.send(bufs, dont_wait);
         };
         let timeout = self.lock().choices.write_timeout;
-        let patience = self.patience(dont_wait, timeout);
-        let sent = port.send(bufs, to, patience);
+        let mode = self.wait_mode(dont_wait, timeout);
+        let sent = datagram.send(bufs, to, mode);
         self.sent(sent, 0)
     }
 
@@ -239,7 +239,7 @@ impl Socket {
     pub fn write_at(&self, bytes: &[u8], offset: u64, dont_wait: bool) -> io::Result<usize> {
         let stream = self.connected(dont_wait)?;
         let timeout = self.lock().choices.write_timeout;
-        let patience = self.patience(dont_wait, timeout);
-        stream.connection().write_at(bytes, offset, patience)
+        let mode = self.wait_mode(dont_wait, timeout);
+        stream.connection().write_at(bytes, offset, mode)
     }
 }

@@ -16,14 +16,14 @@ use rustix::event::epoll;
 use super::{Phase, Socket, mirror::Mirror, poll::FAILED};
 use crate::{
     connection::Connection,
-    datagram::Port,
+    datagram::DatagramSocket,
     proto::stream::Readiness,
     waiters::Bell,
-    waiting::{Driven, Shared},
+    waiting::{Pollable, Shared},
 };
 
 /// Maximum number of events handled per round.
-const MOST_AT_ONCE: usize = 64;
+const MAX_EVENTS_PER_ROUND: usize = 64;
 
 /// Waits for events of the sockets with driven mirrors.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Driver {
 
     fn run(self: Arc<Self>) {
         loop {
-            let mut events = Vec::with_capacity(MOST_AT_ONCE);
+            let mut events = Vec::with_capacity(MAX_EVENTS_PER_ROUND);
             let room = rustix::buffer::spare_capacity(&mut events);
             // Only a signal interrupts the call, and this thread blocks all signals.
             let _: rustix::io::Result<usize> = epoll::wait(&self.sources, room, None);
@@ -91,7 +91,7 @@ impl Driver {
 #[derive(Debug)]
 enum Source {
     /// End of a connection attempt.
-    Opening(Bell),
+    Connecting(Bell),
     /// A connection to accept.
     Listening(Bell),
     /// A condition registered with a watcher.
@@ -101,7 +101,7 @@ enum Source {
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Opening(bell) | Self::Listening(bell) => bell.as_fd(),
+            Self::Connecting(bell) | Self::Listening(bell) => bell.as_fd(),
             Self::Watched { fd, .. } => fd.as_fd(),
         }
     }
@@ -147,10 +147,10 @@ impl Parts {
 /// Parts of a phase relevant for the mirror.
 enum Subject {
     Quiet,
-    Opening(Bell),
+    Connecting(Bell),
     Listening(Bell, bool),
     Stream(Arc<Connection>),
-    Datagram(Arc<Port>),
+    Datagram(Arc<DatagramSocket>),
     Failed,
     Ended,
 }
@@ -238,7 +238,10 @@ impl Socket {
         let parts = self.reflection.lock();
         let mirrors = parts.mirror.as_ref().is_some_and(|mirror| mirror.has(fd));
         drop(parts);
-        mirrors || self.port().is_some_and(|port| port.keeps_fd(fd))
+        mirrors
+            || self
+                .datagram_socket()
+                .is_some_and(|datagram| datagram.keeps_fd(fd))
     }
 
     /// Records a short write: the mirror signals an edge when there is room.
@@ -251,7 +254,7 @@ impl Socket {
     }
 
     /// Clears the mirror's error after the program has read the socket's error.
-    pub(super) fn error_is_told(&self) {
+    pub(super) fn clear_mirror_error(&self) {
         if self.reflection.driven.load(SeqCst)
             && let Some(mirror) = &self.reflection.lock().mirror
         {
@@ -259,34 +262,34 @@ impl Socket {
         }
     }
 
-    /// Updates the mirror. `news` is set by the driver thread after an event.
-    pub(super) fn reflect(&self, news: bool) {
+    /// Updates the mirror. `after_event` is set by the driver thread after an event.
+    pub(super) fn reflect(&self, after_event: bool) {
         if !self.reflection.driven.load(SeqCst) {
             return;
         }
         let mut parts = self.reflection.lock();
         let parts = &mut *parts;
         let subject = self.subject();
-        let ready = parts.readiness(subject, news);
+        let ready = parts.readiness(subject, after_event);
         if ready.is_err() {
             // A failed source would report the same event forever.
             drop(parts.set_source(None));
         }
         if let Some(mirror) = &mut parts.mirror {
             // A failure here means kernel memory is short; the next change retries.
-            drop(mirror.show(ready.unwrap_or(FAILED), news));
+            drop(mirror.show(ready.unwrap_or(FAILED), after_event));
         }
     }
 
     fn subject(&self) -> Subject {
         match &self.lock().phase {
             Phase::Idle(_) | Phase::Closed => Subject::Quiet,
-            Phase::Opening(opening) => Subject::Opening(opening.bell().clone()),
+            Phase::Connecting(connecting) => Subject::Connecting(connecting.bell().clone()),
             Phase::Listening(listener) => {
                 Subject::Listening(listener.bell().clone(), listener.is_ready())
             }
             Phase::Connected(stream) => Subject::Stream(Arc::clone(stream.connection())),
-            Phase::Datagram(port) => Subject::Datagram(Arc::clone(port)),
+            Phase::Datagram(datagram) => Subject::Datagram(Arc::clone(datagram)),
             Phase::Failed => Subject::Failed,
             Phase::Ended => Subject::Ended,
         }
@@ -296,7 +299,7 @@ impl Socket {
 impl Parts {
     /// Returns the readiness of a socket, after switching to the event source of the phase. The driver thread
     /// keeps receiving events.
-    fn readiness(&mut self, subject: Subject, news: bool) -> io::Result<Readiness> {
+    fn readiness(&mut self, subject: Subject, after_event: bool) -> io::Result<Readiness> {
         match subject {
             Subject::Quiet => Ok(Readiness::default()),
             Subject::Failed => {
@@ -310,9 +313,9 @@ impl Parts {
                     ..FAILED
                 })
             }
-            Subject::Opening(bell) => {
-                if !matches!(self.source, Some(Source::Opening(_))) {
-                    self.set_source(Some(Source::Opening(bell)))?;
+            Subject::Connecting(bell) => {
+                if !matches!(self.source, Some(Source::Connecting(_))) {
+                    self.set_source(Some(Source::Connecting(bell)))?;
                 }
                 Ok(Readiness::default())
             }
@@ -325,9 +328,9 @@ impl Parts {
                     ..Readiness::default()
                 })
             }
-            Subject::Stream(connection) => self.watched(connection.shared(), news),
-            Subject::Datagram(port) => {
-                let mut ready = self.watched(port.shared(), news)?;
+            Subject::Stream(connection) => self.watched(connection.shared(), after_event),
+            Subject::Datagram(datagram) => {
+                let mut ready = self.watched(datagram.shared(), after_event)?;
                 // A datagram error does not end the socket; the next call returns the error.
                 ready.readable |= ready.failed;
                 ready.writable |= ready.failed;
@@ -337,7 +340,11 @@ impl Parts {
         }
     }
 
-    fn watched<S: Driven>(&mut self, shared: &Shared<S>, news: bool) -> io::Result<Readiness> {
+    fn watched<S: Pollable>(
+        &mut self,
+        shared: &Shared<S>,
+        after_event: bool,
+    ) -> io::Result<Readiness> {
         let (watcher, is_new) = match &self.source {
             Some(Source::Watched { watcher, .. }) => (*watcher, false),
             _ => {
@@ -346,7 +353,7 @@ impl Parts {
                 (watcher, true)
             }
         };
-        if news || is_new {
+        if after_event || is_new {
             return shared.watch_readiness(watcher);
         }
         shared.readiness_watched()

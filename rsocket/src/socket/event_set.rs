@@ -20,7 +20,7 @@ use super::{
 use crate::waiters::Bell;
 
 /// Maximum number of events fetched from the kernel in one call.
-const MOST_AT_ONCE: usize = 1024;
+const MAX_KERNEL_EVENTS: usize = 1024;
 
 /// Requested events of a member of an [`EventSet`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Interest {
 
 /// Event of a member of an [`EventSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Occurred {
+pub struct Event {
     /// Events present now.
     pub events: PollEvents,
     /// The [data of the interest](Interest::data).
@@ -120,7 +120,7 @@ impl EventSet {
         interest: Interest,
     ) -> io::Result<()> {
         let mut members = self.lock();
-        if members.get(&name).is_some_and(Member::is_there) {
+        if members.get(&name).is_some_and(Member::is_alive) {
             return Err(os_error(Errno::EXIST));
         }
         let member = Member {
@@ -167,7 +167,7 @@ impl EventSet {
     /// - `ENOENT`: no member with this name.
     pub fn modify_socket(&self, name: u64, interest: Interest) -> io::Result<()> {
         let mut members = self.lock();
-        let member = members.get_mut(&name).filter(|member| member.is_there());
+        let member = members.get_mut(&name).filter(|member| member.is_alive());
         let member = member.ok_or_else(|| os_error(Errno::NOENT))?;
         member.interest = interest;
         member.done = false;
@@ -188,7 +188,7 @@ impl EventSet {
     /// Removes a socket and returns its interest, without events after a reported one-shot event. `None`
     /// without such a member.
     pub fn take_socket(&self, name: u64) -> Option<Interest> {
-        let member = self.lock().remove(&name).filter(Member::is_there)?;
+        let member = self.lock().remove(&name).filter(Member::is_alive)?;
         self.changed();
         let mut interest = member.interest;
         if member.done {
@@ -203,7 +203,7 @@ impl EventSet {
     /// # Errors
     /// - `InvalidInput`: `max` is zero.
     /// - `Interrupted`: a signal interrupted the wait.
-    pub fn wait(&self, max: usize, timeout: Option<Duration>) -> io::Result<Vec<Occurred>> {
+    pub fn wait(&self, max: usize, timeout: Option<Duration>) -> io::Result<Vec<Event>> {
         self.wait_by(max, timeout, &mut sleep)
     }
 
@@ -217,7 +217,7 @@ impl EventSet {
         max: usize,
         timeout: Option<Duration>,
         sleep: &mut Sleep<'_>,
-    ) -> io::Result<Vec<Occurred>> {
+    ) -> io::Result<Vec<Event>> {
         if max == 0 {
             return Err(os_error(Errno::INVAL));
         }
@@ -227,43 +227,43 @@ impl EventSet {
         loop {
             bell.clear();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let occurred = self.look(max, &bell, left, sleep)?;
-            if !occurred.is_empty() || left.is_some_and(|left| left.is_zero()) {
-                return Ok(occurred);
+            let ready = self.poll_once(max, &bell, left, sleep)?;
+            if !ready.is_empty() || left.is_some_and(|left| left.is_zero()) {
+                return Ok(ready);
             }
         }
     }
 
-    fn look(
+    fn poll_once(
         &self,
         max: usize,
         bell: &Bell,
         timeout: Option<Duration>,
         sleep: &mut Sleep<'_>,
-    ) -> io::Result<Vec<Occurred>> {
+    ) -> io::Result<Vec<Event>> {
         let mut next = *self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = self.told(next);
+        let reported = self.reported(next);
         let kernel = PollEntry::fd(self.kernel.as_fd(), PollEvents::IN);
-        let sockets = told
+        let sockets = reported
             .iter()
             .map(|(_, interest, socket)| PollEntry::known(socket, interest.events));
         let mut entries: Vec<_> = [kernel].into_iter().chain(sockets).collect();
         poll_and(&mut entries, Some(bell), timeout, sleep)?;
-        let mut occurred = Vec::new();
+        let mut ready = Vec::new();
         let mut members = self.lock();
-        for (entry, (name, interest, _)) in entries[1..].iter().zip(&told) {
-            if entry.ready().is_empty() || occurred.len() == max {
+        for (entry, (name, interest, _)) in entries[1..].iter().zip(&reported) {
+            if entry.ready().is_empty() || ready.len() == max {
                 continue;
             }
             // Members removed or changed during the wait are not reported.
             let Some(member) = members.get_mut(name) else {
                 continue;
             };
-            if member.interest != *interest || member.done || !member.is_there() {
+            if member.interest != *interest || member.done || !member.is_alive() {
                 continue;
             }
             member.done = interest.once;
-            occurred.push(Occurred {
+            ready.push(Event {
                 events: entry.ready(),
                 data: interest.data,
             });
@@ -271,25 +271,25 @@ impl EventSet {
         }
         drop(members);
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = next;
-        if !entries[0].ready().is_empty() && occurred.len() < max {
-            self.ask_kernel(max - occurred.len(), &mut occurred)?;
+        if !entries[0].ready().is_empty() && ready.len() < max {
+            self.poll_kernel(max - ready.len(), &mut ready)?;
         }
-        Ok(occurred)
+        Ok(ready)
     }
 
-    fn ask_kernel(&self, max: usize, occurred: &mut Vec<Occurred>) -> io::Result<()> {
-        let mut events = Vec::with_capacity(max.min(MOST_AT_ONCE));
+    fn poll_kernel(&self, max: usize, ready: &mut Vec<Event>) -> io::Result<()> {
+        let mut events = Vec::with_capacity(max.min(MAX_KERNEL_EVENTS));
         let now = Timespec::default();
         epoll::wait(
             &self.kernel,
             rustix::buffer::spare_capacity(&mut events),
             Some(&now),
         )?;
-        occurred.extend(events.iter().map(|event| {
+        ready.extend(events.iter().map(|event| {
             let flags = event.flags;
             // The kernel uses the lower 16 bits for events.
             let bits = u16::try_from(flags.bits() & 0xffff).unwrap_or_default();
-            Occurred {
+            Event {
                 events: PollEvents::from_bits_retain(bits),
                 data: event.data.u64(),
             }
@@ -299,9 +299,9 @@ impl EventSet {
 
     /// Returns the sockets to report, starting with the name `first`. Weak references: dropping a socket in
     /// the program closes the socket.
-    fn told(&self, first: u64) -> Vec<(u64, Interest, Weak<Socket>)> {
+    fn reported(&self, first: u64) -> Vec<(u64, Interest, Weak<Socket>)> {
         let mut members = self.lock();
-        members.retain(|_, member| member.is_there());
+        members.retain(|_, member| member.is_alive());
         let turn = members.range(first..).chain(members.range(..first));
         turn.filter(|(_, member)| !member.done)
             .map(|(name, member)| (*name, member.interest, Weak::clone(&member.socket)))
@@ -317,7 +317,7 @@ impl AsFd for EventSet {
 }
 
 impl Member {
-    fn is_there(&self) -> bool {
+    fn is_alive(&self) -> bool {
         let socket = self.socket.upgrade();
         socket.is_some_and(|socket| !socket.is_closed())
     }

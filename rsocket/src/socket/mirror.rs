@@ -108,9 +108,9 @@ impl Mirror {
         Ok(sockopt::set_socket_send_buffer_size(&self.shown, size)?)
     }
 
-    /// Shows the readiness of a socket. `news` means possible new data since the last call, and causes a new
+    /// Shows the readiness of a socket. `after_event` means possible new data since the last call, and causes a new
     /// edge even if already readable.
-    pub(super) fn show(&mut self, ready: Readiness, news: bool) -> io::Result<()> {
+    pub(super) fn show(&mut self, ready: Readiness, after_event: bool) -> io::Result<()> {
         if self.own.is_none() {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Mirror {
             return Ok(());
         }
         self.show_ends(ready)?;
-        self.show_readable(ready.readable, news)?;
+        self.show_readable(ready.readable, after_event)?;
         if ready.writable {
             if !self.now.writable || self.starved {
                 self.set_room(ROOMY)?;
@@ -157,12 +157,12 @@ impl Mirror {
         Ok(())
     }
 
-    fn show_readable(&mut self, readable: bool, news: bool) -> io::Result<()> {
+    fn show_readable(&mut self, readable: bool, after_event: bool) -> io::Result<()> {
         if !readable {
             self.take_back();
             return Ok(());
         }
-        if self.now.readable && !news {
+        if self.now.readable && !after_event {
             return Ok(());
         }
         if self.packets == MAX_PACKETS {

@@ -22,18 +22,18 @@ use rustix::{event::epoll, io::Errno};
 
 pub use data::RecvFlags;
 use driver::Reflection;
-pub use event_set::{EventSet, Interest, Occurred};
+pub use event_set::{Event, EventSet, Interest};
 use options::Choices;
 pub use poll::{PollEntry, PollEvents, Sleep, SleepEntry, poll, poll_by};
 
 use crate::{
     config::config,
-    datagram::Port,
+    connecting::Connecting,
+    datagram::DatagramSocket,
     engine::Engine,
     errno::errno,
     listener::Listener,
     names::mapped,
-    opening::Opening,
     proto::stream::Direction,
     stream::Stream,
     waiters::{self, Waiters},
@@ -112,11 +112,11 @@ struct State {
 enum Phase {
     /// Bound if there is an identifier.
     Idle(Option<CmId<Idle>>),
-    Opening(Arc<Opening>),
+    Connecting(Arc<Connecting>),
     Connected(Arc<Stream>),
     Listening(Arc<Listener>),
     /// Datagram socket.
-    Datagram(Arc<Port>),
+    Datagram(Arc<DatagramSocket>),
     /// The connection attempt has failed.
     Failed,
     /// A listener after a shutdown.
@@ -188,9 +188,14 @@ impl Socket {
             settings: config().settings,
             ..Choices::default()
         };
-        let port = Port::new(&engine, family, choices.settings)?;
-        let socket = Self::with_phase(engine, family, Phase::Datagram(Arc::clone(&port)), choices)?;
-        socket.watch(port.as_fd())?;
+        let datagram = DatagramSocket::new(&engine, family, choices.settings)?;
+        let socket = Self::with_phase(
+            engine,
+            family,
+            Phase::Datagram(Arc::clone(&datagram)),
+            choices,
+        )?;
+        socket.watch(datagram.as_fd())?;
         Ok(socket)
     }
 
@@ -238,12 +243,12 @@ impl Socket {
 
     /// Applies the result of a finished connection attempt. Returns its error, if any.
     fn advance(&self, state: &mut State) -> Option<io::Error> {
-        let Phase::Opening(opening) = &state.phase else {
+        let Phase::Connecting(connecting) = &state.phase else {
             return None;
         };
-        let result = opening.take()?;
+        let result = connecting.take()?;
         // Cannot fail: the bell is a member.
-        let _: Result<(), Errno> = epoll::delete(&self.poller, opening.bell());
+        let _: Result<(), Errno> = epoll::delete(&self.poller, connecting.bell());
         let connected = result.and_then(|connection| {
             let options = state.choices.options();
             let stream = Stream::new(connection, &self.engine, &options);
@@ -287,8 +292,8 @@ impl Socket {
     /// - `AddrNotAvailable`: for datagrams, the address is not local.
     /// - `AddrInUse`, `AddrNotAvailable`, `ENODEV`: as for [`Options::bind`](crate::Options::bind).
     pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
-        if let Some(port) = self.port() {
-            return port.bind(addr);
+        if let Some(datagram) = self.datagram_socket() {
+            return datagram.bind(addr);
         }
         let mut state = self.lock();
         let Phase::Idle(None) = state.phase else {
@@ -423,14 +428,14 @@ impl Socket {
     }
 
     fn connect_to(&self, peer: SocketAddr) -> io::Result<()> {
-        if let Some(port) = self.port() {
-            return port.connect(Some(peer));
+        if let Some(datagram) = self.datagram_socket() {
+            return datagram.connect(Some(peer));
         }
-        let opening = {
+        let connecting = {
             let mut state = self.lock();
             let id = match &mut state.phase {
                 Phase::Idle(id) => id.take(),
-                Phase::Opening(_) => return Err(os_error(Errno::ALREADY)),
+                Phase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
                 Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
                 Phase::Failed => return Err(os_error(Errno::NOTCONN)),
                 Phase::Listening(_) | Phase::Ended | Phase::Datagram(_) => {
@@ -450,19 +455,20 @@ impl Socket {
             let settings = state.choices.settings;
             let route = std::mem::take(&mut state.choices.route);
             let engine = &self.engine;
-            let opening = Opening::start_with(engine, id, None, peer, settings, retries, route)
-                .and_then(|opening| {
-                    self.watch(opening.bell().as_fd())?;
-                    Ok(opening)
-                })
-                .inspect_err(|err| drop(state.fail(err)))?;
-            state.set_phase(Phase::Opening(Arc::clone(&opening)));
-            opening
+            let connecting =
+                Connecting::start_with(engine, id, None, peer, settings, retries, route)
+                    .and_then(|connecting| {
+                        self.watch(connecting.bell().as_fd())?;
+                        Ok(connecting)
+                    })
+                    .inspect_err(|err| drop(state.fail(err)))?;
+            state.set_phase(Phase::Connecting(Arc::clone(&connecting)));
+            connecting
         };
         if self.is_nonblocking() {
             return Err(os_error(Errno::INPROGRESS));
         }
-        opening.settle();
+        connecting.wait_for_end();
         let mut state = self.lock_raw();
         if let Some(err) = self.advance(&mut state) {
             return Err(err);
@@ -479,14 +485,16 @@ impl Socket {
     /// # Errors
     /// - `Unsupported`: the socket is a stream.
     pub fn disconnect(&self) -> io::Result<()> {
-        let port = self.port().ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
-        port.connect(None)
+        let datagram = self
+            .datagram_socket()
+            .ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
+        datagram.connect(None)
     }
 
     /// Returns the datagram socket, if this is one.
-    pub(crate) fn port(&self) -> Option<Arc<Port>> {
+    pub(crate) fn datagram_socket(&self) -> Option<Arc<DatagramSocket>> {
         match &self.lock_raw().phase {
-            Phase::Datagram(port) => Some(Arc::clone(port)),
+            Phase::Datagram(datagram) => Some(Arc::clone(datagram)),
             _ => None,
         }
     }
@@ -507,8 +515,8 @@ impl Socket {
     /// # Errors
     /// The device has failed.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        if let Some(port) = self.port() {
-            return port.shut_down(match how {
+        if let Some(datagram) = self.datagram_socket() {
+            return datagram.shut_down(match how {
                 Shutdown::Read => Direction::Read,
                 Shutdown::Write => Direction::Write,
                 Shutdown::Both => Direction::Both,
@@ -547,8 +555,8 @@ impl Socket {
         };
         self.reflection.end();
         match old {
-            Phase::Datagram(port) => port.close(linger),
-            Phase::Opening(opening) => opening.cancel(),
+            Phase::Datagram(datagram) => datagram.close(linger),
+            Phase::Connecting(connecting) => connecting.cancel(),
             Phase::Connected(stream) if Arc::strong_count(&stream) > 1 => {
                 // Another thread is inside a call; the shutdown makes the call return.
                 drop(stream.connection().shut_down(Direction::Both));
@@ -570,9 +578,9 @@ impl Socket {
             Phase::Idle(Some(id)) => id.local_addr(),
             Phase::Connected(stream) => Some(stream.local_addr()),
             Phase::Listening(listener) => Some(listener.local_addr()),
-            Phase::Datagram(port) => port.local_addr().ok(),
+            Phase::Datagram(datagram) => datagram.local_addr().ok(),
             Phase::Idle(None)
-            | Phase::Opening(_)
+            | Phase::Connecting(_)
             | Phase::Failed
             | Phase::Ended
             | Phase::Closed => None,
@@ -585,8 +593,8 @@ impl Socket {
     /// # Errors
     /// - `NotConnected`: the socket has no peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        if let Some(port) = self.port() {
-            let peer = port.peer_addr();
+        if let Some(datagram) = self.datagram_socket() {
+            let peer = datagram.peer_addr();
             return Ok(peer.ok_or(io::ErrorKind::NotConnected)?);
         }
         let stream = self.stream();

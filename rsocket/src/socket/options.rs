@@ -117,14 +117,14 @@ impl Socket {
         let state = self.lock();
         match &state.phase {
             Phase::Connected(stream) => stream.settings(),
-            Phase::Datagram(port) => port.settings(),
+            Phase::Datagram(datagram) => datagram.settings(),
             _ => state.choices.settings,
         }
     }
 
     fn set_size(&self, set: impl FnOnce(&mut Settings)) -> io::Result<()> {
-        if let Some(port) = self.port() {
-            return port.set_settings(set);
+        if let Some(datagram) = self.datagram_socket() {
+            return datagram.set_settings(set);
         }
         self.change(|state| {
             if !matches!(state.phase, Phase::Idle(_) | Phase::Listening(_)) {
@@ -251,8 +251,8 @@ impl Socket {
     /// # Errors
     /// For datagrams, those of `setsockopt(2)`.
     pub fn set_reuse_addr(&self, reuse: bool) -> io::Result<()> {
-        if let Some(port) = self.port() {
-            port.set_reuse_addr(reuse)?;
+        if let Some(datagram) = self.datagram_socket() {
+            datagram.set_reuse_addr(reuse)?;
         }
         self.lock().choices.reuse_addr = reuse;
         Ok(())
@@ -268,8 +268,8 @@ impl Socket {
     /// # Errors
     /// For datagrams, those of `setsockopt(2)`.
     pub fn set_v6_only(&self, only: bool) -> io::Result<()> {
-        if let Some(port) = self.port() {
-            port.set_v6_only(only)?;
+        if let Some(datagram) = self.datagram_socket() {
+            datagram.set_v6_only(only)?;
         }
         self.lock().choices.v6_only = Some(only);
         Ok(())
@@ -286,8 +286,8 @@ impl Socket {
     /// # Errors
     /// For datagrams, those of `setsockopt(2)`.
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
-        if let Some(port) = self.port() {
-            port.set_tos(tos)?;
+        if let Some(datagram) = self.datagram_socket() {
+            datagram.set_tos(tos)?;
         }
         self.lock().choices.tos = Some(tos);
         Ok(())
@@ -427,14 +427,14 @@ impl Socket {
     pub fn is_connected(&self) -> bool {
         match &self.lock().phase {
             Phase::Connected(_) => true,
-            Phase::Datagram(port) => port.peer_addr().is_some(),
+            Phase::Datagram(datagram) => datagram.peer_addr().is_some(),
             _ => false,
         }
     }
 
     /// Whether this is a [datagram socket](Self::datagram).
     pub fn is_datagram(&self) -> bool {
-        self.port().is_some()
+        self.datagram_socket().is_some()
     }
 
     /// Duplicates the UDP socket of a datagram socket, for UDP socket options. Only this crate may send and
@@ -444,8 +444,10 @@ impl Socket {
     /// - `Unsupported`: the socket is a stream.
     /// - `EMFILE`: too many open descriptors.
     pub fn udp_socket(&self) -> io::Result<UdpSocket> {
-        let port = self.port().ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
-        port.duplicate_udp()
+        let datagram = self
+            .datagram_socket()
+            .ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
+        datagram.duplicate_udp()
     }
 
     /// Whether the socket has been [closed](Self::close).
@@ -455,8 +457,8 @@ impl Socket {
 
     /// Takes the first error since the last call, as an OS error.
     pub fn take_error(&self) -> Option<io::Error> {
-        if let Some(port) = self.port() {
-            let error = port.take_error();
+        if let Some(datagram) = self.datagram_socket() {
+            let error = datagram.take_error();
             return error.map(|error| io::Error::from_raw_os_error(errno(&error)));
         }
         let mut state = self.lock();
@@ -469,7 +471,7 @@ impl Socket {
         let noted = state.error.take().or(failed.filter(|_| !told));
         drop(state);
         if noted.is_some() {
-            self.error_is_told();
+            self.clear_mirror_error();
         }
         noted.map(io::Error::from_raw_os_error)
     }

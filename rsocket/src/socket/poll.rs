@@ -12,9 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
 
 use super::{Phase, Socket};
 use crate::{
-    datagram::Port,
+    connecting::Connecting,
+    datagram::DatagramSocket,
     listener::Listener,
-    opening::Opening,
     proto::stream::Readiness,
     stream::Stream,
     waiters::{Bell, Interest},
@@ -304,10 +304,10 @@ struct Wait<'s> {
 /// Event source of the socket's phase.
 #[derive(Debug)]
 enum WaitsOn {
-    Opening(Arc<Opening>),
+    Connecting(Arc<Connecting>),
     Listener(Arc<Listener>),
     Stream(Arc<Stream>, u64),
-    Datagram(Arc<Port>, u64),
+    Datagram(Arc<DatagramSocket>, u64),
     Nothing,
 }
 
@@ -326,10 +326,10 @@ fn begin<'s>(entries: &[PollEntry<'s>], bell: &Bell) -> io::Result<Vec<Wait<'s>>
 impl Wait<'_> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.on {
-            WaitsOn::Opening(opening) => Some(opening.bell().as_fd()),
+            WaitsOn::Connecting(connecting) => Some(connecting.bell().as_fd()),
             WaitsOn::Listener(listener) => Some(listener.as_fd()),
             WaitsOn::Stream(stream, _) => Some(stream.connection().shared().completions()),
-            WaitsOn::Datagram(port, _) => Some(port.shared().completions()),
+            WaitsOn::Datagram(datagram, _) => Some(datagram.shared().completions()),
             WaitsOn::Nothing => None,
         }
     }
@@ -340,8 +340,8 @@ impl Drop for Wait<'_> {
         // A failure shows at the next poll of the socket.
         match &self.on {
             WaitsOn::Stream(stream, name) => drop(stream.connection().shared().end_wait(*name)),
-            WaitsOn::Datagram(port, name) => drop(port.shared().end_wait(*name)),
-            WaitsOn::Opening(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => {}
+            WaitsOn::Datagram(datagram, name) => drop(datagram.shared().end_wait(*name)),
+            WaitsOn::Connecting(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => {}
         }
         let name = self.name;
         self.socket
@@ -382,10 +382,10 @@ impl Socket {
         let mut state = self.lock();
         let name = state.waiters.add(Interest::ANY, bell);
         let on = match &state.phase {
-            Phase::Opening(opening) => WaitsOn::Opening(Arc::clone(opening)),
+            Phase::Connecting(connecting) => WaitsOn::Connecting(Arc::clone(connecting)),
             Phase::Listening(listener) => WaitsOn::Listener(Arc::clone(listener)),
             Phase::Connected(stream) => WaitsOn::Stream(Arc::clone(stream), 0),
-            Phase::Datagram(port) => WaitsOn::Datagram(Arc::clone(port), 0),
+            Phase::Datagram(datagram) => WaitsOn::Datagram(Arc::clone(datagram), 0),
             Phase::Idle(_) | Phase::Failed | Phase::Ended | Phase::Closed => WaitsOn::Nothing,
         };
         drop(state);
@@ -402,11 +402,11 @@ impl Socket {
                 wait.met = interest.is_met(readiness);
                 WaitsOn::Stream(stream, name)
             }
-            WaitsOn::Datagram(port, _) => {
+            WaitsOn::Datagram(datagram, _) => {
                 let interest = interest(events);
-                let (readiness, name) = port.shared().begin_wait(interest, bell)?;
+                let (readiness, name) = datagram.shared().begin_wait(interest, bell)?;
                 wait.met = interest.is_met(readiness);
-                WaitsOn::Datagram(port, name)
+                WaitsOn::Datagram(datagram, name)
             }
             on => on,
         };
@@ -429,10 +429,10 @@ impl Socket {
                 let readiness = stream.connection().shared().readiness_now();
                 of_readiness(readiness.unwrap_or(FAILED), asked)
             }
-            Phase::Datagram(port) => {
-                let port = Arc::clone(port);
+            Phase::Datagram(datagram) => {
+                let datagram = Arc::clone(datagram);
                 drop(state);
-                of_readiness(port.shared().readiness_now().unwrap_or(FAILED), asked)
+                of_readiness(datagram.shared().readiness_now().unwrap_or(FAILED), asked)
             }
             Phase::Listening(listener) if listener.is_ready() => asked & READING,
             Phase::Failed => asked & (READING | WRITING) | PollEvents::ERR,
@@ -441,7 +441,7 @@ impl Socket {
                 asked & end | PollEvents::HUP
             }
             Phase::Closed => PollEvents::NVAL,
-            Phase::Listening(_) | Phase::Idle(_) | Phase::Opening(_) => PollEvents::empty(),
+            Phase::Listening(_) | Phase::Idle(_) | Phase::Connecting(_) => PollEvents::empty(),
         }
     }
 }

@@ -15,10 +15,10 @@ use verbs::tokio::WatchedFd;
 
 use super::{Watchable, Watched, settled};
 use crate::{
-    datagram::{Port, Received},
+    datagram::{DatagramSocket, Received},
     socket::{Family, Socket},
     waiters::Interest,
-    waiting::Patience,
+    waiting::WaitMode,
 };
 
 /// A [datagram socket](Socket::datagram) for asynchronous tasks, like tokio's `UdpSocket`.
@@ -43,14 +43,14 @@ use crate::{
 #[derive(Debug)]
 pub struct AsyncDatagram {
     socket: Socket,
-    port: Arc<Port>,
+    datagram: Arc<DatagramSocket>,
     reading: Direction,
     writing: Direction,
     /// Readable when UDP's send buffer has room, for datagrams sent over UDP.
     udp: WatchedFd,
 }
 
-impl Watchable for Port {
+impl Watchable for DatagramSocket {
     fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
         self.shared().add_watcher()
     }
@@ -78,10 +78,10 @@ impl Drop for Task<'_> {
 }
 
 impl Direction {
-    fn new(port: &Arc<Port>, interest: Interest) -> io::Result<Self> {
+    fn new(datagram: &Arc<DatagramSocket>, interest: Interest) -> io::Result<Self> {
         Ok(Self {
             interest,
-            watched: Watched::new(port)?,
+            watched: Watched::new(datagram)?,
             tasks: AtomicUsize::new(0),
         })
     }
@@ -89,17 +89,17 @@ impl Direction {
     /// Retries an attempt whenever the descriptor is readable, until done.
     async fn until<T>(
         &self,
-        port: &Port,
-        mut attempt: impl FnMut(Patience) -> Option<io::Result<T>>,
+        datagram: &DatagramSocket,
+        mut attempt: impl FnMut(WaitMode) -> Option<io::Result<T>>,
     ) -> io::Result<T> {
         self.tasks.fetch_add(1, SeqCst);
         let _task = Task(self);
         let Watched { watcher, fd } = &self.watched;
         let watcher = watcher.index;
-        let result = fd.readable(|| attempt(Patience::Watch(watcher))).await?;
+        let result = fd.readable(|| attempt(WaitMode::Watch(watcher))).await?;
         // After success, this task no longer watches; the other tasks must check for themselves.
         if self.tasks.load(SeqCst) > 1 {
-            port.shared().pass_on(watcher, self.interest);
+            datagram.shared().pass_on(watcher, self.interest);
         }
         result
     }
@@ -137,7 +137,7 @@ impl AsyncDatagram {
     /// - `InvalidInput`: the socket is not a [datagram socket](Socket::datagram), or has been closed.
     /// - The runtime cannot watch its descriptors.
     pub fn new(socket: Socket) -> io::Result<Self> {
-        let port = socket.port().ok_or_else(|| {
+        let datagram = socket.datagram_socket().ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "the socket is not for datagrams",
@@ -149,10 +149,10 @@ impl AsyncDatagram {
         epoll::add(&room, socket.udp_socket()?, data, epoll::EventFlags::OUT)?;
         socket.set_nonblocking(true);
         Ok(Self {
-            reading: Direction::new(&port, Interest::READ)?,
-            writing: Direction::new(&port, Interest::WRITE)?,
+            reading: Direction::new(&datagram, Interest::READ)?,
+            writing: Direction::new(&datagram, Interest::WRITE)?,
             udp: WatchedFd::new(room)?,
-            port,
+            datagram,
             socket,
         })
     }
@@ -211,8 +211,8 @@ impl AsyncDatagram {
         to: Option<SocketAddr>,
     ) -> io::Result<usize> {
         loop {
-            let sent = self.writing.until(&self.port, |patience| {
-                match self.port.send(pieces, to, patience) {
+            let sent = self.writing.until(&self.datagram, |mode| {
+                match self.datagram.send(pieces, to, mode) {
                     // The kernel's error: UDP's send buffer is full.
                     Err(err) if is_full(&err) => Some(Err(err)),
                     result => settled(result),
@@ -267,10 +267,10 @@ impl AsyncDatagram {
     }
 
     async fn receive(&self, place: &mut [u8], peek: bool) -> io::Result<Received> {
-        let received = self.reading.until(&self.port, |patience| {
+        let received = self.reading.until(&self.datagram, |mode| {
             settled(
-                self.port
-                    .recv(&mut [IoSliceMut::new(place)], peek, patience),
+                self.datagram
+                    .recv(&mut [IoSliceMut::new(place)], peek, mode),
             )
         });
         received.await

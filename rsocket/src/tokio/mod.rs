@@ -18,8 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use verbs::tokio::WatchedFd;
 
 use crate::{
-    connection::Connection, engine::Engine, listener::Listener, opening::Opening, options::Options,
-    stream::Stream, waiting::Patience,
+    connecting::Connecting, connection::Connection, engine::Engine, listener::Listener,
+    options::Options, stream::Stream, waiting::WaitMode,
 };
 
 pub use datagram::AsyncDatagram;
@@ -73,7 +73,7 @@ pub struct AsyncListener {
 
 /// A connection attempt, cancelled on drop.
 struct Attempt {
-    opening: Arc<Opening>,
+    connecting: Arc<Connecting>,
     watched: WatchedFd,
     engine: Arc<Engine>,
     /// Handle of the engine's timeout.
@@ -90,7 +90,7 @@ impl Drop for Attempt {
 
 impl Attempt {
     async fn result(&self) -> io::Result<Arc<Connection>> {
-        self.watched.readable(|| self.opening.take()).await?
+        self.watched.readable(|| self.connecting.take()).await?
     }
 }
 
@@ -178,9 +178,9 @@ impl Watched {
     fn poll<T>(
         &self,
         cx: &mut Context<'_>,
-        mut attempt: impl FnMut(Patience) -> io::Result<T>,
+        mut attempt: impl FnMut(WaitMode) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
-        let look = || settled(attempt(Patience::Watch(self.watcher.index)));
+        let look = || settled(attempt(WaitMode::Watch(self.watcher.index)));
         Poll::Ready(ready!(self.fd.poll_readable(cx, look))?)
     }
 }
@@ -192,9 +192,9 @@ impl AsyncRead for AsyncStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let connection = self.stream.connection();
-        let read = self.reading.poll(cx, |patience| {
+        let read = self.reading.poll(cx, |mode| {
             let place = IoSliceMut::new(buf.initialize_unfilled());
-            connection.recv(&mut [place], false, patience)
+            connection.recv(&mut [place], false, mode)
         });
         let len = ready!(read)?;
         buf.advance(len);
@@ -217,8 +217,7 @@ impl AsyncWrite for AsyncStream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let connection = self.stream.connection();
-        self.writing
-            .poll(cx, |patience| connection.send(bufs, patience))
+        self.writing.poll(cx, |mode| connection.send(bufs, mode))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -296,12 +295,12 @@ impl Options {
     }
 
     async fn attempt(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Arc<Connection>> {
-        let opening = Opening::start(engine, self, addr)?;
-        let key = opening.key();
+        let connecting = Connecting::start(engine, self, addr)?;
+        let key = connecting.key();
         let timeout = self.connect_timeout;
         let attempt = Attempt {
-            watched: watch(opening.bell())?,
-            opening,
+            watched: watch(connecting.bell())?,
+            connecting,
             timeout: timeout.and_then(|timeout| engine.time_out_after(timeout, key)),
             engine: Arc::clone(engine),
         };

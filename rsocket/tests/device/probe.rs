@@ -196,8 +196,7 @@ impl Probe {
     ) -> Result<(Self, Vec<u8>), ConnectFailure> {
         let (channel, id) = resolved(addr);
         let (memory, qp) = Memory::new(&id);
-        id.connect(&qp, &param(&encode(memory.data())))
-            .unwrap();
+        id.connect(&qp, &param(&encode(memory.data()))).unwrap();
         let response = match next(&channel) {
             Event::ConnectResponse(response) => response,
             Event::ConnectFailed { failure, .. } => return Err(failure),

@@ -23,10 +23,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEPALIVE: u32 = 0xe000_0001;
 
 /// Connects a probe to a new listener. Returns the stream and the probe.
-fn accepted_by(
-    options: &Options,
-    encode: impl FnOnce(ConnectData) -> Vec<u8>,
-) -> (Stream, Probe) {
+fn accepted_by(options: &Options, encode: impl FnOnce(ConnectData) -> Vec<u8>) -> (Stream, Probe) {
     let listener = options.bind(local()).unwrap();
     let (probe, _) = Probe::connect(listener.local_addr(), encode).unwrap();
     let (stream, _) = listener.accept().unwrap();
@@ -289,11 +286,7 @@ fn shutdown_of_write_direction_sends_control_message() {
     stream.shutdown(Shutdown::Read).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     stream.write_all(b"data").unwrap();
-    assert_eq!(
-        probe.recv_message(),
-        4,
-        "no message before the data"
-    );
+    assert_eq!(probe.recv_message(), 4, "no message before the data");
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(probe.recv_message(), 0xe000_0000);
 }

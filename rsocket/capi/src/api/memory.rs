@@ -54,8 +54,8 @@ pub(super) unsafe fn bytes_mut<'a>(at: *mut c_void, len: usize) -> io::Result<&'
 /// `at` is null, or `count` vectors at `at` are readable.
 unsafe fn vectors<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]> {
     /// `UIO_MAXIOV`
-    const MOST: usize = 1024;
-    if count > MOST {
+    const MAX_SEGMENTS: usize = 1024;
+    if count > MAX_SEGMENTS {
         return Err(os(libc::EINVAL));
     }
     check(count, at.is_null())?;

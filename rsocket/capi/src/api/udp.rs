@@ -5,7 +5,7 @@ use std::{io, net::UdpSocket, os::fd::AsRawFd};
 use libc::{c_int, socklen_t};
 
 /// Maximum size of an option value in bytes.
-const MOST: usize = 256;
+const MAX_OPTION_LEN: usize = 256;
 
 /// `setsockopt(2)`
 pub(crate) fn set_option(
@@ -26,8 +26,8 @@ pub(crate) fn set_option(
 
 /// `getsockopt(2)`
 pub(crate) fn option(udp: &UdpSocket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
-    let mut value = vec![0; MOST];
-    let mut len = socklen_t::try_from(MOST).unwrap_or(0);
+    let mut value = vec![0; MAX_OPTION_LEN];
+    let mut len = socklen_t::try_from(MAX_OPTION_LEN).unwrap_or(0);
     let place = value.as_mut_ptr().cast();
     // SAFETY: the descriptor is open for the life of `udp`, and `len` bytes are writable.
     let ret = unsafe { libc::getsockopt(udp.as_raw_fd(), level, name, place, &raw mut len) };

@@ -14,7 +14,7 @@ use cm::{
 use verbs::Init;
 
 use crate::{
-    connection::{Connection, Ends},
+    connection::{Connection, ConnectionAddrs},
     device::ProtectionGroup,
     endpoint::{Endpoint, bring_up},
     engine::Engine,
@@ -25,11 +25,11 @@ use crate::{
 };
 
 /// Timeout of the first resolution attempt. Each later attempt doubles the timeout.
-const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the timeout of a resolution attempt after `timeouts` timed-out ones.
 fn timeout_after(timeouts: u32) -> Duration {
-    FIRST_TIMEOUT * 2_u32.saturating_pow(timeouts)
+    INITIAL_TIMEOUT * 2_u32.saturating_pow(timeouts)
 }
 
 /// Returns the error of a connection attempt past its timeout.
@@ -40,7 +40,7 @@ pub(crate) fn timed_out(timeout: Duration) -> io::Error {
 
 /// A connection attempt.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct Connecting {
     state: Mutex<State>,
     changed: Condvar,
     /// Notified at the end of the attempt, for callers waiting on a descriptor.
@@ -75,7 +75,7 @@ enum State {
     Taken,
 }
 
-impl Opening {
+impl Connecting {
     /// Starts a connection attempt.
     pub(crate) fn start(
         engine: &Arc<Engine>,
@@ -128,7 +128,7 @@ impl Opening {
             key,
             engine: Arc::downgrade(engine),
         });
-        engine.open(key, &this);
+        engine.register_attempt(key, &this);
         this.resolve_addr(id)?;
         Ok(this)
     }
@@ -147,7 +147,7 @@ impl Opening {
     fn timeout(&self) -> Duration {
         match &*self.lock() {
             State::Open { timeouts, .. } => timeout_after(*timeouts),
-            State::Done(_) | State::Taken => FIRST_TIMEOUT,
+            State::Done(_) | State::Taken => INITIAL_TIMEOUT,
         }
     }
 
@@ -253,14 +253,14 @@ impl Opening {
         let peer_addr = id.peer_addr().unwrap_or(self.plan.peer);
         let peer_addr = scoped(peer_addr, Some(self.plan.peer));
         let local_addr = id.local_addr().unwrap_or(peer_addr);
-        let ends = Ends {
+        let addrs = ConnectionAddrs {
             local_addr: scoped(local_addr, Some(peer_addr)),
             peer_addr,
             key: id.key(),
         };
         let endpoint = endpoint.bring_up(|qp| Ok(bring_up(id, qp)?))?;
         let establish = |qp| Ok(response.establish_ready(qp)?.into_parts());
-        Connection::new(endpoint, establish, &peer, ends, engine)
+        Connection::new(endpoint, establish, &peer, addrs, engine)
     }
 
     pub(crate) fn failed(&self, failure: ConnectFailure) {
@@ -310,7 +310,7 @@ impl Opening {
     }
 
     /// Blocks until the attempt ends and leaves the result in place.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_for_end(&self) {
         let mut state = self.lock();
         while matches!(*state, State::Open { .. }) {
             let waited = self.changed.wait(state);
@@ -346,7 +346,7 @@ impl Opening {
     }
 }
 
-impl Drop for Opening {
+impl Drop for Connecting {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         if let State::Open { .. } = state.unwrap_or_else(PoisonError::into_inner) {

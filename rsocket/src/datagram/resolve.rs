@@ -13,19 +13,19 @@ use verbs::{
     attr::{GidType, LinkLayer},
 };
 
-use super::{Port, local::Way};
+use super::{DatagramSocket, local::PeerPath};
 use crate::engine::Engine;
 
 /// Timeout of each resolution step.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Default hop limit.
 const HOP_LIMIT: u8 = 64;
 
-/// Starts resolving the route from a local address. The engine notifies the port of the result.
-pub(super) fn search(
+/// Starts resolving the route from a local address. The engine notifies the socket of the result.
+pub(super) fn start(
     engine: &Engine,
-    port: Weak<Port>,
+    socket: Weak<DatagramSocket>,
     mut local: SocketAddr,
     peer: SocketAddr,
     tos: Option<u8>,
@@ -36,8 +36,8 @@ pub(super) fn search(
         id.set_tos(tos)?;
     }
     let key = id.key();
-    engine.search(key, port, peer);
-    id.resolve_addr(Some(local), peer, TIMEOUT)
+    engine.resolving_peer(key, socket, peer);
+    id.resolve_addr(Some(local), peer, STEP_TIMEOUT)
         .map_err(|refused| {
             engine.forget(key);
             refused.error.into()
@@ -46,12 +46,12 @@ pub(super) fn search(
 
 /// Starts the second step, the route resolution.
 pub(crate) fn resolve_route(id: CmId<AddrResolved>) -> io::Result<()> {
-    id.resolve_route(TIMEOUT)
+    id.resolve_route(STEP_TIMEOUT)
         .map_err(|refused| refused.error.into())
 }
 
-/// Creates the address handle for a resolved route.
-pub(crate) fn found(engine: &Engine, id: &CmId<RouteResolved>) -> io::Result<Way> {
+/// Returns the path of a resolved route, with a new address handle.
+pub(crate) fn peer_path(engine: &Engine, id: &CmId<RouteResolved>) -> io::Result<PeerPath> {
     let ctx = id.context()?;
     let port = ctx.query_port(id.port_num())?;
     let path = id.paths().into_iter().next().unwrap_or_default();
@@ -68,7 +68,7 @@ pub(crate) fn found(engine: &Engine, id: &CmId<RouteResolved>) -> io::Result<Way
     }
     let mtu = [path.mtu().bytes(), port.active_mtu().bytes()];
     let mtu = mtu.into_iter().flatten().min().unwrap_or(256);
-    Ok(Way {
+    Ok(PeerPath {
         ah: engine.devices().of(&ctx)?.datagrams.create_ah(&vector)?,
         mtu: mtu as usize,
     })
