@@ -25,8 +25,8 @@ use crate::{
     proto::{
         ConnectData, Mapping, Message,
         stream::{
-            Burst, Direction, Framing, MapError, Outgoing, Payload, Place, Placement, Readiness,
-            SPARE_RECEIVES, Settings, Stream,
+            Burst, Direction, Framing, MapError, Outgoing, Payload, PayloadSource, Placement,
+            Readiness, SPARE_RECEIVES, Settings, Stream,
         },
     },
     queue::Queue,
@@ -218,19 +218,19 @@ impl Connection {
         state.stream.shut_down(direction);
         state.process()?;
         state.wake();
-        let has_told = state.stream.has_told();
+        let has_sent_shutdown = state.stream.has_sent_shutdown();
         drop(state);
-        if !has_told && let Some(engine) = self.engine.upgrade() {
+        if !has_sent_shutdown && let Some(engine) = self.engine.upgrade() {
             engine.send_shutdown_later(self.key);
         }
         Ok(())
     }
 
     /// Whether the peer has been notified of every shutdown of this side, or the connection is over.
-    pub(crate) fn has_told(&self) -> io::Result<bool> {
+    pub(crate) fn has_sent_shutdown(&self) -> io::Result<bool> {
         let mut state = self.shared.lock();
         state.process()?;
-        Ok(state.stream.has_told())
+        Ok(state.stream.has_sent_shutdown())
     }
 
     /// Waits until the peer has acknowledged all sent data, or the connection is over.
@@ -550,8 +550,8 @@ impl State {
     ) -> io::Result<()> {
         while *done < total {
             self.check_writable()?;
-            if self.stream.has_announcement() {
-                let Some(outgoing) = self.stream.announce() else {
+            if self.stream.has_unadvertised_mapping() {
+                let Some(outgoing) = self.stream.advertise_mapping() else {
                     break;
                 };
                 self.post(outgoing, &[])?;
@@ -574,8 +574,8 @@ impl State {
     ) -> io::Result<Option<()>> {
         while *done < bytes.len() {
             self.check_writable()?;
-            if self.stream.has_announcement() {
-                let Some(outgoing) = self.stream.announce() else {
+            if self.stream.has_unadvertised_mapping() {
+                let Some(outgoing) = self.stream.advertise_mapping() else {
                     return Ok(None);
                 };
                 self.post(outgoing, &[])?;
@@ -700,18 +700,18 @@ impl State {
                 }
             };
             let posted = match place {
-                Some(Place::Inline) => qp
+                Some(PayloadSource::Inline) => qp
                     .post(write(None).inline(bytes))
                     .map_err(verbs::Error::from),
                 None => qp.post(write(None)).map_err(verbs::Error::from),
-                Some(Place::Buffer(first, second)) => {
+                Some(PayloadSource::Buffer(first, second)) => {
                     let (head, tail) = bytes.split_at(first.len());
                     let head = memory.fill(first.start as usize, head);
                     let tail = (!tail.is_empty()).then(|| memory.fill(second.start as usize, tail));
                     let from = Some((head, tail));
                     qp.post(write(from)).map_err(verbs::Error::from)
                 }
-                Some(Place::Slot(slot)) => {
+                Some(PayloadSource::Slot(slot)) => {
                     let from = Some((memory.fill_slot(*slot, bytes), None));
                     qp.post(write(from)).map_err(verbs::Error::from)
                 }

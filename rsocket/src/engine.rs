@@ -449,7 +449,7 @@ impl Engine {
         });
         unsent_shutdowns.retain(|key| {
             let connection = self.connection(*key);
-            connection.is_some_and(|found| !found.has_told().unwrap_or(true))
+            connection.is_some_and(|found| !found.has_sent_shutdown().unwrap_or(true))
         });
         let mut timers = self.timers();
         timers.checks.extend(checks);

@@ -137,7 +137,7 @@ mod tests {
         let failure = ConnectionFailure::new(Failure::Send, Some(cause));
         assert_eq!(
             failure.to_string(),
-            format!("the peer did not take what was sent: {request}")
+            format!("a request to the peer has failed: {request}")
         );
         assert_eq!(failure.cause().unwrap().downcast_ref(), Some(&request));
         assert!(failure.source().is_none());

@@ -104,7 +104,7 @@ impl Stream {
         self.announce(region, short, offset)
     }
 
-    fn announce(
+    fn advertise_mapping(
         &self,
         region: RemoteRegion,
         len: u32,

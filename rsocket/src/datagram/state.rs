@@ -23,8 +23,8 @@ use crate::{
     engine::Engine,
     proto::{
         datagram::{
-            Encoded, Exchange, Node, Operation, Route, SLOT, canonical, fit, most_by_udp,
-            most_by_way,
+            Encoded, Exchange, Node, Operation, Route, SLOT, canonical, fit, max_len_by_path,
+            max_len_by_udp,
         },
         stream::{Direction, Readiness, Settings},
     },
@@ -161,7 +161,7 @@ impl State {
         };
         self.udp()?.check(canonical(peer))?;
         self.begin()?;
-        self.meet(canonical(peer))?;
+        self.local_for(canonical(peer))?;
         self.udp()?.connect(peer)?;
         if let Some(node) = &mut self.node {
             node.connect(Some(peer));
@@ -223,7 +223,7 @@ impl State {
     }
 
     /// Returns the local endpoint for a peer, creating both if unknown.
-    fn meet(&mut self, peer: SocketAddr) -> io::Result<u64> {
+    fn local_for(&mut self, peer: SocketAddr) -> io::Result<u64> {
         let known = self.node.as_ref().and_then(|node| node.local(peer));
         if let Some(local) = known {
             return Ok(local);
@@ -239,7 +239,7 @@ impl State {
         };
         let now = self.now();
         if let Some(node) = &mut self.node {
-            node.meet(peer, name, now);
+            node.add_peer(peer, name, now);
         }
         Ok(name)
     }
@@ -277,9 +277,9 @@ impl State {
             return;
         };
         if let Some(node) = &mut self.node {
-            node.forget(|gone| gone == name);
+            node.remove_local(|gone| gone == name);
             for _ in 0..local.sending() {
-                node.leave_place();
+                node.end_send();
             }
         }
         self.engine.forget(local.key());
@@ -313,7 +313,7 @@ impl State {
         let peer = canonical(peer);
         self.udp()?.check(peer)?;
         self.begin()?;
-        let name = self.meet(peer)?;
+        let name = self.local_for(peer)?;
         let len = bufs.iter().map(|buf| buf.len()).sum::<usize>();
         let now = self.now();
         let (Some(node), Some(local)) = (&mut self.node, self.locals.get_mut(&name)) else {
@@ -323,14 +323,14 @@ impl State {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         // The limit is independent of the route, which the program does not know.
-        if len > most_by_udp(peer.ip()) {
+        if len > max_len_by_udp(peer.ip()) {
             return Err(Errno::MSGSIZE.into());
         }
-        if let Some(Route::Direct { way, qp_num, .. }) = node.route(peer, now)
-            && len <= most_by_way(peer.ip(), way.mtu)
+        if let Some(Route::Direct { path, qp_num, .. }) = node.route(peer, now)
+            && len <= max_len_by_path(peer.ip(), path.mtu)
         {
-            let way = way.clone();
-            if !node.take_place() {
+            let path = path.clone();
+            if !node.begin_send() {
                 return Ok(None);
             }
             self.scratch.clear();
@@ -338,10 +338,10 @@ impl State {
             for buf in bufs {
                 self.scratch.extend_from_slice(buf);
             }
-            return match local.send(&self.scratch, &way, qp_num) {
+            return match local.send(&self.scratch, &path, qp_num) {
                 Ok(()) => Ok(Some(len)),
                 Err(err) => {
-                    node.leave_place();
+                    node.end_send();
                     Err(err)
                 }
             };
@@ -442,28 +442,30 @@ impl State {
         if Exchange::decode(bytes, peer.ip()).is_err() {
             return;
         }
-        let Ok(name) = self.meet(peer) else { return };
+        let Ok(name) = self.local_for(peer) else {
+            return;
+        };
         let now = self.now();
         let (Some(node), Some(local)) = (&mut self.node, self.locals.get(&name)) else {
             return;
         };
-        let Ok(told) = node.told(peer, bytes, now) else {
+        let Ok(outcome) = node.udp_received(peer, bytes, now) else {
             return;
         };
-        if told.answer
+        if outcome.answer
             && let Some(udp) = &self.udp
         {
             let header = exchange(local, Operation::Answer);
             // If the answer is lost, the next message causes another.
             drop(udp.send(&[IoSlice::new(&header)], peer));
         }
-        if told.search {
+        if outcome.resolve {
             let this = Weak::clone(&self.this);
             if resolve::start(&self.engine, this, local.addr(), peer, self.tos).is_err() {
-                node.found(peer, None, now);
+                node.path_resolved(peer, None, now);
             }
         }
-        if let Some(payload) = told.payload {
+        if let Some(payload) = outcome.payload {
             // Without room, the datagram is lost.
             drop(node.arrived_by_udp(peer, Stored::Copy(payload.to_vec())));
             self.wake();
@@ -473,7 +475,7 @@ impl State {
     pub(super) fn path_resolved(&mut self, peer: SocketAddr, path: Option<PeerPath>) {
         let now = self.now();
         if let Some(node) = &mut self.node {
-            node.found(peer, path, now);
+            node.path_resolved(peer, path, now);
         }
     }
 
@@ -541,7 +543,7 @@ impl Pollable for State {
             let scope = local.scope();
             let processed = local.process(|done| match done {
                 Done::Sent { ok } => {
-                    node.leave_place();
+                    node.end_send();
                     if !ok {
                         broken.push(name);
                     }

@@ -107,7 +107,7 @@ impl Operation {
     }
 }
 
-/// Header of a message over UDP: announces the sender's queue pair number.
+/// Header of a message over UDP: advertises the sender's queue pair number.
 ///
 /// ```text
 /// 0 tag 55555555   4 version   5 operation   6 header length   7 zero

@@ -11,7 +11,7 @@ mod peers;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 pub use header::{BadDatagram, Encoded, Exchange, Operation, Origin};
-pub use node::{Arrived, Node, Told};
+pub use node::{Arrived, Node, UdpOutcome};
 pub use peers::Route;
 
 use crate::stream::Settings;
@@ -37,12 +37,12 @@ pub fn canonical(addr: SocketAddr) -> SocketAddr {
 
 /// Maximum length in bytes of a datagram to this peer. The limit of UDP holds for every route, since longer
 /// datagrams could never start a route resolution.
-pub fn most_by_udp(peer: IpAddr) -> usize {
+pub fn max_len_by_udp(peer: IpAddr) -> usize {
     SLOT - Exchange::len_for(peer)
 }
 
 /// Maximum length in bytes of a datagram to this peer between queue pairs, in packets of at most `mtu` bytes.
-pub fn most_by_way(peer: IpAddr, mtu: usize) -> usize {
+pub fn max_len_by_path(peer: IpAddr, mtu: usize) -> usize {
     SLOT.min(mtu).saturating_sub(Origin::len_for(peer))
 }
 
@@ -86,10 +86,16 @@ mod tests {
     fn max_datagram_fits_packet_and_receive_slot() {
         let v4: IpAddr = "10.9.0.1".parse().unwrap();
         let v6: IpAddr = "fd00::1".parse().unwrap();
-        assert_eq!((most_by_way(v4, 1024), most_by_way(v6, 1024)), (1016, 1000));
-        assert_eq!((most_by_way(v4, 4096), most_by_way(v6, 4096)), (2040, 2024));
-        assert_eq!((most_by_udp(v4), most_by_udp(v6)), (2032, 2020));
-        assert_eq!(most_by_way(v6, 0), 0);
+        assert_eq!(
+            (max_len_by_path(v4, 1024), max_len_by_path(v6, 1024)),
+            (1016, 1000)
+        );
+        assert_eq!(
+            (max_len_by_path(v4, 4096), max_len_by_path(v6, 4096)),
+            (2040, 2024)
+        );
+        assert_eq!((max_len_by_udp(v4), max_len_by_udp(v6)), (2032, 2020));
+        assert_eq!(max_len_by_path(v6, 0), 0);
     }
 
     #[test]

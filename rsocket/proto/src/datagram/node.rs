@@ -38,11 +38,11 @@ pub struct Arrived<M> {
 
 /// Actions after a message over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told<'b> {
+pub struct UdpOutcome<'b> {
     /// Answer the message.
     pub answer: bool,
-    /// Resolve the route to the sender, and report the result to [`Node::found`].
-    pub search: bool,
+    /// Resolve the route to the sender, and report the result to [`Node::path_resolved`].
+    pub resolve: bool,
     /// Payload of a datagram, to be passed to [`Node::arrived_by_udp`].
     pub payload: Option<&'b [u8]>,
 }
@@ -73,8 +73,8 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     }
 
     /// Adds an unknown peer.
-    pub fn meet(&mut self, peer: SocketAddr, local: L, now: Duration) {
-        self.peers.meet(canonical(peer), local, now);
+    pub fn add_peer(&mut self, peer: SocketAddr, local: L, now: Duration) {
+        self.peers.add(canonical(peer), local, now);
     }
 
     /// Returns the route of the next datagram to a known peer.
@@ -87,15 +87,15 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
         self.send_depth = self.send_depth.min(most as usize);
     }
 
-    /// Takes a place for a message in flight. Returns whether there was one.
-    pub fn take_place(&mut self) -> bool {
+    /// Counts a message in flight. Returns false at the limit.
+    pub fn begin_send(&mut self) -> bool {
         let free = self.sending < self.send_depth;
         self.sending += usize::from(free);
         free
     }
 
-    /// Returns the place of a message, sent or failed.
-    pub fn leave_place(&mut self) {
+    /// Ends a message in flight, sent or failed.
+    pub fn end_send(&mut self) {
         self.sending = self.sending.saturating_sub(1);
     }
 
@@ -130,37 +130,37 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
         self.shut_read
     }
 
-    /// Handles a message over UDP. The caller [adds](Self::meet) an unknown peer first.
+    /// Handles a message over UDP. The caller [adds](Self::add_peer) an unknown peer first.
     ///
     /// # Errors
     /// The message is malformed.
-    pub fn told<'b>(
+    pub fn udp_received<'b>(
         &mut self,
         peer: SocketAddr,
         bytes: &'b [u8],
         now: Duration,
-    ) -> Result<Told<'b>, BadDatagram> {
+    ) -> Result<UdpOutcome<'b>, BadDatagram> {
         let peer = canonical(peer);
         let (header, payload) = Exchange::decode(bytes, peer.ip())?;
         let is_data = header.operation == Operation::Data;
-        Ok(Told {
+        Ok(UdpOutcome {
             answer: is_data,
-            search: self.peers.told(peer, header.qp_num, now),
+            resolve: self.peers.qp_num_received(peer, header.qp_num, now),
             payload: is_data.then_some(payload),
         })
     }
 
     /// Records the end of a route resolution, successful or not.
-    pub fn found(&mut self, peer: SocketAddr, way: Option<W>, now: Duration) {
-        self.peers.found(canonical(peer), way, now);
+    pub fn path_resolved(&mut self, peer: SocketAddr, path: Option<W>, now: Duration) {
+        self.peers.path_resolved(canonical(peer), path, now);
     }
 
     /// Removes the peers of a removed local endpoint.
-    pub fn forget(&mut self, is_gone: impl Fn(L) -> bool) {
-        self.peers.forget(is_gone);
+    pub fn remove_local(&mut self, is_gone: impl Fn(L) -> bool) {
+        self.peers.remove_local(is_gone);
     }
 
-    /// Queues a datagram received over UDP, after [`told`](Self::told) has returned its payload.
+    /// Queues a datagram received over UDP, after [`udp_received`](Self::udp_received) has returned its payload.
     ///
     /// # Errors
     /// The datagram is dropped: the queue is full, or the source is not the connected peer.
@@ -190,7 +190,7 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
             source.set_scope_id(scope);
         }
         let peer = canonical(source);
-        self.peers.heard(peer, now);
+        self.peers.message_received(peer, now);
         self.push(peer, message, range)
     }
 
@@ -306,7 +306,7 @@ mod tests {
         for len in 0..28 {
             let mut bytes = vec![0x55, 0x55, 0x55, 0x55, 6, 0, 28, 0, 0, 0, 0, 9];
             bytes.resize(len, 0);
-            assert!(node.told(peer, &bytes, NOW).is_err(), "{len}");
+            assert!(node.udp_received(peer, &bytes, NOW).is_err(), "{len}");
         }
         let whole = message("[fd00::1]:2", b"");
         for len in 0..whole.len() {
@@ -320,23 +320,23 @@ mod tests {
     #[test]
     fn smallest_send_queue_limits_datagrams_in_flight() {
         let mut node = Plain::new(3, 1);
-        assert!(node.take_place() && node.take_place());
+        assert!(node.begin_send() && node.begin_send());
         node.limit_sending(5);
         assert!(node.readiness().writable);
         node.limit_sending(1);
         for _ in 0..2 {
-            assert!(!node.readiness().writable && !node.take_place());
-            node.leave_place();
+            assert!(!node.readiness().writable && !node.begin_send());
+            node.end_send();
         }
-        assert!(node.readiness().writable && node.take_place());
+        assert!(node.readiness().writable && node.begin_send());
         assert!(!node.readiness().writable);
     }
 
     #[test]
     fn datagram_shutdown_of_each_direction_changes_readiness() {
         let mut node = Plain::new(1, 1);
-        assert!(node.take_place());
-        assert!(!node.take_place());
+        assert!(node.begin_send());
+        assert!(!node.begin_send());
         let mut expected = Readiness::default();
         assert_eq!(node.readiness(), expected);
         node.shut_down(Direction::Read);
@@ -348,8 +348,8 @@ mod tests {
         expected.hung_up = true;
         assert_eq!(node.readiness(), expected);
         assert!(!node.is_flushed());
-        node.leave_place();
-        node.leave_place();
+        node.end_send();
+        node.end_send();
         assert!(node.is_flushed());
     }
 }

@@ -46,9 +46,9 @@ pub(super) struct Ending {
     /// Reading has been shut down: received data is discarded.
     shut_to_reading: bool,
     /// Shutdown message not sent yet.
-    news: Option<Control>,
+    pending_control: Option<Control>,
     /// The peer has disconnected.
-    deaf: bool,
+    peer_disconnected: bool,
 }
 
 impl Default for Ending {
@@ -58,8 +58,8 @@ impl Default for Ending {
             readable: true,
             writable: true,
             shut_to_reading: false,
-            news: None,
-            deaf: false,
+            pending_control: None,
+            peer_disconnected: false,
         }
     }
 }
@@ -81,17 +81,17 @@ impl Ending {
         self.shut_to_reading
     }
 
-    pub(super) fn has_news(&self) -> bool {
-        self.news.is_some()
+    pub(super) fn has_pending_control(&self) -> bool {
+        self.pending_control.is_some()
     }
 
-    pub(super) fn take_news(&mut self) -> Option<Control> {
-        self.news.take()
+    pub(super) fn take_pending_control(&mut self) -> Option<Control> {
+        self.pending_control.take()
     }
 
     /// Whether the peer has disconnected and discards data in flight.
-    pub(super) fn is_deaf(&self) -> bool {
-        self.deaf
+    pub(super) fn peer_disconnected(&self) -> bool {
+        self.peer_disconnected
     }
 
     fn leave(&mut self, phase: Phase) {
@@ -121,17 +121,17 @@ impl Ending {
     }
 
     /// Handles a control message of the peer.
-    pub(super) fn told(&mut self, control: Control) {
+    pub(super) fn handle_control(&mut self, control: Control) {
         match control {
             Control::Disconnect => {
-                self.deaf = true;
+                self.peer_disconnected = true;
                 self.disconnected();
             }
             Control::Shutdown => {
                 self.readable = false;
-                match &mut self.news {
-                    // The pending message must also announce the end of this side.
-                    Some(news) => *news = Control::Disconnect,
+                match &mut self.pending_control {
+                    // The pending message must also report the end of this side.
+                    Some(pending) => *pending = Control::Disconnect,
                     None if !self.writable => self.disconnected(),
                     None => {}
                 }
@@ -155,10 +155,10 @@ impl Ending {
         if (self.readable, self.writable) == (was_readable, was_writable) {
             return;
         }
-        self.news = match (self.readable, self.writable) {
+        self.pending_control = match (self.readable, self.writable) {
             (false, false) => Some(Control::Disconnect),
             (true, false) => Some(Control::Shutdown),
-            // Not announced: the peer goes on sending, and the data is discarded.
+            // No message is sent: the peer continues to send, and the data is discarded.
             (_, true) => None,
         };
     }
@@ -174,7 +174,7 @@ mod tests {
             .iter()
             .filter_map(|&direction| {
                 ending.shut_down(direction);
-                ending.take_news()
+                ending.take_pending_control()
             })
             .collect();
         (ending, told)
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn shutdown_of_each_direction_queues_its_control_message() {
         use Direction::{Both, Read, Write};
-        for (directions, told) in [
+        for (directions, sent) in [
             (&[Write][..], &[Control::Shutdown][..]),
             (&[Read], &[]),
             (&[Both], &[Control::Disconnect]),
@@ -193,30 +193,30 @@ mod tests {
             (&[Write, Write], &[Control::Shutdown]),
             (&[Both, Both, Write], &[Control::Disconnect]),
         ] {
-            assert_eq!(shut(directions).1, told, "{directions:?}");
+            assert_eq!(shut(directions).1, sent, "{directions:?}");
         }
     }
 
     #[test]
     fn control_message_of_peer_ends_one_or_both_directions() {
         let mut ending = Ending::default();
-        ending.told(Control::Shutdown);
+        ending.handle_control(Control::Shutdown);
         assert!(!ending.is_readable() && ending.is_writable());
         assert_eq!(ending.phase(), Phase::Connected);
         // Both directions have ended.
         ending.shut_down(Direction::Write);
-        assert_eq!(ending.take_news(), Some(Control::Disconnect));
+        assert_eq!(ending.take_pending_control(), Some(Control::Disconnect));
 
         let (mut ending, _) = shut(&[Direction::Write]);
-        ending.told(Control::Shutdown);
+        ending.handle_control(Control::Shutdown);
         assert_eq!(ending.phase(), Phase::Disconnected);
 
         let mut ending = Ending::default();
         for ignored in [Control::KeepAlive, Control::Unknown(0x77)] {
-            ending.told(ignored);
+            ending.handle_control(ignored);
             assert_eq!(ending.phase(), Phase::Connected);
         }
-        ending.told(Control::Disconnect);
+        ending.handle_control(Control::Disconnect);
         assert_eq!(ending.phase(), Phase::Disconnected);
     }
 
@@ -224,13 +224,13 @@ mod tests {
     fn shutdown_of_both_sides_at_once_still_sends_disconnect() {
         let mut ending = Ending::default();
         ending.shut_down(Direction::Write);
-        ending.told(Control::Shutdown);
+        ending.handle_control(Control::Shutdown);
         assert_eq!(ending.phase(), Phase::Connected);
-        assert_eq!(ending.take_news(), Some(Control::Disconnect));
+        assert_eq!(ending.take_pending_control(), Some(Control::Disconnect));
         // Data in flight still counts, unless the peer has disconnected.
-        assert!(!ending.is_deaf());
-        ending.told(Control::Disconnect);
-        assert!(ending.is_deaf());
+        assert!(!ending.peer_disconnected());
+        ending.handle_control(Control::Disconnect);
+        assert!(ending.peer_disconnected());
     }
 
     #[test]
@@ -259,13 +259,13 @@ mod tests {
         }
         // The peer had shut down its direction, and data written by this side is lost.
         let mut ending = Ending::default();
-        ending.told(Control::Shutdown);
+        ending.handle_control(Control::Shutdown);
         ending.lost();
         assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
         assert!(!ending.is_readable() && !ending.is_writable());
         // Both sides have shut down their direction.
         let (mut ending, _) = shut(&[Direction::Write]);
-        ending.told(Control::Shutdown);
+        ending.handle_control(Control::Shutdown);
         ending.lost();
         assert_eq!(ending.phase(), Phase::Disconnected);
     }

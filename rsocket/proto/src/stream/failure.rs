@@ -34,9 +34,9 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Violation(violation) => write!(f, "the peer broke the protocol: {violation}"),
-            Self::Send => write!(f, "the peer did not take what was sent"),
+            Self::Send => write!(f, "a request to the peer has failed"),
             Self::Lost => write!(f, "the peer has gone"),
-            Self::TimedOut => write!(f, "what was sent has not been acknowledged in time"),
+            Self::TimedOut => write!(f, "sent data has not been acknowledged in time"),
         }
     }
 }
@@ -44,10 +44,10 @@ impl fmt::Display for Failure {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reserved(op) => write!(f, "message {op} has no meaning"),
+            Self::Reserved(op) => write!(f, "reserved message {op}"),
             Self::Credits => write!(f, "a message without a credit"),
             Self::Overflow(len) => write!(f, "{len} bytes of data without room for them"),
-            Self::Mapping(index) => write!(f, "mapping {index}, for which there is no entry"),
+            Self::Mapping(index) => write!(f, "mapping {index} is beyond the table"),
         }
     }
 }

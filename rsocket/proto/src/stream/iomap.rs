@@ -7,25 +7,25 @@ use crate::{ByteOrder, ConnectData, Mapping, Target};
 
 /// Mappings of this side, written by the peer.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(super) struct LocalMappings {
     /// At most as many as the peer's table holds.
     entries: Vec<Option<Mapping>>,
     size: u16,
-    /// Mappings not yet announced to the peer.
-    new: VecDeque<u16>,
+    /// Mappings not yet advertised to the peer.
+    unadvertised: VecDeque<u16>,
     /// Start of the peer's table of mappings.
     table: Target,
     order: ByteOrder,
 }
 
-impl Announced {
+impl LocalMappings {
     pub(super) fn new(peer: &ConnectData) -> Self {
         let size = peer.iomap_size.unwrap_or(0);
         let targets = u64::from(peer.targets.len) * Target::SIZE as u64;
         Self {
             entries: Vec::new(),
             size,
-            new: VecDeque::new(),
+            unadvertised: VecDeque::new(),
             table: Target {
                 addr: peer.targets.addr.wrapping_add(targets),
                 ..peer.targets
@@ -37,19 +37,19 @@ impl Announced {
 
 /// Mappings of the peer, written by this side.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(super) struct PeerMappings {
     entries: Vec<Mapping>,
 }
 
-impl Mapped {
+impl PeerMappings {
     pub(super) fn new(size: u16) -> Self {
         Self {
             entries: vec![Mapping::default(); size.into()],
         }
     }
 
-    /// Reads an entry announced by the peer.
-    pub(super) fn announced(
+    /// Reads an entry advertised by the peer.
+    pub(super) fn advertised(
         &mut self,
         index: u16,
         table: &mut impl Table,
@@ -104,64 +104,58 @@ pub enum Placement {
 }
 
 impl Stream {
-    /// Maps memory for the peer, announced before the next data. Returns the index of the entry.
+    /// Maps memory for the peer, advertised before the next data. Returns the index of the entry.
     ///
     /// # Errors
     /// The peer's table is full.
     pub fn map(&mut self, mapping: Mapping) -> Result<u16, MapError> {
-        let announced = &mut self.announced;
-        let entries = &mut announced.entries;
+        let local = &mut self.local_mappings;
+        let entries = &mut local.entries;
         let free = entries.iter().position(Option::is_none);
         let free = free.unwrap_or(entries.len());
-        let index = u16::try_from(free)
-            .ok()
-            .filter(|&index| index < announced.size);
-        let index = index.ok_or(MapError::Full(announced.size))?;
+        let index = u16::try_from(free).ok().filter(|&index| index < local.size);
+        let index = index.ok_or(MapError::Full(local.size))?;
         if free == entries.len() {
             entries.push(None);
         }
         entries[free] = Some(mapping);
-        announced.new.push_back(index);
+        local.unadvertised.push_back(index);
         Ok(index)
     }
 
     /// Ends a mapping without notifying the peer; the caller revokes the key.
     pub fn unmap(&mut self, index: u16) {
-        if let Some(entry) = self.announced.entries.get_mut(usize::from(index)) {
+        if let Some(entry) = self.local_mappings.entries.get_mut(usize::from(index)) {
             *entry = None;
-            self.announced.new.retain(|&new| new != index);
+            self.local_mappings.unadvertised.retain(|&new| new != index);
         }
     }
 
-    /// Whether a mapping must be announced before further data.
-    pub fn has_announcement(&self) -> bool {
-        !self.announced.new.is_empty()
+    /// Whether a mapping must be advertised before further data.
+    pub fn has_unadvertised_mapping(&self) -> bool {
+        !self.local_mappings.unadvertised.is_empty()
     }
 
-    /// Returns the request announcing the next mapping; `None` without a new mapping or without room.
-    pub fn announce(&mut self) -> Option<Outgoing> {
+    /// Returns the request advertising the next mapping; `None` without a new mapping or without room.
+    pub fn advertise_mapping(&mut self) -> Option<Outgoing> {
         if !self.can_send() {
             return None;
         }
-        let announced = &mut self.announced;
-        let index = announced.new.pop_front()?;
-        let mapping = announced
-            .entries
-            .get(usize::from(index))
-            .copied()
-            .flatten()?;
+        let local = &mut self.local_mappings;
+        let index = local.unadvertised.pop_front()?;
+        let mapping = local.entries.get(usize::from(index)).copied().flatten()?;
         let entry = u64::from(index) * Mapping::SIZE as u64;
         let to = Target {
-            addr: announced.table.addr.wrapping_add(entry),
-            ..announced.table
+            addr: local.table.addr.wrapping_add(entry),
+            ..local.table
         };
-        let entry = mapping.encode(announced.order);
+        let entry = mapping.encode(local.order);
         Some(self.send_mapping(index, entry, to))
     }
 
     /// Returns the request writing the next of `left` bytes into the peer's mapping at `offset`.
     pub fn send_to(&mut self, burst: &mut Burst, left: usize, offset: u64) -> Placement {
-        let Some(target) = self.mapped.find(offset) else {
+        let Some(target) = self.peer_mappings.find(offset) else {
             return Placement::Unmapped;
         };
         if left == 0 || !self.can_send() {

@@ -20,9 +20,9 @@ use super::{ByteOrder, ConnectData, Control, Mapping, Message, Target};
 pub use ending::{Direction, Readiness};
 use ending::{Ending, Phase};
 pub use failure::{Failure, Violation};
-use iomap::{Announced, Mapped};
+use iomap::{LocalMappings, PeerMappings};
 pub use iomap::{MapError, Placement};
-pub use outgoing::{Outgoing, Payload, Place, Tag};
+pub use outgoing::{Outgoing, Payload, PayloadSource, Tag};
 use progress::Progress;
 pub use receiving::Piece;
 use receiving::Receiving;
@@ -30,7 +30,7 @@ pub use sending::Burst;
 use sending::Sending;
 pub use settings::{CONTROL_SLOTS, Framing, SPARE_RECEIVES, Settings, TARGETS};
 
-/// Memory of this side, announced to the peer.
+/// Memory of this side, advertised to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
     /// Address of the table of targets and mappings.
@@ -67,8 +67,8 @@ pub struct Stream {
     sending: Sending,
     receiving: Receiving,
     ending: Ending,
-    announced: Announced,
-    mapped: Mapped,
+    local_mappings: LocalMappings,
+    peer_mappings: PeerMappings,
     keep_alive_due: bool,
     progress: Progress,
 }
@@ -95,7 +95,7 @@ impl Stream {
 
     /// Creates a newly connected stream from the peer's connect data.
     ///
-    /// The table must have been zero when announced.
+    /// The table must have been zero when advertised.
     pub fn new(settings: Settings, local: &Local, peer: &ConnectData) -> Self {
         Self {
             settings,
@@ -103,8 +103,8 @@ impl Stream {
             sending: Sending::new(&settings, peer),
             receiving: Receiving::new(&settings, local, peer),
             ending: Ending::default(),
-            announced: Announced::new(peer),
-            mapped: Mapped::new(settings.iomap_size),
+            local_mappings: LocalMappings::new(peer),
+            peer_mappings: PeerMappings::new(settings.iomap_size),
             keep_alive_due: false,
             progress: Progress::default(),
         }
@@ -144,12 +144,12 @@ impl Stream {
                 Ok(()) => {
                     // The message used a credit, returned only here.
                     self.receiving.message_done();
-                    self.mapped.announced(index, table, self.order)
+                    self.peer_mappings.advertised(index, table, self.order)
                 }
                 Err(violation) => Err(violation),
             },
             Message::Control(control) => {
-                self.ending.told(control);
+                self.ending.handle_control(control);
                 Ok(())
             }
             Message::Reserved(op) => Err(Violation::Reserved(op)),
@@ -181,9 +181,9 @@ impl Stream {
             }
             return None;
         }
-        if self.ending.has_news() {
+        if self.ending.has_pending_control() {
             self.sending.take_control_slots(1)?;
-            let control = self.ending.take_news()?;
+            let control = self.ending.take_pending_control()?;
             let message = Message::Control(control);
             return Some(Outgoing::bare(Tag::Control(control), Some(message)));
         }
@@ -202,14 +202,14 @@ impl Stream {
     }
 
     /// Whether the messages of [`shut_down`](Self::shut_down) have been posted, or are obsolete.
-    pub fn has_told(&self) -> bool {
-        !(self.ending.has_news() && self.is_connected())
+    pub fn has_sent_shutdown(&self) -> bool {
+        !(self.ending.has_pending_control() && self.is_connected())
     }
 
     /// Whether all requests have completed and no control message is pending, or the rest is obsolete.
     pub fn is_flushed(&self) -> bool {
-        let idle = self.sending.is_idle() && self.has_told();
-        idle || self.ending.is_deaf() || self.failure().is_some()
+        let idle = self.sending.is_idle() && self.has_sent_shutdown();
+        idle || self.ending.peer_disconnected() || self.failure().is_some()
     }
 
     /// Handles a disconnect event. Earlier messages must have been passed to [`received`](Self::received)
@@ -229,7 +229,7 @@ impl Stream {
         write && !self.sending.has_room()
             || self.receiving.update_due().is_some()
             || self.keep_alive_due
-            || self.ending.has_news()
+            || self.ending.has_pending_control()
             || !self.ending.is_readable()
             || !self.ending.is_writable()
     }

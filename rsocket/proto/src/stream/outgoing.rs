@@ -30,16 +30,16 @@ pub enum Payload {
     /// No payload.
     Nothing,
     /// Bytes of the caller; holds their number.
-    Data(u32, Place),
+    Data(u32, PayloadSource),
     /// An entry of the table of targets.
-    Target([u8; Target::SIZE], Place),
+    Target([u8; Target::SIZE], PayloadSource),
     /// An entry of the table of mappings.
-    Mapping([u8; Mapping::SIZE], Place),
+    Mapping([u8; Mapping::SIZE], PayloadSource),
 }
 
 /// Source of the payload for the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PayloadSource {
     /// Inline in the request.
     Inline,
     /// Ranges of the send buffer to copy the bytes to; the second is used after the first reaches the end.
@@ -56,7 +56,7 @@ pub enum Tag {
     Data(u32),
     /// A write into a mapping; holds the number of bytes.
     Direct(u32),
-    /// Announcement of a mapping.
+    /// Advertisement of a mapping.
     Mapping,
     /// Credits, with or without a target.
     Credit,

@@ -6,28 +6,28 @@ use super::{Stream, failure::Failure};
 
 /// Number of checks within the timeout. Time alone proves nothing: the checking thread may have been stopped,
 /// and the device with it.
-const LOOKS: u32 = 4;
+const CHECKS_PER_TIMEOUT: u32 = 4;
 
 /// Observations since the last check.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// A request has completed.
-    moved: bool,
-    last: Option<Look>,
+    has_completed: bool,
+    last: Option<Check>,
 }
 
 /// A check with requests in flight.
 #[derive(Debug)]
-struct Look {
+struct Check {
     at: Duration,
     /// Number of preceding checks without progress.
-    vain: u32,
+    without_progress: u32,
     limit: Duration,
 }
 
 impl Progress {
     pub(super) fn completed(&mut self) {
-        self.moved = true;
+        self.has_completed = true;
     }
 }
 
@@ -39,38 +39,41 @@ impl Stream {
     /// Requests are in flight, and none has completed for `limit` to 1.25 times `limit`. The stream has
     /// failed, unless already ended. The driver must flush the requests.
     pub fn check(&mut self, now: Duration, limit: Duration) -> Result<Option<Duration>, Failure> {
-        let Progress { moved, last } = std::mem::take(&mut self.progress);
-        if self.sending.is_idle() || self.ending.is_deaf() || self.failure().is_some() {
+        let Progress {
+            has_completed,
+            last,
+        } = std::mem::take(&mut self.progress);
+        if self.sending.is_idle() || self.ending.peer_disconnected() || self.failure().is_some() {
             return Ok(None);
         }
-        let mut look = Look {
+        let mut check = Check {
             at: now,
-            vain: 0,
+            without_progress: 0,
             limit,
         };
         if let Some(last) = last
-            && !moved
+            && !has_completed
             && last.limit == limit
         {
             if now < last.next() {
-                look = last;
+                check = last;
             } else {
-                look.vain = last.vain + 1;
+                check.without_progress = last.without_progress + 1;
             }
         }
-        if look.vain >= LOOKS {
+        if check.without_progress >= CHECKS_PER_TIMEOUT {
             self.ending.fail(Failure::TimedOut);
             return Err(Failure::TimedOut);
         }
-        let next = look.next();
-        self.progress.last = Some(look);
+        let next = check.next();
+        self.progress.last = Some(check);
         Ok(Some(next))
     }
 }
 
-impl Look {
+impl Check {
     fn next(&self) -> Duration {
-        self.at.saturating_add(self.limit / LOOKS)
+        self.at.saturating_add(self.limit / CHECKS_PER_TIMEOUT)
     }
 }
 

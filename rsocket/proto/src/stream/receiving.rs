@@ -6,7 +6,7 @@ use super::{
     Local, Stream, TARGETS,
     failure::Violation,
     growth::Growth,
-    outgoing::{Outgoing, Payload, Place, Tag},
+    outgoing::{Outgoing, Payload, PayloadSource, Tag},
     ring::Ring,
     settings::Settings,
 };
@@ -28,7 +28,7 @@ pub(super) struct Receiving {
     limit: u16,
     arrived: u16,
     /// Value of `done` at the next credit update.
-    tell_at: u16,
+    update_at: u16,
     depth: u16,
     growth: Growth,
     /// The peer has run out of room, and data is still unread.
@@ -69,8 +69,8 @@ impl Receiving {
         let most = (settings.recv_buffer_max / half).min(entries) * half;
         let place = (local.buffer_addr, local.buffer_rkey);
         let mut ring = Ring::new(place, size, half, entries);
-        // The connect data announces the first half only.
-        ring.tell(half);
+        // The connect data advertises the first half only.
+        ring.grant(half);
         Self {
             waiting: VecDeque::with_capacity(settings.recv_depth.into()),
             ring,
@@ -79,7 +79,7 @@ impl Receiving {
             done: 0,
             limit: settings.recv_depth,
             arrived: 0,
-            tell_at: settings.recv_depth / 2,
+            update_at: settings.recv_depth / 2,
             depth: settings.recv_depth,
             growth: Growth::new(size, most),
             ran_out: false,
@@ -147,7 +147,7 @@ impl Receiving {
     fn consume(&mut self, len: u32) {
         let from_old = self.old.as_mut().map_or(0, |old| old.consume(len));
         let len = from_old + self.ring.consume(len - from_old);
-        self.forget_old();
+        self.drop_unused_old();
         let mut left = len;
         while let Some(message) = self.waiting.front_mut() {
             let taken = left.min(*message);
@@ -161,12 +161,12 @@ impl Receiving {
         }
         if self.unread() == 0 && self.ran_out {
             self.ran_out = false;
-            self.growth.held_up();
+            self.growth.count_stall();
         }
     }
 
-    fn forget_old(&mut self) {
-        if self.old.as_ref().is_some_and(Ring::is_over) {
+    fn drop_unused_old(&mut self) {
+        if self.old.as_ref().is_some_and(Ring::is_unused) {
             self.old = None;
         }
     }
@@ -175,7 +175,7 @@ impl Receiving {
     fn replace(&mut self, size: u32, place: (u64, u32)) {
         let ring = Ring::new(place, size, self.half, self.entries());
         self.old = Some(std::mem::replace(&mut self.ring, ring));
-        self.forget_old();
+        self.drop_unused_old();
         self.growth.end();
     }
 
@@ -194,21 +194,21 @@ impl Receiving {
         if self.ring.free >= least && has_entry {
             return Some(Update::CreditsAndTarget);
         }
-        let beyond = self.done.wrapping_sub(self.tell_at);
+        let beyond = self.done.wrapping_sub(self.update_at);
         (beyond < 1 << 15).then_some(Update::Credits)
     }
 
     /// Creates the request for an update.
     pub(super) fn update(&mut self, update: Update, slot: u16, settings: &Settings) -> Outgoing {
-        self.tell_at = self.done.wrapping_add(self.depth / 2);
+        self.update_at = self.done.wrapping_add(self.depth / 2);
         self.limit = self.done.wrapping_add(self.depth);
         let mut outgoing = Outgoing::bare(Tag::Credit, Some(Message::Credit(self.limit)));
         if update == Update::CreditsAndTarget {
-            let target = self.ring.tell(self.half);
+            let target = self.ring.grant(self.half);
             let place = if settings.inlines_targets() {
-                Place::Inline
+                PayloadSource::Inline
             } else {
-                Place::Slot(slot)
+                PayloadSource::Slot(slot)
             };
             outgoing.payload = Payload::Target(target.encode(self.peer_order), place);
             let entry = u64::from(self.peer_entry) * Target::SIZE as u64;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::Target;
 
 /// Minimum target size in bytes for subdivided targets.
-const LEAST_PART: u32 = 16 << 10;
+const MIN_PART: u32 = 16 << 10;
 
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -28,7 +28,7 @@ pub(super) struct Ring {
 /// Returns the target size with which the given number of entries covers the whole buffer.
 fn part(size: u32, half: u32, entries: u32) -> u32 {
     let mut part = half;
-    while part.is_multiple_of(2) && part > LEAST_PART && size / (part / 2) <= entries {
+    while part.is_multiple_of(2) && part > MIN_PART && size / (part / 2) <= entries {
         part /= 2;
     }
     part
@@ -81,7 +81,7 @@ impl Ring {
     }
 
     /// Grants the next `len` free bytes to the peer, or the largest available fraction by halving.
-    pub(super) fn tell(&mut self, len: u32) -> Target {
+    pub(super) fn grant(&mut self, len: u32) -> Target {
         let most = self.free.min(self.size - self.free_at);
         let mut len = len;
         while len > most {
@@ -105,7 +105,7 @@ impl Ring {
     }
 
     /// Whether the peer has used all granted room, and all data has been read.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         self.room == 0 && self.unread == 0
     }
 }
@@ -136,7 +136,7 @@ mod tests {
             let mut targets: VecDeque<u32> = VecDeque::new();
             for _ in 0..10_000 {
                 if ring.free >= ring.part {
-                    targets.push_back(ring.tell(size / 2).len);
+                    targets.push_back(ring.grant(size / 2).len);
                 }
                 let parts: u32 = targets.iter().map(|len| len.div_ceil(ring.part)).sum();
                 assert!(targets.len() <= ring.entries() as usize);

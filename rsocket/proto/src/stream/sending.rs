@@ -3,7 +3,7 @@
 use super::{
     Stream, Table,
     growth::Growth,
-    outgoing::{Outgoing, Payload, Place, Tag},
+    outgoing::{Outgoing, Payload, PayloadSource, Tag},
     settings::{CONTROL_SLOTS, Framing, SEND_LOWAT, Settings},
     targets::Targets,
 };
@@ -11,7 +11,7 @@ use crate::{ByteOrder, ConnectData, Mapping, Message, Target};
 
 /// Size in bytes of the first message of a call, and maximum for later ones. librdmacm starts with 2 KiB;
 /// more messages mean more system calls on both sides.
-const FIRST_CHUNK: u32 = 8 << 10;
+const INITIAL_CHUNK: u32 = 8 << 10;
 const MAX_CHUNK: u32 = 64 << 10;
 
 /// Message sizes of one send call: small at first, so that the device starts early.
@@ -22,7 +22,9 @@ pub struct Burst {
 
 impl Default for Burst {
     fn default() -> Self {
-        Self { chunk: FIRST_CHUNK }
+        Self {
+            chunk: INITIAL_CHUNK,
+        }
     }
 }
 
@@ -59,10 +61,10 @@ pub(super) struct Sending {
     /// Position of the next bytes in the buffer.
     buffer_at: u32,
     /// Bytes in flight from the previous buffer.
-    leaving: u32,
+    old_in_flight: u32,
     growth: Growth,
     /// A stall has been counted, without a completion since.
-    waits: bool,
+    stalled: bool,
     targets: Targets,
 }
 
@@ -84,9 +86,9 @@ impl Sending {
             buffer_size: settings.send_buffer,
             buffer_free: settings.send_buffer,
             buffer_at: 0,
-            leaving: 0,
+            old_in_flight: 0,
             growth: Growth::new(settings.send_buffer, settings.send_buffer_max),
-            waits: false,
+            stalled: false,
             targets: Targets::new(peer.first),
         }
     }
@@ -114,14 +116,14 @@ impl Sending {
         } else {
             self.free += 1;
         }
-        self.waits = false;
+        self.stalled = false;
         let len = match tag {
             Tag::Data(len) | Tag::Direct(len) => len,
             Tag::Mapping => Mapping::BYTES,
             Tag::Credit | Tag::Control(_) | Tag::KeepAlive | Tag::Trailer { .. } => 0,
         };
-        let left = len.min(self.leaving);
-        self.leaving -= left;
+        let left = len.min(self.old_in_flight);
+        self.old_in_flight -= left;
         self.buffer_free += len - left;
         debug_assert!(self.control_free <= CONTROL_SLOTS && self.free <= self.data_depth);
         debug_assert!(self.buffer_free <= self.buffer_size);
@@ -143,31 +145,31 @@ impl Sending {
     }
 
     /// Counts a stall, if caused by a full send buffer alone.
-    fn count_wait(&mut self) {
+    fn count_wait_for_buffer(&mut self) {
         let has_others = self.sent != self.limit && self.free >= self.entries;
         let waits = has_others && self.targets.room() > 0 && self.buffer_free < SEND_LOWAT;
-        if waits && !self.waits {
-            self.waits = true;
-            self.growth.held_up();
+        if waits && !self.stalled {
+            self.stalled = true;
+            self.growth.count_stall();
         }
     }
 
     /// Replaces the buffer; requests in flight still use the previous one.
     fn replace(&mut self, size: u32) {
-        self.leaving += self.buffer_size - self.buffer_free;
+        self.old_in_flight += self.buffer_size - self.buffer_free;
         (self.buffer_size, self.buffer_free) = (size, size);
         self.buffer_at = 0;
         self.growth.end();
     }
 
     /// Allocates `len` bytes of the send buffer.
-    fn place(&mut self, len: u32) -> Place {
+    fn place(&mut self, len: u32) -> PayloadSource {
         self.buffer_free -= len;
         if len <= self.inline {
-            return Place::Inline;
+            return PayloadSource::Inline;
         }
         let first = len.min(self.buffer_size - self.buffer_at);
-        let place = Place::Buffer(self.buffer_at..self.buffer_at + first, 0..len - first);
+        let place = PayloadSource::Buffer(self.buffer_at..self.buffer_at + first, 0..len - first);
         self.buffer_at = (self.buffer_at + len) % self.buffer_size;
         place
     }
@@ -199,13 +201,13 @@ impl Stream {
     }
 
     /// Returns the request sending the next of `left` bytes; `None` without room or after the end. New
-    /// mappings must be [announced](Self::announce) first.
+    /// mappings must be [advertised](Self::advertise_mapping) first.
     pub fn send(&mut self, burst: &mut Burst, left: usize) -> Option<Outgoing> {
         if left == 0 {
             return None;
         }
         if !self.can_send() {
-            self.sending.count_wait();
+            self.sending.count_wait_for_buffer();
             return None;
         }
         let sending = &self.sending;

@@ -7,7 +7,7 @@ pub const CONTROL_SLOTS: u16 = 4;
 /// crate can grant room in smaller parts, before half of the buffer is free.
 pub const TARGETS: u32 = 8;
 
-/// Receives beyond the announced ones, for control messages: these need no credit, and an empty queue would
+/// Receives beyond the advertised ones, for control messages: these need no credit, and an empty queue would
 /// delay them by two thirds of a second.
 pub const SPARE_RECEIVES: u16 = 8;
 
@@ -48,7 +48,7 @@ pub struct Settings {
     pub recv_buffer_max: u32,
     /// Maximum number of bytes sent inline.
     pub inline: u32,
-    /// Maximum number of mappings announced by the peer.
+    /// Maximum number of mappings advertised by the peer.
     pub iomap_size: u16,
     /// Transport of messages.
     pub framing: Framing,
@@ -103,7 +103,7 @@ impl Settings {
         self.recv_buffer / 2
     }
 
-    /// Whether a target fits inline. Otherwise the source is a [`Place::Slot`](super::Place::Slot).
+    /// Whether a target fits inline. Otherwise the source is a [`PayloadSource::Slot`](super::PayloadSource::Slot).
     pub fn inlines_targets(&self) -> bool {
         self.inline as usize >= super::Target::SIZE
     }
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(
             Settings::default().clamped(1 << 20),
             Settings::default(),
-            "the defaults are what they are"
+            "defaults are within the limits"
         );
     }
 

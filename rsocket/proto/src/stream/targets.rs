@@ -74,9 +74,9 @@ impl Targets {
             *last = target;
             return true;
         }
-        let goes_on =
+        let is_adjacent =
             last.rkey == target.rkey && last.addr.wrapping_add(last.len.into()) == target.addr;
-        if let Some(len) = last.len.checked_add(target.len).filter(|_| goes_on) {
+        if let Some(len) = last.len.checked_add(target.len).filter(|_| is_adjacent) {
             last.len = len;
             return true;
         }
@@ -137,7 +137,7 @@ mod tests {
         }
 
         fn mapping(&mut self, _index: u16) -> [u8; Mapping::SIZE] {
-            unreachable!("nobody asks for one")
+            unreachable!("no mapping is read")
         }
     }
 

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use fastrand::Rng;
 use rsocket_proto::datagram::{
-    Exchange, Node, Operation, Origin, Route, SLOT, canonical, most_by_udp, most_by_way,
+    Exchange, Node, Operation, Origin, Route, SLOT, canonical, max_len_by_path, max_len_by_udp,
 };
 
 /// Header bytes of each message in the input: kind and length.
@@ -34,20 +34,20 @@ pub(crate) fn run(input: &[u8]) {
         match what & 3 {
             0 => {
                 if node.local(peer).is_none() {
-                    node.meet(peer, (), now);
+                    node.add_peer(peer, (), now);
                 }
-                if let Ok(told) = node.told(peer, bytes, now) {
-                    let data = told.payload.is_some();
-                    assert_eq!(told.answer, data);
+                if let Ok(outcome) = node.udp_received(peer, bytes, now) {
+                    let data = outcome.payload.is_some();
+                    assert_eq!(outcome.answer, data);
                     let decoded = Exchange::decode(bytes, canonical(peer).ip());
                     let (header, payload) = decoded.unwrap();
                     assert_eq!(header.operation == Operation::Data, data);
                     assert!(header.qp_num > 1 && header.qp_num < 0x00ff_ffff);
                     assert_eq!(payload.len() + header.encode().len(), bytes.len());
-                    if told.search {
-                        node.found(peer, (len & 1 == 0).then_some(()), now);
+                    if outcome.resolve {
+                        node.path_resolved(peer, (len & 1 == 0).then_some(()), now);
                     }
-                    if let Some(payload) = told.payload {
+                    if let Some(payload) = outcome.payload {
                         let came = node.arrived_by_udp(peer, payload.to_vec());
                         held += usize::from(came.is_ok());
                     }
@@ -72,7 +72,7 @@ pub(crate) fn run(input: &[u8]) {
         }
         assert!(held <= DEPTH.into() && node.peers() <= 256);
         assert_eq!(node.readiness().readable, held > 0);
-        assert!(most_by_udp(peer.ip()) < SLOT && most_by_way(peer.ip(), len.into()) < 256);
+        assert!(max_len_by_udp(peer.ip()) < SLOT && max_len_by_path(peer.ip(), len.into()) < 256);
     }
 }
 

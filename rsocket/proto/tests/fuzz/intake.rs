@@ -4,12 +4,12 @@ use fastrand::Rng;
 use rsocket_proto::{
     ByteOrder, ConnectData, Mapping, Message, Target,
     stream::{
-        Burst, Direction, Framing, Local, MapError, Outgoing, Payload, Place, Placement, Settings,
-        Stream, TARGETS, Table, Tag,
+        Burst, Direction, Framing, Local, MapError, Outgoing, Payload, PayloadSource, Placement,
+        Settings, Stream, TARGETS, Table, Tag,
     },
 };
 
-/// Maximum number of mappings announced by the peer.
+/// Maximum number of mappings advertised by the peer.
 const MAPPINGS: u16 = 3;
 /// Initial and maximum sizes of the buffers in bytes.
 const FIRST: u32 = 4096;
@@ -152,7 +152,7 @@ impl Host {
     /// Sends a part of `wanted` bytes.
     fn send(&mut self, wanted: usize) {
         if self.stream.is_writable()
-            && !self.stream.has_announcement()
+            && !self.stream.has_unadvertised_mapping()
             && let Some(outgoing) = self.stream.send(&mut self.burst, wanted.max(1))
         {
             let len = match outgoing.payload {
@@ -211,8 +211,8 @@ impl Host {
                 // The table may be full.
                 let _: Result<u16, MapError> = self.stream.map(mapping);
                 if self.stream.is_writable()
-                    && self.stream.has_announcement()
-                    && let Some(outgoing) = self.stream.announce()
+                    && self.stream.has_unadvertised_mapping()
+                    && let Some(outgoing) = self.stream.advertise_mapping()
                 {
                     self.post(outgoing);
                 }
@@ -259,11 +259,11 @@ impl Host {
             }
         };
         match place {
-            Some(Place::Buffer(first, second)) => {
+            Some(PayloadSource::Buffer(first, second)) => {
                 assert!(first.end <= self.send_buffer && second.end <= self.send_buffer);
             }
-            Some(Place::Slot(slot)) => assert!(*slot < 4),
-            Some(Place::Inline) | None => {}
+            Some(PayloadSource::Slot(slot)) => assert!(*slot < 4),
+            Some(PayloadSource::Inline) | None => {}
         }
         let separate = self.stream.settings().framing == Framing::Separate;
         if separate && place.is_some() && outgoing.message.is_some() {

@@ -1,5 +1,5 @@
 //! Datagrams between three hosts, over a wire with loss and reordering, with restarting hosts and hostile
-//! strangers.
+//! unknown hosts.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -138,7 +138,7 @@ impl Run {
         let now = self.now;
         let host = &mut self.hosts[from];
         if host.node.local(peer).is_none() {
-            host.node.meet(peer, host.life, now);
+            host.node.add_peer(peer, host.life, now);
         }
         assert_eq!(host.node.local(peer), Some(host.life));
         let payload = number.to_be_bytes();
@@ -158,9 +158,9 @@ impl Run {
                     bytes,
                 });
             }
-            Route::Direct { way, qp_num, .. } => {
+            Route::Direct { path, qp_num, .. } => {
                 assert!(self.trouble == Trouble::Hostile || *way == peer);
-                if !host.node.take_place() {
+                if !host.node.begin_send() {
                     return number;
                 }
                 let mut bytes = vec![0; GRH];
@@ -197,12 +197,12 @@ impl Run {
             }
             Packet::Way { host, peer } => {
                 let way = (self.trouble == Trouble::None || self.rng.u8(0..4) > 0).then_some(peer);
-                self.hosts[host].node.found(peer, way, self.now);
+                self.hosts[host].node.path_resolved(peer, way, self.now);
             }
             Packet::Sent { host, life } => {
                 let host = &mut self.hosts[host];
                 if host.life == life {
-                    host.node.leave_place();
+                    host.node.end_send();
                 }
             }
         }
@@ -219,10 +219,10 @@ impl Run {
             return;
         }
         if host.node.local(from).is_none() {
-            host.node.meet(from, host.life, now);
+            host.node.add_peer(from, host.life, now);
         }
-        let told = host.node.told(from, bytes, now).unwrap();
-        if told.answer {
+        let outcome = host.node.udp_received(from, bytes, now).unwrap();
+        if outcome.answer {
             let answer = Exchange {
                 operation: Operation::Answer,
                 qp_num: host.qp_num,
@@ -234,13 +234,13 @@ impl Run {
                 bytes: answer.encode().to_vec(),
             });
         }
-        if told.search {
+        if outcome.resolve {
             self.wire.push(Packet::Way {
                 host: index,
                 peer: canonical(from),
             });
         }
-        if let Some(payload) = told.payload {
+        if let Some(payload) = outcome.payload {
             drop(host.node.arrived_by_udp(from, payload.to_vec()));
         }
     }
@@ -291,7 +291,7 @@ impl Run {
         }
     }
 
-    /// T-DG8: a stranger sends an almost valid message to a socket or a queue pair.
+    /// T-DG8: an unknown host sends an almost valid message to a socket or a queue pair.
     fn forge(&mut self) {
         let host = self.rng.usize(0..HOSTS);
         let from = match self.rng.usize(0..HOSTS + 1) {

@@ -5,11 +5,11 @@ use std::ops::Range;
 use fastrand::Rng;
 use rsocket_proto::{
     ByteOrder, ConnectData, Control, Message,
-    stream::{Burst, Failure, Outgoing, Payload, Place, Settings, Violation},
+    stream::{Burst, Failure, Outgoing, Payload, PayloadSource, Settings, Violation},
 };
 
 use crate::{
-    probe::{facing, parts, peer, peer_of_eight, receive, told},
+    probe::{facing, parts, peer, peer_of_eight, receive, updates},
     schedule::{connect, pattern},
     seeds,
     side::{BUFFER, Side},
@@ -36,14 +36,14 @@ fn pieces(side: &Side, len: usize) -> Vec<(bool, Range<u32>)> {
 }
 
 /// Creates a side whose receive buffer has caused `times` stalls.
-fn held_up(settings: Settings, peer: &ConnectData, times: usize) -> Side {
+fn count_stall(settings: Settings, peer: &ConnectData, times: usize) -> Side {
     let mut side = facing(settings, peer);
-    told(&mut side);
+    updates(&mut side);
     for time in 0..times {
         assert_eq!(side.stream.wants_to_receive(), None, "{time}");
         fill_and_read(&mut side);
         if time + 1 < times {
-            told(&mut side);
+            updates(&mut side);
         }
     }
     side
@@ -51,7 +51,7 @@ fn held_up(settings: Settings, peer: &ConnectData, times: usize) -> Side {
 
 #[test]
 fn receive_buffer_with_stalled_peer_grows() {
-    let mut side = held_up(Settings::default(), &peer_of_eight(), 8);
+    let mut side = count_stall(Settings::default(), &peer_of_eight(), 8);
     assert_eq!(side.stream.wants_to_receive(), Some(LARGER));
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     assert_eq!(side.stream.wants_to_receive(), None);
@@ -68,9 +68,9 @@ fn receive_buffer_with_stalled_peer_grows() {
 }
 
 /// Creates a side about to grow its receive buffer, with the first half granted to the peer.
-fn half_told() -> Side {
-    let mut side = held_up(Settings::default(), &peer_of_eight(), 7);
-    told(&mut side);
+fn half_granted() -> Side {
+    let mut side = count_stall(Settings::default(), &peer_of_eight(), 7);
+    updates(&mut side);
     receive(&mut side, Message::Data(BUFFER_SIZE)).unwrap();
     side.stream.consume(70_000);
     assert_eq!(parts(&mut side, BUFFER), [(0, 65_536)]);
@@ -82,7 +82,7 @@ fn half_told() -> Side {
 /// Granted room is used first, without delaying the grants of the new buffer.
 #[test]
 fn granted_room_is_used_before_the_grown_buffer() {
-    let mut side = half_told();
+    let mut side = half_granted();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     assert_eq!(side.stream.wants_to_receive(), None);
     let halves = |which: Range<u64>| which.map(|half| (half << 16, 1 << 16)).collect::<Vec<_>>();
@@ -116,18 +116,18 @@ fn granted_room_is_used_before_the_grown_buffer() {
 /// All data has been read, but the peer still has granted room.
 #[test]
 fn old_receive_buffer_with_granted_room_stays_registered() {
-    let mut side = half_told();
+    let mut side = half_granted();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
-    told(&mut side);
+    updates(&mut side);
     receive(&mut side, Message::Data(65_535)).unwrap();
     side.stream.consume(usize::MAX);
     assert!(side.stream.uses_old_buffer());
     // A message does not continue in another buffer.
     let failed = receive(&mut side, Message::Data(2)).unwrap_err();
     assert_eq!(failed, Failure::Violation(Violation::Overflow(2)));
-    let mut side = half_told();
+    let mut side = half_granted();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
-    told(&mut side);
+    updates(&mut side);
     receive(&mut side, Message::Data(65_536)).unwrap();
     side.stream.consume(usize::MAX);
     assert!(!side.stream.uses_old_buffer());
@@ -135,7 +135,7 @@ fn old_receive_buffer_with_granted_room_stays_registered() {
 
 #[test]
 fn receive_buffer_without_memory_does_not_grow() {
-    let mut side = half_told();
+    let mut side = half_granted();
     side.stream.keep_receiving();
     assert_eq!(side.stream.wants_to_receive(), None);
     assert_eq!(parts(&mut side, BUFFER), [(65_536, 65_536)]);
@@ -148,7 +148,7 @@ fn receive_buffer_without_memory_does_not_grow() {
 
 #[test]
 fn receive_buffer_after_shutdown_of_peer_does_not_grow() {
-    let mut side = half_told();
+    let mut side = half_granted();
     receive(&mut side, Message::Control(Control::Shutdown)).unwrap();
     assert_eq!(side.stream.wants_to_receive(), None);
 }
@@ -162,15 +162,15 @@ fn receive_buffer_with_slow_reader_does_not_grow() {
         ..settings
     };
     for (settings, peer) in [(settings, original), (fixed, peer_of_eight())] {
-        held_up(settings, &peer, 20);
+        count_stall(settings, &peer, 20);
     }
     // A slow reader does not benefit from a larger buffer.
     let mut side = facing(settings, &peer_of_eight());
-    told(&mut side);
+    updates(&mut side);
     receive(&mut side, Message::Data(BUFFER_SIZE)).unwrap();
     for _ in 0..40 {
         side.stream.consume(BUFFER_SIZE as usize / 2);
-        told(&mut side);
+        updates(&mut side);
         receive(&mut side, Message::Data(BUFFER_SIZE / 2)).unwrap();
         assert_eq!(side.stream.wants_to_receive(), None);
     }
@@ -188,7 +188,7 @@ fn receive_buffer_grows_by_whole_halves() {
         (3 * 65_536 + 1, Some(3 * 65_536)),
         (u32::MAX, Some(LARGER)),
     ] {
-        let side = held_up(settings(most), &peer_of_eight(), 8);
+        let side = count_stall(settings(most), &peer_of_eight(), 8);
         assert_eq!(side.stream.wants_to_receive(), expected, "{most}");
     }
 }
@@ -202,7 +202,7 @@ fn send_all(side: &mut Side) -> Vec<Outgoing> {
 /// Returns the start of a message in the send buffer.
 fn begin(outgoing: &Outgoing) -> Option<u32> {
     match &outgoing.payload {
-        Payload::Data(_, Place::Buffer(first, _)) => Some(first.start),
+        Payload::Data(_, PayloadSource::Buffer(first, _)) => Some(first.start),
         _ => None,
     }
 }
@@ -258,8 +258,8 @@ fn send_buffer_full_while_waiting_for_the_peer_does_not_grow() {
     let mut few = peer();
     few.credits = 1;
     waits(&mut facing(Settings::default(), &few));
-    let told = ConnectData::decode(&few.encode()).unwrap();
-    assert_eq!((told.credits, told.order), (1, ByteOrder::Little));
+    let decoded = ConnectData::decode(&few.encode()).unwrap();
+    assert_eq!((decoded.credits, decoded.order), (1, ByteOrder::Little));
 }
 
 /// Two hosts with default buffers, and the numbers of bytes sent and received by each.

@@ -3,8 +3,8 @@
 use rsocket_proto::{
     ByteOrder, ConnectData, Control, Mapping, Message, Target,
     stream::{
-        Burst, Direction, Failure, MapError, Outgoing, Payload, Place, Placement, Settings, Stream,
-        Tag, Violation,
+        Burst, Direction, Failure, MapError, Outgoing, Payload, PayloadSource, Placement, Settings,
+        Stream, Tag, Violation,
     },
 };
 
@@ -49,7 +49,7 @@ pub(crate) fn receive(side: &mut Side, message: Message) -> Result<(), Failure> 
 }
 
 /// Takes all control requests and completes them at once.
-pub(crate) fn told(side: &mut Side) -> Vec<Outgoing> {
+pub(crate) fn updates(side: &mut Side) -> Vec<Outgoing> {
     let mut told = vec![];
     while let Some(outgoing) = side.stream.control() {
         side.stream.sent(outgoing.tag, true);
@@ -76,9 +76,9 @@ pub(crate) fn parts(side: &mut Side, buffer: u64) -> Vec<(u64, u32)> {
 #[test]
 fn first_message_grants_second_half() {
     let mut side = facing(Settings::default(), &peer());
-    let told = told(&mut side);
-    let [update] = &told[..] else {
-        panic!("{told:?}")
+    let updates = updates(&mut side);
+    let [update] = &updates[..] else {
+        panic!("{updates:?}")
     };
     assert_eq!(update.message.map(Message::encode), Some(0x8000_0180));
     assert_eq!((update.addr, update.rkey), (PEER_TABLE + 16, 0x6d2));
@@ -96,12 +96,12 @@ fn first_message_grants_second_half() {
 #[test]
 fn credits_are_returned_by_halves_of_the_queue() {
     let mut side = facing(Settings::default(), &peer());
-    told(&mut side);
+    updates(&mut side);
     let mut limits = vec![];
     for _ in 0..384 {
         receive(&mut side, Message::Data(1)).unwrap();
         side.stream.consume(1);
-        for update in told(&mut side) {
+        for update in updates(&mut side) {
             assert_eq!(update.payload, Payload::Nothing);
             limits.push(update.message.unwrap().encode());
         }
@@ -113,14 +113,14 @@ fn credits_are_returned_by_halves_of_the_queue() {
 #[test]
 fn half_of_receive_buffer_is_granted_again_after_read() {
     let mut side = facing(Settings::default(), &peer());
-    told(&mut side);
+    updates(&mut side);
     for len in [30_000, 30_000, 5536] {
         receive(&mut side, Message::Data(len)).unwrap();
         side.stream.consume(len as usize);
     }
-    let told = told(&mut side);
-    let [update] = &told[..] else {
-        panic!("{told:?}")
+    let updates = updates(&mut side);
+    let [update] = &updates[..] else {
+        panic!("{updates:?}")
     };
     assert_eq!(update.message.map(Message::encode), Some(0x8000_0183));
     assert_eq!(update.addr, PEER_TABLE, "the first entry");
@@ -131,10 +131,10 @@ fn half_of_receive_buffer_is_granted_again_after_read() {
 #[test]
 fn stalled_peer_is_granted_parts() {
     let mut side = facing(Settings::default(), &peer_of_eight());
-    assert_eq!(told(&mut side).len(), 1);
+    assert_eq!(updates(&mut side).len(), 1);
     receive(&mut side, Message::Data(65536)).unwrap();
     side.stream.consume(30_000);
-    assert_eq!(told(&mut side), [], "it knows of half of the buffer");
+    assert_eq!(updates(&mut side), [], "it knows of half of the buffer");
     receive(&mut side, Message::Data(50_000)).unwrap();
     assert_eq!(parts(&mut side, BUFFER), [(0, 16384)]);
     side.stream.consume(20_000);
@@ -158,13 +158,13 @@ fn stalled_peer_is_granted_parts() {
 #[test]
 fn peer_with_two_entries_is_granted_halves() {
     let mut side = facing(Settings::default(), &peer());
-    told(&mut side);
+    updates(&mut side);
     receive(&mut side, Message::Data(65536)).unwrap();
     receive(&mut side, Message::Data(65536)).unwrap();
     side.stream.consume(65535);
-    assert_eq!(told(&mut side), []);
+    assert_eq!(updates(&mut side), []);
     side.stream.consume(1);
-    assert_eq!(told(&mut side).len(), 1);
+    assert_eq!(updates(&mut side).len(), 1);
 }
 
 /// T-WP12
@@ -174,11 +174,11 @@ fn entries_of_larger_table_are_used_in_turn() {
         let mut peer = peer();
         peer.targets.len = entries;
         let mut side = facing(Settings::default(), &peer);
-        let mut written: Vec<_> = told(&mut side);
+        let mut written: Vec<_> = updates(&mut side);
         for _ in 0..entries * 2 {
             receive(&mut side, Message::Data(65536)).unwrap();
             side.stream.consume(65536);
-            written.extend(told(&mut side));
+            written.extend(updates(&mut side));
         }
         let order: Vec<u64> = written.iter().map(|u| (u.addr - PEER_TABLE) / 16).collect();
         let expected = (1..).map(|i| i % u64::from(entries));
@@ -195,9 +195,9 @@ fn target_entry_has_the_byte_order_of_the_peer() {
     let mut peer = peer();
     peer.order = ByteOrder::Big;
     let mut side = facing(Settings::default(), &peer);
-    let told = told(&mut side);
-    let Payload::Target(entry, Place::Inline) = &told[0].payload else {
-        panic!("{told:?}")
+    let updates = updates(&mut side);
+    let Payload::Target(entry, PayloadSource::Inline) = &updates[0].payload else {
+        panic!("{updates:?}")
     };
     let addr = (BUFFER + 65536).to_be_bytes();
     assert_eq!(entry[..8], addr);
@@ -248,7 +248,7 @@ fn message_sizes_double_within_their_target() {
 #[test]
 fn credit_counters_wrap() {
     let mut side = facing(Settings::default(), &peer());
-    told(&mut side);
+    updates(&mut side);
     let mut sent = 0_u32;
     for round in 1..=2000_u32 {
         side.exposed.table[12..16].fill(0);
@@ -338,22 +338,22 @@ fn mapping_is_advertised_before_data_and_its_entry_reused() {
     };
     side.stream.map(mapping).unwrap();
     let second = side.stream.map(mapping).unwrap();
-    let first = side.stream.announce().unwrap();
+    let first = side.stream.advertise_mapping().unwrap();
     assert_eq!(first.tag, Tag::Mapping);
-    let announced = side.stream.announce().unwrap();
-    assert_eq!(announced.message.map(Message::encode), Some(0xc000_0001));
-    assert_eq!(announced.addr, PEER_TABLE + 2 * 16 + 24);
-    let Payload::Mapping(entry, Place::Inline) = announced.payload else {
-        panic!("{announced:?}")
+    let advertised = side.stream.advertise_mapping().unwrap();
+    assert_eq!(advertised.message.map(Message::encode), Some(0xc000_0001));
+    assert_eq!(advertised.addr, PEER_TABLE + 2 * 16 + 24);
+    let Payload::Mapping(entry, PayloadSource::Inline) = advertised.payload else {
+        panic!("{advertised:?}")
     };
     assert_eq!(Mapping::decode(&entry, ByteOrder::Little), mapping);
-    assert_eq!(side.stream.announce(), None);
+    assert_eq!(side.stream.advertise_mapping(), None);
     side.stream.unmap(second);
     assert_eq!(side.stream.map(mapping), Ok(second));
     side.stream.unmap(second);
     assert!(
-        !side.stream.has_announcement(),
-        "what is gone is not announced"
+        !side.stream.has_unadvertised_mapping(),
+        "removed mappings are not advertised"
     );
 }
 
@@ -366,11 +366,11 @@ fn mappings_advertised_repeatedly_return_credits() {
         ..Settings::default()
     };
     let mut side = facing(settings, &peer());
-    told(&mut side);
+    updates(&mut side);
     let mut limits = 0;
     for _ in 0..1000 {
         receive(&mut side, Message::Iomap(0)).unwrap();
-        limits += told(&mut side).len();
+        limits += updates(&mut side).len();
     }
     assert_eq!(limits, 1000 / 8);
 }
@@ -390,13 +390,13 @@ fn send_after_shutdown_is_refused() {
 #[test]
 fn data_after_shutdown_of_reading_is_discarded() {
     let mut side = facing(Settings::default(), &peer());
-    told(&mut side);
+    updates(&mut side);
     side.stream.shut_down(Direction::Read);
-    assert_eq!(told(&mut side), [], "the peer is not told");
+    assert_eq!(updates(&mut side), [], "the peer gets no message");
     for _ in 0..4 {
         receive(&mut side, Message::Data(65536)).unwrap();
         assert_eq!(side.stream.unread(), 0);
-        assert_eq!(told(&mut side).len(), 1);
+        assert_eq!(updates(&mut side).len(), 1);
     }
 }
 
@@ -404,7 +404,7 @@ fn data_after_shutdown_of_reading_is_discarded() {
 #[test]
 fn disconnect_message_failed_ends_without_failure() {
     let mut side = facing(Settings::default(), &peer());
-    told(&mut side);
+    updates(&mut side);
     side.stream.shut_down(Direction::Both);
     let last = side.stream.control().unwrap();
     assert_eq!(last.message.map(Message::encode), Some(0xe000_0000));
@@ -484,13 +484,13 @@ fn target_partly_written_is_not_used() {
 fn shutdown_is_flushed_after_its_control_message() {
     for direction in [Direction::Write, Direction::Both] {
         let mut side = facing(Settings::default(), &peer());
-        told(&mut side);
+        updates(&mut side);
         assert!(side.stream.is_flushed());
         side.stream.shut_down(direction);
-        assert!(!side.stream.has_told() && !side.stream.is_flushed());
+        assert!(!side.stream.has_sent_shutdown() && !side.stream.is_flushed());
         let end = side.stream.control().unwrap();
         assert!(matches!(end.tag, Tag::Control(_)));
-        assert!(side.stream.has_told());
+        assert!(side.stream.has_sent_shutdown());
         assert!(!side.stream.is_flushed(), "it is in flight");
         side.stream.sent(end.tag, true);
         assert!(side.stream.is_flushed());
@@ -498,20 +498,20 @@ fn shutdown_is_flushed_after_its_control_message() {
     }
     // A shutdown of reading needs no message.
     let mut side = facing(Settings::default(), &peer());
-    told(&mut side);
+    updates(&mut side);
     side.stream.shut_down(Direction::Read);
-    assert!(side.stream.has_told() && side.stream.is_flushed());
+    assert!(side.stream.has_sent_shutdown() && side.stream.is_flushed());
 }
 
 /// Empty messages return their credits without a read.
 #[test]
 fn credits_of_empty_messages_are_returned_unread() {
     let mut side = facing(Settings::default(), &peer());
-    told(&mut side);
+    updates(&mut side);
     let mut limits = vec![];
     for _ in 0..384 {
         receive(&mut side, Message::Data(0)).unwrap();
-        limits.extend(told(&mut side).iter().map(|update| update.message));
+        limits.extend(updates(&mut side).iter().map(|update| update.message));
     }
     let limits: Vec<_> = limits.into_iter().flatten().map(Message::encode).collect();
     assert_eq!(limits, [0x8000_0240, 0x8000_0300]);
@@ -520,9 +520,9 @@ fn credits_of_empty_messages_are_returned_unread() {
     for _ in 0..191 {
         receive(&mut side, Message::Data(0)).unwrap();
     }
-    assert_eq!(told(&mut side), []);
+    assert_eq!(updates(&mut side), []);
     side.stream.consume(1);
-    assert_eq!(told(&mut side).len(), 1);
+    assert_eq!(updates(&mut side).len(), 1);
 }
 
 #[test]
@@ -534,7 +534,11 @@ fn disconnect_ends_control_messages_and_the_wait_for_completions() {
     receive(&mut side, Message::Control(Control::Disconnect)).unwrap();
     side.stream.consume(65_536);
     side.stream.keep_alive();
-    assert_eq!(side.stream.control(), None, "the peer hears nothing more");
+    assert_eq!(
+        side.stream.control(),
+        None,
+        "no message follows a disconnect"
+    );
     assert!(side.stream.is_flushed(), "the peer takes nothing more");
     side.stream.sent(sent.tag, false);
     assert_eq!(side.stream.failure(), None, "it had ended before");

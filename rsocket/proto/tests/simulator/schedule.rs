@@ -68,14 +68,14 @@ pub(crate) fn pattern(side: usize, at: usize) -> impl Iterator<Item = u8> {
 /// Creates two connected hosts.
 pub(crate) fn connect(settings: [Settings; 2], orders: [ByteOrder; 2]) -> Wire {
     let locals = orders.map(side::local);
-    let told: Vec<_> = iter::zip(&settings, &locals)
+    let connect_data: Vec<_> = iter::zip(&settings, &locals)
         .map(|(settings, local)| {
             let wire = Stream::connect_data(settings, local).encode();
             rsocket_proto::ConnectData::decode(&wire).unwrap()
         })
         .collect();
     let make = |i: usize| {
-        let stream = Stream::new(settings[i], &locals[i], &told[1 - i]);
+        let stream = Stream::new(settings[i], &locals[i], &connect_data[1 - i]);
         Side::new(settings[i], stream)
     };
     Wire::new([make(0), make(1)])
@@ -142,12 +142,12 @@ impl Run {
         let mut step = 0;
         while !self.is_over() {
             step += 1;
-            assert!(step < 2_000_000, "nothing goes on any more: {self:#?}");
+            assert!(step < 2_000_000, "no progress: {self:#?}");
             if step >= trouble_at {
                 self.make_trouble();
             }
             if self.trouble == Trouble::Hostile && step > trouble_at + 3000 {
-                // Both may wait for data announced by a forged message.
+                // Both may wait for data advertised by a forged message.
                 self.wire.broken = true;
             }
             self.step();
@@ -242,10 +242,10 @@ impl Run {
         let bytes: Vec<u8> = pattern(i, program.sent).take(wanted).collect();
         let mut burst = Burst::default();
         let mut done = 0;
-        while let Some(outgoing) = side.stream.announce() {
+        while let Some(outgoing) = side.stream.advertise_mapping() {
             side.post(outgoing, &[]);
         }
-        if side.stream.has_announcement() {
+        if side.stream.has_unadvertised_mapping() {
             return;
         }
         while let Some(outgoing) = side.stream.send(&mut burst, wanted - done) {
@@ -335,7 +335,7 @@ impl Run {
             if self.trouble == Trouble::None {
                 let there = &side.exposed.mapped[..self.programs[1 - i].placed];
                 let right: Vec<u8> = pattern(1 - i, 0).take(there.len()).collect();
-                assert!(there == right, "what was placed is there");
+                assert!(there == right, "placed bytes arrive");
                 assert!(!side.stream.is_connected());
             }
             if let Some(failure) = side.stream.failure() {

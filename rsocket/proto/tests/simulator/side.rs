@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use rsocket_proto::{
     Mapping, Message, Target,
     stream::{
-        Framing, Local, Outgoing, Payload, Piece, Place, SPARE_RECEIVES, Settings, Stream, TARGETS,
-        Table, Tag,
+        Framing, Local, Outgoing, Payload, PayloadSource, Piece, SPARE_RECEIVES, Settings, Stream,
+        TARGETS, Table, Tag,
     },
 };
 
@@ -113,7 +113,7 @@ pub(crate) struct Side {
     pub(crate) has_memory: bool,
 }
 
-/// Returns the memory announced by a host.
+/// Returns the memory advertised by a host.
 pub(crate) fn local(order: rsocket_proto::ByteOrder) -> Local {
     Local {
         table_addr: TABLE,
@@ -185,13 +185,13 @@ impl Side {
         self.completions.iter().filter(sent).count()
     }
 
-    fn place(&mut self, bytes: Vec<u8>, place: Place) -> From {
+    fn place(&mut self, bytes: Vec<u8>, place: PayloadSource) -> From {
         match place {
-            Place::Inline => {
+            PayloadSource::Inline => {
                 assert!(bytes.len() <= self.settings.inline as usize);
                 From::Itself(bytes)
             }
-            Place::Buffer(first, second) => {
+            PayloadSource::Buffer(first, second) => {
                 let (head, tail) = bytes.split_at(first.len());
                 let last = self.send_buffers.len() - 1;
                 let buffer = &mut self.send_buffers[last];
@@ -199,7 +199,7 @@ impl Side {
                 buffer[second.start as usize..second.end as usize].copy_from_slice(tail);
                 From::Buffer(last, first, second)
             }
-            Place::Slot(slot) => {
+            PayloadSource::Slot(slot) => {
                 self.slots[usize::from(slot)].copy_from_slice(&bytes);
                 From::Slot(slot)
             }

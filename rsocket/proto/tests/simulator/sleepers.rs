@@ -75,7 +75,7 @@ impl Sleepers {
             .any(|thread| !thread.done)
         {
             steps += 1;
-            assert!(steps < 2_000_000, "nothing goes on any more: {self:#?}");
+            assert!(steps < 2_000_000, "no progress: {self:#?}");
             let (i, t) = (self.rng.usize(0..2), self.rng.usize(0..2));
             let thread = &self.hosts[i].threads[t];
             if self.rng.bool() && !thread.asleep && !thread.done {
@@ -85,7 +85,7 @@ impl Sleepers {
             } else if !self.move_on(i) && !self.move_on(1 - i) {
                 assert!(
                     self.anybody_awake() || self.lingers(0) || self.lingers(1),
-                    "everybody sleeps, and nothing is on its way: {self:#?}"
+                    "all threads sleep with no message in flight: {self:#?}"
                 );
             }
         }
