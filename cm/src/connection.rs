@@ -83,8 +83,8 @@ impl<SW, RW, T: verbs::qp::Routed + verbs::qp::Queued> Connection<SW, RW, T> {
         attempts(status, || self.qp.query(), &self.id)
     }
 
-    /// `rdma_disconnect`—Ends the connection, or answers a peer that has. What is in flight comes
-    /// back with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
+    /// `rdma_disconnect`—Ends the connection, or answers the disconnect of the peer. Requests in flight
+    /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
     /// [`Event::Disconnected`](crate::Event::Disconnected), and so does this side, once the peer has
     /// answered.
     ///

@@ -70,7 +70,7 @@ impl RawId {
         }
     }
 
-    /// The peer's address, of whatever family, once there is one.
+    /// The peer's address of any family, once resolved or connected.
     pub(crate) fn any_peer_addr(&self) -> Option<Addr> {
         // SAFETY: the identifier exists (invariant), and the address is inside it.
         let addr = unsafe { ffi::rdma_get_peer_addr(self.as_ptr()) };

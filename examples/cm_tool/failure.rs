@@ -4,7 +4,7 @@ use std::fmt;
 
 use cm::{ConnectFailure, Error, event_name};
 
-/// An event that says so, and its status.
+/// An event that reports a failure, and its status.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     event: u32,

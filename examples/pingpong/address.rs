@@ -23,7 +23,7 @@ pub struct Address {
     pub gid: Gid,
 }
 
-/// What a peer has sent instead of an address.
+/// The bytes sent by a peer instead of an address.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Malformed(String);
 

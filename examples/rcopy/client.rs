@@ -44,7 +44,7 @@ pub(crate) fn run(source: &Path, server: &str, port: u16) -> Result<()> {
     while sent < size {
         let len = file.read(&mut chunk).with_context(context)?;
         ensure!(len > 0, "{} has become shorter", source.display());
-        // The file may have grown: only the announced size is sent.
+        // The file may have grown: only the advertised size is sent.
         let len = usize::try_from(size - sent).map_or(len, |left| left.min(len));
         stream.write_all(&chunk[..len])?;
         sent += len as u64;

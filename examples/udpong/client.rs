@@ -175,7 +175,7 @@ mod tests {
 
     /// A server that takes requests, and answers none, as C's does over RoCE.
     #[test]
-    fn client_of_a_silent_server_gives_up_and_says_why() {
+    fn client_of_a_silent_server_times_out_with_a_reason() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port().to_string();
         let arguments = [

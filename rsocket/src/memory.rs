@@ -25,7 +25,7 @@ pub(crate) const MESSAGE: usize = 4;
 /// Access granularity in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// Memory exposed to the peer: announced in the handshake, writable from then on.
+/// Memory exposed to the peer: advertised in the handshake, writable from then on.
 ///
 /// The program never borrows the memory; received bytes are copied out.
 #[derive(Debug)]
@@ -173,7 +173,7 @@ impl Exposed {
         })
     }
 
-    /// Returns the addresses and keys announced to the peer.
+    /// Returns the addresses and keys advertised to the peer.
     pub(crate) fn local(&self) -> Local {
         let (table, receive) = (self.table.token(), self.receive.token());
         Local {

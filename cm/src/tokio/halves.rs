@@ -178,7 +178,7 @@ macro_rules! both {
 both! { SendHalf RecvHalf }
 
 impl<SW, RW> SendHalf<SW, RW> {
-    /// Posts a request, with whatever options it has.
+    /// Posts a request with its options.
     ///
     /// # Errors
     /// The request is given back; see [`post`](verbs::QueuePair::post).

@@ -20,7 +20,7 @@ fn names<T>(result: Result<T, Error>, expected: &[&str]) {
 }
 
 #[test]
-fn loopback_address_says_that_no_device_leads_there() {
+fn loopback_address_error_names_the_missing_device() {
     for addr in ["127.0.0.1:7471", "[::1]:7471"] {
         let ip = addr.parse::<SocketAddr>().unwrap().ip().to_string();
         let expected = [&ip, "the loopback interface", "rdma link"];
@@ -51,7 +51,7 @@ fn source_at_fault_is_named() {
 }
 
 #[test]
-fn port_in_use_says_how_to_find_its_user() {
+fn port_in_use_error_names_the_command_for_its_user() {
     let listener = Listener::bind(local()).unwrap();
     let taken = listener.local_addr().unwrap();
     names(
@@ -70,7 +70,7 @@ fn peer_that_does_not_answer_is_named_with_the_retries() {
         let param = ConnParam::new().retry_count(retries);
         let mut client = builder().param(param).connect(addr).unwrap();
         let (mut silent, _, _, _channel) = server.join().unwrap().into_parts();
-        // Its device drops what comes, and the connection manager does not know.
+        // The device drops all packets without notice to the connection manager.
         silent.qp_mut().to_error().unwrap();
         client
             .post_send(client.reg_msgs(*b"hello").unwrap())

@@ -117,7 +117,7 @@ fn drop_of_both_sides_at_once_succeeds() {
     }
 }
 
-/// T-CN5, T-IO7: with one announced and one unannounced mapping.
+/// T-CN5, T-IO7: with one advertised and one unadvertised mapping.
 #[test]
 fn closed_connections_leak_nothing() {
     let options = Options::new().iomap_size(2);

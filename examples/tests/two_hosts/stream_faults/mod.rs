@@ -166,7 +166,7 @@ fn streams_survive_exhaustion_and_report_device_removal() {
 }
 
 /// The hardware address of the server's host changes, as when its network card is replaced: the kernel ends the client's
-/// connection, and the client's error names what the connection manager has reported.
+/// connection, and the client's error has the report of the connection manager.
 #[test]
 fn stream_whose_peer_changes_its_hardware_address_names_the_cause() {
     let server = named("server", &peer("server", 7795, "receiving"));

@@ -1,15 +1,15 @@
 //! The C functions by topic.
 
 mod data;
+mod mapping;
 mod memory;
-mod place;
 mod poll;
 mod set;
 mod socket;
 pub(crate) mod udp;
 
 pub use data::*;
-pub use place::*;
+pub use mapping::*;
 pub use poll::*;
 pub use set::*;
 pub use socket::*;

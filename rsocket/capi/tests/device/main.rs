@@ -149,7 +149,7 @@ fn threaded_c_program_interoperates_with_librdmacm() {
     }
 }
 
-/// T-X9: P7. librdmacm does not return the credits of announced mappings, so the sender stalls; this library
+/// T-X9: P7. librdmacm does not return the credits of advertised mappings, so the sender stalls; this library
 /// does.
 #[test]
 fn repeated_mappings_return_credits_unlike_librdmacm() {
