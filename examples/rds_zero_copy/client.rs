@@ -107,7 +107,7 @@ fn receive(socket: &Socket) -> io::Result<Message> {
     let mut bytes = [0; MESSAGE_LEN + 1];
     loop {
         let (len, from) = socket.recv_from(&mut bytes)?;
-        if Some(from) == socket.peer_addr()?
+        if from == socket.peer_addr()?
             && let Some(message) = Message::from_wire(&bytes[..len.min(bytes.len())])
         {
             return Ok(message);

@@ -46,7 +46,7 @@ mod waiters;
 mod waiting;
 
 pub use cm::PathRecord;
-pub use datagram::Received;
+pub use datagram::RecvMeta;
 pub use device::ProtectionGroup;
 pub use errno::errno;
 pub use failure::ConnectionFailure;
@@ -55,8 +55,8 @@ pub use mapped::MappedBuffer;
 pub use options::Options;
 pub use rsocket_proto as proto;
 pub use socket::{
-    Event, EventSet, Family, Interest, PollEntry, PollEvents, RecvFlags, Sleep, SleepEntry, Socket,
-    poll, poll_by,
+    Event, EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, Sleep, SleepEntry,
+    Socket, poll, poll_by,
 };
 pub use stream::Stream;
 #[cfg(feature = "tokio")]

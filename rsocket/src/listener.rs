@@ -419,7 +419,7 @@ impl Listener {
             // Read before the queue: after the shutdown, no connection is added.
             let closed = self.inner.backlog.is_closed();
             if let Some(stream) = self.try_accept() {
-                let peer = stream.peer_addr();
+                let peer = stream.connection().peer_addr();
                 return Ok((stream, peer));
             }
             if closed {
@@ -497,8 +497,11 @@ impl Listener {
     }
 
     /// Returns the local address.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.inner.local_addr
+    ///
+    /// # Errors
+    /// None today; a `Result` as in [`std::net`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.inner.local_addr)
     }
 
     /// Sets whether [`accept`](Self::accept) returns at once. Accepted streams start in blocking mode either

@@ -151,13 +151,19 @@ impl Stream {
     }
 
     /// Returns the local address.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.connection().local_addr()
+    ///
+    /// # Errors
+    /// None today; a `Result` as in [`std::net`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.connection().local_addr())
     }
 
-    /// Returns the address of the peer.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.connection().peer_addr()
+    /// Returns the address of the peer, also after a disconnect.
+    ///
+    /// # Errors
+    /// None today; a `Result` as in [`std::net`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.connection().peer_addr())
     }
 
     /// Sets whether reads and writes return at once, with `WouldBlock` if not possible. The
@@ -279,8 +285,8 @@ impl AsFd for Stream {
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
-            .field("local", &self.local_addr())
-            .field("peer", &self.peer_addr())
+            .field("local", &self.connection().local_addr())
+            .field("peer", &self.connection().peer_addr())
             .finish_non_exhaustive()
     }
 }

@@ -94,7 +94,8 @@ unsafe fn connect_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::
 
 unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
     let name = held.socket.local_addr()?;
-    let name = name.map(encode);
+    let is_bound = !name.ip().is_unspecified();
+    let name = is_bound.then(|| encode(name));
     let name = name.as_deref().unwrap_or(&UNSPECIFIED);
     // SAFETY: as the caller promises.
     unsafe { give(name, addr.cast(), len) }?;
@@ -102,7 +103,7 @@ unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::
 }
 
 unsafe fn peer_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
-    let peer = held.socket.peer_addr()?.ok_or_else(|| os(libc::ENOTCONN))?;
+    let peer = held.socket.peer_addr()?;
     // SAFETY: as the caller promises.
     unsafe { give(&encode(peer), addr.cast(), len) }?;
     Ok(0)

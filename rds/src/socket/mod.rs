@@ -9,7 +9,7 @@ mod waiters;
 
 use std::{
     io::{self, IoSliceMut},
-    net::{SocketAddr, ToSocketAddrs},
+    net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
@@ -197,22 +197,30 @@ impl Socket {
         state.node.connect(self.id, addr).map_err(socket_error)
     }
 
-    /// `getsockname(2)`—The bound address, if any.
+    /// `getsockname(2)`—The bound address, or the unspecified IPv4 address with port 0.
     ///
     /// # Errors
     /// - `Unsupported`: the socket belongs to the parent process.
-    pub fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let bound = self.bound_addr()?;
+        Ok(bound.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into()))
+    }
+
+    /// The bound address, if any.
+    fn bound_addr(&self) -> io::Result<Option<SocketAddr>> {
         let names = self.lock()?.node.names(self.id);
         names.map(|(local, _)| local).map_err(socket_error)
     }
 
-    /// `getpeername(2)`—The default destination, if any.
+    /// `getpeername(2)`—The default destination.
     ///
     /// # Errors
+    /// - `NotConnected`: the socket has no default destination.
     /// - `Unsupported`: the socket belongs to the parent process.
-    pub fn peer_addr(&self) -> io::Result<Option<SocketAddr>> {
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let names = self.lock()?.node.names(self.id);
-        names.map(|(_, peer)| peer).map_err(socket_error)
+        let (_, peer) = names.map_err(socket_error)?;
+        Ok(peer.ok_or(io::ErrorKind::NotConnected)?)
     }
 
     /// Receives the next message into `buf`. Returns the number of bytes and the sender. Excess

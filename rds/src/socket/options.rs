@@ -215,7 +215,7 @@ impl Socket {
     /// As for [`set_send_limit`](Self::set_send_limit).
     #[doc(alias = "SO_RDS_TRANSPORT")]
     pub fn transport(&self) -> io::Result<Option<i32>> {
-        let local = self.local_addr()?;
+        let local = self.bound_addr()?;
         Ok(match local {
             Some(addr) if addr.ip().is_loopback() => Some(LOOPBACK),
             Some(_) => Some(INFINIBAND),

@@ -22,7 +22,7 @@ pub(crate) fn socket(addr: SocketAddr) -> Socket {
 }
 
 pub(crate) fn addr(socket: &Socket) -> SocketAddr {
-    socket.local_addr().unwrap().unwrap()
+    socket.local_addr().unwrap()
 }
 
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {

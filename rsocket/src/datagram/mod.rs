@@ -31,7 +31,7 @@ use crate::{
 
 /// Lengths and source of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct RecvMeta {
     /// Number of bytes copied to the buffers.
     pub len: usize,
     /// Length of the datagram in bytes. Bytes beyond `len` are lost; those of a stream stay queued.
@@ -157,7 +157,7 @@ impl DatagramSocket {
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
         mode: WaitMode,
-    ) -> io::Result<Received> {
+    ) -> io::Result<RecvMeta> {
         self.shared
             .until(Interest::READ, mode, |state| state.recv(bufs, peek))
     }

@@ -14,7 +14,7 @@ use rustix::{event::epoll, io::Errno};
 use verbs::{Context, ah::GRH_LEN, mr::PoolBuf};
 
 use super::{
-    DatagramSocket, Received,
+    DatagramSocket, RecvMeta,
     local::{Done, Local, PeerPath},
     resolve,
     udp::Udp,
@@ -365,11 +365,11 @@ impl State {
         &mut self,
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
-    ) -> io::Result<Option<Received>> {
+    ) -> io::Result<Option<RecvMeta>> {
         self.check_open()?;
         let node = self.node.as_mut().ok_or(Errno::INVAL)?;
         let Some(first) = node.first() else {
-            return Ok(node.is_read_shut().then_some(Received {
+            return Ok(node.is_read_shut().then_some(RecvMeta {
                 len: 0,
                 full_len: 0,
                 source: None,
@@ -382,7 +382,7 @@ impl State {
             buf[..piece.len()].copy_from_slice(piece);
             rest = after;
         }
-        let received = Received {
+        let received = RecvMeta {
             len: bytes.len() - rest.len(),
             full_len: bytes.len(),
             source: Some(first.source),
@@ -394,7 +394,7 @@ impl State {
         {
             local.give_back(place)?;
         }
-        Ok(Some(Received {
+        Ok(Some(RecvMeta {
             source: received.source.map(|source| self.seen(source)),
             ..received
         }))

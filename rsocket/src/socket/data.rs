@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use verbs::mr::Memory;
 
 use super::{Phase, Socket, os_error};
-use crate::{datagram::Received, mapped::MappedBuffer, stream::Stream, waiting::WaitMode};
+use crate::{datagram::RecvMeta, mapped::MappedBuffer, stream::Stream, waiting::WaitMode};
 
 bitflags! {
     /// Flags of a receive.
@@ -154,11 +154,11 @@ impl Socket {
     /// - `InvalidInput`: a datagram socket without an address, without a peer and without an earlier send.
     /// - `ConnectionRefused`: the connected peer has no datagram socket at its address.
     /// - As for [`recv`](Self::recv).
-    pub fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<Received> {
+    pub fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<RecvMeta> {
         let Some(datagram) = self.datagram_socket() else {
             let len = self.recv(bufs, flags)?;
             let source = if len > 0 { self.peer_addr().ok() } else { None };
-            return Ok(Received {
+            return Ok(RecvMeta {
                 len,
                 full_len: len,
                 source,

@@ -24,10 +24,10 @@ const MAX_KERNEL_EVENTS: usize = 1024;
 
 /// Requested events of a member of an [`EventSet`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interest {
+pub struct Registration {
     /// Events to wait for.
     pub events: PollEvents,
-    /// Reports once only, until the interest is changed (`EPOLLONESHOT`).
+    /// Reports once only, until the registration is changed (`EPOLLONESHOT`).
     pub once: bool,
     /// Reports changes only (`EPOLLET`). No effect on a [`Socket`], reported for as long as ready.
     pub edge: bool,
@@ -35,7 +35,7 @@ pub struct Interest {
     pub data: u64,
 }
 
-impl Interest {
+impl Registration {
     fn flags(self) -> epoll::EventFlags {
         let mut flags = epoll::EventFlags::from_bits_retain(self.events.bits().into());
         flags.set(epoll::EventFlags::ONESHOT, self.once);
@@ -49,7 +49,7 @@ impl Interest {
 pub struct Event {
     /// Events present now.
     pub events: PollEvents,
-    /// The [data of the interest](Interest::data).
+    /// The [data of the registration](Registration::data).
     pub data: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct Event {
 #[derive(Debug)]
 struct Member {
     socket: Weak<Socket>,
-    interest: Interest,
+    interest: Registration,
     /// The one-shot event has been reported.
     done: bool,
 }
@@ -117,7 +117,7 @@ impl EventSet {
         &self,
         name: u64,
         socket: &Arc<Socket>,
-        interest: Interest,
+        interest: Registration,
     ) -> io::Result<()> {
         let mut members = self.lock();
         if members.get(&name).is_some_and(Member::is_alive) {
@@ -139,7 +139,7 @@ impl EventSet {
     /// # Errors
     /// - `AlreadyExists`: the descriptor is a member.
     /// - `EPERM`: the descriptor, such as a regular file, is always ready.
-    pub fn add_fd(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+    pub fn add_fd(&self, fd: BorrowedFd<'_>, interest: Registration) -> io::Result<()> {
         let data = epoll::EventData::new_u64(interest.data);
         Ok(epoll::add(&self.kernel, fd, data, interest.flags())?)
     }
@@ -148,7 +148,7 @@ impl EventSet {
     ///
     /// # Errors
     /// - `ENOENT`: the descriptor is not a member.
-    pub fn modify_fd(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+    pub fn modify_fd(&self, fd: BorrowedFd<'_>, interest: Registration) -> io::Result<()> {
         let data = epoll::EventData::new_u64(interest.data);
         Ok(epoll::modify(&self.kernel, fd, data, interest.flags())?)
     }
@@ -165,7 +165,7 @@ impl EventSet {
     ///
     /// # Errors
     /// - `ENOENT`: no member with this name.
-    pub fn modify_socket(&self, name: u64, interest: Interest) -> io::Result<()> {
+    pub fn modify_socket(&self, name: u64, interest: Registration) -> io::Result<()> {
         let mut members = self.lock();
         let member = members.get_mut(&name).filter(|member| member.is_alive());
         let member = member.ok_or_else(|| os_error(Errno::NOENT))?;
@@ -187,7 +187,7 @@ impl EventSet {
 
     /// Removes a socket and returns its interest, without events after a reported one-shot event. `None`
     /// without such a member.
-    pub fn take_socket(&self, name: u64) -> Option<Interest> {
+    pub fn take_socket(&self, name: u64) -> Option<Registration> {
         let member = self.lock().remove(&name).filter(Member::is_alive)?;
         self.changed();
         let mut interest = member.interest;
@@ -299,7 +299,7 @@ impl EventSet {
 
     /// Returns the sockets to report, starting with the name `first`. Weak references: dropping a socket in
     /// the program closes the socket.
-    fn reported(&self, first: u64) -> Vec<(u64, Interest, Weak<Socket>)> {
+    fn reported(&self, first: u64) -> Vec<(u64, Registration, Weak<Socket>)> {
         let mut members = self.lock();
         members.retain(|_, member| member.is_alive());
         let turn = members.range(first..).chain(members.range(..first));

@@ -22,7 +22,7 @@ use rustix::{event::epoll, io::Errno};
 
 pub use data::RecvFlags;
 use driver::Reflection;
-pub use event_set::{Event, EventSet, Interest};
+pub use event_set::{Event, EventSet, Registration};
 use options::Choices;
 pub use poll::{PollEntry, PollEvents, Sleep, SleepEntry, poll, poll_by};
 
@@ -78,7 +78,7 @@ impl Family {
 /// listener.bind("10.9.0.1:0".parse().unwrap())?;
 /// listener.listen(16)?;
 /// let client = Socket::new(Family::V4)?;
-/// client.connect(listener.local_addr())?;
+/// client.connect(listener.local_addr()?)?;
 /// let (server, _) = listener.accept()?;
 /// client.send(&[IoSlice::new(b"hello")], false)?;
 /// let mut hello = [0; 5];
@@ -173,7 +173,7 @@ impl Socket {
     /// let server = Socket::datagram(Family::V4)?;
     /// server.bind("10.9.0.1:7174".parse().unwrap())?;
     /// let client = Socket::datagram(Family::V4)?;
-    /// client.send_to(&[IoSlice::new(b"hello")], Some(server.local_addr()), false)?;
+    /// client.send_to(&[IoSlice::new(b"hello")], Some(server.local_addr()?), false)?;
     /// let mut hello = [0; 100];
     /// let got = server.recv_msg(&mut [IoSliceMut::new(&mut hello)], RecvFlags::empty())?;
     /// assert_eq!(&hello[..got.len], b"hello");
@@ -393,7 +393,7 @@ impl Socket {
                 (listener, state.choices.clone())
             };
             if let Some(stream) = listener.try_accept() {
-                let peer = self.name_of(stream.peer_addr());
+                let peer = self.name_of(stream.connection().peer_addr());
                 let phase = Phase::Connected(Arc::new(stream));
                 let engine = Arc::clone(&self.engine);
                 let family = self.family;
@@ -573,19 +573,22 @@ impl Socket {
     }
 
     /// Returns the local address from binding or connecting, or the unspecified address before.
-    pub fn local_addr(&self) -> SocketAddr {
-        match &self.lock().phase {
+    ///
+    /// # Errors
+    /// None today; a `Result` as in [`std::net`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let addr = match &self.lock().phase {
             Phase::Idle(Some(id)) => id.local_addr(),
-            Phase::Connected(stream) => Some(stream.local_addr()),
-            Phase::Listening(listener) => Some(listener.local_addr()),
+            Phase::Connected(stream) => Some(stream.connection().local_addr()),
+            Phase::Listening(listener) => listener.local_addr().ok(),
             Phase::Datagram(datagram) => datagram.local_addr().ok(),
             Phase::Idle(None)
             | Phase::Connecting(_)
             | Phase::Failed
             | Phase::Ended
             | Phase::Closed => None,
-        }
-        .map_or_else(|| self.family.unspecified(), |addr| self.name_of(addr))
+        };
+        Ok(addr.map_or_else(|| self.family.unspecified(), |addr| self.name_of(addr)))
     }
 
     /// Returns the address of the peer.
@@ -599,7 +602,7 @@ impl Socket {
         }
         let stream = self.stream();
         let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
-        Ok(self.name_of(stream.peer_addr()))
+        Ok(self.name_of(stream.connection().peer_addr()))
     }
 
     /// Converts an address to the socket's family: an IPv6 socket maps IPv4 addresses.

@@ -15,7 +15,7 @@ use verbs::tokio::WatchedFd;
 
 use super::{Watchable, Watched, settled};
 use crate::{
-    datagram::{DatagramSocket, Received},
+    datagram::{DatagramSocket, RecvMeta},
     socket::{Family, Socket},
     waiters::Interest,
     waiting::WaitMode,
@@ -31,7 +31,7 @@ use crate::{
 /// # async fn f() -> std::io::Result<()> {
 /// let server = rsocket::AsyncDatagram::bind("10.9.0.1:7174")?;
 /// let client = rsocket::AsyncDatagram::bind("10.9.0.1:0")?;
-/// client.connect(server.local_addr())?;
+/// client.connect(server.local_addr()?)?;
 /// client.send(b"hello").await?;
 /// let mut hello = [0; 100];
 /// let (len, peer) = server.recv_from(&mut hello).await?;
@@ -168,7 +168,10 @@ impl AsyncDatagram {
     }
 
     /// Returns the local address.
-    pub fn local_addr(&self) -> SocketAddr {
+    ///
+    /// # Errors
+    /// As for [`Socket::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
@@ -245,7 +248,7 @@ impl AsyncDatagram {
     ///   received.
     /// - As for [`Socket::recv_msg`], but not `WouldBlock`.
     pub async fn recv_from(&self, place: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let Received { len, source, .. } = self.recv_msg(place).await?;
+        let RecvMeta { len, source, .. } = self.recv_msg(place).await?;
         let source = source.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok((len, source))
     }
@@ -254,7 +257,7 @@ impl AsyncDatagram {
     ///
     /// # Errors
     /// As for [`Socket::recv_msg`], but not `WouldBlock`.
-    pub async fn recv_msg(&self, place: &mut [u8]) -> io::Result<Received> {
+    pub async fn recv_msg(&self, place: &mut [u8]) -> io::Result<RecvMeta> {
         self.receive(place, false).await
     }
 
@@ -262,11 +265,11 @@ impl AsyncDatagram {
     ///
     /// # Errors
     /// As for [`Socket::recv_msg`], but not `WouldBlock`.
-    pub async fn peek_msg(&self, place: &mut [u8]) -> io::Result<Received> {
+    pub async fn peek_msg(&self, place: &mut [u8]) -> io::Result<RecvMeta> {
         self.receive(place, true).await
     }
 
-    async fn receive(&self, place: &mut [u8], peek: bool) -> io::Result<Received> {
+    async fn receive(&self, place: &mut [u8], peek: bool) -> io::Result<RecvMeta> {
         let received = self.reading.until(&self.datagram, |mode| {
             settled(
                 self.datagram

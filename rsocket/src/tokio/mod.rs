@@ -266,7 +266,10 @@ impl AsyncListener {
     }
 
     /// Returns the local address.
-    pub fn local_addr(&self) -> SocketAddr {
+    ///
+    /// # Errors
+    /// As for [`Listener::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 }

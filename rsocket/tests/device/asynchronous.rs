@@ -14,7 +14,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn pair() -> (AsyncStream, AsyncStream) {
     let listener = AsyncListener::bind(local()).unwrap();
-    let addr = listener.local_addr();
+    let addr = listener.local_addr().unwrap();
     let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
     (client.unwrap(), server.unwrap().0)
 }
@@ -100,7 +100,7 @@ async fn async_read_cancelled_loses_no_data() {
 
     // A connection attempt cancelled midway has no effect on others.
     let listener = AsyncListener::bind(local()).unwrap();
-    let addr = listener.local_addr();
+    let addr = listener.local_addr().unwrap();
     for _ in 0..5 {
         drop(timeout(Duration::from_micros(300), AsyncStream::connect(addr)).await);
     }
@@ -114,13 +114,13 @@ async fn async_datagrams_between_tasks_round_trip() {
     for any in [local(), local_v6()] {
         let server = AsyncDatagram::bind(any).unwrap();
         let client = AsyncDatagram::bind(any).unwrap();
-        client.connect(server.local_addr()).unwrap();
-        assert_eq!(client.peer_addr().unwrap(), server.local_addr());
+        client.connect(server.local_addr().unwrap()).unwrap();
+        assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
         assert_eq!(
             server.peer_addr().unwrap_err().kind(),
             ErrorKind::NotConnected
         );
-        let expected = client.local_addr();
+        let expected = client.local_addr().unwrap();
         let echo = tokio::spawn(async move {
             let mut place = [0; 2000];
             loop {
@@ -164,7 +164,7 @@ async fn async_recv_by_several_tasks_gets_one_datagram_each() {
     const TASKS: u8 = 20;
     let server = Arc::new(AsyncDatagram::bind(local()).unwrap());
     let client = AsyncDatagram::bind(local()).unwrap();
-    client.connect(server.local_addr()).unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
     for _ in 0..20 {
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| {
@@ -204,13 +204,13 @@ async fn async_send_without_room_waits() {
     let client = AsyncDatagram::bind(local()).unwrap();
     let bytes = [7; 1000];
     for _ in 0..1000 {
-        let sent = client.send_to(&bytes, server.local_addr());
+        let sent = client.send_to(&bytes, server.local_addr().unwrap());
         let sent = timeout(TEST_TIMEOUT, sent).await.expect("there is no room");
         assert_eq!(sent.unwrap(), bytes.len());
     }
     let mut place = [0; 1000];
     let (len, from) = server.recv_from(&mut place).await.unwrap();
-    assert_eq!((len, from), (bytes.len(), client.local_addr()));
+    assert_eq!((len, from), (bytes.len(), client.local_addr().unwrap()));
 }
 
 #[tokio::test]

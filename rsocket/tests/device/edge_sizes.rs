@@ -11,7 +11,7 @@ use std::{
 
 use fastrand::Rng;
 use rsocket::{
-    EventSet, Family, Interest, Listener, Options, PollEntry, PollEvents, RecvFlags, Socket,
+    EventSet, Family, Listener, Options, PollEntry, PollEvents, RecvFlags, Registration, Socket,
     Stream, errno, poll,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,7 +23,7 @@ const EMFILE: i32 = 24;
 
 fn streams(options: &Options) -> (Stream, Stream) {
     let listener = options.bind(local()).unwrap();
-    let client = options.connect(listener.local_addr()).unwrap();
+    let client = options.connect(listener.local_addr().unwrap()).unwrap();
     let (server, _) = listener.accept().unwrap();
     (client, server)
 }
@@ -147,7 +147,7 @@ fn poll_of_listener_returns_on_connection() {
     thread::scope(|scope| {
         let connects = scope.spawn(|| {
             thread::sleep(Duration::from_millis(1500));
-            Stream::connect(listener.local_addr()).unwrap()
+            Stream::connect(listener.local_addr().unwrap()).unwrap()
         });
         let mut entries = [PollEntry::socket(&listener, PollEvents::IN)];
         assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1);
@@ -181,12 +181,12 @@ fn event_set_of_many_sockets_loses_no_event() {
         let client = Socket::new(Family::V4).unwrap();
         client.set_send_queue(16).unwrap();
         client.set_receive_queue(16).unwrap();
-        client.connect(listener.local_addr()).unwrap();
+        client.connect(listener.local_addr().unwrap()).unwrap();
         let server = Arc::new(listener.accept().unwrap().0);
-        let interest = Interest {
+        let interest = Registration {
             events: PollEvents::IN,
             data: name,
-            ..Interest::default()
+            ..Registration::default()
         };
         set.add_socket(name, &server, interest).unwrap();
         servers.insert(name, server);
@@ -230,7 +230,7 @@ fn keepalive_of_many_sockets_is_enabled_and_disabled() {
         let client = Socket::new(Family::V4).unwrap();
         client.set_send_queue(16).unwrap();
         client.set_receive_queue(16).unwrap();
-        client.connect(listener.local_addr()).unwrap();
+        client.connect(listener.local_addr().unwrap()).unwrap();
         pairs.push((client, listener.accept().unwrap().0));
     }
     while !pairs.is_empty() {
@@ -310,7 +310,7 @@ impl Drop for Limited {
 #[test]
 fn socket_without_free_descriptors_fails_and_others_continue() {
     let listener = Listener::bind(local()).unwrap();
-    let mut old = Stream::connect(listener.local_addr()).unwrap();
+    let mut old = Stream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     // A thread's first blocking call creates its wake-up descriptor.
     peer.set_read_timeout(Some(Duration::from_millis(1)));
@@ -337,11 +337,11 @@ fn socket_without_free_descriptors_fails_and_others_continue() {
     };
     assert_eq!(errno(&error), EMFILE, "{error}");
     // The remaining descriptors do not suffice for a connection.
-    assert!(Stream::connect(listener.local_addr()).is_err());
+    assert!(Stream::connect(listener.local_addr().unwrap()).is_err());
     old.write_all(b"still").unwrap();
     peer.read_exact(&mut [0; 5]).unwrap();
     drop((open, limited));
-    let mut new = Stream::connect(listener.local_addr()).unwrap();
+    let mut new = Stream::connect(listener.local_addr().unwrap()).unwrap();
     new.write_all(b"again").unwrap();
     loop {
         // The failed connection may come first, accepted or as an error.
@@ -352,7 +352,7 @@ fn socket_without_free_descriptors_fails_and_others_continue() {
                 continue;
             }
         };
-        if from == new.local_addr() {
+        if from == new.local_addr().unwrap() {
             server.read_exact(&mut [0; 5]).unwrap();
             return;
         }

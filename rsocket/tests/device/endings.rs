@@ -40,7 +40,7 @@ impl Peer {
                 "endings::child_process_of_peer",
                 "--include-ignored",
             ])
-            .env(SERVER, listener.local_addr().to_string())
+            .env(SERVER, listener.local_addr().unwrap().to_string())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -108,7 +108,7 @@ fn drop_with_dead_peer_ends_within_linger() {
 fn drop_of_both_sides_at_once_succeeds() {
     let listener = Listener::bind(local()).unwrap();
     for _ in 0..often(50, 1000) {
-        let client = Stream::connect(listener.local_addr()).unwrap();
+        let client = Stream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| drop(client));
@@ -123,7 +123,7 @@ fn closed_connections_leak_nothing() {
     let options = Options::new().iomap_size(2);
     let listener = options.bind(local()).unwrap();
     let round = || {
-        let mut client = options.connect(listener.local_addr()).unwrap();
+        let mut client = options.connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         let announced = client.map(4096, Some(0)).unwrap();
         client.write_all(b"x").unwrap();
@@ -146,7 +146,7 @@ fn closed_connections_leak_nothing() {
 fn dropped_listener_resets_unaccepted_connections() {
     let listener = Listener::bind(local()).unwrap();
     let clients: Vec<_> = (0..3)
-        .map(|_| Stream::connect(listener.local_addr()).unwrap())
+        .map(|_| Stream::connect(listener.local_addr().unwrap()).unwrap())
         .collect();
     drop(listener);
     for mut client in clients {
@@ -164,7 +164,7 @@ fn connect_beyond_the_backlog_waits_for_accept() {
     for backlog in [1, 5] {
         let places = usize::try_from(backlog).unwrap();
         let listener = Options::new().backlog(backlog).bind(local()).unwrap();
-        let addr = listener.local_addr();
+        let addr = listener.local_addr().unwrap();
         let (sender, connected) = mpsc::channel();
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
@@ -207,12 +207,12 @@ fn connect_beyond_the_backlog_waits_for_accept() {
 #[test]
 fn connect_timed_out_beyond_the_backlog_leaves_its_turn() {
     let listener = Options::new().backlog(1).bind(local()).unwrap();
-    let addr = listener.local_addr();
+    let addr = listener.local_addr().unwrap();
     let _first = Stream::connect(addr).unwrap();
     let hasty = Options::new().connect_timeout(Duration::from_millis(200));
     let err = hasty.connect(addr).unwrap_err();
     assert_eq!(err.kind(), io::ErrorKind::TimedOut, "{err}");
-    let next = thread::spawn(move || Stream::connect(addr).unwrap().local_addr());
+    let next = thread::spawn(move || Stream::connect(addr).unwrap().local_addr().unwrap());
     listener.accept().unwrap();
     let (_, peer) = listener.accept().unwrap();
     assert_eq!(peer, next.join().unwrap());
@@ -221,7 +221,7 @@ fn connect_timed_out_beyond_the_backlog_leaves_its_turn() {
 #[test]
 fn accept_during_shutdown_of_the_listener_returns() {
     let listener = Listener::bind(local()).unwrap();
-    let addr = listener.local_addr();
+    let addr = listener.local_addr().unwrap();
     let waiting = Stream::connect(addr).unwrap();
     let other = listener.try_clone().unwrap();
     let (sender, ended) = mpsc::channel();
@@ -251,12 +251,15 @@ fn accept_during_shutdown_of_the_listener_returns() {
 #[test]
 fn listener_after_shutdown_returns_queued_connections() {
     let listener = Listener::bind(local()).unwrap();
-    let clients = [(); 2].map(|()| Stream::connect(listener.local_addr()).unwrap());
+    let clients = [(); 2].map(|()| Stream::connect(listener.local_addr().unwrap()).unwrap());
     // Both have been queued, the second after the first.
     let (_first, _) = listener.accept().unwrap();
     while !wait_readable("accept", listener.as_fd(), Some(TEST_TIMEOUT)).unwrap() {}
     listener.shutdown();
-    assert_eq!(listener.accept().unwrap().1, clients[1].local_addr());
+    assert_eq!(
+        listener.accept().unwrap().1,
+        clients[1].local_addr().unwrap()
+    );
     assert!(listener.accept().is_err());
 }
 
@@ -264,14 +267,14 @@ fn listener_after_shutdown_returns_queued_connections() {
 fn listener_clone_accepts_after_drop_of_the_first() {
     let listener = Listener::bind(local()).unwrap();
     let clone = listener.try_clone().unwrap();
-    assert_eq!(clone.local_addr(), listener.local_addr());
+    assert_eq!(clone.local_addr().unwrap(), listener.local_addr().unwrap());
     listener.set_nonblocking(true);
     let err = clone.accept().unwrap_err();
     assert_eq!(err.kind(), io::ErrorKind::WouldBlock, "clones share it");
     clone.set_nonblocking(false);
     drop(listener);
-    let client = Stream::connect(clone.local_addr()).unwrap();
-    assert_eq!(clone.accept().unwrap().1, client.local_addr());
+    let client = Stream::connect(clone.local_addr().unwrap()).unwrap();
+    assert_eq!(clone.accept().unwrap().1, client.local_addr().unwrap());
 }
 
 /// Set in the child process of a test.
@@ -322,7 +325,7 @@ fn accepted_addresses_have_the_family_of_the_listener() {
     let mut any = local_v6();
     any.set_ip("::".parse().unwrap());
     let listener = Listener::bind(any).unwrap();
-    let port = listener.local_addr().port();
+    let port = listener.local_addr().unwrap().port();
     let to = |mut addr: SocketAddr| {
         addr.set_port(port);
         addr
@@ -330,10 +333,10 @@ fn accepted_addresses_have_the_family_of_the_listener() {
     for addr in [to(local()), to(local_v6())] {
         let client = Stream::connect(addr).unwrap();
         let (server, peer) = listener.accept().unwrap();
-        assert_eq!(peer, server.peer_addr());
+        assert_eq!(peer, server.peer_addr().unwrap());
         for (name, expected) in [
-            (server.local_addr(), addr),
-            (server.peer_addr(), client.local_addr()),
+            (server.local_addr().unwrap(), addr),
+            (server.peer_addr().unwrap(), client.local_addr().unwrap()),
         ] {
             assert!(name.is_ipv6(), "{name}");
             assert_eq!(name.ip().to_canonical(), expected.ip());
@@ -350,18 +353,18 @@ fn link_local_addresses_have_their_scope() {
     let listener = Listener::bind(any).unwrap();
     let client = Stream::connect(SocketAddrV6::new(
         ip,
-        listener.local_addr().port(),
+        listener.local_addr().unwrap().port(),
         0,
         scope,
     ));
     let client = client.unwrap();
     let (server, peer) = listener.accept().unwrap();
     for name in [
-        listener.local_addr(),
+        listener.local_addr().unwrap(),
         peer,
-        server.local_addr(),
-        client.local_addr(),
-        client.peer_addr(),
+        server.local_addr().unwrap(),
+        client.local_addr().unwrap(),
+        client.peer_addr().unwrap(),
     ] {
         let SocketAddr::V6(name) = name else {
             unreachable!("{name}");
@@ -395,7 +398,7 @@ fn link_local() -> (Ipv6Addr, u32) {
 fn keepalive_of_idle_connection_is_invisible_to_reads() {
     let options = Options::new().keep_alive(Duration::from_millis(50));
     let listener = options.bind(local()).unwrap();
-    let mut client = options.connect(listener.local_addr()).unwrap();
+    let mut client = options.connect(listener.local_addr().unwrap()).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     server.set_read_timeout(Some(Duration::from_millis(500)));
     let err = server.read(&mut [0]).unwrap_err();
@@ -416,11 +419,11 @@ fn idle_connections_add_no_threads() {
     let listener = small.bind(local()).unwrap();
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let mut connections = vec![];
-    connections.push(small.connect(listener.local_addr()).unwrap());
+    connections.push(small.connect(listener.local_addr().unwrap()).unwrap());
     connections.push(listener.accept().unwrap().0);
     let before = threads();
     for _ in 0..100 {
-        connections.push(small.connect(listener.local_addr()).unwrap());
+        connections.push(small.connect(listener.local_addr().unwrap()).unwrap());
         connections.push(listener.accept().unwrap().0);
     }
     assert_eq!(threads(), before);
@@ -437,7 +440,7 @@ fn shutdown_without_further_calls_is_sent() {
     const SHUTDOWN: u32 = 0xe000_0002;
     let listener = Options::new().receive_queue(16).bind(local()).unwrap();
     let plain = |data: ConnectData| data.encode().to_vec();
-    let (mut probe, _) = Probe::connect(listener.local_addr(), plain).unwrap();
+    let (mut probe, _) = Probe::connect(listener.local_addr().unwrap(), plain).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     // The peer has no more receives.
     probe.withhold_receives();
@@ -466,7 +469,7 @@ fn linger_of_maximum_duration_waits_for_the_peer() {
         let options = Options::new().linger(Duration::MAX);
         let listener = options.bind(local()).unwrap();
         let plain = |data: ConnectData| data.encode().to_vec();
-        let (mut probe, _) = Probe::connect(listener.local_addr(), plain).unwrap();
+        let (mut probe, _) = Probe::connect(listener.local_addr().unwrap(), plain).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         // The last message cannot arrive.
         probe.withhold_receives();

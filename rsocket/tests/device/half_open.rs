@@ -29,7 +29,7 @@ struct HalfOpen {
 
 /// Requests a connection and stops after the reply. `None` if rejected.
 fn half_open(listener: &Listener) -> Option<HalfOpen> {
-    let (channel, id) = resolved(listener.local_addr());
+    let (channel, id) = resolved(listener.local_addr().unwrap());
     let (qp, cq) = raw_qp(&id);
     let param = ConnParam::new().private_data(data().encode());
     id.connect(&qp, &param).unwrap();
@@ -86,7 +86,7 @@ fn connect_during_flood_of_half_open_connections_succeeds() {
     let flood: Vec<_> = (0..2 * BACKLOG).map(|_| half_open(&listener)).collect();
     let start = Instant::now();
     let mut client = loop {
-        match Stream::connect(listener.local_addr()) {
+        match Stream::connect(listener.local_addr().unwrap()) {
             Ok(client) => break client,
             Err(err) => assert!(start.elapsed() < TEST_TIMEOUT, "{err}"),
         }
@@ -118,7 +118,7 @@ fn half_open_connections_time_out_and_release_memory() {
     wait_for_regions(before);
     // A late handshake finds no half-open connection.
     drop(flood);
-    let _client = Stream::connect(listener.local_addr()).unwrap();
+    let _client = Stream::connect(listener.local_addr().unwrap()).unwrap();
     listener.accept().unwrap();
     assert_eq!(listener.refusals().failed, 0);
 }
@@ -183,7 +183,7 @@ fn request_with_invalid_private_data_is_counted() {
         private_data[0] = 9;
         private_data
     };
-    assert!(Probe::connect(listener.local_addr(), encode).is_err());
+    assert!(Probe::connect(listener.local_addr().unwrap(), encode).is_err());
     let refusals = listener.refusals();
     assert_eq!((refusals.invalid, refusals.rejected), (1, 0));
 }

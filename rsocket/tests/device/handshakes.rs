@@ -25,12 +25,12 @@ fn connected_streams_agree_on_addresses() {
     for any in [local(), local_v6()] {
         let listener = Listener::bind(any).unwrap();
         for options in [Options::new(), Options::new().source(any)] {
-            let mut client = options.connect(listener.local_addr()).unwrap();
+            let mut client = options.connect(listener.local_addr().unwrap()).unwrap();
             let (mut server, peer) = listener.accept().unwrap();
-            assert_eq!(peer, client.local_addr());
+            assert_eq!(peer, client.local_addr().unwrap());
             assert_eq!(peer.ip(), any.ip());
-            assert_eq!(client.peer_addr(), server.local_addr());
-            assert_eq!(server.local_addr(), listener.local_addr());
+            assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
+            assert_eq!(server.local_addr().unwrap(), listener.local_addr().unwrap());
             client.write_all(b"x").unwrap();
             server.read_exact(&mut [0]).unwrap();
         }
@@ -90,10 +90,12 @@ pub(crate) fn data() -> ConnectData {
 #[test]
 fn connect_without_completed_handshake_does_not_block_others() {
     let listener = Listener::bind(local()).unwrap();
-    let (raw, response) = request_connection(listener.local_addr(), &data().encode());
-    let client = Options::new().connect(listener.local_addr()).unwrap();
+    let (raw, response) = request_connection(listener.local_addr().unwrap(), &data().encode());
+    let client = Options::new()
+        .connect(listener.local_addr().unwrap())
+        .unwrap();
     let (server, peer) = listener.accept().unwrap();
-    assert_eq!(peer, client.local_addr());
+    assert_eq!(peer, client.local_addr().unwrap());
     drop((server, response));
     drop((raw.qp, raw.channel));
 }
@@ -132,7 +134,7 @@ fn connect_to_another_protocol_version_is_unsupported() {
 fn user_timeout_with_unresponsive_peer_expires() {
     let options = Options::new().user_timeout(Duration::from_secs(1));
     let listener = options.bind(local()).unwrap();
-    let (raw, response) = request_connection(listener.local_addr(), &data().encode());
+    let (raw, response) = request_connection(listener.local_addr().unwrap(), &data().encode());
     let peer = response.establish(raw.qp).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(TEST_TIMEOUT));
@@ -157,7 +159,7 @@ fn drop_with_linger_blocks_only_in_foreground() {
     let options = Options::new().linger(Duration::from_secs(3600));
     let listener = options.bind(local()).unwrap();
     let unacknowledged = || {
-        let (raw, response) = request_connection(listener.local_addr(), &data().encode());
+        let (raw, response) = request_connection(listener.local_addr().unwrap(), &data().encode());
         let peer = response.establish(raw.qp).unwrap();
         let (stream, _) = listener.accept().unwrap();
         (stream, peer)
@@ -200,7 +202,7 @@ fn keepalive_with_unresponsive_peer_times_out() {
     listener.set_keep_alive(true);
     listener.set_keep_idle(Duration::from_secs(1)).unwrap();
     for waits_by_descriptor in [false, true] {
-        let (raw, response) = request_connection(listener.local_addr(), &data().encode());
+        let (raw, response) = request_connection(listener.local_addr().unwrap(), &data().encode());
         let peer = response.establish(raw.qp).unwrap();
         let (socket, _) = listener.accept().unwrap();
         assert!(socket.set_keep_count(0).is_err());

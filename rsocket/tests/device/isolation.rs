@@ -15,7 +15,7 @@ const LEN: u32 = 5;
 /// A stream accepted by a listener, and its peer.
 fn accepted(listener: &Listener) -> (Stream, Probe) {
     let encode = |data: ConnectData| data.encode().to_vec();
-    let (probe, _) = Probe::connect(listener.local_addr(), encode).unwrap();
+    let (probe, _) = Probe::connect(listener.local_addr().unwrap(), encode).unwrap();
     let (stream, _) = listener.accept().unwrap();
     (stream, probe)
 }

@@ -12,13 +12,15 @@ use crate::local;
 fn stream_has_settings_of_the_config_files() {
     let expected: u16 = env::var("SQSIZE").map_or(384, |size| size.parse().unwrap());
     let listener = Listener::bind(local()).unwrap();
-    let client = Stream::connect(listener.local_addr()).unwrap();
+    let client = Stream::connect(listener.local_addr().unwrap()).unwrap();
     let (server, _) = listener.accept().unwrap();
     assert_eq!(client.settings().send_depth, expected);
     assert_eq!(server.settings().send_depth, expected);
     let runtime = Builder::new_current_thread().enable_io().build().unwrap();
     runtime.block_on(async {
-        let client = AsyncStream::connect(listener.local_addr()).await.unwrap();
+        let client = AsyncStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
         assert_eq!(client.get_ref().settings().send_depth, expected);
     });
 }

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rsocket::{EventSet, Family, Interest, PollEntry, PollEvents, RecvFlags, Socket, errno, poll};
+use rsocket::{
+    EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, Socket, errno, poll,
+};
 
 use crate::{connected, listening, local, often, probe::ListeningProbe};
 
@@ -71,7 +73,10 @@ fn nonblocking_connect_completes_in_background() {
     assert_eq!(number(receive(&client)), EAGAIN);
     assert_eq!(wait_for(&client, PollEvents::OUT), PollEvents::OUT);
     assert!(client.take_error().is_none());
-    assert_eq!(number(client.connect(listener.local_addr())), EISCONN);
+    assert_eq!(
+        number(client.connect(listener.local_addr().unwrap())),
+        EISCONN
+    );
     assert_eq!(wait_for(&listener, BOTH), PollEvents::IN);
     let (server, _) = listener.accept().unwrap();
     assert!(!server.is_nonblocking());
@@ -84,7 +89,10 @@ fn nonblocking_connect_without_further_calls_completes() {
     let listener = listening();
     let client = Socket::new(Family::V4).unwrap();
     client.set_nonblocking(true);
-    assert_eq!(number(client.connect(listener.local_addr())), EINPROGRESS);
+    assert_eq!(
+        number(client.connect(listener.local_addr().unwrap())),
+        EINPROGRESS
+    );
     let (server, _) = listener.accept().unwrap();
     assert!(verbs::fd::wait_readable("poll", client.as_fd(), Some(TEST_TIMEOUT)).unwrap());
     assert_eq!(client.send(&[IoSlice::new(b"x")], false).unwrap(), 1);
@@ -96,7 +104,7 @@ fn nonblocking_connect_without_further_calls_completes() {
 fn nonblocking_connect_refused_reports_error_once() {
     let nobody = {
         let listener = listening();
-        listener.local_addr()
+        listener.local_addr().unwrap()
     };
     let client = Socket::new(Family::V4).unwrap();
     client.set_nonblocking(true);
@@ -154,7 +162,7 @@ fn accepted_socket_inherits_options_of_the_listener() {
     listener.set_keep_alive(true);
     let client = Socket::new(Family::V4).unwrap();
     client.set_inline(0).unwrap();
-    client.connect(listener.local_addr()).unwrap();
+    client.connect(listener.local_addr().unwrap()).unwrap();
     let (server, _) = listener.accept().unwrap();
     assert_eq!(
         (server.receive_queue(), server.receive_buffer()),
@@ -326,7 +334,7 @@ fn event_set_reports_readiness_of_its_members() {
     let (client, server) = connected();
     let server = Arc::new(server);
     let set = Arc::new(EventSet::new().unwrap());
-    let interest = Interest {
+    let interest = Registration {
         events: PollEvents::IN,
         once: false,
         edge: false,
@@ -360,7 +368,7 @@ fn event_set_reports_readiness_of_its_members() {
     }
     set.modify_socket(
         1,
-        Interest {
+        Registration {
             once: true,
             ..interest
         },
@@ -385,10 +393,10 @@ fn event_set_changed_during_wait_reports_new_members() {
     let (client, added) = connected();
     let (removed, added) = (Arc::new(removed), Arc::new(added));
     let set = EventSet::new().unwrap();
-    let interest = |data| Interest {
+    let interest = |data| Registration {
         events: PollEvents::IN,
         data,
-        ..Interest::default()
+        ..Registration::default()
     };
     set.add_socket(1, &removed, interest(1)).unwrap();
     thread::scope(|scope| {
@@ -419,7 +427,7 @@ fn route_of_one_connection_is_valid_for_another() {
     other.set_route(&route).unwrap();
     assert_eq!(other.route().unwrap(), route);
     let listener = listening();
-    other.connect(listener.local_addr()).unwrap();
+    other.connect(listener.local_addr().unwrap()).unwrap();
     assert_eq!(other.route().unwrap(), route);
     let (accepted, _) = listener.accept().unwrap();
     other.send(&[IoSlice::new(b"?")], false).unwrap();
@@ -436,14 +444,14 @@ fn socket_dropped_during_wait_of_event_set_is_closed() {
     let (client, server) = connected();
     let (mut wake, woken) = UnixStream::pair().unwrap();
     let set = EventSet::new().unwrap();
-    let interest = |data| Interest {
+    let interest = |data| Registration {
         events: PollEvents::IN,
         data,
-        ..Interest::default()
+        ..Registration::default()
     };
     set.add_fd(woken.as_fd(), interest(1)).unwrap();
     let members = [listener, server].map(Arc::new);
-    let listens_at = members[0].local_addr();
+    let listens_at = members[0].local_addr().unwrap();
     for (name, member) in (2..).zip(&members) {
         set.add_socket(name, member, interest(name)).unwrap();
     }

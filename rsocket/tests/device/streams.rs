@@ -17,10 +17,10 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Creates both ends of a connection.
 pub(crate) fn pair(options: &Options) -> (Stream, Stream) {
     let listener = options.bind(local()).unwrap();
-    let client = options.connect(listener.local_addr()).unwrap();
+    let client = options.connect(listener.local_addr().unwrap()).unwrap();
     let (server, peer) = listener.accept().unwrap();
-    assert_eq!(peer, client.local_addr());
-    assert_eq!(server.local_addr(), client.peer_addr());
+    assert_eq!(peer, client.local_addr().unwrap());
+    assert_eq!(server.local_addr().unwrap(), client.peer_addr().unwrap());
     for stream in [&client, &server] {
         stream.set_read_timeout(Some(TEST_TIMEOUT));
         stream.set_write_timeout(Some(TEST_TIMEOUT));
@@ -210,7 +210,7 @@ fn drop_after_write_delivers_everything() {
 /// T-CN2
 #[test]
 fn connect_without_listener_is_refused() {
-    let gone = Listener::bind(local()).unwrap().local_addr();
+    let gone = Listener::bind(local()).unwrap().local_addr().unwrap();
     let err = Stream::connect(gone).unwrap_err();
     assert_eq!(err.kind(), io::ErrorKind::ConnectionRefused, "{err}");
 }
@@ -302,7 +302,7 @@ fn write_at_completes_before_the_next_message() {
 #[test]
 fn stream_clone_shares_connection_and_mode() {
     let listener = Listener::bind(local()).unwrap();
-    let client = Stream::connect(listener.local_addr()).unwrap();
+    let client = Stream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     let mut other = client.try_clone().unwrap();
     client.set_nonblocking(true);

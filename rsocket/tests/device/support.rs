@@ -36,9 +36,9 @@ pub(crate) fn listening() -> Socket {
 pub(crate) fn connected() -> (Socket, Socket) {
     let listener = listening();
     let client = Socket::new(Family::V4).unwrap();
-    client.connect(listener.local_addr()).unwrap();
+    client.connect(listener.local_addr().unwrap()).unwrap();
     let (server, peer) = listener.accept().unwrap();
-    assert_eq!(peer, client.local_addr());
-    assert_eq!(client.peer_addr().unwrap(), server.local_addr());
+    assert_eq!(peer, client.local_addr().unwrap());
+    assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
     (client, server)
 }

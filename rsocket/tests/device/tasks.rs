@@ -50,7 +50,7 @@ impl Turns {
 async fn stream_task_yields_while_reads_and_writes_are_ready() {
     const BYTES: u32 = 20_000;
     let listener = AsyncListener::bind(local()).unwrap();
-    let addr = listener.local_addr();
+    let addr = listener.local_addr().unwrap();
     let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
     let (mut client, mut server) = (client.unwrap(), server.unwrap().0);
     client.write_all(&vec![1; BYTES as usize]).await.unwrap();
@@ -77,7 +77,7 @@ async fn stream_task_yields_while_reads_and_writes_are_ready() {
 async fn listener_task_yields_while_connections_are_waiting() {
     const CONNECTIONS: usize = 200;
     let listener = Options::new().backlog(256).bind(local()).unwrap();
-    let addr = listener.local_addr();
+    let addr = listener.local_addr().unwrap();
     let options = Options::new().send_buffer(4096).receive_buffer(4096);
     let clients: Vec<_> = (0..CONNECTIONS)
         .map(|_| options.connect(addr).unwrap())
@@ -96,7 +96,7 @@ async fn listener_task_yields_while_connections_are_waiting() {
 async fn datagram_task_yields_while_sends_are_ready() {
     let server = AsyncDatagram::bind(local()).unwrap();
     let client = AsyncDatagram::bind(local()).unwrap();
-    client.connect(server.local_addr()).unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
     let turns = Turns::count();
     let mut place = [0; 10];
     for _ in 0..500 {
@@ -128,7 +128,7 @@ async fn connect_in_task_times_out() {
     // An established connection is not affected later.
     let listener = AsyncListener::bind(local()).unwrap();
     let (client, server) = tokio::join!(
-        options.connect_async(listener.local_addr()),
+        options.connect_async(listener.local_addr().unwrap()),
         listener.accept()
     );
     let (mut client, mut server) = (client.unwrap(), server.unwrap().0);

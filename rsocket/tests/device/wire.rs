@@ -25,7 +25,7 @@ const KEEPALIVE: u32 = 0xe000_0001;
 /// Connects a probe to a new listener. Returns the stream and the probe.
 fn accepted_by(options: &Options, encode: impl FnOnce(ConnectData) -> Vec<u8>) -> (Stream, Probe) {
     let listener = options.bind(local()).unwrap();
-    let (probe, _) = Probe::connect(listener.local_addr(), encode).unwrap();
+    let (probe, _) = Probe::connect(listener.local_addr().unwrap(), encode).unwrap();
     let (stream, _) = listener.accept().unwrap();
     (stream, probe)
 }
@@ -77,7 +77,7 @@ fn check_connect_data(private_data: &[u8], is_request: bool, separate: bool) {
 #[test]
 fn accept_private_data_has_own_layout() {
     let listener = Listener::bind(local()).unwrap();
-    let (mut probe, private_data) = Probe::connect(listener.local_addr(), plain).unwrap();
+    let (mut probe, private_data) = Probe::connect(listener.local_addr().unwrap(), plain).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     check_connect_data(&private_data, false, probe.separate);
     recv_second_half_grant(&stream, &mut probe);
@@ -107,7 +107,7 @@ fn connect_private_data_has_own_layout() {
 fn connect_with_invalid_private_data_is_refused_and_listener_continues() {
     let listener = Listener::bind(local()).unwrap();
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
-        let connected = Probe::connect(listener.local_addr(), |data| {
+        let connected = Probe::connect(listener.local_addr().unwrap(), |data| {
             let mut private_data = plain(data);
             change(&mut private_data);
             private_data
@@ -126,7 +126,7 @@ fn connect_with_invalid_private_data_is_refused_and_listener_continues() {
         private_data[36..].copy_from_slice(&[0, 0, 0, 200]);
         private_data.truncate(39);
     });
-    let (probe, _) = Probe::connect(listener.local_addr(), plain).unwrap();
+    let (probe, _) = Probe::connect(listener.local_addr().unwrap(), plain).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(b"x").unwrap();
     drop(probe);

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use interpose::{load, store};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use rsocket::{Received, RecvFlags};
+use rsocket::{RecvFlags, RecvMeta};
 
 use super::memory::{address, bytes, bytes_mut, gather, give_address, scatter, vector_count};
 use crate::{
@@ -25,13 +25,13 @@ fn count(len: usize) -> io::Result<ssize_t> {
     ssize_t::try_from(len).map_err(|_| os(libc::EINVAL))
 }
 
-fn recv_msg(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<Received> {
+fn recv_msg(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<RecvMeta> {
     let opened = table::socket(fd)?;
     opened.socket.recv_msg(places, recv_flags(flags))
 }
 
 /// Returns the result of a receive: with `MSG_TRUNC`, the full length of the datagram.
-fn received_len(received: &Received, flags: c_int) -> io::Result<ssize_t> {
+fn received_len(received: &RecvMeta, flags: c_int) -> io::Result<ssize_t> {
     count(if flags & libc::MSG_TRUNC != 0 {
         received.full_len
     } else {

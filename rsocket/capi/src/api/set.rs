@@ -9,7 +9,7 @@ use std::{
 };
 
 use libc::{c_int, epoll_event};
-use rsocket::{EventSet, Interest, PollEvents, Socket};
+use rsocket::{EventSet, PollEvents, Registration, Socket};
 use rustix::event::epoll;
 
 use crate::{
@@ -45,12 +45,12 @@ pub extern "C" fn repoll_create(flags: c_int) -> c_int {
     })
 }
 
-fn interest(event: &epoll_event) -> Interest {
+fn registration(event: &epoll_event) -> Registration {
     let flags = event.events;
     let has = |flag: c_int| flags & u32::from_ne_bytes(flag.to_ne_bytes()) != 0;
     // All requestable events are in the lower 16 bits.
     let events = u16::try_from(flags & 0xffff).unwrap_or_default();
-    Interest {
+    Registration {
         events: PollEvents::from_bits_retain(events),
         once: has(libc::EPOLLONESHOT),
         edge: has(libc::EPOLLET),
@@ -71,10 +71,10 @@ pub fn control_socket(
     socket: &Arc<Socket>,
     event: Option<&epoll_event>,
 ) -> io::Result<()> {
-    let interest = event.map(interest).ok_or_else(|| os(libc::EFAULT));
+    let registration = event.map(registration).ok_or_else(|| os(libc::EFAULT));
     match op {
-        libc::EPOLL_CTL_ADD => set.add_socket(name, socket, interest?),
-        libc::EPOLL_CTL_MOD => set.modify_socket(name, interest?),
+        libc::EPOLL_CTL_ADD => set.add_socket(name, socket, registration?),
+        libc::EPOLL_CTL_MOD => set.modify_socket(name, registration?),
         libc::EPOLL_CTL_DEL => set.remove_socket(name),
         _ => Err(os(libc::EINVAL)),
     }
@@ -114,10 +114,10 @@ pub unsafe extern "C" fn repoll_ctl(
                 // SAFETY: not negative. The descriptor is only passed to `epoll_ctl(2)`, which fails for one
                 // not open.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-                let interest = event.map(interest).ok_or_else(|| os(libc::EFAULT));
+                let registration = event.map(registration).ok_or_else(|| os(libc::EFAULT));
                 match op {
-                    libc::EPOLL_CTL_ADD => set.add_fd(fd, interest?)?,
-                    libc::EPOLL_CTL_MOD => set.modify_fd(fd, interest?)?,
+                    libc::EPOLL_CTL_ADD => set.add_fd(fd, registration?)?,
+                    libc::EPOLL_CTL_MOD => set.modify_fd(fd, registration?)?,
                     libc::EPOLL_CTL_DEL => set.remove_fd(fd)?,
                     _ => return Err(os(libc::EINVAL)),
                 }

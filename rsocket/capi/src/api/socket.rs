@@ -171,7 +171,7 @@ pub unsafe extern "C" fn rgetsockname(
     len: *mut socklen_t,
 ) -> c_int {
     run(|| {
-        let name = interpose::encode(table::socket(fd)?.socket.local_addr());
+        let name = interpose::encode(table::socket(fd)?.socket.local_addr()?);
         // SAFETY: as the caller promises.
         unsafe { give(&name, addr.cast(), len) }?;
         Ok(0)

@@ -14,7 +14,7 @@ use std::{
 };
 
 use rsocket::{
-    Family, PollEntry, PollEvents, Received, RecvFlags, Socket, errno, poll,
+    Family, PollEntry, PollEvents, RecvFlags, RecvMeta, Socket, errno, poll,
     proto::datagram::{Exchange, Operation},
 };
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -46,19 +46,19 @@ fn bound(addr: SocketAddr) -> Socket {
 }
 
 fn send(from: &Socket, to: &Socket, bytes: &[u8]) {
-    let to = Some(to.local_addr());
+    let to = Some(to.local_addr().unwrap());
     let sent = from.send_to(&[IoSlice::new(bytes)], to, false).unwrap();
     assert_eq!(sent, bytes.len());
 }
 
-fn try_recv(socket: &Socket) -> io::Result<(Vec<u8>, Received)> {
+fn try_recv(socket: &Socket) -> io::Result<(Vec<u8>, RecvMeta)> {
     let mut place = vec![0; 4096];
     let received = socket.recv_msg(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty())?;
     place.truncate(received.len);
     Ok((place, received))
 }
 
-fn recv(socket: &Socket) -> (Vec<u8>, Received) {
+fn recv(socket: &Socket) -> (Vec<u8>, RecvMeta) {
     try_recv(socket).unwrap()
 }
 
@@ -96,7 +96,11 @@ fn packets(device: &str) -> u64 {
 
 /// Resolves the routes between two sockets, so that later datagrams use the device.
 fn introduce(a: &Socket, b: &Socket) {
-    introduce_by(DEVICE, (a, a.local_addr()), (b, b.local_addr()));
+    introduce_by(
+        DEVICE,
+        (a, a.local_addr().unwrap()),
+        (b, b.local_addr().unwrap()),
+    );
 }
 
 /// Resolves the routes on any device, with explicit peer addresses.
@@ -125,7 +129,7 @@ fn introduce_again(a: &Socket, b: &Socket) {
     let hears = |from: &Socket, to: &Socket, hello: &[u8]| {
         send(from, to, hello);
         iter::from_fn(|| try_recv(to).ok()).any(|(bytes, received)| {
-            assert_eq!(received.source, Some(from.local_addr()));
+            assert_eq!(received.source, Some(from.local_addr().unwrap()));
             bytes == hello
         })
     };
@@ -149,8 +153,8 @@ fn datagrams_switch_from_udp_to_rdma() {
         send(&a, &b, b"first");
         assert_eq!(recv(&b).0, b"first");
         introduce(&a, &b);
-        a.connect(b.local_addr()).unwrap();
-        assert_eq!(a.peer_addr().unwrap(), b.local_addr());
+        a.connect(b.local_addr().unwrap()).unwrap();
+        assert_eq!(a.peer_addr().unwrap(), b.local_addr().unwrap());
         let pieces = [
             IoSlice::new(b"in "),
             IoSlice::new(b""),
@@ -180,10 +184,12 @@ fn udp_datagram_is_received_and_answered() {
             addr: addr.ip(),
         };
         let message = [&*header.encode(), b"by hand"].concat();
-        plain.send_to(&message, socket.local_addr()).unwrap();
+        plain
+            .send_to(&message, socket.local_addr().unwrap())
+            .unwrap();
         let mut answer = [0; 100];
         let (len, from) = plain.recv_from(&mut answer).unwrap();
-        assert_eq!(from, socket.local_addr());
+        assert_eq!(from, socket.local_addr().unwrap());
         let (answer, rest) = Exchange::decode(&answer[..len], addr.ip()).unwrap();
         assert_eq!(answer.operation, Operation::Answer);
         assert_eq!((answer.addr, rest.len()), (addr.ip(), 0));
@@ -198,7 +204,7 @@ fn udp_datagram_is_received_and_answered() {
         new.send_to(&[IoSlice::new(b"hello")], to, false).unwrap();
         let mut message = [0; 100];
         let (len, from) = plain.recv_from(&mut message).unwrap();
-        assert_eq!(from, new.local_addr());
+        assert_eq!(from, new.local_addr().unwrap());
         let (header, payload) = Exchange::decode(&message[..len], addr.ip()).unwrap();
         assert_eq!(header.operation, Operation::Data);
         assert_eq!((header.addr, payload), (addr.ip(), &b"hello"[..]));
@@ -216,9 +222,11 @@ fn udp_datagram_of_another_protocol_is_ignored() {
         for byte in junk.iter_mut().skip(4) {
             *byte = rng.u8(..);
         }
-        plain.send_to(&junk, socket.local_addr()).unwrap();
+        plain.send_to(&junk, socket.local_addr().unwrap()).unwrap();
     }
-    plain.send_to(&[0x55; 5000], socket.local_addr()).unwrap();
+    plain
+        .send_to(&[0x55; 5000], socket.local_addr().unwrap())
+        .unwrap();
     let peer = bound(local_v6());
     introduce(&peer, &socket);
     assert!(is_quiet(&socket));
@@ -235,7 +243,7 @@ fn unbound_datagram_socket_sends_from_its_own_port() {
         let (bytes, received) = recv(&server);
         assert_eq!(bytes, [round]);
         let source = received.source.unwrap();
-        assert_eq!(source.port(), client.local_addr().port());
+        assert_eq!(source.port(), client.local_addr().unwrap().port());
         assert_ne!(source.port(), 0);
         assert_eq!(source.ip(), local().ip());
         let sent = server.send_to(&[IoSlice::new(&bytes)], Some(source), false);
@@ -261,7 +269,7 @@ fn datagram_of_each_size_arrives_whole_or_is_refused() {
         }
         for size in [most + 1, 2041, 65507, 1 << 20] {
             let bytes = vec![0; size];
-            let to = Some(b.local_addr());
+            let to = Some(b.local_addr().unwrap());
             assert_eq!(
                 number(a.send_to(&[IoSlice::new(&bytes)], to, false)),
                 EMSGSIZE
@@ -276,7 +284,7 @@ fn datagram_of_each_size_arrives_whole_or_is_refused() {
 fn restarted_datagram_peer_is_resolved_again() {
     let client = bound(local());
     let server = bound(local());
-    let addr = server.local_addr();
+    let addr = server.local_addr().unwrap();
     introduce(&client, &server);
     server.close();
     let server = bound(addr);
@@ -305,7 +313,7 @@ fn datagrams_beyond_the_receive_queue_are_dropped() {
 fn closed_datagram_socket_wakes_blocked_receiver() {
     let (a, b) = (bound(local()), bound(local()));
     introduce(&a, &b);
-    let to = Some(b.local_addr());
+    let to = Some(b.local_addr().unwrap());
     thread::scope(|scope| {
         let sending = scope.spawn(|| {
             for _ in 0..2000 {
@@ -381,12 +389,12 @@ fn datagram_call_in_wrong_state_fails_without_damage() {
 fn bound_again(socket: &Socket) -> io::Result<()> {
     Socket::datagram(Family::V4)
         .unwrap()
-        .bind(socket.local_addr())
+        .bind(socket.local_addr().unwrap())
 }
 
 #[test]
 fn connected_datagram_socket_without_peer_is_refused() {
-    let gone = bound(local()).local_addr();
+    let gone = bound(local()).local_addr().unwrap();
     let client = bound(local());
     client.connect(gone).unwrap();
     client.send(&[IoSlice::new(b"x")], false).unwrap();
@@ -394,9 +402,9 @@ fn connected_datagram_socket_without_peer_is_refused() {
     let received = client.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty());
     assert_eq!(number(received), ECONNREFUSED);
     assert!(client.take_error().is_none());
-    let addr = client.local_addr();
+    let addr = client.local_addr().unwrap();
     client.disconnect().unwrap();
-    assert_eq!(client.local_addr(), addr);
+    assert_eq!(client.local_addr().unwrap(), addr);
     assert_eq!(
         number(client.send(&[IoSlice::new(b"x")], false)),
         EDESTADDRREQ
@@ -438,7 +446,7 @@ fn datagram_shutdown_and_data_change_readiness() {
         assert_eq!(waits.join().unwrap().source, None);
     });
     a.shutdown(Shutdown::Write).unwrap();
-    let sent = a.send_to(&[IoSlice::new(b"x")], Some(b.local_addr()), false);
+    let sent = a.send_to(&[IoSlice::new(b"x")], Some(b.local_addr().unwrap()), false);
     assert_eq!(number(sent), EPIPE);
     assert_eq!(look(&a), both | PollEvents::HUP);
 }
@@ -449,7 +457,7 @@ fn ipv6_datagram_socket_exchanges_with_ipv4() {
     let any: SocketAddr = "[::]:0".parse().unwrap();
     let server = bound(any);
     let client = bound(local());
-    let to = SocketAddr::new(local().ip(), server.local_addr().port());
+    let to = SocketAddr::new(local().ip(), server.local_addr().unwrap().port());
     for round in 0..10 {
         client
             .send_to(&[IoSlice::new(&[round])], Some(to), false)

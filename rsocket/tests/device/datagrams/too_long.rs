@@ -50,7 +50,7 @@ impl RawPeer {
             addr: local().ip(),
         };
         self.udp
-            .send_to(&header.encode(), socket.local_addr())
+            .send_to(&header.encode(), socket.local_addr().unwrap())
             .unwrap();
         let mut answer = [0; 100];
         let (len, _) = self.udp.recv_from(&mut answer).unwrap();

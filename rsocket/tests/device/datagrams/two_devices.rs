@@ -137,16 +137,23 @@ impl Sockets {
             everywhere: bound((Ipv4Addr::UNSPECIFIED, 0).into()),
         };
         for (device, [a, b]) in &this.devices {
-            introduce_by(device, (a, a.local_addr()), (b, b.local_addr()));
+            introduce_by(
+                device,
+                (a, a.local_addr().unwrap()),
+                (b, b.local_addr().unwrap()),
+            );
             let everywhere = (&this.everywhere, this.everywhere_at(a));
-            introduce_by(device, (a, a.local_addr()), everywhere);
+            introduce_by(device, (a, a.local_addr().unwrap()), everywhere);
         }
         this
     }
 
     /// Address of the socket on both devices, as seen by `peer`.
     fn everywhere_at(&self, peer: &Socket) -> SocketAddr {
-        SocketAddr::new(peer.local_addr().ip(), self.everywhere.local_addr().port())
+        SocketAddr::new(
+            peer.local_addr().unwrap().ip(),
+            self.everywhere.local_addr().unwrap().port(),
+        )
     }
 }
 
@@ -182,8 +189,12 @@ fn two_devices_are_used() {
         .map(|(_, [a, _])| (a, sockets.everywhere_at(a)));
     close_while_others_send(&sockets.everywhere, &to_everywhere);
     for (device, [a, b]) in &sockets.devices {
-        introduce_by(device, (a, a.local_addr()), (b, b.local_addr()));
-        close_while_others_send(b, &[(a, b.local_addr())]);
+        introduce_by(
+            device,
+            (a, a.local_addr().unwrap()),
+            (b, b.local_addr().unwrap()),
+        );
+        close_while_others_send(b, &[(a, b.local_addr().unwrap())]);
     }
 }
 
@@ -193,14 +204,14 @@ fn one_of_two_devices_goes() {
     let [(_, [first, _]), (_, [second, _])] = &sockets.devices;
     // The removal cannot finish before this process ends.
     run_in_background(&format!("rdma link delete {SECOND}"));
-    let to = Some(second.local_addr());
+    let to = Some(second.local_addr().unwrap());
     let deadline = Instant::now() + TEST_TIMEOUT;
     let send = || sockets.everywhere.send_to(&[IoSlice::new(b"x")], to, false);
     while !send().is_err_and(|err| errno(&err) == ENODEV) {
         assert!(Instant::now() < deadline, "{SECOND} does not go");
     }
     let everywhere = (&sockets.everywhere, sockets.everywhere_at(first));
-    introduce_by(DEVICE, (first, first.local_addr()), everywhere);
+    introduce_by(DEVICE, (first, first.local_addr().unwrap()), everywhere);
 }
 
 fn run_in_background(command: &str) {
