@@ -81,7 +81,7 @@ impl Stream {
             .connection()
             .pd()
             .alloc_remote(len, RemoteAccess::WRITE)?;
-        self.announce(region, short, offset)
+        self.map_region(region, short, offset)
     }
 
     /// Maps the first `len` bytes of the caller's own memory, like [`map`](Self::map). The rest stays
@@ -101,10 +101,10 @@ impl Stream {
         let memory = Prefix::new(memory, len).map_err(|_| too_long(len))?;
         let registration = pd.register(memory).remote(RemoteAccess::WRITE);
         let region = registration.create().map_err(verbs::Error::from)?;
-        self.announce(region, short, offset)
+        self.map_region(region, short, offset)
     }
 
-    fn advertise_mapping(
+    fn map_region(
         &self,
         region: RemoteRegion,
         len: u32,

@@ -196,7 +196,7 @@ impl Options {
 
     /// Returns the timeout for unacknowledged data, with its default.
     pub(crate) fn limit(&self) -> Duration {
-        let said = self.user_timeout.filter(|timeout| !timeout.is_zero());
-        said.unwrap_or(USER_TIMEOUT)
+        let fixed = self.user_timeout.filter(|timeout| !timeout.is_zero());
+        fixed.unwrap_or(USER_TIMEOUT)
     }
 }

@@ -172,7 +172,8 @@ impl Stream {
         self.inner.nonblocking.store(nonblocking, Relaxed);
     }
 
-    /// Sets the time a read may block before failing with `WouldBlock`; unlimited if `None`.
+    /// Sets the time a read may block before failing with `WouldBlock`, as in [`std::net`] on Unix;
+    /// unlimited if `None`. `TimedOut` is a failure of the connection.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         *self
             .inner

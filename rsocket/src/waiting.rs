@@ -548,7 +548,7 @@ mod tests {
         assert_eq!(nothing(take(&shared)), io::ErrorKind::WouldBlock);
         shared.lock().completed = vec![1, 2];
         assert_eq!(take(&shared).unwrap(), 2);
-        assert!(!is_readable(&shared), "nobody is told by that alone");
+        assert!(!is_readable(&shared), "the descriptor stays unreadable");
         shared.pass_on(0, Interest::READ);
         assert!(is_readable(&shared));
         assert_eq!(take(&shared).unwrap(), 1);
@@ -569,7 +569,7 @@ mod tests {
         assert!(would_block(take(&shared)));
         assert!(is_readable(&shared), "there is room");
         assert!(would_block(take(&shared)));
-        assert!(is_readable(&shared), "nobody has tried to write");
+        assert!(is_readable(&shared), "no write has been tried");
         fill(&shared).unwrap();
         assert!(would_block(take(&shared)));
         assert!(!is_readable(&shared));
@@ -597,13 +597,13 @@ mod tests {
         // A number has arrived; the watcher is notified.
         shared.lock().completed = vec![1];
         assert!(shared.readiness_watched().unwrap().readable);
-        let told = || {
+        let notified = || {
             let limit = Some(Duration::ZERO);
             verbs::fd::wait_readable("poll", fd.as_fd(), limit).unwrap()
         };
-        assert!(told() && shared.readiness_watched().unwrap().readable && told());
+        assert!(notified() && shared.readiness_watched().unwrap().readable && notified());
         shared.watch_readiness(watcher).unwrap();
-        assert!(!told());
+        assert!(!notified());
     }
 
     /// A completion arrives while the descriptor is being registered.
@@ -647,7 +647,7 @@ mod tests {
         assert_eq!(
             asked(),
             [Interest::READ],
-            "of what concerns nobody, nobody is told"
+            "the interest of ended waits is not armed"
         );
     }
 

@@ -421,7 +421,7 @@ impl State {
             match udp.receive(&mut room) {
                 Ok((len, from)) => {
                     if let Some(bytes) = room.get(..len) {
-                        self.told(from, bytes);
+                        self.handle_udp(from, bytes);
                     }
                 }
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
@@ -437,7 +437,7 @@ impl State {
     }
 
     /// Handles a UDP message. Ignores malformed messages, and senders beyond the reach of any RDMA device.
-    fn told(&mut self, from: SocketAddr, bytes: &[u8]) {
+    fn handle_udp(&mut self, from: SocketAddr, bytes: &[u8]) {
         let peer = canonical(from);
         if Exchange::decode(bytes, peer.ip()).is_err() {
             return;

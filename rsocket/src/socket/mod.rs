@@ -103,7 +103,7 @@ struct State {
     /// First unreported error.
     error: Option<i32>,
     /// The failure of the connection has been reported.
-    told_failure: bool,
+    reported_failure: bool,
     /// Threads waiting for a change of the state.
     waiters: Waiters,
 }
@@ -212,7 +212,7 @@ impl Socket {
                 phase,
                 choices,
                 error: None,
-                told_failure: false,
+                reported_failure: false,
                 waiters: Waiters::default(),
             }),
             nonblocking: AtomicBool::new(false),

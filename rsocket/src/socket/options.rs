@@ -68,8 +68,8 @@ impl Choices {
 
     /// Timeout for unacknowledged keepalive probes, if enabled and chosen.
     fn unanswered(&self) -> Option<Duration> {
-        let said = self.keep_interval.is_some() || self.keep_count.is_some();
-        (self.keep_alive && said).then(|| {
+        let is_set = self.keep_interval.is_some() || self.keep_count.is_some();
+        (self.keep_alive && is_set).then(|| {
             let interval = self.keep_interval.unwrap_or(KEEP_ALIVE_INTERVAL);
             interval.saturating_mul(self.keep_count.unwrap_or(KEEP_ALIVE_COUNT))
         })
@@ -150,7 +150,7 @@ impl Socket {
     }
 
     /// Changes an option of this socket and of its connection.
-    fn follow(&self, change: impl FnOnce(&mut Choices), tell: impl FnOnce(&Stream, &Options)) {
+    fn follow(&self, change: impl FnOnce(&mut Choices), apply: impl FnOnce(&Stream, &Options)) {
         let changed = self.change(|state| {
             change(&mut state.choices);
             Ok(())
@@ -159,7 +159,7 @@ impl Socket {
         if let Phase::Connected(stream) = &state.phase {
             let (stream, options) = (Arc::clone(stream), state.choices.options());
             drop(state);
-            tell(&stream, &options);
+            apply(&stream, &options);
         }
     }
 
@@ -467,8 +467,8 @@ impl Socket {
             _ => None,
         };
         // The failure of a connection is reported once.
-        let told = std::mem::replace(&mut state.told_failure, failed.is_some());
-        let noted = state.error.take().or(failed.filter(|_| !told));
+        let was_reported = std::mem::replace(&mut state.reported_failure, failed.is_some());
+        let noted = state.error.take().or(failed.filter(|_| !was_reported));
         drop(state);
         if noted.is_some() {
             self.clear_mirror_error();
@@ -506,10 +506,10 @@ mod tests {
             ..few.clone()
         };
         assert_eq!(limit(&off), None);
-        let said = Choices {
+        let fixed = Choices {
             user_timeout: seconds(7),
             ..few
         };
-        assert_eq!(limit(&said), seconds(7));
+        assert_eq!(limit(&fixed), seconds(7));
     }
 }

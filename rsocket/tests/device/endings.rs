@@ -125,12 +125,12 @@ fn closed_connections_leak_nothing() {
     let round = || {
         let mut client = options.connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
-        let announced = client.map(4096, Some(0)).unwrap();
+        let advertised = client.map(4096, Some(0)).unwrap();
         client.write_all(b"x").unwrap();
         server.read_exact(&mut [0]).unwrap();
-        let silent = client.map(4096, Some(4096)).unwrap();
+        let unadvertised = client.map(4096, Some(4096)).unwrap();
         drop(client);
-        drop((server, announced, silent));
+        drop((server, advertised, unadvertised));
     };
     let rounds = || (0..often(100, 1000)).for_each(|_| round());
     // The engine keeps some objects after their first use. Resources of other tests still being released are
@@ -303,7 +303,7 @@ fn listen_without_lockable_memory_reports_memlock_limit() {
     any.set_ip([0; 4].into());
     let socket = Socket::new(Family::V4).unwrap();
     socket.bind(local()).unwrap();
-    let bound = socket.local_addr();
+    let bound = socket.local_addr().unwrap();
     for result in [
         Listener::bind(local()).map(drop),
         Listener::bind(any).map(drop),
@@ -316,7 +316,11 @@ fn listen_without_lockable_memory_reports_memlock_limit() {
             assert!(text.contains(name), "{text} does not name {name}");
         }
     }
-    assert_eq!(socket.local_addr(), bound, "the socket stays bound");
+    assert_eq!(
+        socket.local_addr().unwrap(),
+        bound,
+        "the socket stays bound"
+    );
 }
 
 /// An IPv6 listener reports mapped addresses for IPv4 clients, like the standard library.

@@ -170,14 +170,14 @@ mod tests {
 
     fn shut(directions: &[Direction]) -> (Ending, Vec<Control>) {
         let mut ending = Ending::default();
-        let told = directions
+        let sent = directions
             .iter()
             .filter_map(|&direction| {
                 ending.shut_down(direction);
                 ending.take_pending_control()
             })
             .collect();
-        (ending, told)
+        (ending, sent)
     }
 
     /// T-SH1, T-SH2, T-SH3

@@ -37,7 +37,7 @@ enum Packet {
     /// To a queue pair on any host.
     Direct { to: u32, bytes: Vec<u8> },
     /// A resolved route for a host.
-    Way { host: usize, peer: SocketAddr },
+    PathResolved { host: usize, peer: SocketAddr },
     /// Completion of a host's send.
     Sent { host: usize, life: u32 },
 }
@@ -159,7 +159,7 @@ impl Run {
                 });
             }
             Route::Direct { path, qp_num, .. } => {
-                assert!(self.trouble == Trouble::Hostile || *way == peer);
+                assert!(self.trouble == Trouble::Hostile || *path == peer);
                 if !host.node.begin_send() {
                     return number;
                 }
@@ -195,9 +195,9 @@ impl Run {
                     drop(host.node.arrived(bytes, GRH, 0, now));
                 }
             }
-            Packet::Way { host, peer } => {
-                let way = (self.trouble == Trouble::None || self.rng.u8(0..4) > 0).then_some(peer);
-                self.hosts[host].node.path_resolved(peer, way, self.now);
+            Packet::PathResolved { host, peer } => {
+                let path = (self.trouble == Trouble::None || self.rng.u8(0..4) > 0).then_some(peer);
+                self.hosts[host].node.path_resolved(peer, path, self.now);
             }
             Packet::Sent { host, life } => {
                 let host = &mut self.hosts[host];
@@ -235,7 +235,7 @@ impl Run {
             });
         }
         if outcome.resolve {
-            self.wire.push(Packet::Way {
+            self.wire.push(Packet::PathResolved {
                 host: index,
                 peer: canonical(from),
             });
@@ -280,8 +280,9 @@ impl Run {
         let index = self.rng.usize(0..HOSTS);
         let life = self.hosts[index].life + 1;
         self.hosts[index] = Host::start(self.hosts[index].addr, life);
-        self.wire
-            .retain(|packet| !matches!(packet, Packet::Way { host, .. } if *host == index));
+        self.wire.retain(
+            |packet| !matches!(packet, Packet::PathResolved { host, .. } if *host == index),
+        );
     }
 
     fn lose(&mut self) {

@@ -50,12 +50,12 @@ pub(crate) fn receive(side: &mut Side, message: Message) -> Result<(), Failure> 
 
 /// Takes all control requests and completes them at once.
 pub(crate) fn updates(side: &mut Side) -> Vec<Outgoing> {
-    let mut told = vec![];
+    let mut updates = vec![];
     while let Some(outgoing) = side.stream.control() {
         side.stream.sent(outgoing.tag, true);
-        told.push(outgoing);
+        updates.push(outgoing);
     }
-    told
+    updates
 }
 
 fn target(outgoing: &Outgoing) -> Option<Target> {
@@ -67,7 +67,9 @@ fn target(outgoing: &Outgoing) -> Option<Target> {
 
 /// Returns the targets granted to the peer, as offsets in the buffer.
 pub(crate) fn parts(side: &mut Side, buffer: u64) -> Vec<(u64, u32)> {
-    let targets = told(side).into_iter().filter_map(|update| target(&update));
+    let targets = updates(side)
+        .into_iter()
+        .filter_map(|update| target(&update));
     let part = |target: Target| (target.addr - buffer, target.len);
     targets.map(part).collect()
 }
@@ -357,7 +359,7 @@ fn mapping_is_advertised_before_data_and_its_entry_reused() {
     );
 }
 
-/// T-IO8: announcements use credits, which are returned.
+/// T-IO8: advertisements use credits, which are returned.
 #[test]
 fn mappings_advertised_repeatedly_return_credits() {
     let settings = Settings {
