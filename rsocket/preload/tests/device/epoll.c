@@ -95,7 +95,12 @@ static void edges(void) {
         CHECK(write(ends.server, "c", 1) == 1 && (next_event(set, TEST_TIMEOUT) & EPOLLIN));
         /* After a short read, no data is left: tokio and nginx wait then. */
         char more[10];
-        CHECK(read(ends.client, more, sizeof more) == 2);
+        for (ssize_t left = 2, got; left > 0; left -= got) {
+            got = read(ends.client, more, sizeof more);
+            CHECK(got > 0);
+            /* The edge may have preceded the second byte, which then has its own. */
+            CHECK(got == left || (next_event(set, TEST_TIMEOUT) & EPOLLIN));
+        }
     }
     /* Room after a write that was short of it. */
     static char much[1 << 16];
