@@ -179,7 +179,6 @@ fn registers_zero_based(fixture: &Fixture) -> bool {
     let mut memory = vec![0_u64; 8];
     let flags = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
         | ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
-    let flags = flags.try_into().unwrap();
     let start = memory.as_mut_ptr().cast();
     // SAFETY: the domain exists, and the memory outlives the registration.
     let mr = unsafe { ffi::ibv_reg_mr(fixture.pd.as_raw(), start, 64, flags) };
