@@ -5,6 +5,8 @@ use std::{
     io::{Result, Write},
 };
 
+use verbs::attr::DeviceAttr;
+
 use super::{
     card::{Card, Port},
     names,
@@ -87,6 +89,14 @@ fn card(card: &Card) -> String {
     json.text("atomic_cap", names::atomic_cap(attr.atomic_cap()));
     json.raw("max_pkeys", attr.max_pkeys());
     json.raw("local_ca_ack_delay", attr.local_ca_ack_delay());
+    extended(&mut json, attr);
+    json.raw("num_comp_vectors", card.num_comp_vectors);
+    json.raw("ports", list(card.ports.iter().map(port)));
+    json.end()
+}
+
+/// Attributes of the extended query.
+fn extended(json: &mut Object, attr: &DeviceAttr) {
     let odp = attr.odp_caps();
     json.raw("general_odp_caps", odp.general.bits());
     json.raw("rc_odp_caps", odp.rc.bits());
@@ -121,9 +131,6 @@ fn card(card: &Card) -> String {
     json.raw("max_cq_count", attr.cq_mod_caps().max_cq_count);
     json.raw("max_cq_period", attr.cq_mod_caps().max_cq_period);
     json.raw("max_dm_size", attr.max_dm_size());
-    json.raw("num_comp_vectors", card.num_comp_vectors);
-    json.raw("ports", list(card.ports.iter().map(port)));
-    json.end()
 }
 
 fn port(port: &Port) -> String {

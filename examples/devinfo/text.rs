@@ -8,8 +8,8 @@ use std::{
 use bitflags::Flags;
 use verbs::{
     attr::{
-        DeviceCaps, GidType, LinkLayer, OdpGeneralCaps, OdpTransportCaps, QpTypes, RawPacketCaps,
-        TagMatchingFlags,
+        DeviceAttr, DeviceCaps, GidEntry, GidType, LinkLayer, OdpCaps, OdpGeneralCaps,
+        OdpTransportCaps, QpTypes, RawPacketCaps, TagMatchingFlags,
     },
     device::DeviceList,
 };
@@ -130,6 +130,11 @@ fn limits(out: &mut impl Write, card: &Card) -> Result<()> {
     let cap = attr.atomic_cap();
     let atomic = format_args!("{} ({})", names::atomic_cap(cap), cap.0).to_string();
     line(out, "atomic_cap", 3, atomic)?;
+    other_limits(out, card)
+}
+
+fn other_limits(out: &mut impl Write, card: &Card) -> Result<()> {
+    let attr = &card.attr;
     line(out, "max_ee", 4, attr.max_ee())?;
     line(out, "max_rdd", 3, attr.max_rdd())?;
     line(out, "max_mw", 4, attr.max_mw())?;
@@ -159,7 +164,28 @@ fn limits(out: &mut impl Write, card: &Card) -> Result<()> {
 
 fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
     let attr = &card.attr;
-    let odp = attr.odp_caps();
+    odp(out, attr.odp_caps())?;
+    clocks(out, attr)?;
+    raw_packet(out, attr.raw_packet_caps())?;
+    extended_flags(out, attr.caps())?;
+    tso_and_rss(out, attr)?;
+    line(out, "max_wq_type_rq", 3, attr.max_wq_type_rq())?;
+    packet_pacing(out, attr)?;
+    tag_matching(out, attr)?;
+    let moderation = attr.cq_mod_caps();
+    if moderation.max_cq_count != 0 || moderation.max_cq_period != 0 {
+        writeln!(out, "\n\tcq moderation caps:")?;
+        writeln!(out, "\t\tmax_cq_count:\t{}", moderation.max_cq_count)?;
+        writeln!(out, "\t\tmax_cq_period:\t{} us\n", moderation.max_cq_period)?;
+    }
+    if attr.max_dm_size() != 0 {
+        let bytes = attr.max_dm_size();
+        writeln!(out, "\tmaximum available device memory:\t{bytes}Bytes\n")?;
+    }
+    line(out, "num_comp_vectors", 2, card.num_comp_vectors)
+}
+
+fn odp(out: &mut impl Write, odp: OdpCaps) -> Result<()> {
     writeln!(out, "\tgeneral_odp_caps:")?;
     let general = [
         (OdpGeneralCaps::SUPPORT, "ODP_SUPPORT"),
@@ -175,15 +201,21 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
         writeln!(out, "\t{name}_odp_caps:")?;
         odp_transport(out, caps)?;
     }
+    Ok(())
+}
+
+fn clocks(out: &mut impl Write, attr: &DeviceAttr) -> Result<()> {
     match attr.completion_timestamp_mask() {
         0 => writeln!(out, "\tcompletion_timestamp_mask not supported")?,
         mask => writeln!(out, "\tcompletion timestamp_mask:\t\t\t{mask:#018x}")?,
     }
     match attr.hca_core_clock() {
-        0 => writeln!(out, "\tcore clock not supported")?,
-        clock => writeln!(out, "\thca_core_clock:\t\t\t{clock}kHZ")?,
+        0 => writeln!(out, "\tcore clock not supported"),
+        clock => writeln!(out, "\thca_core_clock:\t\t\t{clock}kHZ"),
     }
-    let raw = attr.raw_packet_caps();
+}
+
+fn raw_packet(out: &mut impl Write, raw: RawPacketCaps) -> Result<()> {
     if !raw.is_empty() {
         writeln!(out, "\traw packet caps:")?;
         let words = [
@@ -194,7 +226,10 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
         ];
         flags(out, raw, &words)?;
     }
-    let caps = attr.caps();
+    Ok(())
+}
+
+fn extended_flags(out: &mut impl Write, caps: DeviceCaps) -> Result<()> {
     line(
         out,
         "device_cap_flags_ex",
@@ -211,6 +246,10 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
     if unknown != 0 {
         flag(out, format!("Unknown flags: 0x{unknown:X}"))?;
     }
+    Ok(())
+}
+
+fn tso_and_rss(out: &mut impl Write, attr: &DeviceAttr) -> Result<()> {
     let tso = attr.tso_caps();
     writeln!(out, "\ttso_caps:")?;
     line(out, "\tmax_tso", 3, tso.max_tso)?;
@@ -230,8 +269,10 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
         4,
         format_args!("0x{fields:X}"),
     )?;
-    qp_types(out, rss.supported_qpts)?;
-    line(out, "max_wq_type_rq", 3, attr.max_wq_type_rq())?;
+    qp_types(out, rss.supported_qpts)
+}
+
+fn packet_pacing(out: &mut impl Write, attr: &DeviceAttr) -> Result<()> {
     let pacing = attr.packet_pacing_caps();
     writeln!(out, "\tpacket_pacing_caps:")?;
     writeln!(
@@ -244,7 +285,10 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
         "\t\tqp_rate_limit_max:\t{}kbps",
         pacing.qp_rate_limit_max
     )?;
-    qp_types(out, pacing.supported_qpts)?;
+    qp_types(out, pacing.supported_qpts)
+}
+
+fn tag_matching(out: &mut impl Write, attr: &DeviceAttr) -> Result<()> {
     let tm = attr.tm_caps();
     if tm.max_num_tags == 0 {
         writeln!(out, "\ttag matching not supported")?;
@@ -256,17 +300,7 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
         writeln!(out, "\tflags:")?;
         flags(out, tm.flags, &[(TagMatchingFlags::RC, "IBV_TM_CAP_RC")])?;
     }
-    let moderation = attr.cq_mod_caps();
-    if moderation.max_cq_count != 0 || moderation.max_cq_period != 0 {
-        writeln!(out, "\n\tcq moderation caps:")?;
-        writeln!(out, "\t\tmax_cq_count:\t{}", moderation.max_cq_count)?;
-        writeln!(out, "\t\tmax_cq_period:\t{} us\n", moderation.max_cq_period)?;
-    }
-    if attr.max_dm_size() != 0 {
-        let bytes = attr.max_dm_size();
-        writeln!(out, "\tmaximum available device memory:\t{bytes}Bytes\n")?;
-    }
-    line(out, "num_comp_vectors", 2, card.num_comp_vectors)
+    Ok(())
 }
 
 fn odp_transport(out: &mut impl Write, caps: OdpTransportCaps) -> Result<()> {
@@ -354,20 +388,27 @@ fn print_port(out: &mut impl Write, port: &Port, verbose: bool) -> Result<()> {
         )?;
     }
     for entry in &port.gids {
-        let bytes = entry.gid.0;
-        let hex: Vec<_> = bytes
-            .chunks(2)
-            .map(|b| format!("{:02x}{:02x}", b[0], b[1]))
-            .collect();
-        let gid = match entry.gid_type {
-            GidType::ROCE_V2 => entry.gid.to_string(),
-            _ => hex.join(":"),
-        };
-        let kind = match attr.link_layer() {
-            LinkLayer::ETHERNET => format!(", {}", names::gid_type(entry.gid_type)),
-            _ => String::new(),
-        };
-        line(&format!("GID[{:3}]", entry.gid_index), 2, gid + &kind)?;
+        let index = format!("GID[{:3}]", entry.gid_index);
+        line(&index, 2, gid(entry, attr.link_layer()))?;
     }
     Ok(())
+}
+
+/// A GID, and over Ethernet its type.
+fn gid(entry: &GidEntry, link_layer: LinkLayer) -> String {
+    let hex: Vec<_> = entry
+        .gid
+        .0
+        .chunks(2)
+        .map(|b| format!("{:02x}{:02x}", b[0], b[1]))
+        .collect();
+    let gid = match entry.gid_type {
+        GidType::ROCE_V2 => entry.gid.to_string(),
+        _ => hex.join(":"),
+    };
+    let kind = match link_layer {
+        LinkLayer::ETHERNET => format!(", {}", names::gid_type(entry.gid_type)),
+        _ => String::new(),
+    };
+    gid + &kind
 }

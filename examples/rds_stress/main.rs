@@ -405,12 +405,7 @@ fn watch(
         }
     }
     drop(control);
-    let over = shared
-        .phase
-        .compare_exchange(RUNNING, STOPPING, Relaxed, Relaxed);
-    if over.is_ok() {
-        thread::sleep(GRACE);
-    }
+    stop_asking(shared);
     let stats = last.since(&first);
     let seconds = (last_at - start).as_secs_f64();
     if !options.summary {
@@ -419,12 +414,26 @@ fn watch(
     let average = line(&stats, seconds, cpu / f64::from(lines.max(1)));
     println!("{average}  (average)");
     if arguments.show_histogram {
-        println!("\nRTT histogram\nRTT (us)             Count");
-        for (bucket, count) in total(shared).histogram.iter().enumerate() {
-            println!("[{:6} - {:6}] {count:8}", 1 << bucket, 2 << bucket);
-        }
+        print_histogram(&total(shared));
     }
     Ok(())
+}
+
+/// Stops requests, and gives the tasks time to receive the answers in flight.
+fn stop_asking(shared: &Shared) {
+    let over = shared
+        .phase
+        .compare_exchange(RUNNING, STOPPING, Relaxed, Relaxed);
+    if over.is_ok() {
+        thread::sleep(GRACE);
+    }
+}
+
+fn print_histogram(stats: &Stats) {
+    println!("\nRTT histogram\nRTT (us)             Count");
+    for (bucket, count) in stats.histogram.iter().enumerate() {
+        println!("[{:6} - {:6}] {count:8}", 1 << bucket, 2 << bucket);
+    }
 }
 
 fn total(shared: &Shared) -> Stats {

@@ -283,40 +283,35 @@ impl Task {
                     stats.received += 1;
                     stats.bytes += u64::from(len);
                 });
+                Ok(())
             }
             Kind::Ack => {
-                let agreed = (self.options.rdma, self.options.vector);
-                ensure!(
-                    header
-                        .rdma
-                        .is_none_or(|rdma| (rdma.len, rdma.vector) == agreed),
-                    "an answer about {:?}, not {agreed:?}",
-                    header.rdma
-                );
+                let slot = &mut peer.slots[index];
+                let took = slot.answered(&self.socket, header.rdma, &self.options)?;
                 peer.pending -= 1;
-                let took = peer.slots[index].sent.elapsed();
-                let memory = peer.slots[index].memory.as_mut();
-                if let (Some(rdma), Some(memory)) = (header.rdma, memory) {
-                    answered(&self.socket, memory, &rdma, &self.options)?;
-                }
-                if took.as_micros() > shared.outlier.into() {
-                    eprintln!("a round trip took {} us", took.as_micros());
-                }
-                self.count(shared, |stats| {
-                    stats.bytes += u64::from(len);
-                    stats.round(took);
-                    let bytes = header
-                        .rdma
-                        .map(|rdma| (rdma.operation, u64::from(rdma.len)));
-                    match bytes {
-                        Some((Operation::Write, len)) => stats.memory_in += len,
-                        Some((Operation::Read, len)) => stats.memory_out += len,
-                        None => {}
-                    }
-                });
+                self.count_ack(shared, &header, len, took);
+                Ok(())
             }
         }
-        Ok(())
+    }
+
+    /// Counts an answer of `len` bytes, and its operation.
+    fn count_ack(&self, shared: &Shared, header: &Header, len: u32, took: Duration) {
+        if took.as_micros() > shared.outlier.into() {
+            eprintln!("a round trip took {} us", took.as_micros());
+        }
+        self.count(shared, |stats| {
+            stats.bytes += u64::from(len);
+            stats.round(took);
+            let bytes = header
+                .rdma
+                .map(|rdma| (rdma.operation, u64::from(rdma.len)));
+            match bytes {
+                Some((Operation::Write, len)) => stats.memory_in += len,
+                Some((Operation::Read, len)) => stats.memory_out += len,
+                None => {}
+            }
+        });
     }
 
     /// Sends due messages; returns whether the socket is full.
@@ -433,29 +428,8 @@ impl Task {
                 None => export(&self.socket, memory, &self.options)?,
             };
             send = send.cookie(cookie);
-            let value = u64::from(peer.send_sequence) << 32 | u64::from(std::process::id());
-            let first = match next {
-                Operation::Read => value,
-                Operation::Write => 0,
-            };
-            let start = self.options.alignment as usize;
-            if self.options.verify {
-                fill(&memory.remote, start, self.options.rdma, first);
-            }
-            rdma = Some(Memory {
-                operation: next,
-                // The address is local to this side.
-                addr: 0,
-                offset: start as u64,
-                pattern: value,
-                key: if self.options.get_mr {
-                    cookie.to_u64()
-                } else {
-                    0
-                },
-                len: self.options.rdma,
-                vector: self.options.vector,
-            });
+            let operation = operation(memory, next, cookie, peer.send_sequence, &self.options);
+            rdma = Some(operation);
         }
         let header = Header {
             sequence: peer.send_sequence,
@@ -574,6 +548,25 @@ impl Slot {
             memory,
         })
     }
+
+    /// Checks an answer and the result of its operation. Returns the time since the request.
+    fn answered(
+        &mut self,
+        socket: &Socket,
+        rdma: Option<Memory>,
+        options: &Options,
+    ) -> Result<Duration> {
+        let agreed = (options.rdma, options.vector);
+        ensure!(
+            rdma.is_none_or(|rdma| (rdma.len, rdma.vector) == agreed),
+            "an answer about {rdma:?}, not {agreed:?}"
+        );
+        let took = self.sent.elapsed();
+        if let (Some(rdma), Some(memory)) = (rdma, self.memory.as_mut()) {
+            answered(socket, memory, &rdma, options)?;
+        }
+        Ok(took)
+    }
 }
 
 /// Exports the memory of a slot.
@@ -607,6 +600,35 @@ fn answered(
         compare(&memory.remote, options.alignment as usize, rdma)?;
     }
     Ok(())
+}
+
+/// The operation requested from the other side with the message `sequence`, on filled memory.
+fn operation(
+    memory: &SlotMemory,
+    operation: Operation,
+    cookie: Cookie,
+    sequence: u32,
+    options: &Options,
+) -> Memory {
+    let value = u64::from(sequence) << 32 | u64::from(std::process::id());
+    let first = match operation {
+        Operation::Read => value,
+        Operation::Write => 0,
+    };
+    let start = options.alignment as usize;
+    if options.verify {
+        fill(&memory.remote, start, options.rdma, first);
+    }
+    Memory {
+        operation,
+        // The address is local to this side.
+        addr: 0,
+        offset: start as u64,
+        pattern: value,
+        key: if options.get_mr { cookie.to_u64() } else { 0 },
+        len: options.rdma,
+        vector: options.vector,
+    }
 }
 
 /// Fills the first piece of memory with a number.

@@ -29,7 +29,7 @@ pub(crate) type SendWork = With<(Option<PoolBuf>, Vec<RemoteRegion>), Posted>;
 /// Work of a receive queue entry: one slot.
 pub(crate) type RecvWork = PoolBuf;
 
-type Pair<S> = QueuePair<verbs::Rc, S, SendWork, RecvWork>;
+pub(crate) type Pair<S> = QueuePair<verbs::Rc, S, SendWork, RecvWork>;
 
 /// Context of a send queue entry.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cm::{ConnectFailure, Event, EventChannel, Key};
+use cm::{ConnectFailure, ConnectRequest, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
 
 use crate::{
@@ -86,6 +86,24 @@ struct Timers {
     checks: BTreeSet<(Instant, Key)>,
     /// Deadlines of connection attempts, with the timeout of each.
     attempts: BTreeMap<(Instant, Key), Duration>,
+}
+
+impl Timers {
+    /// Restarts the expired keepalive timers, and returns their connections.
+    fn take_due_keep_alives(&mut self, now: Instant) -> Vec<Arc<Connection>> {
+        let mut due = Vec::new();
+        self.keep_alive.retain_mut(|timer| {
+            let Some(connection) = timer.connection.upgrade() else {
+                return false;
+            };
+            if timer.next <= now {
+                timer.next = now + timer.interval;
+                due.push(connection);
+            }
+            true
+        });
+        due
+    }
 }
 
 #[derive(Debug)]
@@ -401,17 +419,7 @@ impl Engine {
     fn run_timers(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut timers = self.timers();
-        let mut probes = Vec::new();
-        timers.keep_alive.retain_mut(|timer| {
-            let Some(connection) = timer.connection.upgrade() else {
-                return false;
-            };
-            if timer.next <= now {
-                timer.next = now + timer.interval;
-                probes.push(connection);
-            }
-            true
-        });
+        let probes = timers.take_due_keep_alives(now);
         let mut checks = Vec::new();
         while let Some(&(at, key)) = timers.checks.first()
             && at <= now
@@ -478,6 +486,37 @@ impl Engine {
         }
     }
 
+    /// Handles the failure of a connection attempt, or of the handshake with a peer.
+    fn connect_failed(&self, key: Key, failure: ConnectFailure) {
+        match self.remove_subject(key) {
+            Some(Subject::Connecting(connecting)) => {
+                if let Some(connecting) = connecting.upgrade() {
+                    connecting.failed(failure);
+                }
+            }
+            Some(Subject::Accepting(backlog, _)) => failed_handshake(&backlog, key),
+            _ => {}
+        }
+    }
+
+    /// Passes a connection request to its listener.
+    fn connect_requested(&self, request: ConnectRequest) {
+        let backlog = match self.subjects().get(&request.listener()) {
+            Some(Subject::Listening(backlog)) => backlog.upgrade(),
+            _ => None,
+        };
+        let key = request.id().key();
+        // A request that cannot be accepted has already been rejected; the listener continues.
+        if let Some(backlog) = backlog
+            && let Ok(answer) = backlog.requested(self, request)
+        {
+            match answer {
+                RequestOutcome::HalfOpen(half_open) => self.accepting(key, &backlog, half_open),
+                RequestOutcome::Held => self.hold(key, &backlog),
+            }
+        }
+    }
+
     /// Handles one event. Dropping an identifier without an owner destroys the identifier.
     fn handle(self: &Arc<Self>, event: Event) {
         match event {
@@ -524,36 +563,8 @@ impl Engine {
                     }
                 }
             }
-            Event::ConnectFailed { id, failure } => {
-                let key = id.key();
-                match self.remove_subject(key) {
-                    Some(Subject::Connecting(connecting)) => {
-                        if let Some(connecting) = connecting.upgrade() {
-                            connecting.failed(failure);
-                        }
-                    }
-                    Some(Subject::Accepting(backlog, _)) => failed_handshake(&backlog, key),
-                    _ => {}
-                }
-            }
-            Event::ConnectRequest(request) => {
-                let backlog = match self.subjects().get(&request.listener()) {
-                    Some(Subject::Listening(backlog)) => backlog.upgrade(),
-                    _ => None,
-                };
-                let key = request.id().key();
-                // A request that cannot be accepted has already been rejected; the listener continues.
-                if let Some(backlog) = backlog
-                    && let Ok(answer) = backlog.requested(self, request)
-                {
-                    match answer {
-                        RequestOutcome::HalfOpen(half_open) => {
-                            self.accepting(key, &backlog, half_open)
-                        }
-                        RequestOutcome::Held => self.hold(key, &backlog),
-                    }
-                }
-            }
+            Event::ConnectFailed { id, failure } => self.connect_failed(id.key(), failure),
+            Event::ConnectRequest(request) => self.connect_requested(request),
             Event::Established(id) => self.established(id),
             Event::Disconnected { key, cause } => self.ended(key, cause),
             Event::DeviceRemoval(key) => self.ended(key, Some(ConnectFailure::DeviceRemoved)),

@@ -170,6 +170,29 @@ fn srq_pingpong_interoperates_with_itself_and_with_c() {
     .play();
 }
 
+/// Features absent from Soft-RoCE, or in conflict: the program, its option, and the error, which the C
+/// program prints as well.
+const ABSENT_FEATURES: [(&str, &str, &str); 7] = [
+    ("rc", "-o", NO_ODP),
+    ("rc", "-O", NO_ODP),
+    (
+        "rc",
+        "-P",
+        "prefetch is valid only with on-demand memory region",
+    ),
+    ("rc", "-t", "the device isn't completion timestamp capable"),
+    ("rc", "-j", "device doesn't support dm allocation"),
+    ("rc", "-j -o", "DM memory region can't be on demand"),
+    (
+        "srq",
+        "-o",
+        "the device isn't ODP capable or does not support RC send, receive and srq with ODP",
+    ),
+];
+
+const NO_ODP: &str =
+    "the device isn't ODP capable or does not support RC send and receive with ODP";
+
 #[test]
 fn pingpong_with_invalid_setup_reports_the_reason() {
     let rc = env!("CARGO_BIN_EXE_rc_pingpong");
@@ -179,41 +202,10 @@ fn pingpong_with_invalid_setup_reports_the_reason() {
     let server = format!("timeout 45 {rc} -g 1 2>&1; echo \"exit $?\"");
     let stranger = "for i in $(seq 20); do \
         bash -c \"printf %052d 7 > /dev/tcp/$A/18515\" 2> /dev/null && break; sleep 0.5; done";
-    // Features absent from Soft-RoCE, or in conflict: the C program prints the same error.
-    let odp = "the device isn't ODP capable or does not support RC send and receive with ODP";
-    let shared =
-        "the device isn't ODP capable or does not support RC send, receive and srq with ODP";
-    let features = [
-        (rc, "ibv_rc_pingpong", "-o", odp),
-        (rc, "ibv_rc_pingpong", "-O", odp),
-        (
-            rc,
-            "ibv_rc_pingpong",
-            "-P",
-            "prefetch is valid only with on-demand memory region",
-        ),
-        (
-            rc,
-            "ibv_rc_pingpong",
-            "-t",
-            "the device isn't completion timestamp capable",
-        ),
-        (
-            rc,
-            "ibv_rc_pingpong",
-            "-j",
-            "device doesn't support dm allocation",
-        ),
-        (
-            rc,
-            "ibv_rc_pingpong",
-            "-j -o",
-            "DM memory region can't be on demand",
-        ),
-        (srq, "ibv_srq_pingpong", "-o", shared),
-    ];
     let mut commands = vec![format!("{rc} -g 1 -p 9999 $A")];
-    for (ours, c, option, _) in features {
+    for (program, option, _) in ABSENT_FEATURES {
+        let ours = if program == "rc" { rc } else { srq };
+        let c = format!("ibv_{program}_pingpong");
         commands.extend([format!("{ours} {option}"), format!("{c} {option}")]);
     }
     commands.extend([
@@ -243,7 +235,7 @@ fn pingpong_with_invalid_setup_reports_the_reason() {
         "couldn't connect to 10.9.0.1:9999: Connection refused (os error 111)".to_owned(),
         "exit 1".to_owned(),
     ];
-    for (_, _, _, reason) in features {
+    for (_, _, reason) in ABSENT_FEATURES {
         let of_c = match reason.strip_prefix('t') {
             Some(rest) => format!("T{rest}"),
             None => reason.replacen("device", "Device", reason.starts_with('d').into()),

@@ -124,10 +124,7 @@ impl Shared {
         deadline: Option<Instant>,
     ) -> io::Result<MutexGuard<'s, State>> {
         if state.leader.is_some() {
-            let waited = self.followers.wait(|| waiters.wait(state, deadline));
-            let mut state = waited.ok_or(io::ErrorKind::TimedOut)?;
-            state.looked_at = self.now();
-            return Ok(state);
+            return self.follow(waiters, state, deadline);
         }
         state.observed.remove(&waiters.id());
         state.has_looked = false;
@@ -155,22 +152,7 @@ impl Shared {
         }
         state.receiving = None;
         if came {
-            state.found = state.found.wrapping_add(1);
-            let turn = state.found.is_multiple_of(YIELD_INTERVAL);
-            if turn && !everywhere && state.watch != Watch::Thread {
-                // Other connections may have events, unseen by the thread.
-                state.take_all_events();
-            }
-            if turn || everywhere {
-                state.schedule.call(now);
-            }
-            if turn {
-                waiters.show_if_watched(&mut state.node);
-                drop(state);
-                thread::yield_now();
-                state = self.lock_here();
-            }
-            return Ok(state);
+            return Ok(self.found_at_once(waiters, state, now, everywhere));
         }
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut sleeps_for = left();
@@ -182,14 +164,7 @@ impl Shared {
             Some(device) => BlockOn::Channel(Arc::clone(device)),
             None => BlockOn::EventFd(Arc::clone(&self.leader_event)),
         };
-        state.leader = Some(Leader {
-            socket: waiters.id(),
-            since: now,
-            block_on,
-            notified: false,
-            looks,
-        });
-        state.leave_out_thread();
+        state.start_leading(waiters.id(), now, block_on, looks);
         if looks {
             let came;
             (state, came) = self.look_for(busy_poll, deadline, receiving, state);
@@ -206,6 +181,55 @@ impl Shared {
         };
         // An interrupted call does not receive.
         state.receiving = receiving.filter(|_| !interrupted);
+        self.complete_after_sleep(&mut state);
+        if interrupted {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        Ok(state)
+    }
+
+    /// Blocks on the socket's condition variable, while another call is the leader.
+    fn follow<'s>(
+        &self,
+        waiters: &Waiters,
+        state: MutexGuard<'s, State>,
+        deadline: Option<Instant>,
+    ) -> io::Result<MutexGuard<'s, State>> {
+        let waited = self.followers.wait(|| waiters.wait(state, deadline));
+        let mut state = waited.ok_or(io::ErrorKind::TimedOut)?;
+        state.looked_at = self.now();
+        Ok(state)
+    }
+
+    /// Ends a wait that has found completions without sleeping. Every [`YIELD_INTERVAL`] of these
+    /// waits, other threads get the lock.
+    fn found_at_once<'s>(
+        &'s self,
+        waiters: &Waiters,
+        mut state: MutexGuard<'s, State>,
+        now: Duration,
+        everywhere: bool,
+    ) -> MutexGuard<'s, State> {
+        state.found = state.found.wrapping_add(1);
+        let turn = state.found.is_multiple_of(YIELD_INTERVAL);
+        if turn && !everywhere && state.watch != Watch::Thread {
+            // Other connections may have events, unseen by the thread.
+            state.take_all_events();
+        }
+        if turn || everywhere {
+            state.schedule.call(now);
+        }
+        if turn {
+            waiters.show_if_watched(&mut state.node);
+            drop(state);
+            thread::yield_now();
+            state = self.lock_here();
+        }
+        state
+    }
+
+    /// Handles the completions after a leader's sleep, and ends its leadership.
+    fn complete_after_sleep(&self, state: &mut State) {
         let now = self.now();
         state.looked_at = now;
         if state.has_events {
@@ -213,11 +237,7 @@ impl Shared {
         } else {
             state.complete(now);
         }
-        self.resign(&mut state, now);
-        if interrupted {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        Ok(state)
+        self.resign(state, now);
     }
 
     /// Blocks in a read of the completion channel. Returns whether a signal has arrived.
@@ -538,6 +558,18 @@ impl State {
                 self.tell_thread(now);
             }
         }
+    }
+
+    /// Makes a blocking call the leader.
+    fn start_leading(&mut self, socket: SocketId, since: Duration, block_on: BlockOn, looks: bool) {
+        self.leader = Some(Leader {
+            socket,
+            since,
+            block_on,
+            notified: false,
+            looks,
+        });
+        self.leave_out_thread();
     }
 
     /// Unsubscribes the thread from completion events.

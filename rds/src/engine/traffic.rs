@@ -5,22 +5,25 @@ use std::{sync::Arc, time::Duration};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use verbs::{
-    Completed, RemoteRegion, RemoteToken, WcStatus, cq::CqKey, error::Refused, mr::PoolBuf, op,
-    qp::Batch,
+    Completed, CompletionQueue, RemoteRegion, RemoteToken, Rts, WcStatus, WorkCompletion,
+    cq::CqKey, error::Refused, mr::PoolBuf, op, qp::Batch,
 };
 
-use super::{INLINE_DEVICES, State};
+use super::{INLINE_DEVICES, State, clock::Clock};
 use crate::{
     device::Device,
     ib_connection::{
-        Armed, IbConnection, POLL_BATCH, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage,
+        Armed, IbConnection, POLL_BATCH, Pair, Posted, RESERVED_SENDS, RecvWork, RepostQueue,
+        SendWork, Stage,
     },
     outbound::{Frame, Payload},
     proto::{
         SocketId,
-        connection::{Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag},
+        connection::{
+            Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag, Work,
+        },
         link::Failure,
-        node::ConnectionId,
+        node::{ConnectionId, Node},
         wire::Header,
     },
     slots::{Body, FRAME_SIZE},
@@ -141,8 +144,6 @@ impl State {
             clock,
             ..
         } = self;
-        // A blocked receiver returns the slot soon, so one body may be handed out without a copy.
-        let mut hands_out = self.receiving.is_some();
         let Some(conn) = ib_connections.get_mut(&id) else {
             return 0;
         };
@@ -157,81 +158,31 @@ impl State {
         let Some((qp, cq, device)) = stage.queues().filter(|_| !*cq_failed) else {
             return 0;
         };
-        let max_reposts = device.max_reposts();
-        hands_out &= repost_queue.can_hand_out(device) && !closing;
-        let mut used = SmallVec::<[(SocketId, u32); 1]>::new();
-        let mut lost = false;
-        let mut arrived = false;
-        let mut handled = 0;
-        while handled < COMPLETION_BUDGET {
-            let before = handled;
-            if handled >= POLL_BATCH {
-                // Handling a batch takes time, so read the clock again.
-                now = clock.now();
-            }
-            let Ok(completions) = cq.poll() else {
-                // Polling would fail again.
-                *cq_failed = true;
-                lost = true;
-                handled += 1;
-                break;
-            };
-            for wc in completions {
-                handled += 1;
-                let status = wc.status();
-                lost |= status != WcStatus::SUCCESS;
-                if !wc.is_receive() {
-                    let done = qp.complete_each(wc, |earlier| {
-                        if let (tag, true) = Posted::give_back(earlier) {
-                            node.completed(id, tag, Completion::Success);
-                        }
-                    });
-                    let Ok(done) = done else {
-                        continue;
-                    };
-                    let (tag, whole) = Posted::give_back(done.into_parts().1);
-                    let mut result = outcome(status);
-                    if !whole {
-                        if status != WcStatus::SUCCESS {
-                            broken.get_or_insert((tag, result));
-                        }
-                        continue;
-                    }
-                    if let Some((_, first)) = broken.take_if(|(of, _)| *of == tag) {
-                        result = first;
-                    }
-                    node.completed(id, tag, result);
-                    continue;
-                }
-                let len = wc.byte_len();
-                let Ok(Completed::Receive(done)) = qp.complete(wc) else {
-                    continue;
-                };
-                if status != WcStatus::SUCCESS {
-                    continue;
-                }
-                arrived = true;
-                let (header, header_len, body, next) =
-                    unpack(done.into_parts().1, len, device, hands_out);
-                match next {
-                    _ if closing => {}
-                    Some(next) => repost_queue.add(next),
-                    None => repost_queue.hand_out(),
-                }
-                hands_out = false;
-                // The node closes the connection on a violation.
-                if let Ok(Some(key)) = node.received(now, id, &header[..header_len], body) {
-                    used.push(key);
-                }
-            }
-            if repost_queue.len() >= max_reposts {
-                lost |= repost_queue.post(qp, device).is_err();
-            }
-            if handled < before + POLL_BATCH {
-                // The queue is empty.
-                break;
-            }
-        }
+        // A blocked receiver returns the slot soon, so one body may be handed out without a copy.
+        let hands_out = self.receiving.is_some() && repost_queue.can_hand_out(device) && !closing;
+        let mut completing = Completing {
+            node,
+            id,
+            qp,
+            device,
+            broken,
+            repost_queue,
+            closing,
+            hands_out,
+            lost: false,
+            cq_failed: false,
+            arrived: false,
+            used: SmallVec::new(),
+        };
+        let handled = completing.poll(&mut now, cq, clock);
+        // Polling would fail again.
+        *cq_failed = completing.cq_failed;
+        let Completing {
+            lost,
+            arrived,
+            used,
+            ..
+        } = completing;
         if arrived {
             conn.data_received(now);
         }
@@ -269,43 +220,12 @@ impl State {
         let mut failed = false;
         let mut batch = qp.batch();
         while let Some(work) = node.transmit(id, free.saturating_sub(RESERVED_SENDS)) {
-            let (tag, signaled) = (work.tag, work.signaled);
-            let pushed = match work.request {
-                Request::Frame {
-                    header,
-                    body,
-                    solicited,
-                    fence,
-                } => frame(tag, &header, body, device).and_then(|work| {
-                    let mut send = op::Send::new(work);
-                    if solicited {
-                        send = send.solicited();
-                    }
-                    if fence {
-                        send = send.fenced();
-                    }
-                    if !signaled {
-                        send = send.unsignaled();
-                    }
-                    batch.push(send).map_err(|refused| {
-                        Posted::give_back(refused.value.into_work());
-                        refused.error
-                    })
-                }),
-                Request::Rdma { rdma, payload } => {
-                    free = free.saturating_sub(rdma.requests - 1);
-                    let elements = device.elements as usize;
-                    let pieces = payload.operands().map(|operands| &operands.rdma[..]);
-                    let pieces = pieces.unwrap_or_default();
-                    push_rdma(&mut batch, tag, signaled, rdma, pieces, elements)
-                }
-                Request::Atomic { atomic, payload } => {
-                    let place = payload.operands().and_then(|all| all.atomic.as_ref());
-                    push_atomic(&mut batch, tag, signaled, atomic, place)
-                }
+            let requests = match work.request {
+                Request::Rdma { rdma, .. } => rdma.requests,
+                Request::Frame { .. } | Request::Atomic { .. } => 1,
             };
-            free = free.saturating_sub(1);
-            if pushed.is_err() {
+            free = free.saturating_sub(requests);
+            if push(&mut batch, work, device).is_err() {
                 failed = true;
                 break;
             }
@@ -338,6 +258,161 @@ impl State {
         }
         if failed {
             node.failed(id, *attempt, Failure::Lost);
+        }
+    }
+}
+
+/// The connection whose completions are being handled, and the outcome.
+struct Completing<'a> {
+    node: &'a mut Node<Payload, Body>,
+    id: ConnectionId,
+    qp: &'a mut Pair<Rts>,
+    device: &'a Arc<Device>,
+    broken: &'a mut Option<(Tag, Completion)>,
+    repost_queue: &'a mut RepostQueue,
+    closing: bool,
+    /// Whether the next body may be handed out without a copy.
+    hands_out: bool,
+    /// Whether the RDMA connection has failed.
+    lost: bool,
+    /// Whether polling has failed.
+    cq_failed: bool,
+    /// Whether a frame has arrived.
+    arrived: bool,
+    /// Memory used by operations of the peer: the owner, and the key.
+    used: SmallVec<[(SocketId, u32); 1]>,
+}
+
+impl Completing<'_> {
+    /// Handles at most [`COMPLETION_BUDGET`] completions, rounded up to a batch. Returns the number,
+    /// and sets `now` to the time of the last batch.
+    fn poll(&mut self, now: &mut Duration, cq: &mut CompletionQueue, clock: &Clock) -> usize {
+        let max_reposts = self.device.max_reposts();
+        let mut handled = 0;
+        while handled < COMPLETION_BUDGET {
+            let before = handled;
+            if handled >= POLL_BATCH {
+                // Handling a batch takes time, so read the clock again.
+                *now = clock.now();
+            }
+            let Ok(completions) = cq.poll() else {
+                self.cq_failed = true;
+                self.lost = true;
+                handled += 1;
+                break;
+            };
+            for wc in completions {
+                handled += 1;
+                self.completed(*now, wc);
+            }
+            if self.repost_queue.len() >= max_reposts {
+                self.lost |= self.repost_queue.post(self.qp, self.device).is_err();
+            }
+            if handled < before + POLL_BATCH {
+                // The queue is empty.
+                break;
+            }
+        }
+        handled
+    }
+
+    /// Handles a completion.
+    fn completed(&mut self, now: Duration, wc: WorkCompletion<'_>) {
+        self.lost |= wc.status() != WcStatus::SUCCESS;
+        if wc.is_receive() {
+            self.received(now, wc);
+        } else {
+            self.sent(wc);
+        }
+    }
+
+    /// Handles the completion of a signaled request, and of the unsignaled ones before.
+    fn sent(&mut self, wc: WorkCompletion<'_>) {
+        let (node, id, status) = (&mut *self.node, self.id, wc.status());
+        let done = self.qp.complete_each(wc, |earlier| {
+            if let (tag, true) = Posted::give_back(earlier) {
+                node.completed(id, tag, Completion::Success);
+            }
+        });
+        let Ok(done) = done else {
+            return;
+        };
+        let (tag, whole) = Posted::give_back(done.into_parts().1);
+        let mut result = outcome(status);
+        if !whole {
+            if status != WcStatus::SUCCESS {
+                self.broken.get_or_insert((tag, result));
+            }
+            return;
+        }
+        if let Some((_, first)) = self.broken.take_if(|(of, _)| *of == tag) {
+            result = first;
+        }
+        node.completed(id, tag, result);
+    }
+
+    /// Handles a received frame.
+    fn received(&mut self, now: Duration, wc: WorkCompletion<'_>) {
+        let (len, status) = (wc.byte_len(), wc.status());
+        let Ok(Completed::Receive(done)) = self.qp.complete(wc) else {
+            return;
+        };
+        if status != WcStatus::SUCCESS {
+            return;
+        }
+        self.arrived = true;
+        let (header, header_len, body, next) =
+            unpack(done.into_parts().1, len, self.device, self.hands_out);
+        match next {
+            _ if self.closing => {}
+            Some(next) => self.repost_queue.add(next),
+            None => self.repost_queue.hand_out(),
+        }
+        self.hands_out = false;
+        // The node closes the connection on a violation.
+        let received = self
+            .node
+            .received(now, self.id, &header[..header_len], body);
+        if let Ok(Some(key)) = received {
+            self.used.push(key);
+        }
+    }
+}
+
+/// Adds a request to the batch.
+fn push(batch: &mut Requests<'_>, work: Work<'_, Payload>, device: &Device) -> verbs::Result<()> {
+    let (tag, signaled) = (work.tag, work.signaled);
+    match work.request {
+        Request::Frame {
+            header,
+            body,
+            solicited,
+            fence,
+        } => frame(tag, &header, body, device).and_then(|work| {
+            let mut send = op::Send::new(work);
+            if solicited {
+                send = send.solicited();
+            }
+            if fence {
+                send = send.fenced();
+            }
+            if !signaled {
+                send = send.unsignaled();
+            }
+            batch.push(send).map_err(|refused| {
+                Posted::give_back(refused.value.into_work());
+                refused.error
+            })
+        }),
+        Request::Rdma { rdma, payload } => {
+            let elements = device.elements as usize;
+            let pieces = payload.operands().map(|operands| &operands.rdma[..]);
+            let pieces = pieces.unwrap_or_default();
+            push_rdma(batch, tag, signaled, rdma, pieces, elements)
+        }
+        Request::Atomic { atomic, payload } => {
+            let place = payload.operands().and_then(|all| all.atomic.as_ref());
+            push_atomic(batch, tag, signaled, atomic, place)
         }
     }
 }

@@ -1,10 +1,10 @@
 //! RDMA and atomic operations between two engines.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use rds::{
-    Atomic, Cookie, EngineOptions, ExportOptions, Notification, Rdma, Received, SendOptions,
-    Socket, Status,
+    Atomic, Cookie, EngineOptions, ExportOptions, Notification, Rdma, RdmaBuffer, Received,
+    SendOptions, Sent, Socket, Status,
 };
 
 use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket};
@@ -344,11 +344,10 @@ fn local_rdma_writes_and_reads() {
         assert_eq!(hand_over(&a, cookie, &b), cookie);
         let local = b.alloc(4000).unwrap();
         local.write(0, &pattern(4000, 3));
-        let pieces = |pages: &rds::RdmaBuffer| vec![pages.slice(0..1500), pages.slice(1500..4000)];
+        let pieces = |pages: &RdmaBuffer| vec![pages.slice(0..1500), pages.slice(1500..4000)];
         let send = |rdma: Rdma| {
             let options = SendOptions::new().to(addr(&a)).rdma(rdma.notify());
-            b.send_msg(&[std::io::IoSlice::new(b"done")], &options)
-                .unwrap()
+            b.send_msg(&[io::IoSlice::new(b"done")], &options).unwrap()
         };
         let sent = send(Rdma::write(pieces(&local), cookie).at(1000).token(7));
         assert_eq!(message(&a).to_vec(), b"done");
@@ -401,6 +400,43 @@ fn local_rdma_writes_and_reads() {
     }
 }
 
+/// Sends an atomic operation without a message.
+fn send_silent(from: &Socket, to: &Socket, atomic: Atomic) -> io::Result<Sent> {
+    let options = SendOptions::new().to(addr(to)).atomic(atomic).silent();
+    from.send_msg(&[], &options)
+}
+
+/// Sends an atomic operation with notification, and the message `done`.
+fn send_done(from: &Socket, to: &Socket, atomic: Atomic) -> Sent {
+    let options = SendOptions::new().to(addr(to)).atomic(atomic.notify());
+    from.send_msg(&[io::IoSlice::new(b"done")], &options)
+        .unwrap()
+}
+
+/// Both kinds before one message, in this order. If the first fails, the second is dropped. The
+/// cookies are of writable and of read-only memory.
+fn check_write_then_atomic(
+    (a, memory): (&Socket, &RdmaBuffer),
+    (b, places): (&Socket, &RdmaBuffer),
+    [cookie, only]: [Cookie; 2],
+) {
+    places.store(8, 1000);
+    for (cookie, ends, number) in [
+        (cookie, [Status::Success; 2], 1005),
+        (only, [Status::RemoteError, Status::Dropped], 1005),
+    ] {
+        let write = Rdma::write(vec![places.slice(8..16)], cookie).at(8);
+        let add = Atomic::fetch_add(places.slice(0..8), cookie, 5).at(8);
+        let options = SendOptions::new().to(addr(a));
+        let options = options.rdma(write.notify().token(1));
+        let options = options.atomic(add.notify().token(2));
+        b.send_msg(&[], &options).unwrap();
+        assert_eq!([ended(b), ended(b)], [(1, ends[0]), (2, ends[1])]);
+        assert_eq!((places.load(0), memory.load(8)), (1000, number));
+    }
+    assert_eq!(message(a).len(), 0);
+}
+
 /// Atomic operations between sockets on one engine, through the device.
 #[test]
 fn local_atomics_change_memory() {
@@ -412,15 +448,8 @@ fn local_atomics_change_memory() {
         assert_eq!(hand_over(&a, cookie, &b), cookie);
         let places = b.alloc(24).unwrap();
         let place = || places.slice(0..8);
-        let silent = |atomic: Atomic| {
-            let options = SendOptions::new().to(addr(&a)).atomic(atomic).silent();
-            b.send_msg(&[], &options)
-        };
-        let send = |atomic: Atomic| {
-            let options = SendOptions::new().to(addr(&a)).atomic(atomic.notify());
-            b.send_msg(&[std::io::IoSlice::new(b"done")], &options)
-                .unwrap()
-        };
+        let silent = |atomic| send_silent(&b, &a, atomic);
+        let send = |atomic| send_done(&b, &a, atomic);
         for i in 0..20 {
             let add = Atomic::fetch_add(place(), cookie, 2).at(8);
             let sent = silent(add.notify().token(i)).unwrap();
@@ -462,22 +491,7 @@ fn local_atomics_change_memory() {
             assert_eq!(rds::errno(&barrier.unwrap_err()), 5);
         }
         assert_eq!((places.load(0), memory.load(8)), (before, 1));
-        // Both kinds before one message, in this order. If the first fails, the second is dropped.
-        places.store(8, 1000);
-        for (cookie, ends, number) in [
-            (cookie, [Status::Success; 2], 1005),
-            (only, [Status::RemoteError, Status::Dropped], 1005),
-        ] {
-            let write = Rdma::write(vec![places.slice(8..16)], cookie).at(8);
-            let add = Atomic::fetch_add(place(), cookie, 5).at(8);
-            let options = SendOptions::new().to(addr(&a));
-            let options = options.rdma(write.notify().token(1));
-            let options = options.atomic(add.notify().token(2));
-            b.send_msg(&[], &options).unwrap();
-            assert_eq!([ended(&b), ended(&b)], [(1, ends[0]), (2, ends[1])]);
-            assert_eq!((places.load(0), memory.load(8)), (1000, number));
-        }
-        assert_eq!(message(&a).len(), 0);
+        check_write_then_atomic((&a, &memory), (&b, &places), [cookie, only]);
         // A use-once export ends with a message after an RDMA operation, not after an atomic one.
         let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
         let exports = a.exports().unwrap();

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rds::{ExportOptions, Notification, Rdma, Received, SendOptions, Socket, Status};
+use rds::{ExportOptions, Notification, Rdma, RdmaBuffer, Received, SendOptions, Socket, Status};
 
 use crate::{
     TEST_TIMEOUT, addr, any,
@@ -48,11 +48,13 @@ fn connection_replaced_by_third_party_loses_nothing() {
     assert!(counter(a.engine(), "conn_reset") >= 6);
 }
 
+/// Length of an operation in bytes.
+const LEN: usize = 1 << 20;
+
 /// Cases X-F09, X-F10 between engines: each operation ends once, as done or dropped; data of
 /// successful writes is present; exports stay valid.
 #[test]
 fn operations_end_done_or_dropped_on_reconnect() {
-    const LEN: usize = 1 << 20;
     const AT_ONCE: usize = 6;
     let (client, server) = (socket(any()), socket(other()));
     let memory: Vec<_> = (0..AT_ONCE).map(|_| client.alloc(LEN).unwrap()).collect();
@@ -63,37 +65,17 @@ fn operations_end_done_or_dropped_on_reconnect() {
         local[place].write(0, &pattern(LEN, seed));
         let piece = vec![local[place].slice(0..LEN)];
         let rdma = Rdma::write(piece, cookies[place]).notify();
-        let options = SendOptions::new().to(addr(&client));
-        let options = options.rdma(rdma.token(place as u64));
-        server.send_msg(&[], &options).unwrap();
+        begin(&server, &client, rdma.token(place as u64));
     };
-    let ended = || match server.recv().unwrap() {
-        Received::Operation(Notification { token, status }) => {
-            (usize::try_from(token).unwrap(), status)
-        }
-        other => panic!("{other:?}"),
-    };
-    let holds = |place: usize, seed: u8| {
-        let mut there = vec![0; LEN];
-        memory[place].read(0, &mut there);
-        there == pattern(LEN, seed)
-    };
+    let holds = |place: usize, seed: u8| holds(&memory[place], &pattern(LEN, seed));
     let over = AtomicBool::new(false);
     // Seed of the operation in progress at each place; numbers of operations done and dropped.
     let mut seeds = [None; AT_ONCE];
     let (mut done, mut dropped) = (0_u32, 0_u32);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Relaxed) {
-                replace_connection(&client, &server);
-                thread::sleep(Duration::from_millis(100));
-                replace_connection(&server, &client);
-                thread::sleep(Duration::from_millis(100));
-            }
-        });
+        scope.spawn(|| replace_connections(&client, &server, &over));
         let end = Over(&over);
-        let until = Instant::now() + TEST_TIMEOUT.unwrap();
-        let mut seed = 0_u8;
+        let (until, mut seed) = (Instant::now() + TEST_TIMEOUT.unwrap(), 0_u8);
         loop {
             assert!(Instant::now() < until, "{done} done, {dropped} dropped");
             let goes_on = done == 0 || dropped == 0;
@@ -108,7 +90,7 @@ fn operations_end_done_or_dropped_on_reconnect() {
             if seeds.iter().all(Option::is_none) {
                 break;
             }
-            let (place, status) = ended();
+            let (place, status) = ended(&server);
             let seed = seeds[place].take().expect("it has ended before");
             match status {
                 Status::Success => {
@@ -124,25 +106,66 @@ fn operations_end_done_or_dropped_on_reconnect() {
     // The exports are still valid.
     for place in 0..AT_ONCE {
         begin(place, 200);
-        assert_eq!(ended(), (place, Status::Success));
+        assert_eq!(ended(&server), (place, Status::Success));
         assert!(holds(place, 200));
         done += 1;
     }
     // Each successful operation has its message; a dropped one may have.
     server.send_to(b"over", addr(&client)).unwrap();
-    let mut got = 0;
-    loop {
-        match client.recv().unwrap() {
-            Received::Message(message) if message.len() == 4 => break,
-            Received::Message(_) => got += 1,
-            other => panic!("{other:?}"),
-        }
-    }
+    let got = messages_before_last(&client);
     assert!(
         (done..=done + dropped).contains(&got),
         "{done} {dropped} {got}"
     );
-    while server.queued().unwrap().0 > 0 {
+    wait_until_acknowledged(&server);
+}
+
+/// Sends an operation without a message.
+fn begin(from: &Socket, to: &Socket, rdma: Rdma) {
+    let options = SendOptions::new().to(addr(to)).rdma(rdma);
+    from.send_msg(&[], &options).unwrap();
+}
+
+fn holds(memory: &RdmaBuffer, bytes: &[u8]) -> bool {
+    let mut there = vec![0; bytes.len()];
+    memory.read(0, &mut there);
+    there == bytes
+}
+
+fn wait_until_acknowledged(socket: &Socket) {
+    while socket.queued().unwrap().0 > 0 {
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Replaces the connection at both sides in turn, until `over`.
+fn replace_connections(a: &Socket, b: &Socket, over: &AtomicBool) {
+    while !over.load(Relaxed) {
+        replace_connection(a, b);
+        thread::sleep(Duration::from_millis(100));
+        replace_connection(b, a);
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Receives the notification of an operation: its place, and its status.
+fn ended(socket: &Socket) -> (usize, Status) {
+    match socket.recv().unwrap() {
+        Received::Operation(Notification { token, status }) => {
+            (usize::try_from(token).unwrap(), status)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Number of messages before the message `over`.
+fn messages_before_last(socket: &Socket) -> u32 {
+    let mut got = 0;
+    loop {
+        match socket.recv().unwrap() {
+            Received::Message(message) if message.len() == 4 => return got,
+            Received::Message(_) => got += 1,
+            other => panic!("{other:?}"),
+        }
     }
 }

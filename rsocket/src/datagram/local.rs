@@ -79,6 +79,14 @@ pub(super) enum Done {
     Broken,
 }
 
+fn no_datagrams(addr: SocketAddr) -> io::Error {
+    let reason = format!(
+        "the device of {} is iWARP, which has no datagrams",
+        addr.ip()
+    );
+    io::Error::new(io::ErrorKind::Unsupported, reason)
+}
+
 impl Local {
     /// Creates the queue pair for a local address.
     pub(super) fn new(
@@ -94,11 +102,7 @@ impl Local {
         id.bind(addr)?;
         let ctx = id.bound_context()?.ok_or(Errno::NODEV)?;
         if ctx.is_iwarp() {
-            let reason = format!(
-                "the device of {} is iWARP, which has no datagrams",
-                addr.ip()
-            );
-            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+            return Err(no_datagrams(addr));
         }
         let Device {
             datagrams: pd,
@@ -135,12 +139,7 @@ impl Local {
         let spill = pd.register(Mapping::new(MAX_MESSAGE)?);
         let spill = spill.remote(RemoteAccess::empty()).create();
         let spill = spill.map_err(verbs::Error::from)?;
-        while let Some(place) = places.try_take() {
-            if qp.receive_queue().in_flight() == receives as usize {
-                break;
-            }
-            post_recv(&mut qp, place, &spill)?;
-        }
+        post_recvs(&mut qp, &places, &spill, receives)?;
         let inline = qp.send_queue().max_inline_data();
         let mut local = Self {
             messages: pd.alloc_pool(sends as usize, SLOT)?,
@@ -287,6 +286,17 @@ impl Local {
     pub(super) fn is_event_due(&self) -> bool {
         self.queue.is_event_due()
     }
+}
+
+/// Fills the receive queue, with at most `max` receives.
+fn post_recvs(qp: &mut Pair, places: &BufPool, spill: &RemoteRegion, max: u32) -> io::Result<()> {
+    while let Some(place) = places.try_take() {
+        if qp.receive_queue().in_flight() == max as usize {
+            break;
+        }
+        post_recv(qp, place, spill)?;
+    }
+    Ok(())
 }
 
 fn post_recv(qp: &mut Pair, mut place: PoolBuf, spill: &RemoteRegion) -> io::Result<()> {

@@ -36,6 +36,28 @@ struct Victim {
     expected: u32,
 }
 
+/// Posts a request of each kind at the victim, with the memory at `offset`.
+fn post_requests(pair: &mut Pair, offset: u64) {
+    let sge = pair.hosts[1].sge(offset, 700);
+    let remote = Remote {
+        addr: BASE,
+        rkey: 1,
+    };
+    pair.post(1, request(9, SendOp::Read(remote), &[sge]));
+    pair.post(1, request(10, SEND, &[sge]));
+    let sge = pair.hosts[1].sge(offset, 8);
+    pair.post(1, request(11, SendOp::FetchAdd { remote, add: 1 }, &[sge]));
+    let value = [1; 8];
+    pair.post(1, request(12, SendOp::AtomicWrite { remote, value }, &[]));
+    let op = SendOp::Flush {
+        remote,
+        len: 8,
+        placement: Placement::GLOBAL,
+        whole_region: false,
+    };
+    pair.post(1, request(13, op, &[]));
+}
+
 impl Victim {
     fn new(kind: QpKind) -> Self {
         let mut pair = match kind {
@@ -76,24 +98,7 @@ impl Victim {
         }
         // Requests in flight, so that forged answers match a request.
         if kind == QpKind::Rc {
-            let sge = pair.hosts[1].sge(offset, 700);
-            let remote = Remote {
-                addr: BASE,
-                rkey: 1,
-            };
-            pair.post(1, request(9, SendOp::Read(remote), &[sge]));
-            pair.post(1, request(10, SEND, &[sge]));
-            let sge = pair.hosts[1].sge(offset, 8);
-            pair.post(1, request(11, SendOp::FetchAdd { remote, add: 1 }, &[sge]));
-            let value = [1; 8];
-            pair.post(1, request(12, SendOp::AtomicWrite { remote, value }, &[]));
-            let op = SendOp::Flush {
-                remote,
-                len: 8,
-                placement: Placement::GLOBAL,
-                whole_region: false,
-            };
-            pair.post(1, request(13, op, &[]));
+            post_requests(&mut pair, offset);
         }
         Self {
             pair,

@@ -61,6 +61,24 @@ impl Side {
         }
     }
 
+    /// A send, and the message expected by the peer.
+    fn send(&mut self, bytes: &[u8], imm: Option<u32>) -> SendOp {
+        self.messages.push_back((bytes.to_vec(), imm, false));
+        SendOp::Send {
+            imm,
+            invalidate: None,
+        }
+    }
+
+    /// A write to `at` in the peer's RDMA memory, and its effect.
+    fn write(&mut self, at: usize, bytes: &[u8], remote: Remote, imm: Option<u32>) -> SendOp {
+        self.remote[at..at + bytes.len()].copy_from_slice(bytes);
+        if imm.is_some() {
+            self.messages.push_back((bytes.to_vec(), imm, true));
+        }
+        SendOp::Write { remote, imm }
+    }
+
     /// A random request, and its effect on the peer.
     fn next(&mut self, pair: &mut Pair, side: usize) -> SendRequest {
         let (rng, id) = (&mut pair.rng, self.posted);
@@ -100,20 +118,8 @@ impl Side {
                     whole_region: numbers.1,
                 }
             }
-            0..=2 => {
-                self.messages.push_back((bytes.clone(), imm, false));
-                SendOp::Send {
-                    imm,
-                    invalidate: None,
-                }
-            }
-            3 | 4 => {
-                self.remote[at..at + len].copy_from_slice(&bytes);
-                if imm.is_some() {
-                    self.messages.push_back((bytes.clone(), imm, true));
-                }
-                SendOp::Write { remote, imm }
-            }
+            0..=2 => self.send(&bytes, imm),
+            3 | 4 => self.write(at, &bytes, remote, imm),
             5 => {
                 expected = Expected::Brought(self.remote[at..at + len].to_vec());
                 SendOp::Read(remote)
@@ -121,27 +127,8 @@ impl Side {
             _ => {
                 sges = vec![host.sge(offset, 8)];
                 let place = &mut self.remote[at..at + 8];
-                let old = u64::from_ne_bytes(place.try_into().unwrap());
                 expected = Expected::Brought(place.to_vec());
-                let (number, compares) = numbers;
-                let new = if compares {
-                    number
-                } else {
-                    old.wrapping_add(number)
-                };
-                place.copy_from_slice(&new.to_ne_bytes());
-                if compares {
-                    SendOp::CompareSwap {
-                        remote,
-                        compare: old,
-                        swap: number,
-                    }
-                } else {
-                    SendOp::FetchAdd {
-                        remote,
-                        add: number,
-                    }
-                }
+                atomic(place, remote, numbers)
             }
         };
         self.expected.push_back((id, expected));
@@ -153,6 +140,29 @@ impl Side {
             wr.payload = Payload::Inline(bytes);
         }
         wr
+    }
+}
+
+/// A compare and swap, or a fetch and add, of the number, and its effect on the memory `place`.
+fn atomic(place: &mut [u8], remote: Remote, (number, compares): (u64, bool)) -> SendOp {
+    let old = u64::from_ne_bytes((&*place).try_into().unwrap());
+    let new = if compares {
+        number
+    } else {
+        old.wrapping_add(number)
+    };
+    place.copy_from_slice(&new.to_ne_bytes());
+    if compares {
+        SendOp::CompareSwap {
+            remote,
+            compare: old,
+            swap: number,
+        }
+    } else {
+        SendOp::FetchAdd {
+            remote,
+            add: number,
+        }
     }
 }
 

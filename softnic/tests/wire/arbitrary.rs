@@ -95,6 +95,17 @@ fn syndrome() -> impl Strategy<Value = Syndrome> {
     ]
 }
 
+/// The extension header of an immediate or of an invalidation.
+fn immediate(kind: softnic::wire::Immediate, value: u32) -> Extensions {
+    let mut headers = Extensions::default();
+    match kind {
+        softnic::wire::Immediate::None => {}
+        softnic::wire::Immediate::Data => headers.imm = Some(value),
+        softnic::wire::Immediate::Invalidate => headers.invalidate = Some(value),
+    }
+    headers
+}
+
 /// The extension headers of an opcode, filled from a few random numbers.
 fn extensions(opcode: Opcode, fill: [u64; 4], syndrome: Syndrome) -> Extensions {
     let (transport, operation) = opcode.parse().unwrap();
@@ -104,24 +115,15 @@ fn extensions(opcode: Opcode, fill: [u64; 4], syndrome: Syndrome) -> Extensions 
         rkey: low(1),
         len: low(2),
     };
-    let immediate = |immediate| {
-        let mut headers = Extensions::default();
-        match immediate {
-            softnic::wire::Immediate::None => {}
-            softnic::wire::Immediate::Data => headers.imm = Some(low(3)),
-            softnic::wire::Immediate::Invalidate => headers.invalidate = Some(low(3)),
-        }
-        headers
-    };
     let aeth = Aeth {
         syndrome,
         msn: low(0) & BITS_24,
     };
     let mut headers = match operation {
-        Operation::Send(_, with) => immediate(with),
+        Operation::Send(_, with) => immediate(with, low(3)),
         Operation::Write(position, with) => Extensions {
             reth: position.begins().then_some(reth),
-            ..immediate(with)
+            ..immediate(with, low(3))
         },
         Operation::ReadRequest | Operation::AtomicWrite => Extensions {
             reth: Some(reth),

@@ -48,6 +48,7 @@ const LOCKING: [&str; 13] = [
 
 /// What each call and error number leads to, on which machine, and what the text has to name.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn calls_and_error_numbers_have_their_hints() {
     let bare = Machine::default();
     let without_uverbs = Machine {
@@ -250,6 +251,7 @@ fn huge_pages_have_their_own_hints() {
 type AddressCase<'a> = (Option<IpAddr>, Option<IpAddr>, i32, bool, &'a [&'a str]);
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn addresses_at_fault_are_named() {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let (own, peer, loopback) = (ip("10.9.0.9"), ip("10.9.0.1"), ip("127.0.0.1"));

@@ -313,6 +313,37 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         };
         let tso = self.tso_limits()?;
         let quirks = PostingQuirks::of(ctx)?;
+        let mut attr = self.init_attr(max_recv_wr);
+        let asked = attr;
+        let raw = create(self.pd.context().as_raw(), &mut attr);
+        let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err, &asked))?;
+        // SAFETY: the queue pair has just been created with these queues, in this domain, and is
+        // nobody else's, as the caller promises.
+        let mut inner = unsafe {
+            Inner::new(
+                raw,
+                send,
+                receive,
+                attr.cap.max_inline_data,
+                shared,
+                self.pd.clone(),
+            )
+        };
+        let extended = if self.send_ops.is_empty() {
+            None
+        } else {
+            // SAFETY: the queue pair has just been created, with `T::RAW`, for these operations.
+            Some(unsafe { Extended::of::<T>(raw, self.send_ops, quirks) }?)
+        };
+        inner.extend(extended, tso, quirks.fails_posted);
+        if self.receives_elsewhere {
+            inner.receive_elsewhere();
+        }
+        Ok(inner)
+    }
+
+    /// The attributes in C, with this length of the receive queue.
+    fn init_attr(&self, max_recv_wr: u32) -> ffi::ibv_qp_init_attr_ex {
         let mut attr = ffi::ibv_qp_init_attr_ex::zeroed();
         attr.comp_mask = has::IBV_QP_INIT_ATTR_PD.0;
         attr.pd = self.pd.as_raw();
@@ -341,32 +372,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if let Some(srq) = &self.srq {
             attr.srq = srq.as_raw();
         }
-        let asked = attr;
-        let raw = create(self.pd.context().as_raw(), &mut attr);
-        let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err, &asked))?;
-        // SAFETY: the queue pair has just been created with these queues, in this domain, and is
-        // nobody else's, as the caller promises.
-        let mut inner = unsafe {
-            Inner::new(
-                raw,
-                send,
-                receive,
-                attr.cap.max_inline_data,
-                shared,
-                self.pd.clone(),
-            )
-        };
-        let extended = if self.send_ops.is_empty() {
-            None
-        } else {
-            // SAFETY: the queue pair has just been created, with `T::RAW`, for these operations.
-            Some(unsafe { Extended::of::<T>(raw, self.send_ops, quirks) }?)
-        };
-        inner.extend(extended, tso, quirks.fails_posted);
-        if self.receives_elsewhere {
-            inner.receive_elsewhere();
-        }
-        Ok(inner)
+        attr
     }
 
     /// What could not be created, and why not, where that is known.

@@ -122,22 +122,26 @@ fn cutting(
     builder.send_ops(ops).max_tso_header(54).create()
 }
 
-#[test]
-fn tso_frames_beyond_the_device_limits_are_refused() {
-    let fixture = Fixture::new();
-    let mut cq = fixture.cq(8);
-    // A device may segment for other queue pairs, but not for frames.
+/// A device may segment for other queue pairs, but not for frames.
+fn check_tso_of_other_queue_pairs(fixture: &Fixture, cq: &verbs::cq::CqHandle) {
     fixture.fake.describe(|device| {
         device.attr.tso_caps.max_tso = 100;
         device.attr.tso_caps.supported_qpts = 1 << ffi::ibv_qp_type::IBV_QPT_UD.0;
     });
-    let err = cutting(&fixture, &cq).map(drop).unwrap_err();
+    let err = cutting(fixture, cq).map(drop).unwrap_err();
     assert_eq!(
         err.to_string(),
         "`ibv_create_qp_ex` failed: the device does not cut the packets of RawPacket"
     );
     assert_eq!(err.kind(), ErrorKind::Unsupported);
     assert_eq!(cq.available(), cq.capacity());
+}
+
+#[test]
+fn tso_frames_beyond_the_device_limits_are_refused() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    check_tso_of_other_queue_pairs(&fixture, &cq);
     fixture.fake.describe(|device| {
         device.attr.tso_caps.supported_qpts |= 1 << ffi::ibv_qp_type::IBV_QPT_RAW_PACKET.0;
     });

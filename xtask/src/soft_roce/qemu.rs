@@ -96,25 +96,28 @@ impl Machine<'_> {
         share(&mut command, "out", self.out, "");
 
         if let Some(link) = &self.link {
-            let fd = link.socket.as_raw_fd();
-            // `socket,fd=` works in every QEMU since 0.12; `stream` only since 7.2.
-            command
-                .arg("-netdev")
-                .arg(format!("socket,id=link,fd={fd}"));
-            let nic = format!(
-                "virtio-net-pci,netdev=link,mac={},host_mtu={},romfile=",
-                link.mac, link.mtu
-            );
-            command.arg("-device").arg(nic);
-            if let Some(file) = link.pcap {
-                command.arg("-object").arg(with_path(
-                    "filter-dump,id=dump,netdev=link,file=",
-                    file,
-                    "",
-                ));
-            }
+            connect(&mut command, link);
         }
         command
+    }
+}
+
+/// Attaches a network device to the link, with a packet capture if requested.
+fn connect(command: &mut Command, link: &Link<'_>) {
+    let fd = link.socket.as_raw_fd();
+    // `socket,fd=` works in every QEMU since 0.12; `stream` only since 7.2.
+    command
+        .arg("-netdev")
+        .arg(format!("socket,id=link,fd={fd}"));
+    let nic = format!(
+        "virtio-net-pci,netdev=link,mac={},host_mtu={},romfile=",
+        link.mac, link.mtu
+    );
+    command.arg("-device").arg(nic);
+    if let Some(file) = link.pcap {
+        command
+            .arg("-object")
+            .arg(with_path("filter-dump,id=dump,netdev=link,file=", file, ""));
     }
 }
 

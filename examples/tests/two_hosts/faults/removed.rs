@@ -57,18 +57,7 @@ pub(crate) fn run(addr: SocketAddr) -> Result<String> {
     let mut deletion = Command::new("rdma")
         .args(["link", "delete", "rxe0"])
         .spawn()?;
-    while !waiting.is_empty() {
-        let event = next(&channel).with_context(|| format!("no event for {waiting:?}"))?;
-        let (key, right) = match event {
-            Event::DeviceRemoval(key) => (key, key != asking_key),
-            Event::ConnectFailed { id, failure } => {
-                (id.key(), failure == ConnectFailure::DeviceRemoved)
-            }
-            _ => continue,
-        };
-        ensure!(right, "unexpected event for {key:?}");
-        forget(&mut waiting, key)?;
-    }
+    expect_removals(&channel, &mut waiting, asking_key)?;
     // New connections fail, and existing resources can be dropped.
     let refused = resolve(&channel, addr)?.map(drop).is_err();
     ensure!(refused, "resolving still succeeds");
@@ -78,6 +67,28 @@ pub(crate) fn run(addr: SocketAddr) -> Result<String> {
         true => "removed".into(),
         false => "removed when the process has ended".into(),
     })
+}
+
+/// Takes one event for each of the identifiers: a removal, or the failure of the connection of
+/// `asking_key`.
+fn expect_removals(
+    channel: &EventChannel,
+    waiting: &mut Vec<(&str, Key)>,
+    asking_key: Key,
+) -> Result<()> {
+    while !waiting.is_empty() {
+        let event = next(channel).with_context(|| format!("no event for {waiting:?}"))?;
+        let (key, right) = match event {
+            Event::DeviceRemoval(key) => (key, key != asking_key),
+            Event::ConnectFailed { id, failure } => {
+                (id.key(), failure == ConnectFailure::DeviceRemoved)
+            }
+            _ => continue,
+        };
+        ensure!(right, "unexpected event for {key:?}");
+        forget(waiting, key)?;
+    }
+    Ok(())
 }
 
 fn forget(waiting: &mut Vec<(&str, Key)>, key: Key) -> Result<()> {

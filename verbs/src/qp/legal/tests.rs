@@ -114,6 +114,11 @@ fn every_attribute_has_a_method_where_it_is_legal() {
         .max_dest_rd_atomic(1)
         .min_rnr_timer(timer));
 
+    every_attribute_of_ud(psn, now);
+    every_attribute_of_raw_packets();
+}
+
+fn every_attribute_of_ud(psn: Psn, now: QpState) {
     complete::<Ud, Reset, Init>(&Attributes::<Ud, Init>::new(1, 7));
     let changed = Attributes::<Ud, Init>::unchanged();
     complete::<Ud, Init, Init>(&changed.port(1).pkey_index(0).qkey(7));
@@ -126,7 +131,9 @@ fn every_attribute_has_a_method_where_it_is_legal() {
     complete::<Ud, Rts, Sqd>(&Attributes::<Ud, Sqd>::new().notify_when_drained());
     let drained = Attributes::<Ud, Sqd>::unchanged();
     complete::<Ud, Sqd, Sqd>(&drained.pkey_index(0).qkey(7));
+}
 
+fn every_attribute_of_raw_packets() {
     complete::<RawPacket, Reset, Init>(&Attributes::<RawPacket, Init>::new(1));
     complete::<RawPacket, Init, Rtr>(&Attributes::<RawPacket, Rtr>::new());
     let paced = || Attributes::<RawPacket, Rts>::new().rate_limit(1000);

@@ -46,6 +46,57 @@ pub(super) struct Qp {
     ece: ffi::ibv_ece,
 }
 
+impl Qp {
+    /// A queue pair after its creation with these attributes.
+    fn in_reset(number: u32, attr: &ffi::ibv_qp_init_attr_ex) -> Self {
+        let mut current = ffi::ibv_qp_attr::zeroed();
+        current.cap = attr.cap;
+        Self {
+            number,
+            kind: attr.qp_type,
+            state: ffi::ibv_qp_state::IBV_QPS_RESET,
+            cap: attr.cap,
+            signal_all: attr.sq_sig_all != 0,
+            send_cq: attr.send_cq.addr(),
+            recv_cq: attr.recv_cq.addr(),
+            srq: attr.srq.addr(),
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+            attr: current,
+            rate_limit: ffi::ibv_qp_rate_limit_attr::zeroed(),
+            operations: 0,
+            create_flags: 0,
+            building: None,
+            groups: Vec::new(),
+            comp_cntrs: Vec::new(),
+            rx_hash: None,
+            ece: ffi::ibv_ece {
+                vendor_id: 0x15b3,
+                options: 0x10,
+                comp_mask: 0,
+            },
+        }
+    }
+}
+
+/// Fills the fields of a new queue pair.
+fn describe(
+    qp: &mut ffi::ibv_qp,
+    ctx: *mut ffi::ibv_context,
+    attr: &ffi::ibv_qp_init_attr_ex,
+    number: u32,
+) {
+    qp.context = ctx;
+    qp.qp_context = attr.qp_context;
+    qp.pd = attr.pd;
+    qp.send_cq = attr.send_cq;
+    qp.recv_cq = attr.recv_cq;
+    qp.srq = attr.srq;
+    qp.handle = number;
+    qp.qp_num = number;
+    qp.qp_type = attr.qp_type;
+}
+
 impl State {
     pub(super) fn qp(&self, number: u32) -> &Qp {
         let found = self.qps.values().find(|qp| qp.number == number);
@@ -118,15 +169,7 @@ impl State {
         let number = self.next();
         // SAFETY: fresh; the plain queue pair is the first field.
         let qp = unsafe { &mut (*raw).qp_base };
-        qp.context = ctx;
-        qp.qp_context = attr.qp_context;
-        qp.pd = attr.pd;
-        qp.send_cq = attr.send_cq;
-        qp.recv_cq = attr.recv_cq;
-        qp.srq = attr.srq;
-        qp.handle = number;
-        qp.qp_num = number;
-        qp.qp_type = attr.qp_type;
+        describe(qp, ctx, attr, number);
         let send_ops = ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
         let operations = if attr.comp_mask & send_ops != 0 {
             attr.send_ops_flags
@@ -143,32 +186,11 @@ impl State {
         unsafe { post_ex::fill(raw, operations, &self.properties) };
         // Providers often grant more than requested.
         attr.cap.max_inline_data = attr.cap.max_inline_data.max(16);
-        let mut current = ffi::ibv_qp_attr::zeroed();
-        current.cap = attr.cap;
         let state = Qp {
-            number,
-            kind: attr.qp_type,
-            state: ffi::ibv_qp_state::IBV_QPS_RESET,
-            cap: attr.cap,
-            signal_all: attr.sq_sig_all != 0,
-            send_cq: attr.send_cq.addr(),
-            recv_cq: attr.recv_cq.addr(),
-            srq: attr.srq.addr(),
-            sends: VecDeque::new(),
-            receives: VecDeque::new(),
-            attr: current,
-            rate_limit: ffi::ibv_qp_rate_limit_attr::zeroed(),
             operations,
             create_flags,
-            building: None,
-            groups: Vec::new(),
-            comp_cntrs: Vec::new(),
             rx_hash: self.rx_hash(attr),
-            ece: ffi::ibv_ece {
-                vendor_id: 0x15b3,
-                options: 0x10,
-                comp_mask: 0,
-            },
+            ..Qp::in_reset(number, attr)
         };
         self.qps.insert(raw.addr(), state);
         raw.cast()

@@ -5,6 +5,7 @@ use ibverbs_sys::{ibv_qp_attr_mask as has, ibv_qp_state as state, ibv_qp_type as
 
 /// The mandatory and the optional attributes of a transition, as masks without the state; `None` if
 /// there is no such transition.
+#[expect(clippy::too_many_lines, reason = "one table of transitions")]
 pub(super) fn transition(from: state, to: state, kind: of) -> Option<(u32, u32)> {
     let bits = |flags: &[has]| flags.iter().fold(0, |bits, flag| bits | flag.0);
     let rc = matches!(

@@ -103,19 +103,11 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
         if now > end + Duration::from_secs(120) {
             bail!("sent {}, seen {}", side.sent, side.seen);
         }
-        loop {
-            match socket.recv() {
-                Ok(Received::Message(message)) => {
-                    let bytes = message.to_vec();
-                    if !bytes.is_empty() && bytes != HELLO {
-                        gap = gap.max(heard_at.elapsed());
-                        heard_at = Instant::now();
-                        side.take(&bytes);
-                    }
-                }
-                Ok(_) => {}
-                Err(err) if err.kind() == ErrorKind::WouldBlock => break,
-                Err(err) => return Err(err.into()),
+        while let Some(bytes) = received(&socket)? {
+            if !bytes.is_empty() && bytes != HELLO {
+                gap = gap.max(heard_at.elapsed());
+                heard_at = Instant::now();
+                side.take(&bytes);
             }
         }
         let is_due = now < end && now >= due;
@@ -144,6 +136,18 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
     );
     ensure!(wrong.is_empty(), "{:?}", &wrong[..wrong.len().min(5)]);
     Ok(())
+}
+
+/// The next received message; `None` if there is none.
+fn received(socket: &Socket) -> Result<Option<Vec<u8>>> {
+    loop {
+        match socket.recv() {
+            Ok(Received::Message(message)) => return Ok(Some(message.to_vec())),
+            Ok(_) => {}
+            Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(err) => return Err(err.into()),
+        }
+    }
 }
 
 /// Resident memory of this process, in KiB.
