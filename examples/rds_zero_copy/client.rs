@@ -95,7 +95,7 @@ fn connect(socket: &Socket) -> Result<()> {
                 socket.set_read_timeout(Some(TIMEOUT));
                 return Ok(());
             }
-            Err(err) if err.kind() == io::ErrorKind::TimedOut => {}
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
             Err(err) => return Err(err.into()),
         }
     }

@@ -1,6 +1,6 @@
 //! Conversion of errors to the `errno` of the kernel's RDS sockets.
 
-use std::io;
+use std::{error::Error, fmt, io};
 
 use rustix::io::Errno;
 
@@ -9,14 +9,17 @@ use crate::proto::node::SocketError;
 /// The `errno` of an error of this crate, as the kernel's RDS sockets return.
 ///
 /// ```
-/// let socket = rds::errno(&std::io::Error::from(std::io::ErrorKind::TimedOut));
-/// assert_eq!(socket, 110);
+/// let full = std::io::Error::from(std::io::ErrorKind::WouldBlock);
+/// assert_eq!(rds::errno(&full), 11); // EAGAIN
 /// ```
 pub fn errno(err: &io::Error) -> i32 {
     if let Some(errno) = verbs::error::errno(err) {
         return errno;
     }
     let inner = err.get_ref();
+    if inner.is_some_and(|inner| inner.is::<TimeoutElapsed>()) {
+        return Errno::TIMEDOUT.raw_os_error();
+    }
     let socket = inner.and_then(|inner| inner.downcast_ref::<SocketError>());
     let errno = socket.map_or_else(|| of_kind(err.kind()), |err| of_socket(*err));
     errno.raw_os_error()
@@ -69,6 +72,25 @@ pub(crate) fn socket_error(err: SocketError) -> io::Error {
     io::Error::new(kind, err)
 }
 
+/// The end of a blocking call by its time-out.
+#[derive(Clone, Copy, Debug)]
+struct TimeoutElapsed;
+
+impl fmt::Display for TimeoutElapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the time-out of the call has elapsed")
+    }
+}
+
+impl Error for TimeoutElapsed {}
+
+/// The error of a call whose time-out has elapsed. Its kind is `WouldBlock`, as for the sockets of
+/// [`std::net`] on Unix; its [`errno`] is `ETIMEDOUT`, as for the kernel's RDS sockets
+/// (`rds_recvmsg`, `rds_sendmsg`).
+pub(crate) fn timeout_elapsed() -> io::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, TimeoutElapsed)
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
@@ -100,6 +122,13 @@ mod tests {
         assert_eq!(errno(&verbs.into()), 12);
         assert_eq!(errno(&io::Error::from_raw_os_error(5)), 5);
         assert_eq!(errno(&io::ErrorKind::TimedOut.into()), 110);
+    }
+
+    #[test]
+    fn errno_of_elapsed_timeout_is_etimedout() {
+        let err = timeout_elapsed();
+        assert_eq!((err.kind(), errno(&err)), (io::ErrorKind::WouldBlock, 110));
+        assert_eq!(err.to_string(), "the time-out of the call has elapsed");
     }
 
     #[test]

@@ -34,6 +34,7 @@ use smallvec::SmallVec;
 use super::{INLINE_DEVICES, Shared, State, sleep};
 use crate::{
     device::Device,
+    errno::timeout_elapsed,
     event_fd::EventFd,
     proto::{SocketId, node::ConnectionId},
     socket::Waiters,
@@ -56,7 +57,7 @@ const MAX_LEADER_TIME: Duration = Duration::from_secs(1);
 const YIELD_INTERVAL: u32 = 16;
 
 /// Grace period past the caller's deadline. A blocked call that finds only completions of other
-/// sockets returns `TimedOut` once it has elapsed.
+/// sockets times out once it has elapsed.
 const DEADLINE_GRACE: Duration = Duration::from_millis(10);
 
 /// Polls per clock read while busy-polling, since reading the clock may cost more than a poll.
@@ -112,7 +113,7 @@ impl Shared {
     /// lock, and updates the descriptor.
     ///
     /// # Errors
-    /// - `TimedOut`: no change by `deadline`.
+    /// - `WouldBlock`: no change by `deadline`.
     /// - `Interrupted`: a signal handler without `SA_RESTART`, or with a time-out set. Affects the
     ///   leader only: followers block on a condition variable, without a system call that returns
     ///   `EINTR`.
@@ -138,7 +139,7 @@ impl Shared {
         }
         let late = |at| self.clock.instant(now).saturating_duration_since(at);
         if deadline.is_some_and(|at| late(at) >= DEADLINE_GRACE) {
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(timeout_elapsed());
         }
         let receiving = receiving.then(|| waiters.id());
         state.receiving = receiving;
@@ -157,7 +158,7 @@ impl Shared {
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut sleeps_for = left();
         if sleeps_for.is_some_and(|left| left.is_zero()) {
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(timeout_elapsed());
         }
         let reads = state.place_to_read(deadline.is_some());
         let block_on = match &reads {
@@ -196,7 +197,7 @@ impl Shared {
         deadline: Option<Instant>,
     ) -> io::Result<MutexGuard<'s, State>> {
         let waited = self.followers.wait(|| waiters.wait(state, deadline));
-        let mut state = waited.ok_or(io::ErrorKind::TimedOut)?;
+        let mut state = waited.ok_or_else(timeout_elapsed)?;
         state.looked_at = self.now();
         Ok(state)
     }

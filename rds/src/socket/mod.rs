@@ -230,8 +230,8 @@ impl Socket {
     /// Other events stay queued for [`recv`](Self::recv).
     ///
     /// # Errors
-    /// - `WouldBlock`: no message, on a nonblocking socket.
-    /// - `TimedOut`: no message within the [time-out](Self::set_read_timeout).
+    /// - `WouldBlock`: no message, on a nonblocking socket or within the
+    ///   [time-out](Self::set_read_timeout).
     /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a time-out
     ///   set. If several calls block at once, only one is interrupted.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {

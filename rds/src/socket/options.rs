@@ -81,8 +81,8 @@ impl Socket {
     }
 
     /// `SO_RCVTIMEO`—Sets the time-out of receive calls. `None` and zero block forever. On
-    /// time-out, calls fail with `TimedOut`, as the kernel's sockets do with `ETIMEDOUT`, and not
-    /// with the `WouldBlock` of [`std::net`] on Unix.
+    /// time-out, calls fail with `WouldBlock`, as in [`std::net`] on Unix; [`errno`](crate::errno())
+    /// of the error is `ETIMEDOUT`, as with the kernel's sockets.
     #[doc(alias = "SO_RCVTIMEO")]
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         lock(&self.options).read = timeout.filter(|timeout| !timeout.is_zero());

@@ -132,9 +132,9 @@ impl Socket {
     /// - `NotConnected`: the socket is unbound.
     /// - `InvalidInput`: the address is not a host's, or the port is 1.
     /// - `Unsupported`: the families of the addresses differ.
-    /// - `WouldBlock`: the send buffer is full, or the destination is congested. In the latter
-    ///   case, [`errno`](crate::errno()) is `ENOBUFS`.
-    /// - `TimedOut`: not sent within the [time-out](Self::set_write_timeout).
+    /// - `WouldBlock`: the send buffer is full, or the destination is congested, on a nonblocking
+    ///   socket or for the whole [time-out](Self::set_write_timeout). [`errno`](crate::errno())
+    ///   distinguishes these: `EAGAIN`, `ENOBUFS` and `ETIMEDOUT`.
     /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a time-out
     ///   set. If several calls block at once, only one is interrupted.
     /// - `EMSGSIZE`: the message is longer than 1 MiB, or than the [send buffer](Self::set_send_limit).
@@ -435,8 +435,8 @@ impl Socket {
     /// Kernels have supported this option in 2007 only.
     ///
     /// # Errors
-    /// - `WouldBlock`: operations are in progress, in nonblocking mode.
-    /// - `TimedOut`: not ended within the [time-out](Self::set_write_timeout).
+    /// - `WouldBlock`: operations are in progress, in nonblocking mode or after the
+    ///   [time-out](Self::set_write_timeout).
     /// - `EIO`: all have ended, and one has failed. Reported once.
     #[doc(alias = "RDS_BARRIER")]
     pub fn barrier(&self, peer: IpAddr, operation: u64, dont_wait: bool) -> io::Result<u64> {
