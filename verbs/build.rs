@@ -1,6 +1,7 @@
-//! Makes the fake device of the tests one that functions newer than the installed library are found
-//! on: they are looked up when a program runs, and what a program itself has is not seen then
-//! unless it is exported.
+//! Exports functions of the tests' fake device that are newer than the installed library.
+//!
+//! `ibverbs-sys` looks these functions up by `dlsym` at run time, and `dlsym` finds a function of
+//! the program itself only if the program exports the symbol.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

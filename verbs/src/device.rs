@@ -118,7 +118,7 @@ impl DeviceList {
     /// The first device.
     ///
     /// # Errors
-    /// - `NotFound`: there is none. The error says which module of the kernel to load.
+    /// - `NotFound`: there is none. The error has a hint: for example, the kernel module to load.
     pub fn first(&self) -> Result<&Device> {
         self.iter().next().ok_or_else(|| {
             let reason = "this machine has no RDMA device";

@@ -12,7 +12,7 @@ use std::{borrow::Cow, fmt, io, ptr::NonNull};
 
 use crate::hint::Hint;
 
-/// A call that failed: its name, what the caller gave it, what the system said, and [what to do](crate::hint).
+/// A call that failed: its name, its arguments, the system's error, and a [hint](crate::hint).
 ///
 /// ```
 /// let err = verbs::Error::from_errno("ibv_dereg_mr", libc::EBUSY).detail("4096 bytes");
@@ -36,14 +36,14 @@ pub struct Error {
     source: Source,
 }
 
-/// What callers have added to an error.
+/// The texts that callers have added to an error.
 #[derive(Default)]
 struct Notes {
     detail: Option<Cow<'static, str>>,
     hint: Option<Cow<'static, str>>,
 }
 
-/// What the call failed with.
+/// The reason of the failure.
 #[derive(Debug)]
 enum Source {
     Io(io::Error),
@@ -119,14 +119,15 @@ impl Error {
         }
     }
 
-    /// Adds what the call was given; shown in parentheses.
+    /// Adds the arguments of the call, or another detail; shown in parentheses.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.notes.get_or_insert_default().detail = Some(detail.into());
         self
     }
 
-    /// Adds what to do about it, shown at the end, in the place of the hint for the call and its error number.
+    /// Adds a hint on the remedy, shown at the end, in place of the hint for the call and its error
+    /// number.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.notes.get_or_insert_default().hint = Some(hint.into());

@@ -174,12 +174,12 @@ mod tests {
 
     /// The child's exit status: 0 if the condition holds there.
     fn in_a_child(is_true: impl FnOnce() -> bool) -> i32 {
-        // SAFETY: the child only does what is allowed after a fork: reading and adding numbers, and
-        // forking.
+        // SAFETY: the child limits itself to operations allowed after a fork: reading and adding
+        // numbers, forking, and waiting for its own child.
         match unsafe { libc::fork() } {
             0 => {
                 let status = i32::from(!is_true());
-                // SAFETY: ends the child, whatever there is.
+                // SAFETY: `_exit` ends the child without running any other code of the program.
                 unsafe { libc::_exit(status) }
             }
             child => {

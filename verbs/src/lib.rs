@@ -104,7 +104,7 @@
 //! compile. Transitions made by the device are data: a failed queue pair returns everything with
 //! the status [`WcStatus::WR_FLUSH_ERR`].
 //!
-//! # What is safe about it
+//! # Safety guarantees
 //!
 //! - *Memory in flight*: posting moves a work into the queue. Dropping the queue pair first
 //!   destroys the C object, which ends the device's access, and then drops the work; if the device

@@ -35,7 +35,7 @@ impl Context {
             let reason = "the device does not show its clock";
             return Err(Error::refused(CALL, io::ErrorKind::Unsupported, reason));
         }
-        // The ticks are in the place of nanoseconds, whatever their unit.
+        // `raw_clock` is a `timespec` in which each nanosecond stands for one tick of the device.
         let [secs, nanos] = [values.raw_clock.tv_sec, values.raw_clock.tv_nsec]
             .map(|part| u64::try_from(part).unwrap_or(0));
         Ok(secs.wrapping_mul(NANOS).wrapping_add(nanos))

@@ -1,4 +1,4 @@
-//! What a queue pair has tried before it gave a request up.
+//! Retries of a queue pair before it gives a request up.
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -25,8 +25,8 @@ pub struct Attempts {
 }
 
 impl QpAttr {
-    /// What the queue pair tries before it gives a request up.
-    /// [`WcError::with_attempts`](crate::cq::WcError::with_attempts) adds it to a failure.
+    /// The peer, retry counts and timeout of the queue pair.
+    /// [`WcError::with_attempts`](crate::cq::WcError::with_attempts) adds them to a failure.
     pub fn attempts(&self) -> Attempts {
         Attempts {
             dest_qp_num: self.dest_qp_num,
@@ -45,7 +45,8 @@ fn ack_timeout(exponent: u8) -> Option<Duration> {
 }
 
 impl Attempts {
-    /// What was tried for a request that has ended with `status`, if that is an end of retries.
+    /// Writes the peer and the retries for a request that has ended with `status`, which has to be
+    /// an end of retries.
     pub(super) fn write(&self, status: WcStatus, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.peer {
             Some(peer) => write!(f, "peer {peer}, queue pair {}", self.dest_qp_num)?,

@@ -1,30 +1,30 @@
 //! Waiting for completions without losing a wake-up: the order of the steps, without any I/O.
 //!
-//! A queue that has been armed announces the *next* completion, once. A completion that came before
-//! is announced by nobody, and an announcement that nobody has taken makes the descriptor readable
-//! for nothing. So the steps are: look; forget old announcements; arm; look again; and only then
-//! sleep until the descriptor is readable. Once the second look has found nothing, the next
-//! completion takes the descriptor from unreadable to readable, which is what `poll`, `epoll` in
-//! both of its modes, and every runtime wait for.
+//! An armed queue notifies of the *next* completion, once. A completion that arrived before the
+//! queue was armed makes no event, and an old event left in the channel makes the descriptor
+//! readable without a new completion. So the steps are: poll; discard old events; arm; poll again;
+//! and only then sleep until the descriptor is readable. If the second poll finds no completion,
+//! the next completion takes the descriptor of the queue's own channel from unreadable to readable.
+//! This edge wakes `poll`, `epoll` in both of its modes, and every runtime.
 //!
-//! No step depends on what an earlier call has seen. So a wake-up for nothing, a queue that somebody
-//! else has armed, and a wait that was given up half-way all do no harm.
+//! No step depends on the result of an earlier call. So a spurious wake-up, a queue armed by
+//! another thread, and a wait abandoned half-way are all harmless.
 
 use crate::error::Result;
 
-/// A queue that announces what comes to it.
+/// A queue that can notify of its next completion.
 pub(super) trait Announcing {
-    /// Looks for completions; returns whether there are any.
+    /// Polls for completions; returns whether there are any.
     fn look(&mut self) -> Result<bool>;
 
-    /// Takes the announcements made so far, if the channel has no other queue.
+    /// Takes and discards the pending events, if the channel has no other queue.
     fn forget_announcements(&mut self) -> Result<()>;
 
-    /// Asks for the next completion to be announced.
+    /// Requests a notification for the next completion.
     fn arm(&mut self) -> Result<()>;
 }
 
-/// Whether there are completions. If not, the next one will be announced.
+/// Whether there are completions. If not, the queue is armed for the next one.
 pub(super) fn ready(queue: &mut impl Announcing) -> Result<bool> {
     if queue.look()? {
         return Ok(true);
@@ -36,8 +36,8 @@ pub(super) fn ready(queue: &mut impl Announcing) -> Result<bool> {
 
 #[cfg(test)]
 mod interleavings {
-    //! Every interleaving of a waiter, a device, and somebody else who arms the queue. A waiter that
-    //! sleeps for ever is a deadlock, which loom reports.
+    //! Every interleaving of a waiter, a device, and another thread that arms the queue. A waiter
+    //! that sleeps for ever is a deadlock, which loom reports.
 
     use loom::{
         sync::{Arc, Condvar, Mutex},
@@ -57,7 +57,7 @@ mod interleavings {
     struct State {
         completions: u32,
         armed: bool,
-        /// Announcements that nobody has taken: the descriptor is readable while there are any.
+        /// Events not taken yet: the descriptor is readable while there are any.
         announcements: u32,
         /// Whether the descriptor has become readable since the last sleep.
         edge: bool,
@@ -146,7 +146,7 @@ mod interleavings {
             ..State::default()
         };
         every_interleaving(armed, 2, false);
-        // It was given up when a completion had come, and was announced.
+        // The wait was given up after a completion had arrived and its event was pending.
         let announced = State {
             completions: 1,
             announcements: 1,
@@ -154,7 +154,7 @@ mod interleavings {
             ..State::default()
         };
         every_interleaving(announced, 1, false);
-        // The completion was polled then, and perhaps the wake-up was noticed.
+        // The completion was then polled; the edge was consumed in one case, not in the other.
         for edge in [false, true] {
             let stale = State {
                 announcements: 1,
@@ -166,7 +166,7 @@ mod interleavings {
     }
 
     #[test]
-    fn no_wake_up_is_lost_when_somebody_else_arms_the_queue() {
+    fn no_wake_up_is_lost_when_another_thread_arms_the_queue() {
         every_interleaving(State::default(), 1, true);
     }
 }

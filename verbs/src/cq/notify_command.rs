@@ -9,13 +9,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// `IB_USER_VERBS_CMD_REQ_NOTIFY_CQ`.
 const REQ_NOTIFY_CQ: u32 = 23;
 
-/// A command as it is written: a header, and what the command is about, in the host's order of bytes.
+/// A command as written to the device's file: a header and its arguments, in host byte order.
 type Command = [u8; 16];
 
-/// The same in words.
+/// Length of a [`Command`], in words of 4 bytes.
 const WORDS: u16 = 4;
 
-/// Has an event announced for the queue of this handle. Where it fails, the general interface says why.
+/// Requests an event for the next completion of the queue with this handle; returns whether the
+/// kernel accepted the command. If not, the caller has to use the general interface, which reports
+/// the error.
 pub(super) fn req_notify(device: BorrowedFd<'_>, handle: u32, solicited_only: bool) -> bool {
     let command = encode(handle, solicited_only);
     // SAFETY: the descriptor is open as long as it is borrowed, and C reads no more than there is before it returns.

@@ -1,9 +1,10 @@
 //! Threads that sleep in a read of a channel.
 //!
-//! Whether a read sleeps is up to the descriptor, not to the read, and to change that takes a call of the
-//! kernel. So it is left as the last read wanted it. A thread that does not want to sleep reads nothing while
-//! others do: between looking and reading, one of them may take what there was. It would get nothing anyway,
-//! since what comes is for them.
+//! `O_NONBLOCK` is a property of the descriptor, not of the read, and changing it takes a system
+//! call. So the flag stays as the last read needed it. While threads sleep in a read, a read that
+//! must not sleep returns no event: the descriptor is in blocking mode, and if a sleeping thread
+//! took the event between a check and the read, the read would sleep. No event is lost, since each
+//! goes to a sleeping thread.
 
 use std::{
     os::fd::BorrowedFd,
@@ -52,7 +53,7 @@ impl Sleepers {
             return Ok(None);
         }
         state.set(fd, false)?;
-        // Nobody begins to sleep meanwhile.
+        // The lock is held, so no thread begins to sleep during this read.
         read()
     }
 
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_sleep_leaves_everything_to_those_that_do() {
+    fn nonblocking_read_leaves_events_to_sleeping_threads() {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         set_nonblocking(reader.as_fd(), true).unwrap();
         let sleepers = Sleepers::default();

@@ -49,7 +49,7 @@ macro_rules! statuses {
                 pub const $name: Self = Self(ibv_wc_status::$raw.0);
             )*
 
-            /// `ibv_wc_status_str`—What the status usually means, in a few words.
+            /// `ibv_wc_status_str`—The usual meaning of the status, in a few words.
             #[doc(alias = "ibv_wc_status_str")]
             pub fn meaning(self) -> &'static str {
                 match self {
@@ -216,7 +216,9 @@ impl WcError {
         }
     }
 
-    /// The failure with what the queue pair has tried, which is shown where the status is that no retry is left.
+    /// Adds the retries of the queue pair. The text of the failure shows them if the status is
+    /// [`RETRY_EXC_ERR`](WcStatus::RETRY_EXC_ERR) or
+    /// [`RNR_RETRY_EXC_ERR`](WcStatus::RNR_RETRY_EXC_ERR).
     ///
     /// ```no_run
     /// # use verbs::{Rts, cq::WcError};

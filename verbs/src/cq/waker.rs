@@ -96,9 +96,10 @@ impl CompletionChannel {
 }
 
 impl ChannelWaker {
-    /// Has one of the threads that wait find an event, or the next that waits if none does. As long as nobody has
-    /// taken that event there is no other, however often this is called: there would be no end to what the kernel
-    /// keeps. Enters the kernel to make one.
+    /// Wakes one thread blocked in [`wait`](CompletionChannel::wait), or the next one to block.
+    ///
+    /// Calls coalesce until a thread has taken the event, so at most one event of this waker is
+    /// pending in the kernel. Making an event may enter the kernel.
     ///
     /// # Errors
     /// The device refused, or is gone.
@@ -106,10 +107,11 @@ impl ChannelWaker {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let Requests { qp, cq, posted } = &mut *requests;
         if events_taken(cq) != *posted {
-            // Whoever takes it sees what the caller has done before.
+            // The last event has not been taken yet. The thread that takes it sees all that the
+            // caller did before this call.
             return Ok(());
         }
-        // Its request has come back, for that is what the event was about.
+        // The last event has been taken, so the completion of its request is in the queue.
         while cq.poll()?.count() > 0 {}
         cq.req_notify(Notify::Next)?;
         let mut request = ffi::ibv_send_wr::zeroed();

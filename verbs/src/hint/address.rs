@@ -12,10 +12,12 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// What is wrong with the addresses, where the call has failed with `errno`; `None` if it is not that.
+    /// The fault in the addresses of a call that has failed with `errno`; `None` if the addresses
+    /// are not at fault.
     ///
-    /// The kernel names no address. It looks at the source first, and reports at once that it is of no device of this
-    /// host; `at_once` says that the call has failed, and not the resolution that it began.
+    /// The kernel's error names no address. The kernel checks the source first, and fails the call
+    /// at once if the source is of no device of this host. `at_once` is whether the call itself has
+    /// failed, instead of the resolution that it began.
     pub fn hint(&self, errno: i32, at_once: bool) -> Option<String> {
         let Self {
             source,

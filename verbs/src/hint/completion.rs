@@ -2,7 +2,7 @@
 
 use crate::cq::WcStatus;
 
-/// What to do about a request that has ended with a status, if there is something.
+/// The hint for a request that has ended with this status, if there is one.
 pub(crate) fn of_status(status: WcStatus) -> Option<&'static str> {
     Some(match status {
         WcStatus::LOC_LEN_ERR | WcStatus::REM_INV_REQ_ERR => {

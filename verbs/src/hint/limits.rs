@@ -7,7 +7,7 @@ use crate::{attr::DeviceAttr, context::Context, error::Error};
 /// A number that was asked for, and the most that the device allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
-    /// What was asked for, as the caller names it.
+    /// The caller's name for the number.
     pub(crate) name: &'static str,
     pub(crate) asked: u64,
     /// The field of `ibv_device_attr`, or of another object, with the device's value.
@@ -115,7 +115,7 @@ pub(crate) fn work_queue(err: Error, ctx: &Context, max_wr: u32, max_sge: u32) -
     })
 }
 
-/// What a queue pair that could not be created was to have room for.
+/// The capacities requested for a queue pair that could not be created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) max_send_wr: u32,
@@ -125,8 +125,8 @@ pub(crate) struct Wanted {
     pub(crate) max_inline_data: u32,
 }
 
-/// A queue pair that could not be created. `max_inline` finds by trying what the device allows inline, since no
-/// attribute tells.
+/// A queue pair that could not be created. `max_inline` finds the device's limit of inline bytes by
+/// trial, since no attribute of the device has it.
 pub(crate) fn qp(
     err: Error,
     ctx: &Context,

@@ -1,4 +1,4 @@
-//! What hints need to know of the machine.
+//! The state of the machine and of the process that hints depend on.
 
 use std::{fs, path::Path};
 

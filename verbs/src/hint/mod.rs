@@ -1,4 +1,4 @@
-//! Hints: what to do about an error.
+//! Hints: the likely cause of an error, and its remedy.
 //!
 //! An [`Error`](crate::Error) shows the hint for its call and its error number at its end. Calls that know
 //! more, such as the addresses or the limit at fault, [add](crate::Error::hint) the hint by themselves. Hints
@@ -89,7 +89,7 @@ impl Hint {
     }
 }
 
-/// Shows the hint for what the machine is like now.
+/// Shows the hint for the present state of the machine.
 impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(&Machine::now(), f)
@@ -140,7 +140,7 @@ fn write_locked_memory(machine: &Machine, f: &mut fmt::Formatter<'_>) -> fmt::Re
     }
 }
 
-/// What to do where there is no device.
+/// The hint for a machine without a device.
 pub(crate) fn no_device(machine: &Machine) -> &'static str {
     match (machine.devices.is_empty(), machine.uverbs) {
         (true, _) => {
@@ -177,7 +177,7 @@ pub(crate) fn huge_pages(errno: Option<i32>) -> &'static str {
     }
 }
 
-/// What raw packets need.
+/// The hint for a process without the capability for raw packets.
 pub(crate) const RAW_PACKETS: &str = "raw packets need the capability CAP_NET_RAW";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Every hint, with what leads to it.
+//! Every hint, with the failure that leads to it.
 
 use std::{fmt, net::IpAddr, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     qp::QpNum,
 };
 
-/// A machine with a device, and what programs need for it.
+/// A machine with a device, the kernel's interface for programs, and a limit of locked memory.
 fn ready() -> Machine {
     Machine {
         memlock: Some(64 << 10),
@@ -46,7 +46,7 @@ const LOCKING: [&str; 13] = [
     "ibv_create_wq",
 ];
 
-/// What each call and error number leads to, on which machine, and what the text has to name.
+/// Each case is a call, its error number, the machine, and the words that the hint has to contain.
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn calls_and_error_numbers_have_their_hints() {
@@ -186,13 +186,13 @@ fn error_shows_the_hint_of_its_call_or_its_own() {
             .ends_with("(os error 13); ask the administrator"),
         "{err}"
     );
-    // The limit of this process, whatever it is.
+    // The hint depends on the limit of this process, but names it in any case.
     let err = Error::from_errno("ibv_reg_mr", libc::ENOMEM);
     assert!(err.to_string().contains("RLIMIT_MEMLOCK"), "{err}");
 }
 
 #[test]
-fn unknown_device_names_those_that_there_are() {
+fn unknown_device_hint_lists_the_devices() {
     let text = unknown_device(&["rxe0", "mlx5_0"], &ready());
     assert!(text.ends_with("rxe0, mlx5_0"), "{text}");
     assert!(unknown_device(&[], &Machine::default()).contains("no RDMA device"));
@@ -247,7 +247,8 @@ fn huge_pages_have_their_own_hints() {
     assert!(huge_pages(None).contains("/sys/kernel/mm/hugepages"));
 }
 
-/// Source, destination, error number, whether the call has failed at once, and what is named.
+/// Source, destination, error number, whether the call has failed at once, and the words that the
+/// hint has to contain.
 type AddressCase<'a> = (Option<IpAddr>, Option<IpAddr>, i32, bool, &'a [&'a str]);
 
 #[test]
@@ -381,7 +382,7 @@ fn addresses_at_fault_are_named() {
 }
 
 #[test]
-fn failed_requests_say_what_to_look_at() {
+fn failed_requests_have_their_hints() {
     for (status, names) in [
         (WcStatus::LOC_LEN_ERR, &["larger receives"][..]),
         (WcStatus::REM_INV_REQ_ERR, &["larger receives"]),
@@ -417,9 +418,10 @@ fn failed_requests_say_what_to_look_at() {
     assert_eq!(of_status(WcStatus(77)), None);
 }
 
-/// A request that the queue pair gives up names the peer, how often it was sent, and for how long.
+/// The error of a request that the queue pair gives up has the peer, the number of attempts, and
+/// the timeout of each.
 #[test]
-fn retries_are_told_as_they_were() {
+fn exhausted_retries_are_reported_with_peer_and_count() {
     let attempts = |retry_count, rnr_retry| Attempts {
         dest_qp_num: QpNum::from_low_bits(0x11),
         peer: Some("10.9.0.1:7471".parse().unwrap()),

@@ -108,7 +108,7 @@ unsafe impl<M: Memory> Memory for Prefix<M> {
 // SAFETY: as for `memory`.
 unsafe impl<M: OwnedMemory> OwnedMemory for Prefix<M> {}
 
-/// Zero bytes beginning on a word boundary, whatever the allocator's alignment of bytes.
+/// Zero bytes beginning on a word boundary, which an allocation of bytes does not guarantee.
 #[derive(Debug)]
 pub(super) struct Words(Vec<u64>);
 

@@ -24,8 +24,8 @@ use crate::{
     work::{Gather, Scatter, SgeList},
 };
 
-/// Address, length and RKey: what a peer must know to access memory of this side. Send the token in
-/// any format of the protocol.
+/// Address, length and RKey with which a peer accesses memory of this side. Send the token in any
+/// format of the protocol.
 ///
 /// For the receiver, a token is a number checked by the device: a request with a wrong one fails
 /// with [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).

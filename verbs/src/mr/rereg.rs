@@ -55,7 +55,7 @@ struct Changes {
     access: Option<RemoteAccess>,
 }
 
-/// What is left of a registration after a failed change.
+/// The state of a registration after a failed change, with its memory.
 #[must_use = "the error has the memory"]
 pub enum NotReregistered {
     /// The registration is unchanged.
@@ -107,7 +107,7 @@ impl Reregistration {
     /// `ibv_rereg_mr(mr, …)`—Changes the registration. Enters the kernel.
     ///
     /// # Errors
-    /// The error returns what is left:
+    /// The error returns the region, or its memory; see [`NotReregistered`]:
     /// - `InvalidInput`: the region is in use or one of [`Everything`](crate::mr::Everything),
     ///   another domain is of another device, or the other memory has no bytes. The region is
     ///   unchanged.

@@ -27,8 +27,8 @@ impl Builder {
     /// Begins a request. The following calls describe the request.
     ///
     /// # Safety
-    /// - While the result is used, `qp` exists, `ibv_wr_start` was its last call of those that
-    ///   begin or end building, and its send queue has no other user.
+    /// - While the result is used, `qp` exists, its send queue has no other user, and the last call
+    ///   for `qp` that began or ended building was `ibv_wr_start`.
     /// - Only operations chosen at the queue pair's creation are built.
     #[inline]
     pub(super) unsafe fn new(

@@ -317,8 +317,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         let asked = attr;
         let raw = create(self.pd.context().as_raw(), &mut attr);
         let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err, &asked))?;
-        // SAFETY: the queue pair has just been created with these queues, in this domain, and is
-        // nobody else's, as the caller promises.
+        // SAFETY: the queue pair has just been created with these queues, in this domain, and has
+        // no other owner, as the caller promises.
         let mut inner = unsafe {
             Inner::new(
                 raw,
@@ -375,7 +375,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         attr
     }
 
-    /// What could not be created, and why not, where that is known.
+    /// Adds the requested queue pair to the error, and the reason of the failure where it is known.
     fn explain(&self, err: Error, asked: &ffi::ibv_qp_init_attr_ex) -> Error {
         let err = err.detail(self.wishes());
         let raw_packets = T::RAW == ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
@@ -490,8 +490,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 }
 
-/// The most inline bytes for which the device creates such a queue pair, less than those of `asked`. It is found by
-/// creating some: devices do not tell. `None`: the inline bytes are not what it refuses.
+/// Maximum inline bytes for which the device creates a queue pair like `asked`, less than those of
+/// `asked`. Found by creating queue pairs, since devices do not report the limit. `None` if the
+/// inline bytes are not the reason of the refusal.
 ///
 /// # Safety
 /// - The objects that the attributes name exist, and are of that device.

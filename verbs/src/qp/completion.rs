@@ -49,7 +49,8 @@ impl<'p, W> Completion<'p, W> {
         }
     }
 
-    /// The completion with what the queue pair has tried, for the error of a request that it has given up.
+    /// Adds the retries of the queue pair, for the error of a request that the queue pair has given
+    /// up.
     pub fn with_attempts(self, attempts: Option<&'p Attempts>) -> Self {
         Self { attempts, ..self }
     }

@@ -383,7 +383,7 @@ macro_rules! ending_both {
     ($($half:ident)*) => {$(
         impl<T: Transport, SW, RW> $half<T, SW, RW> {
             /// `ibv_modify_qp(qp, IBV_QPS_ERR)`—Puts the whole queue pair into the error state; see
-            /// [`QueuePair::to_error`]. What is in flight on the other queue comes back, too.
+            /// [`QueuePair::to_error`]. The works in flight on the other queue return, too.
             ///
             /// # Errors
             /// The device refused, or is gone.
@@ -397,7 +397,7 @@ macro_rules! ending_both {
                 unsafe { modify::modify::<T, Rts>(qp, attr, mask.0, "ERR") }
             }
 
-            /// `ibv_query_qp`—What the device says of the queue pair; see [`QueuePair::query`].
+            /// `ibv_query_qp`—Queries the attributes of the queue pair; see [`QueuePair::query`].
             ///
             /// # Errors
             /// As for [`QueuePair::query`].

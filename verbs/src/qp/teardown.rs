@@ -56,7 +56,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     ///
     /// # Errors
     /// - `TimedOut`: works are still in flight. Works returned earlier have gone to `done`.
-    /// - Whatever [`CompletionQueue::poll`] fails with.
+    /// - As for [`to_error`](Self::to_error) and [`CompletionQueue::poll`].
     ///
     /// # Examples
     /// ```no_run

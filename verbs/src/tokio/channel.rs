@@ -40,7 +40,7 @@ impl CompletionChannel {
     /// Wraps a channel, and registers its descriptor with the runtime.
     ///
     /// # Errors
-    /// Whatever `epoll_ctl(2)` fails with; the channel is given back.
+    /// As for `epoll_ctl(2)`; the channel is given back.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.

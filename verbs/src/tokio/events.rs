@@ -26,7 +26,7 @@ impl AsyncEvents {
     /// Registers the descriptor of the events with the runtime.
     ///
     /// # Errors
-    /// Whatever `epoll_ctl(2)` fails with; the events are given back.
+    /// As for `epoll_ctl(2)`; the events are given back.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.

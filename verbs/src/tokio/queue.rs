@@ -46,7 +46,7 @@ impl CompletionQueue {
     /// - `Unsupported`: the queue is not waitable. Poll a queue with a shared channel with
     ///   [`poll_or_arm`](crate::CompletionQueue::poll_or_arm) after an event of its
     ///   [channel](super::CompletionChannel).
-    /// - Whatever `epoll_ctl(2)` fails with.
+    /// - As for `epoll_ctl(2)`.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
