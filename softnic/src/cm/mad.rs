@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_laid_out_as_the_specification_says() {
+    fn encoded_mad_has_the_layout_of_the_specification() {
         let mut mad = Mad::new(0x0102_0304_0506_0708, 0x10);
         mad.modifier = 0x0a0b_0c0d;
         mad.put_bits(43, 3, 5, 0b1_0001);

@@ -26,7 +26,7 @@ fn an_overrun_fails_the_queue_and_its_queue_pairs() {
 }
 
 #[test]
-fn solicited_completions_notify_those_who_ask_for_them() {
+fn cq_armed_for_solicited_completions_notifies_once() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 8);
     let cq = pair.hosts[1].cq;

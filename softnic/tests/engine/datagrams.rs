@@ -91,7 +91,7 @@ fn a_receive_shorter_than_its_datagram_fails() {
 }
 
 #[test]
-fn members_of_a_group_receive_what_is_sent_to_it() {
+fn multicast_send_reaches_members_only() {
     let mut pair = Pair::connected(QpKind::Ud);
     let group: IpAddr = "239.1.2.3".parse().unwrap();
     let sge = pair.hosts[1].sge(0, 64);

@@ -81,7 +81,7 @@ fn a_queue_pair_cannot_send_before_it_is_ready() {
 }
 
 #[test]
-fn draining_finishes_what_was_begun_and_nothing_else() {
+fn send_queue_drain_finishes_started_requests_only() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 600);
     for id in 0..2 {

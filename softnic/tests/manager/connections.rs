@@ -60,7 +60,7 @@ fn both_ends_bring_their_queue_pairs_up_for_each_other() {
     let (a, mask) = attributes(0, active, State::Rts);
     let (b, _) = attributes(1, passive, State::Rts);
     assert!(mask.contains(AttributeMask::SQ_PSN | AttributeMask::TIMEOUT));
-    // Limits announced by the passive side.
+    // The passive side's reply sets the limits of both sides.
     assert_eq!((a.max_rd_atomic, a.max_dest_rd_atomic), (4, 8));
     assert_eq!((b.max_rd_atomic, b.max_dest_rd_atomic), (8, 4));
     assert_eq!((a.retry_count, a.rnr_retry), (5, 6));
@@ -79,7 +79,7 @@ fn the_peer_is_unknown_before_it_answers() {
 }
 
 #[test]
-fn disconnecting_is_told_to_the_peer_and_agreed_by_it() {
+fn disconnect_request_notifies_the_peer_and_waits_for_its_reply() {
     let mut wire = Wire::new();
     let (active, passive) = wire.connected();
     wire.disconnect(0, active);

@@ -106,7 +106,7 @@ fn groups_are_joined_by_datagrams_that_are_bound() {
 }
 
 #[test]
-fn the_removal_of_the_device_is_told_to_all_that_use_it() {
+fn device_removal_notifies_bound_ids_only() {
     let mut wire = Wire::new();
     let (active, passive) = wire.connected();
     let idle = wire.managers[1].create_id(PortSpace::Tcp);

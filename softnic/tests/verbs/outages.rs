@@ -9,7 +9,7 @@ use verbs::{WcStatus, attr::PortState, event::EventType, op};
 use crate::end::{Connected, End, TEST_TIMEOUT};
 
 #[test]
-fn link_that_goes_down_and_up_is_told_and_loses_no_message() {
+fn link_down_and_up_reports_port_events_and_loses_no_message() {
     let mut this = Connected::new(Fabric::new());
     let port = |ctx: &verbs::Context| ctx.query_port(1).unwrap().state();
     this.qp_b
@@ -72,7 +72,7 @@ fn endpoints(fabric: &Fabric) -> (softnic::Host, Endpoint, Endpoint) {
 }
 
 #[test]
-fn connection_manager_of_a_killed_host_tells_of_the_removal() {
+fn endpoint_of_a_killed_host_flushes_its_receives() {
     let fabric = Fabric::new();
     let (server, mut active, mut passive) = endpoints(&fabric);
     fabric.kill(&server);
@@ -83,7 +83,7 @@ fn connection_manager_of_a_killed_host_tells_of_the_removal() {
 }
 
 #[test]
-fn books_count_what_was_not_destroyed() {
+fn books_count_objects_not_destroyed() {
     let fabric = Fabric::new();
     let host = fabric.host("10.9.0.1".parse().unwrap());
     assert!(fabric.books().is_empty());

@@ -54,7 +54,7 @@ proptest! {
 }
 
 #[test]
-fn reasons_name_what_is_wrong() {
+fn decode_of_a_malformed_frame_names_the_defect() {
     let bytes = |hex: &str| -> Vec<u8> {
         (0..hex.len())
             .step_by(2)

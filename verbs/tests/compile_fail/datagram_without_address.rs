@@ -1,4 +1,4 @@
-//! A datagram needs to be told where it goes.
+//! A send on a datagram queue pair requires a destination address.
 
 use verbs::{Buf, QueuePair, Rts, Ud, op};
 

@@ -1,4 +1,4 @@
-//! What only extended batches can do cannot be posted otherwise.
+//! A flush is posted in an extended batch only, not with `QueuePair::post`.
 
 use verbs::{Buf, QueuePair, RemoteToken, Rts, op};
 

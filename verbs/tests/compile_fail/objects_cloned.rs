@@ -1,4 +1,4 @@
-//! What is destroyed once has one owner.
+//! A handle that destroys its object when dropped has one owner, so its type is not `Clone`.
 
 use verbs::{Buf, CompletionQueue, MemoryWindow, SharedReceiveQueue, dm::DeviceMemory, rss::WorkQueue};
 

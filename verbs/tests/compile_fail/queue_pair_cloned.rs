@@ -1,4 +1,4 @@
-//! A queue pair has one owner, who destroys it once.
+//! A queue pair has one owner, so it is destroyed once.
 
 use verbs::{QueuePair, Rts};
 

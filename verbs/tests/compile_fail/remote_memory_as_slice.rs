@@ -1,4 +1,4 @@
-//! Memory that a peer may write at any time cannot be looked at as if nobody did.
+//! Memory that a peer may write at any time is not accessible as a slice.
 
 use verbs::RemoteRegion;
 

@@ -1,4 +1,4 @@
-//! Memory that is registered for a scope cannot be used by anybody else meanwhile.
+//! Memory registered in a scope stays borrowed until the scope ends, even if the buffer is forgotten.
 
 use verbs::ProtectionDomain;
 

@@ -1,4 +1,4 @@
-//! What errors say to do, where the kernel and the device fail as users see them.
+//! Hints in the text of errors, for failures caused by the kernel and by the device.
 
 use std::thread;
 
@@ -18,7 +18,7 @@ fn names<T>(result: Result<T, impl Into<Error>>, expected: &[&str]) {
     }
 }
 
-/// The limit holds for the process, but root is exempt by a capability, which only this thread gives up.
+/// The limit holds for the process. Root is exempt by `CAP_IPC_LOCK`, which only the spawned thread drops.
 #[test]
 fn registration_beyond_the_limit_names_the_limit() {
     let fixture = Fixture::new();
@@ -34,7 +34,7 @@ fn registration_beyond_the_limit_names_the_limit() {
             sets.effective.remove(CapabilitySet::IPC_LOCK);
             set_capabilities(None, sets).unwrap();
             let registered = fixture.pd.alloc_buf(1 << 20).map(drop);
-            // The hint tells the limit as it is when the error is shown.
+            // The hint reads the limit when the error is formatted, so before the limit is restored.
             registered.map_err(|err| (err.raw_os_error(), err.to_string()))
         });
         without_right.join().unwrap()
@@ -100,9 +100,10 @@ fn queue_pair_beyond_the_device_names_each_limit() {
     );
 }
 
-/// No attribute tells what a device allows inline. The hint does, and it is true.
+/// No attribute of a device has the maximum of inline data. The hint names the maximum: creation succeeds with this
+/// number of bytes, and fails with one more.
 #[test]
-fn inline_beyond_the_device_names_what_it_allows() {
+fn inline_beyond_the_device_names_the_maximum() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let create = |bytes| {
@@ -131,12 +132,12 @@ fn failed(status: WcStatus, error: &verbs::cq::WcError, expected: &str) {
 }
 
 #[test]
-fn request_with_memory_of_another_domain_says_so() {
+fn read_into_memory_of_another_domain_names_the_domain() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, _b) = fixture.pair::<Buf, Buf>(&cq, 2);
     let other = fixture.ctx.alloc_pd().unwrap();
-    // What is read is written there. Of what is sent, Soft-RoCE of Linux 6.12 reports a flush.
+    // A read fails with `LOC_PROT_ERR`. A send from such memory has a flush error on Soft-RoCE of Linux 6.12.
     let region = fixture.pd.alloc_remote(8, RemoteAccess::READ).unwrap();
     let elsewhere = other.alloc_buf(8).unwrap();
     a.post(op::Read::new(elsewhere, region.token())).unwrap();
@@ -165,9 +166,10 @@ fn write_that_the_peer_refuses_names_key_and_rights() {
     );
 }
 
-/// Whichever side sees it, and by whatever status: Soft-RoCE gives the receive that of the sender.
+/// The statuses depend on the device, and are not compared: on Soft-RoCE, the receive may have the status of the send,
+/// or `LOC_QP_OP_ERR`, instead of `LOC_LEN_ERR`.
 #[test]
-fn message_longer_than_its_receive_says_so_on_both_sides() {
+fn message_longer_than_its_receive_has_a_hint_on_both_sides() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
@@ -182,9 +184,9 @@ fn message_longer_than_its_receive_says_so_on_both_sides() {
     }
 }
 
-/// The peer's queue pair is gone; the failure says how often, and for how long, it was tried.
+/// The peer's queue pair is destroyed. The error names the number of retries, and the minimum duration of each attempt.
 #[test]
-fn request_without_answer_tells_its_retries() {
+fn request_without_answer_names_its_retries() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, b) = fixture.pair::<Buf, Buf>(&cq, 2);

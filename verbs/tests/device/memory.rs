@@ -173,8 +173,8 @@ fn requests_name_a_region_by_chosen_addresses() {
     assert_eq!(refused.value.len(), 8192);
 }
 
-/// Whether C registers zero-based memory. Soft-RoCE refuses such regions since Linux 6.3
-/// (`rxe_reg_user_mr`), and no capability announces the refusal.
+/// Whether `ibv_reg_mr` registers zero-based memory. Soft-RoCE refuses such regions since Linux 6.3
+/// (`rxe_reg_user_mr`), and no device attribute reports this limitation.
 fn registers_zero_based(fixture: &Fixture) -> bool {
     let mut memory = vec![0_u64; 8];
     let flags = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0

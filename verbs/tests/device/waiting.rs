@@ -1,9 +1,9 @@
 //! No wake-up is lost: for messages that arrive while their receiver polls, arms the queue, or
 //! falls asleep.
 //!
-//! In each round the receiver announces its wait, and another thread sends one message a little
-//! later, with a different delay each time. A missed message would block the receiver for ever, so
-//! the sender supervises the receiver.
+//! In each round, once the receiver has taken the previous message, another thread sends the next
+//! one after a short delay, different each time. A lost wake-up would block the receiver for ever,
+//! so the sender limits each round to [`PATIENCE`].
 
 use std::{
     env, hint,

@@ -122,7 +122,7 @@ fn events_of_other_queues_are_not_lost() {
         fixture.pair(&cq, 8);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Whatever becomes of this thread, the other ends.
+        // Stops the other thread at the end of this one, also after a panic.
         let _ends = Ends(&done);
         scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {

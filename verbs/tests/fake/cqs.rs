@@ -292,7 +292,7 @@ fn provider_holds_no_lock_during_extended_poll() {
         wq.to_ready().unwrap();
         drop(wq);
         if let Some(mut rest) = rest {
-            // Those that the reset has left.
+            // The completions left by the reset.
             while let Some(id) = next_of(&mut rest) {
                 assert_eq!(id, before_reset);
             }

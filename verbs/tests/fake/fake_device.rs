@@ -40,7 +40,7 @@ fn message_is_written_to_the_region_with_the_current_key() {
     );
 }
 
-/// Until `ibv_destroy_qp` has returned, the device uses the memory of what is in flight.
+/// Until `ibv_destroy_qp` has returned, the device uses the memory of requests in flight.
 #[test]
 fn memory_that_goes_before_its_queue_pair_is_complained_of() {
     let fixture = Fixture::new();

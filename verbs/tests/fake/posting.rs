@@ -359,7 +359,7 @@ fn batches_of_any_length_wrap_around_the_ring() {
     let send = |number| op::Send::new(With::new(fixture.pd.alloc_buf(8).unwrap(), number));
     let mut numbers = 0..;
     for round in 0..60 {
-        // Neither of these ever completes, whatever its position in the ring.
+        // A forgotten or dropped batch posts no request, at any position in the ring.
         let mut forgotten = qp.batch();
         (0..round % 4).for_each(|_| forgotten.push(send(u32::MAX)).unwrap());
         #[expect(clippy::mem_forget, reason = "the point of the test")]
@@ -507,7 +507,7 @@ fn unsignaled_requests_never_fill_the_queue() {
     assert!((25..=50).contains(&completions), "{completions}");
 }
 
-/// Some devices write 8 bytes whatever the element has.
+/// Some devices write 8 bytes regardless of the element's length.
 #[test]
 fn atomic_operation_has_one_element_of_8_bytes() {
     let fixture = Fixture::new();

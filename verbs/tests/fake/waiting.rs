@@ -30,7 +30,7 @@ fn armed_cq_notifies_of_the_next_completion() {
     // The next poll takes the notification, and arms the queue again.
     assert!(cq.poll_or_arm().unwrap().is_none());
     assert!(!readable(&cq, SHORT));
-    // Without looking in between, there is no second announcement.
+    // Two completions without a poll in between cause one notification.
     fixture.fake.push(&cq, wc(2, SEND));
     fixture.fake.push(&cq, wc(3, SEND));
     assert!(readable(&cq, None));

@@ -84,7 +84,7 @@ impl Set {
         }
     }
 
-    /// Uses whatever is left.
+    /// Uses the objects not dropped yet.
     fn touch(&mut self) {
         if let Some(pd) = &self.pd {
             let buf = pd.alloc_buf(1).unwrap();

@@ -20,7 +20,7 @@ pub(super) struct Cq {
     pub(super) ready: VecDeque<(ffi::ibv_wc, Extra)>,
     /// Messages that are copied when their completions are polled, by the identifiers of the receives.
     pub(super) copies: BTreeMap<u64, Copied>,
-    /// What the next polls return instead of completions.
+    /// Return values of the next polls, which take no completions.
     pub(super) returns: VecDeque<i32>,
     armed: Option<Armed>,
     channel: Option<Ptr<ffi::ibv_comp_channel>>,

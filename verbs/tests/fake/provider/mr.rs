@@ -72,8 +72,8 @@ impl Mr {
         {
             let from = ptr::with_exposed_provenance::<u8>(start as usize);
             for offset in 0..self.len.min(TOUCHED) as usize {
-                // SAFETY: what is registered is mapped, and nothing else writes it meanwhile: that is what `verbs` is to
-                // guarantee, and what these tests are for.
+                // SAFETY: registered memory is mapped, and nothing else writes to it during the read: guaranteed by
+                // `verbs`, and checked by these tests.
                 std::hint::black_box(unsafe { from.add(offset).read_volatile() });
             }
         }

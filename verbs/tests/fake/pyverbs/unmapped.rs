@@ -55,7 +55,7 @@ fn dmabuf(fixture: &Fixture, access: RemoteAccess) -> (UnmappedRegion, File) {
     (region.unwrap(), file)
 }
 
-/// Deregistered once, whatever is dropped, in any number.
+/// A region is deregistered once, after the region and all of its slices have been dropped.
 #[test]
 fn dmabuf_dereg_mr_twice() {
     let fixture = Fixture::new();
