@@ -73,8 +73,14 @@ pub(crate) fn socket_error(err: SocketError) -> io::Error {
 }
 
 /// The end of a blocking call by its time-out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct TimeoutElapsed;
+
+impl fmt::Debug for TimeoutElapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl fmt::Display for TimeoutElapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,6 +5,7 @@
 use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    sync::{Mutex, PoisonError},
 };
 
 /// A pipe for messages of `N` bytes.
@@ -12,6 +13,9 @@ use std::{
 pub(super) struct EventPipe<const N: usize> {
     reader: OwnedFd,
     writer: OwnedFd,
+    /// Held by [`EventPipe::remove`], which takes all messages out for a moment: a concurrent removal would miss its
+    /// own among them.
+    removal: Mutex<()>,
 }
 
 /// The two ends of a new pipe; the write end is nonblocking.
@@ -35,7 +39,11 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 impl<const N: usize> EventPipe<N> {
     pub(super) fn new() -> io::Result<Self> {
         let (reader, writer) = pipe()?;
-        Ok(Self { reader, writer })
+        Ok(Self {
+            reader,
+            writer,
+            removal: Mutex::default(),
+        })
     }
 
     /// The read end; blocking unless changed by the program.
@@ -59,6 +67,7 @@ impl<const N: usize> EventPipe<N> {
     /// Removes `unwanted` messages, and returns their number. Never blocks, even if the descriptor is blocking.
     pub(super) fn remove(&self, unwanted: impl Fn(&[u8; N]) -> bool) -> io::Result<u32> {
         let (reader, writer) = pipe()?;
+        let _alone = self.removal.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = Vec::new();
         let mut removed = 0;
         // With this flag, splicing never blocks; a read from a blocking descriptor could.
@@ -107,6 +116,23 @@ mod tests {
         assert_eq!(pipe.receive(), Some(2_u64.to_ne_bytes()));
         assert_eq!(pipe.receive(), Some(3_u64.to_ne_bytes()));
         assert_eq!(pipe.remove(|_| true).unwrap(), 0);
+    }
+
+    #[test]
+    fn concurrent_removals_each_find_their_messages() {
+        let pipe = EventPipe::<8>::new().unwrap();
+        std::thread::scope(|scope| {
+            for own in [1_u64, 2] {
+                let pipe = &pipe;
+                scope.spawn(move || {
+                    for _ in 0..20_000 {
+                        assert!(pipe.send(own.to_ne_bytes()));
+                        let removed = pipe.remove(|message| *message == own.to_ne_bytes());
+                        assert_eq!(removed.unwrap(), 1);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

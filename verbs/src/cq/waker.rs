@@ -107,8 +107,8 @@ impl ChannelWaker {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let Requests { qp, cq, posted } = &mut *requests;
         if events_taken(cq) != *posted {
-            // The last event has not been taken yet. The thread that takes it sees all that the
-            // caller did before this call.
+            // The last event has not been taken yet. The thread that takes the event sees
+            // everything the caller did before this call.
             return Ok(());
         }
         // The last event has been taken, so the completion of its request is in the queue.
