@@ -42,7 +42,8 @@
 //! # The phases of an identifier
 //!
 //! ```text
-//! active:   Idle ─resolve_addr▶ AddrResolved ─resolve_route▶ RouteResolved ─connect▶ Responded ─establish▶ Connection
+//! active:   Idle ─resolve_addr▶ AddrResolved ─resolve_route▶ RouteResolved
+//!                                   └─connect▶ Responded ─establish▶ Connection
 //!
 //! passive:  Idle ─listen▶ Listening
 //!                            └▷ Requested ─accept▶ Connected ─Connection::new▶ Connection

@@ -19,7 +19,7 @@
 //! a socket for tasks, under any runtime. When an RDMA device is removed, sockets on its addresses
 //! reconnect once the device returns; memory must be allocated and exported again.
 //!
-//! The protocol without I/O is a crate of its own, `rds-proto`, with the name [`proto`] here.
+//! The protocol without I/O is a crate of its own, `rds-proto`, re-exported as `proto`.
 //!
 //! | tested | where |
 //! |---|---|

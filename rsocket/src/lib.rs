@@ -19,7 +19,7 @@
 //! [`Socket`] serves programs that choose the kind of socket at run time; [`poll()`] and [`EventSet`] wait
 //! for many sockets at once. The C library `rsocket-capi` is built on these.
 //!
-//! The protocol without I/O is a crate of its own, `rsocket-proto`, with the name [`proto`] here.
+//! The protocol without I/O is a crate of its own, `rsocket-proto`, re-exported as `proto`.
 #![forbid(unsafe_code)]
 
 mod admission;
