@@ -43,7 +43,7 @@
 //!
 //! ```text
 //! active:   Idle ─resolve_addr▶ AddrResolved ─resolve_route▶ RouteResolved
-//!                                   └─connect▶ Responded ─establish▶ Connection
+//!                                                            └─connect▶ Responded ─establish▶ Connection
 //!
 //! passive:  Idle ─listen▶ Listening
 //!                            └▷ Requested ─accept▶ Connected ─Connection::new▶ Connection
