@@ -457,7 +457,7 @@ fn several_elements_arrive_or_are_refused() {
     link.post(op::Send::new(equal));
     assert_eq!(link.received().2, b"one two 3!  ");
     // Soft-RoCE before rdma-core 64 would send the length of the first element once for each.
-    let has_right_lists = ffi::late::ibv_alloc_buf().is_some();
+    let has_right_lists = !link.fixture.is_soft_roce() || ffi::late::ibv_alloc_buf().is_some();
     for unequal in [&[&b"longer"[..], b"short"], &[b"short", &b"longer"[..]]] {
         link.expect_message();
         let work = parts(&link, unequal);

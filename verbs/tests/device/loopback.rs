@@ -33,6 +33,11 @@ impl Fixture {
         Self { ctx, pd }
     }
 
+    /// Whether the device is Soft-RoCE, by its vendor ID. The tests also run on softnic.
+    pub(crate) fn is_soft_roce(&self) -> bool {
+        self.ctx.query_device().unwrap().vendor_id() == 0xff_ffff
+    }
+
     pub(crate) fn cq(&self, entries: u32) -> CompletionQueue {
         self.ctx.cq_builder(entries).waitable().create().unwrap()
     }
