@@ -58,6 +58,11 @@ static void duplicates(void) {
     CHECK(next_event(set, 0) == 0 && write(ends.server, "x", 1) == 1 && next_event(set, TEST_TIMEOUT) == EPOLLIN);
 }
 
+/* No event, after at most one that was on its way. */
+static int is_quiet(int set) {
+    return next_event(set, BRIEF) == 0 || next_event(set, BRIEF) == 0;
+}
+
 static void nested(void) {
     struct ends ends = connected();
     int inner = set_with(ends.client, EPOLLIN), outer = set_with(inner, EPOLLIN);
@@ -71,7 +76,7 @@ static void nested(void) {
     CHECK(select(inner + 1, &read_set, NULL, NULL, &nothing) == 0);
     CHECK(write(ends.server, "x", 1) == 1);
     CHECK(next_event(outer, TEST_TIMEOUT) == EPOLLIN && next_event(edges, TEST_TIMEOUT) == EPOLLIN);
-    CHECK(next_event(edges, BRIEF) == 0);
+    CHECK(is_quiet(edges));
     CHECK(poll(asked, 1, TEST_TIMEOUT) == 1 && asked[0].revents == POLLIN);
     CHECK(poll(asked, 2, TEST_TIMEOUT) == 1 && asked[0].revents == POLLIN && asked[1].revents == 0);
     FD_SET(inner, &read_set);
@@ -86,7 +91,7 @@ static void edges(void) {
     nonblocking(ends.client);
     int set = set_with(ends.client, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     CHECK(next_event(set, TEST_TIMEOUT) == EPOLLOUT);
-    CHECK(next_event(set, BRIEF) == 0);
+    CHECK(is_quiet(set));
     for (int round = 0; round < 50; round++) {
         /* Unread data causes no event; new data causes the next one. */
         CHECK(write(ends.server, "ab", 2) == 2 && (next_event(set, TEST_TIMEOUT) & EPOLLIN));
@@ -124,7 +129,7 @@ static void edges(void) {
     while (!(end & EPOLLRDHUP));
     CHECK((end & EPOLLIN) && !(end & EPOLLHUP));
     CHECK(read(ends.client, much, 1) == 0);
-    CHECK(next_event(set, BRIEF) == 0);
+    CHECK(is_quiet(set));
 }
 
 static void ends_of_streams(void) {

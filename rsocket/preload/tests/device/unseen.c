@@ -302,7 +302,7 @@ static void numbered_places(void) {
     CHECK(syscall(SYS_write, 1L << 32 | client, "abc", 3) == 3 && recv(server, bytes, 3, MSG_WAITALL) == 3);
     CHECK(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, server, &event) == 0);
     CHECK(epoll_wait(set, &event, 1, 100) == 0);
-    CHECK(write(client, "x", 1) == 1 && epoll_wait(set, &event, 1, PATIENCE) == 1 && read(server, bytes, 1) == 1);
+    CHECK(write(client, "x", 1) == 1 && epoll_wait(set, &event, 1, TEST_TIMEOUT) == 1 && read(server, bytes, 1) == 1);
     CHECK(syscall(SYS_shutdown, client, SHUT_WR) == 0 && read(server, bytes, 1) == 0);
     passes(server, client);
     /* What is duplicated to the number of a socket closes the socket. */
