@@ -29,6 +29,8 @@
 //!   a connection. A stream passed on through `exec` by a child before its use stays TCP.
 //! - With `RDMAV_FORK_SAFE`, a client that sends first blocks if the server does not use the library, as with
 //!   librdmacm. At each port, one connection is moved at a time.
+//! - The exit of a process discards data that the peer's device has not acknowledged, as with librdmacm, if the
+//!   socket was not closed before. `socat -u` is such a program: on a busy machine, the end of a file may be lost.
 //! - A listener does not accept TCP connections.
 //! - A nonblocking `connect` does not fall back to TCP.
 //! - Not intercepted: `splice`, `dprintf`, `io_uring`, and system calls bypassing the C library. Such a write
