@@ -111,7 +111,7 @@ impl CompletionChannel {
     ///
     /// Each [`req_notify`](crate::cq::CqHandle::req_notify) leads to one event. After an event
     /// there *may* be completions. While another thread [waits](Self::wait), the result is `None`:
-    /// that thread gets the event.
+    /// the waiting thread gets the event.
     ///
     /// # Errors
     /// - `EIO`, `ENODEV`: the device is gone.
