@@ -169,14 +169,12 @@ impl State {
             repost_queue,
             closing,
             hands_out,
+            cq_failed,
             lost: false,
-            cq_failed: false,
             arrived: false,
             used: SmallVec::new(),
         };
         let handled = completing.poll(&mut now, cq, clock);
-        // Polling would fail again.
-        *cq_failed = completing.cq_failed;
         let Completing {
             lost,
             arrived,
@@ -270,13 +268,13 @@ struct Completing<'a> {
     device: &'a Arc<Device>,
     broken: &'a mut Option<(Tag, Completion)>,
     repost_queue: &'a mut RepostQueue,
+    /// Whether polling has failed.
+    cq_failed: &'a mut bool,
     closing: bool,
     /// Whether the next body may be handed out without a copy.
     hands_out: bool,
     /// Whether the RDMA connection has failed.
     lost: bool,
-    /// Whether polling has failed.
-    cq_failed: bool,
     /// Whether a frame has arrived.
     arrived: bool,
     /// Memory used by operations of the peer: the owner, and the key.
@@ -296,7 +294,8 @@ impl Completing<'_> {
                 *now = clock.now();
             }
             let Ok(completions) = cq.poll() else {
-                self.cq_failed = true;
+                // Polling would fail again.
+                *self.cq_failed = true;
                 self.lost = true;
                 handled += 1;
                 break;

@@ -18,9 +18,25 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
+/// Soft-RoCE, in both kinds of kernels. The checksum modules of this group and of [`SIW`] are requested by name at run
+/// time and appear in no dependency list: see [`OPTIONAL`].
+const RXE: Group = (
+    "rxe",
+    &["crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"],
+    Presence::Needed,
+);
+/// Modules of Soft-iWARP, in both kinds of kernels.
+const SIW: [&str; 5] = [
+    "crc32c_generic",
+    "libcrc32c",
+    "siw",
+    "ib_uverbs",
+    "rdma_ucm",
+];
+/// The kernel's RDS, in both kinds of kernels.
+const RDS: Group = ("rds", &["rds", "rds_rdma"], Presence::IfThere);
+
 /// Module groups of a distribution's kernel, in load order; the guest's scripts refer to the groups by name.
-///
-/// The checksum modules are requested by name at run time and appear in no dependency list: see [`OPTIONAL`].
 pub(crate) const QEMU: &[Group] = &[
     ("first", &["virtio_pci", "virtio_console"], Presence::Needed),
     (
@@ -33,23 +49,9 @@ pub(crate) const QEMU: &[Group] = &[
         &["virtio_net", "dummy", "veth"],
         Presence::Needed,
     ),
-    (
-        "rxe",
-        &["crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"],
-        Presence::Needed,
-    ),
-    (
-        "siw",
-        &[
-            "crc32c_generic",
-            "libcrc32c",
-            "siw",
-            "ib_uverbs",
-            "rdma_ucm",
-        ],
-        Presence::IfThere,
-    ),
-    ("rds", &["rds", "rds_rdma"], Presence::IfThere),
+    RXE,
+    ("siw", &SIW, Presence::IfThere),
+    RDS,
 ];
 
 /// Modules absent from newer kernels: the checksums are built in since Linux 6.16.
@@ -64,23 +66,9 @@ pub(crate) const UML: &[Group] = &[
     ("first", &[], Presence::Needed),
     ("mount", &[], Presence::Needed),
     ("network", &[], Presence::Needed),
-    (
-        "rxe",
-        &["crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"],
-        Presence::Needed,
-    ),
-    (
-        "siw",
-        &[
-            "crc32c_generic",
-            "libcrc32c",
-            "siw",
-            "ib_uverbs",
-            "rdma_ucm",
-        ],
-        Presence::Needed,
-    ),
-    ("rds", &["rds", "rds_rdma"], Presence::IfThere),
+    RXE,
+    ("siw", &SIW, Presence::Needed),
+    RDS,
 ];
 
 /// Whether a kernel without a group's modules is usable.

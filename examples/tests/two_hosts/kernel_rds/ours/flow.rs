@@ -8,9 +8,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rds::{Received, Socket};
+use rds::Socket;
 
-use super::{HELLO, open, pattern, synchronize};
+use super::{HELLO, next_message, open, pattern, synchronize};
 
 /// Numbers of the last message of a side, and of its acknowledgement.
 const LAST: u64 = 1 << 63;
@@ -103,7 +103,7 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
         if now > end + Duration::from_secs(120) {
             bail!("sent {}, seen {}", side.sent, side.seen);
         }
-        while let Some(bytes) = received(&socket)? {
+        while let Some(bytes) = next_message(&socket)? {
             if !bytes.is_empty() && bytes != HELLO {
                 gap = gap.max(heard_at.elapsed());
                 heard_at = Instant::now();
@@ -136,18 +136,6 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
     );
     ensure!(wrong.is_empty(), "{:?}", &wrong[..wrong.len().min(5)]);
     Ok(())
-}
-
-/// The next received message; `None` if there is none.
-fn received(socket: &Socket) -> Result<Option<Vec<u8>>> {
-    loop {
-        match socket.recv() {
-            Ok(Received::Message(message)) => return Ok(Some(message.to_vec())),
-            Ok(_) => {}
-            Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(err) => return Err(err.into()),
-        }
-    }
 }
 
 /// Resident memory of this process, in KiB.

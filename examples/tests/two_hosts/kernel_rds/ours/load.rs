@@ -8,9 +8,8 @@ use std::{
 };
 
 use anyhow::{Result, bail, ensure};
-use rds::{Received, Socket};
 
-use super::{TIMEOUT, open, pattern, wait_for_acks};
+use super::{TIMEOUT, next_message, open, pattern, wait_for_acks};
 
 /// Number of messages of the peer before the end.
 const ENOUGH: u32 = 50;
@@ -63,7 +62,7 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Res
     let mut number = 0;
     let mut quiet: Option<Instant> = None;
     while quiet.is_none_or(|quiet| Instant::now() < quiet) {
-        while let Some(bytes) = next(&socket)? {
+        while let Some(bytes) = next_message(&socket)? {
             ensure!(bytes.len() >= 6 && bytes[0] < 3, "{bytes:?}");
             seen[usize::from(bytes[0])].take(&bytes)?;
         }
@@ -97,15 +96,4 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Res
     // A dead peer acknowledges nothing.
     socket.cancel_sent_to(None)?;
     wait_for_acks(&socket)
-}
-
-fn next(socket: &Socket) -> Result<Option<Vec<u8>>> {
-    loop {
-        match socket.recv() {
-            Ok(Received::Message(message)) => return Ok(Some(message.to_vec())),
-            Ok(_) => {}
-            Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(err) => return Err(err.into()),
-        }
-    }
 }

@@ -12,6 +12,7 @@ mod prober;
 mod stall;
 
 use std::{
+    io::ErrorKind,
     net::{IpAddr, SocketAddr},
     thread,
     time::Duration,
@@ -243,6 +244,18 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
         served[0], served[1], served[2]
     );
     Ok(())
+}
+
+/// The next message, on a nonblocking socket; `None` if there is none. Discards other events.
+fn next_message(socket: &Socket) -> Result<Option<Vec<u8>>> {
+    loop {
+        match socket.recv() {
+            Ok(Received::Message(message)) => return Ok(Some(message.to_vec())),
+            Ok(_) => {}
+            Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(err) => return Err(err.into()),
+        }
+    }
 }
 
 /// Waits for acknowledgements, because dropping the socket discards messages.
