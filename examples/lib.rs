@@ -1,25 +1,30 @@
 //! Code shared by the programs of one example. Each example is a folder; the programs and the commands are
 //! listed in `Cargo.toml` and in the folder's files.
 
+pub mod address;
+
 /// The-geek-in-the-corner's first example: a server, a client, and one message in each direction.
 pub mod basic_client_server {
+    pub mod client;
     pub mod endpoint;
+    #[cfg(test)]
+    mod quotations;
+    pub mod server;
 }
 
 /// Code shared by rdmacm-utils' tools for connections.
 pub mod cm_tool {
     pub mod address;
-    pub mod announced;
     pub mod datagrams;
     pub mod failure;
+    pub mod messages;
 }
 
-/// One thread runs a protocol over any number of connections; used by most examples.
-pub mod event_loop {
-    pub mod address;
-    pub mod drive;
-    mod peer;
-    pub mod protocol;
+/// A table of the counters of RDMA ports.
+pub mod counters {
+    mod table;
+
+    pub use table::{Row, rows, table};
 }
 
 /// The-geek-in-the-corner's third example: a file, by RDMA writes with immediate data.
@@ -32,19 +37,8 @@ pub mod file_transfer {
 
 pub mod http;
 
-#[doc = include_str!("kv_store/README.md")]
-pub mod kv_store {
-    pub mod bucket;
-    pub mod client;
-    pub mod entry;
-    pub mod exchange;
-    pub mod message;
-    #[cfg(test)]
-    mod quotations;
-    pub mod server;
-    pub mod slot;
-    pub mod table;
-}
+#[cfg(test)]
+mod quotations;
 
 /// rdmacm-utils' `rdma_client` and `rdma_server`: blocking calls, and one message in each direction.
 pub mod rdma_client_server {
@@ -98,6 +92,8 @@ pub mod rping {
 }
 
 pub mod text;
+
+pub mod trace;
 
 /// rdma-core's `ibv_devinfo`: devices and the attributes of each.
 pub mod devinfo {

@@ -15,6 +15,7 @@ use crate::{
     phase::Phase,
     phases::Requested,
     registry::Key,
+    trace::note,
 };
 
 const CALL: &str = "rdma_accept";
@@ -66,7 +67,7 @@ impl ConnectRequest {
         self.id.migrate(channel)
     }
 
-    /// `rdma_accept`—Moves `qp` to the states RTR and RTS, and accepts. The identifier comes back with
+    /// `rdma_accept`—Moves `qp` to the states RTR and RTS, and accepts. The identifier returns with
     /// [`Event::Established`](crate::Event::Established) or
     /// [`Event::ConnectFailed`](crate::Event::ConnectFailed).
     ///
@@ -140,6 +141,7 @@ impl ConnectRequest {
         let Self { mut id, .. } = self;
         let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp_num)?;
         id.set_qp_num(qp_num);
+        note!(debug, id, "accepting the connection");
         let accepted = id.start(Phase::Accepting, CALL, |id| {
             // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
             // data referenced by `param`, outlive the call; the kernel copies both.
@@ -172,6 +174,7 @@ impl ConnectRequest {
     pub fn reject_ece(self, private_data: &[u8]) -> Result<()> {
         const CALL: &str = "rdma_reject_ece";
         let id = self.id;
+        note!(debug, id, "rejecting the peer");
         let len = id.limit(Message::Reject).check(CALL, private_data)?;
         // SAFETY: the identifier exists for as long as `id` lives; the call copies `len` bytes of data.
         let ret = unsafe { ffi::rdma_reject_ece(id.as_raw(), private_data.as_ptr().cast(), len) };
@@ -182,10 +185,10 @@ impl ConnectRequest {
 /// Maps the failure to prepare a queue pair for a request. If `param` leaves the counts to the connection
 /// manager, only the peer's parameters can be wrong: an address without route, or an MTU above the port's.
 fn bring_up_failure(error: Error, param: &ConnParam) -> Error {
-    let asked = error.call() == "ibv_modify_qp" && param.resources() == (None, None);
+    let is_unspecified = error.call() == "ibv_modify_qp" && param.resources() == (None, None);
     match error.raw_os_error() {
         Some(errno @ (libc::EINVAL | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH))
-            if asked =>
+            if is_unspecified =>
         {
             let failure = ConnectFailure::Failed { status: -errno };
             failure.into_error(CALL).detail(error.to_string())
@@ -198,6 +201,7 @@ impl CmId<Requested> {
     /// `rdma_reject`—Rejects the peer.
     pub(crate) fn reject(self, private_data: &[u8]) -> Result<()> {
         const CALL: &str = "rdma_reject";
+        note!(debug, self, "rejecting the peer");
         let len = self.limit(Message::Reject).check(CALL, private_data)?;
         // SAFETY: the identifier exists for as long as `self` lives; the call copies `len` bytes of data.
         let ret = unsafe { ffi::rdma_reject(self.as_raw(), private_data.as_ptr().cast(), len) };

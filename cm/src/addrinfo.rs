@@ -195,7 +195,7 @@ impl AddrHints {
         };
         match (ret, NonNull::new(found)) {
             // SAFETY: the list is new, and exclusively owned.
-            (0, Some(found)) => Ok(unsafe { Found(found).read() }),
+            (0, Some(found)) => Ok(unsafe { RawAddrInfo(found).read() }),
             (0, None) => Ok(Vec::new()),
             (libc::EAI_SYSTEM | -1, _) => Err(Error::last_os(CALL).detail(detail())),
             (code, _) => {
@@ -206,9 +206,9 @@ impl AddrHints {
 }
 
 /// A list allocated by librdmacm.
-struct Found(NonNull<ffi::rdma_addrinfo>);
+struct RawAddrInfo(NonNull<ffi::rdma_addrinfo>);
 
-impl Found {
+impl RawAddrInfo {
     /// Copies the list.
     ///
     /// # Safety
@@ -227,7 +227,7 @@ impl Found {
     }
 }
 
-impl Drop for Found {
+impl Drop for RawAddrInfo {
     fn drop(&mut self) {
         // SAFETY: the list was made by `rdma_getaddrinfo`, and is freed once, here.
         unsafe { ffi::rdma_freeaddrinfo(self.0.as_ptr()) };

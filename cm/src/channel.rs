@@ -102,7 +102,7 @@ impl EventChannel {
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn try_next(&self) -> Result<Option<Event>> {
         loop {
-            let _dispatch = self.handle.dispatch_lock();
+            let dispatch = self.handle.dispatch_lock();
             let mut raw = ptr::null_mut();
             // SAFETY: the channel is open (invariant), and `raw` is valid for writes.
             let ret = unsafe { ffi::rdma_get_cm_event(self.handle.as_ptr(), &raw mut raw) };
@@ -118,6 +118,9 @@ impl EventChannel {
             let ret = unsafe { ffi::rdma_ack_cm_event(raw.as_ptr()) };
             cvt_neg("rdma_ack_cm_event", ret)?;
             if let Some(event) = raw_event.deliver(&self.handle) {
+                drop(dispatch);
+                #[cfg(feature = "tracing")]
+                let event = crate::trace::delivered(event, &self.handle);
                 return Ok(Some(event));
             }
             // The event's identifier has been dropped meanwhile.

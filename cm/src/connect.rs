@@ -13,10 +13,11 @@ use crate::{
     param::{ConnParam, Message, PeerParam},
     phase::Phase,
     phases::{Connected, Responded, RouteResolved},
+    trace::note,
 };
 
 impl CmId<RouteResolved> {
-    /// `rdma_connect`—Requests a connection for `qp` from the peer. The identifier comes back with
+    /// `rdma_connect`—Requests a connection for `qp` from the peer. The identifier returns with
     /// [`Event::ConnectResponse`](crate::Event::ConnectResponse) or
     /// [`Event::ConnectFailed`](crate::Event::ConnectFailed).
     ///
@@ -44,6 +45,7 @@ impl CmId<RouteResolved> {
             Err(error) => return Err(Refused { value: self, error }),
         };
         self.set_qp_num(qp.qp_num());
+        note!(debug, self, "requesting the connection");
         self.start(Phase::Connecting, CALL, |id| {
             // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
             // data referenced by `param`, outlive the call; the kernel copies both.
@@ -126,6 +128,7 @@ impl ConnectResponse {
             let ret = unsafe { ffi::rdma_establish(self.id.as_raw()) };
             cvt_neg("rdma_establish", ret)?;
         }
+        note!(debug, self.id, "established");
         Ok(Connection::from_parts(self.id.advance::<Connected>(), qp))
     }
 

@@ -15,6 +15,7 @@ use crate::{
     id::{CmId, wrong_qp},
     phases::Connected,
     registry::Key,
+    trace::note,
 };
 
 /// An established connection: a queue pair in the state RTS, and the corresponding identifier.
@@ -135,7 +136,10 @@ pub(crate) fn disconnect(
     iwarp: bool,
     to_error: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
+    note!(debug, id, "disconnecting");
     if !iwarp {
+        #[cfg(feature = "tracing")]
+        let _entered = id.span().enter();
         to_error()?;
     }
     id.disconnect()

@@ -21,6 +21,8 @@ impl Contexts {
         if let Some(known) = self.known.iter().find(|known| ptr::eq(known.as_raw(), raw)) {
             return Ok(known.clone());
         }
+        // No event reports the removal of a device without identifiers.
+        self.known.retain(|known| known.query_device().is_ok());
         let list = DeviceList::get()?;
         let found = list
             .iter()

@@ -20,6 +20,7 @@ use crate::{
     phase::Phase,
     phases::{Answered, Requested, RouteResolved},
     registry::Key,
+    trace::note,
 };
 
 /// Address of a peer's datagram queue pair, from the peer's answer.
@@ -113,7 +114,7 @@ impl MulticastGroup {
 
 impl CmId<RouteResolved> {
     /// `rdma_connect` on an identifier for datagrams—Requests the peer's datagram address, with up to 180
-    /// bytes of private data. The identifier comes back with
+    /// bytes of private data. The identifier returns with
     /// [`Event::ServiceResolved`](crate::Event::ServiceResolved) or
     /// [`Event::ConnectFailed`](crate::Event::ConnectFailed).
     ///
@@ -134,6 +135,7 @@ impl CmId<RouteResolved> {
             Ok(raw) => raw,
             Err(error) => return Err(Refused { value: self, error }),
         };
+        note!(debug, self, "requesting the datagram address");
         self.start(Phase::ResolvingService, CALL, |id| {
             // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
             // data referenced by `param`, outlive the call; the kernel copies both.
@@ -163,6 +165,11 @@ impl ServiceRequest {
     /// Key of the listener addressed by the peer.
     pub fn listener(&self) -> Key {
         self.listener
+    }
+
+    #[cfg(feature = "tracing")]
+    pub(crate) fn id_mut(&mut self) -> &mut CmId<Requested> {
+        &mut self.id
     }
 
     /// The identifier created for this peer.
@@ -202,6 +209,7 @@ impl ServiceRequest {
         // referenced by `param`, outlive the call; the kernel copies both.
         let ret = unsafe { ffi::rdma_accept(self.id.as_raw(), ptr::from_mut(&mut raw)) };
         cvt_neg(CALL, ret)?;
+        note!(debug, self.id, qp = %qp.qp_num(), "answered with a datagram address");
         Ok(self.id.advance())
     }
 

@@ -264,7 +264,8 @@ impl ConnectFailure {
     /// The failure behind an error of a blocking or an asynchronous call, with the status and the private
     /// data of the peer's application.
     ///
-    /// ```no_run
+    /// ```
+    /// # let _fabric = doctest::host();
     /// use cm::ConnectFailure;
     /// let err = cm::connect("10.9.0.1:7471").unwrap_err();
     /// if let Some(ConnectFailure::Rejected { private_data, .. }) = ConnectFailure::of(&err) {

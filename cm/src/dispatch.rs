@@ -279,13 +279,13 @@ impl From<rdma_cm_event_type> for Kind {
 mod tests {
     use super::*;
 
-    fn nothing_said() -> EventData {
+    fn default_data() -> EventData {
         EventData::Connection(PeerParam::default())
     }
 
     #[test]
     fn late_failure_of_established_connection_keeps_its_cause() {
-        let cause = |kind, status| cause(kind, status, nothing_said());
+        let cause = |kind, status| cause(kind, status, default_data());
         assert_eq!(cause(Kind::Disconnected, 0), None);
         let unreachable = ConnectFailure::Unreachable {
             status: -libc::ETIMEDOUT,

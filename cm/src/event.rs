@@ -20,6 +20,30 @@ use crate::{
 ///
 /// An identifier pending for the event is returned in the event. Other events carry only the key.
 ///
+/// # Examples
+/// The events of a listener and its connections:
+/// ```
+/// # let _fabric = doctest::host();
+/// use std::time::Duration;
+///
+/// use cm::{Event, EventChannel};
+///
+/// let channel = EventChannel::new()?;
+/// let mut id = channel.create_id()?;
+/// id.bind("10.9.0.1:7471".parse::<std::net::SocketAddr>().unwrap())?;
+/// let _listener = id.listen(16)?;
+/// # let timeout = Duration::from_millis(1);
+/// while let Some(event) = channel.wait_timeout(timeout)? {
+///     match event {
+///         Event::ConnectRequest(request) => println!("from {:?}", request.id().peer_addr()),
+///         Event::Established(id) => println!("{:?} is connected", id.key()),
+///         Event::Disconnected { key, cause } => println!("{key:?} has ended: {cause:?}"),
+///         other => println!("{other:?}"), // events of connections set up by this program
+///     }
+/// }
+/// # Ok::<(), verbs::Error>(())
+/// ```
+///
 /// # References
 /// [rdma_get_cm_event(3)](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html)
 #[doc(alias = "rdma_cm_event")]

@@ -16,6 +16,8 @@ use verbs::{
     qp::{QpNum, Transport},
 };
 
+#[cfg(feature = "tracing")]
+use crate::trace::IdSpan;
 use crate::{
     addr::{self, Addr},
     channel::{ChannelHandle, EventChannel},
@@ -23,6 +25,7 @@ use crate::{
     phases::{IdPhase, Idle},
     port_space::PortSpace,
     registry::Key,
+    trace::note,
 };
 
 /// `rdma_cm_id`—One end of a connection, or a listener, in phase `P`.
@@ -46,6 +49,8 @@ pub(crate) struct RawId {
     channel: Arc<ChannelHandle>,
     /// Number of the queue pair in the request or the answer.
     qp_num: Option<QpNum>,
+    #[cfg(feature = "tracing")]
+    span: IdSpan,
 }
 
 // SAFETY: librdmacm allows calls from any thread. Two concurrent calls on one identifier are excluded:
@@ -67,6 +72,8 @@ impl RawId {
             key,
             channel,
             qp_num: None,
+            #[cfg(feature = "tracing")]
+            span: IdSpan::none(),
         }
     }
 
@@ -88,6 +95,16 @@ impl RawId {
 
     pub(crate) fn channel(&self) -> &Arc<ChannelHandle> {
         &self.channel
+    }
+
+    #[cfg(feature = "tracing")]
+    pub(crate) fn span(&self) -> &IdSpan {
+        &self.span
+    }
+
+    #[cfg(feature = "tracing")]
+    pub(crate) fn set_span(&mut self, span: IdSpan) {
+        self.span = span;
     }
 
     /// Records the move of the identifier to another channel.
@@ -113,6 +130,10 @@ impl Drop for RawId {
         // for its own message, with bounded retransmissions. The call fails only on a broken channel, with no possible
         // remedy.
         let _: i32 = unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) };
+        #[cfg(feature = "tracing")]
+        if self.span.has_begun() {
+            note!(debug, self, "destroyed");
+        }
     }
 }
 
@@ -154,10 +175,13 @@ impl EventChannel {
         let created = cvt_neg("rdma_create_id", ret)
             .and_then(|_| verbs::error::cvt_ptr("rdma_create_id", raw));
         match created {
-            // SAFETY: the identifier is new, and exclusively owned.
-            Ok(raw) => Ok(CmId::new(unsafe {
-                RawId::new(raw, key, Arc::clone(channel))
-            })),
+            Ok(raw) => {
+                // SAFETY: the identifier is new, and exclusively owned.
+                let raw = unsafe { RawId::new(raw, key, Arc::clone(channel)) };
+                let id = CmId::begin(raw);
+                note!(debug, id, ?space, "created");
+                Ok(id)
+            }
             Err(err) => {
                 drop(channel.registry().remove(key));
                 Err(err.detail(format!("{space:?}")))
@@ -174,6 +198,18 @@ impl<P: IdPhase> CmId<P> {
         }
     }
 
+    /// A new identifier of this process, whose span begins here.
+    pub(crate) fn begin(raw: RawId) -> Self {
+        let id = Self::new(raw);
+        #[cfg(feature = "tracing")]
+        let id = {
+            let mut id = id;
+            id.raw.begin_span();
+            id
+        };
+        id
+    }
+
     /// Records the transition to another phase, with the identifier owned by the program.
     pub(crate) fn advance<To: IdPhase>(self) -> CmId<To> {
         self.raw
@@ -184,6 +220,8 @@ impl<P: IdPhase> CmId<P> {
     }
 
     pub(crate) fn set_qp_num(&mut self, qp_num: QpNum) {
+        #[cfg(feature = "tracing")]
+        self.span().set_qp(qp_num);
         self.raw.qp_num = Some(qp_num);
     }
 
@@ -287,17 +325,18 @@ impl<P: IdPhase> CmId<P> {
             return Err(Refused { value: self, error });
         }
         registry.park(self.raw, phase);
-        match cvt_neg(name, call(raw)) {
-            Ok(_) => Ok(()),
-            Err(error) => match registry.unpark(key, P::PHASE.0) {
-                Some(raw) => Err(Refused {
-                    value: Self::new(raw),
-                    error,
-                }),
-                // Unreachable: parked above, and the lock is still held.
-                None => Ok(()),
-            },
-        }
+        let error = match cvt_neg(name, call(raw)) {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        let Some(raw) = registry.unpark(key, P::PHASE.0) else {
+            // Unreachable: parked above, and the lock is still held.
+            return Ok(());
+        };
+        drop(registry);
+        let value = Self::new(raw);
+        note!(warn, value, %error, "call failed");
+        Err(Refused { value, error })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Safe RDMA connection management: librdmacm, typed by phase.
 //!
-//! For blocking use, the API resembles `std::net`: [`connect`] and [`Listener::bind`] create an [`Endpoint`],
+//! For blocking use, the API resembles [`std::net`]: [`connect`] and [`Listener::bind`] create an [`Endpoint`],
 //! a queue pair with all resources.
 //!
-//! ```no_run
+//! ```
+//! # let _server = doctest::server();
 //! let mut endpoint = cm::connect("10.9.0.1:7471")?;
 //! endpoint.post_send(endpoint.reg_msgs(*b"hello")?)?;
-//! endpoint.send_comp()?.ok().expect("it was sent");
+//! endpoint.send_comp()?.ok().expect("the send failed");
 //! # Ok::<(), verbs::Error>(())
 //! ```
 //!
@@ -14,7 +15,8 @@
 //! consume the identifier, and the final event returns the identifier in the next phase. Calls invalid in a
 //! phase do not compile.
 //!
-//! ```no_run
+//! ```
+//! # let _server = doctest::server();
 //! use std::{net::SocketAddr, time::Duration};
 //!
 //! use cm::{ConnParam, Event, EventChannel};
@@ -31,7 +33,7 @@
 //! let mut cq = ctx.cq_builder(16).waitable().create()?;
 //! let qp = id.init_qp(pd.qp_builder::<verbs::Rc>(&cq, &cq).create()?)?;
 //! id.resolve_route(TIMEOUT)?;
-//! let Event::RouteResolved(id) = channel.wait()? else { panic!("no way there") };
+//! let Event::RouteResolved(id) = channel.wait()? else { panic!("no route") };
 //! id.connect(&qp, &ConnParam::new())?;
 //! let Event::ConnectResponse(response) = channel.wait()? else { panic!("not accepted") };
 //! let mut connection = response.establish(qp)?;
@@ -39,17 +41,19 @@
 //! # Ok::<(), verbs::Error>(())
 //! ```
 //!
+//! [`event_loop`] runs a protocol over any number of connections on one thread, on top of these events.
+//!
 //! # The phases of an identifier
 //!
 //! ```text
 //! active:   Idle ─resolve_addr▶ AddrResolved ─resolve_route▶ RouteResolved
-//!                                                            └─connect▶ Responded ─establish▶ Connection
+//!           ─connect▶ Responded ─establish▶ Connection
 //!
-//! passive:  Idle ─listen▶ Listening
-//!                            └▷ Requested ─accept▶ Connected ─Connection::new▶ Connection
+//! passive:  Idle ─listen▶ Listening, and for each request of a peer:
+//!           Requested ─accept▶ Connected ─Connection::new▶ Connection
 //! ```
 //!
-//! Datagrams ([`PortSpace::Udp`]) need no connection, but an exchange of addresses:
+//! Datagrams ([`PortSpace::Udp`]) need an exchange of addresses instead of a connection:
 //!
 //! ```text
 //! active:   … RouteResolved ─resolve_service▶ ServiceResolved, and a DatagramPeer
@@ -78,7 +82,34 @@
 //! # Features
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
+//! - `dlopen`: libibverbs and librdmacm are loaded at the first call; see `verbs`.
 //! - `tokio`: connecting, accepting and waiting in tasks.
+//! - `tracing`: a span for each identifier, with events; see below.
+//!
+//! # Tracing
+//!
+//! With the feature `tracing`, each identifier, so each connection, has a span `cm_id` of the crate `tracing`, with the
+//! identifier's [key](CmId::key), the peer's address and the number of the queue pair. Steps are events at the level `DEBUG`, and
+//! failures at `WARN`, with the target `cm`. The feature also enables the events of [`verbs`]. Posting and polling emit nothing.
+//!
+//! The example `kv-client`, with `RUST_LOG=cm=debug`, without the times:
+//!
+//! ```text
+//! DEBUG cm_id{key=1}: cm: created space=Tcp
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480}: cm: resolving the address
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480}: cm: address resolved local=10.9.0.2:32768 gid=::ffff:10.9.0.2
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480}: cm: resolving the route
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480}: cm: route resolved gid=::ffff:10.9.0.2 peer_gid=::ffff:10.9.0.1
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: requesting the connection
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: accepted by the peer peer_qp=0x000011
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: queue pair ready to send peer_qp=0x000011 peer_gid=::ffff:10.9.0.1 mtu=4096
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: established
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: disconnecting
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: disconnected
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: destroyed
+//! ```
+//!
+//! No lock of this crate is held while a subscriber runs.
 //!
 //! # Coming from C
 //!
@@ -103,6 +134,7 @@ mod device;
 mod dial;
 mod endpoint;
 mod event;
+pub mod event_loop;
 #[doc = include_str!("../FUNCTIONS.md")]
 pub mod functions {}
 mod dispatch;
@@ -121,6 +153,7 @@ mod registry;
 mod resolve;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod trace;
 mod xrc;
 
 pub use accept::ConnectRequest;

@@ -46,6 +46,8 @@ impl<P: IdPhase> CmId<P> {
         drop(from.registry().remove(key));
         to.registry().adopt(key, P::PHASE.0, groups);
         self.raw_mut().set_channel(Arc::clone(to));
+        #[cfg(feature = "tracing")]
+        to.registry().set_span(key, self.span().clone());
         Ok(())
     }
 }

@@ -52,11 +52,11 @@ impl<P: IdPhase> CmId<P> {
     /// `rdma_set_option(…, RDMA_OPTION_ID_TOS)`—Sets the type of service: the traffic class of the packets.
     /// Call before resolving the route.
     ///
-    /// # References
-    /// [rdma_set_option(3)](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html)
-    ///
     /// # Errors
     /// - `EINVAL`: the route has been resolved.
+    ///
+    /// # References
+    /// [rdma_set_option(3)](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html)
     #[doc(alias = "rdma_set_option")]
     #[doc(alias = "RDMA_OPTION_ID_TOS")]
     pub fn set_tos(&mut self, tos: u8) -> Result<()> {
@@ -108,8 +108,8 @@ impl CmId<Idle> {
 }
 
 impl CmId<AddrResolved> {
-    /// `rdma_set_option(…, RDMA_OPTION_IB_PATH)`—Sets the route, instead of resolving. The identifier comes
-    /// back with [`Event::RouteResolved`](crate::Event::RouteResolved).
+    /// `rdma_set_option(…, RDMA_OPTION_IB_PATH)`—Sets the route, instead of resolving. The identifier
+    /// returns with [`Event::RouteResolved`](crate::Event::RouteResolved).
     ///
     /// # Errors
     /// On an error the identifier is returned in the error:

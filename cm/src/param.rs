@@ -12,6 +12,14 @@ use crate::{id::CmId, phases::HasDevice};
 /// The default is librdmacm's: the device's maximum of RDMA reads and atomics, seven retries, and unlimited
 /// RNR retries.
 ///
+/// ```
+/// // 16 reads at a time in each direction; the peer's application gets 9 bytes.
+/// let param = cm::ConnParam::new()
+///     .responder_resources(16)
+///     .initiator_depth(16)
+///     .private_data(*b"version 1");
+/// ```
+///
 /// # References
 /// [rdma_connect(3)](https://man7.org/linux/man-pages/man3/rdma_connect.3.html),
 /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)

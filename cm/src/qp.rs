@@ -45,6 +45,8 @@ impl<P: HasDevice> CmId<P> {
         let attributes = self
             .check_transport::<T>("rdma_init_qp_attr")
             .and_then(|()| self.attributes());
+        #[cfg(feature = "tracing")]
+        let _entered = self.span().enter_for(qp.qp_num());
         match attributes {
             Ok(attributes) => qp.to_init(&attributes),
             Err(error) => Err(Refused { value: qp, error }),
@@ -173,15 +175,21 @@ impl<P: IdPhase> CmId<P> {
         responder_resources: Option<u8>,
         initiator_depth: Option<u8>,
     ) -> Result<QueuePair<T, Rts, SW, RW>> {
+        #[cfg(feature = "tracing")]
+        let _entered = self.span().enter_for(qp.qp_num());
         // Port and P_Key may have become known, or changed, since the initialization of the queue pair.
         qp.modify(&self.attributes()?)?;
         let iwarp = qp.pd().context().is_iwarp();
-        let qp = qp.to_rtr(&self.to_rtr(responder_resources.filter(|_| !iwarp))?)?;
+        let to_rtr = self.to_rtr(responder_resources.filter(|_| !iwarp))?;
+        let qp = qp.to_rtr(&to_rtr)?;
         let (mut attr, mask) = self.raw_attributes::<Rts>()?;
         if let Some(count) = initiator_depth.filter(|_| !iwarp) {
             attr.max_rd_atomic = count;
         }
-        Ok(qp.to_rts(&Attributes::from_raw(attr, mask))?)
+        let qp = qp.to_rts(&Attributes::from_raw(attr, mask))?;
+        #[cfg(feature = "tracing")]
+        crate::trace::ready(to_rtr.as_raw());
+        Ok(qp)
     }
 
     /// Like [`bring_up`](Self::bring_up), for an end without requests.

@@ -5,11 +5,20 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+#[cfg(feature = "tracing")]
+use crate::trace::IdSpan;
 use crate::{addr::Addr, id::RawId, phase::Phase};
 
 /// Name of an identifier, unique in this process and carried by events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(u64);
+
+impl Key {
+    #[cfg(feature = "tracing")]
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// All identifiers of a channel.
 #[derive(Debug, Default)]
@@ -27,6 +36,21 @@ struct Entry {
     parked: Option<RawId>,
     /// Multicast groups being joined, or joined.
     groups: Vec<(GroupKey, Addr)>,
+    /// Shared with the identifier, so that removing the entry does not close the span under the registry's lock.
+    #[cfg(feature = "tracing")]
+    span: Option<IdSpan>,
+}
+
+impl Entry {
+    fn new(phase: Phase, groups: Vec<(GroupKey, Addr)>) -> Self {
+        Self {
+            phase,
+            parked: None,
+            groups,
+            #[cfg(feature = "tracing")]
+            span: None,
+        }
+    }
 }
 
 /// Name of a membership, unique in this process and carried by events.
@@ -44,12 +68,21 @@ impl Registry {
     /// Adds an entry for an identifier owned by the program, with the groups from another channel.
     pub(crate) fn adopt(&mut self, key: Key, phase: Phase, groups: Vec<(GroupKey, Addr)>) {
         debug_assert!(!phase.is_pending());
-        let entry = Entry {
-            phase,
-            parked: None,
-            groups,
-        };
-        self.entries.insert(key, entry);
+        self.entries.insert(key, Entry::new(phase, groups));
+    }
+
+    /// Records the span of an identifier.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn set_span(&mut self, key: Key, span: IdSpan) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.span = Some(span);
+        }
+    }
+
+    /// The span of an identifier.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn span(&self, key: Key) -> Option<IdSpan> {
+        self.entries.get(&key)?.span.clone()
     }
 
     /// Removes an entry. Returns a pending identifier.
@@ -82,11 +115,10 @@ impl Registry {
     /// Takes ownership of an identifier until an event returns it.
     pub(crate) fn park(&mut self, id: RawId, phase: Phase) {
         debug_assert!(phase.is_pending() && !self.closed);
-        let entry = self.entries.entry(id.key()).or_insert_with(|| Entry {
-            phase,
-            parked: None,
-            groups: Vec::new(),
-        });
+        let entry = self
+            .entries
+            .entry(id.key())
+            .or_insert_with(|| Entry::new(phase, Vec::new()));
         entry.phase = phase;
         entry.parked = Some(id);
     }

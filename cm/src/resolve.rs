@@ -14,6 +14,7 @@ use crate::{
     id::CmId,
     phase::Phase,
     phases::{AddrResolved, Idle, Listening},
+    trace::note,
 };
 
 impl CmId<Idle> {
@@ -57,7 +58,16 @@ impl CmId<Idle> {
         // SAFETY: the identifier exists (invariant).
         let ret = unsafe { ffi::rdma_listen(id.as_raw(), backlog) };
         match cvt_neg("rdma_listen", ret) {
-            Ok(_) => Ok(id),
+            Ok(_) => {
+                note!(
+                    debug,
+                    id,
+                    local = id.any_local_addr().map(tracing::field::display),
+                    backlog,
+                    "listening"
+                );
+                Ok(id)
+            }
             Err(error) => Err(Refused {
                 value: id.advance(),
                 error,
@@ -66,7 +76,7 @@ impl CmId<Idle> {
     }
 
     /// `rdma_resolve_addr`—Resolves the device and the peer's hardware address, within `timeout`. The
-    /// identifier comes back with [`Event::AddrResolved`](crate::Event::AddrResolved) or
+    /// identifier returns with [`Event::AddrResolved`](crate::Event::AddrResolved) or
     /// [`Event::AddrError`](crate::Event::AddrError).
     ///
     /// # Errors
@@ -88,6 +98,9 @@ impl CmId<Idle> {
         let source = source.map(Into::into);
         let mut raw_source = source.map(RawAddr::new);
         let mut raw_destination = RawAddr::new(destination);
+        #[cfg(feature = "tracing")]
+        self.span().set_peer(destination);
+        note!(debug, self, "resolving the address");
         self.start(Phase::ResolvingAddr, "rdma_resolve_addr", |id| {
             let source = raw_source
                 .as_mut()
@@ -117,7 +130,7 @@ impl CmId<Idle> {
 }
 
 impl CmId<AddrResolved> {
-    /// `rdma_resolve_route`—Resolves the route to the peer, within `timeout`. The identifier comes back with
+    /// `rdma_resolve_route`—Resolves the route to the peer, within `timeout`. The identifier returns with
     /// [`Event::RouteResolved`](crate::Event::RouteResolved) or
     /// [`Event::RouteError`](crate::Event::RouteError).
     ///
@@ -128,6 +141,7 @@ impl CmId<AddrResolved> {
     /// [rdma_resolve_route(3)](https://man7.org/linux/man-pages/man3/rdma_resolve_route.3.html)
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(self, timeout: Duration) -> Result<(), Refused<Self>> {
+        note!(debug, self, "resolving the route");
         self.start(Phase::ResolvingRoute, "rdma_resolve_route", |id| {
             // SAFETY: the identifier exists: `start` holds the registry lock.
             unsafe { ffi::rdma_resolve_route(id, millis(timeout)) }

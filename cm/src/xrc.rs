@@ -142,9 +142,8 @@ impl EventChannel {
         // pending yet.
         unsafe { (*raw.as_ptr()).context = key.to_context() };
         // SAFETY: the identifier is new, and exclusively owned.
-        Ok(CmId::new(unsafe {
-            RawId::new(raw, key, Arc::clone(channel))
-        }))
+        let raw = unsafe { RawId::new(raw, key, Arc::clone(channel)) };
+        Ok(CmId::begin(raw))
     }
 }
 

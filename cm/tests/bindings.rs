@@ -23,7 +23,14 @@ fn built_of(package: &str, features: &[&str]) -> String {
 
 #[test]
 fn crates_without_default_features_build_no_bindgen() {
-    for package in ["ibverbs-sys", "rdmacm-sys", "verbs", "cm", "rsocket", "rds"] {
+    for package in [
+        "rdma-ibverbs-sys",
+        "rdmacm-sys",
+        "rdma-verbs",
+        "rdma-cm",
+        "rdma-rsocket",
+        "rdma-rds",
+    ] {
         let bare = built_of(package, &["--no-default-features"]);
         assert!(bare.contains("pkg-config"), "{bare}");
         for unwanted in ["bindgen", "clang-sys", "syn"] {
@@ -50,7 +57,7 @@ fn libclang_that_cannot_read_c_headers_leaves_checked_in_bindings() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    for package in ["ibverbs-sys", "rdmacm-sys"] {
+    for package in ["rdma-ibverbs-sys", "rdmacm-sys"] {
         let warning = "using the checked-in bindings, as libclang cannot read";
         let warned = |line: &str| line.contains(package) && line.contains(warning);
         assert!(text.lines().any(warned), "{package}: {text}");

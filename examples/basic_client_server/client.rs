@@ -1,9 +1,4 @@
-//! The client of the-geek-in-the-corner's first example, in safe Rust.
-//!
-//! Connects to a server, sends one message, receives one and disconnects. Interoperates with the C program of
-//! the same name.
-
-#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+//! The client: connects, exchanges one message in each direction, and disconnects.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -12,33 +7,20 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::Parser;
 use cm::{ConnParam, Event, EventChannel};
 use verbs::{Init, QueuePair};
 
-use examples::basic_client_server::endpoint::{Endpoint, Link, Peer, die};
-
-/// Exchanges one message with a server
-#[derive(Parser)]
-#[command(name = "basic-client")]
-struct Options {
-    /// The server's address, or its name
-    server_address: String,
-    /// The server's port, as printed by the server
-    server_port: u16,
-}
+use super::endpoint::{Endpoint, Link, Output, Peer};
 
 /// Timeout for resolving the address and the route.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-fn main() {
-    if let Err(err) = run(&Options::parse()) {
-        die(&err);
-    }
-}
-
-fn run(options: &Options) -> anyhow::Result<()> {
-    let server = resolve(options)?;
+/// Connects to a server, exchanges one message in each direction, and disconnects.
+///
+/// # Errors
+/// The server does not answer, or the device or the process is at a limit.
+pub fn run(server_address: &str, server_port: u16, output: &Output) -> anyhow::Result<()> {
+    let server = resolve(server_address, server_port)?;
     let channel = EventChannel::new()?;
     channel.create_id()?.resolve_addr(None, server, TIMEOUT)?;
 
@@ -48,14 +30,14 @@ fn run(options: &Options) -> anyhow::Result<()> {
     loop {
         match channel.wait()? {
             Event::AddrResolved(id) => {
-                println!("address resolved.");
-                let endpoint = Endpoint::new(id.context()?, disconnect_when_done)?;
+                output.line("address resolved.");
+                let endpoint = Endpoint::new(id.context()?, output.clone(), disconnect_when_done)?;
                 let qp = endpoint.create_qp(&id)?;
                 making = Some((endpoint, qp));
                 id.resolve_route(TIMEOUT)?;
             }
             Event::RouteResolved(id) => {
-                println!("route resolved.");
+                output.line("route resolved.");
                 let (_, qp) = making.as_ref().context("the address was not resolved")?;
                 id.connect(qp, &ConnParam::zeroed())?;
             }
@@ -64,7 +46,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
                 {
                     let mut peers = endpoint.peers();
                     let mut connection = response.establish(qp)?;
-                    println!("connected. posting send...");
+                    output.line("connected. posting send...");
                     let text =
                         format!("message from active/client side with pid {}", process::id());
                     endpoint.send(&mut connection, &text)?;
@@ -74,7 +56,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
                 made = Some(endpoint);
             }
             Event::Disconnected { key, .. } => {
-                println!("disconnected.");
+                output.line("disconnected.");
                 if let Some(endpoint) = made {
                     endpoint.end(key);
                     endpoint.wait_until_idle();
@@ -100,14 +82,10 @@ fn disconnect_when_done(peer: &mut Peer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn resolve(options: &Options) -> anyhow::Result<SocketAddr> {
-    let Options {
-        server_address,
-        server_port,
-    } = options;
-    (server_address.as_str(), *server_port)
+fn resolve(address: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    (address, port)
         .to_socket_addrs()
-        .with_context(|| format!("cannot resolve {server_address}"))?
+        .with_context(|| format!("cannot resolve {address}"))?
         .next()
-        .with_context(|| format!("{server_address} has no address"))
+        .with_context(|| format!("{address} has no address"))
 }

@@ -45,6 +45,33 @@ pub struct Endpoint {
     shared: Arc<Shared>,
 }
 
+/// Destination of a program's lines.
+#[derive(Clone)]
+pub struct Output(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Output {
+    /// Prints to standard output.
+    pub fn stdout() -> Self {
+        Self::new(|line| println!("{line}"))
+    }
+
+    /// Calls `print` for each line, from any thread.
+    pub fn new(print: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(print))
+    }
+
+    /// Prints a line.
+    pub fn line(&self, line: &str) {
+        (self.0)(line);
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").finish_non_exhaustive()
+    }
+}
+
 /// State shared by the main thread, which accepts and ends connections, and the completion thread.
 #[derive(Default)]
 struct Shared {
@@ -83,18 +110,22 @@ type AfterCompletion = fn(&mut Peer) -> anyhow::Result<()>;
 
 impl Endpoint {
     /// Creates the resources for connections on this device, and starts the completion thread. The thread
-    /// calls `after_completion` after each completed request of a peer.
+    /// prints the result of each completed request to `output`, and then calls `after_completion`.
     ///
     /// # Errors
     /// The device or the process is at a limit.
-    pub fn new(context: Context, after_completion: AfterCompletion) -> anyhow::Result<Self> {
+    pub fn new(
+        context: Context,
+        output: Output,
+        after_completion: AfterCompletion,
+    ) -> anyhow::Result<Self> {
         let pd = context.alloc_pd()?;
         let queue = context.cq_builder(CQ_ENTRIES).waitable().create()?;
         let cq = queue.handle().clone();
         let shared = Arc::new(Shared::default());
         let same = Arc::clone(&shared);
         thread::spawn(move || {
-            if let Err(err) = same.take_completions(queue, after_completion) {
+            if let Err(err) = same.take_completions(queue, &output, after_completion) {
                 die(&err);
             }
         });
@@ -193,6 +224,7 @@ impl Shared {
     fn take_completions(
         &self,
         mut queue: CompletionQueue,
+        output: &Output,
         after_completion: AfterCompletion,
     ) -> anyhow::Result<()> {
         loop {
@@ -207,7 +239,9 @@ impl Shared {
                 let peer = peers
                     .get_mut(&id)
                     .with_context(|| format!("{id:?} has a completion and no connection"))?;
-                let done = peer.complete(wc).and_then(|()| after_completion(peer));
+                let done = peer
+                    .complete(wc, output)
+                    .and_then(|()| after_completion(peer));
                 if let Err(err) = done {
                     eprintln!("a connection has failed: {err}");
                     peer.end();
@@ -248,7 +282,7 @@ impl Peer {
     }
 
     /// Matches a completion to the request, and prints the result.
-    fn complete(&mut self, wc: WorkCompletion<'_>) -> anyhow::Result<()> {
+    fn complete(&mut self, wc: WorkCompletion<'_>, output: &Output) -> anyhow::Result<()> {
         let done = match self.qp_mut().complete(wc) {
             Ok(done) => done,
             Err(wc) => bail!("{wc:?} belongs to no request"),
@@ -263,8 +297,10 @@ impl Peer {
             Err(err) => return Err(err.into()),
         }
         match done {
-            Completed::Receive(done) => println!("received message: {}", text_of(done.received()?)),
-            Completed::Send(_) => println!("send completed successfully."),
+            Completed::Receive(done) => {
+                output.line(&format!("received message: {}", text_of(done.received()?)));
+            }
+            Completed::Send(_) => output.line("send completed successfully."),
         }
         self.completions += 1;
         Ok(())

@@ -1,73 +1,45 @@
-//! The server of the-geek-in-the-corner's first example, in safe Rust.
-//!
-//! Listens, and exchanges one message in each direction with each client. Interoperates with the C program of
-//! the same name.
+//! The server: listens, and exchanges one message in each direction with each client.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a program for the terminal"
-)]
+#![expect(clippy::print_stderr, reason = "of a program for the terminal")]
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    process,
-};
+use std::{net::SocketAddr, process};
 
 use anyhow::Context as _;
-use clap::Parser;
 use cm::{CmId, phases::Connected};
 use cm::{ConnParam, ConnectRequest, Connection, Event, EventChannel, Key, Refused};
 
-use examples::basic_client_server::endpoint::{Endpoint, Link, Peer, die};
-
-/// Waits for clients, and exchanges one message with each
-#[derive(Parser)]
-#[command(name = "basic-server")]
-struct Options {
-    /// Listen on an IPv6 address, instead of an IPv4 one
-    #[arg(short = '6', long)]
-    ipv6: bool,
-    /// The port to listen on; 0 takes a free one
-    #[arg(short, long, default_value_t = 0)]
-    port: u16,
-    /// Exit after this number of clients, instead of never
-    #[arg(short, long, value_name = "COUNT")]
-    clients: Option<u32>,
-}
+use super::endpoint::{Endpoint, Link, Output, Peer};
 
 /// Maximum number of pending connection requests.
 const BACKLOG: u32 = 10;
 
-fn main() {
-    if let Err(err) = serve(&Options::parse()) {
-        die(&err);
-    }
-}
-
-fn serve(options: &Options) -> anyhow::Result<()> {
-    let any: IpAddr = match options.ipv6 {
-        true => Ipv6Addr::UNSPECIFIED.into(),
-        false => Ipv4Addr::UNSPECIFIED.into(),
-    };
+/// Listens at `addr`, and exchanges one message in each direction with each client, until the given number of clients
+/// has disconnected.
+///
+/// # Errors
+/// The address is taken, or the device or the process is at a limit.
+pub fn run(addr: SocketAddr, limit: Option<u32>, output: &Output) -> anyhow::Result<()> {
     let channel = EventChannel::new()?;
     let mut listener = channel.create_id()?;
-    listener.bind(SocketAddr::new(any, options.port))?;
+    listener.bind(addr)?;
     let listener = listener.listen(BACKLOG)?;
     let addr = listener
         .local_addr()
         .context("the listener has no address")?;
-    println!("listening on port {}.", addr.port());
+    output.line(&format!("listening on port {}.", addr.port()));
 
     let mut endpoint = None;
     let mut clients = 0;
-    while options.clients.is_none_or(|limit| clients < limit) {
+    while limit.is_none_or(|limit| clients < limit) {
         match channel.wait()? {
             Event::ConnectRequest(request) => {
-                println!("received connection request.");
+                output.line("received connection request.");
                 let endpoint = match &mut endpoint {
                     Some(endpoint) => endpoint,
-                    None => endpoint.insert(Endpoint::new(request.id().context()?, |_| Ok(()))?),
+                    None => {
+                        let context = request.id().context()?;
+                        endpoint.insert(Endpoint::new(context, output.clone(), |_| Ok(()))?)
+                    }
                 };
                 if let Err(err) = on_connect_request(endpoint, request) {
                     eprintln!("a client cannot be served: {err:#}");
@@ -75,12 +47,12 @@ fn serve(options: &Options) -> anyhow::Result<()> {
             }
             Event::Established(id) => {
                 let endpoint = endpoint.as_ref().context("nothing has been accepted")?;
-                if let Err(err) = on_connection(endpoint, id) {
+                if let Err(err) = on_connection(endpoint, id, output) {
                     eprintln!("a client cannot be served: {err:#}");
                 }
             }
             Event::Disconnected { key, .. } => {
-                println!("peer disconnected.");
+                output.line("peer disconnected.");
                 end(endpoint.as_ref(), key);
                 clients += 1;
             }
@@ -108,7 +80,7 @@ fn on_connect_request(endpoint: &Endpoint, request: ConnectRequest) -> anyhow::R
     Ok(())
 }
 
-fn on_connection(endpoint: &Endpoint, id: CmId<Connected>) -> anyhow::Result<()> {
+fn on_connection(endpoint: &Endpoint, id: CmId<Connected>, output: &Output) -> anyhow::Result<()> {
     let key = id.key();
     let mut peers = endpoint.peers();
     let qp_id = peers
@@ -125,7 +97,7 @@ fn on_connection(endpoint: &Endpoint, id: CmId<Connected>) -> anyhow::Result<()>
         anyhow::bail!("connection {key:?} was not accepted");
     };
     let mut connection = Connection::new(id, qp).map_err(|Refused { error, .. }| error)?;
-    println!("connected. posting send...");
+    output.line("connected. posting send...");
     let text = format!(
         "message from passive/server side with pid {}",
         process::id()

@@ -47,11 +47,11 @@ impl Card {
     pub fn read(device: &Device, port: Option<u8>) -> Result<Self> {
         let ctx = device.open()?;
         let attr = ctx.query_device()?;
-        let count = u8::try_from(attr.phys_port_cnt()).unwrap_or(u8::MAX);
+        let all = attr.port_nums();
         let numbers = match port {
-            Some(number) if number > count => bail!("Invalid port requested for device"),
+            Some(number) if number > *all.end() => bail!("Invalid port requested for device"),
             Some(number) => number..=number,
-            None => 1..=count,
+            None => all,
         };
         let table = ctx.query_gid_table()?;
         let mut ports = Vec::new();

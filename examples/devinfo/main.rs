@@ -1,9 +1,11 @@
 //! `ibv_devinfo` in safe Rust: prints the RDMA devices of this machine and the attributes of each.
 //!
-//! The options and the lines printed are the C program's; `--json` prints the same data as JSON.
+//! The options and the lines printed are the C program's; `--json` prints the same data as JSON, and `--route` the GID
+//! for an address, with the reason against each other one.
 
 use std::{
     io::{self, Write},
+    net::IpAddr,
     process::ExitCode,
 };
 
@@ -30,6 +32,9 @@ struct CommandLine {
     /// print all the attributes, as JSON
     #[arg(long)]
     json: bool,
+    /// print which GID leads to an address, and why each other one does not
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["list", "json", "verbose", "ib_port"])]
+    route: Option<IpAddr>,
 }
 
 fn main() -> ExitCode {
@@ -59,6 +64,13 @@ fn run(line: &CommandLine, out: &mut impl Write) -> Result<()> {
     };
     if chosen.is_empty() {
         bail!("No IB devices found");
+    }
+    if let Some(addr) = line.route {
+        for device in chosen {
+            let routes = device.routes_to(addr)?;
+            writeln!(out, "{} to {addr}:\n{routes}\n", device.name())?;
+        }
+        return Ok(());
     }
     let mut cards = Vec::new();
     for device in chosen {

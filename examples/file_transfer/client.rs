@@ -8,13 +8,10 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
+use cm::event_loop::EventLoop;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use examples::{
-    event_loop::{address::resolve, drive::call},
-    file_transfer::sender::Sender,
-    pingpong::options::finish,
-};
+use examples::{address::resolve, file_transfer::sender::Sender, pingpong::options::finish};
 
 /// Sends a file
 #[derive(Parser)]
@@ -52,5 +49,5 @@ fn run(options: &Options) -> anyhow::Result<()> {
         file,
         bar,
     };
-    call(sender, None, server).map(drop)
+    EventLoop::connect(sender, None, server)?.run().map(drop)
 }

@@ -1,9 +1,16 @@
 //! The receiving side: exposes a buffer for RDMA writes, and notifies the sender when the buffer is free.
 
-#![expect(clippy::print_stdout, reason = "of programs for the terminal")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "of programs for the terminal"
+)]
 
 use anyhow::{Context as _, bail, ensure};
-use cm::ConnParam;
+use cm::{
+    ConnParam,
+    event_loop::{InitQp, Next, Protocol, Qp},
+};
 use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, WorkCompletion, op};
 
 use super::{
@@ -11,10 +18,7 @@ use super::{
     message::{BUFFER_SIZE, Digest, Message},
     sender::param,
 };
-use crate::{
-    event_loop::protocol::{InitQp, Next, Protocol, Qp},
-    text::text_of,
-};
+use crate::text::text_of;
 
 /// The receiving side of all connections.
 #[derive(Debug)]
@@ -45,6 +49,7 @@ impl Protocol for Receiver {
     /// Receives carry no payload: the immediate data is the number of bytes written to the buffer.
     type Receive = ();
     type State = State;
+    type Error = anyhow::Error;
 
     fn param(&self) -> ConnParam {
         param()
@@ -85,6 +90,10 @@ impl Protocol for Receiver {
 
     fn is_over(&self, state: &State) -> bool {
         matches!(state.stage, Stage::Nothing(_))
+    }
+
+    fn connection_failed(&mut self, err: anyhow::Error) {
+        eprintln!("a connection has failed: {err:#}");
     }
 
     fn closed(&mut self, state: State) -> anyhow::Result<()> {

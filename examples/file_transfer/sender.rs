@@ -5,13 +5,15 @@
 use std::{fs::File, io::Read as _};
 
 use anyhow::{Context as _, bail, ensure};
-use cm::ConnParam;
+use cm::{
+    ConnParam,
+    event_loop::{InitQp, Next, Protocol, Qp},
+};
 use crc32fast::Hasher;
 use indicatif::ProgressBar;
 use verbs::{Buf, Completed, ProtectionDomain, RemoteToken, op};
 
 use super::message::{BUFFER_SIZE, Digest, MESSAGE_LEN, Message};
-use crate::event_loop::protocol::{InitQp, Next, Protocol, Qp};
 
 /// The sending side of one transfer.
 #[derive(Debug)]
@@ -53,6 +55,7 @@ impl Protocol for Sender {
     type Send = Buf;
     type Receive = Buf;
     type State = State;
+    type Error = anyhow::Error;
 
     fn param(&self) -> ConnParam {
         param()

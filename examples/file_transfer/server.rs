@@ -11,9 +11,9 @@ use std::{
 };
 
 use clap::Parser;
+use cm::event_loop::EventLoop;
 
 use examples::{
-    event_loop::drive::serve,
     file_transfer::{incoming::Folder, receiver::Receiver},
     pingpong::options::finish,
 };
@@ -43,7 +43,10 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    finish(run(Options::parse()))
+}
+
+fn run(options: Options) -> anyhow::Result<()> {
     let receiver = Receiver {
         folder: Folder {
             path: options.folder,
@@ -56,6 +59,9 @@ fn main() -> ExitCode {
         true => Ipv4Addr::UNSPECIFIED.into(),
         false => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let served = serve(receiver, (any, options.port).into(), options.clients);
-    finish(served.map(drop))
+    let mut server = EventLoop::listen(receiver, (any, options.port).into())?;
+    if let Some(clients) = options.clients {
+        server = server.limit(clients);
+    }
+    server.run().map(drop)
 }

@@ -11,7 +11,7 @@ use cm::{
 };
 use verbs::Gid;
 
-use examples::{cm_tool::failure::Failure, event_loop::address::resolve};
+use examples::{address::resolve, cm_tool::failure::Failure};
 
 use crate::{Options, member::Member};
 
@@ -131,17 +131,17 @@ fn on_join<P: IdPhase>(
 ///
 /// # Errors
 /// The device has been removed.
-pub(crate) fn tell(event: &Event) -> anyhow::Result<()> {
+pub(crate) fn report_event(event: &Event) -> anyhow::Result<()> {
     match event {
-        Event::MulticastFailed { error, .. } => told(Failure::of_multicast(error)),
-        Event::AddrChange(_) => told(Failure::of_change()),
+        Event::MulticastFailed { error, .. } => report(Failure::of_multicast(error)),
+        Event::AddrChange(_) => report(Failure::of_change()),
         Event::DeviceRemoval(_) => bail!("the device has been removed"),
         _ => {}
     }
     Ok(())
 }
 
-fn told(failure: Failure) {
+fn report(failure: Failure) {
     println!(
         "mckey: event: {}, status: {}",
         failure.event(),

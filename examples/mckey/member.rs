@@ -84,11 +84,11 @@ impl<P: IdPhase> Member<P> {
     /// # Errors
     /// The device has failed.
     pub(crate) fn join(&mut self, group: MulticastGroup, options: &Options) -> anyhow::Result<()> {
-        let way = group.vector;
-        let dgid = way.grh.map(|grh| grh.dgid).unwrap_or_default();
+        let address_vector = group.vector;
+        let dgid = address_vector.grh.map(|grh| grh.dgid).unwrap_or_default();
         println!(
             "mckey: joined dgid: {dgid} mlid 0x{:x} sl {}",
-            way.dlid, way.sl
+            address_vector.dlid, address_vector.sl
         );
         if !options.send_only {
             group.attach(&mut self.qp)?;
@@ -141,7 +141,7 @@ impl<P: IdPhase> Member<P> {
                 continue;
             }
             while let Some(event) = channel.try_next()? {
-                exchange::tell(&event)?;
+                exchange::report_event(&event)?;
             }
             let own = self.cq.notify_fd().context("the queue is not waitable")?;
             wait_any_readable("mckey", [own, channel.as_fd()], None)?;

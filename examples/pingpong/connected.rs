@@ -34,7 +34,7 @@ pub struct Link {
     /// Remote address.
     pub remote: Address,
     /// Route to the peer.
-    pub way: AddressVector,
+    pub address_vector: AddressVector,
     /// Path MTU.
     pub mtu: Mtu,
 }
@@ -73,7 +73,7 @@ pub fn run<T: Connected>(
         let link = Link {
             local,
             remote,
-            way: setup.way(&remote)?,
+            address_vector: setup.address_vector(&remote)?,
             mtu: messages.mtu,
         };
         Ok(connect(qp, &link)?)

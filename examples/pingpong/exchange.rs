@@ -138,14 +138,14 @@ mod tests {
     /// A peer with scripted output, independent of the input.
     struct Script {
         says: Cursor<Vec<u8>>,
-        heard: Vec<u8>,
+        received: Vec<u8>,
     }
 
     impl Script {
         fn new(says: &[u8]) -> Self {
             Self {
                 says: Cursor::new(says.to_vec()),
-                heard: Vec::new(),
+                received: Vec::new(),
             }
         }
     }
@@ -158,7 +158,7 @@ mod tests {
 
     impl Write for Script {
         fn write(&mut self, buf: &[u8]) -> Result<usize> {
-            self.heard.write(buf)
+            self.received.write(buf)
         }
 
         fn flush(&mut self) -> Result<()> {
@@ -179,7 +179,7 @@ mod tests {
         let mut server = Script::new(&address(2).to_wire());
         let remote = as_client(&mut server, &[address(1)], 1).unwrap();
         assert_eq!(remote, [address(2)]);
-        assert_eq!(server.heard, [&address(1).to_wire()[..], DONE].concat());
+        assert_eq!(server.received, [&address(1).to_wire()[..], DONE].concat());
     }
 
     #[test]
@@ -191,26 +191,26 @@ mod tests {
             (&remote[..], &connected[..]),
             (&[address(1)][..], &[address(1)][..])
         );
-        assert_eq!(client.heard, address(2).to_wire());
+        assert_eq!(client.received, address(2).to_wire());
 
         let mut client = Script::new(&address(1).to_wire());
         let fail = |_: &[Address]| -> anyhow::Result<()> { anyhow::bail!("no") };
         assert!(as_server(&mut client, &[address(2)], 1, fail).is_err());
-        assert_eq!(client.heard, [0; 0], "the client must not send yet");
+        assert_eq!(client.received, [0; 0], "the client must not send yet");
     }
 
     #[test]
     fn empty_slots_are_sent_and_ignored() {
-        let told: Vec<u8> = [address(5), address(6), address(9)]
+        let sent: Vec<u8> = [address(5), address(6), address(9)]
             .into_iter()
             .chain(iter::once(Address::default()))
             .flat_map(Address::to_wire)
             .collect();
-        let mut server = Script::new(&told);
+        let mut server = Script::new(&sent);
         let remote = as_client(&mut server, &[address(1), address(2)], 4).unwrap();
         assert_eq!(remote, [address(5), address(6)]);
-        assert_eq!(server.heard.len(), 4 * ADDRESS_LEN + DONE.len());
-        let mut server = Script::new(&told);
+        assert_eq!(server.received.len(), 4 * ADDRESS_LEN + DONE.len());
+        let mut server = Script::new(&sent);
         let err = as_client(&mut server, &[address(1); 4], 4).unwrap_err();
         assert_eq!(
             err.to_string(),
@@ -227,13 +227,13 @@ mod tests {
         };
         assert_eq!(complaint(b"hello"), "couldn't read remote address");
         assert!(complaint(&[b'x'; ADDRESS_LEN]).starts_with("the peer has sent no address"));
-        let told = address(1).to_wire();
+        let sent = address(1).to_wire();
         assert_eq!(
-            complaint(&told),
+            complaint(&sent),
             "the client did not confirm the receipt of the address"
         );
         assert_eq!(
-            complaint(&[&told[..], b"gone\n"].concat()),
+            complaint(&[&sent[..], b"gone\n"].concat()),
             "the client sent \"gone\\n\" instead of \"done\""
         );
     }

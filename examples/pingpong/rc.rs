@@ -34,7 +34,8 @@ fn main() -> ExitCode {
 
 fn connect(qp: Qp<verbs::Rc, Init>, link: &Link) -> verbs::Result<Qp<verbs::Rc, Rts>> {
     let Link { local, remote, .. } = link;
-    let rtr = Attributes::<verbs::Rc, Rtr>::new(&link.way, remote.qpn, remote.psn).mtu(link.mtu);
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(&link.address_vector, remote.qpn, remote.psn)
+        .mtu(link.mtu);
     let qp = qp.to_rtr(&rtr)?;
     Ok(qp.to_rts(&Attributes::<verbs::Rc, Rts>::new(local.psn))?)
 }

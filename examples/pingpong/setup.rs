@@ -263,9 +263,9 @@ impl<Q, M: Store> Setup<Q, M> {
     ///
     /// # Errors
     /// The peer requires a GID, but no local GID was selected.
-    pub fn way(&self, remote: &Address) -> anyhow::Result<AddressVector> {
+    pub fn address_vector(&self, remote: &Address) -> anyhow::Result<AddressVector> {
         let port = self.options.ib_port;
-        let mut way = if remote.has_gid() {
+        let mut address_vector = if remote.has_gid() {
             let index = self
                 .options
                 .gid_idx
@@ -274,9 +274,9 @@ impl<Q, M: Store> Setup<Q, M> {
         } else {
             AddressVector::local(port, 0)
         };
-        way.dlid = remote.lid;
-        way.sl = self.options.sl;
-        Ok(way)
+        address_vector.dlid = remote.lid;
+        address_vector.sl = self.options.sl;
+        Ok(address_vector)
     }
 
     /// Writes the marks for the server's check; every later message carries them.

@@ -81,8 +81,14 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
     let qps = exchange(options, &local, SLOTS, |remote| {
         let mut connected = Vec::new();
         for ((qp, local), remote) in qps.into_iter().zip(&local).zip(remote) {
-            let way = setup.way(remote)?;
-            connected.push(connect(qp, local, remote, &way, line.messages.mtu)?);
+            let address_vector = setup.address_vector(remote)?;
+            connected.push(connect(
+                qp,
+                local,
+                remote,
+                &address_vector,
+                line.messages.mtu,
+            )?);
         }
         Ok(connected)
     })?;
@@ -109,10 +115,10 @@ fn connect(
     qp: Qp<Init>,
     local: &Address,
     remote: &Address,
-    way: &AddressVector,
+    address_vector: &AddressVector,
     mtu: Mtu,
 ) -> verbs::Result<Qp<Rts>> {
-    let rtr = Attributes::<verbs::Rc, Rtr>::new(way, remote.qpn, remote.psn).mtu(mtu);
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(address_vector, remote.qpn, remote.psn).mtu(mtu);
     let qp = qp.to_rtr(&rtr)?;
     Ok(qp.to_rts(&Attributes::<verbs::Rc, Rts>::new(local.psn))?)
 }
@@ -151,11 +157,11 @@ impl Side for Shared {
             .into_iter()
             .find(|(_, qp)| qp.qp_num() == number)
             .with_context(|| format!("couldn't find QPN {number}"))?;
-        let (stroke, stranger) = match wc.is_receive() {
+        let (stroke, unexpected) = match wc.is_receive() {
             true => (Stroke::Received(i), self.srq.complete(wc).err()),
             false => (Stroke::Sent(i), qp.complete(wc).err()),
         };
-        if let Some(wc) = stranger {
+        if let Some(wc) = unexpected {
             bail!("{wc:?} belongs to no request");
         }
         Ok(stroke)

@@ -29,7 +29,8 @@ fn main() -> ExitCode {
 
 fn connect(qp: Qp<Uc, Init>, link: &Link) -> verbs::Result<Qp<Uc, Rts>> {
     let Link { local, remote, .. } = link;
-    let rtr = Attributes::<Uc, Rtr>::new(&link.way, remote.qpn, remote.psn).mtu(link.mtu);
+    let rtr =
+        Attributes::<Uc, Rtr>::new(&link.address_vector, remote.qpn, remote.psn).mtu(link.mtu);
     let qp = qp.to_rtr(&rtr)?;
     Ok(qp.to_rts(&Attributes::<Uc, Rts>::new(local.psn))?)
 }

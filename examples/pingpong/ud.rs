@@ -61,7 +61,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
         let remote = remote.first().context("there is no remote address")?;
         let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new())?;
         let qp = qp.to_rts(&Attributes::<Ud, Rts>::new(local.psn))?;
-        let ah = setup.pd.create_ah(&setup.way(remote)?)?;
+        let ah = setup.pd.create_ah(&setup.address_vector(remote)?)?;
         Ok((qp, Addressed::new(setup.message(), &ah), remote.qpn))
     })?;
 

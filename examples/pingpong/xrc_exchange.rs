@@ -234,7 +234,7 @@ mod tests {
         (listener, port)
     }
 
-    fn heard<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
+    fn received<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
         let mut bytes = [0; N];
         socket.read_exact(&mut bytes).unwrap();
         bytes
@@ -277,9 +277,9 @@ mod tests {
         });
         // The test plays the server, byte by byte.
         let (mut socket, _) = listener.accept().unwrap();
-        assert_eq!(heard(&mut socket), *CLIENT);
+        assert_eq!(received(&mut socket), *CLIENT);
         socket.write_all(SERVER).unwrap();
-        assert_eq!(heard(&mut socket), *END);
+        assert_eq!(received(&mut socket), *END);
         socket.write_all(END).unwrap();
         assert_eq!(client.join().unwrap(), address(SERVER));
         assert_eq!(socket.read(&mut [0]).unwrap(), 0, "there is nothing more");
@@ -313,8 +313,8 @@ mod tests {
         };
         second.write_all(&far.to_wire()).unwrap();
         first.write_all(CLIENT).unwrap();
-        assert_eq!(heard(&mut first), *SERVER);
-        assert_eq!(heard(&mut second), other.to_wire());
+        assert_eq!(received(&mut first), *SERVER);
+        assert_eq!(received(&mut second), other.to_wire());
         // No client is released before both are done.
         second.write_all(END).unwrap();
         first.set_nonblocking(true).unwrap();
@@ -325,14 +325,14 @@ mod tests {
             client.set_nonblocking(false).unwrap();
         }
         first.write_all(END).unwrap();
-        assert_eq!((heard(&mut first), heard(&mut second)), (*END, *END));
+        assert_eq!((received(&mut first), received(&mut second)), (*END, *END));
         assert_eq!(server.join().unwrap(), [address(CLIENT), far]);
     }
 
     #[test]
     fn exchange_with_invalid_peer_fails() {
         let (listener, port) = listener();
-        let stranger = thread::spawn(move || {
+        let other_client = thread::spawn(move || {
             let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
             socket.write_all(&[b'x'; XRC_ADDRESS_LEN]).unwrap();
             // Closed without a message, then another with an invalid last message.
@@ -341,7 +341,7 @@ mod tests {
             let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
             socket.write_all(CLIENT).unwrap();
             socket.write_all(b"BYE\0").unwrap();
-            heard::<XRC_ADDRESS_LEN>(&mut socket);
+            received::<XRC_ADDRESS_LEN>(&mut socket);
         });
         let local = [address(SERVER)];
         let err = serve(&listener, &local, |_| Ok(())).unwrap_err();
@@ -354,6 +354,6 @@ mod tests {
             err.to_string(),
             "the peer sent \"BYE\\x00\" instead of \"END\""
         );
-        stranger.join().unwrap();
+        other_client.join().unwrap();
     }
 }

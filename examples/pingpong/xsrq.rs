@@ -221,11 +221,11 @@ impl Side {
         let (receiver, sender) = self.idle.pop().context("there is one peer too many")?;
         let XrcAddress { lid, psn, gid, .. } = *remote;
         let to = |qpn| Address { lid, qpn, psn, gid };
-        let way = setup.way(&to(remote.send_qpn))?;
-        let rtr = Attributes::<XrcRecv, Rtr>::new(&way, remote.send_qpn, psn).mtu(mtu);
+        let address_vector = setup.address_vector(&to(remote.send_qpn))?;
+        let rtr = Attributes::<XrcRecv, Rtr>::new(&address_vector, remote.send_qpn, psn).mtu(mtu);
         let receiver = receiver.to_rtr(&rtr)?;
         let receiver = receiver.to_rts(&Attributes::<XrcRecv, Rts>::new(local.psn))?;
-        let rtr = Attributes::<XrcSend, Rtr>::new(&way, remote.recv_qpn, psn).mtu(mtu);
+        let rtr = Attributes::<XrcSend, Rtr>::new(&address_vector, remote.recv_qpn, psn).mtu(mtu);
         let sender = sender.to_rtr(&rtr)?;
         let sender = sender.to_rts(&Attributes::<XrcSend, Rts>::new(local.psn))?;
         self.links.push(Link {

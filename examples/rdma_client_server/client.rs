@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use examples::{
-    cm_tool::announced::announced,
+    cm_tool::messages::with_messages,
     rdma_client_server::message::{MESSAGE_LEN, builder, receive, send},
 };
 
@@ -23,7 +23,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    announced("rdma_client", || run(&Options::parse()))
+    with_messages("rdma_client", || run(&Options::parse()))
 }
 
 fn run(options: &Options) -> anyhow::Result<()> {

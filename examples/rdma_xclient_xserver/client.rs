@@ -8,8 +8,8 @@ use cm::EndpointBuilder;
 use verbs::{Buf, op};
 
 use examples::{
-    cm_tool::announced::announced,
-    event_loop::address::resolve,
+    address::resolve,
+    cm_tool::messages::with_messages,
     rdma_xclient_xserver::{
         extended,
         message::MESSAGE_LEN,
@@ -29,7 +29,7 @@ struct Client {
 }
 
 fn main() -> ExitCode {
-    announced("rdma_xclient", || run(&Client::parse()))
+    with_messages("rdma_xclient", || run(&Client::parse()))
 }
 
 fn run(client: &Client) -> anyhow::Result<()> {

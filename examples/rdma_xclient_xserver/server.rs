@@ -11,7 +11,7 @@ use clap::Parser;
 use cm::EndpointBuilder;
 
 use examples::{
-    cm_tool::announced::announced,
+    cm_tool::messages::with_messages,
     rdma_xclient_xserver::{
         extended,
         message::{MESSAGE_LEN, answer},
@@ -28,7 +28,7 @@ struct Server {
 }
 
 fn main() -> ExitCode {
-    announced("rdma_xserver", || run(Server::parse().options))
+    with_messages("rdma_xserver", || run(Server::parse().options))
 }
 
 fn run(options: Options) -> anyhow::Result<()> {

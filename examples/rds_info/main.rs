@@ -6,8 +6,7 @@
 //! ```
 //!
 //! The kernel's RDS has one state per host, open to every process. In user space, each process has
-//! its
-//! own, so `--of` names a program, started with `--info-socket`.
+//! its own, so `--of` names a program, started with `--info-socket`.
 #![expect(
     clippy::print_stdout,
     reason = "the output is the purpose of the program"

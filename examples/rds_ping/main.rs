@@ -180,6 +180,7 @@ fn ping(options: &Options) -> Result<bool> {
 }
 
 fn main() -> Result<ExitCode> {
+    examples::trace::print_selected();
     let received = ping(&Options::parse())?;
     Ok(if received {
         ExitCode::SUCCESS

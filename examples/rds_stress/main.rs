@@ -1,6 +1,5 @@
 //! `rds-stress` of rds-tools, with its options and protocol: two sides exchange requests and
-//! answers,
-//! and each checks the order and content of the messages.
+//! answers, and each checks the order and content of the messages.
 //!
 //! ```sh
 //! cargo run -p examples --bin rds-stress &

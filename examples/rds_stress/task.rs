@@ -15,8 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use rds::{
-    Cookie, ExportOptions, Interest, Message, Rdma, RdmaBuffer, Received, SendOptions, Socket,
-    Status,
+    Cookie, Event, ExportOptions, Interest, Message, Rdma, RdmaBuffer, SendOptions, Socket, Status,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -195,10 +194,10 @@ impl Task {
     /// Receives all pending messages and events.
     fn receive(&mut self, shared: &Shared) -> Result<()> {
         loop {
-            match self.socket.try_recv() {
-                Ok(Received::Message(message)) => self.take(&message, shared)?,
-                Ok(Received::Operation(end)) => self.ended(end.token, end.status)?,
-                Ok(Received::Congestion(ports)) => {
+            match self.socket.try_recv_event() {
+                Ok(Event::Message(message)) => self.take(&message, shared)?,
+                Ok(Event::Operation(end)) => self.ended(end.token, end.status)?,
+                Ok(Event::Congestion(ports)) => {
                     for peer in &mut self.peers {
                         peer.congested &= ports >> (peer.addr.port() % 64) & 1 == 0;
                     }

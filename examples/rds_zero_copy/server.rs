@@ -25,7 +25,7 @@ use examples::{
     rds_tool::info_socket::InfoSocket,
     rds_zero_copy::message::{Kind, Message},
 };
-use rds::{Cookie, Rdma, RdmaBuffer, Received, SendOptions, Socket};
+use rds::{Cookie, Event, Rdma, RdmaBuffer, SendOptions, Socket};
 
 /// Read and write the memory of clients on request
 #[derive(Debug, Parser)]
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     let mut last = None;
     let mut served = 0;
     while options.requests.is_none_or(|requests| served < requests) {
-        let Received::Message(message) = socket.recv()? else {
+        let Event::Message(message) = socket.recv_event()? else {
             continue;
         };
         let client = message.from();
@@ -139,7 +139,7 @@ fn serve(
     // The mail polls instead, as `true` would do here.
     let operation = sent.operation.context("an operation without a number")?;
     let ended = socket
-        .barrier(client.ip(), operation, false)
+        .barrier(client.ip(), operation)
         .with_context(|| format!("{:?} of {len} bytes", request.kind))?;
     ensure!(ended >= operation, "operation {operation} has not ended");
     println!("{client}: {:?} of {len} bytes is done", request.kind);

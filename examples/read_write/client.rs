@@ -6,9 +6,10 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use cm::event_loop::EventLoop;
 
 use examples::{
-    event_loop::{address::resolve, drive::call},
+    address::resolve,
     pingpong::options::finish,
     read_write::exchange::{Exchange, Mode, Side},
 };
@@ -35,5 +36,5 @@ fn run(options: &Options) -> anyhow::Result<()> {
         mode: options.mode,
         side: Side::Client,
     };
-    call(client, None, server).map(drop)
+    EventLoop::connect(client, None, server)?.run().map(drop)
 }

@@ -1,19 +1,23 @@
 //! The exchange of both sides: tokens, then RDMA writes or reads, then a completion message.
 
-#![expect(clippy::print_stdout, reason = "of programs for the terminal")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "of programs for the terminal"
+)]
 
 use std::process;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
-use cm::ConnParam;
+use cm::{
+    ConnParam,
+    event_loop::{InitQp, Next, Protocol, Qp, Step},
+};
 use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken, op};
 
 use super::message::{MESSAGE_LEN, Message};
-use crate::{
-    event_loop::protocol::{InitQp, Next, Protocol, Qp, Step},
-    text::text_of,
-};
+use crate::text::text_of;
 
 /// Size of the memory written or read, in bytes.
 pub const BUFFER_SIZE: usize = 1024;
@@ -54,7 +58,7 @@ pub struct State {
     /// Local buffer of the operation; `None` while in flight.
     local: Option<Buf>,
     peer: Option<RemoteToken>,
-    told: bool,
+    sent_memory: bool,
     /// Number of completed requests: token, RDMA operation, completion message.
     sent: u32,
     peer_is_done: bool,
@@ -64,6 +68,7 @@ impl Protocol for Exchange {
     type Send = Buf;
     type Receive = Buf;
     type State = State;
+    type Error = anyhow::Error;
 
     /// Parameters of the C program: one RDMA read at a time, and no retries except on RNR.
     fn param(&self) -> ConnParam {
@@ -101,7 +106,7 @@ impl Protocol for Exchange {
             remote,
             local: Some(local),
             peer: None,
-            told: false,
+            sent_memory: false,
             sent: 0,
             peer_is_done: false,
         })
@@ -109,7 +114,7 @@ impl Protocol for Exchange {
 
     fn established(&mut self, state: &mut State, qp: &mut Qp<Self>) -> anyhow::Result<()> {
         match self.side {
-            Side::Client => state.tell_memory(qp),
+            Side::Client => state.send_memory(qp),
             Side::Server => Ok(()),
         }
     }
@@ -124,8 +129,8 @@ impl Protocol for Exchange {
             Completed::Receive(done) => match Message::from_wire(done.received()?) {
                 Some(Message::Mr(peer)) if state.peer.is_none() => {
                     state.peer = Some(peer);
-                    if !state.told {
-                        state.tell_memory(qp)?;
+                    if !state.sent_memory {
+                        state.send_memory(qp)?;
                     }
                     self.operate(state, qp)?;
                 }
@@ -162,15 +167,18 @@ impl Protocol for Exchange {
         Ok(())
     }
 
-    fn tell(&mut self, step: Step) {
+    fn connection_failed(&mut self, err: anyhow::Error) {
+        eprintln!("a connection has failed: {err:#}");
+    }
+
+    fn report_step(&mut self, step: Step) {
         match (step, self.side) {
-            (Step::Listening(port), _) => println!("listening on port {port}."),
             (Step::AddrResolved, _) => println!("address resolved."),
             (Step::RouteResolved, _) => println!("route resolved."),
             (Step::Requested, _) => println!("received connection request."),
             (Step::Disconnected, Side::Client) => println!("disconnected."),
             (Step::Disconnected, Side::Server) => println!("peer disconnected."),
-            (Step::Established, _) => {}
+            _ => {}
         }
     }
 }
@@ -213,8 +221,8 @@ impl Exchange {
 }
 
 impl State {
-    fn tell_memory(&mut self, qp: &mut Qp<Exchange>) -> anyhow::Result<()> {
-        self.told = true;
+    fn send_memory(&mut self, qp: &mut Qp<Exchange>) -> anyhow::Result<()> {
+        self.sent_memory = true;
         self.send(qp, Message::Mr(self.remote.token()))
     }
 

@@ -3,15 +3,18 @@
 //! The server and each client exchange the tokens of their memory; then each writes to or reads from the
 //! other's. Interoperates with the C program.
 
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     process::ExitCode,
 };
 
+use anyhow::Context as _;
 use clap::Parser;
+use cm::event_loop::EventLoop;
 
 use examples::{
-    event_loop::drive::serve,
     pingpong::options::finish,
     read_write::exchange::{Exchange, Mode, Side},
 };
@@ -34,7 +37,10 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    finish(run(&Options::parse()))
+}
+
+fn run(options: &Options) -> anyhow::Result<()> {
     let any: IpAddr = match options.ipv4 {
         true => Ipv4Addr::UNSPECIFIED.into(),
         false => Ipv6Addr::UNSPECIFIED.into(),
@@ -43,5 +49,11 @@ fn main() -> ExitCode {
         mode: options.mode,
         side: Side::Server,
     };
-    finish(serve(server, (any, options.port).into(), options.clients).map(drop))
+    let mut server = EventLoop::listen(server, (any, options.port).into())?;
+    let addr = server.local_addr().context("the listener has no port")?;
+    println!("listening on port {}.", addr.port());
+    if let Some(clients) = options.clients {
+        server = server.limit(clients);
+    }
+    server.run().map(drop)
 }

@@ -7,17 +7,17 @@
 )]
 
 use anyhow::{bail, ensure};
-use cm::ConnParam;
+use cm::{
+    ConnParam,
+    event_loop::{InitQp, Next, Protocol, Qp, Step},
+};
 use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, op};
 
 use super::{
     advert::{ADVERT_LEN, to_wire},
     ping::ping,
 };
-use crate::{
-    event_loop::protocol::{InitQp, Next, Protocol, Qp, Step},
-    text::text_of,
-};
+use crate::text::text_of;
 
 /// The client's side.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,7 @@ impl Protocol for Client {
     type Send = RemoteRegion;
     type Receive = Buf;
     type State = State;
+    type Error = anyhow::Error;
 
     const SEND_DEPTH: u32 = 16;
     const RECEIVE_DEPTH: u32 = 2;
@@ -102,7 +103,7 @@ impl Protocol for Client {
         match state.stage {
             Stage::Source => {
                 state.stage = Stage::Sink;
-                state.tell(qp, &state.sink)?;
+                state.send_advert(qp, &state.sink)?;
             }
             Stage::Sink => {
                 self.pong(state)?;
@@ -127,7 +128,7 @@ impl Protocol for Client {
         Ok(())
     }
 
-    fn tell(&mut self, step: Step) {
+    fn report_step(&mut self, step: Step) {
         if self.debug {
             println!("{step:?}");
         }
@@ -142,7 +143,7 @@ impl Client {
     fn ping(&self, state: &mut State, qp: &mut Qp<Self>) -> anyhow::Result<()> {
         state.source.write(0, &ping(state.pongs, self.size));
         state.stage = Stage::Source;
-        state.tell(qp, &state.source)
+        state.send_advert(qp, &state.source)
     }
 
     /// Checks the pong written by the server.
@@ -160,7 +161,7 @@ impl Client {
 }
 
 impl State {
-    fn tell(&self, qp: &mut Qp<Client>, memory: &RemoteRegion) -> anyhow::Result<()> {
+    fn send_advert(&self, qp: &mut Qp<Client>, memory: &RemoteRegion) -> anyhow::Result<()> {
         // The server has answered the last message, so the buffer is free.
         self.advert.write(0, &to_wire(memory.token()));
         Ok(qp.post(op::Send::new(self.advert.clone()))?)

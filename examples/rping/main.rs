@@ -8,12 +8,10 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Parser};
+use cm::event_loop::EventLoop;
 
 use examples::{
-    event_loop::{
-        address::resolve,
-        drive::{call, serve},
-    },
+    address::resolve,
     pingpong::options::finish,
     rping::{
         client::Client,
@@ -90,8 +88,11 @@ fn run_server(options: &Options) -> anyhow::Result<()> {
         options.address.as_deref().unwrap_or("0.0.0.0"),
         options.port,
     )?;
-    let limit = if options.persistent { None } else { Some(1) };
-    serve(server, addr, limit).map(drop)
+    let mut server = EventLoop::listen(server, addr)?;
+    if !options.persistent {
+        server = server.limit(1);
+    }
+    server.run().map(drop)
 }
 
 fn run_client(options: &Options) -> anyhow::Result<()> {
@@ -104,5 +105,6 @@ fn run_client(options: &Options) -> anyhow::Result<()> {
     };
     let address = options.address.as_deref().context("no address")?;
     let source = options.source.map(|addr| SocketAddr::new(addr, 0));
-    call(client, source, resolve(address, options.port)?).map(drop)
+    let server = resolve(address, options.port)?;
+    EventLoop::connect(client, source, server)?.run().map(drop)
 }

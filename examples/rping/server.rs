@@ -7,14 +7,14 @@
 )]
 
 use anyhow::{Context as _, bail, ensure};
-use cm::ConnParam;
+use cm::{
+    ConnParam,
+    event_loop::{InitQp, Next, Protocol, Qp, Step},
+};
 use verbs::{Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken, op};
 
 use super::advert::{ADVERT_LEN, from_wire};
-use crate::{
-    event_loop::protocol::{InitQp, Next, Protocol, Qp, Step},
-    text::text_of,
-};
+use crate::text::text_of;
 
 /// The server's side.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +50,7 @@ impl Protocol for Server {
     type Send = RemoteRegion;
     type Receive = Buf;
     type State = State;
+    type Error = anyhow::Error;
 
     const SEND_DEPTH: u32 = 16;
     const RECEIVE_DEPTH: u32 = 2;
@@ -113,7 +114,11 @@ impl Protocol for Server {
         Ok(())
     }
 
-    fn tell(&mut self, step: Step) {
+    fn connection_failed(&mut self, err: anyhow::Error) {
+        eprintln!("a connection has failed: {err:#}");
+    }
+
+    fn report_step(&mut self, step: Step) {
         if self.debug {
             println!("{step:?}");
         }

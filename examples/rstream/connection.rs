@@ -81,7 +81,7 @@ impl Source {
             return Ok(Self::Tcp(listener));
         }
         let listener = rsocket_options(options, goal)
-            .bind((host, port))
+            .listen((host, port))
             .with_context(context)?;
         Ok(Self::Rsocket(listener))
     }

@@ -8,5 +8,6 @@ use clap::Parser;
 use examples::rstream::options::Options;
 
 fn main() -> anyhow::Result<()> {
+    examples::trace::print_selected();
     measure::run(&Options::parse())
 }

@@ -1,7 +1,7 @@
 //! One datagram socket, over RDMA or UDP, and the modes of waiting.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSliceMut},
     net::{SocketAddr, ToSocketAddrs, UdpSocket},
     os::fd::AsFd,
     time::Duration,
@@ -125,7 +125,8 @@ impl Endpoint {
     /// The datagram is too long, or the destination is unreachable.
     pub fn send(&self, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
         self.until(PollEvents::OUT, || match (&self.transport, to) {
-            (Transport::Rsocket(socket), to) => socket.send_to(&[IoSlice::new(bytes)], to, false),
+            (Transport::Rsocket(socket), Some(to)) => socket.send_to(bytes, to),
+            (Transport::Rsocket(socket), None) => socket.send(bytes),
             (Transport::Udp(socket), Some(to)) => socket.send_to(bytes, to),
             (Transport::Udp(socket), None) => socket.send(bytes),
         })
@@ -136,17 +137,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// The socket has failed.
-    pub fn receive(&self, place: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>)> {
+    pub fn receive(&self, place: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.until(PollEvents::IN, || match &self.transport {
-            Transport::Rsocket(socket) => {
-                let places = &mut [IoSliceMut::new(place)];
-                let received = socket.recv_msg(places, RecvFlags::empty())?;
-                Ok((received.len, received.source))
-            }
-            Transport::Udp(socket) => {
-                let (len, from) = socket.recv_from(place)?;
-                Ok((len, Some(from)))
-            }
+            Transport::Rsocket(socket) => socket.recv_from(place),
+            Transport::Udp(socket) => socket.recv_from(place),
         })
     }
 
@@ -164,7 +158,9 @@ impl Endpoint {
         }
         let received = match &self.transport {
             Transport::Rsocket(socket) => {
-                socket.recv(&mut [IoSliceMut::new(place)], RecvFlags::DONT_WAIT)
+                let places = &mut [IoSliceMut::new(place)];
+                let received = socket.recv_msg(places, RecvFlags::DONT_WAIT);
+                received.map(|meta| meta.len)
             }
             // Ready.
             Transport::Udp(socket) => socket.recv(place),

@@ -24,9 +24,9 @@ pub fn run(options: &Options) -> Result<()> {
     loop {
         let received = endpoint.receive(message.place());
         let (len, from) = received.context("cannot receive")?;
-        let Some(from) = from.filter(|_| Message::is_whole(len)) else {
+        if !Message::is_whole(len) {
             continue;
-        };
+        }
         let op = message.op();
         if op == Op::Login {
             println!("client login from {}", from.ip().to_canonical());

@@ -1,7 +1,7 @@
 //! Finds a C library: by environment variables, else by pkg-config. Shared by both -sys crates.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A required library.
 pub(crate) struct Wanted {
@@ -33,14 +33,15 @@ impl Found {
     }
 }
 
-/// Prints linker instructions for `wanted`. The error message lists the packages to install.
-pub(crate) fn find(wanted: &Wanted) -> Result<Found, String> {
+/// Finds `wanted`, and with `link` prints instructions for the linker. The error message lists the packages to install.
+pub(crate) fn find(wanted: &Wanted, link: bool) -> Result<Found, String> {
     let include = variable(wanted, "INCLUDE_DIR");
     let lib = variable(wanted, "LIB_DIR");
     let version = variable(wanted, "VERSION");
     if include.is_none() && lib.is_none() {
         let library = pkg_config::Config::new()
             .atleast_version(wanted.at_least)
+            .cargo_metadata(link)
             .probe(wanted.package)
             .map_err(|error| missing(wanted, &error))?;
         return Ok(Found {
@@ -48,14 +49,37 @@ pub(crate) fn find(wanted: &Wanted) -> Result<Found, String> {
             version: version.or(Some(library.version)),
         });
     }
-    if let Some(lib) = lib {
+    if let Some(lib) = lib.filter(|_| link) {
         println!("cargo::rustc-link-search=native={lib}");
     }
-    println!("cargo::rustc-link-lib={}", wanted.name);
+    if link {
+        println!("cargo::rustc-link-lib={}", wanted.name);
+    }
     Ok(Found {
         include: include.map(PathBuf::from).into_iter().collect(),
         version,
     })
+}
+
+/// Lets cargo run the script again once a package adds a `.pc` file.
+pub(crate) fn watch() {
+    let target = env::var("TARGET").unwrap_or_default();
+    let debian = format!("/usr/lib/{}", target.replace("-unknown", ""));
+    let in_debian = format!("{debian}/pkgconfig");
+    // Before the first development package, Debian has only the folder above.
+    let in_debian = Some(in_debian).filter(|folder| Path::new(folder).exists());
+    let folders = [
+        in_debian.unwrap_or(debian),
+        "/usr/lib64/pkgconfig".to_owned(),
+        "/usr/lib/pkgconfig".to_owned(),
+        "/usr/local/lib/pkgconfig".to_owned(),
+    ];
+    for folder in folders {
+        // Cargo runs a script on every build if a path does not exist.
+        if Path::new(&folder).exists() {
+            println!("cargo::rerun-if-changed={folder}");
+        }
+    }
 }
 
 fn variable(wanted: &Wanted, suffix: &str) -> Option<String> {

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conversion_there_and_back_keeps_the_value() {
+    fn be_conversion_round_trips() {
         assert_eq!(__be16::from_ne(0x1234).to_ne(), 0x1234);
         assert_eq!(u32::from(__be32::from(0x1234_5678)), 0x1234_5678);
     }

@@ -35,7 +35,7 @@ fn is_found<F>(found: Option<F>, _declared: F) -> bool {
 
 #[cfg(ibv_reg_mr_ex)]
 #[test]
-fn functions_of_rdma_core_59_are_those_of_the_headers() {
+fn functions_of_rdma_core_59_match_the_headers() {
     assert!(is_found(late::ibv_reg_mr_ex(), ibverbs_sys::ibv_reg_mr_ex));
     assert!(is_found(
         late::ibv_alloc_dmah(),
@@ -49,7 +49,7 @@ fn functions_of_rdma_core_59_are_those_of_the_headers() {
 
 #[cfg(ibv_query_port_speed)]
 #[test]
-fn functions_of_rdma_core_62_are_those_of_the_headers() {
+fn functions_of_rdma_core_62_match_the_headers() {
     assert!(is_found(
         late::ibv_query_port_speed(),
         ibverbs_sys::ibv_query_port_speed
@@ -62,7 +62,7 @@ fn functions_of_rdma_core_62_are_those_of_the_headers() {
 
 #[cfg(ibv_buf)]
 #[test]
-fn functions_of_rdma_core_64_are_those_of_the_headers() {
+fn functions_of_rdma_core_64_match_the_headers() {
     assert!(is_found(late::ibv_alloc_buf(), ibverbs_sys::ibv_alloc_buf));
     assert!(is_found(late::ibv_free_buf(), ibverbs_sys::ibv_free_buf));
     assert!(is_found(
@@ -73,7 +73,7 @@ fn functions_of_rdma_core_64_are_those_of_the_headers() {
 
 #[cfg(ibv_comp_cntr)]
 #[test]
-fn functions_of_rdma_core_65_are_those_of_the_headers() {
+fn functions_of_rdma_core_65_match_the_headers() {
     assert!(is_found(
         late::_ibv_query_comp_cntr_caps(),
         ibverbs_sys::_ibv_query_comp_cntr_caps

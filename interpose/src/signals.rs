@@ -48,9 +48,9 @@ fn restarts(signal: c_int) -> bool {
     // SAFETY: the structure is plain data.
     let mut action: sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: changes nothing; the last argument is writable during the call.
-    let asked = unsafe { sigaction(signal, ptr::null(), &raw mut action) };
+    let ret = unsafe { sigaction(signal, ptr::null(), &raw mut action) };
     // Signals reserved by the C library cannot be queried.
-    let has_none = asked != 0 || [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+    let has_none = ret != 0 || [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
     has_none || action.sa_flags & libc::SA_RESTART != 0
 }
 

@@ -50,9 +50,9 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 /// As for the libc function.
 pub unsafe fn poll<P: Polled>(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: guaranteed by the caller.
-    let asked = unsafe { entries(fds, count) };
-    if let Some(own) = P::of(asked) {
-        return own.wait(asked, timeout, Mask::SAME);
+    let entries_in = unsafe { entries(fds, count) };
+    if let Some(own) = P::of(entries_in) {
+        return own.wait(entries_in, timeout, Mask::SAME);
     }
     let real = real!(poll: unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int);
     // SAFETY: guaranteed by the caller.
@@ -111,8 +111,8 @@ impl Mask {
     }
 
     /// `poll(2)` with this signal mask, set atomically while the thread sleeps: an unblocked
-    /// signal,
-    /// pending or new, interrupts the call. Without a timeout, the thread sleeps indefinitely.
+    /// signal, pending or new, interrupts the call. Without a timeout, the thread sleeps
+    /// indefinitely.
     ///
     /// # Errors
     /// As for `poll(2)`.
@@ -145,13 +145,13 @@ pub unsafe fn ppoll<P: Polled>(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    let asked = unsafe { entries(fds, count) };
-    if let Some(own) = P::of(asked) {
+    let entries_in = unsafe { entries(fds, count) };
+    if let Some(own) = P::of(entries_in) {
         // SAFETY: null or valid, guaranteed by the caller.
         let timeout = milliseconds(unsafe { load(timeout) });
         // SAFETY: guaranteed by the caller.
         let mask = unsafe { Mask::new(mask) };
-        return own.wait(asked, timeout, mask);
+        return own.wait(entries_in, timeout, mask);
     }
     let real = real!(ppoll: Ppoll);
     // SAFETY: guaranteed by the caller.

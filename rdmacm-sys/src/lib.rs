@@ -21,6 +21,9 @@
 //! - The addresses in [`rdma_addr`] are methods that return pointers into the union.
 //! - Functions return 0, or -1 with `errno` set; `rdma_getaddrinfo` also returns the codes of `getaddrinfo`.
 //!
+//! With the feature `dlopen`, librdmacm is loaded at the first call, as libibverbs is. A program that calls [`rfcntl`],
+//! which has variable arguments, has to link the library all the same.
+//!
 //! Environment variables: `RDMACM_INCLUDE_DIR`, `RDMACM_LIB_DIR` and `RDMACM_VERSION`. The headers of libibverbs are
 //! those found by ibverbs-sys. Build scripts of dependent crates see `DEP_RDMACM_INCLUDE`, `DEP_RDMACM_VERSION` and
 //! `DEP_RDMACM_RELEASE`.
@@ -39,6 +42,8 @@
     reason = "bindgen writes it, and what it is like depends on the headers"
 )]
 mod bindings {
+    #[cfg(loaded)]
+    use ibverbs_sys::loaded;
     use ibverbs_sys::*;
     use libc::{
         epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, sockaddr_in,

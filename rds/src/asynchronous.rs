@@ -9,7 +9,7 @@ use std::{
 
 use verbs::RemoteRegion;
 
-use crate::{Message, Received, SendOptions, Sent, Socket};
+use crate::{Event, Message, SendOptions, Sent, Socket};
 
 /// A socket with awaitable calls.
 ///
@@ -18,10 +18,14 @@ use crate::{Message, Received, SendOptions, Sent, Socket};
 /// nothing.
 ///
 /// # Examples
-/// ```no_run
-/// # async fn f() -> std::io::Result<()> {
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> std::io::Result<()> {
+/// # let _fabric = doctest::lasting_host();
+/// # let peer = rds::Socket::bind("10.9.0.2:4000")?;
 /// let socket = rds::AsyncSocket::new(rds::Socket::bind("10.9.0.1:4000")?);
 /// socket.send_to(b"hello", "10.9.0.2:4000".parse().unwrap()).await?;
+/// # peer.send_to(b"welcome", "10.9.0.1:4000".parse().unwrap())?;
 /// let message = socket.recv_message().await?;
 /// println!("{}: {} bytes", message.from(), message.len());
 /// # Ok(())
@@ -68,6 +72,15 @@ impl AsyncSocket {
         .await
     }
 
+    /// [`Socket::send`], waiting like [`send_to`](Self::send_to).
+    ///
+    /// # Errors
+    /// As for [`Socket::send`].
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let options = SendOptions::new();
+        Ok(self.send_msg(&[IoSlice::new(bytes)], &options).await?.len)
+    }
+
     /// [`Socket::send_to`], waiting for room in the send buffer and for the congestion of the
     /// destination to end.
     ///
@@ -102,20 +115,28 @@ impl AsyncSocket {
             .await
     }
 
-    /// [`Socket::recv`], waiting for a message or another event.
+    /// [`Socket::recv_event`], waiting for a message or another event.
+    ///
+    /// # Errors
+    /// As for [`Socket::recv_event`].
+    pub async fn recv_event(&self) -> io::Result<Event> {
+        self.until(|| self.socket.try_recv_event()).await
+    }
+
+    /// [`Socket::recv_message`], waiting for a message.
+    ///
+    /// # Errors
+    /// As for [`Socket::recv_message`].
+    pub async fn recv_message(&self) -> io::Result<Message> {
+        self.until(|| self.socket.try_recv_message()).await
+    }
+
+    /// [`Socket::recv`], waiting for a message.
     ///
     /// # Errors
     /// As for [`Socket::recv`].
-    pub async fn recv(&self) -> io::Result<Received> {
-        self.until(|| self.socket.try_recv()).await
-    }
-
-    /// Receives a message without a copy, waiting like [`recv_from`](Self::recv_from).
-    ///
-    /// # Errors
-    /// As for [`Socket::recv_from`].
-    pub async fn recv_message(&self) -> io::Result<Message> {
-        self.until(|| self.socket.try_recv_message()).await
+    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv_from(buf).await?.0)
     }
 
     /// [`Socket::recv_from`], waiting for a message.

@@ -72,7 +72,7 @@ pub(crate) fn socket_error(err: SocketError) -> io::Error {
     io::Error::new(kind, err)
 }
 
-/// The end of a blocking call by its time-out.
+/// The end of a blocking call by its timeout.
 #[derive(Clone, Copy)]
 struct TimeoutElapsed;
 
@@ -84,13 +84,13 @@ impl fmt::Debug for TimeoutElapsed {
 
 impl fmt::Display for TimeoutElapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the time-out of the call has elapsed")
+        f.write_str("the timeout of the call has elapsed")
     }
 }
 
 impl Error for TimeoutElapsed {}
 
-/// The error of a call whose time-out has elapsed. Its kind is `WouldBlock`, as for the sockets of
+/// The error of a call whose timeout has elapsed. Its kind is `WouldBlock`, as for the sockets of
 /// [`std::net`] on Unix; its [`errno`] is `ETIMEDOUT`, as for the kernel's RDS sockets
 /// (`rds_recvmsg`, `rds_sendmsg`).
 pub(crate) fn timeout_elapsed() -> io::Error {
@@ -134,7 +134,7 @@ mod tests {
     fn errno_of_elapsed_timeout_is_etimedout() {
         let err = timeout_elapsed();
         assert_eq!((err.kind(), errno(&err)), (io::ErrorKind::WouldBlock, 110));
-        assert_eq!(err.to_string(), "the time-out of the call has elapsed");
+        assert_eq!(err.to_string(), "the timeout of the call has elapsed");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::{
         link::Attempt,
     },
     slots::FRAME_SIZE,
+    trace::{ConnectionSpan, note},
 };
 
 /// Work of a send queue entry: the slot of a frame, or the local memory of an RDMA or atomic
@@ -87,7 +88,7 @@ const RNR_TIMER: u8 = 10;
 
 /// How long to wait for the RTU after the first data of an accepted connection.
 ///
-/// After the time-out, `rdma_notify` makes the connection manager do without the RTU. The delay
+/// After the timeout, `rdma_notify` makes the connection manager do without the RTU. The delay
 /// is long on purpose: if the connection ends before Linux 6.1 has processed the notification, the
 /// kernel retransmits its REP for more than a minute, and `rdma_destroy_id` blocks for as long.
 const RTU_TIMEOUT: Duration = Duration::from_millis(500);
@@ -97,6 +98,7 @@ const RTU_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) struct IbConnection {
     pub(crate) attempt: Attempt,
     pub(crate) key: Key,
+    pub(crate) span: ConnectionSpan,
     pub(crate) stage: Stage,
     /// Time at which the connection began to close.
     pub(crate) closing: Option<Duration>,
@@ -289,10 +291,11 @@ impl Stage {
 }
 
 impl IbConnection {
-    pub(crate) fn new(attempt: Attempt, key: Key, stage: Stage) -> Self {
+    pub(crate) fn new(attempt: Attempt, key: Key, span: ConnectionSpan, stage: Stage) -> Self {
         Self {
             attempt,
             key,
+            span,
             stage,
             closing: None,
             destroy_attempts: 0,
@@ -379,6 +382,7 @@ impl IbConnection {
     /// Starts to close the connection. Returns whether `rdma_cm` still owes an event for the
     /// identifier, so that the caller has to cancel.
     pub(crate) fn close(&mut self, now: Duration) -> bool {
+        note!(debug, self.span, "closing");
         self.closing = Some(now);
         match &mut self.stage {
             Stage::Up(resources) => {
@@ -425,6 +429,7 @@ impl IbConnection {
                 true
             }
             Err(refused) => {
+                note!(warn, self.span, error = %refused.error, "queue pair not destroyed");
                 let qp = refused.value;
                 self.stage = Stage::Accepted(Box::new(QpResources { qp, cq, device }));
                 false

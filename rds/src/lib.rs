@@ -4,7 +4,9 @@
 //! reliable: each message arrives once and in order. The receiver is another [`Socket`] or an
 //! `AF_RDS` socket of a Linux kernel with the module `rds_rdma`.
 //!
-//! ```no_run
+//! ```
+//! # let _fabric = doctest::lasting_host();
+//! # let peer = rds::Socket::bind("10.9.0.2:4000")?;
 //! let socket = rds::Socket::bind("10.9.0.1:4000")?;
 //! socket.send_to(b"hello", "10.9.0.2:4000".parse().unwrap())?;
 //! # Ok::<(), std::io::Error>(())
@@ -19,18 +21,18 @@
 //! a socket for tasks, under any runtime. When an RDMA device is removed, sockets on its addresses
 //! reconnect once the device returns; memory must be allocated and exported again.
 //!
-//! The protocol without I/O is a crate of its own, `rds-proto`, re-exported as `proto`.
+//! The protocol without I/O is a crate of its own, `rds-proto`, re-exported as [`proto`].
 //!
-//! | tested | where |
-//! |---|---|
-//! | frames, private data, control messages | beside each in `proto/src`; `proto/tests/fuzz` |
-//! | connections: exactly-once, in-order delivery across failures | `proto/src/connection/tests`; `proto/tests/simulator` |
-//! | dialing, crossed requests, backoff | `proto/src/link.rs`; `proto/tests/simulator` |
-//! | `RDS_INFO_*` in the kernel's layouts | `proto/src/info` |
-//! | sockets, congestion | `proto/src/node/tests`; `proto/tests/simulator`; `tests/device` |
-//! | interoperation with a kernel | `kernel_rds/interop.rs` in `examples/tests/two_hosts` |
+//! # Features
 //!
-//! `tests/cases.md` maps each case of the protocol to its tests.
+//! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
+//!
+//! - `tracing`: each connection attempt has a span `connection` of the crate `tracing`, with the addresses. Steps of
+//!   connections are events at the level `DEBUG`, and failures at `WARN`, with the target `rds`; those of [`cm`] are enabled
+//!   too. Sending and receiving emit nothing. A subscriber must not use sockets of this crate, since it may run while the
+//!   engine is locked.
+//!
+//! # Limits
 //!
 //! Not implemented: credits, which kernels do not advertise, and fragments of other sizes than 4096
 //! bytes.
@@ -46,13 +48,19 @@ mod loopback;
 mod outbound;
 mod slots;
 mod socket;
+mod trace;
 
 pub use asynchronous::AsyncSocket;
 pub use engine::{Engine, EngineOptions};
 pub use errno::errno;
 pub use rds_proto as proto;
-pub use rds_proto::{connection::Status, info, wire::Cookie};
+pub use rds_proto::{
+    connection::{ConnectionStats, Status},
+    info,
+    node::{NodeStats, Route, SocketStats},
+    wire::Cookie,
+};
 pub use socket::{
-    Atomic, ExportOptions, Interest, Latency, Message, Notification, Rdma, RdmaBuffer, Readiness,
-    Received, SendOptions, Sent, Socket,
+    Atomic, Event, ExportOptions, Interest, Latency, Message, Notification, Rdma, RdmaBuffer,
+    Readiness, RecvMeta, SendOptions, Sent, Socket,
 };

@@ -110,8 +110,7 @@ fn path_to_self(ctx: &Context, ip: IpAddr) -> verbs::Result<AddressVector> {
     {
         return Ok(AddressVector::global(port, index, gid));
     }
-    for port in 1..=ctx.query_device()?.phys_port_cnt() {
-        let Ok(port) = u8::try_from(port) else { break };
+    for port in ctx.query_device()?.port_nums() {
         let attr = ctx.query_port(port)?;
         if attr.state() != PortState::ACTIVE {
             continue;

@@ -117,8 +117,8 @@ impl Outbound {
         let Some(place) = frames.get_mut(index) else {
             return Ok(None);
         };
-        let is_here = |slot: &PoolBuf| slot.pool().pd() == &device.pd;
-        let slot = take_from(place, is_here, |len| device.slot(len))?;
+        let is_usable = |slot: &PoolBuf| slot.pool().pd() == &device.pd;
+        let slot = take_from(place, is_usable, |len| device.slot(len))?;
         Ok(slot.map(|slot| Frame { slot, rest: None }))
     }
 
@@ -150,7 +150,7 @@ impl Outbound {
     }
 
     /// Whether a frame is posted.
-    pub(crate) fn is_lent(&self) -> bool {
+    pub(crate) fn is_posted(&self) -> bool {
         self.lock().iter().any(Option::is_none)
     }
 
@@ -181,16 +181,16 @@ impl Outbound {
     }
 }
 
-/// Takes a body from `place`. A body outside of slots accepted by `is_here` is copied into a new
+/// Takes a body from `place`. A body outside of slots accepted by `is_usable` is copied into a new
 /// `slot`; if there is none, the body stays in place.
 fn take_from(
     place: &mut Option<Body>,
-    is_here: impl FnOnce(&PoolBuf) -> bool,
+    is_usable: impl FnOnce(&PoolBuf) -> bool,
     slot: impl FnOnce(usize) -> verbs::Result<PoolBuf>,
 ) -> verbs::Result<Option<PoolBuf>> {
     match place.take() {
         None => Ok(None),
-        Some(Body::Slot(slot)) if is_here(&slot) => Ok(Some(slot)),
+        Some(Body::Slot(slot)) if is_usable(&slot) => Ok(Some(slot)),
         // The body is on the heap, or in a slot of another device.
         Some(body) => {
             let bytes = body.as_ref();

@@ -43,8 +43,8 @@ impl Slots {
         let mut slot = match free {
             Some(slot) => slot,
             None => {
-                let there: usize = pools.iter().map(BufPool::count).sum();
-                let more = there.clamp(INITIAL_POOL_SLOTS, MAX_POOL_SLOTS);
+                let allocated: usize = pools.iter().map(BufPool::count).sum();
+                let more = allocated.clamp(INITIAL_POOL_SLOTS, MAX_POOL_SLOTS);
                 let pool = pd.alloc_pool(more, SLOT_SIZES[class])?;
                 let slot = pool.try_take();
                 pools.push(pool);

@@ -21,7 +21,8 @@ use crate::{
     names::scoped,
     options::Options,
     proto::{BadConnectData, ConnectData, stream::Settings},
-    waiters::Bell,
+    trace::{StreamSpan, note},
+    waiters::EventFd,
 };
 
 /// Timeout of the first resolution attempt. Each later attempt doubles the timeout.
@@ -34,7 +35,7 @@ fn timeout_after(timeouts: u32) -> Duration {
 
 /// Returns the error of a connection attempt past its timeout.
 pub(crate) fn timed_out(timeout: Duration) -> io::Error {
-    let reason = format!("there was no connection within the time-out of {timeout:?}");
+    let reason = format!("there was no connection within the timeout of {timeout:?}");
     io::Error::new(io::ErrorKind::TimedOut, reason)
 }
 
@@ -44,9 +45,10 @@ pub(crate) struct Connecting {
     state: Mutex<State>,
     changed: Condvar,
     /// Notified at the end of the attempt, for callers waiting on a descriptor.
-    bell: Bell,
+    event_fd: EventFd,
     plan: Plan,
     key: Key,
+    span: StreamSpan,
     engine: Weak<Engine>,
 }
 
@@ -82,7 +84,8 @@ impl Connecting {
         options: &Options,
         peer: SocketAddr,
     ) -> io::Result<Arc<Self>> {
-        let id = engine.channel().create_id()?;
+        let span = StreamSpan::new(peer);
+        let id = span.run(|| engine.channel().create_id())?;
         let plan = Plan {
             settings: options.settings,
             group: options.group.clone(),
@@ -91,7 +94,7 @@ impl Connecting {
             peer,
             retries: 0,
         };
-        Self::begin(engine, id, plan)
+        Self::begin(engine, id, plan, span)
     }
 
     /// Starts a connection attempt with an identifier, bound or unbound.
@@ -112,10 +115,16 @@ impl Connecting {
             peer,
             retries,
         };
-        Self::begin(engine, id, plan)
+        Self::begin(engine, id, plan, StreamSpan::new(peer))
     }
 
-    fn begin(engine: &Arc<Engine>, id: CmId<Idle>, plan: Plan) -> io::Result<Arc<Self>> {
+    fn begin(
+        engine: &Arc<Engine>,
+        id: CmId<Idle>,
+        plan: Plan,
+        span: StreamSpan,
+    ) -> io::Result<Arc<Self>> {
+        note!(debug, span, "connecting");
         let key = id.key();
         let this = Arc::new(Self {
             state: Mutex::new(State::Open {
@@ -123,9 +132,10 @@ impl Connecting {
                 endpoint: None,
             }),
             changed: Condvar::new(),
-            bell: Bell::new()?,
+            event_fd: EventFd::new()?,
             plan,
             key,
+            span,
             engine: Arc::downgrade(engine),
         });
         engine.register_attempt(key, &this);
@@ -172,6 +182,7 @@ impl Connecting {
 
     pub(crate) fn addr_error(&self, id: CmId<Idle>, error: verbs::Error) {
         if self.try_again(&error) {
+            note!(debug, self.span, "resolving the address again");
             if let Err(error) = self.resolve_addr(id) {
                 self.finish(Err(error));
             }
@@ -193,6 +204,7 @@ impl Connecting {
 
     pub(crate) fn route_error(&self, id: CmId<AddrResolved>, error: verbs::Error) {
         if self.try_again(&error) {
+            note!(debug, self.span, "resolving the route again");
             self.addr_resolved(id);
         } else {
             self.finish(Err(error.into()));
@@ -257,6 +269,7 @@ impl Connecting {
             local_addr: scoped(local_addr, Some(peer_addr)),
             peer_addr,
             key: id.key(),
+            span: self.span.clone(),
         };
         let endpoint = endpoint.bring_up(|qp| Ok(bring_up(id, qp)?))?;
         let establish = |qp| Ok(response.establish_ready(qp)?.into_parts());
@@ -278,8 +291,8 @@ impl Connecting {
     }
 
     /// Readable from the end of the attempt on.
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(crate) fn event_fd(&self) -> &EventFd {
+        &self.event_fd
     }
 
     fn finish(&self, result: io::Result<Arc<Connection>>) {
@@ -288,10 +301,13 @@ impl Connecting {
         }
         let mut state = self.lock();
         if matches!(*state, State::Open { .. }) {
+            if let Err(_error) = &result {
+                note!(warn, self.span, error = %_error, "not connected");
+            }
             *state = State::Done(result);
         }
         self.changed.notify_all();
-        self.bell.ring();
+        self.event_fd.notify();
     }
 
     /// Takes the result, if available. Does not block.

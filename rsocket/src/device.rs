@@ -43,6 +43,8 @@ impl Devices {
         if let Some(device) = found {
             return Ok(device.clone());
         }
+        // No event reports the removal of a device without identifiers.
+        known.retain(|device| device.context().query_device().is_ok());
         let attr = ctx.query_device()?;
         let device = Device {
             datagrams: ctx.alloc_pd()?,
@@ -99,11 +101,12 @@ impl Devices {
 /// [`Options::protection_group`]: crate::Options::protection_group
 ///
 /// # Examples
-/// ```no_run
+/// ```
+/// # let _fabric = doctest::lasting_host();
 /// use rsocket::{Options, ProtectionGroup};
 ///
 /// let workers = ProtectionGroup::new();
-/// let listener = Options::new().protection_group(&workers).bind("10.9.0.1:7471")?;
+/// let listener = Options::new().protection_group(&workers).listen("10.9.0.1:7471")?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]

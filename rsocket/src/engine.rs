@@ -10,22 +10,25 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use cm::{ConnectFailure, ConnectRequest, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
+use verbs::Context;
 
 use crate::{
     connecting::Connecting,
     connection::Connection,
     datagram::{DatagramSocket, resolve},
     device::Devices,
+    exit::{ExitProgress, ExitRequest},
     listener::{Backlog, HalfOpen, RequestOutcome},
-    waiters::Bell,
+    waiters::EventFd,
     waiting::sleep,
 };
 
@@ -38,6 +41,14 @@ const HELD_CHECK: Duration = Duration::from_millis(100);
 /// Maximum number of datagram sockets served per round for received UDP datagrams.
 const MAX_SOCKETS_PER_ROUND: usize = 64;
 
+/// Interval between attempts to find the engine at the exit of the process, and their number: the lock is held
+/// briefly, except while the engine is started.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_ATTEMPTS: u32 = 100;
+
+/// Time for the engine thread to answer after the limit of a disconnect of all streams.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+
 /// The event channel of all identifiers, and the owners of these identifiers.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -46,7 +57,7 @@ pub(crate) struct Engine {
     subjects: Mutex<HashMap<Key, Subject>>,
     timers: Mutex<Timers>,
     /// Notified of a new timer, or of a free place for a held request.
-    bell: Bell,
+    event_fd: EventFd,
     /// Listeners with held requests.
     holding: Mutex<Vec<Weak<Backlog>>>,
     /// Datagram sockets by their names in `udp`.
@@ -54,14 +65,18 @@ pub(crate) struct Engine {
     next_socket_name: AtomicU64,
     /// `epoll` instance of the UDP sockets.
     udp: OwnedFd,
+    exit: ExitRequest,
     process: u64,
+    /// Unlike `process`, differs in the child of a `vfork`.
+    pid: rustix::process::Pid,
 }
 
 /// Owner of an identifier. Weak references: the engine keeps no owner alive.
 #[derive(Debug)]
 enum Subject {
     Connecting(Weak<Connecting>),
-    Listening(Weak<Backlog>),
+    /// With the device, if the listener is bound to one.
+    Listening(Weak<Backlog>, Option<Context>),
     /// A held request, waiting for a place in the listener's backlog.
     Held(Weak<Backlog>),
     /// A half-open connection of a listener, until the peer completes the handshake.
@@ -129,12 +144,14 @@ impl Engine {
             devices: Devices::default(),
             subjects: Mutex::default(),
             timers: Mutex::default(),
-            bell: Bell::new()?,
+            event_fd: EventFd::new()?,
             holding: Mutex::default(),
             datagram_sockets: Mutex::default(),
             next_socket_name: AtomicU64::new(0),
             udp: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            exit: ExitRequest::default(),
             process: verbs::fork::fork_generation(),
+            pid: rustix::process::getpid(),
         });
         let driven = Arc::clone(&new);
         verbs::signals::spawn_without_signals("rsocket", move || driven.run())?;
@@ -143,6 +160,54 @@ impl Engine {
             let _kept = ManuallyDrop::new(old);
         }
         Ok(new)
+    }
+
+    /// Returns the engine of this process, if any. The caller may be inside a signal handler that interrupted
+    /// [`get`](Self::get), so gives up after some time.
+    pub(crate) fn running() -> Option<Arc<Self>> {
+        for _ in 0..MAX_ATTEMPTS {
+            let engine = match ENGINE.try_lock() {
+                Ok(engine) => engine,
+                Err(TryLockError::Poisoned(engine)) => engine.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    thread::sleep(ATTEMPT_INTERVAL);
+                    continue;
+                }
+            };
+            return engine.as_ref().filter(|engine| engine.is_own()).cloned();
+        }
+        None
+    }
+
+    fn is_own(&self) -> bool {
+        self.process == verbs::fork::fork_generation() && self.pid == rustix::process::getpid()
+    }
+
+    /// Disconnects all streams; see [`disconnect_all`](crate::disconnect_all).
+    pub(crate) fn disconnect_all(&self, limit: Duration) -> bool {
+        self.exit.make(limit);
+        self.event_fd.notify();
+        self.exit.wait(limit.saturating_add(EXIT_GRACE))
+    }
+
+    pub(crate) fn exit_request(&self) -> &ExitRequest {
+        &self.exit
+    }
+
+    /// Returns all connections, those closed by the program among them.
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        let subjects = self.subjects();
+        let connections = subjects.values().filter_map(|subject| match subject {
+            Subject::Connected(connection) => connection.upgrade(),
+            _ => None,
+        });
+        connections.collect()
+    }
+
+    /// Returns all datagram sockets.
+    pub(crate) fn all_datagram_sockets(&self) -> Vec<Arc<DatagramSocket>> {
+        let sockets = self.datagram_sockets();
+        sockets.values().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn channel(&self) -> &EventChannel {
@@ -166,8 +231,8 @@ impl Engine {
         self.subjects().insert(key, subject);
     }
 
-    pub(crate) fn listen(&self, key: Key, backlog: &Arc<Backlog>) {
-        let subject = Subject::Listening(Arc::downgrade(backlog));
+    pub(crate) fn listen(&self, key: Key, backlog: &Arc<Backlog>, device: Option<Context>) {
+        let subject = Subject::Listening(Arc::downgrade(backlog), device);
         self.subjects().insert(key, subject);
     }
 
@@ -257,7 +322,7 @@ impl Engine {
 
     /// Wakes the engine thread to serve held requests.
     pub(crate) fn wake_for_held(&self) {
-        self.bell.ring();
+        self.event_fd.notify();
     }
 
     fn holding(&self) -> MutexGuard<'_, Vec<Weak<Backlog>>> {
@@ -325,13 +390,13 @@ impl Engine {
             });
         }
         drop(timers);
-        self.bell.ring();
+        self.event_fd.notify();
     }
 
     /// Schedules a check for unacknowledged data.
     pub(crate) fn check_at(&self, at: Instant, key: Key) {
         self.timers().checks.insert((at, key));
-        self.bell.ring();
+        self.event_fd.notify();
     }
 
     /// Schedules the end of a connection attempt after `timeout`. Returns the handle for
@@ -340,7 +405,7 @@ impl Engine {
     pub(crate) fn time_out_after(&self, timeout: Duration, key: Key) -> Option<(Instant, Key)> {
         let name = (Instant::now().checked_add(timeout)?, key);
         self.timers().attempts.insert(name, timeout);
-        self.bell.ring();
+        self.event_fd.notify();
         Some(name)
     }
 
@@ -352,27 +417,33 @@ impl Engine {
     /// Keeps a connection until all sent data has been acknowledged, at most until `deadline`.
     pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Option<Instant>) {
         self.timers().lingering.push((deadline, connection));
-        self.bell.ring();
+        self.event_fd.notify();
     }
 
     /// Sends the shutdown message of a connection as soon as there is room.
     pub(crate) fn send_shutdown_later(&self, key: Key) {
         self.timers().unsent_shutdowns.insert(key);
-        self.bell.ring();
+        self.event_fd.notify();
     }
 
     fn run(self: Arc<Self>) {
+        let mut exit = ExitProgress::default();
         loop {
             let next = [
                 self.run_timers(),
                 self.expire_handshakes(),
                 self.serve_held(),
+                exit.serve(&self),
             ];
             let next = next.into_iter().flatten().min();
-            let fds = [self.channel.as_fd(), self.bell.as_fd(), self.udp.as_fd()];
+            let fds = [
+                self.channel.as_fd(),
+                self.event_fd.as_fd(),
+                self.udp.as_fd(),
+            ];
             // A signal and an expired timer need the same work as an event.
             drop(sleep(fds, next));
-            self.bell.clear();
+            self.event_fd.drain();
             self.receive_udp();
             while let Ok(Some(event)) = self.channel.try_next() {
                 self.handle(event);
@@ -502,7 +573,7 @@ impl Engine {
     /// Passes a connection request to its listener.
     fn connect_requested(&self, request: ConnectRequest) {
         let backlog = match self.subjects().get(&request.listener()) {
-            Some(Subject::Listening(backlog)) => backlog.upgrade(),
+            Some(Subject::Listening(backlog, _)) => backlog.upgrade(),
             _ => None,
         };
         let key = request.id().key();
@@ -603,7 +674,13 @@ impl Engine {
                 }
                 None
             }
-            Some(Subject::Connecting(_) | Subject::Listening(_)) | None => None,
+            Some(Subject::Listening(_, device)) => {
+                if let Some(ctx) = device.filter(|_| removed) {
+                    self.devices.forget(&ctx);
+                }
+                None
+            }
+            Some(Subject::Connecting(_)) | None => None,
         };
         let Some(connection) = connection else {
             return;

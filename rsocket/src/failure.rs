@@ -12,7 +12,10 @@ use crate::proto::stream::Failure;
 /// The [cause](Self::cause) is the connection manager's [`ConnectFailure`] or the request's [`WcError`], where
 /// either reported the failure. The message contains the cause.
 ///
-/// ```no_run
+/// ```
+/// # let _fabric = doctest::lasting_host();
+/// # let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
+/// # std::thread::spawn(move || drop(listener.accept()));
 /// use std::io::Read;
 ///
 /// let mut stream = rsocket::Stream::connect("10.9.0.1:7471")?;

@@ -4,7 +4,8 @@
 //! [`std::net::TcpListener`]. RDMA writes carry the bytes into a buffer of the peer. Programs using
 //! `rsocket(7)` can be at the other end.
 //!
-//! ```no_run
+//! ```
+//! # let _fabric = doctest::lasting_host();
 //! use std::io::{Read, Write};
 //!
 //! let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
@@ -19,7 +20,21 @@
 //! [`Socket`] serves programs that choose the kind of socket at run time; [`poll()`] and [`EventSet`] wait
 //! for many sockets at once. The C library `rsocket-capi` is built on these.
 //!
-//! The protocol without I/O is a crate of its own, `rsocket-proto`, re-exported as `proto`.
+//! The protocol without I/O is a crate of its own, `rsocket-proto`, re-exported as [`proto`].
+//!
+//! # Features
+//!
+//! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
+//! - `tokio`: `AsyncStream`, `AsyncListener` and `AsyncDatagram`, for tasks.
+//! - `tracing`: each stream has a span `stream` of the crate `tracing`, with the addresses and the number of the queue pair.
+//!   Steps of connections are events at the level `DEBUG`, and failures at `WARN`, with the target `rsocket`; those of [`cm`] are
+//!   enabled too. Sending and receiving emit nothing. A subscriber must not use sockets of this crate, since it may run while
+//!   the state of a stream is locked.
+//!
+//! # Limits
+//!
+//! Streams interoperate with the C library over RoCE and iWARP. Datagrams interoperate with other programs
+//! on this crate only: over RoCE, the C library's datagrams fail in every version. iWARP has no datagrams.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -31,6 +46,7 @@ mod device;
 mod endpoint;
 mod engine;
 mod errno;
+mod exit;
 mod failure;
 mod listener;
 mod mapped;
@@ -42,6 +58,7 @@ mod socket;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod trace;
 mod waiters;
 mod waiting;
 
@@ -49,14 +66,16 @@ pub use cm::PathRecord;
 pub use datagram::RecvMeta;
 pub use device::ProtectionGroup;
 pub use errno::errno;
+pub use exit::disconnect_all;
 pub use failure::ConnectionFailure;
 pub use listener::{Incoming, Listener, Refusals};
 pub use mapped::MappedBuffer;
 pub use options::Options;
 pub use rsocket_proto as proto;
+pub use rsocket_proto::stream::StreamStats;
 pub use socket::{
-    Event, EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, Sleep, SleepEntry,
-    Socket, poll, poll_by,
+    Event, EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, SendOptions, Sleep,
+    SleepEntry, Socket, poll, poll_by,
 };
 pub use stream::Stream;
 #[cfg(feature = "tokio")]

@@ -28,7 +28,8 @@ use crate::{
     options::Options,
     proto::ConnectData,
     stream::Stream,
-    waiters::Bell,
+    trace::{StreamSpan, note},
+    waiters::EventFd,
     waiting::sleep,
 };
 
@@ -78,8 +79,8 @@ pub struct Refusals {
 #[derive(Debug)]
 pub(crate) struct Backlog {
     queues: Mutex<Queues>,
-    bell: Bell,
-    /// Duplicate of the bell for the program, which could read the bell itself or make the bell blocking.
+    event_fd: EventFd,
+    /// Descriptor for the program, readable with the eventfd. Reading the eventfd itself would lose a wake-up.
     notify: NotifyFd,
     /// Options of future connections.
     options: Mutex<Options>,
@@ -244,9 +245,14 @@ impl Backlog {
             local_addr,
             peer_addr: name(id.peer_addr(), Some(local_addr)),
             key: id.key(),
+            span: StreamSpan::new(id.peer_addr().unwrap_or_else(unspecified)),
         };
         let key = addrs.key;
-        let accepted = accept(engine, request, options).inspect_err(|_| self.failed(key));
+        note!(debug, addrs.span, "accepting");
+        let accepted = accept(engine, request, options).inspect_err(|_error| {
+            note!(warn, addrs.span, error = %_error, "not accepted");
+            self.failed(key);
+        });
         Ok(HalfOpen {
             endpoint: accepted?,
             peer,
@@ -324,8 +330,8 @@ impl Backlog {
         let mut queues = self.lock();
         queues.half_open.end(key);
         queues.waiting.push_back(connection);
-        // Notified under the lock: taking the connection clears the bell.
-        self.bell.ring();
+        // Notified under the lock: taking the connection drains the eventfd.
+        self.event_fd.notify();
     }
 
     /// Stops listening. Queued connections can still be accepted; held requests are dropped.
@@ -333,7 +339,7 @@ impl Backlog {
         let mut queues = self.lock();
         queues.closed = true;
         let held = std::mem::take(&mut queues.held);
-        self.bell.ring();
+        self.event_fd.notify();
         drop(queues);
         for request in held.iter() {
             engine.abandon(request.key());
@@ -354,7 +360,7 @@ impl Backlog {
         let mut queues = self.lock();
         let taken = queues.waiting.pop_front();
         if queues.waiting.is_empty() && !queues.closed {
-            self.bell.clear();
+            self.event_fd.drain();
         }
         if taken.is_some() && !queues.held.is_empty() {
             engine.wake_for_held();
@@ -403,9 +409,9 @@ impl Listener {
     /// Listens at an address with the default [`Options`].
     ///
     /// # Errors
-    /// As for [`Options::bind`].
+    /// As for [`Options::listen`].
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        Options::new().bind(addr)
+        Options::new().listen(addr)
     }
 
     /// Takes the next connection. Blocks until there is one, unless [nonblocking](Self::set_nonblocking).
@@ -429,7 +435,7 @@ impl Listener {
             if self.inner.nonblocking.load(Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            sleep([self.inner.backlog.bell.as_fd()], None)?;
+            sleep([self.inner.backlog.event_fd.as_fd()], None)?;
         }
     }
 
@@ -443,8 +449,11 @@ impl Listener {
     /// Creates another handle of the same listener, like [`std::net::TcpListener::try_clone`]. The
     /// nonblocking mode is shared by all clones. Does not block.
     ///
-    /// ```no_run
+    /// ```
+    /// # let _fabric = doctest::lasting_host();
     /// let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
+    /// # let connect = || rsocket::Stream::connect("10.9.0.1:7471");
+    /// # std::thread::spawn(move || (connect(), connect()));
     /// let other = listener.try_clone()?;
     /// std::thread::spawn(move || other.accept());
     /// listener.accept()?;
@@ -469,8 +478,8 @@ impl Listener {
     }
 
     /// Readable while a connection is ready to be accepted, or after a shutdown.
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.inner.backlog.bell
+    pub(crate) fn event_fd(&self) -> &EventFd {
+        &self.inner.backlog.event_fd
     }
 
     /// Whether a connection is ready to be accepted.
@@ -558,7 +567,7 @@ impl Options {
     /// - `AddrInUse`: another socket listens at the address.
     /// - `ENOMEM`: the process may not lock the memory of a connection (`RLIMIT_MEMLOCK`). The error names
     ///   the limit.
-    pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
+    pub fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         let engine = Engine::get()?;
         let mut last = None;
         for addr in addr.to_socket_addrs()? {
@@ -581,16 +590,16 @@ impl Options {
 
     /// Listens with a bound identifier.
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
-        let bell = Bell::new()?;
+        let event_fd = EventFd::new()?;
         let backlog = Arc::new(Backlog {
             queues: Mutex::default(),
-            notify: NotifyFd::of(bell.as_fd())?,
-            bell,
+            notify: NotifyFd::of(event_fd.as_fd())?,
+            event_fd,
             options: Mutex::new(self.clone()),
             local_addr: id.local_addr(),
         });
         let key = id.key();
-        engine.listen(key, &backlog);
+        engine.listen(key, &backlog, id.bound_context()?);
         let id = id.listen(self.backlog).map_err(|refused| {
             engine.forget(key);
             refused.error

@@ -131,7 +131,8 @@ impl Stream {
     }
 
     /// Writes bytes into a mapping of the peer, starting at the peer's `offset`, without notification of the
-    /// peer. Returns the number of bytes written: fewer where the mapping ends.
+    /// peer. Returns the number of bytes written: fewer where the mapping ends. Blocks until there is room,
+    /// unless [nonblocking](Stream::set_nonblocking).
     ///
     /// # Errors
     /// - `WouldBlock`: no room, and the stream is nonblocking or its write timeout has elapsed.

@@ -13,7 +13,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sizes, connection setup and shutdown of a connection.
 ///
-/// ```no_run
+/// ```
+/// # let _fabric = doctest::lasting_host();
+/// # let _listener = rsocket::Listener::bind("10.9.0.1:7471")?;
 /// use std::time::Duration;
 ///
 /// let stream = rsocket::Options::new()
@@ -93,7 +95,7 @@ impl Options {
         self
     }
 
-    /// Sets the maximum number of bytes sent inline, without a copy to the send buffer.
+    /// Sets the maximum number of bytes sent inline, without a copy to the send buffer; limited by the device.
     #[doc(alias = "RDMA_INLINE")]
     pub fn inline(mut self, bytes: u32) -> Self {
         self.settings.inline = bytes;
@@ -176,7 +178,7 @@ impl Options {
     /// Fails the connection with `TimedOut` when data or [keepalive probes](Self::keep_alive) have been
     /// unacknowledged for this long: at least one second; 924 seconds if not set or zero.
     ///
-    /// Most devices give up by themselves after about 15 seconds, some never. A peer running the C library
+    /// Most devices give up by themselves after 4 to 15 seconds, some never. A peer running the C library
     /// with full queues and no rsockets call during this time also fails the connection.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn user_timeout(mut self, timeout: Duration) -> Self {

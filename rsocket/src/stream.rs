@@ -17,7 +17,7 @@ use crate::{
     connection::Connection,
     engine::Engine,
     options::Options,
-    proto::stream::{Direction, Readiness, Settings},
+    proto::stream::{Direction, Readiness, Settings, StreamStats},
     waiting::WaitMode,
 };
 
@@ -30,6 +30,22 @@ use crate::{
 /// The drop returns at once and the data is delivered in the background for
 /// [nonblocking](Self::set_nonblocking) streams, with [`Options::linger_in_background`], and on a thread of a
 /// tokio runtime (feature `tokio`).
+///
+/// # Examples
+/// ```
+/// # let _fabric = doctest::lasting_host();
+/// # let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
+/// # std::thread::spawn(move || listener.accept().map(|(mut server, _)| std::io::copy(&mut server.try_clone()?, &mut server)));
+/// use std::{io::{Read, Write}, net::Shutdown};
+///
+/// let mut stream = rsocket::Stream::connect("10.9.0.1:7471")?;
+/// stream.write_all(b"hello")?;
+/// stream.shutdown(Shutdown::Write)?;
+/// let mut answer = String::new();
+/// stream.read_to_string(&mut answer)?; // until the peer shuts down or disconnects
+/// # assert_eq!(answer, "hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Stream {
     inner: Arc<Inner>,
 }
@@ -41,7 +57,6 @@ struct Inner {
     nonblocking: AtomicBool,
     read_timeout: Mutex<Option<Duration>>,
     write_timeout: Mutex<Option<Duration>>,
-    linger: Mutex<Duration>,
     linger_in_background: AtomicBool,
 }
 
@@ -60,6 +75,7 @@ impl Stream {
         options: &Options,
     ) -> Self {
         connection.set_limit(options.limit());
+        connection.set_linger(options.linger);
         if let Some(interval) = options.keep_alive {
             engine.keep_alive(&connection, interval);
         }
@@ -70,7 +86,6 @@ impl Stream {
                 nonblocking: AtomicBool::new(false),
                 read_timeout: Mutex::default(),
                 write_timeout: Mutex::default(),
-                linger: Mutex::new(options.linger),
                 linger_in_background: AtomicBool::new(options.linger_in_background),
             }),
         }
@@ -79,7 +94,14 @@ impl Stream {
     /// Creates another handle of the same stream, like [`std::net::TcpStream::try_clone`]. Timeouts and the
     /// nonblocking mode are shared by all clones. Does not block.
     ///
-    /// ```no_run
+    /// ```
+    /// # let _fabric = doctest::lasting_host();
+    /// # let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
+    /// # std::thread::spawn(move || {
+    /// #     let (mut stream, _) = listener.accept()?;
+    /// #     stream.read_exact(&mut [0; 5])?;
+    /// #     stream.write_all(b"welcome")
+    /// # });
     /// use std::io::{Read, Write};
     ///
     /// let mut reader = rsocket::Stream::connect("10.9.0.1:7471")?;
@@ -126,6 +148,24 @@ impl Stream {
     /// Returns the sizes in use on the connection.
     pub fn settings(&self) -> Settings {
         self.connection().settings()
+    }
+
+    /// Returns the counters of this side of the stream. Does not block, and makes no system call.
+    ///
+    /// ```
+    /// # let _fabric = doctest::lasting_host();
+    /// # let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
+    /// # let _accepted = std::thread::spawn(move || listener.accept());
+    /// use std::io::Write;
+    ///
+    /// let mut stream = rsocket::Stream::connect("10.9.0.1:7471")?;
+    /// stream.write_all(b"hello")?;
+    /// let stats = stream.stats();
+    /// assert_eq!((stats.bytes_sent, stats.messages_sent), (5, 1));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn stats(&self) -> StreamStats {
+        self.connection().stats()
     }
 
     /// Receives bytes and leaves them in the buffer: the next call receives them again, with later data.
@@ -193,11 +233,7 @@ impl Stream {
 
     /// Sets how long dropping the stream may block, like [`Options::linger`].
     pub fn set_linger(&self, timeout: Duration) {
-        *self
-            .inner
-            .linger
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = timeout;
+        self.connection().set_linger(timeout);
     }
 
     /// Sets whether dropping the stream returns at once, like [`Options::linger_in_background`].
@@ -305,10 +341,7 @@ fn is_in_runtime() -> bool {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let linger = *self
-            .linger
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let linger = self.connection.linger();
         if linger.is_zero() {
             return;
         }

@@ -13,35 +13,35 @@ use rustix::{
 
 use crate::proto::stream::Readiness;
 
-/// A descriptor made readable by `ring`, until `clear`.
+/// A descriptor made readable by `notify`, until `drain`.
 #[derive(Clone, Debug)]
-pub(crate) struct Bell {
+pub(crate) struct EventFd {
     fd: Arc<OwnedFd>,
 }
 
-impl Bell {
+impl EventFd {
     pub(crate) fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { fd: Arc::new(fd) })
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify(&self) {
         // Fails only at the maximum count, with the descriptor already readable.
         let _: Result<usize, _> = write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Whether both are handles of the same bell.
+    /// Whether both are handles of the same eventfd.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.fd, &other.fd)
     }
 
-    pub(crate) fn clear(&self) {
-        // Fails if the bell has not been rung.
+    pub(crate) fn drain(&self) {
+        // Fails if the eventfd has not been notified.
         let _: Result<usize, _> = read(&self.fd, &mut [0; 8]);
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -125,32 +125,32 @@ impl Interest {
 
 /// Notifies a nonblocking caller through a descriptor when a retry is worthwhile.
 ///
-/// The descriptor is readable while the bell is rung or the completion channel is readable. Each watcher has
-/// its own bell, so that a reader cannot consume the wake-up of a writer.
+/// The descriptor is readable while the eventfd is notified or the completion channel is readable. Each watcher has
+/// its own eventfd, so that a reader cannot consume the wake-up of a writer.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    bell: Bell,
+    event_fd: EventFd,
     poller: Arc<OwnedFd>,
     watched: Interest,
     /// Interest notified and not retried since.
     due: Interest,
-    rung: bool,
+    notified: bool,
 }
 
 impl Watcher {
     pub(crate) fn new(channel: BorrowedFd<'_>) -> io::Result<Self> {
-        let bell = Bell::new()?;
+        let event_fd = EventFd::new()?;
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (fd, name) in [(channel, 0), (bell.as_fd(), 1)] {
+        for (fd, name) in [(channel, 0), (event_fd.as_fd(), 1)] {
             let data = epoll::EventData::new_u64(name);
             epoll::add(&poller, fd, data, epoll::EventFlags::IN)?;
         }
         Ok(Self {
-            bell,
+            event_fd,
             poller: Arc::new(poller),
             watched: Interest::default(),
             due: Interest::default(),
-            rung: false,
+            notified: false,
         })
     }
 
@@ -173,34 +173,34 @@ impl Watcher {
     pub(crate) fn watch(&mut self, interest: Interest) {
         self.watched.add(interest);
         self.due.remove(interest);
-        if self.rung && self.due.is_empty() {
-            self.rung = false;
-            self.bell.clear();
+        if self.notified && self.due.is_empty() {
+            self.notified = false;
+            self.event_fd.drain();
         }
     }
 
     fn wake(&mut self, readiness: Readiness) {
         if self.is_watched() {
-            self.ring(self.watched.met_by(readiness));
+            self.notify(self.watched.met_by(readiness));
         }
     }
 
     /// Notifies callers waiting for one of these interests.
-    pub(crate) fn ring(&mut self, interest: Interest) {
+    pub(crate) fn notify(&mut self, interest: Interest) {
         let mut new = interest;
         new.remove(self.due);
         if !new.is_empty() {
             self.due.add(new);
-            self.rung = true;
-            self.bell.ring();
+            self.notified = true;
+            self.event_fd.notify();
         }
     }
 }
 
-/// Waiters of one socket, each with its own bell, so that no waiter consumes the wake-up of another.
+/// Waiters of one socket, each with its own eventfd, so that no waiter consumes the wake-up of another.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    waiting: Vec<(u64, Interest, Bell)>,
+    waiting: Vec<(u64, Interest, EventFd)>,
     next: u64,
     /// `None` for a removed watcher, whose index the next one reuses.
     watchers: Vec<Option<Watcher>>,
@@ -238,10 +238,10 @@ impl Waiters {
         self.watchers.get_mut(index)?.as_mut()
     }
 
-    pub(crate) fn add(&mut self, interest: Interest, bell: &Bell) -> u64 {
+    pub(crate) fn add(&mut self, interest: Interest, event_fd: &EventFd) -> u64 {
         let name = self.next;
         self.next += 1;
-        self.waiting.push((name, interest, bell.clone()));
+        self.waiting.push((name, interest, event_fd.clone()));
         name
     }
 
@@ -269,12 +269,12 @@ impl Waiters {
     }
 
     /// Notifies all waiters.
-    pub(crate) fn ring(&mut self) {
+    pub(crate) fn notify(&mut self) {
         for watcher in self.watchers.iter_mut().flatten() {
-            watcher.ring(watcher.watched);
+            watcher.notify(watcher.watched);
         }
-        for (_, _, bell) in &self.waiting {
-            bell.ring();
+        for (_, _, event_fd) in &self.waiting {
+            event_fd.notify();
         }
     }
 
@@ -282,9 +282,9 @@ impl Waiters {
         for watcher in self.watchers.iter_mut().flatten() {
             watcher.wake(readiness);
         }
-        for (_, interest, bell) in &self.waiting {
+        for (_, interest, event_fd) in &self.waiting {
             if interest.is_met(readiness) {
-                bell.ring();
+                event_fd.notify();
             }
         }
     }
@@ -296,36 +296,36 @@ mod tests {
 
     use super::*;
 
-    fn is_ringing(bell: &Bell) -> bool {
-        verbs::fd::wait_readable("poll", bell.as_fd(), Some(Duration::ZERO)).unwrap()
+    fn is_ringing(event_fd: &EventFd) -> bool {
+        verbs::fd::wait_readable("poll", event_fd.as_fd(), Some(Duration::ZERO)).unwrap()
     }
 
     #[test]
     fn waiters_with_matching_interest_are_woken() {
-        let bells = [(); 3].map(|()| Bell::new().unwrap());
+        let event_fds = [(); 3].map(|()| EventFd::new().unwrap());
         let mut waiters = Waiters::default();
-        waiters.add(Interest::READ, &bells[0]);
-        waiters.add(Interest::WRITE, &bells[1]);
-        let gone = waiters.add(Interest::READ, &bells[2]);
+        waiters.add(Interest::READ, &event_fds[0]);
+        waiters.add(Interest::WRITE, &event_fds[1]);
+        let gone = waiters.add(Interest::READ, &event_fds[2]);
         waiters.remove(gone);
         waiters.wake(Readiness {
             readable: true,
             ..Readiness::default()
         });
-        assert_eq!(bells.each_ref().map(is_ringing), [true, false, false]);
-        bells[0].clear();
+        assert_eq!(event_fds.each_ref().map(is_ringing), [true, false, false]);
+        event_fds[0].drain();
         waiters.wake(Readiness {
             hung_up: true,
             ..Readiness::default()
         });
-        assert_eq!(bells.each_ref().map(is_ringing), [true, true, false]);
+        assert_eq!(event_fds.each_ref().map(is_ringing), [true, true, false]);
     }
 
     #[test]
     #[cfg(feature = "tokio")]
     fn removed_watcher_leaves_neither_interest_nor_descriptor() {
-        let bell = Bell::new().unwrap();
-        let watcher = || Watcher::new(bell.as_fd()).unwrap();
+        let event_fd = EventFd::new().unwrap();
+        let watcher = || Watcher::new(event_fd.as_fd()).unwrap();
         let mut waiters = Waiters::new(watcher());
         let removed = waiters.add_watcher(watcher());
         let kept = waiters.add_watcher(watcher());
@@ -338,16 +338,16 @@ mod tests {
         // The other watchers keep their indices; the next one reuses the free place.
         assert!(waiters.watcher(kept).is_some());
         assert_eq!(waiters.add_watcher(watcher()), removed);
-        waiters.ring();
+        waiters.notify();
         waiters.wake(NOTHING);
     }
 
     #[test]
     fn interest_of_waiters_is_their_union() {
-        let bell = Bell::new().unwrap();
-        let mut waiters = Waiters::new(Watcher::new(bell.as_fd()).unwrap());
+        let event_fd = EventFd::new().unwrap();
+        let mut waiters = Waiters::new(Watcher::new(event_fd.as_fd()).unwrap());
         assert_eq!(waiters.interest(), None);
-        let reader = waiters.add(Interest::READ, &bell);
+        let reader = waiters.add(Interest::READ, &event_fd);
         assert_eq!(waiters.interest(), Some(Interest::READ));
         waiters.watcher(0).unwrap().watch(Interest::WRITE);
         assert_eq!(waiters.interest(), Some(Interest::BOTH));
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(waiters.interest(), Some(Interest::WRITE));
         // A waiter with an empty interest is still a waiter, for the end of the socket.
         waiters.watcher(0).unwrap().leave(Interest::WRITE);
-        waiters.add(Interest::default(), &bell);
+        waiters.add(Interest::default(), &event_fd);
         assert_eq!(waiters.interest(), Some(Interest::default()));
     }
 }

@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -19,27 +19,27 @@ use rustix::{
 use crate::{
     config::config,
     proto::stream::Readiness,
-    waiters::{Bell, Interest, Waiters, Watcher},
+    waiters::{EventFd, Interest, Waiters, Watcher},
 };
 
 /// Number of polls between reads of the clock, possibly more expensive than a poll.
-const LOOKS: u32 = 16;
+const POLLS_PER_CLOCK_READ: u32 = 16;
 
 /// Adaptive spinning: if the last sleep was shorter than `EAGER` polling intervals, the next wait spins for
 /// as long before sleeping. A wake-up takes longer.
-const EAGER: u32 = 10;
+const SPIN_FACTOR: u32 = 10;
 
 /// After a longer sleep below `SHORT` polling intervals, one wait in `SELDOM` also spins: both sides may be
 /// sleeping only because of the other.
 const SHORT: u32 = 30;
-const SELDOM: u32 = 8;
+const SPIN_INTERVAL: u32 = 8;
 
 /// Maximum number of processing rounds per call; the rest remains for later, since a peer may send faster
 /// than this side processes.
 const ROUNDS: u32 = 1024;
 
 /// Polling interval of a thread without a descriptor for wake-ups.
-const WITHOUT_BELL: Duration = Duration::from_millis(10);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether an error is the descriptor limit of the process or of the host.
 fn is_out_of_descriptors(err: &io::Error) -> bool {
@@ -74,18 +74,18 @@ impl WaitMode {
 }
 
 thread_local! {
-    static BELL: RefCell<Option<(u64, Bell)>> = const { RefCell::new(None) };
+    static EVENT_FD: RefCell<Option<(u64, EventFd)>> = const { RefCell::new(None) };
 }
 
-/// Returns the bell of this thread, for one wait at a time. A forked child gets a new bell.
-pub(crate) fn thread_bell() -> io::Result<Bell> {
+/// Returns the eventfd of this thread, for one wait at a time. A forked child gets a new eventfd.
+pub(crate) fn thread_event_fd() -> io::Result<EventFd> {
     let process = verbs::fork::fork_generation();
-    BELL.with_borrow_mut(|own| match own {
-        Some((owner, bell)) if *owner == process => Ok(bell.clone()),
+    EVENT_FD.with_borrow_mut(|own| match own {
+        Some((owner, event_fd)) if *owner == process => Ok(event_fd.clone()),
         _ => {
-            let bell = Bell::new()?;
-            *own = Some((process, bell.clone()));
-            Ok(bell)
+            let event_fd = EventFd::new()?;
+            *own = Some((process, event_fd.clone()));
+            Ok(event_fd)
         }
     })
 }
@@ -123,7 +123,7 @@ pub(crate) trait Pollable {
 
     /// Like [`process`](Self::process) during spinning: completions irrelevant for `interest` may remain
     /// until `arm`, or until there is a relevant one.
-    fn look(&mut self, interest: Interest) -> io::Result<bool> {
+    fn poll(&mut self, interest: Interest) -> io::Result<bool> {
         let _ = interest;
         self.process()
     }
@@ -147,7 +147,7 @@ pub(crate) trait Pollable {
 
 /// Requests events and processes all earlier completions. Returns false if completions arrive faster than
 /// this side processes them.
-fn settle(state: &mut impl Pollable, interest: Interest) -> io::Result<bool> {
+fn arm_and_process(state: &mut impl Pollable, interest: Interest) -> io::Result<bool> {
     for _ in 0..ROUNDS {
         if !state.arm(interest)? {
             return Ok(true);
@@ -159,7 +159,7 @@ fn settle(state: &mut impl Pollable, interest: Interest) -> io::Result<bool> {
 /// A socket shared by several threads.
 ///
 /// Each call processes the completions present. A blocked call waits for the completion channel and for its
-/// own bell, rung by a call that processes completions in the meantime.
+/// own eventfd, notified by a call that processes completions in the meantime.
 #[derive(Debug)]
 pub(crate) struct Shared<S: Pollable> {
     state: Mutex<S>,
@@ -167,9 +167,9 @@ pub(crate) struct Shared<S: Pollable> {
     /// Descriptor of the first watcher.
     poller: Arc<OwnedFd>,
     /// The next wait spins longer.
-    eager: AtomicBool,
+    spins_longer: AtomicBool,
     /// Number of sleeps of medium length.
-    middling: AtomicU32,
+    medium_sleeps: AtomicU32,
 }
 
 impl<S: Pollable> Shared<S> {
@@ -184,13 +184,22 @@ impl<S: Pollable> Shared<S> {
             state: Mutex::new(state(Waiters::new(watcher))),
             channel,
             poller,
-            eager: AtomicBool::new(false),
-            middling: AtomicU32::new(0),
+            spins_longer: AtomicBool::new(false),
+            medium_sleeps: AtomicU32::new(0),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the state, unless another thread has locked it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, S>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Descriptor notified of completions, while armed.
@@ -241,24 +250,24 @@ impl<S: Pollable> Shared<S> {
     fn wait(&self, interest: Interest, mode: WaitMode) -> io::Result<()> {
         let deadline = mode.deadline();
         let polling_time = config().polling_time;
-        let eager = self.eager.load(Relaxed);
-        let mode = if eager {
-            polling_time * EAGER
+        let spins_longer = self.spins_longer.load(Relaxed);
+        let mode = if spins_longer {
+            polling_time * SPIN_FACTOR
         } else {
             polling_time
         };
         let start = Instant::now();
-        let mut looking = !mode.is_zero();
-        while looking {
-            for _ in 0..LOOKS {
-                if self.lock().look(interest)? {
+        let mut spinning = !mode.is_zero();
+        while spinning {
+            for _ in 0..POLLS_PER_CLOCK_READ {
+                if self.lock().poll(interest)? {
                     return Ok(());
                 }
                 std::hint::spin_loop();
             }
-            looking = start.elapsed() < mode;
+            spinning = start.elapsed() < mode;
         }
-        let (bell, name) = {
+        let (event_fd, name) = {
             let mut state = self.lock();
             state.take_due_events(&self.channel)?;
             // Taking the events also affects the other waiters.
@@ -266,33 +275,33 @@ impl<S: Pollable> Shared<S> {
             if state.arm(all)? || !interest.any && interest.is_met(state.readiness()) {
                 return Ok(());
             }
-            match thread_bell() {
-                Ok(bell) => {
-                    let name = state.waiters().add(interest, &bell);
-                    (bell, name)
+            match thread_event_fd() {
+                Ok(event_fd) => {
+                    let name = state.waiters().add(interest, &event_fd);
+                    (event_fd, name)
                 }
                 Err(err) if is_out_of_descriptors(&err) => {
                     drop(state);
-                    return self.wait_without_bell(deadline);
+                    return self.wait_without_event_fd(deadline);
                 }
                 Err(err) => return Err(err),
             }
         };
-        let waited = sleep([self.channel.as_fd(), bell.as_fd()], deadline);
-        let eager = self.is_worth_looking(start.elapsed(), polling_time);
-        self.eager.store(eager, Relaxed);
+        let waited = sleep([self.channel.as_fd(), event_fd.as_fd()], deadline);
+        let spins_longer = self.is_spinning_worthwhile(start.elapsed(), polling_time);
+        self.spins_longer.store(spins_longer, Relaxed);
         let ended = self.end_wait(name);
-        // A bell rung later only shortens the next wait.
+        // A notification after that only shortens the next wait.
         if let Ok([_, true]) = waited {
-            bell.clear();
+            event_fd.drain();
         }
         ended.and(waited.map(drop))
     }
 
-    /// Waits for the completion channel only, in a thread without a descriptor for its bell. Another thread
+    /// Waits for the completion channel only, in a thread without a descriptor for its eventfd. Another thread
     /// may take the event, so the state is checked every [`WITHOUT_BELL`].
-    fn wait_without_bell(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let soon = Instant::now() + WITHOUT_BELL;
+    fn wait_without_event_fd(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let soon = Instant::now() + RECHECK_INTERVAL;
         let until = deadline.map_or(soon, |deadline| deadline.min(soon));
         match sleep([self.channel.as_fd()], Some(until)) {
             Err(err) if err.kind() == io::ErrorKind::WouldBlock && Some(until) != deadline => {}
@@ -302,27 +311,31 @@ impl<S: Pollable> Shared<S> {
     }
 
     /// Whether the next wait should spin longer, after a sleep of `waited`.
-    fn is_worth_looking(&self, waited: Duration, polling_time: Duration) -> bool {
+    fn is_spinning_worthwhile(&self, waited: Duration, polling_time: Duration) -> bool {
         if waited >= polling_time * SHORT {
             return false;
         }
-        waited < polling_time * EAGER || self.middling.fetch_add(1, Relaxed).is_multiple_of(SELDOM)
+        waited < polling_time * SPIN_FACTOR
+            || self
+                .medium_sleeps
+                .fetch_add(1, Relaxed)
+                .is_multiple_of(SPIN_INTERVAL)
     }
 
-    /// Registers a waiter, woken by `bell` or by the completion descriptor. Returns the present readiness,
+    /// Registers a waiter, woken by `event_fd` or by the completion descriptor. Returns the present readiness,
     /// and the name for [`end_wait`](Self::end_wait).
     pub(crate) fn begin_wait(
         &self,
         interest: Interest,
-        bell: &Bell,
+        event_fd: &EventFd,
     ) -> io::Result<(Readiness, u64)> {
         let mut state = self.lock();
         state.take_due_events(&self.channel)?;
         let all = state.waiters().interest_with(interest);
-        if !settle(&mut *state, all)? {
-            bell.ring();
+        if !arm_and_process(&mut *state, all)? {
+            event_fd.notify();
         }
-        let name = state.waiters().add(interest, bell);
+        let name = state.waiters().add(interest, event_fd);
         Ok((state.readiness(), name))
     }
 
@@ -339,8 +352,8 @@ impl<S: Pollable> Shared<S> {
         state.take_events(&self.channel)?;
         if let Some(interest) = others {
             // The event taken was also the other waiters': arm again, and process all completions up to then.
-            if !settle(&mut *state, interest)? {
-                state.waiters().ring();
+            if !arm_and_process(&mut *state, interest)? {
+                state.waiters().notify();
             }
         }
         Ok(())
@@ -364,7 +377,7 @@ impl<S: Pollable> Shared<S> {
                 return Ok(state.readiness());
             }
         }
-        state.waiters().ring();
+        state.waiters().notify();
         Ok(state.readiness())
     }
 
@@ -400,7 +413,7 @@ impl<S: Pollable> Shared<S> {
         let mut state = self.lock();
         if let Some(watcher) = state.waiters().watcher(watcher) {
             watcher.watch(interest);
-            watcher.ring(interest);
+            watcher.notify(interest);
         }
     }
 
@@ -418,7 +431,7 @@ impl<S: Pollable> Shared<S> {
             }
         }
         if let Some(watcher) = state.waiters().watcher(watcher) {
-            watcher.ring(interest);
+            watcher.notify(interest);
         }
         Ok(())
     }
@@ -452,7 +465,7 @@ mod tests {
     }
 
     impl Pollable for Numbers {
-        type Channel = Bell;
+        type Channel = EventFd;
 
         fn waiters(&mut self) -> &mut Waiters {
             &mut self.waiters
@@ -482,17 +495,17 @@ mod tests {
             self.process()
         }
 
-        fn take_events(&mut self, _channel: &Bell) -> io::Result<()> {
+        fn take_events(&mut self, _channel: &EventFd) -> io::Result<()> {
             Ok(())
         }
 
-        fn take_due_events(&mut self, _channel: &Bell) -> io::Result<()> {
+        fn take_due_events(&mut self, _channel: &EventFd) -> io::Result<()> {
             Ok(())
         }
     }
 
     fn numbers() -> Shared<Numbers> {
-        let channel = Bell::new().unwrap();
+        let channel = EventFd::new().unwrap();
         let watcher = Watcher::new(channel.as_fd()).unwrap();
         Shared::new(channel, watcher, |waiters| Numbers {
             waiters,
@@ -531,13 +544,13 @@ mod tests {
     fn wait_after_short_sleep_spins_longer() {
         let shared = numbers();
         let unit = Duration::from_micros(10);
-        let after = |waited| shared.is_worth_looking(Duration::from_micros(waited), unit);
+        let after = |waited| shared.is_spinning_worthwhile(Duration::from_micros(waited), unit);
         assert!((0..20).all(|_| after(99)));
         assert!((0..20).all(|_| !after(300)));
         let tries = (0..24).filter(|_| after(299)).count();
         assert_eq!(tries, 3, "now and then");
         // Without polling, there is no spinning.
-        assert!(!shared.is_worth_looking(Duration::ZERO, Duration::ZERO));
+        assert!(!shared.is_spinning_worthwhile(Duration::ZERO, Duration::ZERO));
     }
 
     /// One of two callers takes a number, and its processing finds one for the other.
@@ -629,9 +642,9 @@ mod tests {
     #[test]
     fn wait_arms_the_interest_of_all_waiters() {
         let shared = numbers();
-        let bell = Bell::new().unwrap();
+        let event_fd = EventFd::new().unwrap();
         let asked = || std::mem::take(&mut shared.lock().asked);
-        let begin = |interest| shared.begin_wait(interest, &bell).unwrap().1;
+        let begin = |interest| shared.begin_wait(interest, &event_fd).unwrap().1;
         let writer = begin(Interest::WRITE);
         assert_eq!(asked(), [Interest::WRITE]);
         let reader = begin(Interest::READ);
@@ -659,15 +672,15 @@ mod tests {
         assert!(is_readable(&shared), "there is more to look at");
         assert!(would_block(fill(&shared)));
         assert!(is_readable(&shared));
-        let bells = [(); 2].map(|()| Bell::new().unwrap());
-        let names = bells.each_ref().map(|bell| {
-            let name = shared.begin_wait(Interest::READ, bell).unwrap().1;
-            verbs::fd::wait_readable("poll", bell.as_fd(), None).unwrap();
-            bell.clear();
+        let event_fds = [(); 2].map(|()| EventFd::new().unwrap());
+        let names = event_fds.each_ref().map(|event_fd| {
+            let name = shared.begin_wait(Interest::READ, event_fd).unwrap().1;
+            verbs::fd::wait_readable("poll", event_fd.as_fd(), None).unwrap();
+            event_fd.drain();
             name
         });
         shared.end_wait(names[0]).unwrap();
-        verbs::fd::wait_readable("poll", bells[1].as_fd(), None).unwrap();
+        verbs::fd::wait_readable("poll", event_fds[1].as_fd(), None).unwrap();
         shared.end_wait(names[1]).unwrap();
         shared.lock().flooded = false;
         assert!(would_block(fill(&shared)) && would_block(take(&shared)));

@@ -15,12 +15,16 @@
 //! # Ok::<(), std::net::AddrParseError>(())
 //! ```
 //!
+//! The chapter [Test your protocol](guide) starts with a unit test over a lossy network, and goes on to killed hosts, cut
+//! links and slow servers.
+//!
 //! # Parts
 //!
 //! - [`wire`]: frames, encoded and decoded, with their checksums.
 //! - [`engine`]: a device without I/O and without a clock: the transport, keys of memory, completion queues.
 //! - [`Fabric`]: hosts, links and their faults, time.
 //! - [`cm`]: a connection manager without I/O and without a clock: messages, retries, port spaces.
+//! - [`scripted`]: devices whose answers, failures and completions are decided by a test.
 //! - The C functions of libibverbs and librdmacm over these parts. A program linked with this crate uses these
 //!   functions, and needs no library of rdma-core.
 //!
@@ -31,13 +35,18 @@
 //! and asynchronous events; address handles and multicast groups; the connections and datagram services of
 //! `rdma_cm(7)` used by the crate `cm`.
 //!
-//! Unsupported: other optional features, whose calls fail with `EOPNOTSUPP`; frames to other processes. The crate's
-//! README has the whole list.
+//! Unsupported: other optional features, whose calls fail with `EOPNOTSUPP`, except on [`scripted`] devices; frames to
+//! other processes. The crate's README has the whole list.
 
 mod abi;
 pub mod cm;
 pub mod engine;
 mod fabric;
+mod failure;
+#[doc = include_str!("../GUIDE.md")]
+pub mod guide {}
 pub mod wire;
 
-pub use fabric::{Books, Entered, Fabric, Faults, Host};
+pub use abi::scripted;
+pub use fabric::{Books, Entered, Fabric, Faults, Host, RecordedFrame, Traffic};
+pub use failure::{Call, Failing, When};

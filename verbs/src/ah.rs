@@ -1,11 +1,11 @@
-//! Address handles: the destinations of datagrams, and addresses.
+//! Addresses of ports, and address handles: the destinations of datagrams.
 //!
 //! | item | is |
 //! |---|---|
 //! | [`Gid`] | the 128-bit address of a port |
-//! | [`AddressVector`], [`GlobalRoute`] | the way to a peer, for datagrams and for connected queue pairs |
-//! | [`AddressHandle`] | the way to a peer, known to the device |
-//! | [`Addressed`], [`HasAddress`] | a work with its destination |
+//! | [`AddressVector`], [`GlobalRoute`] | the path to a peer, for datagrams and for connected queue pairs |
+//! | [`AddressHandle`] | the path to a peer, as an object of the device |
+//! | [`Addressed`], [`HasAddress`] | work with its destination |
 //! | [`GRH_LEN`] | the room for a datagram's global route in a receive |
 //!
 //! # References
@@ -24,7 +24,7 @@ use crate::{
 
 pub use crate::addr::Gid;
 
-/// `ibv_ah_attr`—The way to a peer, from a port of this side.
+/// `ibv_ah_attr`—The path to a peer, from a local port.
 ///
 /// On RoCE, a global route is always present; on InfiniBand a local identifier is enough inside a
 /// subnet.
@@ -32,13 +32,13 @@ pub use crate::addr::Gid;
 #[doc(alias = "ibv_ah_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
-    /// The port of this side, counting from 1.
+    /// The local port, counting from 1.
     pub port_num: u8,
-    /// The source LID, as an offset within the port's range of local identifiers (LMC).
+    /// The local identifier (LID) of the destination: the peer's port, or a router. 0 on RoCE.
     pub dlid: u16,
     /// The service level.
     pub sl: u8,
-    /// Which of the port's own local identifiers is the source.
+    /// The source LID, as an offset within the port's range of local identifiers (LMC).
     pub src_path_bits: u8,
     /// Maximum packet rate, as a device's code; 0 for no limit.
     #[doc(alias = "ibv_rate_to_mult")]
@@ -81,7 +81,7 @@ pub struct GlobalRoute {
     pub dgid: Gid,
     /// Index of the source GID in the port's GID table.
     pub sgid_index: u8,
-    /// For switches to keep packets of one flow on one path; 0 if none.
+    /// Flow label, by which switches keep the packets of a flow on one path; 0 if none.
     pub flow_label: u32,
     /// Maximum number of routers passed by the packets.
     pub hop_limit: u8,
@@ -90,7 +90,7 @@ pub struct GlobalRoute {
 }
 
 impl AddressVector {
-    /// The way to a local identifier of the subnet.
+    /// The path to a port of the subnet, by its local identifier.
     pub fn local(port_num: u8, dlid: u16) -> Self {
         Self {
             port_num,
@@ -102,7 +102,7 @@ impl AddressVector {
         }
     }
 
-    /// The way to a GID, from an entry of the port's own table, over at most one router.
+    /// The path to a GID, from an entry of the local port's GID table, over at most one router.
     pub fn global(port_num: u8, sgid_index: u8, dgid: Gid) -> Self {
         let grh = GlobalRoute {
             dgid,
@@ -159,7 +159,7 @@ impl AddressVector {
 /// The length in bytes of the global route header at the start of each received datagram.
 pub const GRH_LEN: usize = 40;
 
-/// `ibv_ah`—Where datagrams are sent to.
+/// `ibv_ah`—The destination of datagrams.
 ///
 /// Cloning is cheap: the handle is reference-counted, like an `Arc`. Requests in flight hold a
 /// reference too, so the object is destroyed after the drop of the last handle and the completion
@@ -232,7 +232,7 @@ impl ProtectionDomain {
         self.wrap_ah("ibv_create_ah_from_wc", ah)
     }
 
-    /// `ibv_init_ah_from_wc`—The way back to the sender of a datagram; see
+    /// `ibv_init_ah_from_wc`—The path back to the sender of a datagram; see
     /// [`create_ah_from_wc`](Self::create_ah_from_wc).
     ///
     /// # Errors
@@ -324,7 +324,7 @@ pub struct Addressed<W> {
 }
 
 impl<W> Addressed<W> {
-    /// Addresses a work.
+    /// Adds the destination to the work.
     pub fn new(work: W, ah: &AddressHandle) -> Self {
         Self {
             work,

@@ -67,8 +67,8 @@ bounded! {
     /// The number of a shared receive queue, the address used by [XRC](crate::qp::XrcSend) senders:
     /// 24 bits.
     SrqNum(u32) <= 16777215;
-    /// Timeout for an acknowledgement: 4.096 µs times two to the power of this. 0 is for
-    /// ever, 14 about 67 ms.
+    /// Timeout for an acknowledgement: 4.096 µs times two to the power of this. 0 is
+    /// unlimited, 14 about 67 ms.
     AckTimeout(u8) <= 31;
     /// Maximum number of retransmissions of an unacknowledged packet. Some devices, Soft-RoCE among
     /// them, treat 7 as unlimited.

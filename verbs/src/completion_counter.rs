@@ -56,7 +56,7 @@ bitflags! {
 pub struct CompletionCounterCaps {
     /// The maximum value. The counter then wraps to zero.
     pub max_value: u64,
-    /// The most counters.
+    /// Maximum number of counters.
     pub max_counters: u32,
     /// The operations that can be counted.
     pub ops: CountedOps,

@@ -18,6 +18,17 @@ use crate::{error::Result, removal::Presence};
 /// Cloning is cheap: the handle is reference-counted, like an `Arc`. The device is closed after the
 /// drop of the last handle and of the last object made from the context. Two handles are equal if
 /// both belong to one open device.
+///
+/// # Examples
+/// ```
+/// # let _fabric = doctest::host();
+/// let ctx = verbs::devices()?.first()?.open()?;
+/// let port = ctx.query_port(1)?;
+/// println!("{}: {:?}, MTU {:?}", ctx.name(), port.state(), port.active_mtu());
+/// let pd = ctx.alloc_pd()?; // for memory and queue pairs
+/// let cq = ctx.create_cq(64)?; // for completions
+/// # Ok::<(), verbs::Error>(())
+/// ```
 #[doc(alias = "ibv_close_device")]
 #[doc(alias = "ibv_context")]
 #[derive(Clone)]

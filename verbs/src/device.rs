@@ -34,7 +34,8 @@ pub use crate::{
 /// - `EPERM`: sysfs cannot be read.
 ///
 /// # Examples
-/// ```no_run
+/// ```
+/// # let _fabric = doctest::host();
 /// for device in &verbs::devices()? {
 ///     println!("{}: {}", device.name(), device.guid());
 /// }
@@ -127,14 +128,16 @@ impl DeviceList {
         })
     }
 
-    /// The device of that name, as [`find`](Self::find), with an error that names the devices that there are.
+    /// The device with this name, like [`find`](Self::find); the error lists the existing devices.
     ///
     /// # Errors
     /// - `NotFound`: no device has the name, or there is none at all.
     ///
     /// # Examples
-    /// ```no_run
-    /// let ctx = verbs::devices()?.by_name("rxe0")?.open()?;
+    /// ```
+    /// # let _fabric = doctest::host();
+    /// # let name = "softnic0";
+    /// let ctx = verbs::devices()?.by_name(name)?.open()?;
     /// # Ok::<(), verbs::Error>(())
     /// ```
     pub fn by_name(&self, name: &str) -> Result<&Device> {
@@ -289,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guid_is_shown_in_the_field_notation() {
+    fn guid_display_has_colons() {
         let guid = Guid([0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
         assert_eq!(guid.to_string(), "5054:00ff:fe12:3456");
     }

@@ -76,7 +76,7 @@ impl Context {
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device has no memory to allocate.
-    /// - `ENOMEM`: not so much.
+    /// - `ENOMEM`: less memory is free.
     ///
     /// # References
     /// [ibv_alloc_dm(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)

@@ -1,4 +1,4 @@
-//! The one error type of the family, and the only code that reads `errno`.
+//! Errors of all calls: the call, its arguments, the system's error, and a hint.
 //!
 //! C reports failure in four ways, with one converter each: a null pointer with `errno`
 //! ([`cvt_ptr`]), `-1` with `errno` ([`cvt_neg`]), the error number itself as the return value
@@ -47,7 +47,7 @@ struct Notes {
 #[derive(Debug)]
 enum Source {
     Io(io::Error),
-    /// The caller has to wait first, for this reason. Not an `io::Error`, whose reason would be
+    /// The caller must wait first, for this reason. Not an `io::Error`, whose reason would be
     /// allocated: a full queue is part of the ordinary course.
     WouldBlock(&'static str),
 }
@@ -86,9 +86,9 @@ impl Error {
         }
     }
 
-    /// A refusal by this family itself, before any call into the system; or a failure reported by
-    /// the system without an error number. The reason is a text or an error, within reach of
-    /// [`get_ref`](Self::get_ref).
+    /// A refusal by these crates, before any call into the system; or a failure reported by the
+    /// system without an error number. The reason is a text or an error; [`get_ref`](Self::get_ref)
+    /// returns the error.
     #[cold]
     pub fn refused(
         call: &'static str,
@@ -102,7 +102,7 @@ impl Error {
         }
     }
 
-    /// A refusal with the kind [`WouldBlock`](io::ErrorKind::WouldBlock): the caller has to wait
+    /// A refusal with the kind [`WouldBlock`](io::ErrorKind::WouldBlock): the caller must wait
     /// for the condition named by `reason`. Allocates nothing.
     ///
     /// ```
@@ -148,7 +148,7 @@ impl Error {
         }
     }
 
-    /// The error number, unless this family itself refused the call.
+    /// The error number, unless these crates refused the call.
     pub fn raw_os_error(&self) -> Option<i32> {
         match &self.source {
             Source::Io(err) => err.raw_os_error(),
@@ -241,7 +241,7 @@ pub fn errno(err: &io::Error) -> Option<i32> {
 ///
 /// `?` converts into a plain [`Error`], and drops the value.
 pub struct Refused<T> {
-    /// The argument of the call, unharmed.
+    /// The argument of the call, unchanged.
     pub value: T,
     /// Why the call failed.
     pub error: Error,

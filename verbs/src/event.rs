@@ -186,8 +186,8 @@ pub struct AsyncEvent {
 /// event is taken once, also with several `AsyncEvents` for one [`Context`].
 ///
 /// # Examples
-/// ```no_run
-/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// ```
+/// # let (_fabric, ctx) = doctest::device_without_link();
 /// use verbs::event::{EventObject, EventType};
 /// let events = ctx.async_events()?;
 /// let event = events.wait()?;
@@ -261,10 +261,13 @@ impl AsyncEvents {
         // SAFETY: the event has been taken, and is acknowledged once, here. Its object still
         // exists, since destroying the object waits for this.
         unsafe { ffi::ibv_ack_async_event(&raw mut raw) };
-        Ok(Some(AsyncEvent { event_type, object }))
+        let event = AsyncEvent { event_type, object };
+        #[cfg(feature = "tracing")]
+        crate::trace::async_event(self.ctx.name(), &event);
+        Ok(Some(event))
     }
 
-    /// Waits for the next event, for ever.
+    /// Blocks until the next event.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).

@@ -1,4 +1,10 @@
 //! File descriptors of event channels: waiting without an async runtime.
+//!
+//! The descriptors are in
+//! [`CompletionQueue::notify_fd`](crate::CompletionQueue::notify_fd),
+//! [`CompletionChannel`](crate::cq::CompletionChannel) and
+//! [`AsyncEvents`](crate::event::AsyncEvents). An event loop registers a descriptor, and calls the
+//! object once the descriptor is readable.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
@@ -12,7 +18,7 @@ use crate::error::{Result, cvt_neg};
 ///
 /// Safe code can duplicate any descriptor handed out, read from it, and make it blocking. With the
 /// descriptor of an event channel, reading would take events away from `libibverbs`, and blocking
-/// might stop a thread for ever. Reading an `epoll` descriptor is an error, its flags have no
+/// might block a thread indefinitely. Reading an `epoll` descriptor is an error, its flags have no
 /// effect, and its members are inaccessible. Event loops register a `NotifyFd` like the other
 /// descriptor, level-triggered or edge-triggered; each event of the other one is an edge here.
 ///
@@ -34,7 +40,7 @@ use crate::error::{Result, cvt_neg};
 pub struct NotifyFd(OwnedFd);
 
 impl NotifyFd {
-    /// `epoll_create1(2)`, `epoll_ctl(2)`—Makes a descriptor that is readable while `fd` is, until
+    /// `epoll_create1(2)`, `epoll_ctl(2)`—Creates a descriptor that is readable while `fd` is, until
     /// `fd` is closed. Enters the kernel.
     ///
     /// # Errors
@@ -69,12 +75,12 @@ impl AsFd for NotifyFd {
     }
 }
 
-/// `poll(2)`—Waits until `fd` is readable. Returns false when `timeout` passed first.
+/// `poll(2)`—Blocks until `fd` is readable. Returns false if `timeout` elapses first.
 ///
 /// A signal neither ends nor prolongs the wait.
 ///
 /// # Errors
-/// - `ENOMEM`: out of memory, the only way this can fail.
+/// - `ENOMEM`: out of memory, the only possible failure.
 #[doc(alias = "poll")]
 pub fn wait_readable(
     call: &'static str,
@@ -84,7 +90,7 @@ pub fn wait_readable(
     wait_any_readable(call, [fd], timeout)
 }
 
-/// `poll(2)`—Waits until one of `fds` is readable. Returns false when `timeout` passed first.
+/// `poll(2)`—Blocks until one of `fds` is readable. Returns false if `timeout` elapses first.
 ///
 /// # Errors
 /// As for [`wait_readable`].
@@ -96,33 +102,48 @@ pub fn wait_any_readable<const N: usize>(
 ) -> Result<bool> {
     // A timeout beyond the clock's range counts as none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut pollfds = fds.map(|fd| libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    });
     loop {
-        let millis = deadline.map_or(-1, |deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            // Rounded up, so that the wait does not spin during its last millisecond.
-            i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
-        });
-        // SAFETY: `pollfds` has `N` valid entries, written by the kernel only during the call; the
-        // descriptors are open for as long as they are borrowed.
-        let ready = unsafe { libc::poll(pollfds.as_mut_ptr(), N as libc::nfds_t, millis) };
-        match cvt_neg(call, ready) {
-            Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match poll_once(call, fds, left) {
+            Ok(None) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                 return Ok(false);
             }
-            Ok(0) => {}
-            Ok(_) => return Ok(true),
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(true),
             Err(err) if err.kind() == std::io::ErrorKind::Interrupted => {}
             Err(err) => return Err(err),
         }
     }
 }
 
-/// `fcntl(2)`—Makes reads of `fd` return at once when there is nothing to read, or sleep until there is.
+/// `poll(2)`—Blocks until one of `fds` is readable, or `timeout` elapses. Returns which are
+/// readable, or `None` after the timeout.
+///
+/// # Errors
+/// - `EINTR`: a signal handler has run.
+/// - `ENOMEM`: out of memory.
+pub(crate) fn poll_once<const N: usize>(
+    call: &'static str,
+    fds: [BorrowedFd<'_>; N],
+    timeout: Option<Duration>,
+) -> Result<Option<[bool; N]>> {
+    let mut pollfds = fds.map(|fd| libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let millis = timeout.map_or(-1, |left| {
+        // Rounded up, so that the wait does not spin during its last millisecond.
+        i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+    });
+    // SAFETY: `pollfds` has `N` valid entries, written by the kernel only during the call; the
+    // descriptors are open for as long as they are borrowed.
+    let ready = unsafe { libc::poll(pollfds.as_mut_ptr(), N as libc::nfds_t, millis) };
+    let count = cvt_neg(call, ready)?;
+    Ok((count > 0).then(|| pollfds.map(|polled| polled.revents != 0)))
+}
+
+/// `fcntl(2)`—Sets whether reads of `fd` return at once without data, instead of blocking.
 ///
 /// # Errors
 /// None for an open descriptor.
@@ -141,8 +162,8 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<()> {
     cvt_neg("fcntl(F_SETFL)", ret).map(drop)
 }
 
-/// Calls `take` until it returns a value, waiting for `fd` in between, for at most `timeout`
-/// (`None`: for ever); the result is `None` if the time has elapsed.
+/// Calls `take` until a value is returned, waiting for `fd` in between, for at most `timeout`
+/// (`None`: without limit); the result is `None` if the time has elapsed.
 ///
 /// # Errors
 /// The errors of `take` and of [`wait_readable`].
@@ -194,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn notify_fd_is_readable_as_long_as_its_member() {
+    fn notify_fd_is_readable_while_its_member_is() {
         let (mut reader, mut writer) = UnixStream::pair().unwrap();
         let notify = NotifyFd::of(reader.as_fd()).unwrap();
         let readable = || wait_readable("poll", notify.as_fd(), Some(Duration::ZERO)).unwrap();
@@ -209,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn notify_fd_gives_each_event_of_its_member_an_edge() {
+    fn notify_fd_reports_an_edge_for_each_event() {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         let notify = NotifyFd::of(reader.as_fd()).unwrap();
         // SAFETY: takes and returns numbers.
@@ -237,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_continues_when_another_reader_took_the_data() {
+    fn wait_continues_after_another_reader_took_the_data() {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         writer.write_all(b"x").unwrap();
         let mut takes = 0;

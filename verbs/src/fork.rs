@@ -1,4 +1,4 @@
-//! `fork` in processes with registered memory.
+//! `fork` in a process with registered memory: preparation, and its effect.
 //!
 //! # References
 //! [ibv_fork_init(3)](https://man7.org/linux/man-pages/man3/ibv_fork_init.3.html),
@@ -41,11 +41,11 @@ named! {
 /// After a fork, parent and child share pages until one of them writes. On older kernels, if the
 /// parent writes first, the *parent* gets the copy, and the device continues with the child's page:
 /// received data stay invisible, and sent data are stale. After this call, registered pages are not
-/// inherited at all. A child dies of `SIGSEGV` when touching a registered page, and so also for
-/// other data on the same page: a [`Mapping`](crate::mr::Mapping) shares pages with nothing.
+/// inherited at all. A child that accesses a registered page is killed by `SIGSEGV`, also for other
+/// data on the page; a [`Mapping`](crate::mr::Mapping) shares its pages with no other data.
 ///
-/// A child that only calls `exec` needs none of this if the parent does not run meanwhile;
-/// [`std::process::Command`] mostly is such a case. [`fork_status`] reports whether the kernel
+/// A child that only calls `exec` needs no such call if the parent does not run in the meantime, as
+/// with [`std::process::Command`] in general. [`fork_status`] reports whether the kernel
 /// makes the call unnecessary. A child cannot use any inherited object of this crate.
 ///
 /// Cost: one more system call for each registration. The environment variables `RDMAV_FORK_SAFE`
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn child_has_a_number_of_its_own_and_so_has_its_child() {
+    fn fork_generation_differs_in_each_child() {
         let own = fork_generation();
         assert_eq!(fork_generation(), own);
         // Whether the numbers are right is the status of the child.

@@ -79,19 +79,14 @@ impl Context {
     ///   of this context.
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// # fn send(fd: std::os::fd::BorrowedFd<'_>) {}
     /// // SAFETY: `send` passes it to the other process by `SCM_RIGHTS`, and does nothing else.
     /// send(unsafe { ctx.cmd_fd() });
     /// # Ok::<(), verbs::Error>(())
     /// ```
     pub unsafe fn cmd_fd(&self) -> BorrowedFd<'_> {
-        self.command_fd()
-    }
-
-    /// The command descriptor of the open device. Not for users.
-    pub(crate) fn command_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open for as long as `self` lives, and its descriptor is constant
         // after opening.
         let fd = unsafe { (*self.as_raw()).cmd_fd };

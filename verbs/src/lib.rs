@@ -5,33 +5,34 @@
 //! completion, so such a use is impossible. No call needed to move data is `unsafe`, and none of
 //! them allocates, copies or locks.
 //!
-//! ```no_run
-//! # use verbs::{QueuePair, Reset, Result, Rts};
-//! # fn f(connect: impl FnOnce(QueuePair<verbs::Rc, Reset>) -> QueuePair<verbs::Rc, Rts>) -> Result<()> {
+//! ```
+//! # let peer = doctest::peer();
+//! # let connect = |qp| peer.connect(qp);
 //! use verbs::{Completed, op};
 //!
-//! let devices = verbs::devices()?;
-//! let ctx = devices.find("rxe0").expect("no such device").open()?;
+//! let ctx = verbs::devices()?.first()?.open()?;
 //! let pd = ctx.alloc_pd()?;
 //! let mut cq = ctx.cq_builder(16).waitable().create()?;
 //! let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq).create()?;
-//! let mut qp = connect(qp); // with the crate `cm`, or by hand
+//! let mut qp = connect(qp); // see below
 //!
-//! qp.post_recv(pd.alloc_buf(1024)?)?; // the device's, until something has arrived
-//! qp.post(op::Send::new(pd.register_buf(*b"hello")?))?; // the device's, until it has been sent
+//! qp.post_recv(pd.alloc_buf(1024)?)?; // owned by the queue until a message arrives
+//! qp.post(op::Send::new(pd.register_buf(*b"hello")?))?; // owned by the queue until sent
 //! for wc in cq.wait(None)? {
 //!     match qp.complete(wc).expect("there is no other queue pair") {
 //!         Completed::Send(done) => println!("sent {:?}", &**done.work()?),
 //!         Completed::Receive(done) => println!("received {:?}", done.received()?),
 //!     }
 //! }
-//! # Ok(())
-//! # }
+//! # Ok::<(), verbs::Error>(())
 //! ```
 //!
-//! # The objects, in the order in which they are made
+//! `connect` stands for the exchange of addresses and the transitions to [`Rts`]: `cm::connect` does
+//! both, and [`Attributes`](qp::Attributes) shows the transitions.
 //!
-//! | object | made by | is |
+//! # The objects, in the order of their creation
+//!
+//! | object | created by | is |
 //! |---|---|---|
 //! | [`Device`] | [`devices`] | an RDMA device of this machine |
 //! | [`Context`] | [`Device::open`] | the device, open |
@@ -46,16 +47,16 @@
 //! | [`TagMatchingQueue`](srq::TagMatchingQueue) | [`ProtectionDomain::create_tag_matching`] | receives for messages with a tag |
 //! | [`QueuePair`] | [`ProtectionDomain::qp_builder`] | a send queue and a receive queue |
 //! | [`AddressHandle`] | [`ProtectionDomain::create_ah`] | the destination of datagrams |
-//! | [`ExtendedCq`](cq::ExtendedCq) | [`Context::cq_ex_builder`] | a completion queue with times and more |
+//! | [`ExtendedCq`](cq::ExtendedCq) | [`Context::cq_ex_builder`] | a completion queue with timestamps and other optional fields |
 //! | [`WorkQueue`](rss::WorkQueue), [`IndirectionTable`](rss::IndirectionTable), [`RssQueuePair`](rss::RssQueuePair) | [`ProtectionDomain::wq_builder`] | packets spread over receive queues |
-//! | [`ExtendedBatch`](qp::ExtendedBatch) | [`SendQueue::extended_batch`](qp::SendQueue::extended_batch) | requests built in the device's own memory |
+//! | [`ExtendedBatch`](qp::ExtendedBatch) | [`SendQueue::extended_batch`](qp::SendQueue::extended_batch) | requests posted together by `ibv_wr_*` |
 //! | [`Flow`](flow::Flow), [`Counters`](counters::Counters) | [`FlowTarget::create_flow`](flow::FlowTarget::create_flow) | packets steered to a queue pair, and counted |
 //! | [`CompletionCounter`](completion_counter::CompletionCounter) | [`Context::create_completion_counter`] | the number of completed requests |
 //! | [`DeviceMemory`](dm::DeviceMemory), [`UnmappedRegion`](mr::UnmappedRegion) | [`Context::alloc_dm`], [`ProtectionDomain::register_dm`] | memory on the device |
 //! | [`AsyncEvents`](event::AsyncEvents) | [`Context::async_events`] | asynchronous events: port state, queue pair errors, device failure |
 //!
 //! [`op`] has the requests that can be posted. Borrowed memory can be registered in a [`scope()`],
-//! and posted to queue pairs made in the scope.
+//! and posted to queue pairs created in the scope.
 //!
 //! Each object keeps its parents alive. Objects can be dropped in any order; forgetting one leaks
 //! the object, and frees nothing still accessible to a device.
@@ -88,32 +89,37 @@
 //! | `ibv_import_device`, `ibv_import_pd`, `ibv_import_mr` | [`import`] |
 //! | `ibv_fork_init` | [`fork`] |
 //!
-//! Without a counterpart in C: [`error`], [`hint`], [`mod@scope`], [`fd`], [`signals`] and, with
+//! [`functions`] has the counterpart of every function, constant and field. A search of this
+//! documentation for a name of C also finds the counterpart.
+//!
+//! Without a counterpart in C: [`error`], [`hint`], [`mod@scope`], [`port_counters`], [`fd`], [`signals`] and, with
 //! its feature, `tokio`.
 //!
 //! # A queue pair's life
 //!
 //! ```text
-//! QueuePair<T, Reset> ─to_init▶ QueuePair<T, Init> ─to_rtr▶ QueuePair<T, Rtr> ─to_rts▶ QueuePair<T, Rts>
-//!                                   post_recv                  post_recv               post_recv, post
+//! Reset ──to_init──▶ Init ──to_rtr──▶ Rtr ──to_rts──▶ Rts ──to_sqd──▶ Sqd
+//!                                                         ◀──to_rts──
+//!                    post_recv        post_recv       post_recv, post
 //! ```
 //!
-//! From there, [`to_sqd`](QueuePair::to_sqd) stops the send queue for a while.
+//! In [`Sqd`](qp::Sqd), the send queue is stopped. Every state has a way back to [`Reset`]:
+//! [`to_reset`](QueuePair::to_reset).
 //!
 //! State and transport are types, so a request not allowed by the state or the transport does not
-//! compile. Transitions made by the device are data: a failed queue pair returns everything with
+//! compile. Transitions made by the device are data: a failed queue pair returns all work with
 //! the status [`WcStatus::WR_FLUSH_ERR`].
 //!
 //! # Safety guarantees
 //!
-//! - *Memory in flight*: posting moves a work into the queue. Dropping the queue pair first
+//! - *Memory in flight*: posting moves the work into the queue. Dropping the queue pair first
 //!   destroys the C object, which ends the device's access, and then drops the work; if the device
 //!   refuses the destruction, the work is leaked, not freed.
 //! - *Completions*: a [`WorkCompletion`] is accepted only by its own queue, once. A completion
-//!   cannot be kept over the next poll of the completion queue, so none can become stale. The next
-//!   completion makes up for one dropped unread, except on iWARP's send queues: requests overtake
-//!   each other there, so such a work returns only when the queue pair is destroyed or reset.
-//! - *Overflow*: a completion queue has an entry for everything that its queue pairs can have in
+//!   cannot be kept over the next poll of the completion queue, so none can become stale. The work of
+//!   a completion dropped unread returns with the next completion. On iWARP's send queues, where
+//!   requests overtake each other, the work returns when the queue pair is destroyed or reset.
+//! - *Overflow*: a completion queue has an entry for each request that its queue pairs can have in
 //!   flight, and refuses a queue pair beyond its capacity.
 //! - *Unsignaled requests*: can be posted without limit. The queue requests completions often
 //!   enough to recover its slots.
@@ -123,30 +129,39 @@
 //! # Features
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
+//! - `dlopen`: libibverbs is loaded at the first call, so that a program starts without the library, and is built
+//!   without it; without the library, [`devices`] returns an error.
+//! - `flight-recorder`: [`QueuePairBuilder`](qp::QueuePairBuilder)`::flight_recorder` keeps the last posts and completions of a
+//!   queue pair, and [`QueuePair`]`::flight_record` displays them after a failure. Without the feature nothing of this is in
+//!   the posting code.
 //! - `tokio`: awaiting completions and events, in the module `tokio`.
+//! - `tracing`: events with the target `verbs` for a subscriber of the crate `tracing`: at `DEBUG` each transition of a
+//!   queue pair, with the peer's queue pair number and GID, and each asynchronous event taken; at `WARN` refused
+//!   transitions, and queue pairs that could not be destroyed. Posting and polling emit nothing.
 //!
 //! # Limits
 //!
-//! Not here: encryption by flows (`ibv_create_flow_action_esp`), removed from all drivers of Linux.
+//! Not supported: encryption by flows (`ibv_create_flow_action_esp`), removed from all drivers of Linux.
 //! A request has at most [128](work::MAX_SGE) elements.
 //!
-//! No RDMA card has been tried. Features missing in Soft-RoCE (kernel 6.1, rdma-core 44) are tested
+//! No RDMA card has been tested. Features missing in Soft-RoCE (kernel 6.1, rdma-core 44) are tested
 //! on a fake device, in memory; their refusal is tested on Soft-RoCE. Sending and receiving is
 //! tested on Soft-iWARP as well, by way of the crate `cm`; overtaking requests, specific to iWARP,
 //! on both.
 //!
-//! | tested on Soft-RoCE | tested on a fake device | untested |
-//! |---|---|---|
-//! | devices, attributes of devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
-//! | events of completion queues, send queues that drain, shared receive queues, ports | all other events | |
-//! | extended batches | segmentation, flushing, atomic writes, a device that lacks or refuses them | |
-//! | batches, resizing, waiting in every way, extended queues | moderation; times, VLAN and flow tags, tag matching; queues of one thread | |
-//! | draining, querying | other ways, alternate paths, rates; XRC, raw packets, queue pairs of a device's maker | |
-//! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
-//! | | [thread](pd::ThreadDomain), [parent](pd::ParentDomainBuilder) and [XRC](xrcd::XrcDomain) domains | |
-//! | memory of vectors, (huge) pages, files and callers; [pools](mr::BufPool) | [on demand](mr::Registration::on_demand), [all of it](mr::Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](mr::NullRegion), [changing](RemoteRegion::rereg), [advice](mr::Advice), [the provider's](mr::ProviderMemory) | [hints](mr::DmaHandle) |
-//! | | [`TagMatchingQueue`](srq::TagMatchingQueue), [`DeviceMemory`](dm::DeviceMemory), [`Ece`](qp::Ece), [import](import::import_device) | |
-//! | | [`Flow`](flow::Flow), [`Counters`](counters::Counters), [`CompletionCounter`](completion_counter::CompletionCounter), [`WorkQueue`](rss::WorkQueue), [`RssQueuePair`](rss::RssQueuePair) | |
+//! | subject | tested on Soft-RoCE | tested on a fake device | untested |
+//! |---|---|---|---|
+//! | [`attr`] | devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
+//! | [`event`] | completion queues, drained send queues, shared receive queues, ports | all other events | |
+//! | [`cq`] | batches, resizing, all waits, extended queues | moderation, timestamps, VLAN and flow tags, queues of one thread | |
+//! | [`qp`] | all states, queries, draining, extended batches | changed and alternate paths, rates, XRC, raw packets, queue pairs of a vendor, [`Ece`](qp::Ece) | |
+//! | [`op`] | sends, reads, writes, atomics, inline data, invalidation | segmentation, flushes, atomic writes | |
+//! | [`mr`], [`mw`] | memory of vectors, huge pages, files and callers; pools; windows | on-demand paging, dma-bufs, null regions, changes, the provider's memory | [hints](mr::DmaHandle) |
+//! | [`srq`] | shared receive queues | tag matching | |
+//! | [`pd`], [`xrcd`] | protection domains | thread, parent and XRC domains | |
+//! | [`ah`] | address handles, multicast groups | | |
+//! | [`dm`], [`flow`], [`counters`], [`completion_counter`], [`rss`], [`import`] | their refusal | everything | |
+//! | failures | refused calls and requests | a failure of each step of each creation | |
 
 mod access;
 mod addr;
@@ -166,6 +181,8 @@ pub mod event;
 pub mod fd;
 pub mod flow;
 pub mod fork;
+#[doc = include_str!("../FUNCTIONS.md")]
+pub mod functions {}
 pub mod hint;
 pub mod import;
 pub mod mr;
@@ -176,6 +193,7 @@ mod node;
 pub mod op;
 mod parent_domain;
 pub mod pd;
+pub mod port_counters;
 pub mod qp;
 mod quirk;
 mod recv_limits;
@@ -188,6 +206,9 @@ pub mod srq;
 mod td;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(feature = "tracing")]
+mod trace;
+pub mod waiting;
 pub mod work;
 mod wr_id;
 pub mod xrcd;

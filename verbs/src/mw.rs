@@ -1,8 +1,8 @@
 //! Memory windows: access for peers, granted and revoked without a registration.
 //!
 //! A [`MemoryWindow`] is bound to a part of a [`RemoteRegion`] by
-//! [`bind_window`](crate::QueuePair::bind_window), and loses its access as its [`WindowType`] has
-//! it.
+//! [`bind_window`](crate::QueuePair::bind_window), and loses its access according to its
+//! [`WindowType`].
 //!
 //! # References
 //! [ibv_alloc_mw(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html),
@@ -21,8 +21,7 @@ use crate::{
 /// The type of a memory window: the ways to bind and invalidate one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowType {
-    /// Each binding replaces the one before. Binding to nothing is not to be had: deallocate the
-    /// window.
+    /// Each binding replaces the one before. A window cannot be unbound: deallocate the window.
     #[doc(alias = "IBV_MW_TYPE_1")]
     Type1,
     /// A binding belongs to the queue pair of its request. Invalidation ends a binding: local
@@ -37,10 +36,10 @@ pub enum WindowType {
 ///
 /// A window keeps the region of its last binding, and of the one before, which may be in force
 /// until the last one's request has succeeded. A window of type 2 keeps every queue pair that has
-/// bound the window, with the last region of each, until the window is dropped: at most 16, and a
-/// further one is refused. Dropping the window revokes its RKey.
+/// bound the window, with the last region of each, until the window is dropped: at most 16; a
+/// binding by a further one is refused. Dropping the window revokes its RKey.
 ///
-/// Soft-RoCE of kernel 6.1 does not hold peers to the bounds of a window.
+/// Soft-RoCE of kernel 6.1 does not enforce the bounds of a window.
 ///
 /// # References
 /// [ibv_alloc_mw(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html)

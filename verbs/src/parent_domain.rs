@@ -1,4 +1,4 @@
-//! Parent domains: protection domains with a thread domain, and with memory of the caller's.
+//! Parent domains: protection domains with a thread domain, and with memory of the caller.
 
 use std::{
     alloc::Layout,
@@ -30,7 +30,7 @@ pub enum Allocation {
     Failed,
 }
 
-/// Allocates the memory of queues made in a parent domain: for example on a NUMA node, or in huge
+/// Allocates the memory of queues created in a parent domain: for example on a NUMA node, or in huge
 /// pages.
 ///
 /// A method that panics counts as failed: the panic does not reach the provider.
@@ -88,7 +88,7 @@ impl Drop for Parts {
     }
 }
 
-/// Makes a parent domain, in the form of a [`ProtectionDomain`].
+/// Builder of a parent domain, a [`ProtectionDomain`].
 #[must_use = "call `create` to make the domain"]
 pub struct ParentDomainBuilder<'a> {
     pd: &'a ProtectionDomain,
@@ -98,7 +98,7 @@ pub struct ParentDomainBuilder<'a> {
 }
 
 impl ProtectionDomain {
-    /// Starts a parent domain of this one: the same domain for memory and queue pairs, but with
+    /// Returns the builder of a parent domain of this one: the same domain for memory and queue pairs, but with
     /// objects used by one thread only, or with memory from the caller's allocator.
     ///
     /// # Examples
@@ -121,7 +121,7 @@ impl ProtectionDomain {
 }
 
 impl<'a> ParentDomainBuilder<'a> {
-    /// Lets the provider do without locks.
+    /// Lets the provider omit locks.
     ///
     /// # Safety
     /// - Two threads never use at the same time: the objects made in the domain, or in another one
@@ -149,7 +149,7 @@ impl<'a> ParentDomainBuilder<'a> {
         self
     }
 
-    /// `ibv_alloc_parent_domain(ctx, …)`—Makes the domain.
+    /// `ibv_alloc_parent_domain(ctx, …)`—Creates the domain.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device has none.

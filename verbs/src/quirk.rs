@@ -18,11 +18,6 @@ pub(crate) fn copies_messages(ctx: &Context) -> bool {
     !matches!(ctx.vendor_id(), Ok(SOFT_ROCE | SOFT_IWARP))
 }
 
-/// Whether `ibv_req_notify_cq` is a system call, made by libibverbs' generic function.
-pub(crate) fn asks_kernel_for_events(ctx: &Context) -> bool {
-    matches!(ctx.vendor_id(), Ok(SOFT_ROCE))
-}
-
 /// After an `ibv_next_poll` without a completion, `ibv_end_poll` consumes a nonexistent completion,
 /// and invents others from then on. Fixed in rdma-core 59, recognised by [`late::ibv_reg_mr_ex`].
 pub(crate) fn cq_ex_advances_twice(ctx: &Context) -> Result<bool> {

@@ -55,7 +55,7 @@ impl RecvLimits {
         }
     }
 
-    /// The most elements of a receive.
+    /// Maximum number of elements of a receive.
     #[inline]
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge.get()

@@ -98,7 +98,7 @@ mod tests {
 
     /// A device that answers with `EIO` and stays.
     #[test]
-    fn removal_that_does_not_end_is_waited_for_once() {
+    fn unfinished_removal_is_awaited_once() {
         // A directory that stays.
         let path = env::temp_dir();
         let metadata = fs::metadata(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Threads of libraries, and the signals of their programs.
+//! Threads started by libraries, with all signals blocked for the program.
 
 use std::{
     io, ptr,
@@ -46,8 +46,8 @@ impl Drop for Blocked {
     }
 }
 
-/// Starts a named thread that takes none of the program's signals: a program can still take its
-/// signals by `sigwait` or in a certain thread, although a library has started the thread before.
+/// Starts a named thread with all signals blocked, so that a program can take its signals by
+/// `sigwait` or in a chosen thread, although a library has started threads before.
 /// Signals raised by the thread's own execution, such as `SIGSEGV`, are not blocked.
 ///
 /// # Errors
@@ -55,7 +55,7 @@ impl Drop for Blocked {
 ///
 /// # Examples
 /// ```
-/// let thread = verbs::signals::spawn_without_signals("quiet", || println!("not to be disturbed"))?;
+/// let thread = verbs::signals::spawn_without_signals("quiet", || println!("no signals here"))?;
 /// thread.join().unwrap();
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_takes_no_signals_but_its_own() {
+    fn library_thread_blocks_all_other_signals() {
         let before = blocked();
         let theirs = spawn_without_signals("quiet", blocked)
             .unwrap()

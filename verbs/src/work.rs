@@ -1,8 +1,8 @@
 //! Work: the memory that a request makes the device read or write.
 //!
-//! Posting moves a *work* into the queue, and the completion returns the work. A work is anything
+//! Posting moves *work* into the queue, and the completion returns the work. Work is anything
 //! that owns registered memory: a [`Buf`](crate::Buf), a [`SharedBuf`](crate::SharedBuf), several
-//! works as an array, a tuple, a vector or an option, [`Either`] of two kinds, or any of these
+//! values of work as an array, a tuple, a vector or an option, [`Either`] of two kinds, or any of these
 //! [`With`] a context of the caller. All of these need no `unsafe`.
 
 use std::{
@@ -97,7 +97,7 @@ impl SgeList {
         }
     }
 
-    /// The elements of a work.
+    /// The elements of some work.
     #[inline]
     pub(crate) fn of(work: &(impl Gather + ?Sized)) -> Self {
         let mut list = Self::new();
@@ -262,7 +262,7 @@ impl SgeList {
 ///   through pointers, and expects concurrent changes.
 ///
 /// And `gather` pushes the same elements every time, and an [`Sge`] has no other use. If `gather`
-/// calls the `gather` of works inside `self`, those works stay inside, unchanged.
+/// calls the `gather` of work inside `self`, that work stays inside, unchanged.
 pub unsafe trait Gather {
     /// Pushes the elements, in the device's reading order.
     fn gather(&self, list: &mut SgeList);
@@ -271,13 +271,13 @@ pub unsafe trait Gather {
 /// Work whose memory a device may write: the target of a receive or of an RDMA read.
 ///
 /// # Safety
-/// As for [`Gather`], and of every element, until `self` is dropped or given back:
+/// As for [`Gather`], and of every element, until `self` is dropped or returned:
 /// - nothing reads the range either, and no other work covers any part of the range; or no
 ///   reference to the range exists, as above;
 /// - the range is registered for local writing.
 pub unsafe trait Scatter: Gather {}
 
-/// A work with a context of the caller: any value needed at completion.
+/// Work with a context of the caller: any value needed at completion.
 ///
 /// ```
 /// # fn f(buf: verbs::Buf) {
@@ -321,12 +321,12 @@ unsafe impl<W: Scatter, C> Scatter for With<W, C> {}
 ///
 /// # Examples
 /// A queue for buffers of its own, and for messages shared by several peers:
-/// ```no_run
-/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
+/// # let (pd, cq) = (&ctx.alloc_pd()?, &ctx.create_cq(64)?);
 /// use verbs::{Buf, QueuePair, Reset, SharedBuf, work::Either};
 /// let qp: QueuePair<verbs::Rc, Reset, Either<Buf, SharedBuf>> = pd.qp_builder(cq, cq).create_for()?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Either<A, B> {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_gathered_in_order() {
+    fn gather_list_keeps_the_order() {
         assert_eq!(lengths(&()), []);
         assert_eq!(
             lengths(&(Elements(2), [Elements(1), Elements(3)])),
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_without_bytes_are_left_out() {
+    fn empty_elements_are_omitted() {
         let mut list = SgeList::of(&(Elements(1), [Elements(3), Elements(1), Elements(2)]));
         list.drop_empty();
         let lengths: Vec<_> = list.elements().iter().map(|sge| sge.length).collect();

@@ -25,7 +25,7 @@ bitflags! {
     /// Flags for opening a domain shared between processes by a file.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct XrcdOpen: i32 {
-        /// Make the domain, unless there is one for the file.
+        /// Create the domain, unless there is one for the file.
         const CREATE = libc::O_CREAT;
         /// With `CREATE`: fail if there is one.
         const EXCLUSIVE = libc::O_EXCL;
@@ -61,7 +61,7 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Context {
-    /// `ibv_open_xrcd(ctx, …)`—Makes an XRC domain of this process alone. Enters the kernel.
+    /// `ibv_open_xrcd(ctx, …)`—Creates an XRC domain of this process alone. Enters the kernel.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended reliable connections.
@@ -74,13 +74,13 @@ impl Context {
         self.open_xrcd_raw(-1, XrcdOpen::CREATE)
     }
 
-    /// `ibv_open_xrcd(ctx, …)`—Makes or joins the XRC domain of all processes with the file open.
-    /// The file itself is not touched, and may be closed. Enters the kernel.
+    /// `ibv_open_xrcd(ctx, …)`—Creates or opens the XRC domain of all processes with the file open.
+    /// The file itself is unchanged, and may be closed. Enters the kernel.
     ///
     /// # Errors
     /// - As for [`open_xrcd`](Self::open_xrcd).
     /// - `EEXIST`: a domain exists, and [`EXCLUSIVE`](XrcdOpen::EXCLUSIVE) was given.
-    /// - `ENOENT`: there is none, and none was to be [made](XrcdOpen::CREATE).
+    /// - `ENOENT`: there is none, and [`CREATE`](XrcdOpen::CREATE) was not given.
     ///
     /// # References
     /// [ibv_open_xrcd(3)](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html)

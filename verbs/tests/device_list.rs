@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 #[test]
-fn machine_without_rdma_has_an_empty_list_and_no_error() {
+fn device_list_without_rdma_is_empty() {
     let class = Path::new("/sys/class/infiniband");
     let expected = fs::read_dir(class).map_or(0, Iterator::count);
     let devices = verbs::devices().unwrap();

@@ -4,14 +4,24 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, PackageId};
+use soft_roce::process;
+use soft_roce::setup::{self, Group};
 
-use crate::setup::{self, Group};
+use crate::output;
 use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
-use crate::{codegen, process, test, tidy};
+use crate::{codegen, packages, test, tidy};
 
-/// Packages also checked without features: for the -sys crates, without generated bindings.
-const WITHOUT_FEATURES: [&str; 3] = ["ibverbs-sys", "rdmacm-sys", "verbs"];
+/// Packages also checked without default features, and the features instead: for the -sys crates, without generated
+/// bindings.
+const WITHOUT_DEFAULTS: [(&str, &str); 6] = [
+    ("rdma-ibverbs-sys", ""),
+    ("rdmacm-sys", ""),
+    ("rdma-verbs", ""),
+    ("rdma-cm", "dlopen"),
+    ("rdma-rsocket", ""),
+    ("rdma-rds", ""),
+];
 
 /// The only supported platform.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
@@ -19,7 +29,8 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// Integration tests with `test = false`, omitted by `--all-targets`.
 const TESTS_IN_GUESTS: [&str; 3] = ["device", "two_hosts", "harness"];
 
-/// Runs all checks and tests; `long` repeats the guest tests in QEMU. Returns whether everything passed.
+/// Runs all checks and tests; without `long`, device tests of [`crate::own_logic`] run on softnic only, and `long` repeats
+/// the guest tests in QEMU. Returns whether everything passed.
 pub(crate) fn run(long: bool) -> Result<bool> {
     setup::ensure(Group::ALL)?;
     let workspace = Workspace::load()?;
@@ -42,7 +53,13 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     });
     stages.check("codegen", || codegen::run(true));
     stages.check("msrv", || msrv(&workspace));
-    test::run_stages(&workspace, &test::Options::default(), &mut stages)?;
+    stages.check("packages", || packages::run(&workspace));
+    let options = test::Options {
+        brief: true,
+        without_own_logic: !long,
+        ..test::Options::default()
+    };
+    test::run_stages(&workspace, &options, &mut stages)?;
     if long {
         test::run_stages_in_qemu(&workspace, &mut stages);
     }
@@ -66,7 +83,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
         }
     }
     cargo(workspace, &[&in_guests[..], &deny].concat())?;
-    for package in WITHOUT_FEATURES {
+    for (package, features) in WITHOUT_DEFAULTS {
         cargo(
             workspace,
             &[
@@ -76,6 +93,8 @@ fn clippy(workspace: &Workspace) -> Result<()> {
                     "--package",
                     package,
                     "--no-default-features",
+                    "--features",
+                    features,
                 ],
                 &deny[..],
             ]
@@ -128,9 +147,9 @@ fn msrv(workspace: &Workspace) -> Result<()> {
         check.arg(workspace.target().join("msrv"));
         process::run(&mut check)?;
     } else {
-        println!(
+        output::print(format_args!(
             "Rust {toolchain} is not installed; only the dependencies' rust-version was checked"
-        );
+        ));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{self, Workspace};
 
-/// The crates, and the example of each crate with the bindings as output.
+/// Folders of the crates, and the example of each crate with the bindings as output.
 const CRATES: [(&str, &str); 2] = [
     ("ibverbs-sys", "ibverbs-bindings"),
     ("rdmacm-sys", "rdmacm-bindings"),
@@ -25,12 +25,12 @@ pub(crate) fn run(check: bool) -> Result<()> {
         "run this on x86_64: the bindings' layout assertions are those of x86_64"
     );
     let workspace = Workspace::load()?;
-    for (package, example) in CRATES {
-        let fresh = generate(&workspace, package, example)
-            .with_context(|| format!("{package}: no bindings"))?;
-        let path = workspace.root().join(package).join("src/bindings.rs");
+    for (folder, example) in CRATES {
+        let fresh = generate(&workspace, folder, example)
+            .with_context(|| format!("{folder}: no bindings"))?;
+        let path = workspace.root().join(folder).join("src/bindings.rs");
         if check {
-            compare(&path, &fresh).with_context(|| package.to_owned())?;
+            compare(&path, &fresh).with_context(|| folder.to_owned())?;
         } else {
             fs::write(&path, fresh).with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -39,10 +39,11 @@ pub(crate) fn run(check: bool) -> Result<()> {
 }
 
 /// The text of `src/bindings.rs` for this machine's headers.
-fn generate(workspace: &Workspace, package: &str, example: &str) -> Result<String> {
+fn generate(workspace: &Workspace, folder: &str, example: &str) -> Result<String> {
     let mut cargo = workspace::cargo(workspace);
     cargo.args(["run", "--quiet", "--locked", "--features", "bindgen"]);
-    cargo.args(["--package", package, "--example", example]);
+    cargo.args(["--example", example, "--manifest-path"]);
+    cargo.arg(workspace.root().join(folder).join("Cargo.toml"));
     let output = cargo
         .stderr(Stdio::inherit())
         .output()

@@ -8,13 +8,15 @@ use std::fmt::Write;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::differences;
 use crate::outcomes::Outcomes;
+use crate::output;
 use crate::workspace::Workspace;
 
 /// Path of the table, relative to the workspace's root.
 const TABLE: &str = "rds/tests/cases.md";
 
-/// Test programs with tests of RDS.
+/// Test programs with tests of RDS. The device tests also run on softnic.
 const PROGRAMS: [&str; 6] = [
     "rds",
     "rds/device",
@@ -43,7 +45,7 @@ pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read {}", path.display()))?;
     let (table, short) = compare(&parse(&text)?, outcomes);
-    print!("{table}");
+    output::print(table.trim_end());
     ensure!(
         short == 0,
         "{short} cases of RDS have a test that has not passed"
@@ -92,21 +94,26 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
 
 /// The printed table, and the number of cases with a test that did not pass.
 fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, usize) {
-    let mut ran = HashMap::<&str, Vec<bool>>::new();
+    // By function: the tests of that name, and whether each has passed on all devices.
+    let mut ran = HashMap::<&str, HashMap<(&str, &str), bool>>::new();
     for (program, name, passed) in outcomes.iter() {
-        if PROGRAMS.contains(&program) {
+        let mut programs = PROGRAMS.iter().copied();
+        let program =
+            programs.find(|own| *own == program || differences::on_softnic(own) == Some(program));
+        if let Some(program) = program {
             let function = name.rsplit("::").next().unwrap_or(name);
-            ran.entry(function).or_default().push(passed);
+            let tests = ran.entry(function).or_default();
+            *tests.entry((program, name)).or_insert(true) &= passed;
         }
     }
     let (mut passed, mut missing, mut short) = (0, 0, 0);
     let mut table = format!("{:4} {:8} {:44} tests\n", "case", "outcome", "what");
     for Case { id, what, tests } in cases {
-        let outcome = |test: &&str| match ran.get(test).map(Vec::as_slice) {
-            Some([true]) => "passed",
-            Some([false]) => "FAILED",
-            Some(_) => "TWICE",
+        let outcome = |test: &&str| match ran.get(test) {
             None => "NOT RUN",
+            Some(tests) if tests.len() > 1 => "TWICE",
+            Some(tests) if tests.values().all(|passed| *passed) => "passed",
+            Some(_) => "FAILED",
         };
         let bad = tests.iter().map(outcome).find(|one| *one != "passed");
         let (outcome, count) = match bad {
@@ -185,6 +192,27 @@ mod tests {
         let (table, short) = compare(&cases, &outcomes(&twice));
         assert_eq!(short, 1);
         assert!(table.contains("W01  TWICE"), "{table}");
+    }
+
+    #[test]
+    fn compare_needs_the_devices_that_ran_a_test() {
+        const SOFTNIC: [&str; 2] = [
+            "     Running unittests src/lib.rs (target/debug/deps/softnic-0123456789abcdef)",
+            "     Running tests/rds_suite/main.rs (target/debug/deps/rds_suite-0123456789abcdef)",
+        ];
+        let cases = parse("| case | what | tests |\n|---|---|---|\n| S03 | names | `names` |\n");
+        let cases = cases.unwrap();
+        let short = |on_softnic: &str, on_rxe: &str| {
+            let rxe = ["Running the device tests of rds", on_rxe];
+            let lines = [&SOFTNIC[..], &[on_softnic], &rxe].concat();
+            compare(&cases, &outcomes(&lines)).1
+        };
+        let (passed, failed) = ("test calls::names ... ok", "test calls::names ... FAILED");
+        assert_eq!(short(passed, passed), 0);
+        assert_eq!(short(passed, ""), 0);
+        assert_eq!(short("", ""), 1);
+        assert_eq!(short(failed, passed), 1);
+        assert_eq!(short(passed, failed), 1);
     }
 
     #[test]

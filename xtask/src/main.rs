@@ -1,7 +1,7 @@
 //! Developer commands for the workspace: `cargo xtask help`.
 //!
-//! Only dispatch is here. xtask depends on no crate of the workspace and on no C library, so that a machine without
-//! the required packages can build and run `cargo xtask setup`.
+//! Only dispatch is here. xtask depends on no C library, and of the workspace only on the harness of the guests, so that a
+//! machine without the required packages can build and run `cargo xtask setup`.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -9,21 +9,22 @@
 )]
 
 mod bench;
+mod builders;
 mod ci;
 mod cli;
 mod codegen;
 mod conformance;
 mod demo;
-mod distribution;
-mod interrupt;
+mod differences;
 mod miri;
 mod mutants;
 mod outcomes;
-mod process;
+mod output;
+mod own_logic;
+mod packages;
 mod prose;
 mod pyverbs;
-mod setup;
-mod soft_roce;
+mod sanitizer;
 mod stage;
 mod surface;
 mod test;
@@ -36,7 +37,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
-use cli::{Cli, Command, SoftRoce};
+use cli::{Cli, Command};
+use soft_roce::{interrupt, setup};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -49,9 +51,13 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Setup { check: true } => setup::check()?,
+        Command::Setup { check: true } => setup::check(setup::Group::ALL)?,
         Command::Setup { check: false } => setup::ensure(setup::Group::ALL)?,
-        Command::Demo => return Ok(verdict(demo::run()?)),
+        Command::Demo { guests: true, .. } => return Ok(verdict(demo::run_in_guests()?)),
+        Command::Demo {
+            guests: false,
+            loss,
+        } => return Ok(verdict(demo::run(loss)?)),
         Command::Test(arguments) => return Ok(verdict(test::run(&arguments.into())?)),
         Command::Bench {
             name,
@@ -69,12 +75,11 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         }
         Command::Ci { long } => return Ok(verdict(ci::run(long)?)),
         Command::Codegen { check } => codegen::run(check)?,
-        Command::SoftRoce {
-            command: SoftRoce::Run(arguments),
-        } => return soft_roce::command::run(*arguments),
-        Command::SoftRoce {
-            command: SoftRoce::Shell(arguments),
-        } => return soft_roce::command::shell(arguments),
+        Command::Packages => packages::run(&workspace::Workspace::load()?)?,
+        Command::SoftRoce { command } => {
+            let workspace = workspace::Workspace::load()?;
+            return command.execute(workspace.for_guests());
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

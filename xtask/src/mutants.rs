@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::{self, Supervised};
 use crate::workspace::Workspace;
+use soft_roce::process::{self, Supervised};
 
 /// Path of the list, relative to the workspace's root.
 const LIST: &str = "ci/mutants.txt";

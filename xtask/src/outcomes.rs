@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-/// Prefix of the line printed by the guest's script before a package's device tests.
+/// Prefix of the line printed by the guest's script before the device tests of a library.
 pub(crate) const DEVICE_TESTS_OF: &str = "Running the device tests of ";
 
 /// The tests that ran, each with its result.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// The running test program: `PACKAGE/device`, or the name of an integration test.
+    /// The running test program: `LIBRARY/device`, or the name of an integration test.
     program: String,
     /// The library of the last unit tests. Cargo runs a package's integration tests right after its unit tests.
     library: String,
@@ -22,8 +22,8 @@ impl Outcomes {
     /// is recorded twice: under `PROGRAM NAME` and under `LIBRARY/PROGRAM NAME`.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim();
-        if let Some(package) = line.strip_prefix(DEVICE_TESTS_OF) {
-            self.program = format!("{package}/device");
+        if let Some(library) = line.strip_prefix(DEVICE_TESTS_OF) {
+            self.program = format!("{library}/device");
             self.qualified.clone_from(&self.program);
         } else if let Some(program) = line
             .strip_prefix("Running ")

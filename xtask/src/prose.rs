@@ -45,7 +45,7 @@ const RULES: [Rule; 9] = [
     },
     Rule {
         words: &[&["so"], &["many", "long", "often", "few"]],
-        advice: "name the bound: maximum number of, time-out for, interval between",
+        advice: "name the bound: maximum number of, timeout for, interval between",
     },
     Rule {
         words: &[TELL],

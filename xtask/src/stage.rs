@@ -5,18 +5,54 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::output;
+
 /// Numbers of tests, as printed by the standard test harness.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u32,
     pub(crate) failed: u32,
     /// Number of test programs that printed a result.
     pub(crate) programs: u32,
+    failures: Failures,
+}
+
+/// First lines of the output of failed tests, for the end of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Failures {
+    /// Name and lines, at most [`Self::LINES`] for each of at most [`Self::TESTS`] tests.
+    tests: Vec<(String, Vec<String>)>,
+    /// Whether the next line belongs to the last test.
+    is_open: bool,
+}
+
+impl Failures {
+    const TESTS: usize = 20;
+    const LINES: usize = 12;
+
+    /// Reads a line of a test program, in the format of the standard test harness.
+    fn read(&mut self, line: &str) {
+        let header = line.strip_prefix("---- ");
+        if let Some(name) = header.and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.is_open = self.tests.len() < Self::TESTS;
+            if self.is_open {
+                self.tests.push((name.to_owned(), Vec::new()));
+            }
+        } else if line == "failures:" || line == "stack backtrace:" {
+            self.is_open = false;
+        } else if let (true, Some((_, lines))) = (self.is_open, self.tests.last_mut())
+            && lines.len() < Self::LINES
+            && !line.is_empty()
+        {
+            lines.push(line.to_owned());
+        }
+    }
 }
 
 impl Counts {
-    /// Adds the counts in `line` if the line is a test program's summary.
+    /// Adds the counts in `line` if the line is a test program's summary, and keeps lines of failed tests.
     pub(crate) fn read(&mut self, line: &str) {
+        self.failures.read(line);
         let Some((_, rest)) = line.split_once("test result: ") else {
             return;
         };
@@ -34,7 +70,7 @@ impl Counts {
     }
 
     /// Number of tests that ran.
-    pub(crate) fn total(self) -> u32 {
+    pub(crate) fn total(&self) -> u32 {
         self.passed + self.failed
     }
 }
@@ -78,26 +114,26 @@ impl Stages {
     pub(crate) fn total(&self) -> u32 {
         self.done
             .iter()
-            .filter_map(|stage| stage.counts)
+            .filter_map(|stage| stage.counts.as_ref())
             .map(Counts::total)
             .sum()
     }
 
-    /// Prints the table, the errors and the totals. Returns whether nothing failed.
+    /// Prints the failed tests, the table, the errors and the totals. Returns whether nothing failed.
     pub(crate) fn close(&self) -> bool {
-        println!("\n{}", self.table());
+        output::print(format_args!("\n{}{}", self.failures(), self.table()));
         for stage in &self.done {
             if let Some(error) = &stage.error {
-                println!("{}: {error}", stage.name);
+                output::print(format_args!("{}: {error}", stage.name));
             }
         }
         let (passed, failed) = self.sums();
-        println!("{passed} passed, {failed} failed");
+        output::print(format_args!("{passed} passed, {failed} failed"));
         failed == 0
     }
 
     fn run(&mut self, name: &'static str, body: impl FnOnce(&mut Stage) -> Result<()>) {
-        println!("\n=== {name} ===");
+        output::print(format_args!("\n=== {name} ==="));
         let begin = Instant::now();
         let mut stage = Stage {
             name,
@@ -117,11 +153,26 @@ impl Stages {
     fn sums(&self) -> (u32, u32) {
         let (mut passed, mut failed) = (0, 0);
         for stage in &self.done {
-            let counts = stage.counts.unwrap_or_default();
-            passed += counts.passed;
-            failed += counts.failed.max(u32::from(stage.error.is_some()));
+            let counts = stage.counts.as_ref();
+            passed += counts.map_or(0, |counts| counts.passed);
+            failed += counts
+                .map_or(0, |counts| counts.failed)
+                .max(u32::from(stage.error.is_some()));
         }
         (passed, failed)
+    }
+
+    /// The failed tests, with the first lines of their output.
+    fn failures(&self) -> String {
+        let mut text = String::new();
+        for stage in &self.done {
+            let counts = stage.counts.iter();
+            for (name, lines) in counts.flat_map(|counts| &counts.failures.tests) {
+                text += &format!("failed: {} {name}\n", stage.name);
+                text.extend(lines.iter().map(|line| format!("    {line}\n")));
+            }
+        }
+        text
     }
 
     fn table(&self) -> String {
@@ -130,7 +181,7 @@ impl Stages {
             "stage", "passed", "failed", "time"
         );
         for stage in &self.done {
-            let (passed, failed) = match (stage.counts, &stage.error) {
+            let (passed, failed) = match (&stage.counts, &stage.error) {
                 (Some(counts), _) => (counts.passed.to_string(), counts.failed.to_string()),
                 (None, None) => ("ok".to_owned(), String::new()),
                 (None, Some(_)) => (String::new(), "failed".to_owned()),
@@ -165,9 +216,42 @@ mod tests {
             Counts {
                 passed: 5,
                 failed: 2,
-                programs: 3
+                programs: 3,
+                failures: Failures::default(),
             }
         );
+    }
+
+    #[test]
+    fn first_lines_of_failed_tests_are_printed_at_the_end() {
+        let mut stages = Stages::default();
+        stages.test("host", |counts| {
+            let before = "test a ... ok\ntest b::c ... FAILED\n\nfailures:\n\n---- b::c stdout ----\n\nthread panicked\n";
+            let more = "line\n".repeat(Failures::LINES);
+            let after = "stack backtrace:\n  0: main\n\n\nfailures:\n    b::c\n\ntest result: FAILED. 1 passed; 1 failed;";
+            [before, &more, after]
+                .iter()
+                .flat_map(|text| text.lines())
+                .for_each(|line| counts.read(line));
+            Ok(())
+        });
+        let lines = "    line\n".repeat(Failures::LINES - 1);
+        assert_eq!(
+            stages.failures(),
+            format!("failed: host b::c\n    thread panicked\n{lines}")
+        );
+    }
+
+    #[test]
+    fn lines_of_failed_tests_are_limited_in_number() {
+        let mut failures = Failures::default();
+        for test in 0..100 {
+            failures.read(&format!("---- {test} stdout ----"));
+            failures.read("why");
+        }
+        assert_eq!(failures.tests.len(), Failures::TESTS);
+        let lines = failures.tests.iter().map(|(_, lines)| lines.len());
+        assert_eq!(lines.sum::<usize>(), Failures::TESTS);
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //!   second guest, on Soft-iWARP.
 //! - *two hosts*: the integration tests called `two_hosts`, on the host. The tests start guests with the program in the
 //!   variable `XTASK`.
-//! - *harness*: xtask's own tests with real guests, in `tests/harness.rs`.
+//! - *harness*: tests of `cargo soft-roce` with real guests, in `soft-roce/tests/harness.rs`.
 //!
-//! In *two hosts* and *harness*, [`AT_ONCE`] tests run at a time. Every stage builds the tests of the whole workspace,
-//! because building a single package would unify dependency features differently and rebuild the dependencies.
+//! In *two hosts* and *harness*, several tests run at a time ([`at_once`]). Every stage builds the tests of the whole
+//! workspace, because building a single package would unify dependency features differently and rebuild the dependencies.
 //!
-//! A complete run ends with the coverage of pyverbs ([`pyverbs`]) and the cases of RDS ([`conformance`]).
+//! A complete run ends with the coverage of pyverbs ([`pyverbs`]), the cases of RDS ([`conformance`]), and the results of
+//! the device tests on softnic, in the *host* stage, and on Soft-RoCE, in the *device* stage ([`differences`]).
 //!
 //! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
 
@@ -26,16 +27,20 @@ use rustix::pipe::PipeFlags;
 
 use crate::cli::TestArguments;
 use crate::conformance;
+use crate::differences;
 use crate::miri;
 use crate::outcomes::{DEVICE_TESTS_OF, Outcomes};
-use crate::process::{self, Supervised};
+use crate::output;
+use crate::own_logic;
 use crate::pyverbs;
-use crate::setup::{self, Group};
-use crate::soft_roce::backend::{self, Backend};
-use crate::soft_roce::report::{Printer, Style};
-use crate::soft_roce::{Device, EventKind, Run, quote};
+use crate::sanitizer::{MEASURING_MEMORY, Sanitizer};
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
+use soft_roce::backend::{self, Backend};
+use soft_roce::process::{self, Supervised};
+use soft_roce::report::{Printer, Style};
+use soft_roce::setup::{self, Group};
+use soft_roce::{Device, EventKind, Run, quote};
 
 /// Selection of tests, and their options.
 #[derive(Clone, Debug, Default)]
@@ -44,10 +49,15 @@ pub(crate) struct Options {
     pub(crate) device_only: bool,
     pub(crate) long: bool,
     pub(crate) sanitize: bool,
+    pub(crate) sanitize_softnic: bool,
     pub(crate) valgrind: bool,
     pub(crate) miri: bool,
     pub(crate) backend: Backend,
     pub(crate) filter: Option<String>,
+    /// Prints no routine lines, as in the log of `ci`.
+    pub(crate) brief: bool,
+    /// Whether device tests of [`own_logic`] are left out on Soft-RoCE.
+    pub(crate) without_own_logic: bool,
 }
 
 impl From<TestArguments> for Options {
@@ -57,6 +67,7 @@ impl From<TestArguments> for Options {
             device_only,
             long,
             sanitize,
+            sanitize_softnic,
             valgrind,
             miri,
             backend,
@@ -67,29 +78,26 @@ impl From<TestArguments> for Options {
             device_only,
             long,
             sanitize,
+            sanitize_softnic,
             valgrind,
             miri,
             backend,
             filter,
+            brief: false,
+            without_own_logic: false,
         }
     }
 }
 
-/// Target triple for `AddressSanitizer`. An explicit `--target` keeps build scripts uninstrumented.
-const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
-
 /// Packages whose device tests load a library into uninstrumented programs, so cannot run under `AddressSanitizer`.
 const LOADED_ELSEWHERE: [&str; 3] = ["rsocket-capi", "rsocket-preload", "rds-preload"];
 
-/// Part of the names of tests that measure memory growth. `AddressSanitizer` delays the reuse of freed memory.
-const MEASURING_MEMORY: &str = "a_thousand_connections_leave_nothing_behind";
-
 /// Packages run under valgrind: those with unsafe code.
 const CHECKED_BY_VALGRIND: [&str; 8] = [
-    "ibverbs-sys",
+    "rdma-ibverbs-sys",
     "rdmacm-sys",
-    "verbs",
-    "cm",
+    "rdma-verbs",
+    "rdma-cm",
     "interpose",
     "rsocket-capi",
     "rsocket-preload",
@@ -97,7 +105,7 @@ const CHECKED_BY_VALGRIND: [&str; 8] = [
 ];
 
 /// Packages with tests of iWARP's differences from InfiniBand and RoCE.
-const ALSO_OVER_IWARP: [&str; 2] = ["cm", "rsocket"];
+const ALSO_OVER_IWARP: [&str; 2] = ["rdma-cm", "rdma-rsocket"];
 
 /// Parts of the names of tests that must also pass over iWARP.
 const DIFFERENT_OVER_IWARP: [&str; 5] = [
@@ -108,8 +116,20 @@ const DIFFERENT_OVER_IWARP: [&str; 5] = [
     "growth::",
 ];
 
-/// Number of tests with guests that run in parallel. Such tests mostly wait for their guests.
+/// Number of tests with guests that run in parallel: two, because an emulated guest keeps a processor busy.
 const AT_ONCE: u32 = 2;
+
+/// The number for tests on two hosts, in User-Mode Linux or on KVM: they mostly wait for time-outs of protocols, and four at
+/// once leave two processors idle for part of the time.
+const TWO_HOSTS_AT_ONCE: u32 = 4;
+
+/// Number of tests of the integration test `name` that run in parallel.
+fn at_once(name: &str, backend: Backend) -> u32 {
+    match (name, backend) {
+        ("two_hosts", Backend::Auto | Backend::Uml) => TWO_HOSTS_AT_ONCE,
+        _ => AT_ONCE,
+    }
+}
 
 /// Tests that only run the compiler; not run under valgrind.
 const COMPILING: [&str; 1] = ["compile_fail"];
@@ -119,12 +139,12 @@ const COMPILING: [&str; 1] = ["compile_fail"];
 const EXHAUSTIVE: [&str; 4] = [
     "interleavings::",
     "every_order",
-    "given_up_in_silence",
+    "failed_destroy_in_drop",
     "every_sequence",
 ];
 
 /// Part of the name of a test that maps more address space than valgrind supports.
-const TOO_LARGE: &str = "an_empty_pool_of_huge_pages_is_named";
+const TOO_LARGE: &str = "huge_mapping_with_empty_pool_names_the_pool";
 
 /// The selections of this file. `cargo xtask tidy` checks that each matches a test.
 pub(crate) fn selections() -> Vec<&'static str> {
@@ -132,6 +152,7 @@ pub(crate) fn selections() -> Vec<&'static str> {
     parts.extend(DIFFERENT_OVER_IWARP);
     parts.extend(COMPILING);
     parts.extend(EXHAUSTIVE);
+    parts.extend(own_logic::MODULES.map(|(_, module)| module));
     parts
 }
 
@@ -158,17 +179,28 @@ pub(crate) fn run_stages(
         stages.test("miri", |counts| suite.miri(counts));
         return Ok(());
     }
+    if options.sanitize_softnic {
+        return sanitize_softnic(&Suite { workspace, options }, stages);
+    }
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
     if options.long {
         setup::ensure(&[Group::Programs])?;
     }
-    if !options.host_only && !options.valgrind {
+    if !options.host_only && !options.valgrind && !options.sanitize {
         backend::prepare_for_many_runs(options.backend)?;
     }
     let suite = Suite { workspace, options };
     let mut outcomes = Outcomes::default();
     if options.sanitize {
-        require_nightly()?;
+        Sanitizer::Address.require()?;
+        let options = Options {
+            backend: for_sanitizer(options.backend)?,
+            ..options.clone()
+        };
+        let suite = Suite {
+            workspace,
+            options: &options,
+        };
         stages.test("device", |counts| suite.device(counts, &mut outcomes));
         return Ok(());
     }
@@ -195,9 +227,37 @@ pub(crate) fn run_stages(
         });
     }
     if !options.host_only && !options.device_only && options.filter.is_none() {
-        stages.check("pyverbs", || pyverbs::report(workspace, &outcomes));
-        stages.check("cases of RDS", || conformance::report(workspace, &outcomes));
+        compare_with_tables(workspace, options, &outcomes, stages);
     }
+    Ok(())
+}
+
+/// Compares the results of a complete run with the tables of tests.
+fn compare_with_tables(
+    workspace: &Workspace,
+    options: &Options,
+    outcomes: &Outcomes,
+    stages: &mut Stages,
+) {
+    stages.check("pyverbs", || pyverbs::report(workspace, outcomes));
+    stages.check("cases of RDS", || conformance::report(workspace, outcomes));
+    stages.check("two devices", || {
+        differences::report(workspace, outcomes, options.without_own_logic)
+    });
+}
+
+/// Runs the tests of softnic under each sanitizer.
+fn sanitize_softnic(suite: &Suite<'_>, stages: &mut Stages) -> Result<()> {
+    setup::ensure(&[Group::Build])?;
+    for sanitizer in [Sanitizer::Address, Sanitizer::Thread] {
+        sanitizer.require()?;
+    }
+    stages.test("softnic ASan", |counts| {
+        suite.softnic(Sanitizer::Address, counts)
+    });
+    stages.test("softnic TSan", |counts| {
+        suite.softnic(Sanitizer::Thread, counts)
+    });
     Ok(())
 }
 
@@ -230,37 +290,75 @@ struct Suite<'a> {
 #[derive(Debug)]
 struct Program {
     package: String,
+    /// Name of the package's library.
+    library: String,
     folder: PathBuf,
     executable: PathBuf,
 }
 
 impl Suite<'_> {
+    /// Runs test programs, copies their output to standard output, and counts the results.
+    ///
+    /// Standard output and standard error share one pipe: cargo prints the program's name on one, the program its results
+    /// on the other, and the order matters.
+    fn run_counting(
+        &self,
+        cargo: &mut Command,
+        counts: &mut Counts,
+        outcomes: &mut Outcomes,
+    ) -> Result<()> {
+        let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        cargo
+            .stdin(Stdio::null())
+            .stderr(input.try_clone()?)
+            .stdout(input);
+        let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
+        // The command holds the write ends of the pipe; without this the pipe never reaches end of file.
+        cargo.stdout(Stdio::null()).stderr(Stdio::null());
+        for line in BufReader::new(File::from(output)).lines() {
+            let line = line.context("a test printed no text")?;
+            counts.read(&line);
+            outcomes.read(&line);
+            if !(self.options.brief && output::is_routine(&line)) {
+                output::print(line);
+            }
+        }
+        let status = child.wait()?;
+        ensure!(
+            status.success(),
+            "`{}` failed ({status})",
+            process::display(cargo)
+        );
+        Ok(())
+    }
+
     fn host(&self, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
         let mut cargo = self.cargo();
         cargo.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
         if let Some(filter) = &self.options.filter {
             cargo.args(["--", filter]);
         }
-        run_counting(&mut cargo, counts, outcomes)?;
-        self.require_some(*counts)
+        self.run_counting(&mut cargo, counts, outcomes)?;
+        self.require_some(counts)
     }
 
     /// Runs the integration tests called `name` on the host. The tests start guests.
     fn on_host(&self, name: &str, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
         if self.packages_with(name).is_empty() {
-            println!("there are no tests called {name} yet");
+            output::print(format_args!("there are no tests called {name} yet"));
             return Ok(());
         }
         let mut cargo = self.cargo();
         cargo.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
         cargo.args(["--test", name]);
+        let threads = at_once(name, self.options.backend);
         cargo
-            .args(["--", &format!("--test-threads={AT_ONCE}")])
+            .args(["--", &format!("--test-threads={threads}")])
             .args(&self.options.filter);
         cargo.env("XTASK", self.workspace.xtask());
         cargo.env(backend::VARIABLE, self.options.backend.name());
-        run_counting(&mut cargo, counts, outcomes)?;
-        self.require_some(*counts)
+        self.run_counting(&mut cargo, counts, outcomes)?;
+        self.require_some(counts)
     }
 
     fn device(&self, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
@@ -271,8 +369,19 @@ impl Suite<'_> {
             arguments.extend(["--skip", MEASURING_MEMORY]);
         }
         let programs = self.build_device_tests(|package| !excluded.contains(&package))?;
-        let limit = self.limit(15, 120);
-        let plan = Run::single(device_script(&programs, &arguments, limit / 2)?)
+        let arguments = |program: &Program| {
+            let mut all = arguments.clone();
+            if self.options.without_own_logic {
+                let modules = own_logic::of(&program.library);
+                all.extend(modules.flat_map(|module| ["--skip", module]));
+            }
+            all
+        };
+        let limit = match self.options.sanitize {
+            true => self.limit(60, 120),
+            false => self.limit(15, 120),
+        };
+        let plan = Run::single(device_script(&programs, arguments, limit / 2)?)
             .memory_mib(2048)
             // Some tests leak objects on purpose.
             .env("ASAN_OPTIONS", "detect_leaks=0")
@@ -290,9 +399,13 @@ impl Suite<'_> {
     fn iwarp(&self, counts: &mut Counts) -> Result<()> {
         let programs = self.build_device_tests(|package| ALSO_OVER_IWARP.contains(&package))?;
         let limit = self.limit(6, 30);
-        let plan = Run::single(device_script(&programs, &DIFFERENT_OVER_IWARP, limit / 2)?)
-            .device(Device::Siw)
-            .by_line();
+        let plan = Run::single(device_script(
+            &programs,
+            |_| DIFFERENT_OVER_IWARP.to_vec(),
+            limit / 2,
+        )?)
+        .device(Device::Siw)
+        .by_line();
         self.in_guest(
             plan,
             limit,
@@ -318,11 +431,14 @@ impl Suite<'_> {
             plan = plan.env("LONG", "1");
         }
         let mut printer = Printer::new(Style::Lines, false);
-        let outcome = plan.execute(self.workspace, &mut |event| {
+        let outcome = plan.execute(self.workspace.for_guests(), &mut |event| {
             if let EventKind::Output(_, line) = &event.kind {
                 let line = String::from_utf8_lossy(line);
                 counts.read(&line);
                 outcomes.read(&line);
+                if self.options.brief && output::is_routine(&line) {
+                    return;
+                }
             }
             printer.print(event);
         })?;
@@ -336,7 +452,7 @@ impl Suite<'_> {
             "the device tests failed (exit code {})",
             outcome.exit_code()
         );
-        self.require_some(*counts)
+        self.require_some(counts)
     }
 
     /// Runs the host tests under memcheck. Invalid accesses, uses of uninitialized memory and definite leaks fail the
@@ -353,11 +469,11 @@ impl Suite<'_> {
         let suppressions = self.workspace.root().join("ci/valgrind.supp");
         let mut failed = Vec::new();
         for program in &programs {
-            println!(
+            output::print(format_args!(
                 "\nChecking {} of {}",
                 program.executable.display(),
                 program.package
-            );
+            ));
             let mut valgrind = Command::new("valgrind");
             valgrind.current_dir(&program.folder);
             valgrind.env("CARGO_MANIFEST_DIR", &program.folder);
@@ -369,28 +485,47 @@ impl Suite<'_> {
             let skipped = EXHAUSTIVE.iter().chain([&TOO_LARGE]);
             valgrind.args(skipped.flat_map(|name| ["--skip", name]));
             valgrind.args(&self.options.filter);
-            if let Err(error) = run_counting(&mut valgrind, counts, &mut Outcomes::default()) {
+            if let Err(error) = self.run_counting(&mut valgrind, counts, &mut Outcomes::default()) {
                 failed.push(format!("{error:#}"));
             }
         }
         ensure!(failed.is_empty(), "{}", failed.join("\n"));
-        self.require_some(*counts)
+        self.require_some(counts)
     }
 
-    /// Runs tests of `verbs` under Miri: the pure modules, and the fake device's.
+    /// Runs the tests of softnic under a sanitizer, on the host.
+    fn softnic(&self, sanitizer: Sanitizer, counts: &mut Counts) -> Result<()> {
+        let (root, target) = (self.workspace.root(), self.workspace.target());
+        let mut cargo = sanitizer.test_softnic(root, target, self.options.filter.as_deref());
+        self.run_counting(&mut cargo, counts, &mut Outcomes::default())?;
+        self.require_some(counts)
+    }
+
+    /// Runs tests of `verbs` under Miri: the pure modules, and the fake device's; and tests of softnic's devices.
     fn miri(&self, counts: &mut Counts) -> Result<()> {
         for (test, reason) in miri::LEFT_OUT {
-            println!("left out: {test} ({reason})");
+            output::print(format_args!("left out: {test} ({reason})"));
         }
-        self.interpret(miri::TREE_BORROWS, &["--lib"], &miri::PURE, counts)?;
-        self.interpret(miri::TREE_BORROWS, &["--test", "fake"], &[], counts)?;
-        self.interpret("", &["--lib"], &miri::STACKED, counts)?;
-        self.require_some(*counts)
+        let (verbs, softnic) = ("rdma-verbs", "softnic");
+        self.interpret(verbs, miri::TREE_BORROWS, &["--lib"], &miri::PURE, counts)?;
+        self.interpret(verbs, miri::TREE_BORROWS, &["--test", "fake"], &[], counts)?;
+        self.interpret(verbs, "", &["--lib"], &miri::STACKED, counts)?;
+        self.interpret(
+            softnic,
+            miri::TREE_BORROWS,
+            &["--test", "scripted"],
+            &[],
+            counts,
+        )?;
+        let device = ["--test", "verbs"];
+        self.interpret(softnic, miri::TREE_BORROWS, &device, &miri::SOFTNIC, counts)?;
+        self.require_some(counts)
     }
 
-    /// Runs the tests of a target under Miri: those with one of `names` in the name, or all for an empty list.
+    /// Runs the tests of a package's target under Miri: those with one of `names` in the name, or all for an empty list.
     fn interpret(
         &self,
+        package: &str,
         aliasing: &str,
         target: &[&str],
         names: &[&str],
@@ -406,7 +541,7 @@ impl Suite<'_> {
             .env("MIRIFLAGS", format!("{} {aliasing}", miri::FLAGS))
             // Some tests panic on purpose, and interpreting a backtrace takes minutes.
             .env("RUST_BACKTRACE", "0");
-        cargo.args(["--locked", "--package", "verbs"]).args(target);
+        cargo.args(["--locked", "--package", package]).args(target);
         cargo
             .arg("--target-dir")
             .arg(self.workspace.target().join("miri"));
@@ -416,27 +551,19 @@ impl Suite<'_> {
             None => cargo.args(names),
         };
         cargo.args(miri::LEFT_OUT.iter().flat_map(|(test, _)| ["--skip", test]));
-        run_counting(&mut cargo, counts, &mut Outcomes::default())
+        self.run_counting(&mut cargo, counts, &mut Outcomes::default())
     }
 
     /// Builds the device tests of all packages and returns the programs of the `wanted` packages.
     fn build_device_tests(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
         let mut cargo = self.cargo();
         if self.options.sanitize {
-            cargo = Command::new("rustup");
-            cargo
-                .current_dir(self.workspace.root())
-                .args(["run", "nightly", "cargo"]);
-            cargo
-                .env_remove("CARGO")
-                .env_remove("RUSTUP_TOOLCHAIN")
-                .env("RUSTFLAGS", "-Zsanitizer=address");
+            cargo = Sanitizer::Address.cargo(self.workspace.root());
         }
         cargo.args(["test", "--locked", "--no-run", "--workspace"]);
         cargo.args(["--test", "device"]);
         if self.options.sanitize {
-            cargo.args(["--target", SANITIZED_TARGET, "--target-dir"]);
-            cargo.arg(self.workspace.target().join("sanitize"));
+            Sanitizer::Address.add_target(&mut cargo, self.workspace.target());
         }
         let mut programs = self.build(&mut cargo, |test| test == "device")?;
         programs.retain(|program| wanted(&program.package));
@@ -471,12 +598,10 @@ impl Suite<'_> {
                     .manifest_path
                     .parent()
                     .context("a manifest without a folder")?;
+                let package = self.workspace.package(&artifact.package_id)?;
                 programs.push(Program {
-                    package: self
-                        .workspace
-                        .package(&artifact.package_id)?
-                        .name
-                        .to_string(),
+                    package: package.name.to_string(),
+                    library: workspace::library(package).to_owned(),
                     folder: folder.into(),
                     executable: executable.into(),
                 });
@@ -502,7 +627,7 @@ impl Suite<'_> {
     }
 
     /// Fails if no test ran, unless a filter may have excluded every test.
-    fn require_some(&self, counts: Counts) -> Result<()> {
+    fn require_some(&self, counts: &Counts) -> Result<()> {
         ensure!(
             counts.total() > 0 || self.options.filter.is_some(),
             "no test ran"
@@ -512,52 +637,39 @@ impl Suite<'_> {
 }
 
 /// The guest's script: runs the programs in sequence, each in its package's folder (as cargo does) with one test
-/// thread. A failure is reported at the end. A program that exceeds `limit` is killed and the next one starts.
-fn device_script(programs: &[Program], arguments: &[&str], limit: Duration) -> Result<String> {
-    let arguments = shlex::try_join(arguments.iter().copied())?;
+/// thread and its own arguments. A failure is reported at the end. A program that exceeds `limit` is killed and the next
+/// one starts.
+fn device_script<'p>(
+    programs: &'p [Program],
+    arguments: impl Fn(&'p Program) -> Vec<&'p str>,
+    limit: Duration,
+) -> Result<String> {
     let limit = limit.as_secs();
     let mut script = format!(
         "code=0\n\
          failed() {{ code=1; [ $1 != 124 ] || echo \"the tests of $2 have not ended after {limit} s\"; }}\n"
     );
     for program in programs {
-        let package = &program.package;
+        let library = &program.library;
+        let arguments = shlex::try_join(arguments(program))?;
         let (folder, executable) = (quote(&program.folder)?, quote(&program.executable)?);
         script += &format!(
-            "echo; echo '{DEVICE_TESTS_OF}{package}'\n\
+            "echo; echo '{DEVICE_TESTS_OF}{library}'\n\
              cd {folder} && CARGO_MANIFEST_DIR={folder} timeout --kill-after=5 {limit} \
-             {executable} --test-threads=1 {arguments} || failed $? {package}\n"
+             {executable} --test-threads=1 {arguments} || failed $? {library}\n"
         );
     }
     Ok(script + "exit $code\n")
 }
 
-/// Runs test programs, copies their output to standard output, and counts the results.
-///
-/// Standard output and standard error share one pipe: cargo prints the program's name on one, the program its results
-/// on the other, and the order matters.
-fn run_counting(cargo: &mut Command, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
-    let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    cargo
-        .stdin(Stdio::null())
-        .stderr(input.try_clone()?)
-        .stdout(input);
-    let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
-    // The command holds the write ends of the pipe; without this the pipe never reaches end of file.
-    cargo.stdout(Stdio::null()).stderr(Stdio::null());
-    for line in BufReader::new(File::from(output)).lines() {
-        let line = line.context("a test printed no text")?;
-        counts.read(&line);
-        outcomes.read(&line);
-        println!("{line}");
-    }
-    let status = child.wait()?;
+/// The backend of a run with `AddressSanitizer`, which needs 16 TiB of addresses: more than a process of User-Mode Linux
+/// has.
+fn for_sanitizer(backend: Backend) -> Result<Backend> {
     ensure!(
-        status.success(),
-        "`{}` failed ({status})",
-        process::display(cargo)
+        backend != Backend::Uml,
+        "--sanitize needs more address space than User-Mode Linux has: use --backend qemu, or no --backend"
     );
-    Ok(())
+    Ok(Backend::Qemu)
 }
 
 fn require_miri() -> Result<()> {
@@ -571,21 +683,21 @@ fn require_miri() -> Result<()> {
     Ok(())
 }
 
-fn require_nightly() -> Result<()> {
-    let listed = process::output(Command::new("rustup").args(["toolchain", "list"]));
-    ensure!(
-        listed.is_ok_and(|list| list.lines().any(|line| line.starts_with("nightly"))),
-        "AddressSanitizer needs a nightly toolchain: `rustup toolchain install nightly`"
-    );
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn sanitizer_runs_in_qemu_or_is_refused() {
+        for backend in [Backend::Auto, Backend::Qemu] {
+            assert_eq!(for_sanitizer(backend).unwrap(), Backend::Qemu);
+        }
+        let error = for_sanitizer(Backend::Uml).unwrap_err().to_string();
+        assert!(error.contains("--backend qemu"), "{error}");
+    }
 
     #[test]
     fn device_script_with_hanging_program_runs_the_others() {
@@ -596,18 +708,19 @@ mod tests {
             ("wrong", "exit 3"),
             ("right", "echo done"),
         ];
-        let programs = scripts.map(|(package, script)| {
-            let executable = folder.path().join(package);
+        let programs = scripts.map(|(library, script)| {
+            let executable = folder.path().join(library);
             fs::write(&executable, script).unwrap();
             fs::set_permissions(&executable, Permissions::from_mode(0o755)).unwrap();
             Program {
-                package: package.to_owned(),
+                package: format!("rdma-{library}"),
+                library: library.to_owned(),
                 folder: folder.path().to_owned(),
                 executable,
             }
         });
         let run = |programs: &[Program]| {
-            let script = device_script(programs, &[], Duration::from_secs(1)).unwrap();
+            let script = device_script(programs, |_| Vec::new(), Duration::from_secs(1)).unwrap();
             let output = Command::new("sh").args(["-c", &script]).output().unwrap();
             let printed = String::from_utf8(output.stdout).unwrap();
             (output.status.code(), printed)

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Package};
 
 use crate::workspace::Workspace;
-use crate::{miri, prose, surface, test, test_names};
+use crate::{builders, miri, packages, prose, surface, test, test_names};
 
 /// Maximum number of lines of a file, except generated files.
 const MAX_LINES: usize = 800;
@@ -42,7 +42,7 @@ const NOT_SANS_IO: [&str; 8] = [
 ];
 
 /// The crates without I/O, and the only dependencies of those crates outside of tests.
-const SANS_IO_CRATES: [&str; 2] = ["rsocket-proto", "rds-proto"];
+const SANS_IO_CRATES: [&str; 2] = ["rdma-rsocket-proto", "rdma-rds-proto"];
 const SANS_IO_DEPENDENCIES: [&str; 2] = ["bitflags", "fastrand"];
 
 /// The valgrind suppressions, whose `fun:` lines name tests.
@@ -50,6 +50,9 @@ const SUPPRESSIONS: &str = "ci/valgrind.supp";
 
 /// The table of soundness holes and their tests.
 const HOLES: &str = "verbs/tests/holes.md";
+
+/// Sources of the libraries with builders.
+const LIBRARIES: [&str; 4] = ["verbs/src/", "cm/src/", "rsocket/src/", "rds/src/"];
 
 /// Checks the Rust files, documents and packages of the workspace, and the table of holes.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -65,6 +68,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
         complaints.extend(check(&name, &text));
         complaints.extend(surface::hiding_imports(&name, &text));
+        if LIBRARIES.iter().any(|library| name.starts_with(library)) {
+            complaints.extend(builders::other_ends(&name, &text));
+        }
         complaints.extend(prose::check(&name, &text, &mut exceptions));
         paths.extend(
             test_names::in_file(&text)
@@ -89,6 +95,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let source = |file: &str| fs::read_to_string(root.join("verbs/src").join(file)).ok();
     complaints.extend(surface::names_of_two_modules(&verbs, source));
     complaints.extend(partial_docs(workspace.packages()));
+    complaints.extend(packages::complaints(root, workspace.packages())?);
     complaints.extend(io_dependencies(workspace.packages()));
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));
@@ -414,16 +421,16 @@ mod tests {
             serde_json::from_str(&json).unwrap()
         };
         for (name, dependency, kind) in [
-            ("rds-proto", "fastrand", "null"),
-            ("rds-proto", "libc", r#""dev""#),
-            ("rds", "libc", "null"),
+            ("rdma-rds-proto", "fastrand", "null"),
+            ("rdma-rds-proto", "libc", r#""dev""#),
+            ("rdma-rds", "libc", "null"),
         ] {
             let complaints = io_dependencies(&[package(name, dependency, kind)]);
             assert_eq!(complaints, [""; 0]);
         }
         for kind in ["null", r#""build""#] {
             assert_eq!(
-                io_dependencies(&[package("rds-proto", "libc", kind)]),
+                io_dependencies(&[package("rdma-rds-proto", "libc", kind)]),
                 ["/x/Cargo.toml: the dependency `libc` in a crate without I/O"]
             );
         }

@@ -12,6 +12,7 @@ use cargo_metadata::{Metadata, MetadataCommand, Package, PackageId, Target};
 pub(crate) struct Workspace {
     metadata: Metadata,
     xtask: PathBuf,
+    guests: soft_roce::Workspace,
 }
 
 impl Workspace {
@@ -25,7 +26,15 @@ impl Workspace {
             .context("cargo cannot describe the workspace")?;
         // Read early: after cargo rebuilds xtask, the running executable has no path.
         let xtask = std::env::current_exe().context("cannot determine the path of xtask")?;
-        Ok(Self { metadata, xtask })
+        let guests = soft_roce::Workspace::new(
+            metadata.workspace_root.as_std_path(),
+            metadata.target_directory.as_std_path(),
+        );
+        Ok(Self {
+            metadata,
+            xtask,
+            guests,
+        })
     }
 
     /// The folder of the workspace's `Cargo.toml`.
@@ -43,9 +52,9 @@ impl Workspace {
         self.metadata.target_directory.as_std_path()
     }
 
-    /// The folder for all files of the soft-RoCE guests.
-    pub(crate) fn soft_roce(&self) -> PathBuf {
-        self.target().join("soft-roce")
+    /// The workspace's folders, for guests.
+    pub(crate) fn for_guests(&self) -> &soft_roce::Workspace {
+        &self.guests
     }
 
     /// The minimum supported Rust version.
@@ -84,6 +93,17 @@ impl Workspace {
             tests.map(move |target| (package, target))
         })
     }
+}
+
+/// Name of a package's library, by which the results of its tests are recorded; the package's name without a library.
+pub(crate) fn library(package: &Package) -> &str {
+    let mut libraries = package
+        .targets
+        .iter()
+        .filter(|target| target.is_lib() || target.is_cdylib());
+    libraries
+        .next()
+        .map_or(&package.name, |target| &target.name)
 }
 
 /// A cargo command in the workspace's root, with the toolchain of the running xtask.

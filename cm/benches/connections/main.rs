@@ -38,9 +38,9 @@ struct Shared {
 
 /// All connections, both ends.
 #[derive(Default)]
-struct Crowd {
+struct Connections {
     shared: Option<Shared>,
-    asked: HashMap<Key, QueuePair<verbs::Rc, Init>>,
+    requested: HashMap<Key, QueuePair<verbs::Rc, Init>>,
     accepted: HashMap<Key, QueuePair<verbs::Rc, Rts>>,
     established: Vec<Connection>,
 }
@@ -56,11 +56,11 @@ fn main() -> Result<()> {
     listener.bind(SocketAddr::new(addr, 0))?;
     let listener = listener.listen(128)?;
     let to = listener.local_addr().ok_or("the listener has no address")?;
-    let mut crowd = Crowd::default();
+    let mut connections = Connections::default();
     // The first connection opens the device shared by all others.
-    crowd.grow(&channel, to, 1, count)?;
+    connections.grow(&channel, to, 1, count)?;
     let before = status("VmRSS:")?;
-    crowd.grow(&channel, to, count, count)?;
+    connections.grow(&channel, to, count, count)?;
     let grown = status("VmRSS:")?.saturating_sub(before) * 1024;
     let others = u64::try_from(count.saturating_sub(1).max(1))?;
     println!(
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-impl Crowd {
+impl Connections {
     /// Establishes connections up to `count`; the shared queue has room for all of them.
     fn grow(
         &mut self,
@@ -80,11 +80,11 @@ impl Crowd {
         count: usize,
         capacity: usize,
     ) -> Result<()> {
-        let mut begun = self.established.len() / 2;
+        let mut requested_count = self.established.len() / 2;
         while self.established.len() < 2 * count {
-            while begun < count && begun < self.established.len() / 2 + WINDOW {
+            while requested_count < count && requested_count < self.established.len() / 2 + WINDOW {
                 channel.create_id()?.resolve_addr(None, to, TIMEOUT)?;
-                begun += 1;
+                requested_count += 1;
             }
             self.on_event(channel.wait()?, capacity)?;
         }
@@ -98,7 +98,7 @@ impl Crowd {
                 let qp = self.qp(&id, capacity)?;
                 let key = id.key();
                 id.connect(&qp, &ConnParam::new())?;
-                self.asked.insert(key, qp);
+                self.requested.insert(key, qp);
             }
             Event::ConnectRequest(request) => {
                 let qp = self.qp(request.id(), capacity)?;
@@ -107,7 +107,7 @@ impl Crowd {
                 self.accepted.insert(key, qp);
             }
             Event::ConnectResponse(response) => {
-                let qp = self.asked.remove(&response.id().key());
+                let qp = self.requested.remove(&response.id().key());
                 let qp = qp.ok_or("no request for this connection")?;
                 self.established.push(response.establish(qp)?);
             }

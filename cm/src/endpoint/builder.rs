@@ -22,7 +22,8 @@ use crate::{channel::EventChannel, param::ConnParam};
 /// As for [`EndpointBuilder::connect`].
 ///
 /// # Examples
-/// ```no_run
+/// ```
+/// # let _server = doctest::server();
 /// let mut endpoint = cm::connect("10.9.0.1:7471")?;
 /// let hello = endpoint.reg_msgs(*b"hello")?;
 /// endpoint.post_recv(endpoint.reg_msgs([0; 64])?)?;
@@ -38,7 +39,8 @@ pub fn connect(addr: impl ToSocketAddrs) -> Result<Endpoint> {
 /// Configures and creates an [`Endpoint`] or a [`Listener`].
 ///
 /// # Examples
-/// ```no_run
+/// ```
+/// # let _server = doctest::server();
 /// use std::time::Duration;
 /// use cm::{ConnParam, EndpointBuilder};
 ///
@@ -231,15 +233,15 @@ impl EndpointBuilder {
     /// # Errors
     /// - `InvalidInput`: an unspecified address, which belongs to no device.
     /// - Those of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
-    pub fn datagrams(&self, addr: impl ToSocketAddrs) -> Result<DatagramEndpoint> {
-        self.datagrams_for(addr)
+    pub fn bind(&self, addr: impl ToSocketAddrs) -> Result<DatagramEndpoint> {
+        self.bind_for(addr)
     }
 
-    /// Like [`datagrams`](Self::datagrams), with payload types chosen by the caller.
+    /// Like [`bind`](Self::bind), with payload types chosen by the caller.
     ///
     /// # Errors
-    /// As for [`datagrams`](Self::datagrams).
-    pub fn datagrams_for<SW: 'static, RW: 'static>(
+    /// As for [`bind`](Self::bind).
+    pub fn bind_for<SW: 'static, RW: 'static>(
         &self,
         addr: impl ToSocketAddrs,
     ) -> Result<DatagramEndpoint<SW, RW>> {

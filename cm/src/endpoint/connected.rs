@@ -13,7 +13,7 @@ use verbs::{
     work::{Gather, Scatter},
 };
 
-use super::{Ending, Queues, notify_fd, receiving, registration, stranger};
+use super::{Ending, Queues, notify_fd, receiving, registration, unmatched_completion};
 use crate::{
     channel::EventChannel, connection::Connection, dial::Deadline, event::Event, id::CmId,
     param::PeerParam, phases::Connected,
@@ -27,6 +27,18 @@ use crate::{
 /// [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
 ///
 /// Drop disconnects.
+///
+/// # Examples
+/// ```
+/// # let _server = doctest::server();
+/// let mut endpoint = cm::connect("10.9.0.1:7471")?;
+/// endpoint.post_recv(endpoint.reg_msgs([0; 64])?)?; // before the send, for the answer
+/// endpoint.post_send(endpoint.reg_msgs(*b"hello")?)?;
+/// endpoint.send_comp()?.ok()?;
+/// println!("answer: {:?}", endpoint.recv_comp()?.received()?);
+/// endpoint.disconnect()?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
 #[doc(alias = "rdma_destroy_ep")]
 #[derive(Debug)]
 pub struct Endpoint<SW = Buf, RW = Buf> {
@@ -168,7 +180,7 @@ impl<SW, RW> Endpoint<SW, RW> {
                     Ok(Completed::Send(completion)) => {
                         Ok(completion.with_attempts(self.attempts.as_ref()))
                     }
-                    _ => Err(stranger(CALL)),
+                    _ => Err(unmatched_completion(CALL)),
                 }
             }
             None => Err(deadline.missed(CALL)),
@@ -190,7 +202,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         match self.queues.recv_cq.poll()?.next() {
             Some(wc) => match self.connection.qp_mut().complete(wc) {
                 Ok(Completed::Receive(completion)) => Ok(completion),
-                _ => Err(stranger(CALL)),
+                _ => Err(unmatched_completion(CALL)),
             },
             None => Err(deadline.missed(CALL)),
         }

@@ -18,7 +18,8 @@ use verbs::{
 };
 
 use super::{
-    Queues, builder::EndpointBuilder, each_addr, notify_fd, receiving, registration, stranger,
+    Queues, builder::EndpointBuilder, each_addr, notify_fd, receiving, registration,
+    unmatched_completion,
 };
 use crate::{
     channel::EventChannel,
@@ -74,9 +75,9 @@ impl DatagramEndpoint {
     /// Creates an endpoint on a local address, with the defaults of [`EndpointBuilder`].
     ///
     /// # Errors
-    /// As for [`EndpointBuilder::datagrams`].
+    /// As for [`EndpointBuilder::bind`].
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Self> {
-        EndpointBuilder::new().datagrams(addr)
+        EndpointBuilder::new().bind(addr)
     }
 }
 
@@ -227,7 +228,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         match self.queues.send_cq.poll()?.next() {
             Some(wc) => match self.qp.complete(wc) {
                 Ok(Completed::Send(completion)) => Ok(completion),
-                _ => Err(stranger(CALL)),
+                _ => Err(unmatched_completion(CALL)),
             },
             None => Err(deadline.missed(CALL)),
         }
@@ -247,7 +248,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         match self.queues.recv_cq.poll()?.next() {
             Some(wc) => match self.qp.complete(wc) {
                 Ok(Completed::Receive(completion)) => Ok(completion),
-                _ => Err(stranger(CALL)),
+                _ => Err(unmatched_completion(CALL)),
             },
             None => Err(deadline.missed(CALL)),
         }

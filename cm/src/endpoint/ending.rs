@@ -166,11 +166,11 @@ mod tests {
         let error = ending.not_connected("rdma_get_recv_comp");
         assert_eq!(error.kind(), io::ErrorKind::NotConnected);
         assert_eq!(ConnectFailure::of(&error), Some(&lost));
-        let asked = Ending {
+        let local = Ending {
             stage: Stage::Over,
             cause: None,
         };
-        let error = asked.not_connected("rdma_get_recv_comp");
+        let error = local.not_connected("rdma_get_recv_comp");
         assert_eq!(ConnectFailure::of(&error), None);
     }
 }

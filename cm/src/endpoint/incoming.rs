@@ -32,8 +32,15 @@ use crate::{
 /// Threads can share a listener; each accepts connections of its own.
 ///
 /// # Examples
-/// ```no_run
+/// ```
+/// # let _fabric = doctest::lasting_host();
 /// let listener = cm::Listener::bind("10.9.0.1:7471")?;
+/// # let client = std::thread::spawn(|| -> verbs::Result<()> {
+/// #     let mut server = cm::connect("10.9.0.1:7471")?;
+/// #     server.post_send(server.reg_msgs(*b"hello")?)?;
+/// #     server.send_comp()?.ok()?;
+/// #     server.disconnect()
+/// # });
 /// loop {
 ///     let mut endpoint = listener.accept()?;
 ///     std::thread::spawn(move || {
@@ -41,8 +48,9 @@ use crate::{
 ///         println!("received {:?}", endpoint.recv_comp()?.received()?);
 ///         endpoint.disconnect()
 ///     });
+/// #   break;
 /// }
-/// # #[expect(unreachable_code)]
+/// # client.join().expect("the client has not panicked")?;
 /// # Ok::<(), verbs::Error>(())
 /// ```
 pub struct Listener<SW = Buf, RW = Buf> {
@@ -97,8 +105,8 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         self.handshakes.channel()
     }
 
-    /// `rdma_get_request`—Waits for the next request. Its queue pair is made, so receives can be
-    /// posted before it is accepted. A request that its peer has taken back meanwhile is passed over.
+    /// `rdma_get_request`—Blocks until the next request. The request has a queue pair, so that receives can be
+    /// posted before accepting. Skips requests withdrawn by their peers.
     ///
     /// # Errors
     /// - `TimedOut`: no request within the builder's timeout.
@@ -130,9 +138,9 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Ok(None)
     }
 
-    /// Accepts requests, and waits for the next connection that is established. A peer that goes away before that is
-    /// passed over, and one that does not complete its handshake holds up no other: as many of them as the
-    /// [backlog](EndpointBuilder::backlog) has places can be half-open, and stay so for the next call.
+    /// Accepts requests, and blocks until a connection is established. Skips peers that disappear during the
+    /// handshake. A peer that does not complete its handshake delays no other: at most
+    /// [`backlog`](EndpointBuilder::backlog) connections are half-open, and stay so for the next call.
     ///
     /// If the peer's first message arrives before a receive is posted, the device retransmits the message. To
     /// post receives before accepting, use [`request`](Self::request).

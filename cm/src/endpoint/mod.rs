@@ -94,7 +94,11 @@ fn each_addr<T>(
     for addr in addrs {
         match attempt(addr) {
             Ok(value) => return Ok(value),
-            Err(err) => last = Some(err),
+            Err(error) => {
+                #[cfg(feature = "tracing")]
+                tracing::debug!(target: "cm", call, %addr, %error, "address failed");
+                last = Some(error);
+            }
         }
     }
     Err(last.unwrap_or_else(|| {
@@ -113,7 +117,7 @@ fn notify_fd<'a>(call: &'static str, queue: &'a CompletionQueue) -> Result<Borro
 
 /// Error for a completion without a matching request: an endpoint's queues are private, so the device is
 /// faulty.
-pub(crate) fn stranger(call: &'static str) -> Error {
+pub(crate) fn unmatched_completion(call: &'static str) -> Error {
     let reason = "the completion matches no posted request";
     Error::refused(call, io::ErrorKind::InvalidData, reason)
 }

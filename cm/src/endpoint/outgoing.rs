@@ -20,7 +20,8 @@ use crate::{
 /// A prepared connection on the active side: the route is resolved, and receives can be posted.
 ///
 /// # Examples
-/// ```no_run
+/// ```
+/// # let _server = doctest::server();
 /// use cm::EndpointBuilder;
 /// let mut outgoing = EndpointBuilder::new().prepare("10.9.0.1:7471")?;
 /// outgoing.post_recv(outgoing.reg_msgs([0; 64])?)?;
@@ -46,11 +47,11 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
             channel: &channel,
             deadline,
         };
-        let id = block(Self::way(&thread, choices, addr))?;
+        let id = block(Self::resolve_route(&thread, choices, addr))?;
         Self::new(channel, id, choices)
     }
 
-    pub(crate) async fn way(
+    pub(crate) async fn resolve_route(
         events: &impl Events,
         choices: &EndpointBuilder,
         addr: SocketAddr,

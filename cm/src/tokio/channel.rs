@@ -20,7 +20,8 @@ use crate::{channel::ChannelHandle, event::Event};
 
 const CALL: &str = "tokio::EventChannel";
 
-/// An asynchronous [event channel](crate::EventChannel), also usable as an endless [`Stream`].
+/// An asynchronous [event channel](crate::EventChannel), also usable as an endless
+/// [`Stream`](https://docs.rs/futures-core/0.3/futures_core/stream/trait.Stream.html).
 #[derive(Debug)]
 pub struct EventChannel {
     channel: crate::EventChannel,

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     connection::Connection,
-    endpoint::{Ending, stranger},
+    endpoint::{Ending, unmatched_completion},
     event::Event,
     id::CmId,
     param::PeerParam,
@@ -81,7 +81,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         })
     }
 
-    /// Splits the endpoint, so that sends and receives can be waited for at once, and by tasks of their own. The
+    /// Splits the endpoint into halves, so that one task or two can wait for sends and receives at once. The
     /// connection ends when both halves are dropped.
     pub fn into_split(self) -> (SendHalf<SW, RW>, RecvHalf<SW, RW>) {
         let Link { channel, ending } = self.link;
@@ -89,7 +89,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         halves::split(self.connection, self.peer, queues, channel, ending)
     }
 
-    /// The identifier: the addresses, the device, and the route.
+    /// The identifier, with addresses, device and route.
     pub fn id(&self) -> &CmId<Connected> {
         self.connection.id()
     }
@@ -134,11 +134,11 @@ impl<SW, RW> Endpoint<SW, RW> {
                     Ok(Completed::Send(completion)) => {
                         Ok(completion.with_attempts(self.attempts.as_ref()))
                     }
-                    _ => Err(stranger(CALL)),
+                    _ => Err(unmatched_completion(CALL)),
                 }
             }
             // Unreachable: a completion is pending, and this is the only consumer.
-            None => Err(stranger(CALL)),
+            None => Err(unmatched_completion(CALL)),
         }
     }
 
@@ -150,7 +150,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// As for [`send_comp`](Self::send_comp).
     ///
     /// # Panics
-    /// As [`send_comp`](Self::send_comp).
+    /// As for [`send_comp`](Self::send_comp).
     pub async fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
         const CALL: &str = "tokio::Endpoint::recv_comp";
         let in_flight = self.connection.qp().receive_queue().in_flight();
@@ -161,10 +161,10 @@ impl<SW, RW> Endpoint<SW, RW> {
         match self.recv_cq.get_mut().poll()?.next() {
             Some(wc) => match self.connection.qp_mut().complete(wc) {
                 Ok(Completed::Receive(completion)) => Ok(completion),
-                _ => Err(stranger(CALL)),
+                _ => Err(unmatched_completion(CALL)),
             },
             // Unreachable: a completion is pending, and this is the only consumer.
-            None => Err(stranger(CALL)),
+            None => Err(unmatched_completion(CALL)),
         }
     }
 
@@ -175,10 +175,10 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// # Errors
     /// As for [`Connection::disconnect`].
     pub async fn disconnect(&mut self) -> Result<()> {
-        let mut asked = false;
+        let mut requested = false;
         while !self.link.ending.is_noticed() {
-            if !asked {
-                asked = true;
+            if !requested {
+                requested = true;
                 match self.connection.disconnect() {
                     // The peer or an earlier call has disconnected: an event follows.
                     Err(err) if err.raw_os_error() == Some(libc::EINVAL) => {}

@@ -22,7 +22,7 @@ use verbs::{
 use super::{EventChannel, First, first, within};
 use crate::{
     connection::{self, Connection},
-    endpoint::{Closing, Ending, stranger},
+    endpoint::{Closing, Ending, unmatched_completion},
     event::Event,
     id::CmId,
     param::PeerParam,
@@ -46,8 +46,11 @@ struct Shared {
 /// [`Endpoint::into_split`](super::Endpoint::into_split).
 ///
 /// # Examples
-/// ```no_run
-/// # async fn f(endpoint: cm::tokio::Endpoint) -> verbs::Result<()> {
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> verbs::Result<()> {
+/// # let _server = doctest::server();
+/// # let endpoint = cm::tokio::connect("10.9.0.1:7471".parse().unwrap()).await?;
 /// use verbs::op;
 ///
 /// let (mut sender, mut receiver) = endpoint.into_split();
@@ -140,7 +143,7 @@ closing! { SendQueue ReceiveQueue }
 macro_rules! both {
     ($($half:ident)*) => {$(
         impl<SW, RW> $half<SW, RW> {
-            /// The identifier: the addresses, the device, and the route.
+            /// The identifier, with addresses, device and route.
             pub fn id(&self) -> &CmId<Connected> {
                 &self.shared.id
             }
@@ -178,10 +181,10 @@ macro_rules! both {
 both! { SendHalf RecvHalf }
 
 impl<SW, RW> SendHalf<SW, RW> {
-    /// Posts a request with its options.
+    /// Posts a request with any options.
     ///
     /// # Errors
-    /// The request is given back; see [`post`](verbs::QueuePair::post).
+    /// The request is returned in the error; see [`post`](verbs::QueuePair::post).
     #[inline]
     pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
@@ -192,7 +195,7 @@ impl<SW, RW> SendHalf<SW, RW> {
         posted
     }
 
-    /// Waits until something has been sent, read or written, and gives it back.
+    /// Waits until a send, read or write has completed, and returns the payload.
     ///
     /// Cancel safe: no completion is lost.
     ///
@@ -209,17 +212,17 @@ impl<SW, RW> SendHalf<SW, RW> {
         let in_flight = queue.in_flight();
         let wc = shared.next(CALL, cq, queue, in_flight).await?;
         self.attempts = connection::attempts(wc.status(), || queue.query(), &shared.id);
-        let completed = queue.complete(wc).map_err(|_| stranger(CALL))?;
+        let completed = queue.complete(wc).map_err(|_| unmatched_completion(CALL))?;
         shared.sends.store(queue.in_flight(), Relaxed);
         Ok(completed.with_attempts(self.attempts.as_ref()))
     }
 }
 
 impl<SW, RW> RecvHalf<SW, RW> {
-    /// Posts memory for one message to arrive in.
+    /// Posts memory for one message.
     ///
     /// # Errors
-    /// The memory is given back; see [`post_recv`](verbs::QueuePair::post_recv).
+    /// The memory is returned in the error; see [`post_recv`](verbs::QueuePair::post_recv).
     #[inline]
     pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>>
     where
@@ -228,7 +231,7 @@ impl<SW, RW> RecvHalf<SW, RW> {
         self.queue.post(work)
     }
 
-    /// Waits until a message has arrived, and gives its memory back.
+    /// Waits until a message has arrived, and returns the memory.
     ///
     /// Cancel safe: no completion is lost.
     ///
@@ -242,7 +245,7 @@ impl<SW, RW> RecvHalf<SW, RW> {
         let Self { queue, cq, shared } = self;
         let in_flight = queue.in_flight();
         let wc = shared.next(CALL, cq, queue, in_flight).await?;
-        queue.complete(wc).map_err(|_| stranger(CALL))
+        queue.complete(wc).map_err(|_| unmatched_completion(CALL))
     }
 }
 
@@ -266,7 +269,10 @@ impl Shared {
         self.wait(call, cq, Half { queue, shared }, in_flight)
             .await?;
         // An error is unreachable: a completion is pending, and this is the only consumer.
-        cq.get_mut().poll()?.next().ok_or_else(|| stranger(call))
+        cq.get_mut()
+            .poll()?
+            .next()
+            .ok_or_else(|| unmatched_completion(call))
     }
 
     /// Waits until a queue has completions.
@@ -299,15 +305,15 @@ impl Shared {
     }
 
     async fn disconnect(&self, mut half: impl Closing) -> Result<()> {
-        let mut asked = false;
+        let mut requested = false;
         loop {
             let mut noticed = pin!(self.noticed.notified());
             noticed.as_mut().enable();
             if self.ending().is_noticed() {
                 return self.ending().answer(&mut half);
             }
-            if !asked {
-                asked = true;
+            if !requested {
+                requested = true;
                 match half.disconnect() {
                     // The peer or an earlier call has disconnected: an event follows.
                     Err(err) if err.raw_os_error() == Some(libc::EINVAL) => {}

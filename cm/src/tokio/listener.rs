@@ -29,7 +29,7 @@ impl Listener {
     /// # Panics
     /// Outside of a runtime with I/O enabled.
     pub fn bind(addr: SocketAddr) -> Result<Self> {
-        Self::with(&EndpointBuilder::new(), addr)
+        Self::bind_with(&EndpointBuilder::new(), addr)
     }
 }
 
@@ -41,7 +41,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
-    pub fn with(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
+    pub fn bind_with(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
         let listener = choices.listen_for(addr)?;
         Ok(Self {
             watch: Watch::new(listener.channel())?,
@@ -73,10 +73,10 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         }
     }
 
-    /// Accepts requests, and waits for the next connection that is established; see
+    /// Accepts requests, and waits until a connection is established; see
     /// [`Listener::accept`](crate::Listener::accept).
     ///
-    /// Cancel safe: a connection that was being accepted is there for the next call.
+    /// Cancel safe: the next call returns a connection established in the meantime.
     ///
     /// # Errors
     /// As for [`Listener::accept`](crate::Listener::accept).
@@ -116,7 +116,7 @@ impl<SW, RW> Incoming<SW, RW> {
 
     /// Accepts, and waits until the connection is established.
     ///
-    /// Cancel safe: the connection ends.
+    /// Cancel safe: a dropped future ends the connection.
     ///
     /// # Errors
     /// As for [`Incoming::accept`](crate::Incoming::accept).

@@ -5,7 +5,12 @@
 //! deadline: use `tokio::time::timeout`, which drops the future.
 //!
 //! # Examples
-//! ```no_run
+//! ```
+//! # #[tokio::main]
+//! # async fn main() -> verbs::Result<()> {
+//! #     let _fabric = doctest::lasting_host();
+//! #     tokio::select! { biased; served = serve() => served, sent = send() => sent }
+//! # }
 //! use cm::tokio::{Endpoint, Listener, connect};
 //!
 //! async fn serve() -> verbs::Result<()> {
@@ -81,7 +86,7 @@ pub async fn connect_with<SW: 'static, RW: 'static>(
         channel: &channel,
         timeout: choices.timeout_of_steps(),
     };
-    let id = Outgoing::<SW, RW>::way(&task, choices, addr).await?;
+    let id = Outgoing::<SW, RW>::resolve_route(&task, choices, addr).await?;
     let mut outgoing = Outgoing::new(channel.into_inner(), id, choices)?;
     prepare(&mut outgoing)?;
     let (id, qp, queues, param, channel) = outgoing.dismantle();

@@ -137,23 +137,23 @@ fn service_rejection_carries_reason_and_private_data() {
     let (_listener, addr) = listen(&channel, local());
     resolve(&channel, addr).resolve_service(b"").unwrap();
     request(&channel).reject(b"not today").unwrap();
-    let said = failure(&channel);
-    assert_eq!(said.to_string(), "rejected by the peer's application");
+    let failed = failure(&channel);
+    assert_eq!(failed.to_string(), "rejected by the peer's application");
     let ConnectFailure::ServiceRejected {
         status: 2,
         private_data,
-    } = said
+    } = failed
     else {
-        panic!("{said:?}")
+        panic!("{failed:?}")
     };
     assert!(private_data.starts_with(b"not today\0"), "{private_data:?}");
     // Dropping a request rejects the peer as well.
     resolve(&channel, addr).resolve_service(b"").unwrap();
     drop(request(&channel));
-    let said = failure(&channel);
+    let failed = failure(&channel);
     assert!(
-        matches!(said, ConnectFailure::ServiceRejected { status: 2, .. }),
-        "{said:?}"
+        matches!(failed, ConnectFailure::ServiceRejected { status: 2, .. }),
+        "{failed:?}"
     );
 }
 
@@ -323,8 +323,10 @@ fn join_multicast_uses_the_bound_device() {
     joined.detach(&mut qp).unwrap();
     id.leave_multicast(group).unwrap();
     // Soft-RoCE loops every datagram back.
-    let deaf = pd.qp_builder::<Ud>(&cq, &cq);
-    let err = deaf.flags(QpFlags::BLOCK_SELF_MULTICAST).create();
+    let without_receives = pd.qp_builder::<Ud>(&cq, &cq);
+    let err = without_receives
+        .flags(QpFlags::BLOCK_SELF_MULTICAST)
+        .create();
     let err = err.map(drop).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP), "{err}");
 }

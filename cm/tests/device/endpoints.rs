@@ -104,10 +104,10 @@ fn accepted_client_gets_private_data_of_the_server() {
     let param = ConnParam::new().private_data(*b"let me in");
     let client = builder().param(param).connect(addr).unwrap();
     let server = server.join().unwrap();
-    let said = &client.peer_param().private_data;
-    assert!(said.starts_with(b"welcome\0"), "{said:?}");
-    let asked = &server.peer_param().private_data;
-    assert!(asked.starts_with(b"let me in\0"), "{asked:?}");
+    let private_data = &client.peer_param().private_data;
+    assert!(private_data.starts_with(b"welcome\0"), "{private_data:?}");
+    let request_data = &server.peer_param().private_data;
+    assert!(request_data.starts_with(b"let me in\0"), "{request_data:?}");
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn endpoint_dropped_disconnects() {
 }
 
 fn datagrams(addr: SocketAddr) {
-    let mut server = builder().datagrams(addr).unwrap();
+    let mut server = builder().bind(addr).unwrap();
     server.set_private_data(*b"a server");
     let at = server.local_addr().unwrap();
     server
@@ -388,7 +388,7 @@ fn datagrams(addr: SocketAddr) {
         let text = done.received().unwrap()[GRH_LEN..].to_vec();
         (done.src_qp(), text)
     });
-    let mut client = builder().datagrams(addr).unwrap();
+    let mut client = builder().bind(addr).unwrap();
     let peer = client.resolve(at, b"").unwrap();
     client
         .post_ud_send(client.reg_msgs(*b"hello").unwrap(), &peer)
@@ -412,8 +412,8 @@ fn datagram_endpoint_sends_to_an_ipv6_address() {
 #[test]
 fn datagram_endpoint_joins_and_leaves_groups() {
     let group: SocketAddr = "239.1.2.9:7174".parse().unwrap();
-    let mut member = builder().datagrams(local()).unwrap();
-    let mut sender = builder().datagrams(local()).unwrap();
+    let mut member = builder().bind(local()).unwrap();
+    let mut sender = builder().bind(local()).unwrap();
     member.join(group, Membership::Full).unwrap();
     let all = sender.join(group, Membership::Full).unwrap();
     member
@@ -437,7 +437,7 @@ fn datagram_endpoint_on_unspecified_address_fails() {
     let err = DatagramEndpoint::bind("0.0.0.0:0").unwrap_err();
     assert_eq!(err.kind(), ErrorKind::InvalidInput);
     assert!(err.to_string().contains("0.0.0.0:0"), "{err}");
-    let mut silent = builder().datagrams(local()).unwrap();
+    let mut silent = builder().bind(local()).unwrap();
     silent.set_timeout(Some(Duration::from_millis(50)));
     let err = silent.recv_comp().map(drop).unwrap_err();
     assert_eq!(err.kind(), ErrorKind::TimedOut);

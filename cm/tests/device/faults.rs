@@ -279,7 +279,7 @@ fn make_and_drop(listener: &Listener, addr: SocketAddr, count: usize) {
 }
 
 #[test]
-fn a_thousand_connections_leave_nothing_behind() {
+fn thousand_connections_leak_nothing() {
     // Otherwise the kernel may merge pages of a thread's stack into a huge page of 2 MiB during the test.
     rustix::thread::disable_transparent_huge_pages(true).unwrap();
     let listener = EndpointBuilder::new()

@@ -17,7 +17,7 @@ use verbs::{
 use crate::{
     connections::connect,
     support::{
-        Halfway, Side, TEST_TIMEOUT, asked, listen, local, local_v6, next, request, resolve,
+        Halfway, Side, TEST_TIMEOUT, listen, local, local_v6, next, request, request_data, resolve,
         response, taken,
     },
 };
@@ -158,7 +158,7 @@ fn set_ib_path_replaces_resolution() {
 fn qp_prepared_by_the_program_is_accepted() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
-    let (mut side, active_qp, request) = asked(&channel, addr);
+    let (mut side, active_qp, request) = request_data(&channel, addr);
     let qp = side.qp(request.id());
     let changed = |attributes: Attributes<verbs::Rc, Rtr>| {
         let changed = attributes
@@ -187,7 +187,7 @@ fn qp_prepared_by_the_program_is_accepted() {
 fn notify_comm_est_replaces_a_lost_rtu() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
-    let (side, _active_qp, request) = asked(&channel, addr);
+    let (side, _active_qp, request) = request_data(&channel, addr);
     let key = request.id().key();
     assert!(!channel.notify(key, EventType::COMM_EST).unwrap());
     let passive_qp = side.qp(request.id());
@@ -213,7 +213,7 @@ fn notify_comm_est_replaces_a_lost_rtu() {
 fn connection_with_srq_receives() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
-    let (mut side, active_qp, request) = asked(&channel, addr);
+    let (mut side, active_qp, request) = request_data(&channel, addr);
     assert!(!request.param().srq);
     let srq = side.pd.create_srq::<Buf>(4, 1).unwrap();
     let qp = side

@@ -9,6 +9,7 @@
 mod connections;
 mod datagrams;
 mod endpoints;
+mod event_loop;
 mod faults;
 mod hints;
 mod identifiers;

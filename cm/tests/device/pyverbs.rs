@@ -116,7 +116,7 @@ fn rdmacm_async_udp_traffic() {
         let work = client.pd.register_buf(text.clone()).unwrap();
         client.qp.post(to_server.send(work)).unwrap();
         assert_eq!(server.receive(), text);
-        let ah = server.pd.create_ah(&way(&server)).unwrap();
+        let ah = server.pd.create_ah(&address_vector(&server)).unwrap();
         let work = Addressed::new(server.pd.register_buf(text.clone()).unwrap(), &ah);
         let answer = op::SendTo::new(work, client.qp.qp_num(), peer.qkey);
         server.qp.post(answer).unwrap();
@@ -128,7 +128,7 @@ fn rdmacm_async_udp_traffic() {
 }
 
 /// Route to this device.
-fn way(side: &datagrams::Side) -> AddressVector {
+fn address_vector(side: &datagrams::Side) -> AddressVector {
     let table = side.pd.context().query_gid_table().unwrap();
     let here = |gid: verbs::Gid| gid.to_ip() == local().ip();
     let entry = table.iter().find(|entry| here(entry.gid)).unwrap();
@@ -162,7 +162,7 @@ fn multicast(last: u8, also_after_leaving: bool) {
         // The message to the group is lost, and the next one arrives.
         let work = from.pd.register_buf(*b"to nobody").unwrap();
         from.qp.post(all.send(work)).unwrap();
-        let ah = from.pd.create_ah(&way(&from)).unwrap();
+        let ah = from.pd.create_ah(&address_vector(&from)).unwrap();
         let work = Addressed::new(from.pd.register_buf(*b"to you").unwrap(), &ah);
         let request = op::SendTo::new(work, to.qp.qp_num(), group.qkey);
         from.qp.post(request).unwrap();

@@ -118,7 +118,7 @@ pub(crate) fn response(channel: &EventChannel) -> ConnectResponse {
 }
 
 /// A requested connection: resources, the active queue pair, and the request.
-pub(crate) fn asked(
+pub(crate) fn request_data(
     channel: &EventChannel,
     addr: SocketAddr,
 ) -> (Side, QueuePair<verbs::Rc, Init>, ConnectRequest) {
@@ -136,7 +136,7 @@ pub(crate) fn accepted(
     channel: &EventChannel,
     addr: SocketAddr,
 ) -> (Side, QueuePair<verbs::Rc, Init>, QueuePair<verbs::Rc, Rts>) {
-    let (side, active_qp, request) = asked(channel, addr);
+    let (side, active_qp, request) = request_data(channel, addr);
     let passive_qp = side.qp(request.id());
     let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
     (side, active_qp, passive_qp)

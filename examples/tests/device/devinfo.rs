@@ -78,3 +78,22 @@ fn devinfo_json_has_the_same_data() {
     let count = |c| json.matches(c).count();
     assert_eq!((count('{'), count('[')), (count('}'), count(']')));
 }
+
+#[test]
+fn devinfo_route_marks_one_gid_as_the_best() {
+    let devices = verbs::devices().unwrap();
+    let ctx = devices.first().unwrap().open().unwrap();
+    let mut table = ctx.query_gid_table().unwrap().into_iter();
+    let own = table.find(|entry| entry.gid.to_ip().is_ipv4()).unwrap();
+    let own = own.gid.to_ip().to_string();
+    let output = ours(&["--route", &own]);
+    let printed = text(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    let best: Vec<_> = printed
+        .lines()
+        .filter(|line| line.ends_with("yes, the best"))
+        .collect();
+    assert_eq!(best.len(), 1, "{printed}");
+    assert!(best[0].contains(&format!("::ffff:{own} ")), "{printed}");
+    assert!(!ours(&["--route", "no address"]).status.success());
+}

@@ -2,6 +2,7 @@
 
 mod basic_client_server;
 mod faults;
+mod frames;
 mod guests;
 mod interop;
 mod kernel_rds;

@@ -243,7 +243,7 @@ fn bind_mw_of_unbindable_window_is_refused() {
 }
 
 #[test]
-fn invalidated_rkey_is_the_immediate_data_in_native_order() {
+fn invalidated_rkey_equals_native_immediate_data() {
     unsafe extern "C" fn spy(cq: *mut ibv_cq_ex) -> __be32 {
         called("read_imm_data", &[format!("{cq:?}")]);
         __be32(0x0102_0304)
@@ -329,7 +329,7 @@ fn create_qp_ex_with_pd_only_calls_create_qp() {
 }
 
 #[test]
-fn create_wq_initializes_the_fields_left_to_it() {
+fn create_wq_initializes_private_fields() {
     unsafe extern "C" fn spy(_: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq {
         // SAFETY: the test passes the queue to return in the attributes.
         unsafe { (*attr).pd.cast() }

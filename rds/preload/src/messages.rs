@@ -5,7 +5,7 @@ use std::{io, io::IoSlice};
 use interpose::{Encoded, interpose, os, restarting};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rds::{
-    Interest, Received, SendOptions,
+    Event, Interest, SendOptions,
     proto::control::{Kind, RdmaStatus, ZcopyCompletion},
 };
 
@@ -164,18 +164,18 @@ fn receive_one(
         if dont_wait && !held.socket.readiness(Interest::Read)?.readable {
             return Err(os(libc::EAGAIN));
         }
-        let peeked = restarting(|| held.socket.peek(pieces))?;
-        return Ok(peeked.map_or_else(Outcome::default, |(copied, len, from)| {
-            Outcome::of_message(copied, len, from, flags)
+        let peeked = restarting(|| held.socket.peek_msg(pieces))?;
+        return Ok(peeked.map_or_else(Outcome::default, |meta| {
+            Outcome::of_message(meta.len, meta.full_len, meta.source, flags)
         }));
     }
     let received = if dont_wait {
-        held.socket.try_recv()?
+        held.socket.try_recv_event()?
     } else {
-        restarting(|| held.socket.recv())?
+        restarting(|| held.socket.recv_event())?
     };
     match received {
-        Received::Operation(ended) => {
+        Event::Operation(ended) => {
             let status = RdmaStatus {
                 token: ended.token,
                 status: ended.status,
@@ -183,16 +183,16 @@ fn receive_one(
             writer.add(Kind::RdmaStatus, &status.encode());
             Ok(Outcome::default())
         }
-        Received::Congestion(ports) => {
+        Event::Congestion(ports) => {
             writer.add(Kind::CongestionUpdate, &ports.to_ne_bytes());
             Ok(Outcome::default())
         }
-        Received::ZeroCopyDone(name) => {
+        Event::ZeroCopyDone(name) => {
             let (free, _) = ZcopyCompletion::split(std::slice::from_ref(&name));
             writer.add(Kind::ZcopyCompletion, &free.encode());
             Ok(Outcome::default())
         }
-        Received::Message(message) => {
+        Event::Message(message) => {
             if let Some(cookie) = message.cookie() {
                 writer.add(Kind::RdmaDestination, &cookie.to_u64().to_ne_bytes());
             }

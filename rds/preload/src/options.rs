@@ -242,10 +242,10 @@ unsafe fn get(
         (libc::SOL_SOCKET, ..) => get_general(held, option)?,
         (LEVEL, _, Some(section)) => {
             // SAFETY: as the caller promises.
-            let told = unsafe { get_info(held, section, value, &mut room) };
+            let ret = unsafe { get_info(held, section, value, &mut room) };
             // SAFETY: not null, and valid as the caller promises.
             unsafe { store(len, room) };
-            return told;
+            return ret;
         }
         (LEVEL, name::RECVERR, _) => c_int::from(held.socket.recverr()).to_ne_bytes().to_vec(),
         (LEVEL, name::TRANSPORT, _) => {

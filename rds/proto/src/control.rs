@@ -511,9 +511,9 @@ mod tests {
     #[test]
     fn latency_report_keeps_requested_order() {
         let points = LatencyPoints::decode(&[2, 2, 0, 9]).unwrap();
-        let told = points.encode([10, 20, 30]);
-        assert_eq!(told[..8], [2, 2, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(told[8..], payload(&[30, 10, 0]));
+        let encoded = points.encode([10, 20, 30]);
+        assert_eq!(encoded[..8], [2, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encoded[8..], payload(&[30, 10, 0]));
         let bad = LatencyPoints::decode(&[1, 3, 0, 0]);
         assert_eq!(bad, Err(BadControl::Points(3)));
         let bad = LatencyPoints::decode(&[4, 0, 0, 0]);
@@ -526,12 +526,12 @@ mod tests {
     fn zcopy_completion_holds_eight_cookies() {
         let cookies = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         let (first, rest) = ZcopyCompletion::split(&cookies);
-        let told = first.encode();
+        let encoded = first.encode();
         assert_eq!(
-            told[..8],
+            encoded[..8],
             [8_u32.to_ne_bytes(), 1_u32.to_ne_bytes()].concat()
         );
-        assert_eq!(told[32..], 8_u32.to_ne_bytes());
+        assert_eq!(encoded[32..], 8_u32.to_ne_bytes());
         assert_eq!(rest, [9]);
         let (second, rest) = ZcopyCompletion::split(rest);
         assert_eq!(second.encode()[..4], 1_u32.to_ne_bytes());
@@ -544,9 +544,9 @@ mod tests {
             token: 0x1_0000_0002,
             status: Status::Dropped,
         };
-        let told = status.encode();
-        assert_eq!(told[..8], 0x1_0000_0002_u64.to_ne_bytes());
-        assert_eq!(told[8..], [3_i32.to_ne_bytes(), [0; 4]].concat());
+        let encoded = status.encode();
+        assert_eq!(encoded[..8], 0x1_0000_0002_u64.to_ne_bytes());
+        assert_eq!(encoded[8..], [3_i32.to_ne_bytes(), [0; 4]].concat());
         let free = |cookie| FreeMrArgs::decode(&payload(&[cookie, 4])).unwrap().cookie;
         assert_eq!((free(0), free(5)), (None, Some(Cookie::from_u64(5))));
     }

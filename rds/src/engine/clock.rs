@@ -63,7 +63,7 @@ impl Clock {
     }
 
     /// Counts a socket that enables or disables exact timestamps.
-    pub(crate) fn want_exact(&self, wanted: bool) {
+    pub(crate) fn count_exact(&self, wanted: bool) {
         if wanted {
             self.exact.fetch_add(1, Relaxed);
         } else {
@@ -95,7 +95,7 @@ mod tests {
         let mut last = clock.now();
         for exact in [true, false] {
             sleep(TICKS);
-            clock.want_exact(exact);
+            clock.count_exact(exact);
             let now = clock.now();
             assert!(now > last, "{now:?} after {last:?}");
             assert!(now <= began.elapsed());
@@ -109,7 +109,7 @@ mod tests {
         let clock = Clock::start();
         // `epoch` and `start` are read within this time.
         let apart = begin.elapsed();
-        clock.want_exact(true);
+        clock.count_exact(true);
         let before = Instant::now();
         let between = clock.instant(clock.now());
         assert!(between + apart >= before && between <= Instant::now() + apart);

@@ -15,6 +15,7 @@ use crate::{
         node::ConnectionId,
         wire::{HostPair, REJECTED},
     },
+    trace::{ConnectionSpan, note},
 };
 
 /// Time-out of address resolution and of route resolution, each.
@@ -30,13 +31,13 @@ impl State {
     pub(super) fn act(&mut self, now: Duration, id: ConnectionId, action: Action) {
         match action {
             Action::Dial(attempt) => {
-                if self.dial(id, attempt).is_err() {
-                    self.give_up(id, attempt, Failure::Unreachable);
+                if let Err(error) = self.dial(id, attempt) {
+                    self.give_up(id, attempt, Failure::Unreachable, &error);
                 }
             }
             Action::Accept(request, attempt) => {
-                if self.accept(id, request, attempt).is_err() {
-                    self.give_up(id, attempt, Failure::Lost);
+                if let Err(error) = self.accept(id, request, attempt) {
+                    self.give_up(id, attempt, Failure::Lost, &error);
                 }
             }
             Action::Reject(request) => {
@@ -50,7 +51,16 @@ impl State {
     }
 
     /// Reports the local failure of an attempt. The link answers with a close in any case.
-    fn give_up(&mut self, id: ConnectionId, attempt: Attempt, failure: Failure) {
+    fn give_up(
+        &mut self,
+        id: ConnectionId,
+        attempt: Attempt,
+        failure: Failure,
+        _error: &io::Error,
+    ) {
+        if let Some(_route) = self.node.route(id) {
+            note!(warn, ConnectionSpan::new(_route), error = %_error, "connection attempt failed");
+        }
         self.node.failed(id, attempt, failure);
     }
 
@@ -73,7 +83,9 @@ impl State {
             IpAddr::V4(_) => crate::proto::wire::Family::V4.port(),
             IpAddr::V6(_) => crate::proto::wire::Family::V6.port(),
         };
-        let mut cm_id = self.channel.create_id()?;
+        let span = ConnectionSpan::new(route);
+        note!(debug, span, ?attempt, "connecting");
+        let mut cm_id = span.run(|| self.channel.create_id())?;
         if route.tos != 0 {
             cm_id.set_tos(route.tos)?;
         }
@@ -82,7 +94,7 @@ impl State {
         let to = self.on_link(route.local, route.peer, port);
         self.keys.insert(key, id);
         self.ib_connections
-            .insert(id, IbConnection::new(attempt, key, Stage::Resolving));
+            .insert(id, IbConnection::new(attempt, key, span, Stage::Resolving));
         cm_id
             .resolve_addr(Some(from), to, RESOLVE_TIMEOUT)
             .map_err(|refused| refused.error)?;
@@ -92,6 +104,8 @@ impl State {
     fn accept(&mut self, id: ConnectionId, request: RequestId, attempt: Attempt) -> io::Result<()> {
         let request = self.requests.remove(&request).ok_or_else(invalid)?;
         let answer = self.node.answer(id).ok_or_else(invalid)?.encode();
+        let span = ConnectionSpan::new(self.node.route(id).ok_or_else(invalid)?);
+        note!(debug, span, ?attempt, "accepting");
         let key = request.id().key();
         let name = self.next_queue;
         let resources = self.qp_resources(request.id())?;
@@ -104,7 +118,7 @@ impl State {
         self.keys.insert(key, id);
         self.ib_connections.insert(
             id,
-            IbConnection::new(attempt, key, Stage::Accepted(resources)),
+            IbConnection::new(attempt, key, span, Stage::Accepted(resources)),
         );
         self.due.insert(id);
         Ok(())
@@ -178,6 +192,9 @@ impl State {
 
     fn failed(&mut self, key: Key, failure: Failure) {
         if let Some((id, attempt)) = self.current(key) {
+            if let Some(_conn) = self.ib_connections.get(&id) {
+                note!(warn, _conn.span, ?failure, "connection failed");
+            }
             self.node.failed(id, attempt, failure);
         }
     }
@@ -192,13 +209,13 @@ impl State {
     fn route_resolved(&mut self, id: CmId<RouteResolved>) {
         let key = id.key();
         if let Some((connection, _)) = self.current(key)
-            && self.ask(connection, id).is_err()
+            && self.send_request(connection, id).is_err()
         {
             self.failed(key, Failure::Unreachable);
         }
     }
 
-    fn ask(&mut self, id: ConnectionId, cm_id: CmId<RouteResolved>) -> io::Result<()> {
+    fn send_request(&mut self, id: ConnectionId, cm_id: CmId<RouteResolved>) -> io::Result<()> {
         let data = self.node.proposal(id).ok_or_else(invalid)?.encode();
         let name = self.next_queue;
         let resources = self.qp_resources(&cm_id)?;
@@ -235,12 +252,16 @@ impl State {
         });
         match up {
             Ok(resources) => {
+                note!(debug, conn.span, qp = %resources.qp.qp().qp_num(), "established");
                 conn.stage = Stage::Up(resources);
                 self.due.insert(id);
                 // An invalid reply fails the attempt, and the connection closes.
                 let _: Result<_, _> = self.node.established(now, id, attempt, Some(&reply));
             }
-            Err(_) => self.node.failed(id, attempt, Failure::Lost),
+            Err(_error) => {
+                note!(warn, conn.span, error = %_error, "connection not established");
+                self.node.failed(id, attempt, Failure::Lost);
+            }
         }
     }
 
@@ -281,11 +302,15 @@ impl State {
             Stage::Accepted(resources) => {
                 match resources.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from)) {
                     Ok(resources) => {
+                        note!(debug, conn.span, qp = %resources.qp.qp().qp_num(), "established");
                         conn.stage = Stage::Up(resources);
                         // Without a reply there is nothing to reject.
                         let _: Result<_, _> = self.node.established(now, id, attempt, None);
                     }
-                    Err(_) => self.node.failed(id, attempt, Failure::Lost),
+                    Err(_error) => {
+                        note!(warn, conn.span, error = %_error, "connection not established");
+                        self.node.failed(id, attempt, Failure::Lost);
+                    }
                 }
             }
             stage => conn.stage = stage,

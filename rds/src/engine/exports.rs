@@ -154,7 +154,7 @@ mod tests {
 
     const OWNER: SocketId = SocketId(1);
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 2));
-    const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 3));
+    const OTHER_PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 3));
 
     fn exports(use_once: bool) -> Exports<()> {
         let mut exports = Exports::default();
@@ -179,7 +179,7 @@ mod tests {
     fn export_use_once_ignores_hosts_without_the_cookie() {
         let mut exports = exports(true);
         exports.sent_to(OWNER, 5, PEER);
-        exports.used(OWNER, 5, STRANGER);
+        exports.used(OWNER, 5, OTHER_PEER);
         assert!(exports.contains(OWNER, 5));
         exports.used(OWNER, 5, PEER);
         assert!(!exports.contains(OWNER, 5));
@@ -192,7 +192,7 @@ mod tests {
             exports.sent_to(OWNER, 5, std::net::Ipv4Addr::from_bits(host).into());
         }
         assert_eq!(exports.all[&(OWNER, 5)].hosts.len(), MAX_HOSTS + 1);
-        exports.used(OWNER, 5, STRANGER);
+        exports.used(OWNER, 5, OTHER_PEER);
         assert!(!exports.contains(OWNER, 5), "it is for any host");
     }
 

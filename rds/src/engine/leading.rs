@@ -5,9 +5,9 @@
 //! context switches: one to the thread, one to the call. So the first blocked call waits for
 //! completion events itself, and the thread does not.
 //!
-//! Without a time-out, the leader blocks in a read of the completion channel, which is one system
+//! Without a timeout, the leader blocks in a read of the completion channel, which is one system
 //! call and consumes the event; other threads wake the leader by an event generated on the device.
-//! With a time-out, the leader polls the channels together with an eventfd.
+//! With a timeout, the leader polls the channels together with an eventfd.
 //!
 //! After the leader returns, the next call usually follows soon. So notifications stay unarmed, and
 //! the thread unsubscribed: the next blocked call polls first, and arms only before sleeping.
@@ -114,7 +114,7 @@ impl Shared {
     ///
     /// # Errors
     /// - `WouldBlock`: no change by `deadline`.
-    /// - `Interrupted`: a signal handler without `SA_RESTART`, or with a time-out set. Affects the
+    /// - `Interrupted`: a signal handler without `SA_RESTART`, or with a timeout set. Affects the
     ///   leader only: followers block on a condition variable, without a system call that returns
     ///   `EINTR`.
     pub(crate) fn wait<'s>(
@@ -285,8 +285,8 @@ impl Shared {
             sleep(&fds, time)
         };
         let mut state = self.lock_here();
-        let is_told = ready[1..].contains(&true);
-        if is_told && state.ib_connections.len() <= MAX_POLLED_CONNECTIONS {
+        let has_event = ready[1..].contains(&true);
+        if has_event && state.ib_connections.len() <= MAX_POLLED_CONNECTIONS {
             // Leave the event unread, so that the caller gets its message earlier.
             state.has_events = true;
             state.has_looked = true;
@@ -356,10 +356,10 @@ impl Shared {
         state.was_notified = notified;
         let since = leader.map_or(now, |leader| leader.since);
         let alone = self.is_alone(state);
-        let asked = state.pass_on(now, since, alone);
+        let must_notify = state.pass_on(now, since, alone);
         self.leave(state, now, notified);
         state.receiving = None;
-        if asked {
+        if must_notify {
             self.thread_event.notify();
         }
     }
@@ -416,7 +416,7 @@ impl Shared {
         state.observed.insert(id);
         if !state.is_watched() {
             let now = self.now();
-            if state.tell_thread(now) {
+            if state.subscribe_thread(now) {
                 self.thread_event.notify();
             }
             self.drive_at(state, now);
@@ -524,13 +524,13 @@ impl State {
     fn pass_on(&mut self, now: Duration, since: Duration, alone: bool) -> bool {
         self.schedule.call(now);
         if !alone {
-            return self.tell_thread(now);
+            return self.subscribe_thread(now);
         }
         match self.watch {
             Watch::Calls(None) if now < since + MAX_LEADER_TIME => {
                 self.relieve_at(now + TAKEOVER_DELAY)
             }
-            Watch::Calls(None) => self.tell_thread(now),
+            Watch::Calls(None) => self.subscribe_thread(now),
             Watch::Calls(Some(_)) | Watch::Thread => false,
         }
     }
@@ -556,7 +556,7 @@ impl State {
                 self.watch = Watch::Calls(Some(self.schedule.called_at() + TAKEOVER_DELAY));
             }
             None => {
-                self.tell_thread(now);
+                self.subscribe_thread(now);
             }
         }
     }
@@ -586,7 +586,7 @@ impl State {
     }
 
     /// Subscribes the thread to completion events. Returns whether the thread must be notified.
-    fn tell_thread(&mut self, now: Duration) -> bool {
+    fn subscribe_thread(&mut self, now: Duration) -> bool {
         if self.watch == Watch::Thread {
             return false;
         }
@@ -594,12 +594,12 @@ impl State {
             // Unread events would wake the thread at once.
             self.take_all_events();
         }
-        let told = self.devices_here().iter().all(|device| {
+        let subscribed = self.devices_here().iter().all(|device| {
             let data = epoll::EventData::new_u64(0);
             let added = epoll::add(&self.poller, &device.channel, data, epoll::EventFlags::IN);
             matches!(added, Ok(()) | Err(Errno::EXIST))
         });
-        if told {
+        if subscribed {
             self.watch = Watch::Thread;
             return false;
         }

@@ -23,8 +23,8 @@ impl State {
         len: usize,
     ) -> Option<(&Arc<Device>, &Exported, usize)> {
         let device = self.listeners.device(to)?;
-        let is_there = |exported: &Exported| exported.region.pd() == &device.pd;
-        let exported = self.exports.find(rkey, is_there)?;
+        let is_on_device = |exported: &Exported| exported.region.pd() == &device.pd;
+        let exported = self.exports.find(rkey, is_on_device)?;
         let start = addr.checked_sub(exported.region.token().addr)?;
         let start = usize::try_from(start).ok()?;
         let is_inside = start.checked_add(len)? <= exported.region.len();
@@ -34,9 +34,9 @@ impl State {
     /// Performs an RDMA operation on memory exported by a socket at `to`.
     pub(crate) fn local_rdma(&self, to: IpAddr, rdma: &Rdma, pieces: &[RemoteRegion]) -> Status {
         // The caller has checked that the pieces add up to this length.
-        let there = self.exported(to, rdma.rkey, rdma.addr, rdma.len as usize);
+        let exported = self.exported(to, rdma.rkey, rdma.addr, rdma.len as usize);
         let may = |exported: &Exported| rdma.direction == Direction::Read || !exported.read_only;
-        let Some((_, exported, mut at)) = there.filter(|(_, exported, _)| may(exported)) else {
+        let Some((_, exported, mut at)) = exported.filter(|(_, exported, _)| may(exported)) else {
             return Status::RemoteError;
         };
         let region = &exported.region;
@@ -67,8 +67,8 @@ impl State {
     /// Performs an atomic operation on memory exported by a socket at `to`. Stores the previous
     /// value in `place`, 8 bytes. Blocks until the device completes the operation, up to 10 s.
     pub(crate) fn local_atomic(&self, to: IpAddr, atomic: &Atomic, place: &RemoteRegion) -> Status {
-        let there = self.exported(to, atomic.rkey, atomic.addr, place.len());
-        let Some((device, exported, at)) = there.filter(|(_, exported, _)| !exported.read_only)
+        let exported = self.exported(to, atomic.rkey, atomic.addr, place.len());
+        let Some((device, exported, at)) = exported.filter(|(_, exported, _)| !exported.read_only)
         else {
             return Status::RemoteError;
         };

@@ -336,7 +336,7 @@ impl Shared {
     }
 }
 
-/// Sleeps until a descriptor is readable, the time-out elapses or a signal arrives. Returns the
+/// Sleeps until a descriptor is readable, the timeout elapses or a signal arrives. Returns the
 /// readable descriptors, and whether a signal arrived.
 fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> (Ready, bool) {
     let mut polled = SmallVec::<[PollFd<'_>; INLINE_DEVICES]>::new();

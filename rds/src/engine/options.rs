@@ -14,7 +14,8 @@ const SLOT: u64 = (FRAME_SIZE as u64).next_multiple_of(64);
 /// Options of an engine. Defaults equal the kernel's settings where one exists, except for
 /// [`receives`](Self::receives) and [`max_unacked_packets`](Self::max_unacked_packets).
 ///
-/// ```no_run
+/// ```
+/// # let _fabric = doctest::lasting_host();
 /// let engine = rds::EngineOptions::new().receives(256).start()?;
 /// let socket = engine.socket()?;
 /// # Ok::<(), std::io::Error>(())

@@ -124,7 +124,7 @@ impl Reaper {
         });
     }
 
-    /// Waits up to `timeout` for everything to be destroyed. Returns whether it is. On time-out,
+    /// Waits up to `timeout` for everything to be destroyed. Returns whether it is. On timeout,
     /// the threads continue.
     pub(super) fn wait(&mut self, timeout: Duration) -> bool {
         let Self {
@@ -207,7 +207,7 @@ mod tests {
         reaper.destroy(());
         reaper.destroy((Slow(may, Arc::clone(&ended)), is_over));
         assert!(!reaper.wait(Duration::from_millis(1)));
-        // The value is still destroyed after the time-out.
+        // The value is still destroyed after the timeout.
         tell.send(()).unwrap();
         let over: Result<(), _> = over.recv_timeout(TEST_TIMEOUT);
         assert_eq!(over, Err(RecvTimeoutError::Disconnected));

@@ -330,7 +330,7 @@ impl State {
             return false;
         }
         self.asked_at = Some(at);
-        self.schedule.ask(at)
+        self.schedule.add(at)
     }
 
     /// Runs the protocol of one connection: actions, posting, closing.
@@ -383,7 +383,7 @@ impl State {
         self.node.closed(now, id, attempt);
         if !is_destroyed {
             // Messages with leaked buffers cannot be sent again.
-            self.node.give_up(id, |payload| payload.is_lent());
+            self.node.give_up(id, |payload| payload.is_posted());
         }
     }
 

@@ -82,7 +82,7 @@ impl WakeupSchedule {
     }
 
     /// Adds work with a deadline. Returns whether the thread must be notified.
-    pub(super) fn ask(&self, at: Duration) -> bool {
+    pub(super) fn add(&self, at: Duration) -> bool {
         let at = nanos(at);
         self.work.fetch_min(at, SeqCst);
         // If the thread misses this store, the wake-up time was stored before.
@@ -157,12 +157,12 @@ mod tests {
             let schedule = WakeupSchedule::new();
             assert_eq!(schedule.sleep(None, at(2)), None);
             assert!(schedule.is_earlier(at(50)));
-            assert!(schedule.ask(at(50)), "it sleeps for ever");
+            assert!(schedule.add(at(50)), "it sleeps for ever");
             assert!(!schedule.is_earlier(at(50)) && schedule.is_earlier(at(49)));
             assert_eq!(schedule.sleep(Some(at(10)), at(2)), Some(at(10)));
-            assert!(!schedule.ask(at(40)), "it looks before that");
+            assert!(!schedule.add(at(40)), "it looks before that");
             assert_eq!(schedule.sleep(Some(at(60)), at(2)), Some(at(40)));
-            assert!(schedule.ask(at(39)));
+            assert!(schedule.add(at(39)));
             assert!(!schedule.is_due(at(38)) && schedule.is_due(at(39)));
             schedule.set(None);
             assert!(!schedule.is_due(at(39)));
@@ -225,7 +225,7 @@ mod interleavings {
     struct Engine {
         schedule: WakeupSchedule,
         notified: AtomicBool,
-        asked: Mutex<Option<Duration>>,
+        requested: Mutex<Option<Duration>>,
     }
 
     impl Engine {
@@ -233,16 +233,16 @@ mod interleavings {
             Arc::new(Self {
                 schedule: WakeupSchedule::new(),
                 notified: AtomicBool::new(false),
-                asked: Mutex::new(None),
+                requested: Mutex::new(None),
             })
         }
 
         /// Adds work, as `State::wake_at` does.
         fn leave_work(&self, due: Duration) {
-            let mut asked = self.asked.lock().unwrap();
+            let mut requested = self.requested.lock().unwrap();
             if self.schedule.is_earlier(due) {
-                *asked = Some(asked.map_or(due, |other| other.min(due)));
-                if self.schedule.ask(due) {
+                *requested = Some(requested.map_or(due, |other| other.min(due)));
+                if self.schedule.add(due) {
                     self.notified.store(true, SeqCst);
                 }
             }
@@ -250,7 +250,7 @@ mod interleavings {
 
         /// Begins a batch, as `Shared::delay` does.
         fn leave_message(&self, soon: Duration) {
-            let _asked = self.asked.lock().unwrap();
+            let _asked = self.requested.lock().unwrap();
             if self.schedule.delay(soon) {
                 self.notified.store(true, SeqCst);
             }
@@ -258,9 +258,9 @@ mod interleavings {
 
         /// Runs the thread until it sleeps; returns the wake-up time.
         fn go_to_sleep(&self, soon: Duration) -> Option<Duration> {
-            let asked = self.asked.lock().unwrap();
-            self.schedule.set(*asked);
-            drop(asked);
+            let requested = self.requested.lock().unwrap();
+            self.schedule.set(*requested);
+            drop(requested);
             self.schedule.sleep(None, soon)
         }
     }

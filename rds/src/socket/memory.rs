@@ -54,6 +54,19 @@ impl ExportOptions {
 ///
 /// The bytes are never borrowed, because peers may write at any time: copy in and out. Can be
 /// [exported](Socket::export) any number of times; each export can be freed on its own.
+///
+/// ```
+/// # let _fabric = doctest::lasting_host();
+/// # let peer = rds::Socket::bind("10.9.0.2:4000")?;
+/// # let peer_addr = peer.local_addr()?;
+/// let socket = rds::Socket::bind("10.9.0.1:4000")?;
+/// let buffer = socket.alloc(4096)?;
+/// let cookie = socket.export(&buffer, rds::ExportOptions::default())?;
+/// let options = rds::SendOptions::new().to(peer_addr).cookie(cookie);
+/// socket.send_msg(&[], &options)?; // the peer reads or writes `buffer` with the cookie
+/// socket.free(cookie)?; // no peer can access `buffer` any more
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct RdmaBuffer {
     /// Registration for local access only.
     region: RemoteRegion,

@@ -21,7 +21,7 @@ pub use operation::{Atomic, Rdma};
 use rustix::io::Errno;
 
 use received::RxTimestamps;
-pub use received::{Latency, Message, Notification, Received};
+pub use received::{Event, Latency, Message, Notification, RecvMeta};
 pub use sending::{SendOptions, Sent};
 pub(crate) use waiters::Waiters;
 
@@ -30,7 +30,7 @@ use crate::{
     errno::socket_error,
     proto::{
         SocketId,
-        node::{DEFAULT_LIMIT, Delivery, Event},
+        node::{self, DEFAULT_LIMIT, Delivery, SocketStats},
     },
     slots::Body,
 };
@@ -87,9 +87,12 @@ struct RecvFlags {
 /// discards unacknowledged messages.
 ///
 /// # Examples
-/// ```no_run
+/// ```
+/// # let _fabric = doctest::lasting_host();
+/// # let peer = rds::Socket::bind("10.9.0.2:4000")?;
 /// let socket = rds::Socket::bind("10.9.0.1:4000")?;
 /// socket.send_to(b"hello", "10.9.0.2:4000".parse().unwrap())?;
+/// # peer.send_to(b"welcome", "10.9.0.1:4000".parse().unwrap())?;
 /// let mut answer = [0; 100];
 /// let (len, from) = socket.recv_from(&mut answer)?;
 /// println!("{from}: {:?}", &answer[..len]);
@@ -223,26 +226,46 @@ impl Socket {
         Ok(peer.ok_or(io::ErrorKind::NotConnected)?)
     }
 
-    /// Receives the next message into `buf`. Returns the number of bytes and the sender. Excess
-    /// bytes are discarded; use [`recv`](Self::recv) for messages of any length. Blocks unless
-    /// [nonblocking](Self::set_nonblocking).
+    /// Receives the next message into `buf`, like [`recv_from`](Self::recv_from). Returns the number
+    /// of bytes.
     ///
-    /// Other events stay queued for [`recv`](Self::recv).
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv_from(buf)?.0)
+    }
+
+    /// Receives the next message into `buf`. Returns the number of bytes and the sender. Excess
+    /// bytes are discarded; use [`recv_message`](Self::recv_message) for messages of any length.
+    /// Blocks unless [nonblocking](Self::set_nonblocking).
+    ///
+    /// Other events stay queued for [`recv_event`](Self::recv_event).
     ///
     /// # Errors
     /// - `WouldBlock`: no message, on a nonblocking socket or within the
-    ///   [time-out](Self::set_read_timeout).
-    /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a time-out
+    ///   [timeout](Self::set_read_timeout).
+    /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a timeout
     ///   set. If several calls block at once, only one is interrupted.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let message = self.receive_message(RecvFlags::default())?;
+        let message = self.recv_message()?;
         Ok((message.copy_to(&mut [IoSliceMut::new(buf)]), message.from()))
     }
 
-    /// Receives the next message without a copy and without blocking. Other events stay queued.
+    /// Receives the next message without a copy. Blocks unless
+    /// [nonblocking](Self::set_nonblocking).
+    ///
+    /// Other events stay queued for [`recv_event`](Self::recv_event).
     ///
     /// # Errors
-    /// - `WouldBlock`: no message.
+    /// As for [`recv_from`](Self::recv_from).
+    pub fn recv_message(&self) -> io::Result<Message> {
+        self.receive_message(RecvFlags::default())
+    }
+
+    /// Receives like [`recv_message`](Self::recv_message), without blocking.
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
     pub fn try_recv_message(&self) -> io::Result<Message> {
         self.receive_message(RecvFlags {
             dont_wait: true,
@@ -258,7 +281,7 @@ impl Socket {
         self.take_message(&mut state, waited)
     }
 
-    /// `recvmsg(2)`—Receives the next message or other event. Blocks unless
+    /// `recvmsg(2)`—Receives the next message or other event, without a copy. Blocks unless
     /// [nonblocking](Self::set_nonblocking).
     ///
     /// # Errors
@@ -266,22 +289,22 @@ impl Socket {
     ///
     /// # References
     /// [recvmsg(2)](https://man7.org/linux/man-pages/man2/recvmsg.2.html)
-    pub fn recv(&self) -> io::Result<Received> {
+    pub fn recv_event(&self) -> io::Result<Event> {
         self.receive(RecvFlags::default())
     }
 
-    /// Receives like [`recv`](Self::recv), without blocking.
+    /// Receives like [`recv_event`](Self::recv_event), without blocking.
     ///
     /// # Errors
     /// As for [`recv_from`](Self::recv_from).
-    pub fn try_recv(&self) -> io::Result<Received> {
+    pub fn try_recv_event(&self) -> io::Result<Event> {
         self.receive(RecvFlags {
             dont_wait: true,
             peek: false,
         })
     }
 
-    fn receive(&self, flags: RecvFlags) -> io::Result<Received> {
+    fn receive(&self, flags: RecvFlags) -> io::Result<Event> {
         let (mut state, waited) = self.until(flags, |socket, state| {
             let pending = state.node.pending(socket.id).map_err(socket_error)?;
             Ok(pending.message || pending.event || socket.waiters.has_zero_copy_done())
@@ -289,25 +312,25 @@ impl Socket {
         let pending = state.node.pending(self.id).map_err(socket_error)?;
         if !pending.event && !self.waiters.has_zero_copy_done() {
             let message = self.take_message(&mut state, waited)?;
-            return Ok(Received::Message(message));
+            return Ok(Event::Message(message));
         }
         self.take_other(&mut state)
     }
 
     /// Takes an event with priority over messages. The caller has checked for one.
     #[inline(never)]
-    fn take_other(&self, state: &mut State) -> io::Result<Received> {
+    fn take_other(&self, state: &mut State) -> io::Result<Event> {
         let received = if let Some(name) = self.waiters.take_zero_copy_done() {
-            Received::ZeroCopyDone(name)
+            Event::ZeroCopyDone(name)
         } else {
             match state.node.receive(self.id).map_err(socket_error)? {
-                Some(Event::Operation(notification)) => Received::Operation(Notification {
+                Some(node::Event::Operation(notification)) => Event::Operation(Notification {
                     token: notification.token,
                     status: notification.status,
                 }),
-                Some(Event::Congestion(ports)) => Received::Congestion(ports),
-                Some(Event::Message(delivery)) => {
-                    Received::Message(self.message(state, delivery, false))
+                Some(node::Event::Congestion(ports)) => Event::Congestion(ports),
+                Some(node::Event::Message(delivery)) => {
+                    Event::Message(self.message(state, delivery, false))
                 }
                 None => return Err(io::ErrorKind::WouldBlock.into()),
             }
@@ -361,29 +384,61 @@ impl Socket {
         }
     }
 
-    /// `MSG_PEEK`—Copies the next message to `bufs`, leaving it queued. Returns the number of bytes
-    /// copied, the length of the message and the sender; `None` if another event comes first.
+    /// Receives like [`recv`](Self::recv), and leaves the message queued.
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(self.peek_from(buf)?.0)
+    }
+
+    /// Receives like [`recv_from`](Self::recv_from), and leaves the message queued.
     ///
     /// # Errors
     /// As for [`recv_from`](Self::recv_from).
     #[doc(alias = "MSG_PEEK")]
-    pub fn peek(
+    pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let peeked = self.peek_next(&mut [IoSliceMut::new(buf)], false)?;
+        let RecvMeta { len, source, .. } = peeked.ok_or(io::ErrorKind::WouldBlock)?;
+        Ok((len, source))
+    }
+
+    /// `recvmsg(2)` with `MSG_PEEK`—Copies the next message to `bufs` and leaves the message queued;
+    /// `None` if another [event](Self::recv_event) comes first. Blocks unless
+    /// [nonblocking](Self::set_nonblocking).
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    pub fn peek_msg(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Option<RecvMeta>> {
+        self.peek_next(bufs, true)
+    }
+
+    /// Peeks at the next message, or, with `before_events`, only if no other event comes first.
+    fn peek_next(
         &self,
         bufs: &mut [IoSliceMut<'_>],
-    ) -> io::Result<Option<(usize, usize, SocketAddr)>> {
+        before_events: bool,
+    ) -> io::Result<Option<RecvMeta>> {
         let flags = RecvFlags {
             peek: true,
             dont_wait: false,
         };
+        let is_event_next = |socket: &Self, event: bool| {
+            before_events && (event || socket.waiters.has_zero_copy_done())
+        };
         let (state, _) = self.until(flags, |socket, state| {
-            let peeked = state.node.peek(socket.id).map_err(socket_error)?;
-            Ok(peeked.is_some() || socket.waiters.show(&mut state.node).readable)
+            let pending = state.node.pending(socket.id).map_err(socket_error)?;
+            Ok(pending.message || is_event_next(socket, pending.event))
         })?;
+        let pending = state.node.pending(self.id).map_err(socket_error)?;
+        if is_event_next(self, pending.event) {
+            return Ok(None);
+        }
         let peeked = state.node.peek(self.id).map_err(socket_error)?;
-        Ok(peeked.map(|delivery| {
-            let copied = received::copy(&delivery.bodies, bufs);
-            let from = state.sender(self.id, delivery.from);
-            (copied, delivery.len as usize, from)
+        Ok(peeked.map(|delivery| RecvMeta {
+            len: received::copy(&delivery.bodies, bufs),
+            full_len: delivery.len as usize,
+            source: state.sender(self.id, delivery.from),
         }))
     }
 
@@ -522,6 +577,28 @@ impl Socket {
         state.node.retire_acked();
         state.node.waiting(self.id).map_err(socket_error)
     }
+
+    /// Returns the statistics of the socket. Takes the engine's lock, which sends and receives take too, for the time of a copy.
+    ///
+    /// ```
+    /// # let _fabric = doctest::lasting_host();
+    /// let receiver = rds::Socket::bind("10.9.0.2:4000")?;
+    /// let socket = rds::Socket::bind("10.9.0.1:4000")?;
+    /// socket.send_to(b"hello", "10.9.0.2:4000".parse().unwrap())?;
+    /// receiver.recv(&mut [0; 5])?;
+    /// assert_eq!(socket.stats()?.bytes_sent, 5);
+    /// assert_eq!(receiver.stats()?.messages_received, 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// - `Unsupported`: the socket belongs to the parent process.
+    pub fn stats(&self) -> io::Result<SocketStats> {
+        self.lock()?
+            .node
+            .socket_stats(self.id)
+            .map_err(socket_error)
+    }
 }
 
 impl AsFd for Socket {
@@ -540,7 +617,7 @@ impl AsFd for Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if lock(&self.options).exact {
-            self.engine.inner().clock().want_exact(false);
+            self.engine.inner().clock().count_exact(false);
         }
         // A socket of the parent process stays open.
         if let Ok(mut state) = self.lock() {

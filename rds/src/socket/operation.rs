@@ -51,7 +51,7 @@ macro_rules! reporting {
             self
         }
 
-        /// `RDS_RDMA_NOTIFY_ME`—Requests a [notification](crate::Received::Operation) of the end of
+        /// `RDS_RDMA_NOTIFY_ME`—Requests a [notification](crate::Event::Operation) of the end of
         /// the operation.
         #[must_use]
         #[doc(alias = "RDS_RDMA_NOTIFY_ME")]

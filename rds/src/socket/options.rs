@@ -80,27 +80,27 @@ impl Socket {
         lock(&self.options).nonblocking = nonblocking;
     }
 
-    /// `SO_RCVTIMEO`—Sets the time-out of receive calls. `None` and zero block forever. On
-    /// time-out, calls fail with `WouldBlock`, as in [`std::net`] on Unix; [`errno`](crate::errno())
+    /// `SO_RCVTIMEO`—Sets the timeout of receive calls. `None` and zero block forever. On
+    /// timeout, calls fail with `WouldBlock`, as in [`std::net`] on Unix; [`errno`](crate::errno())
     /// of the error is `ETIMEDOUT`, as with the kernel's sockets.
     #[doc(alias = "SO_RCVTIMEO")]
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         lock(&self.options).read = timeout.filter(|timeout| !timeout.is_zero());
     }
 
-    /// `SO_SNDTIMEO`—Sets the time-out of send calls. `None` and zero block forever. Includes
-    /// waiting for a congested port, which the kernel's sockets do without a time-out.
+    /// `SO_SNDTIMEO`—Sets the timeout of send calls. `None` and zero block forever. Includes
+    /// waiting for a congested port, which the kernel's sockets do without a timeout.
     #[doc(alias = "SO_SNDTIMEO")]
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         lock(&self.options).write = timeout.filter(|timeout| !timeout.is_zero());
     }
 
-    /// `SO_RCVTIMEO`—The time-out of receive calls.
+    /// `SO_RCVTIMEO`—The timeout of receive calls.
     pub fn read_timeout(&self) -> Option<Duration> {
         lock(&self.options).read
     }
 
-    /// `SO_SNDTIMEO`—The time-out of send calls.
+    /// `SO_SNDTIMEO`—The timeout of send calls.
     pub fn write_timeout(&self) -> Option<Duration> {
         lock(&self.options).write
     }
@@ -138,7 +138,7 @@ impl Socket {
         lock(&self.options).recverr
     }
 
-    /// `RDS_CONG_MONITOR`—Sets whether the socket [receives](crate::Received::Congestion) an event
+    /// `RDS_CONG_MONITOR`—Sets whether the socket [receives](crate::Event::Congestion) an event
     /// when a port with a blocked send is released. Otherwise, every change of a peer's congestion
     /// map makes the socket [ready](Self::readiness) once.
     ///
@@ -159,7 +159,7 @@ impl Socket {
     pub fn set_exact_times(&self, wanted: bool) {
         let mut options = lock(&self.options);
         if std::mem::replace(&mut options.exact, wanted) != wanted {
-            self.engine.inner().clock().want_exact(wanted);
+            self.engine.inner().clock().count_exact(wanted);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
 /// A received message or event. Earlier variants have priority.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Received {
+pub enum Event {
     /// An RDMA or atomic operation has ended.
     Operation(Notification),
     /// The [zero-copy](crate::Socket::send_zerocopy) message with this cookie has finished, and its
@@ -37,6 +37,18 @@ pub struct Notification {
     pub token: u64,
     /// Status of the operation.
     pub status: Status,
+}
+
+/// Lengths and sender of a message copied by [`Socket::peek_msg`](crate::Socket::peek_msg).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct RecvMeta {
+    /// Number of bytes copied to the buffers.
+    pub len: usize,
+    /// Length of the message in bytes.
+    pub full_len: usize,
+    /// Address of the sender.
+    pub source: SocketAddr,
 }
 
 /// Latency of the receive path of a message.
@@ -260,8 +272,8 @@ mod tests {
     }
 
     #[test]
-    fn received_fits_into_128_bytes() {
-        assert!(size_of::<std::io::Result<Option<Received>>>() <= 128);
+    fn event_fits_into_128_bytes() {
+        assert!(size_of::<std::io::Result<Option<Event>>>() <= 128);
     }
 
     #[test]

@@ -24,6 +24,18 @@ use crate::{
 };
 
 /// Options of a send: destination, flags, cookie, operations.
+///
+/// ```
+/// # let _fabric = doctest::lasting_host();
+/// # let peer = rds::Socket::bind("10.9.0.2:4000")?;
+/// use std::io::IoSlice;
+///
+/// let socket = rds::Socket::bind("10.9.0.1:4000")?;
+/// let options = rds::SendOptions::new().to("10.9.0.2:4000".parse().unwrap()).dont_wait();
+/// let sent = socket.send_msg(&[IoSlice::new(b"header"), IoSlice::new(b"body")], &options)?;
+/// assert_eq!(sent.len, 10);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct SendOptions {
     to: Option<SocketAddr>,
@@ -46,19 +58,19 @@ pub struct Sent {
 }
 
 impl SendOptions {
-    /// Send to the default destination, in the blocking mode of the socket.
+    /// Sends to the default destination, in the blocking mode of the socket.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Send to this address.
+    /// Sends to this address.
     #[must_use]
     pub fn to(mut self, addr: SocketAddr) -> Self {
         self.to = Some(addr);
         self
     }
 
-    /// `MSG_DONTWAIT`—Send without blocking.
+    /// `MSG_DONTWAIT`—Sends without blocking.
     #[must_use]
     #[doc(alias = "MSG_DONTWAIT")]
     pub fn dont_wait(mut self) -> Self {
@@ -66,7 +78,7 @@ impl SendOptions {
         self
     }
 
-    /// `RDS_CMSG_RDMA_DEST`—Send the cookie of memory exported by this socket.
+    /// `RDS_CMSG_RDMA_DEST`—Sends the cookie of memory exported by this socket.
     #[must_use]
     #[doc(alias = "RDS_CMSG_RDMA_DEST")]
     pub fn cookie(mut self, cookie: Cookie) -> Self {
@@ -74,7 +86,7 @@ impl SendOptions {
         self
     }
 
-    /// `RDS_CMSG_RDMA_ARGS`—Perform an RDMA operation before the message.
+    /// `RDS_CMSG_RDMA_ARGS`—Performs an RDMA operation before the message.
     #[must_use]
     #[doc(alias = "RDS_CMSG_RDMA_ARGS")]
     pub fn rdma(mut self, rdma: Rdma) -> Self {
@@ -82,7 +94,7 @@ impl SendOptions {
         self
     }
 
-    /// `RDS_CMSG_ATOMIC_FADD` and others—Perform an atomic operation before the message, after the
+    /// `RDS_CMSG_ATOMIC_FADD` and others—Performs an atomic operation before the message, after the
     /// RDMA operation if there is one.
     #[must_use]
     pub fn atomic(mut self, atomic: Atomic) -> Self {
@@ -90,7 +102,7 @@ impl SendOptions {
         self
     }
 
-    /// `RDS_RDMA_SILENT`—Perform the operations without sending the message, if it is empty.
+    /// `RDS_RDMA_SILENT`—Performs the operations without sending the message, if it is empty.
     #[must_use]
     #[doc(alias = "RDS_RDMA_SILENT")]
     pub fn silent(mut self) -> Self {
@@ -133,9 +145,9 @@ impl Socket {
     /// - `InvalidInput`: the address is not a host's, or the port is 1.
     /// - `Unsupported`: the families of the addresses differ.
     /// - `WouldBlock`: the send buffer is full, or the destination is congested, on a nonblocking
-    ///   socket or for the whole [time-out](Self::set_write_timeout). [`errno`](crate::errno())
+    ///   socket or for the whole [timeout](Self::set_write_timeout). [`errno`](crate::errno())
     ///   distinguishes these: `EAGAIN`, `ENOBUFS` and `ETIMEDOUT`.
-    /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a time-out
+    /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a timeout
     ///   set. If several calls block at once, only one is interrupted.
     /// - `EMSGSIZE`: the message is longer than 1 MiB, or than the [send buffer](Self::set_send_limit).
     /// - `OutOfMemory`: over the limit of locked memory (`ulimit -l`).
@@ -187,7 +199,7 @@ impl Socket {
     }
 
     /// `MSG_ZEROCOPY`—Sends registered memory without a copy. Do not change the memory until
-    /// [`recv`](Self::recv) returns [`ZeroCopyDone`](crate::Received::ZeroCopyDone) with `name`, or
+    /// [`recv_event`](Self::recv_event) returns [`ZeroCopyDone`](crate::Event::ZeroCopyDone) with `name`, or
     /// the receiver may get the new content.
     ///
     /// # Errors
@@ -225,11 +237,11 @@ impl Socket {
                 let kind = io::ErrorKind::Unsupported;
                 Err(io::Error::new(kind, reason))
             };
-            let is_here = state.node.is_here(to.ip());
-            if is_here && to.port() == 0 {
+            let is_local = state.node.is_local(to.ip());
+            if is_local && to.port() == 0 {
                 return unsupported("a ping to this host cannot have an operation");
             }
-            if options.atomic.is_some() && is_here && !state.has_local_atomics(to.ip()) {
+            if options.atomic.is_some() && is_local && !state.has_local_atomics(to.ip()) {
                 return unsupported("the local device does not support atomic operations");
             }
         }
@@ -269,7 +281,7 @@ impl Socket {
         if options.has_operation() {
             let to = state.node.can_send(self.id, options.to, len);
             let ip = to.map_err(socket_error)?.ip();
-            if too_many && !state.node.is_here(ip) {
+            if too_many && !state.node.is_local(ip) {
                 return Err(Errno::MSGSIZE.into());
             }
             let pieces = options.rdma.as_ref().map(|rdma| rdma.local.clone());
@@ -430,16 +442,28 @@ impl Socket {
 
     /// `RDS_BARRIER`—Waits for the end of an operation on memory of `peer`, and of all earlier
     /// ones. Returns the number up to which operations have ended. `operation` is from
-    /// [`Sent::operation`].
+    /// [`Sent::operation`]. Blocks unless [nonblocking](Self::set_nonblocking).
     ///
     /// Kernels have supported this option in 2007 only.
     ///
     /// # Errors
     /// - `WouldBlock`: operations are in progress, in nonblocking mode or after the
-    ///   [time-out](Self::set_write_timeout).
+    ///   [timeout](Self::set_write_timeout).
     /// - `EIO`: all have ended, and one has failed. Reported once.
     #[doc(alias = "RDS_BARRIER")]
-    pub fn barrier(&self, peer: IpAddr, operation: u64, dont_wait: bool) -> io::Result<u64> {
+    pub fn barrier(&self, peer: IpAddr, operation: u64) -> io::Result<u64> {
+        self.wait_for_end(peer, operation, false)
+    }
+
+    /// Returns like [`barrier`](Self::barrier), without blocking.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier).
+    pub fn try_barrier(&self, peer: IpAddr, operation: u64) -> io::Result<u64> {
+        self.wait_for_end(peer, operation, true)
+    }
+
+    fn wait_for_end(&self, peer: IpAddr, operation: u64, dont_wait: bool) -> io::Result<u64> {
         let (nonblocking, timeout) = {
             let options = lock(&self.options);
             (options.nonblocking, options.write)

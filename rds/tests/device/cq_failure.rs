@@ -2,18 +2,17 @@
 
 use std::{
     collections::HashMap,
-    process::Command,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use ibverbs_sys as ffi;
-use rds::{Atomic, ExportOptions, Received, SendOptions, Status};
+use rds::{Atomic, Event, ExportOptions, SendOptions, Status};
 use verbs::Context;
 
 use crate::{
     addr, another_of, any,
     bidirectional::{await_that, everything_arrives},
-    counter, other, socket,
+    counter, other, resources, socket,
 };
 
 /// Completions per poll of a connection's queue: `POLL_BATCH` in `ib_connection.rs`.
@@ -122,14 +121,6 @@ impl Drop for Broken {
     }
 }
 
-/// Number of RDMA objects in the kernel, by kind.
-fn objects() -> String {
-    let output = Command::new("rdma").args(["resource", "show"]).output();
-    let output = output.unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// A connection with a failed queue is closed at once and reestablished without loss.
 #[test]
 fn cq_failure_reconnects_and_is_polled_once() {
@@ -139,7 +130,7 @@ fn cq_failure_reconnects_and_is_polled_once() {
     let broken = unsafe { Broken::new() };
     // librdmacm creates a protection domain with the first identifier, and keeps the domain.
     drop(socket(any()));
-    let before = objects();
+    let before = resources::shown();
     let (a, b) = (socket(any()), socket(other()));
     everything_arrives(&a, &b, |progress| {
         progress();
@@ -153,7 +144,7 @@ fn cq_failure_reconnects_and_is_polled_once() {
     assert!(looks.iter().all(|&looks| looks == 1), "{looks:?}");
     assert!(counter(a.engine(), "conn_reset") > 0);
     drop((a, b));
-    await_that("something is left", || objects() == before);
+    await_that("something is left", || resources::shown() == before);
     drop(broken);
 }
 
@@ -163,7 +154,7 @@ fn cq_failure_of_loopback_recreates_it() {
     // SAFETY: no engine exists before and after.
     let broken = unsafe { Broken::new() };
     drop(socket(any()));
-    let before = objects();
+    let before = resources::shown();
     let a = socket(any());
     let b = another_of(&a);
     let (memory, place) = (a.alloc(8).unwrap(), b.alloc(8).unwrap());
@@ -172,8 +163,8 @@ fn cq_failure_of_loopback_recreates_it() {
         let add = Atomic::fetch_add(place.slice(0..8), cookie, 1).notify();
         let options = SendOptions::new().to(addr(&a)).atomic(add).silent();
         b.send_msg(&[], &options).unwrap();
-        match b.recv().unwrap() {
-            Received::Operation(operation) => operation.status,
+        match b.recv_event().unwrap() {
+            Event::Operation(operation) => operation.status,
             other => panic!("{other:?}"),
         }
     };
@@ -188,6 +179,6 @@ fn cq_failure_of_loopback_recreates_it() {
     assert_eq!(add(), Status::Success);
     assert_eq!((place.load(0), memory.load(0)), (done, done + 1));
     drop((memory, place, a, b));
-    await_that("something is left", || objects() == before);
+    await_that("something is left", || resources::shown() == before);
     drop(broken);
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rds::{
-    Engine, EngineOptions, ExportOptions, Received, SendOptions, Socket,
+    Engine, EngineOptions, Event, ExportOptions, SendOptions, Socket,
     proto::wire::{ConnectData, Cookie, Extension, Family, Flags, Header, REJECTED, Version},
 };
 
@@ -41,8 +41,8 @@ fn header(sequence: u64, to: SocketAddr, len: usize) -> Header {
 }
 
 fn message(socket: &Socket) -> Vec<u8> {
-    match socket.recv().unwrap() {
-        Received::Message(message) => message.to_vec(),
+    match socket.recv_event().unwrap() {
+        Event::Message(message) => message.to_vec(),
         other => panic!("{other:?}"),
     }
 }
@@ -68,23 +68,23 @@ fn request_versions_are_answered_or_rejected() {
             minors,
             ..prober.proposal(to, tos)
         };
-        let said = prober.dial(to, &data.encode()).unwrap();
+        let response = prober.dial(to, &data.encode()).unwrap();
         match answer {
             Some(answer) => {
-                let wire = said.accepted().unwrap();
-                let reply = ConnectData::decode(&wire.said, Family::V4).unwrap();
+                let wire = response.accepted().unwrap();
+                let reply = ConnectData::decode(&wire.private_data, Family::V4).unwrap();
                 assert_eq!((reply.version, reply.tos), (answer, tos));
                 assert_eq!(reply.hosts, data.hosts.reversed());
                 wires.push(wire);
             }
-            None => assert_eq!(said.rejected().unwrap(), (28, REJECTED.to_vec())),
+            None => assert_eq!(response.rejected().unwrap(), (28, REJECTED.to_vec())),
         }
     }
     // Short private data, padded with zeros by the connection manager.
     let short = prober.proposal(to, 0).encode();
     for data in [&[][..], &short[..8]] {
-        let said = prober.dial(to, data).unwrap();
-        assert_eq!(said.rejected().unwrap(), (28, REJECTED.to_vec()));
+        let response = prober.dial(to, data).unwrap();
+        assert_eq!(response.rejected().unwrap(), (28, REJECTED.to_vec()));
     }
     // The other connections stay up.
     for wire in &mut wires {
@@ -267,8 +267,8 @@ fn request_with_false_address_or_over_limit_is_rejected() {
         prober::proposal(other().ip(), third().ip(), 0),
         prober::proposal(to, other().ip(), 0),
     ] {
-        let said = prober.dial(to, &hosts.encode()).unwrap();
-        assert_eq!(said.rejected().unwrap(), refused);
+        let response = prober.dial(to, &hosts.encode()).unwrap();
+        assert_eq!(response.rejected().unwrap(), refused);
     }
     let dial = |tos| {
         let data = prober.proposal(to, tos).encode();
@@ -380,7 +380,7 @@ fn reconnect_delivers_partial_message_once() {
 #[test]
 fn congestion_map_changes_are_coalesced() {
     let engine = EngineOptions::new().sends(16).start().unwrap();
-    let (a, neighbour) = (bound(&engine), bound(&engine));
+    let (a, sibling) = (bound(&engine), bound(&engine));
     let at_a = addr(&a);
     a.set_recv_limit(10).unwrap();
     let (_prober, at_prober) = prober();
@@ -393,17 +393,17 @@ fn congestion_map_changes_are_coalesced() {
     }
     let queued = counter(&engine, "cong_update_queued");
     for _ in 0..1000 {
-        neighbour.send_to(&[0; 20], at_a).unwrap();
+        sibling.send_to(&[0; 20], at_a).unwrap();
         assert_eq!(message(&a).len(), 20);
     }
     // A final map with two congested ports, distinct from all earlier ones.
-    neighbour.set_recv_limit(10).unwrap();
-    for (from, to) in [(&neighbour, &a), (&a, &neighbour)] {
+    sibling.set_recv_limit(10).unwrap();
+    for (from, to) in [(&sibling, &a), (&a, &sibling)] {
         from.send_to(&[0; 20], addr(to)).unwrap();
     }
     assert_eq!(counter(&engine, "cong_update_queued") - queued, 2002);
     wire.receive(400).unwrap();
-    let ports = [&a, &neighbour].map(|socket| usize::from(addr(socket).port()));
+    let ports = [&a, &sibling].map(|socket| usize::from(addr(socket).port()));
     let is_last = |map: &[u8]| {
         let bits = map.iter().map(|byte| byte.count_ones()).sum::<u32>();
         bits == 2
@@ -477,8 +477,8 @@ fn connection_limit_evicts_disconnected_peers() {
     }
     assert_eq!(counter(&engine, "conn_refused"), 0);
     assert!(counter(&engine, "conn_evicted") >= 13);
-    let friend = socket(third());
-    friend.send_to(b"hello", to).unwrap();
+    let third_socket = socket(third());
+    third_socket.send_to(b"hello", to).unwrap();
     assert_eq!(message(&a), b"hello");
     assert!(engine.info().unwrap().connections.len() <= 7);
 }
@@ -522,14 +522,14 @@ fn overload_by_unknown_peer_resets_only_its_connection() {
 fn export_use_once_ignores_foreign_hosts() {
     let a = socket(any());
     let to = addr(&a);
-    let friend = socket(third());
+    let third_socket = socket(third());
     let memory = a.alloc(4096).unwrap();
     let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
     let always = a.export(&memory, ExportOptions::new()).unwrap();
     for cookie in [once, always] {
-        let options = SendOptions::new().to(addr(&friend)).cookie(cookie);
+        let options = SendOptions::new().to(addr(&third_socket)).cookie(cookie);
         a.send_msg(&[], &options).unwrap();
-        assert_eq!(message(&friend), b"");
+        assert_eq!(message(&third_socket), b"");
     }
     let (prober, _) = prober();
     let data = prober.proposal(to.ip(), 0).encode();
@@ -542,11 +542,11 @@ fn export_use_once_ignores_foreign_hosts() {
         assert_eq!(a.exports().unwrap(), 2);
     }
     // The friend performs operations.
-    let local = friend.alloc(10).unwrap();
+    let local = third_socket.alloc(10).unwrap();
     for (cookie, left) in [(always, 2), (once, 1)] {
         let write = rds::Rdma::write(vec![local.slice(0..10)], cookie);
         let options = SendOptions::new().to(to).rdma(write);
-        friend.send_msg(&[], &options).unwrap();
+        third_socket.send_msg(&[], &options).unwrap();
         assert_eq!(message(&a), b"");
         assert_eq!(a.exports().unwrap(), left);
     }

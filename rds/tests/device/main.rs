@@ -13,6 +13,7 @@ mod hostile;
 mod memory;
 #[path = "../prober/mod.rs"]
 mod prober;
+mod resources;
 mod semantics;
 mod sockets;
 mod support;

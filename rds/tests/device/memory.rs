@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use rds::{
-    Atomic, Cookie, EngineOptions, ExportOptions, Notification, Rdma, RdmaBuffer, Received,
+    Atomic, Cookie, EngineOptions, Event, ExportOptions, Notification, Rdma, RdmaBuffer,
     SendOptions, Sent, Socket, Status,
 };
 
@@ -11,16 +11,16 @@ use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket};
 
 /// Receives a message.
 fn message(socket: &Socket) -> rds::Message {
-    match socket.recv().unwrap() {
-        Received::Message(message) => message,
+    match socket.recv_event().unwrap() {
+        Event::Message(message) => message,
         other => panic!("{other:?}"),
     }
 }
 
 /// Receives a notification.
 fn ended(socket: &Socket) -> (u64, Status) {
-    match socket.recv().unwrap() {
-        Received::Operation(Notification { token, status }) => (token, status),
+    match socket.recv_event().unwrap() {
+        Event::Operation(Notification { token, status }) => (token, status),
         other => panic!("{other:?}"),
     }
 }
@@ -247,23 +247,21 @@ fn barrier_waits_for_operations() {
         assert!(operation > last);
         last = operation;
     }
-    let ended = server.barrier(at_client.ip(), last, false).unwrap();
+    let ended = server.barrier(at_client.ip(), last).unwrap();
     assert_eq!(ended, last);
     let wrong = || Rdma::write(vec![local.slice(0..8)], Cookie::default());
     let options = SendOptions::new().to(at_client).rdma(wrong());
     let operation = server.send_msg(&[], &options).unwrap().operation.unwrap();
-    let err = server
-        .barrier(at_client.ip(), operation, false)
-        .unwrap_err();
+    let err = server.barrier(at_client.ip(), operation).unwrap_err();
     assert_eq!(rds::errno(&err), 5);
     // The peer does not exist, so the operation ends when cancelled.
-    let nobody = SocketAddr::from(([10, 9, 0, 123], 5));
-    let options = SendOptions::new().to(nobody).rdma(wrong());
+    let unreachable = SocketAddr::from(([10, 9, 0, 123], 5));
+    let options = SendOptions::new().to(unreachable).rdma(wrong());
     let operation = server.send_msg(&[], &options).unwrap().operation.unwrap();
-    let err = server.barrier(nobody.ip(), operation, true).unwrap_err();
+    let err = server.try_barrier(unreachable.ip(), operation).unwrap_err();
     assert_eq!(rds::errno(&err), 11);
-    server.cancel_sent_to(Some(nobody)).unwrap();
-    let err = server.barrier(nobody.ip(), operation, false).unwrap_err();
+    server.cancel_sent_to(Some(unreachable)).unwrap();
+    let err = server.barrier(unreachable.ip(), operation).unwrap_err();
     assert_eq!(rds::errno(&err), 5);
 }
 
@@ -280,8 +278,8 @@ fn zero_copy_send_reports_completion() {
         assert_eq!(message(&b).to_vec(), bytes);
     }
     for name in 0..9 {
-        match a.recv().unwrap() {
-            Received::ZeroCopyDone(free) => assert_eq!(free, name),
+        match a.recv_event().unwrap() {
+            Event::ZeroCopyDone(free) => assert_eq!(free, name),
             other => panic!("{other:?}"),
         }
     }
@@ -295,7 +293,7 @@ fn zero_copy_send_reports_completion() {
     a.send_zerocopy(&memory.slice(2..7), 77, &SendOptions::new().to(at_c))
         .unwrap();
     assert_eq!(message(&c).to_vec(), b"23456");
-    assert!(matches!(a.recv().unwrap(), Received::ZeroCopyDone(77)));
+    assert!(matches!(a.recv_event().unwrap(), Event::ZeroCopyDone(77)));
 }
 
 /// Case L-R14
@@ -353,7 +351,7 @@ fn local_rdma_writes_and_reads() {
         assert_eq!(message(&a).to_vec(), b"done");
         assert_eq!(ended(&b), (7, Status::Success));
         let id = sent.operation.unwrap();
-        assert_eq!(b.barrier(addr(&a).ip(), id, true).unwrap(), id);
+        assert_eq!(b.try_barrier(addr(&a).ip(), id).unwrap(), id);
         let mut there = vec![0; 5000];
         memory.read(0, &mut there);
         assert_eq!(there[1000..], pattern(4000, 3));
@@ -367,7 +365,7 @@ fn local_rdma_writes_and_reads() {
         assert_eq!(bytes, pattern(4000, 3));
         // Operations rejected by a device: no data is moved, and no message is delivered.
         let only = a.export(&memory, ExportOptions::new().read_only()).unwrap();
-        let nobodys = Cookie {
+        let unexported = Cookie {
             rkey: cookie.rkey ^ 0xFF00_0000,
             ..cookie
         };
@@ -375,11 +373,11 @@ fn local_rdma_writes_and_reads() {
             Rdma::write(pieces(&local), cookie).at(1001),
             Rdma::write(pieces(&local), cookie).at(u64::MAX - 10),
             Rdma::write(pieces(&local), only),
-            Rdma::write(pieces(&local), nobodys),
+            Rdma::write(pieces(&local), unexported),
         ]) {
             let sent = send(rdma.token(token));
             assert_eq!(ended(&b), (token, Status::RemoteError));
-            let barrier = b.barrier(addr(&a).ip(), sent.operation.unwrap(), true);
+            let barrier = b.try_barrier(addr(&a).ip(), sent.operation.unwrap());
             assert_eq!(rds::errno(&barrier.unwrap_err()), 5);
         }
         memory.read(0, &mut there);
@@ -456,7 +454,7 @@ fn local_atomics_change_memory() {
             assert_eq!(ended(&b), (i, Status::Success));
             assert_eq!((places.load(0), memory.load(8)), (40 + 2 * i, 42 + 2 * i));
             let id = sent.operation.unwrap();
-            assert_eq!(b.barrier(addr(&a).ip(), id, true).unwrap(), id);
+            assert_eq!(b.try_barrier(addr(&a).ip(), id).unwrap(), id);
         }
         // With `remote_complete`, success is notified at once.
         for (compare, there) in [(7, 80), (80, 1)] {
@@ -475,7 +473,7 @@ fn local_atomics_change_memory() {
         assert_eq!(rds::errno(&silent(short).unwrap_err()), 22);
         // Operations rejected by a device: no value changes, and no message is delivered.
         let only = a.export(&memory, ExportOptions::new().read_only()).unwrap();
-        let nobodys = Cookie {
+        let unexported = Cookie {
             rkey: cookie.rkey ^ 0xFF00_0000,
             ..cookie
         };
@@ -483,11 +481,11 @@ fn local_atomics_change_memory() {
             add(4096),
             add(u64::MAX - 7),
             Atomic::fetch_add(place(), only, 1),
-            Atomic::fetch_add(place(), nobodys, 1),
+            Atomic::fetch_add(place(), unexported, 1),
         ]) {
             let sent = send(atomic.token(token));
             assert_eq!(ended(&b), (token, Status::RemoteError));
-            let barrier = b.barrier(addr(&a).ip(), sent.operation.unwrap(), true);
+            let barrier = b.try_barrier(addr(&a).ip(), sent.operation.unwrap());
             assert_eq!(rds::errno(&barrier.unwrap_err()), 5);
         }
         assert_eq!((places.load(0), memory.load(8)), (before, 1));
@@ -508,7 +506,7 @@ fn local_atomics_change_memory() {
 fn local_and_remote_atomics_lose_no_addition() {
     const EACH: u64 = 400;
     let (owner, host) = (socket(any()), socket(other()));
-    let neighbour = another_of(&owner);
+    let sibling = another_of(&owner);
     let memory = owner.alloc(4096).unwrap();
     let cookie = owner.export(&memory, ExportOptions::new()).unwrap();
     let to = addr(&owner);
@@ -527,7 +525,7 @@ fn local_and_remote_atomics_lose_no_addition() {
         }
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| add(&neighbour));
+        scope.spawn(|| add(&sibling));
         scope.spawn(|| add(&host));
     });
     assert_eq!(memory.load(0), 2 * EACH);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rds::{EngineOptions, Interest, Received, SendOptions, Socket};
+use rds::{EngineOptions, Event, Interest, SendOptions, Socket};
 
 use crate::{TEST_TIMEOUT, addr, another_of, any, local, other, pattern, socket};
 
@@ -77,7 +77,7 @@ fn connect_changes_the_default_destination() {
     for to in [&b, &c, &b] {
         a.connect(addr(to)).unwrap();
         a.send(b"there").unwrap();
-        assert!(matches!(to.recv().unwrap(), Received::Message(_)));
+        assert!(matches!(to.recv_event().unwrap(), Event::Message(_)));
     }
 }
 
@@ -131,7 +131,7 @@ fn set_tos_works_once() {
     assert_eq!((second.tos(), a.tos()), (3, 0));
     for from in [&a, &second] {
         from.send_to(b"hello", addr(&b)).unwrap();
-        assert!(matches!(b.recv().unwrap(), Received::Message(_)));
+        assert!(matches!(b.recv_event().unwrap(), Event::Message(_)));
     }
     assert_eq!(number(a.set_tos(3)), 22, "something has been sent");
     let info = a.engine().info().unwrap();
@@ -158,7 +158,7 @@ fn message_timestamp_and_latency_are_plausible() {
         while b.queued().unwrap().1 < len as u64 {
             thread::sleep(Duration::from_millis(1));
         }
-        let Received::Message(message) = b.recv().unwrap() else {
+        let Event::Message(message) = b.recv_event().unwrap() else {
             panic!("something else");
         };
         assert!(message.timestamp() >= last);
@@ -173,7 +173,7 @@ fn message_timestamp_and_latency_are_plausible() {
     b.set_exact_times(false);
     assert!(!b.exact_times() && !a.exact_times());
     a.send_to(b"and now", addr(&b)).unwrap();
-    let Received::Message(message) = b.recv().unwrap() else {
+    let Event::Message(message) = b.recv_event().unwrap() else {
         panic!("something else");
     };
     assert!(message.timestamp() + Duration::from_secs(60) >= last);
@@ -248,7 +248,7 @@ fn congestion_of_slow_reader_blocks_senders() {
     beside.set_read_timeout(TEST_TIMEOUT);
     let at_beside = beside.bind_to(other()).unwrap();
     a.send_to(b"beside", at_beside).unwrap();
-    assert!(matches!(beside.recv().unwrap(), Received::Message(_)));
+    assert!(matches!(beside.recv_event().unwrap(), Event::Message(_)));
     // X-G04
     a.set_write_timeout(Some(Duration::from_millis(200)));
     assert_eq!(number(a.send_to(&bytes, addr(&b))), 110);
@@ -257,12 +257,12 @@ fn congestion_of_slow_reader_blocks_senders() {
         scope.spawn(|| a.send_to(&bytes, addr(&b)).unwrap());
         thread::sleep(Duration::from_millis(100));
         for _ in 0..=sent {
-            assert!(matches!(b.recv().unwrap(), Received::Message(_)));
+            assert!(matches!(b.recv_event().unwrap(), Event::Message(_)));
         }
     });
     // X-G03
-    match a.recv().unwrap() {
-        Received::Congestion(ports) => assert_eq!(ports, 1 << (addr(&b).port() % 64)),
+    match a.recv_event().unwrap() {
+        Event::Congestion(ports) => assert_eq!(ports, 1 << (addr(&b).port() % 64)),
         other => panic!("{other:?}"),
     }
     assert!(a.readiness(Interest::ReadWrite).unwrap().writable);
@@ -306,8 +306,8 @@ fn ipv6_messages_arrive_both_ways() {
     for (from, to) in [(&a, &b), (&b, &a)] {
         let bytes = pattern(10_000, 6);
         from.send_to(&bytes, addr(to)).unwrap();
-        match to.recv().unwrap() {
-            Received::Message(message) => {
+        match to.recv_event().unwrap() {
+            Event::Message(message) => {
                 assert_eq!((message.from(), message.to_vec()), (addr(from), bytes));
             }
             other => panic!("{other:?}"),

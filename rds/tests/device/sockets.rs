@@ -8,7 +8,8 @@ use std::{
 };
 
 use rds::{
-    Engine, EngineOptions, Interest, Received, SendOptions, Socket, proto::connection::Settings,
+    Engine, EngineOptions, Event, Interest, RecvMeta, SendOptions, Socket,
+    proto::connection::Settings,
 };
 
 use crate::{TEST_TIMEOUT, addr, another_of, any, counter, other, pattern, socket, third};
@@ -49,8 +50,8 @@ fn fragment_counts_of_all_sizes_arrive_both_ways() {
         for (from, to) in [(&a, &b), (&b, &a)] {
             let bytes = pattern(len, 1);
             assert_eq!(from.send_to(&bytes, addr(to)).unwrap(), len);
-            match to.recv().unwrap() {
-                Received::Message(message) => {
+            match to.recv_event().unwrap() {
+                Event::Message(message) => {
                     assert_eq!((message.len(), message.from()), (len, addr(from)));
                     assert_eq!(message.to_vec(), bytes);
                 }
@@ -100,14 +101,24 @@ fn recv_truncates_and_peek_keeps_the_message() {
     a.send_to(b"next", addr(&b)).unwrap();
     for len in [0, 1, 5000] {
         let mut buf = vec![0; len];
-        let peeked = b.peek(&mut [IoSliceMut::new(&mut buf)]).unwrap();
-        assert_eq!(peeked, Some((len, 10_000, addr(&a))));
+        let peeked = b.peek_msg(&mut [IoSliceMut::new(&mut buf)]).unwrap();
+        let RecvMeta {
+            len: copied,
+            full_len,
+            source,
+            ..
+        } = peeked.unwrap();
+        assert_eq!((copied, full_len, source), (len, 10_000, addr(&a)));
         assert_eq!(buf, bytes[..len]);
+        buf.fill(0);
+        assert_eq!(b.peek_from(&mut buf).unwrap(), (len, addr(&a)));
+        assert_eq!(buf, bytes[..len]);
+        assert_eq!(b.peek(&mut buf).unwrap(), len);
     }
     let mut buf = vec![0; 5000];
     assert_eq!(b.recv_from(&mut buf).unwrap(), (5000, addr(&a)));
     assert_eq!(buf, bytes[..5000]);
-    assert_eq!(b.recv_from(&mut buf).unwrap().0, 4);
+    assert_eq!(b.recv(&mut buf).unwrap(), 4);
 }
 
 /// CPU time of this thread.
@@ -155,10 +166,13 @@ fn busy_poll_receives_the_same_messages() {
         assert_eq!(following.join().unwrap(), (4, addr(&b)));
         assert_eq!(looking.join().unwrap(), (2, addr(&third)));
     });
-    // Polling ends with the time-out of the call.
+    // Polling ends with the timeout of the call.
     a.set_read_timeout(Some(Duration::from_millis(300)));
     let before = own_time();
-    assert_eq!(a.recv().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(
+        a.recv_event().unwrap_err().kind(),
+        io::ErrorKind::WouldBlock
+    );
     assert!(own_time() - before > Duration::from_millis(5), "it slept");
     // After polling, the call sleeps, and is woken.
     a.set_busy_poll(Duration::from_millis(1));
@@ -176,13 +190,13 @@ fn busy_poll_receives_the_same_messages() {
 fn recv_and_send_time_out() {
     let a = socket(any());
     a.set_read_timeout(Some(Duration::from_millis(200)));
-    let err = a.recv().unwrap_err();
+    let err = a.recv_event().unwrap_err();
     assert_eq!(
         (err.kind(), rds::errno(&err)),
         (io::ErrorKind::WouldBlock, 110)
     );
     a.set_nonblocking(true);
-    let err = a.recv().unwrap_err();
+    let err = a.recv_event().unwrap_err();
     assert_eq!(
         (err.kind(), rds::errno(&err)),
         (io::ErrorKind::WouldBlock, 11)
@@ -190,17 +204,17 @@ fn recv_and_send_time_out() {
     a.set_nonblocking(false);
     a.set_write_timeout(Some(Duration::from_millis(200)));
     a.set_send_limit(1000).unwrap();
-    let nobody = SocketAddr::new(other().ip(), 4000);
+    let unreachable = SocketAddr::new(other().ip(), 4000);
     for len in [999, 1000] {
-        a.send_to(&pattern(len, 3), nobody).unwrap();
+        a.send_to(&pattern(len, 3), unreachable).unwrap();
     }
-    let err = a.send_to(b"x", nobody).unwrap_err();
+    let err = a.send_to(b"x", unreachable).unwrap_err();
     assert_eq!(
         (err.kind(), rds::errno(&err)),
         (io::ErrorKind::WouldBlock, 110)
     );
     // X-C09
-    a.cancel_sent_to(Some(nobody)).unwrap();
+    a.cancel_sent_to(Some(unreachable)).unwrap();
     assert_eq!(a.queued().unwrap(), (0, 0));
 }
 
@@ -208,9 +222,9 @@ fn recv_and_send_time_out() {
 #[test]
 fn send_to_unbound_port_succeeds() {
     let (a, b) = (socket(any()), socket(other()));
-    let nobody = SocketAddr::new(other().ip(), addr(&b).port() ^ 2);
+    let unreachable = SocketAddr::new(other().ip(), addr(&b).port() ^ 2);
     for _ in 0..100 {
-        a.send_to(b"hello?", nobody).unwrap();
+        a.send_to(b"hello?", unreachable).unwrap();
     }
     // Delivery is in order, so this message follows all others.
     a.send_to(b"last", addr(&b)).unwrap();
@@ -245,13 +259,13 @@ fn engine_thread_takes_over_after_blocked_calls() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..50 {
-                b.recv().unwrap();
+                b.recv_event().unwrap();
                 b.send_to(b"pong", addr(&a)).unwrap();
             }
         });
         for _ in 0..50 {
             a.send_to(b"ping", addr(&b)).unwrap();
-            a.recv().unwrap();
+            a.recv_event().unwrap();
         }
     });
     // All timers have expired.
@@ -279,8 +293,8 @@ fn engine_thread_takes_over_after_sends() {
         thread::scope(|scope| {
             let receiving = scope.spawn(|| {
                 for message in 0..MESSAGES {
-                    match b.recv().unwrap() {
-                        Received::Message(got) => {
+                    match b.recv_event().unwrap() {
+                        Event::Message(got) => {
                             let expected = pattern(LEN, message ^ round);
                             assert!(got.to_vec() == expected, "message {message}");
                         }
@@ -307,12 +321,12 @@ fn blocked_follower_outlives_the_leader() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             for _ in 0..20 {
-                c.recv().unwrap();
+                c.recv_event().unwrap();
             }
         });
         for _ in 0..20 {
             a.send_to(b"first", addr(&b)).unwrap();
-            b.recv().unwrap();
+            b.recv_event().unwrap();
             a.send_to(b"second", addr(&c)).unwrap();
         }
         waiting.join().unwrap();
@@ -331,7 +345,7 @@ fn descriptor_signals_readiness() {
         assert!(readable(Duration::from_secs(60)));
     }
     assert!(readable(Duration::ZERO), "as long as there is something");
-    b.recv().unwrap();
+    b.recv_event().unwrap();
     while b.readiness(Interest::Read).unwrap().map_changed {}
     assert!(!readable(Duration::ZERO));
 }
@@ -353,17 +367,17 @@ fn blocked_recv_sees_device_opened_later() {
     let (first, second) = (here(), here());
     let b = socket(SocketAddr::new(other().ip(), 0));
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| first.recv().unwrap());
+        let waiting = scope.spawn(|| first.recv_event().unwrap());
         thread::sleep(Duration::from_millis(100));
         let a = engine.socket().unwrap();
         a.bind_to(any()).unwrap();
-        // Shorter than the time-out of the blocked call.
+        // Shorter than the timeout of the blocked call.
         a.set_read_timeout(TEST_TIMEOUT.map(|time| time / 3));
         for round in 0..20 {
             b.send_to(&pattern(round, 4), addr(&a)).unwrap();
             assert_eq!(a.recv_from(&mut [0; 32]).unwrap(), (round, addr(&b)));
             a.send_to(b"pong", addr(&b)).unwrap();
-            b.recv().unwrap();
+            b.recv_event().unwrap();
         }
         second.send_to(b"over", addr(&first)).unwrap();
         waiting.join().unwrap();
@@ -388,14 +402,14 @@ fn resume_accept_retries_failed_addresses() {
             let err = engine.resume_accept().unwrap_err();
             assert_eq!(err.kind(), io::ErrorKind::AddrInUse);
         }
-        let hears = |to: &Socket| {
+        let receives_from = |to: &Socket| {
             from.send_to(b"hello", addr(to)).unwrap();
             assert_eq!(to.recv_from(&mut [0; 8]).unwrap(), (5, addr(&from)));
         };
-        hears(&b);
+        receives_from(&b);
         drop(interloper);
         engine.resume_accept().unwrap();
-        hears(&a);
+        receives_from(&a);
     }
 }
 
@@ -413,7 +427,7 @@ fn nonblocking_send_finds_room() {
             refused += 1;
             thread::sleep(Duration::from_millis(1));
         }
-        b.recv().unwrap();
+        b.recv_event().unwrap();
     }
     // The peer posts its acknowledgement before its call returns.
     assert!(refused < MESSAGES, "{refused} for {MESSAGES} messages");
@@ -433,7 +447,7 @@ fn messages_held_by_the_application_stay_valid() {
     let echo = thread::spawn(move || {
         let mut kept = Vec::new();
         for _ in 0..MESSAGES {
-            let Received::Message(message) = receiver.recv().unwrap() else {
+            let Event::Message(message) = receiver.recv_event().unwrap() else {
                 panic!("there is nothing else");
             };
             receiver.send_to(&message.to_vec(), message.from()).unwrap();

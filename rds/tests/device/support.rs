@@ -12,7 +12,7 @@ use crate::addresses::add;
 
 pub(crate) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A socket on its own engine. Receives have no time-out; the guest's time limit applies.
+/// A socket on its own engine. Receives have no timeout; the guest's time limit applies.
 pub(crate) fn socket(addr: SocketAddr) -> Socket {
     let engine = EngineOptions::new().start().unwrap();
     let socket = engine.socket().unwrap();

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rds::{ExportOptions, Notification, Rdma, RdmaBuffer, Received, SendOptions, Socket, Status};
+use rds::{Event, ExportOptions, Notification, Rdma, RdmaBuffer, SendOptions, Socket, Status};
 
 use crate::{
     TEST_TIMEOUT, addr, any,
@@ -150,8 +150,8 @@ fn replace_connections(a: &Socket, b: &Socket, over: &AtomicBool) {
 
 /// Receives the notification of an operation: its place, and its status.
 fn ended(socket: &Socket) -> (usize, Status) {
-    match socket.recv().unwrap() {
-        Received::Operation(Notification { token, status }) => {
+    match socket.recv_event().unwrap() {
+        Event::Operation(Notification { token, status }) => {
             (usize::try_from(token).unwrap(), status)
         }
         other => panic!("{other:?}"),
@@ -162,9 +162,9 @@ fn ended(socket: &Socket) -> (usize, Status) {
 fn messages_before_last(socket: &Socket) -> u32 {
     let mut got = 0;
     loop {
-        match socket.recv().unwrap() {
-            Received::Message(message) if message.len() == 4 => return got,
-            Received::Message(_) => got += 1,
+        match socket.recv_event().unwrap() {
+            Event::Message(message) if message.len() == 4 => return got,
+            Event::Message(_) => got += 1,
             other => panic!("{other:?}"),
         }
     }

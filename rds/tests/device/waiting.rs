@@ -1,4 +1,4 @@
-//! Blocked calls: without a time-out in a read of the completion channel, with a time-out in
+//! Blocked calls: without a timeout in a read of the completion channel, with a timeout in
 //! `poll`.
 
 use std::{
@@ -15,7 +15,7 @@ use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket, third};
 /// Enough time for a call to fall asleep.
 const ASLEEP: Duration = Duration::from_millis(3);
 
-/// Time-outs for both ways of blocking.
+/// Timeouts for both ways of blocking.
 const LIMITS: [Option<Duration>; 2] = [None, TEST_TIMEOUT];
 
 fn receive(socket: &Socket, len: usize, seed: u8) {
@@ -29,7 +29,7 @@ fn receive(socket: &Socket, len: usize, seed: u8) {
 fn blocked_recv_is_woken_by_every_event() {
     for limit in LIMITS {
         let (a, peer) = (socket(any()), socket(other()));
-        let neighbour = another_of(&a);
+        let sibling = another_of(&a);
         a.set_read_timeout(limit);
         let turns = [true, false, false, true, true, false, true, false];
         let received = AtomicUsize::new(0);
@@ -48,7 +48,7 @@ fn blocked_recv_is_woken_by_every_event() {
                 let from = if turns[round % turns.len()] {
                     &peer
                 } else {
-                    &neighbour
+                    &sibling
                 };
                 from.send_to(&pattern(round, 1), addr(&a)).unwrap();
             }
@@ -119,7 +119,7 @@ fn messages_of_several_hosts_wake_one_receiver() {
     });
 }
 
-/// A leader blocked without a time-out does not delay time-outs and polls of other calls.
+/// A leader blocked without a timeout does not delay timeouts and polls of other calls.
 #[test]
 fn blocked_recv_delays_no_other_call() {
     let (a, peer) = (socket(any()), socket(other()));
@@ -137,10 +137,10 @@ fn blocked_recv_delays_no_other_call() {
         thread::sleep(ASLEEP);
         b.set_read_timeout(Some(Duration::from_millis(50)));
         let start = Instant::now();
-        let err = b.recv().unwrap_err();
+        let err = b.recv_event().unwrap_err();
         assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
         assert!(start.elapsed() >= Duration::from_millis(50));
-        let err = b.try_recv().unwrap_err();
+        let err = b.try_recv_event().unwrap_err();
         assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
         b.set_read_timeout(TEST_TIMEOUT);
         for round in 0..20 {

@@ -9,7 +9,7 @@ use std::{
 use cm::{ConnectResponse, Event, EventChannel};
 use verbs::{Buf, Completed, QueuePair, Rts, op};
 
-use super::{Asked, Queues, TEST_TIMEOUT, ask, bring_up, odd};
+use super::{DialState, Queues, TEST_TIMEOUT, bring_up, dial_by, odd};
 
 /// A connection without an RTU.
 #[derive(Debug)]
@@ -24,13 +24,13 @@ pub(crate) struct EarlyData {
 impl EarlyData {
     /// Requests a connection and moves the queue pair to RTS.
     pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8]) -> io::Result<Self> {
-        let Asked {
+        let DialState {
             channel,
             queues,
             qp,
-            said,
-        } = ask(own, peer, data, 64)?;
-        match said {
+            private_data,
+        } = dial_by(own, peer, data, 64)?;
+        match private_data {
             Event::ConnectResponse(response) => Ok(Self {
                 qp: bring_up(response.id(), qp)?,
                 queues,

@@ -151,9 +151,10 @@ impl Prober {
 
     /// Accepts a request; `None` if the peer has given up.
     fn take(&self, request: ConnectRequest, until: Instant) -> io::Result<Option<Wire>> {
-        let said = request.param().private_data.clone();
-        let asked = ConnectData::decode(&said, family(self.own)).map_err(io::Error::other)?;
-        let answer = asked.answer(asked.hosts).map_err(io::Error::other)?;
+        let private_data = request.param().private_data.clone();
+        let proposal =
+            ConnectData::decode(&private_data, family(self.own)).map_err(io::Error::other)?;
+        let answer = proposal.answer(proposal.hosts).map_err(io::Error::other)?;
         let (queues, qp) = Queues::new(request.id(), 64)?;
         let key = request.id().key();
         let accepted = bring_up(request.id(), qp)
@@ -167,7 +168,7 @@ impl Prober {
                     let mut connection = Connection::new(id, qp).map_err(verbs::Error::from)?;
                     let channel = EventChannel::new()?;
                     connection.migrate(&channel)?;
-                    return Ok(Some(Wire::new(connection, queues, channel, said)));
+                    return Ok(Some(Wire::new(connection, queues, channel, private_data)));
                 }
                 Event::ConnectFailed { id, .. } if id.key() == key => return Ok(None),
                 Event::Established(_)
@@ -187,18 +188,18 @@ pub(crate) fn proposal(own: IpAddr, peer: IpAddr, tos: u8) -> ConnectData {
 
 /// Requests a connection from any local address, with `receives` posted receives.
 pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Answer> {
-    let Asked {
+    let DialState {
         channel,
         queues,
         qp,
-        said,
-    } = ask(own, peer, data, receives)?;
-    match said {
+        private_data,
+    } = dial_by(own, peer, data, receives)?;
+    match private_data {
         Event::ConnectResponse(response) => {
-            let said = response.param().private_data.clone();
+            let private_data = response.param().private_data.clone();
             let qp = bring_up(response.id(), qp)?;
             let connection = response.establish_ready(qp)?;
-            let wire = Wire::new(connection, queues, channel, said);
+            let wire = Wire::new(connection, queues, channel, private_data);
             Ok(Answer::Accepted(wire))
         }
         Event::ConnectFailed {
@@ -217,25 +218,25 @@ pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io:
 }
 
 /// The answer to a request, with the resources of a connection.
-struct Asked {
+struct DialState {
     channel: EventChannel,
     queues: Queues,
     qp: QueuePair<verbs::Rc, Init>,
-    said: Event,
+    private_data: Event,
 }
 
-fn ask(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Asked> {
+fn dial_by(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<DialState> {
     let until = Instant::now() + TEST_TIMEOUT;
     let channel = EventChannel::new()?;
     let id = resolve(&channel, own, peer, until)?;
     let (queues, qp) = Queues::new(&id, receives)?;
     id.connect(&qp, &param(data)).map_err(verbs::Error::from)?;
-    let said = next(&channel, until)?;
-    Ok(Asked {
+    let private_data = next(&channel, until)?;
+    Ok(DialState {
         channel,
         queues,
         qp,
-        said,
+        private_data,
     })
 }
 

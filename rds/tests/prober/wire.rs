@@ -43,8 +43,8 @@ pub(crate) struct Wire {
     queues: Queues,
     channel: EventChannel,
     /// Private data of the peer.
-    pub(crate) said: Vec<u8>,
-    heard: VecDeque<Vec<u8>>,
+    pub(crate) private_data: Vec<u8>,
+    received_frames: VecDeque<Vec<u8>>,
     sending: usize,
     lost: bool,
 }
@@ -54,14 +54,14 @@ impl Wire {
         connection: Connection,
         queues: Queues,
         channel: EventChannel,
-        said: Vec<u8>,
+        private_data: Vec<u8>,
     ) -> Self {
         Self {
             connection,
             queues,
             channel,
-            said,
-            heard: VecDeque::new(),
+            private_data,
+            received_frames: VecDeque::new(),
             sending: 0,
             lost: false,
         }
@@ -117,13 +117,13 @@ impl Wire {
         self.frame_within(TEST_TIMEOUT)
     }
 
-    /// The next frame; `None` on time-out, or if the connection is lost.
+    /// The next frame; `None` on timeout, or if the connection is lost.
     pub(crate) fn frame_within(&mut self, wait: Duration) -> io::Result<Option<Vec<u8>>> {
         let until = Instant::now() + wait;
-        while self.heard.is_empty() && !self.lost && Instant::now() < until {
+        while self.received_frames.is_empty() && !self.lost && Instant::now() < until {
             self.pump(Duration::from_millis(50))?;
         }
-        Ok(self.heard.pop_front())
+        Ok(self.received_frames.pop_front())
     }
 
     /// The next frame of a message.
@@ -181,7 +181,7 @@ impl Wire {
             self.lost |= !whole;
             match qp.complete(wc) {
                 Ok(Completed::Receive(done)) if whole => {
-                    self.heard.push_back(done.received()?.to_vec());
+                    self.received_frames.push_back(done.received()?.to_vec());
                     let mut work = done.into_work()?;
                     work.set_full();
                     // A lost queue pair shows in its completions.

@@ -56,7 +56,7 @@ fn options(buffer: &str) -> Result<Options> {
 }
 
 fn server(addr: SocketAddr, options: &Options) -> Result<()> {
-    let (mut stream, _) = options.bind(addr)?.accept()?;
+    let (mut stream, _) = options.listen(addr)?.accept()?;
     let mut piece = vec![0; PIECE];
     let mut sum = 0_u64;
     loop {

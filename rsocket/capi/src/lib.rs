@@ -13,6 +13,10 @@
 //! - `rreadv`, `rrecvmsg` and `rsendmsg` use all buffers; flags apply to the call.
 //! - `SOCK_NONBLOCK` and `SOCK_CLOEXEC` are supported. Accepted sockets start in blocking mode.
 //! - `rclose` is bounded: ten seconds, or the time set by `SO_LINGER`.
+//! - At `exit` and at the return from `main`, sockets not closed are disconnected in an orderly way: the process
+//!   waits until the peers have acknowledged the data, at most ten seconds, or the time set by `SO_LINGER` or,
+//!   in seconds, by the environment variable `RS_EXIT_LINGER`. With librdmacm, the data is lost, and the peer's
+//!   calls fail. `_exit` and the death by a signal lose the data here, too.
 //! - Linux options without semantic effect, such as `TCP_CORK`, are accepted; options a program would rely on
 //!   fail with `ENOTSUP`. `OPTIONS.md` beside the sources has the decision for each. `rrecvmsg` accepts a
 //!   control buffer and leaves the buffer empty.
@@ -37,8 +41,10 @@
 mod address;
 mod api;
 mod errno;
+mod exit;
 mod noted;
 mod options;
 mod table;
 
 pub use api::*;
+pub use exit::disconnect_all;

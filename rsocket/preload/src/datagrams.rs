@@ -49,7 +49,9 @@ pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
         replaced
     });
     epoll::join(&left);
-    log::say(|| format!("descriptor {fd}: UDP from now on, as no RDMA device leads to the peer"));
+    log::write_line(|| {
+        format!("descriptor {fd}: UDP from now on, as no RDMA device leads to the peer")
+    });
     moved && known.contains(&fd)
 }
 

@@ -202,7 +202,7 @@ fn move_to_rdma(fd: c_int, side: u8) {
         ACCEPTED => take_over(tcp),
         _ => follow_over(tcp),
     };
-    log::say(|| match &moved {
+    log::write_line(|| match &moved {
         Ok(_) => format!("descriptor {fd}: moved from TCP to RDMA"),
         Err(err) => format!("descriptor {fd}: stays TCP: {err}"),
     });

@@ -65,7 +65,7 @@ fn is_gos() -> bool {
 
 extern "C" fn loaded() {
     if log::is_wanted() && is_gos() {
-        log::say(|| {
+        log::write_line(|| {
             "a program of Go's own compiler calls the kernel past the C library: its sockets stay TCP and UDP; \
              built with gccgo, they use RDMA"
                 .to_owned()

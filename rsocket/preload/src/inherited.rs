@@ -83,7 +83,7 @@ pub(crate) fn report(fd: c_int) {
     if parent == 0 || !inherited.is_some_and(|inherited| inherited.swap(false, SeqCst)) {
         return;
     }
-    log::complain(&format!(
+    log::warn(&format!(
         "process {} uses descriptor {fd}, an RDMA stream that process {parent} has opened: a stream that has \
          been used cannot be inherited by fork, and fails with ENOTCONN; run the program without this library",
         process::id()

@@ -19,6 +19,7 @@
 //!   server. Streams start over TCP, and the first process to send or receive on a stream moves the stream to
 //!   RDMA. Both ends must set the variable. The accepting side also moves the stream before waiting, and may
 //!   block until the peer does the same.
+//! - `RS_EXIT_LINGER`: how many seconds the exit of a process may wait for peers; 10 if not set.
 //! - `RSOCKET_PRELOAD_LOG`: logs for each socket whether RDMA, TCP or UDP is used, and why, in one line: `1`
 //!   on standard error, any other value in a file of that name. Not set, nothing is logged.
 //!
@@ -29,18 +30,30 @@
 //!   a connection. A stream passed on through `exec` by a child before its use stays TCP.
 //! - With `RDMAV_FORK_SAFE`, a client that sends first blocks if the server does not use the library, as with
 //!   librdmacm. At each port, one connection is moved at a time.
-//! - The exit of a process discards data that the peer's device has not acknowledged, as with librdmacm, if the
-//!   socket was not closed before. `socat -u` is such a program: on a busy machine, the end of a file may be lost.
+//! - A process killed by a signal, `abort`, or `exec` by a process with rsockets discards data that the peer has
+//!   not acknowledged, as with librdmacm, and the peer's calls fail with `ECONNRESET`. They also fail if a signal
+//!   handler exits that has interrupted a send on the stream.
+//! - A process whose main thread calls `pthread_exit` does not end with its other threads, because the threads of
+//!   this library continue.
+//! - A write to an ended stream fails with `EPIPE` and raises no `SIGPIPE`, as with librdmacm.
 //! - A listener does not accept TCP connections.
 //! - A nonblocking `connect` does not fall back to TCP.
-//! - Not intercepted: `splice`, `dprintf`, `io_uring`, and system calls bypassing the C library. Such a write
-//!   to an rsocket fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read fails
-//!   with `EAGAIN` or finds an end of stream. After a false end of stream, standard error has a message when
-//!   the socket is closed. Calls through `syscall(2)` are intercepted, except the creation of sockets.
+//! - Not intercepted: `splice`, `dprintf`, `io_uring`, system calls bypassing the C library, and a `FILE` that was
+//!   opened before its descriptor became an rsocket, such as `stdout` after `dup2`. Such a write to an rsocket
+//!   fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read fails with `EAGAIN` or
+//!   finds an end of stream. After a false end of stream, standard error has a message when the socket is
+//!   closed. Calls through `syscall(2)` are intercepted, except the creation of sockets.
 //! - Programs built by Go's own compiler (`gc`) make all system calls directly, and most are linked
 //!   statically and cannot load a library: their sockets stay TCP. Programs that do load this library log the
 //!   fact with `RSOCKET_PRELOAD_LOG`. Built with `gccgo` (or `go build -compiler gccgo`), the same programs
 //!   use rsockets.
+//!
+//! # Exit
+//! TCP continues to send after the exit of a process. An rsocket ends with its process, so the exit waits until the
+//! peers have acknowledged all data, and then ends the streams as `close` would: at most for `RS_EXIT_LINGER` or the
+//! time set by `SO_LINGER`, and not at all if that is 0. This holds for the return from `main`, `exit`, `_exit`,
+//! `quick_exit` and `exit_group`, also in a signal handler. In the meantime, calls of other threads on rsockets stay
+//! blocked. Destructors of libraries loaded after this one find the streams ended.
 //!
 //! # Waiting
 //! For the kernel, an rsocket's descriptor is a local socket with the readiness of the rsocket. An `epoll`
@@ -55,6 +68,7 @@
 mod config;
 mod datagrams;
 mod epoll;
+mod exit;
 mod files;
 mod fork;
 mod golang;

@@ -52,7 +52,7 @@ pub(crate) fn is_wanted() -> bool {
 }
 
 /// Logs the state of a socket, if enabled.
-pub(crate) fn say(line: impl FnOnce() -> String) {
+pub(crate) fn write_line(line: impl FnOnce() -> String) {
     match target() {
         Target::Nowhere => {}
         Target::StandardError => write(io::stderr(), &line()),
@@ -62,9 +62,9 @@ pub(crate) fn say(line: impl FnOnce() -> String) {
 
 /// Reports the loss of a socket even without logging, unless standard error is itself a socket, possibly the
 /// peer's.
-pub(crate) fn complain(line: &str) {
+pub(crate) fn warn(line: &str) {
     if is_wanted() {
-        say(|| line.to_owned());
+        write_line(|| line.to_owned());
         return;
     }
     let stderr = io::stderr();
@@ -77,9 +77,9 @@ pub(crate) fn complain(line: &str) {
 }
 
 /// [Complains](complain) on the first call only.
-pub(crate) fn complain_once(line: &str) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, SeqCst) {
-        complain(line);
+pub(crate) fn warn_once(line: &str) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, SeqCst) {
+        warn(line);
     }
 }

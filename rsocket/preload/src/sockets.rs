@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use interpose::{duplicate, interpose, last_errno, real, set_errno, watch_forks};
+use interpose::{duplicate, interpose, last_errno, os, real, set_errno, watch_forks};
 use libc::{c_int, c_void, sockaddr, sockaddr_storage, socklen_t};
 use rsocket_capi as own;
 
@@ -164,7 +164,9 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         Wanted::Rsocket => open(domain, kind, protocol).unwrap_or_else(|| {
             let why = io::Error::last_os_error();
             let fd = real_socket(domain, kind, protocol);
-            log::say(|| format!("descriptor {fd}: TCP or UDP, as there can be no rsocket: {why}"));
+            log::write_line(|| {
+                format!("descriptor {fd}: TCP or UDP, as there can be no rsocket: {why}")
+            });
             fd
         }),
         Wanted::Later => {
@@ -218,11 +220,12 @@ fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
 }
 
 /// Replaces an rsocket with a TCP socket under all descriptors of the program, bound to `bind` if given.
-/// Returns whether the replacement succeeded. `why` is the reason for the log.
-fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bool {
-    let Some(name) = Name::of(&held) else {
-        return false;
-    };
+/// `why` is the reason for the log.
+///
+/// # Errors
+/// Of the TCP socket, such as `EADDRINUSE`; the descriptor stays an rsocket.
+fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> io::Result<()> {
+    let name = Name::of(&held).ok_or_else(io::Error::last_os_error)?;
     let flags = own::rfcntl(held.fd(), libc::F_GETFL, 0);
     let nonblock = if flags & libc::O_NONBLOCK != 0 {
         libc::SOCK_NONBLOCK
@@ -232,7 +235,7 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bo
     let family = c_int::from(name.storage.ss_family);
     let tcp = real_socket(family, libc::SOCK_STREAM | nonblock | libc::SOCK_CLOEXEC, 0);
     if tcp < 0 {
-        return false;
+        return Err(io::Error::last_os_error());
     }
     for (level, option) in COPIED {
         let mut value: c_int = 0;
@@ -252,14 +255,15 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bo
     if let Some(name) = bind
         && real_bind(tcp, (&raw const name.storage).cast(), name.len) != 0
     {
+        let error = io::Error::last_os_error();
         // SAFETY: a private descriptor, not used elsewhere.
         unsafe { libc::close(tcp) };
-        return false;
+        return Err(error);
     }
     let known = SOCKETS.same(&held);
     let left = epoll::leave(&known);
     drop(held);
-    log::say(|| format!("descriptor {fd}: TCP from now on: {why}"));
+    log::write_line(|| format!("descriptor {fd}: TCP from now on: {why}"));
     let moved = known.iter().all(|&known| {
         let replaced = replace(tcp, known);
         drop(SOCKETS.remove(known));
@@ -268,7 +272,11 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bo
     // SAFETY: a private descriptor, not used elsewhere.
     unsafe { libc::close(tcp) };
     epoll::join(&left);
-    moved && known.contains(&fd)
+    if moved && known.contains(&fd) {
+        Ok(())
+    } else {
+        Err(os(libc::EBADF))
+    }
 }
 
 /// # Safety
@@ -287,7 +295,8 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
     // No RDMA device has the address, but another interface may.
     let elsewhere = matches!(error, libc::ENODEV | libc::EADDRNOTAVAIL);
     let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
-    if !elsewhere || is_datagram || !turn_to_tcp(fd, held, None, "no RDMA device has the address") {
+    let why = "no RDMA device has the address";
+    if !elsewhere || is_datagram || turn_to_tcp(fd, held, None, why).is_err() {
         set_errno(error);
         return bound;
     }
@@ -299,11 +308,15 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     if let Some(held) = table::find(fd) {
+        if own::socket_of(held.fd()).is_some_and(|socket| socket.is_listening()) {
+            set_errno(libc::EISCONN);
+            return -1;
+        }
         let before = Name::of(&held).filter(Name::has_port);
         // SAFETY: as the caller promises.
         let connected = unsafe { own::rconnect(held.fd(), addr, len) };
         if connected == 0 {
-            log::say(|| format!("descriptor {fd}: connected by RDMA"));
+            log::write_line(|| format!("descriptor {fd}: connected by RDMA"));
             return 0;
         }
         let error = last_errno();
@@ -312,13 +325,15 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
                 drop(socket);
                 leads_elsewhere(error) && turn_to_udp(fd, held)
             }
-            _ => {
+            socket => {
+                // `AF_UNSPEC` disconnects.
+                let is_connected = socket.is_some_and(|socket| socket.is_connected());
                 let stays = matches!(
                     error,
                     libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
-                );
-                let why = || io::Error::from_raw_os_error(error).to_string();
-                !stays && turn_to_tcp(fd, held, before.as_ref(), &why())
+                ) || is_connected && error != libc::EAFNOSUPPORT;
+                let why = || os(error).to_string();
+                !stays && turn_to_tcp(fd, held, before.as_ref(), &why()).is_ok()
             }
         };
         if !turned {
@@ -364,7 +379,7 @@ unsafe extern "C" fn accept4(
     if fd < 0 || !SOCKETS.add(fd, accepted) {
         return -1;
     }
-    log::say(|| format!("descriptor {fd}: accepted by RDMA"));
+    log::write_line(|| format!("descriptor {fd}: accepted by RDMA"));
     fd
 }
 
@@ -388,23 +403,63 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
             return 0;
         }
         let error = last_errno();
-        let why =
-            "the process may not lock the memory of a connection (RLIMIT_MEMLOCK, `ulimit -l`)";
-        if error != libc::ENOMEM || !turn_to_tcp(fd, held, name.as_ref(), why) {
-            set_errno(error);
-            return -1;
-        }
-        log::complain_once(&format!(
-            "descriptor {fd} listens by TCP, not RDMA: {why}; raise the limit, as with `ulimit -l unlimited`"
-        ));
+        let listening = match error {
+            libc::ENOMEM => listen_by_tcp(fd, held, name.as_ref(), backlog),
+            _ => Err(os(error)),
+        };
+        return listening.map_or_else(
+            |err| {
+                set_errno(err.raw_os_error().unwrap_or(error));
+                -1
+            },
+            |()| 0,
+        );
     }
+    real_listen(fd, backlog)
+}
+
+fn real_listen(fd: c_int, backlog: c_int) -> c_int {
     let real = real!(listen: unsafe extern "C" fn(c_int, c_int) -> c_int);
-    // SAFETY: as the caller promises.
+    // SAFETY: both arguments are numbers.
     unsafe { real(fd, backlog) }
+}
+
+/// Listens by TCP, with a message, as the process may not lock the memory of a connection.
+///
+/// # Errors
+/// Of the TCP socket, such as `EADDRINUSE`.
+fn listen_by_tcp(
+    fd: c_int,
+    held: Arc<Held>,
+    bind: Option<&Name>,
+    backlog: c_int,
+) -> io::Result<()> {
+    let why = "the process may not lock the memory of a connection (RLIMIT_MEMLOCK, `ulimit -l`)";
+    let listening =
+        turn_to_tcp(fd, held, bind, why).and_then(|()| match real_listen(fd, backlog) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    match &listening {
+        Ok(()) => log::warn_once(&format!(
+            "descriptor {fd} listens by TCP, not RDMA: {why}; raise the limit, as with `ulimit -l unlimited`"
+        )),
+        Err(err) => log::write_line(|| {
+            format!("descriptor {fd} listens neither by RDMA: {why}; nor by TCP: {err}")
+        }),
+    }
+    listening
 }
 
 /// Safe function in Rust, declared unsafe for the macro like the C function.
 unsafe fn own_shutdown(fd: c_int, how: c_int) -> c_int {
+    let socket = own::socket_of(fd);
+    if socket.is_some_and(|socket| {
+        !socket.is_connected() && !socket.is_listening() && !socket.is_datagram()
+    }) {
+        set_errno(libc::ENOTCONN);
+        return -1;
+    }
     own::rshutdown(fd, how)
 }
 

@@ -38,6 +38,9 @@ struct Functions {
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    fn ftrylockfile(file: *mut FILE) -> c_int;
+    fn fflush_unlocked(file: *mut FILE) -> c_int;
+    fn funlockfile(file: *mut FILE);
 }
 
 /// Converts a cookie to a descriptor.
@@ -113,10 +116,27 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let file = unsafe { fopencookie(cookie, mode, FUNCTIONS) };
     if !file.is_null() {
         let mut open = open_files();
-        open.insert(file.addr(), fd);
+        open.insert(file.expose_provenance(), fd);
         COUNT.store(open.len(), SeqCst);
     }
     file
+}
+
+/// Writes the buffered data of all open streams, except those in use by another thread.
+pub(crate) fn flush_all() {
+    // Held meanwhile, so that no other thread closes a stream. The writing functions do not use it.
+    let Ok(open) = OPEN.try_lock() else { return };
+    for address in open.keys() {
+        let file: *mut FILE = ptr::with_exposed_provenance_mut(*address);
+        // SAFETY: open, as in the map.
+        if unsafe { ftrylockfile(file) } != 0 {
+            continue;
+        }
+        // SAFETY: open, and locked by this thread.
+        unsafe { fflush_unlocked(file) };
+        // SAFETY: open, and locked by this thread.
+        unsafe { funlockfile(file) };
+    }
 }
 
 fn known_fileno(file: *mut FILE) -> Option<c_int> {

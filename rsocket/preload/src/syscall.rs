@@ -6,7 +6,7 @@
 
 use libc::{c_int, c_long, c_uint};
 
-use crate::{fork, table::SOCKETS};
+use crate::{exit, fork, table::SOCKETS};
 
 /// Arguments of a system call in the types of the C function.
 type Arguments = [c_long; 6];
@@ -94,6 +94,10 @@ macro_rules! by_name {
     reason = "registers hold arguments of all types"
 )]
 unsafe fn by_function(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    if number == libc::SYS_exit_group {
+        exit::disconnect();
+        return None;
+    }
     if number == libc::SYS_close_range {
         return by_name!(libc::close_range, a => c_uint, b => c_uint, c => c_int);
     }

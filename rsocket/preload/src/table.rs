@@ -33,7 +33,7 @@ impl Drop for Held {
         let socket = socket_of(self.fd);
         rclose(self.fd);
         if socket.is_some_and(|socket| socket.mirror_was_read()) {
-            log::complain(
+            log::warn(
                 "a socket was read by a call that this library does not see (splice, io_uring, or a system call \
                  past the C library), which took for the end of the stream what was none: run the program \
                  without this library",

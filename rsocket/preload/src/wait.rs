@@ -36,30 +36,30 @@ fn sleep_with(mask: Mask) -> Option<Box<Sleep<'static>>> {
 }
 
 /// Entries for `rpoll`, with the rsockets kept alive.
-struct Asked {
+struct RpollEntries {
     fds: Vec<pollfd>,
     _held: Vec<Arc<Held>>,
 }
 
-impl Polled for Asked {
+impl Polled for RpollEntries {
     fn of(fds: &[pollfd]) -> Option<Self> {
-        for asked in fds {
-            fork::finish_setup_for_wait(asked.fd);
+        for entry in fds {
+            fork::finish_setup_for_wait(entry.fd);
         }
         // Calls without rsockets pass through unchanged, without an allocation.
-        if !fds.iter().any(|asked| SOCKETS.may_have(asked.fd)) {
+        if !fds.iter().any(|entry| SOCKETS.may_have(entry.fd)) {
             return None;
         }
         let mut held = Vec::new();
         let own = fds
             .iter()
-            .map(|asked| match table::find(asked.fd) {
+            .map(|entry| match table::find(entry.fd) {
                 Some(socket) => {
                     let fd = socket.fd();
                     held.push(socket);
-                    pollfd { fd, ..*asked }
+                    pollfd { fd, ..*entry }
                 }
-                None => *asked,
+                None => *entry,
             })
             .collect();
         (!held.is_empty()).then_some(Self {
@@ -128,4 +128,4 @@ impl Selected for Selects {
     }
 }
 
-interpose::waiting!(Asked, Selects);
+interpose::waiting!(RpollEntries, Selects);

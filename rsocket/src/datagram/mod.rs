@@ -26,7 +26,7 @@ use crate::{
     proto::stream::{Direction, Settings},
     socket::Family,
     waiters::{Interest, Watcher},
-    waiting::{Shared, WaitMode},
+    waiting::{Pollable, Shared, WaitMode},
 };
 
 /// Lengths and source of a received datagram.
@@ -38,6 +38,14 @@ pub struct RecvMeta {
     pub full_len: usize,
     /// Address of the sender; `None` at the end.
     pub source: Option<SocketAddr>,
+}
+
+impl RecvMeta {
+    /// Returns the number of bytes and the sender; at the end, `UnexpectedEof`.
+    pub(crate) fn with_source(self) -> io::Result<(usize, SocketAddr)> {
+        let source = self.source.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok((self.len, source))
+    }
 }
 
 /// A datagram socket. The [`Engine`] handles its UDP socket.
@@ -180,6 +188,21 @@ impl DatagramSocket {
     /// Drops the local endpoint on a removed device. Returns the device.
     pub(crate) fn device_removed(&self, key: Key) -> Option<verbs::Context> {
         self.lock().device_removed(key)
+    }
+
+    /// Stops sending because the process exits: calls of other threads block until [`left`](Self::left).
+    /// Returns whether all sends have completed; `None` if another thread holds the lock. Called repeatedly.
+    pub(crate) fn leave(&self) -> Option<bool> {
+        let mut state = self.shared.try_lock()?;
+        state.set_exiting(true);
+        Some(state.process().is_err() || state.is_flushed())
+    }
+
+    /// Ends the effect of [`leave`](Self::leave).
+    pub(crate) fn left(&self) {
+        if let Some(mut state) = self.shared.try_lock() {
+            state.set_exiting(false);
+        }
     }
 
     /// Closes the socket after all sends have completed, or after `linger`.

@@ -77,6 +77,8 @@ pub(crate) struct State {
     error: Option<io::Error>,
     start: Instant,
     closing: bool,
+    /// The process is exiting: sends block, as if their threads had ended already.
+    exiting: bool,
     /// Gathers a message from several buffers.
     scratch: Vec<u8>,
     /// UDP's send buffer was full, and has not become writable since.
@@ -110,6 +112,7 @@ impl State {
             error: None,
             start: Instant::now(),
             closing: false,
+            exiting: false,
             scratch: Vec::new(),
             udp_full: false,
         }
@@ -147,7 +150,7 @@ impl State {
     pub(super) fn bind(&mut self, addr: SocketAddr) -> io::Result<()> {
         self.udp()?.bind(addr)?;
         let ip = addr.ip().to_canonical();
-        self.source = Some(ip).filter(|ip| !ip.is_unspecified() && !ip.is_loopback());
+        self.source = Some(ip).filter(|ip| !ip.is_unspecified());
         self.begin()
     }
 
@@ -228,20 +231,28 @@ impl State {
         if let Some(local) = known {
             return Ok(local);
         }
-        let ip = match self.source {
-            Some(ip) => ip,
-            None => Udp::source_for(peer)?,
-        };
-        let known = self.locals.iter().find(|(_, local)| local.is_for(ip));
-        let name = match known {
-            Some((&name, _)) => name,
-            None => self.add_local(ip, peer)?,
+        let name = match self.source.map(|ip| (ip, self.local_at(ip, peer))) {
+            // Few devices have a loopback address. The route to the peer may lead to another device.
+            Some((ip, Err(_))) if ip.is_loopback() => {
+                self.local_at(Udp::source_for(peer)?, peer)?
+            }
+            Some((_, found)) => found?,
+            None => self.local_at(Udp::source_for(peer)?, peer)?,
         };
         let now = self.now();
         if let Some(node) = &mut self.node {
             node.add_peer(peer, name, now);
         }
         Ok(name)
+    }
+
+    /// Returns the local endpoint with an address, creating an unknown one.
+    fn local_at(&mut self, ip: IpAddr, peer: SocketAddr) -> io::Result<u64> {
+        let known = self.locals.iter().find(|(_, local)| local.is_for(ip));
+        match known {
+            Some((&name, _)) => Ok(name),
+            None => self.add_local(ip, peer),
+        }
     }
 
     fn add_local(&mut self, ip: IpAddr, peer: SocketAddr) -> io::Result<u64> {
@@ -308,6 +319,9 @@ impl State {
         to: Option<SocketAddr>,
     ) -> io::Result<Option<usize>> {
         self.check_open()?;
+        if self.exiting {
+            return Ok(None);
+        }
         let connected = self.node.as_ref().and_then(Node::connected);
         let peer = to.or(connected).ok_or(Errno::DESTADDRREQ)?;
         let peer = canonical(peer);
@@ -488,6 +502,11 @@ impl State {
         Ok(())
     }
 
+    /// Whether sends block because the process exits.
+    pub(super) fn set_exiting(&mut self, exiting: bool) {
+        self.exiting = exiting;
+    }
+
     pub(super) fn is_flushed(&self) -> bool {
         self.node.as_ref().is_none_or(Node::is_flushed)
     }
@@ -519,6 +538,9 @@ impl Pollable for State {
     }
 
     fn readiness(&self) -> Readiness {
+        if self.exiting {
+            return Readiness::default();
+        }
         let fresh = Readiness {
             writable: true,
             ..Readiness::default()

@@ -27,6 +27,35 @@ bitflags! {
     }
 }
 
+/// Options of a send: destination and blocking mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SendOptions {
+    pub(crate) to: Option<SocketAddr>,
+    pub(crate) dont_wait: bool,
+}
+
+impl SendOptions {
+    /// Send to the connected peer, in the blocking mode of the socket.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Send to this address. Only for datagram sockets.
+    #[must_use]
+    pub fn to(mut self, addr: SocketAddr) -> Self {
+        self.to = Some(addr);
+        self
+    }
+
+    /// `MSG_DONTWAIT`—Send without blocking.
+    #[must_use]
+    #[doc(alias = "MSG_DONTWAIT")]
+    pub fn dont_wait(mut self) -> Self {
+        self.dont_wait = true;
+        self
+    }
+}
+
 impl Socket {
     /// Returns the stream, waiting for the connection if allowed.
     fn connected(&self, dont_wait: bool) -> io::Result<Arc<Stream>> {
@@ -58,18 +87,55 @@ impl Socket {
         }
     }
 
-    /// Receives bytes, after waiting for the first; 0 at the end of the stream.
+    /// Receives the bytes of a stream that have arrived, at least one, or one datagram, truncated to the
+    /// buffer. Returns the number of bytes: 0 at the end of the stream, and after a
+    /// [shutdown](Self::shutdown) of reading.
+    ///
+    /// Blocks until bytes arrive, unless [nonblocking](Self::set_nonblocking).
     ///
     /// # Errors
-    /// - `NotConnected`: the socket is not connected.
-    /// - `WouldBlock`: no data, and the call may not wait or the timeout has elapsed.
-    /// - `Interrupted`: a signal interrupted the call.
-    /// - `ConnectionReset`, `InvalidData`: the connection has failed.
-    /// - For datagrams, as for [`recv_msg`](Self::recv_msg).
-    pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
+    /// As for [`recv_msg`](Self::recv_msg).
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv_len(buf, RecvFlags::empty())
+    }
+
+    /// Receives like [`recv`](Self::recv). Returns the number of bytes and the sender: on a stream, the peer.
+    ///
+    /// # Errors
+    /// - `UnexpectedEof`: the stream has ended, or reading has been [shut down](Self::shutdown) and all
+    ///   datagrams have been received.
+    /// - As for [`recv_msg`](Self::recv_msg).
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.recv_msg(&mut [IoSliceMut::new(buf)], RecvFlags::empty())?
+            .with_source()
+    }
+
+    /// Receives like [`recv`](Self::recv), and leaves the bytes for the next receive.
+    ///
+    /// # Errors
+    /// As for [`recv_msg`](Self::recv_msg).
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv_len(buf, RecvFlags::PEEK)
+    }
+
+    /// Receives like [`recv_from`](Self::recv_from), and leaves the bytes for the next receive.
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.recv_msg(&mut [IoSliceMut::new(buf)], RecvFlags::PEEK)?
+            .with_source()
+    }
+
+    fn recv_len(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+        let bufs = &mut [IoSliceMut::new(buf)];
         if self.datagram_socket().is_some() {
             return Ok(self.recv_msg(bufs, flags)?.len);
         }
+        self.recv_stream(bufs, flags)
+    }
+
+    fn recv_stream(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
         let received = self.recv_bytes(bufs, flags);
         self.reflect(false);
         received
@@ -114,21 +180,44 @@ impl Socket {
         stream.connection().unread()
     }
 
-    /// Sends bytes: all of them, unless the call may not wait.
+    /// Returns the number of bytes sent and not yet acknowledged by the peer; 0 once all are.
     ///
     /// # Errors
     /// - `NotConnected`: the socket is not connected.
-    /// - `WouldBlock`: no room, and the call may not wait or the timeout has elapsed.
-    /// - `Interrupted`: a signal interrupted the call before the first byte.
-    /// - `BrokenPipe`, `ConnectionReset`: the connection has ended.
-    /// - For datagrams, as for [`send_to`](Self::send_to).
-    pub fn send(&self, bufs: &[IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
-        if self.datagram_socket().is_some() {
-            return self.send_to(bufs, None, dont_wait);
+    /// - A device has failed.
+    pub fn unacked(&self) -> io::Result<usize> {
+        let stream = self.stream().ok_or(io::ErrorKind::NotConnected)?;
+        stream.connection().unacked()
+    }
+
+    /// Sends bytes of a stream, or one datagram to the connected peer. Returns the number of bytes sent.
+    ///
+    /// Blocks until all bytes are sent, unless [nonblocking](Self::set_nonblocking).
+    ///
+    /// # Errors
+    /// As for [`send_msg`](Self::send_msg).
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new())
+    }
+
+    /// Sends one datagram to an address. Returns its length. An unbound socket gets a local address.
+    ///
+    /// Blocks until there is room, unless [nonblocking](Self::set_nonblocking).
+    ///
+    /// # Errors
+    /// As for [`send_msg`](Self::send_msg).
+    pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new().to(to))
+    }
+
+    fn send_stream(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<usize> {
+        if options.to.is_some() {
+            self.peer_addr()?;
+            return Err(os_error(Errno::ISCONN));
         }
-        let stream = self.connected(dont_wait)?;
+        let stream = self.connected(options.dont_wait)?;
         let timeout = self.lock().choices.write_timeout;
-        let mode = self.wait_mode(dont_wait, timeout);
+        let mode = self.wait_mode(options.dont_wait, timeout);
         let sent = stream.connection().send(bufs, mode);
         let total = bufs.iter().map(|buf| buf.len()).sum();
         self.sent(sent, total)
@@ -147,16 +236,22 @@ impl Socket {
         sent
     }
 
-    /// Receives one datagram, after waiting for the arrival, truncated to the buffers. On a stream, receives
-    /// bytes like [`recv`](Self::recv).
+    /// `recvmsg(2)`—Receives into several buffers, with flags: bytes of a stream, or one datagram, truncated to
+    /// the buffers.
+    ///
+    /// Blocks until bytes arrive, unless [nonblocking](Self::set_nonblocking) or with
+    /// [`DONT_WAIT`](RecvFlags::DONT_WAIT).
     ///
     /// # Errors
+    /// - `NotConnected`: a stream socket is not connected.
+    /// - `WouldBlock`: no data, and the call may not wait or the [timeout](Self::set_read_timeout) has elapsed.
+    /// - `Interrupted`: a signal interrupted the call.
+    /// - `ConnectionReset`, `InvalidData`: the connection has failed.
     /// - `InvalidInput`: a datagram socket without an address, without a peer and without an earlier send.
     /// - `ConnectionRefused`: the connected peer has no datagram socket at its address.
-    /// - As for [`recv`](Self::recv).
     pub fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<RecvMeta> {
         let Some(datagram) = self.datagram_socket() else {
-            let len = self.recv(bufs, flags)?;
+            let len = self.recv_stream(bufs, flags)?;
             let source = if len > 0 { self.peer_addr().ok() } else { None };
             return Ok(RecvMeta {
                 len,
@@ -171,10 +266,13 @@ impl Socket {
         received
     }
 
-    /// Sends one datagram gathered from all buffers, to an address or to the connected peer. An unbound
-    /// socket gets a local address.
+    /// `sendmsg(2)`—Sends the bytes of several buffers, with options: on a stream, or as one datagram, to the
+    /// connected peer or to an address. Returns the number of bytes sent: on a stream, fewer than passed if
+    /// the call may not wait, or the [timeout](Self::set_write_timeout) has elapsed.
     ///
     /// # Errors
+    /// - `NotConnected`: a stream socket is not connected.
+    /// - `ConnectionReset`: the connection has ended.
     /// - `EISCONN`: an address was passed for a stream.
     /// - `EDESTADDRREQ`: no address was passed, and the socket is not connected.
     /// - `EMSGSIZE`: the datagram is too long; see [`datagram`](Self::datagram).
@@ -184,24 +282,15 @@ impl Socket {
     /// - `ConnectionRefused`: an earlier datagram has found no datagram socket at the connected peer's
     ///   address.
     /// - `WouldBlock`: no room, and the call may not wait or the timeout has elapsed.
-    /// - `BrokenPipe`: sending has been shut down.
-    /// - `Interrupted`: a signal interrupted the call.
-    pub fn send_to(
-        &self,
-        bufs: &[IoSlice<'_>],
-        to: Option<SocketAddr>,
-        dont_wait: bool,
-    ) -> io::Result<usize> {
+    /// - `BrokenPipe`: sending has been shut down, or the peer has disconnected.
+    /// - `Interrupted`: a signal interrupted the call before the first byte.
+    pub fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<usize> {
         let Some(datagram) = self.datagram_socket() else {
-            if to.is_some() {
-                self.peer_addr()?;
-                return Err(os_error(Errno::ISCONN));
-            }
-            return self.send(bufs, dont_wait);
+            return self.send_stream(bufs, options);
         };
         let timeout = self.lock().choices.write_timeout;
-        let mode = self.wait_mode(dont_wait, timeout);
-        let sent = datagram.send(bufs, to, mode);
+        let mode = self.wait_mode(options.dont_wait, timeout);
+        let sent = datagram.send(bufs, options.to, mode);
         self.sent(sent, 0)
     }
 
@@ -236,7 +325,19 @@ impl Socket {
     /// # Errors
     /// - `NotConnected`: the socket is not connected.
     /// - As for [`Stream::write_at`].
-    pub fn write_at(&self, bytes: &[u8], offset: u64, dont_wait: bool) -> io::Result<usize> {
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.write_mapped(bytes, offset, false)
+    }
+
+    /// Writes like [`write_at`](Self::write_at), without blocking.
+    ///
+    /// # Errors
+    /// As for [`write_at`](Self::write_at).
+    pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.write_mapped(bytes, offset, true)
+    }
+
+    fn write_mapped(&self, bytes: &[u8], offset: u64, dont_wait: bool) -> io::Result<usize> {
         let stream = self.connected(dont_wait)?;
         let timeout = self.lock().choices.write_timeout;
         let mode = self.wait_mode(dont_wait, timeout);

@@ -18,7 +18,7 @@ use crate::{
     connection::Connection,
     datagram::DatagramSocket,
     proto::stream::Readiness,
-    waiters::Bell,
+    waiters::EventFd,
     waiting::{Pollable, Shared},
 };
 
@@ -91,9 +91,9 @@ impl Driver {
 #[derive(Debug)]
 enum Source {
     /// End of a connection attempt.
-    Connecting(Bell),
+    Connecting(EventFd),
     /// A connection to accept.
-    Listening(Bell),
+    Listening(EventFd),
     /// A condition registered with a watcher.
     Watched { fd: Arc<OwnedFd>, watcher: usize },
 }
@@ -101,7 +101,7 @@ enum Source {
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Connecting(bell) | Self::Listening(bell) => bell.as_fd(),
+            Self::Connecting(event_fd) | Self::Listening(event_fd) => event_fd.as_fd(),
             Self::Watched { fd, .. } => fd.as_fd(),
         }
     }
@@ -135,7 +135,7 @@ impl Parts {
         }
         if let Some(new) = source {
             let data = epoll::EventData::new_u64(*name);
-            // Edge-triggered: a bell stays readable until the program acts.
+            // Edge-triggered: an eventfd stays readable until the program acts.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&driver.sources, &new, data, flags)?;
             self.source = Some(new);
@@ -147,8 +147,8 @@ impl Parts {
 /// Parts of a phase relevant for the mirror.
 enum Subject {
     Quiet,
-    Connecting(Bell),
-    Listening(Bell, bool),
+    Connecting(EventFd),
+    Listening(EventFd, bool),
     Stream(Arc<Connection>),
     Datagram(Arc<DatagramSocket>),
     Failed,
@@ -284,9 +284,9 @@ impl Socket {
     fn subject(&self) -> Subject {
         match &self.lock().phase {
             Phase::Idle(_) | Phase::Closed => Subject::Quiet,
-            Phase::Connecting(connecting) => Subject::Connecting(connecting.bell().clone()),
+            Phase::Connecting(connecting) => Subject::Connecting(connecting.event_fd().clone()),
             Phase::Listening(listener) => {
-                Subject::Listening(listener.bell().clone(), listener.is_ready())
+                Subject::Listening(listener.event_fd().clone(), listener.is_ready())
             }
             Phase::Connected(stream) => Subject::Stream(Arc::clone(stream.connection())),
             Phase::Datagram(datagram) => Subject::Datagram(Arc::clone(datagram)),
@@ -313,15 +313,15 @@ impl Parts {
                     ..FAILED
                 })
             }
-            Subject::Connecting(bell) => {
+            Subject::Connecting(event_fd) => {
                 if !matches!(self.source, Some(Source::Connecting(_))) {
-                    self.set_source(Some(Source::Connecting(bell)))?;
+                    self.set_source(Some(Source::Connecting(event_fd)))?;
                 }
                 Ok(Readiness::default())
             }
-            Subject::Listening(bell, readable) => {
+            Subject::Listening(event_fd, readable) => {
                 if !matches!(self.source, Some(Source::Listening(_))) {
-                    self.set_source(Some(Source::Listening(bell)))?;
+                    self.set_source(Some(Source::Listening(event_fd)))?;
                 }
                 Ok(Readiness {
                     readable,

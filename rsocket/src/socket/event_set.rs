@@ -17,7 +17,7 @@ use super::{
     PollEntry, PollEvents, Socket, os_error,
     poll::{Sleep, poll_and, sleep},
 };
-use crate::waiters::Bell;
+use crate::waiters::EventFd;
 
 /// Maximum number of events fetched from the kernel in one call.
 const MAX_KERNEL_EVENTS: usize = 1024;
@@ -67,11 +67,32 @@ struct Member {
 /// The caller assigns numbers as names of sockets. Other descriptors are members of a kernel `epoll`
 /// instance. Members can be added and removed while threads wait; the change takes effect at once. The cost
 /// of a wait is proportional to the number of sockets.
+///
+/// # Examples
+/// ```
+/// # let _fabric = doctest::lasting_host();
+/// use std::{sync::Arc, time::Duration};
+///
+/// use rsocket::{EventSet, Family, PollEvents, Registration, Socket};
+///
+/// let listener = Arc::new(Socket::new(Family::V4)?);
+/// listener.bind("10.9.0.1:7471".parse().unwrap())?;
+/// listener.listen(16)?;
+/// let set = EventSet::new()?;
+/// let acceptable = Registration { events: PollEvents::IN, data: 7, ..Registration::default() };
+/// set.add_socket(1, &listener, acceptable)?;
+/// assert!(set.wait(8, Some(Duration::ZERO))?.is_empty());
+///
+/// let _client = rsocket::Stream::connect("10.9.0.1:7471")?;
+/// let events = set.wait(8, None)?;
+/// assert_eq!((events[0].data, events[0].events), (7, PollEvents::IN));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct EventSet {
     members: Mutex<BTreeMap<u64, Member>>,
-    /// Bells of the waiting threads, rung when the members change.
-    waiting: Mutex<Vec<Bell>>,
+    /// Eventfds of the waiting threads, notified when the members change.
+    waiting: Mutex<Vec<EventFd>>,
     /// First name to report in the next wait, for fairness between the sockets.
     next: Mutex<u64>,
     kernel: OwnedFd,
@@ -104,8 +125,8 @@ impl EventSet {
 
     fn changed(&self) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        for bell in &*waiting {
-            bell.ring();
+        for event_fd in &*waiting {
+            event_fd.notify();
         }
     }
 
@@ -222,12 +243,12 @@ impl EventSet {
             return Err(os_error(Errno::INVAL));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let bell = Bell::new()?;
-        let _waiting = Waiting::new(self, &bell);
+        let event_fd = EventFd::new()?;
+        let _waiting = Waiting::new(self, &event_fd);
         loop {
-            bell.clear();
+            event_fd.drain();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let ready = self.poll_once(max, &bell, left, sleep)?;
+            let ready = self.poll_once(max, &event_fd, left, sleep)?;
             if !ready.is_empty() || left.is_some_and(|left| left.is_zero()) {
                 return Ok(ready);
             }
@@ -237,7 +258,7 @@ impl EventSet {
     fn poll_once(
         &self,
         max: usize,
-        bell: &Bell,
+        event_fd: &EventFd,
         timeout: Option<Duration>,
         sleep: &mut Sleep<'_>,
     ) -> io::Result<Vec<Event>> {
@@ -248,7 +269,7 @@ impl EventSet {
             .iter()
             .map(|(_, interest, socket)| PollEntry::known(socket, interest.events));
         let mut entries: Vec<_> = [kernel].into_iter().chain(sockets).collect();
-        poll_and(&mut entries, Some(bell), timeout, sleep)?;
+        poll_and(&mut entries, Some(event_fd), timeout, sleep)?;
         let mut ready = Vec::new();
         let mut members = self.lock();
         for (entry, (name, interest, _)) in entries[1..].iter().zip(&reported) {
@@ -326,14 +347,14 @@ impl Member {
 /// Registration of a waiting thread, for notification of changed members.
 struct Waiting<'s> {
     set: &'s EventSet,
-    bell: &'s Bell,
+    event_fd: &'s EventFd,
 }
 
 impl<'s> Waiting<'s> {
-    fn new(set: &'s EventSet, bell: &'s Bell) -> Self {
+    fn new(set: &'s EventSet, event_fd: &'s EventFd) -> Self {
         let mut waiting = set.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(bell.clone());
-        Self { set, bell }
+        waiting.push(event_fd.clone());
+        Self { set, event_fd }
     }
 }
 
@@ -341,6 +362,6 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let waiting = self.set.waiting.lock();
         let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|bell| !bell.is(self.bell));
+        waiting.retain(|event_fd| !event_fd.is(self.event_fd));
     }
 }

@@ -20,7 +20,7 @@ use std::{
 use cm::{CmId, phases::Idle};
 use rustix::{event::epoll, io::Errno};
 
-pub use data::RecvFlags;
+pub use data::{RecvFlags, SendOptions};
 use driver::Reflection;
 pub use event_set::{Event, EventSet, Registration};
 use options::Choices;
@@ -69,8 +69,9 @@ impl Family {
 /// All methods can be called from any thread at any time. A connection attempt continues in the background,
 /// with or without a waiting call.
 ///
-/// ```no_run
-/// use std::io::{IoSlice, IoSliceMut};
+/// ```
+/// # let _fabric = doctest::lasting_host();
+/// use std::io::IoSliceMut;
 ///
 /// use rsocket::{Family, RecvFlags, Socket};
 ///
@@ -80,9 +81,9 @@ impl Family {
 /// let client = Socket::new(Family::V4)?;
 /// client.connect(listener.local_addr()?)?;
 /// let (server, _) = listener.accept()?;
-/// client.send(&[IoSlice::new(b"hello")], false)?;
+/// client.send(b"hello")?;
 /// let mut hello = [0; 5];
-/// server.recv(&mut [IoSliceMut::new(&mut hello)], RecvFlags::WAIT_ALL)?;
+/// server.recv_msg(&mut [IoSliceMut::new(&mut hello)], RecvFlags::WAIT_ALL)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Socket {
@@ -166,17 +167,16 @@ impl Socket {
     /// The queue depths equal the number of 2048-byte slots in the buffers: 64 by default.
     ///
     /// ```no_run
-    /// use std::io::{IoSlice, IoSliceMut};
-    ///
-    /// use rsocket::{Family, RecvFlags, Socket};
+    /// use rsocket::{Family, Socket};
     ///
     /// let server = Socket::datagram(Family::V4)?;
     /// server.bind("10.9.0.1:7174".parse().unwrap())?;
     /// let client = Socket::datagram(Family::V4)?;
-    /// client.send_to(&[IoSlice::new(b"hello")], Some(server.local_addr()?), false)?;
+    /// client.send_to(b"hello", server.local_addr()?)?;
     /// let mut hello = [0; 100];
-    /// let got = server.recv_msg(&mut [IoSliceMut::new(&mut hello)], RecvFlags::empty())?;
-    /// assert_eq!(&hello[..got.len], b"hello");
+    /// let (len, peer) = server.recv_from(&mut hello)?;
+    /// assert_eq!(&hello[..len], b"hello");
+    /// server.send_to(b"welcome", peer)?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
@@ -247,8 +247,8 @@ impl Socket {
             return None;
         };
         let result = connecting.take()?;
-        // Cannot fail: the bell is a member.
-        let _: Result<(), Errno> = epoll::delete(&self.poller, connecting.bell());
+        // Cannot fail: the eventfd is a member.
+        let _: Result<(), Errno> = epoll::delete(&self.poller, connecting.event_fd());
         let connected = result.and_then(|connection| {
             let options = state.choices.options();
             let stream = Stream::new(connection, &self.engine, &options);
@@ -290,7 +290,7 @@ impl Socket {
     /// # Errors
     /// - `InvalidInput`: the socket is already bound, connected or listening.
     /// - `AddrNotAvailable`: for datagrams, the address is not local.
-    /// - `AddrInUse`, `AddrNotAvailable`, `ENODEV`: as for [`Options::bind`](crate::Options::bind).
+    /// - `AddrInUse`, `AddrNotAvailable`, `ENODEV`: as for [`Options::listen`](crate::Options::listen).
     pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
         if let Some(datagram) = self.datagram_socket() {
             return datagram.bind(addr);
@@ -366,7 +366,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes the next connection. The new socket inherits the sizes and options of this one, but not the
+    /// Takes the next connection. Blocks until there is one, unless [nonblocking](Self::set_nonblocking). The
+    /// new socket inherits the sizes and options of this one, but not the
     /// [nonblocking mode](Self::set_nonblocking).
     ///
     /// # Errors
@@ -407,8 +408,8 @@ impl Socket {
         }
     }
 
-    /// Connects to a peer. A [nonblocking](Self::set_nonblocking) socket connects in the background and
-    /// becomes writable when done.
+    /// Connects to a peer. Blocks until the connection is established or has failed. A
+    /// [nonblocking](Self::set_nonblocking) socket connects in the background and becomes writable when done.
     ///
     /// For datagrams, selects the peer for sending and the only source for receiving, without sending
     /// anything. Can be repeated.
@@ -458,7 +459,7 @@ impl Socket {
             let connecting =
                 Connecting::start_with(engine, id, None, peer, settings, retries, route)
                     .and_then(|connecting| {
-                        self.watch(connecting.bell().as_fd())?;
+                        self.watch(connecting.event_fd().as_fd())?;
                         Ok(connecting)
                     })
                     .inspect_err(|err| drop(state.fail(err)))?;

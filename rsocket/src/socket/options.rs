@@ -86,7 +86,7 @@ macro_rules! size {
             self.settings().$field
         }
 
-        $(#[$doc])*
+        #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
         ///
         /// # Errors
         /// - `InvalidInput`: the socket is already connected.
@@ -105,7 +105,7 @@ macro_rules! noted {
             self.lock().choices.$field
         }
 
-        $(#[$doc])*
+        #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
         pub fn $set(&self, value: $type) {
             self.lock().choices.$field = value;
         }

@@ -17,8 +17,8 @@ use crate::{
     listener::Listener,
     proto::stream::Readiness,
     stream::Stream,
-    waiters::{Bell, Interest},
-    waiting::thread_bell,
+    waiters::{EventFd, Interest},
+    waiting::thread_event_fd,
 };
 
 bitflags! {
@@ -58,30 +58,30 @@ pub struct PollEntry<'a> {
 
 #[derive(Debug)]
 enum Subject<'a> {
-    Socket(Whose<'a>),
+    Socket(SocketRef<'a>),
     Fd(BorrowedFd<'a>),
 }
 
 /// Reference to a socket of the caller.
 #[derive(Clone, Copy, Debug)]
-enum Whose<'a> {
+enum SocketRef<'a> {
     /// The socket outlives the wait.
-    Lent(&'a Socket),
+    Borrowed(&'a Socket),
     /// The socket may be dropped during the wait.
-    Known(&'a Weak<Socket>),
+    Weak(&'a Weak<Socket>),
 }
 
-impl Whose<'_> {
+impl SocketRef<'_> {
     /// Calls a function with the socket, unless dropped.
     fn with<T>(self, call: impl FnOnce(&Socket) -> T) -> Option<T> {
         match self {
-            Self::Lent(socket) => Some(call(socket)),
-            Self::Known(socket) => socket.upgrade().map(|socket| call(&socket)),
+            Self::Borrowed(socket) => Some(call(socket)),
+            Self::Weak(socket) => socket.upgrade().map(|socket| call(&socket)),
         }
     }
 
-    fn poll_events(self, asked: PollEvents) -> PollEvents {
-        self.with(|socket| socket.poll_events(asked))
+    fn poll_events(self, requested: PollEvents) -> PollEvents {
+        self.with(|socket| socket.poll_events(requested))
             .unwrap_or_default()
     }
 }
@@ -90,7 +90,7 @@ impl<'a> PollEntry<'a> {
     /// Creates an entry for a socket.
     pub fn socket(socket: &'a Socket, interest: PollEvents) -> Self {
         Self {
-            subject: Subject::Socket(Whose::Lent(socket)),
+            subject: Subject::Socket(SocketRef::Borrowed(socket)),
             interest,
             ready: PollEvents::empty(),
         }
@@ -99,7 +99,7 @@ impl<'a> PollEntry<'a> {
     /// Creates an entry for a socket that may be dropped during the wait; a dropped socket has no events.
     pub(super) fn known(socket: &'a Weak<Socket>, interest: PollEvents) -> Self {
         Self {
-            subject: Subject::Socket(Whose::Known(socket)),
+            subject: Subject::Socket(SocketRef::Weak(socket)),
             interest,
             ready: PollEvents::empty(),
         }
@@ -126,12 +126,15 @@ impl<'a> PollEntry<'a> {
 /// Sockets and other descriptors can be mixed. Spurious wake-ups do not extend the timeout. Threads waiting
 /// for the same socket do not consume each other's wake-ups.
 ///
-/// ```no_run
+/// ```
 /// use std::{os::fd::AsFd, time::Duration};
 ///
 /// use rsocket::{Family, PollEntry, PollEvents, Socket, poll};
 ///
-/// # fn f(socket: &Socket) -> std::io::Result<()> {
+/// # let _fabric = doctest::lasting_host();
+/// # let socket = &Socket::new(Family::V4)?;
+/// # socket.bind("10.9.0.1:7471".parse().unwrap())?;
+/// # socket.listen(1)?;
 /// let stdin = std::io::stdin();
 /// let mut entries = [
 ///     PollEntry::socket(socket, PollEvents::IN),
@@ -140,8 +143,7 @@ impl<'a> PollEntry<'a> {
 /// if poll(&mut entries, Some(Duration::from_secs(1)))? > 0 && !entries[1].ready().is_empty() {
 ///     println!("input is available");
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), std::io::Error>(())
 /// ```
 ///
 /// # Errors
@@ -178,12 +180,16 @@ pub fn poll_by(
     poll_and(entries, None, timeout, sleep)
 }
 
+/// Bits of [`PollFlags`]: signed where rustix calls the C library, as under Miri.
+type PollBits = <PollFlags as bitflags::Flags>::Bits;
+
 /// Default sleep function: `ppoll(2)`.
 pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let mut polled: Vec<_> = fds
         .iter()
         .map(|entry| {
-            let flags = PollFlags::from_bits_retain(entry.interest.bits());
+            let bits = entry.interest.bits().to_ne_bytes();
+            let flags = PollFlags::from_bits_retain(PollBits::from_ne_bytes(bits));
             PollFd::from_borrowed_fd(entry.fd, flags)
         })
         .collect();
@@ -191,20 +197,21 @@ pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     poll_fds(&mut polled, timeout.as_ref())?;
     for (entry, polled) in fds.iter_mut().zip(&polled) {
-        entry.ready = PollEvents::from_bits_retain(polled.revents().bits());
+        let bits = polled.revents().bits().to_ne_bytes();
+        entry.ready = PollEvents::from_bits_retain(u16::from_ne_bytes(bits));
     }
     Ok(())
 }
 
-/// Works like [`poll_by`], and also returns when `also` is rung.
+/// Works like [`poll_by`], and also returns when `also` is notified.
 pub(super) fn poll_and(
     entries: &mut [PollEntry<'_>],
-    also: Option<&Bell>,
+    also: Option<&EventFd>,
     timeout: Option<Duration>,
     sleep_by: &mut Sleep<'_>,
 ) -> io::Result<usize> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let bell = thread_bell()?;
+    let event_fd = thread_event_fd()?;
     loop {
         // Ready entries need no registration.
         let ready = entries.iter().any(|entry| entry.is_ready());
@@ -212,7 +219,7 @@ pub(super) fn poll_and(
         let waits = if ready || late {
             Vec::new()
         } else {
-            begin(entries, &bell)?
+            begin(entries, &event_fd)?
         };
         let ready = ready || waits.iter().any(|wait| wait.met);
         let left = match deadline {
@@ -222,13 +229,13 @@ pub(super) fn poll_and(
         };
         let polled = if ready {
             // Present events take precedence over a signal.
-            poll_kernel(entries, &waits, also, &bell, left, &mut sleep)
+            poll_kernel(entries, &waits, also, &event_fd, left, &mut sleep)
         } else {
-            poll_kernel(entries, &waits, also, &bell, left, sleep_by)
+            poll_kernel(entries, &waits, also, &event_fd, left, sleep_by)
         };
         drop(waits);
-        bell.clear();
-        let rung = polled?;
+        event_fd.drain();
+        let notified = polled?;
         let mut count = 0;
         for entry in &mut *entries {
             if let Subject::Socket(socket) = entry.subject {
@@ -236,18 +243,18 @@ pub(super) fn poll_and(
             }
             count += usize::from(!entry.ready.is_empty());
         }
-        if count > 0 || rung || late {
+        if count > 0 || notified || late {
             return Ok(count);
         }
     }
 }
 
-/// Polls the kernel. Returns whether `also` has been rung.
+/// Polls the kernel. Returns whether `also` has been notified.
 fn poll_kernel(
     entries: &mut [PollEntry<'_>],
     waits: &[Wait<'_>],
-    also: Option<&Bell>,
-    bell: &Bell,
+    also: Option<&EventFd>,
+    event_fd: &EventFd,
     timeout: Option<Duration>,
     sleep: &mut Sleep<'_>,
 ) -> io::Result<bool> {
@@ -266,7 +273,10 @@ fn poll_kernel(
             ordinary += 1;
         }
     }
-    let own = [Some(bell), also].into_iter().flatten().map(AsFd::as_fd);
+    let own = [Some(event_fd), also]
+        .into_iter()
+        .flatten()
+        .map(AsFd::as_fd);
     for fd in waits.iter().filter_map(Wait::fd).chain(own) {
         add(fd, PollEvents::IN);
     }
@@ -277,8 +287,8 @@ fn poll_kernel(
             entry.ready = answers.next().unwrap_or(PollEvents::empty());
         }
     }
-    let rung = also.is_some() && fds.last().is_some_and(|fd| !fd.ready.is_empty());
-    Ok(rung)
+    let notified = also.is_some() && fds.last().is_some_and(|fd| !fd.ready.is_empty());
+    Ok(notified)
 }
 
 impl PollEntry<'_> {
@@ -293,7 +303,7 @@ impl PollEntry<'_> {
 /// Registration of a waiting thread with a socket, until dropped.
 #[derive(Debug)]
 struct Wait<'s> {
-    socket: Whose<'s>,
+    socket: SocketRef<'s>,
     /// Name among the waiters for the socket's state.
     name: u64,
     on: WaitsOn,
@@ -311,14 +321,14 @@ enum WaitsOn {
     Nothing,
 }
 
-fn begin<'s>(entries: &[PollEntry<'s>], bell: &Bell) -> io::Result<Vec<Wait<'s>>> {
+fn begin<'s>(entries: &[PollEntry<'s>], event_fd: &EventFd) -> io::Result<Vec<Wait<'s>>> {
     let sockets = entries.iter().filter_map(|entry| match entry.subject {
         Subject::Socket(socket) => Some((socket, entry.interest)),
         Subject::Fd(_) => None,
     });
     sockets
         .filter_map(|(socket, interest)| {
-            socket.with(|there| there.begin_wait(socket, interest, bell))
+            socket.with(|there| there.begin_wait(socket, interest, event_fd))
         })
         .collect()
 }
@@ -326,7 +336,7 @@ fn begin<'s>(entries: &[PollEntry<'s>], bell: &Bell) -> io::Result<Vec<Wait<'s>>
 impl Wait<'_> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.on {
-            WaitsOn::Connecting(connecting) => Some(connecting.bell().as_fd()),
+            WaitsOn::Connecting(connecting) => Some(connecting.event_fd().as_fd()),
             WaitsOn::Listener(listener) => Some(listener.as_fd()),
             WaitsOn::Stream(stream, _) => Some(stream.connection().shared().completions()),
             WaitsOn::Datagram(datagram, _) => Some(datagram.shared().completions()),
@@ -375,12 +385,12 @@ impl Socket {
     /// Registers a waiting thread. `whose` refers to this socket.
     fn begin_wait<'s>(
         &self,
-        whose: Whose<'s>,
+        whose: SocketRef<'s>,
         events: PollEvents,
-        bell: &Bell,
+        event_fd: &EventFd,
     ) -> io::Result<Wait<'s>> {
         let mut state = self.lock();
-        let name = state.waiters.add(Interest::ANY, bell);
+        let name = state.waiters.add(Interest::ANY, event_fd);
         let on = match &state.phase {
             Phase::Connecting(connecting) => WaitsOn::Connecting(Arc::clone(connecting)),
             Phase::Listening(listener) => WaitsOn::Listener(Arc::clone(listener)),
@@ -398,13 +408,16 @@ impl Socket {
         wait.on = match on {
             WaitsOn::Stream(stream, _) => {
                 let interest = interest(events);
-                let (readiness, name) = stream.connection().shared().begin_wait(interest, bell)?;
+                let (readiness, name) = stream
+                    .connection()
+                    .shared()
+                    .begin_wait(interest, event_fd)?;
                 wait.met = interest.is_met(readiness);
                 WaitsOn::Stream(stream, name)
             }
             WaitsOn::Datagram(datagram, _) => {
                 let interest = interest(events);
-                let (readiness, name) = datagram.shared().begin_wait(interest, bell)?;
+                let (readiness, name) = datagram.shared().begin_wait(interest, event_fd)?;
                 wait.met = interest.is_met(readiness);
                 WaitsOn::Datagram(datagram, name)
             }
@@ -414,31 +427,34 @@ impl Socket {
     }
 
     /// Returns the requested events now present, and errors.
-    pub(super) fn poll_events(&self, asked: PollEvents) -> PollEvents {
-        let events = self.events_now(asked);
+    pub(super) fn poll_events(&self, requested: PollEvents) -> PollEvents {
+        let events = self.events_now(requested);
         self.reflect(false);
         events
     }
 
-    fn events_now(&self, asked: PollEvents) -> PollEvents {
+    fn events_now(&self, requested: PollEvents) -> PollEvents {
         let state = self.lock();
         match &state.phase {
             Phase::Connected(stream) => {
                 let stream = Arc::clone(stream);
                 drop(state);
                 let readiness = stream.connection().shared().readiness_now();
-                of_readiness(readiness.unwrap_or(FAILED), asked)
+                of_readiness(readiness.unwrap_or(FAILED), requested)
             }
             Phase::Datagram(datagram) => {
                 let datagram = Arc::clone(datagram);
                 drop(state);
-                of_readiness(datagram.shared().readiness_now().unwrap_or(FAILED), asked)
+                of_readiness(
+                    datagram.shared().readiness_now().unwrap_or(FAILED),
+                    requested,
+                )
             }
-            Phase::Listening(listener) if listener.is_ready() => asked & READING,
-            Phase::Failed => asked & (READING | WRITING) | PollEvents::ERR,
+            Phase::Listening(listener) if listener.is_ready() => requested & READING,
+            Phase::Failed => of_readiness(FAILED, requested),
             Phase::Ended => {
                 let end = READING | PollEvents::RDHUP;
-                asked & end | PollEvents::HUP
+                requested & end | PollEvents::HUP
             }
             Phase::Closed => PollEvents::NVAL,
             Phase::Listening(_) | Phase::Idle(_) | Phase::Connecting(_) => PollEvents::empty(),
@@ -446,12 +462,12 @@ impl Socket {
     }
 }
 
-fn of_readiness(readiness: Readiness, asked: PollEvents) -> PollEvents {
+fn of_readiness(readiness: Readiness, requested: PollEvents) -> PollEvents {
     let mut events = PollEvents::empty();
     events.set(READING, readiness.readable);
     events.set(WRITING, readiness.writable);
     events.set(PollEvents::RDHUP, readiness.ended);
-    events &= asked;
+    events &= requested;
     events.set(PollEvents::HUP, readiness.hung_up);
     events.set(PollEvents::ERR, readiness.failed);
     events
@@ -485,8 +501,8 @@ mod tests {
             ended: true,
             ..idle
         };
-        let asked = PollEvents::RDHUP | PollEvents::RDNORM | PollEvents::WRNORM;
-        assert_eq!(of_readiness(half, asked), asked);
+        let requested = PollEvents::RDHUP | PollEvents::RDNORM | PollEvents::WRNORM;
+        assert_eq!(of_readiness(half, requested), requested);
         assert_eq!(of_readiness(half, PollEvents::RDHUP), PollEvents::RDHUP);
         assert_eq!(of_readiness(half, both), both);
     }
@@ -494,13 +510,13 @@ mod tests {
     /// T-PO1, P1: the part without a device.
     #[test]
     fn poll_without_events_times_out() {
-        let bell = Bell::new().unwrap();
+        let event_fd = EventFd::new().unwrap();
         let timeout = Duration::from_millis(300);
         let start = Instant::now();
-        let mut entries = [PollEntry::fd(bell.as_fd(), PollEvents::IN)];
+        let mut entries = [PollEntry::fd(event_fd.as_fd(), PollEvents::IN)];
         assert_eq!(poll(&mut entries, Some(timeout)).unwrap(), 0);
         assert!(start.elapsed() >= timeout);
-        bell.ring();
+        event_fd.notify();
         assert_eq!(poll(&mut entries, None).unwrap(), 1);
         assert_eq!(entries[0].ready(), PollEvents::IN);
     }

@@ -13,10 +13,10 @@ use std::{
 use rustix::event::epoll;
 use verbs::tokio::WatchedFd;
 
-use super::{Watchable, Watched, settled};
+use super::{Watchable, Watched, unless_blocked};
 use crate::{
     datagram::{DatagramSocket, RecvMeta},
-    socket::{Family, Socket},
+    socket::{Family, RecvFlags, SendOptions, Socket},
     waiters::Interest,
     waiting::WaitMode,
 };
@@ -195,37 +195,43 @@ impl AsyncDatagram {
     /// length. After dropping the future, the datagram may or may not have been sent.
     ///
     /// # Errors
-    /// As for [`Socket::send_to`], but not `WouldBlock`.
+    /// As for [`Socket::send_msg`], but not `WouldBlock`.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.send_pieces(&[IoSlice::new(bytes)], None).await
+        self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new())
+            .await
     }
 
     /// Sends one datagram to an address, like [`send`](Self::send).
     ///
     /// # Errors
-    /// As for [`Socket::send_to`], but not `WouldBlock`.
+    /// As for [`Socket::send_msg`], but not `WouldBlock`.
     pub async fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
-        self.send_pieces(&[IoSlice::new(bytes)], Some(to)).await
+        self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new().to(to))
+            .await
     }
 
-    async fn send_pieces(
-        &self,
-        pieces: &[IoSlice<'_>],
-        to: Option<SocketAddr>,
-    ) -> io::Result<usize> {
+    /// Sends the bytes of several buffers as one datagram, with options, like [`send`](Self::send). Fails with
+    /// `WouldBlock` only with [`dont_wait`](SendOptions::dont_wait).
+    ///
+    /// # Errors
+    /// As for [`Socket::send_msg`].
+    pub async fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<usize> {
+        if options.dont_wait {
+            return self.socket.send_msg(bufs, options);
+        }
         loop {
             let sent = self.writing.until(&self.datagram, |mode| {
-                match self.datagram.send(pieces, to, mode) {
+                match self.datagram.send(bufs, options.to, mode) {
                     // The kernel's error: UDP's send buffer is full.
                     Err(err) if is_full(&err) => Some(Err(err)),
-                    result => settled(result),
+                    result => unless_blocked(result),
                 }
             });
             match sent.await {
                 Err(err) if is_full(&err) => {
                     let mut waited = false;
-                    let look = || std::mem::replace(&mut waited, true).then_some(());
-                    self.udp.readable(look).await?;
+                    let attempt_once = || std::mem::replace(&mut waited, true).then_some(());
+                    self.udp.readable(attempt_once).await?;
                 }
                 result => return result,
             }
@@ -237,8 +243,9 @@ impl AsyncDatagram {
     ///
     /// # Errors
     /// As for [`Socket::recv_msg`], but not `WouldBlock`.
-    pub async fn recv(&self, place: &mut [u8]) -> io::Result<usize> {
-        Ok(self.recv_msg(place).await?.len)
+    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let meta = self.receive(&mut [IoSliceMut::new(buf)], false).await?;
+        Ok(meta.len)
     }
 
     /// Receives one datagram, truncated to the buffer, and returns its length and source.
@@ -247,34 +254,48 @@ impl AsyncDatagram {
     /// - `UnexpectedEof`: reading has been [shut down](Socket::shutdown), and all datagrams have been
     ///   received.
     /// - As for [`Socket::recv_msg`], but not `WouldBlock`.
-    pub async fn recv_from(&self, place: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let RecvMeta { len, source, .. } = self.recv_msg(place).await?;
-        let source = source.ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok((len, source))
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let meta = self.receive(&mut [IoSliceMut::new(buf)], false).await?;
+        meta.with_source()
     }
 
-    /// Receives one datagram with its full length and source.
+    /// Receives like [`recv`](Self::recv), and leaves the datagram for the next receive.
     ///
     /// # Errors
     /// As for [`Socket::recv_msg`], but not `WouldBlock`.
-    pub async fn recv_msg(&self, place: &mut [u8]) -> io::Result<RecvMeta> {
-        self.receive(place, false).await
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let meta = self.receive(&mut [IoSliceMut::new(buf)], true).await?;
+        Ok(meta.len)
     }
 
-    /// Receives one datagram and leaves the datagram queued for the next receive.
+    /// Receives like [`recv_from`](Self::recv_from), and leaves the datagram for the next receive.
     ///
     /// # Errors
-    /// As for [`Socket::recv_msg`], but not `WouldBlock`.
-    pub async fn peek_msg(&self, place: &mut [u8]) -> io::Result<RecvMeta> {
-        self.receive(place, true).await
+    /// As for [`recv_from`](Self::recv_from).
+    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let meta = self.receive(&mut [IoSliceMut::new(buf)], true).await?;
+        meta.with_source()
     }
 
-    async fn receive(&self, place: &mut [u8], peek: bool) -> io::Result<RecvMeta> {
+    /// Receives one datagram into several buffers, with its full length and source. Fails with `WouldBlock`
+    /// only with [`DONT_WAIT`](RecvFlags::DONT_WAIT).
+    ///
+    /// # Errors
+    /// As for [`Socket::recv_msg`].
+    pub async fn recv_msg(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<RecvMeta> {
+        if flags.contains(RecvFlags::DONT_WAIT) {
+            return self.socket.recv_msg(bufs, flags);
+        }
+        self.receive(bufs, flags.contains(RecvFlags::PEEK)).await
+    }
+
+    async fn receive(&self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<RecvMeta> {
         let received = self.reading.until(&self.datagram, |mode| {
-            settled(
-                self.datagram
-                    .recv(&mut [IoSliceMut::new(place)], peek, mode),
-            )
+            unless_blocked(self.datagram.recv(bufs, peek, mode))
         });
         received.await
     }

@@ -30,19 +30,26 @@ fn watch(fd: impl AsFd) -> io::Result<WatchedFd> {
 }
 
 /// Returns the result of an attempt, or `None` if the attempt would block.
-fn settled<T>(result: io::Result<T>) -> Option<io::Result<T>> {
+fn unless_blocked<T>(result: io::Result<T>) -> Option<io::Result<T>> {
     match result {
         Err(err) if err.kind() == io::ErrorKind::WouldBlock => None,
-        settled => Some(settled),
+        unless_blocked => Some(unless_blocked),
     }
 }
 
 /// A [`Stream`] for asynchronous tasks.
 ///
-/// ```no_run
+/// ```
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 ///
-/// # async fn f() -> std::io::Result<()> {
+/// # #[tokio::main]
+/// # async fn main() -> std::io::Result<()> {
+/// # let _fabric = doctest::lasting_host();
+/// # let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
+/// # let server = std::thread::spawn(move || {
+/// #     let (mut stream, _) = listener.accept()?;
+/// #     std::io::copy(&mut stream.try_clone()?, &mut stream)
+/// # });
 /// let mut stream = rsocket::AsyncStream::connect("10.9.0.1:7471").await?;
 /// stream.write_all(b"hello").await?;
 /// let mut answer = [0; 5];
@@ -180,8 +187,8 @@ impl Watched {
         cx: &mut Context<'_>,
         mut attempt: impl FnMut(WaitMode) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
-        let look = || settled(attempt(WaitMode::Watch(self.watcher.index)));
-        Poll::Ready(ready!(self.fd.poll_readable(cx, look))?)
+        let attempt_once = || unless_blocked(attempt(WaitMode::Watch(self.watcher.index)));
+        Poll::Ready(ready!(self.fd.poll_readable(cx, attempt_once))?)
     }
 }
 
@@ -193,8 +200,8 @@ impl AsyncRead for AsyncStream {
     ) -> Poll<io::Result<()>> {
         let connection = self.stream.connection();
         let read = self.reading.poll(cx, |mode| {
-            let place = IoSliceMut::new(buf.initialize_unfilled());
-            connection.recv(&mut [place], false, mode)
+            let buf_slice = IoSliceMut::new(buf.initialize_unfilled());
+            connection.recv(&mut [buf_slice], false, mode)
         });
         let len = ready!(read)?;
         buf.advance(len);
@@ -238,9 +245,9 @@ impl AsyncListener {
     /// Listens at an address with the default [`Options`]. Must be called within a runtime.
     ///
     /// # Errors
-    /// As for [`Options::bind`].
+    /// As for [`Options::listen`].
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::new(Options::new().bind(addr)?)
+        Self::new(Options::new().listen(addr)?)
     }
 
     /// Wraps a listener and makes the listener nonblocking. Must be called within a runtime.
@@ -260,7 +267,9 @@ impl AsyncListener {
     /// # Errors
     /// As for [`Listener::accept`].
     pub async fn accept(&self) -> io::Result<(AsyncStream, SocketAddr)> {
-        let accepted = self.watched.readable(|| settled(self.listener.accept()));
+        let accepted = self
+            .watched
+            .readable(|| unless_blocked(self.listener.accept()));
         let (stream, peer) = accepted.await??;
         Ok((AsyncStream::new(stream)?, peer))
     }
@@ -302,7 +311,7 @@ impl Options {
         let key = connecting.key();
         let timeout = self.connect_timeout;
         let attempt = Attempt {
-            watched: watch(connecting.bell())?,
+            watched: watch(connecting.event_fd())?,
             connecting,
             timeout: timeout.and_then(|timeout| engine.time_out_after(timeout, key)),
             engine: Arc::clone(engine),

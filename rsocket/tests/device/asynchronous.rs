@@ -1,8 +1,13 @@
 //! Streams and datagrams in asynchronous tasks.
 
-use std::{io::ErrorKind, net::Shutdown, sync::Arc, time::Duration};
+use std::{
+    io::{ErrorKind, IoSliceMut},
+    net::Shutdown,
+    sync::Arc,
+    time::Duration,
+};
 
-use rsocket::{AsyncDatagram, AsyncListener, AsyncStream, Family, Socket};
+use rsocket::{AsyncDatagram, AsyncListener, AsyncStream, Family, RecvFlags, Socket};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
@@ -122,9 +127,9 @@ async fn async_datagrams_between_tasks_round_trip() {
         );
         let expected = client.local_addr().unwrap();
         let echo = tokio::spawn(async move {
-            let mut place = [0; 2000];
+            let mut buf = [0; 2000];
             loop {
-                let (len, from) = match server.recv_from(&mut place).await {
+                let (len, from) = match server.recv_from(&mut buf).await {
                     Err(err) => break err.kind(),
                     Ok(received) => received,
                 };
@@ -134,7 +139,7 @@ async fn async_datagrams_between_tasks_round_trip() {
                     server.get_ref().shutdown(Shutdown::Read).unwrap();
                     continue;
                 }
-                assert_eq!(server.send_to(&place[..len], from).await.unwrap(), len);
+                assert_eq!(server.send_to(&buf[..len], from).await.unwrap(), len);
             }
         });
         // The first datagrams are sent over UDP.
@@ -142,11 +147,18 @@ async fn async_datagrams_between_tasks_round_trip() {
             let sent = vec![round; usize::from(round) * 5];
             client.send(&sent).await.unwrap();
             let mut back = vec![0; 2000];
-            let peeked = timeout(TEST_TIMEOUT, client.peek_msg(&mut back[..3]))
+            let mut bufs = [IoSliceMut::new(&mut back[..3])];
+            let peeked = client.recv_msg(&mut bufs, RecvFlags::PEEK);
+            let peeked = timeout(TEST_TIMEOUT, peeked)
                 .await
                 .expect("an answer was not noticed")
                 .unwrap();
             assert_eq!((peeked.len, peeked.full_len), (3, sent.len()));
+            let source = peeked.source.unwrap();
+            assert_eq!(client.peek(&mut back[..2]).await.unwrap(), 2);
+            let peeked = client.peek_from(&mut back[..4]).await.unwrap();
+            assert_eq!(peeked, (4, source));
+            assert_eq!(back[..4], [round; 4]);
             let len = client.recv(&mut back).await.unwrap();
             assert_eq!(back[..len], sent);
         }
@@ -170,16 +182,16 @@ async fn async_recv_by_several_tasks_gets_one_datagram_each() {
             .map(|_| {
                 let server = Arc::clone(&server);
                 tokio::spawn(async move {
-                    let mut place = [0];
-                    assert_eq!(server.recv(&mut place).await.unwrap(), 1);
-                    place[0]
+                    let mut buf = [0];
+                    assert_eq!(server.recv(&mut buf).await.unwrap(), 1);
+                    buf[0]
                 })
             })
             .collect();
         // Some receives start waiting and time out.
-        let mut place = [0];
+        let mut buf = [0];
         for _ in 0..3 {
-            let waited = timeout(Duration::from_millis(1), server.recv(&mut place)).await;
+            let waited = timeout(Duration::from_millis(1), server.recv(&mut buf)).await;
             assert!(waited.is_err(), "nothing has been sent yet");
         }
         for number in 0..TASKS {
@@ -208,8 +220,8 @@ async fn async_send_without_room_waits() {
         let sent = timeout(TEST_TIMEOUT, sent).await.expect("there is no room");
         assert_eq!(sent.unwrap(), bytes.len());
     }
-    let mut place = [0; 1000];
-    let (len, from) = server.recv_from(&mut place).await.unwrap();
+    let mut buf = [0; 1000];
+    let (len, from) = server.recv_from(&mut buf).await.unwrap();
     assert_eq!((len, from), (bytes.len(), client.local_addr().unwrap()));
 }
 
@@ -243,8 +255,8 @@ async fn async_stream_converted_back_leaks_no_descriptor() {
         let mut watched = AsyncStream::new(stream).unwrap();
         assert!(descriptors() > unwatched);
         // A read waits and times out.
-        let mut place = [0];
-        let read = timeout(Duration::from_millis(20), watched.read(&mut place));
+        let mut buf = [0];
+        let read = timeout(Duration::from_millis(20), watched.read(&mut buf));
         assert!(read.await.is_err());
         stream = watched.into_inner();
         drop(AsyncStream::new(stream.try_clone().unwrap()).unwrap());
@@ -257,7 +269,7 @@ async fn async_stream_converted_back_leaks_no_descriptor() {
     let mut client = AsyncStream::new(stream).unwrap();
     server.read_exact(&mut [0]).await.unwrap();
     server.write_all(b"y").await.unwrap();
-    let mut place = [0];
-    let read = timeout(TEST_TIMEOUT, client.read_exact(&mut place));
+    let mut buf = [0];
+    let read = timeout(TEST_TIMEOUT, client.read_exact(&mut buf));
     read.await.expect("it is not woken").unwrap();
 }

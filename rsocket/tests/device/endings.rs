@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rsocket::{Family, Listener, Options, Refusals, Socket, Stream, errno, proto::ConnectData};
+use rsocket::{Family, Listener, Options, Refusals, Socket, Stream, errno};
 use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{CapabilitySet, capabilities, set_capabilities},
@@ -21,7 +21,7 @@ use verbs::fd::wait_readable;
 use crate::{
     leaks::{resources, wait_for_release},
     local, local_v6, often,
-    probe::{Probe, RECEIVES},
+    probe::{DISCONNECT, stalled},
 };
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -90,7 +90,7 @@ fn read_with_killed_peer_is_reset() {
 #[test]
 fn drop_with_dead_peer_ends_within_linger() {
     let options = Options::new().linger(Duration::from_secs(2));
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let (mut peer, mut stream) = Peer::start(&listener);
     stream.read_exact(&mut [0; 5]).unwrap();
     stream.set_nonblocking(true);
@@ -121,7 +121,7 @@ fn drop_of_both_sides_at_once_succeeds() {
 #[test]
 fn closed_connections_leak_nothing() {
     let options = Options::new().iomap_size(2);
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let round = || {
         let mut client = options.connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -162,8 +162,8 @@ fn dropped_listener_resets_unaccepted_connections() {
 fn connect_beyond_the_backlog_waits_for_accept() {
     const CLIENTS: usize = 16;
     for backlog in [1, 5] {
-        let places = usize::try_from(backlog).unwrap();
-        let listener = Options::new().backlog(backlog).bind(local()).unwrap();
+        let bufs = usize::try_from(backlog).unwrap();
+        let listener = Options::new().backlog(backlog).listen(local()).unwrap();
         let addr = listener.local_addr().unwrap();
         let (sender, connected) = mpsc::channel();
         let clients: Vec<_> = (0..CLIENTS)
@@ -176,7 +176,7 @@ fn connect_beyond_the_backlog_waits_for_accept() {
                 })
             })
             .collect();
-        for _ in 0..places {
+        for _ in 0..bufs {
             connected.recv_timeout(TEST_TIMEOUT).unwrap();
         }
         let more = connected.recv_timeout(Duration::from_millis(300));
@@ -187,7 +187,7 @@ fn connect_beyond_the_backlog_waits_for_accept() {
         );
         for accepted in 0..CLIENTS {
             let (mut server, _) = listener.accept().unwrap();
-            if accepted < CLIENTS - places {
+            if accepted < CLIENTS - bufs {
                 connected.recv_timeout(TEST_TIMEOUT).unwrap();
             }
             server.write_all(&[0]).unwrap();
@@ -206,7 +206,7 @@ fn connect_beyond_the_backlog_waits_for_accept() {
 /// A waiting client withdraws its request, and the next client gets the place.
 #[test]
 fn connect_timed_out_beyond_the_backlog_leaves_its_turn() {
-    let listener = Options::new().backlog(1).bind(local()).unwrap();
+    let listener = Options::new().backlog(1).listen(local()).unwrap();
     let addr = listener.local_addr().unwrap();
     let _first = Stream::connect(addr).unwrap();
     let hasty = Options::new().connect_timeout(Duration::from_millis(200));
@@ -401,7 +401,7 @@ fn link_local() -> (Ipv6Addr, u32) {
 #[test]
 fn keepalive_of_idle_connection_is_invisible_to_reads() {
     let options = Options::new().keep_alive(Duration::from_millis(50));
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let mut client = options.connect(listener.local_addr().unwrap()).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     server.set_read_timeout(Some(Duration::from_millis(500)));
@@ -420,7 +420,7 @@ fn idle_connections_add_no_threads() {
         .receive_queue(16)
         .send_buffer(4096)
         .receive_buffer(4096);
-    let listener = small.bind(local()).unwrap();
+    let listener = small.listen(local()).unwrap();
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let mut connections = vec![];
     connections.push(small.connect(listener.local_addr().unwrap()).unwrap());
@@ -440,18 +440,9 @@ fn idle_connections_add_no_threads() {
 /// A shutdown message waits for room after the last call of the program.
 #[test]
 fn shutdown_without_further_calls_is_sent() {
-    const CREDITS: u32 = 0x8000_0000;
     const SHUTDOWN: u32 = 0xe000_0002;
-    let listener = Options::new().receive_queue(16).bind(local()).unwrap();
-    let plain = |data: ConnectData| data.encode().to_vec();
-    let (mut probe, _) = Probe::connect(listener.local_addr().unwrap(), plain).unwrap();
-    let (mut stream, _) = listener.accept().unwrap();
     // The peer has no more receives.
-    probe.withhold_receives();
-    probe.send_message(CREDITS + 2 * u32::from(RECEIVES));
-    for _ in 0..RECEIVES {
-        stream.write_all(b"x").unwrap();
-    }
+    let (mut stream, mut probe) = stalled(&Options::new().receive_queue(16), 0);
     // Of five credit messages, none can arrive, and four can be in flight.
     for _ in 0..5 {
         for _ in 0..8 {
@@ -467,25 +458,14 @@ fn shutdown_without_further_calls_is_sent() {
 /// The maximum linger time exceeds the range of the clock.
 #[test]
 fn linger_of_maximum_duration_waits_for_the_peer() {
-    const CREDITS: u32 = 0x8000_0000;
-    const END: u32 = 0xe000_0000;
     for nonblocking in [true, false] {
-        let options = Options::new().linger(Duration::MAX);
-        let listener = options.bind(local()).unwrap();
-        let plain = |data: ConnectData| data.encode().to_vec();
-        let (mut probe, _) = Probe::connect(listener.local_addr().unwrap(), plain).unwrap();
-        let (mut stream, _) = listener.accept().unwrap();
         // The last message cannot arrive.
-        probe.withhold_receives();
-        probe.send_message(CREDITS + 2 * u32::from(RECEIVES));
-        for _ in 0..=RECEIVES {
-            stream.write_all(b"x").unwrap();
-        }
+        let (stream, mut probe) = stalled(&Options::new().linger(Duration::MAX), 1);
         stream.set_nonblocking(nonblocking);
         let dropping = thread::spawn(|| drop(stream));
         thread::sleep(Duration::from_millis(100));
         probe.receive_again();
-        while probe.recv_message() != END {}
+        while probe.recv_message() != DISCONNECT {}
         drop(probe);
         dropping.join().unwrap();
     }

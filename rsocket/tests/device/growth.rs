@@ -37,8 +37,8 @@ fn send(from: &mut Stream, to: &mut Stream, piece: usize) {
     thread::scope(|scope| {
         scope.spawn(|| from.write_all(&bytes).unwrap());
         let mut got = vec![0; LEN];
-        for place in got.chunks_mut(piece) {
-            to.read_exact(place).unwrap();
+        for buf in got.chunks_mut(piece) {
+            to.read_exact(buf).unwrap();
         }
         assert!(got == bytes, "received bytes differ from sent bytes");
     });
@@ -60,8 +60,8 @@ fn send_and_peek(from: &mut Stream, to: &mut Stream, pieces: &[usize]) {
     buf.fill(0);
     let mut rest = &mut buf[..];
     for &piece in pieces {
-        let (place, after) = rest.split_at_mut(piece);
-        to.read_exact(place).unwrap();
+        let (buf, after) = rest.split_at_mut(piece);
+        to.read_exact(buf).unwrap();
         rest = after;
     }
     assert!(buf == bytes, "read bytes differ from sent bytes");

@@ -81,7 +81,7 @@ fn wait_for_regions(expected: usize) {
 fn connect_during_flood_of_half_open_connections_succeeds() {
     const BACKLOG: usize = 8;
     let options = Options::new().backlog(u32::try_from(BACKLOG).unwrap());
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     // The flood continues during the connect.
     let flood: Vec<_> = (0..2 * BACKLOG).map(|_| half_open(&listener)).collect();
     let start = Instant::now();
@@ -111,7 +111,7 @@ fn connect_during_flood_of_half_open_connections_succeeds() {
 #[test]
 fn half_open_connections_time_out_and_release_memory() {
     let options = Options::new().handshake_timeout(Duration::from_secs(1));
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let before = regions();
     let flood = [(); 4].map(|()| half_open(&listener).unwrap());
     wait_for(&listener, |refusals| refusals.timed_out == 4);
@@ -146,7 +146,7 @@ fn half_open_connection_has_no_send_buffer() {
 #[test]
 fn half_open_connections_beyond_the_address_limit_are_rejected() {
     let options = Options::new().half_open_per_address(2);
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let before = regions();
     let flood: Vec<_> = (0..6).map(|_| half_open(&listener)).collect();
     let refusals = listener.refusals();

@@ -1,7 +1,7 @@
 //! Connection setup with rsockets and with raw peers.
 
 use std::{
-    io::{ErrorKind, IoSliceMut, Read, Write},
+    io::{ErrorKind, Read, Write},
     net::SocketAddr,
     os::fd::AsFd,
     thread,
@@ -72,7 +72,7 @@ fn request_connection(addr: SocketAddr, data: &[u8]) -> (Raw, ConnectResponse) {
 }
 
 pub(crate) fn data() -> ConnectData {
-    let place = Target {
+    let buf = Target {
         addr: 0x1000,
         rkey: 1,
         len: 4096,
@@ -81,8 +81,8 @@ pub(crate) fn data() -> ConnectData {
         order: ByteOrder::HOST,
         credits: 384,
         iomap_size: Some(0),
-        targets: Target { len: 2, ..place },
-        first: place,
+        targets: Target { len: 2, ..buf },
+        first: buf,
     }
 }
 
@@ -133,7 +133,7 @@ fn connect_to_another_protocol_version_is_unsupported() {
 #[test]
 fn user_timeout_with_unresponsive_peer_expires() {
     let options = Options::new().user_timeout(Duration::from_secs(1));
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let (raw, response) = request_connection(listener.local_addr().unwrap(), &data().encode());
     let peer = response.establish(raw.qp).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
@@ -157,7 +157,7 @@ fn user_timeout_with_unresponsive_peer_expires() {
 #[test]
 fn drop_with_linger_blocks_only_in_foreground() {
     let options = Options::new().linger(Duration::from_secs(3600));
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let unacknowledged = || {
         let (raw, response) = request_connection(listener.local_addr().unwrap(), &data().encode());
         let peer = response.establish(raw.qp).unwrap();
@@ -211,10 +211,9 @@ fn keepalive_with_unresponsive_peer_times_out() {
         socket.set_keep_count(2).unwrap();
         socket.set_keep_interval(Duration::from_secs(1)).unwrap();
         socket.set_nonblocking(true);
-        let mut place = [0];
-        let places = &mut [IoSliceMut::new(&mut place)];
+        let mut buf = [0];
         loop {
-            match socket.recv(places, rsocket::RecvFlags::empty()) {
+            match socket.recv(&mut buf) {
                 Err(err) if err.kind() == ErrorKind::WouldBlock => {}
                 ended => {
                     assert_eq!(errno(&ended.unwrap_err()), 110);
@@ -239,8 +238,8 @@ fn keepalive_with_unresponsive_peer_times_out() {
 #[test]
 fn connect_to_absent_host_reports_unreachable() {
     let nowhere: SocketAddr = "203.0.113.1:7".parse().unwrap();
-    let neighbours = UnresponsiveHosts::new();
-    for (addr, expected) in [(nowhere, 101), (neighbours.host(), 110)] {
+    let unresponsive_hosts = UnresponsiveHosts::new();
+    for (addr, expected) in [(nowhere, 101), (unresponsive_hosts.host(), 110)] {
         let failed = Stream::connect(addr).unwrap_err();
         assert_eq!(errno(&failed), expected, "{addr}: {failed}");
         let socket = Socket::new(Family::V4).unwrap();

@@ -53,7 +53,7 @@ fn write_with_the_key_of_another_connection_is_refused() {
 fn write_with_the_key_of_another_connection_of_the_group_succeeds() {
     let group = ProtectionGroup::new();
     let options = Options::new().protection_group(&group);
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let (mut victim, mut honest) = accepted(&listener);
     let (_stream, mut other) = accepted(&listener);
     assert!(other.writes(EVIL, honest.peer.first));
@@ -66,7 +66,7 @@ fn write_with_the_key_of_another_connection_of_the_group_succeeds() {
         Options::new(),
         Options::new().protection_group(&ProtectionGroup::new()),
     ] {
-        let listener = options.bind(local()).unwrap();
+        let listener = options.listen(local()).unwrap();
         let (_stream, mut outsider) = accepted(&listener);
         assert!(!outsider.writes(EVIL, honest.peer.first));
     }

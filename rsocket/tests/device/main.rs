@@ -5,6 +5,7 @@ mod asynchronous;
 mod datagrams;
 mod edge_sizes;
 mod endings;
+mod exits;
 mod growth;
 mod half_open;
 mod handshakes;

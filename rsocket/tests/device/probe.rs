@@ -1,12 +1,15 @@
 //! A raw peer, for observing and sending arbitrary messages.
 
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{collections::VecDeque, io::Write, net::SocketAddr, time::Duration};
 
 use cm::{
     CmId, ConnParam, ConnectFailure, Connection, Event, EventChannel,
     phases::{HasDevice, Listening, RouteResolved},
 };
-use rsocket::proto::{ByteOrder, ConnectData, Mapping, Message, Target};
+use rsocket::{
+    Options, Stream,
+    proto::{ByteOrder, ConnectData, Mapping, Message, Target},
+};
 use verbs::{
     Completed, CompletionQueue, Init, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, op,
 };
@@ -27,6 +30,9 @@ const WORD: usize = 4;
 const ENTRIES: u32 = 2;
 pub(crate) const MAPPINGS: u16 = 3;
 const TARGETS_SIZE: usize = ENTRIES as usize * Target::SIZE;
+/// Messages of an rsocket: a grant, plus the number of credits, and the disconnect.
+pub(crate) const GRANT: u32 = 0x8000_0000;
+pub(crate) const DISCONNECT: u32 = 0xe000_0000;
 /// Half of the buffer size in bytes.
 const HALF: u32 = 64 << 10;
 
@@ -81,7 +87,7 @@ impl Memory {
         let memory = |len| pd.alloc_remote(len, RemoteAccess::WRITE).unwrap();
         let words = memory(usize::from(RECEIVES) * WORD);
         for receive in 0..RECEIVES {
-            qp.post_recv(Some(place(&words, receive))).unwrap();
+            qp.post_recv(Some(buf(&words, receive))).unwrap();
         }
         let memory = Self {
             table: memory(TARGETS_SIZE + usize::from(MAPPINGS) * Mapping::SIZE),
@@ -124,7 +130,7 @@ impl Memory {
 }
 
 /// Returns the buffer of a receive.
-fn place(words: &RemoteRegion, receive: u16) -> RemoteRegion {
+fn buf(words: &RemoteRegion, receive: u16) -> RemoteRegion {
     let at = usize::from(receive) * WORD;
     words.slice(at..at + WORD)
 }
@@ -187,6 +193,20 @@ pub(crate) struct Probe {
     withheld: Option<u16>,
 }
 
+/// Returns a stream and its peer, a raw one without receives for the last `unreceived` bytes of the stream.
+pub(crate) fn stalled(options: &Options, unreceived: u16) -> (Stream, Probe) {
+    let listener = options.listen(local()).unwrap();
+    let plain = |data: ConnectData| data.encode().to_vec();
+    let (mut probe, _) = Probe::connect(listener.local_addr().unwrap(), plain).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    probe.withhold_receives();
+    probe.send_message(GRANT + 2 * u32::from(RECEIVES));
+    for _ in 0..RECEIVES + unreceived {
+        stream.write_all(b"x").unwrap();
+    }
+    (stream, probe)
+}
+
 impl Probe {
     /// Connects to an rsocket with private data computed by `encode`. Returns the probe and the private data of
     /// the reply.
@@ -238,9 +258,9 @@ impl Probe {
 
     /// Posts one more receive.
     fn receive(&mut self) {
-        let place = place(&self.memory.words, self.receive);
+        let buf = buf(&self.memory.words, self.receive);
         let qp = self.connection.qp_mut();
-        qp.post_recv(Some(place)).unwrap();
+        qp.post_recv(Some(buf)).unwrap();
         self.receive = (self.receive + 1) % RECEIVES;
     }
 

@@ -1,17 +1,20 @@
 //! C-style sockets, and waiting for many of them.
 
 use std::{
+    fs,
     io::{self, IoSlice, IoSliceMut, Write},
     net::Shutdown,
     os::{fd::AsFd, unix::net::UnixStream},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use rsocket::{
-    EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, Socket, errno, poll,
+    EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, SendOptions, Socket, errno,
+    poll,
 };
+use rustix::{process::Pid, thread::gettid};
 
 use crate::{connected, listening, local, often, probe::ListeningProbe};
 
@@ -43,7 +46,7 @@ const ECONNREFUSED: i32 = 111;
 const EINPROGRESS: i32 = 115;
 
 fn receive(socket: &Socket) -> io::Result<usize> {
-    socket.recv(&mut [IoSliceMut::new(&mut [0; 1])], RecvFlags::empty())
+    socket.recv(&mut [0; 1])
 }
 
 /// T-NB4: the peer has not answered the request yet.
@@ -53,12 +56,12 @@ fn nonblocking_send_before_the_connection_is_accepted_would_block() {
     let client = Socket::new(Family::V4).unwrap();
     client.set_nonblocking(true);
     assert_eq!(number(client.connect(listener.addr())), EINPROGRESS);
-    let early = client.send(&[IoSlice::new(b"?")], false);
+    let early = client.send(b"?");
     assert_eq!(number(early), EAGAIN);
     assert_eq!(look_at(&client), PollEvents::empty());
     let _accepted = listener.accept();
     assert_eq!(wait_for(&client, PollEvents::OUT), PollEvents::OUT);
-    assert_eq!(client.send(&[IoSlice::new(b"?")], false).unwrap(), 1);
+    assert_eq!(client.send(b"?").unwrap(), 1);
 }
 
 /// T-NB1, T-NB4, T-NB5, T-NB6
@@ -98,31 +101,31 @@ fn nonblocking_connect_without_further_calls_completes() {
     );
     let (server, _) = listener.accept().unwrap();
     assert!(verbs::fd::wait_readable("poll", client.as_fd(), Some(TEST_TIMEOUT)).unwrap());
-    assert_eq!(client.send(&[IoSlice::new(b"x")], false).unwrap(), 1);
+    assert_eq!(client.send(b"x").unwrap(), 1);
     assert_eq!(receive(&server).unwrap(), 1);
 }
 
 /// T-NB3, T-ER1: P22.
 #[test]
 fn nonblocking_connect_refused_reports_error_once() {
-    let nobody = {
+    let unreachable = {
         let listener = listening();
         listener.local_addr().unwrap()
     };
     let client = Socket::new(Family::V4).unwrap();
     client.set_nonblocking(true);
-    assert_eq!(number(client.connect(nobody)), EINPROGRESS);
+    assert_eq!(number(client.connect(unreachable)), EINPROGRESS);
     let events = wait_for(&client, PollEvents::OUT);
-    assert_eq!(events, PollEvents::OUT | PollEvents::ERR);
-    assert_eq!(number(client.connect(nobody)), ENOTCONN);
-    assert_eq!(number(client.send(&[IoSlice::new(b"x")], false)), ENOTCONN);
+    assert_eq!(events, PollEvents::OUT | PollEvents::ERR | PollEvents::HUP);
+    assert_eq!(number(client.connect(unreachable)), ENOTCONN);
+    assert_eq!(number(client.send(b"x")), ENOTCONN);
     assert_eq!(number(receive(&client)), ENOTCONN);
     let error = client.take_error().unwrap();
     assert_eq!(error.raw_os_error(), Some(ECONNREFUSED));
     assert!(client.take_error().is_none());
 
     let client = Socket::new(Family::V4).unwrap();
-    assert_eq!(number(client.connect(nobody)), ECONNREFUSED);
+    assert_eq!(number(client.connect(unreachable)), ECONNREFUSED);
 }
 
 /// T-API3, T-API9: P6, P43.
@@ -130,7 +133,7 @@ fn nonblocking_connect_refused_reports_error_once() {
 fn socket_call_in_wrong_state_fails_without_damage() {
     let new = Socket::new(Family::V4).unwrap();
     assert_eq!(number(receive(&new)), ENOTCONN);
-    assert_eq!(number(new.send(&[IoSlice::new(b"x")], false)), ENOTCONN);
+    assert_eq!(number(new.send(b"x")), ENOTCONN);
     assert_eq!(number(new.accept()), EINVAL);
     assert_eq!(number(new.peer_addr()), ENOTCONN);
     assert_eq!(number(new.map(16, None)), EINVAL);
@@ -139,10 +142,7 @@ fn socket_call_in_wrong_state_fails_without_damage() {
 
     let listener = listening();
     listener.listen(1).unwrap();
-    assert_eq!(
-        number(listener.send(&[IoSlice::new(b"x")], false)),
-        ENOTCONN
-    );
+    assert_eq!(number(listener.send(b"x")), ENOTCONN);
     assert_eq!(number(receive(&listener)), ENOTCONN);
     assert_eq!(number(listener.bind(local())), EINVAL);
     let (client, _server) = connected();
@@ -181,19 +181,20 @@ fn shutdown_of_each_direction_changes_poll_events() {
     let (client, server) = connected();
     assert_eq!(look_at(&client), PollEvents::OUT);
     client
-        .send(&[IoSlice::new(b"some"), IoSlice::new(b"thing")], false)
+        .send_msg(
+            &[IoSlice::new(b"some"), IoSlice::new(b"thing")],
+            &SendOptions::new(),
+        )
         .unwrap();
     assert_eq!(wait_for(&server, PollEvents::IN), PollEvents::IN);
     let mut seen = [0; 16];
-    let peeked = server
-        .recv(&mut [IoSliceMut::new(&mut seen)], RecvFlags::PEEK)
-        .unwrap();
+    let peeked = server.peek(&mut seen).unwrap();
     assert_eq!(&seen[..peeked], &b"something"[..peeked]);
     client.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(number(client.send(&[IoSlice::new(b"x")], false)), EPIPE);
+    assert_eq!(number(client.send(b"x")), EPIPE);
     let (mut first, mut second) = ([0; 4], [0; 12]);
-    let places = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
-    assert_eq!(server.recv(places, RecvFlags::WAIT_ALL).unwrap(), 9);
+    let bufs = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+    assert_eq!(server.recv_msg(bufs, RecvFlags::WAIT_ALL).unwrap().len, 9);
     assert_eq!((&first, &second[..5]), (b"some", &b"thing"[..]));
     assert_eq!(look_at(&server), BOTH);
     server.shutdown(Shutdown::Write).unwrap();
@@ -213,12 +214,12 @@ fn recv_with_wait_all_spans_many_messages() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for piece in bytes.chunks(3) {
-                client.send(&[IoSlice::new(piece)], false).unwrap();
+                client.send(piece).unwrap();
             }
         });
         let mut got = vec![0; bytes.len()];
-        let places = &mut [IoSliceMut::new(&mut got)];
-        let len = server.recv(places, RecvFlags::WAIT_ALL).unwrap();
+        let bufs = &mut [IoSliceMut::new(&mut got)];
+        let len = server.recv_msg(bufs, RecvFlags::WAIT_ALL).unwrap().len;
         assert_eq!(len, bytes.len());
         assert!(got == bytes);
     });
@@ -237,7 +238,7 @@ fn poll_for_data_is_not_woken_by_credits() {
         // Many times the credit limit.
         scope.spawn(|| {
             for _ in 0..2000 {
-                client.send(&[IoSlice::new(b"x")], false).unwrap();
+                client.send(b"x").unwrap();
             }
         });
         scope.spawn(|| {
@@ -249,7 +250,7 @@ fn poll_for_data_is_not_woken_by_credits() {
         assert_eq!(waited(period), 0);
         assert!(start.elapsed() >= period);
     });
-    server.send(&[IoSlice::new(b"y")], false).unwrap();
+    server.send(b"y").unwrap();
     assert_eq!(waited(TEST_TIMEOUT), 1);
 }
 
@@ -272,9 +273,51 @@ fn poll_of_sockets_and_pipes_reports_both() {
     assert!(start.elapsed() >= Duration::from_millis(700));
     writer.write_all(b"x").unwrap();
     assert_eq!(waited(TEST_TIMEOUT), (1, none, some));
-    client.send(&[IoSlice::new(b"y")], false).unwrap();
+    client.send(b"y").unwrap();
     wait_for(&server, PollEvents::IN);
     assert_eq!(waited(TEST_TIMEOUT), (2, some, some));
+}
+
+/// Waits until the thread sleeps.
+fn wait_for_sleep(thread: Pid) {
+    let start = Instant::now();
+    loop {
+        let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+        let stat = fs::read_to_string(stat).unwrap();
+        let (_, state) = stat.rsplit_once(") ").unwrap();
+        if state.starts_with('S') {
+            return;
+        }
+        assert!(start.elapsed() < TEST_TIMEOUT, "{stat}");
+    }
+}
+
+#[test]
+fn receive_beside_a_blocked_one_waits_no_longer_than_its_own_limit() {
+    let (client, server) = connected();
+    let (named, name) = mpsc::channel();
+    let (ended, end) = mpsc::channel();
+    thread::scope(|scope| {
+        let blocked = scope.spawn(|| {
+            named.send(gettid()).unwrap();
+            receive(&server).unwrap()
+        });
+        wait_for_sleep(name.recv().unwrap());
+        scope.spawn(|| {
+            let mut byte = [0];
+            let bufs = &mut [IoSliceMut::new(&mut byte)];
+            let at_once = server.recv_msg(bufs, RecvFlags::DONT_WAIT).unwrap_err();
+            server.set_read_timeout(Some(Duration::from_millis(50)));
+            let late = server.recv_msg(bufs, RecvFlags::empty()).unwrap_err();
+            ended.send([at_once, late].map(|err| errno(&err))).unwrap();
+        });
+        let errors = end.recv_timeout(TEST_TIMEOUT);
+        client.send(b"x").unwrap();
+        assert_eq!(blocked.join().unwrap(), 1);
+        // The second call is unblocked, too, if it has waited for the first.
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(errors.unwrap(), [EAGAIN; 2]);
+    });
 }
 
 /// T-PO6: P12. Either thread may take the event of the other.
@@ -290,7 +333,7 @@ fn poll_of_one_socket_by_two_threads_loses_no_event() {
                 while left > 0 {
                     let bytes = [7; 1000];
                     let len = left.min(bytes.len());
-                    match half.send(&[IoSlice::new(&bytes[..len])], false) {
+                    match half.send(&bytes[..len]) {
                         Ok(sent) => left -= sent,
                         Err(err) if errno(&err) == EAGAIN => {
                             wait_for(half, PollEvents::OUT);
@@ -303,8 +346,7 @@ fn poll_of_one_socket_by_two_threads_loses_no_event() {
                 let mut left = rounds * 1000;
                 while left > 0 {
                     let mut bytes = [0; 700];
-                    let places = &mut [IoSliceMut::new(&mut bytes)];
-                    match half.recv(places, RecvFlags::empty()) {
+                    match half.recv(&mut bytes) {
                         Ok(0) => panic!("{left} bytes are missing"),
                         Ok(got) => left -= got,
                         Err(err) if errno(&err) == EAGAIN => {
@@ -364,7 +406,7 @@ fn event_set_reports_readiness_of_its_members() {
         set.remove_socket(2).unwrap_err().kind(),
         io::ErrorKind::NotFound
     );
-    client.send(&[IoSlice::new(b"z")], false).unwrap();
+    client.send(b"z").unwrap();
     for waiting in waiting {
         let occurred = waiting.join().unwrap();
         assert_eq!((occurred[0].data, occurred[0].events), (7, PollEvents::IN));
@@ -406,9 +448,9 @@ fn event_set_changed_during_wait_reports_new_members() {
         let waits = scope.spawn(|| set.wait(4, Some(TEST_TIMEOUT)).unwrap());
         thread::sleep(Duration::from_millis(100));
         set.remove_socket(1).unwrap();
-        quiet.send(&[IoSlice::new(b"x")], false).unwrap();
+        quiet.send(b"x").unwrap();
         wait_for(&removed, PollEvents::IN);
-        client.send(&[IoSlice::new(b"x")], false).unwrap();
+        client.send(b"x").unwrap();
         wait_for(&added, PollEvents::IN);
         set.add_socket(2, &added, interest(2)).unwrap();
         let occurred = waits.join().unwrap();
@@ -433,10 +475,16 @@ fn route_of_one_connection_is_valid_for_another() {
     other.connect(listener.local_addr().unwrap()).unwrap();
     assert_eq!(other.route().unwrap(), route);
     let (accepted, _) = listener.accept().unwrap();
-    other.send(&[IoSlice::new(b"?")], false).unwrap();
+    other.send(b"?").unwrap();
     let mut byte = [0];
-    let mut place = [IoSliceMut::new(&mut byte)];
-    assert_eq!(accepted.recv(&mut place, RecvFlags::WAIT_ALL).unwrap(), 1);
+    let mut buf = [IoSliceMut::new(&mut byte)];
+    assert_eq!(
+        accepted
+            .recv_msg(&mut buf, RecvFlags::WAIT_ALL)
+            .unwrap()
+            .len,
+        1
+    );
     drop(server);
 }
 

@@ -16,7 +16,7 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Creates both ends of a connection.
 pub(crate) fn pair(options: &Options) -> (Stream, Stream) {
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let client = options.connect(listener.local_addr().unwrap()).unwrap();
     let (server, peer) = listener.accept().unwrap();
     assert_eq!(peer, client.local_addr().unwrap());

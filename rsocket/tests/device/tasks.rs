@@ -76,7 +76,7 @@ async fn stream_task_yields_while_reads_and_writes_are_ready() {
 #[tokio::test]
 async fn listener_task_yields_while_connections_are_waiting() {
     const CONNECTIONS: usize = 200;
-    let listener = Options::new().backlog(256).bind(local()).unwrap();
+    let listener = Options::new().backlog(256).listen(local()).unwrap();
     let addr = listener.local_addr().unwrap();
     let options = Options::new().send_buffer(4096).receive_buffer(4096);
     let clients: Vec<_> = (0..CONNECTIONS)
@@ -98,14 +98,14 @@ async fn datagram_task_yields_while_sends_are_ready() {
     let client = AsyncDatagram::bind(local()).unwrap();
     client.connect(server.local_addr().unwrap()).unwrap();
     let turns = Turns::count();
-    let mut place = [0; 10];
+    let mut buf = [0; 10];
     for _ in 0..500 {
         client.send(b"hello").await.unwrap();
-        timeout(TEST_TIMEOUT, server.peek_msg(&mut place))
+        timeout(TEST_TIMEOUT, server.peek(&mut buf))
             .await
             .expect("a datagram is missing")
             .unwrap();
-        server.recv(&mut place).await.unwrap();
+        server.recv(&mut buf).await.unwrap();
     }
     let turns = turns.end();
     assert!(turns >= 3, "{turns} turns");
@@ -118,10 +118,10 @@ async fn connect_in_task_times_out() {
     let options = Options::new().connect_timeout(Duration::from_millis(300));
     let failed = timeout(TEST_TIMEOUT, options.connect_async(silent.addr()))
         .await
-        .expect("the time-out is not heeded")
+        .expect("the timeout is not heeded")
         .unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::TimedOut);
-    let expected = "there was no connection within the time-out of 300ms";
+    let expected = "there was no connection within the timeout of 300ms";
     assert_eq!(failed.to_string(), expected);
     let failed = options.connect(silent.addr()).unwrap_err();
     assert_eq!(failed.to_string(), expected);

@@ -24,7 +24,7 @@ const KEEPALIVE: u32 = 0xe000_0001;
 
 /// Connects a probe to a new listener. Returns the stream and the probe.
 fn accepted_by(options: &Options, encode: impl FnOnce(ConnectData) -> Vec<u8>) -> (Stream, Probe) {
-    let listener = options.bind(local()).unwrap();
+    let listener = options.listen(local()).unwrap();
     let (probe, _) = Probe::connect(listener.local_addr().unwrap(), encode).unwrap();
     let (stream, _) = listener.accept().unwrap();
     (stream, probe)

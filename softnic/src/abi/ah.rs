@@ -5,7 +5,7 @@ use std::{cell::UnsafeCell, ffi::c_int, net::IpAddr};
 use ibverbs_sys as ffi;
 
 use super::{
-    attributes, context, null,
+    attributes, context, functions, null,
     object::{Object, zeroed},
     pd::Pd,
     query::gid,
@@ -24,8 +24,7 @@ unsafe impl Object for Ah {
     type Raw = ffi::ibv_ah;
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_ah(
+pub(super) unsafe extern "C" fn ibv_create_ah(
     raw_pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_ah_attr,
 ) -> *mut ffi::ibv_ah {
@@ -47,8 +46,7 @@ unsafe extern "C" fn ibv_create_ah(
     ah.into_raw()
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
+pub(super) unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
     // Requests in flight have copies of the path, so destroying the handle does not affect them.
     // SAFETY: live until here; the caller gives the handle up.
     unsafe { Ah::free(raw) };
@@ -65,8 +63,7 @@ fn addrs(header: &[u8; 40]) -> (IpAddr, IpAddr) {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_init_ah_from_wc(
+pub(super) unsafe extern "C" fn ibv_init_ah_from_wc(
     ctx: *mut ffi::ibv_context,
     port: u8,
     wc: *mut ffi::ibv_wc,
@@ -103,12 +100,12 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut ffi::ibv_ah {
     let mut attr = ffi::ibv_ah_attr::zeroed();
     // SAFETY: a live domain.
-    let ctx = unsafe { Pd::borrow(pd) }.context();
+    let ctx = unsafe { (*pd).context };
     // SAFETY: as the caller promised.
-    let ret = unsafe { ibv_init_ah_from_wc(ctx, port, wc, grh, &raw mut attr) };
+    let ret = unsafe { functions::ibv_init_ah_from_wc(ctx, port, wc, grh, &raw mut attr) };
     if ret != 0 {
         return null(ret);
     }
     // SAFETY: a live domain, and attributes.
-    unsafe { ibv_create_ah(pd, &raw mut attr) }
+    unsafe { functions::ibv_create_ah(pd, &raw mut attr) }
 }

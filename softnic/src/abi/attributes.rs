@@ -65,10 +65,10 @@ pub(super) fn address_vector(port: &Port, path: &Path) -> ffi::ibv_ah_attr {
 }
 
 /// Depth of reads and atomics for a requested depth: rounded up to a power of two up to 128, as on other devices.
-fn depth(wish: u8) -> u8 {
-    match wish {
+fn depth(request: u8) -> u8 {
+    match request {
         0 => 0,
-        _ => wish.checked_next_power_of_two().unwrap_or(wish),
+        _ => request.checked_next_power_of_two().unwrap_or(request),
     }
 }
 

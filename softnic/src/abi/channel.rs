@@ -33,8 +33,7 @@ unsafe impl Object for Channel {
     type Raw = ffi::ibv_comp_channel;
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_comp_channel(
+pub(super) unsafe extern "C" fn ibv_create_comp_channel(
     ctx: *mut ffi::ibv_context,
 ) -> *mut ffi::ibv_comp_channel {
     let pipe = match CompletionPipe::new() {
@@ -52,8 +51,7 @@ unsafe extern "C" fn ibv_create_comp_channel(
     channel.into_raw()
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_comp_channel(raw: *mut ffi::ibv_comp_channel) -> c_int {
+pub(super) unsafe extern "C" fn ibv_destroy_comp_channel(raw: *mut ffi::ibv_comp_channel) -> c_int {
     // SAFETY: a live channel.
     let channel = unsafe { Channel::borrow(raw) };
     if channel.users.load(Ordering::Acquire) > 0 {
@@ -64,8 +62,7 @@ unsafe extern "C" fn ibv_destroy_comp_channel(raw: *mut ffi::ibv_comp_channel) -
     0
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
+pub(super) unsafe extern "C" fn ibv_get_cq_event(
     raw: *mut ffi::ibv_comp_channel,
     cq: *mut *mut ffi::ibv_cq,
     cq_context: *mut *mut c_void,
@@ -87,8 +84,7 @@ unsafe extern "C" fn ibv_get_cq_event(
     0
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_cq_events(raw: *mut ffi::ibv_cq, count: c_uint) {
+pub(super) unsafe extern "C" fn ibv_ack_cq_events(raw: *mut ffi::ibv_cq, count: c_uint) {
     // SAFETY: live: destroying the queue waits for the acknowledgement below.
     let lock = unsafe { &raw mut (*raw).mutex };
     // SAFETY: as above; an all-zero mutex is unlocked.

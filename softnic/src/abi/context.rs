@@ -6,11 +6,11 @@ use ibverbs_sys as ffi;
 
 use super::{
     acks::Acks,
-    cq, cq_ex, mw,
+    cq, functions,
     notifier::{AsyncPipe, Subject},
     null,
     object::{Object, zeroed},
-    post, qp, qp_ex, query, srq, xrcd,
+    post, srq,
 };
 use crate::fabric::Port;
 
@@ -44,6 +44,28 @@ impl OpenDevice {
     }
 }
 
+/// Fills a table with the device, the mark of an extended context, and the functions of all devices.
+pub(super) fn fill(table: &mut ffi::verbs_context, device: *mut ffi::ibv_device) {
+    table.sz = size_of::<ffi::verbs_context>();
+    table.query_port = Some(functions::query_port);
+    table.query_device_ex = Some(functions::ibv_query_device_ex);
+    table.query_rt_values = Some(functions::ibv_query_rt_values_ex);
+    table.create_cq_ex = Some(functions::ibv_create_cq_ex);
+    table.modify_cq = Some(functions::ibv_modify_cq);
+    table.create_qp_ex = Some(functions::ibv_create_qp_ex);
+    table.open_qp = Some(functions::ibv_open_qp);
+    table.create_srq_ex = Some(functions::ibv_create_srq_ex);
+    table.get_srq_num = Some(functions::ibv_get_srq_num);
+    table.open_xrcd = Some(functions::ibv_open_xrcd);
+    table.close_xrcd = Some(functions::ibv_close_xrcd);
+    let ctx = &mut table.context;
+    ctx.device = device;
+    ctx.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+    ctx.ops.alloc_mw = Some(functions::ibv_alloc_mw);
+    ctx.ops.dealloc_mw = Some(functions::ibv_dealloc_mw);
+    ctx.ops.bind_mw = Some(functions::ibv_bind_mw);
+}
+
 /// Opens a device.
 pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_context {
     let events = match AsyncPipe::new() {
@@ -53,22 +75,8 @@ pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_c
     let weak = Arc::downgrade(&events);
     port.notifier().subjects().contexts.push(weak);
     let mut table: ffi::verbs_context = zeroed();
-    table.sz = size_of::<ffi::verbs_context>();
-    table.query_port = Some(query::query_port);
-    table.query_device_ex = Some(query::query_device_ex);
-    table.query_rt_values = Some(query::query_rt_values);
-    table.create_cq_ex = Some(cq_ex::create_cq_ex);
-    table.modify_cq = Some(cq::modify_cq);
-    table.create_qp_ex = Some(qp_ex::create_qp_ex);
-    table.open_qp = Some(qp::open_qp);
-    table.create_srq_ex = Some(srq::create_srq_ex);
-    table.get_srq_num = Some(srq::get_srq_num);
-    table.open_xrcd = Some(xrcd::open_xrcd);
-    table.close_xrcd = Some(xrcd::close_xrcd);
+    fill(&mut table, device);
     let ctx = &mut table.context;
-    ctx.device = device;
-    // Mark of an extended context.
-    ctx.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
     // No file of the kernel exists. The events' descriptor is open, and no command is written to the descriptor.
     ctx.cmd_fd = events.fd();
     ctx.async_fd = events.fd();
@@ -78,9 +86,6 @@ pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_c
     ctx.ops.post_send = Some(post::post_send);
     ctx.ops.post_recv = Some(post::post_recv);
     ctx.ops.post_srq_recv = Some(srq::post_srq_recv);
-    ctx.ops.alloc_mw = Some(mw::alloc_mw);
-    ctx.ops.dealloc_mw = Some(mw::dealloc_mw);
-    ctx.ops.bind_mw = Some(mw::bind_mw);
     let opened = Context {
         raw: UnsafeCell::new(table),
         device: Arc::new(OpenDevice {
@@ -88,6 +93,7 @@ pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_c
             events,
         }),
     };
+    super::device::hold(device);
     let raw = opened.into_raw();
     // SAFETY: a live context; taking the address of a field reads nothing.
     unsafe { &raw mut (*raw).context }
@@ -105,11 +111,13 @@ pub(super) unsafe fn device<'a>(ctx: *mut ffi::ibv_context) -> &'a Arc<OpenDevic
     &context.device
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_close_device(ctx: *mut ffi::ibv_context) -> c_int {
+pub(super) unsafe extern "C" fn ibv_close_device(ctx: *mut ffi::ibv_context) -> c_int {
     // SAFETY: the caller's context is open.
     let raw = unsafe { ffi::verbs_get_ctx(ctx) };
+    // SAFETY: open until here; the field does not change.
+    let device = unsafe { (*ctx).device };
     // SAFETY: as in `device`; the caller gives the context up.
     unsafe { Context::free(raw) };
+    super::device::release(device);
     0
 }

@@ -22,7 +22,10 @@ use super::{
     query::MAX_CQE,
     sequence::Sequence,
 };
-use crate::engine::{Armed, Completion, CompletionOp, CqId, Moderation};
+use crate::{
+    engine::{Armed, Completion, CompletionOp, CqId, Moderation},
+    failure::Call,
+};
 
 /// A completion queue, plain or extended.
 #[repr(C)]
@@ -51,7 +54,7 @@ const _: () = assert!(
 );
 
 /// Requested properties of a queue.
-pub(super) struct Wish {
+pub(super) struct CqRequest {
     pub(super) cqe: c_int,
     pub(super) cq_context: *mut c_void,
     pub(super) channel: *mut ffi::ibv_comp_channel,
@@ -61,29 +64,28 @@ pub(super) struct Wish {
 /// Capacity of a queue for at least `cqe` completions, for the engine and for C: one less than a power of two, as on
 /// Soft-RoCE. `None` if `cqe` is zero, negative or above the limit.
 fn capacity(cqe: c_int) -> Option<(usize, c_int)> {
-    let wish = usize::try_from(cqe)
+    let request = usize::try_from(cqe)
         .ok()
         .filter(|_| (1..=MAX_CQE).contains(&cqe))?;
-    let capacity = (wish + 1).next_power_of_two() - 1;
+    let capacity = (request + 1).next_power_of_two() - 1;
     Some((capacity, c_int::try_from(capacity).ok()?))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_cq(
+pub(super) unsafe extern "C" fn ibv_create_cq(
     ctx: *mut ffi::ibv_context,
     cqe: c_int,
     cq_context: *mut c_void,
     channel: *mut ffi::ibv_comp_channel,
     vector: c_int,
 ) -> *mut ffi::ibv_cq {
-    let wish = Wish {
+    let request = CqRequest {
         cqe,
         cq_context,
         channel,
         vector,
     };
     // SAFETY: an open context, and a live channel.
-    unsafe { create(ctx, wish, |_| {}) }.cast()
+    unsafe { create(ctx, request, |_| {}) }.cast()
 }
 
 /// Creates a queue; `fill` completes the C struct.
@@ -92,20 +94,20 @@ unsafe extern "C" fn ibv_create_cq(
 /// - The context is open, and the channel null or live.
 pub(super) unsafe fn create(
     ctx: *mut ffi::ibv_context,
-    wish: Wish,
+    request: CqRequest,
     fill: impl FnOnce(&mut ffi::ibv_cq_ex),
 ) -> *mut ffi::ibv_cq_ex {
     // SAFETY: the caller's promise.
     let device = unsafe { context::device(ctx) };
-    let channel = wish.channel;
-    let Some((capacity, cqe)) = capacity(wish.cqe).filter(|_| wish.vector == 0) else {
+    let channel = request.channel;
+    let Some((capacity, cqe)) = capacity(request.cqe).filter(|_| request.vector == 0) else {
         return null(libc::EINVAL);
     };
     let id = device.port.look(|nic| nic.engine.create_cq(capacity));
     let mut raw: ffi::ibv_cq_ex = zeroed();
     raw.context = ctx;
     raw.channel = channel;
-    raw.cq_context = wish.cq_context;
+    raw.cq_context = request.cq_context;
     raw.handle = id.0;
     raw.cqe = cqe;
     fill(&mut raw);
@@ -152,18 +154,17 @@ impl Cq {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
+pub(super) unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
-    let wish = usize::try_from(cqe).unwrap_or(0);
+    let request = usize::try_from(cqe).unwrap_or(0);
     let Some((capacity, cqe)) = capacity(cqe) else {
         return libc::EINVAL;
     };
     let ret = cq.device.port.look(|nic| {
         // The pending completions must fit the requested size, not the rounded one.
         match nic.engine.cq_len(cq.id) {
-            Some(len) if len <= wish => outcome(nic.engine.resize_cq(cq.id, capacity)),
+            Some(len) if len <= request => outcome(nic.engine.resize_cq(cq.id, capacity)),
             _ => libc::EINVAL,
         }
     });
@@ -197,8 +198,7 @@ pub(super) unsafe extern "C" fn modify_cq(
     )
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
+pub(super) unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
     let port = &cq.device.port;
@@ -242,12 +242,15 @@ pub(super) fn forget_async(subject: &Subject) {
 pub(super) unsafe extern "C" fn req_notify_cq(raw: *mut ffi::ibv_cq, solicited: c_int) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
-    let wish = if solicited == 0 {
+    if let Err(errno) = cq.device.port.attempt(Call::ReqNotifyCq) {
+        return errno;
+    }
+    let request = if solicited == 0 {
         Armed::Next
     } else {
         Armed::Solicited
     };
-    outcome(cq.device.port.look(|nic| nic.engine.arm_cq(cq.id, wish)))
+    outcome(cq.device.port.look(|nic| nic.engine.arm_cq(cq.id, request)))
 }
 
 pub(super) unsafe extern "C" fn poll_cq(
@@ -258,6 +261,9 @@ pub(super) unsafe extern "C" fn poll_cq(
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
     let port = &cq.device.port;
+    if let Err(errno) = port.attempt(Call::PollCq) {
+        return -errno;
+    }
     let mut count = 0;
     let mut poll = || {
         port.look(|nic| {

@@ -9,10 +9,12 @@ use ibverbs_sys as ffi;
 
 use super::{
     cq::{self, Cq, wc},
+    functions::Kind,
     null,
     object::Object,
+    scripted::{Extra, functions as scripted},
 };
-use crate::engine::Completion;
+use crate::{engine::Completion, failure::Call};
 
 /// Completion fields of extended queues, beside those of all queues.
 const FIELDS: u64 = ffi::IBV_WC_STANDARD_FLAGS
@@ -60,23 +62,27 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     if !known {
         return null(libc::EOPNOTSUPP);
     }
-    let wish = cq::Wish {
+    let request = cq::CqRequest {
         cqe: c_int::try_from(attr.cqe).unwrap_or(c_int::MAX),
         cq_context: attr.cq_context,
         channel: attr.channel,
         vector: c_int::try_from(attr.comp_vector).unwrap_or(c_int::MAX),
     };
     // SAFETY: an open context, and a live channel.
-    unsafe { cq::create(ctx, wish, |raw| fill(raw, attr.wc_flags)) }
+    unsafe {
+        cq::create(ctx, request, |raw| {
+            raw.start_poll = Some(start_poll);
+            raw.next_poll = Some(next_poll);
+            raw.end_poll = Some(end_poll);
+            fill(raw, attr.wc_flags);
+        })
+    }
 }
 
-/// Fills the table of a queue with the functions of the requested fields.
-fn fill(raw: &mut ffi::ibv_cq_ex, fields: u64) {
+/// Fills the table of a queue with the functions of the requested fields, for queues of any device.
+pub(super) fn fill(raw: &mut ffi::ibv_cq_ex, fields: u64) {
     use ffi::ibv_create_cq_wc_flags as with;
     let asked = |field: with| fields & u64::from(field.0) != 0;
-    raw.start_poll = Some(start_poll);
-    raw.next_poll = Some(next_poll);
-    raw.end_poll = Some(end_poll);
     raw.read_opcode = Some(read_opcode);
     raw.read_vendor_err = Some(read_vendor_err);
     raw.read_wc_flags = Some(read_wc_flags);
@@ -92,17 +98,20 @@ fn fill(raw: &mut ffi::ibv_cq_ex, fields: u64) {
         asked(with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
     raw.read_completion_wallclock_ns =
         asked(with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_wallclock);
+    raw.read_cvlan = asked(with::IBV_WC_EX_WITH_CVLAN).then_some(read_cvlan);
+    raw.read_flow_tag = asked(with::IBV_WC_EX_WITH_FLOW_TAG).then_some(read_flow_tag);
+    raw.read_tm_info = asked(with::IBV_WC_EX_WITH_TM_INFO).then_some(read_tm_info);
 }
 
 /// Writes the fields that programs read without a call.
 ///
 /// # Safety
 /// - `raw` is a live queue, polled by this thread.
-unsafe fn show(raw: *mut ffi::ibv_cq_ex, polled: &Polled) {
+pub(super) unsafe fn show(raw: *mut ffi::ibv_cq_ex, wc: &ffi::ibv_wc) {
     // SAFETY: live; the field is the library's to change during a poll, and the poll is this thread's.
-    unsafe { (*raw).status = polled.wc.status };
+    unsafe { (*raw).status = wc.status };
     // SAFETY: as above.
-    unsafe { (*raw).wr_id = polled.wc.wr_id };
+    unsafe { (*raw).wr_id = wc.wr_id };
 }
 
 unsafe extern "C" fn start_poll(
@@ -115,26 +124,32 @@ unsafe extern "C" fn start_poll(
     }
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw.cast()) };
+    if let Err(errno) = cq.device.port.attempt(Call::StartPoll) {
+        return errno;
+    }
     let Some(completion) = cq.poll_one() else {
         return libc::ENOENT;
     };
     let polled = Polled::from(completion);
     cq.polled.begin(polled);
     // SAFETY: live, and the poll is this thread's.
-    unsafe { show(raw, &polled) };
+    unsafe { show(raw, &polled.wc) };
     0
 }
 
 unsafe extern "C" fn next_poll(raw: *mut ffi::ibv_cq_ex) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw.cast()) };
+    if let Err(errno) = cq.device.port.attempt(Call::NextPoll) {
+        return errno;
+    }
     let Some(completion) = cq.poll_one() else {
         return libc::ENOENT;
     };
     let polled = Polled::from(completion);
     cq.polled.with(|current| *current = polled);
     // SAFETY: live, and the poll is this thread's.
-    unsafe { show(raw, &polled) };
+    unsafe { show(raw, &polled.wc) };
     0
 }
 
@@ -144,41 +159,63 @@ unsafe extern "C" fn end_poll(raw: *mut ffi::ibv_cq_ex) {
     cq.polled.end();
 }
 
-/// The queue, and the completion of its poll; zeros outside of a poll.
+/// The completion of a queue's poll, and the fields of extended queues; zeros outside of a poll of an engine's queue.
 ///
 /// # Safety
 /// - `raw` is a live queue while the result is used.
-unsafe fn current<'a>(raw: *mut ffi::ibv_cq_ex) -> (&'a Cq, Polled) {
+unsafe fn current(raw: *mut ffi::ibv_cq_ex) -> (ffi::ibv_wc, Extra) {
+    // SAFETY: the caller's promise.
+    let ctx = unsafe { (*raw).context };
+    // SAFETY: the context of a live object is open.
+    if let Kind::Scripted(_) = unsafe { Kind::of(ctx) } {
+        // SAFETY: a queue of a scripted device.
+        return unsafe { scripted::current(raw) };
+    }
     // SAFETY: the caller's promise.
     let cq = unsafe { Cq::borrow(raw.cast()) };
-    let none = Polled {
-        wc: ffi::ibv_wc::zeroed(),
-        time: Duration::ZERO,
+    let Some(polled) = cq.polled.with(|polled| *polled) else {
+        return (ffi::ibv_wc::zeroed(), Extra::default());
     };
-    (cq, cq.polled.with(|polled| *polled).unwrap_or(none))
+    let extra = Extra {
+        timestamp: nanos(polled.time),
+        wallclock_ns: nanos(cq.device.port.since_1970(polled.time)),
+        ..Extra::default()
+    };
+    (polled.wc, extra)
 }
 
 macro_rules! readers {
-    ($($name:ident -> $type:ty = |$cq:pat_param, $polled:ident| $value:expr;)*) => {$(
+    ($($name:ident -> $type:ty = |$wc:pat_param, $extra:pat_param| $value:expr;)*) => {$(
         unsafe extern "C" fn $name(raw: *mut ffi::ibv_cq_ex) -> $type {
             // SAFETY: a live queue.
-            let ($cq, $polled) = unsafe { current(raw) };
+            let ($wc, $extra) = unsafe { current(raw) };
             $value
         }
     )*};
 }
 
 readers! {
-    read_opcode -> ffi::ibv_wc_opcode = |_, polled| polled.wc.opcode;
-    read_vendor_err -> u32 = |_, polled| polled.wc.vendor_err;
-    read_wc_flags -> c_uint = |_, polled| polled.wc.wc_flags;
-    read_byte_len -> u32 = |_, polled| polled.wc.byte_len;
-    read_imm_data -> ffi::__be32 = |_, polled| polled.wc.imm_data();
-    read_qp_num -> u32 = |_, polled| polled.wc.qp_num;
-    read_src_qp -> u32 = |_, polled| polled.wc.src_qp;
-    read_slid -> u32 = |_, polled| polled.wc.slid.into();
-    read_sl -> u8 = |_, polled| polled.wc.sl;
-    read_dlid_path_bits -> u8 = |_, polled| polled.wc.dlid_path_bits;
-    read_completion_ts -> u64 = |_, polled| nanos(polled.time);
-    read_wallclock -> u64 = |cq, polled| nanos(cq.device.port.since_1970(polled.time));
+    read_opcode -> ffi::ibv_wc_opcode = |wc, _| wc.opcode;
+    read_vendor_err -> u32 = |wc, _| wc.vendor_err;
+    read_wc_flags -> c_uint = |wc, _| wc.wc_flags;
+    read_byte_len -> u32 = |wc, _| wc.byte_len;
+    read_imm_data -> ffi::__be32 = |wc, _| wc.imm_data();
+    read_qp_num -> u32 = |wc, _| wc.qp_num;
+    read_src_qp -> u32 = |wc, _| wc.src_qp;
+    read_slid -> u32 = |wc, _| wc.slid.into();
+    read_sl -> u8 = |wc, _| wc.sl;
+    read_dlid_path_bits -> u8 = |wc, _| wc.dlid_path_bits;
+    read_completion_ts -> u64 = |_, extra| extra.timestamp;
+    read_wallclock -> u64 = |_, extra| extra.wallclock_ns;
+    read_cvlan -> u16 = |_, extra| extra.cvlan;
+    read_flow_tag -> u32 = |_, extra| extra.flow_tag;
+}
+
+unsafe extern "C" fn read_tm_info(raw: *mut ffi::ibv_cq_ex, place: *mut ffi::ibv_wc_tm_info) {
+    // SAFETY: a live queue.
+    let (_, extra) = unsafe { current(raw) };
+    // SAFETY: the caller's place.
+    let info = unsafe { &mut *place };
+    info.tag = extra.tm_tag;
+    info.priv_ = extra.tm_priv;
 }

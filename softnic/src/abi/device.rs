@@ -1,11 +1,11 @@
-//! The list of devices: the device of the calling thread's host.
+//! The list of devices: those of the calling thread's host.
 
 use std::{
     cell::UnsafeCell,
     collections::HashMap,
     ffi::{c_char, c_int},
     ptr,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use ibverbs_sys as ffi;
@@ -13,14 +13,67 @@ use ibverbs_sys as ffi;
 use super::{
     context, null,
     object::{Object, zeroed},
+    query,
+    scripted::{self, Properties, Shared},
 };
-use crate::fabric::{self, Port};
+use crate::{
+    fabric::{self, Port},
+    failure::Call,
+};
+
+/// A device of a host.
+#[derive(Clone)]
+enum Backend {
+    Engine(Port),
+    Scripted(Arc<Shared>),
+}
+
+impl Backend {
+    /// Whether both are the same device.
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Engine(port), Self::Engine(other)) => port.is(other),
+            (Self::Scripted(shared), Self::Scripted(other)) => Arc::ptr_eq(shared, other),
+            _ => false,
+        }
+    }
+
+    /// Whether the program's fabric or device has been dropped or the host killed, and no object is left.
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Engine(port) => port.is_abandoned(),
+            Self::Scripted(shared) => !shared.is_plugged(),
+        }
+    }
+
+    /// Calls `read` with the attributes of the device.
+    fn properties<R>(&self, read: impl FnOnce(&Properties) -> R) -> R {
+        match self {
+            Self::Engine(port) => read(&query::of_engine(port)),
+            Self::Scripted(shared) => shared.properties(read),
+        }
+    }
+}
+
+/// The C struct of a device.
+fn describe(device: &Properties) -> ffi::ibv_device {
+    let mut raw: ffi::ibv_device = zeroed();
+    raw.node_type = device.node_type;
+    raw.transport_type = device.transport_type;
+    for (to, from) in raw.name.iter_mut().zip(device.name.bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    for (to, from) in raw.ibdev_path.iter_mut().zip(device.directory.bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    raw
+}
 
 /// A device behind an `ibv_device`.
 #[repr(C)]
 struct Device {
     raw: UnsafeCell<ffi::ibv_device>,
-    port: Port,
+    backend: Backend,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -28,55 +81,91 @@ unsafe impl Object for Device {
     type Raw = ffi::ibv_device;
 }
 
-/// Listed devices, by address, until the process ends: a program may keep an opened device after freeing the list.
+/// Listed devices. A device stays in memory while its fabric or one of its objects exists, while listed by a program,
+/// and while open.
 static LISTED: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
 
 struct Listed {
-    port: Port,
+    backend: Backend,
     raw: usize,
+    /// Number of lists and contexts with the device.
+    uses: usize,
 }
 
 /// Lengths of the lists not yet freed, by address.
 static LISTS: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 
-/// The C struct of a device, created by the first call.
+/// The C struct of a host's own device, created by the first call.
 pub(super) fn listed(port: &Port) -> *mut ffi::ibv_device {
+    list(Backend::Engine(port.clone()))
+}
+
+/// The C struct of a device, created by the first call.
+fn list(backend: Backend) -> *mut ffi::ibv_device {
     let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = listed.iter().find(|known| known.port.is(port));
+    let known = listed.iter().find(|known| known.backend.is(&backend));
     if let Some(known) = known {
         return ptr::with_exposed_provenance_mut(known.raw);
     }
-    let mut raw: ffi::ibv_device = zeroed();
-    raw.node_type = ffi::ibv_node_type::IBV_NODE_CA;
-    raw.transport_type = ffi::ibv_transport_type::IBV_TRANSPORT_IB;
-    let name = format!("softnic{}", port.index());
-    for (to, from) in raw.name.iter_mut().zip(name.bytes()) {
-        *to = c_char::from_ne_bytes([from]);
-    }
     let device = Device {
-        raw: UnsafeCell::new(raw),
-        port: port.clone(),
+        raw: UnsafeCell::new(backend.properties(describe)),
+        backend: backend.clone(),
     };
     let raw = device.into_raw();
     listed.push(Listed {
-        port: port.clone(),
+        backend,
         raw: raw.expose_provenance(),
+        uses: 0,
     });
     raw
 }
 
+/// Changes the number of uses of a device.
+fn change_uses(raw: *mut ffi::ibv_device, change: impl FnOnce(usize) -> usize) {
+    let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let of = listed.iter_mut().find(|known| known.raw == raw.addr());
+    if let Some(known) = of {
+        known.uses = change(known.uses);
+    }
+}
+
+/// Counts a use of a device by a list or a context.
+pub(super) fn hold(raw: *mut ffi::ibv_device) {
+    change_uses(raw, |uses| uses + 1);
+}
+
+/// Ends a use of a device.
+pub(super) fn release(raw: *mut ffi::ibv_device) {
+    change_uses(raw, |uses| uses.saturating_sub(1));
+    free_abandoned();
+}
+
+/// Frees the devices of dropped fabrics without objects, contexts and lists.
+pub(super) fn free_abandoned() {
+    let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_abandoned = |known: &mut Listed| known.uses == 0 && known.backend.is_abandoned();
+    let abandoned: Vec<_> = listed.extract_if(.., is_abandoned).collect();
+    drop(listed);
+    for known in abandoned {
+        // SAFETY: from `into_raw` in `listed`. No longer in the list, so freed once; neither a list nor a context of a
+        // program has the device.
+        unsafe { Device::free(ptr::with_exposed_provenance_mut(known.raw)) };
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ffi::ibv_device {
-    let current = fabric::current();
-    let devices: Vec<_> = current
-        .iter()
-        .map(listed)
-        .chain([ptr::null_mut()])
-        .collect();
+    let mut devices = Vec::new();
+    if let Some(port) = fabric::current() {
+        devices.push(listed(&port));
+        devices.extend(port.scripted().into_iter().map(Backend::Scripted).map(list));
+    }
     if !count.is_null() {
         // SAFETY: the caller's place for the number.
-        unsafe { *count = c_int::from(current.is_some()) };
+        unsafe { *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX) };
     }
+    devices.push(ptr::null_mut());
+    devices.iter().for_each(|device| hold(*device));
     let len = devices.len();
     let list: *mut *mut ffi::ibv_device = Box::into_raw(devices.into_boxed_slice()).cast();
     let mut lists = LISTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +180,9 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ffi::ibv_device) {
     if let Some(len) = len {
         // SAFETY: a boxed slice of this length, from `ibv_get_device_list`, and freed once: the list was still
         // registered.
-        drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) });
+        let devices = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) };
+        drop(lists);
+        devices.iter().for_each(|device| release(*device));
     }
 }
 
@@ -103,16 +194,16 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut ffi::ibv_device) -> *const
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_index(device: *mut ffi::ibv_device) -> c_int {
-    // SAFETY: a listed device, valid until the process ends.
+    // SAFETY: a listed device, in memory while listed or open.
     let device = unsafe { Device::borrow(device) };
-    c_int::try_from(device.port.index()).unwrap_or(-1)
+    device.backend.properties(|device| device.index)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ffi::ibv_device) -> ffi::__be64 {
-    // SAFETY: a listed device, valid until the process ends.
+    // SAFETY: a listed device, in memory while listed or open.
     let device = unsafe { Device::borrow(device) };
-    ffi::__be64::from_ne(device.port.guid())
+    ffi::__be64::from_ne(device.backend.properties(|device| device.guid))
 }
 
 #[unsafe(no_mangle)]
@@ -120,7 +211,33 @@ unsafe extern "C" fn ibv_open_device(raw: *mut ffi::ibv_device) -> *mut ffi::ibv
     if raw.is_null() {
         return null(libc::EINVAL);
     }
-    // SAFETY: a listed device, valid until the process ends.
+    // SAFETY: a listed device, in memory while listed or open.
     let device = unsafe { Device::borrow(raw) };
-    context::open(&device.port, raw)
+    match &device.backend {
+        Backend::Engine(port) => match port.attempt(Call::OpenDevice) {
+            Ok(()) => context::open(port, raw),
+            Err(errno) => null(errno),
+        },
+        Backend::Scripted(shared) => match shared.called(Call::OpenDevice) {
+            Ok(()) => scripted::functions::open(shared, raw),
+            Err(errno) => null(errno),
+        },
+    }
+}
+
+/// Opens the first scripted device of the thread's host: engines have no command descriptor to import.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ffi::ibv_context {
+    let scripted = fabric::current().and_then(|port| port.scripted().into_iter().next());
+    let Some(shared) = scripted else {
+        return null(libc::EOPNOTSUPP);
+    };
+    // SAFETY: takes and returns integers.
+    if unsafe { libc::fcntl(cmd_fd, libc::F_GETFD) } < 0 {
+        return null(libc::EBADF);
+    }
+    if let Err(errno) = shared.imported(cmd_fd) {
+        return null(errno);
+    }
+    scripted::functions::open(&shared, list(Backend::Scripted(Arc::clone(&shared))))
 }

@@ -34,6 +34,11 @@ impl Memory for ProcessMemory {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
+    fn copy(&mut self, from: u64, to: u64, len: usize) {
+        // SAFETY: both ranges are registered (see the type), the second one with the right to write. They may overlap.
+        unsafe { ptr::copy(place(from), place(to), len) };
+    }
+
     fn atomic(&mut self, addr: u64, operation: Atomic) -> u64 {
         let number = place(addr).cast::<u64>();
         // SAFETY: the eight bytes are registered with the right to change them (see the type), and the engine has
@@ -59,6 +64,8 @@ mod tests {
         assert_eq!(seen, [2, 3]);
         ProcessMemory.write(addr, &[7]);
         assert_eq!(bytes, [7, 2, 3]);
+        ProcessMemory.copy(addr, addr + 1, 2);
+        assert_eq!(bytes, [7, 7, 2], "ranges may overlap");
         let mut number = 40_u64;
         let addr = (&raw mut number).expose_provenance() as u64;
         assert_eq!(ProcessMemory.atomic(addr, Atomic::FetchAdd(2)), 40);

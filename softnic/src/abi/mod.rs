@@ -1,4 +1,4 @@
-//! The functions of libibverbs over the engine, and those of librdmacm over the connection manager.
+//! The functions of libibverbs over the engine or a scripted device, and those of librdmacm over the connection manager.
 //!
 //! Functions have their C names. The linker prefers a program's own symbols to symbols of a shared library, so a
 //! program with this crate calls these functions. The inline functions of `verbs.h` go through a context's function
@@ -16,6 +16,7 @@ mod cq;
 mod cq_ex;
 mod device;
 mod event;
+mod functions;
 mod memory;
 mod mr;
 mod mw;
@@ -27,6 +28,7 @@ mod post;
 mod qp;
 mod qp_ex;
 mod query;
+pub mod scripted;
 mod sequence;
 mod srq;
 mod unsupported;
@@ -36,6 +38,12 @@ pub(crate) use memory::ProcessMemory;
 pub(crate) use notifier::Notifier;
 
 use crate::engine::EngineError;
+
+/// Closes the devices of dropped fabrics without objects, contexts in use and lists.
+pub(crate) fn free_abandoned() {
+    cm::free_abandoned();
+    device::free_abandoned();
+}
 
 /// Converts a refusal to an errno.
 fn errno(error: EngineError) -> i32 {

@@ -90,8 +90,7 @@ unsafe fn register(
     mr.into_raw()
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr(
+pub(super) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ffi::ibv_pd,
     addr: *mut c_void,
     len: usize,
@@ -102,8 +101,7 @@ unsafe extern "C" fn ibv_reg_mr(
     unsafe { register(pd, addr, len, iova, access.cast_unsigned()) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr_iova(
+pub(super) unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ffi::ibv_pd,
     addr: *mut c_void,
     len: usize,
@@ -114,8 +112,7 @@ unsafe extern "C" fn ibv_reg_mr_iova(
     unsafe { register(pd, addr, len, iova, access.cast_unsigned()) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr_iova2(
+pub(super) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ffi::ibv_pd,
     addr: *mut c_void,
     len: usize,
@@ -126,8 +123,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     unsafe { register(pd, addr, len, iova, access) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dereg_mr(raw: *mut ffi::ibv_mr) -> c_int {
+pub(super) unsafe extern "C" fn ibv_dereg_mr(raw: *mut ffi::ibv_mr) -> c_int {
     // SAFETY: a live region.
     let mr = unsafe { Mr::borrow(raw) };
     // The fabric is locked during the call, so no access to the memory is in progress afterwards.

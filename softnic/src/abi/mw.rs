@@ -76,7 +76,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(raw: *mut ffi::ibv_mw) -> c_int {
 ///
 /// # Safety
 /// - The region is null or live.
-pub(super) unsafe fn binding(info: &ffi::ibv_mw_bind_info) -> Binding {
+unsafe fn binding(info: &ffi::ibv_mw_bind_info) -> Binding {
     let region = if info.mr.is_null() {
         0
     } else {

@@ -1,5 +1,7 @@
 //! Objects of C: a struct of libibverbs, followed by fields of this crate.
 
+use std::any::type_name;
+
 use ibverbs_sys as ffi;
 
 /// An object with its C struct as the first field.
@@ -46,7 +48,12 @@ pub(super) fn zeroed<T: Plain>() -> T {
 ///
 /// # Safety
 /// - All fields are integers, raw pointers, optional functions, or structs, arrays and unions of such types.
-pub(super) unsafe trait Plain {}
+pub(super) unsafe trait Plain {
+    /// Name of the C struct.
+    fn name() -> &'static str {
+        type_name::<Self>().rsplit("::").next().unwrap_or_default()
+    }
+}
 
 macro_rules! plain {
     ($($name:ident)*) => {$(
@@ -56,5 +63,6 @@ macro_rules! plain {
 }
 
 plain! {
-    ibv_ah ibv_comp_channel ibv_cq_ex ibv_device ibv_mr ibv_mw ibv_pd ibv_srq ibv_xrcd verbs_context
+    ibv_ah ibv_comp_channel ibv_comp_cntr ibv_counters ibv_cq ibv_cq_ex ibv_device ibv_dm ibv_flow ibv_mr ibv_mw ibv_pd
+    ibv_rwq_ind_table ibv_srq ibv_td ibv_wq ibv_xrcd verbs_context
 }

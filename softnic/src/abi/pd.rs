@@ -31,8 +31,7 @@ impl Pd {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
+pub(super) unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
     // SAFETY: an open context.
     let device = unsafe { context::device(ctx) };
     let id = device.port.look(|nic| nic.engine.alloc_pd());
@@ -47,8 +46,7 @@ unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut ffi::ibv_p
     pd.into_raw()
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(raw: *mut ffi::ibv_pd) -> c_int {
+pub(super) unsafe extern "C" fn ibv_dealloc_pd(raw: *mut ffi::ibv_pd) -> c_int {
     // SAFETY: a live domain.
     let pd = unsafe { Pd::borrow(raw) };
     let ret = outcome(pd.device.port.look(|nic| nic.engine.dealloc_pd(pd.id)));

@@ -4,15 +4,21 @@ use std::{ffi::c_int, ptr, slice};
 
 use ibverbs_sys as ffi;
 
-use super::{ah::Ah, errno, mw, object::Object, qp::Qp};
-use crate::engine::{Destination, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};
+use super::{ah::Ah, errno, object::Object, qp::Qp, scripted::PostedSend};
+use crate::{
+    engine::{
+        Access, Binding, Destination, Payload, Placement, RecvRequest, Remote, SendOp, SendRequest,
+        Sge,
+    },
+    failure::Call,
+};
 
 /// Posts a request, and returns 0 or an errno.
 pub(super) fn post(qp: &Qp, request: SendRequest) -> c_int {
     let posted = qp
         .device
         .port
-        .call(|nic| nic.engine.post_send(qp.num, request, nic.now, nic.memory));
+        .call(|nic, now| nic.engine.post_send(qp.num, request, now, nic.memory));
     posted.map_or_else(errno, |()| 0)
 }
 
@@ -21,7 +27,7 @@ pub(super) fn post_all(qp: &Qp, requests: Vec<SendRequest>) -> c_int {
     let posted = qp
         .device
         .port
-        .call(|nic| nic.engine.post_sends(qp.num, requests, nic.now, nic.memory));
+        .call(|nic, now| nic.engine.post_sends(qp.num, requests, now, nic.memory));
     posted.map_or_else(errno, |()| 0)
 }
 
@@ -37,20 +43,20 @@ pub(super) unsafe fn elements<'a>(list: *const ffi::ibv_sge, count: c_int) -> &'
     }
 }
 
-pub(super) fn sges(list: &[ffi::ibv_sge]) -> Vec<Sge> {
-    let sge = |sge: &ffi::ibv_sge| Sge {
+fn sges(list: Vec<ffi::ibv_sge>) -> Vec<Sge> {
+    let sge = |sge: ffi::ibv_sge| Sge {
         addr: sge.addr,
         len: sge.length,
         lkey: sge.lkey,
     };
-    list.iter().map(sge).collect()
+    list.into_iter().map(sge).collect()
 }
 
 /// Copies the bytes of a list.
 ///
 /// # Safety
 /// - The elements are readable memory during the call.
-unsafe fn inline(list: &[ffi::ibv_sge]) -> Vec<u8> {
+pub(super) unsafe fn inline(list: &[ffi::ibv_sge]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for sge in list.iter().filter(|sge| sge.length > 0) {
         let start = ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
@@ -60,157 +66,175 @@ unsafe fn inline(list: &[ffi::ibv_sge]) -> Vec<u8> {
     bytes
 }
 
-/// Converts the operation of a request; `None` if unsupported by the engine.
+/// Decodes a send request.
 ///
 /// # Safety
-/// - The fields of the request's opcode are initialised.
-unsafe fn operation(wr: &ffi::ibv_send_wr) -> Option<SendOp> {
+/// - `wr` is a request of a queue pair of this kind, with the fields of its opcode.
+pub(super) unsafe fn decode(wr: &ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> PostedSend {
     use ffi::ibv_wr_opcode as asked;
-    let imm = || {
-        // SAFETY: a field of opcodes with immediate data (the caller's promise).
-        unsafe { wr.__bindgen_anon_1.imm_data }.to_ne()
-    };
-    let invalidated = || {
-        // SAFETY: a field of opcodes that invalidate (the caller's promise).
-        unsafe { wr.__bindgen_anon_1.invalidate_rkey }
-    };
-    let rdma = || {
-        // SAFETY: a field of RDMA opcodes (the caller's promise).
-        let rdma = unsafe { wr.wr.rdma };
-        Remote {
-            addr: rdma.remote_addr,
-            rkey: rdma.rkey,
+    // Only the fields of the opcode are read: the others need not be initialised.
+    let (opcode, flags) = (wr.opcode, wr.send_flags);
+    let mut posted = PostedSend::new(wr.wr_id, opcode, flags);
+    if ![asked::IBV_WR_LOCAL_INV, asked::IBV_WR_BIND_MW].contains(&opcode) {
+        // SAFETY: the caller's promise.
+        posted.sges = unsafe { elements(wr.sg_list, wr.num_sge) }.to_vec();
+    }
+    if flags & ffi::ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
+        // SAFETY: the bytes of an inline request are the caller's during the call.
+        posted.inline = Some(unsafe { inline(&posted.sges) });
+    }
+    match opcode {
+        asked::IBV_WR_SEND_WITH_IMM | asked::IBV_WR_RDMA_WRITE_WITH_IMM => {
+            // SAFETY: a field of these opcodes.
+            let imm_data = unsafe { wr.__bindgen_anon_1.imm_data };
+            posted.imm_data = Some(imm_data.to_ne());
         }
-    };
-    Some(match wr.opcode {
-        asked::IBV_WR_SEND => SendOp::Send {
-            imm: None,
-            invalidate: None,
+        asked::IBV_WR_SEND_WITH_INV | asked::IBV_WR_LOCAL_INV => {
+            // SAFETY: a field of these opcodes.
+            posted.invalidate_rkey = Some(unsafe { wr.__bindgen_anon_1.invalidate_rkey });
+        }
+        asked::IBV_WR_BIND_MW => {
+            // SAFETY: a field of this opcode.
+            let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
+            // SAFETY: the caller's window and region are live.
+            unsafe { posted.set_bind(bind.mw, bind.rkey, &bind.bind_info) };
+        }
+        asked::IBV_WR_TSO => {
+            // SAFETY: a field of this opcode.
+            let tso = unsafe { wr.__bindgen_anon_2.tso };
+            // SAFETY: the header is the caller's during the call.
+            let header = unsafe { slice::from_raw_parts(tso.hdr.cast::<u8>(), tso.hdr_sz.into()) };
+            posted.tso = Some((header.to_vec(), tso.mss));
+        }
+        _ => {}
+    }
+    match opcode {
+        asked::IBV_WR_RDMA_WRITE | asked::IBV_WR_RDMA_WRITE_WITH_IMM | asked::IBV_WR_RDMA_READ => {
+            // SAFETY: fields of these opcodes.
+            let rdma = unsafe { wr.wr.rdma };
+            posted.remote = Some((rdma.remote_addr, rdma.rkey));
+        }
+        asked::IBV_WR_ATOMIC_CMP_AND_SWP | asked::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: a field of these opcodes.
+            let addr = unsafe { wr.wr.atomic.remote_addr };
+            // SAFETY: a field of these opcodes.
+            let rkey = unsafe { wr.wr.atomic.rkey };
+            posted.remote = Some((addr, rkey));
+            // SAFETY: a field of these opcodes.
+            posted.compare_add = Some(unsafe { wr.wr.atomic.compare_add });
+            if opcode == asked::IBV_WR_ATOMIC_CMP_AND_SWP {
+                // SAFETY: a field of this opcode.
+                posted.swap = Some(unsafe { wr.wr.atomic.swap });
+            }
+        }
+        _ if kind == ffi::ibv_qp_type::IBV_QPT_UD => {
+            // SAFETY: fields of every request of this kind of queue pair.
+            let ud = unsafe { wr.wr.ud };
+            posted.datagram = Some((ud.ah.expose_provenance(), ud.remote_qpn, ud.remote_qkey));
+        }
+        _ => {}
+    }
+    if kind == ffi::ibv_qp_type::IBV_QPT_XRC_SEND {
+        // SAFETY: a field of every request of this kind of queue pair.
+        posted.remote_srqn = Some(unsafe { wr.qp_type.xrc.remote_srqn });
+    }
+    posted
+}
+
+/// The engine's operation of a request, or an errno.
+fn operation(posted: &PostedSend) -> Result<SendOp, c_int> {
+    use ffi::ibv_wr_opcode as asked;
+    let (addr, rkey) = posted.remote.unwrap_or_default();
+    let remote = Remote { addr, rkey };
+    Ok(match posted.opcode {
+        asked::IBV_WR_SEND | asked::IBV_WR_SEND_WITH_IMM | asked::IBV_WR_SEND_WITH_INV => {
+            SendOp::Send {
+                imm: posted.imm_data,
+                invalidate: posted.invalidate_rkey,
+            }
+        }
+        asked::IBV_WR_RDMA_WRITE | asked::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write {
+            remote,
+            imm: posted.imm_data,
         },
-        asked::IBV_WR_SEND_WITH_IMM => SendOp::Send {
-            imm: Some(imm()),
-            invalidate: None,
+        asked::IBV_WR_RDMA_READ => SendOp::Read(remote),
+        asked::IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CompareSwap {
+            remote,
+            compare: posted.compare_add.unwrap_or(0),
+            swap: posted.swap.unwrap_or(0),
         },
-        asked::IBV_WR_SEND_WITH_INV => SendOp::Send {
-            imm: None,
-            invalidate: Some(invalidated()),
+        asked::IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd {
+            remote,
+            add: posted.compare_add.unwrap_or(0),
         },
-        asked::IBV_WR_RDMA_WRITE => SendOp::Write {
-            remote: rdma(),
-            imm: None,
+        asked::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(posted.invalidate_rkey.unwrap_or(0)),
+        asked::IBV_WR_BIND_MW => bind(posted).ok_or(libc::EINVAL)?,
+        // Only extended requests have the value and the range.
+        asked::IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite {
+            remote,
+            value: posted.atomic_write.ok_or(libc::EOPNOTSUPP)?,
         },
-        asked::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write {
-            remote: rdma(),
-            imm: Some(imm()),
-        },
-        asked::IBV_WR_RDMA_READ => SendOp::Read(rdma()),
-        // SAFETY: the fields of this opcode (the caller's promise).
-        asked::IBV_WR_ATOMIC_CMP_AND_SWP => unsafe { compare_swap(wr) },
-        // SAFETY: the fields of this opcode (the caller's promise).
-        asked::IBV_WR_ATOMIC_FETCH_AND_ADD => unsafe { fetch_add(wr) },
-        asked::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(invalidated()),
-        // SAFETY: the fields of this opcode (the caller's promise).
-        asked::IBV_WR_BIND_MW => unsafe { bind(wr) },
-        _ => return None,
+        asked::IBV_WR_FLUSH => flush(remote, posted.flush.ok_or(libc::EOPNOTSUPP)?)?,
+        _ => return Err(libc::EOPNOTSUPP),
     })
 }
 
-/// # Safety
-/// - The fields of an atomic operation are initialised.
-unsafe fn number(wr: &ffi::ibv_send_wr) -> Remote {
-    // SAFETY: the caller's promise.
-    let addr = unsafe { wr.wr.atomic.remote_addr };
-    // SAFETY: the caller's promise.
-    let rkey = unsafe { wr.wr.atomic.rkey };
-    Remote { addr, rkey }
+fn bind(posted: &PostedSend) -> Option<SendOp> {
+    let (_, new_rkey, bind) = posted.bind?;
+    let (rkey, region) = posted.bind_keys;
+    Some(SendOp::Bind {
+        rkey,
+        new_rkey,
+        binding: Binding {
+            region,
+            addr: bind.addr,
+            len: if bind.mr == 0 { 0 } else { bind.length },
+            access: Access(bind.access),
+        },
+    })
 }
 
-/// # Safety
-/// - The fields of a comparison and exchange are initialised.
-unsafe fn compare_swap(wr: &ffi::ibv_send_wr) -> SendOp {
-    SendOp::CompareSwap {
-        // SAFETY: the caller's promise.
-        remote: unsafe { number(wr) },
-        // SAFETY: the caller's promise.
-        compare: unsafe { wr.wr.atomic.compare_add },
-        // SAFETY: the caller's promise.
-        swap: unsafe { wr.wr.atomic.swap },
+fn flush(remote: Remote, (len, placement, level): (usize, u8, u8)) -> Result<SendOp, c_int> {
+    let range = ffi::ibv_selectivity_level::IBV_FLUSH_RANGE.0;
+    let region = ffi::ibv_selectivity_level::IBV_FLUSH_MR.0;
+    if ![range, region].contains(&level.into()) {
+        return Err(libc::EINVAL);
     }
+    Ok(SendOp::Flush {
+        remote,
+        len: u32::try_from(len).map_err(|_| libc::EINVAL)?,
+        placement: Placement(placement),
+        whole_region: u32::from(level) == region,
+    })
 }
 
-/// # Safety
-/// - The fields of an addition are initialised.
-unsafe fn fetch_add(wr: &ffi::ibv_send_wr) -> SendOp {
-    SendOp::FetchAdd {
-        // SAFETY: the caller's promise.
-        remote: unsafe { number(wr) },
-        // SAFETY: the caller's promise.
-        add: unsafe { wr.wr.atomic.compare_add },
-    }
-}
-
-/// # Safety
-/// - The fields of a binding are initialised, and its window and region live.
-unsafe fn bind(wr: &ffi::ibv_send_wr) -> SendOp {
-    // SAFETY: the caller's promise.
-    let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
-    SendOp::Bind {
-        // SAFETY: the caller's window is live.
-        rkey: unsafe { (*bind.mw).rkey },
-        new_rkey: bind.rkey,
-        // SAFETY: the caller's region is live.
-        binding: unsafe { mw::binding(&bind.bind_info) },
-    }
-}
-
-/// Converts a send request; `None` if the operation is unsupported by the engine.
+/// Converts a request for the engine, or returns an errno.
 ///
 /// # Safety
-/// - `wr` is a request to this queue pair, with all fields of its opcode initialised.
-unsafe fn request(qp: &Qp, wr: &ffi::ibv_send_wr) -> Option<SendRequest> {
+/// - The address handle of a datagram is live.
+pub(super) unsafe fn convert(qp: &Qp, posted: PostedSend) -> Result<SendRequest, c_int> {
     use ffi::ibv_send_flags as flags;
-    // SAFETY: the caller's promise.
-    let op = unsafe { operation(wr) }?;
-    let has = |flag: flags| wr.send_flags & flag.0 != 0;
-    let list = match op {
-        SendOp::LocalInvalidate(_) | SendOp::Bind { .. } => &[],
+    let op = operation(&posted)?;
+    let has = |flag: flags| posted.flags & flag.0 != 0;
+    let destination = posted.datagram.filter(|_| qp.is_datagram());
+    let destination = destination.map(|(ah, qp, qkey)| {
         // SAFETY: the caller's promise.
-        _ => unsafe { elements(wr.sg_list, wr.num_sge) },
-    };
-    let payload = if has(flags::IBV_SEND_INLINE) {
-        // SAFETY: the memory of an inline request is readable during the call.
-        Payload::Inline(unsafe { inline(list) })
-    } else {
-        Payload::Sges(sges(list))
-    };
-    let destination = if qp.is_datagram() {
-        // SAFETY: a field of every request to a UD queue pair.
-        let ud = unsafe { wr.wr.ud };
-        // SAFETY: the caller's address handle is live.
-        let ah = unsafe { Ah::borrow(ud.ah) };
-        Some(Destination {
-            path: ah.path,
-            qp: ud.remote_qpn,
-            qkey: ud.remote_qkey,
-        })
-    } else {
-        None
-    };
-    let xrc_srq = if qp.is_xrc_sender() {
-        // SAFETY: a field of every request to an XRC queue pair.
-        Some(unsafe { wr.qp_type.xrc.remote_srqn })
-    } else {
-        None
-    };
-    Some(SendRequest {
-        wr_id: wr.wr_id,
+        let ah = unsafe { Ah::borrow(ptr::with_exposed_provenance_mut(ah)) };
+        let path = ah.path;
+        Destination { path, qp, qkey }
+    });
+    Ok(SendRequest {
+        wr_id: posted.wr_id,
         op,
-        payload,
         destination,
-        xrc_srq,
+        xrc_srq: posted.remote_srqn,
         signaled: has(flags::IBV_SEND_SIGNALED),
         solicited: has(flags::IBV_SEND_SOLICITED),
         fence: has(flags::IBV_SEND_FENCE),
+        payload: match posted.inline {
+            Some(bytes) => Payload::Inline(bytes),
+            None => Payload::Sges(sges(posted.sges)),
+        },
     })
 }
 
@@ -225,9 +249,12 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: a request of the caller's chain.
         let this = unsafe { &*wr };
         // SAFETY: as above.
-        let ret = match unsafe { request(qp, this) } {
-            Some(request) => post(qp, request),
-            None => libc::EOPNOTSUPP,
+        let posted = unsafe { decode(this, qp.kind()) };
+        // SAFETY: the caller's address handle is live.
+        let request = unsafe { convert(qp, posted) };
+        let ret = match qp.device.port.attempt(Call::PostSend).and(request) {
+            Ok(request) => post(qp, request),
+            Err(errno) => errno,
         };
         if ret != 0 {
             // SAFETY: the caller's place.
@@ -247,7 +274,7 @@ pub(super) unsafe fn recv_request(wr: &ffi::ibv_recv_wr) -> RecvRequest {
     RecvRequest {
         wr_id: wr.wr_id,
         // SAFETY: the caller's promise.
-        sges: sges(unsafe { elements(wr.sg_list, wr.num_sge) }),
+        sges: sges(unsafe { elements(wr.sg_list, wr.num_sge) }.to_vec()),
     }
 }
 
@@ -263,14 +290,15 @@ pub(super) unsafe extern "C" fn post_recv(
         let this = unsafe { &*wr };
         // SAFETY: as above.
         let request = unsafe { recv_request(this) };
-        let posted = qp
-            .device
-            .port
-            .call(|nic| nic.engine.post_recv(qp.num, request, nic.now, nic.memory));
-        if let Err(error) = posted {
+        let port = &qp.device.port;
+        let posted = port.attempt(Call::PostRecv).and_then(|()| {
+            port.call(|nic, now| nic.engine.post_recv(qp.num, request, now, nic.memory))
+                .map_err(errno)
+        });
+        if let Err(errno) = posted {
             // SAFETY: the caller's place.
             unsafe { *bad = wr };
-            return errno(error);
+            return errno;
         }
         wr = this.next;
     }

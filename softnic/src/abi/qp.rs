@@ -13,8 +13,9 @@ use super::{
     object::{Object, zeroed},
     outcome,
     pd::Pd,
-    qp_ex::{Building, Table},
+    qp_ex::{self, Table},
     query::{MAX_INLINE, MAX_SGE, MAX_WR, addr},
+    scripted::PostedSend,
     sequence::Sequence,
     srq::Srq,
     xrcd::Xrcd,
@@ -33,7 +34,7 @@ pub(super) struct Qp {
     /// Whether the queue pair was made for extended requests.
     is_extended: bool,
     /// Extended requests not posted yet.
-    pub(super) building: Sequence<Building>,
+    pub(super) building: Sequence<Vec<PostedSend>>,
 }
 
 // SAFETY: `repr(C)`, and the extended C struct comes first, whose first field is the plain C struct.
@@ -42,9 +43,9 @@ unsafe impl Object for Qp {
 }
 
 impl Qp {
-    /// Whether each send request names a shared receive queue of the peer.
-    pub(super) fn is_xrc_sender(&self) -> bool {
-        self.init.qp_type == ffi::ibv_qp_type::IBV_QPT_XRC_SEND
+    /// Type of the queue pair.
+    pub(super) fn kind(&self) -> ffi::ibv_qp_type {
+        self.init.qp_type
     }
 
     /// Whether each send request has a destination of its own (UD).
@@ -113,8 +114,7 @@ unsafe fn queued(kind: QpKind, pd: &Pd, attr: &ffi::ibv_qp_init_attr) -> Option<
     Some(init)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_qp(
+pub(super) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_qp_init_attr,
 ) -> *mut ffi::ibv_qp {
@@ -209,7 +209,7 @@ fn adopt(
 ) -> *mut ffi::ibv_qp {
     let mut table: Table = zeroed();
     if let Some(operations) = operations {
-        table.fill(operations);
+        qp_ex::fill(&mut table, operations);
     }
     let raw = &mut table.ex.qp_base;
     raw.context = ctx;
@@ -239,8 +239,7 @@ fn adopt(
     raw
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(
+pub(super) unsafe extern "C" fn ibv_modify_qp(
     raw: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
     mask: c_int,
@@ -254,7 +253,7 @@ unsafe extern "C" fn ibv_modify_qp(
     let Some(attributes) = attributes(port, attr, mask) else {
         return libc::EINVAL;
     };
-    let result = port.call(|nic| {
+    let result = port.call(|nic, now| {
         let (from, _) = nic.engine.query_qp(qp.num)?;
         let to = if mask.contains(AttributeMask::STATE) {
             state(attr.qp_state)?
@@ -262,10 +261,7 @@ unsafe extern "C" fn ibv_modify_qp(
             from
         };
         let change = (to, &attributes, mask);
-        Some((
-            to,
-            nic.engine.modify_qp(qp.num, change, nic.now, nic.memory),
-        ))
+        Some((to, nic.engine.modify_qp(qp.num, change, now, nic.memory)))
     });
     match result {
         Some((to, Ok(()))) => {
@@ -278,8 +274,7 @@ unsafe extern "C" fn ibv_modify_qp(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_qp(
+pub(super) unsafe extern "C" fn ibv_query_qp(
     raw: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
     _mask: c_int,
@@ -301,8 +296,7 @@ unsafe extern "C" fn ibv_query_qp(
     0
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
+pub(super) unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw) };
     let port = &qp.device.port;
@@ -323,8 +317,7 @@ unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
 }
 
 /// Null for a queue pair that was not made for extended requests.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_qp_to_qp_ex(raw: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex {
+pub(super) unsafe extern "C" fn ibv_qp_to_qp_ex(raw: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex {
     // SAFETY: a live queue pair.
     if unsafe { Qp::borrow(raw) }.is_extended {
         raw.cast()
@@ -333,8 +326,7 @@ unsafe extern "C" fn ibv_qp_to_qp_ex(raw: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_attach_mcast(
+pub(super) unsafe extern "C" fn ibv_attach_mcast(
     raw: *mut ffi::ibv_qp,
     gid: *const ffi::ibv_gid,
     _lid: u16,
@@ -346,8 +338,7 @@ unsafe extern "C" fn ibv_attach_mcast(
     outcome(qp.device.port.look(|nic| nic.engine.attach(qp.num, group)))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_detach_mcast(
+pub(super) unsafe extern "C" fn ibv_detach_mcast(
     raw: *mut ffi::ibv_qp,
     gid: *const ffi::ibv_gid,
     _lid: u16,

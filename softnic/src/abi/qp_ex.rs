@@ -9,21 +9,22 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    ah::Ah,
-    mw, null,
+    functions::Kind,
+    null,
     object::{Object, Plain},
     post,
     qp::{self, Qp},
+    scripted::PostedSend,
     xrcd::Xrcd,
 };
-use crate::engine::{Destination, Payload, Placement, Remote, SendOp, SendRequest, Sge};
+use crate::failure::Call;
 
 /// The C struct of a queue pair, with the functions of extended requests.
 #[repr(C)]
 pub(super) struct Table {
     pub(super) ex: ffi::ibv_qp_ex,
-    /// Room for functions newer than the headers.
-    _newer: [usize; 2],
+    /// Room for functions newer than the headers. Moves of integers would lose the functions, by the rules of Rust.
+    _newer: [Option<unsafe extern "C" fn()>; 2],
 }
 
 type AtomicWrite = unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64, *const c_void);
@@ -34,14 +35,10 @@ const NEWER: usize = offset_of!(ffi::ibv_qp_ex, wr_abort) + size_of::<Option<Ato
 const _: () = assert!(NEWER + 2 * size_of::<Option<AtomicWrite>>() <= size_of::<Table>());
 
 // SAFETY: a C struct of integers, pointers and functions, with `pthread` types made of integers.
-unsafe impl Plain for Table {}
-
-/// Requests not posted yet.
-#[derive(Debug, Default)]
-pub(super) struct Building {
-    requests: Vec<SendRequest>,
-    /// Whether an argument of a call was invalid.
-    is_malformed: bool,
+unsafe impl Plain for Table {
+    fn name() -> &'static str {
+        "ibv_qp_ex"
+    }
 }
 
 use ffi::ibv_qp_create_send_ops_flags as with;
@@ -114,60 +111,78 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 }
 
 impl Table {
-    /// Adds the functions for building requests of these operations.
-    pub(super) fn fill(&mut self, operations: u64) {
-        let asked = |operation: with| operations & u64::from(operation.0) != 0;
+    /// Writes the functions newer than the headers.
+    fn fill_newer(&mut self, atomic_write: Option<AtomicWrite>, flush: Option<Flush>) {
         let newer: *mut Self = self;
         // SAFETY: within the struct: checked at `NEWER`.
         let newer = unsafe { newer.byte_add(NEWER) }.cast::<Option<AtomicWrite>>();
-        let function: Option<AtomicWrite> =
-            asked(with::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write);
         // SAFETY: as above; the offset is that of a pointer.
-        unsafe { newer.write(function) };
-        let function: Option<Flush> = asked(with::IBV_QP_EX_WITH_FLUSH).then_some(flush);
+        unsafe { newer.write(atomic_write) };
         // SAFETY: within the struct: checked at `NEWER`.
         let newer = unsafe { newer.add(1) }.cast::<Option<Flush>>();
         // SAFETY: as above.
-        unsafe { newer.write(function) };
-        let qp = &mut self.ex;
-        qp.wr_start = Some(start);
-        qp.wr_complete = Some(complete);
-        qp.wr_abort = Some(abort);
-        qp.wr_set_ud_addr = Some(set_ud_addr);
-        qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
-        qp.wr_set_inline_data = Some(set_inline_data);
-        qp.wr_set_inline_data_list = Some(set_inline_data_list);
-        qp.wr_set_sge = Some(set_sge);
-        qp.wr_set_sge_list = Some(set_sge_list);
-        qp.wr_send = asked(with::IBV_QP_EX_WITH_SEND).then_some(send);
-        qp.wr_send_imm = asked(with::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm);
-        qp.wr_send_inv = asked(with::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv);
-        qp.wr_rdma_write = asked(with::IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write);
-        qp.wr_rdma_write_imm =
-            asked(with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm);
-        qp.wr_rdma_read = asked(with::IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read);
-        qp.wr_atomic_cmp_swp =
-            asked(with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(atomic_cmp_swp);
-        qp.wr_atomic_fetch_add =
-            asked(with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(atomic_fetch_add);
-        qp.wr_local_inv = asked(with::IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv);
-        qp.wr_bind_mw = asked(with::IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw);
+        unsafe { newer.write(flush) };
     }
+}
+
+/// Adds the functions for building requests of these operations, for queue pairs of any device.
+pub(super) fn fill_operations(table: &mut Table, operations: u64) {
+    let asked = |operation: with| operations & u64::from(operation.0) != 0;
+    table.fill_newer(
+        asked(with::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write),
+        asked(with::IBV_QP_EX_WITH_FLUSH).then_some(flush),
+    );
+    let qp = &mut table.ex;
+    qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_send = asked(with::IBV_QP_EX_WITH_SEND).then_some(send);
+    qp.wr_send_imm = asked(with::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm);
+    qp.wr_send_inv = asked(with::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv);
+    qp.wr_rdma_write = asked(with::IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write);
+    qp.wr_rdma_write_imm =
+        asked(with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm);
+    qp.wr_rdma_read = asked(with::IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read);
+    qp.wr_atomic_cmp_swp = asked(with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(atomic_cmp_swp);
+    qp.wr_atomic_fetch_add =
+        asked(with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(atomic_fetch_add);
+    qp.wr_local_inv = asked(with::IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv);
+    qp.wr_bind_mw = asked(with::IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw);
+    qp.wr_send_tso = asked(with::IBV_QP_EX_WITH_TSO).then_some(send_tso);
+}
+
+/// Fills the table of an engine's queue pair.
+pub(super) fn fill(table: &mut Table, operations: u64) {
+    table.ex.wr_start = Some(start);
+    table.ex.wr_complete = Some(complete);
+    table.ex.wr_abort = Some(abort);
+    fill_operations(table, operations);
 }
 
 unsafe extern "C" fn start(raw: *mut ffi::ibv_qp_ex) {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw.cast()) };
-    qp.building.begin(Building::default());
+    qp.building.begin(Vec::new());
 }
 
 unsafe extern "C" fn complete(raw: *mut ffi::ibv_qp_ex) -> c_int {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw.cast()) };
     // Posted before the end, so that batches of several threads are posted in the order of their starts.
-    let posted = qp.building.with(|building| match building.is_malformed {
-        true => libc::EINVAL,
-        false => post::post_all(qp, std::mem::take(&mut building.requests)),
+    let posted = qp.building.with(|building| {
+        let requests = std::mem::take(building).into_iter();
+        if let Err(errno) = qp.device.port.attempt(Call::WrComplete) {
+            return errno;
+        }
+        // SAFETY: the address handles of datagrams are live until the requests are posted.
+        let requests = requests.map(|request| unsafe { post::convert(qp, request) });
+        match requests.collect() {
+            Ok(requests) => post::post_all(qp, requests),
+            Err(errno) => errno,
+        }
     });
     qp.building.end();
     posted.unwrap_or(libc::EINVAL)
@@ -179,153 +194,52 @@ unsafe extern "C" fn abort(raw: *mut ffi::ibv_qp_ex) {
     qp.building.end();
 }
 
-/// Begins a request. Outside of `ibv_wr_start` and `ibv_wr_complete`, does nothing.
+/// Begins a request. Outside of `ibv_wr_start` and `ibv_wr_complete`, does nothing on an engine's queue pair.
 ///
 /// # Safety
 /// - `raw` is a live queue pair, used by this thread alone.
-unsafe fn begin(raw: *mut ffi::ibv_qp_ex, op: SendOp) {
-    use ffi::ibv_send_flags as flags;
-    // SAFETY: the caller's promise.
-    let qp = unsafe { Qp::borrow(raw.cast()) };
+unsafe fn begin(
+    raw: *mut ffi::ibv_qp_ex,
+    opcode: ffi::ibv_wr_opcode,
+    fill: impl FnOnce(&mut PostedSend),
+) {
     // SAFETY: the caller's promise; programs set the field before.
     let wr_id = unsafe { (*raw).wr_id };
     // SAFETY: as above.
-    let wr_flags = unsafe { (*raw).wr_flags };
-    let has = |flag: flags| wr_flags & flag.0 != 0;
-    let request = SendRequest {
-        wr_id,
-        op,
-        payload: Payload::Sges(Vec::new()),
-        destination: None,
-        xrc_srq: None,
-        signaled: has(flags::IBV_SEND_SIGNALED),
-        solicited: has(flags::IBV_SEND_SOLICITED),
-        fence: has(flags::IBV_SEND_FENCE),
-    };
-    qp.building.with(|building| building.requests.push(request));
+    let flags = unsafe { (*raw).wr_flags };
+    let mut posted = PostedSend::new(wr_id, opcode, flags);
+    fill(&mut posted);
+    let qp: *mut ffi::ibv_qp = raw.cast();
+    // SAFETY: live; the field does not change.
+    let ctx = unsafe { (*qp).context };
+    // SAFETY: the context of a live object is open.
+    match unsafe { Kind::of(ctx) } {
+        Kind::Engine(_) => {
+            // SAFETY: the caller's promise.
+            let qp = unsafe { Qp::borrow(qp) };
+            qp.building.with(|building| building.push(posted));
+        }
+        Kind::Scripted(device) => device.begin(qp.addr(), posted),
+    }
 }
 
 /// Adds to the last request begun.
 ///
 /// # Safety
 /// - `raw` is a live queue pair.
-unsafe fn add(raw: *mut ffi::ibv_qp_ex, change: impl FnOnce(&mut SendRequest)) {
-    // SAFETY: the caller's promise.
-    let qp = unsafe { Qp::borrow(raw.cast()) };
-    qp.building.with(|building| {
-        if let Some(request) = building.requests.last_mut() {
-            change(request);
+unsafe fn add(raw: *mut ffi::ibv_qp_ex, change: impl FnOnce(&mut PostedSend)) {
+    let qp: *mut ffi::ibv_qp = raw.cast();
+    // SAFETY: live; the field does not change.
+    let ctx = unsafe { (*qp).context };
+    // SAFETY: the context of a live object is open.
+    match unsafe { Kind::of(ctx) } {
+        Kind::Engine(_) => {
+            // SAFETY: the caller's promise.
+            let qp = unsafe { Qp::borrow(qp) };
+            qp.building.with(|building| building.last_mut().map(change));
         }
-    });
-}
-
-macro_rules! operations {
-    ($($name:ident($($arg:ident: $type:ty),*) = $op:expr;)*) => {$(
-        unsafe extern "C" fn $name(raw: *mut ffi::ibv_qp_ex, $($arg: $type),*) {
-            // SAFETY: a live queue pair. Programs build from one thread at a time.
-            unsafe { begin(raw, $op) };
-        }
-    )*};
-}
-
-operations! {
-    send() = SendOp::Send { imm: None, invalidate: None };
-    send_imm(imm: ffi::__be32) = SendOp::Send { imm: Some(imm.to_ne()), invalidate: None };
-    send_inv(rkey: u32) = SendOp::Send { imm: None, invalidate: Some(rkey) };
-    rdma_write(rkey: u32, addr: u64) = SendOp::Write { remote: Remote { addr, rkey }, imm: None };
-    rdma_write_imm(rkey: u32, addr: u64, imm: ffi::__be32) = SendOp::Write {
-        remote: Remote { addr, rkey },
-        imm: Some(imm.to_ne()),
-    };
-    rdma_read(rkey: u32, addr: u64) = SendOp::Read(Remote { addr, rkey });
-    atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = SendOp::CompareSwap {
-        remote: Remote { addr, rkey },
-        compare,
-        swap,
-    };
-    atomic_fetch_add(rkey: u32, addr: u64, add: u64) = SendOp::FetchAdd {
-        remote: Remote { addr, rkey },
-        add,
-    };
-    local_inv(rkey: u32) = SendOp::LocalInvalidate(rkey);
-}
-
-unsafe extern "C" fn atomic_write(
-    raw: *mut ffi::ibv_qp_ex,
-    rkey: u32,
-    addr: u64,
-    value: *const c_void,
-) {
-    // SAFETY: the caller's eight bytes.
-    let value = unsafe { value.cast::<[u8; 8]>().read() };
-    let remote = Remote { addr, rkey };
-    // SAFETY: as for the other operations.
-    unsafe { begin(raw, SendOp::AtomicWrite { remote, value }) };
-}
-
-unsafe extern "C" fn flush(
-    raw: *mut ffi::ibv_qp_ex,
-    rkey: u32,
-    addr: u64,
-    len: usize,
-    placement: u8,
-    selectivity: u8,
-) {
-    let range = ffi::ibv_selectivity_level::IBV_FLUSH_RANGE.0;
-    let region = ffi::ibv_selectivity_level::IBV_FLUSH_MR.0;
-    let valid_len = u32::try_from(len);
-    if valid_len.is_err() || ![range, region].contains(&selectivity.into()) {
-        // SAFETY: a live queue pair.
-        let qp = unsafe { Qp::borrow(raw.cast()) };
-        qp.building.with(|building| building.is_malformed = true);
+        Kind::Scripted(device) => device.add(qp.addr(), change),
     }
-    let op = SendOp::Flush {
-        remote: Remote { addr, rkey },
-        len: valid_len.unwrap_or(u32::MAX),
-        placement: Placement(placement),
-        whole_region: u32::from(selectivity) == region,
-    };
-    // SAFETY: as for the other operations.
-    unsafe { begin(raw, op) };
-}
-
-unsafe extern "C" fn bind_mw(
-    raw: *mut ffi::ibv_qp_ex,
-    window: *mut ffi::ibv_mw,
-    new_rkey: u32,
-    info: *const ffi::ibv_mw_bind_info,
-) {
-    // SAFETY: a live window, bound by one thread at a time.
-    let rkey = unsafe { (*window).rkey };
-    // SAFETY: the caller's information.
-    let info = unsafe { &*info };
-    // SAFETY: the caller's region is live.
-    let binding = unsafe { mw::binding(info) };
-    let op = SendOp::Bind {
-        rkey,
-        new_rkey,
-        binding,
-    };
-    // SAFETY: as for the other operations.
-    unsafe { begin(raw, op) };
-}
-
-unsafe extern "C" fn set_ud_addr(
-    raw: *mut ffi::ibv_qp_ex,
-    ah: *mut ffi::ibv_ah,
-    qp: u32,
-    qkey: u32,
-) {
-    // SAFETY: the caller's address handle is live.
-    let path = unsafe { Ah::borrow(ah) }.path;
-    let destination = Destination { path, qp, qkey };
-    // SAFETY: a live queue pair.
-    unsafe { add(raw, |request| request.destination = Some(destination)) };
-}
-
-unsafe extern "C" fn set_xrc_srqn(raw: *mut ffi::ibv_qp_ex, number: u32) {
-    // SAFETY: a live queue pair.
-    unsafe { add(raw, |request| request.xrc_srq = Some(number)) };
 }
 
 /// Appends the bytes at an address.
@@ -339,19 +253,11 @@ unsafe fn append(to: &mut Vec<u8>, from: *const c_void, len: usize) {
     }
 }
 
-unsafe extern "C" fn set_inline_data(raw: *mut ffi::ibv_qp_ex, data: *mut c_void, len: usize) {
-    let mut bytes = Vec::new();
-    // SAFETY: the caller's bytes.
-    unsafe { append(&mut bytes, data, len) };
-    // SAFETY: a live queue pair.
-    unsafe { add(raw, |request| request.payload = Payload::Inline(bytes)) };
-}
-
-unsafe extern "C" fn set_inline_data_list(
-    raw: *mut ffi::ibv_qp_ex,
-    count: usize,
-    list: *const ffi::ibv_data_buf,
-) {
+/// Copies the bytes of a list of buffers.
+///
+/// # Safety
+/// - The list has `count` elements, whose bytes are readable.
+unsafe fn bytes_of_list(count: usize, list: *const ffi::ibv_data_buf) -> Vec<u8> {
     let mut bytes = Vec::new();
     for index in 0..count {
         // SAFETY: the caller's list has `count` elements.
@@ -361,24 +267,118 @@ unsafe extern "C" fn set_inline_data_list(
         // SAFETY: the caller's bytes.
         unsafe { append(&mut bytes, element.addr, element.length) };
     }
-    // SAFETY: a live queue pair.
-    unsafe { add(raw, |request| request.payload = Payload::Inline(bytes)) };
+    bytes
 }
 
-unsafe extern "C" fn set_sge(raw: *mut ffi::ibv_qp_ex, lkey: u32, addr: u64, len: u32) {
-    let list = vec![Sge { addr, len, lkey }];
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $ty:ty),*) = $opcode:ident, |$posted:ident| $fill:expr;)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ffi::ibv_qp_ex, $($arg: $ty),*) {
+            // SAFETY: a live queue pair.
+            unsafe { begin(qp, ffi::ibv_wr_opcode::$opcode, |$posted| $fill) };
+        }
+    )*};
+}
+
+operations! {
+    send() = IBV_WR_SEND, |_posted| {};
+    send_imm(imm: ffi::__be32) = IBV_WR_SEND_WITH_IMM, |posted| posted.imm_data = Some(imm.to_ne());
+    send_inv(rkey: u32) = IBV_WR_SEND_WITH_INV, |posted| posted.invalidate_rkey = Some(rkey);
+    local_inv(rkey: u32) = IBV_WR_LOCAL_INV, |posted| posted.invalidate_rkey = Some(rkey);
+    rdma_write(rkey: u32, addr: u64) = IBV_WR_RDMA_WRITE, |posted| posted.remote = Some((addr, rkey));
+    rdma_write_imm(rkey: u32, addr: u64, imm: ffi::__be32) = IBV_WR_RDMA_WRITE_WITH_IMM, |posted| {
+        posted.remote = Some((addr, rkey));
+        posted.imm_data = Some(imm.to_ne());
+    };
+    rdma_read(rkey: u32, addr: u64) = IBV_WR_RDMA_READ, |posted| posted.remote = Some((addr, rkey));
+    atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = IBV_WR_ATOMIC_CMP_AND_SWP, |posted| {
+        posted.remote = Some((addr, rkey));
+        posted.compare_add = Some(compare);
+        posted.swap = Some(swap);
+    };
+    atomic_fetch_add(rkey: u32, addr: u64, amount: u64) = IBV_WR_ATOMIC_FETCH_AND_ADD, |posted| {
+        posted.remote = Some((addr, rkey));
+        posted.compare_add = Some(amount);
+    };
+    bind_mw(mw: *mut ffi::ibv_mw, rkey: u32, info: *const ffi::ibv_mw_bind_info) = IBV_WR_BIND_MW,
+        |posted| {
+            posted.set_bind(mw, rkey, &*info);
+        };
+    send_tso(header: *mut c_void, len: u16, mss: u16) = IBV_WR_TSO, |posted| {
+        let header = slice::from_raw_parts(header.cast::<u8>(), len.into());
+        posted.tso = Some((header.to_vec(), mss));
+    };
+    atomic_write(rkey: u32, addr: u64, value: *const c_void) = IBV_WR_ATOMIC_WRITE, |posted| {
+        posted.remote = Some((addr, rkey));
+        posted.atomic_write = Some(value.cast::<[u8; 8]>().read());
+    };
+    flush(rkey: u32, addr: u64, len: usize, placement: u8, selectivity: u8) = IBV_WR_FLUSH,
+        |posted| {
+            posted.remote = Some((addr, rkey));
+            posted.flush = Some((len, placement, selectivity));
+        };
+}
+
+unsafe extern "C" fn set_ud_addr(
+    qp: *mut ffi::ibv_qp_ex,
+    ah: *mut ffi::ibv_ah,
+    qpn: u32,
+    qkey: u32,
+) {
     // SAFETY: a live queue pair.
-    unsafe { add(raw, |request| request.payload = Payload::Sges(list)) };
+    unsafe {
+        add(qp, |posted| {
+            posted.datagram = Some((ah.expose_provenance(), qpn, qkey))
+        })
+    };
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ffi::ibv_qp_ex, srqn: u32) {
+    // SAFETY: a live queue pair.
+    unsafe { add(qp, |posted| posted.remote_srqn = Some(srqn)) };
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ffi::ibv_qp_ex, data: *mut c_void, len: usize) {
+    let mut bytes = Vec::new();
+    // SAFETY: the caller's bytes, during the call.
+    unsafe { append(&mut bytes, data, len) };
+    // SAFETY: a live queue pair.
+    unsafe { add(qp, |posted| posted.inline = Some(bytes)) };
+}
+
+unsafe extern "C" fn set_inline_data_list(
+    qp: *mut ffi::ibv_qp_ex,
+    count: usize,
+    list: *const ffi::ibv_data_buf,
+) {
+    // SAFETY: the caller's list, and the bytes of its elements, during the call.
+    let bytes = unsafe { bytes_of_list(count, list) };
+    // SAFETY: a live queue pair.
+    unsafe { add(qp, |posted| posted.inline = Some(bytes)) };
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ffi::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let sge = ffi::ibv_sge { addr, length, lkey };
+    // SAFETY: a live queue pair.
+    unsafe { add(qp, |posted| posted.set_sges(vec![sge])) };
 }
 
 unsafe extern "C" fn set_sge_list(
-    raw: *mut ffi::ibv_qp_ex,
+    qp: *mut ffi::ibv_qp_ex,
     count: usize,
-    list: *const ffi::ibv_sge,
+    sges: *const ffi::ibv_sge,
 ) {
-    // SAFETY: the caller's list has `count` elements.
-    let list = unsafe { post::elements(list, c_int::try_from(count).unwrap_or(0)) };
-    let list = post::sges(list);
+    // SAFETY: the caller's list.
+    let sges = unsafe { post::elements(sges, c_int::try_from(count).unwrap_or(0)) }.to_vec();
     // SAFETY: a live queue pair.
-    unsafe { add(raw, |request| request.payload = Payload::Sges(list)) };
+    unsafe { add(qp, |posted| posted.set_sges(sges)) };
+}
+
+impl PostedSend {
+    fn set_sges(&mut self, sges: Vec<ffi::ibv_sge>) {
+        if self.flags & ffi::ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
+            // SAFETY: the bytes of an inline request are the caller's during the call.
+            self.inline = Some(unsafe { post::inline(&sges) });
+        }
+        self.sges = sges;
+    }
 }

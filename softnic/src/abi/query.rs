@@ -1,4 +1,4 @@
-//! Properties of devices and ports.
+//! Attributes of devices and ports: those of an engine, computed for each call, or those of a scripted device.
 
 use std::{
     ffi::{c_char, c_int},
@@ -7,7 +7,7 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use super::{context, set_errno};
+use super::{functions::Kind, scripted::Properties, set_errno};
 use crate::fabric::Port;
 
 /// The only partition key, with full membership.
@@ -32,7 +32,13 @@ pub(super) const MAX_INLINE: u32 = 512;
 const MAX_RD_ATOMIC: c_int = 128;
 
 /// Reported maximum number of objects of each kind; the engine has no fixed limits.
-const MANY: c_int = 1 << 20;
+const MAX_OBJECTS: c_int = 1 << 20;
+
+/// Minimum length of the GID table. The entries after those of the addresses are empty, as in tables of the kernel.
+const MIN_GIDS: c_int = 16;
+
+/// Vendor ID: locally administered, as by the second bit of the first byte, so that no vendor has the ID.
+const VENDOR_ID: u32 = 0x02_534e;
 
 /// Extended capabilities: flushes for visibility and persistence, atomic writes (`ib_uverbs_device_cap_flags` of Linux).
 const FLUSH_GLOBAL: u64 = 1 << 38;
@@ -41,6 +47,10 @@ const ATOMIC_WRITE: u64 = 1 << 40;
 
 /// Frequency of the clock in kHz: ticks are nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
+
+/// Index of the first host's network interface. A host has one interface, which no system call knows: Linux numbers its
+/// interfaces from 1 upwards, and so does not reach this index. Index 0 would mark a GID as detached.
+const FIRST_INTERFACE: u32 = 1 << 30;
 
 /// Physical states of a port.
 const LINK_UP: u8 = 5;
@@ -60,8 +70,8 @@ pub(super) fn addr(gid: ffi::ibv_gid) -> IpAddr {
     std::net::Ipv6Addr::from(gid.to_raw()).to_canonical()
 }
 
-/// Basic properties of a device.
-fn properties(port: &Port) -> ffi::ibv_device_attr {
+/// Basic attributes of an engine's device.
+fn basic(port: &Port) -> ffi::ibv_device_attr {
     let guid = ffi::__be64::from_ne(port.guid());
     let mut found = ffi::ibv_device_attr::zeroed();
     for (to, from) in found
@@ -75,7 +85,8 @@ fn properties(port: &Port) -> ffi::ibv_device_attr {
     found.sys_image_guid = guid;
     found.max_mr_size = u64::MAX;
     found.page_size_cap = 4096;
-    found.max_qp = MANY;
+    found.vendor_id = VENDOR_ID;
+    found.max_qp = MAX_OBJECTS;
     found.max_qp_wr = MAX_WR.cast_signed();
     found.device_cap_flags = ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW.0
         | ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
@@ -85,20 +96,20 @@ fn properties(port: &Port) -> ffi::ibv_device_attr {
         | ffi::ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0;
     found.max_sge = MAX_SGE.cast_signed();
     found.max_sge_rd = MAX_SGE.cast_signed();
-    found.max_cq = MANY;
+    found.max_cq = MAX_OBJECTS;
     found.max_cqe = MAX_CQE;
-    found.max_mr = MANY;
-    found.max_pd = MANY;
+    found.max_mr = MAX_OBJECTS;
+    found.max_pd = MAX_OBJECTS;
     found.max_qp_rd_atom = MAX_RD_ATOMIC;
-    found.max_res_rd_atom = MANY;
+    found.max_res_rd_atom = MAX_OBJECTS;
     found.max_qp_init_rd_atom = MAX_RD_ATOMIC;
     found.atomic_cap = ffi::ibv_atomic_cap::IBV_ATOMIC_GLOB;
-    found.max_mw = MANY;
-    found.max_mcast_grp = MANY;
-    found.max_mcast_qp_attach = MANY;
-    found.max_total_mcast_qp_attach = MANY;
-    found.max_ah = MANY;
-    found.max_srq = MANY;
+    found.max_mw = MAX_OBJECTS;
+    found.max_mcast_grp = MAX_OBJECTS;
+    found.max_mcast_qp_attach = MAX_OBJECTS;
+    found.max_total_mcast_qp_attach = MAX_OBJECTS;
+    found.max_ah = MAX_OBJECTS;
+    found.max_srq = MAX_OBJECTS;
     found.max_srq_wr = MAX_WR.cast_signed();
     found.max_srq_sge = MAX_SGE.cast_signed();
     found.max_pkeys = 1;
@@ -106,16 +117,108 @@ fn properties(port: &Port) -> ffi::ibv_device_attr {
     found
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_device(
+/// Extended attributes of an engine's device.
+fn extended(port: &Port) -> ffi::ibv_device_attr_ex {
+    let mut found = ffi::ibv_device_attr_ex::zeroed();
+    found.orig_attr = basic(port);
+    found.device_cap_flags_ex = u64::from(found.orig_attr.device_cap_flags)
+        | FLUSH_GLOBAL
+        | FLUSH_PERSISTENT
+        | ATOMIC_WRITE;
+    found.completion_timestamp_mask = u64::MAX;
+    found.hca_core_clock = CLOCK_KHZ;
+    found.cq_mod_caps.max_cq_count = u16::MAX;
+    found.cq_mod_caps.max_cq_period = u16::MAX;
+    found.phys_port_cnt_ex = 1;
+    found
+}
+
+/// Attributes of an engine's port.
+fn of_port(port: &Port) -> ffi::ibv_port_attr {
+    let mut found = ffi::ibv_port_attr::zeroed();
+    let (state, phys_state) = match port.look(|nic| nic.engine.is_active()) {
+        true => (ffi::ibv_port_state::IBV_PORT_ACTIVE, LINK_UP),
+        false => (ffi::ibv_port_state::IBV_PORT_DOWN, DISABLED),
+    };
+    found.state = state;
+    found.phys_state = phys_state;
+    found.max_mtu = ffi::ibv_mtu::IBV_MTU_4096;
+    found.active_mtu = ffi::ibv_mtu::IBV_MTU_4096;
+    let addrs = c_int::try_from(port.addrs().len()).unwrap_or(c_int::MAX);
+    found.gid_tbl_len = addrs.max(MIN_GIDS);
+    found.max_msg_sz = 1 << 31;
+    found.pkey_tbl_len = 1;
+    // Width 4X at 25 Gb/s a lane; both are invented.
+    found.active_width = 2;
+    found.active_speed = 32;
+    found.link_layer = ffi::IBV_LINK_LAYER_ETHERNET;
+    found.flags = ffi::IBV_QPF_GRH_REQUIRED;
+    found
+}
+
+fn entry(port: &Port, index: u32, addr: IpAddr) -> ffi::ibv_gid_entry {
+    let mut entry = ffi::ibv_gid_entry::zeroed();
+    entry.gid = gid(addr);
+    entry.gid_index = index;
+    entry.port_num = 1;
+    entry.gid_type = ROCE_V2;
+    let host = u32::try_from(port.index()).unwrap_or(0);
+    entry.ndev_ifindex = FIRST_INTERFACE.saturating_add(host);
+    entry
+}
+
+/// Attributes of an engine's device. The clock is the time of the fabric in nanoseconds.
+pub(super) fn of_engine(port: &Port) -> Properties {
+    let now = port.now();
+    let addrs = (0..).zip(port.addrs());
+    Properties {
+        name: format!("softnic{}", port.index()),
+        node_type: ffi::ibv_node_type::IBV_NODE_CA,
+        transport_type: ffi::ibv_transport_type::IBV_TRANSPORT_IB,
+        guid: port.guid(),
+        index: c_int::try_from(port.index()).unwrap_or(-1),
+        attr: extended(port),
+        extended: true,
+        port: of_port(port),
+        gids: addrs
+            .map(|(index, addr)| entry(port, index, *addr))
+            .collect(),
+        pkeys: vec![PKEY],
+        clock: Some(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
+        promised: 0,
+        directory: String::new(),
+    }
+}
+
+/// Calls `read` with the attributes of a context's device; fails with `EIO` on a removed device, as Linux does.
+///
+/// # Safety
+/// - `ctx` is an open context.
+unsafe fn properties<R>(
+    ctx: *mut ffi::ibv_context,
+    read: impl FnOnce(&Properties) -> R,
+) -> Result<R, c_int> {
+    // SAFETY: the caller's promise.
+    match unsafe { Kind::of(ctx) } {
+        Kind::Engine(device) if device.port.is_removed() => Err(libc::EIO),
+        Kind::Engine(device) => Ok(read(&of_engine(&device.port))),
+        Kind::Scripted(device) => Ok(device.properties(read)),
+    }
+}
+
+pub(super) unsafe extern "C" fn query_device(
     ctx: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_device_attr,
 ) -> c_int {
     // SAFETY: an open context.
-    let opened = unsafe { context::device(ctx) };
-    // SAFETY: the caller's place.
-    unsafe { *attr = properties(&opened.port) };
-    0
+    match unsafe { properties(ctx, |device| device.attr.orig_attr) } {
+        Ok(found) => {
+            // SAFETY: the caller's place.
+            unsafe { *attr = found };
+            0
+        }
+        Err(errno) => errno,
+    }
 }
 
 pub(super) unsafe extern "C" fn query_device_ex(
@@ -128,38 +231,34 @@ pub(super) unsafe extern "C" fn query_device_ex(
         return libc::EINVAL;
     }
     // SAFETY: an open context.
-    let opened = unsafe { context::device(ctx) };
-    let mut found = ffi::ibv_device_attr_ex::zeroed();
-    found.orig_attr = properties(&opened.port);
-    found.device_cap_flags_ex = u64::from(found.orig_attr.device_cap_flags)
-        | FLUSH_GLOBAL
-        | FLUSH_PERSISTENT
-        | ATOMIC_WRITE;
-    found.completion_timestamp_mask = u64::MAX;
-    found.hca_core_clock = CLOCK_KHZ;
-    found.cq_mod_caps.max_cq_count = u16::MAX;
-    found.cq_mod_caps.max_cq_period = u16::MAX;
-    found.phys_port_cnt_ex = 1;
-    // SAFETY: the caller's place, of that size.
-    unsafe { *attr = found };
-    0
+    let found = unsafe { properties(ctx, |device| device.extended.then_some(device.attr)) };
+    match found.and_then(|found| found.ok_or(libc::EOPNOTSUPP)) {
+        Ok(found) => {
+            // SAFETY: the caller's place, of that size.
+            unsafe { *attr = found };
+            0
+        }
+        Err(errno) => errno,
+    }
 }
 
-/// Reads the device's clock: the time of the fabric in nanoseconds.
+/// Reads the device's clock.
 pub(super) unsafe extern "C" fn query_rt_values(
     ctx: *mut ffi::ibv_context,
     values: *mut ffi::ibv_values_ex,
 ) -> c_int {
     // SAFETY: an open context.
-    let opened = unsafe { context::device(ctx) };
-    let now = opened.port.look(|nic| nic.now);
-    let raw_clock = ffi::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
+    let clock = unsafe { properties(ctx, |device| device.clock) };
+    let clock = match clock.and_then(|clock| clock.ok_or(libc::EOPNOTSUPP)) {
+        Ok(clock) => clock,
+        Err(errno) => return errno,
+    };
     // SAFETY: the caller's place.
     let values = unsafe { &mut *values };
-    values.comp_mask &= raw_clock;
+    values.comp_mask &= ffi::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
     values.raw_clock.tv_sec = 0;
     // The field holds ticks of the device.
-    values.raw_clock.tv_nsec = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+    values.raw_clock.tv_nsec = clock.cast_signed();
     0
 }
 
@@ -172,41 +271,39 @@ pub(super) unsafe extern "C" fn query_port(
     if port != 1 || size != size_of::<ffi::ibv_port_attr>() {
         return libc::EINVAL;
     }
-    let mut found = ffi::ibv_port_attr::zeroed();
-    found.state = ffi::ibv_port_state::IBV_PORT_ACTIVE;
-    found.phys_state = LINK_UP;
-    found.max_mtu = ffi::ibv_mtu::IBV_MTU_4096;
-    found.active_mtu = ffi::ibv_mtu::IBV_MTU_4096;
     // SAFETY: an open context.
-    let opened = unsafe { context::device(ctx) };
-    let addrs = opened.port.addrs();
-    if !opened.port.look(|nic| nic.engine.is_active()) {
-        found.state = ffi::ibv_port_state::IBV_PORT_DOWN;
-        found.phys_state = DISABLED;
+    match unsafe { properties(ctx, |device| device.port) } {
+        Ok(found) => {
+            // SAFETY: the caller's place, of that size.
+            unsafe { *attr = found };
+            0
+        }
+        Err(errno) => errno,
     }
-    found.gid_tbl_len = c_int::try_from(addrs.len()).unwrap_or(c_int::MAX);
-    found.max_msg_sz = 1 << 31;
-    found.pkey_tbl_len = 1;
-    // Width 4X at 25 Gb/s a lane; both are invented.
-    found.active_width = 2;
-    found.active_speed = 32;
-    found.link_layer = ffi::IBV_LINK_LAYER_ETHERNET;
-    found.flags = ffi::IBV_QPF_GRH_REQUIRED;
-    // SAFETY: the caller's place, of that size.
-    unsafe { *attr = found };
-    0
 }
 
-/// The address at an index of a port's GID table.
-unsafe fn address(ctx: *mut ffi::ibv_context, port: u32, index: u32) -> Option<IpAddr> {
-    // SAFETY: the caller's context is open.
-    let opened = unsafe { context::device(ctx) };
-    let index = usize::try_from(index).ok().filter(|_| port == 1)?;
-    opened.port.addrs().get(index).copied()
+/// The entry at an index of a port's GID table: `EINVAL` outside of the table, `ENODATA` for an empty entry.
+///
+/// # Safety
+/// - `ctx` is an open context.
+unsafe fn gid_entry(
+    ctx: *mut ffi::ibv_context,
+    port: u32,
+    index: u32,
+) -> Result<ffi::ibv_gid_entry, c_int> {
+    let read = |device: &Properties| {
+        let len = u32::try_from(device.port.gid_tbl_len).unwrap_or(0);
+        if port != 1 || index >= len {
+            return Err(libc::EINVAL);
+        }
+        let found = device.gids.iter().find(|entry| entry.gid_index == index);
+        found.copied().ok_or(libc::ENODATA)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { properties(ctx, read) }?
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid(
+pub(super) unsafe extern "C" fn query_gid(
     ctx: *mut ffi::ibv_context,
     port: u8,
     index: c_int,
@@ -214,28 +311,20 @@ unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     let index = u32::try_from(index).unwrap_or(u32::MAX);
     // SAFETY: an open context.
-    let Some(addr) = (unsafe { address(ctx, port.into(), index) }) else {
-        set_errno(libc::EINVAL);
-        return -1;
+    let gid = match unsafe { gid_entry(ctx, port.into(), index) } {
+        Ok(entry) => entry.gid,
+        Err(libc::ENODATA) => ffi::ibv_gid::from_raw([0; 16]),
+        Err(errno) => {
+            set_errno(errno);
+            return -1;
+        }
     };
     // SAFETY: the caller's place.
-    unsafe { *place = gid(addr) };
+    unsafe { *place = gid };
     0
 }
 
-fn entry(index: u32, addr: IpAddr) -> ffi::ibv_gid_entry {
-    let mut entry = ffi::ibv_gid_entry::zeroed();
-    entry.gid = gid(addr);
-    entry.gid_index = index;
-    entry.port_num = 1;
-    entry.gid_type = ROCE_V2;
-    // No network interface exists, but index 0 would mark the entry as detached.
-    entry.ndev_ifindex = 1;
-    entry
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _ibv_query_gid_ex(
+pub(super) unsafe extern "C" fn query_gid_ex(
     ctx: *mut ffi::ibv_context,
     port: u32,
     index: u32,
@@ -244,16 +333,17 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     _size: usize,
 ) -> c_int {
     // SAFETY: an open context.
-    let Some(addr) = (unsafe { address(ctx, port, index) }) else {
-        return libc::EINVAL;
-    };
-    // SAFETY: the caller's place.
-    unsafe { *place = entry(index, addr) };
-    0
+    match unsafe { gid_entry(ctx, port, index) } {
+        Ok(entry) => {
+            // SAFETY: the caller's place.
+            unsafe { *place = entry };
+            0
+        }
+        Err(errno) => errno,
+    }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _ibv_query_gid_table(
+pub(super) unsafe extern "C" fn query_gid_table(
     ctx: *mut ffi::ibv_context,
     entries: *mut ffi::ibv_gid_entry,
     max_entries: usize,
@@ -261,44 +351,51 @@ unsafe extern "C" fn _ibv_query_gid_table(
     _size: usize,
 ) -> isize {
     // SAFETY: an open context.
-    let addrs = unsafe { context::device(ctx) }.port.addrs();
-    if max_entries < addrs.len() {
-        return -(libc::EINVAL as isize);
-    }
-    for (at, (index, addr)) in (0..).zip(addrs).enumerate() {
-        // SAFETY: the caller's array has `max_entries` entries, at least as many as there are addresses: checked above.
-        let place = unsafe { entries.add(at) };
-        // SAFETY: as above.
-        unsafe { place.write(entry(index, *addr)) };
-    }
-    isize::try_from(addrs.len()).unwrap_or(0)
+    let gids = match unsafe { properties(ctx, |device| device.gids.clone()) } {
+        Ok(gids) if gids.len() <= max_entries => gids,
+        Ok(_) => return -(libc::EINVAL as isize),
+        Err(errno) => return -(errno as isize),
+    };
+    // SAFETY: the caller's array has `max_entries` entries, at least as many: checked above.
+    unsafe { entries.copy_from_nonoverlapping(gids.as_ptr(), gids.len()) };
+    isize::try_from(gids.len()).unwrap_or(0)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_pkey(
-    _ctx: *mut ffi::ibv_context,
+pub(super) unsafe extern "C" fn query_pkey(
+    ctx: *mut ffi::ibv_context,
     port: u8,
     index: c_int,
-    pkey: *mut ffi::__be16,
+    place: *mut ffi::__be16,
 ) -> c_int {
-    if port != 1 || index != 0 {
-        set_errno(libc::EINVAL);
-        return -1;
-    }
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    // SAFETY: an open context.
+    let found = unsafe { properties(ctx, |device| device.pkeys.get(index).copied()) };
+    let found = found.and_then(|found| found.filter(|_| port == 1).ok_or(libc::EINVAL));
+    let pkey = match found {
+        Ok(pkey) => pkey,
+        Err(errno) => {
+            set_errno(errno);
+            return -1;
+        }
+    };
     // SAFETY: the caller's place.
-    unsafe { *pkey = ffi::__be16::from_ne(PKEY) };
+    unsafe { *place = ffi::__be16::from_ne(pkey) };
     0
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_pkey_index(
-    _ctx: *mut ffi::ibv_context,
+pub(super) unsafe extern "C" fn get_pkey_index(
+    ctx: *mut ffi::ibv_context,
     port: u8,
     pkey: ffi::__be16,
 ) -> c_int {
-    if port == 1 && pkey.to_ne() == PKEY {
-        return 0;
+    let position = |device: &Properties| device.pkeys.iter().position(|own| *own == pkey.to_ne());
+    // SAFETY: an open context.
+    let found = unsafe { properties(ctx, position) };
+    match found.and_then(|found| found.filter(|_| port == 1).ok_or(libc::EINVAL)) {
+        Ok(index) => c_int::try_from(index).unwrap_or(-1),
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
     }
-    set_errno(libc::EINVAL);
-    -1
 }

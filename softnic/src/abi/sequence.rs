@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_sequence_begins_after_the_end_of_the_first() {
+    fn second_sequence_begins_after_the_end_of_the_first() {
         let sequence = Sequence::default();
         assert_eq!(sequence.with(|_: &mut u8| ()), None);
         sequence.begin(1);

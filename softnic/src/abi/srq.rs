@@ -16,7 +16,7 @@ use super::{
     query::{MAX_SGE, MAX_WR},
     xrcd::Xrcd,
 };
-use crate::engine::SrqId;
+use crate::{engine::SrqId, failure::Call};
 
 /// A shared receive queue.
 #[repr(C)]
@@ -34,8 +34,7 @@ unsafe impl Object for Srq {
     type Raw = ffi::ibv_srq;
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_srq(
+pub(super) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ffi::ibv_pd,
     init: *mut ffi::ibv_srq_init_attr,
 ) -> *mut ffi::ibv_srq {
@@ -141,8 +140,7 @@ pub(super) unsafe extern "C" fn get_srq_num(raw: *mut ffi::ibv_srq, place: *mut 
     0
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_srq(
+pub(super) unsafe extern "C" fn ibv_modify_srq(
     raw: *mut ffi::ibv_srq,
     attr: *mut ffi::ibv_srq_attr,
     mask: c_int,
@@ -168,8 +166,10 @@ unsafe extern "C" fn ibv_modify_srq(
     outcome(changed)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_srq(raw: *mut ffi::ibv_srq, attr: *mut ffi::ibv_srq_attr) -> c_int {
+pub(super) unsafe extern "C" fn ibv_query_srq(
+    raw: *mut ffi::ibv_srq,
+    attr: *mut ffi::ibv_srq_attr,
+) -> c_int {
     // SAFETY: a live queue.
     let srq = unsafe { Srq::borrow(raw) };
     let (limit, max_wr) = srq.device.port.look(|nic| {
@@ -186,8 +186,7 @@ unsafe extern "C" fn ibv_query_srq(raw: *mut ffi::ibv_srq, attr: *mut ffi::ibv_s
     0
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_srq(raw: *mut ffi::ibv_srq) -> c_int {
+pub(super) unsafe extern "C" fn ibv_destroy_srq(raw: *mut ffi::ibv_srq) -> c_int {
     // SAFETY: a live queue.
     let srq = unsafe { Srq::borrow(raw) };
     let port = &srq.device.port;
@@ -217,14 +216,15 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         let this = unsafe { &*wr };
         // SAFETY: as above.
         let request = unsafe { post::recv_request(this) };
-        let posted = srq
-            .device
-            .port
-            .look(|nic| nic.engine.post_srq_recv(srq.id, request));
-        if let Err(error) = posted {
+        let port = &srq.device.port;
+        let posted = port.attempt(Call::PostSrqRecv).and_then(|()| {
+            port.look(|nic| nic.engine.post_srq_recv(srq.id, request))
+                .map_err(errno)
+        });
+        if let Err(errno) = posted {
             // SAFETY: the caller's place.
             unsafe { *bad = wr };
-            return errno(error);
+            return errno;
         }
         wr = this.next;
     }

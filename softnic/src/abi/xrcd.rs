@@ -61,7 +61,7 @@ fn open_domains() -> MutexGuard<'static, Vec<Open>> {
 }
 
 /// Identity of an open file; `None` for a wrong descriptor.
-fn file_id(fd: c_int) -> Option<FileId> {
+pub(super) fn file_id(fd: c_int) -> Option<FileId> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: a place for the result; a wrong descriptor is an error.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {

@@ -43,7 +43,7 @@ impl Manager {
 
 impl Connection {
     fn qp_attributes(&self, to: QpState) -> Result<(QpAttributes, AttributeMask), CmError> {
-        let knows_peer = match self.phase {
+        let has_peer = match self.phase {
             Phase::RequestSent => false,
             Phase::ReplyReceived
             | Phase::RequestReceived
@@ -73,7 +73,7 @@ impl Connection {
             QpState::Init => {
                 AttributeMask::ACCESS | AttributeMask::PKEY_INDEX | AttributeMask::PORT
             }
-            QpState::Rtr if knows_peer => {
+            QpState::Rtr if has_peer => {
                 AttributeMask::PATH
                     | AttributeMask::MTU
                     | AttributeMask::DEST_QP
@@ -81,7 +81,7 @@ impl Connection {
                     | AttributeMask::MAX_DEST_RD_ATOMIC
                     | AttributeMask::MIN_RNR_TIMER
             }
-            QpState::Rts if knows_peer => {
+            QpState::Rts if has_peer => {
                 AttributeMask::SQ_PSN
                     | AttributeMask::TIMEOUT
                     | AttributeMask::RETRY_COUNT

@@ -197,9 +197,9 @@ impl Manager {
         let State::Connection(connection) = &self.ids.get(&num)?.state else {
             return None;
         };
-        let knows = connection.ids.remote == reject.ids.local;
+        let matches_peer = connection.ids.remote == reject.ids.local;
         // A rejected request has no number of the passive side yet.
-        let is_of = knows || reject.about == Rejected::Request && !connection.is_passive;
+        let is_of = matches_peer || reject.about == Rejected::Request && !connection.is_passive;
         (is_of && connection.path.dst == path.dst).then_some(num)
     }
 }

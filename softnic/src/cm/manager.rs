@@ -28,6 +28,10 @@ const MAX_LINGERING: usize = 1 << 16;
 /// Maximum backlog of a listener, and the default.
 const MAX_BACKLOG: usize = 1024;
 
+/// An unbound identifier on its way to another host.
+#[derive(Debug)]
+pub struct Unbound(Id);
+
 /// The connection manager of one host.
 #[derive(Debug)]
 pub struct Manager {
@@ -85,6 +89,19 @@ impl Manager {
         num
     }
 
+    /// Takes an unbound identifier out, for the manager of another host. `None` for other identifiers.
+    pub fn withdraw(&mut self, num: IdNum) -> Option<Unbound> {
+        if !matches!(self.ids.get(&num)?.state, State::Idle) {
+            return None;
+        }
+        self.ids.remove(&num).map(Unbound)
+    }
+
+    /// Takes over an unbound identifier with its options.
+    pub fn adopt(&mut self, unbound: Unbound) -> IdNum {
+        self.add(unbound.0)
+    }
+
     pub(super) fn id(&mut self, num: IdNum) -> Result<&mut Id, CmError> {
         self.ids.get_mut(&num).ok_or(CmError::NotFound(num))
     }
@@ -94,6 +111,11 @@ impl Manager {
             State::Connection(connection) => Some(connection),
             _ => None,
         }
+    }
+
+    /// Whether the device has been [removed](Self::remove_device).
+    pub fn is_removed(&self) -> bool {
+        self.is_removed
     }
 
     /// Number of identifiers.

@@ -47,7 +47,7 @@ pub use event::{CmEvent, GroupId, Occurrence};
 pub use id::IdNum;
 pub use ip_header::IpCmHeader;
 pub use mad::MAD_LEN;
-pub use manager::Manager;
+pub use manager::{Manager, Unbound};
 pub use message::{CommIds, Message};
 pub use param::{ConnParam, Ece};
 pub use port_space::PortSpace;

@@ -132,6 +132,7 @@ impl Manager {
             ids: connection.ids,
             param,
             starting_psn: connection.sq_psn,
+            ack_delay: 0,
             ca_guid,
             ece,
             private_data: PrivateData::padded(private_data, PRIVATE_LEN),

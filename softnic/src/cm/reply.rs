@@ -19,6 +19,8 @@ pub struct Reply {
     pub param: ConnParam,
     /// Sequence number of the passive side's first packet.
     pub starting_psn: u32,
+    /// Maximum delay of the passive side's acknowledgements, as 4.096 µs · 2^n.
+    pub ack_delay: u8,
     /// GUID of the passive side's device.
     pub ca_guid: u64,
     /// Vendor options.
@@ -45,6 +47,7 @@ impl Reply {
             ids: CommIds::decode(mad),
             param,
             starting_psn: mad.u24(20),
+            ack_delay: mad.bits(26, 3, 5),
             ca_guid: mad.u64(28),
             ece: Ece {
                 vendor_id: u32::from_be_bytes([0, high, middle, low]),
@@ -61,6 +64,7 @@ impl Reply {
         mad.put_u24(20, self.starting_psn);
         mad.put(24, &[self.param.responder_resources]);
         mad.put(25, &[self.param.initiator_depth]);
+        mad.put_bits(26, 3, 5, self.ack_delay);
         mad.put_bits(26, 0, 1, self.param.flow_control.into());
         mad.put_bits(27, 5, 3, self.param.rnr_retry_count);
         mad.put_bits(27, 4, 1, self.param.srq.into());

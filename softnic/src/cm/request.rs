@@ -55,8 +55,8 @@ pub struct Request {
     pub private_data: PrivateData,
 }
 
-/// Rate of the path, 25 Gb/s; invented.
-const RATE: u8 = 15;
+/// The permissive LID, in place of the LIDs of a path: `RoCE` has none.
+const NO_LID: u16 = 0xffff;
 
 /// The GID of an address.
 fn gid(addr: IpAddr) -> [u8; 16] {
@@ -132,10 +132,12 @@ impl Request {
         mad.put_bits(50, 0, 3, self.param.rnr_retry_count);
         mad.put_bits(51, 4, 4, self.max_cm_retries);
         mad.put_bits(51, 3, 1, self.param.srq.into());
-        // Primary path. `RoCE` has no LIDs.
+        // Primary path. Its rate is zero: unknown.
+        mad.put_u16(52, NO_LID);
+        mad.put_u16(54, NO_LID);
         mad.put(56, &gid(self.local_addr));
         mad.put(72, &gid(self.remote_addr));
-        mad.put_u32(88, self.flow_label << 12 | u32::from(RATE));
+        mad.put_u32(88, self.flow_label << 12);
         mad.put(92, &[self.traffic_class, self.hop_limit]);
         mad.put_bits(95, 3, 5, self.ack_timeout);
         mad.put(140, self.private_data.as_slice());

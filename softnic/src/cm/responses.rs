@@ -75,7 +75,7 @@ pub struct Reject {
 pub(super) const PRIVATE_LEN: usize = 148;
 
 impl Reject {
-    /// The active side has timed out.
+    /// The sender of the rejection got no answer in time.
     pub const TIMEOUT: u16 = 4;
     /// No listener for the service id.
     pub const INVALID_SERVICE: u16 = 8;

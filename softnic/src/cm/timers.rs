@@ -9,6 +9,7 @@ use super::{
     mad::MAD_LEN,
     manager::Manager,
     private_data::PrivateData,
+    responses::Reject,
 };
 use crate::engine::Path;
 
@@ -138,6 +139,11 @@ impl Manager {
             State::Connection(connection) if connection.phase == Phase::DisconnectSent => {
                 connection.enter_time_wait(now);
                 self.report(num, Occurrence::Disconnected(-super::connection::ETIMEDOUT));
+            }
+            // The peer may have sent an RTU that was lost, and counts as connected.
+            State::Connection(connection) if connection.phase == Phase::ReplySent => {
+                self.refuse(num, Reject::TIMEOUT, PrivateData::EMPTY, now);
+                self.report(num, unanswered());
             }
             State::Connection(connection) => {
                 connection.phase = Phase::Idle;

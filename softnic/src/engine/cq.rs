@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_notification_for_one_wish() {
+    fn armed_cq_notifies_once() {
         let mut cq = CompletionQueue::new(8);
         let ok = completion(Status::Success);
         assert_eq!(cq.push(ok, false, NOW), Pushed::Quiet);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn solicited_wishes_wait_for_solicited_or_failed_completions() {
+    fn cq_armed_for_solicited_waits_for_solicited_or_failed_completions() {
         let mut cq = CompletionQueue::new(8);
         let ok = completion(Status::Success);
         cq.arm(Armed::Solicited);

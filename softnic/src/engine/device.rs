@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::IpAddr,
     time::Duration,
 };
@@ -14,6 +14,7 @@ use super::{
     ids::{CqId, QpNum, SrqId},
     management::{self, ManagementQp},
     memory::Memory,
+    packet::{Outgoing, Packet},
     qp::{AttributeMask, QpAttributes, QueuePair, State},
     request::{RecvRequest, SendRequest},
     resources::{Context, Resources, Timer},
@@ -30,12 +31,12 @@ const FULL_MEMBER: u16 = 0x8000;
 #[derive(Debug)]
 pub struct Engine {
     pub(super) addresses: Vec<IpAddr>,
-    pub(super) qps: HashMap<u32, QueuePair>,
+    pub(super) qps: BTreeMap<u32, QueuePair>,
     pub(super) resources: Resources,
     /// Queue pairs with possible work to send, served in turn.
     senders: VecDeque<u32>,
     /// Member queue pairs of each multicast group.
-    pub(super) groups: HashMap<IpAddr, BTreeSet<u32>>,
+    pub(super) groups: BTreeMap<IpAddr, BTreeSet<u32>>,
     /// The last number of an object other than a queue pair.
     pub(super) serial: u32,
     /// The last number of a queue pair.
@@ -55,10 +56,10 @@ impl Engine {
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         Self {
             addresses: addresses.into_iter().collect(),
-            qps: HashMap::new(),
+            qps: BTreeMap::new(),
             resources: Resources::default(),
             senders: VecDeque::new(),
-            groups: HashMap::new(),
+            groups: BTreeMap::new(),
             serial: 0,
             last_qp: 0,
             last_srq: 0,
@@ -93,8 +94,7 @@ impl Engine {
         }
         self.has_failed = true;
         self.resources.events.push_back(Event::DeviceFatal);
-        let mut all: Vec<_> = self.qps.keys().copied().collect();
-        all.sort_unstable();
+        let all: Vec<_> = self.qps.keys().copied().collect();
         for num in all {
             let failed = self.with_qp(QpNum(num), now, memory, |qp, ctx| {
                 if qp.state != State::Reset {
@@ -189,31 +189,39 @@ impl Engine {
 
     /// Processes a frame from the wire. Malformed frames and frames without a destination here are dropped.
     pub fn handle_frame(&mut self, bytes: &[u8], now: Duration, memory: &mut dyn Memory) {
-        let frame = match Frame::decode(bytes) {
-            Ok(frame) if frame.bth.pkey | FULL_MEMBER == u16::MAX => frame,
-            _ => {
-                self.dropped += 1;
-                return;
-            }
-        };
-        let dst = frame.ip.dst();
-        if dst.is_multicast() && frame.bth.dest_qp == MULTICAST_QP {
-            let members = self.groups.get(&dst).cloned().unwrap_or_default();
-            for member in members {
-                self.deliver(member, &frame, now, memory);
-            }
-        } else if self.addresses.contains(&dst) && frame.bth.dest_qp == management::QP {
-            self.dropped += u64::from(!self.management.handle(&frame));
-        } else if self.addresses.contains(&dst) {
-            self.deliver(frame.bth.dest_qp, &frame, now, memory);
-        } else {
-            self.dropped += 1;
+        match Frame::decode(bytes) {
+            Ok(frame) => self.handle_packet(&Packet::of(&frame), now, memory),
+            Err(_) => self.dropped += 1,
         }
     }
 
-    fn deliver(&mut self, qp: u32, frame: &Frame<'_>, now: Duration, memory: &mut dyn Memory) {
+    /// Processes a packet of another engine. Packets without a destination here are dropped.
+    pub(crate) fn handle_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        now: Duration,
+        memory: &mut dyn Memory,
+    ) {
+        let (dst, dest_qp) = (packet.frame.ip.dst(), packet.frame.bth.dest_qp);
+        if packet.frame.bth.pkey | FULL_MEMBER != u16::MAX {
+            self.dropped += 1;
+        } else if dst.is_multicast() && dest_qp == MULTICAST_QP {
+            let members = self.groups.get(&dst).cloned().unwrap_or_default();
+            for member in members {
+                self.deliver(member, packet, now, memory);
+            }
+        } else if !self.addresses.contains(&dst) {
+            self.dropped += 1;
+        } else if dest_qp == management::QP {
+            self.dropped += u64::from(!self.management.handle(packet, memory));
+        } else {
+            self.deliver(dest_qp, packet, now, memory);
+        }
+    }
+
+    fn deliver(&mut self, qp: u32, packet: &Packet<'_>, now: Duration, memory: &mut dyn Memory) {
         let done = self.with_qp(QpNum(qp), now, memory, |qp, ctx| {
-            qp.handle(frame, ctx);
+            qp.handle(packet, ctx);
             Ok(())
         });
         self.dropped += u64::from(done.is_err());
@@ -221,11 +229,29 @@ impl Engine {
 
     /// Appends the next frame to `out`. Returns false if no frame is to be sent now.
     pub fn transmit(&mut self, now: Duration, memory: &mut dyn Memory, out: &mut Vec<u8>) -> bool {
-        while let Some(encoded) = self.management.transmit(out) {
-            if encoded.is_ok() {
+        let mut next = Outgoing::default();
+        while let Some(packet) = self.next_packet(now, memory, &mut next) {
+            if packet.encode(memory, out).is_ok() {
                 return true;
             }
         }
+        false
+    }
+
+    /// Makes the next packet; `None` if no packet is to be sent now. A payload in the host's memory is to be copied before
+    /// other calls of the program, which may release the memory.
+    pub(crate) fn next_packet<'a>(
+        &mut self,
+        now: Duration,
+        memory: &mut dyn Memory,
+        out: &'a mut Outgoing,
+    ) -> Option<Packet<'a>> {
+        let made = self.management.transmit(out) || self.transmit_qps(now, memory, out);
+        made.then(|| out.packet()).flatten()
+    }
+
+    /// Makes the next packet of a queue pair. Returns false if no packet is to be sent now.
+    fn transmit_qps(&mut self, now: Duration, memory: &mut dyn Memory, out: &mut Outgoing) -> bool {
         while let Some(num) = self.senders.pop_front() {
             let Some(qp) = self.qps.get_mut(&num) else {
                 continue;
@@ -237,7 +263,7 @@ impl Engine {
                 memory: &mut *memory,
             };
             let sent = qp.transmit(&mut ctx, out);
-            self.settle(num, sent, now, memory);
+            self.reschedule(num, sent, now, memory);
             if sent {
                 return true;
             }
@@ -308,20 +334,20 @@ impl Engine {
             memory: &mut *memory,
         };
         let result = act(found, &mut ctx);
-        self.settle(qp.0, true, now, memory);
+        self.reschedule(qp.0, true, now, memory);
         result
     }
 
     /// Schedules a queue pair with work to send, adds its deadline to the timers, and fails users of overrun completion
     /// queues.
-    fn settle(&mut self, num: u32, may_send: bool, now: Duration, memory: &mut dyn Memory) {
+    fn reschedule(&mut self, num: u32, may_send: bool, now: Duration, memory: &mut dyn Memory) {
         while let Some(cq) = self.resources.overrun.pop() {
             self.fail_users(cq, now, memory);
         }
         let Some(qp) = self.qps.get_mut(&num) else {
             return;
         };
-        if may_send && !qp.is_scheduled && qp.wants_to_send() {
+        if may_send && !qp.is_scheduled && qp.has_work_to_send() {
             qp.is_scheduled = true;
             self.senders.push_back(num);
         }
@@ -335,10 +361,19 @@ impl Engine {
         }
     }
 
-    /// Fails the queue pairs of an overrun completion queue.
+    /// Fails the queue pairs of an overrun completion queue: those with the queue, and the receiving ends of the XRC
+    /// domains with a shared receive queue that completes there.
     fn fail_users(&mut self, cq: CqId, now: Duration, memory: &mut dyn Memory) {
+        let bindings = self.resources.srqs.values().filter_map(|srq| srq.xrc);
+        let domains: Vec<_> = bindings
+            .filter(|binding| binding.cq == cq)
+            .map(|binding| binding.xrcd)
+            .collect();
         let users = self.qps.values_mut();
-        let uses = |qp: &&mut QueuePair| [qp.init.send_cq, qp.init.recv_cq].contains(&Some(cq));
+        let uses = |qp: &&mut QueuePair| {
+            [qp.init.send_cq, qp.init.recv_cq].contains(&Some(cq))
+                || qp.init.xrcd.is_some_and(|xrcd| domains.contains(&xrcd))
+        };
         for qp in users.filter(uses) {
             if qp.state == State::Err {
                 continue;

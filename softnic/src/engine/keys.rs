@@ -3,7 +3,7 @@
 //! A key consists of a slot number (upper 24 bits) and a tag (lower 8 bits). The tag changes at each reuse of the slot,
 //! so that a stale key is invalid. Tags repeat after 256 reuses.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{access::Access, error::EngineError, ids::PdId};
 
@@ -104,9 +104,9 @@ pub(super) struct KeyTable {
     /// Slots of windows.
     windows: BTreeSet<usize>,
     /// Number of regions and windows of each protection domain, without zero counts.
-    users: HashMap<PdId, usize>,
+    users: BTreeMap<PdId, usize>,
     /// Number of windows bound to each region, without zero counts.
-    bindings: HashMap<u32, usize>,
+    bindings: BTreeMap<u32, usize>,
 }
 
 impl KeyTable {
@@ -365,8 +365,8 @@ impl KeyTable {
 }
 
 /// Decrements a count, and removes the entry at 0.
-fn count_down<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
-    if let std::collections::hash_map::Entry::Occupied(mut count) = counts.entry(key) {
+fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
+    if let std::collections::btree_map::Entry::Occupied(mut count) = counts.entry(key) {
         *count.get_mut() -= 1;
         if *count.get() == 0 {
             count.remove();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_rights_and_domains_are_held_to() {
+    fn bounds_rights_and_domains_are_enforced() {
         let mut keys = KeyTable::default();
         let key = keys.register(region(Access::REMOTE_READ)).unwrap();
         assert_eq!(keys.remote(wanted(key, 0x1000, 0x100)), Some(0x9000));
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_keys_name_nothing() {
+    fn stale_key_is_refused() {
         let mut keys = KeyTable::default();
         let old = keys.register(region(Access::REMOTE_READ)).unwrap();
         keys.deregister(old).unwrap();

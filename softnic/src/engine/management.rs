@@ -2,9 +2,14 @@
 
 use std::{collections::VecDeque, net::IpAddr};
 
-use super::{device::Engine, path::Path};
+use super::{
+    device::Engine,
+    memory::Memory,
+    packet::{Outgoing, Packet},
+    path::Path,
+};
 use crate::wire::{
-    Bth, Deth, Extensions, Frame, Immediate, Opcode, Operation, Position, Transport, WireError,
+    Bth, Deth, Extensions, Frame, Immediate, Opcode, Operation, Position, Transport,
 };
 
 /// Number of the queue pair.
@@ -39,36 +44,44 @@ pub(super) struct ManagementQp {
 }
 
 impl ManagementQp {
-    /// Stores a received datagram. Returns false if the frame is dropped: no management datagram, or a full queue.
-    pub(super) fn handle(&mut self, frame: &Frame<'_>) -> bool {
-        let key = frame.extensions.deth.map(|deth| deth.qkey);
-        let (Some(QKEY), Ok(bytes)) = (key, frame.payload.try_into()) else {
+    /// Stores a received datagram. Returns false if the packet is dropped: no management datagram, or a full queue.
+    pub(super) fn handle(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> bool {
+        let key = packet.frame.extensions.deth.map(|deth| deth.qkey);
+        let (Some(QKEY), Some(bytes)) = (key, packet.payload.array(memory)) else {
             return false;
         };
         let has_room = self.received.len() < MAX_WAITING;
         if has_room {
             self.received.push_back(ManagementDatagram {
-                from: frame.ip.src(),
-                to: frame.ip.dst(),
+                from: packet.frame.ip.src(),
+                to: packet.frame.ip.dst(),
                 bytes,
             });
         }
         has_room
     }
 
-    /// Appends the next frame to `out`; `None` if no datagram is pending.
-    pub(super) fn transmit(&mut self, out: &mut Vec<u8>) -> Option<Result<(), WireError>> {
-        let (path, bytes) = self.unsent.pop_front()?;
-        self.psn = self.psn.wrapping_add(1) & 0xff_ffff;
-        Some(encode(&path, self.psn, &bytes, out))
+    /// Makes the next packet. Returns false if no datagram is pending.
+    pub(super) fn transmit(&mut self, out: &mut Outgoing) -> bool {
+        while let Some((path, bytes)) = self.unsent.pop_front() {
+            self.psn = self.psn.wrapping_add(1) & 0xff_ffff;
+            out.clear();
+            if let Some(headers) = headers(&path, self.psn) {
+                out.set_headers(headers);
+                out.bytes.extend_from_slice(&bytes);
+                return true;
+            }
+        }
+        false
     }
 }
 
-fn encode(path: &Path, psn: u32, payload: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
+/// Headers of a datagram; `None` for a path between two families of addresses.
+fn headers(path: &Path, psn: u32) -> Option<Frame<'static>> {
     let send = Operation::Send(Position::Only, Immediate::None);
-    let opcode = Opcode::new(Transport::Ud, send).ok_or(WireError::Opcode(0))?;
-    let frame = Frame {
-        ip: path.header()?,
+    let opcode = Opcode::new(Transport::Ud, send)?;
+    Some(Frame {
+        ip: path.header().ok()?,
         src_port: 0xc000 | 1,
         udp_checksum: 0,
         bth: Bth::new(opcode, QP, psn),
@@ -79,9 +92,8 @@ fn encode(path: &Path, psn: u32, payload: &[u8], out: &mut Vec<u8>) -> Result<()
             }),
             ..Extensions::default()
         },
-        payload,
-    };
-    frame.encode(out)
+        payload: &[],
+    })
 }
 
 impl Engine {

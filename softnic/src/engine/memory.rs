@@ -11,6 +11,9 @@ pub trait Memory {
     /// Copies bytes to the host's memory.
     fn write(&mut self, addr: u64, from: &[u8]);
 
+    /// Copies bytes of the host's memory to other, possibly overlapping memory. Hosts of one process have one memory.
+    fn copy(&mut self, from: u64, to: u64, len: usize);
+
     /// Changes the 8-byte number at an aligned address, and returns the old number.
     fn atomic(&mut self, addr: u64, operation: Atomic) -> u64;
 }

@@ -40,7 +40,8 @@ impl Engine {
 
     /// Creates a protection domain.
     pub fn alloc_pd(&mut self) -> PdId {
-        let pd = PdId(self.next_serial());
+        let free = self.resources.free_pds.pop();
+        let pd = free.unwrap_or_else(|| PdId(self.next_serial()));
         self.resources.pds.insert(pd);
         pd
     }
@@ -59,6 +60,7 @@ impl Engine {
             ));
         }
         if self.resources.pds.remove(&pd) {
+            self.resources.free_pds.push(pd);
             Ok(())
         } else {
             Err(EngineError::NotFound("protection domain", pd.0))

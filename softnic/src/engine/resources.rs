@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, BinaryHeap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use super::{
     ids::{CqId, PdId, SrqId, XrcdId},
     keys::KeyTable,
     memory::Memory,
+    packet::Content,
     request::{RecvRequest, Sge},
     srq::SharedReceiveQueue,
     transfer::{self, Piece},
@@ -31,17 +32,19 @@ pub(super) enum Timer {
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     pub(super) pds: BTreeSet<PdId>,
+    /// Numbers of destroyed protection domains, reused from the end: the kernel also reuses handles.
+    pub(super) free_pds: Vec<PdId>,
     pub(super) keys: KeyTable,
-    pub(super) cqs: HashMap<CqId, CompletionQueue>,
-    pub(super) srqs: HashMap<SrqId, SharedReceiveQueue>,
+    pub(super) cqs: BTreeMap<CqId, CompletionQueue>,
+    pub(super) srqs: BTreeMap<SrqId, SharedReceiveQueue>,
     pub(super) xrcds: BTreeSet<XrcdId>,
     /// Shared receive queues for extended connections, by number.
-    pub(super) xrc_srqs: HashMap<u32, SrqId>,
+    pub(super) xrc_srqs: BTreeMap<u32, SrqId>,
     pub(super) events: VecDeque<Event>,
     pub(super) timers: BinaryHeap<Reverse<(Duration, Timer)>>,
     /// Overrun completion queues with queue pairs still to be failed.
     pub(super) overrun: Vec<CqId>,
-    /// Buffer of [`Context::with_pieces`], reused so that packets cause no allocation.
+    /// Buffer of [`Context::scatter`], reused so that packets cause no allocation.
     pieces: Vec<Piece>,
 }
 
@@ -96,30 +99,22 @@ impl Resources {
 }
 
 impl Context<'_> {
-    /// Resolves a range of a list, and calls `act` with the memory; `None` if a key does not allow the access.
-    pub(super) fn with_pieces<T>(
+    /// Copies a payload to a range of a list. Returns false if a key does not allow the access.
+    pub(super) fn scatter(
         &mut self,
         pd: PdId,
         sges: &[Sge],
-        range: (u64, u64),
-        writes: bool,
-        act: impl FnOnce(&mut dyn Memory, &[Piece]) -> T,
-    ) -> Option<T> {
+        offset: u64,
+        from: Content<'_>,
+    ) -> bool {
         let mut pieces = std::mem::take(&mut self.resources.pieces);
         pieces.clear();
-        let keys = &self.resources.keys;
-        let allowed = transfer::resolve(keys, pd, sges, range, writes, &mut pieces);
-        let result = allowed.then(|| act(self.memory, &pieces));
+        let (keys, range) = (&self.resources.keys, (offset, from.len() as u64));
+        let allowed = transfer::resolve(keys, pd, sges, range, true, &mut pieces);
+        if allowed {
+            transfer::scatter(self.memory, &pieces, from);
+        }
         self.resources.pieces = pieces;
-        result
-    }
-
-    /// Copies bytes to a range of a list. Returns false if a key does not allow the access.
-    pub(super) fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, bytes: &[u8]) -> bool {
-        let range = (offset, bytes.len() as u64);
-        let done = self.with_pieces(pd, sges, range, true, |memory, pieces| {
-            transfer::scatter(memory, pieces, bytes);
-        });
-        done.is_some()
+        allowed
     }
 }

@@ -2,6 +2,8 @@
 
 use std::{ops::Range, time::Duration};
 
+use crate::failure::mix;
+
 /// Probabilities of faults for each frame, and the range of delays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
@@ -27,7 +29,7 @@ impl Default for Faults {
 }
 
 /// Effect of the faults on one copy of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Copy {
     pub(super) delay: Duration,
     /// Index of the flipped bit, modulo the number of bits.
@@ -35,7 +37,7 @@ pub(super) struct Copy {
 }
 
 /// The arriving copies of a frame: none, one or two.
-pub(super) type Fate = [Option<Copy>; 2];
+pub(super) type Copies = [Option<Copy>; 2];
 
 /// Independent random decisions about a frame.
 #[derive(Clone, Copy)]
@@ -84,7 +86,10 @@ impl Nth {
     }
 
     /// Decides the copies of the frame.
-    pub(super) fn fate(self, faults: &Faults) -> Fate {
+    pub(super) fn copies(self, faults: &Faults) -> Copies {
+        if *faults == Faults::default() {
+            return [Some(Copy::default()), None];
+        }
         let copy = |copy: u64| {
             if self.unit(Decision::Lose(copy)) < faults.loss {
                 return None;
@@ -101,66 +106,68 @@ impl Nth {
     }
 }
 
-/// A bijection with pseudorandom output: the finalizer of `SplitMix64`.
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ value >> 31
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn fates(seed: u64, link: (usize, usize), faults: &Faults) -> Vec<Fate> {
+    fn copies_of_frames(seed: u64, link: (usize, usize), faults: &Faults) -> Vec<Copies> {
         (0..10_000)
-            .map(|n| Nth { seed, link, n }.fate(faults))
+            .map(|n| Nth { seed, link, n }.copies(faults))
             .collect()
     }
 
     #[test]
-    fn fates_depend_on_seed_link_and_number_only() {
+    fn faults_depend_on_seed_link_and_number_only() {
         let faults = Faults {
             loss: 0.3,
             delay: Duration::ZERO..Duration::from_micros(9),
             ..Faults::default()
         };
-        assert_eq!(fates(7, (0, 1), &faults), fates(7, (0, 1), &faults));
-        assert_ne!(fates(7, (0, 1), &faults), fates(8, (0, 1), &faults));
-        assert_ne!(fates(7, (0, 1), &faults), fates(7, (1, 0), &faults));
+        assert_eq!(
+            copies_of_frames(7, (0, 1), &faults),
+            copies_of_frames(7, (0, 1), &faults)
+        );
+        assert_ne!(
+            copies_of_frames(7, (0, 1), &faults),
+            copies_of_frames(8, (0, 1), &faults)
+        );
+        assert_ne!(
+            copies_of_frames(7, (0, 1), &faults),
+            copies_of_frames(7, (1, 0), &faults)
+        );
     }
 
     #[test]
-    fn faults_are_as_frequent_as_they_were_asked_for() {
+    fn fault_frequency_matches_the_configuration() {
         let faults = Faults {
             loss: 0.1,
             duplication: 0.2,
             corruption: 0.5,
             ..Faults::default()
         };
-        let fates = fates(1, (0, 1), &faults);
-        let count = |wanted: fn(&Fate) -> bool| fates.iter().filter(|fate| wanted(fate)).count();
+        let copies_of_frames = copies_of_frames(1, (0, 1), &faults);
+        let count = |wanted: fn(&Copies) -> bool| {
+            copies_of_frames
+                .iter()
+                .filter(|copies| wanted(copies))
+                .count()
+        };
         let near = |count: usize, expected: usize| count.abs_diff(expected) < 200;
-        assert!(near(count(|fate| fate[0].is_none()), 1000));
-        assert!(near(count(|fate| fate[1].is_some()), 1800));
+        assert!(near(count(|copies| copies[0].is_none()), 1000));
+        assert!(near(count(|copies| copies[1].is_some()), 1800));
         assert!(near(
-            count(|fate| fate[0].is_some_and(|copy| copy.flipped.is_some())),
+            count(|copies| copies[0].is_some_and(|copy| copy.flipped.is_some())),
             4500
         ));
     }
 
     #[test]
-    fn a_network_without_faults_delivers_each_frame_once_and_at_once() {
-        let delivered = Copy {
-            delay: Duration::ZERO,
-            flipped: None,
-        };
-        let expected = [Some(delivered), None];
+    fn network_without_faults_delivers_each_frame_once_and_at_once() {
+        let expected = [Some(Copy::default()), None];
         assert!(
-            fates(3, (0, 1), &Faults::default())
+            copies_of_frames(3, (0, 1), &Faults::default())
                 .iter()
-                .all(|fate| *fate == expected)
+                .all(|copies| *copies == expected)
         );
     }
 }

@@ -4,11 +4,15 @@ use std::{
     cell::RefCell,
     marker::PhantomData,
     net::IpAddr,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
 use super::port::Port;
+use crate::{
+    abi::scripted,
+    failure::{Call, Failing, When},
+};
 
 thread_local! {
     /// Entered hosts of this thread; the last one is current.
@@ -35,8 +39,8 @@ pub(crate) fn current() -> Option<Port> {
 
 /// A host of a fabric.
 ///
-/// The list of devices of a thread on a host contains only the device of the host. Without a host, the list is empty,
-/// unless a host is the [default](Self::make_default).
+/// The list of devices of a thread on a host contains the device of the host, followed by its scripted devices. Without a
+/// host, the list is empty, unless a host is the [default](Self::make_default).
 #[derive(Clone, Debug)]
 pub struct Host {
     port: Port,
@@ -57,12 +61,65 @@ impl Host {
         first.copied().unwrap_or(IpAddr::from([0; 4]))
     }
 
-    /// Puts this thread on the host until the result is dropped. Use it in runtimes with threads of their own.
+    /// Adds a device whose answers, failures and completions are decided by the caller, in the list of the host until the
+    /// result is dropped. See [`scripted`].
+    pub fn add_scripted(&self, name: &str) -> scripted::Device {
+        let shared = scripted::Shared::new(name, self.port.seed());
+        self.port.add_scripted(Arc::downgrade(&shared));
+        scripted::Device::new(shared)
+    }
+
+    /// Lets calls of a C function on the host fail with an error number, until the result is dropped. A failed call has no
+    /// other effect.
+    ///
+    /// Concerned are the host's own device and its connection identifiers, in all threads. Scripted devices have
+    /// [requests of their own](scripted::Device::fail). Posting is counted by request: a chain of `ibv_post_send` is posted
+    /// up to the failed request. Objects that cannot be destroyed because of a failure stay in the
+    /// [books](crate::Fabric::books).
+    ///
+    /// # Panics
+    /// - `call` is [not of a host](Call::is_of_host), but of scripted devices only.
+    /// - `errno`, or the number in `when`, is not positive.
+    ///
+    /// # Examples
+    /// ```
+    /// use softnic::{Call, Fabric, When};
+    /// let fabric = Fabric::new();
+    /// let host = fabric.host("10.9.0.1".parse()?);
+    /// let ctx = host.run(|| verbs::devices()?.find("softnic0").unwrap().open())?;
+    /// let pd = ctx.alloc_pd()?;
+    ///
+    /// let failing = host.fail(Call::RegMr, When::Nth(2), libc::ENOMEM);
+    /// let first = pd.alloc_buf(64)?;
+    /// let error = pd.alloc_buf(64).unwrap_err();
+    /// assert_eq!((error.call(), error.raw_os_error()), ("ibv_reg_mr", Some(libc::ENOMEM)));
+    /// assert_eq!((failing.calls(), failing.failed()), (2, 1));
+    ///
+    /// let every = host.fail(Call::RegMr, When::Every, libc::ENOMEM);
+    /// assert!(pd.alloc_buf(64).is_err());
+    /// drop(every);
+    /// let second = pd.alloc_buf(64)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fail(&self, call: Call, when: When, errno: i32) -> Failing {
+        assert!(
+            call.is_of_host(),
+            "`{call}` fails on scripted devices only: use `scripted::Device::fail`"
+        );
+        self.port.fail(call, when, errno)
+    }
+
+    /// Puts this thread on the host until the result is dropped.
     pub fn enter(&self) -> Entered {
-        CURRENT.with_borrow_mut(|entered| entered.push(self.port.clone()));
+        self.stay();
         Entered {
             _of_this_thread: PhantomData,
         }
+    }
+
+    /// Puts this thread on the host until the thread ends. Use it in the start hook of a runtime's threads.
+    pub fn stay(&self) {
+        CURRENT.with_borrow_mut(|entered| entered.push(self.port.clone()));
     }
 
     /// Makes the host the default of all threads of the process without an entered host. Use it in programs with one

@@ -9,11 +9,19 @@ mod books;
 mod faults;
 mod host;
 mod network;
-mod pcap;
 mod port;
+mod recording;
 mod timekeeper;
+mod traffic;
 
-use std::{io, net::IpAddr, ops::Range, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::IpAddr,
+    ops::Range,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 pub use books::Books;
 pub use faults::Faults;
@@ -21,6 +29,10 @@ pub use host::{Entered, Host};
 pub(crate) use host::{current, entered};
 pub(crate) use port::Port;
 use port::Shared;
+pub use recording::RecordedFrame;
+pub use traffic::Traffic;
+
+use crate::abi;
 
 /// A network of hosts in this process.
 ///
@@ -122,7 +134,20 @@ impl Fabric {
         self.change_faults(|faults| faults.delay = range)
     }
 
-    /// Records all sent frames for [`write_pcap`](Self::write_pcap). Memory grows with the traffic.
+    /// Sets the speed of the fabric's time, as a multiple of real time: at 50, a retransmission due after 268 ms takes
+    /// 5.4 ms. Delays of threads count as much longer then. A [manual](Self::manual) fabric has no speed.
+    ///
+    /// # Panics
+    /// If `factor` is 0.
+    #[must_use]
+    pub fn speed(self, factor: u32) -> Self {
+        assert!(factor > 0, "time would stand still");
+        self.shared.speed.store(factor, Ordering::Relaxed);
+        self
+    }
+
+    /// Records all sent frames for [`recorded_frames`](Self::recorded_frames) and [`write_pcap`](Self::write_pcap).
+    /// Memory grows with the traffic.
     #[must_use]
     pub fn record(self) -> Self {
         self.shared.lock().record();
@@ -205,25 +230,37 @@ impl Fabric {
         self.shared.now(&self.shared.lock())
     }
 
+    /// Numbers of frames so far.
+    pub fn traffic(&self) -> Traffic {
+        self.shared.lock().traffic
+    }
+
     /// Objects created by programs on the hosts and not destroyed.
     pub fn books(&self) -> Books {
         Books::of(&self.shared.lock())
     }
 
-    /// Writes the recorded frames to a pcap file for Wireshark.
+    /// The recorded frames, in the order of their departure.
     ///
     /// # Errors
     /// - [`io::ErrorKind::InvalidInput`]: the fabric does not record; make it with [`record`](Self::record).
-    /// - as for [`std::fs::write`].
-    pub fn write_pcap(&self, path: impl AsRef<Path>) -> io::Result<()> {
+    pub fn recorded_frames(&self) -> io::Result<Vec<RecordedFrame>> {
         let network = self.shared.lock();
-        let bytes = network.recorded().ok_or_else(|| {
+        let frames = network.recorded().ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "the fabric does not record: make it with `record`",
             )
         })?;
-        std::fs::write(path, bytes)
+        Ok(frames.to_vec())
+    }
+
+    /// Writes the recorded frames to a pcap file for Wireshark.
+    ///
+    /// # Errors
+    /// As for [`recorded_frames`](Self::recorded_frames) and [`std::fs::write`].
+    pub fn write_pcap(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        std::fs::write(path, recording::pcap(&self.recorded_frames()?))
     }
 }
 
@@ -249,6 +286,7 @@ impl Default for Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         self.shared.close();
+        abi::free_abandoned();
         if std::thread::panicking() {
             let seed = self.seed;
             #[expect(clippy::print_stderr, reason = "how a failed test tells its seed")]
@@ -270,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn environment_takes_the_place_of_the_given_seed() {
+    fn environment_overrides_the_given_seed() {
         assert_eq!(chosen_seed(None, 7), 7);
         assert_eq!(chosen_seed(Some("42"), 7), 42);
     }

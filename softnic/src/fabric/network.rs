@@ -2,21 +2,23 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
     fmt,
     net::IpAddr,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use super::{
-    faults::{Faults, Nth},
-    pcap::Pcap,
+    faults::{Copy, Faults, Nth},
+    recording::RecordedFrame,
+    traffic::Traffic,
 };
 use crate::{
-    abi::Notifier,
+    abi::{Notifier, scripted},
     cm::{Manager, Reach},
-    engine::{Engine, Memory},
+    engine::{Engine, Memory, Outgoing, Packet},
+    failure::{Failures, mix},
 };
 
 /// A host of the network.
@@ -25,6 +27,10 @@ pub(super) struct NetworkHost {
     pub(super) engine: Engine,
     pub(super) manager: Manager,
     pub(super) notifier: Arc<Notifier>,
+    /// Requested failures of the host's calls.
+    pub(super) failures: Arc<Failures>,
+    /// Scripted devices of the host.
+    pub(super) scripted: Vec<Weak<scripted::Shared>>,
     /// Whether the host is in `active`.
     is_listed: bool,
     /// The host's earliest entry in `deadlines`.
@@ -50,29 +56,25 @@ pub(crate) struct Network {
     pub(super) virtual_now: Duration,
     pub(super) hosts: Vec<NetworkHost>,
     pub(super) memory: Box<dyn Memory + Send>,
-    by_addr: HashMap<IpAddr, usize>,
+    by_addr: BTreeMap<IpAddr, usize>,
     /// Number of frames sent so far, by link.
-    counts: HashMap<(usize, usize), u64>,
-    cuts: HashSet<(usize, usize)>,
+    counts: BTreeMap<(usize, usize), u64>,
+    cuts: BTreeSet<(usize, usize)>,
     delayed: BinaryHeap<InFlight>,
     /// Earliest deadline of each host. Entries of cancelled timers stay, so an entry may be too early.
     deadlines: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// Frames arriving now, in order.
-    arriving: VecDeque<(usize, Vec<u8>)>,
     /// Hosts with possible frames to send, or events.
     active: VecDeque<usize>,
-    /// Buffers of frames, for reuse.
-    spare: Vec<Vec<u8>>,
+    /// Buffers of the packet being sent.
+    outgoing: Outgoing,
     serial: u64,
-    pcap: Option<Pcap>,
+    pub(super) traffic: Traffic,
+    /// Sent frames; `None` unless recorded.
+    recording: Option<Vec<RecordedFrame>>,
 }
 
-/// Maximum number of frames from a host before arrived frames are processed, so that a receiver's RNR NAK stops the
-/// sender early.
-const BURST: usize = 16;
-
-/// Maximum number of buffers kept for reuse.
-const MAX_SPARE: usize = 1024;
+/// Maximum number of frames from a host before other hosts send, so that a receiver's RNR NAK stops the sender early.
+const BURST: u32 = 16;
 
 impl Network {
     pub(super) fn new(seed: u64, memory: Box<dyn Memory + Send>) -> Self {
@@ -82,16 +84,16 @@ impl Network {
             virtual_now: Duration::ZERO,
             hosts: Vec::new(),
             memory,
-            by_addr: HashMap::new(),
-            counts: HashMap::new(),
-            cuts: HashSet::new(),
+            by_addr: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            cuts: BTreeSet::new(),
             delayed: BinaryHeap::new(),
             deadlines: BinaryHeap::new(),
-            arriving: VecDeque::new(),
             active: VecDeque::new(),
-            spare: Vec::new(),
+            outgoing: Outgoing::default(),
             serial: 0,
-            pcap: None,
+            traffic: Traffic::default(),
+            recording: None,
         }
     }
 
@@ -109,10 +111,17 @@ impl Network {
             engine: Engine::new(all.clone()),
             manager: Manager::new(all, guid(index), first),
             notifier: Arc::default(),
+            failures: Arc::new(Failures::new(mix(self.seed) ^ index as u64)),
+            scripted: Vec::new(),
             is_listed: false,
             deadline: None,
         });
         index
+    }
+
+    /// The host with an address.
+    pub(super) fn host_of(&self, addr: IpAddr) -> Option<usize> {
+        self.by_addr.get(&addr).copied()
     }
 
     /// Reachability of an address for a host. A host's networks contain 256 addresses (IPv4), or have 64-bit prefixes
@@ -130,11 +139,11 @@ impl Network {
     }
 
     pub(super) fn record(&mut self) {
-        self.pcap.get_or_insert_with(Pcap::new);
+        self.recording.get_or_insert_default();
     }
 
-    pub(super) fn recorded(&self) -> Option<&[u8]> {
-        self.pcap.as_ref().map(Pcap::bytes)
+    pub(super) fn recorded(&self) -> Option<&[RecordedFrame]> {
+        self.recording.as_deref()
     }
 
     pub(super) fn set_cut(&mut self, link: (usize, usize), is_cut: bool) {
@@ -155,27 +164,20 @@ impl Network {
 
     /// Processes all frames and events without a delay.
     pub(super) fn pump(&mut self, now: Duration) {
-        self.deliver_all(now);
+        let mut outgoing = std::mem::take(&mut self.outgoing);
         while let Some(host) = self.active.pop_front() {
             self.hosts[host].is_listed = false;
-            let has_more = self.collect(host, now);
-            self.deliver_all(now);
+            let has_more = self.collect(host, &mut outgoing, now);
             // Only after the receivers, whose NAKs may make frames unnecessary.
             if has_more {
                 self.activate(host);
             }
         }
-    }
-
-    /// Delivers all frames arriving now.
-    fn deliver_all(&mut self, now: Duration) {
-        while let Some((host, frame)) = self.arriving.pop_front() {
-            self.deliver(host, frame, now);
-        }
+        self.outgoing = outgoing;
     }
 
     /// Sends frames of a host, and delivers the host's events. Returns whether more frames may be pending.
-    fn collect(&mut self, host: usize, now: Duration) -> bool {
+    fn collect(&mut self, host: usize, outgoing: &mut Outgoing, now: Duration) -> bool {
         let NetworkHost {
             engine, manager, ..
         } = &mut self.hosts[host];
@@ -186,16 +188,18 @@ impl Network {
             engine.send_management(path, bytes);
         }
         let mut has_more = true;
-        for _ in 0..BURST {
-            let mut frame = self.spare.pop().unwrap_or_default();
-            frame.clear();
+        let is_plain = self.faults == Faults::default() && self.cuts.is_empty();
+        let sends_runs = is_plain && self.recording.is_none();
+        let mut left = BURST;
+        while left > 0 {
+            outgoing.max_count = if sends_runs { left } else { 1 };
             let engine = &mut self.hosts[host].engine;
-            if !engine.transmit(now, &mut *self.memory, &mut frame) {
-                self.keep(frame);
+            let Some(packet) = engine.next_packet(now, &mut *self.memory, outgoing) else {
                 has_more = false;
                 break;
-            }
-            self.launch(host, frame, now);
+            };
+            left = left.saturating_sub(packet.count);
+            self.launch(host, &packet, now);
         }
         let NetworkHost {
             engine,
@@ -224,18 +228,12 @@ impl Network {
         }
     }
 
-    fn keep(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < MAX_SPARE {
-            self.spare.push(buffer);
-        }
-    }
-
-    fn deliver(&mut self, host: usize, frame: Vec<u8>, now: Duration) {
+    /// Lets a host's engine process a frame.
+    fn deliver(&mut self, host: usize, handle: impl FnOnce(&mut Engine, &mut dyn Memory)) {
         let engine = &mut self.hosts[host].engine;
         if engine.is_active() {
-            engine.handle_frame(&frame, now, &mut *self.memory);
+            handle(engine, &mut *self.memory);
         }
-        self.keep(frame);
         self.activate(host);
     }
 
@@ -256,62 +254,71 @@ impl Network {
         self.activate(host);
     }
 
-    /// Sends a frame to the destination host, or to all hosts for multicast.
-    fn launch(&mut self, from: usize, frame: Vec<u8>, now: Duration) {
+    /// Sends a packet to the destination host, or to all hosts for multicast.
+    fn launch(&mut self, from: usize, packet: &Packet<'_>, now: Duration) {
         if !self.hosts[from].engine.is_active() {
-            return self.keep(frame);
+            return;
         }
-        if let Some(pcap) = &mut self.pcap {
-            pcap.push(now, &frame);
+        if self.recording.is_some() {
+            let bytes = self.encode(packet);
+            let recording = self.recording.get_or_insert_default();
+            recording.push(RecordedFrame { at: now, bytes });
         }
-        let dst = destination(&frame);
-        match dst {
-            Some(dst) if dst.is_multicast() => {
-                for to in 0..self.hosts.len() {
-                    self.send((from, to), &frame, now);
-                }
-                self.keep(frame);
+        let dst = packet.frame.ip.dst();
+        if dst.is_multicast() {
+            for to in 0..self.hosts.len() {
+                self.send((from, to), packet, now);
             }
-            Some(dst) => match self.by_addr.get(&dst) {
-                Some(&to) => self.send_one((from, to), frame, now),
-                None => self.keep(frame),
-            },
-            None => self.keep(frame),
+        } else if let Some(&to) = self.by_addr.get(&dst) {
+            self.send((from, to), packet, now);
         }
     }
 
-    /// Sends a frame over a link. A link without faults takes the buffer without a copy.
-    fn send_one(&mut self, link: (usize, usize), frame: Vec<u8>, now: Duration) {
-        if self.faults == Faults::default() && !self.cuts.contains(&link) {
-            *self.counts.entry(link).or_default() += 1;
-            self.arriving.push_back((link.1, frame));
-        } else {
-            self.send(link, &frame, now);
-            self.keep(frame);
-        }
+    /// Bytes of a packet, to be recorded, corrupted or delayed.
+    fn encode(&mut self, packet: &Packet<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let encoded = packet.encode(&mut *self.memory, &mut bytes);
+        debug_assert!(encoded.is_ok(), "{encoded:?}");
+        bytes
     }
 
-    fn send(&mut self, link: (usize, usize), frame: &[u8], now: Duration) {
+    /// Sends a packet over a link. Copies without a fault are delivered at once, and never encoded.
+    fn send(&mut self, link: (usize, usize), packet: &Packet<'_>, now: Duration) {
         let count = self.counts.entry(link).or_default();
         let nth = Nth {
             seed: self.seed,
             link,
             n: *count,
         };
-        *count += 1;
+        *count += u64::from(packet.count);
+        self.traffic.frames += u64::from(packet.count);
         if self.cuts.contains(&link) {
+            self.traffic.lost += 1;
             return;
         }
-        for copy in nth.fate(&self.faults).into_iter().flatten() {
-            let mut bytes = self.spare.pop().unwrap_or_default();
-            bytes.clear();
-            bytes.extend_from_slice(frame);
+        let copies = nth.copies(&self.faults);
+        match copies.iter().flatten().count() {
+            0 => self.traffic.lost += 1,
+            1 => {}
+            _ => self.traffic.duplicated += 1,
+        }
+        for copy in copies.into_iter().flatten() {
+            if copy == Copy::default() {
+                self.deliver(link.1, |engine, memory| {
+                    engine.handle_packet(packet, now, memory);
+                });
+                continue;
+            }
+            let mut bytes = self.encode(packet);
             if let Some(bit) = copy.flipped {
-                let at = usize::try_from(bit % (8 * frame.len() as u64)).unwrap_or(0);
+                self.traffic.corrupted += 1;
+                let at = usize::try_from(bit % (8 * bytes.len() as u64)).unwrap_or(0);
                 bytes[at / 8] ^= 1 << (at % 8);
             }
             if copy.delay.is_zero() {
-                self.arriving.push_back((link.1, bytes));
+                self.deliver(link.1, |engine, memory| {
+                    engine.handle_frame(&bytes, now, memory);
+                });
             } else {
                 self.serial += 1;
                 let entry = (now + copy.delay, self.serial, link.1, bytes);
@@ -328,7 +335,9 @@ impl Network {
             .is_some_and(|Reverse((at, ..))| *at <= now)
         {
             if let Some(Reverse((_, _, host, frame))) = self.delayed.pop() {
-                self.arriving.push_back((host, frame));
+                self.deliver(host, |engine, memory| {
+                    engine.handle_frame(&frame, now, memory);
+                });
             }
         }
         // Arrived frames may cancel timers.
@@ -355,7 +364,7 @@ impl Network {
 
     /// Whether frames or events without a delay are pending.
     fn is_busy(&self) -> bool {
-        !self.active.is_empty() || !self.arriving.is_empty()
+        !self.active.is_empty()
     }
 
     /// Processes pending frames, or advances the virtual time to the next deadline. Returns false if nothing is
@@ -387,21 +396,6 @@ fn network(addr: IpAddr) -> (bool, u64) {
             let [a, b, c, d, e, f, g, h, ..] = addr.octets();
             (false, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
         }
-    }
-}
-
-/// Destination address of a frame made by an engine.
-fn destination(frame: &[u8]) -> Option<IpAddr> {
-    match frame.first()? >> 4 {
-        4 => {
-            let addr: [u8; 4] = frame.get(16..20)?.try_into().ok()?;
-            Some(addr.into())
-        }
-        6 => {
-            let addr: [u8; 16] = frame.get(24..40)?.try_into().ok()?;
-            Some(addr.into())
-        }
-        _ => None,
     }
 }
 

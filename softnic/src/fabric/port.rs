@@ -3,17 +3,18 @@
 use std::{
     net::IpAddr,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant, SystemTime},
 };
 
 use super::network::{self, Network};
 use crate::{
-    abi::{Notifier, ProcessMemory},
+    abi::{Notifier, ProcessMemory, scripted},
     cm::{Manager, Reach},
     engine::{Engine, Memory},
+    failure::{Call, Failing, Failures, When},
 };
 
 /// State shared by a fabric's handle, its hosts, and open devices.
@@ -24,6 +25,8 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     is_manual: bool,
     is_closed: AtomicBool,
+    /// Speed of the fabric's time, as a multiple of real time.
+    pub(super) speed: AtomicU32,
     start: Instant,
     /// Wall-clock time of the start, since 1970; zero for a manual fabric.
     start_since_1970: Duration,
@@ -36,6 +39,7 @@ impl Shared {
             changed: Condvar::new(),
             is_manual,
             is_closed: AtomicBool::new(false),
+            speed: AtomicU32::new(1),
             start: Instant::now(),
             start_since_1970: if is_manual {
                 Duration::ZERO
@@ -81,8 +85,12 @@ impl Shared {
         if self.is_manual {
             network.virtual_now
         } else {
-            self.start.elapsed()
+            self.start.elapsed() * self.speed()
         }
+    }
+
+    pub(super) fn speed(&self) -> u32 {
+        self.speed.load(Ordering::Relaxed)
     }
 }
 
@@ -91,6 +99,7 @@ impl Shared {
 pub(crate) struct Port {
     shared: Arc<Shared>,
     notifier: Arc<Notifier>,
+    failures: Arc<Failures>,
     addrs: Arc<[IpAddr]>,
     pub(super) index: usize,
 }
@@ -100,18 +109,23 @@ pub(crate) struct Device<'a> {
     pub(crate) engine: &'a mut Engine,
     pub(crate) manager: &'a mut Manager,
     pub(crate) memory: &'a mut dyn Memory,
-    pub(crate) now: Duration,
 }
 
 impl Port {
     pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Self {
-        let (notifier, addrs) = {
+        let (notifier, failures, addrs) = {
             let host = &shared.lock().hosts[index];
-            (Arc::clone(&host.notifier), Arc::clone(&host.addrs))
+            let failures = Arc::clone(&host.failures);
+            (
+                Arc::clone(&host.notifier),
+                failures,
+                Arc::clone(&host.addrs),
+            )
         };
         Self {
             shared: Arc::clone(shared),
             notifier,
+            failures,
             addrs,
             index,
         }
@@ -120,6 +134,26 @@ impl Port {
     /// Whether both belong to the same host.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared) && self.index == other.index
+    }
+
+    /// Whether the host has been killed.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.look(|nic| nic.manager.is_removed())
+    }
+
+    /// Whether the fabric has been dropped or the host killed, and no object is left on the host.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let network = self.shared.lock();
+        let host = &network.hosts[self.index];
+        (self.shared.is_closed() || host.manager.is_removed())
+            && host.manager.id_count() == 0
+            && host.engine.objects().iter().all(|(_, count)| *count == 0)
+    }
+
+    /// The device of the fabric's host with this address.
+    pub(crate) fn host_of(&self, addr: IpAddr) -> Option<Self> {
+        let index = self.shared.lock().host_of(addr)?;
+        Some(Self::new(&self.shared, index))
     }
 
     /// Number of the host in its fabric.
@@ -162,17 +196,45 @@ impl Port {
         self.shared.lock().reach(self.index, addr)
     }
 
+    /// Scripted devices of the host.
+    pub(crate) fn scripted(&self) -> Vec<Arc<scripted::Shared>> {
+        let scripted = &mut self.shared.lock().hosts[self.index].scripted;
+        scripted.retain(|device| device.strong_count() > 0);
+        let devices = scripted.iter().filter_map(Weak::upgrade);
+        devices.filter(|device| device.is_plugged()).collect()
+    }
+
+    /// Adds a scripted device to the host.
+    pub(super) fn add_scripted(&self, device: Weak<scripted::Shared>) {
+        self.shared.lock().hosts[self.index].scripted.push(device);
+    }
+
+    /// Requests failures of a function until the result is dropped.
+    pub(super) fn fail(&self, call: Call, when: When, errno: i32) -> Failing {
+        self.failures.request(call, when, errno)
+    }
+
+    /// Counts a call, and returns its failure, if requested.
+    pub(crate) fn attempt(&self, call: Call) -> Result<(), i32> {
+        self.failures.attempt(call)
+    }
+
+    /// Seed of decisions about the host's calls.
+    pub(super) fn seed(&self) -> u64 {
+        self.failures.seed()
+    }
+
     /// Receiver of the device's events.
     pub(crate) fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
-    /// Calls the device, and moves the resulting frames unless the fabric is manual.
-    pub(crate) fn call<T>(&self, act: impl FnOnce(Device<'_>) -> T) -> T {
+    /// Calls the device with the time of the fabric, and moves the resulting frames unless the fabric is manual.
+    pub(crate) fn call<T>(&self, act: impl FnOnce(Device<'_>, Duration) -> T) -> T {
         let mut network = self.shared.lock();
         let now = self.shared.now(&network);
         let before = network.next_deadline();
-        let result = act(device(&mut network, self.index, now));
+        let result = act(device(&mut network, self.index), now);
         network.activate(self.index);
         if !self.shared.is_manual {
             network.pump(now);
@@ -186,9 +248,12 @@ impl Port {
 
     /// Calls the device without moving frames.
     pub(crate) fn look<T>(&self, act: impl FnOnce(Device<'_>) -> T) -> T {
-        let mut network = self.shared.lock();
-        let now = self.shared.now(&network);
-        act(device(&mut network, self.index, now))
+        act(device(&mut self.shared.lock(), self.index))
+    }
+
+    /// Time of the fabric.
+    pub(crate) fn now(&self) -> Duration {
+        self.shared.now(&self.shared.lock())
     }
 
     /// Processes expired timers and arrivals, unless the fabric is manual.
@@ -203,12 +268,11 @@ impl Port {
     }
 }
 
-fn device(network: &mut Network, index: usize, now: Duration) -> Device<'_> {
+fn device(network: &mut Network, index: usize) -> Device<'_> {
     let host = &mut network.hosts[index];
     Device {
         engine: &mut host.engine,
         manager: &mut host.manager,
         memory: &mut *network.memory,
-        now,
     }
 }

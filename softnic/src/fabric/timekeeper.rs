@@ -33,7 +33,7 @@ fn keep_time(shared: &Shared) {
             network = shared.lock();
             continue;
         }
-        let sleep = deadline.map_or(IDLE, |at| at - now);
+        let sleep = deadline.map_or(IDLE, |at| (at - now) / shared.speed());
         let (guard, _) = shared
             .changed
             .wait_timeout(network, sleep)

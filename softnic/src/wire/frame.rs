@@ -100,6 +100,18 @@ impl<'a> Frame<'a> {
         to: &mut Vec<u8>,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), WireError> {
+        let padded = self.encode_headers(len, to)?;
+        let payload = to.len();
+        to.resize(payload + padded, 0);
+        fill(&mut to[payload..payload + len]);
+        let icrc = icrc(&self.ip, &to[start..]);
+        to.extend(icrc.to_le_bytes());
+        Ok(())
+    }
+
+    /// Appends the headers of a frame with a payload of `len` bytes, and returns the length of the payload with its
+    /// padding.
+    pub(crate) fn encode_headers(&self, len: usize, to: &mut Vec<u8>) -> Result<usize, WireError> {
         let [pad, ..] = (len.wrapping_neg() & 3).to_le_bytes();
         let padded = len + usize::from(pad);
         // The length fields are filled after the extension headers are encoded.
@@ -117,12 +129,7 @@ impl<'a> Frame<'a> {
         };
         udp.encode(to);
         to.extend_from_slice(&headers);
-        let payload = to.len();
-        to.resize(payload + padded, 0);
-        fill(&mut to[payload..payload + len]);
-        let icrc = icrc(&self.ip, &to[start..]);
-        to.extend(icrc.to_le_bytes());
-        Ok(())
+        Ok(padded)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Opcodes of the base transport header: the transport in the upper three bits, the operation in the lower five.
 
+use std::fmt;
+
 /// An opcode of the base transport header, whether known or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opcode(
@@ -92,7 +94,7 @@ pub enum Operation {
 }
 
 /// Operations by the lower five bits of an opcode.
-const OPERATIONS: [Option<Operation>; 32] = {
+static OPERATIONS: [Option<Operation>; 32] = {
     use Immediate::{Data, Invalidate, None as Plain};
     use Operation::{
         Acknowledge, AtomicAcknowledge, AtomicWrite, CompareSwap, FetchAdd, Flush, ReadRequest,
@@ -141,8 +143,8 @@ impl Opcode {
     /// Opcode of an operation; `None` if the transport lacks the operation.
     pub fn new(transport: Transport, operation: Operation) -> Option<Self> {
         let low = (0..)
-            .zip(OPERATIONS)
-            .find(|(_, known)| *known == Some(operation));
+            .zip(&OPERATIONS)
+            .find(|(_, known)| **known == Some(operation));
         let opcode = Self(transport.bits() | low?.0);
         opcode.parse().map(|_| opcode)
     }
@@ -185,9 +187,67 @@ impl Transport {
     }
 }
 
+/// The specification's name, such as `RC SEND Only`.
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((transport, operation)) = self.parse() else {
+            return write!(f, "opcode {:#04x}", self.0);
+        };
+        let transport = match transport {
+            Transport::Rc => "RC",
+            Transport::Uc => "UC",
+            Transport::Ud => "UD",
+            Transport::Xrc => "XRC",
+        };
+        write!(f, "{transport} ")?;
+        match operation {
+            Operation::Send(position, immediate) => write!(f, "SEND {position:?}{immediate}"),
+            Operation::Write(position, immediate) => {
+                write!(f, "RDMA WRITE {position:?}{immediate}")
+            }
+            Operation::ReadRequest => f.write_str("RDMA READ Request"),
+            Operation::ReadResponse(position) => write!(f, "RDMA READ Response {position:?}"),
+            Operation::Acknowledge => f.write_str("Acknowledge"),
+            Operation::AtomicAcknowledge => f.write_str("ATOMIC Acknowledge"),
+            Operation::CompareSwap => f.write_str("CmpSwap"),
+            Operation::FetchAdd => f.write_str("FetchAdd"),
+            Operation::Flush => f.write_str("FLUSH"),
+            Operation::AtomicWrite => f.write_str("ATOMIC WRITE"),
+        }
+    }
+}
+
+/// The end of an opcode's name.
+impl fmt::Display for Immediate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "",
+            Self::Data => " with Immediate",
+            Self::Invalidate => " with Invalidate",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn opcodes_display_the_names_of_the_specification() {
+        let names = [
+            (0x04, "RC SEND Only"),
+            (0x11, "RC Acknowledge"),
+            (0x17, "RC SEND Only with Invalidate"),
+            (0x29, "UC RDMA WRITE Last with Immediate"),
+            (0x64, "UD SEND Only"),
+            (0xac, "XRC RDMA READ Request"),
+            (0x0e, "RC RDMA READ Response Middle"),
+            (0x81, "opcode 0x81"),
+        ];
+        for (byte, name) in names {
+            assert_eq!(Opcode(byte).to_string(), name);
+        }
+    }
 
     #[test]
     fn opcodes_survive_parsing() {

@@ -11,8 +11,12 @@ mod connections;
 mod datagrams;
 #[path = "../../../cm/tests/device/endpoints.rs"]
 mod endpoints;
+#[path = "../../../cm/tests/device/event_loop.rs"]
+mod event_loop;
 #[path = "../../../cm/tests/device/faults.rs"]
 mod faults;
+#[path = "../../../cm/tests/device/hints.rs"]
+mod hints;
 #[path = "../../../cm/tests/device/identifiers.rs"]
 mod identifiers;
 #[path = "../../../cm/tests/device/overtaking.rs"]

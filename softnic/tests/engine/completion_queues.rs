@@ -7,7 +7,7 @@ use softnic::engine::{Armed, EngineError, Event, Moderation, QpKind, State};
 use crate::pair::{Pair, SEND, request};
 
 #[test]
-fn an_overrun_fails_the_queue_and_its_queue_pairs() {
+fn overrun_fails_the_queue_and_its_queue_pairs() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 8);
     let (cq, qp) = (pair.hosts[1].cq, pair.hosts[1].qp);
@@ -47,7 +47,7 @@ fn cq_armed_for_solicited_completions_notifies_once() {
 }
 
 #[test]
-fn a_notification_that_is_held_back_comes_after_its_period() {
+fn notification_that_is_held_back_comes_after_its_period() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 8);
     let cq = pair.hosts[1].cq;

@@ -27,7 +27,7 @@ fn to_peer(pair: &Pair, qkey: u32, len: u32) -> SendRequest {
 }
 
 #[test]
-fn a_datagram_arrives_behind_its_header() {
+fn datagram_arrives_behind_its_header() {
     let mut pair = Pair::connected(QpKind::Ud);
     let sge = pair.hosts[1].sge(0, 64);
     pair.post_recv(1, 5, &[sge]);
@@ -72,16 +72,27 @@ fn datagrams_with_the_wrong_key_or_without_a_receive_are_dropped() {
 }
 
 #[test]
+fn datagram_of_the_ports_mtu_arrives() {
+    let mut pair = Pair::connected(QpKind::Ud);
+    let sge = pair.hosts[1].sge(0, 40 + 4096);
+    pair.post_recv(1, 5, &[sge]);
+    pair.post(0, to_peer(&pair, QKEY, 4096));
+    pair.run();
+    assert_eq!(pair.hosts[0].poll()[0].status, Status::Success);
+    assert_eq!(pair.hosts[1].poll()[0].byte_len, 40 + 4096);
+}
+
+#[test]
 fn datagrams_longer_than_the_mtu_are_not_sent() {
     let mut pair = Pair::connected(QpKind::Ud);
-    pair.post(0, to_peer(&pair, QKEY, 1025));
+    pair.post(0, to_peer(&pair, QKEY, 4097));
     pair.run();
     assert_eq!(pair.hosts[0].poll()[0].status, Status::LocalLength);
     assert_eq!(pair.state(0), State::Sqe);
 }
 
 #[test]
-fn a_receive_shorter_than_its_datagram_fails() {
+fn receive_shorter_than_its_datagram_fails() {
     let mut pair = Pair::connected(QpKind::Ud);
     let sge = pair.hosts[1].sge(0, 44);
     pair.post_recv(1, 5, &[sge]);

@@ -40,7 +40,7 @@ fn outcome_of_write(access: Access, addr: u64) -> (Vec<(u64, Status)>, Vec<Event
 }
 
 #[test]
-fn a_write_needs_the_right_and_the_bounds_of_its_key() {
+fn write_needs_the_right_and_the_bounds_of_its_key() {
     let may_write = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
     let (statuses, events) = outcome_of_write(may_write, 48);
     assert_eq!((statuses, events), (vec![(1, Status::Success)], vec![]));
@@ -81,7 +81,7 @@ fn operations_that_the_queue_pair_does_not_grant_are_invalid() {
 }
 
 #[test]
-fn a_sender_gives_up_when_no_receive_comes() {
+fn send_without_receive_exhausts_rnr_retries() {
     let mut pair = Pair::new(QpKind::Rc, false);
     pair.connect(&QpAttributes {
         rnr_retry: 2,
@@ -103,7 +103,7 @@ fn a_sender_gives_up_when_no_receive_comes() {
 }
 
 #[test]
-fn a_missing_receive_is_reported_before_a_wrong_key() {
+fn missing_receive_is_reported_before_a_wrong_key() {
     let mut pair = Pair::new(QpKind::Rc, false);
     pair.connect(&QpAttributes {
         rnr_retry: 2,
@@ -130,7 +130,7 @@ fn a_missing_receive_is_reported_before_a_wrong_key() {
 }
 
 #[test]
-fn a_sender_that_retries_for_ever_gets_through() {
+fn send_with_unlimited_rnr_retries_succeeds() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 8);
     pair.post(0, request(1, SEND, &[sge]));
@@ -148,7 +148,7 @@ fn a_sender_that_retries_for_ever_gets_through() {
 }
 
 #[test]
-fn a_sender_gives_up_when_no_acknowledgement_comes() {
+fn send_without_acknowledgement_exhausts_retries() {
     let mut pair = Pair::connected(QpKind::Rc);
     pair.is_cut = true;
     let sge = pair.hosts[0].sge(0, 8);
@@ -162,7 +162,7 @@ fn a_sender_gives_up_when_no_acknowledgement_comes() {
 }
 
 #[test]
-fn a_message_longer_than_its_receive_fails_both_sides() {
+fn message_longer_than_its_receive_fails_both_sides() {
     let mut pair = Pair::connected(QpKind::Rc);
     let (long, short) = (pair.hosts[0].sge(0, 600), pair.hosts[1].sge(0, 599));
     pair.post_recv(1, 5, &[short]);
@@ -240,7 +240,7 @@ fn reads_in_flight_are_limited() {
 }
 
 #[test]
-fn a_peer_with_more_reads_than_agreed_is_refused() {
+fn peer_with_more_reads_than_agreed_is_refused() {
     let mut pair = Pair::new(QpKind::Rc, false);
     pair.connect(&QpAttributes {
         max_rd_atomic: 3,
@@ -264,7 +264,7 @@ fn a_peer_with_more_reads_than_agreed_is_refused() {
 }
 
 #[test]
-fn a_duplicate_atomic_is_answered_and_not_repeated() {
+fn duplicate_atomic_is_answered_and_not_repeated() {
     let mut pair = Pair::connected(QpKind::Rc);
     let remote = Remote {
         addr: BASE + 64,
@@ -297,7 +297,7 @@ fn unaligned_atomics_are_invalid() {
 }
 
 #[test]
-fn a_missing_packet_is_named_once() {
+fn missing_packet_is_named_once() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 8);
     for id in 0..4 {
@@ -384,7 +384,7 @@ fn memory_that_goes_while_a_read_is_answered_is_not_read() {
 }
 
 #[test]
-fn a_full_send_queue_takes_no_more() {
+fn full_send_queue_takes_no_more() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 8);
     for id in 0..64 {

@@ -58,6 +58,12 @@ impl Memory for Shadow {
         self.at(addr, from.len()).copy_from_slice(from);
     }
 
+    fn copy(&mut self, from: u64, to: u64, len: usize) {
+        self.check(from, len, false);
+        let bytes = self.at(from, len).to_vec();
+        self.write(to, &bytes);
+    }
+
     fn atomic(&mut self, addr: u64, operation: Atomic) -> u64 {
         self.check(addr, 8, true);
         assert!(addr.is_multiple_of(8));

@@ -291,7 +291,7 @@ fn messages_arrive_once_and_in_order_over_a_reordering_wire() {
 }
 
 #[test]
-fn the_same_seed_takes_the_same_course() {
+fn same_seed_gives_the_same_run() {
     let faults = Faults {
         loss: 0.05,
         delay: Duration::from_micros(20),

@@ -74,7 +74,7 @@ fn attributes_out_of_range_are_refused() {
 }
 
 #[test]
-fn a_queue_pair_cannot_send_before_it_is_ready() {
+fn queue_pair_cannot_send_before_it_is_ready() {
     let mut pair = Pair::new(QpKind::Rc, false);
     let sge = pair.hosts[0].sge(0, 8);
     assert!(pair.try_post(0, request(1, SEND, &[sge])).is_err());
@@ -114,7 +114,7 @@ fn send_queue_drain_finishes_started_requests_only() {
 }
 
 #[test]
-fn an_empty_send_queue_is_drained_at_once() {
+fn empty_send_queue_is_drained_at_once() {
     let mut pair = Pair::connected(QpKind::Rc);
     let notify = QpAttributes {
         sqd_notify: true,
@@ -153,7 +153,7 @@ fn reset_drops_everything_and_the_queue_pair_can_be_used_again() {
 }
 
 #[test]
-fn an_unreliable_send_queue_recovers_from_its_error_state() {
+fn unreliable_send_queue_recovers_from_its_error_state() {
     let mut pair = Pair::connected(QpKind::Uc);
     let mut bad = pair.hosts[0].sge(0, 8);
     bad.lkey ^= 1;
@@ -175,7 +175,7 @@ fn an_unreliable_send_queue_recovers_from_its_error_state() {
 }
 
 #[test]
-fn the_first_packet_before_sending_is_reported() {
+fn first_packet_before_sending_is_reported() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 8);
     pair.post_recv(1, 1, &[sge]);

@@ -46,7 +46,7 @@ fn write(pair: &mut Pair, rkey: u32, addr: u64) -> Status {
 }
 
 #[test]
-fn a_window_opens_its_range_and_no_more() {
+fn window_opens_its_range_and_no_more() {
     for kind in [WindowKind::Type1, WindowKind::Type2] {
         let (mut pair, rkey) = bound(kind);
         assert_eq!(write(&mut pair, rkey, BASE + 128 + 48), Status::Success);
@@ -67,7 +67,7 @@ fn a_window_opens_its_range_and_no_more() {
 }
 
 #[test]
-fn a_peer_invalidates_a_window_with_a_message() {
+fn peer_invalidates_a_window_with_a_message() {
     let (mut pair, rkey) = bound(WindowKind::Type2);
     let sge = pair.hosts[1].sge(0, 8);
     pair.post_recv(1, 7, &[sge]);
@@ -84,7 +84,7 @@ fn a_peer_invalidates_a_window_with_a_message() {
 }
 
 #[test]
-fn a_message_that_invalidates_a_key_of_another_kind_fails() {
+fn message_that_invalidates_a_key_of_another_kind_fails() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[1].sge(0, 8);
     pair.post_recv(1, 7, &[sge]);
@@ -99,7 +99,7 @@ fn a_message_that_invalidates_a_key_of_another_kind_fails() {
 }
 
 #[test]
-fn a_window_is_invalidated_locally_after_earlier_requests() {
+fn window_is_invalidated_locally_after_earlier_requests() {
     let (mut pair, rkey) = bound(WindowKind::Type2);
     let sge = pair.hosts[1].sge(0, 8);
     pair.post_recv(0, 1, &[sge]);
@@ -114,7 +114,7 @@ fn a_window_is_invalidated_locally_after_earlier_requests() {
 }
 
 #[test]
-fn a_window_beyond_its_region_is_not_bound() {
+fn window_beyond_its_region_is_not_bound() {
     let mut pair = Pair::connected(QpKind::Rc);
     let host = &mut pair.hosts[1];
     let rkey = host

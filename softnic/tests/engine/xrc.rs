@@ -97,6 +97,26 @@ fn xrc_message_takes_a_receive_of_the_named_queue() {
 }
 
 #[test]
+fn xrc_overrun_fails_the_queue_and_the_receiving_ends_of_its_domain() {
+    let mut pair = connected();
+    let number = pair.xrc_number();
+    let (cq, qp) = (pair.hosts[1].cq, pair.hosts[1].qp);
+    pair.hosts[1].engine.resize_cq(cq, 2).unwrap();
+    for id in 0..3 {
+        post_srq_recv(&mut pair, id, 8);
+        let wr = to_srq(&pair, number, id, SEND, 8);
+        pair.post(0, wr);
+    }
+    pair.run();
+    assert_eq!(
+        pair.hosts[1].events(),
+        [Event::CqError(cq), Event::QpFatal(qp)]
+    );
+    assert_eq!(pair.state(1), State::Err);
+    assert_eq!(pair.hosts[1].poll().len(), 2, "the third is lost");
+}
+
+#[test]
 fn xrc_memory_is_checked_in_the_domain_of_the_named_queue() {
     let operations = |rkey| {
         let remote = Remote {

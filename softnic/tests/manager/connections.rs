@@ -70,7 +70,7 @@ fn both_ends_bring_their_queue_pairs_up_for_each_other() {
 }
 
 #[test]
-fn the_peer_is_unknown_before_it_answers() {
+fn peer_is_unknown_before_it_answers() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     let active = wire.asking();
@@ -124,7 +124,7 @@ fn destroying_an_end_disconnects_the_other() {
 }
 
 #[test]
-fn a_refusal_carries_its_reason_and_data() {
+fn refusal_carries_its_reason_and_data() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     wire.asking();
@@ -147,7 +147,7 @@ fn a_refusal_carries_its_reason_and_data() {
 }
 
 #[test]
-fn a_service_without_listener_is_refused() {
+fn service_without_listener_is_refused() {
     let mut wire = Wire::new();
     wire.asking();
     let refused = wire.next(0).what;
@@ -176,7 +176,7 @@ fn destroying_a_listener_refuses_the_requests_that_wait() {
 }
 
 #[test]
-fn a_peer_that_gives_up_is_not_accepted() {
+fn timed_out_peer_is_not_accepted() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     let active = wire.asking();
@@ -201,7 +201,7 @@ fn a_peer_that_gives_up_is_not_accepted() {
 }
 
 #[test]
-fn a_reply_that_is_refused_fails_the_passive_end() {
+fn reply_that_is_refused_fails_the_passive_end() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     let active = wire.asking();
@@ -217,7 +217,7 @@ fn a_reply_that_is_refused_fails_the_passive_end() {
 }
 
 #[test]
-fn a_disconnect_for_another_queue_pair_is_ignored() {
+fn disconnect_for_another_queue_pair_is_ignored() {
     let mut wire = Wire::new();
     let (_active, passive) = wire.connected();
     let sent = wire.sent.iter().find_map(|(_, message)| match message {
@@ -234,7 +234,7 @@ fn a_disconnect_for_another_queue_pair_is_ignored() {
 }
 
 #[test]
-fn a_late_copy_of_a_request_makes_no_new_connection() {
+fn late_copy_of_a_request_makes_no_new_connection() {
     let mut wire = Wire::new();
     let (active, passive) = wire.connected();
     let request = wire.sent.iter().find_map(|(_, message)| match message {

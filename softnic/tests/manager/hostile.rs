@@ -42,7 +42,7 @@ fn changed_messages_do_no_harm_to_other_connections() {
 
 /// A connection ignores messages from an address other than the peer's.
 #[test]
-fn strangers_cannot_end_a_connection() {
+fn unknown_host_cannot_end_a_connection() {
     let mut wire = Wire::new();
     wire.connected();
     let recorded: Vec<_> = wire

@@ -57,7 +57,7 @@ fn addresses_are_resolved_late_or_not_at_all() {
 }
 
 #[test]
-fn a_listener_on_all_addresses_is_bound_to_no_device() {
+fn listener_on_all_addresses_is_bound_to_no_device() {
     let mut wire = Wire::new();
     let manager = &mut wire.managers[1];
     let listener = manager.create_id(PortSpace::Tcp);
@@ -111,13 +111,13 @@ fn device_removal_notifies_bound_ids_only() {
     let (active, passive) = wire.connected();
     let idle = wire.managers[1].create_id(PortSpace::Tcp);
     wire.managers[1].remove_device();
-    let mut told = Vec::new();
-    while told.len() < 2 {
+    let mut notified = Vec::new();
+    while notified.len() < 2 {
         let event = wire.next(1);
         assert_eq!(event.what, Occurrence::DeviceRemoval);
-        told.push(event.id);
+        notified.push(event.id);
     }
-    assert!(told.contains(&passive) && !told.contains(&idle));
+    assert!(notified.contains(&passive) && !notified.contains(&idle));
     let refused = wire.managers[1].bind(idle, (ADDRS[1], 0).into());
     assert_eq!(refused, Err(CmError::DeviceRemoved));
     // The messages of the identifier are lost.

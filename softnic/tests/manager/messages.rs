@@ -76,7 +76,7 @@ fn request() -> impl Strategy<Value = Message> {
 }
 
 fn reply() -> impl Strategy<Value = Message> {
-    let numbers = (0_u32..1 << 24, any::<u64>());
+    let numbers = (0_u32..1 << 24, any::<u64>(), 0_u8..32);
     let parts = (ids(), param(), numbers, ece(), data(196));
     parts.prop_map(|(ids, param, numbers, ece, private_data)| {
         Message::Reply(Box::new(Reply {
@@ -86,6 +86,7 @@ fn reply() -> impl Strategy<Value = Message> {
                 ..param
             },
             starting_psn: numbers.0,
+            ack_delay: numbers.2,
             ca_guid: numbers.1,
             ece,
             private_data,
@@ -161,7 +162,7 @@ fn message() -> impl Strategy<Value = Message> {
 
 proptest! {
     #[test]
-    fn messages_survive_the_way_to_bytes_and_back(message in message(), tid in any::<u64>()) {
+    fn message_round_trips_through_bytes(message in message(), tid in any::<u64>()) {
         let bytes = message.encode(tid);
         prop_assert_eq!(Message::decode(&bytes), Some((tid, message)));
     }
@@ -215,6 +216,7 @@ fn fields_of_a_request_are_where_the_specification_has_them() {
     assert_eq!((bytes[24 + 39], bytes[24 + 43]), (0x25, 16 << 3 | 1));
     assert_eq!(at(44, 4), [0x31, 0x32, 0x33, 17 << 3 | 5]);
     assert_eq!(at(48, 4), [0xff, 0xff, 5 << 4 | 6, 15 << 4 | 1 << 3]);
+    assert_eq!(at(52, 4), [0xff; 4], "no LIDs");
     assert_eq!(at(66, 6), [0xff, 0xff, 10, 9, 0, 1]);
     assert_eq!(at(88, 3), [0xab, 0xcd, 0xe0]);
     assert_eq!((at(92, 2), bytes[24 + 95]), (&[0x41, 0x42][..], 13 << 3));
@@ -238,6 +240,7 @@ fn fields_of_a_reply_are_where_the_specification_has_them() {
             srq: true,
         },
         starting_psn: 0x31_3233,
+        ack_delay: 15,
         ca_guid: 1,
         ece: Ece::default(),
         private_data: PrivateData::new(&[0x61; 196]),
@@ -247,6 +250,9 @@ fn fields_of_a_reply_are_where_the_specification_has_them() {
     assert_eq!(bytes[24..32], [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(bytes[24 + 12..24 + 15], [0x21, 0x22, 0x23]);
     assert_eq!(bytes[24 + 20..24 + 23], [0x31, 0x32, 0x33]);
-    assert_eq!(bytes[24 + 24..24 + 28], [0x24, 0x25, 1, 6 << 5 | 1 << 4]);
+    assert_eq!(
+        bytes[24 + 24..24 + 28],
+        [0x24, 0x25, 15 << 3 | 1, 6 << 5 | 1 << 4]
+    );
     assert_eq!(bytes[24 + 36..MAD_LEN], [0x61; 196]);
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use softnic::cm::{IdNum, Message, Occurrence, PortSpace};
+use softnic::{
+    cm::{IdNum, Message, Occurrence, PortSpace, Reject},
+    engine::State,
+};
 
 use crate::wire::{Wire, param};
 
@@ -15,7 +18,7 @@ fn is_request(message: &Message) -> bool {
 }
 
 #[test]
-fn a_request_is_sent_sixteen_times_before_the_peer_is_unreachable() {
+fn unanswered_request_is_sent_sixteen_times() {
     let mut wire = Wire::new();
     wire.loss = 1.0;
     wire.asking();
@@ -31,7 +34,7 @@ fn a_request_is_sent_sixteen_times_before_the_peer_is_unreachable() {
 }
 
 #[test]
-fn a_reply_is_sent_again_until_the_peer_is_ready() {
+fn reply_is_sent_again_until_the_peer_is_ready() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     wire.asking();
@@ -50,7 +53,41 @@ fn a_reply_is_sent_again_until_the_peer_is_ready() {
 }
 
 #[test]
-fn a_lost_rtu_is_repeated_and_made_up_for_by_data() {
+fn unanswered_reply_is_rejected_and_ends_the_peers_connection() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 8);
+    let active = wire.asking();
+    let (passive, ..) = wire.request();
+    wire.accept(passive);
+    wire.next(0);
+    let start = wire.now;
+    wire.loss = 1.0;
+    wire.managers[0].establish(active).unwrap();
+    // The last of the 16 replies has been sent, and is not answered.
+    wire.run_to(start + Duration::from_nanos(4096 << 16) * 31 / 2);
+    wire.loss = 0.0;
+    assert!(matches!(
+        wire.next(1).what,
+        Occurrence::Unreachable { status: -110, .. }
+    ));
+    let rejected = wire.next(0).what;
+    assert!(
+        matches!(rejected, Occurrence::Rejected { reason, .. } if reason == Reject::TIMEOUT),
+        "{rejected:?}"
+    );
+    // Neither end has a connection: nothing is sent any more.
+    wire.run();
+    for (manager, num) in [(0, active), (1, passive)] {
+        assert!(
+            wire.managers[manager]
+                .qp_attributes(num, State::Rts)
+                .is_err()
+        );
+    }
+}
+
+#[test]
+fn lost_rtu_is_retransmitted_or_replaced_by_data() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     let active = wire.asking();
@@ -82,7 +119,7 @@ fn a_lost_rtu_is_repeated_and_made_up_for_by_data() {
 }
 
 #[test]
-fn a_slow_program_is_waited_for() {
+fn slow_program_extends_the_timeout() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     wire.asking();
@@ -101,7 +138,7 @@ fn a_slow_program_is_waited_for() {
 }
 
 #[test]
-fn a_full_backlog_drops_requests_until_there_is_room() {
+fn full_backlog_drops_requests_until_there_is_room() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 2);
     for _ in 0..3 {
@@ -133,7 +170,7 @@ fn room_in_the_backlog_lets_a_repeated_request_in() {
 }
 
 #[test]
-fn a_disconnect_without_answer_ends_in_time() {
+fn disconnect_without_answer_times_out() {
     let mut wire = Wire::new();
     let (active, _passive) = wire.connected();
     wire.loss = 1.0;
@@ -208,7 +245,7 @@ fn connections_are_made_and_ended_once_over_a_bad_wire() {
 }
 
 #[test]
-fn a_receipt_of_another_message_postpones_nothing() {
+fn receipt_of_another_message_postpones_nothing() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     wire.asking();

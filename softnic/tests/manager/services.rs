@@ -27,7 +27,7 @@ fn question(wire: &mut Wire) -> IdNum {
 }
 
 #[test]
-fn a_peer_names_its_queue_pair() {
+fn peer_names_its_queue_pair() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Udp, 8);
     ask(&mut wire);
@@ -69,7 +69,7 @@ fn refusals_have_positive_statuses() {
 }
 
 #[test]
-fn a_lost_answer_is_repeated() {
+fn lost_answer_is_retransmitted() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Udp, 8);
     ask(&mut wire);
@@ -88,7 +88,7 @@ fn a_lost_answer_is_repeated() {
 }
 
 #[test]
-fn questions_end_without_an_answer() {
+fn service_request_without_answer_times_out() {
     let mut wire = Wire::new();
     wire.loss = 1.0;
     ask(&mut wire);

@@ -1,6 +1,4 @@
 //! The device tests of `rds`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
-//!
-//! Missing modules need the kernel's tools for RDMA; the README of the crate has the list.
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
@@ -10,6 +8,8 @@
 mod addresses;
 #[path = "../../../rds/tests/device/bidirectional.rs"]
 mod bidirectional;
+#[path = "../../../rds/tests/device/cq_failure.rs"]
+mod cq_failure;
 #[path = "../../../rds/tests/device/flood.rs"]
 mod flood;
 #[path = "../../../rds/tests/device/hostile.rs"]
@@ -18,6 +18,8 @@ mod hostile;
 mod memory;
 #[path = "../../../rds/tests/prober/mod.rs"]
 mod prober;
+#[path = "../cm_suite/resources.rs"]
+mod resources;
 #[path = "../../../rds/tests/device/semantics.rs"]
 mod semantics;
 #[path = "../../../rds/tests/device/sockets.rs"]

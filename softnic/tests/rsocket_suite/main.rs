@@ -8,11 +8,12 @@
 mod asynchronous;
 #[path = "../../../rsocket/tests/device/edge_sizes.rs"]
 mod edge_sizes;
+#[path = "../../../rsocket/tests/device/exits.rs"]
+mod exits;
 #[path = "../../../rsocket/tests/device/handshakes.rs"]
 mod handshakes;
 #[path = "../../../rsocket/tests/device/isolation.rs"]
 mod isolation;
-#[expect(dead_code, reason = "a module that is not here uses the rest")]
 #[path = "../../../rsocket/tests/device/probe.rs"]
 mod probe;
 #[path = "../../../rsocket/tests/device/settings.rs"]

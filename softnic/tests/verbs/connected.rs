@@ -6,7 +6,7 @@ use verbs::{RemoteAccess, WcStatus, cq::WcOpcode, op};
 use crate::end::Connected;
 
 #[test]
-fn a_message_arrives() {
+fn message_arrives() {
     let mut this = Connected::new(Fabric::new());
     this.qp_b
         .post_recv(this.b.pd.alloc_buf(64).unwrap())
@@ -33,7 +33,7 @@ fn a_message_arrives() {
 }
 
 #[test]
-fn a_blocked_receiver_is_woken() {
+fn blocked_receiver_is_woken() {
     let mut this = Connected::new(Fabric::new());
     this.qp_b
         .post_recv(this.b.pd.alloc_buf(64).unwrap())
@@ -45,6 +45,38 @@ fn a_blocked_receiver_is_woken() {
         this.qp_a.post(op::Send::new(hello)).unwrap();
         assert_eq!(receiver.join().unwrap(), 5);
     });
+}
+
+/// Sends a message and a write, both longer than the window of 256 packets, and returns the number of frames.
+fn frames_of_long_requests(fabric: Fabric) -> u64 {
+    const LEN: usize = 300 * 1024 + 1;
+    let mut this = Connected::new(fabric);
+    let region = this.b.pd.alloc_remote(LEN, RemoteAccess::WRITE).unwrap();
+    let bytes: Vec<u8> = (0..LEN).map(|i| (i / 7).to_le_bytes()[0]).collect();
+    this.qp_b
+        .post_recv(this.b.pd.alloc_buf(LEN).unwrap())
+        .unwrap();
+    let message = this.a.filled(&bytes);
+    this.qp_a.post(op::Send::new(message)).unwrap();
+    let source = this.a.filled(&bytes);
+    let write = op::Write::new(source, region.token());
+    this.qp_a.post(write).unwrap();
+    let received = this.b.reap(&mut this.qp_b, 1).pop().unwrap();
+    assert!(received.buf[..received.len] == bytes);
+    for done in this.a.reap(&mut this.qp_a, 2) {
+        assert_eq!(done.status, WcStatus::SUCCESS);
+    }
+    let mut seen = vec![0; LEN];
+    region.read(0, &mut seen);
+    assert!(seen == bytes);
+    this.fabric.traffic().frames
+}
+
+#[test]
+fn long_requests_have_the_same_frames_with_and_without_recording() {
+    let recorded = frames_of_long_requests(Fabric::new().record());
+    assert!(recorded > 602, "{recorded} frames");
+    assert_eq!(frames_of_long_requests(Fabric::new()), recorded);
 }
 
 #[test]
@@ -95,7 +127,7 @@ fn atomics_change_the_peers_number() {
 }
 
 #[test]
-fn a_write_without_the_right_fails_both_sides() {
+fn write_without_the_right_fails_both_sides() {
     let mut this = Connected::new(Fabric::new());
     let events = this.b.ctx.async_events().unwrap();
     let region = this.b.pd.alloc_remote(64, RemoteAccess::READ).unwrap();

@@ -60,10 +60,11 @@ impl End {
     ) -> Connection {
         let all = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
         let all = all | RemoteAccess::FLUSH_GLOBAL | RemoteAccess::FLUSH_PERSISTENT;
-        let way = AddressVector::global(1, 0, peer.0.gid);
+        let address_vector = AddressVector::global(1, 0, peer.0.gid);
         let psn = Psn::from_low_bits(0xff_fff0);
         let init = Attributes::<verbs::Rc, Init>::new(1).access(all);
-        let rtr = Attributes::<verbs::Rc, Rtr>::new(&way, peer.1, psn).max_dest_rd_atomic(4);
+        let rtr =
+            Attributes::<verbs::Rc, Rtr>::new(&address_vector, peer.1, psn).max_dest_rd_atomic(4);
         let rts = Attributes::<verbs::Rc, Rts>::new(psn)
             .timeout(AckTimeout::new(8).unwrap())
             .retry_count(RetryCount::new(7).unwrap())

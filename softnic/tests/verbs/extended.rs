@@ -218,9 +218,10 @@ fn atomic_write_and_flushes_survive_loss() {
         let done = a.reap(&mut qp_a, 3);
         assert!(done.iter().all(|done| done.status == WcStatus::SUCCESS));
         let opcodes: Vec<_> = done.iter().map(|done| done.opcode).collect();
-        let flush = WcOpcode(ibverbs_sys::ibv_wc_opcode::IBV_WC_FLUSH.0);
-        let write = WcOpcode(ibverbs_sys::ibv_wc_opcode::IBV_WC_ATOMIC_WRITE.0);
-        assert_eq!(opcodes, [write, flush, flush]);
+        let expected = [WcOpcode::ATOMIC_WRITE, WcOpcode::FLUSH, WcOpcode::FLUSH];
+        assert_eq!(opcodes, expected);
+        let names = opcodes.iter().map(|opcode| format!("{opcode:?}"));
+        assert!(names.eq(["ATOMIC_WRITE", "FLUSH", "FLUSH"]));
         assert_eq!(region.load(8), round);
     }
 }

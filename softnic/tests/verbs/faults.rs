@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use softnic::{Fabric, wire::Frame};
+use softnic::Fabric;
 use verbs::{WcStatus, op};
 
 use crate::end::Connected;
@@ -36,7 +36,7 @@ fn exchange(this: &mut Connected, count: u32) {
 }
 
 #[test]
-fn a_lossy_network_loses_no_message() {
+fn lossy_network_loses_no_message() {
     let micros = Duration::from_micros;
     let fabric = Fabric::seeded(7)
         .loss(0.02)
@@ -47,7 +47,7 @@ fn a_lossy_network_loses_no_message() {
 }
 
 #[test]
-fn a_cut_link_fails_a_connection_and_not_the_next_one() {
+fn cut_link_fails_a_connection_and_not_the_next_one() {
     let mut this = Connected::new(Fabric::new());
     this.fabric.cut(&this.hosts[0], &this.hosts[1]);
     let work = this.a.filled(b"lost");
@@ -63,33 +63,45 @@ fn a_cut_link_fails_a_connection_and_not_the_next_one() {
 }
 
 #[test]
-fn a_recording_has_the_frames_as_they_were_sent() {
+fn recording_has_the_frames_as_they_were_sent() {
+    let mut this = Connected::new(Fabric::new().record());
+    exchange(&mut this, 3);
+    let frames = this.fabric.recorded_frames().unwrap();
+    let to_b = frames.iter().filter(|frame| {
+        let bth = frame.decode().unwrap().bth;
+        bth.dest_qp == this.qp_b.qp_num().get()
+    });
+    let messages = to_b.count();
+    // 2800 bytes fit into one packet of the default MTU, or into several packets of a smaller MTU.
+    assert!(messages >= 3, "{messages}");
+}
+
+#[test]
+fn a_pcap_file_has_the_recorded_frames() {
     let mut this = Connected::new(Fabric::new().record());
     exchange(&mut this, 3);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("run.pcap");
     this.fabric.write_pcap(&file).unwrap();
     let bytes = std::fs::read(file).unwrap();
-    let (mut at, mut messages) = (24, 0);
-    while at < bytes.len() {
-        let len = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
-        let frame = Frame::decode(&bytes[at + 16..at + 16 + len]).unwrap();
-        messages += usize::from(frame.bth.dest_qp == this.qp_b.qp_num().get());
-        at += 16 + len;
+    let mut rest = &bytes[24..];
+    for frame in this.fabric.recorded_frames().unwrap() {
+        let (packet, after) = rest[16..].split_at(frame.bytes.len());
+        assert_eq!(packet, frame.bytes);
+        rest = after;
     }
-    // 2800 bytes fit into one packet of the default MTU, or into several packets of a smaller MTU.
-    assert!(messages >= 3, "{messages}");
+    assert!(rest.is_empty());
 }
 
 #[test]
-fn a_network_that_does_not_record_writes_nothing() {
+fn network_that_does_not_record_writes_nothing() {
     let refused = Fabric::new().write_pcap("/nonexistent/run.pcap");
     let kind = refused.unwrap_err().kind();
     assert_eq!(kind, std::io::ErrorKind::InvalidInput);
 }
 
 #[test]
-fn nothing_moves_in_a_manual_network_but_in_steps() {
+fn manual_network_advances_in_steps_only() {
     let fabric = Fabric::manual(1).delay(Duration::from_secs(3)..Duration::from_secs(4));
     let mut this = Connected::new(fabric);
     this.qp_b
@@ -116,7 +128,7 @@ fn nothing_moves_in_a_manual_network_but_in_steps() {
 }
 
 #[test]
-fn time_outs_of_virtual_time_take_none() {
+fn timeouts_of_virtual_time_take_no_real_time() {
     let mut this = Connected::new(Fabric::manual(1));
     this.fabric.cut(&this.hosts[0], &this.hosts[1]);
     let work = this.a.filled(b"lost");

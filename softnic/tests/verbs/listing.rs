@@ -3,7 +3,7 @@
 use softnic::Fabric;
 
 #[test]
-fn a_thread_sees_the_device_of_its_host() {
+fn thread_sees_the_device_of_its_host() {
     let fabric = Fabric::new();
     let (a, b) = (
         fabric.host("10.9.0.1".parse().unwrap()),
@@ -27,7 +27,7 @@ fn a_thread_sees_the_device_of_its_host() {
 }
 
 #[test]
-fn a_device_describes_itself() {
+fn device_describes_itself() {
     let fabric = Fabric::new();
     let host = fabric.host("10.9.0.1".parse().unwrap());
     let ctx = host.run(|| {
@@ -44,11 +44,11 @@ fn a_device_describes_itself() {
     assert_eq!(port.state(), verbs::attr::PortState::ACTIVE);
     let gid = ctx.query_gid(1, 0).unwrap().unwrap();
     assert_eq!(gid.0[10..], [0xff, 0xff, 10, 9, 0, 1]);
-    assert!(ctx.query_gid(1, 1).is_err());
+    assert_eq!(ctx.query_gid(1, 1).unwrap(), None);
 }
 
 #[test]
-fn a_device_has_all_addresses_of_its_host() {
+fn device_has_all_addresses_of_its_host() {
     let fabric = Fabric::new();
     let addrs = ["10.9.0.1", "fd00::1"].map(|addr| addr.parse().unwrap());
     let host = fabric.host_with_addrs(&addrs);
@@ -61,12 +61,36 @@ fn a_device_has_all_addresses_of_its_host() {
     let found: Vec<_> = table.iter().map(|entry| entry.gid.to_ip()).collect();
     assert_eq!(found, addrs);
     assert_eq!(ctx.query_gid(1, 1).unwrap().unwrap().to_ip(), addrs[1]);
-    assert!(ctx.query_gid(1, 2).is_err());
+    assert_eq!(ctx.query_gid(1, 2).unwrap(), None);
+}
+
+#[test]
+fn gid_has_an_interface_of_its_host_and_not_the_machines() {
+    let fabric = Fabric::new();
+    let interfaces = [1, 2].map(|number| {
+        let host = fabric.host([10, 9, 0, number].into());
+        let ctx = host.run(|| verbs::devices().unwrap().first().unwrap().open().unwrap());
+        let routes = ctx.routes_to(host.addr()).unwrap();
+        let route = routes.best().unwrap();
+        assert_eq!(route.interface, None, "{routes}");
+        route.entry.ndev_ifindex.unwrap()
+    });
+    assert_ne!(interfaces[0], interfaces[1]);
+}
+
+#[test]
+fn query_of_a_killed_hosts_device_fails() {
+    let fabric = Fabric::new();
+    let host = fabric.host("10.9.0.1".parse().unwrap());
+    let ctx = host.run(|| verbs::devices().unwrap().first().unwrap().open().unwrap());
+    fabric.kill(&host);
+    let error = ctx.query_device().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
 }
 
 /// The functions are defined by this crate, so the libraries are neither linked nor loaded.
 #[test]
-fn the_process_has_no_library_of_rdma_core() {
+fn process_has_no_library_of_rdma_core() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     for library in ["libibverbs", "librdmacm"] {
         assert!(!maps.contains(library), "{maps}");

@@ -5,6 +5,7 @@ mod connected;
 mod end;
 mod extended;
 mod faults;
+mod flight_recorder;
 mod key_value;
 mod listing;
 mod outages;

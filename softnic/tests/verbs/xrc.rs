@@ -32,10 +32,10 @@ struct Ends {
 }
 
 fn receiver(end: &End, xrcd: &XrcDomain, peer: (&End, QpNum)) -> XrcReceiver<Rts> {
-    let way = AddressVector::global(1, 0, peer.0.gid);
+    let address_vector = AddressVector::global(1, 0, peer.0.gid);
     let access = RemoteAccess::WRITE | RemoteAccess::ATOMIC;
     let init = Attributes::<XrcRecv, Init>::new(1).access(access);
-    let rtr = Attributes::<XrcRecv, Rtr>::new(&way, peer.1, PSN).max_dest_rd_atomic(4);
+    let rtr = Attributes::<XrcRecv, Rtr>::new(&address_vector, peer.1, PSN).max_dest_rd_atomic(4);
     assert_eq!(end.ctx, *xrcd.context());
     let qp = xrcd.create_qp().unwrap().to_init(&init).unwrap();
     let qp = qp.to_rtr(&rtr).unwrap();
@@ -54,8 +54,8 @@ impl Ends {
         let builder = a.pd.qp_builder::<XrcSend>(&a.cq, &a.cq).max_send_wr(8);
         let sender = builder.send_ops(SendOps::SEND_WITH_IMM).create().unwrap();
         let receiver = receiver(&b, &xrcd, (&a, sender.qp_num()));
-        let way = AddressVector::global(1, 0, b.gid);
-        let rtr = Attributes::<XrcSend, Rtr>::new(&way, receiver.qp_num(), PSN);
+        let address_vector = AddressVector::global(1, 0, b.gid);
+        let rtr = Attributes::<XrcSend, Rtr>::new(&address_vector, receiver.qp_num(), PSN);
         let rts = Attributes::<XrcSend, Rts>::new(PSN)
             .timeout(AckTimeout::new(8).unwrap())
             .retry_count(RetryCount::new(7).unwrap())

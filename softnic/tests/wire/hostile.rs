@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_found(owned in frame(), at: prop::sample::Index, bit in 0..8_u8) {
+    fn flipped_bit_is_found(owned in frame(), at: prop::sample::Index, bit in 0..8_u8) {
         let mut bytes = owned.encode();
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;

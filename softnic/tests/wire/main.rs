@@ -3,6 +3,6 @@
 
 mod arbitrary;
 mod hostile;
+mod kind;
 mod recorded;
-
 mod round_trip;

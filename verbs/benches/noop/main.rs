@@ -33,7 +33,7 @@ const LENGTH: u32 = 64;
 type Stock = ArrayVec<Buf, { BATCH as usize }>;
 
 /// How many queue pairs are made to see how much memory one takes.
-const CROWD: u32 = 10_000;
+const QUEUE_PAIRS: u32 = 10_000;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -225,16 +225,16 @@ fn registrations(pd: &ProtectionDomain, times: usize) -> Result<()> {
 /// Prints the size in bytes of a queue pair of this depth, beside the size of the device's part.
 fn memory(ctx: &Context, depth: u32) -> Result<()> {
     let pd = ctx.alloc_pd()?;
-    let cq = ctx.create_cq(2 * depth * CROWD)?;
-    let mut crowd = Vec::with_capacity(CROWD as usize);
+    let cq = ctx.create_cq(2 * depth * QUEUE_PAIRS)?;
+    let mut queue_pairs = Vec::with_capacity(QUEUE_PAIRS as usize);
     let before = Allocations::so_far();
-    for _ in 0..CROWD {
+    for _ in 0..QUEUE_PAIRS {
         let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq);
-        crowd.push(qp.max_send_wr(depth).max_recv_wr(depth).create()?);
+        queue_pairs.push(qp.max_send_wr(depth).max_recv_wr(depth).create()?);
     }
     let after = Allocations::so_far();
     let handle = size_of::<QueuePair<verbs::Rc, Rts>>();
-    let heap = (after.bytes - before.bytes) / crowd.len();
+    let heap = (after.bytes - before.bytes) / queue_pairs.len();
     println!("{}", heap + handle);
     Ok(())
 }

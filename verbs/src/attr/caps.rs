@@ -111,11 +111,11 @@ bitflags! {
         const PCI_WRITE_END_PADDING = ffi::IBV_DEVICE_PCI_WRITE_END_PADDING;
     }
 
-    /// `ibv_odp_general_caps`—Whether there is on-demand paging.
+    /// `ibv_odp_general_caps`—The kinds of on-demand paging that a device supports.
     #[doc(alias = "ibv_odp_general_caps")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OdpGeneralCaps: u64 {
-        /// There is.
+        /// On-demand paging is supported.
         #[doc(alias = "IBV_ODP_SUPPORT")]
         const SUPPORT = ibv_odp_general_caps::IBV_ODP_SUPPORT.0 as u64;
         /// A region can cover the whole address space.
@@ -165,11 +165,11 @@ bitflags! {
         const XRC_RECV = 1 << ibv_qp_type::IBV_QPT_XRC_RECV.0;
     }
 
-    /// `ibv_rx_hash_function_flags`—How packets are spread over receive queues.
+    /// `ibv_rx_hash_function_flags`—Hash functions for spreading packets over receive queues.
     #[doc(alias = "ibv_rx_hash_function_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RxHashFunctions: u32 {
-        /// The hash function of Toeplitz.
+        /// The Toeplitz hash function.
         #[doc(alias = "IBV_RX_HASH_FUNC_TOEPLITZ")]
         const TOEPLITZ = ibv_rx_hash_function_flags::IBV_RX_HASH_FUNC_TOEPLITZ.0;
     }
@@ -265,7 +265,7 @@ impl QpTypes {
 #[doc(alias = "ibv_odp_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OdpCaps {
-    /// Whether there is such memory.
+    /// Support of such memory.
     pub general: OdpGeneralCaps,
     /// By reliable connections.
     pub rc: OdpTransportCaps,
@@ -277,25 +277,25 @@ pub struct OdpCaps {
     pub xrc: OdpTransportCaps,
 }
 
-/// `ibv_tso_caps`—Segmentation of TCP by the device.
+/// `ibv_tso_caps`—Limits of TCP segmentation by the device.
 #[doc(alias = "ibv_tso_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TsoCaps {
-    /// The most bytes of one request; 0 if there is no segmentation.
+    /// Maximum number of bytes of one request; 0 if there is no segmentation.
     pub max_tso: u32,
     /// The queue pair types with this support.
     pub supported_qpts: QpTypes,
 }
 
-/// `ibv_rss_caps`—Spreading packets over receive queues.
+/// `ibv_rss_caps`—Limits of receive-side scaling: packets spread over receive queues.
 #[doc(alias = "ibv_rss_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RssCaps {
     /// The queue pair types with this support.
     pub supported_qpts: QpTypes,
-    /// The most indirection tables.
+    /// Maximum number of indirection tables.
     pub max_rwq_indirection_tables: u32,
-    /// The most entries of an indirection table.
+    /// Maximum number of entries of an indirection table.
     pub max_rwq_indirection_table_size: u32,
     /// The fields available for hashing.
     pub rx_hash_fields: RxHashFields,
@@ -303,7 +303,7 @@ pub struct RssCaps {
     pub rx_hash_function: RxHashFunctions,
 }
 
-/// `ibv_packet_pacing_caps`—Limiting how fast a queue pair sends.
+/// `ibv_packet_pacing_caps`—Limits of the send rates of queue pairs.
 #[doc(alias = "ibv_packet_pacing_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketPacingCaps {
@@ -315,19 +315,19 @@ pub struct PacketPacingCaps {
     pub supported_qpts: QpTypes,
 }
 
-/// `ibv_tm_caps`—Tag matching by the device.
+/// `ibv_tm_caps`—Limits of tag matching by the device.
 #[doc(alias = "ibv_tm_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagMatchingCaps {
-    /// The most bytes of a rendezvous header.
+    /// Maximum number of bytes of a rendezvous header.
     pub max_rndv_hdr_size: u32,
-    /// The most tags on a list; 0 if there is no tag matching.
+    /// Maximum number of tags on a list; 0 if there is no tag matching.
     pub max_num_tags: u32,
     /// The transports.
     pub flags: TagMatchingFlags,
-    /// The most operations outstanding.
+    /// Maximum number of outstanding operations.
     pub max_ops: u32,
-    /// The most elements of a tagged buffer.
+    /// Maximum number of elements of a tagged buffer.
     pub max_sge: u32,
 }
 
@@ -335,13 +335,13 @@ pub struct TagMatchingCaps {
 #[doc(alias = "ibv_cq_moderation_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqModerationCaps {
-    /// The most completions before an event.
+    /// Maximum number of completions before an event.
     pub max_cq_count: u16,
-    /// The most microseconds before an event.
+    /// Maximum number of microseconds before an event.
     pub max_cq_period: u16,
 }
 
-/// `ibv_pci_atomic_caps`—Atomics over PCI.
+/// `ibv_pci_atomic_caps`—Operand sizes of a device's atomic operations over PCI.
 #[doc(alias = "ibv_pci_atomic_caps")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PciAtomicCaps {

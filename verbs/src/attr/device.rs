@@ -1,6 +1,6 @@
 //! The attributes of a device.
 
-use std::{fmt, ptr};
+use std::{fmt, ops::RangeInclusive, ptr};
 
 use ibverbs_sys as ffi;
 
@@ -25,8 +25,8 @@ impl Context {
     /// - `ENOMEM`: out of memory.
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// use verbs::attr::DeviceCaps;
     /// let attr = ctx.query_device()?;
     /// println!("firmware {}, {} queue pairs", attr.fw_ver(), attr.max_qp());
@@ -101,7 +101,7 @@ impl DeviceAttr {
         Guid(self.raw.orig_attr.sys_image_guid.to_ne().to_be_bytes())
     }
 
-    /// The most bytes of one memory region.
+    /// Maximum number of bytes of one memory region.
     pub fn max_mr_size(&self) -> u64 {
         self.raw.orig_attr.max_mr_size
     }
@@ -127,21 +127,21 @@ impl DeviceAttr {
     }
 
     limits! {
-        /// The most queue pairs.
+        /// Maximum number of queue pairs.
         max_qp;
-        /// The most requests in flight on one queue.
+        /// Maximum number of requests in flight on one queue.
         max_qp_wr;
-        /// The most elements of a request.
+        /// Maximum number of elements of a request.
         max_sge;
-        /// The most elements of an RDMA read.
+        /// Maximum number of elements of an RDMA read.
         max_sge_rd;
-        /// The most completion queues.
+        /// Maximum number of completion queues.
         max_cq;
-        /// The most entries of a completion queue.
+        /// Maximum number of entries of a completion queue.
         max_cqe;
-        /// The most memory regions.
+        /// Maximum number of memory regions.
         max_mr;
-        /// The most protection domains.
+        /// Maximum number of protection domains.
         max_pd;
         /// Maximum number of RDMA reads and atomics served by a queue pair at once.
         max_qp_rd_atom;
@@ -153,33 +153,33 @@ impl DeviceAttr {
         max_qp_init_rd_atom;
         /// Maximum number of outstanding RDMA reads and atomics of an end-to-end context.
         max_ee_init_rd_atom;
-        /// The most end-to-end contexts.
+        /// Maximum number of end-to-end contexts.
         max_ee;
-        /// The most reliable datagram domains.
+        /// Maximum number of reliable datagram domains.
         max_rdd;
-        /// The most memory windows.
+        /// Maximum number of memory windows.
         max_mw;
-        /// The most raw IPv6 queue pairs.
+        /// Maximum number of raw IPv6 queue pairs.
         max_raw_ipv6_qp;
-        /// The most raw Ethertype queue pairs.
+        /// Maximum number of raw Ethertype queue pairs.
         max_raw_ethy_qp;
-        /// The most multicast groups.
+        /// Maximum number of multicast groups.
         max_mcast_grp;
-        /// The most queue pairs in one multicast group.
+        /// Maximum number of queue pairs in one multicast group.
         max_mcast_qp_attach;
-        /// The most queue pairs in all multicast groups.
+        /// Maximum number of queue pairs in all multicast groups.
         max_total_mcast_qp_attach;
-        /// The most address handles.
+        /// Maximum number of address handles.
         max_ah;
-        /// The most fast memory regions.
+        /// Maximum number of fast memory regions.
         max_fmr;
-        /// The most remaps of a fast memory region.
+        /// Maximum number of remaps of a fast memory region.
         max_map_per_fmr;
-        /// The most shared receive queues.
+        /// Maximum number of shared receive queues.
         max_srq;
-        /// The most receives in flight on a shared receive queue.
+        /// Maximum number of receives in flight on a shared receive queue.
         max_srq_wr;
-        /// The most elements of a receive of a shared receive queue.
+        /// Maximum number of elements of a receive of a shared receive queue.
         max_srq_sge;
     }
 
@@ -188,7 +188,7 @@ impl DeviceAttr {
         AtomicCap(self.raw.orig_attr.atomic_cap.0)
     }
 
-    /// The most partitions.
+    /// Maximum number of partitions.
     pub fn max_pkeys(&self) -> u16 {
         self.raw.orig_attr.max_pkeys
     }
@@ -204,6 +204,12 @@ impl DeviceAttr {
             0 => self.raw.orig_attr.phys_port_cnt.into(),
             count => count,
         }
+    }
+
+    /// The numbers of the ports: from 1 to [`phys_port_cnt`](Self::phys_port_cnt), at most 255, the largest
+    /// number in a call.
+    pub fn port_nums(&self) -> RangeInclusive<u8> {
+        1..=u8::try_from(self.phys_port_cnt()).unwrap_or(u8::MAX)
     }
 
     /// The capabilities of the device.
@@ -255,12 +261,12 @@ impl DeviceAttr {
         }
     }
 
-    /// The most receive work queues.
+    /// Maximum number of receive work queues.
     pub fn max_wq_type_rq(&self) -> u32 {
         self.raw.max_wq_type_rq
     }
 
-    /// Limiting how fast a queue pair sends.
+    /// Limits of the send rates of queue pairs.
     pub fn packet_pacing_caps(&self) -> PacketPacingCaps {
         let caps = &self.raw.packet_pacing_caps;
         PacketPacingCaps {

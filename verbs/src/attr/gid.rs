@@ -108,9 +108,9 @@ impl Context {
     /// - `ENOMEM`: out of memory.
     ///
     /// # Examples
-    /// The entry to send IPv4 from:
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// The entry for sending from an IPv4 address:
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// use verbs::attr::GidType;
     /// let table = ctx.query_gid_table()?;
     /// let entry = table
@@ -124,8 +124,7 @@ impl Context {
     #[doc(alias = "ibv_query_gid_table")]
     pub fn query_gid_table(&self) -> Result<Vec<GidEntry>> {
         let mut room = 0;
-        for port in 1..=self.query_device()?.phys_port_cnt() {
-            let Ok(port) = u8::try_from(port) else { break };
+        for port in self.query_device()?.port_nums() {
             room += self.query_port(port)?.gid_tbl_len() as usize;
         }
         let mut entries = vec![ffi::ibv_gid_entry::zeroed(); room];

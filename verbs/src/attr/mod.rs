@@ -5,6 +5,7 @@
 //! | [`Context::query_device`] | [`DeviceAttr`]: limits, [`DeviceCaps`], and optional features, such as [`OdpCaps`] |
 //! | [`Context::query_port`] | [`PortAttr`]: [`PortState`], [`LinkLayer`], [`Mtu`], speed and width of the link |
 //! | [`Context::query_gid_ex`] | [`GidEntry`]: an address of a port, and its [`GidType`] |
+//! | [`Context::routes_to`] | [`Routes`]: the GID for sending to an address, and the reasons against the others |
 //! | [`Context::query_pkey`] | [`Pkey`]: a partition of a port |
 //!
 //! # References
@@ -17,6 +18,7 @@
 //! [`Context::query_device`]: crate::Context::query_device
 //! [`Context::query_port`]: crate::Context::query_port
 //! [`Context::query_gid_ex`]: crate::Context::query_gid_ex
+//! [`Context::routes_to`]: crate::Context::routes_to
 //! [`Context::query_pkey`]: crate::Context::query_pkey
 
 mod caps;
@@ -25,6 +27,7 @@ mod device;
 mod gid;
 mod pkey;
 mod port;
+mod route;
 
 pub use caps::{
     AtomicCap, CqModerationCaps, DeviceCaps, OdpCaps, OdpGeneralCaps, OdpTransportCaps,
@@ -37,5 +40,6 @@ pub use pkey::Pkey;
 pub use port::{
     LinkLayer, LinkSpeed, LinkWidth, PhysState, PortAttr, PortCaps, PortCaps2, PortState,
 };
+pub use route::{NotTaken, Route, Routes};
 
 pub use crate::mtu::Mtu;

@@ -167,7 +167,7 @@ bitflags! {
         /// Keeps P_Keys.
         #[doc(alias = "IBV_PORT_PKEY_NVRAM")]
         const PKEY_NVRAM = cap::IBV_PORT_PKEY_NVRAM.0;
-        /// Has lights.
+        /// LED information.
         #[doc(alias = "IBV_PORT_LED_INFO_SUP")]
         const LED_INFO_SUP = cap::IBV_PORT_LED_INFO_SUP.0;
         /// GUID of the system image.
@@ -185,7 +185,7 @@ bitflags! {
         /// Connection management.
         #[doc(alias = "IBV_PORT_CM_SUP")]
         const CM_SUP = cap::IBV_PORT_CM_SUP.0;
-        /// SNMP in a tunnel.
+        /// SNMP tunneling.
         #[doc(alias = "IBV_PORT_SNMP_TUNNEL_SUP")]
         const SNMP_TUNNEL_SUP = cap::IBV_PORT_SNMP_TUNNEL_SUP.0;
         /// Can be initialised again.
@@ -209,7 +209,7 @@ bitflags! {
         /// Measures the latency of the link.
         #[doc(alias = "IBV_PORT_LINK_LATENCY_SUP")]
         const LINK_LATENCY_SUP = cap::IBV_PORT_LINK_LATENCY_SUP.0;
-        /// Asks clients to register again.
+        /// Requests clients to reregister.
         #[doc(alias = "IBV_PORT_CLIENT_REG_SUP")]
         const CLIENT_REG_SUP = cap::IBV_PORT_CLIENT_REG_SUP.0;
         /// The port's GIDs are IP addresses.
@@ -253,8 +253,8 @@ impl Context {
     /// - `EINVAL`: there is no such port.
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// use verbs::attr::PortState;
     /// let port = ctx.query_port(1)?;
     /// if port.state() != PortState::ACTIVE {
@@ -355,7 +355,7 @@ impl PortAttr {
     }
 
     fields! {
-        /// The most bytes of a message.
+        /// Maximum number of bytes of a message.
         max_msg_sz: u32;
         /// Number of packets with a wrong P_Key.
         bad_pkey_cntr: u32;
@@ -397,7 +397,7 @@ impl PortAttr {
         LinkLayer(self.raw.link_layer)
     }
 
-    /// `IBV_QPF_GRH_REQUIRED`—Whether every packet needs a global route: so on RoCE.
+    /// `IBV_QPF_GRH_REQUIRED`—Whether every packet needs a global route, as on RoCE.
     #[doc(alias = "IBV_QPF_GRH_REQUIRED")]
     pub fn is_grh_required(&self) -> bool {
         self.raw.flags & ffi::IBV_QPF_GRH_REQUIRED != 0

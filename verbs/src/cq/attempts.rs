@@ -1,14 +1,15 @@
-//! Retries of a queue pair before it gives a request up.
+//! Retries of a queue pair, exhausted by a failed request.
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
 use super::status::WcStatus;
 use crate::{bounded::QpNum, qp::QpAttr};
 
-/// How often a queue pair sends a request, and to which peer, before it gives the request up with
+/// Peer and retry limits of a queue pair, after which a request fails with
 /// [`RETRY_EXC_ERR`](WcStatus::RETRY_EXC_ERR) or [`RNR_RETRY_EXC_ERR`](WcStatus::RNR_RETRY_EXC_ERR).
 ///
-/// The endpoints of `cm` add it to their failures. For another queue pair, see [`QpAttr::attempts`].
+/// The failures of `cm`'s endpoints include this value. For another queue pair, see
+/// [`QpAttr::attempts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempts {
@@ -16,11 +17,12 @@ pub struct Attempts {
     pub dest_qp_num: QpNum,
     /// The peer's address, where a connection manager knows it.
     pub peer: Option<SocketAddr>,
-    /// How often a packet without acknowledgement is sent again.
+    /// Maximum number of retransmissions of an unacknowledged packet.
     pub retry_count: u8,
-    /// Least time that each attempt waits for an acknowledgement. `None`: without end.
+    /// Minimum timeout for the acknowledgement of each transmission; `None`: unlimited.
     pub ack_timeout: Option<Duration>,
-    /// How often a message without receive at the peer is sent again; 7 is without end.
+    /// Maximum number of retransmissions of a message without a receive posted by the peer; 7 is
+    /// unlimited.
     pub rnr_retry: u8,
 }
 

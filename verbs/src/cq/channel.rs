@@ -20,25 +20,30 @@ use crate::{
 /// `ibv_comp_channel`—Notifies of completions in completion queues.
 ///
 /// Any number of queues can share a channel; an event names its queue by the [`CqKey`] given when
-/// the queue was made. Taking an event also acknowledges it, so destroying a queue never waits for
-/// an acknowledgement.
+/// the queue was created. An event is acknowledged when taken, so destroying a queue never waits
+/// for an acknowledgement.
 ///
 /// The channel can be waited for with `poll` or `epoll` through [`AsFd`], whose descriptor can be
 /// registered and does nothing else; see [`NotifyFd`].
 ///
 /// # Examples
 /// One channel, one queue:
-/// ```no_run
-/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// ```
+/// # let peer = doctest::peer();
+/// # let ctx = verbs::devices()?.first()?.open()?;
+/// # let pd = ctx.alloc_pd()?;
 /// use verbs::cq::{CqKey, Notify};
 /// let channel = ctx.create_comp_channel()?;
 /// let mut cq = ctx.cq_builder(16).channel(&channel, CqKey(7)).create()?;
+/// # let mut qp = peer.connect(pd.qp_builder::<verbs::Rc>(&cq, &cq).create()?);
 /// loop {
 ///     cq.req_notify(Notify::Next)?;
 ///     for wc in cq.poll()? {
 ///         println!("{:?}", wc.status());
 ///     }
+/// #   qp.post(verbs::op::Send::new(pd.alloc_buf(5)?))?;
 ///     assert_eq!(channel.wait()?, CqKey(7));
+/// #   break;
 /// }
 /// # Ok::<(), verbs::Error>(())
 /// ```
@@ -126,8 +131,8 @@ impl CompletionChannel {
             .awake(self.inner.event_fd(), || self.inner.take())
     }
 
-    /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Waits for the next event, for ever, by one call of the kernel. A
-    /// [`ChannelWaker`](crate::cq::ChannelWaker) makes one.
+    /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Blocks until the next event, by one system call. A
+    /// [`ChannelWaker`](crate::cq::ChannelWaker) can end the wait.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
@@ -142,8 +147,8 @@ impl CompletionChannel {
         }
     }
 
-    /// Waits for the next event, as [`wait`](Self::wait) does, but a signal ends the wait: then the
-    /// result is `None`. Only signals with a handler installed without `SA_RESTART` have this
+    /// Blocks until the next event, like [`wait`](Self::wait), or until a signal: then the result is
+    /// `None`. Only signals with a handler installed without `SA_RESTART` have this
     /// effect.
     ///
     /// # Errors
@@ -157,7 +162,7 @@ impl CompletionChannel {
             .asleep(self.inner.event_fd(), || self.inner.take())
     }
 
-    /// Waits for the next event, for at most `timeout`; `None` if the time has elapsed.
+    /// Blocks until the next event, for at most `timeout`; `None` if the time has elapsed.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
@@ -208,7 +213,7 @@ impl ChannelHandle {
         Ok(Some(CqKey(context.addr())))
     }
 
-    /// Sleeps until something is `ready`, but not longer than `timeout` (`None`: for ever); returns
+    /// Sleeps until something is `ready`, but not longer than `timeout` (`None`: without limit); returns
     /// whether something was.
     pub(super) fn wait_until(
         &self,

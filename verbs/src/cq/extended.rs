@@ -1,4 +1,4 @@
-//! Extended completion queues: completions read field by field, with timestamps and more.
+//! Extended completion queues: completions read field by field, with timestamps and other fields.
 
 use std::{
     fmt, io, mem,
@@ -16,7 +16,6 @@ use ibverbs_sys::ibv_create_cq_wc_flags as with;
 use super::{
     channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
     extended_wc::{Entry, ExtendedCompletion},
-    notifier::{self, Announcing},
     queue::{CqHandle, Notify},
 };
 use crate::{
@@ -25,6 +24,7 @@ use crate::{
     hint,
     pd::ProtectionDomain,
     quirk::cq_ex_advances_twice,
+    waiting::notifier::{self, NotifySource},
 };
 
 bitflags! {
@@ -72,7 +72,7 @@ bitflags! {
         #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK")]
         const COMPLETION_TIMESTAMP_WALLCLOCK =
             with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
-        /// The fields of every extended queue here: those of a plain completion.
+        /// The fields of a plain completion, always included.
         const STANDARD = ffi::IBV_WC_STANDARD_FLAGS;
     }
 }
@@ -81,12 +81,12 @@ bitflags! {
 /// extended queues.
 ///
 /// Use one in place of a [`CompletionQueue`](crate::CompletionQueue), for example for completion
-/// timestamps. An extended queue has one poller, and cannot overflow, in the same way.
+/// timestamps. Like that queue, an extended queue has one poller, and cannot overflow.
 ///
 /// # Examples
-/// ```no_run
-/// # fn f(mut qp: verbs::QueuePair<verbs::Rc, verbs::Rts>) -> verbs::Result<()> {
-/// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
+/// ```
+/// # let (_peer, mut qp, _cq) = doctest::connected();
+/// # let ctx = qp.pd().context().clone();
 /// use verbs::cq::WcFields;
 /// let mut cq = ctx.cq_ex_builder(16).with(WcFields::COMPLETION_TIMESTAMP).create()?;
 /// if let Some(mut polled) = cq.poll()? {
@@ -95,8 +95,7 @@ bitflags! {
 ///         qp.complete(wc.into_work_completion()).expect("there is no other queue pair");
 ///     }
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 ///
 /// # References
@@ -122,7 +121,7 @@ pub struct ExtendedCq {
 /// Default of the maximum number of completions read by one C poll.
 const DEFAULT_BATCH: u32 = 16;
 
-/// Makes an [`ExtendedCq`].
+/// Builder of an [`ExtendedCq`].
 #[derive(Debug)]
 #[must_use = "call `create` to make the queue"]
 pub struct ExtendedCqBuilder<'a> {
@@ -138,7 +137,7 @@ pub struct ExtendedCqBuilder<'a> {
 }
 
 impl Context {
-    /// An extended completion queue with at least `cqe` entries, and choices to make.
+    /// Returns the builder of an extended completion queue with at least `cqe` entries.
     pub fn cq_ex_builder(&self, cqe: u32) -> ExtendedCqBuilder<'_> {
         ExtendedCqBuilder {
             ctx: self,
@@ -162,7 +161,7 @@ impl<'a> ExtendedCqBuilder<'a> {
         self
     }
 
-    /// Asks for more fields than the [standard](WcFields::STANDARD) ones.
+    /// Adds fields to the [standard](WcFields::STANDARD) ones.
     pub fn with(mut self, fields: WcFields) -> Self {
         self.fields |= fields;
         self
@@ -198,7 +197,7 @@ impl<'a> ExtendedCqBuilder<'a> {
         self
     }
 
-    /// `IBV_CQ_INIT_ATTR_MASK_PD`—Makes the queue in a parent domain, with the domain's allocator
+    /// `IBV_CQ_INIT_ATTR_MASK_PD`—Creates the queue in a parent domain, with the domain's allocator
     /// and thread domain.
     #[doc(alias = "IBV_CQ_INIT_ATTR_MASK_PD")]
     pub fn parent_domain(mut self, pd: &'a ProtectionDomain) -> Self {
@@ -299,13 +298,13 @@ impl ExtendedCq {
     #[doc(alias = "ibv_start_poll")]
     pub fn poll(&mut self) -> Result<Option<ExtendedPoll<'_>>> {
         Ok(if self.fill()? {
-            Some(self.begun())
+            Some(self.pending_poll())
         } else {
             None
         })
     }
 
-    /// Begins to look at completions. If there are none, arms the queue, and the result is `None`;
+    /// Reads completions. If there are none, arms the queue, and the result is `None`;
     /// see [`CompletionQueue::poll_or_arm`](crate::CompletionQueue::poll_or_arm). Never blocks.
     ///
     /// # Errors
@@ -313,7 +312,7 @@ impl ExtendedCq {
     /// - `Unsupported`: there are no completions, and the queue has no channel for notifications.
     pub fn poll_or_arm(&mut self) -> Result<Option<ExtendedPoll<'_>>> {
         Ok(if self.begin_or_arm()? {
-            Some(self.begun())
+            Some(self.pending_poll())
         } else {
             None
         })
@@ -325,7 +324,7 @@ impl ExtendedCq {
     }
 
     /// The completions read before.
-    pub(crate) fn begun(&mut self) -> ExtendedPoll<'_> {
+    pub(crate) fn pending_poll(&mut self) -> ExtendedPoll<'_> {
         debug_assert!(self.left > 0);
         ExtendedPoll {
             cq: self,
@@ -344,21 +343,24 @@ impl ExtendedCq {
         self.own_channel.as_ref().map(CompletionChannel::as_fd)
     }
 
-    /// Begins to look at completions, and waits for some if there are none, but not longer than
-    /// `timeout` (`None`: for ever). The result is `None` only after the timeout.
-    ///
-    /// Blocks this thread. No completion is missed between looking and waiting.
+    /// Reads completions. If there are none, blocks until there are some, for at most `timeout`
+    /// (`None`: without limit). The result is `None` only after the timeout. No completion is missed
+    /// between polling and waiting.
     ///
     /// # Errors
     /// - As for [`poll`](Self::poll) and [`req_notify`](CqHandle::req_notify).
     /// - `Unsupported`: the queue was not made [`waitable`](ExtendedCqBuilder::waitable).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<ExtendedPoll<'_>>> {
-        let mut begun = self.fill()?;
-        if !begun {
+        let mut pending_poll = self.fill()?;
+        if !pending_poll {
             let channel = self.own_channel("ExtendedCq::wait")?;
-            begun = channel.wait_until(timeout, || self.begin_or_arm())?;
+            pending_poll = channel.wait_until(timeout, || self.begin_or_arm())?;
         }
-        Ok(if begun { Some(self.begun()) } else { None })
+        Ok(if pending_poll {
+            Some(self.pending_poll())
+        } else {
+            None
+        })
     }
 
     /// `ibv_resize_cq(cq, cqe)`—Makes the queue larger or smaller; see
@@ -372,7 +374,7 @@ impl ExtendedCq {
         unsafe { self.handle.resize(cqe) }
     }
 
-    /// The shareable part of the queue, for making queue pairs.
+    /// The shareable part of the queue, for creating queue pairs.
     pub fn handle(&self) -> &CqHandle {
         &self.handle
     }
@@ -445,12 +447,14 @@ impl Deref for ExtendedCq {
     }
 }
 
-impl Announcing for ExtendedCq {
-    fn look(&mut self) -> Result<bool> {
+impl NotifySource for ExtendedCq {
+    type Error = Error;
+
+    fn has_completions(&mut self) -> Result<bool> {
         self.fill()
     }
 
-    fn forget_announcements(&mut self) -> Result<()> {
+    fn drain_events(&mut self) -> Result<()> {
         match &self.own_channel {
             Some(channel) => channel.forget(),
             None => Ok(()),
@@ -472,11 +476,10 @@ impl fmt::Debug for ExtendedCq {
     }
 }
 
-/// The completions of one [`ExtendedCq::poll`], looked at one after the other, until the queue is
-/// empty.
+/// The completions of one [`ExtendedCq::poll`], read one after the other, until the queue is empty.
 ///
-/// The provider holds no lock meanwhile. The next poll returns the completions not taken, also if
-/// this value is forgotten (`mem::forget`).
+/// The provider holds no lock in the meantime. The next poll returns the unread completions, also
+/// if this value is forgotten (`mem::forget`).
 #[doc(alias = "ibv_end_poll")]
 #[derive(Debug)]
 pub struct ExtendedPoll<'p> {

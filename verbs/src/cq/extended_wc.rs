@@ -197,7 +197,7 @@ impl<'p> ExtendedCompletion<'p> {
         self.wr_id().qp()
     }
 
-    /// Whether a posted receive has completed, rather than something of a send queue.
+    /// Whether the completed request is a receive, rather than a request of a send queue.
     pub fn is_receive(&self) -> bool {
         self.wr_id().is_receive()
     }

@@ -8,7 +8,7 @@
 //! | [`WcStatus`], [`WcError`], [`WcOpcode`] | the outcome of a request, its error, its operation |
 //! | [`CompletionChannel`], [`Notify`], [`CqKey`] | notifications of several queues on one descriptor |
 //! | [`ChannelWaker`] | wakes a thread blocked on a channel |
-//! | [`Attempts`] | polls before a blocking wait |
+//! | [`Attempts`] | peer and retries of a queue pair, for the error of a request |
 //! | [`ExtendedCq`], [`ExtendedCqBuilder`], [`ExtendedPoll`] | a queue whose completions have more fields |
 //! | [`ExtendedCompletion`], [`WcFields`], [`TagMatch`] | these completions, the choice of fields |
 //!
@@ -24,8 +24,6 @@ mod channel;
 mod completion;
 mod extended;
 mod extended_wc;
-mod notifier;
-mod notify_command;
 mod queue;
 mod resize;
 mod room;

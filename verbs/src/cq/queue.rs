@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
     slice,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -16,8 +16,6 @@ use ibverbs_sys as ffi;
 use super::{
     channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
     completion::WorkCompletion,
-    notifier::{self, Announcing},
-    notify_command,
     room::Room,
 };
 use crate::{
@@ -25,7 +23,7 @@ use crate::{
     error::{Error, Result, cvt_count, cvt_errno, cvt_ptr},
     hint,
     pd::ProtectionDomain,
-    quirk,
+    waiting::notifier::{self, NotifySource},
 };
 
 /// Default of the maximum number of completions fetched by one call of `ibv_poll_cq`.
@@ -39,6 +37,19 @@ const DEFAULT_BATCH: usize = 16;
 ///
 /// The queue cannot overflow. Each queue pair on the queue reserves an entry for every request that
 /// can be in flight, and a queue pair is refused if too few are left.
+///
+/// # Examples
+/// ```
+/// # let (_peer, mut qp, mut cq) = doctest::connected();
+/// # qp.post_recv(qp.pd().alloc_buf(1024)?)?;
+/// # qp.post(verbs::op::Send::new(qp.pd().register_buf(*b"hello")?))?;
+/// for wc in cq.wait(None)? {
+///     println!("{:?}: {:?}", wc.opcode(), wc.status());
+///     // The work returns.
+///     qp.complete(wc).expect("there is no other queue pair").ok()?;
+/// }
+/// # Ok::<(), verbs::Error>(())
+/// ```
 #[doc(alias = "ibv_destroy_cq")]
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
@@ -79,9 +90,6 @@ struct CqInner {
     raw: NonNull<ffi::ibv_cq>,
     is_extended: bool,
     room: Room,
-    /// Whether arming is a system call, with a slow path through the provider. Determined at the
-    /// first arming.
-    asks_kernel: OnceLock<bool>,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
     /// The parent domain of the queue, if any.
@@ -125,7 +133,7 @@ unsafe impl Send for CqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for CqInner {}
 
-/// When [`CqHandle::req_notify`] asks for an event.
+/// The condition of the event requested by [`CqHandle::req_notify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Notify {
     /// With the next completion.
@@ -134,7 +142,7 @@ pub enum Notify {
     Solicited,
 }
 
-/// Makes a [`CompletionQueue`].
+/// Builder of a [`CompletionQueue`].
 #[derive(Debug)]
 #[must_use = "call `create` to make the queue"]
 pub struct CompletionQueueBuilder<'a> {
@@ -162,7 +170,7 @@ impl Context {
         self.cq_builder(cqe).create()
     }
 
-    /// A completion queue with at least `cqe` entries, and choices to make.
+    /// Returns the builder of a completion queue with at least `cqe` entries.
     pub fn cq_builder(&self, cqe: u32) -> CompletionQueueBuilder<'_> {
         CompletionQueueBuilder {
             ctx: self,
@@ -316,8 +324,8 @@ impl CompletionQueue {
     /// - `Unsupported`: there are no completions, and the queue has no channel for notifications.
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// use std::os::fd::BorrowedFd;
     /// # fn sleep(fd: BorrowedFd<'_>) {}
     /// let mut cq = ctx.cq_builder(16).waitable().create()?;
@@ -327,6 +335,7 @@ impl CompletionQueue {
     ///     }
     ///     let fd: BorrowedFd<'_> = cq.notify_fd().expect("it is waitable");
     ///     sleep(fd); // together with others: `poll`, `epoll_wait`, a crate such as `mio`
+    /// #   break;
     /// }
     /// # Ok::<(), verbs::Error>(())
     /// ```
@@ -346,11 +355,9 @@ impl CompletionQueue {
         self.own_channel.as_ref().map(CompletionChannel::as_fd)
     }
 
-    /// Fetches completions, and waits for some if there are none, but not longer than `timeout`
-    /// (`None`: for ever). The iterator is empty only after the timeout.
-    ///
-    /// Blocks this thread. No completion is missed between looking and waiting; see
-    /// [`poll_or_arm`](Self::poll_or_arm).
+    /// Fetches completions. If there are none, blocks until there are some, for at most `timeout`
+    /// (`None`: without limit). The iterator is empty only after the timeout. No completion is
+    /// missed between polling and waiting; see [`poll_or_arm`](Self::poll_or_arm).
     ///
     /// # Errors
     /// - As for [`poll`](Self::poll) and [`req_notify`](CqHandle::req_notify).
@@ -368,7 +375,7 @@ impl CompletionQueue {
         own_channel(self.own_channel.as_ref(), call)
     }
 
-    /// The shareable part of the queue, for making queue pairs while another thread polls.
+    /// The shareable part of the queue, for creating queue pairs while another thread polls.
     pub fn handle(&self) -> &CqHandle {
         &self.handle
     }
@@ -461,12 +468,14 @@ fn fetched(ret: i32) -> Option<u32> {
     (ret > 0).then_some(ret.unsigned_abs())
 }
 
-impl Announcing for CompletionQueue {
-    fn look(&mut self) -> Result<bool> {
+impl NotifySource for CompletionQueue {
+    type Error = Error;
+
+    fn has_completions(&mut self) -> Result<bool> {
         self.fill()
     }
 
-    fn forget_announcements(&mut self) -> Result<()> {
+    fn drain_events(&mut self) -> Result<()> {
         match &self.own_channel {
             Some(channel) => channel.forget(),
             None => Ok(()),
@@ -511,7 +520,6 @@ impl CqHandle {
             raw,
             is_extended,
             room: Room::new(u32::try_from(cqe).unwrap_or(0)),
-            asks_kernel: OnceLock::new(),
             channel,
             _pd: pd,
             ctx,
@@ -542,23 +550,13 @@ impl CqHandle {
                 "the queue has no completion channel",
             ));
         }
-        let solicited_only = notify == Notify::Solicited;
-        let ctx = &self.inner.ctx;
-        let asks_kernel = || quirk::asks_kernel_for_events(ctx);
-        if *self.inner.asks_kernel.get_or_init(asks_kernel) {
-            // SAFETY: the queue is created (invariant of `CqInner`), and its handle is constant.
-            let handle = unsafe { (*self.as_raw()).handle };
-            if notify_command::req_notify(ctx.command_fd(), handle, solicited_only) {
-                return Ok(());
-            }
-        }
-        let solicited_only = i32::from(solicited_only);
+        let solicited_only = i32::from(notify == Notify::Solicited);
         // SAFETY: the queue is created (invariant of `CqInner`).
         let ret = unsafe { ffi::ibv_req_notify_cq(self.as_raw(), solicited_only) };
         cvt_errno("ibv_req_notify_cq", ret)
     }
 
-    /// The number of entries made by the device: at least the requested number.
+    /// The number of entries, as granted by the device: at least the requested number.
     pub fn capacity(&self) -> u32 {
         self.inner.room.capacity()
     }
@@ -671,8 +669,8 @@ impl Drop for CqInner {
 
 /// The completions of one [`CompletionQueue::poll`].
 ///
-/// After a drop, the next call returns the completions not taken. After a `mem::forget`, they count
-/// as dropped completions.
+/// After a drop, the next call returns the unread completions. After a `mem::forget`, they count as
+/// dropped completions.
 pub struct Completions<'p> {
     // INVARIANT: of the batch of `cq`, not touched through `cq`; the last is before `end`.
     left: &'p [ffi::ibv_wc],

@@ -68,8 +68,8 @@ impl CqHandle {
     /// - `EINVAL`: more than the device allows.
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// let cq = ctx.cq_builder(64).waitable().create()?;
     /// cq.moderate(16, 10)?;
     /// # Ok::<(), verbs::Error>(())

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_sleep_or_do_not_in_any_order() {
+    fn blocking_and_nonblocking_reads_alternate() {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         set_nonblocking(reader.as_fd(), true).unwrap();
         let sleepers = Sleepers::default();
@@ -119,11 +119,11 @@ mod tests {
     }
 
     #[test]
-    fn nonblocking_read_leaves_events_to_sleeping_threads() {
+    fn nonblocking_read_leaves_events_to_blocked_threads() {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         set_nonblocking(reader.as_fd(), true).unwrap();
         let sleepers = Sleepers::default();
-        let (asleep, begun) = mpsc::channel();
+        let (asleep, pending_poll) = mpsc::channel();
         thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
                 sleepers.asleep(reader.as_fd(), || {
@@ -131,7 +131,7 @@ mod tests {
                     read(&reader)
                 })
             });
-            begun.recv().unwrap();
+            pending_poll.recv().unwrap();
             let looked: Option<u8> = sleepers
                 .awake(reader.as_fd(), || unreachable!("it might sleep"))
                 .unwrap();

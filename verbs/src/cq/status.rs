@@ -10,7 +10,7 @@ use crate::{
     hint,
 };
 
-/// `ibv_wc_status`—How a request ended.
+/// `ibv_wc_status`—The result of a request.
 ///
 /// The known values are constants; values unknown to this crate are preserved.
 ///
@@ -122,8 +122,8 @@ statuses! {
 }
 
 impl WcStatus {
-    /// Whether the queue pair has given the request up after its retries: the peer did not
-    /// [acknowledge](Self::RETRY_EXC_ERR) it, or had [no receive](Self::RNR_RETRY_EXC_ERR).
+    /// Whether the retries of the request are exhausted: the peer did not
+    /// [acknowledge](Self::RETRY_EXC_ERR) the request, or had [no receive](Self::RNR_RETRY_EXC_ERR).
     pub fn is_end_of_retries(self) -> bool {
         matches!(self, Self::RETRY_EXC_ERR | Self::RNR_RETRY_EXC_ERR)
     }
@@ -167,6 +167,10 @@ opcodes! {
     LOCAL_INV = IBV_WC_LOCAL_INV, "a local invalidation";
     #[doc(alias = "IBV_WC_TSO")]
     TSO = IBV_WC_TSO, "a send with TCP segmentation";
+    #[doc(alias = "IBV_WC_FLUSH")]
+    FLUSH = IBV_WC_FLUSH, "a flush of the peer's memory";
+    #[doc(alias = "IBV_WC_ATOMIC_WRITE")]
+    ATOMIC_WRITE = IBV_WC_ATOMIC_WRITE, "an atomic write of eight bytes";
     #[doc(alias = "IBV_WC_RECV")]
     RECV = IBV_WC_RECV, "a receive";
     #[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]

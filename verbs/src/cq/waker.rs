@@ -22,19 +22,18 @@ use crate::{
 /// its entry.
 const ROOM: u32 = 4;
 
-/// Makes events on a [`CompletionChannel`], for threads that [wait](CompletionChannel::wait) there and are wanted
-/// for something else.
+/// Wakes threads blocked in [`CompletionChannel::wait`], by an event on the channel.
 ///
-/// `ibv_get_cq_event` has neither a timeout nor a second thing to wait for. Programs that need one make the
-/// channel's descriptor non-blocking, and `poll` it with others before they take an event, which are three
-/// calls of the kernel instead of one.
+/// `ibv_get_cq_event` has no timeout, and waits for one descriptor only. A program with other descriptors or a
+/// timeout makes the channel's descriptor nonblocking, and polls the descriptors before taking an event: three
+/// system calls instead of one.
 ///
-/// Here the event is one of the device's: that of a queue with nothing but a queue pair in the error state, which
-/// the device hands each request back to at once.
+/// The event is a completion event of a private queue, whose queue pair is in the error state, so that the
+/// device completes each request at once.
 ///
 /// # Examples
-/// ```no_run
-/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
 /// use verbs::cq::CqKey;
 /// const STOP: CqKey = CqKey(usize::MAX);
 /// let pd = ctx.alloc_pd()?;
@@ -62,7 +61,7 @@ struct Requests {
 }
 
 impl CompletionChannel {
-    /// Makes a waker for the threads that wait here, whose events have the name `key`. Enters the kernel.
+    /// Creates a waker for the threads waiting on this channel; its events have the key `key`. Enters the kernel.
     ///
     /// # Errors
     /// - `Unsupported`: the device speaks iWARP, whose queue pairs take no requests in the error state.
@@ -99,7 +98,7 @@ impl ChannelWaker {
     /// Wakes one thread blocked in [`wait`](CompletionChannel::wait), or the next one to block.
     ///
     /// Calls coalesce until a thread has taken the event, so at most one event of this waker is
-    /// pending in the kernel. Making an event may enter the kernel.
+    /// pending in the kernel. May enter the kernel.
     ///
     /// # Errors
     /// The device refused, or is gone.

@@ -86,7 +86,7 @@ pub struct FlowRule {
 }
 
 impl FlowRule {
-    /// A rule for packets on a port, counting from 1, of any look.
+    /// A rule for all packets on a port, counting from 1.
     pub fn new(port: u8) -> Self {
         Self {
             port,

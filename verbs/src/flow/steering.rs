@@ -84,7 +84,7 @@ where
 {
 }
 
-/// `ibv_flow`—A rule in force, until this is dropped.
+/// `ibv_flow`—A rule in force until the value is dropped.
 ///
 /// A flow keeps its queue pair; the queue pair is destroyed later.
 ///

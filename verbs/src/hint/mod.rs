@@ -1,10 +1,12 @@
 //! Hints: the likely cause of an error, and its remedy.
 //!
-//! An [`Error`](crate::Error) shows the hint for its call and its error number at its end. Calls that know
-//! more, such as the addresses or the limit at fault, [add](crate::Error::hint) the hint by themselves. Hints
-//! are made when an error is shown, or where a call has already failed, so they cost nothing before.
+//! An [`Error`](crate::Error) shows the hint for its call and its error number at its end. Calls with
+//! more information, such as the addresses or the exceeded limit, [add](crate::Error::hint) a hint of their own.
+//! Hints are computed when an error is formatted, or after a failed call, so successful calls have no cost.
 //!
-//! All texts are here, so that they agree with each other, and the table in the tests has each of them.
+//! An error from a posted request has its hint by [`WcStatus`](crate::WcStatus).
+
+// All texts are in this module; a table in the tests has each of them.
 
 mod address;
 mod completion;
@@ -36,6 +38,8 @@ pub(crate) enum Hint {
     PrivilegedPort,
     /// The process has too many open files.
     OpenFiles,
+    /// A library could not be loaded (feature `dlopen`).
+    Library,
 }
 
 impl Hint {
@@ -43,6 +47,7 @@ impl Hint {
     pub(crate) fn of(call: &str, errno: i32) -> Option<Self> {
         match (call, errno) {
             (_, libc::EMFILE) => Some(Self::OpenFiles),
+            (_, libc::ELIBACC) => Some(Self::Library),
             ("rdma_create_event_channel" | "rdma_get_devices" | "rdma_create_id", errno)
                 if is_missing(errno) =>
             {
@@ -85,11 +90,15 @@ impl Hint {
             Self::OpenFiles => f.write_str(
                 "this process has as many open files as it may (RLIMIT_NOFILE); raise the limit with `ulimit -n`",
             ),
+            Self::Library => f.write_str(
+                "libibverbs or librdmacm is missing or older than rdma-core 39; install them, as `libibverbs1` and \
+                 `librdmacm1` on Debian and Ubuntu",
+            ),
         }
     }
 }
 
-/// Shows the hint for the present state of the machine.
+/// Formats the hint for the present state of the machine.
 impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(&Machine::now(), f)

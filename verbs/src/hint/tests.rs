@@ -49,7 +49,7 @@ const LOCKING: [&str; 13] = [
 /// Each case is a call, its error number, the machine, and the words that the hint has to contain.
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table of cases")]
-fn calls_and_error_numbers_have_their_hints() {
+fn hint_is_chosen_by_call_and_errno() {
     let bare = Machine::default();
     let without_uverbs = Machine {
         uverbs: false,
@@ -95,6 +95,13 @@ fn calls_and_error_numbers_have_their_hints() {
             &ready(),
             &["RLIMIT_NOFILE", "ulimit -n"],
         ),
+        (
+            "ibv_get_device_list",
+            libc::ELIBACC,
+            &bare,
+            &["libibverbs", "install"],
+        ),
+        (channel, libc::ELIBACC, &bare, &["librdmacm", "install"]),
         ("ibv_open_device", libc::ENODEV, &bare, &["no RDMA device"]),
         (
             "ibv_open_device",
@@ -204,7 +211,7 @@ fn unknown_device_hint_lists_the_devices() {
 }
 
 #[test]
-fn machine_is_read_from_sysfs() {
+fn hint_devices_are_read_from_sysfs() {
     let class = std::env::temp_dir().join(format!("verbs-hint-{}", std::process::id()));
     for name in [
         "infiniband/rxe1",
@@ -224,7 +231,7 @@ fn machine_is_read_from_sysfs() {
 }
 
 #[test]
-fn limits_that_are_exceeded_are_named_with_the_device_s_value() {
+fn hint_of_exceeded_limit_names_the_devices_value() {
     let limits = [
         Limit::new("max_send_wr", 17_000_u32, "max_qp_wr", 16_384_u32),
         Limit::new("max_recv_wr", 16_384_u32, "max_qp_wr", 16_384_u32),
@@ -241,7 +248,7 @@ fn limits_that_are_exceeded_are_named_with_the_device_s_value() {
 }
 
 #[test]
-fn huge_pages_have_their_own_hints() {
+fn hint_of_huge_pages_differs_from_other_memory() {
     assert!(huge_pages(Some(libc::ENOMEM)).contains("nr_hugepages"));
     assert!(huge_pages(Some(libc::EINVAL)).contains("no huge pages of this size"));
     assert!(huge_pages(None).contains("/sys/kernel/mm/hugepages"));
@@ -253,7 +260,7 @@ type AddressCase<'a> = (Option<IpAddr>, Option<IpAddr>, i32, bool, &'a [&'a str]
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table of cases")]
-fn addresses_at_fault_are_named() {
+fn hint_of_address_names_the_address() {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let (own, peer, loopback) = (ip("10.9.0.9"), ip("10.9.0.1"), ip("127.0.0.1"));
     let cases: &[AddressCase<'_>] = &[
@@ -382,7 +389,7 @@ fn addresses_at_fault_are_named() {
 }
 
 #[test]
-fn failed_requests_have_their_hints() {
+fn hint_is_chosen_by_completion_status() {
     for (status, names) in [
         (WcStatus::LOC_LEN_ERR, &["larger receives"][..]),
         (WcStatus::REM_INV_REQ_ERR, &["larger receives"]),
@@ -421,7 +428,7 @@ fn failed_requests_have_their_hints() {
 /// The error of a request that the queue pair gives up has the peer, the number of attempts, and
 /// the timeout of each.
 #[test]
-fn exhausted_retries_are_reported_with_peer_and_count() {
+fn hint_of_exhausted_retries_names_peer_and_count() {
     let attempts = |retry_count, rnr_retry| Attempts {
         dest_qp_num: QpNum::from_low_bits(0x11),
         peer: Some("10.9.0.1:7471".parse().unwrap()),

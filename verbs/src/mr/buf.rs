@@ -27,8 +27,8 @@ impl ProtectionDomain {
     /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// let pd = ctx.alloc_pd()?;
     /// let mut buf = pd.alloc_buf(1024)?;
     /// buf[..5].copy_from_slice(b"hello");
@@ -40,7 +40,7 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_buf(&self, len: usize) -> Result<Buf> {
         Buf::check(len)?;
-        Ok(self.register(vec![0; len]).buf()?)
+        Ok(self.register(vec![0; len]).create_buf()?)
     }
 
     /// `ibv_reg_mr`—Registers memory of the caller, and takes ownership.
@@ -51,7 +51,7 @@ impl ProtectionDomain {
     /// As for [`alloc_buf`](Self::alloc_buf).
     #[doc(alias = "ibv_reg_mr")]
     pub fn register_buf(&self, memory: impl Into<Box<[u8]>>) -> Result<Buf> {
-        Ok(self.register(memory.into()).buf()?)
+        Ok(self.register(memory.into()).create_buf()?)
     }
 }
 
@@ -65,6 +65,18 @@ impl ProtectionDomain {
 /// behind, up to the capacity, keep their content.
 ///
 /// The size is one pointer, so moving a buffer into a queue and back is cheap.
+///
+/// # Examples
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
+/// let pd = ctx.alloc_pd()?;
+/// let mut buf = pd.alloc_buf(4096)?;
+/// let body = buf.split_off(64); // two buffers, one registration
+/// buf[..6].copy_from_slice(b"header");
+/// buf.set_len(6); // a send of `buf` is 6 bytes long
+/// assert_eq!((buf.len(), buf.capacity(), body.len()), (6, 64, 4032));
+/// # Ok::<(), verbs::Error>(())
+/// ```
 #[doc(alias = "ibv_dereg_mr")]
 #[doc(alias = "IBV_ACCESS_LOCAL_WRITE")]
 pub struct Buf {
@@ -312,10 +324,10 @@ pub struct SharedBuf {
 }
 
 impl SharedBuf {
-    /// Gives the buffer back if this is the only handle, no request holding another one.
+    /// Returns the buffer if this is the only handle: no request in flight has another one.
     ///
     /// # Errors
-    /// There are other handles; this one is given back.
+    /// There are other handles; the error returns this one.
     pub fn try_thaw(self) -> Result<Buf, Self> {
         match Arc::try_unwrap(self.range) {
             Ok(range) => Ok(Buf::of(range)),

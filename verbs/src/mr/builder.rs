@@ -1,4 +1,4 @@
-//! Registering memory: of any kind, in any way.
+//! Builder of registrations.
 
 use std::{fmt, io};
 
@@ -26,11 +26,11 @@ impl ProtectionDomain {
     /// [`alloc_remote`](Self::alloc_remote).
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// use verbs::{RemoteAccess, mr::Mapping};
     /// let pd = ctx.alloc_pd()?;
-    /// let buf = pd.register(vec![0; 4096]).relaxed_ordering().buf()?;
+    /// let buf = pd.register(vec![0; 4096]).relaxed_ordering().create_buf()?;
     /// let memory = Mapping::new(1 << 20)?;
     /// let region = pd.register(memory).remote(RemoteAccess::READ).zero_based().create()?;
     /// assert_eq!(region.token().addr, 0);
@@ -50,7 +50,7 @@ impl ProtectionDomain {
 ///
 /// By default all of the memory is pinned, the device may read and write it for requests of this
 /// process, and peers have no access.
-#[must_use = "nothing is registered until `buf` or `create` is called"]
+#[must_use = "nothing is registered until `create_buf` or `create_pool` is called"]
 pub struct Registration<'pd, M> {
     pd: &'pd ProtectionDomain,
     memory: M,
@@ -87,7 +87,7 @@ impl<'pd, M: Memory> Registration<'pd, M> {
         self
     }
 
-    /// `ibv_reg_mr_ex`—Gives hints with each access. The device must have made the handle.
+    /// `ibv_reg_mr_ex`—Attaches hints to each access. The handle must be of the same device.
     ///
     /// Registering fails with `EOPNOTSUPP` if the library is older than rdma-core 59.
     #[doc(alias = "ibv_reg_mr_ex")]
@@ -132,7 +132,7 @@ impl<M: OwnedMemory> Registration<'_, M> {
     /// `ibv_reg_mr`—Registers the memory as one buffer of this process. Enters the kernel.
     ///
     /// # Errors
-    /// The memory is given back:
+    /// The error returns the memory:
     /// - `InvalidInput`: the memory has no bytes, or more than `u32::MAX`, the longest element of a
     ///   request.
     /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
@@ -141,7 +141,7 @@ impl<M: OwnedMemory> Registration<'_, M> {
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
-    pub fn buf(mut self) -> Result<Buf, Refused<M>> {
+    pub fn create_buf(mut self) -> Result<Buf, Refused<M>> {
         if let Err(error) = Buf::check(self.len()) {
             return Err(self.refuse(error));
         }
@@ -197,7 +197,7 @@ impl<M: Memory> RemoteRegistration<'_, M> {
     /// `ibv_reg_mr`—Registers the memory. Enters the kernel.
     ///
     /// # Errors
-    /// The memory is given back:
+    /// The error returns the memory:
     /// - `InvalidInput`: the memory has no bytes, or the addresses from [`iova`](Self::iova) on do
     ///   not suffice.
     /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.

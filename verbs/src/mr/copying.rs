@@ -105,7 +105,7 @@ unsafe fn bytes_in(from: &[u8], memory: NonNull<[u8]>, offset: usize) {
 
 /// The number of bytes of the word before this offset, and the number of the `len` bytes from there
 /// on to complete the word: none, if a word begins here.
-fn begun(memory: NonNull<[u8]>, offset: usize, len: usize) -> (usize, usize) {
+fn word_lead(memory: NonNull<[u8]>, offset: usize, len: usize) -> (usize, usize) {
     let lead = offset.wrapping_sub(words(memory).start) % WORD;
     (lead, ((WORD - lead) % WORD).min(len))
 }
@@ -113,7 +113,7 @@ fn begun(memory: NonNull<[u8]>, offset: usize, len: usize) -> (usize, usize) {
 /// # Safety
 /// - As for [`copy_out`]; the bytes are in words.
 unsafe fn words_out(memory: NonNull<[u8]>, mut offset: usize, to: &mut [u8]) {
-    let (lead, head) = begun(memory, offset, to.len());
+    let (lead, head) = word_lead(memory, offset, to.len());
     let (first, rest) = to.split_at_mut(head);
     if head > 0 {
         // SAFETY: the word around the first bytes.
@@ -139,7 +139,7 @@ unsafe fn words_out(memory: NonNull<[u8]>, mut offset: usize, to: &mut [u8]) {
 /// # Safety
 /// - As for [`copy_in`]; the bytes are in words.
 unsafe fn words_in(from: &[u8], memory: NonNull<[u8]>, mut offset: usize) {
-    let (lead, head) = begun(memory, offset, from.len());
+    let (lead, head) = word_lead(memory, offset, from.len());
     let (first, rest) = from.split_at(head);
     if head > 0 {
         // SAFETY: the word around the first bytes.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_ends_inside_of_a_word() {
+    fn copy_ending_inside_a_word_changes_no_other_byte() {
         let mut array = [u64::MAX; 8];
         let memory = part(&mut array, 3, 50);
         for (offset, len) in [(0, 1), (4, 3), (8, 9), (20, 17), (48, 2)] {

@@ -21,7 +21,7 @@ named! {
     }
 }
 
-/// `ibv_dmah_init_attr`—Hints a device gives with each memory access, about the next user of the
+/// `ibv_dmah_init_attr`—Hints of a device with each memory access, about the next user of the
 /// data (PCI Express TPH).
 ///
 /// Hints not set are left to the device.
@@ -62,10 +62,10 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Context {
-    /// `ibv_alloc_dmah(ctx, …)`—Makes a handle for hints. Enters the kernel.
+    /// `ibv_alloc_dmah(ctx, …)`—Allocates a handle for hints. Enters the kernel.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device takes no hints, or the library is older than rdma-core 59.
+    /// - `EOPNOTSUPP`: the device does not support hints, or the library is older than rdma-core 59.
     /// - `EINVAL`: the device does not support these hints.
     ///
     /// # References

@@ -8,7 +8,7 @@ use super::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// The most slots a list can have.
+/// Maximum number of slots a list can have.
 pub(super) const MAX_SLOTS: u32 = NONE;
 
 /// The slot number for "none", and the number of low bits of the head for a slot number.

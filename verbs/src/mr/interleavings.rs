@@ -53,7 +53,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// Writes to a slot's memory, and gives the slot back.
+    /// Writes to a slot's memory, and returns the slot.
     fn give_back(&self, slot: u32) {
         self.write(slot);
         self.free.give_back(slot);

@@ -1,4 +1,4 @@
-//! Memory of whole pages, straight from the kernel.
+//! Memory of whole pages, mapped from the kernel.
 
 use std::{
     fmt, io,
@@ -13,7 +13,7 @@ use crate::{
     hint,
 };
 
-/// `mmap`—Private memory of whole pages, all zero: to be registered, or carved into a
+/// `mmap`—Private memory of whole pages, all zero: for registration, alone or as a
 /// [pool](crate::mr::BufPool).
 ///
 /// Unlike heap memory, a mapping shares no page with other data: necessary where a child of
@@ -21,12 +21,12 @@ use crate::{
 /// fewer translations: one for 2 MiB, instead of 512.
 ///
 /// # Examples
-/// ```no_run
-/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
 /// use verbs::mr::{HugePage, Mapping};
 /// let pd = ctx.alloc_pd()?;
 /// let memory = Mapping::huge(16 << 20, HugePage::MIB_2).or_else(|_| Mapping::new(16 << 20))?;
-/// let buf = pd.register(memory).buf()?;
+/// let buf = pd.register(memory).create_buf()?;
 /// # Ok::<(), verbs::Error>(())
 /// ```
 ///
@@ -83,17 +83,17 @@ impl Mapping {
     /// `mmap`—Maps `len` bytes, of ordinary pages. Enters the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`: `len` is zero, or more than there are addresses.
-    /// - `ENOMEM`: there is not so much memory.
+    /// - `InvalidInput`: `len` is zero, or beyond the address space.
+    /// - `ENOMEM`: less memory is free.
     pub fn new(len: usize) -> Result<Self> {
         Self::map(len, 1, 0).map_err(|err| err.detail(format!("{len} bytes")))
     }
 
-    /// `mmap`—Maps `len` bytes, of huge pages. Enters the kernel. The last page is used in part, if
-    /// `len` is no multiple of the page size.
+    /// `mmap`—Maps `len` bytes, of huge pages. Enters the kernel. The last page is used partly if
+    /// `len` is not a multiple of the page size.
     ///
     /// # Errors
-    /// - `InvalidInput`: `len` is zero, or more than there are addresses.
+    /// - `InvalidInput`: `len` is zero, or beyond the address space.
     /// - `ENOMEM`: too few huge pages of this size are free. The error names the file to raise
     ///   their number in.
     /// - `EINVAL`: the machine has no huge pages of this size.
@@ -113,7 +113,7 @@ impl Mapping {
         let mapped = len.checked_next_multiple_of(granularity);
         let mapped = mapped.filter(|&mapped| mapped > 0 && isize::try_from(mapped).is_ok());
         let Some(mapped) = mapped else {
-            let reason = "a mapping has at least one byte, and no more than there are addresses";
+            let reason = "a mapping has at least one byte, and no beyond the address space";
             return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
         };
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mapping_is_zero_and_starts_at_a_page() {
+    fn mapping_is_zeroed_and_page_aligned() {
         let mut mapping = Mapping::new(5000).unwrap();
         assert_eq!(mapping.len(), 5000);
         assert_eq!(mapping.as_ptr().align_offset(4096), 0);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pool_of_huge_pages_is_named() {
+    fn huge_mapping_with_empty_pool_names_the_pool() {
         // 16 TiB, more than any machine keeps free as huge pages.
         let err = Mapping::huge(1 << 44, HugePage::MIB_2).unwrap_err();
         let text = err.to_string();

@@ -4,7 +4,7 @@ use std::{fmt, ptr::NonNull};
 
 use super::provider_memory::ProviderMemory;
 
-/// Memory for registration with a device, possibly shared with other users meanwhile.
+/// Memory for registration with a device, possibly with other users at the same time.
 ///
 /// Becomes a [`RemoteRegion`](crate::RemoteRegion), with bytes only copied in and out.
 /// [`OwnedMemory`] can become a [`Buf`](crate::Buf) as well.
@@ -138,25 +138,25 @@ unsafe impl Memory for Box<dyn Memory> {
     }
 }
 
-/// Memory of the caller, registered on the caller's promise.
+/// Memory of the caller, registered under a contract with the caller.
 ///
-/// An owner of memory should rather implement [`Memory`] and [`OwnedMemory`]: its drop then signals
+/// Prefer an owner of memory with an implementation of [`Memory`] and [`OwnedMemory`]: its drop then signals
 /// the end of the registration.
 ///
 /// # Examples
-/// ```no_run
+/// ```
 /// use std::ptr::NonNull;
 ///
 /// use verbs::mr::RawMemory;
 ///
-/// # fn f(pd: verbs::ProtectionDomain) -> verbs::Result<()> {
+/// # let (_fabric, ctx) = doctest::device();
+/// # let pd = ctx.alloc_pd()?;
 /// static mut ARENA: [u8; 4096] = [0; 4096];
 /// let arena = NonNull::new(&raw mut ARENA).expect("statics have addresses");
 /// // SAFETY: nothing else uses this static.
 /// let memory = unsafe { RawMemory::new(arena) };
-/// let buf = pd.register(memory).buf()?;
-/// # Ok(())
-/// # }
+/// let buf = pd.register(memory).create_buf()?;
+/// # Ok::<(), verbs::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct RawMemory {
@@ -168,10 +168,10 @@ pub struct RawMemory {
 unsafe impl Send for RawMemory {}
 
 impl RawMemory {
-    /// Takes a range on the caller's promise.
+    /// Takes a range of memory, under the contract below.
     ///
     /// # Safety
-    /// Until the value is dropped, or for ever if `ibv_dereg_mr` fails:
+    /// Until the value is dropped, or for the life of the process if `ibv_dereg_mr` fails:
     /// - the range is readable, writable and initialised;
     /// - the range is neither read nor written by other code, in this process or another, and no
     ///   reference to the range exists.

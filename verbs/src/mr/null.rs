@@ -24,7 +24,7 @@ use crate::{
 /// #     qp: &mut QueuePair<verbs::Rc, Rts, Buf, (Buf, NullBuf)>,
 /// # ) -> verbs::Result<()> {
 /// let null = pd.alloc_null_mr()?;
-/// // The first 64 bytes of each message matter, the rest does not.
+/// // Keeps the first 64 bytes of each message, and discards the rest.
 /// qp.post_recv((pd.alloc_buf(64)?, null.buf(1 << 20)))?;
 /// # Ok(())
 /// # }
@@ -48,7 +48,7 @@ pub struct NullBuf {
 }
 
 impl ProtectionDomain {
-    /// `ibv_alloc_null_mr(pd)`—Makes a registration of no memory. Enters the kernel.
+    /// `ibv_alloc_null_mr(pd)`—Allocates a registration of no memory. Enters the kernel.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device has none.

@@ -81,7 +81,7 @@ impl ProtectionDomain {
         Ok(Everything { mr })
     }
 
-    /// `ibv_advise_mr(pd, advice, …)`—Prepares the memory of a work before posting. The memory must
+    /// `ibv_advise_mr(pd, advice, …)`—Prepares the memory of work before posting. The memory must
     /// be registered [on demand](crate::mr::Registration::on_demand). Enters the kernel.
     ///
     /// With `wait`, the device has the pages on return; otherwise, soon after. The kernel can evict
@@ -92,14 +92,14 @@ impl ProtectionDomain {
     /// - `EPERM`, `EFAULT`, `EINVAL`, `ENOENT`: the memory is not registered on demand, or in
     ///   another domain.
     /// - `InvalidInput`: the work has more than [`MAX_SGE`] elements.
-    /// - `ENOMEM`: there is not so much memory.
+    /// - `ENOMEM`: less memory is free.
     ///
     /// # Examples
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
     /// use verbs::mr::Advice;
     /// let pd = ctx.alloc_pd()?;
-    /// let buf = pd.register(vec![0; 1 << 20]).on_demand().buf()?;
+    /// let buf = pd.register(vec![0; 1 << 20]).on_demand().create_buf()?;
     /// pd.advise(&buf, Advice::PREFETCH_WRITE, true)?;
     /// # Ok::<(), verbs::Error>(())
     /// ```
@@ -135,7 +135,7 @@ impl Everything {
     /// A buffer, of memory of any kind. Does not enter the kernel.
     ///
     /// # Errors
-    /// The memory is given back:
+    /// The error returns the memory:
     /// - `InvalidInput`: the memory has no bytes, or more than `u32::MAX`.
     pub fn buf<M: OwnedMemory>(&self, mut memory: M) -> Result<Buf, Refused<M>> {
         match Buf::check(memory.range().len()) {
@@ -151,7 +151,7 @@ impl Everything {
     /// no access, since the registration grants none. Does not enter the kernel.
     ///
     /// # Errors
-    /// The memory is given back:
+    /// The error returns the memory:
     /// - `InvalidInput`: the memory has no bytes.
     pub fn region<M: OwnedMemory>(&self, mut memory: M) -> Result<RemoteRegion, Refused<M>> {
         if memory.range().is_empty() {

@@ -34,8 +34,8 @@ const ALIGNMENT: usize = 64;
 /// alive.
 ///
 /// # Examples
-/// ```no_run
-/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
 /// let pd = ctx.alloc_pd()?;
 /// let pool = pd.alloc_pool(1024, 4096)?;
 /// let mut buf = pool.try_take().expect("none is out yet");
@@ -96,30 +96,30 @@ impl ProtectionDomain {
         let all = stride.saturating_mul(count);
         let memory = Mapping::new(all).map_err(fail)?;
         self.register(memory)
-            .pool(len)
+            .create_pool(len)
             .map_err(|refused| fail(refused.error))
     }
 }
 
 impl<M: OwnedMemory> Registration<'_, M> {
-    /// `ibv_reg_mr`—Registers the memory, and carves the region into buffers of `len` bytes. Enters
+    /// `ibv_reg_mr`—Registers the memory, and divides the region into buffers of `len` bytes. Enters
     /// the kernel.
     ///
-    /// Buffers start at multiples of 64 bytes from the first. A rest at the end is not used.
+    /// Buffers start at multiples of 64 bytes from the first. The remainder at the end is unused.
     ///
     /// # Errors
-    /// The memory is given back:
+    /// The error returns the memory:
     /// - `InvalidInput`: `len` is zero or more than `u32::MAX`; or there would be no buffer, or more
     ///   than 16777215.
-    /// - As for [`buf`](Self::buf).
+    /// - As for [`create_buf`](Self::create_buf).
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// use verbs::mr::{HugePage, Mapping};
     /// let pd = ctx.alloc_pd()?;
-    /// let memory = Mapping::huge(64 << 20, HugePage::MIB_2)?;
-    /// let pool = pd.register(memory).pool(4096)?;
+    /// let memory = Mapping::huge(64 << 20, HugePage::MIB_2).or_else(|_| Mapping::new(64 << 20))?;
+    /// let pool = pd.register(memory).create_pool(4096)?;
     /// assert_eq!(pool.count(), 16384);
     /// # Ok::<(), verbs::Error>(())
     /// ```
@@ -127,7 +127,7 @@ impl<M: OwnedMemory> Registration<'_, M> {
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
-    pub fn pool(mut self, len: usize) -> Result<BufPool, Refused<M>> {
+    pub fn create_pool(mut self, len: usize) -> Result<BufPool, Refused<M>> {
         let (stride, slots) = match carve(self.len(), len) {
             Ok(carved) => carved,
             Err(error) => return Err(self.refuse(error)),
@@ -171,9 +171,9 @@ fn carve(memory: usize, len: usize) -> Result<(usize, u32)> {
 }
 
 impl BufPool {
-    /// Takes a buffer, of full length. `None` if all are out. Does not block.
+    /// Takes a buffer, of full length. `None` if all are in use. Does not block.
     ///
-    /// The content is left over from the last owner.
+    /// The content is that of the last owner.
     #[inline]
     pub fn try_take(&self) -> Option<PoolBuf> {
         let slot = self.shared.free.take()?;
@@ -189,7 +189,7 @@ impl BufPool {
         })
     }
 
-    /// The number of buffers, in the pool or out.
+    /// The number of buffers, free and in use.
     pub fn count(&self) -> usize {
         self.shared.free.slots()
     }
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_and_the_last_may_end_with_the_memory() {
+    fn pool_buffers_are_aligned_up_to_the_end_of_memory() {
         assert_eq!(carve(4096, 64).unwrap(), (64, 64));
         assert_eq!(carve(4096, 65).unwrap(), (128, 32));
         assert_eq!(carve(64 + 10, 10).unwrap(), (64, 2));

@@ -16,9 +16,9 @@ use crate::{
     pd::ProtectionDomain,
 };
 
-/// `ibv_buf`—Zeroed memory of the kind best for the device in its provider's judgement. To be
-/// registered in the domain of its [allocation](ProtectionDomain::alloc_provider_memory), or carved
-/// into a [pool](crate::mr::BufPool).
+/// `ibv_buf`—Zeroed memory of the kind best for the device in its provider's judgement. For
+/// registration in the domain of its [allocation](ProtectionDomain::alloc_provider_memory), alone or
+/// as a [pool](crate::mr::BufPool).
 ///
 /// In a virtual machine with encrypted memory, a device reaches ordinary memory by copies only.
 /// There, provider memory is shared with the host, if the domain is a parent domain with
@@ -31,7 +31,7 @@ use crate::{
 /// let pd = ctx.alloc_pd()?;
 /// let parent = pd.parent_domain_builder().allow_unprotected().create()?;
 /// let memory = parent.alloc_provider_memory(1 << 20)?;
-/// let buf = parent.register(memory).buf()?;
+/// let buf = parent.register(memory).create_buf()?;
 /// # Ok::<(), verbs::Error>(())
 /// ```
 ///
@@ -57,10 +57,10 @@ impl ProtectionDomain {
     /// `ibv_alloc_buf(pd, …)`—Lets the provider allocate `len` bytes, all zero. May enter the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`: `len` is zero, or more than there are addresses.
+    /// - `InvalidInput`: `len` is zero, or beyond the address space.
     /// - `EOPNOTSUPP`: the library is older than rdma-core 64, or the provider cannot allocate the
     ///   kind of memory requested by the domain.
-    /// - `ENOMEM`: there is not so much memory.
+    /// - `ENOMEM`: less memory is free.
     ///
     /// # References
     /// [ibv_alloc_buf(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_alloc_buf.3.md)
@@ -69,7 +69,7 @@ impl ProtectionDomain {
         const CALL: &str = "ibv_alloc_buf";
         let fail = |err: Error| err.detail(format!("{len} bytes"));
         if len == 0 || isize::try_from(len).is_err() {
-            let reason = "memory has at least one byte, and no more than there are addresses";
+            let reason = "memory has at least one byte, and no beyond the address space";
             let refused = Error::refused(CALL, io::ErrorKind::InvalidInput, reason);
             return Err(fail(refused));
         }
@@ -101,7 +101,7 @@ impl ProviderMemory {
         &self.pd
     }
 
-    /// `ibv_export_buf_dmabuf_fd(buf)`—Makes a dma-buf descriptor of the memory, for other devices
+    /// `ibv_export_buf_dmabuf_fd(buf)`—Creates a dma-buf descriptor of the memory, for other devices
     /// and processes. Enters the kernel.
     ///
     /// # Errors

@@ -24,8 +24,8 @@ use crate::{
     work::{Gather, Scatter, SgeList},
 };
 
-/// Address, length and RKey with which a peer accesses memory of this side. Send the token in any
-/// format of the protocol.
+/// Address, length and RKey with which a peer accesses local memory. The program sends the token to
+/// the peer, in a format of its own.
 ///
 /// For the receiver, a token is a number checked by the device: a request with a wrong one fails
 /// with [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
@@ -68,21 +68,21 @@ impl RemoteToken {
 /// Registered memory that a peer may read, write or change at any time.
 ///
 /// No reference to the bytes exists: the program copies in and out. A read concurrent with a peer's
-/// write returns some mixture of old and new bytes; the protocol has to signal complete data, for
+/// write returns some mixture of old and new bytes; the program's protocol must signal complete data, for
 /// example by a message sent after the write.
 ///
 /// A handle to shared memory, like an `Arc`: clones, parts, and requests in flight all keep the
 /// registration. The drop of the last one revokes the RKey first, and then frees the memory.
 ///
 /// # Examples
-/// ```no_run
-/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
 /// use verbs::RemoteAccess;
 /// let pd = ctx.alloc_pd()?;
 /// let region = pd.alloc_remote(4096, RemoteAccess::WRITE)?;
 /// let token = region.token(); // for the peer
 /// let mut header = [0; 16];
-/// region.read(0, &mut header); // what it has written so far
+/// region.read(0, &mut header); // bytes written so far
 /// # Ok::<(), verbs::Error>(())
 /// ```
 #[doc(alias = "ibv_dereg_mr")]
@@ -108,7 +108,7 @@ impl ProtectionDomain {
     /// Enters the kernel, and pins the memory.
     ///
     /// # Errors
-    /// - `InvalidInput`: `len` is zero, or more than there are addresses.
+    /// - `InvalidInput`: `len` is zero, or beyond the address space.
     /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
     /// - `EINVAL`, `EOPNOTSUPP`: the device does not support this access.
     ///
@@ -140,7 +140,7 @@ fn zeroed(len: usize) -> Result<Prefix<Words>> {
     match words.and_then(|words| Prefix::new(words, len).ok()) {
         Some(memory) => Ok(memory),
         None => {
-            let reason = "a region has at least one byte, and no more than there are addresses";
+            let reason = "a region has at least one byte, and no beyond the address space";
             let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
             Err(error.detail(format!("{len} bytes")))
         }

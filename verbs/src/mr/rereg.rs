@@ -132,13 +132,14 @@ impl Reregistration {
         } = self;
         let replaces = changes.memory.is_some();
         let outcome = match changes.refusal(&region) {
-            Some(reason) => Err((Left::AsItWas, refused(reason))),
+            Some(reason) => Err((Remainder::Unchanged, refused(reason))),
             None => match region.region_mut() {
-                Some(whole) if !whole.is_registered_alone() => {
-                    Err((Left::AsItWas, refused("all memory is registered at once")))
-                }
+                Some(whole) if !whole.is_registered_alone() => Err((
+                    Remainder::Unchanged,
+                    refused("all memory is registered at once"),
+                )),
                 Some(whole) => whole.rereg(&mut changes),
-                None => Err((Left::AsItWas, refused("the region is in use"))),
+                None => Err((Remainder::Unchanged, refused("the region is in use"))),
             },
         };
         let (left, error) = match outcome {
@@ -148,9 +149,9 @@ impl Reregistration {
         };
         let memory = changes.memory;
         let value = match left {
-            Left::AsItWas => NotReregistered::Unchanged { region, memory },
-            Left::Memory(old) => NotReregistered::Ended { old, new: memory },
-            Left::Nothing => {
+            Remainder::Unchanged => NotReregistered::Unchanged { region, memory },
+            Remainder::Memory(old) => NotReregistered::Ended { old, new: memory },
+            Remainder::Nothing => {
                 // The device may still have access.
                 let _: ManuallyDrop<_> = ManuallyDrop::new(memory);
                 NotReregistered::Lost
@@ -165,8 +166,8 @@ fn refused(reason: &'static str) -> Error {
 }
 
 /// The rest of a region after a failure.
-enum Left {
-    AsItWas,
+enum Remainder {
+    Unchanged,
     Memory(Box<dyn Memory>),
     Nothing,
 }
@@ -200,7 +201,7 @@ impl Changes {
 
 impl Region {
     /// Changes the registration. On success, `changes` has been taken.
-    fn rereg(&mut self, changes: &mut Changes) -> Result<(), (Left, Error)> {
+    fn rereg(&mut self, changes: &mut Changes) -> Result<(), (Remainder, Error)> {
         let mut flags = 0;
         let pd = changes.pd.as_ref().map_or(ptr::null_mut(), |pd| {
             flags |= change::IBV_REREG_MR_CHANGE_PD.0;
@@ -231,13 +232,18 @@ impl Region {
                 let _: ManuallyDrop<_> = ManuallyDrop::new(self.take(changes));
             }
             code::IBV_REREG_MR_ERR_INPUT | code::IBV_REREG_MR_ERR_DONT_FORK_NEW => {
-                return Err((Left::AsItWas, error));
+                return Err((Remainder::Unchanged, error));
             }
             // An unsupported change has not been made.
             _ if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                return Err((Left::AsItWas, error));
+                return Err((Remainder::Unchanged, error));
             }
-            _ => return Err((self.end().map_or(Left::Nothing, Left::Memory), error)),
+            _ => {
+                return Err((
+                    self.end().map_or(Remainder::Nothing, Remainder::Memory),
+                    error,
+                ));
+            }
         }
         Ok(())
     }

@@ -16,8 +16,8 @@ use crate::error::{Error, Result, cvt_neg};
 /// shrink, so no access can fail for lack of pages.
 ///
 /// # Examples
-/// ```no_run
-/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
 /// # fn send_to_the_other_process(fd: std::os::fd::BorrowedFd<'_>) {}
 /// use std::os::fd::AsFd;
 ///
@@ -46,12 +46,12 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// `memfd_create`—Makes a file of `len` zero bytes in memory, and maps the file. Enters the
+    /// `memfd_create`—Creates a file of `len` zero bytes in memory, and maps the file. Enters the
     /// kernel.
     ///
     /// # Errors
     /// - `InvalidInput`: `len` is zero, or more than a file can have.
-    /// - `ENOMEM`: there is not so much memory.
+    /// - `ENOMEM`: less memory is free.
     /// - `EMFILE`, `ENFILE`: too many descriptors are open.
     pub fn create(len: usize) -> Result<Self> {
         const CALL: &str = "memfd_create";
@@ -73,7 +73,7 @@ impl SharedMemory {
         Self::open(fd)
     }
 
-    /// Maps the whole of a memory file made elsewhere. Enters the kernel.
+    /// Maps the whole of a memory file created elsewhere. Enters the kernel.
     ///
     /// The file is sealed against shrinking (`F_SEAL_SHRINK`), unless already sealed.
     ///

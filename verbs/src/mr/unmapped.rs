@@ -46,7 +46,7 @@ struct Inner {
 /// [`register_dmabuf`](ProtectionDomain::register_dmabuf).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DmaBufRange {
-    /// The first byte's place in the dma-buf.
+    /// Offset of the first byte in the dma-buf.
     pub offset: u64,
     /// The number of bytes.
     pub len: usize,
@@ -74,7 +74,7 @@ impl ProtectionDomain {
     /// let pd = ctx.alloc_pd()?;
     /// let mut dm = ctx.alloc_dm(4096, 0)?;
     /// let region = pd.register_dm(&dm, 0..4096, RemoteAccess::ATOMIC)?;
-    /// let token = region.token(); // for peers: a counter is there
+    /// let token = region.token(); // of a counter, for peers
     /// dm.write(0, &[0; 8])?;
     /// # Ok::<(), verbs::Error>(())
     /// ```
@@ -125,7 +125,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// - `InvalidInput`: the range is empty, ends after the last address, or `offset` and `iova`
-    ///   have different places in a page of 4096 bytes.
+    ///   have different offsets in a page of 4096 bytes.
     /// - `EBADF`, `EINVAL`: the descriptor is not one of a dma-buf, or the range is not inside.
     /// - `EOPNOTSUPP`: the device or kernel does not support dma-bufs.
     ///

@@ -55,7 +55,7 @@ impl<W: DatagramWork> SendTo<W> {
         }
     }
 
-    /// Sends a number along with the message, visible to the receiver in the completion.
+    /// Sends a number with the message, reported in the receiver's completion.
     #[inline]
     pub fn imm_data(mut self, imm_data: u32) -> Self {
         self.imm_data = Some(imm_data);

@@ -1,4 +1,4 @@
-//! The contents of a request, defined once for both ways of posting.
+//! The contents of a request, defined once for both APIs of posting.
 
 use crate::{
     ah::AddressHandle,

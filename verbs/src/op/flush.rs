@@ -7,7 +7,7 @@ use super::{DescribeExtended, EmitExtended, ExtendedRequest, Parts, common_optio
 use crate::{mr::RemoteToken, qp::Reliable, work::SgeList};
 
 bitflags! {
-    /// `ibv_placement_type`—How far a [`Flush`] takes the data.
+    /// `ibv_placement_type`—The effect of a [`Flush`] on the data.
     #[doc(alias = "ibv_placement_type")]
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Placement: u8 {

@@ -34,12 +34,11 @@ can_inline!(Send SendFrame SendTo Write);
 /// The limit is [`max_inline_data`](crate::qp::QueuePairBuilder::max_inline_data) of the queue
 /// pair, in bytes.
 ///
-/// ```no_run
-/// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts, ()>) -> verbs::Result<()> {
+/// ```
+/// # let (_peer, mut qp, _cq) = doctest::connected_for::<(), verbs::Buf>();
 /// use verbs::op;
 /// qp.post(op::Send::new(()).inline(b"short"))?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 #[doc(alias = "ibv_wr_set_inline_data")]
 #[doc(alias = "IBV_SEND_INLINE")]
@@ -62,16 +61,17 @@ impl<'d, R: CanInline> Inline<'d, R> {
     }
 }
 
-/// `IBV_SEND_INLINE`—As [`Inline`], of several pieces of data.
+/// `IBV_SEND_INLINE`—A request with several pieces of data copied at the time of posting; see
+/// [`Inline`].
 ///
-/// ```no_run
-/// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts, ()>, body: &[u8]) -> verbs::Result<()> {
+/// ```
+/// # let (_peer, mut qp, _cq) = doctest::connected_for::<(), verbs::Buf>();
+/// # let body = b"body";
 /// use std::io::IoSlice;
 /// use verbs::op;
 /// let parts = [IoSlice::new(b"header"), IoSlice::new(body)];
 /// qp.post(op::Send::new(()).inline_list(&parts))?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 #[doc(alias = "ibv_wr_set_inline_data_list")]
 #[doc(alias = "IBV_SEND_INLINE")]

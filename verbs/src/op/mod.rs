@@ -15,13 +15,13 @@
 //! | [`Flush`] | completes when earlier writes to the peer's memory have taken effect | RC, extended | is kept |
 //!
 //! The requests marked as extended can only be posted by [extended
-//! batches](crate::qp::ExtendedBatch), all others in both ways.
+//! batches](crate::qp::ExtendedBatch), all others by both APIs.
 //!
 //! [`ToSrq`] turns a request of RC into one for an extended reliable connection.
 //!
 //! Each request owns its work until posted; then the queue does. A request can be
-//! [`unsignaled`](Send::unsignaled), and one with data to send can carry them
-//! [`inline`](Send::inline).
+//! [`unsignaled`](Send::unsignaled), and a request with data to send can carry
+//! the data [`inline`](Send::inline).
 
 mod atomic;
 mod builder;
@@ -105,7 +105,7 @@ mod sealed {
         pub mss: u16,
     }
 
-    /// A request with support in both ways of posting.
+    /// A request supported by both APIs of posting.
     pub trait Describe: Parts {
         /// Describes the operation and its arguments.
         fn describe<E: Emit>(&self, to: &mut E);
@@ -150,9 +150,9 @@ macro_rules! common_options {
     () => {
         /// Requests no completion of its own on success: the work returns with a later completion.
         ///
-        /// The queue still requests one from time to time, so that it never fills up with requests
-        /// without completions. On iWARP the queue requests one for every request: a later
-        /// completion there does not imply this one's.
+        /// The queue still requests one from time to time, so that unsignaled requests never fill the
+        /// queue. On iWARP, where a later completion does not imply earlier ones, every request has a
+        /// completion.
         #[doc(alias = "IBV_SEND_SIGNALED")]
         #[inline]
         pub fn unsignaled(mut self) -> Self {

@@ -16,7 +16,17 @@ use crate::{
 
 /// `IBV_WR_RDMA_WRITE`, `IBV_WR_RDMA_WRITE_WITH_IMM`—Writes into the peer's memory.
 ///
-/// The peer is not notified, unless by immediate data: those consume a receive posted by the peer.
+/// The peer is not notified, except by [immediate data](Self::imm_data), which complete a receive
+/// posted by the peer.
+///
+/// ```
+/// # let (peer, mut qp, _cq) = doctest::connected();
+/// # let token = peer.token();
+/// use verbs::op;
+/// // `token` came from the peer: `RemoteRegion::token` there, and the program's message.
+/// qp.post(op::Write::new(qp.pd().register_buf(*b"hello")?, token))?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -46,7 +56,8 @@ impl<W: Gather> Write<W> {
         }
     }
 
-    /// Sends a number along, and so completes one of the peer's receives once the data are there.
+    /// Sends a number with the data, and completes one of the peer's receives after the data have
+    /// been written.
     #[inline]
     pub fn imm_data(mut self, imm_data: u32) -> Self {
         self.imm_data = Some(imm_data);
@@ -87,7 +98,21 @@ request!(Write, transport: Connected, work: Gather, |this, to| {
 
 /// `IBV_WR_RDMA_READ`—Reads from the peer's memory.
 ///
-/// The peer notices nothing.
+/// The peer is not notified. The number of reads in flight has a limit of its own:
+/// [`max_rd_atomic`](crate::qp::Attributes::max_rd_atomic).
+///
+/// ```
+/// # let (peer, mut qp, mut cq) = doctest::connected();
+/// # let token = peer.token();
+/// use verbs::op;
+/// // `token` came from the peer: `RemoteRegion::token` there, and the program's message.
+/// qp.post(op::Read::new(qp.pd().alloc_buf(64)?, token.slice(0..64)?))?;
+/// for wc in cq.wait(None)? {
+///     let done = qp.complete(wc).expect("there is no other queue pair");
+///     println!("{done:?}");
+/// }
+/// # Ok::<(), verbs::Error>(())
+/// ```
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)

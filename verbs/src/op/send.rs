@@ -15,12 +15,12 @@ use crate::{
 
 /// `IBV_WR_SEND` and its variants—A message to a receive posted by the peer.
 ///
-/// ```no_run
-/// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts>, buf: verbs::Buf) -> verbs::Result<()> {
+/// ```
+/// # let (_peer, mut qp, _cq) = doctest::connected();
+/// # let buf = qp.pd().alloc_buf(5)?;
 /// use verbs::op;
 /// qp.post(op::Send::new(buf).imm_data(7).solicited())?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 ///
 /// # References
@@ -58,7 +58,7 @@ impl<W: Gather> Send<W> {
         }
     }
 
-    /// Sends a number along with the message, visible to the receiver in the completion.
+    /// Sends a number with the message, reported in the receiver's completion.
     #[inline]
     pub fn imm_data(mut self, imm_data: u32) -> Self {
         self.rider = Rider::ImmData(imm_data);

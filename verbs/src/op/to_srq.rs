@@ -12,7 +12,7 @@ use crate::{
 /// `ibv_send_wr.qp_type.xrc`—A request of a reliable connection, for an extended one: with the
 /// number of the peer's shared receive queue.
 ///
-/// RDMA and atomics consume no receive there, but have a number all the same.
+/// RDMA and atomics also need the number, but consume no receive.
 ///
 /// ```no_run
 /// # use verbs::{Buf, QueuePair, Rts, qp::XrcSend, srq::SrqNum};

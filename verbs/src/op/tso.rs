@@ -12,7 +12,7 @@ use crate::{
     work::{Gather, SgeList},
 };
 
-/// `IBV_WR_TSO`—A stretch of a TCP stream, cut into segments by the device and sent as one datagram
+/// `IBV_WR_TSO`—A part of a TCP stream, cut into segments by the device and sent as one datagram
 /// each, behind a copy of the same header.
 ///
 /// The queue pair must have been made with
@@ -104,7 +104,7 @@ impl<T: Datagram, W: DatagramWork> ExtendedRequest<T> for SendTso<'_, W> {
 
 impl<T: Datagram, W: DatagramWork> SendRequest<T> for SendTso<'_, W> {}
 
-/// `IBV_WR_TSO` on a raw packet queue pair—A stretch of a TCP stream, cut into segments by the
+/// `IBV_WR_TSO` on a raw packet queue pair—A part of a TCP stream, cut into segments by the
 /// device and sent as one Ethernet frame each, behind a copy of the same headers. The device
 /// updates lengths, identifiers and sequence numbers in each copy.
 ///

@@ -22,19 +22,19 @@ use crate::{
 /// Requests posted together, by one call into the device.
 ///
 /// [Adding](Self::push) a request moves its work into the queue. Dropping a batch posts nothing,
-/// and drops the works.
+/// and drops the work.
 ///
 /// # Examples
-/// ```no_run
-/// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts>, bufs: Vec<verbs::Buf>) -> verbs::Result<()> {
+/// ```
+/// # let (_peer, mut qp, _cq) = doctest::connected();
+/// # let bufs = vec![qp.pd().alloc_buf(5)?, qp.pd().alloc_buf(6)?];
 /// use verbs::op;
 /// let mut batch = qp.batch();
 /// for buf in bufs {
 ///     batch.push(op::Send::new(buf).unsignaled())?;
 /// }
 /// batch.post()?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 #[must_use = "dropping a batch posts nothing"]
 pub struct Batch<'q, T: Transport, SW, RW> {
@@ -112,6 +112,8 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         };
         request.describe(place.wr());
         self.next = place.take();
+        #[cfg(feature = "flight-recorder")]
+        (sending.recorder).posted::<R>(self.cursor.tail, sges.bytes(), flags);
         self.unsignaled = unsignaled;
         let work = ManuallyDrop::into_inner(request).into_work();
         // SAFETY: the cursor was lent by the ring, unchanged since (invariant), and has not
@@ -125,7 +127,7 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         self.queue.sending().staging.len(self.next)
     }
 
-    /// Whether there are none.
+    /// Whether no request has been added.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -133,9 +135,9 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
     /// `ibv_post_send`—Posts the requests, in their order of addition.
     ///
     /// # Errors
-    /// The device refused a request, named by the error. The requests before are posted. The error
-    /// returns the works of that one and of those behind, in order. If the device names none, as
-    /// after a failed doorbell, all of the requests count as posted, and the error has no work.
+    /// The device refused a request, named by the error. Earlier requests are posted. The error returns
+    /// the work of the refused request and of all later ones, in order. If the device names no
+    /// request, as after a failed doorbell, all requests count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -189,12 +191,14 @@ impl<SW> Sending<SW> {
         value.reverse();
         // A signaled request that was not posted does not count.
         self.signaling.set(unsignaled, self.in_flight.next());
+        #[cfg(feature = "flight-recorder")]
+        (self.recorder).refused(self.in_flight.next(), value.len(), errno);
         let error = refusal::device(POST_SEND, errno)
             .detail(format!("request {posted} of {staged}, counting from 0"));
         Refused { value, error }
     }
 
-    /// Drops the works of an unposted batch of `staged` requests.
+    /// Drops the work of an unposted batch of `staged` requests.
     #[cold]
     #[inline(never)]
     pub(super) fn drop_unposted(&mut self, tail: WrId, staged: usize) {
@@ -202,6 +206,8 @@ impl<SW> Sending<SW> {
         for _ in 0..staged {
             drop(self.in_flight.unpush());
         }
+        #[cfg(feature = "flight-recorder")]
+        (self.recorder).dropped(self.in_flight.next(), staged);
     }
 }
 

@@ -27,7 +27,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
     /// [for windows](crate::ProtectionDomain::alloc_for_windows).
     ///
     /// # Errors
-    /// The work is given back:
+    /// The error returns the work:
     /// - `WouldBlock`: as many requests are in flight as the queue can hold.
     /// - `InvalidInput`: the window and the queue pair are of different domains, or the region is of another device.
     /// - `QuotaExceeded`: the window has been bound by 16 other queue pairs, and keeps them. Drop
@@ -107,6 +107,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             return Err(Refused { value: work, error });
         }
         drop(window.set_bound(region, rkey, qp));
+        #[cfg(feature = "flight-recorder")]
+        sending.recorder.posted::<MemoryWindow>(id, 0, signaled);
         vacancy.fill(work);
         Ok(RemoteToken { rkey, ..token })
     }
@@ -189,7 +191,7 @@ impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q,
     /// window of a batch makes the batch allocate.
     ///
     /// # Errors
-    /// The work is given back:
+    /// The error returns the work:
     /// - `InvalidInput`: the window is of type 1, or of another domain than the queue pair; or the region is of another
     ///   device.
     /// - Otherwise as for [`push`](Self::push).

@@ -1,4 +1,4 @@
-//! Making queue pairs.
+//! Builder of queue pairs.
 
 use std::{fmt, io, marker::PhantomData, num::NonZero, ptr::NonNull, sync::Arc};
 
@@ -31,7 +31,7 @@ use crate::{
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
 };
 
-/// Makes a [`QueuePair`].
+/// Builder of a [`QueuePair`].
 #[must_use = "call `create` to make the queue pair"]
 pub struct QueuePairBuilder<'a, T> {
     pd: &'a ProtectionDomain,
@@ -46,20 +46,22 @@ pub struct QueuePairBuilder<'a, T> {
     max_tso_header: u16,
     flags: QpFlags,
     receives_elsewhere: bool,
+    #[cfg(feature = "flight-recorder")]
+    recorded: usize,
     srq: Option<Arc<SrqInner>>,
     transport: PhantomData<T>,
 }
 
 impl ProtectionDomain {
-    /// A queue pair of transport `T` in this domain, with choices to make.
+    /// Returns the builder of a queue pair of transport `T` in this domain.
     ///
     /// A [`CompletionQueue`](crate::CompletionQueue) dereferences to its handle, so `&cq` is
     /// accepted. The two may be the same queue. A transport without receives does not use the
     /// second.
     ///
     /// # Examples
-    /// ```no_run
-    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
     /// let pd = ctx.alloc_pd()?;
     /// let cq = ctx.create_cq(64)?;
     /// let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq).max_send_wr(16).max_recv_wr(48).create()?;
@@ -84,6 +86,8 @@ impl ProtectionDomain {
             max_tso_header: 0,
             flags: QpFlags::empty(),
             receives_elsewhere: false,
+            #[cfg(feature = "flight-recorder")]
+            recorded: 0,
             srq: None,
             transport: PhantomData,
         }
@@ -91,26 +95,26 @@ impl ProtectionDomain {
 }
 
 impl<T: Queued> QueuePairBuilder<'_, T> {
-    /// The most requests in flight on the send queue; 1 if not set.
+    /// Maximum number of requests in flight on the send queue; 1 if not set.
     #[doc(alias = "IBV_QP_CAP")]
     pub fn max_send_wr(mut self, requests: u32) -> Self {
         self.max_send_wr = requests;
         self
     }
 
-    /// The most receives in flight; 1 if not set.
+    /// Maximum number of receives in flight; 1 if not set.
     pub fn max_recv_wr(mut self, receives: u32) -> Self {
         self.max_recv_wr = receives;
         self
     }
 
-    /// The most elements of a request; 1 if not set, and at least 1 and at most [`MAX_SGE`].
+    /// Maximum number of elements of a request; 1 if not set, and at least 1 and at most [`MAX_SGE`].
     pub fn max_send_sge(mut self, elements: u32) -> Self {
         self.max_send_sge = NonZero::new(elements).unwrap_or(NonZero::<u32>::MIN);
         self
     }
 
-    /// The most elements of a receive; 1 if not set, and at least 1 and at most [`MAX_SGE`].
+    /// Maximum number of elements of a receive; 1 if not set, and at least 1 and at most [`MAX_SGE`].
     pub fn max_recv_sge(mut self, elements: u32) -> Self {
         self.max_recv_sge = NonZero::new(elements).unwrap_or(NonZero::<u32>::MIN);
         self
@@ -138,17 +142,26 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self
     }
 
-    /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`—Makes the queue pair for [extended
-    /// batches](crate::qp::ExtendedBatch) of these operations, too; for none, if not set.
+    /// Keeps the last `events` posts and completions of each queue, for
+    /// [`QueuePair::flight_record`]; none if not set. Takes up to 64 bytes for each event, allocated with the queue pair, and the
+    /// time for reading the clock with each post and completion.
+    #[cfg(feature = "flight-recorder")]
+    pub fn flight_recorder(mut self, events: usize) -> Self {
+        self.recorded = events;
+        self
+    }
+
+    /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`—Also allows [extended
+    /// batches](crate::qp::ExtendedBatch) of these operations; none if not set.
     #[doc(alias = "IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")]
     pub fn send_ops(mut self, ops: SendOps) -> Self {
         self.send_ops = ops;
         self
     }
 
-    /// `IBV_QP_INIT_ATTR_MAX_TSO_HEADER`—The most bytes of the header of a
+    /// `IBV_QP_INIT_ATTR_MAX_TSO_HEADER`—Maximum number of header bytes of a
     /// [`SendTso`](crate::op::SendTso) or a [`SendFrameTso`](crate::op::SendFrameTso); 0 if not
-    /// set, and then there can be none.
+    /// set, which allows none of these requests.
     #[doc(alias = "IBV_QP_INIT_ATTR_MAX_TSO_HEADER")]
     pub fn max_tso_header(mut self, bytes: u16) -> Self {
         self.max_tso_header = bytes;
@@ -179,7 +192,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self
     }
 
-    /// `ibv_create_qp(pd, …)`—Creates the queue pair, in the state [`Reset`], for works of one
+    /// `ibv_create_qp(pd, …)`—Creates the queue pair, in the state [`Reset`], for work of one
     /// [`Buf`] each. Enters the kernel.
     ///
     /// # Errors
@@ -201,10 +214,10 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self.create_for()
     }
 
-    /// `ibv_create_qp(pd, …)`—Creates the queue pair as [`create`](Self::create) does, for works of
+    /// `ibv_create_qp(pd, …)`—Creates the queue pair as [`create`](Self::create) does, for work of
     /// the caller's types: `SW` for the send queue, and `RW` for the receive queue.
     ///
-    /// Works with borrows can only be posted to a queue pair [of a
+    /// Work with borrows can only be posted to a queue pair [of a
     /// scope](crate::scope::Scope::create_qp): otherwise forgetting the queue pair (`mem::forget`)
     /// would end the borrow while the device continues.
     ///
@@ -213,14 +226,14 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     ///
     /// # Examples
     /// Messages with the number of their request:
-    /// ```no_run
-    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
+    /// # let (pd, cq) = (&ctx.alloc_pd()?, &ctx.create_cq(64)?);
     /// use verbs::{Buf, QueuePair, Reset, SharedBuf, work::With};
     /// struct Request(u64);
     /// let qp: QueuePair<verbs::Rc, Reset, With<SharedBuf, Request>, Buf> =
     ///     pd.qp_builder(cq, cq).create_for()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), verbs::Error>(())
     /// ```
     #[doc(alias = "ibv_create_qp")]
     pub fn create_for<SW: 'static, RW: 'static>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
@@ -267,7 +280,6 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     ///   requested, and nothing else.
     /// - Requests posted with the vendor's calls never complete in a queue of this crate, and own
     ///   their memory themselves.
-    ///   owns its memory by itself.
     ///
     /// # Errors
     /// As for [`create`](Self::create), and the errors of `create`.
@@ -314,9 +326,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         let tso = self.tso_limits()?;
         let quirks = PostingQuirks::of(ctx)?;
         let mut attr = self.init_attr(max_recv_wr);
-        let asked = attr;
+        let attr_in = attr;
         let raw = create(self.pd.context().as_raw(), &mut attr);
-        let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err, &asked))?;
+        let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err, &attr_in))?;
         // SAFETY: the queue pair has just been created with these queues, in this domain, and has
         // no other owner, as the caller promises.
         let mut inner = unsafe {
@@ -339,6 +351,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if self.receives_elsewhere {
             inner.receive_elsewhere();
         }
+        #[cfg(feature = "flight-recorder")]
+        inner.record(self.recorded);
         Ok(inner)
     }
 
@@ -376,26 +390,26 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 
     /// Adds the requested queue pair to the error, and the reason of the failure where it is known.
-    fn explain(&self, err: Error, asked: &ffi::ibv_qp_init_attr_ex) -> Error {
-        let err = err.detail(self.wishes());
+    fn explain(&self, err: Error, attr_in: &ffi::ibv_qp_init_attr_ex) -> Error {
+        let err = err.detail(self.description());
         let raw_packets = T::RAW == ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
         if raw_packets && err.raw_os_error() == Some(libc::EPERM) {
             return err.hint(hint::RAW_PACKETS);
         }
         let wanted = hint::limits::Wanted {
-            max_send_wr: asked.cap.max_send_wr,
-            max_recv_wr: asked.cap.max_recv_wr,
-            max_send_sge: asked.cap.max_send_sge,
-            max_recv_sge: asked.cap.max_recv_sge,
-            max_inline_data: asked.cap.max_inline_data,
+            max_send_wr: attr_in.cap.max_send_wr,
+            max_recv_wr: attr_in.cap.max_recv_wr,
+            max_send_sge: attr_in.cap.max_send_sge,
+            max_recv_sge: attr_in.cap.max_recv_sge,
+            max_inline_data: attr_in.cap.max_inline_data,
         };
         let ctx = self.pd.context();
         // SAFETY: the attributes name the domain and the queues that `self` borrows.
-        hint::limits::qp(err, ctx, wanted, || unsafe { max_inline(ctx, asked) })
+        hint::limits::qp(err, ctx, wanted, || unsafe { max_inline(ctx, attr_in) })
     }
 
-    fn wishes(&self) -> String {
-        let mut wishes = format!(
+    fn description(&self) -> String {
+        let mut description = format!(
             "{}, {} sends of {} elements, {} receives of {} elements, {} bytes inline",
             T::NAME,
             self.max_send_wr,
@@ -405,15 +419,15 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             self.max_inline_data
         );
         if !self.send_ops.is_empty() {
-            wishes += &format!(", for {:?}", self.send_ops);
+            description += &format!(", for {:?}", self.send_ops);
         }
         if self.max_tso_header > 0 {
-            wishes += &format!(", headers of {} bytes", self.max_tso_header);
+            description += &format!(", headers of {} bytes", self.max_tso_header);
         }
         if !self.flags.is_empty() {
-            wishes += &format!(", {:?}", self.flags);
+            description += &format!(", {:?}", self.flags);
         }
-        wishes
+        description
     }
 
     /// The device's limits for segmentation, if requested.
@@ -490,15 +504,15 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 }
 
-/// Maximum inline bytes for which the device creates a queue pair like `asked`, less than those of
-/// `asked`. Found by creating queue pairs, since devices do not report the limit. `None` if the
+/// Maximum inline bytes for which the device creates a queue pair like `attr_in`, less than those of
+/// `attr_in`. Found by creating queue pairs, since devices do not report the limit. `None` if the
 /// inline bytes are not the reason of the refusal.
 ///
 /// # Safety
 /// - The objects that the attributes name exist, and are of that device.
-unsafe fn max_inline(ctx: &Context, asked: &ffi::ibv_qp_init_attr_ex) -> Option<u32> {
+unsafe fn max_inline(ctx: &Context, attr_in: &ffi::ibv_qp_init_attr_ex) -> Option<u32> {
     let is_created = |max_inline_data| {
-        let mut attr = *asked;
+        let mut attr = *attr_in;
         attr.cap.max_inline_data = max_inline_data;
         // SAFETY: the context is open for as long as `ctx` lives, and the caller's promise for the rest; C keeps no
         // pointer to the attributes.
@@ -510,7 +524,7 @@ unsafe fn max_inline(ctx: &Context, asked: &ffi::ibv_qp_init_attr_ex) -> Option<
         let _errno = unsafe { ffi::ibv_destroy_qp(qp.as_ptr()) };
         true
     };
-    let mut refused = asked.cap.max_inline_data;
+    let mut refused = attr_in.cap.max_inline_data;
     let mut created = 0;
     if !is_created(created) || is_created(refused) {
         return None;

@@ -1,4 +1,4 @@
-//! Returned works, accessible through the status of their completion.
+//! Returned work, accessible through the status of its completion.
 
 use std::{fmt, ops::Deref};
 
@@ -7,18 +7,19 @@ use crate::{
     error::Error,
 };
 
-/// A returned work, with its completion.
+/// Returned work, with its completion.
 ///
 /// Access to the work checks the status, so that a failure cannot be ignored by accident:
 /// [`into_work`](Self::into_work) and [`work`](Self::work) are errors if the request failed, and
 /// [`into_parts`](Self::into_parts) returns the status. Dropping the value drops the work.
 ///
-/// ```no_run
-/// # use verbs::{Buf, qp::Completion};
-/// # fn f(done: Completion<'_, Buf>) -> verbs::Result<Buf> {
+/// ```
+/// # let (_peer, mut qp, mut cq) = doctest::connected();
+/// # qp.post(verbs::op::Send::new(qp.pd().alloc_buf(5)?))?;
+/// # let wc = cq.wait(None)?.next().expect("a completion has arrived");
+/// # let Ok(verbs::Completed::Send(done)) = qp.complete(wc) else { panic!("no send") };
 /// let buf = done.into_work()?;
-/// # Ok(buf)
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "it may report a failure"]
@@ -49,8 +50,8 @@ impl<'p, W> Completion<'p, W> {
         }
     }
 
-    /// Adds the retries of the queue pair, for the error of a request that the queue pair has given
-    /// up.
+    /// Adds the retries of the queue pair, for the error of a request with exhausted
+    /// retries.
     pub fn with_attempts(self, attempts: Option<&'p Attempts>) -> Self {
         Self { attempts, ..self }
     }

@@ -1,4 +1,4 @@
-//! Batches of requests built in the device's own memory.
+//! Batches of requests posted by `ibv_wr_*`.
 
 use std::{
     fmt, io,
@@ -23,29 +23,27 @@ use crate::{
     work::SgeList,
 };
 
-/// Requests built in the device's own memory, and posted together: all of them or none.
+/// Requests written directly into the device's send queue, and posted together: all of them or none.
 ///
-/// The extended way of posting, for queue pairs made with
+/// The extended API of posting, for queue pairs created with
 /// [`send_ops`](crate::qp::QueuePairBuilder::send_ops). The requests are those of
-/// [`op`](crate::op), the completions are the same, and both ways can be used in turn. Differences
+/// [`op`](crate::op), the completions are the same, and both APIs can be used alternately. Differences
 /// from a [`Batch`](crate::qp::Batch): inline data are copied when added, some operations exist
 /// only here, and a failure posts nothing.
 ///
 /// The requests are kept as data until the batch is posted, and only then the device's lock on the
 /// send queue is taken. While the batch is open, any other call is allowed, from any thread.
-/// Dropping a batch posts nothing, and drops the works; [`abort`](Self::abort) returns the works. A
-/// forgotten batch (`mem::forget`) posts nothing, and leaks the works.
+/// Dropping a batch posts nothing, and drops the work; [`abort`](Self::abort) returns the work. A
+/// forgotten batch (`mem::forget`) posts nothing, and leaks the work.
 ///
 /// # Examples
-/// ```no_run
-/// # use verbs::{Buf, ProtectionDomain, RemoteToken, Reset, Result, Rts, cq::CqHandle};
-/// # fn f(
-/// #     pd: &ProtectionDomain,
-/// #     cq: &CqHandle,
-/// #     (header, body, token): (Buf, Buf, RemoteToken),
-/// #     connect: impl FnOnce(verbs::QueuePair<verbs::Rc, Reset>) -> verbs::QueuePair<verbs::Rc, Rts>,
-/// # ) -> Result<()> {
-/// use verbs::{QueuePair, op::{self, SendOps}};
+/// ```
+/// # let peer = doctest::peer();
+/// # let connect = |qp| peer.connect(qp);
+/// # let ctx = verbs::devices()?.first()?.open()?;
+/// # let (pd, cq) = (&ctx.alloc_pd()?, &ctx.create_cq(16)?);
+/// # let (header, body, token) = (pd.alloc_buf(8)?, pd.alloc_buf(64)?, peer.token());
+/// use verbs::op::{self, SendOps};
 /// let ops = SendOps::SEND | SendOps::RDMA_WRITE;
 /// let qp = pd.qp_builder::<verbs::Rc>(cq, cq).max_send_wr(2).send_ops(ops).create()?;
 /// let mut qp = connect(qp);
@@ -53,8 +51,7 @@ use crate::{
 /// batch.push(op::Write::new(body, token).unsignaled())?;
 /// batch.push(op::Send::new(header))?;
 /// batch.post()?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 ///
 /// # References
@@ -85,7 +82,7 @@ pub(super) struct Admitted {
 }
 
 impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
-    /// Begins a batch of requests, built in the device's own memory when posted.
+    /// Begins a batch of requests, written into the device's send queue when posted.
     ///
     /// # Errors
     /// - `Unsupported`: the queue pair was not made with
@@ -199,6 +196,8 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
             self.cursor = cursor;
         }
         let (flags, unsignaled) = (sending.signaling).flags(request.flags(), |_| self.unsignaled);
+        #[cfg(feature = "flight-recorder")]
+        (sending.recorder).posted::<R>(self.cursor.tail, sges.bytes(), flags);
         Ok(Admitted { flags, unsignaled })
     }
 
@@ -225,21 +224,21 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         self.deferred.len()
     }
 
-    /// Whether there are none.
+    /// Whether no request has been added.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// `ibv_wr_start`, `ibv_wr_send` and the like, `ibv_wr_complete`—Builds the requests in the
-    /// device's memory and posts them, in their order of addition.
+    /// `ibv_wr_start`, `ibv_wr_send` and the like, `ibv_wr_complete`—Writes the requests into the
+    /// device's send queue and posts them, in their order of addition.
     ///
     /// Does not enter the kernel (on most devices) or allocate.
     ///
     /// # Errors
     /// - `EINVAL`, `ENOMEM`: the device refused one of the requests, without naming one.
     ///
-    /// Nothing is posted then, and the error returns all of the works, in order. Exception: on
-    /// Soft-RoCE the requests stay posted, and the works in flight: the kernel finds them with the
+    /// Nothing is posted then, and the error returns all of the work, in order. Exception: on
+    /// Soft-RoCE the requests stay posted, and the work in flight: the kernel finds them with the
     /// next request.
     ///
     /// # References
@@ -276,11 +275,13 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         } else {
             undo(bindings);
             value = sending.take_unposted_all(len, before);
+            #[cfg(feature = "flight-recorder")]
+            (sending.recorder).refused(sending.in_flight.next(), len, errno);
         }
         Err(Refused { value, error })
     }
 
-    /// `ibv_wr_abort`—Posts nothing, and gives the work back, in order.
+    /// `ibv_wr_abort`—Posts nothing, and returns the work, in order.
     ///
     /// # References
     /// [ibv_wr_abort(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
@@ -294,7 +295,10 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         let sending = this.queue.sending_mut();
         let before = sending.signaling.unsignaled(sending.in_flight.next());
         sending.in_flight.keep(cursor);
-        sending.take_unposted_all(len, before)
+        let taken = sending.take_unposted_all(len, before);
+        #[cfg(feature = "flight-recorder")]
+        (sending.recorder).dropped(sending.in_flight.next(), len);
+        taken
     }
 
     /// Leaves the memory for requests to the next batch.

@@ -1,4 +1,4 @@
-//! The works in flight on one queue, in posting order.
+//! The work in flight on one queue, in posting order.
 
 use std::{fmt, ptr};
 
@@ -13,7 +13,7 @@ use crate::wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId};
 /// Nearly every device completes the work of one queue in order, so a completion also covers all
 /// earlier requests: unsignaled ones, and those whose completion was dropped unread. Where order is
 /// not guaranteed, a completion covers its own request only.
-pub(super) struct InFlight<W> {
+pub(crate) struct InFlight<W> {
     cursor: Cursor<W>,
     // The oldest request.
     // INVARIANT: of one queue, as is `cursor.tail`, and at most `limit` before the tail. With
@@ -37,9 +37,9 @@ unsafe impl<W: Sync> Sync for InFlight<W> {}
 /// Where the next request goes.
 ///
 /// Until `stop` there is nothing to look at: neither how much is in flight, nor where the ring ends.
-pub(super) struct Cursor<W> {
+pub(crate) struct Cursor<W> {
     // The next request.
-    pub(super) tail: WrId,
+    pub(crate) tail: WrId,
     // INVARIANT: each request of `tail..stop` has a free slot, at the distance of its identifier
     // from `base`.
     stop: WrId,
@@ -63,7 +63,7 @@ unsafe impl<W: Sync> Sync for Cursor<W> {}
 ///
 /// Taken before the request is posted, so that no request can be posted without room; the work is
 /// stored afterwards.
-pub(super) struct Vacancy<'r, W> {
+pub(crate) struct Vacancy<'r, W> {
     // INVARIANT: has not stopped.
     cursor: &'r mut Cursor<W>,
     // Read once: after the posting call it would have to be read again.
@@ -79,15 +79,18 @@ struct First<'r, W> {
 
 impl<W> InFlight<W> {
     /// Room for `limit` requests, at most [`MAX_IN_FLIGHT`], with completions in this order.
-    pub(super) fn new(queue: QueueId, limit: u32, order: Order) -> Self {
+    pub(crate) fn new(queue: QueueId, limit: u32, order: Order) -> Self {
         assert!(limit <= MAX_IN_FLIGHT, "{limit} requests in flight");
         let slots = Slots::new(limit);
         let first = queue.wr_id(0);
         let (head, unordered) = match order {
             Order::Posted => (first, None),
             Order::Any => {
-                let nobody = QueueId::send(QpId::next()).wr_id(0);
-                (nobody, Some(Box::new(Unordered::new(first, slots.count()))))
+                let foreign = QueueId::send(QpId::next()).wr_id(0);
+                (
+                    foreign,
+                    Some(Box::new(Unordered::new(first, slots.count()))),
+                )
             }
         };
         Self {
@@ -99,7 +102,7 @@ impl<W> InFlight<W> {
         }
     }
 
-    pub(super) fn order(&self) -> Order {
+    pub(crate) fn order(&self) -> Order {
         match self.unordered {
             None => Order::Posted,
             Some(_) => Order::Any,
@@ -108,7 +111,7 @@ impl<W> InFlight<W> {
 
     /// The next request to be posted.
     #[inline]
-    pub(super) fn next(&self) -> WrId {
+    pub(crate) fn next(&self) -> WrId {
         self.cursor.tail
     }
 
@@ -121,20 +124,20 @@ impl<W> InFlight<W> {
     }
 
     /// The number of requests in flight.
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         match &self.unordered {
             None => distance(self.head, self.cursor.tail),
             Some(books) => books.len(self.cursor.tail),
         }
     }
 
-    pub(super) fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
 
     /// Where the next request goes, if there is room.
     #[inline]
-    pub(super) fn vacancy(&mut self) -> Option<Vacancy<'_, W>> {
+    pub(crate) fn vacancy(&mut self) -> Option<Vacancy<'_, W>> {
         if self.cursor.is_stopped() {
             self.cursor = self.moved_on(self.cursor.tail)?;
         }
@@ -148,7 +151,7 @@ impl<W> InFlight<W> {
     /// The cursor, for requests to be [kept](Self::keep) together, or not at all. Until then, the
     /// ring must not change in another way.
     #[inline]
-    pub(super) fn lend(&mut self) -> Cursor<W> {
+    pub(crate) fn lend(&mut self) -> Cursor<W> {
         let lent = self.cursor;
         // If the cursor is never kept, the content of its slots is forgotten, and the slots are
         // reused.
@@ -158,7 +161,7 @@ impl<W> InFlight<W> {
 
     /// Counts the requests before this lent cursor as posted.
     #[inline]
-    pub(super) fn keep(&mut self, cursor: Cursor<W>) {
+    pub(crate) fn keep(&mut self, cursor: Cursor<W>) {
         self.cursor = cursor;
     }
 
@@ -166,7 +169,7 @@ impl<W> InFlight<W> {
     /// completed since; `None` if there is no room.
     #[cold]
     #[inline(never)]
-    pub(super) fn moved_on(&self, tail: WrId) -> Option<Cursor<W>> {
+    pub(crate) fn moved_on(&self, tail: WrId) -> Option<Cursor<W>> {
         let room = self.limit - distance(self.first(), tail);
         if room == 0 {
             return None;
@@ -184,9 +187,9 @@ impl<W> InFlight<W> {
     }
 
     /// Takes the work of the request with this identifier, if in flight. With guaranteed order,
-    /// earlier works are complete, too, and handed to `earlier`.
+    /// earlier work is complete, too, and handed to `earlier`.
     #[inline(always)]
-    pub(super) fn take(&mut self, id: WrId, earlier: impl FnMut(W)) -> Option<W> {
+    pub(crate) fn take(&mut self, id: WrId, earlier: impl FnMut(W)) -> Option<W> {
         // The usual case.
         if let Some(work) = self.take_next(id) {
             return Some(work);
@@ -196,7 +199,7 @@ impl<W> InFlight<W> {
 
     /// Takes the work of the request with this identifier, if the oldest.
     #[inline(always)]
-    pub(super) fn take_next(&mut self, id: WrId) -> Option<W> {
+    pub(crate) fn take_next(&mut self, id: WrId) -> Option<W> {
         if id == self.head && id != self.cursor.tail {
             Some(First { ring: self }.take())
         } else {
@@ -207,7 +210,7 @@ impl<W> InFlight<W> {
     /// As [`take`](Self::take), however many requests are before this one.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_later(&mut self, id: WrId, mut earlier: impl FnMut(W)) -> Option<W> {
+    pub(crate) fn take_later(&mut self, id: WrId, mut earlier: impl FnMut(W)) -> Option<W> {
         if self.unordered.is_some() {
             return self.take_unordered(id);
         }
@@ -232,15 +235,15 @@ impl<W> InFlight<W> {
         Some(unsafe { slot.read() })
     }
 
-    /// Takes all works, in posting order.
-    pub(super) fn take_all(&mut self) -> Vec<W> {
+    /// Takes all work, in posting order.
+    pub(crate) fn take_all(&mut self) -> Vec<W> {
         std::iter::from_fn(|| self.take_first()).collect()
     }
 
-    /// Takes all works, as [`take_all`](Self::take_all) does, and continues as another queue, so
+    /// Takes all work, as [`take_all`](Self::take_all) does, and continues as another queue, so
     /// that no completion of an earlier request names a later one, regardless of the number of
     /// later requests.
-    pub(super) fn restart(&mut self, queue: QueueId) -> Vec<W> {
+    pub(crate) fn restart(&mut self, queue: QueueId) -> Vec<W> {
         let all = self.take_all();
         let first = queue.wr_id(0);
         self.cursor = Cursor::stopped(first);
@@ -252,7 +255,7 @@ impl<W> InFlight<W> {
     }
 
     /// Takes back the last work, because its request was not posted after all.
-    pub(super) fn unpush(&mut self) -> Option<W> {
+    pub(crate) fn unpush(&mut self) -> Option<W> {
         let last = self.cursor.tail.previous();
         let there = match &self.unordered {
             None => self.head != self.cursor.tail,
@@ -272,7 +275,7 @@ impl<W> InFlight<W> {
 
 /// The number of requests in `first..end`, of one queue.
 #[inline]
-pub(super) fn distance(first: WrId, end: WrId) -> u32 {
+pub(crate) fn distance(first: WrId, end: WrId) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "24 bits, as the queue is the same"
@@ -283,7 +286,7 @@ pub(super) fn distance(first: WrId, end: WrId) -> u32 {
 
 impl<W> Cursor<W> {
     /// A cursor not known to have room.
-    pub(super) fn stopped(tail: WrId) -> Self {
+    pub(crate) fn stopped(tail: WrId) -> Self {
         Self {
             tail,
             stop: tail,
@@ -293,7 +296,7 @@ impl<W> Cursor<W> {
 
     /// Whether room for one more request is not known.
     #[inline]
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.tail == self.stop
     }
 
@@ -303,7 +306,7 @@ impl<W> Cursor<W> {
     /// - `tail` is the cursor's, and the cursor has not [stopped](Self::is_stopped). The cursor is
     ///   a ring's, or was lent by a ring unchanged since.
     #[inline]
-    pub(super) unsafe fn put(&mut self, tail: WrId, work: W) {
+    pub(crate) unsafe fn put(&mut self, tail: WrId, work: W) {
         let slot = self.base.wrapping_add(tail.offset());
         // SAFETY: the slot is inside of the ring and not in use (invariant), since `tail` is before
         // `stop`. The ring is borrowed exclusively, or has lent the cursor.
@@ -315,13 +318,13 @@ impl<W> Cursor<W> {
 impl<W> Vacancy<'_, W> {
     /// The identifier for posting the request.
     #[inline]
-    pub(super) fn id(&self) -> WrId {
+    pub(crate) fn id(&self) -> WrId {
         self.tail
     }
 
     /// Stores the work of the posted request.
     #[inline]
-    pub(super) fn fill(self, work: W) {
+    pub(crate) fn fill(self, work: W) {
         // SAFETY: the cursor is a ring's, and has not stopped, and the tail is its own
         // (invariants).
         unsafe { self.cursor.put(self.tail, work) };
@@ -439,7 +442,7 @@ mod tests {
             (QueueId::send(qp).wr_id(2), "not posted yet"),
             (QueueId::receive(qp).wr_id(0), "the other queue"),
             (QueueId::send(QpId::next()).wr_id(0), "another pair"),
-            (WrId(0), "nobody's"),
+            (WrId(0), "unknown"),
         ] {
             let taken = ring.take(id, |_| panic!("{what}"));
             assert!(taken.is_none(), "{what}");

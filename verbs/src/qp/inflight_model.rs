@@ -232,7 +232,7 @@ impl Model {
 }
 
 #[test]
-fn ring_agrees_with_a_list_after_every_sequence_of_operations() {
+fn ring_agrees_with_a_list_after_every_sequence() {
     let operations = u32::try_from(OPERATIONS.len()).unwrap();
     for order in [Order::Posted, Order::Any] {
         for mut sequence in 0..operations.pow(DEPTH) {

@@ -49,7 +49,7 @@ impl Destroyed {
 
 /// A queue pair, destroyable while handles remain.
 trait Ends {
-    /// Destroys the queue pair, and leaves the works in place.
+    /// Destroys the queue pair, and leaves the work in place.
     ///
     /// # Safety
     /// - The queue pair has not been destroyed. Handles are neither used nor dropped afterwards.
@@ -93,7 +93,7 @@ impl Member {
         !self.destroyed.is_set()
     }
 
-    /// Destroys the queue pair unless already destroyed, and leaks the works.
+    /// Destroys the queue pair unless already destroyed, and leaks the work.
     ///
     /// # Safety
     /// - This is the only call. No handle of the queue pair is used any more, nor dropped.

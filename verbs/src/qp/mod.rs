@@ -12,6 +12,7 @@
 //! | [`SendQueue`], [`ReceiveQueue`] | the halves of a queue pair |
 //! | [`Batch`], [`RecvBatch`], [`ExtendedBatch`] | requests posted together |
 //! | [`Completed`], [`Completion`], [`Failed`], [`Leftover`] | work returned |
+//! | [`Explanation`] | a failed request, explained by the attributes of its queue pair |
 //! | [`QpAttr`], [`QpCap`], [`QpFlags`], [`RateLimit`] | queried attributes, limits, options |
 //! | [`Multicast`] | membership in a group |
 //!
@@ -29,10 +30,13 @@ mod batch;
 mod bind;
 mod builder;
 mod completion;
+mod explain;
 mod extended;
 mod extended_batch;
 mod flags;
-mod inflight;
+#[cfg(feature = "flight-recorder")]
+mod flight_recorder;
+pub(crate) mod inflight;
 mod legal;
 mod member;
 mod modify;
@@ -42,7 +46,7 @@ mod query;
 mod queues;
 mod rate;
 mod recv_batch;
-mod refusal;
+pub(crate) mod refusal;
 mod share;
 mod signaling;
 mod slots;
@@ -52,16 +56,18 @@ mod table;
 mod teardown;
 mod transport;
 mod tso;
-mod unordered;
-pub(crate) mod work_queue;
+pub(crate) mod unordered;
 mod xrc_receiver;
 
 pub use attributes::{AlternatePath, Attributes, MigState};
 pub use batch::Batch;
 pub use builder::QueuePairBuilder;
 pub use completion::{Completion, Failed};
+pub use explain::Explanation;
 pub use extended_batch::ExtendedBatch;
 pub use flags::QpFlags;
+#[cfg(feature = "flight-recorder")]
+pub use flight_recorder::FlightRecord;
 pub use multicast::Multicast;
 pub use pair::{Completed, QueuePair};
 pub use query::{QpAttr, QpCap, WrOpcode};

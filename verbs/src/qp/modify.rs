@@ -47,7 +47,7 @@ pub(super) unsafe fn modify<T: Transport, S: State>(
     }
     // SAFETY: the queue pair exists, and `attr` is complete. C keeps no pointer to `attr`.
     let errno = unsafe { ffi::ibv_modify_qp(qp, &raw mut attr, mask as i32) };
-    cvt_errno("ibv_modify_qp", errno).map_err(|err| {
+    let modified = cvt_errno("ibv_modify_qp", errno).map_err(|err| {
         let mut detail = format!("{} {} to {to}", T::NAME, S::NAME);
         match legal::complaint(T::RAW, S::RAW, attr.qp_state, mask) {
             Some(complaint) => detail = format!("{detail}, {complaint}"),
@@ -62,5 +62,13 @@ pub(super) unsafe fn modify<T: Transport, S: State>(
             }
         }
         err.detail(detail)
-    })
+    });
+    #[cfg(feature = "tracing")]
+    {
+        // SAFETY: the queue pair exists, and its number is constant.
+        let qp_num = unsafe { (*qp).qp_num };
+        let states = (S::NAME, to);
+        crate::trace::transition(qp_num, states, &attr, mask, modified.as_ref().err());
+    }
+    modified
 }

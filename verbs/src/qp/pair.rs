@@ -28,12 +28,42 @@ use crate::{
 
 /// `ibv_qp`—A queue pair of transport `T` in state `S`.
 ///
-/// `SW` is the type of works in flight on the send queue, and `RW` on the receive queue: anything
+/// `SW` is the type of the work in flight on the send queue, and `RW` on the receive queue: anything
 /// made of registered memory, alone or [`With`](crate::work::With) a context of the caller.
 ///
-/// Dropping a queue pair ends the device's access, and then drops the works in flight. A queue pair
+/// Dropping a queue pair ends the device's access, and then drops the work in flight. A queue pair
 /// keeps its protection domain and its completion queues alive. Forgetting one leaks memory, and
 /// frees none.
+///
+/// | to | call |
+/// |---|---|
+/// | bring it up | [`to_init`](Self::to_init), [`to_rtr`](QueuePair::to_rtr), [`to_rts`](QueuePair::to_rts), with [`Attributes`]; or the crate `cm` |
+/// | receive | [`post_recv`](Self::post_recv), [`recv_batch`](Self::recv_batch) |
+/// | send, read, write | [`post`](Self::post), [`batch`](Self::batch), [`extended_batch`](Self::extended_batch), with the requests of [`op`](crate::op) |
+/// | take the work back | [`complete`](Self::complete), [`complete_each`](Self::complete_each) |
+/// | send in one thread and receive in another | [`split`](QueuePair::split) |
+/// | change attributes, ask for them | [`modify`](Self::modify), [`to_sqd`](QueuePair::to_sqd), [`query`](Self::query) |
+/// | explain a failed request | [`explain`](Self::explain) |
+/// | end it | [`to_error`](Self::to_error), [`drain`](Self::drain), [`destroy`](Self::destroy), [`to_reset`](Self::to_reset) |
+///
+/// # Examples
+/// A message, and its answer:
+/// ```
+/// # let (_peer, mut qp, mut cq) = doctest::connected();
+/// use verbs::{Completed, op};
+///
+/// qp.post_recv(qp.pd().alloc_buf(1024)?)?;
+/// qp.post(op::Send::new(qp.pd().register_buf(*b"ping")?))?;
+/// while qp.send_queue().in_flight() + qp.receive_queue().in_flight() > 0 {
+///     for wc in cq.wait(None)? {
+///         match qp.complete(wc).expect("there is no other queue pair") {
+///             Completed::Send(done) => drop(done.into_work()?),
+///             Completed::Receive(done) => println!("answer: {:?}", done.received()?),
+///         }
+///     }
+/// }
+/// # Ok::<(), verbs::Error>(())
+/// ```
 ///
 /// # References
 /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
@@ -45,7 +75,7 @@ pub struct QueuePair<T, S, SW = Buf, RW = Buf> {
     state: PhantomData<S>,
 }
 
-/// A work returned to a queue pair: of its send queue, or of its receive queue.
+/// Work returned by a completion: of the send queue, or of the receive queue.
 #[derive(Debug)]
 #[must_use = "it may report a failure"]
 pub enum Completed<'p, SW, RW> {
@@ -129,7 +159,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         self.send.inner.raw.as_ptr()
     }
 
-    /// Takes back the work completed by `wc`, from either queue.
+    /// Returns the work completed by `wc`, from either queue.
     ///
     /// # Errors
     /// The completion belongs to another queue pair, or is stale; the error returns the completion.
@@ -144,11 +174,15 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         let sending = unsafe { &mut *sending };
         // The usual case; the identifier includes the queue.
         if let Some(work) = sending.in_flight.take_next(wc.wr_id()) {
+            #[cfg(feature = "flight-recorder")]
+            sending.recorder.completed(&wc);
             return Ok(Completed::Send(Completion::new(work, wc)));
         }
         // SAFETY: as above.
         let receiving = unsafe { &mut *receiving };
         if let Some(work) = receiving.in_flight.take_next(wc.wr_id()) {
+            #[cfg(feature = "flight-recorder")]
+            receiving.recorder.completed(&wc);
             return Ok(Completed::Receive(Completion::new(work, wc)));
         }
         if wc.is_receive() {
@@ -158,8 +192,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         }
     }
 
-    /// Takes back the work of the send queue completed by `wc`, and before, one by one through
-    /// `earlier`, the unsignaled works before; see [`SendQueue::complete_each`].
+    /// Returns the work of the send queue completed by `wc`. Before, passes each unsignaled work
+    /// posted earlier to `earlier`; see [`SendQueue::complete_each`].
     ///
     /// # Errors
     /// As for [`SendQueue::complete`].
@@ -172,8 +206,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         self.send.complete_each(wc, earlier)
     }
 
-    /// `ibv_modify_qp(qp, IBV_QPS_ERR)`—Puts the queue pair into the error state: works in flight
-    /// and works posted later return with the status
+    /// `ibv_modify_qp(qp, IBV_QPS_ERR)`—Puts the queue pair into the error state: work in flight
+    /// and work posted later returns with the status
     /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
     ///
     /// # Errors
@@ -198,12 +232,11 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// - `EINVAL`: an attribute is wrong, or cannot be changed in this state.
     ///
     /// # Examples
-    /// ```no_run
-    /// # use verbs::{QueuePair, RemoteAccess, Rts, qp::Attributes};
-    /// # fn f(mut qp: QueuePair<verbs::Rc, Rts>) -> verbs::Result<()> {
+    /// ```
+    /// # use verbs::{RemoteAccess, Rts, qp::Attributes};
+    /// # let (_peer, mut qp, _cq) = doctest::connected();
     /// qp.modify(&Attributes::<verbs::Rc, Rts>::unchanged().access(RemoteAccess::READ))?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), verbs::Error>(())
     /// ```
     ///
     /// # References
@@ -275,7 +308,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Init, SW, RW> {
 }
 
 impl<T: Transport, SW, RW> QueuePair<T, Rtr, SW, RW> {
-    /// `ibv_modify_qp`—Brings the queue pair to [`Rts`], ready to send, too.
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rts`], ready to send.
     ///
     /// # Errors
     /// As for [`to_init`](QueuePair::to_init).
@@ -305,16 +338,16 @@ impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
     /// The error returns the queue pair, unchanged.
     ///
     /// # Examples
-    /// Another way to the peer:
-    /// ```no_run
-    /// # use verbs::{QueuePair, Rts, ah::AddressVector, qp::{Attributes, Sqd}};
-    /// # fn f(qp: QueuePair<verbs::Rc, Rts>, way: &AddressVector) -> verbs::Result<()> {
+    /// Changing the path to the peer:
+    /// ```
+    /// # use verbs::{Rts, qp::{Attributes, Sqd}};
+    /// # let (peer, qp, _cq) = doctest::connected();
+    /// # let vector = &peer.path();
     /// let mut qp = qp.to_sqd(&Attributes::<verbs::Rc, Sqd>::new().notify_when_drained())?;
     /// // Wait for the event, and then:
-    /// qp.modify(&Attributes::<verbs::Rc, Sqd>::unchanged().path(way))?;
+    /// qp.modify(&Attributes::<verbs::Rc, Sqd>::unchanged().path(vector))?;
     /// let qp = qp.to_rts(&Attributes::<verbs::Rc, Rts>::unchanged())?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), verbs::Error>(())
     /// ```
     ///
     /// # References
@@ -329,7 +362,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
 }
 
 impl<T: Transport, SW, RW> QueuePair<T, Sqd, SW, RW> {
-    /// `ibv_modify_qp`—Lets the send queue go on, in [`Rts`].
+    /// `ibv_modify_qp`—Resumes the send queue, in [`Rts`].
     ///
     /// # Errors
     /// - `EINVAL`: an attribute is wrong, or too many.
@@ -368,7 +401,7 @@ impl<T: Transport, S: CanPostSend, SW, RW> QueuePair<T, S, SW, RW> {
 }
 
 impl<T: Transport, S: CanPostReceive, SW, RW: Scatter> QueuePair<T, S, SW, RW> {
-    /// `ibv_post_recv`—Posts memory for one message to arrive in; see [`ReceiveQueue::post`].
+    /// `ibv_post_recv`—Posts memory for one message; see [`ReceiveQueue::post`].
     ///
     /// # Errors
     /// As for [`ReceiveQueue::post`].
@@ -383,7 +416,7 @@ macro_rules! ending_both {
     ($($half:ident)*) => {$(
         impl<T: Transport, SW, RW> $half<T, SW, RW> {
             /// `ibv_modify_qp(qp, IBV_QPS_ERR)`—Puts the whole queue pair into the error state; see
-            /// [`QueuePair::to_error`]. The works in flight on the other queue return, too.
+            /// [`QueuePair::to_error`]. The work in flight on the other queue returns, too.
             ///
             /// # Errors
             /// The device refused, or is gone.
@@ -407,7 +440,7 @@ macro_rules! ending_both {
                 unsafe { query::query(self.inner.raw.as_ptr()) }
             }
 
-            /// The domain that the queue pair was made in.
+            /// The protection domain of the queue pair.
             pub fn pd(&self) -> &ProtectionDomain {
                 &self.inner.pd
             }

@@ -32,7 +32,7 @@ pub struct QpAttr {
     pub state: QpState,
     /// The current state, as known to the device.
     pub cur_state: QpState,
-    /// The most payload in a packet.
+    /// Maximum payload of a packet.
     pub path_mtu: Mtu,
     /// The progress of migration to the alternate path.
     pub path_mig_state: MigState,
@@ -48,9 +48,9 @@ pub struct QpAttr {
     pub access: RemoteAccess,
     /// The capacities of the queues.
     pub cap: QpCap,
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: AddressVector,
-    /// The second way to the peer.
+    /// The alternate path to the peer.
     pub alternate_path: AlternatePath,
     /// The entry of the port's P_Key table.
     pub pkey_index: u16,
@@ -103,7 +103,7 @@ impl From<ffi::ibv_qp_cap> for QpCap {
 }
 
 impl QpAttr {
-    fn new(attr: &ffi::ibv_qp_attr, init: &ffi::ibv_qp_init_attr) -> Self {
+    pub(super) fn new(attr: &ffi::ibv_qp_attr, init: &ffi::ibv_qp_init_attr) -> Self {
         let mut alternate = AddressVector::from_raw(&attr.alt_ah_attr);
         alternate.port_num = attr.alt_port_num;
         Self {
@@ -186,14 +186,13 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// The device is gone.
     ///
     /// # Examples
-    /// ```no_run
-    /// # fn f(qp: &verbs::QueuePair<verbs::Rc, verbs::Rts>) -> verbs::Result<()> {
+    /// ```
+    /// # let (_peer, qp, _cq) = doctest::connected();
     /// let attr = qp.query()?;
     /// if attr.state == verbs::qp::QpState::ERR {
     ///     println!("the connection to {} has failed", attr.dest_qp_num);
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), verbs::Error>(())
     /// ```
     ///
     /// # References
@@ -204,9 +203,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         unsafe { query(self.as_raw()) }
     }
 
-    /// `ibv_query_qp_data_in_order`—Whether the bytes of one such request are written in order at
-    /// their destination: then a thread that polls the last byte and sees it written has all of
-    /// them.
+    /// `ibv_query_qp_data_in_order`—Whether the bytes of one request with this opcode are written in
+    /// order: a thread that reads the new last byte can then read all of them.
     ///
     /// For writes and sends, the peer's requests to this queue pair; for RDMA reads, its own. No
     /// order is implied between different requests.

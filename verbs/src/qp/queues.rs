@@ -1,4 +1,4 @@
-//! The two queues of a queue pair: posting, and taking works back.
+//! The two queues of a queue pair: posting, and returning work.
 
 use std::{
     cell::UnsafeCell,
@@ -12,6 +12,8 @@ use std::{
 
 use ibverbs_sys as ffi;
 
+#[cfg(feature = "flight-recorder")]
+use super::flight_recorder::Recorder;
 use super::{
     attached::Attached, completion::Completion, extended::Extended, inflight::InFlight,
     member::Destroyed, multicast, refusal, signaling::Signaling, staging::Staging, table::Table,
@@ -61,6 +63,8 @@ pub(super) struct Sending<SW> {
     pub(super) extended: Option<Extended>,
     /// Whether a failed `ibv_bind_mw` may have posted, without reporting so.
     pub(super) bind_fails_posted: bool,
+    #[cfg(feature = "flight-recorder")]
+    pub(super) recorder: Recorder,
 }
 
 pub(super) struct Receiving<RW> {
@@ -68,6 +72,8 @@ pub(super) struct Receiving<RW> {
     pub(super) reservation: ManuallyDrop<Reservation>,
     pub(super) limits: RecvLimits,
     pub(super) staging: RecvList,
+    #[cfg(feature = "flight-recorder")]
+    pub(super) recorder: Recorder,
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe on one queue pair. Each of the two cells is
@@ -113,12 +119,16 @@ impl<SW, RW> Inner<SW, RW> {
             staging: Staging::new(send.max_sge),
             extended: None,
             bind_fails_posted: false,
+            #[cfg(feature = "flight-recorder")]
+            recorder: Recorder::default(),
         });
         let receive = UnsafeCell::new(Receiving {
             in_flight: ManuallyDrop::new(receive.in_flight),
             reservation: ManuallyDrop::new(receive.reservation),
             limits: RecvLimits::new(&pd, receive.max_sge.get()),
             staging: RecvList::default(),
+            #[cfg(feature = "flight-recorder")]
+            recorder: Recorder::default(),
         });
         // SAFETY: a queue pair, as the caller promises.
         let table = unsafe { Table::of(raw) };
@@ -148,6 +158,13 @@ impl<SW, RW> Inner<SW, RW> {
         send.bind_fails_posted = bind_fails_posted;
     }
 
+    /// Keeps the last events of each queue.
+    #[cfg(feature = "flight-recorder")]
+    pub(super) fn record(&mut self, events: usize) {
+        self.send.get_mut().recorder = Recorder::new(events);
+        self.receive.get_mut().recorder = Recorder::new(events);
+    }
+
     /// Records that only the device writes received data.
     pub(super) fn receive_elsewhere(&mut self) {
         let limits = &mut self.receive.get_mut().limits;
@@ -165,8 +182,8 @@ impl<SW, RW> Inner<SW, RW> {
         self.scope.get_or_insert_default().clone()
     }
 
-    /// Destroys the queue pair; the device does not use the works in flight any more after success.
-    /// Afterwards, only those works are taken, and `self` is dropped.
+    /// Destroys the queue pair; the device does not use the work in flight any more after success.
+    /// Afterwards, only that work is taken, and `self` is dropped.
     pub(super) fn destroy(&mut self) -> Result<()> {
         // SAFETY: the queue pair exists: `destroyed` is not set. `&mut self` excludes every other use.
         unsafe { self.destroy_raw() }?;
@@ -206,14 +223,14 @@ impl<SW, RW> Inner<SW, RW> {
 
     /// After the removal of the device, makes sure that its library does not copy messages any
     /// more. Some libraries copy when polled for a completion, and still know the queue pair, since
-    /// destroying it failed. Completions of other queue pairs are lost, too; their works return
+    /// destroying it failed. Completions of other queue pairs are lost, too; their work returns
     /// when those queue pairs are destroyed. Returns whether the discarding is complete.
     fn discard_completions(&self, send: &Sending<SW>, receive: &Receiving<RW>) -> bool {
         !quirk::copies_messages(self.pd.context())
             || send.reservation.discard_completions() && receive.reservation.discard_completions()
     }
 
-    /// Takes all works in flight. The device must have lost its access.
+    /// Takes all work in flight. The device must have lost its access.
     pub(super) fn take_leftover(&mut self) -> Leftover<SW, RW> {
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
         Leftover {
@@ -237,7 +254,11 @@ impl<SW, RW> Inner<SW, RW> {
 
 impl<SW, RW> Drop for Inner<SW, RW> {
     fn drop(&mut self) {
-        if !self.destroyed && self.destroy().is_err() {
+        if !self.destroyed
+            && let Err(_error) = self.destroy()
+        {
+            #[cfg(feature = "tracing")]
+            crate::trace::leaked(self.qp_num(), &_error);
             // The device may still access the works in flight: they are leaked, with the completion
             // queues and the shared receive queue.
             #[expect(clippy::mem_forget, reason = "the device may still use it")]
@@ -262,7 +283,7 @@ const POST_RECV: &str = "ibv_post_recv";
 /// The send queue of a queue pair, ready to send.
 ///
 /// [`QueuePair::split`](crate::QueuePair::split) makes one, for a thread of its own. The queue pair
-/// is destroyed after the drop of both halves; then the works in flight on a dropped half are
+/// is destroyed after the drop of both halves; then the work in flight on a dropped half is
 /// dropped.
 pub struct SendQueue<T, SW, RW> {
     pub(super) inner: Arc<Inner<SW, RW>>,
@@ -305,7 +326,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.sending().in_flight.len() as usize
     }
 
-    /// The number of those, posted last, without a completion of their own on success.
+    /// The number of unsignaled requests posted since the last signaled one.
     pub fn unsignaled(&self) -> usize {
         let sending = self.sending();
         let unsignaled = sending.signaling.unsignaled(sending.in_flight.next());
@@ -320,7 +341,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.sending().in_flight.limit() as usize
     }
 
-    /// The most elements of a request.
+    /// Maximum number of elements of a request.
     pub fn max_sge(&self) -> usize {
         self.sending().limits.max_sge.get() as usize
     }
@@ -337,9 +358,9 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.sending().in_flight.next().qp()
     }
 
-    /// Takes back the work completed by `wc`.
+    /// Returns the work completed by `wc`.
     ///
-    /// Earlier works without completions of their own are dropped; see
+    /// Earlier work without completions of its own is dropped; see
     /// [`complete_each`](Self::complete_each) to get them, too.
     ///
     /// On iWARP a request can complete before an earlier one, for example a send before a read.
@@ -357,8 +378,8 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.complete_each(wc, drop)
     }
 
-    /// Takes back the work completed by `wc`, and before, one by one through `earlier`, the earlier
-    /// works without completions of their own: the unsignaled ones.
+    /// Returns the work completed by `wc`. Before, passes each earlier work without a completion of
+    /// its own, the unsignaled ones, to `earlier`.
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
@@ -368,8 +389,13 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         wc: WorkCompletion<'p>,
         earlier: impl FnMut(SW),
     ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
-        let id = wc.wr_id();
-        given_back(self.sending_mut().in_flight.take(id, earlier), wc)
+        let sending = self.sending_mut();
+        let work = sending.in_flight.take(wc.wr_id(), earlier);
+        #[cfg(feature = "flight-recorder")]
+        if work.is_some() {
+            sending.recorder.completed(&wc);
+        }
+        given_back(work, wc)
     }
 
     /// As [`complete`](Self::complete), for a request that is not the oldest.
@@ -378,8 +404,13 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         &mut self,
         wc: WorkCompletion<'p>,
     ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
-        let id = wc.wr_id();
-        given_back(self.sending_mut().in_flight.take_later(id, drop), wc)
+        let sending = self.sending_mut();
+        let work = sending.in_flight.take_later(wc.wr_id(), drop);
+        #[cfg(feature = "flight-recorder")]
+        if work.is_some() {
+            sending.recorder.completed(&wc);
+        }
+        given_back(work, wc)
     }
 }
 
@@ -390,7 +421,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
     /// # Errors
-    /// The request is given back, unharmed:
+    /// The error returns the request:
     /// - `WouldBlock`: as many requests are in flight as the queue can hold. Poll the completion
     ///   queue.
     /// - `InvalidInput`: the request has more elements, or carries more bytes, than the queue pair
@@ -442,8 +473,12 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let errno =
             unsafe { (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
         if errno != 0 && bad.is_refused(errno, wr.as_mut_ptr()) {
+            #[cfg(feature = "flight-recorder")]
+            sending.recorder.refused(id, 1, errno);
             return refuse(request, refusal::device(POST_SEND, errno));
         }
+        #[cfg(feature = "flight-recorder")]
+        sending.recorder.posted::<R>(id, sges.bytes(), flags);
         sending.signaling.posted(unsignaled, vacancy.id().next());
         vacancy.fill(ManuallyDrop::into_inner(request).into_work());
         Ok(())
@@ -483,7 +518,7 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         self.receiving().in_flight.limit() as usize
     }
 
-    /// The most elements of a receive.
+    /// Maximum number of elements of a receive.
     pub fn max_sge(&self) -> usize {
         self.receiving().limits.max_sge() as usize
     }
@@ -494,7 +529,7 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         self.receiving().in_flight.next().qp()
     }
 
-    /// Takes back the work completed by `wc`.
+    /// Returns the work completed by `wc`.
     ///
     /// # Errors
     /// The completion belongs to another queue, or is stale; the error returns the completion.
@@ -503,8 +538,13 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         &mut self,
         wc: WorkCompletion<'p>,
     ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
-        let id = wc.wr_id();
-        given_back(self.receiving_mut().in_flight.take(id, drop), wc)
+        let receiving = self.receiving_mut();
+        let work = receiving.in_flight.take(wc.wr_id(), drop);
+        #[cfg(feature = "flight-recorder")]
+        if work.is_some() {
+            receiving.recorder.completed(&wc);
+        }
+        given_back(work, wc)
     }
 
     /// As [`complete`](Self::complete), for a request that is not the oldest.
@@ -513,8 +553,13 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         &mut self,
         wc: WorkCompletion<'p>,
     ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
-        let id = wc.wr_id();
-        given_back(self.receiving_mut().in_flight.take_later(id, drop), wc)
+        let receiving = self.receiving_mut();
+        let work = receiving.in_flight.take_later(wc.wr_id(), drop);
+        #[cfg(feature = "flight-recorder")]
+        if work.is_some() {
+            receiving.recorder.completed(&wc);
+        }
+        given_back(work, wc)
     }
 }
 
@@ -525,7 +570,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
     /// # Errors
-    /// As for [`SendQueue::post`]; the work is given back.
+    /// As for [`SendQueue::post`]; the error returns the work.
     ///
     /// # References
     /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
@@ -559,14 +604,18 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         let errno =
             unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
         if errno != 0 && bad.is_refused(errno, &raw const wr) {
+            #[cfg(feature = "flight-recorder")]
+            receiving.recorder.refused(vacancy.id(), 1, errno);
             let error = refusal::device(POST_RECV, errno);
             return Err(Refused { value: work, error });
         }
+        #[cfg(feature = "flight-recorder")]
+        receiving.recorder.received(vacancy.id(), sges.bytes());
         vacancy.fill(work);
         Ok(())
     }
 
-    /// Posts a work with elements that have no bytes.
+    /// Posts work with elements that have no bytes.
     #[cold]
     #[inline(never)]
     fn post_without_empty(&mut self, work: RW) -> Result<(), Refused<RW>> {
@@ -586,9 +635,13 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         // SAFETY: as for `post`.
         let errno = unsafe { ffi::ibv_post_recv(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
         if errno != 0 && bad.is_refused(errno, &raw const wr) {
+            #[cfg(feature = "flight-recorder")]
+            receiving.recorder.refused(vacancy.id(), 1, errno);
             let error = refusal::device(POST_RECV, errno);
             return Err(Refused { value: work, error });
         }
+        #[cfg(feature = "flight-recorder")]
+        receiving.recorder.received(vacancy.id(), sges.bytes());
         vacancy.fill(work);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Limiting how fast a queue pair sends.
+//! Rate limits of queue pairs.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use ibverbs_sys as ffi;
 use super::{pair::QueuePair, state::Rts, transport::Transport};
 use crate::error::{Error, Result, cvt_errno};
 
-/// `ibv_qp_rate_limit_attr`—How fast a queue pair sends at most.
+/// `ibv_qp_rate_limit_attr`—The maximum send rate of a queue pair.
 ///
 /// # References
 /// [ibv_modify_qp_rate_limit(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp_rate_limit.3.html)
@@ -23,7 +23,7 @@ pub struct RateLimit {
 }
 
 impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
-    /// `ibv_modify_qp_rate_limit`—Limits how fast the queue pair sends. Enters the kernel.
+    /// `ibv_modify_qp_rate_limit`—Sets the maximum send rate of the queue pair. Enters the kernel.
     ///
     /// # Errors
     /// - `InvalidInput`: the device paces packets, but not at this rate; see

@@ -17,19 +17,19 @@ const CALL: &str = "ibv_post_recv";
 
 /// Receives posted together, by one call into the device.
 ///
-/// [Adding](Self::push) moves a work into the queue. Dropping a batch posts nothing, and drops the
-/// works.
+/// [Adding](Self::push) moves its work into the queue. Dropping a batch posts nothing, and drops the
+/// work.
 ///
 /// # Examples
-/// ```no_run
-/// # fn f(pd: &verbs::ProtectionDomain, qp: &mut verbs::QueuePair<verbs::Rc, verbs::Init>) -> verbs::Result<()> {
+/// ```
+/// # let (_peer, mut qp, _cq) = doctest::connected();
+/// # let pd = qp.pd().clone();
 /// let mut batch = qp.recv_batch();
 /// for _ in 0..16 {
 ///     batch.push(pd.alloc_buf(1024)?)?;
 /// }
 /// batch.post()?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 #[must_use = "dropping a batch posts nothing"]
 pub struct RecvBatch<'q, T: Transport, SW, RW> {
@@ -53,7 +53,7 @@ impl<T: Transport, S: CanPostReceive, SW, RW> QueuePair<T, S, SW, RW> {
 }
 
 impl<T: Transport, SW, RW: Scatter> RecvBatch<'_, T, SW, RW> {
-    /// Adds memory for one message to arrive in.
+    /// Adds memory for one message.
     ///
     /// # Errors
     /// The error returns the work, and the batch is unchanged; see [`ReceiveQueue::post`].
@@ -70,6 +70,8 @@ impl<T: Transport, SW, RW: Scatter> RecvBatch<'_, T, SW, RW> {
             return Err(Refused { value: work, error });
         };
         receiving.staging.add(vacancy.id(), &sges);
+        #[cfg(feature = "flight-recorder")]
+        receiving.recorder.received(vacancy.id(), sges.bytes());
         vacancy.fill(work);
         Ok(())
     }
@@ -81,7 +83,7 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
         self.queue.receiving().staging.len()
     }
 
-    /// Whether there are none.
+    /// Whether no receive has been added.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -89,9 +91,9 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
     /// `ibv_post_recv`—Posts the receives, in their order of addition.
     ///
     /// # Errors
-    /// The device refused a receive, named by the error. The receives before are posted. The error
-    /// returns the works of that one and of those behind, in order. If the device names none, as
-    /// after a failed doorbell, all of the receives count as posted, and the error has no work.
+    /// The device refused a receive, named by the error. Earlier receives are posted. The error returns
+    /// the work of the refused receive and of all later ones, in order. If the device names no
+    /// receive, as after a failed doorbell, all receives count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
@@ -120,6 +122,8 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
         let unposted = (posted..staged).filter_map(|_| receiving.in_flight.unpush());
         let mut value: Vec<RW> = unposted.collect();
         value.reverse();
+        #[cfg(feature = "flight-recorder")]
+        (receiving.recorder).refused(receiving.in_flight.next(), value.len(), errno);
         let error = refusal::device(CALL, errno)
             .detail(format!("receive {posted} of {staged}, counting from 0"));
         Err(Refused { value, error })
@@ -134,6 +138,8 @@ impl<T: Transport, SW, RW> Drop for RecvBatch<'_, T, SW, RW> {
         for _ in 0..staged {
             drop(receiving.in_flight.unpush());
         }
+        #[cfg(feature = "flight-recorder")]
+        (receiving.recorder).dropped(receiving.in_flight.next(), staged);
     }
 }
 

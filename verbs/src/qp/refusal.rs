@@ -10,7 +10,7 @@ use crate::{
 
 #[cold]
 #[inline(never)]
-pub(super) fn full(call: &'static str) -> Error {
+pub(crate) fn full(call: &'static str) -> Error {
     let reason = "every request that the queue can hold is in flight";
     Error::would_block(call, reason)
 }
@@ -88,6 +88,6 @@ pub(super) fn lengths(call: &'static str) -> Error {
 /// The device's error: some providers negate the number.
 #[cold]
 #[inline(never)]
-pub(super) fn device(call: &'static str, errno: i32) -> Error {
+pub(crate) fn device(call: &'static str, errno: i32) -> Error {
     Error::from_errno(call, errno.saturating_abs())
 }

@@ -7,7 +7,7 @@ use crate::wr_id::WrId;
 
 /// The distance to a queue's last signaled request.
 ///
-/// Without any signaled request, the queue would fill up for ever. So after unsignaled requests on
+/// Without any signaled request, the queue would fill up and stay full. So after unsignaled requests on
 /// half of the queue, the next request is signaled, regardless of the caller's choice.
 ///
 /// A signaled request costs nothing here: its end position becomes stale by itself.

@@ -8,7 +8,7 @@ use std::{
 
 use crate::wr_id::WrId;
 
-/// A power of two of slots for works: a request's slot is given by the lower bits of its sequence
+/// Slots for work, a power of two: a request's slot is given by the lower bits of its sequence
 /// number.
 ///
 /// The owner tracks the initialised slots.
@@ -171,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_ring_has_a_slot_for_each_request() {
+    fn largest_ring_has_a_slot_for_each_request() {
         check::<u8>(MAX_IN_FLIGHT, MAX_IN_FLIGHT);
     }
 
     #[test]
-    fn work_of_no_size_or_of_any_alignment_has_slots() {
+    fn zero_sized_or_aligned_work_has_slots() {
         #[repr(align(128))]
         struct Wide(#[expect(dead_code, reason = "only its place counts")] u8);
 

@@ -247,7 +247,7 @@ mod tests {
         wr_id::{QpId, QueueId},
     };
 
-    /// A work with elements of these lengths, never passed to a device.
+    /// Work with elements of these lengths, never passed to a device.
     struct Lengths(&'static [u32]);
 
     // SAFETY: never posted.

@@ -29,14 +29,14 @@ pub trait State: sealed::Sealed + Debug + Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// A state with posting of receives: every one but [`Reset`].
+/// A state in which receives can be posted: every state but [`Reset`].
 pub trait CanPostReceive: State {}
 
-/// A state with posting of requests: [`Rts`], and [`Sqd`], where they wait.
+/// A state in which requests can be posted: [`Rts`], and [`Sqd`], where they wait.
 pub trait CanPostSend: CanPostReceive {}
 
-/// A state with attaching of a [counter](crate::completion_counter::CompletionCounter): [`Reset`]
-/// and [`Init`].
+/// A state in which a [counter](crate::completion_counter::CompletionCounter) can be attached:
+/// [`Reset`] and [`Init`].
 pub trait CanAttachCounter: State {}
 
 macro_rules! states {
@@ -101,7 +101,7 @@ named! {
         /// [`QueuePair::modify`](crate::QueuePair::modify) to [`Rts`] resumes sending.
         #[doc(alias = "IBV_QPS_SQE")]
         SQE = ibv_qp_state::IBV_QPS_SQE.0;
-        /// The queue pair has failed: all works return with the status
+        /// The queue pair has failed: all work returns with the status
         /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
         #[doc(alias = "IBV_QPS_ERR")]
         ERR = ibv_qp_state::IBV_QPS_ERR.0;

@@ -1,4 +1,4 @@
-//! Teardown of a queue pair, with the return of all works in flight.
+//! Teardown of a queue pair, with the return of all work in flight.
 
 use std::{
     fmt, io,
@@ -20,14 +20,14 @@ use crate::{
     wr_id::{QpId, QueueId},
 };
 
-/// Works returned without completions, because their queue pair has been
+/// Work returned without completions, because its queue pair has been
 /// [destroyed](QueuePair::destroy) or [reset](QueuePair::to_reset): in posting order.
 ///
 /// The device's progress with them is unknown.
 pub struct Leftover<SW, RW> {
-    /// The works of the send queue.
+    /// The work of the send queue.
     pub send: Vec<SW>,
-    /// The works of the receive queue.
+    /// The work of the receive queue.
     pub receive: Vec<RW>,
 }
 
@@ -44,32 +44,33 @@ impl<SW, RW> fmt::Debug for Leftover<SW, RW> {
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
-    /// Puts the queue pair into the error state, and takes back the works in flight, for at most
+    /// Puts the queue pair into the error state, and takes back the work in flight, for at most
     /// `timeout`.
     ///
     /// `cqs` are the completion queues of the queue pair, or the single one. Every completion goes
     /// to `done`: taken back, or, if of another queue pair, unchanged.
     ///
     /// Unsignaled requests that have succeeded already never complete without a later signaled one.
-    /// Their works stay in flight, and return from [`destroy`](Self::destroy) or
+    /// Their work stays in flight, and returns from [`destroy`](Self::destroy) or
     /// [`to_reset`](QueuePair::to_reset).
     ///
     /// # Errors
-    /// - `TimedOut`: works are still in flight. Works returned earlier have gone to `done`.
+    /// - `TimedOut`: work is still in flight. Work returned earlier has gone to `done`.
     /// - As for [`to_error`](Self::to_error) and [`CompletionQueue::poll`].
     ///
     /// # Examples
-    /// ```no_run
+    /// ```
     /// # use std::time::Duration;
-    /// # use verbs::{Completed, CompletionQueue, QueuePair, Rts};
-    /// # fn f(mut qp: QueuePair<verbs::Rc, Rts>, cq: &mut CompletionQueue) -> verbs::Result<()> {
+    /// # use verbs::Completed;
+    /// # let (_peer, mut qp, mut queue) = doctest::connected();
+    /// # let cq = &mut queue;
+    /// # qp.post_recv(qp.pd().alloc_buf(64)?)?;
     /// qp.drain(&mut [cq], Duration::from_secs(1), |done| match done {
     ///     Ok(Completed::Send(done)) => println!("{:?}", done.into_parts()),
     ///     Ok(Completed::Receive(done)) => println!("unused: {:?}", done.into_parts()),
     ///     Err(other) => println!("of another queue pair: {other:?}"),
     /// })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), verbs::Error>(())
     /// ```
     pub fn drain(
         &mut self,
@@ -107,7 +108,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         }
     }
 
-    /// Whether all works that can complete have returned: see [`drain`](Self::drain).
+    /// Whether all work that can complete has returned: see [`drain`](Self::drain).
     fn is_drained(&self) -> bool {
         let (sends, receives) = self.in_flight();
         receives == 0 && sends <= self.send_queue().unsignaled()
@@ -120,17 +121,17 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         )
     }
 
-    /// `ibv_destroy_qp`—Destroys the queue pair, and returns the works in flight: the device has
+    /// `ibv_destroy_qp`—Destroys the queue pair, and returns the work in flight: the device has
     /// lost its access to them.
     ///
-    /// Dropping the queue pair destroys it too, and drops the works.
+    /// Dropping the queue pair destroys it too, and drops the work.
     ///
     /// # Errors
     /// - `ResourceBusy`: a [`Flow`](crate::flow::Flow) or a [`MemoryWindow`](crate::MemoryWindow)
     ///   needs the queue pair. Drop the dependent object first.
     /// - `EBUSY`: another object, made by C code, still uses the queue pair.
     ///
-    /// The queue pair is given back.
+    /// The error returns the queue pair.
     ///
     /// # References
     /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
@@ -158,7 +159,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         }
     }
 
-    /// `ibv_modify_qp(qp, IBV_QPS_RESET)`—Resets the queue pair, and returns the works in flight:
+    /// `ibv_modify_qp(qp, IBV_QPS_RESET)`—Resets the queue pair, and returns the work in flight:
     /// the device drops them without completions.
     ///
     /// The queue pair has another [id](Self::id) from then on. Completions from before the reset
@@ -168,7 +169,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// - `InvalidInput`: the completion queue has no room for the old completions beside new ones.
     /// - Any error of the device.
     ///
-    /// The queue pair is given back.
+    /// The error returns the queue pair.
     ///
     /// # References
     /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)

@@ -36,7 +36,7 @@ pub trait Queued: Transport {
 /// A transport whose packets carry a P_Key: every one but raw packets.
 pub trait Partitioned: Transport {}
 
-/// A transport whose queue pairs know one peer each, and the way there.
+/// A transport whose queue pairs have one peer each, and a path to the peer.
 pub trait Routed: Partitioned {}
 
 /// A transport that sends reliable requests: with acknowledgements and retransmission.

@@ -8,7 +8,7 @@ use super::refusal;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TsoLimits {
     pub(super) max_header: u16,
-    /// The most bytes of a request.
+    /// Maximum number of bytes of a request.
     pub(super) max_data: u32,
 }
 

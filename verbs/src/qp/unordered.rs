@@ -7,7 +7,7 @@ use crate::{context::Context, wr_id::WrId};
 
 /// Whether a completion covers all earlier requests of the same queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// In posting order: covers all earlier requests.
     Posted,
     /// In any order: covers its own request only.
@@ -20,7 +20,7 @@ impl Order {
     /// On iWARP the responses to reads arrive at any time. Soft-iWARP completes a send as soon as
     /// TCP has accepted the data, and an earlier read only when its data have arrived and been
     /// written.
-    pub(super) fn of_sends(ctx: &Context) -> Self {
+    pub(crate) fn of_sends(ctx: &Context) -> Self {
         match ctx.transport_type() {
             transport::IBV_TRANSPORT_IB => Self::Posted,
             _ => Self::Any,
@@ -28,7 +28,7 @@ impl Order {
     }
 
     /// The order of a receive queue. On iWARP messages arrive in order, too.
-    pub(super) fn of_receives(ctx: &Context) -> Self {
+    pub(crate) fn of_receives(ctx: &Context) -> Self {
         match ctx.transport_type() {
             transport::IBV_TRANSPORT_IB | transport::IBV_TRANSPORT_IWARP => Self::Posted,
             _ => Self::Any,

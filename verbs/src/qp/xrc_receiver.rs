@@ -26,14 +26,16 @@ use crate::{
 /// exists until the last process has dropped its handle.
 ///
 /// # Examples
-/// ```no_run
-/// # use verbs::{Init, Rtr, ah::AddressVector, qp::{Attributes, Psn, QpNum, XrcRecv}, xrcd::XrcDomain};
-/// # fn f(xrcd: &XrcDomain, way: &AddressVector, peer: QpNum, psn: Psn) -> verbs::Result<()> {
+/// ```
+/// # use verbs::{Init, Rtr, qp::{Attributes, Psn, XrcRecv}};
+/// # let (peer, connected, _cq) = doctest::connected();
+/// # let (vector, psn) = (&peer.path(), Psn::from_low_bits(7));
+/// # let peer = connected.qp_num();
+/// # let xrcd = connected.pd().context().open_xrcd()?;
 /// let qp = xrcd.create_qp()?;
 /// let qp = qp.to_init(&Attributes::<XrcRecv, Init>::new(1))?;
-/// let qp = qp.to_rtr(&Attributes::<XrcRecv, Rtr>::new(way, peer, psn))?;
-/// # Ok(())
-/// # }
+/// let qp = qp.to_rtr(&Attributes::<XrcRecv, Rtr>::new(vector, peer, psn))?;
+/// # Ok::<(), verbs::Error>(())
 /// ```
 ///
 /// # References
@@ -175,7 +177,7 @@ impl<S: State> XrcReceiver<S> {
     /// `ibv_destroy_qp`—Releases the queue pair, as dropping the value does, and returns errors.
     ///
     /// # Errors
-    /// The device refused. The queue pair is given back.
+    /// The device refused. The error returns the queue pair.
     ///
     /// # References
     /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)

@@ -27,33 +27,29 @@ pub use self::{
 
 /// Runs `f` with a scope for registering borrowed memory, in the manner of [`std::thread::scope`].
 ///
-/// Only a queue pair [made in the scope](Scope::create_qp) accepts such memory. However `f` ends,
+/// Only a queue pair [created in the scope](Scope::create_qp) accepts such memory. However `f` ends,
 /// every queue pair of the scope is destroyed before this function returns or unwinds, also a
 /// forgotten one (`mem::forget`), and then every registration ends. So the device has lost its
 /// access to the memory by then. The work of a forgotten queue pair is leaked, and not dropped.
 ///
 /// # Aborts
 /// The process is aborted if the device does not destroy a queue pair of the scope: the borrowed
-/// memory must be returned to its owner, and the device might still write there. Dropping a queue
-/// pair that the device does not destroy is no failure by itself: the scope tries again at its end.
-/// A registration that the device does not end is only leaked: no request names it any more.
+/// memory must be returned to its owner, and the device might still write there. If the device does
+/// not destroy a dropped queue pair, the scope retries at its end. A registration that the device
+/// does not end is only leaked: no request uses the registration any more.
 ///
 /// # Examples
-/// ```no_run
-/// # use verbs::{CompletionQueue, ProtectionDomain, QueuePair, Reset, Rts, scope::{ScopedBuf, ScopedSlice}};
-/// # trait Connect {
-/// #     fn connect<'s>(
-/// #         self,
-/// #         qp: QueuePair<verbs::Rc, Reset, ScopedSlice<'s>, ScopedBuf<'s>>,
-/// #     ) -> QueuePair<verbs::Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>;
-/// # }
-/// # fn f(pd: ProtectionDomain, mut cq: CompletionQueue, peer: impl Connect) -> verbs::Result<()> {
+/// ```
+/// # let peer = doctest::peer();
+/// # let ctx = verbs::devices()?.first()?.open()?;
+/// # let (pd, mut cq) = (ctx.alloc_pd()?, ctx.cq_builder(16).waitable().create()?);
 /// use verbs::op;
 /// let question = *b"on the stack";
 /// let mut answer = [0; 64];
 /// verbs::scope(&pd, |scope| {
+/// #   let connect = |qp| peer.connect(qp);
 ///     let qp = scope.create_qp(pd.qp_builder::<verbs::Rc>(&cq, &cq))?;
-///     let mut qp = peer.connect(qp);
+///     let mut qp = connect(qp); // with the crate `cm`, or by hand
 ///     qp.post_recv(scope.register(&mut answer)?)?;
 ///     qp.post(op::Send::new(scope.register_shared(&question)?))?;
 ///     for wc in cq.wait(None)? {
@@ -62,8 +58,7 @@ pub use self::{
 ///     Ok::<(), verbs::Error>(())
 /// })?;
 /// println!("{answer:?}");
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 pub fn scope<'env, F, R>(pd: &ProtectionDomain, f: F) -> R
 where
@@ -82,7 +77,7 @@ where
     f(&scope)
 }
 
-/// Registers borrowed memory, and makes queue pairs for such memory; see [`scope`].
+/// Registers borrowed memory, and creates queue pairs for such memory; see [`scope`].
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     // Dropped first: the device uses the regions' memory until the queue pairs are destroyed.
@@ -119,16 +114,17 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// As for [`QueuePairBuilder::create`].
     ///
     /// # Examples
-    /// ```no_run
-    /// # use verbs::{Buf, ProtectionDomain, QueuePair, Reset, cq::CqHandle, scope::{Scoped, ScopedBuf}};
-    /// # fn f(pd: &ProtectionDomain, cq: &CqHandle, memory: &mut [u8]) -> verbs::Result<()> {
+    /// ```
+    /// # use verbs::{Buf, QueuePair, Reset, scope::{Scoped, ScopedBuf}};
+    /// # let (_fabric, ctx) = doctest::device();
+    /// # let (pd, cq) = (&ctx.alloc_pd()?, &ctx.create_cq(64)?);
     /// verbs::scope(pd, |scope| {
-    ///     // Sends what it owns, and receives into what is borrowed.
+    ///     // Sends owned memory, and receives into borrowed memory.
     ///     let qp: QueuePair<verbs::Rc, Reset, Scoped<'_, Buf>, ScopedBuf<'_>> =
     ///         scope.create_qp(pd.qp_builder::<verbs::Rc>(cq, cq))?;
-    ///     Ok(())
-    /// })
-    /// # }
+    ///     Ok::<(), verbs::Error>(())
+    /// })?;
+    /// # Ok::<(), verbs::Error>(())
     /// ```
     ///
     /// # References

@@ -14,19 +14,20 @@ use crate::{
 
 /// Receives for a shared queue, posted together by one call into the device.
 ///
-/// [Adding](Self::push) moves a work into the queue. Dropping a batch posts nothing, and drops the
-/// works.
+/// [Adding](Self::push) moves its work into the queue. Dropping a batch posts nothing, and drops the
+/// work.
 ///
 /// # Examples
-/// ```no_run
-/// # fn f(pd: &verbs::ProtectionDomain, srq: &mut verbs::SharedReceiveQueue) -> verbs::Result<()> {
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
+/// # let pd = ctx.alloc_pd()?;
+/// # let mut srq = pd.create_srq(16, 1)?;
 /// let mut batch = srq.batch();
 /// for _ in 0..16 {
 ///     batch.push(pd.alloc_buf(1024)?)?;
 /// }
 /// batch.post()?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 #[must_use = "dropping a batch posts nothing"]
 pub struct SrqBatch<'q, RW: Send + 'static = Buf> {
@@ -44,7 +45,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
 }
 
 impl<RW: Scatter + Send + 'static> SrqBatch<'_, RW> {
-    /// Adds memory for one message to arrive in.
+    /// Adds memory for one message.
     ///
     /// # Errors
     /// The error returns the work, and the batch is unchanged; see [`SharedReceiveQueue::post`].
@@ -69,7 +70,7 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
         self.srq.staging.len()
     }
 
-    /// Whether there are none.
+    /// Whether no receive has been added.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -77,9 +78,9 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
     /// `ibv_post_srq_recv`—Posts the receives, in their order of addition.
     ///
     /// # Errors
-    /// The device refused a receive, named by the error. The receives before are posted. The error
-    /// returns the works of that one and of those behind, in order. If the device names none, as
-    /// after a failed doorbell, all of the receives count as posted, and the error has no work.
+    /// The device refused a receive, named by the error. Earlier receives are posted. The error returns
+    /// the work of the refused receive and of all later ones, in order. If the device names no
+    /// receive, as after a failed doorbell, all receives count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
@@ -109,7 +110,7 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
 }
 
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
-    /// Takes back the works of a batch, from index `from` on.
+    /// Takes back the work of a batch, from index `from` on.
     fn unstage(&mut self, from: usize) -> impl Iterator<Item = RW> {
         let (staging, posted) = (&self.staging, &mut self.posted);
         (from..staging.len()).filter_map(|index| {

@@ -1,4 +1,4 @@
-//! Making shared receive queues.
+//! Creation of shared receive queues.
 
 use std::{
     io,
@@ -65,14 +65,14 @@ impl ProtectionDomain {
     /// - `ENOMEM`: out of memory.
     ///
     /// # Examples
-    /// ```no_run
-    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::cq::CqHandle) -> verbs::Result<()> {
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
+    /// # let (pd, cq) = (&ctx.alloc_pd()?, &ctx.create_cq(64)?);
     /// let xrcd = pd.context().open_xrcd()?;
     /// let mut srq = pd.create_xrc_srq(&xrcd, cq, 16, 1)?;
     /// srq.post(pd.alloc_buf(1024)?)?;
     /// println!("send to {}", srq.srq_num()?);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), verbs::Error>(())
     /// ```
     ///
     /// # References

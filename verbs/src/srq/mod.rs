@@ -1,4 +1,4 @@
-//! Shared receive queues: one stock of receives for many queue pairs.
+//! Shared receive queues: receives for many queue pairs.
 //!
 //! | item | is |
 //! |---|---|
@@ -67,7 +67,19 @@ pub(crate) use self::entries::Entries;
 /// completions to [`complete`](Self::complete).
 ///
 /// A queue pair that fails can consume receives that then never complete. Their work is leaked when
-/// the queue is dropped, and kept until the last queue pair on the queue is gone.
+/// the queue is dropped, and kept until the last queue pair on the queue has been destroyed.
+///
+/// # Examples
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
+/// # let pd = ctx.alloc_pd()?;
+/// let cq = ctx.create_cq(64)?;
+/// let mut srq = pd.create_srq(32, 1)?;
+/// let first = pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq).create()?;
+/// let second = pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq).create()?;
+/// srq.post(pd.alloc_buf(1024)?)?; // for a message to either queue pair
+/// # Ok::<(), verbs::Error>(())
+/// ```
 ///
 /// # References
 /// [ibv_create_srq(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html)
@@ -117,9 +129,9 @@ unsafe impl Sync for SrqInner {}
 #[doc(alias = "ibv_srq_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// The most receives in flight.
+    /// Maximum number of receives in flight.
     pub max_wr: u32,
-    /// The most elements of a receive.
+    /// Maximum number of elements of a receive.
     pub max_sge: u32,
     /// Number of receives below which an event is sent; 0 for no event.
     pub limit: u32,
@@ -147,7 +159,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         self.posted.limit() as usize
     }
 
-    /// The most elements of a receive.
+    /// Maximum number of elements of a receive.
     pub fn max_sge(&self) -> usize {
         self.inner.limits.max_sge() as usize
     }
@@ -173,7 +185,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         self.inner.raw.as_ptr()
     }
 
-    /// Takes back the work completed by `wc`.
+    /// Returns the work completed by `wc`.
     ///
     /// # Errors
     /// The completion belongs to another queue; the error returns the completion.
@@ -192,8 +204,8 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         }
     }
 
-    /// `ibv_modify_srq(srq, IBV_SRQ_LIMIT)`—Asks for one asynchronous event when fewer than `limit`
-    /// receives are left.
+    /// `ibv_modify_srq(srq, IBV_SRQ_LIMIT)`—Requests one asynchronous event once fewer than `limit`
+    /// receives are posted.
     ///
     /// # Errors
     /// - `EINVAL`: the limit is more than the queue can hold.
@@ -209,7 +221,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         modified.map_err(|err| err.detail(format!("limit {limit}")))
     }
 
-    /// `ibv_modify_srq(srq, IBV_SRQ_MAX_WR)`—Makes room for more receives, or for fewer. Enters the
+    /// `ibv_modify_srq(srq, IBV_SRQ_MAX_WR)`—Changes the maximum number of receives in flight. Enters the
     /// kernel, and allocates.
     ///
     /// # Errors
@@ -286,7 +298,7 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
     /// # Errors
-    /// The work is given back, unharmed:
+    /// The error returns the work:
     /// - `WouldBlock`: as many receives are in flight as the queue can hold.
     /// - `InvalidInput`: the work has more elements than the queue was made for.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.

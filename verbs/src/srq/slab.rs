@@ -1,8 +1,8 @@
-//! The works in flight on a shared queue, completed in any order.
+//! The work in flight on a shared queue, completed in any order.
 
 use crate::wr_id::SEQUENCES;
 
-/// Works by name. A slot is reused under another name, so that a repeated completion of the first
+/// Work by name. A slot is reused under another name, so that a repeated completion of the first
 /// work is detected.
 ///
 /// Names repeat after all names of a slot have been used: 2^24 over all slots.
@@ -20,7 +20,7 @@ pub(super) struct Slab<W> {
 }
 
 impl<W> Slab<W> {
-    /// Room for `limit` works, at most half the number of names.
+    /// `limit` slots, at most half the number of names.
     pub(super) fn new(limit: u32) -> Self {
         let mut slab = Self {
             slots: Vec::new(),
@@ -40,7 +40,7 @@ impl<W> Slab<W> {
         self.limit
     }
 
-    /// Makes room for more works, or for fewer: not for fewer than there are.
+    /// Changes the number of slots, to at least the number in use.
     pub(super) fn set_limit(&mut self, limit: u32) {
         debug_assert!(limit as usize >= self.len());
         if limit as usize > self.slots.len() {
@@ -89,7 +89,7 @@ impl<W> Slab<W> {
         self.empty.last().copied()
     }
 
-    /// Puts a work under a name from [`free`](Self::free).
+    /// Stores work under a name from [`free`](Self::free).
     #[inline]
     pub(super) fn put(&mut self, name: u32, work: W) {
         debug_assert_eq!(self.free(), Some(name));
@@ -125,7 +125,7 @@ impl<W> Slab<W> {
 mod tests {
     use super::*;
 
-    /// Puts a work into the next slot, and returns its name.
+    /// Stores work in the next slot, and returns its name.
     fn put<W>(slab: &mut Slab<W>, work: W) -> u32 {
         let name = slab.free().unwrap();
         slab.put(name, work);
@@ -174,9 +174,9 @@ mod tests {
         assert_eq!(slab.get_mut(9), None);
     }
 
-    /// Works are found by their names and by no older one, however the slab grows meanwhile.
+    /// Work is found by its name and by no older one, however the slab grows meanwhile.
     #[test]
-    fn slab_name_is_not_reused_before_all_names_are_used() {
+    fn slab_name_is_reused_after_all_other_names() {
         for sizes in [[1, 2, 3], [3, 3, 8], [2, 5, 64], [7, 100, 101]] {
             let mut slab = Slab::new(sizes[0]);
             let (mut full, mut gone) = (Vec::new(), Vec::new());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_round() {
+    fn slab_names_wrap_around() {
         let half = SEQUENCES / 2;
         let mut slab = Slab::new(half);
         let first = slab.free().unwrap();

@@ -1,4 +1,4 @@
-//! Completion channels whose events can be awaited.
+//! Asynchronous completion channels.
 
 use super::Watched;
 use crate::{
@@ -6,8 +6,7 @@ use crate::{
     error::{Refused, Result},
 };
 
-/// A [completion channel](crate::cq::CompletionChannel), for many queues, whose events can be
-/// awaited.
+/// An asynchronous [completion channel](crate::cq::CompletionChannel), for many queues.
 ///
 /// # Examples
 /// ```no_run
@@ -19,7 +18,7 @@ use crate::{
 ///     cqs.push(ctx.cq_builder(16).channel(&channel, CqKey(i)).create()?);
 /// }
 /// let channel = verbs::tokio::CompletionChannel::new(channel)?;
-/// // Arms the queues, each of which announces itself once from here on.
+/// // Arms the queues, each of which then notifies once.
 /// let mut ready: Vec<CqKey> = (0..10).map(CqKey).collect();
 /// loop {
 ///     for CqKey(i) in ready.drain(..) {
@@ -40,7 +39,7 @@ impl CompletionChannel {
     /// Wraps a channel, and registers its descriptor with the runtime.
     ///
     /// # Errors
-    /// As for `epoll_ctl(2)`; the channel is given back.
+    /// As for `epoll_ctl(2)`; the error returns the channel.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
@@ -66,12 +65,12 @@ impl CompletionChannel {
         wait.await
     }
 
-    /// The channel, for queues to be made on.
+    /// The channel, for creating queues.
     pub fn get_ref(&self) -> &crate::cq::CompletionChannel {
         self.watched.get_ref()
     }
 
-    /// The channel, taken out of the runtime.
+    /// Returns the channel, and removes the descriptor from the runtime.
     pub fn into_inner(self) -> crate::cq::CompletionChannel {
         self.watched.into_inner()
     }

@@ -11,9 +11,9 @@ use ::tokio::{
     task::coop,
 };
 
-/// A descriptor watched for reading by the runtime, for protocols with their own: for instance an
-/// `eventfd(2)` that reports the state of their queues. Construction is safe, unlike with tokio's
-/// `AsyncFd`: the descriptor cannot be closed or replaced meanwhile.
+/// A descriptor watched for reading by the runtime, for protocols with a descriptor of their own,
+/// such as an `eventfd(2)` that reports the state of queues. Construction is safe, unlike with tokio's
+/// `AsyncFd`: the descriptor cannot be closed or replaced in the meantime.
 ///
 /// The descriptor may be blocking: nothing here reads from it.
 ///
@@ -48,26 +48,26 @@ impl WatchedFd {
         Ok(Self(watched?))
     }
 
-    /// Calls `look` until a result is found, waiting for the descriptor in between. Before
-    /// returning `None`, `look` must make the descriptor unreadable, if needed: then no later
+    /// Calls `attempt` until there is a result, waiting for the descriptor in between. Before
+    /// returning `None`, `attempt` must make the descriptor unreadable, if needed: then no later
     /// readiness is missed.
     ///
-    /// Any number of tasks can wait. Cancel safe: a result of `look` is returned at once. A call
+    /// Any number of tasks can wait. Cancel safe: a result of `attempt` is returned at once. A call
     /// counts against the [budget](coop) of its task, and yields when the budget is used up.
     ///
     /// # Errors
     /// The runtime is shutting down.
-    pub async fn readable<T>(&self, mut look: impl FnMut() -> Option<T>) -> io::Result<T> {
+    pub async fn readable<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> io::Result<T> {
         coop::consume_budget().await;
         loop {
-            if let Some(found) = look() {
+            if let Some(found) = attempt() {
                 return Ok(found);
             }
             self.0.readable().await?.clear_ready();
         }
     }
 
-    /// [`readable`](Self::readable) for a future written by hand. Only one task can wait: the last
+    /// Polls like [`readable`](Self::readable), for a future written by hand. Only one task can wait: the last
     /// one to poll is woken.
     ///
     /// # Errors
@@ -75,11 +75,11 @@ impl WatchedFd {
     pub fn poll_readable<T>(
         &self,
         cx: &mut Context<'_>,
-        mut look: impl FnMut() -> Option<T>,
+        mut attempt: impl FnMut() -> Option<T>,
     ) -> Poll<io::Result<T>> {
         let budget = ready!(coop::poll_proceed(cx));
         loop {
-            if let Some(found) = look() {
+            if let Some(found) = attempt() {
                 budget.made_progress();
                 return Poll::Ready(Ok(found));
             }

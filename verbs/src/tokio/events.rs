@@ -1,4 +1,4 @@
-//! Asynchronous events for `await`.
+//! Waiting for asynchronous events in tasks.
 
 use super::Watched;
 use crate::{
@@ -6,14 +6,17 @@ use crate::{
     event::AsyncEvent,
 };
 
-/// The [asynchronous events](crate::event::AsyncEvents) of a device, for `await`.
+/// The [asynchronous events](crate::event::AsyncEvents) of a device, for tasks.
 ///
 /// # Examples
-/// ```no_run
-/// # async fn f(ctx: verbs::Context) -> verbs::Result<()> {
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> verbs::Result<()> {
+/// # let (_fabric, ctx) = doctest::device_without_link();
 /// let events = verbs::tokio::AsyncEvents::new(ctx.async_events()?)?;
 /// loop {
 ///     println!("{:?}", events.wait().await?);
+/// #   break Ok(());
 /// }
 /// # }
 /// ```
@@ -26,7 +29,7 @@ impl AsyncEvents {
     /// Registers the descriptor of the events with the runtime.
     ///
     /// # Errors
-    /// As for `epoll_ctl(2)`; the events are given back.
+    /// As for `epoll_ctl(2)`; the error returns the events.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
@@ -52,12 +55,12 @@ impl AsyncEvents {
         wait.await
     }
 
-    /// The events, to be taken without waiting.
+    /// The events, for taking without waiting.
     pub fn get_ref(&self) -> &crate::event::AsyncEvents {
         self.watched.get_ref()
     }
 
-    /// The events, taken out of the runtime.
+    /// Returns the events, and removes the descriptor from the runtime.
     pub fn into_inner(self) -> crate::event::AsyncEvents {
         self.watched.into_inner()
     }

@@ -6,7 +6,7 @@
 //! watches the descriptor.
 //!
 //! Every future here is *cancel safe*: after a drop, the next future returns the same result. None
-//! allocates, except for tokio's registration of a descriptor, once, when the wrapper is made. A
+//! allocates, except for tokio's registration of a descriptor, once, when the wrapper is created. A
 //! queue with constant work yields to other tasks from time to time, as tokio's own types do.
 //!
 //! Use other runtimes with [`poll_or_arm`](crate::CompletionQueue::poll_or_arm) and
@@ -17,7 +17,7 @@
 //! use verbs::{Completed, QueuePair, Rts};
 //!
 //! async fn answer(
-//!     cq: verbs::CompletionQueue, // made `waitable`
+//!     cq: verbs::CompletionQueue, // created `waitable`
 //!     mut qp: QueuePair<verbs::Rc, Rts>,
 //! ) -> verbs::Result<()> {
 //!     let mut cq = verbs::tokio::CompletionQueue::new(cq)?;
@@ -120,16 +120,16 @@ impl<T: Watchable> Watched<T> {
         self.0.into_inner().0
     }
 
-    /// Calls `look` until a result is found, sleeping in between. Before returning none, `look`
+    /// Calls `attempt` until there is a result, sleeping in between. Before returning none, `attempt`
     /// must have found the descriptor unreadable, or armed a queue.
     async fn until<F>(
         &self,
         call: &'static str,
-        mut look: impl FnMut() -> Result<Option<F>>,
+        mut attempt: impl FnMut() -> Result<Option<F>>,
     ) -> Result<F> {
         coop::consume_budget().await;
         loop {
-            if let Some(found) = look()? {
+            if let Some(found) = attempt()? {
                 return Ok(found);
             }
             let readable = self.0.readable().await;

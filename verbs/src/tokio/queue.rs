@@ -1,4 +1,4 @@
-//! Completion queues whose completions can be awaited.
+//! Asynchronous completion queues.
 
 use std::sync::Arc;
 
@@ -16,12 +16,15 @@ fn watch(
     Watched::new(call, own_channel?).map_err(|refused| refused.error)
 }
 
-/// A [completion queue](crate::CompletionQueue) whose completions can be awaited.
+/// An asynchronous [completion queue](crate::CompletionQueue).
 ///
 /// # Examples
-/// Waiting for several things at once, as every future here may be dropped:
-/// ```no_run
-/// # async fn f(mut cq: verbs::tokio::CompletionQueue) -> verbs::Result<()> {
+/// With a timeout, since every future here may be dropped:
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> verbs::Result<()> {
+/// # let (_peer, _qp, cq) = doctest::connected();
+/// # let mut cq = verbs::tokio::CompletionQueue::new(cq)?;
 /// use std::time::Duration;
 /// use tokio::time::timeout;
 /// match timeout(Duration::from_secs(1), cq.wait()).await {
@@ -42,7 +45,7 @@ impl CompletionQueue {
     /// descriptor with the runtime.
     ///
     /// # Errors
-    /// The queue is given back:
+    /// The error returns the queue:
     /// - `Unsupported`: the queue is not waitable. Poll a queue with a shared channel with
     ///   [`poll_or_arm`](crate::CompletionQueue::poll_or_arm) after an event of its
     ///   [channel](super::CompletionChannel).
@@ -75,23 +78,23 @@ impl CompletionQueue {
         cq.poll()
     }
 
-    /// The queue, for queue pairs to be made on.
+    /// The queue, for creating queue pairs.
     pub fn get_ref(&self) -> &crate::CompletionQueue {
         &self.cq
     }
 
-    /// The queue, to be polled without waiting, or resized.
+    /// The queue, for polling without waiting, or resizing.
     pub fn get_mut(&mut self) -> &mut crate::CompletionQueue {
         &mut self.cq
     }
 
-    /// The queue, taken out of the runtime.
+    /// Returns the queue, and removes the descriptor from the runtime.
     pub fn into_inner(self) -> crate::CompletionQueue {
         self.cq
     }
 }
 
-/// An [extended completion queue](crate::cq::ExtendedCq) whose completions can be awaited.
+/// An asynchronous [extended completion queue](crate::cq::ExtendedCq).
 #[derive(Debug)]
 pub struct ExtendedCq {
     channel: Watched<Arc<ChannelHandle>>,
@@ -103,7 +106,7 @@ impl ExtendedCq {
     /// descriptor with the runtime.
     ///
     /// # Errors
-    /// As for [`CompletionQueue::new`]; the queue is given back.
+    /// As for [`CompletionQueue::new`]; the error returns the queue.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
@@ -115,7 +118,7 @@ impl ExtendedCq {
         }
     }
 
-    /// Begins to look at completions, and waits for some if there are none.
+    /// Reads completions, and waits for some if there are none.
     ///
     /// Cancel safe. The result stays in its thread, and so cannot be held across another `await`.
     ///
@@ -128,20 +131,20 @@ impl ExtendedCq {
                 Ok(cq.begin_or_arm()?.then_some(()))
             })
             .await?;
-        Ok(cq.begun())
+        Ok(cq.pending_poll())
     }
 
-    /// The queue, for queue pairs to be made on.
+    /// The queue, for creating queue pairs.
     pub fn get_ref(&self) -> &crate::cq::ExtendedCq {
         &self.cq
     }
 
-    /// The queue, to be polled without waiting, or resized.
+    /// The queue, for polling without waiting, or resizing.
     pub fn get_mut(&mut self) -> &mut crate::cq::ExtendedCq {
         &mut self.cq
     }
 
-    /// The queue, taken out of the runtime.
+    /// Returns the queue, and removes the descriptor from the runtime.
     pub fn into_inner(self) -> crate::cq::ExtendedCq {
         self.cq
     }

@@ -26,7 +26,7 @@ fn absent<T: Debug>(result: Result<T>) {
 }
 
 #[test]
-fn domains() {
+fn domains_are_unsupported() {
     let fixture = Fixture::new();
     let ctx = &fixture.ctx;
     absent(ctx.alloc_td());
@@ -34,14 +34,14 @@ fn domains() {
 }
 
 #[test]
-fn device_memory() {
+fn device_memory_is_unsupported() {
     let fixture = Fixture::new();
     absent(fixture.ctx.alloc_dm(64, 0));
     assert_eq!(fixture.ctx.query_device().unwrap().max_dm_size(), 0);
 }
 
 #[test]
-fn steering() {
+fn steering_is_unsupported() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let qp: QueuePair<verbs::Rc, Reset> = fixture.qp(&cq, 2);
@@ -54,7 +54,7 @@ fn steering() {
 }
 
 #[test]
-fn options_of_connections() {
+fn options_of_connections_are_unsupported() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Reset> = fixture.qp(&cq, 2);
@@ -63,7 +63,7 @@ fn options_of_connections() {
 }
 
 #[test]
-fn objects_of_other_processes() {
+fn import_of_objects_is_unsupported() {
     let fixture = Fixture::new();
     let Fixture { ctx, pd } = &fixture;
     // SAFETY: the import is refused.
@@ -77,7 +77,7 @@ fn objects_of_other_processes() {
 }
 
 #[test]
-fn transports_and_rates() {
+fn transports_and_rates_are_unsupported() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     // As root, so the reason is not a missing privilege.

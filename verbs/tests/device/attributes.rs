@@ -1,7 +1,7 @@
 //! Attributes of Soft-RoCE, or of any other device present.
 
 use verbs::{
-    attr::{DeviceCaps, GidType, LinkLayer, OdpGeneralCaps, Pkey, PortCaps, PortState},
+    attr::{DeviceCaps, GidEntry, GidType, LinkLayer, OdpGeneralCaps, Pkey, PortCaps, PortState},
     device::NodeType,
 };
 
@@ -39,7 +39,7 @@ fn device_limits_are_reported() {
     let registered = pd.register(vec![0; 64]).on_demand();
     assert_eq!(
         attr.odp_caps().general.contains(OdpGeneralCaps::SUPPORT),
-        registered.buf().is_ok(),
+        registered.create_buf().is_ok(),
         "{:?}",
         attr.odp_caps()
     );
@@ -105,4 +105,27 @@ fn clock_is_readable_on_devices_with_a_clock_only() {
     let refusal = ctx.query_clock().err().map(|err| err.raw_os_error());
     let expected = (!has_clock).then_some(Some(libc::EOPNOTSUPP));
     assert_eq!(refusal, expected, "has a clock: {has_clock}");
+}
+
+/// The route to the device's own address: on Soft-RoCE and on softnic, there is one.
+#[test]
+fn routes_to_its_own_address_have_the_gid_of_the_address() {
+    let ctx = open();
+    if ctx.is_iwarp() {
+        return;
+    }
+    let table = ctx.query_gid_table().unwrap();
+    let mapped =
+        |entry: &&GidEntry| entry.gid_type == GidType::ROCE_V2 && entry.gid.to_ip().is_ipv4();
+    let own = table.iter().find(mapped).unwrap();
+    let routes = ctx.routes_to(own.gid.to_ip()).unwrap();
+    assert_eq!(routes.iter().len(), table.len(), "{routes}");
+    let best = routes.best().unwrap();
+    assert_eq!(best.entry, *own, "{routes}");
+    let path = best.path_to(own.gid).unwrap();
+    assert_eq!(u32::from(path.grh.unwrap().sgid_index), own.gid_index);
+    for route in &routes {
+        let suitable = route.entry.gid.to_ip().is_ipv4();
+        assert!(suitable || route.not_taken.is_some(), "{routes}");
+    }
 }

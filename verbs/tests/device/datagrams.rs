@@ -12,7 +12,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const QKEY: u32 = 0x1111_1111;
 
 type Work = With<Addressed<Buf>, u32>;
@@ -31,14 +31,14 @@ fn datagram_qp(fixture: &Fixture, cq: &CompletionQueue) -> QueuePair<Ud, Rts, Wo
 }
 
 #[test]
-fn datagram_arrives_behind_its_header_and_can_be_answered() {
+fn datagram_header_has_the_address_for_an_answer() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = (datagram_qp(&fixture, &cq), datagram_qp(&fixture, &cq));
     let room = || fixture.pd.alloc_buf(GRH_LEN + 32).unwrap();
     a.post_recv(room()).unwrap();
     b.post_recv(room()).unwrap();
-    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     let question = Addressed::new(fixture.pd.register_buf(*b"question").unwrap(), &ah);
     a.post(op::SendTo::new(With::new(question, 1), b.qp_num(), QKEY).imm_data(5))
         .unwrap();
@@ -48,7 +48,7 @@ fn datagram_arrives_behind_its_header_and_can_be_answered() {
     let mut answer = None;
     let mut back = Vec::new();
     while answer.is_none() || back.len() < 2 {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "a datagram was lost");
         for wc in completions {
             wc.ok().unwrap();
@@ -86,7 +86,7 @@ fn datagram_arrives_behind_its_header_and_can_be_answered() {
 }
 
 #[test]
-fn address_without_a_route_is_refused_with_the_address() {
+fn ah_without_route_names_the_address() {
     let fixture = Fixture::new();
     let err = fixture
         .pd
@@ -97,7 +97,7 @@ fn address_without_a_route_is_refused_with_the_address() {
 }
 
 #[test]
-fn unreliable_connection_carries_messages() {
+fn uc_messages_arrive() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let psn = Psn::from_low_bits(77);
@@ -107,7 +107,11 @@ fn unreliable_connection_carries_messages() {
     let up = |qp: QueuePair<Uc, verbs::Reset>, peer| {
         let qp = qp.to_init(&Attributes::<Uc, Init>::new(1)).unwrap();
         let qp = qp
-            .to_rtr(&Attributes::<Uc, Rtr>::new(&fixture.way(), peer, psn))
+            .to_rtr(&Attributes::<Uc, Rtr>::new(
+                &fixture.address_vector(),
+                peer,
+                psn,
+            ))
             .unwrap();
         qp.to_rts(&Attributes::<Uc, Rts>::new(psn)).unwrap()
     };
@@ -119,7 +123,7 @@ fn unreliable_connection_carries_messages() {
     .unwrap();
     let mut received = None;
     while received.is_none() {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "the message was lost");
         for wc in completions {
             wc.ok().unwrap();

@@ -19,7 +19,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const QKEY: u32 = 0x1111_1111;
 
 /// Soft-RoCE's operations on reliable connections.
@@ -75,7 +75,7 @@ impl<W: Gather + 'static> Link<W> {
     /// Waits for the next completion of a request of `a`.
     fn sent(&mut self) -> (WcStatus, WcOpcode, W) {
         loop {
-            let completions = self.cq.wait(PATIENCE).unwrap();
+            let completions = self.cq.wait(TEST_TIMEOUT).unwrap();
             assert!(completions.len() > 0, "nothing has completed");
             for wc in completions {
                 if wc.qp_id() == self.a.id() && !wc.is_receive() {
@@ -93,7 +93,7 @@ impl<W: Gather + 'static> Link<W> {
     /// Waits for the next message of the peer: its opcode, its immediate data, and its bytes.
     pub(crate) fn received(&mut self) -> (WcOpcode, Option<u32>, Vec<u8>) {
         loop {
-            let completions = self.cq.wait(PATIENCE).unwrap();
+            let completions = self.cq.wait(TEST_TIMEOUT).unwrap();
             assert!(completions.len() > 0, "nothing has arrived");
             for wc in completions {
                 wc.ok().unwrap();
@@ -238,7 +238,7 @@ fn write(link: &mut Link, to: RemoteToken) -> WcStatus {
     let work = link.buf(b"data");
     link.b.post(op::Write::new(work, to)).unwrap();
     loop {
-        let completions = link.cq.wait(PATIENCE).unwrap();
+        let completions = link.cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "nothing has completed");
         for wc in completions {
             if wc.qp_id() == link.b.id() {
@@ -280,7 +280,7 @@ fn qp_ex_rc_bind_mw() {
 }
 
 #[test]
-fn peers_window_is_invalidated_by_a_message() {
+fn send_with_invalidate_invalidates_the_peers_window() {
     let mut link = Link::new();
     let region = link.fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = link.fixture.pd.alloc_mw(WindowType::Type2).unwrap();
@@ -291,7 +291,7 @@ fn peers_window_is_invalidated_by_a_message() {
         .unwrap();
     link.expect_message();
     while link.b.send_queue().in_flight() > 0 {
-        for wc in link.cq.wait(PATIENCE).unwrap() {
+        for wc in link.cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             link.b.complete(wc).unwrap().ok().unwrap();
         }
@@ -328,14 +328,14 @@ fn datagram(
     let (mut a, mut b) = (datagram_qp(&fixture, &cq), datagram_qp(&fixture, &cq));
     let room = fixture.pd.alloc_buf(GRH_LEN + 32).unwrap();
     b.post_recv(room).unwrap();
-    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     let parts = parts.iter().map(|part| fixture.pd.register_buf(*part));
     let work = Addressed::new(parts.collect::<Result<_, _>>().unwrap(), &ah);
     let mut batch = a.extended_batch().unwrap();
     post(&mut batch, op::SendTo::new(work, b.qp_num(), QKEY));
     batch.post().map_err(|refused| refused.error).unwrap();
     loop {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "the datagram was lost");
         for wc in completions {
             wc.ok().unwrap();
@@ -375,7 +375,7 @@ fn qp_ex_ud_zero_size() {
 }
 
 #[test]
-fn datagram_carries_its_bytes_inline() {
+fn inline_datagram_arrives() {
     let came = datagram(&[b"kept"], |batch, send| {
         batch.push(send.inline(b"inline")).unwrap();
     });
@@ -383,7 +383,7 @@ fn datagram_carries_its_bytes_inline() {
 }
 
 #[test]
-fn unreliable_connection_sends_and_writes_in_one_batch() {
+fn uc_batch_sends_and_writes() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let psn = Psn::from_low_bits(77);
@@ -399,7 +399,7 @@ fn unreliable_connection_sends_and_writes_in_one_batch() {
     let up = |qp: QueuePair<Uc, Reset>, peer| {
         let init = Attributes::<Uc, Init>::new(1).access(RemoteAccess::WRITE);
         let qp = qp.to_init(&init).unwrap();
-        let rtr = Attributes::<Uc, Rtr>::new(&fixture.way(), peer, psn);
+        let rtr = Attributes::<Uc, Rtr>::new(&fixture.address_vector(), peer, psn);
         let qp = qp.to_rtr(&rtr).unwrap();
         qp.to_rts(&Attributes::<Uc, Rts>::new(psn)).unwrap()
     };
@@ -423,7 +423,7 @@ fn unreliable_connection_sends_and_writes_in_one_batch() {
     batch.post().unwrap();
     let mut came = Vec::new();
     while came.len() < 3 || a.send_queue().in_flight() > 0 {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "a message was lost");
         for wc in completions {
             wc.ok().unwrap();
@@ -447,7 +447,7 @@ fn unreliable_connection_sends_and_writes_in_one_batch() {
 }
 
 #[test]
-fn several_elements_arrive_or_are_refused() {
+fn element_lists_arrive_up_to_the_limit() {
     let mut link = Link::<Vec<Buf>>::new();
     link.expect_message();
     let parts = |link: &Link<_>, parts: &[&[u8]]| -> Vec<Buf> {
@@ -479,7 +479,7 @@ fn several_elements_arrive_or_are_refused() {
 }
 
 #[test]
-fn inline_data_arrive_and_stay_within_their_room() {
+fn inline_data_arrive_up_to_the_limit() {
     let mut link = Link::<Vec<Buf>>::new();
     link.expect_message();
     link.post(op::Send::new(vec![]).inline(b"in one piece"));
@@ -503,7 +503,7 @@ fn inline_data_arrive_and_stay_within_their_room() {
 }
 
 #[test]
-fn atomic_of_the_wrong_size_or_place_fails_alone() {
+fn invalid_atomic_in_batch_fails_alone() {
     let mut link = Link::new();
     let region = link.remote(RemoteAccess::ATOMIC);
     region.store(0, 1);
@@ -523,7 +523,7 @@ fn atomic_of_the_wrong_size_or_place_fails_alone() {
 }
 
 #[test]
-fn batch_posts_everything_or_nothing() {
+fn extended_batch_posts_all_or_nothing() {
     let mut link = Link::new();
     let send = |link: &Link<Buf>, byte| op::Send::new(link.buf(&[byte]));
     for _ in 0..6 {
@@ -578,7 +578,7 @@ fn full_queue_refuses_an_extended_batch_request() {
 
 #[test]
 #[expect(clippy::mem_forget, reason = "the point of the test")]
-fn forgotten_batch_posts_nothing_and_keeps_nothing() {
+fn forgotten_batch_posts_nothing_and_blocks_nothing() {
     let mut link = Link::new();
     let work = link.buf(b"forgotten");
     let mut batch = link.a.extended_batch().unwrap();

@@ -1,11 +1,5 @@
-//! Hints in the text of errors, for failures caused by the kernel and by the device.
+//! Hints in the text of errors, for failures caused by the device.
 
-use std::thread;
-
-use rustix::{
-    process::{Resource, Rlimit, getrlimit, setrlimit},
-    thread::{CapabilitySet, capabilities, set_capabilities},
-};
 use verbs::{Buf, Error, RemoteAccess, WcStatus, op};
 
 use crate::loopback::{Fixture, open};
@@ -18,39 +12,8 @@ fn names<T>(result: Result<T, impl Into<Error>>, expected: &[&str]) {
     }
 }
 
-/// The limit holds for the process. Root is exempt by `CAP_IPC_LOCK`, which only the spawned thread drops.
 #[test]
-fn registration_beyond_the_limit_names_the_limit() {
-    let fixture = Fixture::new();
-    let before = getrlimit(Resource::Memlock);
-    let limit = Rlimit {
-        current: Some(64 << 10),
-        maximum: before.maximum,
-    };
-    setrlimit(Resource::Memlock, limit).unwrap();
-    let registered = thread::scope(|scope| {
-        let without_right = scope.spawn(|| {
-            let mut sets = capabilities(None).unwrap();
-            sets.effective.remove(CapabilitySet::IPC_LOCK);
-            set_capabilities(None, sets).unwrap();
-            let registered = fixture.pd.alloc_buf(1 << 20).map(drop);
-            // The hint reads the limit when the error is formatted, so before the limit is restored.
-            registered.map_err(|err| (err.raw_os_error(), err.to_string()))
-        });
-        without_right.join().unwrap()
-    });
-    setrlimit(Resource::Memlock, before).unwrap();
-    let (errno, text) = registered.unwrap_err();
-    assert_eq!(errno, Some(libc::ENOMEM));
-    for name in ["64 KiB", "ulimit -l", "limits.conf"] {
-        assert!(text.contains(name), "{text} does not name {name}");
-    }
-    // With the capability it is possible.
-    fixture.pd.alloc_buf(1 << 20).unwrap();
-}
-
-#[test]
-fn name_of_no_device_leads_to_the_names_of_all() {
+fn unknown_device_name_lists_all_names() {
     let devices = verbs::devices().unwrap();
     let first = devices.iter().next().unwrap().name().to_owned();
     names(devices.by_name("mlx5_7").map(drop), &["mlx5_7", &first]);
@@ -58,7 +21,7 @@ fn name_of_no_device_leads_to_the_names_of_all() {
 }
 
 #[test]
-fn completion_queue_beyond_the_device_names_entries_or_vector() {
+fn cq_beyond_the_device_names_entries_or_vector() {
     let ctx = open();
     let max = ctx.query_device().unwrap().max_cqe();
     let too_many = (max + 1).to_string();
@@ -151,7 +114,7 @@ fn read_into_memory_of_another_domain_names_the_domain() {
 }
 
 #[test]
-fn write_that_the_peer_refuses_names_key_and_rights() {
+fn refused_write_names_key_and_rights() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, _b) = fixture.pair::<Buf, Buf>(&cq, 2);

@@ -102,7 +102,7 @@ impl Fixture {
     }
 
     /// The way to this device itself.
-    pub(crate) fn way(&self) -> AddressVector {
+    pub(crate) fn address_vector(&self) -> AddressVector {
         let (sgid_index, gid) = self.gid();
         AddressVector::global(1, sgid_index, gid)
     }
@@ -117,7 +117,8 @@ impl Fixture {
             .to_init(&self.init())
             .map_err(|refused| refused.error)
             .unwrap();
-        let rtr = Attributes::<verbs::Rc, Rtr>::new(&self.way(), peer, psn).max_dest_rd_atomic(4);
+        let rtr = Attributes::<verbs::Rc, Rtr>::new(&self.address_vector(), peer, psn)
+            .max_dest_rd_atomic(4);
         let qp = qp.to_rtr(&rtr).map_err(|refused| refused.error).unwrap();
         let retries = RetryCount::new(6).unwrap();
         let rts = Attributes::<verbs::Rc, Rts>::new(psn)

@@ -4,12 +4,14 @@
 
 mod absent;
 mod attributes;
+mod counters;
 mod cqs;
 mod datagrams;
 mod doorbells;
 mod events;
 mod extended_posting;
 mod hints;
+mod locked_memory;
 mod loopback;
 mod memory;
 mod multicast;
@@ -20,6 +22,7 @@ mod queue_pairs;
 mod rdma;
 mod scoped;
 mod shared_receives;
+mod soft_roce_events;
 mod teardown;
 mod traffic;
 mod waiting;

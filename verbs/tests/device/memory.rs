@@ -37,7 +37,7 @@ fn exchange<S: Gather + 'static, R: Scatter + 'static>(
         .unwrap();
     let (mut sent, mut received) = (None, None);
     while sent.is_none() || received.is_none() {
-        let completions = cq.wait(crate::windows::PATIENCE).unwrap();
+        let completions = cq.wait(crate::windows::TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "nothing has completed");
         for wc in completions {
             wc.ok().unwrap();
@@ -58,12 +58,12 @@ fn write(fixture: &Fixture, cq: &mut CompletionQueue, to: &RemoteRegion) -> WcSt
         fixture.pair(cq, 2);
     let work = fixture.pd.register_buf(*b"from the peer").unwrap();
     a.post(op::Write::new(work, to.token())).unwrap();
-    let wc = cq.wait(crate::windows::PATIENCE).unwrap().next();
+    let wc = cq.wait(crate::windows::TEST_TIMEOUT).unwrap().next();
     wc.expect("nothing has completed").status()
 }
 
 #[test]
-fn mapping_carries_messages() {
+fn message_between_mappings_arrives() {
     let fixture = Fixture::new();
     let mut memory = Mapping::new(10_000).unwrap();
     memory[9_990..].copy_from_slice(b"the end it");
@@ -71,13 +71,13 @@ fn mapping_carries_messages() {
         .pd
         .register(memory)
         .relaxed_ordering()
-        .buf()
+        .create_buf()
         .unwrap();
     let from = from.split_off(9_990);
     let to = fixture
         .pd
         .register(Mapping::new(10).unwrap())
-        .buf()
+        .create_buf()
         .unwrap();
     let (_, received) = exchange(&fixture, from, to);
     assert_eq!(&received[..], b"the end it");
@@ -102,7 +102,7 @@ fn huge_page_shortage_names_the_pool() {
     assert!(err.to_string().contains("too few huge pages"), "{err}");
     std::fs::write(pool, "2").unwrap();
     let memory = Mapping::huge(4 << 20, HugePage::MIB_2).unwrap();
-    let mut from = fixture.pd.register(memory).buf().unwrap();
+    let mut from = fixture.pd.register(memory).create_buf().unwrap();
     let to = from.split_off(2 << 20);
     from[..4].copy_from_slice(b"huge");
     from.set_len(1000);
@@ -118,7 +118,7 @@ fn raw_memory_is_registered_and_not_freed() {
     let start = NonNull::from(memory.as_mut_slice()).cast();
     // SAFETY: the vector is there, and not looked at, until the buffer has been dropped.
     let raw = unsafe { RawMemory::new(NonNull::slice_from_raw_parts(start, 32)) };
-    let buf = fixture.pd.register(raw).buf().unwrap();
+    let buf = fixture.pd.register(raw).create_buf().unwrap();
     let from = fixture.pd.register_buf([1; 32]).unwrap();
     drop(exchange(&fixture, from, buf));
     assert_eq!(memory, [0x0101_0101_0101_0101; 4]);
@@ -126,7 +126,7 @@ fn raw_memory_is_registered_and_not_freed() {
 
 /// A child writes through its inherited standard output.
 #[test]
-fn process_writes_reach_memory_shared_by_descriptor() {
+fn shared_memory_of_another_process_is_sent() {
     let fixture = Fixture::new();
     let memory = SharedMemory::create(4096).unwrap();
     let fd: OwnedFd = memory.as_fd().try_clone_to_owned().unwrap();
@@ -164,7 +164,7 @@ fn traffic_by_address(fixture: &Fixture, region: &RemoteRegion) {
 }
 
 #[test]
-fn requests_name_a_region_by_chosen_addresses() {
+fn iova_of_region_is_accepted_in_requests() {
     let fixture = Fixture::new();
     let chosen = writable(&fixture).iova(0x5000).create().unwrap();
     traffic_by_address(&fixture, &chosen);
@@ -191,7 +191,7 @@ fn registers_zero_based(fixture: &Fixture) -> bool {
 }
 
 #[test]
-fn requests_name_a_zero_based_region_by_offsets() {
+fn offset_into_zero_based_region_is_accepted_in_requests() {
     let fixture = Fixture::new();
     let created = writable(&fixture).zero_based().create();
     if registers_zero_based(&fixture) {
@@ -215,7 +215,7 @@ fn pool_traffic(fixture: &Fixture, pool: &BufPool) {
 }
 
 #[test]
-fn buffers_of_a_pool_carry_messages_in_two_threads() {
+fn pool_buffers_of_two_threads_arrive() {
     let fixture = Fixture::new();
     let pool = fixture.pd.alloc_pool(4, 1000).unwrap();
     thread::scope(|scope| {
@@ -231,7 +231,11 @@ fn buffers_of_a_pool_carry_messages_in_two_threads() {
 fn registrations_without_device_support_return_the_memory() {
     let fixture = Fixture::new();
     let Fixture { pd, ctx } = &fixture;
-    let refused = pd.register(vec![7; 64]).on_demand().buf().unwrap_err();
+    let refused = pd
+        .register(vec![7; 64])
+        .on_demand()
+        .create_buf()
+        .unwrap_err();
     assert_eq!(refused.value, [7; 64]);
     assert!(pd.register_everything().is_err());
     let buf = pd.alloc_buf(64).unwrap();
@@ -253,11 +257,14 @@ fn registrations_without_device_support_return_the_memory() {
 
 /// Libraries with the call have such memory for every device.
 #[test]
-fn provider_memory_is_registered_where_the_library_has_it() {
+fn provider_memory_is_registered_or_unsupported() {
     let Fixture { pd, .. } = Fixture::new();
     let allocated = pd.alloc_provider_memory(4096);
     if ffi::late::ibv_alloc_buf().is_some() {
-        assert_eq!(pd.register(allocated.unwrap()).buf().unwrap().len(), 4096);
+        assert_eq!(
+            pd.register(allocated.unwrap()).create_buf().unwrap().len(),
+            4096
+        );
     } else {
         let err = allocated.unwrap_err();
         assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
@@ -283,7 +290,7 @@ fn rereg_without_device_support_leaves_the_region_unchanged() {
 
 /// Registered pages are copied at the fork: by the guests' kernels, as `rdma system` reports, and by softnic's processor.
 #[test]
-fn fork_init_after_a_registration_is_too_late_for_a_kernel_device() {
+fn fork_init_after_registration_fails_on_kernel_devices() {
     let fixture = Fixture::new();
     let _registered = fixture.pd.alloc_buf(64).unwrap();
     assert_eq!(verbs::fork::fork_status(), ForkStatus::UNNEEDED);

@@ -14,7 +14,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const QKEY: u32 = 0x1111_1111;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 9, 8, 7);
 
@@ -34,7 +34,7 @@ fn group() -> Gid {
 }
 
 /// Sends to the group, and returns the receiving queue pairs.
-fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec<bool> {
+fn receivers(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec<bool> {
     let (index, _) = fixture.gid();
     let ah = fixture
         .pd
@@ -48,19 +48,19 @@ fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec
     let message = fixture.pd.register_buf(*b"to all").unwrap();
     let to_all = op::SendTo::new(Addressed::new(message, &ah), QpNum::MAX, QKEY);
     qps[0].post(to_all).unwrap();
-    let mut heard = vec![false; qps.len()];
+    let mut received = vec![false; qps.len()];
     let mut sent = false;
     loop {
-        let enough = sent && heard.iter().any(|&heard| heard);
-        let patience = if enough {
+        let enough = sent && received.iter().any(|&received| received);
+        let timeout = if enough {
             Some(Duration::from_millis(200))
         } else {
-            PATIENCE
+            TEST_TIMEOUT
         };
-        let completions = cq.wait(patience).unwrap();
+        let completions = cq.wait(timeout).unwrap();
         if completions.len() == 0 {
-            assert!(enough, "nobody has received anything");
-            return heard;
+            assert!(enough, "no member has received a message");
+            return received;
         }
         for wc in completions {
             wc.ok().unwrap();
@@ -69,7 +69,7 @@ fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec
                 verbs::Completed::Send(_) => sent = true,
                 verbs::Completed::Receive(done) => {
                     assert_eq!(&done.received().unwrap()[GRH_LEN..], b"to all");
-                    heard[i] = true;
+                    received[i] = true;
                 }
             }
         }
@@ -92,7 +92,7 @@ fn multicast_members_receive_the_groups_datagrams() {
     for qp in &mut qps[1..] {
         qp.attach_multicast(group(), 0).unwrap();
     }
-    assert_eq!(who_hears(&fixture, &mut cq, &mut qps), [false, true, true]);
+    assert_eq!(receivers(&fixture, &mut cq, &mut qps), [false, true, true]);
     qps[1].detach_multicast(group(), 0).unwrap();
-    assert_eq!(who_hears(&fixture, &mut cq, &mut qps), [false, false, true]);
+    assert_eq!(receivers(&fixture, &mut cq, &mut qps), [false, false, true]);
 }

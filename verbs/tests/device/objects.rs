@@ -30,7 +30,7 @@ fn device_outlives_its_list() {
 }
 
 #[test]
-fn two_openings_are_different_contexts() {
+fn device_opened_twice_has_two_contexts() {
     let (a, b) = (open(), open());
     assert_ne!(a, b);
     assert_eq!(a, a.clone());
@@ -134,7 +134,7 @@ fn refused_queue_pair_releases_its_cq_entries() {
 }
 
 #[test]
-fn objects_of_two_openings_do_not_mix() {
+fn objects_of_two_contexts_do_not_mix() {
     let Fixture { pd, .. } = Fixture::new();
     let cq = open().create_cq(4).unwrap();
     let err = pd.qp_builder::<verbs::Rc>(&cq, &cq).create().unwrap_err();

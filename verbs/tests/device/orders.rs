@@ -11,7 +11,7 @@ fn working_set_can_be_dropped_in_many_orders() {
     let fixture = Fixture::new();
     let world = World {
         ctx: &fixture.ctx,
-        way: fixture.way(),
+        address_vector: fixture.address_vector(),
         connect: &|qp| {
             let own = qp.qp_num();
             fixture.bring_up(qp, own)

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use verbs::{
-    Buf, Completed, Init, QueuePair, RemoteAccess, Reset, Rtr, Rts, Uc, Ud,
+    Buf, Completed, Init, QueuePair, RemoteAccess, Reset, Rtr, Rts, Uc, Ud, WcStatus,
     ah::AddressVector,
     attr::Mtu,
     event::EventType,
@@ -16,7 +16,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 fn create<T: Queued>(fixture: &Fixture) -> QueuePair<T, Reset> {
     let cq = fixture.cq(64);
@@ -61,14 +61,14 @@ fn query_rc_qp() {
     let qp = create::<verbs::Rc>(&fixture);
     check_new(&qp);
     let peer = create::<verbs::Rc>(&fixture);
-    let (psn, way) = (Psn::from_low_bits(0xabc), fixture.way());
+    let (psn, address_vector) = (Psn::from_low_bits(0xabc), fixture.address_vector());
     let access = RemoteAccess::READ | RemoteAccess::WRITE;
     let qp = qp
         .to_init(&Attributes::<verbs::Rc, Init>::new(1).access(access))
         .unwrap();
     assert_eq!(qp.query().unwrap().state, QpState::INIT);
     let timer = RnrTimer::new(14).unwrap();
-    let rtr = Attributes::<verbs::Rc, Rtr>::new(&way, peer.qp_num(), psn).mtu(Mtu::B512);
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(&address_vector, peer.qp_num(), psn).mtu(Mtu::B512);
     let qp = qp.to_rtr(&rtr.min_rnr_timer(timer)).unwrap();
     let qp = qp
         .to_rts(&Attributes::<verbs::Rc, Rts>::new(psn).max_rd_atomic(3))
@@ -86,7 +86,7 @@ fn query_rc_qp() {
     );
     let QpAttr { path, .. } = attr;
     let route = |vector: AddressVector| vector.grh.map(|grh| (grh.dgid, grh.sgid_index));
-    assert_eq!(route(path), route(way));
+    assert_eq!(route(path), route(address_vector));
     assert_eq!(attr.path_mig_state, MigState::MIGRATED);
 }
 
@@ -134,7 +134,7 @@ fn query_data_in_order() {
 }
 
 #[test]
-fn attributes_change_without_leaving_the_state() {
+fn modify_within_state_changes_attributes() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let (mut qp, _peer) = fixture.pair::<Buf, Buf>(&cq, 4);
@@ -148,14 +148,14 @@ fn attributes_change_without_leaving_the_state() {
 }
 
 #[test]
-fn drained_send_queue_waits_and_goes_on() {
+fn drained_send_queue_resumes() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (qp, mut peer) = fixture.pair::<Buf, Buf>(&cq, 4);
     let events = fixture.ctx.async_events().unwrap();
     let drained = Attributes::<verbs::Rc, Sqd>::new().notify_when_drained();
     let mut qp = qp.to_sqd(&drained).unwrap();
-    let event = events.wait_timeout(PATIENCE.unwrap()).unwrap().unwrap();
+    let event = events.wait_timeout(TEST_TIMEOUT.unwrap()).unwrap().unwrap();
     assert_eq!(event.event_type, EventType::SQ_DRAINED);
     let attr = qp.query().unwrap();
     assert_eq!((attr.state, attr.sq_draining), (QpState::SQD, false));
@@ -177,7 +177,7 @@ fn drained_send_queue_waits_and_goes_on() {
     qp.post(message(b"next")).unwrap();
     let (mut sent, mut received) = (0, Vec::new());
     while sent < 2 || received.len() < 2 {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "the messages did not go on");
         for wc in completions {
             wc.ok().unwrap();
@@ -203,5 +203,58 @@ fn transition_of_a_failed_queue_pair_names_its_state() {
     assert_eq!(
         refused.to_string(),
         "`ibv_modify_qp` failed (Rc Rts to Sqd, but it is in ERR): Invalid argument (os error 22)"
+    );
+}
+
+/// The peer's queue pair is destroyed.
+#[test]
+fn explanation_of_exhausted_retries_names_peer_and_time() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut qp, peer) = fixture.pair::<Buf, Buf>(&cq, 2);
+    let (number, (index, gid)) = (peer.qp_num(), fixture.gid());
+    drop(peer);
+    let buf = fixture.pd.register_buf(*b"hello").unwrap();
+    qp.post(op::Send::new(buf)).unwrap();
+    let wc = cq.wait(TEST_TIMEOUT).unwrap().next().unwrap();
+    let explained = qp.explain(&wc.ok().unwrap_err());
+    assert_eq!(explained.failed.status, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(explained.peer_gid(), Some(gid));
+    let attempts = explained.failed.attempts.unwrap();
+    assert_eq!(attempts.dest_qp_num, number);
+    let transmissions = u32::from(attempts.retry_count) + 1;
+    let time = attempts.ack_timeout.unwrap() * transmissions;
+    assert_eq!(explained.min_retry_time(), Some(time));
+    let text = explained.to_string();
+    for line in [
+        format!(
+            "\n  queue pair {} in the state ERR, port 1, GID index {index}\n",
+            qp.qp_num()
+        ),
+        format!("\n  peer: GID {gid}, queue pair {number}\n"),
+        format!("\n  given up after at least {time:.1?}: {transmissions} transmissions"),
+    ] {
+        assert!(text.contains(&line), "{line}{text}");
+    }
+}
+
+#[test]
+fn explanation_of_a_refused_access_names_the_memory() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (qp, _peer) = fixture.pair::<Buf, Buf>(&cq, 2);
+    let region = fixture.pd.alloc_remote(64, RemoteAccess::READ).unwrap();
+    let buf = fixture.pd.register_buf(*b"hello").unwrap();
+    let (mut sender, _receiver) = qp.split();
+    sender.post(op::Write::new(buf, region.token())).unwrap();
+    let wc = cq.wait(TEST_TIMEOUT).unwrap().next().unwrap();
+    let explained = sender.explain(&wc.ok().unwrap_err());
+    assert_eq!(explained.failed.status, WcStatus::REM_ACCESS_ERR);
+    let text = explained.accessing(region.token()).to_string();
+    let rkey = region.token().rkey;
+    assert!(text.ends_with(&format!(", with RKey {rkey:#x}")), "{text}");
+    assert!(
+        text.contains(&format!("peer: GID {}", fixture.gid().1)),
+        "{text}"
     );
 }

@@ -9,7 +9,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 type Pair<W> = (
     QueuePair<verbs::Rc, Rts, W, Buf>,
@@ -23,7 +23,7 @@ fn pair<W: verbs::work::Gather + 'static>(fixture: &Fixture, cq: &CompletionQueu
 /// Waits for the next completion of the send queue of `qp`, and returns its status and its work.
 fn sent<W>(cq: &mut CompletionQueue, qp: &mut QueuePair<verbs::Rc, Rts, W, Buf>) -> (WcStatus, W) {
     loop {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "nothing has completed");
         for wc in completions {
             if wc.qp_id() == qp.id() && !wc.is_receive() {
@@ -41,7 +41,7 @@ fn remote(fixture: &Fixture, access: RemoteAccess) -> RemoteRegion {
 }
 
 #[test]
-fn write_lands_in_the_peers_memory() {
+fn write_changes_the_peers_memory() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, _b) = pair(&fixture, &cq);
@@ -71,7 +71,7 @@ fn write_with_immediate_data_completes_a_receive() {
         .unwrap();
     let mut seen = None;
     while seen.is_none() {
-        for wc in cq.wait(PATIENCE).unwrap() {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             if wc.is_receive() {
                 seen = Some((wc.opcode(), wc.imm_data(), wc.byte_len()));
@@ -98,7 +98,7 @@ fn read_fetches_the_peers_memory() {
 }
 
 #[test]
-fn atomics_change_the_number_and_return_the_former_value() {
+fn atomic_changes_memory_and_returns_the_former_value() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, _b) = pair(&fixture, &cq);
@@ -187,7 +187,7 @@ fn local_buffer_is_inaccessible_to_peers() {
 }
 
 #[test]
-fn remote_memory_can_be_sent_and_received_into() {
+fn remote_memory_is_sent_and_received_into() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<RemoteRegion, RemoteRegion>(&cq, 8);
@@ -200,7 +200,7 @@ fn remote_memory_can_be_sent_and_received_into() {
     a.post(op::Send::new(from.slice(0..17))).unwrap();
     let mut done = 0;
     while done < 2 {
-        for wc in cq.wait(PATIENCE).unwrap() {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             done += 1;
             let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
@@ -229,7 +229,7 @@ fn inline_data_need_no_registered_memory() {
     let mut received = None;
     let mut contexts = Vec::new();
     while received.is_none() || contexts.len() < 2 {
-        for wc in cq.wait(PATIENCE).unwrap() {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             if wc.qp_id() == a.id() {
                 let Ok(Completed::Send(done)) = a.complete(wc) else {
@@ -252,7 +252,7 @@ fn inline_data_need_no_registered_memory() {
 }
 
 #[test]
-fn too_much_inline_data_is_refused_with_the_numbers() {
+fn excess_inline_data_is_refused_with_the_limit() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let (mut a, _b) = pair::<()>(&fixture, &cq);
@@ -267,7 +267,7 @@ fn too_much_inline_data_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn batch_is_posted_as_a_whole() {
+fn batch_posts_all_requests() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = pair::<SharedBuf>(&fixture, &cq);
@@ -285,7 +285,7 @@ fn batch_is_posted_as_a_whole() {
     batch.post().unwrap();
     let mut numbers = Vec::new();
     while numbers.len() < 5 || a.send_queue().in_flight() > 0 {
-        for wc in cq.wait(PATIENCE).unwrap() {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             if wc.is_receive() {
                 numbers.extend(wc.imm_data());
@@ -300,7 +300,7 @@ fn batch_is_posted_as_a_whole() {
 }
 
 #[test]
-fn dropped_batch_posts_nothing_and_forgotten_batch_does_no_harm() {
+fn dropped_or_forgotten_batch_posts_nothing() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = pair::<SharedBuf>(&fixture, &cq);
@@ -326,7 +326,7 @@ fn dropped_batch_posts_nothing_and_forgotten_batch_does_no_harm() {
 }
 
 #[test]
-fn batch_is_full_when_the_queue_is() {
+fn batch_beyond_the_queue_is_refused() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let (mut a, _b) = pair::<SharedBuf>(&fixture, &cq);

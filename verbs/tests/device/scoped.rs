@@ -12,10 +12,10 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 #[test]
-fn scoped_message_goes_from_stack_to_stack() {
+fn scoped_message_between_stacks_arrives() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let question = *b"from the stack";
@@ -27,7 +27,7 @@ fn scoped_message_goes_from_stack_to_stack() {
             .unwrap();
         let mut done = 0;
         while done < 2 {
-            for wc in cq.wait(PATIENCE).unwrap() {
+            for wc in cq.wait(TEST_TIMEOUT).unwrap() {
                 wc.ok().unwrap();
                 let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
                 qp.complete(wc).unwrap().ok().unwrap();
@@ -60,7 +60,7 @@ fn message_to_a_queue_pair_forgotten_in_a_scope_does_not_arrive() {
     let mut sender = fixture.bring_up(sender, to);
     let message = fixture.pd.register_buf(*b"to nothing").unwrap();
     sender.post(op::Send::new(message)).unwrap();
-    let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
+    let wc = cq.wait(TEST_TIMEOUT).unwrap().next().unwrap();
     assert_eq!(wc.status(), WcStatus::RETRY_EXC_ERR);
     assert_eq!(memory, [7; 32]);
 }
@@ -75,7 +75,7 @@ fn panicking_scope_ends_its_work_in_flight() {
             let (_a, mut b) = fixture.scoped_pair(scope, &cq, 4);
             b.post_recv(scope.register(&mut memory).unwrap()).unwrap();
             b.to_error().unwrap();
-            let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
+            let wc = cq.wait(TEST_TIMEOUT).unwrap().next().unwrap();
             assert_eq!(wc.status(), WcStatus::WR_FLUSH_ERR);
             panic!("on purpose");
         })

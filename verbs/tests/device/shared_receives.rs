@@ -6,7 +6,7 @@ use verbs::{Buf, QueuePair, Rts, SharedReceiveQueue, op, srq::SrqAttr, work::Wit
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 type Receive = With<Buf, u32>;
 
@@ -45,7 +45,7 @@ fn shared(fixture: &Fixture, cq: &verbs::cq::CqHandle, max_wr: u32) -> Shared {
 }
 
 #[test]
-fn messages_to_any_queue_pair_take_the_shared_receives() {
+fn shared_receives_complete_for_any_queue_pair() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let Shared {
@@ -70,7 +70,7 @@ fn messages_to_any_queue_pair_take_the_shared_receives() {
     }
     let (mut received, mut contexts) = (Vec::new(), Vec::new());
     while received.len() < 4 {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(
             completions.len() > 0,
             "only {} messages came",
@@ -125,7 +125,7 @@ fn full_shared_receive_queue_returns_the_work() {
 }
 
 #[test]
-fn queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
+fn queue_pair_on_a_shared_queue_refuses_receives() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let srq = fixture.pd.create_srq::<Receive>(2, 1).unwrap();
@@ -141,7 +141,7 @@ fn queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
 }
 
 #[test]
-fn completion_queue_has_room_for_the_shared_receives_once() {
+fn cq_reserves_room_for_shared_receives_once() {
     let fixture = Fixture::new();
     let cq = fixture.cq(31);
     let srq = fixture.pd.create_srq::<Receive>(20, 1).unwrap();
@@ -164,7 +164,7 @@ fn completion_queue_has_room_for_the_shared_receives_once() {
 }
 
 #[test]
-fn work_of_a_dropped_shared_queue_is_kept_until_its_queue_pairs_are_gone() {
+fn work_of_a_dropped_shared_queue_outlives_its_queue_pairs() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let token = Arc::new(());
@@ -191,7 +191,7 @@ fn work_of_a_dropped_shared_queue_is_kept_until_its_queue_pairs_are_gone() {
 }
 
 #[test]
-fn receives_are_posted_together() {
+fn recv_batch_posts_all_receives() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut sender, mut receiver) = fixture.pair::<Buf, Receive>(&cq, 8);
@@ -209,7 +209,7 @@ fn receives_are_posted_together() {
     }
     let mut received = Vec::new();
     while received.len() < 8 {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "only {received:?} came");
         for wc in completions {
             wc.ok().unwrap();
@@ -254,7 +254,7 @@ fn resized_shared_queue_takes_a_batch_of_its_new_size() {
         }
         let mut left = 8;
         while left > 0 {
-            let completions = cq.wait(PATIENCE).unwrap();
+            let completions = cq.wait(TEST_TIMEOUT).unwrap();
             assert!(completions.len() > 0, "{left} completions are missing");
             for wc in completions {
                 wc.ok().unwrap();

@@ -6,7 +6,7 @@ use verbs::{Buf, Completed, WcStatus, op, work::With};
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 type Work = With<Buf, u32>;
 
@@ -15,7 +15,7 @@ fn work(fixture: &Fixture, context: u32) -> Work {
 }
 
 #[test]
-fn drain_returns_all_work_and_passes_on_foreign_completions() {
+fn drain_returns_all_work_and_foreign_completions() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Work, Work>(&cq, 4);
@@ -25,7 +25,7 @@ fn drain_returns_all_work_and_passes_on_foreign_completions() {
     }
     b.to_error().unwrap();
     let (mut mine, mut others) = (Vec::new(), 0);
-    a.drain(&mut [&mut cq], PATIENCE, |done| match done {
+    a.drain(&mut [&mut cq], TEST_TIMEOUT, |done| match done {
         Ok(Completed::Receive(done)) => {
             let (status, work) = done.into_parts();
             mine.push((work.context, status));
@@ -41,7 +41,7 @@ fn drain_returns_all_work_and_passes_on_foreign_completions() {
         mine,
         [0, 1, 2].map(|context| (context, WcStatus::WR_FLUSH_ERR))
     );
-    b.drain(&mut [&mut cq], PATIENCE, |done| {
+    b.drain(&mut [&mut cq], TEST_TIMEOUT, |done| {
         done.unwrap().ok().unwrap();
         others += 1;
     })
@@ -54,7 +54,7 @@ fn drain_returns_all_work_and_passes_on_foreign_completions() {
 }
 
 #[test]
-fn successful_unsignaled_work_returns_once_at_the_latest_at_destroy() {
+fn unsignaled_work_returns_once_until_destroy() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<Work, Work>(&cq, 8);
@@ -67,7 +67,7 @@ fn successful_unsignaled_work_returns_once_at_the_latest_at_destroy() {
     }
     let mut received = 0;
     while received < 2 {
-        for wc in cq.wait(Some(PATIENCE)).unwrap() {
+        for wc in cq.wait(Some(TEST_TIMEOUT)).unwrap() {
             wc.ok().unwrap();
             b.complete(wc).unwrap().ok().unwrap();
             received += 1;
@@ -75,7 +75,7 @@ fn successful_unsignaled_work_returns_once_at_the_latest_at_destroy() {
     }
     // Sends not acknowledged yet are flushed with completions; the others have none.
     let mut contexts = Vec::new();
-    a.drain(&mut [&mut cq], PATIENCE, |done| {
+    a.drain(&mut [&mut cq], TEST_TIMEOUT, |done| {
         let Ok(Completed::Send(done)) = done else {
             panic!("another completion")
         };
@@ -126,7 +126,7 @@ fn reset_returns_work_and_restarts_the_queue_pair() {
     a.post(op::Send::new(work(&fixture, 8))).unwrap();
     let mut contexts = Vec::new();
     while contexts.len() < 2 {
-        for wc in cq.wait(Some(PATIENCE)).unwrap() {
+        for wc in cq.wait(Some(TEST_TIMEOUT)).unwrap() {
             wc.ok().unwrap();
             let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
             contexts.push(match qp.complete(wc).unwrap() {
@@ -147,7 +147,7 @@ fn completions_from_before_a_reset_are_refused() {
     a.post_recv(work(&fixture, 1)).unwrap();
     a.to_error().unwrap();
     // The flushed receive has completed, and its completion is not polled.
-    while cq.wait(Some(PATIENCE)).unwrap().len() == 0 {}
+    while cq.wait(Some(TEST_TIMEOUT)).unwrap().len() == 0 {}
     let (mut a, left) = a.to_reset().map_err(|refused| refused.error).unwrap();
     assert_eq!(left.receive.len(), 1);
     let wc = cq

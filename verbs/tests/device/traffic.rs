@@ -9,7 +9,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 /// A buffer with the bytes of `text`.
 fn filled(fixture: &Fixture, text: &[u8]) -> Buf {
@@ -27,7 +27,7 @@ fn reap<W>(
 ) -> Vec<Came<W>> {
     let mut came = Vec::new();
     while came.len() < count {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(
             completions.len() > 0,
             "only {} of {count} completions came",
@@ -87,7 +87,7 @@ fn immediate_data_arrives_in_the_senders_order() {
         .unwrap();
     let mut seen = None;
     while seen.is_none() {
-        for wc in cq.wait(PATIENCE).unwrap() {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             if wc.is_receive() {
                 assert_eq!(wc.opcode(), WcOpcode::RECV);
@@ -119,7 +119,7 @@ fn elements_are_gathered_and_scattered() {
 }
 
 #[test]
-fn one_shared_buffer_is_sent_many_times_at_once() {
+fn shared_buffer_is_sent_by_many_requests_at_once() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = fixture.pair::<SharedBuf, Buf>(&cq, 8);
@@ -132,7 +132,7 @@ fn one_shared_buffer_is_sent_many_times_at_once() {
     }
     let (mut sent, mut received) = (0, 0);
     while sent < 8 || received < 8 {
-        for wc in cq.wait(PATIENCE).unwrap() {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             if wc.is_receive() {
                 let Completed::Receive(done) = b.complete(wc).unwrap() else {
                     unreachable!()
@@ -173,7 +173,7 @@ fn full_send_queue_returns_the_request() {
 }
 
 #[test]
-fn too_many_elements_are_refused_with_the_numbers() {
+fn excess_elements_are_refused_with_the_limit() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let (mut a, _b) = fixture.pair::<Vec<Buf>, Buf>(&cq, 2);
@@ -204,7 +204,7 @@ fn unsignaled_work_returns_with_a_later_completion() {
     let mut earlier = Vec::new();
     let mut last = None;
     while last.is_none() {
-        for wc in cq.wait(PATIENCE).unwrap().filter(|wc| !wc.is_receive()) {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap().filter(|wc| !wc.is_receive()) {
             let done = a
                 .complete_each(wc, |work| earlier.push(work.context))
                 .expect("its own");
@@ -230,7 +230,7 @@ fn unsignaled_work_never_fills_the_send_queue() {
                 .unwrap();
             sent += 1;
         }
-        let came = cq.wait(PATIENCE).unwrap();
+        let came = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(
             came.len() > 0,
             "stuck after {sent} sent and {received} received"
@@ -275,13 +275,13 @@ fn completion_of_another_queue_pair_is_refused() {
     let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
     a.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     a.to_error().unwrap();
-    let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
+    let wc = cq.wait(TEST_TIMEOUT).unwrap().next().unwrap();
     let wc = b.complete(wc).expect_err("not its own");
     assert!(matches!(a.complete(wc), Ok(Completed::Receive(_))));
 }
 
 #[test]
-fn completions_not_taken_are_returned_by_the_next_poll() {
+fn unread_completions_are_returned_by_the_next_poll() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, _b) = fixture.pair::<With<Buf, u32>, With<Buf, u32>>(&cq, 4);
@@ -292,7 +292,7 @@ fn completions_not_taken_are_returned_by_the_next_poll() {
     a.to_error().unwrap();
     for expected in 0..4 {
         // One of the batch is taken, the others are left in the iterator.
-        let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
+        let wc = cq.wait(TEST_TIMEOUT).unwrap().next().unwrap();
         let Ok(Completed::Receive(done)) = a.complete(wc) else {
             panic!("not its own")
         };
@@ -316,7 +316,7 @@ fn completion_dropped_unread_loses_no_work() {
     a.to_error().unwrap();
     let mut left = 3;
     while left > 0 {
-        for wc in cq.wait(PATIENCE).unwrap() {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             left -= 1;
             if left == 0 {
                 drop(a.complete(wc).unwrap());
@@ -371,7 +371,7 @@ fn forgotten_queue_pair_frees_nothing() {
 }
 
 #[test]
-fn two_halves_work_from_two_threads() {
+fn queue_pair_halves_post_from_two_threads() {
     const MESSAGES: usize = 200;
     let fixture = Fixture::new();
     let (mut a_cq, mut b_cq) = (fixture.cq(64), fixture.cq(64));
@@ -390,7 +390,7 @@ fn two_halves_work_from_two_threads() {
     let receiver = std::thread::spawn(move || {
         let mut expected = 0_u64;
         while expected < MESSAGES as u64 {
-            for wc in b_cq.wait(PATIENCE).unwrap() {
+            for wc in b_cq.wait(TEST_TIMEOUT).unwrap() {
                 let done = receive.complete(wc).unwrap();
                 done.ok().unwrap();
                 assert_eq!(**done.work().unwrap(), expected.to_ne_bytes());
@@ -404,7 +404,7 @@ fn two_halves_work_from_two_threads() {
     let mut idle: Vec<Buf> = (0..8).map(|_| fixture.pd.alloc_buf(8).unwrap()).collect();
     for i in 0..MESSAGES as u64 {
         while idle.is_empty() {
-            for wc in a_cq.wait(PATIENCE).unwrap() {
+            for wc in a_cq.wait(TEST_TIMEOUT).unwrap() {
                 let done = send.complete(wc).unwrap();
                 done.ok().unwrap();
                 idle.push(done.into_work().unwrap());

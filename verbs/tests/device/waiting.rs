@@ -3,7 +3,7 @@
 //!
 //! In each round, once the receiver has taken the previous message, another thread sends the next
 //! one after a short delay, different each time. A lost wake-up would block the receiver for ever,
-//! so the sender limits each round to [`PATIENCE`].
+//! so the sender limits each round to [`TEST_TIMEOUT`].
 
 use std::{
     env, hint,
@@ -19,14 +19,15 @@ use std::{
 use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 use verbs::{
     Buf, Completed, CompletionQueue, QueuePair, Rts,
-    cq::{CompletionChannel, CqKey},
+    cq::{CompletionChannel, CqKey, Notify},
     op,
+    waiting::{Shared, Source, WaitEnd, Waiters},
 };
 
 use crate::loopback::Fixture;
 
 /// Timeout for a sleeping receiver.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn rounds() -> u32 {
     if env::var_os("LONG").is_some() {
@@ -88,7 +89,7 @@ fn race(
 
     let mut unused: Vec<Buf> = (0..4).map(|_| fixture.pd.alloc_buf(4).unwrap()).collect();
     for round in 0..rounds {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while watched.load(Ordering::Acquire) < round {
             assert!(
                 Instant::now() < deadline,
@@ -118,7 +119,7 @@ fn race(
 }
 
 #[test]
-fn no_wake_up_is_lost_by_a_blocked_thread() {
+fn blocked_thread_loses_no_wake_up() {
     let fixture = Fixture::new();
     race(&fixture, fixture.cq(16), |mut cq, mut receiver| {
         while !receiver.is_done() {
@@ -128,7 +129,7 @@ fn no_wake_up_is_lost_by_a_blocked_thread() {
 }
 
 #[test]
-fn no_wake_up_is_lost_by_an_event_loop() {
+fn event_loop_loses_no_wake_up() {
     let fixture = Fixture::new();
     race(&fixture, fixture.cq(16), |mut cq, mut receiver| {
         let fd = cq.notify_fd().unwrap().as_raw_fd();
@@ -150,7 +151,7 @@ fn no_wake_up_is_lost_by_an_event_loop() {
 }
 
 #[test]
-fn no_wake_up_is_lost_by_a_shared_channel() {
+fn shared_channel_loses_no_wake_up() {
     let fixture = Fixture::new();
     let channel: CompletionChannel = fixture.ctx.create_comp_channel().unwrap();
     let other = fixture.ctx.cq_builder(4).channel(&channel, CqKey(1));
@@ -173,8 +174,87 @@ fn no_wake_up_is_lost_by_a_shared_channel() {
     );
 }
 
+/// Receivers of one queue, which take turns: a message is for the receiver of its round.
+struct Inbox {
+    receiver: Receiver,
+    cq: CompletionQueue,
+    channel: Arc<CompletionChannel>,
+    arrived: [u32; RECEIVERS],
+    waiters: Waiters<usize>,
+}
+
+/// Number of threads that share a queue.
+const RECEIVERS: usize = 3;
+
+impl Source for Inbox {
+    type Interest = usize;
+    type Error = verbs::Error;
+
+    fn waiters(&mut self) -> &mut Waiters<usize> {
+        &mut self.waiters
+    }
+
+    fn process(&mut self) -> verbs::Result<bool> {
+        let before = self.receiver.taken.load(Ordering::Relaxed);
+        self.receiver.take(self.cq.poll()?);
+        let after = self.receiver.taken.load(Ordering::Relaxed);
+        for round in before..after {
+            let receiver = round as usize % RECEIVERS;
+            self.arrived[receiver] += 1;
+            self.waiters.wake(|&waiting| waiting == receiver);
+        }
+        Ok(before != after)
+    }
+
+    fn drain_events(&mut self) -> verbs::Result<()> {
+        while self.channel.try_next()?.is_some() {}
+        Ok(())
+    }
+
+    fn arm(&mut self) -> verbs::Result<()> {
+        self.cq.req_notify(Notify::Next)
+    }
+}
+
 #[test]
-fn no_wake_up_is_lost_by_a_task() {
+fn threads_that_share_a_queue_lose_no_wake_up() {
+    let fixture = Fixture::new();
+    let channel = Arc::new(fixture.ctx.create_comp_channel().unwrap());
+    let cq = fixture.ctx.cq_builder(16).channel(&channel, CqKey(0));
+    race(&fixture, cq.create().unwrap(), move |cq, receiver| {
+        let rounds = receiver.rounds as usize;
+        let state = Inbox {
+            receiver,
+            cq,
+            channel: Arc::clone(&channel),
+            arrived: [0; RECEIVERS],
+            waiters: Waiters::new(),
+        };
+        let inbox = Shared::new(state, channel);
+        let receive = |number| {
+            for _ in (number..rounds).step_by(RECEIVERS) {
+                let mut state = inbox.lock();
+                while state.arrived[number] == 0 {
+                    let end;
+                    (state, end) = inbox.wait(state, number, None).unwrap();
+                    assert_eq!(end, WaitEnd::Woken);
+                }
+                state.arrived[number] -= 1;
+            }
+        };
+        thread::scope(|scope| {
+            for number in 0..RECEIVERS {
+                scope.spawn({
+                    let receive = &receive;
+                    move || receive(number)
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn task_loses_no_wake_up() {
     let fixture = Fixture::new();
     race(&fixture, fixture.cq(16), |cq, mut receiver| {
         let mut builder = tokio::runtime::Builder::new_multi_thread();

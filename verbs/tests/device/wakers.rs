@@ -18,7 +18,7 @@ use crate::loopback::Fixture;
 const WOKEN: CqKey = CqKey(usize::MAX);
 
 /// Timeout for a waiting thread.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Sets a flag at its drop, also during a panic.
 struct Ends<'a>(&'a AtomicBool);
@@ -60,14 +60,14 @@ fn waker_wakes_a_blocked_thread() {
         for round in 1..=rounds {
             let start = Instant::now();
             while waits.load(Ordering::SeqCst) < round {
-                assert!(start.elapsed() < PATIENCE);
+                assert!(start.elapsed() < TEST_TIMEOUT);
                 thread::yield_now();
             }
             // Before the thread sleeps, or after.
             thread::sleep(Duration::from_micros(u64::from(round % 5) * 100));
             waker.wake().unwrap();
             while woken.load(Ordering::SeqCst) < round {
-                assert!(start.elapsed() < PATIENCE, "round {round}");
+                assert!(start.elapsed() < TEST_TIMEOUT, "round {round}");
                 thread::yield_now();
             }
         }
@@ -75,7 +75,7 @@ fn waker_wakes_a_blocked_thread() {
 }
 
 #[test]
-fn wakeups_without_a_waiter_coalesce() {
+fn waker_calls_without_a_waiter_coalesce() {
     let Some((fixture, channel)) = fixture() else {
         return;
     };
@@ -130,8 +130,11 @@ fn events_of_other_queues_are_not_lost() {
                 thread::yield_now();
             }
         });
-        let mut woken = 0;
-        for round in 0..200 {
+        let (mut woken, mut round) = (0, 0);
+        let begin = Instant::now();
+        // On a fast device, all rounds can pass before the first wake-up.
+        while round < 200 || (woken == 0 && begin.elapsed() < TEST_TIMEOUT) {
+            round += 1;
             let start = Instant::now();
             assert!(cq.poll_or_arm().unwrap().is_none());
             b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
@@ -145,7 +148,7 @@ fn events_of_other_queues_are_not_lost() {
                 }
                 assert_eq!(key, WOKEN);
                 woken += 1;
-                assert!(start.elapsed() < PATIENCE, "no event in round {round}");
+                assert!(start.elapsed() < TEST_TIMEOUT, "no event in round {round}");
             }
             let mut came = 0;
             while came < 2 {
@@ -155,7 +158,10 @@ fn events_of_other_queues_are_not_lost() {
                     let queue = if wc.is_receive() { &mut b } else { &mut a };
                     drop(queue.complete(wc));
                 }
-                assert!(start.elapsed() < PATIENCE, "{came} of 2 in round {round}");
+                assert!(
+                    start.elapsed() < TEST_TIMEOUT,
+                    "{came} of 2 in round {round}"
+                );
             }
         }
         assert!(woken > 0, "the other thread has woken this one");

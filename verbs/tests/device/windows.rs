@@ -9,14 +9,14 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+pub(crate) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 type Qp = QueuePair<verbs::Rc, Rts>;
 
 /// Waits for the completion of a request on the send queue of `qp`.
 fn status(cq: &mut CompletionQueue, qp: &mut Qp) -> WcStatus {
     loop {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "nothing has completed");
         for wc in completions {
             if wc.qp_id() == qp.id() && !wc.is_receive() {
@@ -116,7 +116,7 @@ fn peer_can_invalidate_a_window() {
         .unwrap();
     let mut arrived = false;
     while !arrived {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "nothing has arrived");
         for wc in completions {
             wc.ok().unwrap();

@@ -49,7 +49,7 @@ pub(crate) fn allocations(work: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn allocations_are_counted() {
+fn allocation_counter_counts_each_allocation() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(7)))), 1);
     assert_eq!(allocations(|| ()), 0);
 }

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
+use softnic::Call;
 use verbs::{
     Gid, Ud,
     attr::{
@@ -13,7 +14,7 @@ use verbs::{
     device::{NodeType, TransportType},
 };
 
-use crate::{fixture::said, provider::Fake};
+use crate::{fixture::error_text, provider::Fake};
 
 #[test]
 fn device_attributes_are_reported() {
@@ -36,11 +37,11 @@ fn device_attributes_are_reported() {
 #[test]
 fn failed_open_names_the_device() {
     let fake = Fake::new();
-    fake.fail("ibv_open_device", libc::EACCES);
+    fake.fail(Call::OpenDevice, libc::EACCES);
     let devices = verbs::devices().unwrap();
     let err = devices.find("fake0").unwrap().open().unwrap_err();
     let expected = "`ibv_open_device` failed (fake0): Permission denied (os error 13)";
-    assert!(said(&err).starts_with(expected), "{err}");
+    assert!(error_text(&err).starts_with(expected), "{err}");
     let hint = "; this user may not open /dev/infiniband/uverbs*";
     assert!(err.to_string().contains(hint), "{err}");
 }
@@ -109,7 +110,7 @@ fn extended_attributes_are_typed_and_unknown_bits_are_kept() {
 }
 
 #[test]
-fn device_without_extended_attributes_has_zeros_there() {
+fn missing_extended_attributes_are_zero() {
     let fake = Fake::new();
     fake.describe(|device| {
         device.extended = false;
@@ -120,7 +121,8 @@ fn device_without_extended_attributes_has_zeros_there() {
     assert_eq!(attr.max_cqe(), i32::MAX as u32);
     assert_eq!((attr.max_qp(), attr.hca_core_clock()), (0, 0));
     assert_eq!(attr.phys_port_cnt(), 1);
-    assert_eq!(fake.calls().last(), Some(&"ibv_query_device"));
+    assert_eq!(attr.port_nums(), 1..=1);
+    assert_eq!(fake.calls().last(), Some(&Call::QueryDevice));
 }
 
 #[test]
@@ -146,7 +148,7 @@ fn port_attributes_are_reported() {
     assert_eq!(port.lid(), 0x17);
     assert!(port.is_grh_required());
     assert_eq!(
-        said(&ctx.query_port(2).unwrap_err()),
+        error_text(&ctx.query_port(2).unwrap_err()),
         "`ibv_query_port` failed (port 2 of fake0): Invalid argument (os error 22)"
     );
 }
@@ -170,10 +172,10 @@ fn gid_table_has_no_empty_entries() {
         Some(libc::EINVAL)
     );
     assert_eq!(
-        said(&ctx.query_gid_ex(2, 0).unwrap_err()),
+        error_text(&ctx.query_gid_ex(2, 0).unwrap_err()),
         "`ibv_query_gid_ex` failed (port 2, index 0): Invalid argument (os error 22)"
     );
-    fake.fail("ibv_query_gid_table", libc::EIO);
+    fake.fail(Call::QueryGidTable, libc::EIO);
     assert_eq!(
         ctx.query_gid_table().unwrap_err().raw_os_error(),
         Some(libc::EIO)
@@ -192,7 +194,7 @@ fn partitions_are_found_by_index_and_by_key() {
     );
     assert_eq!(ctx.pkey_index(1, Pkey(0x8001)).unwrap(), 1);
     assert_eq!(
-        said(&ctx.pkey_index(1, Pkey(5)).unwrap_err()),
+        error_text(&ctx.pkey_index(1, Pkey(5)).unwrap_err()),
         "`ibv_get_pkey_index` failed (port 1, Pkey(0x0005)): No such file or directory (os error 2)"
     );
 }

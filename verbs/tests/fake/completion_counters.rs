@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use softnic::Call;
 use verbs::{
     QueuePair, Reset, Rts, WcStatus,
     completion_counter::{CompletionCounter, CountedOps, CountedUnit},
@@ -9,7 +10,7 @@ use verbs::{
 };
 
 use crate::{
-    fixture::{Fixture, said},
+    fixture::{Fixture, error_text},
     provider::Fake,
 };
 
@@ -78,7 +79,7 @@ fn counter_without_device_support_is_an_error() {
     let mut fails = |counter, ops| qp.count_completions(counter, ops).unwrap_err();
     let err = fails(&sends, CountedOps::REMOTE_RDMA_READ);
     assert_eq!(
-        said(&err),
+        error_text(&err),
         "`ibv_qp_attach_comp_cntr` failed (CountedOps(REMOTE_RDMA_READ)): \
          Operation not supported (os error 95)"
     );
@@ -91,34 +92,29 @@ fn counter_without_device_support_is_an_error() {
     assert!(err.to_string().contains("of another device"), "{err}");
     let err = fixture.ctx.create_completion_counter(CountedUnit(9));
     assert_eq!(
-        said(&err.unwrap_err()),
+        error_text(&err.unwrap_err()),
         "`ibv_create_comp_cntr` failed (CountedUnit(9)): Invalid argument (os error 22)"
     );
     for (call, done) in [
-        (
-            "ibv_set_comp_cntr",
-            CompletionCounter::set as fn(&_, _) -> _,
-        ),
-        ("ibv_set_err_comp_cntr", CompletionCounter::set_errors),
-        ("ibv_inc_comp_cntr", CompletionCounter::add),
-        ("ibv_inc_err_comp_cntr", CompletionCounter::add_errors),
+        (Call::SetCompCntr, CompletionCounter::set as fn(&_, _) -> _),
+        (Call::SetErrCompCntr, CompletionCounter::set_errors),
+        (Call::IncCompCntr, CompletionCounter::add),
+        (Call::IncErrCompCntr, CompletionCounter::add_errors),
     ] {
         fixture.fake.fail(call, libc::EOPNOTSUPP);
         let err: verbs::Error = done(&sends, 3).unwrap_err();
         let expected = format!("`{call}` failed (3): Operation not supported (os error 95)");
-        assert_eq!(said(&err), expected);
+        assert_eq!(error_text(&err), expected);
     }
     for (call, done) in [
-        ("ibv_read_comp_cntr", CompletionCounter::read as fn(&_) -> _),
-        ("ibv_read_err_comp_cntr", CompletionCounter::read_errors),
+        (Call::ReadCompCntr, CompletionCounter::read as fn(&_) -> _),
+        (Call::ReadErrCompCntr, CompletionCounter::read_errors),
     ] {
         fixture.fake.fail(call, libc::EOPNOTSUPP);
         let err: verbs::Error = done(&sends).unwrap_err();
-        assert_eq!(err.call(), call);
+        assert_eq!(err.call(), call.name());
     }
-    fixture
-        .fake
-        .fail("ibv_query_comp_cntr_caps", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::QueryCompCntrCaps, libc::EOPNOTSUPP);
     assert!(fixture.ctx.query_completion_counter_caps().is_err());
 }
 
@@ -138,9 +134,9 @@ fn counter_outlives_its_queue_pairs() {
             live.iter().filter(|kind| **kind == "ibv_comp_cntr").count()
         };
         assert_eq!(live(), 2);
-        assert!(!fixture.fake.calls().contains(&"ibv_destroy_comp_cntr"));
+        assert!(!fixture.fake.calls().contains(&Call::DestroyCompCntr));
         if !destroyed {
-            fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+            fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
         }
         drop(qp);
         // A queue pair leaked after a failed destruction keeps the counters.

@@ -3,6 +3,7 @@
 use std::{io::ErrorKind, mem, time::Duration};
 
 use ibverbs_sys::{ibv_create_cq_attr_flags, ibv_wc_flags, ibv_wc_opcode};
+use softnic::Call;
 use verbs::{
     Buf, Completed, QueuePair, Rts, WcStatus,
     cq::{CqKey, ExtendedCq, ExtendedPoll, Notify, TagMatch, WcFields, WcOpcode},
@@ -11,7 +12,7 @@ use verbs::{
 };
 
 use crate::{
-    fixture::{Fixture, said},
+    fixture::{Fixture, error_text},
     provider::{Extra, wc},
 };
 
@@ -38,10 +39,10 @@ fn cq_resize_below_the_reserved_entries_is_refused() {
     );
     drop(qp);
     // A refused resize changes nothing.
-    fixture.fake.fail("ibv_resize_cq", libc::EINVAL);
+    fixture.fake.fail(Call::ResizeCq, libc::EINVAL);
     assert_eq!(cq.resize(4).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     assert_eq!((cq.capacity(), cq.available()), (6, 6));
-    fixture.fake.fail("ibv_resize_cq", libc::ENOSYS);
+    fixture.fake.fail(Call::ResizeCq, libc::ENOSYS);
     assert!(cq.resize(100).is_err());
     assert_eq!(cq.capacity(), 6);
 }
@@ -52,10 +53,10 @@ fn cq_moderation_reaches_the_device() {
     let cq = fixture.cq(8);
     cq.moderate(16, 10).unwrap();
     assert_eq!(fixture.fake.moderation(&cq), (16, 10));
-    fixture.fake.fail("ibv_modify_cq", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::ModifyCq, libc::EOPNOTSUPP);
     let err = cq.moderate(1, 2).unwrap_err();
     assert_eq!(
-        said(&err),
+        error_text(&err),
         "`ibv_modify_cq` failed (1 completions, 2 µs): Operation not supported (os error 95)"
     );
 }
@@ -81,7 +82,7 @@ fn extended_cq_has_its_chosen_fields() {
         tm_tag: 1 << 40,
         tm_priv: 17,
     };
-    fixture.fake.push_raw(cq.as_raw(), wc, extra);
+    fixture.fake.push_extended(cq.as_raw(), wc, extra);
     let mut polled = cq.poll().unwrap().unwrap();
     let wc = polled.next().unwrap().unwrap();
     assert_eq!(wc.status(), WcStatus::SUCCESS);
@@ -118,7 +119,7 @@ fn single_threaded_cq_flag_reaches_the_device() {
 }
 
 #[test]
-fn field_not_chosen_is_an_error() {
+fn wc_field_not_chosen_is_an_error() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
     assert_eq!(cq.fields(), WcFields::STANDARD);
@@ -306,19 +307,19 @@ fn failed_poll_completes_nothing() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
     fixture.fake.push(&cq, wc(1, ibv_wc_opcode::IBV_WC_SEND));
-    fixture.fake.fail("ibv_start_poll", libc::EIO);
+    fixture.fake.fail(Call::StartPoll, libc::EIO);
     assert_eq!(cq.poll().unwrap_err().raw_os_error(), Some(libc::EIO));
-    fixture.fake.fail("ibv_next_poll", libc::EINVAL);
+    fixture.fake.fail(Call::NextPoll, libc::EINVAL);
     let mut polled = cq.poll().unwrap().unwrap();
     assert!(polled.next().unwrap().is_some());
     let err = polled.next().unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
     assert!(polled.next().unwrap().is_none());
-    assert!(cq.poll().unwrap().is_none(), "the failure is told once");
+    assert!(cq.poll().unwrap().is_none(), "the failure is reported once");
 }
 
 #[test]
-fn next_poll_is_not_called_on_a_provider_that_invents_completions() {
+fn extended_poll_with_false_completion_stops() {
     let fixture = Fixture::new();
     fixture
         .fake
@@ -356,7 +357,7 @@ fn extended_queues_share_a_channel_with_others() {
 #[test]
 fn extended_cq_with_unsupported_options_is_an_error() {
     let fixture = Fixture::new();
-    fixture.fake.fail("ibv_create_cq_ex", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::CreateCqEx, libc::EOPNOTSUPP);
     let err = fixture.ctx.cq_ex_builder(4).create().unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
     assert!(

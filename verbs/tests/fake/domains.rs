@@ -11,6 +11,7 @@ use std::{
     },
 };
 
+use softnic::Call;
 use verbs::{
     pd::{Allocation, QueueAllocator},
     xrcd::XrcdOpen,
@@ -97,7 +98,7 @@ fn parent_domain_uses_the_allocator_and_keeps_it() {
 }
 
 #[test]
-fn allocator_can_defer_to_the_provider_or_fail() {
+fn allocator_result_is_default_or_failure() {
     let fixture = Fixture::new();
     let create = |answer| {
         let allocator = Allocator {
@@ -136,7 +137,7 @@ fn undeallocated_parent_domain_keeps_its_allocator() {
     let allocator = Allocator::new(&live, memory);
     let parent = fixture.pd.parent_domain_builder().allocator(allocator);
     let parent = parent.create().unwrap();
-    fixture.fake.fail("ibv_dealloc_pd", libc::EBUSY);
+    fixture.fake.fail(Call::DeallocPd, libc::EBUSY);
     drop(parent);
     assert_eq!(live.load(Ordering::Relaxed), 1);
     // The allocator itself, still callable by the provider.
@@ -156,7 +157,7 @@ fn thread_domain_outlives_its_parent_domain() {
     assert!(!fixture.fake.live().contains(&"ibv_td"));
     let calls = fixture.fake.calls();
     let at = |call| calls.iter().position(|c| *c == call).unwrap();
-    assert!(at("ibv_dealloc_pd") < at("ibv_dealloc_td"));
+    assert!(at(Call::DeallocPd) < at(Call::DeallocTd));
 
     let other = Fake::named("fake1").open();
     let td = other.alloc_td().unwrap();
@@ -172,7 +173,7 @@ fn thread_domain_outlives_its_parent_domain() {
 #[test]
 fn domains_without_device_support_are_an_error() {
     let fixture = Fixture::new();
-    for call in ["ibv_alloc_td", "ibv_alloc_parent_domain", "ibv_open_xrcd"] {
+    for call in [Call::AllocTd, Call::AllocParentDomain, Call::OpenXrcd] {
         fixture.fake.fail(call, libc::EOPNOTSUPP);
     }
     let errors = [
@@ -186,7 +187,7 @@ fn domains_without_device_support_are_an_error() {
 }
 
 #[test]
-fn xrc_domain_of_a_file_is_made_or_joined() {
+fn xrc_domain_of_a_file_is_created_or_opened() {
     let fixture = Fixture::new();
     let file = File::open("/proc/self/exe").unwrap();
     let open = |how| fixture.ctx.open_shared_xrcd(file.as_fd(), how);

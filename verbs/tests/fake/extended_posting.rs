@@ -6,6 +6,7 @@ use std::{
 };
 
 use ibverbs_sys::{ibv_qp_type, ibv_send_flags, ibv_wr_opcode as opcode};
+use softnic::Call;
 use verbs::{
     Buf, Completed, CompletionQueue, Gid, Init, QueuePair, RemoteAccess, RemoteToken, Rtr, Rts, Ud,
     WcStatus,
@@ -142,7 +143,7 @@ fn extended_inline_data_are_copied_by_push() {
 }
 
 #[test]
-fn elements_of_several_works_and_of_none_reach_the_device() {
+fn element_lists_of_any_length_reach_the_device() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let mut qp = extended::<Vec<Buf>>(&fixture, &cq, SendOps::SEND);
@@ -186,7 +187,7 @@ fn window_is_bound_and_its_key_sent_in_one_batch() {
             continue;
         }
         if refuse {
-            fixture.fake.fail("ibv_wr_complete", libc::ENOMEM);
+            fixture.fake.fail(Call::WrComplete, libc::ENOMEM);
             assert_eq!(batch.post().unwrap_err().value.len(), 2);
             assert_eq!(window.rkey(), before, "it was not bound");
             continue;
@@ -234,8 +235,8 @@ fn tso_datagrams_beyond_the_device_limits_are_refused() {
     });
     let mut qp = datagrams(&fixture, &cq).unwrap();
     let peer = qp.qp_num();
-    let way = AddressVector::global(1, 1, Gid([0xfe; 16]));
-    let ah = fixture.pd.create_ah(&way).unwrap();
+    let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
+    let ah = fixture.pd.create_ah(&address_vector).unwrap();
     let work = |len| Addressed::new(fixture.pd.alloc_buf(len).unwrap(), &ah);
     let header = [1; 55];
     let wrong = [(55, 100, 9), (54, 101, 9), (54, 100, 0)];
@@ -291,9 +292,9 @@ fn failed_extended_batch_posts_nothing_at_any_request() {
         let mut qp = extended::<With<Buf, u8>>(&fixture, &cq, SendOps::SEND);
         let fake = &fixture.fake;
         if failing < LEN {
-            fake.fail_after(failing.into(), "ibv_post_send", libc::ENOMEM);
+            fake.fail_after(failing.into(), Call::PostSend, libc::ENOMEM);
         } else {
-            fake.fail("ibv_wr_complete", libc::ENOMEM);
+            fake.fail(Call::WrComplete, libc::ENOMEM);
         }
         let refused = fill(&fixture, &mut qp, LEN).post().unwrap_err();
         assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
@@ -463,7 +464,7 @@ fn extended_batch_is_posted_by_another_thread() {
 }
 
 #[test]
-fn extended_batches_allocate_only_until_one_was_as_long() {
+fn extended_batch_allocates_for_its_greatest_length_only() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let mut qp: QueuePair<verbs::Rc, Rts, Option<Buf>> = extended(&fixture, &cq, SendOps::SEND);
@@ -501,7 +502,7 @@ fn extended_posting_without_device_support_names_the_function() {
     let builder = || fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
     let create = || builder().send_ops(SendOps::SEND | SendOps::FLUSH).create();
 
-    fixture.fake.fail("ibv_create_qp_ex", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::CreateQpEx, libc::EOPNOTSUPP);
     let err = create().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Unsupported);
     assert!(
@@ -509,7 +510,7 @@ fn extended_posting_without_device_support_names_the_function() {
         "{err}"
     );
 
-    fixture.fake.fail("ibv_qp_to_qp_ex", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::QpToQpEx, libc::EOPNOTSUPP);
     let err = create().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Unsupported);
     assert!(err.to_string().contains("ibv_wr_start"), "{err}");
@@ -535,7 +536,7 @@ fn extended_posting_without_device_support_names_the_function() {
 }
 
 #[test]
-fn elements_of_different_lengths_are_refused_on_soft_roce() {
+fn differing_element_lengths_are_refused_on_soft_roce() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     // Soft-RoCE, with a library without `ibv_alloc_buf`.

@@ -42,7 +42,7 @@ fn message_is_written_to_the_region_with_the_current_key() {
 
 /// Until `ibv_destroy_qp` has returned, the device uses the memory of requests in flight.
 #[test]
-fn memory_that_goes_before_its_queue_pair_is_complained_of() {
+fn region_deregistered_before_its_queue_pair_is_reported() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
@@ -72,7 +72,7 @@ fn completions_of_a_destroyed_queue_pair_stay() {
 
 /// mlx5's library copies short messages when it is polled.
 #[test]
-fn message_is_copied_again_when_its_completion_is_polled() {
+fn polled_completion_copies_the_message_again() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
@@ -86,7 +86,7 @@ fn message_is_copied_again_when_its_completion_is_polled() {
 }
 
 #[test]
-fn queues_have_any_size() {
+fn queue_size_is_not_limited() {
     let fixture = Fixture::new();
     let cq = fixture.ctx.create_cq(i32::MAX as u32).unwrap();
     let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);

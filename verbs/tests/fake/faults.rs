@@ -3,6 +3,7 @@
 use std::rc::Rc as Shared;
 
 use ibverbs_sys as ffi;
+use softnic::Call;
 use verbs::{
     Buf, Completed, RemoteAccess, SharedReceiveQueue, WcStatus,
     event::{EventObject, EventType},
@@ -12,8 +13,8 @@ use verbs::{
 };
 
 use crate::{
-    fixture::{Fixture, said},
-    provider::{DOORBELL, wc},
+    fixture::{Fixture, error_text},
+    provider::wc,
 };
 
 /// The vendor's number.
@@ -33,7 +34,7 @@ fn failed_batch_returns_the_unposted_works() {
         let mut cq = fixture.cq(16);
         let mut qp = fixture.rc::<Numbered, Buf>(&cq, DEPTH);
         let fake = &fixture.fake;
-        fake.fail_after(failing as usize, "ibv_post_send", libc::EFAULT);
+        fake.fail_after(failing as usize, Call::PostSend, libc::EFAULT);
         let mut batch = qp.batch();
         for number in 0..staged {
             let request = op::Send::new(numbered(&fixture, number));
@@ -41,7 +42,7 @@ fn failed_batch_returns_the_unposted_works() {
         }
         let refused = batch.post().unwrap_err();
         assert_eq!(
-            said(&refused.error),
+            error_text(&refused.error),
             format!(
                 "`ibv_post_send` failed (request {failing} of {staged}, counting from 0): \
                  Bad address (os error 14)"
@@ -79,7 +80,7 @@ fn repeatedly_failing_batches_never_fill_the_queue() {
         let mut qp = fixture.rc::<Numbered, Buf>(&cq, DEPTH);
         let request = || op::Send::new(numbered(&fixture, 0)).unsignaled();
         for round in 0..20 {
-            fake.fail_after(failing, "ibv_post_send", libc::EIO);
+            fake.fail_after(failing, Call::PostSend, libc::EIO);
             let mut batch = qp.batch();
             for _ in 0..staged {
                 batch.push(request()).unwrap();
@@ -108,7 +109,7 @@ fn failed_shared_receive_returns_the_work() {
     for failing in 0..4 {
         let fixture = Fixture::new();
         let mut srq = fixture.pd.create_srq::<Numbered>(4, 1).unwrap();
-        let call = "ibv_post_srq_recv";
+        let call = Call::PostSrqRecv;
         fixture
             .fake
             .fail_after(failing as usize, call, libc::ENOMEM);
@@ -262,7 +263,7 @@ fn queue_pair_with_a_failed_destroy_still_works() {
     let mut qp = fixture.rc::<Numbered, Numbered>(&cq, 4);
     qp.post(op::Send::new(numbered(&fixture, 1))).unwrap();
     qp.post_recv(numbered(&fixture, 2)).unwrap();
-    fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+    fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
     let refused = qp.destroy().unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
     let mut qp = refused.value;
@@ -325,7 +326,7 @@ fn window_binding_with_a_failed_doorbell_stays_posted() {
         };
 
         // Not posted: the state is unchanged.
-        fake.fail("ibv_post_send", libc::EINVAL);
+        fake.fail(Call::PostSend, libc::EINVAL);
         let (bound, rkey) = bind(1);
         let refused = bound.unwrap_err();
         assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
@@ -333,7 +334,7 @@ fn window_binding_with_a_failed_doorbell_stays_posted() {
         assert_eq!(rkey, before);
 
         // Posted: the work stays in flight, and the window has its new key.
-        fake.fail(DOORBELL, libc::ENOSPC);
+        fake.fail(Call::Doorbell, libc::ENOSPC);
         let (bound, rkey) = bind(2);
         assert_eq!(bound.unwrap().rkey, rkey);
         assert_ne!(rkey, before);
@@ -353,7 +354,7 @@ fn failed_post_without_bad_request_keeps_the_work_in_flight() {
     let region = fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = fixture.pd.alloc_mw(WindowType::Type1).unwrap();
     // Providers other than Soft-RoCE's have posted nothing after a failure.
-    fixture.fake.fail("ibv_bind_mw", libc::EINVAL);
+    fixture.fake.fail(Call::BindMw, libc::EINVAL);
     let work = numbered(&fixture, 1);
     let refused = qp.bind_window(&mut window, &region, RemoteAccess::READ, work);
     assert_eq!(

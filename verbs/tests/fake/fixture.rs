@@ -68,11 +68,11 @@ impl Fixture {
         qp: QueuePair<verbs::Rc, Reset, SW, RW>,
     ) -> QueuePair<verbs::Rc, Rts, SW, RW> {
         let psn = Psn::from_low_bits(1);
-        let way = AddressVector::global(1, 1, Gid([0xfe; 16]));
+        let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
         let qp = qp.to_init(&Attributes::<verbs::Rc, Init>::new(1));
         let qp = qp.map_err(|refused| refused.error).unwrap();
         let qp = qp.to_rtr(&Attributes::<verbs::Rc, Rtr>::new(
-            &way,
+            &address_vector,
             QpNum::from_low_bits(9),
             psn,
         ));
@@ -83,7 +83,7 @@ impl Fixture {
 }
 
 /// The text of an error. Miri's text of an error number ends with the number, which the standard library appends again.
-pub(crate) fn said(error: &impl std::fmt::Display) -> String {
+pub(crate) fn error_text(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     match text.rsplit_once(" (os error ") {
         Some((once, _)) if cfg!(miri) && once.contains(" (os error ") => once.to_owned(),

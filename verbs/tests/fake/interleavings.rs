@@ -199,7 +199,7 @@ fn objects_are_send() {
 }
 
 #[test]
-fn queue_pair_halves_are_independent_in_any_order() {
+fn queue_pair_halves_are_independent() {
     let mut orders = 0;
     let fixture = Fixture::new();
     every_order(&mut [4, 4, 3], &mut Vec::new(), &mut |order| {
@@ -225,7 +225,7 @@ fn queue_pair_halves_are_independent_in_any_order() {
 }
 
 #[test]
-fn each_completion_is_returned_once() {
+fn completion_is_returned_once_in_any_order() {
     /// The number of fetched completions taken by a poller.
     const WAYS: [usize; 3] = [0, 1, usize::MAX];
     let fixture = Fixture::new();

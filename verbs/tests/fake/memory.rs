@@ -12,6 +12,7 @@ use std::{
 };
 
 use ibverbs_sys::ibv_access_flags as flag;
+use softnic::Call;
 use verbs::{
     Completed, CompletionQueue, QueuePair, RemoteAccess, Rts, WcStatus,
     mr::{Mapping, Memory, OwnedMemory, Prefix, SharedMemory},
@@ -19,7 +20,7 @@ use verbs::{
     work::{Gather, Scatter},
 };
 
-use crate::fixture::{Fixture, said};
+use crate::fixture::{Fixture, error_text};
 
 pub(crate) const LOCAL: u32 = flag::IBV_ACCESS_LOCAL_WRITE.0;
 
@@ -58,7 +59,7 @@ fn received<W: Gather, R: Scatter>(
 
 /// The allocator of these tests does not align bytes.
 #[test]
-fn remote_memory_of_any_length_begins_with_a_word() {
+fn remote_memory_of_any_length_is_word_aligned() {
     let fixture = Fixture::new();
     for len in 1..40 {
         for region in [
@@ -121,14 +122,14 @@ fn registration_options_reach_the_device() {
     let fixture = Fixture::new();
     let registration = || fixture.pd.register(Mapping::new(8192).unwrap());
     let access = || fixture.fake.region().2;
-    let buf = registration().buf().unwrap();
+    let buf = registration().create_buf().unwrap();
     assert_eq!(access(), LOCAL);
     drop(buf);
     let buf = registration()
         .relaxed_ordering()
         .on_demand()
         .huge_pages()
-        .buf();
+        .create_buf();
     let flags = flag::IBV_ACCESS_RELAXED_ORDERING.0
         | flag::IBV_ACCESS_ON_DEMAND.0
         | flag::IBV_ACCESS_HUGETLB.0;
@@ -157,7 +158,7 @@ fn registration_options_reach_the_device() {
 }
 
 #[test]
-fn requests_use_the_regions_iova() {
+fn request_uses_the_regions_iova() {
     let fixture = Fixture::new();
     let memory = Mapping::new(4096).unwrap();
     let registration = fixture.pd.register(memory).remote(RemoteAccess::empty());
@@ -178,21 +179,21 @@ fn requests_use_the_regions_iova() {
 #[test]
 fn failed_registration_returns_the_memory() {
     let fixture = Fixture::new();
-    fixture.fake.fail("ibv_reg_mr", libc::ENOMEM);
+    fixture.fake.fail(Call::RegMr, libc::ENOMEM);
     let refused = fixture
         .pd
         .register(b"precious".to_vec())
         .relaxed_ordering()
-        .buf()
+        .create_buf()
         .unwrap_err();
     assert_eq!(refused.value, b"precious");
-    let text = said(&refused.error);
+    let text = error_text(&refused.error);
     let expected =
         "`ibv_reg_mr` failed (8 bytes, relaxed ordering): Cannot allocate memory (os error 12)";
     assert!(text.starts_with(expected), "{text}");
     let text = refused.error.to_string();
     assert!(text.contains("; this process may lock"), "{text}");
-    let refused = fixture.pd.register(Vec::new()).buf().unwrap_err();
+    let refused = fixture.pd.register(Vec::new()).create_buf().unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
     let registration = || fixture.pd.register(vec![1; 3]).remote(RemoteAccess::READ);
     let refused = registration().iova(u64::MAX - 1).create().unwrap_err();
@@ -220,7 +221,7 @@ fn failed_registration_returns_the_memory() {
 fn memory_is_dropped_after_deregistration_or_never() {
     let fixture = Fixture::new();
     let (memory, dropped) = Watched::new(64);
-    let mut buf = fixture.pd.register(memory).buf().unwrap();
+    let mut buf = fixture.pd.register(memory).create_buf().unwrap();
     let rest = buf.split_off(32);
     drop(buf);
     assert!(!dropped.load(Ordering::Relaxed));
@@ -234,7 +235,7 @@ fn memory_is_dropped_after_deregistration_or_never() {
         .remote(RemoteAccess::WRITE)
         .create()
         .unwrap();
-    fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
+    fixture.fake.fail(Call::DeregMr, libc::EBUSY);
     drop(region);
     assert!(!dropped.load(Ordering::Relaxed));
 }
@@ -283,10 +284,10 @@ fn pool_gives_each_buffer_to_one_owner() {
 }
 
 #[test]
-fn pool_lives_until_its_last_buffer_is_back() {
+fn pool_outlives_its_last_buffer() {
     let fixture = Fixture::new();
     let (memory, dropped) = Watched::new(200);
-    let pool = fixture.pd.register(memory).pool(64).unwrap();
+    let pool = fixture.pd.register(memory).create_pool(64).unwrap();
     assert_eq!(pool.count(), 3);
     let mut buf = pool.try_take().unwrap();
     drop(pool);
@@ -295,7 +296,11 @@ fn pool_lives_until_its_last_buffer_is_back() {
     drop(pool);
     thread::spawn(move || drop(buf)).join().unwrap();
     assert!(dropped.load(Ordering::Relaxed));
-    let refused = fixture.pd.register(vec![0; 10]).pool(64).unwrap_err();
+    let refused = fixture
+        .pd
+        .register(vec![0; 10])
+        .create_pool(64)
+        .unwrap_err();
     assert_eq!(refused.value.len(), 10);
     assert_eq!(
         fixture.pd.alloc_pool(2, 0).unwrap_err().to_string(),
@@ -305,7 +310,7 @@ fn pool_lives_until_its_last_buffer_is_back() {
 }
 
 #[test]
-fn threads_never_have_one_buffer_at_once() {
+fn pool_buffer_has_one_owner_in_any_order() {
     let fixture = Fixture::new();
     let pool = fixture.pd.alloc_pool(4, 64).unwrap();
     thread::scope(|scope| {

@@ -10,7 +10,7 @@ use verbs::{
 
 use crate::{
     fixture::Fixture,
-    queue_pairs::way,
+    queue_pairs::address_vector,
     unmapped::{refusal, zero_based},
 };
 
@@ -39,7 +39,7 @@ fn address_handle_of_another_device_is_refused() {
     let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
     let rts = Attributes::<Ud, Rts>::new(Psn::default());
     let mut qp: QueuePair<Ud, Rts, Addressed<Buf>> = qp.to_rts(&rts).unwrap();
-    let ah = other.pd.create_ah(&way(3)).unwrap();
+    let ah = other.pd.create_ah(&address_vector(3)).unwrap();
     let work = Addressed::new(fixture.pd.alloc_buf(4).unwrap(), &ah);
     let refused = refusal(qp.post(op::SendTo::new(work, qp.qp_num(), 7)));
     assert!(refused.contains(WRONG), "{refused}");

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ibverbs_sys::ibv_access_flags as flag;
+use softnic::Call;
 use verbs::{
     RemoteAccess,
     mr::{Advice, HugePage, Mapping},
@@ -10,7 +11,7 @@ use verbs::{
 };
 
 use crate::{
-    fixture::{Fixture, said},
+    fixture::{Fixture, error_text},
     memory::{LOCAL, Watched, traffic},
 };
 
@@ -19,7 +20,7 @@ fn on_demand(fixture: &Fixture) -> verbs::Buf {
         .pd
         .register(b"on demand".to_vec())
         .on_demand()
-        .buf()
+        .create_buf()
         .unwrap();
     assert_eq!(
         fixture.fake.region().2,
@@ -58,7 +59,7 @@ fn odp_implicit_rc_traffic() {
     assert_eq!(
         registered
             .iter()
-            .filter(|call| **call == "ibv_reg_mr")
+            .filter(|call| **call == Call::RegMr)
             .count(),
         1
     );
@@ -75,7 +76,7 @@ fn odp_rc_huge_traffic() {
                 .register(memory)
                 .on_demand()
                 .huge_pages()
-                .buf()
+                .create_buf()
                 .unwrap();
             assert_eq!(buf.len(), 1 << 21);
         }
@@ -122,7 +123,7 @@ fn odp_prefetch_async_no_page_fault_rc_traffic() {
 }
 
 #[test]
-fn region_of_everything_is_shared_and_cannot_be_reregistered() {
+fn everything_region_refuses_reregistration() {
     let fixture = Fixture::new();
     let everything = fixture.pd.register_everything().unwrap();
     assert!(everything.region(Vec::new()).is_err());
@@ -166,7 +167,7 @@ fn bad_advice_is_an_error() {
     let buf = fixture.pd.alloc_buf(8).unwrap();
     let err = fixture.pd.advise(&buf, Advice::PREFETCH, true).unwrap_err();
     assert_eq!(
-        said(&err),
+        error_text(&err),
         "`ibv_advise_mr` failed (PREFETCH): Invalid argument (os error 22)"
     );
     let many = (0..=MAX_SGE).map(|_| fixture.pd.alloc_buf(1).unwrap());

@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, rc::Rc as Shared, time::Duration};
 
+use softnic::Call;
 use verbs::{
     Buf, Completed, CompletionQueue, QueuePair, RemoteToken, Rts, WcStatus,
     op::{self, SendOps},
@@ -162,7 +163,7 @@ fn every_order_gives_each_completion_its_own_work() {
 }
 
 #[test]
-fn unordered_queue_works_for_many_rounds() {
+fn unordered_queue_completes_many_rounds() {
     for depth in [1, 2, 3, 7, 8] {
         let mut queue = Overtaking::new(depth);
         let mut random = 1_u32;
@@ -318,7 +319,7 @@ fn repeated_completion_is_refused() {
 }
 
 #[test]
-fn iwarp_requests_are_signaled_by_every_way_of_posting() {
+fn iwarp_request_is_signaled_by_each_post_call() {
     let fixture = Fixture::iwarp();
     let cq = fixture.cq(16);
     let buf = || fixture.pd.alloc_buf(8).unwrap();
@@ -345,7 +346,7 @@ fn iwarp_requests_are_signaled_by_every_way_of_posting() {
 }
 
 #[test]
-fn refused_or_dropped_batch_keeps_holes() {
+fn unordered_queue_keeps_holes_after_refused_batch() {
     let mut queue = Overtaking::new(5);
     for _ in 0..3 {
         assert!(queue.post());
@@ -362,7 +363,7 @@ fn refused_or_dropped_batch_keeps_holes() {
         batch.push(op::Send::new(work(10))).unwrap();
         batch.push(op::Send::new(work(11))).unwrap();
         if fails {
-            queue.fixture.fake.fail("ibv_post_send", libc::ENOMEM);
+            queue.fixture.fake.fail(Call::PostSend, libc::ENOMEM);
             let refused = batch.post().unwrap_err();
             let given_back: Vec<_> = refused.value.iter().map(|work| work.number).collect();
             assert_eq!(given_back, [10, 11]);
@@ -396,7 +397,7 @@ fn extended_cq_completes_work_in_any_order() {
 }
 
 #[test]
-fn receives_still_complete_in_order() {
+fn unordered_queue_completes_receives_in_order() {
     let fixture = Fixture::iwarp();
     let mut cq = fixture.cq(16);
     let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);

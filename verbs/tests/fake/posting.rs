@@ -6,6 +6,7 @@ use std::{
 };
 
 use ibverbs_sys as ffi;
+use softnic::Call;
 use verbs::{
     Buf, Completed, QueuePair, RemoteToken, Rts, SharedBuf, SharedReceiveQueue, WcStatus,
     cq::{WcError, WcOpcode},
@@ -118,7 +119,7 @@ fn request_with_too_many_elements_is_refused() {
 }
 
 #[test]
-fn forgotten_completions_return_with_later_ones() {
+fn forgotten_completions_return_with_later_completions() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
@@ -140,7 +141,7 @@ fn forgotten_completions_return_with_later_ones() {
 }
 
 #[test]
-fn work_of_a_failed_completion_comes_with_its_error() {
+fn failed_completion_returns_work_and_error() {
     fn sent(done: Completed<'_, Buf, Buf>) -> verbs::Result<Buf> {
         match done {
             Completed::Send(done) => Ok(done.into_work()?),
@@ -194,7 +195,7 @@ fn failed_post_returns_the_work_at_any_request() {
         let mut cq = fixture.cq(16);
         let mut qp = fixture.rc::<With<Buf, u8>, Buf>(&cq, DEPTH.into());
         let fake = &fixture.fake;
-        fake.fail_after(failing.into(), "ibv_post_send", libc::ENOMEM);
+        fake.fail_after(failing.into(), Call::PostSend, libc::ENOMEM);
         for i in 0..DEPTH {
             let buf = fixture.pd.register_buf([i]).unwrap();
             let posted = qp.post(op::Send::new(With::new(buf, i)));
@@ -227,7 +228,7 @@ fn failed_receive_returns_the_work_at_any_receive() {
         let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
         fixture
             .fake
-            .fail_after(failing, "ibv_post_recv", libc::EINVAL);
+            .fail_after(failing, Call::PostRecv, libc::EINVAL);
         for i in 0..4 {
             let posted = qp.post_recv(fixture.pd.alloc_buf(i + 1).unwrap());
             assert_eq!(posted.is_err(), i == failing);
@@ -384,7 +385,7 @@ fn batches_of_any_length_wrap_around_the_ring() {
             fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
             let wc = cq.poll().unwrap().next().unwrap();
             let done = qp
-                .complete_each(wc, |_| panic!("posted by nobody"))
+                .complete_each(wc, |_| panic!("unsignaled work that was not posted"))
                 .unwrap();
             assert_eq!(done.work().unwrap().context, number);
         }
@@ -392,11 +393,11 @@ fn batches_of_any_length_wrap_around_the_ring() {
 }
 
 #[test]
-fn poll_without_device_support_is_an_error_for_any_batch() {
+fn unsupported_poll_is_an_error_for_any_batch() {
     let fixture = Fixture::new();
     for batch in [1, 16, 1000] {
         // libibverbs' stub for the function returns the number unchanged.
-        fixture.fake.fail("ibv_poll_cq", libc::EOPNOTSUPP);
+        fixture.fake.fail(Call::PollCq, libc::EOPNOTSUPP);
         let ctx = &fixture.ctx;
         let mut cq = ctx.cq_builder(8).batch(batch).create().unwrap();
         for _ in 0..2 {
@@ -420,8 +421,8 @@ fn work_is_dropped_after_the_queue_pair() {
     drop(qp);
     assert_eq!(Shared::strong_count(&counter), 1);
     let calls = fixture.fake.calls();
-    let destroyed = calls.iter().position(|call| *call == "ibv_destroy_qp");
-    let deregistered = calls.iter().position(|call| *call == "ibv_dereg_mr");
+    let destroyed = calls.iter().position(|call| *call == Call::DestroyQp);
+    let deregistered = calls.iter().position(|call| *call == Call::DeregMr);
     assert!(destroyed.unwrap() < deregistered.unwrap());
     assert!(!fixture.fake.live().contains(&"ibv_mr"));
 }
@@ -434,7 +435,7 @@ fn work_of_an_undestroyed_queue_pair_is_never_freed() {
     let mut qp = fixture.rc::<Counted, Counted>(&cq, 4);
     qp.post(op::Send::new(counted(&fixture, &counter))).unwrap();
     qp.post_recv(counted(&fixture, &counter)).unwrap();
-    fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+    fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
     drop(qp);
     drop(cq);
     // The device may still write the one and read the other.
@@ -458,7 +459,7 @@ fn memory_with_a_failed_deregistration_is_never_freed() {
         .register_buf(*b"still read by the device")
         .unwrap();
     let bytes = buf.as_ptr();
-    fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
+    fixture.fake.fail(Call::DeregMr, libc::EBUSY);
     drop(buf);
     assert!(fixture.fake.live().contains(&"ibv_mr"));
     // SAFETY: given up, and so initialised and unchanged for ever.
@@ -480,10 +481,10 @@ fn objects_are_destroyed_in_dependency_order() {
     let calls = fake.calls();
     let last = &calls[calls.len() - 5..];
     for call in [
-        "ibv_destroy_qp",
-        "ibv_destroy_cq",
-        "ibv_dealloc_pd",
-        "ibv_close_device",
+        Call::DestroyQp,
+        Call::DestroyCq,
+        Call::DeallocPd,
+        Call::CloseDevice,
     ] {
         assert!(last.contains(&call), "{last:?}");
     }
@@ -563,7 +564,7 @@ fn received_length_follows_the_opcode() {
 }
 
 #[test]
-fn received_covers_reads_and_atomics_only() {
+fn received_bytes_of_other_opcodes_are_empty() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     let mut qp = fixture.rc::<Buf, Buf>(&cq, 4);
@@ -588,7 +589,7 @@ fn received_covers_reads_and_atomics_only() {
 }
 
 #[test]
-fn queue_carries_either_of_two_works() {
+fn send_queue_returns_work_of_two_types() {
     type Work = Either<Buf, With<SharedBuf, u32>>;
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
+use softnic::Call;
 use verbs::{
     Buf, Gid, Init, QueuePair, Reset, Rtr, Rts, Ud, WcStatus,
     ah::{AddressVector, Addressed},
@@ -14,9 +15,9 @@ use verbs::{
     },
 };
 
-use crate::fixture::{Fixture, said};
+use crate::fixture::{Fixture, error_text};
 
-pub(crate) fn way(last: u8) -> AddressVector {
+pub(crate) fn address_vector(last: u8) -> AddressVector {
     AddressVector::global(1, 1, Gid([last; 16]))
 }
 
@@ -61,12 +62,12 @@ fn drained_queue_pair_changes_its_path() {
     assert_eq!(event.event_type, EventType::SQ_DRAINED);
     let timeout = AckTimeout::new(9).unwrap();
     let changed = Attributes::<verbs::Rc, Sqd>::unchanged()
-        .path(&way(7))
+        .path(&address_vector(7))
         .timeout(timeout);
     qp.modify(&changed.max_rd_atomic(3).max_dest_rd_atomic(2))
         .unwrap();
     let attr = qp.query().unwrap();
-    assert_eq!((attr.state, attr.path), (QpState::SQD, way(7)));
+    assert_eq!((attr.state, attr.path), (QpState::SQD, address_vector(7)));
     assert_eq!(
         (attr.timeout, attr.max_rd_atomic, attr.max_dest_rd_atomic),
         (9, 3, 2)
@@ -83,7 +84,7 @@ fn alternate_path_is_armed_and_migrated_to() {
     let cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let path = AlternatePath {
-        vector: way(8),
+        vector: address_vector(8),
         pkey_index: 1,
         timeout: AckTimeout::new(11).unwrap(),
     };
@@ -138,7 +139,7 @@ fn failed_ud_send_queue_resumes() {
 
 /// The provider reads the address at any time until completion.
 #[test]
-fn address_lives_as_long_as_its_datagram_is_in_flight() {
+fn ah_outlives_its_datagram_in_flight() {
     for destroyed in [None, Some(true), Some(false)] {
         let fixture = Fixture::new();
         let mut cq = fixture.cq(8);
@@ -147,7 +148,7 @@ fn address_lives_as_long_as_its_datagram_is_in_flight() {
         let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
         let rts = Attributes::<Ud, Rts>::new(Psn::default());
         let mut qp: QueuePair<Ud, Rts, Addressed<Buf>> = qp.to_rts(&rts).unwrap();
-        let ah = fixture.pd.create_ah(&way(3)).unwrap();
+        let ah = fixture.pd.create_ah(&address_vector(3)).unwrap();
         let work = Addressed::new(fixture.pd.alloc_buf(4).unwrap(), &ah);
         qp.post(op::SendTo::new(work, qp.qp_num(), 7)).unwrap();
         drop(ah);
@@ -156,7 +157,7 @@ fn address_lives_as_long_as_its_datagram_is_in_flight() {
         match destroyed {
             None => {
                 fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
-                assert!(lives(), "nobody has looked");
+                assert!(lives(), "the destructor ran before a poll");
                 let wc = cq.poll().unwrap().next().unwrap();
                 let done = qp.complete(wc).unwrap();
                 assert!(lives(), "the work has it");
@@ -164,7 +165,7 @@ fn address_lives_as_long_as_its_datagram_is_in_flight() {
             }
             Some(true) => drop(qp),
             Some(false) => {
-                fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+                fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
                 drop(qp);
             }
         }
@@ -173,7 +174,7 @@ fn address_lives_as_long_as_its_datagram_is_in_flight() {
 }
 
 #[test]
-fn wrong_transition_is_explained() {
+fn illegal_transition_is_explained() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
@@ -184,7 +185,7 @@ fn wrong_transition_is_explained() {
         .modify(&Attributes::<verbs::Rc, Rts>::from_raw(attr, mask.0))
         .unwrap_err();
     assert_eq!(
-        said(&err),
+        error_text(&err),
         "`ibv_modify_qp` failed (Rc Rts to Rts, not allowed: TIMEOUT): \
          Invalid argument (os error 22)"
     );
@@ -224,7 +225,7 @@ fn rate_beyond_the_devices_range_is_refused() {
         err.to_string(),
         "`ibv_modify_qp_rate_limit` failed (99 kbit/s): the device can do 100 to 10000 kbit/s"
     );
-    fixture.fake.fail("ibv_modify_qp_rate_limit", libc::EINVAL);
+    fixture.fake.fail(Call::ModifyQpRateLimit, libc::EINVAL);
     let err = qp.set_rate_limit(&RateLimit::default()).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
     // No limit is always possible.
@@ -242,24 +243,24 @@ fn query_data_in_order() {
 }
 
 #[test]
-fn failed_multicast_attach_leaves_nothing() {
+fn failed_multicast_attach_is_undone() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let mut qp: QueuePair<Ud, _> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
     let group = Gid([0xff; 16]);
-    fixture.fake.fail("ibv_attach_mcast", libc::ENOMEM);
+    fixture.fake.fail(Call::AttachMcast, libc::ENOMEM);
     assert_eq!(
         qp.attach_multicast(group, 1).unwrap_err().raw_os_error(),
         Some(libc::ENOMEM)
     );
     qp.attach_multicast(group, 1).unwrap();
     // A group whose detachment fails keeps its queue pair.
-    fixture.fake.fail("ibv_detach_mcast", libc::EIO);
+    fixture.fake.fail(Call::DetachMcast, libc::EIO);
     assert_eq!(
         qp.detach_multicast(group, 1).unwrap_err().raw_os_error(),
         Some(libc::EIO)
     );
-    fixture.fake.fail("ibv_detach_mcast", libc::EIO);
+    fixture.fake.fail(Call::DetachMcast, libc::EIO);
     let refused = qp.destroy().unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
 }
@@ -274,7 +275,7 @@ fn qp_creation_flags_reach_the_device() {
     let builder = || fixture.pd.qp_builder::<Ud>(&cq, &cq).flags(flags);
     let qp = builder().create().unwrap();
     assert_eq!(fake.create_flags(qp.qp_num()), 0x202);
-    fake.fail("ibv_create_qp_ex", libc::EOPNOTSUPP);
+    fake.fail(Call::CreateQpEx, libc::EOPNOTSUPP);
     let err = builder().create().map(drop).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
     assert!(err.to_string().contains("BLOCK_SELF_MULTICAST"), "{err}");

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use ibverbs_sys::ibv_event_type;
+use softnic::Call;
 use verbs::{
     Buf, QueuePair, RemoteAccess, Reset, SharedReceiveQueue,
     attr::RxHashFields,
@@ -52,7 +53,7 @@ type Make = fn(Fixture) -> (Set, Fake);
 ///
 /// The remaining objects are used after each step, unless a call `fails` to destroy an object: then
 /// the first one of its kind is the set's.
-fn drop_in_order(make: Make, mut number: usize, fails: Option<&'static str>) -> Fake {
+fn drop_in_order(make: Make, mut number: usize, fails: Option<Call>) -> Fake {
     let fixture = Fixture::new();
     fixture.fake.describe(|device| {
         device.attr.max_dm_size = 4096;
@@ -81,7 +82,7 @@ fn drop_in_order(make: Make, mut number: usize, fails: Option<&'static str>) -> 
 
 /// Runs all orders of a set of `pieces` objects. Then each call fails in some of the orders, and
 /// leaves an object of that kind.
-fn every_order(make: Make, pieces: usize, calls: &[(&'static str, &str)]) {
+fn every_order(make: Make, pieces: usize, calls: &[(Call, &str)]) {
     let orders: usize = (1..=pieces).product();
     for number in 0..orders {
         let fake = drop_in_order(make, number, None);
@@ -261,9 +262,9 @@ fn of_another_process(fixture: Fixture) -> (Set, Fake) {
 #[test]
 fn memory_of_every_kind_can_be_dropped_in_every_order() {
     let calls = [
-        ("ibv_free_dm", "ibv_dm"),
-        ("ibv_dereg_mr", "ibv_mr"),
-        ("ibv_dealloc_pd", "ibv_pd"),
+        (Call::FreeDm, "ibv_dm"),
+        (Call::DeregMr, "ibv_mr"),
+        (Call::DeallocPd, "ibv_pd"),
     ];
     every_order(of_memory, 7, &calls);
 }
@@ -271,10 +272,10 @@ fn memory_of_every_kind_can_be_dropped_in_every_order() {
 #[test]
 fn extended_connections_can_be_dropped_in_every_order() {
     let calls = [
-        ("ibv_close_xrcd", "ibv_xrcd"),
-        ("ibv_destroy_srq", "ibv_srq"),
-        ("ibv_destroy_qp", "ibv_qp_ex"),
-        ("ibv_destroy_cq", "ibv_cq"),
+        (Call::CloseXrcd, "ibv_xrcd"),
+        (Call::DestroySrq, "ibv_srq"),
+        (Call::DestroyQp, "ibv_qp_ex"),
+        (Call::DestroyCq, "ibv_cq"),
     ];
     every_order(of_xrc, 7, &calls);
 }
@@ -282,11 +283,11 @@ fn extended_connections_can_be_dropped_in_every_order() {
 #[test]
 fn flows_and_work_queues_can_be_dropped_in_every_order() {
     let calls = [
-        ("ibv_destroy_flow", "ibv_flow"),
-        ("ibv_destroy_counters", "ibv_counters"),
-        ("ibv_destroy_qp", "ibv_qp_ex"),
-        ("ibv_destroy_rwq_ind_table", "ibv_rwq_ind_table"),
-        ("ibv_destroy_wq", "ibv_wq"),
+        (Call::DestroyFlow, "ibv_flow"),
+        (Call::DestroyCounters, "ibv_counters"),
+        (Call::DestroyQp, "ibv_qp_ex"),
+        (Call::DestroyRwqIndTable, "ibv_rwq_ind_table"),
+        (Call::DestroyWq, "ibv_wq"),
     ];
     every_order(of_steering, 7, &calls);
 }
@@ -294,8 +295,8 @@ fn flows_and_work_queues_can_be_dropped_in_every_order() {
 #[test]
 fn tag_matching_queues_can_be_dropped_in_every_order() {
     let calls = [
-        ("ibv_destroy_srq", "ibv_srq"),
-        ("ibv_destroy_qp", "ibv_qp_ex"),
+        (Call::DestroySrq, "ibv_srq"),
+        (Call::DestroyQp, "ibv_qp_ex"),
     ];
     every_order(of_tags, 6, &calls);
 }
@@ -303,14 +304,14 @@ fn tag_matching_queues_can_be_dropped_in_every_order() {
 #[test]
 fn domains_can_be_dropped_in_every_order() {
     let calls = [
-        ("ibv_dealloc_td", "ibv_td"),
-        ("ibv_dealloc_pd", "ibv_pd"),
-        ("ibv_destroy_qp", "ibv_qp_ex"),
+        (Call::DeallocTd, "ibv_td"),
+        (Call::DeallocPd, "ibv_pd"),
+        (Call::DestroyQp, "ibv_qp_ex"),
     ];
     every_order(of_domains, 7, &calls);
 }
 
 #[test]
 fn imported_objects_can_be_dropped_in_every_order() {
-    every_order(of_another_process, 6, &[("ibv_free_dm", "ibv_dm")]);
+    every_order(of_another_process, 6, &[(Call::FreeDm, "ibv_dm")]);
 }

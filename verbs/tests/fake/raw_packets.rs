@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, IoSlice};
 
 use ibverbs_sys as ffi;
+use softnic::Call;
 use verbs::{
     Buf, Init, QueuePair, Reset, Rtr, Rts, WcStatus,
     cq::WcOpcode,
@@ -12,7 +13,7 @@ use verbs::{
 };
 
 use crate::{
-    fixture::{Fixture, said},
+    fixture::{Fixture, error_text},
     unmapped::refusal,
 };
 
@@ -63,7 +64,7 @@ fn create_raw_qp_with_attr() {
 
 /// Libraries look at Ethernet's header.
 #[test]
-fn frame_without_its_header_in_one_piece_is_refused() {
+fn frame_with_split_header_is_refused() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     let builder = fixture.pd.qp_builder(&cq, &cq).max_inline_data(64);
@@ -204,13 +205,13 @@ fn tso_frames_beyond_the_device_limits_are_refused() {
 fn raw_packets_without_privilege_name_cap_net_raw() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    fixture.fake.fail("ibv_create_qp", libc::EPERM);
+    fixture.fake.fail(Call::CreateQp, libc::EPERM);
     let refused = fixture
         .pd
         .qp_builder::<RawPacket>(&cq, &cq)
         .create()
         .unwrap_err();
-    let text = said(&refused);
+    let text = error_text(&refused);
     assert!(
         text.starts_with("`ibv_create_qp` failed (RawPacket, "),
         "{text}"
@@ -256,7 +257,7 @@ fn vendor_queue_pair_receives() {
 fn refused_vendor_queue_pair_reserves_no_entries() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
-    fixture.fake.fail("ibv_create_qp", libc::EINVAL);
+    fixture.fake.fail(Call::CreateQp, libc::EINVAL);
     let err = driver_qp(&fixture, &cq).unwrap_err();
     assert!(
         err.to_string()

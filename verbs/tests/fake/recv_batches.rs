@@ -2,6 +2,7 @@
 
 use std::{io::ErrorKind, sync::Arc};
 
+use softnic::Call;
 use verbs::{Buf, QueuePair, Rts, SharedReceiveQueue, work::With};
 
 use crate::fixture::Fixture;
@@ -21,7 +22,7 @@ fn failed_receive_batch_returns_the_rest() {
         let mut qp: QueuePair<verbs::Rc, Rts, Buf, Work> = fixture.rc(&cq, 8);
         fixture
             .fake
-            .fail_after(failing, "ibv_post_recv", libc::ENOMEM);
+            .fail_after(failing, Call::PostRecv, libc::ENOMEM);
         let mut batch = qp.recv_batch();
         for number in 0..DEPTH {
             batch.push(work(&fixture, number)).unwrap();
@@ -61,7 +62,7 @@ fn failed_shared_receive_batch_returns_the_rest() {
         let qp: QueuePair<verbs::Rc, Rts, Buf, ()> = fixture.connect(qp.create_for().unwrap());
         fixture
             .fake
-            .fail_after(failing, "ibv_post_srq_recv", libc::ENOMEM);
+            .fail_after(failing, Call::PostSrqRecv, libc::ENOMEM);
         let mut batch = srq.batch();
         for number in 0..DEPTH {
             batch.push(work(&fixture, number)).unwrap();
@@ -131,7 +132,7 @@ fn full_receive_batch_returns_the_work() {
 }
 
 #[test]
-fn forgotten_receive_batch_does_no_harm() {
+fn forgotten_receive_batch_completes_later() {
     let fixture = Fixture::new();
     let cq = fixture.cq(32);
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(3, 1).unwrap();
@@ -167,7 +168,7 @@ fn shared_queue_grows_with_room_for_its_completions() {
     assert!(err.to_string().contains("4 are in flight"), "{err}");
     let err = srq.resize(100).unwrap_err();
     assert!(err.to_string().contains("entries left"), "{err}");
-    fixture.fake.fail("ibv_modify_srq", libc::EINVAL);
+    fixture.fake.fail(Call::ModifySrq, libc::EINVAL);
     assert_eq!(
         srq.resize(5).unwrap_err().raw_os_error(),
         Some(libc::EINVAL)
@@ -178,7 +179,7 @@ fn shared_queue_grows_with_room_for_its_completions() {
 }
 
 #[test]
-fn shared_queue_shrinks_and_grows_again() {
+fn resized_shared_queue_shrinks_and_grows() {
     let fixture = Fixture::new();
     let cq = fixture.cq(10);
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(4, 1).unwrap();

@@ -2,6 +2,7 @@
 //! as refused stays in flight.
 
 use ibverbs_sys as ffi;
+use softnic::Call;
 use verbs::{
     Buf, Completed, Error, QueuePair, Rts, SharedReceiveQueue, WcStatus,
     error::Refused,
@@ -9,17 +10,13 @@ use verbs::{
     srq::{TagEvent, TagMatchingQueue, TagMatchingRoom, TagPattern},
 };
 
-use crate::{
-    allocations::allocations,
-    fixture::Fixture,
-    provider::{DOORBELL, SILENT_DOORBELL},
-};
+use crate::{allocations::allocations, fixture::Fixture};
 
 const SOFT_ROCE: u32 = 0xff_ffff;
 const SOFT_IWARP: u32 = 0x62_6d74;
 
 /// The doorbell failures after the requests have been posted.
-const DOORBELLS: [&str; 2] = [DOORBELL, SILENT_DOORBELL];
+const DOORBELLS: [Call; 2] = [Call::Doorbell, Call::SilentDoorbell];
 
 /// Devices of several vendors; some ring a doorbell by a system call.
 const DEVICES: [fn() -> Fixture; 4] = [
@@ -36,7 +33,7 @@ fn of_vendor(fixture: Fixture, vendor: u32) -> Fixture {
 }
 
 /// Each device with each doorbell failure.
-fn each(test: impl Fn(&Fixture, &'static str)) {
+fn each(test: impl Fn(&Fixture, Call)) {
     for device in DEVICES {
         for doorbell in DOORBELLS {
             test(&device(), doorbell);
@@ -74,11 +71,11 @@ fn send_named_as_bad_wr_is_returned() {
         let fixture = device();
         let cq = fixture.cq(8);
         let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
-        fixture.fake.fail("ibv_post_send", libc::ENOMEM);
+        fixture.fake.fail(Call::PostSend, libc::ENOMEM);
         let refused = qp.post(op::Send::new(buf(&fixture))).unwrap_err();
         assert_eq!(errno(&refused), Some(libc::ENOMEM));
         assert_eq!(&*refused.value.into_work(), b"mine");
-        fixture.fake.fail("ibv_post_recv", libc::ENOMEM);
+        fixture.fake.fail(Call::PostRecv, libc::ENOMEM);
         let refused = qp.post_recv(buf(&fixture)).unwrap_err();
         assert_eq!(errno(&refused), Some(libc::ENOMEM));
         assert_eq!(
@@ -162,7 +159,7 @@ fn shared_receive_whose_doorbell_fails_stays_in_flight() {
             ),
             (2, 2)
         );
-        fixture.fake.fail("ibv_post_srq_recv", libc::ENOMEM);
+        fixture.fake.fail(Call::PostSrqRecv, libc::ENOMEM);
         assert_eq!(&*srq.post(buf(fixture)).unwrap_err().value, b"mine");
     });
 }
@@ -182,7 +179,7 @@ fn packet_receive_whose_doorbell_fails_stays_in_flight() {
             wq.complete(completion).unwrap().received().unwrap(),
             b"news"
         );
-        fixture.fake.fail("ibv_post_wq_recv", libc::ENOMEM);
+        fixture.fake.fail(Call::PostWqRecv, libc::ENOMEM);
         assert_eq!(&*wq.post(buf(&fixture)).unwrap_err().value, b"mine");
     }
 }
@@ -226,7 +223,7 @@ fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
             }
         }
         assert_eq!(came, [b"news"]);
-        fixture.fake.fail("ibv_post_srq_ops", libc::ENOMEM);
+        fixture.fake.fail(Call::PostSrqOps, libc::ENOMEM);
         let refused = queue.add(TagPattern::exact(8), buf(&fixture)).unwrap_err();
         assert_eq!(&*refused.value, b"mine");
     }

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use softnic::Call;
 use verbs::{
     Buf, QueuePair, Rts, SharedReceiveQueue,
     mr::Memory,
@@ -43,9 +44,9 @@ impl Removable {
     }
 
     /// Removes the device: every call fails from then on.
-    fn remove(&self, calls: &[&'static str]) {
+    fn remove(&self, calls: &[Call]) {
         fs::remove_dir(&self.directory).unwrap();
-        for call in calls {
+        for &call in calls {
             self.fixture.fake.fail(call, libc::EIO);
         }
     }
@@ -83,8 +84,8 @@ fn memory_of_a_removed_device_is_freed() {
     let device = Removable::new();
     let freed = Arc::new(AtomicU32::new(0));
     let memory = Counted(vec![0; 8], Arc::clone(&freed));
-    let buf = device.fixture.pd.register(memory).buf().unwrap();
-    device.remove(&["ibv_dereg_mr"]);
+    let buf = device.fixture.pd.register(memory).create_buf().unwrap();
+    device.remove(&[Call::DeregMr]);
     drop(buf);
     assert_eq!(freed.load(Ordering::Relaxed), 1);
 }
@@ -104,7 +105,7 @@ fn work_of_a_removed_device_is_dropped_with_its_queue_pair() {
     }
     // A message has arrived, and is not polled: its provider may copy the message when polled.
     fixture.fake.complete_receive(qp.qp_num(), b"message");
-    device.remove(&["ibv_destroy_qp"]);
+    device.remove(&[Call::DestroyQp]);
     drop(qp);
     assert_eq!(Arc::strong_count(&token), 1);
     let mut cq = cq;
@@ -137,7 +138,7 @@ fn work_on_an_extended_queue_of_a_removed_device_is_dropped_with_its_queue_pair(
     for _ in 0..2 {
         fixture.fake.complete_receive(qp.qp_num(), b"message");
     }
-    device.remove(&["ibv_destroy_qp"]);
+    device.remove(&[Call::DestroyQp]);
     drop(qp);
     assert_eq!(Arc::strong_count(&token), 1);
     assert!(cq.poll().unwrap().is_none());
@@ -156,7 +157,7 @@ fn work_of_a_removed_shared_receive_queue_is_dropped_with_it() {
         srq.post(watched(fixture, &token)).unwrap();
     }
     fixture.fake.complete_receive(qp.qp_num(), b"message");
-    device.remove(&["ibv_destroy_qp", "ibv_destroy_srq"]);
+    device.remove(&[Call::DestroyQp, Call::DestroySrq]);
     drop(qp);
     drop(srq);
     assert_eq!(Arc::strong_count(&token), 1);
@@ -165,7 +166,7 @@ fn work_of_a_removed_shared_receive_queue_is_dropped_with_it() {
 }
 
 #[test]
-fn work_of_a_removed_queue_with_completions_of_its_own_is_dropped_with_it() {
+fn work_of_a_removed_xrc_queue_is_dropped_with_it() {
     let device = Removable::new();
     let fixture = &device.fixture;
     let mut cq = fixture.cq(16);
@@ -179,7 +180,7 @@ fn work_of_a_removed_queue_with_completions_of_its_own_is_dropped_with_it() {
     fixture
         .fake
         .complete_xrc(receiver.qp_num(), srq.as_raw(), b"message", None);
-    device.remove(&["ibv_destroy_srq"]);
+    device.remove(&[Call::DestroySrq]);
     drop(srq);
     assert_eq!(Arc::strong_count(&token), 1);
     assert_eq!(cq.poll().unwrap().count(), 0);
@@ -198,7 +199,7 @@ fn work_of_a_removed_work_queue_is_dropped_with_it() {
         wq.post(watched(fixture, &token)).unwrap();
     }
     fixture.fake.complete_wq(wq.as_raw(), b"packet");
-    device.remove(&["ibv_destroy_wq"]);
+    device.remove(&[Call::DestroyWq]);
     drop(wq);
     assert_eq!(Arc::strong_count(&token), 1);
     assert_eq!(cq.poll().unwrap().count(), 0);
@@ -206,7 +207,7 @@ fn work_of_a_removed_work_queue_is_dropped_with_it() {
 
 /// The device refuses the destruction at the drop of the last handle, and then is removed.
 #[test]
-fn scope_ends_though_a_queue_pair_was_destroyed_in_vain_before_the_removal() {
+fn scope_with_failed_destroy_ends_after_removal() {
     let device = Removable::new();
     let fixture = &device.fixture;
     let mut cq = fixture.cq(16);
@@ -217,9 +218,9 @@ fn scope_ends_though_a_queue_pair_was_destroyed_in_vain_before_the_removal() {
             fixture.connect(scope.create_qp(builder).unwrap());
         qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
         fixture.fake.complete_receive(qp.qp_num(), b"message");
-        fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+        fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
         drop(qp);
-        device.remove(&["ibv_destroy_qp", "ibv_dereg_mr"]);
+        device.remove(&[Call::DestroyQp, Call::DeregMr]);
     });
     memory.fill(1);
     assert_eq!(cq.poll().unwrap().count(), 0);
@@ -236,7 +237,7 @@ fn scope_on_a_removed_device_ends() {
         let mut qp: QueuePair<verbs::Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
             fixture.connect(scope.create_qp(builder).unwrap());
         qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
-        device.remove(&["ibv_destroy_qp", "ibv_dereg_mr"]);
+        device.remove(&[Call::DestroyQp, Call::DeregMr]);
         #[expect(clippy::mem_forget, reason = "the point of the test")]
         std::mem::forget(qp);
     });
@@ -249,11 +250,11 @@ fn memory_is_kept_until_the_removal_has_ended() {
     let device = Removable::new();
     let freed = Arc::new(AtomicU32::new(0));
     let memory = Counted(vec![0; 8], Arc::clone(&freed));
-    let buf = device.fixture.pd.register(memory).buf().unwrap();
-    device.fixture.fake.fail("ibv_dereg_mr", libc::EIO);
+    let buf = device.fixture.pd.register(memory).create_buf().unwrap();
+    device.fixture.fake.fail(Call::DeregMr, libc::EIO);
     thread::scope(|scope| {
         scope.spawn(|| drop(buf));
-        while !device.fixture.fake.calls().contains(&"ibv_dereg_mr") {
+        while !device.fixture.fake.calls().contains(&Call::DeregMr) {
             thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(freed.load(Ordering::Relaxed), 0);
@@ -268,13 +269,13 @@ fn eio_without_removal_keeps_memory() {
     let freed = Arc::new(AtomicU32::new(0));
     // Another error, and `EIO` of a device without a directory.
     let memory = Counted(vec![0; 8], Arc::clone(&freed));
-    let buf = device.fixture.pd.register(memory).buf().unwrap();
-    device.fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
+    let buf = device.fixture.pd.register(memory).create_buf().unwrap();
+    device.fixture.fake.fail(Call::DeregMr, libc::EBUSY);
     drop(buf);
     let fixture = Fixture::beside();
     let memory = Counted(vec![0; 8], Arc::clone(&freed));
-    let buf = fixture.pd.register(memory).buf().unwrap();
-    fixture.fake.fail("ibv_dereg_mr", libc::EIO);
+    let buf = fixture.pd.register(memory).create_buf().unwrap();
+    fixture.fake.fail(Call::DeregMr, libc::EIO);
     drop(buf);
     assert_eq!(freed.load(Ordering::Relaxed), 0);
 }

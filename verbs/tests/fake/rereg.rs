@@ -10,6 +10,7 @@ use std::{
 };
 
 use ibverbs_sys::ibv_access_flags as flag;
+use softnic::Call;
 use verbs::{QueuePair, RemoteAccess, RemoteRegion, Rts, mr::NotReregistered};
 
 use crate::{
@@ -135,7 +136,7 @@ fn impossible_rereg_is_refused_without_a_device_call() {
     assert!(text.contains("another device"), "{text}");
     let text = reason(rereg().memory(Vec::new()).apply().unwrap_err());
     assert!(text.contains("at least one byte"), "{text}");
-    assert!(!fixture.fake.calls().contains(&"ibv_rereg_mr"));
+    assert!(!fixture.fake.calls().contains(&Call::ReregMr));
 }
 
 /// Changes everything, with a failure. Returns the rest, and whether the old and the new memory
@@ -150,7 +151,7 @@ fn fail_rereg(fixture: &Fixture, errno: i32) -> (Option<NotReregistered>, [Arc<A
         .unwrap();
     region.write(0, b"old");
     let (new, new_dropped) = Watched::new(32);
-    fixture.fake.fail("ibv_rereg_mr", errno);
+    fixture.fake.fail(Call::ReregMr, errno);
     let changes = region
         .rereg()
         .memory(new)
@@ -189,7 +190,7 @@ fn failed_rereg_leaves_the_region_unchanged() {
 }
 
 #[test]
-fn rereg_that_ends_the_region_returns_the_memory() {
+fn rereg_ending_the_region_returns_the_memory() {
     for errno in [libc::EIO, libc::EFAULT] {
         let fixture = Fixture::new();
         let (left, dropped) = fail_rereg(&fixture, errno);
@@ -223,7 +224,7 @@ fn rereg_that_ends_the_region_returns_the_memory() {
 #[test]
 fn rereg_with_a_failed_dereg_leaks_the_memory() {
     let fixture = Fixture::new();
-    fixture.fake.fail("ibv_dereg_mr", libc::EIO);
+    fixture.fake.fail(Call::DeregMr, libc::EIO);
     let (left, dropped) = fail_rereg(&fixture, libc::EIO);
     assert!(matches!(left, Some(NotReregistered::Lost)), "{left:?}");
     assert!(

@@ -8,6 +8,7 @@ use std::{
     rc::Rc as Shared,
 };
 
+use softnic::Call;
 use verbs::{
     Buf, Completed, CompletionQueue, Init, QueuePair, Reset, Rts, WcStatus,
     op::{self, SendOps},
@@ -87,7 +88,7 @@ const ENDINGS: [(&str, Ending); 12] = [
 ];
 
 /// The position of the last call of a function.
-fn last(calls: &[&str], call: &str) -> usize {
+fn last(calls: &[Call], call: Call) -> usize {
     calls.iter().rposition(|c| *c == call).unwrap()
 }
 
@@ -119,11 +120,11 @@ fn scoped_queue_pair_is_destroyed_before_the_borrow_ends() {
         assert!(!live.contains(&"ibv_mr"), "{name}: {live:?}");
         let calls = fixture.fake.calls();
         assert_eq!(
-            calls.iter().filter(|c| **c == "ibv_destroy_qp").count(),
+            calls.iter().filter(|c| **c == Call::DestroyQp).count(),
             1,
             "{name}"
         );
-        let [destroyed, ended] = ["ibv_destroy_qp", "ibv_dereg_mr"].map(|call| last(&calls, call));
+        let [destroyed, ended] = [Call::DestroyQp, Call::DeregMr].map(|call| last(&calls, call));
         assert!(destroyed < ended, "{name}");
         answer.fill(3);
     }
@@ -234,7 +235,7 @@ fn receive_forgotten_in_a_scope_cannot_fill_memory_of_the_next() {
 }
 
 #[test]
-fn scopes_nest_and_an_inner_one_ends_its_queue_pairs_only() {
+fn inner_scope_destroys_its_own_queue_pairs_only() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let (mut outside, mut inside) = ([0; 16], [0; 16]);
@@ -273,7 +274,7 @@ fn queue_pair_with_a_failed_drop_is_destroyed_at_scope_end() {
     verbs::scope(&fixture.pd, |scope| {
         let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, scope);
         qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
-        fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+        fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
         drop(qp);
         assert!(
             fixture
@@ -299,7 +300,7 @@ fn failed_deregistration_is_leaked_by_its_scope() {
     let mut memory = [0; 16];
     verbs::scope(&fixture.pd, |scope| {
         scope.register(&mut memory).map(drop).unwrap();
-        fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
+        fixture.fake.fail(Call::DeregMr, libc::EBUSY);
     });
     assert_eq!(
         fixture
@@ -338,7 +339,7 @@ mod aborts {
         verbs::scope(&fixture.pd, |scope| {
             let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, scope);
             qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
-            fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+            fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
             std::mem::forget(qp);
         });
     }

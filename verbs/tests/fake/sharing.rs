@@ -5,9 +5,10 @@ use std::{
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
 };
 
+use softnic::Call;
 use verbs::{QueuePair, Reset, event::KernelHandle, import::import_device, qp::Ece};
 
-use crate::fixture::{Fixture, said};
+use crate::fixture::{Fixture, error_text};
 
 fn with_dm() -> Fixture {
     let fixture = Fixture::new();
@@ -48,11 +49,11 @@ fn device_memory_has_bounds() {
         dm.write(60, &[0; 5]).unwrap_err().to_string(),
         "`ibv_memcpy_to_dm` failed (5 bytes at 60): the memory has 64 bytes"
     );
-    fixture.fake.fail("ibv_memcpy_from_dm", libc::EINVAL);
+    fixture.fake.fail(Call::MemcpyFromDm, libc::EINVAL);
     assert!(dm.read(0, &mut [0]).is_err());
     let err = fixture.ctx.alloc_dm(4097, 0).unwrap_err();
     assert_eq!(
-        said(&err),
+        error_text(&err),
         "`ibv_alloc_dm` failed (4097 bytes, alignment 2^0): \
          Cannot allocate memory (os error 12)"
     );
@@ -71,9 +72,9 @@ fn options_of_a_connection_are_set_and_queried() {
     };
     qp.set_ece(chosen).unwrap();
     assert_eq!(qp.query_ece().unwrap(), chosen);
-    fixture.fake.fail("ibv_query_ece", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::QueryEce, libc::EOPNOTSUPP);
     assert!(qp.query_ece().is_err());
-    fixture.fake.fail("ibv_set_ece", libc::EINVAL);
+    fixture.fake.fail(Call::SetEce, libc::EINVAL);
     let err = qp.set_ece(Ece::default()).unwrap_err();
     assert!(err.to_string().contains("vendor_id: 0"), "{err}");
 }
@@ -99,16 +100,16 @@ fn imported_objects_are_unimported_not_destroyed() {
     imported.read(0, &mut bytes).unwrap();
     drop((ctx, pd, mr, imported));
     let calls = fixture.fake.calls();
-    for call in ["ibv_unimport_pd", "ibv_unimport_mr", "ibv_unimport_dm"] {
+    for call in [Call::UnimportPd, Call::UnimportMr, Call::UnimportDm] {
         assert!(calls.contains(&call), "{call}");
     }
-    for call in ["ibv_dealloc_pd", "ibv_dereg_mr", "ibv_free_dm"] {
+    for call in [Call::DeallocPd, Call::DeregMr, Call::FreeDm] {
         assert!(!calls.contains(&call), "{call}");
     }
 }
 
 #[test]
-fn descriptor_closed_by_the_provider_is_not_closed_again() {
+fn descriptor_of_failed_import_is_closed_once() {
     let errors = [
         libc::EINVAL,
         libc::ENODEV,
@@ -122,7 +123,7 @@ fn descriptor_closed_by_the_provider_is_not_closed_again() {
         let fd = unsafe { fixture.ctx.cmd_fd() };
         let fd = fd.try_clone_to_owned().unwrap();
         let number = fd.as_raw_fd();
-        fixture.fake.fail("import_context", errno);
+        fixture.fake.fail(Call::ImportContext, errno);
         let err = import_device(fd).unwrap_err();
         assert_eq!(err.raw_os_error(), Some(errno));
         // SAFETY: takes and returns numbers.
@@ -136,18 +137,18 @@ fn descriptor_closed_by_the_provider_is_not_closed_again() {
 #[test]
 fn failed_imports_are_errors() {
     let fixture = Fixture::new();
-    for call in ["ibv_import_pd", "ibv_import_mr", "ibv_import_dm"] {
+    for call in [Call::ImportPd, Call::ImportMr, Call::ImportDm] {
         fixture.fake.fail(call, libc::EINVAL);
     }
     let nothing = KernelHandle(9);
     let err = fixture.ctx.import_pd(nothing).unwrap_err();
     assert_eq!(
-        said(&err),
+        error_text(&err),
         "`ibv_import_pd` failed (KernelHandle(9)): Invalid argument (os error 22)"
     );
     assert!(fixture.pd.import_mr(nothing).is_err());
     assert!(fixture.ctx.import_dm(nothing).is_err());
-    fixture.fake.fail("ibv_import_device", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::ImportDevice, libc::EOPNOTSUPP);
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let err = import_device(file.as_fd().try_clone_to_owned().unwrap()).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
+use softnic::Call;
 use verbs::{
     QueuePair, Reset, Ud, WcStatus,
     attr::RxHashFields,
@@ -16,7 +17,7 @@ use verbs::{
 };
 
 use crate::{
-    fixture::{Fixture, said},
+    fixture::{Fixture, error_text},
     provider::Fake,
 };
 
@@ -162,14 +163,14 @@ fn undestroyed_flow_keeps_its_queue_pair() {
     let fixture = Fixture::new();
     let qp = datagrams(&fixture);
     let flow = qp.create_flow(&FlowRule::new(1)).unwrap();
-    fixture.fake.fail("ibv_destroy_flow", libc::EBUSY);
+    fixture.fake.fail(Call::DestroyFlow, libc::EBUSY);
     assert_eq!(
         flow.destroy().unwrap_err().raw_os_error(),
         Some(libc::EBUSY)
     );
     drop(qp);
     // The call is not made, since success would free memory in flight.
-    assert!(!fixture.fake.calls().contains(&"ibv_destroy_qp"));
+    assert!(!fixture.fake.calls().contains(&Call::DestroyQp));
 }
 
 #[test]
@@ -187,25 +188,25 @@ fn queue_pair_with_a_flow_is_not_destroyed() {
 fn flow_without_device_support_is_an_error() {
     let fixture = Fixture::new();
     let qp = datagrams(&fixture);
-    fixture.fake.fail("ibv_create_flow", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::CreateFlow, libc::EOPNOTSUPP);
     let err = qp.create_flow(&FlowRule::new(1)).unwrap_err();
     assert_eq!(
-        said(&err),
+        error_text(&err),
         "`ibv_create_flow` failed (NORMAL, port 1, 0 headers): \
          Operation not supported (os error 95)"
     );
-    fixture.fake.fail("ibv_create_counters", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::CreateCounters, libc::EOPNOTSUPP);
     let err = fixture.ctx.create_counters().unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
     fixture
         .fake
-        .fail("ibv_attach_counters_point_flow", libc::EINVAL);
+        .fail(Call::AttachCountersPointFlow, libc::EINVAL);
     let counters = fixture.ctx.create_counters().unwrap();
     let err = counters.attach(CounterKind(9), 3).unwrap_err();
     assert!(err.to_string().contains("(CounterKind(9) at 3)"), "{err}");
-    fixture.fake.fail("ibv_read_counters", libc::EINVAL);
+    fixture.fake.fail(Call::ReadCounters, libc::EINVAL);
     assert!(counters.read(&mut [0], ReadCounters::empty()).is_err());
-    fixture.fake.fail("ibv_create_wq", libc::ENOSYS);
+    fixture.fake.fail(Call::CreateWq, libc::ENOSYS);
     let cq = fixture.ctx.create_cq(4).unwrap();
     let err = fixture.pd.wq_builder(&cq).create().unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::ENOSYS));
@@ -255,7 +256,7 @@ fn failed_work_queue_post_returns_the_work() {
     let cq = fixture.cq(8);
     let mut wq = fixture.pd.wq_builder(&cq).max_wr(4).create().unwrap();
     wq.to_ready().unwrap();
-    fixture.fake.fail_after(1, "ibv_post_wq_recv", libc::EINVAL);
+    fixture.fake.fail_after(1, Call::PostWqRecv, libc::EINVAL);
     wq.post(fixture.pd.alloc_buf(1).unwrap()).unwrap();
     let refused = wq.post(fixture.pd.alloc_buf(2).unwrap()).unwrap_err();
     assert_eq!(refused.value.len(), 2);
@@ -271,7 +272,7 @@ fn work_queue_drops_work_after_destruction_or_never() {
         wq.to_ready().unwrap();
         wq.post(fixture.pd.alloc_buf(1).unwrap()).unwrap();
         if !destroyed {
-            fixture.fake.fail("ibv_destroy_wq", libc::EBUSY);
+            fixture.fake.fail(Call::DestroyWq, libc::EBUSY);
         }
         drop(wq);
         assert_eq!(fixture.fake.live().contains(&"ibv_mr"), !destroyed);

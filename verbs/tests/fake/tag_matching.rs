@@ -3,6 +3,7 @@
 use std::{io::ErrorKind, sync::Arc as Shared};
 
 use ibverbs_sys::{ibv_ops_flags, ibv_ops_wr_opcode, ibv_wc_flags};
+use softnic::Call;
 use verbs::{
     Buf, RemoteToken, Uc, WcStatus,
     cq::{ExtendedCq, TagMatch, WcFields, WcOpcode},
@@ -142,7 +143,7 @@ fn tm_unexpected_tag() {
             assert!(!wc.is_match());
             let len = wc.byte_len();
             let TagEvent::Unexpected(work) = wc.event else {
-                panic!("nobody waits for it");
+                panic!("no operation on the list has this tag");
             };
             assert_eq!(TagHeader::from_message(&work).unwrap().tag, OTHER);
             assert_eq!(&work[TagHeader::LEN..len], b"data");
@@ -287,7 +288,7 @@ fn tagged_buffer_is_removed_unless_already_matched() {
 }
 
 #[test]
-fn new_tags_do_not_match_before_unexpected_messages_are_seen() {
+fn tagged_receive_waits_for_unexpected_messages() {
     let mut matching = Matching::new();
     let untagged = matching.buf();
     matching.queue.post(untagged).unwrap();
@@ -389,7 +390,7 @@ fn failed_tagged_buffer_is_returned() {
 }
 
 #[test]
-fn tag_queue_beyond_its_limits_would_block() {
+fn tag_queue_beyond_its_limits_returns_would_block() {
     let fixture = Fixture::new();
     can_match(&fixture);
     let cq = fixture.cq(64);
@@ -428,7 +429,7 @@ fn tag_queue_beyond_its_limits_would_block() {
     assert_eq!(queue.sync().unwrap_err().kind(), ErrorKind::WouldBlock);
     // Buffers on the list are dropped only with the queue.
     assert_eq!(Shared::strong_count(&token), 2);
-    fixture.fake.fail("ibv_destroy_srq", libc::EBUSY);
+    fixture.fake.fail(Call::DestroySrq, libc::EBUSY);
     drop(queue);
     assert_eq!(
         Shared::strong_count(&token),
@@ -440,7 +441,7 @@ fn tag_queue_beyond_its_limits_would_block() {
 #[test]
 fn refused_tag_operation_returns_the_work() {
     let mut matching = Matching::new();
-    matching.fixture.fake.fail("ibv_post_srq_ops", libc::ENOMEM);
+    matching.fixture.fake.fail(Call::PostSrqOps, libc::ENOMEM);
     let buf = matching.buf();
     let refused = matching.queue.add(TagPattern::exact(1), buf).unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
@@ -449,7 +450,7 @@ fn refused_tag_operation_returns_the_work() {
         (64, 0)
     );
     let entry = matching.add(1);
-    matching.fixture.fake.fail("ibv_post_srq_ops", libc::ENOMEM);
+    matching.fixture.fake.fail(Call::PostSrqOps, libc::ENOMEM);
     assert_eq!(
         matching.queue.remove(entry).unwrap_err().raw_os_error(),
         Some(libc::ENOMEM)
@@ -500,7 +501,7 @@ fn tag_matching_without_device_support_is_an_error() {
         "{err}"
     );
     can_match(&fixture);
-    fixture.fake.fail("ibv_create_srq_ex", libc::EINVAL);
+    fixture.fake.fail(Call::CreateSrqEx, libc::EINVAL);
     let err = fixture
         .pd
         .create_tag_matching::<Buf>(&cq, ROOM)

@@ -8,6 +8,7 @@ use std::{
 };
 
 use ibverbs_sys::ibv_access_flags as flag;
+use softnic::Call;
 use verbs::{
     Buf, QueuePair, RemoteAccess, RemoteRegion, Rts, SharedReceiveQueue,
     error::Refused,
@@ -78,7 +79,7 @@ fn dm_bad_registration() {
         .register_dm(&dm, 0..4, RemoteAccess::empty())
         .unwrap_err();
     assert!(err.to_string().contains("another device"), "{err}");
-    fixture.fake.fail("ibv_reg_dm_mr", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::RegDmMr, libc::EOPNOTSUPP);
     assert!(
         fixture
             .pd
@@ -207,7 +208,7 @@ fn dmabuf_reg_mr_bad_flags() {
         assert_eq!(err.kind(), ErrorKind::InvalidInput);
         assert!(err.to_string().contains(reason), "{err}");
     }
-    fixture.fake.fail("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::RegDmabufMr, libc::EOPNOTSUPP);
     assert_eq!(register(DMABUF).raw_os_error(), Some(libc::EOPNOTSUPP));
 }
 
@@ -254,7 +255,7 @@ fn null_region_discards_writes_and_reads_zeros() {
     assert_eq!(received.1[..], *b"kept");
     drop((null, received));
     assert!(!fixture.fake.live().contains(&"ibv_mr"));
-    fixture.fake.fail("ibv_alloc_null_mr", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::AllocNullMr, libc::EOPNOTSUPP);
     assert!(fixture.pd.alloc_null_mr().is_err());
 }
 

@@ -3,6 +3,7 @@
 use std::{future::Future, io::ErrorKind, os::fd::AsFd, pin::pin, task::Poll, time::Duration};
 
 use ibverbs_sys::{ibv_event_type, ibv_wc_opcode};
+use softnic::Call;
 use tokio::runtime;
 use verbs::{
     cq::{CqKey, Notify},
@@ -40,7 +41,7 @@ fn armed_cq_notifies_of_the_next_completion() {
 }
 
 #[test]
-fn completions_not_taken_are_returned_by_wait() {
+fn unread_completions_are_returned_by_wait() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
     for wr_id in 0..3 {
@@ -178,7 +179,7 @@ fn failed_async_wait_is_reported_and_the_next_works() {
         let mut cq = verbs::tokio::CompletionQueue::new(cq).unwrap();
         fixture.fake.poll_returns(cq.get_ref(), -1);
         assert!(cq.wait().await.is_err());
-        fixture.fake.fail("ibv_req_notify_cq", libc::EIO);
+        fixture.fake.fail(Call::ReqNotifyCq, libc::EIO);
         let err = cq.wait().await.unwrap_err();
         assert_eq!(err.raw_os_error(), Some(libc::EIO));
         fixture.fake.push(cq.get_ref(), wc(1, SEND));
@@ -187,7 +188,7 @@ fn failed_async_wait_is_reported_and_the_next_works() {
 }
 
 #[test]
-fn completions_of_an_extended_queue_are_awaited() {
+fn async_wait_on_extended_cq_returns_completions() {
     let fixture = Fixture::new();
     let cq = fixture.ctx.cq_ex_builder(4).waitable().create().unwrap();
     block_on(async {
@@ -209,7 +210,7 @@ fn completions_of_an_extended_queue_are_awaited() {
 }
 
 #[test]
-fn events_of_a_shared_channel_are_awaited() {
+fn async_wait_on_shared_channel_returns_events() {
     let fixture = Fixture::new();
     let channel = fixture.ctx.create_comp_channel().unwrap();
     let mut cqs = [0, 1].map(|key| {
@@ -232,7 +233,7 @@ fn events_of_a_shared_channel_are_awaited() {
 }
 
 #[test]
-fn asynchronous_events_are_awaited() {
+fn async_wait_returns_asynchronous_events() {
     let fixture = Fixture::new();
     block_on(async {
         let events = fixture.ctx.async_events().unwrap();
@@ -258,7 +259,7 @@ fn asynchronous_events_are_awaited() {
 }
 
 #[test]
-fn busy_queue_lets_other_tasks_run() {
+fn busy_queue_yields_to_other_tasks() {
     let fixture = Fixture::new();
     let cq = fixture.cq(8);
     block_on(async {

@@ -7,7 +7,7 @@ use verbs::{QueuePair, RemoteAccess, Rts, mw::WindowType};
 use crate::fixture::Fixture;
 
 #[test]
-fn window_keeps_a_bounded_number_of_queue_pairs() {
+fn window_with_many_bindings_keeps_a_bounded_number_of_queue_pairs() {
     let fixture = Fixture::new();
     let cq = fixture.cq(256);
     let region = fixture.pd.alloc_for_windows(64).unwrap();

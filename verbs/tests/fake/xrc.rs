@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
+use softnic::Call;
 use verbs::{
     Buf, Completed, Gid, Init, QueuePair, RemoteToken, Reset, Rtr, Rts, SharedReceiveQueue,
     WcStatus,
@@ -18,7 +19,7 @@ use crate::fixture::Fixture;
 
 const PSN: Psn = Psn::from_low_bits(7);
 
-fn way() -> AddressVector {
+fn address_vector() -> AddressVector {
     AddressVector::global(1, 1, Gid([0xfe; 16]))
 }
 
@@ -32,7 +33,11 @@ pub(crate) fn sender(fixture: &Fixture, cq: &CqHandle, peer: QpNum) -> QueuePair
         .unwrap();
     let qp = qp.to_init(&Attributes::<XrcSend, Init>::new(1)).unwrap();
     let qp = qp
-        .to_rtr(&Attributes::<XrcSend, Rtr>::new(&way(), peer, PSN))
+        .to_rtr(&Attributes::<XrcSend, Rtr>::new(
+            &address_vector(),
+            peer,
+            PSN,
+        ))
         .unwrap();
     qp.to_rts(&Attributes::<XrcSend, Rts>::new(PSN)).unwrap()
 }
@@ -41,7 +46,11 @@ pub(crate) fn receiver(xrcd: &XrcDomain, peer: QpNum) -> XrcReceiver<Rts> {
     let qp = xrcd.create_qp().unwrap();
     let qp = qp.to_init(&Attributes::<XrcRecv, Init>::new(1)).unwrap();
     let qp = qp
-        .to_rtr(&Attributes::<XrcRecv, Rtr>::new(&way(), peer, PSN))
+        .to_rtr(&Attributes::<XrcRecv, Rtr>::new(
+            &address_vector(),
+            peer,
+            PSN,
+        ))
         .unwrap();
     qp.to_rts(&Attributes::<XrcRecv, Rts>::new(PSN)).unwrap()
 }
@@ -213,7 +222,7 @@ fn failed_xrc_receiver_destroy_returns_the_receiver() {
             .contains("XrcRecv Reset to Init, missing: PKEY_INDEX, ACCESS_FLAGS"),
         "{refused}"
     );
-    fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+    fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
     let refused = refused.value.destroy().unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
     refused
@@ -259,7 +268,7 @@ fn xrc_queue_serves_only_xrc() {
 }
 
 #[test]
-fn entries_of_an_xrc_queue_are_its_own() {
+fn xrc_queue_reserves_its_own_cq_entries() {
     let fixture = Fixture::new();
     let xrcd = fixture.ctx.open_xrcd().unwrap();
     let cq = fixture.cq(8);
@@ -291,14 +300,14 @@ fn xrc_without_device_support_is_an_error() {
     let fixture = Fixture::new();
     let xrcd = fixture.ctx.open_xrcd().unwrap();
     let cq = fixture.cq(8);
-    fixture.fake.fail("ibv_create_qp_ex", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::CreateQpEx, libc::EOPNOTSUPP);
     let err = xrcd.create_qp().unwrap_err();
     assert!(
         err.to_string()
             .contains("`ibv_create_qp_ex` failed (XrcRecv)"),
         "{err}"
     );
-    fixture.fake.fail("ibv_create_srq_ex", libc::EOPNOTSUPP);
+    fixture.fake.fail(Call::CreateSrqEx, libc::EOPNOTSUPP);
     let err = fixture
         .pd
         .create_xrc_srq::<Buf>(&xrcd, &cq, 2, 1)
@@ -383,12 +392,12 @@ fn xrc_client_sends_to_the_servers_queue_number() {
     srq.post(pd.alloc_buf(16).unwrap()).unwrap();
     let peer = QpNum::from_low_bits(0x99);
     let receiver = receiver(&xrcd, peer);
-    let told = srq.srq_num().unwrap().get().to_be_bytes();
-    let queue = SrqNum::new(u32::from_be_bytes(told)).unwrap();
+    let srq_num = srq.srq_num().unwrap().get().to_be_bytes();
+    let queue = SrqNum::new(u32::from_be_bytes(srq_num)).unwrap();
     let qp = pd.qp_builder::<XrcSend>(&send_cq, &send_cq).max_send_wr(1);
     let qp = qp.max_inline_data(16).create_for::<Option<Buf>, Buf>();
     let qp = qp.unwrap().to_init(&Attributes::<XrcSend, Init>::new(1));
-    let to_rtr = Attributes::<XrcSend, Rtr>::new(&way(), receiver.qp_num(), PSN);
+    let to_rtr = Attributes::<XrcSend, Rtr>::new(&address_vector(), receiver.qp_num(), PSN);
     let qp = qp.unwrap().to_rtr(&to_rtr).unwrap();
     let mut qp = qp.to_rts(&Attributes::<XrcSend, Rts>::new(PSN)).unwrap();
     qp.post(op::ToSrq::new(op::Send::new(None).inline(&[0; 16]), queue))

@@ -14,7 +14,7 @@ use std::{
 use ibverbs_sys::{self as ffi, ibv_mr_init_attr_mask as has};
 use verbs::ProtectionDomain;
 
-use crate::provider::domain::UNPROTECTED;
+use softnic::scripted::UNPROTECTED;
 
 /// There is not so much memory: 1 TiB.
 pub(crate) const TOO_MUCH: usize = 1 << 40;

@@ -4,8 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 mod library;
-#[expect(unused_imports, reason = "of the whole fake, little is needed here")]
-#[path = "../fake/provider/mod.rs"]
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "little of the device is needed here"
+)]
+#[path = "../fake/provider.rs"]
 mod provider;
 
 use std::{
@@ -44,7 +48,7 @@ fn provider_memory_is_registered_by_its_own_call() {
     memory[4999] = 7;
     assert_eq!(memory.pd(), &pd);
     let (start, raw) = (memory.as_ptr().addr(), memory.as_raw().addr());
-    let buf = pd.register(memory).buf().unwrap();
+    let buf = pd.register(memory).create_buf().unwrap();
     assert_eq!(buf[4999], 7);
     let registered = Registered {
         call: "ibv_reg_buf_mr",
@@ -92,7 +96,7 @@ fn provider_memory_of_another_domain_is_refused() {
     let (_fake, ctx, pd) = device();
     let other = ctx.alloc_pd().unwrap();
     let memory = pd.alloc_provider_memory(64).unwrap();
-    let refused = other.register(memory).buf().unwrap_err();
+    let refused = other.register(memory).create_buf().unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
     assert_eq!(
         refused.error.to_string(),
@@ -147,10 +151,10 @@ fn device_memory_is_exported() {
 }
 
 #[test]
-fn pool_is_carved_out_of_the_providers_memory() {
+fn pool_in_provider_memory_has_its_buffers() {
     let (_fake, _ctx, pd) = device();
     let memory = pd.alloc_provider_memory(4096).unwrap();
-    let pool = pd.register(memory).pool(512).unwrap();
+    let pool = pd.register(memory).create_pool(512).unwrap();
     let bufs: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
     assert_eq!(bufs.len(), 8);
     drop(pool);

@@ -21,7 +21,7 @@ pub(crate) const ORDERS: usize = 40_320;
 /// Where a set is made, and how.
 pub(crate) struct World<'a> {
     pub(crate) ctx: &'a Context,
-    pub(crate) way: AddressVector,
+    pub(crate) address_vector: AddressVector,
     /// Connects a queue pair with itself.
     pub(crate) connect: &'a dyn Fn(QueuePair<verbs::Rc, Reset>) -> QueuePair<verbs::Rc, Rts>,
     /// Lets the device finish the oldest request.
@@ -55,16 +55,20 @@ impl Set {
         let mut qp = (world.connect)(qp.create().unwrap());
         let region = pd.alloc_for_windows(64).unwrap();
         let mut window = pd.alloc_mw(WindowType::Type2).unwrap();
-        let ah = pd.create_ah(&world.way).unwrap();
+        let ah = pd.create_ah(&world.address_vector).unwrap();
 
         cq.req_notify(Notify::Next).unwrap();
         let work = pd.alloc_buf(1).unwrap();
         qp.bind_window(&mut window, &region, RemoteAccess::WRITE, work)
             .unwrap();
         (world.finish)(qp.qp_num());
-        let announced = channel.wait_timeout(Duration::from_secs(20)).unwrap();
-        assert_eq!(announced, Some(CqKey(3)));
-        let wc = cq.poll().unwrap().next().expect("it was announced");
+        let event = channel.wait_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(event, Some(CqKey(3)));
+        let wc = cq
+            .poll()
+            .unwrap()
+            .next()
+            .expect("no completion after the event");
         wc.ok().unwrap();
         assert!(qp.complete(wc).is_ok());
         for _ in 0..2 {

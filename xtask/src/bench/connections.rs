@@ -14,8 +14,8 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
+use soft_roce::{Run, quote};
 
 /// Maximum number of rounds of each program. Fewer run if `BUDGET` expires.
 const MAX_ROUNDS: usize = 15;
@@ -43,7 +43,7 @@ struct Transcript {
 
 /// Runs all programs in a guest and returns the rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
-    let many = program::build_ours(workspace, "cm", "connections")?;
+    let many = program::build_ours(workspace, "rdma-cm", "connections")?;
     let cmtime = program::build_example(workspace, "cmtime")?;
     eprintln!("Running cmtime and its twin in a guest");
     let plan = Run::single(script(&cmtime, &many)?)

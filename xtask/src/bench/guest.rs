@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::noop::Side;
 use super::statistics::{self, median};
-use crate::soft_roce::backend::Backend;
-use crate::soft_roce::{EventKind, Outcome, Run, Stream};
 use crate::workspace::Workspace;
+use soft_roce::backend::Backend;
+use soft_roce::{EventKind, Outcome, Run, Stream};
 
 /// Minimum number of samples for a median.
 pub(super) const LEAST_ROUNDS: usize = 3;
@@ -50,7 +50,7 @@ pub(super) fn record(
     let mut written = Ok(());
     let outcome = plan
         .backend(Backend::Qemu)
-        .execute(workspace, &mut |event| {
+        .execute(workspace.for_guests(), &mut |event| {
             if let EventKind::Output(stream, line) = &event.kind {
                 let line = String::from_utf8_lossy(line);
                 if *stream == Stream::Stdout {

@@ -15,8 +15,8 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
+use soft_roce::{Run, quote};
 
 /// Number of runs with `FEW` connections, for each library.
 const ROUNDS: usize = guest::LEAST_ROUNDS;

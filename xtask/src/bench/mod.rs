@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: cost of the crates against equivalent C programs.
+//! `cargo xtask bench`: cost of the crates against equivalent C programs, and figures of softnic.
 //!
 //! Our program and the reference alternate on the same machine or in the same guest, because absolute times vary
 //! between machines and boots. Output: a table, `target/bench/NAME.json` and `target/bench/NAME.svg`.
@@ -14,6 +14,7 @@ mod program;
 mod rds;
 mod row;
 mod rstream;
+mod softnic;
 mod statistics;
 mod write_all;
 
@@ -23,10 +24,10 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde_json::json;
 
-use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 use conditions::Conditions;
 use row::Row;
+use soft_roce::setup::{self, Group};
 
 /// A set of benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,6 +40,8 @@ pub(crate) enum Name {
     Rds,
     /// Making and ending connections, against cmtime, and a thousand at once; all in a guest
     Cm,
+    /// The devices of softnic, on this machine: a connection, 10,000 queue pairs, the device tests
+    Softnic,
 }
 
 impl Name {
@@ -48,6 +51,7 @@ impl Name {
             Self::Rsocket => "rsocket",
             Self::Rds => "rds",
             Self::Cm => "cm",
+            Self::Softnic => "softnic",
         }
     }
 }
@@ -76,6 +80,7 @@ pub(crate) fn run(name: Name, host_only: bool, long: bool) -> Result<bool> {
             guest_only(name, host_only)?;
             connections::measure(&workspace)?
         }
+        Name::Softnic => softnic::measure(&workspace)?,
     };
     let file = |extension: &str| folder.join(format!("{}.{extension}", name.text()));
     let values: Vec<_> = rows.iter().map(Row::to_json).collect();

@@ -125,7 +125,7 @@ impl Programs {
         program::build_c(&sources.join("provider.c"), &provider, &shared)?;
         program::build_c(&sources.join("reference.c"), &reference, &["-libverbs"])?;
         Ok(Self {
-            ours: program::build_ours(workspace, "verbs", "noop")?,
+            ours: program::build_ours(workspace, "rdma-verbs", "noop")?,
             reference,
             provider,
         })

@@ -16,8 +16,8 @@ use super::noop::{self, Side};
 use super::program;
 use super::row::{Bar, Row};
 use super::statistics::{greatest, least};
-use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
+use soft_roce::{Run, quote};
 
 const GUESTS: usize = 3;
 /// Maximum number of runs of each program for each row in a guest. The first round always runs.
@@ -78,7 +78,7 @@ struct Transcript {
 
 /// Runs all cases in several guests and returns the rows.
 pub(super) fn measure(workspace: &Workspace, programs: &noop::Programs) -> Result<Measured> {
-    let ours = program::build_ours(workspace, "cm", "perftest")?;
+    let ours = program::build_ours(workspace, "rdma-cm", "perftest")?;
     let script = script(&ours, programs)?;
     let mut transcript = Transcript::default();
     let mut look = String::new();
@@ -135,11 +135,11 @@ listening() {
 # Both ends have a time limit. On a busy machine perftest may fail to determine the processor's frequency ("Correlation")
 # and print no result, so a run is tried up to three times.
 client() {
-    for patience in 20 20 40; do
-        timeout $patience "$@" >/dev/null &
+    for seconds in 20 20 40; do
+        timeout $seconds "$@" >/dev/null &
         listening
         status=0
-        output=$(timeout $patience "$@" "$A" 2>&1) || status=$?
+        output=$(timeout $seconds "$@" "$A" 2>&1) || status=$?
         wait
         echo "$output"
         case $status/$output in 0/*Correlation*) ;; 0/*) return ;; esac

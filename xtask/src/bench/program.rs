@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use cargo_metadata::Message;
 
-use crate::process::{self, Supervised};
 use crate::workspace::{self, Workspace};
+use soft_roce::process::{self, Supervised};
 
 /// Builds a benchmark in the release profile and returns its path.
 pub(super) fn build_ours(workspace: &Workspace, package: &str, bench: &str) -> Result<PathBuf> {

@@ -19,8 +19,8 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
+use soft_roce::{Run, quote};
 
 /// Number of pairs of guests, each of which measures the memory of one kind.
 const PAIRS: usize = 6;

@@ -14,8 +14,8 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
+use soft_roce::{Run, quote};
 
 /// Number of boots of the guest.
 const BOOTS: usize = 3;

@@ -14,8 +14,8 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
+use soft_roce::{Run, quote};
 
 const ROUNDS: usize = 3;
 /// Bytes of one write of perftest: the maximum of one RDMA write of an rsocket.
@@ -30,7 +30,7 @@ const BUFFERS: [(&str, &str); 2] = [("default", "by default"), ("1048576", "by 1
 
 /// Runs all cases on a pair of guests and returns the rows.
 pub(super) fn measure(workspace: &Workspace, long: bool) -> Result<Vec<Row>> {
-    let ours = program::build_ours(workspace, "rsocket", "write_all")?;
+    let ours = program::build_ours(workspace, "rdma-rsocket", "write_all")?;
     let bytes = if long { LONG } else { SHORT };
     eprintln!(
         "Writing {} MiB between two guests, by ours and by perftest",

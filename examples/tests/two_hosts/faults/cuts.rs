@@ -122,7 +122,7 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
         .map(|side| format!("ready-{}", side.port))
         .collect();
     let peer = if host == 'a' { "$B" } else { "$A" };
-    let meet = |port: u16| match host {
+    let connect_command = |port: u16| match host {
         'a' => format!("rping -s -C 1 -p {port} > /dev/null 2>&1; "),
         _ => format!("until rping -c -C 1 -a $A -p {port} > /dev/null 2>&1; do sleep 0.2; done; "),
     };
@@ -130,7 +130,7 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
     let (back, end) = match restored {
         true => (
             format!("sleep {SECONDS}; {RESTORE}; touch restored; "),
-            meet(7618),
+            connect_command(7618),
         ),
         false => (String::new(), String::new()),
     };
@@ -150,7 +150,7 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
          wait $pids; {end}{}",
         sides.iter().map(start).collect::<String>(),
         ready.join(" "),
-        meet(7619),
+        connect_command(7619),
         super::LEFT
     )
 }

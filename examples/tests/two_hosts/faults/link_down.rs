@@ -111,16 +111,16 @@ impl LinkDown {
                 Err(outcome) if !self.restored => return Ok(outcome),
                 Err(_) => continue,
             };
-            match self.ask(&channel, id)? {
-                Asked::Done(outcome) => return Ok(outcome),
+            match self.request(&channel, id)? {
+                Requested::Done(outcome) => return Ok(outcome),
                 // No listener yet.
-                Asked::NoListener => thread::sleep(Duration::from_millis(200)),
+                Requested::NoListener => thread::sleep(Duration::from_millis(200)),
             }
         }
         bail!("no listener")
     }
 
-    fn ask(self, channel: &EventChannel, id: CmId<RouteResolved>) -> Result<Asked> {
+    fn request(self, channel: &EventChannel, id: CmId<RouteResolved>) -> Result<Requested> {
         let mut side = Side::new(&id.context()?)?;
         let qp = side.qp(&id)?;
         if self.point == Point::Connect {
@@ -133,14 +133,14 @@ impl LinkDown {
         Ok(match next(channel)? {
             Event::ConnectResponse(response) => {
                 let connection = response.establish(qp)?;
-                Asked::Done(self.connected(channel, &mut side, connection, true)?)
+                Requested::Done(self.connected(channel, &mut side, connection, true)?)
             }
             Event::ConnectFailed {
                 failure: ConnectFailure::Rejected { reason: 8, .. },
                 ..
-            } => Asked::NoListener,
-            Event::ConnectFailed { failure, .. } => Asked::Done(failed(&failure)),
-            other => Asked::Done(format!("{other:?}")),
+            } => Requested::NoListener,
+            Event::ConnectFailed { failure, .. } => Requested::Done(failed(&failure)),
+            other => Requested::Done(format!("{other:?}")),
         })
     }
 
@@ -187,33 +187,27 @@ impl LinkDown {
             posted.map_err(|refused| refused.error)?;
         }
         // The message confirms the connection to both sides.
-        traffic.send(&mut connection)?;
-        while traffic.received < 1 || in_sending(&connection) > 0 {
-            if let Some(status) = traffic.take(side, &mut connection)? {
-                bail!("the first message has failed: {status:?}");
-            }
+        match traffic.exchange(channel, side, &mut connection)? {
+            Exchange::Lost(status) => bail!("the first message has failed: {status:?}"),
+            Exchange::Ended => return ended(&mut traffic, side, connection),
+            Exchange::Enough => {}
         }
-        match self.point {
+        let exchange = match self.point {
             Point::Idle => {
                 self.reach()?;
-                traffic.send(&mut connection)?;
-                while traffic.received < 2 || in_sending(&connection) > 0 {
-                    if let Some(status) = traffic.take(side, &mut connection)? {
-                        return lost(status, &mut traffic, side, connection);
-                    }
-                }
+                traffic.exchange(channel, side, &mut connection)?
             }
-            Point::Load => match self.load(channel, &mut traffic, side, &mut connection, active)? {
-                Load::Lost(status) => return lost(status, &mut traffic, side, connection),
-                Load::Ended => {
-                    connection.disconnect()?;
-                    traffic.rest(side, &mut connection)?;
-                    return Ok("disconnected".into());
-                }
-                Load::Enough => {}
-            },
-            Point::Disconnect => self.reach()?,
-            Point::Resolve | Point::Connect | Point::Accept => {}
+            Point::Load => self.load(channel, &mut traffic, side, &mut connection, active)?,
+            Point::Disconnect => {
+                self.reach()?;
+                Exchange::Enough
+            }
+            Point::Resolve | Point::Connect | Point::Accept => Exchange::Enough,
+        };
+        match exchange {
+            Exchange::Lost(status) => return lost(status, &mut traffic, side, connection),
+            Exchange::Ended => return ended(&mut traffic, side, connection),
+            Exchange::Enough => {}
         }
         // After a permanent cut, the sides cannot reach each other.
         if active || !self.restored {
@@ -239,7 +233,7 @@ impl LinkDown {
         side: &mut Side,
         connection: &mut Connection,
         active: bool,
-    ) -> Result<Load> {
+    ) -> Result<Exchange> {
         let mut enough = None;
         self.ready()?;
         loop {
@@ -248,19 +242,16 @@ impl LinkDown {
                 traffic.send(connection)?;
             }
             if !sending && in_sending(connection) == 0 {
-                return Ok(Load::Enough);
+                return Ok(Exchange::Enough);
             }
             if let Some(status) = traffic.take_within(CHECK_INTERVAL, side, connection)? {
-                return Ok(Load::Lost(status));
+                return Ok(Exchange::Lost(status));
             }
             if active && enough.is_none() && Path::new("restored").exists() {
                 enough = Some(traffic.received + MORE);
             }
-            if let Some(event) = channel.try_next()? {
-                match event {
-                    Event::Disconnected { .. } => return Ok(Load::Ended),
-                    other => bail!("{other:?}"),
-                }
+            if has_ended(channel)? {
+                return Ok(Exchange::Ended);
             }
         }
     }
@@ -282,8 +273,24 @@ impl LinkDown {
     }
 }
 
-/// Outcome of the load.
-enum Load {
+/// Ends the connection after the peer's disconnect.
+fn ended(traffic: &mut Traffic, side: &mut Side, mut connection: Connection) -> Result<String> {
+    connection.disconnect()?;
+    traffic.rest(side, &mut connection)?;
+    Ok("disconnected".into())
+}
+
+/// Whether the peer has disconnected. An error for every other event.
+fn has_ended(channel: &EventChannel) -> Result<bool> {
+    match channel.try_next()? {
+        Some(Event::Disconnected { .. }) => Ok(true),
+        Some(other) => bail!("{other:?}"),
+        None => Ok(false),
+    }
+}
+
+/// Outcome of an exchange under the link cut.
+enum Exchange {
     Lost(WcStatus),
     Enough,
     /// The peer has disconnected.
@@ -291,7 +298,7 @@ enum Load {
 }
 
 /// Outcome of a connection request.
-enum Asked {
+enum Requested {
     NoListener,
     Done(String),
 }
@@ -312,11 +319,30 @@ impl Traffic {
         Ok(())
     }
 
-    /// Waits for completions, and reposts receives. Returns the status of the first failure.
-    fn take(&mut self, side: &mut Side, connection: &mut Connection) -> Result<Option<WcStatus>> {
-        self.take_within(KERNEL_TIMEOUT, side, connection)
+    /// Sends a message, and waits for its acknowledgement and for the peer's.
+    fn exchange(
+        &mut self,
+        channel: &EventChannel,
+        side: &mut Side,
+        connection: &mut Connection,
+    ) -> Result<Exchange> {
+        self.send(connection)?;
+        while self.received < self.sent || in_sending(connection) > 0 {
+            if let Some(status) = self.take_within(CHECK_INTERVAL, side, connection)? {
+                return Ok(Exchange::Lost(status));
+            }
+            // The acknowledgement may be lost in a cut, and the peer no longer there to repeat it.
+            if has_ended(channel)? {
+                // A message before the end, not yet taken.
+                self.take_within(Duration::ZERO, side, connection)?;
+                ensure!(self.received == self.sent, "a message is missing");
+                return Ok(Exchange::Ended);
+            }
+        }
+        Ok(Exchange::Enough)
     }
 
+    /// Waits for completions for up to `timeout`, and reposts receives. Returns the status of the first failure.
     fn take_within(
         &mut self,
         timeout: Duration,

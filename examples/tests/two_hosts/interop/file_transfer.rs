@@ -58,13 +58,13 @@ pub(super) fn cells() -> Vec<Cell> {
 
 /// Chunk size of the server: 10 MiB as in the original, or the device's maximum message size.
 fn part_size(output: &CellOutput) -> u32 {
-    let told = output.server.iter().find_map(|line| {
+    let reported = output.server.iter().find_map(|line| {
         line.trim()
             .strip_prefix("max_msg_sz:")?
             .trim()
             .strip_prefix("0x")
     });
-    let largest = told.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    let largest = reported.and_then(|hex| u32::from_str_radix(hex, 16).ok());
     largest.map_or(8 << 20, |largest| largest.min(10 << 20))
 }
 

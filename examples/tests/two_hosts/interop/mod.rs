@@ -9,7 +9,6 @@
 mod cmtime;
 mod file_transfer;
 mod http;
-mod kv_store;
 mod mckey;
 mod rcopy;
 mod rdma_client_server;
@@ -408,7 +407,6 @@ fn every_message_tool_over_roce_interoperates_with_c() {
 #[test]
 fn every_rdma_tool_over_roce_interoperates_with_c() {
     let tools = [
-        kv_store::cells(),
         read_write::cells("rxe"),
         file_transfer::cells(),
         rping::cells(),
@@ -419,7 +417,6 @@ fn every_rdma_tool_over_roce_interoperates_with_c() {
 #[test]
 fn every_tool_over_iwarp_interoperates_with_c() {
     let tools = [
-        kv_store::cells(),
         read_write::cells("siw"),
         file_transfer::refused_by_iwarp(),
         rping::cells(),

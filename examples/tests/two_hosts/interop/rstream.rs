@@ -71,7 +71,7 @@ const KILL: &str = "connected() { for thread in /proc/$!/task/*; do rdma resourc
                     sleep 1; kill -9 $!; wait $!; [ $? = 137 ]";
 
 /// Error of this crate's program after the loss of the peer.
-const LOSS: &str = "the peer \\(has gone\\|did not take what was sent\\)";
+const LOSS: &str = "^ *\\(the peer has gone\\|a request to the peer has failed\\)";
 
 /// T-X11: the original is killed during a transfer; the program of this crate must fail with an error.
 pub(super) fn killed() -> Vec<Cell> {
@@ -85,17 +85,17 @@ pub(super) fn killed() -> Vec<Cell> {
         let killed = |side| {
             format!("{{ until {side} & {KILL}; do sleep 0.5; done; }} 2> /dev/null; echo killed")
         };
-        let told = |side| {
+        let reported = |side| {
             format!(
                 "until {side}; [ $? = 1 ] && ! grep -q \"cannot connect\" output{port}; do \
-                 sleep 0.5; done; sed -n \"s/^ *{LOSS}$/told/p\" output{port}"
+                 sleep 0.5; done; sed -n \"/{LOSS}/{{s/.*/told/p;q}}\" output{port}"
             )
         };
         let (dies, lives) = (["killed"], ["told"]);
         let (server, client, ends) = match pairing {
-            Pairing::CServesOurs => (killed(server), told(client), (dies, lives)),
+            Pairing::CServesOurs => (killed(server), reported(client), (dies, lives)),
             Pairing::OursServesC | Pairing::OursServesOurs => {
-                (told(server), killed(client), (lives, dies))
+                (reported(server), killed(client), (lives, dies))
             }
         };
         Cell {

@@ -27,7 +27,7 @@ pub(super) fn cells() -> Vec<Cell> {
                 pairing,
                 server: format!("{server} -b {any} -p {port} {options}"),
                 client: format!("{client} -s {address} -p {port} {options}"),
-                check: Box::new(move |output| says_what_c_says(output, options)),
+                check: Box::new(move |output| matches_output_of_c(output, options)),
             });
         }
     }
@@ -35,7 +35,7 @@ pub(super) fn cells() -> Vec<Cell> {
 }
 
 /// The output of both sides must match C's, line by line.
-fn says_what_c_says(output: &CellOutput, options: &str) -> Result<(), String> {
+fn matches_output_of_c(output: &CellOutput, options: &str) -> Result<(), String> {
     let mut server = vec!["cmatose: starting server"];
     let mut client = vec!["cmatose: starting client", "cmatose: connecting"];
     if !options.contains("-C 0") {

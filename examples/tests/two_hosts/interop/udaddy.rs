@@ -15,7 +15,7 @@ pub(super) fn cells() -> Vec<Cell> {
     let runs = both.into_iter().flat_map(|pairing| {
         [("0.0.0.0", "$A", "-c 3 -C 5 -S 1000"), ("::", "$A6", "")].map(|run| (pairing, run))
     });
-    let speaking = runs
+    let printing = runs
         .enumerate()
         .map(|(turn, (pairing, (any, address, options)))| {
             let (server, client) = pairing.programs(OURS, C);
@@ -56,7 +56,7 @@ pub(super) fn cells() -> Vec<Cell> {
             }
         });
     let refused = [Pairing::CServesOurs, Pairing::OursServesOurs].map(refusals);
-    speaking.chain(refused).collect()
+    printing.chain(refused).collect()
 }
 
 /// InfiniBand addresses on RoCE: a server cannot bind one, and no route exists. Both programs must fail

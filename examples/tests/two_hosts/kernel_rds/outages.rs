@@ -21,8 +21,7 @@ pub(super) fn idle() {
 }
 
 /// X-C07: simulates power loss of this host during messages in both directions: the link is cut for
-/// 20 s, and then
-/// a new process starts without state.
+/// 20 s, and then a new process starts without state.
 pub(super) fn powered_off() {
     let (own, peer) = ("$A:4200", "$B:4200");
     // The link is cut before the kill, so that the kernel gets no notice, until shortly before the
@@ -41,16 +40,15 @@ pub(super) fn powered_off() {
         let lived = side.iter().filter(|line| line.starts_with("lived"));
         assert_eq!(lived.count(), 1, "{side:?}");
     }
-    let told = printed
+    let reported = printed
         .b
         .iter()
         .any(|line| line.starts_with("lived") && !line.ends_with(" 0"));
-    assert!(told, "{:?}", printed.b);
+    assert!(reported, "{:?}", printed.b);
 }
 
 /// X-D14: ten minutes with 1 % packet loss. All messages arrive once and in order, and memory does
-/// not
-/// grow.
+/// not grow.
 pub(super) fn soak() {
     let lossy = "insmod $(find /lib/modules/$(uname -r) -name 'sch_netem.ko*') && \
                  tc qdisc add dev eth0 root netem loss 1%";

@@ -6,10 +6,8 @@ use crate::guests::run_with;
 const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 
 /// Host b runs the kernel's RDS, so no process can use the port there: X-C11. Host a violates the
-/// protocol:
-/// X-C04, X-C10, X-D08, X-D11. X-F07: connections are reset under load, by a rival request, and by
-/// a failed
-/// operation of the kernel.
+/// protocol: X-C04, X-C10, X-D08, X-D11. X-F07: connections are reset under load, by a rival
+/// request, and by a failed operation of the kernel.
 #[test]
 fn interop_unknown_peers_are_rejected_without_damage() {
     // More if the kernel polls an unsolicited frame by accident.

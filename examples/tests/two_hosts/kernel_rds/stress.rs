@@ -189,8 +189,7 @@ const MORE: [Run; 8] = [
 ];
 
 /// X-D04, X-D05, X-D06, X-D07, X-R04: every message is the next of its sender, and every byte of
-/// messages
-/// and memory is correct.
+/// messages and memory is correct.
 #[test]
 fn rds_stress_interoperates_with_kernel() {
     let mut runs: Vec<_> = RUNS.iter().collect();

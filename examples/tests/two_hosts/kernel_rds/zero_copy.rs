@@ -1,6 +1,5 @@
 //! The example of the mail: a server reads and writes the memory of clients, with either side on
-//! the kernel's
-//! RDS.
+//! the kernel's RDS.
 
 use super::numbers;
 use crate::guests::{Printed, run_with};

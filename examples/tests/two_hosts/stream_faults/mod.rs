@@ -181,6 +181,6 @@ fn stream_whose_peer_changes_its_hardware_address_names_the_cause() {
     let explained = lines_of(&printed.b, "client");
     let expected = "the peer has gone: unreachable: Connection timed out (os error 110)";
     assert_eq!(explained, [expected, "exit 0"]);
-    let told = lines_of(&printed.a, "server");
-    assert_eq!(told, ["ConnectionReset, ConnectionReset", "exit 0"]);
+    let reported = lines_of(&printed.a, "server");
+    assert_eq!(reported, ["ConnectionReset, ConnectionReset", "exit 0"]);
 }

@@ -136,7 +136,7 @@ impl Arguments {
     }
 
     fn server(&self) -> Result<String> {
-        let listener = self.options().bind(self.addr)?;
+        let listener = self.options().listen(self.addr)?;
         if self.doing() == Doing::Connecting {
             return self.hesitant(&listener);
         }

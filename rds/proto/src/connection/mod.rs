@@ -121,6 +121,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     /// peer's private data.
     pub fn established(&mut self, now: Duration, ack: u64) {
         self.is_up = true;
+        self.receiving.stats.established += 1;
         self.probes.frame_received(now);
         self.sending.map_changed();
         self.sending.queue.acknowledged(ack);
@@ -138,7 +139,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     pub fn reset(&mut self) {
         self.is_up = false;
         self.violation = None;
-        self.sending.reset();
+        self.receiving.stats.retransmitted += self.sending.reset();
         self.receiving.reset();
         self.acks.reset();
         self.probes.reset();
@@ -428,7 +429,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         (self.sending.next_sequence(), self.receiving.next())
     }
 
-    /// Counters of protocol anomalies.
+    /// Statistics of the connection.
     pub fn stats(&self) -> ConnectionStats {
         self.receiving.stats
     }

@@ -13,7 +13,7 @@ struct Outcome {
     /// The device has completed the operation.
     done: bool,
     status: Option<Status>,
-    told: bool,
+    notified: bool,
 }
 
 /// Part of a message performed by a request.
@@ -119,7 +119,7 @@ impl<P> Entry<P> {
     /// notifications.
     fn set_status(
         &mut self,
-        told: &mut VecDeque<Notification>,
+        notifications: &mut VecDeque<Notification>,
         status: Status,
         which: impl Fn(Report, bool) -> bool,
     ) {
@@ -132,8 +132,8 @@ impl<P> Entry<P> {
             }
             outcome.status = Some(status);
             if report.notify {
-                outcome.told = true;
-                told.push_back(Notification {
+                outcome.notified = true;
+                notifications.push_back(Notification {
                     owner,
                     token: report.token,
                     status,
@@ -154,7 +154,12 @@ impl<P> Entry<P> {
     }
 
     /// Handles the completion of a request.
-    fn completed(&mut self, told: &mut VecDeque<Notification>, part: Part, completion: Completion) {
+    fn completed(
+        &mut self,
+        notifications: &mut VecDeque<Notification>,
+        part: Part,
+        completion: Completion,
+    ) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let status = match completion {
             Completion::Success => Status::Success,
@@ -171,13 +176,13 @@ impl<P> Entry<P> {
         }
         match part {
             Part::Frame => {}
-            Part::LastFrame => {
-                self.set_status(told, status, |report, _| !success || !report.remote)
-            }
+            Part::LastFrame => self.set_status(notifications, status, |report, _| {
+                !success || !report.remote
+            }),
             // Success is reported with the completion of the message, if one follows.
             Part::Rdma | Part::Atomic if success && !self.is_silent() => {}
-            Part::Rdma => self.set_status(told, status, |_, is_rdma| is_rdma),
-            Part::Atomic => self.set_status(told, status, |_, is_rdma| !is_rdma),
+            Part::Rdma => self.set_status(notifications, status, |_, is_rdma| is_rdma),
+            Part::Atomic => self.set_status(notifications, status, |_, is_rdma| !is_rdma),
         }
     }
 }
@@ -455,7 +460,7 @@ impl<P> Queue<P> {
             let failure = outcome.status.filter(|&status| status != Status::Success);
             failed = failed.or(failure);
             match failure {
-                Some(status) if !outcome.told => {
+                Some(status) if !outcome.notified => {
                     self.notifications.push_back(Notification {
                         owner,
                         token: report.token,
@@ -529,8 +534,9 @@ impl<P> Queue<P> {
             .for_each(each);
     }
 
-    /// Resets after the loss of the connection, when every request has completed.
-    pub(super) fn reset(&mut self) {
+    /// Resets after the loss of the connection, when every request has completed. Returns the number of
+    /// messages to be sent again.
+    pub(super) fn reset(&mut self) -> u64 {
         self.retire_acked();
         self.operations = 0;
         for mut entry in std::mem::take(&mut self.leaving) {
@@ -554,5 +560,6 @@ impl<P> Queue<P> {
             }
         }
         self.picked = 0;
+        at as u64
     }
 }

@@ -66,7 +66,7 @@ pub struct Incoming<B> {
     pub cookie: Option<Cookie>,
     /// Key of local memory used by the sender, to end use-once exports.
     pub used: Option<u32>,
-    pub(super) asks: bool,
+    pub(super) ack_required: bool,
 }
 
 /// A received message, ping or map.
@@ -90,15 +90,21 @@ struct Assembly<B> {
 
 /// A completely received message.
 #[derive(Debug)]
-pub(super) struct Whole<B> {
+pub(super) struct Reassembled<B> {
     pub(super) header: Header,
     pub(super) bodies: Bodies<B>,
     pub(super) began: Duration,
 }
 
-/// Counters of protocol anomalies. None of them ends the connection.
+/// Statistics of a connection between two hosts, across losses of the RDMA connection. Anomalies of the protocol are counted
+/// here, too; none of them ends the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConnectionStats {
+    /// RDMA connections established; each after the first is a reconnect.
+    pub established: u64,
+    /// Messages sent again on a new RDMA connection.
+    pub retransmitted: u64,
     /// Duplicates: `recv_drop_old_seq`.
     pub duplicates: u64,
     /// Sequence numbers too low, without the retransmission flag.
@@ -171,16 +177,16 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     /// Whether a frame of `len` body bytes is a whole in-order message without extensions, the
     /// common case.
     pub(super) fn is_plain(&self, header: &Header, len: usize) -> bool {
-        let whole = header.len as usize == len && header.len <= FRAGMENT.min(self.max_message);
+        let is_whole = header.len as usize == len && header.len <= FRAGMENT.min(self.max_message);
         let next = header.sequence >= self.next && header.sequence != 0;
         let bytes = !header.flags.contains(Flags::CONG_BITMAP) && header.extensions.is_empty();
         let port = ![PING_PORT, RESERVED_PORT].contains(&header.to);
-        whole && next && bytes && port && self.assembly.is_none()
+        is_whole && next && bytes && port && self.assembly.is_none()
     }
 
     /// Accepts a plain message.
     pub(super) fn take_plain(&mut self, now: Duration, acks: &mut Acks, header: &Header) {
-        self.taken(now, acks, header.sequence, header.asks());
+        self.taken(now, acks, header.sequence, header.requires_ack());
     }
 
     /// Adds a frame; returns the message if complete.
@@ -189,7 +195,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         now: Duration,
         header: Header,
         body: B,
-    ) -> Result<Option<Whole<B>>, Violation> {
+    ) -> Result<Option<Reassembled<B>>, Violation> {
         if header.len > self.max_message {
             return Err(Violation::MessageLen(header.len));
         }
@@ -226,7 +232,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             }
         };
         if assembly.received == header.len {
-            return Ok(Some(Whole {
+            return Ok(Some(Reassembled {
                 header: assembly.header,
                 bodies: assembly.bodies,
                 began: assembly.began,
@@ -245,14 +251,17 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             self.stats.bad_maps += 1;
             return None;
         };
-        let told = header.extensions.iter().find_map(|told| match told {
-            Extension::Capabilities(told) => Some(told),
-            _ => None,
-        });
-        let told = told.unwrap_or_default();
-        self.peer_delays_acks = told & !Extension::RX_LOST == Extension::DELAYED_ACKS;
-        let knows_itself = self.peer_delays_acks || told == Extension::RX_LOST;
-        if knows_itself && told & Extension::RX_LOST != 0 {
+        let capabilities = header
+            .extensions
+            .iter()
+            .find_map(|extension| match extension {
+                Extension::Capabilities(capabilities) => Some(capabilities),
+                _ => None,
+            });
+        let capabilities = capabilities.unwrap_or_default();
+        self.peer_delays_acks = capabilities & !Extension::RX_LOST == Extension::DELAYED_ACKS;
+        let is_this_crate = self.peer_delays_acks || capabilities == Extension::RX_LOST;
+        if is_this_crate && capabilities & Extension::RX_LOST != 0 {
             // Acknowledgements on the peer's device may have been lost.
             self.confirmed = 0;
             self.confirmed_before = 0;
@@ -265,18 +274,18 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         &mut self,
         now: Duration,
         acks: &mut Acks,
-        whole: Whole<B>,
+        reassembled: Reassembled<B>,
     ) -> Option<Received<B>> {
-        let Whole {
+        let Reassembled {
             header,
             bodies,
             began,
-        } = whole;
+        } = reassembled;
         if header.flags.contains(Flags::CONG_BITMAP) {
             return self.map(&header, &bodies).map(Received::Map);
         }
         let sequence = header.sequence;
-        let asks = header.asks();
+        let ack_required = header.requires_ack();
         if sequence < self.next {
             if !header.flags.contains(Flags::RETRANSMITTED) {
                 self.stats.rewinds += 1;
@@ -287,7 +296,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
                 self.forget();
             } else {
                 self.stats.duplicates += 1;
-                acks.handled(now, sequence, asks);
+                acks.handled(now, sequence, ack_required);
                 return None;
             }
         }
@@ -300,7 +309,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             bodies,
             cookie: None,
             used: None,
-            asks,
+            ack_required,
         };
         match header.to {
             PING_PORT => {
@@ -333,12 +342,12 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     }
 
     pub(super) fn take(&mut self, now: Duration, acks: &mut Acks, incoming: &Incoming<B>) {
-        self.taken(now, acks, incoming.sequence, incoming.asks);
+        self.taken(now, acks, incoming.sequence, incoming.ack_required);
     }
 
-    fn taken(&mut self, now: Duration, acks: &mut Acks, sequence: u64, asks: bool) {
+    fn taken(&mut self, now: Duration, acks: &mut Acks, sequence: u64, ack_required: bool) {
         self.next = sequence.wrapping_add(1);
-        acks.handled(now, sequence, asks);
+        acks.handled(now, sequence, ack_required);
     }
 
     #[cfg(test)]

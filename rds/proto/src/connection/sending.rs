@@ -332,8 +332,9 @@ impl<P> Sending<P> {
         self.capabilities |= Extension::RX_LOST;
     }
 
-    pub(super) fn reset(&mut self) {
-        self.queue.reset();
+    /// Resets after the loss of the connection. Returns the number of messages to be sent again.
+    pub(super) fn reset(&mut self) -> u64 {
+        let retransmitted = self.queue.reset();
         self.incarnation = self.incarnation.wrapping_add(1);
         self.current = None;
         self.map_pending = false;
@@ -344,21 +345,22 @@ impl<P> Sending<P> {
         self.peer_delays_acks = false;
         self.urgent = false;
         self.reset_ack_request();
+        retransmitted
     }
 
     /// Whether a message of `len` bytes must request an acknowledgement.
-    fn asks(&self, len: u32) -> bool {
+    fn is_ack_due(&self, len: u32) -> bool {
         self.messages_until_ack_request == 0 || self.bytes_until_ack_request < len
     }
 
     /// Adds the acknowledgement request to the flags of a message of `len` bytes if due, and counts
     /// the message otherwise.
-    fn ask(&mut self, mut flags: Flags, len: u32, urgent: bool) -> Flags {
+    fn request_ack(&mut self, mut flags: Flags, len: u32, urgent: bool) -> Flags {
         self.urgent |= urgent;
-        // The last queued message asks, too, unless the peer sends delayed acknowledgements.
+        // The last queued message also requests an acknowledgement, unless the peer sends delayed acknowledgements.
         // Otherwise its end is noticed only by chance.
-        let asks_last = self.urgent || !self.peer_delays_acks;
-        if self.asks(len) || asks_last && !self.queue.has_unpicked_frames() {
+        let requests_on_last = self.urgent || !self.peer_delays_acks;
+        if self.is_ack_due(len) || requests_on_last && !self.queue.has_unpicked_frames() {
             flags |= Flags::ACK_REQUIRED;
         }
         if flags.contains(Flags::ACK_REQUIRED) {
@@ -425,7 +427,7 @@ impl<P> Sending<P> {
         let mut ack = 0;
         if !silent {
             ack = acks.carry();
-            flags = self.ask(flags, len, urgent);
+            flags = self.request_ack(flags, len, urgent);
         }
         let header = Header {
             sequence,
@@ -562,8 +564,8 @@ impl<P> Sending<P> {
         let signaled = self.signal(requests, last && !plain || requests == room);
         // Only frames carry acknowledgements.
         let is_frame = matches!(part, Part::Frame | Part::LastFrame);
-        let told = if is_frame { ack } else { 0 };
-        let tag = self.tag(Kind::Message(sequence, part), told);
+        let acked = if is_frame { ack } else { 0 };
+        let tag = self.tag(Kind::Message(sequence, part), acked);
         let draft = self.queue.get(sequence).and_then(Entry::draft);
         let request = match stage {
             Stage::Frame(at) => Request::Frame {

@@ -1,7 +1,8 @@
 //! `RDS_INFO_*`: sockets, connections and counters of a host, in the layouts of the kernel.
 //!
-//! [`Node::info`](crate::node::Node::info) returns those of a node; [`Section::decode`] decodes the
-//! kernel's socket options.
+//! [`Node::info`](crate::node::Node::info) returns the tables of a node, and [`Section::decode`]
+//! decodes the kernel's socket options. The crate `rds` re-exports this module as `rds::info`; its
+//! `Engine::info` returns the tables of an engine.
 //!
 //! ```
 //! use rds_proto::info::{Section, Table};
@@ -10,7 +11,7 @@
 //! element[..9].copy_from_slice(b"send_pong");
 //! element[32..].copy_from_slice(&7_u64.to_ne_bytes());
 //! let Some(Table::Counters(counters)) = Section::Counters.decode(&element) else {
-//!     unreachable!("it is one counter");
+//!     unreachable!("the section has counters");
 //! };
 //! assert_eq!((counters[0].name.as_str(), counters[0].value), ("send_pong", 7));
 //! ```

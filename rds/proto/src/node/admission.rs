@@ -96,11 +96,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// ended to make room for the next request.
     fn check_pending(&mut self, from: IpAddr) -> Result<(), BadRequest> {
         let most = self.settings.max_pending;
-        let strangers = self.peers.iter().filter(|(_, peer)| !peer.is_known);
-        let asking =
-            strangers.filter_map(|(id, peer)| Some((peer.link.accepting_since()?, id, peer)));
+        let unknown = self.peers.iter().filter(|(_, peer)| !peer.is_known);
+        let pending =
+            unknown.filter_map(|(id, peer)| Some((peer.link.accepting_since()?, id, peer)));
         let (mut all, mut same, mut oldest) = (0, 0, None);
-        for (since, id, peer) in asking {
+        for (since, id, peer) in pending {
             all += 1;
             same += usize::from(peer.route.peer == from);
             if oldest.is_none_or(|(before, _)| since < before) {
@@ -191,6 +191,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return;
         };
         self.routes.remove(&peer.route.key());
+        self.counters.add(peer.connection.stats());
         let next = NonZero::new(peer.connection.next_sequences().0);
         let first = self.settings.first_sequence;
         self.settings.first_sequence = next.map_or(first, |next| next.max(first));

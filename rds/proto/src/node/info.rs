@@ -19,10 +19,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// A snapshot without the device's part. Sockets are numbered in order of creation.
     pub fn info(&self) -> Info {
         let mut info = Info::default();
-        let mut duplicates = 0;
         for (id, peer) in self.peers.iter() {
             let (route, connection) = (peer.route, &peer.connection);
-            duplicates += connection.stats().duplicates;
             let (next_tx, next_rx) = connection.next_sequences();
             let mut flags = self.connection_flags(id);
             flags.set(ConnectionFlags::SENDING, connection.has_work());
@@ -35,14 +33,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 flags,
                 tos: route.tos,
             });
-            connection.waiting(|sent, sequence, (from, to), len, asks| {
+            connection.waiting(|sent, sequence, (from, to), len, ack_flags| {
                 let list = if sent {
                     &mut info.unacknowledged
                 } else {
                     &mut info.sending
                 };
                 let mut flags = MessageFlags::empty();
-                flags.set(MessageFlags::ACK, asks.contains(Flags::ACK_REQUIRED));
+                flags.set(MessageFlags::ACK, ack_flags.contains(Flags::ACK_REQUIRED));
                 list.push(MessageInfo {
                     sequence,
                     len,
@@ -75,7 +73,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 });
             }
         }
-        info.counters = self.counters.list(duplicates);
+        info.counters = self.stats().list();
         info
     }
 

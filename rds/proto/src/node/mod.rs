@@ -10,13 +10,13 @@
 //! longer needed.
 
 mod admission;
-mod counters;
 mod error;
 mod info;
 mod peers;
 mod ports;
 mod socket;
 mod sockets;
+mod stats;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,6 @@ use std::{
     time::Duration,
 };
 
-use counters::Counters;
 use fastrand::Rng;
 use ports::Ports;
 use socket::Socket;
@@ -38,6 +37,7 @@ pub use error::SocketError;
 pub use peers::BadRequest;
 pub use socket::{DEFAULT_LIMIT, Delivery, Event, Pending, Readiness};
 pub use sockets::{LocalMessage, NotSent, Sent};
+pub use stats::{NodeStats, SocketStats};
 
 use super::{
     Host, PendingSet, SocketId,
@@ -134,7 +134,7 @@ pub struct Node<P, B> {
     /// Bytes of received messages in all sockets, by [`Delivery::cost`].
     waiting_bytes: u64,
     /// When all sockets were last woken because of a congestion map.
-    maps_told: Option<Duration>,
+    maps_reported_at: Option<Duration>,
     routes: BTreeMap<(Host, Host, u8), ConnectionId>,
     /// Congestion maps of local addresses.
     maps: BTreeMap<Host, CongestionMap>,
@@ -151,7 +151,7 @@ pub struct Node<P, B> {
     /// Sockets with a full send buffer.
     send_blocked: PendingSet<SocketId>,
     finished: VecDeque<Finished<P>>,
-    counters: Counters,
+    counters: NodeStats,
 }
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
@@ -166,7 +166,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             peers: PeerTable::new(),
             latest: Duration::ZERO,
             waiting_bytes: 0,
-            maps_told: None,
+            maps_reported_at: None,
             routes: BTreeMap::new(),
             maps: BTreeMap::new(),
             peer_maps: BTreeMap::new(),
@@ -177,7 +177,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             retire_due: false,
             send_blocked: PendingSet::new(),
             finished: VecDeque::new(),
-            counters: Counters::default(),
+            counters: NodeStats::default(),
         }
     }
 
@@ -230,20 +230,24 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.finished.pop_front()
     }
 
-    /// Messages dropped because no socket was bound to the port: `recv_drop_no_sock`.
-    pub fn dropped(&self) -> u64 {
-        self.counters.no_socket
+    /// Statistics of the node.
+    pub fn stats(&self) -> NodeStats {
+        let mut stats = self.counters;
+        for (_, peer) in self.peers.iter() {
+            stats.add(peer.connection.stats());
+        }
+        stats
     }
 
     /// Updates the congestion bit of a socket's port, and schedules the map for all peers of its
     /// address.
     fn update_congestion(&mut self, id: SocketId) {
         let congestion = self.sockets.get_mut(&id).and_then(Socket::congestion);
-        self.tell_congestion(id, congestion);
+        self.set_congestion(id, congestion);
     }
 
     /// Sets the congestion bit of a socket's port, if it changes.
-    fn tell_congestion(&mut self, id: SocketId, congestion: Option<bool>) {
+    fn set_congestion(&mut self, id: SocketId, congestion: Option<bool>) {
         if let Some(congested) = congestion
             && let Some(bound) = self.sockets.get(&id).and_then(|socket| socket.bound)
         {

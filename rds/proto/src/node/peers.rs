@@ -136,7 +136,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Requests a connection for a socket blocked by congestion, until the peer sends a congestion
     /// map or the socket is closed.
-    pub(super) fn want(&mut self, id: SocketId, route: Route) {
+    pub(super) fn await_map(&mut self, id: SocketId, route: Route) {
         let Ok(connection) = self.connection_to(route, Origin::Program) else {
             return;
         };
@@ -178,8 +178,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Some(peer.connection.next_sequences())
     }
 
-    /// Counters of protocol anomalies of a connection.
-    pub fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
+    /// Statistics of a connection.
+    pub fn connection_stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
         Some(self.peers.get(id)?.connection.stats())
     }
 
@@ -192,8 +192,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Private data for accepting.
     pub fn answer(&self, id: ConnectionId) -> Option<ConnectData> {
         let peer = self.peers.get(id)?;
-        let (_, asked) = peer.accepted.as_ref()?;
-        asked.answer(peer.hosts.reversed()).ok()
+        let (_, proposal) = peer.accepted.as_ref()?;
+        proposal.answer(peer.hosts.reversed()).ok()
     }
 
     pub(super) fn demand(&self, id: ConnectionId) -> Demand {
@@ -213,7 +213,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub fn poll(&mut self, now: Duration, id: ConnectionId) -> Option<Action> {
         let peer = self.peers.get(id)?;
         if peer.map_due {
-            self.tell_maps(now, id);
+            self.wake_for_maps(now, id);
         }
         if self.peers.get(id)?.link.is_idle() {
             return None;
@@ -230,7 +230,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let peer = self.peers.get_mut(id)?;
         match peer.link.poll(now, demand) {
             Some(Action::Accept(request, attempt)) => {
-                peer.accepted = peer.request.map(|asked| (attempt, asked));
+                peer.accepted = peer.request.map(|proposal| (attempt, proposal));
                 Some(Action::Accept(request, attempt))
             }
             None if !peer.is_known && peer.is_forgettable() => {
@@ -260,18 +260,18 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Earliest time of the next wake-up of all sockets because of maps.
     fn maps_at(&self) -> Duration {
-        self.maps_told
-            .map_or(Duration::ZERO, |told| told + MAP_INTERVAL)
+        self.maps_reported_at
+            .map_or(Duration::ZERO, |at| at + MAP_INTERVAL)
     }
 
     /// Wakes all sockets because of a new map, or schedules the wake-up.
-    fn tell_maps(&mut self, now: Duration, id: ConnectionId) {
+    fn wake_for_maps(&mut self, now: Duration, id: ConnectionId) {
         let is_time = self.maps_at() <= now;
         if let Some(peer) = self.peers.get_mut(id) {
             peer.map_due = !is_time;
         }
         if is_time {
-            self.maps_told = Some(now);
+            self.maps_reported_at = Some(now);
             for &socket in self.sockets.keys() {
                 self.woken.insert(socket);
             }
@@ -291,7 +291,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         request: RequestId,
     ) -> Result<ConnectionId, BadRequest> {
         self.latest = now;
-        let result = self.asked(now, hosts, data, request);
+        let result = self.handle_request(now, hosts, data, request);
         if result.is_err() {
             self.refused();
         }
@@ -303,7 +303,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.counters.refused += 1;
     }
 
-    fn asked(
+    fn handle_request(
         &mut self,
         now: Duration,
         (local, peer): (IpAddr, IpAddr),
@@ -311,18 +311,18 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         request: RequestId,
     ) -> Result<ConnectionId, BadRequest> {
         let hosts = HostPair::new(peer, local).ok_or(BadRequest::Family(local, peer))?;
-        let asked = ConnectData::decode(data, hosts.family())?;
-        asked.answer(hosts)?;
+        let proposal = ConnectData::decode(data, hosts.family())?;
+        proposal.answer(hosts)?;
         let route = Route {
             local,
             peer,
-            tos: asked.tos,
+            tos: proposal.tos,
         };
         self.check_links(now, route)?;
         let id = self.connection_to(route, Origin::Peer)?;
         if let Some(peer) = self.peer(id) {
             // The link rejects an older pending request.
-            peer.request = Some(asked);
+            peer.request = Some(proposal);
             peer.link.request(now, request);
         }
         Ok(id)
@@ -344,21 +344,21 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return Ok(false);
         };
         let accepted = peer.accepted.filter(|(accepted, _)| *accepted == attempt);
-        let said = match (accepted, reply) {
-            (Some((_, asked)), _) => Ok(asked),
+        let adopted = match (accepted, reply) {
+            (Some((_, proposal)), _) => Ok(proposal),
             (None, reply) => ConnectData::decode(reply.unwrap_or_default(), peer.hosts.family())
                 .and_then(|reply| match Version::adopt(&reply) {
                     Some(_) => Ok(reply),
                     None => Err(BadConnectData::Version(reply.version)),
                 }),
         };
-        match said {
-            Ok(said) => {
+        match adopted {
+            Ok(adopted) => {
                 let counts = peer.link.established(attempt);
                 if counts {
                     peer.is_known = true;
                     peer.used_at = now;
-                    peer.connection.established(now, said.ack);
+                    peer.connection.established(now, adopted.ack);
                 }
                 self.drain(id);
                 Ok(counts)
@@ -620,7 +620,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         self.map_came(released);
         if changed {
-            self.tell_maps(now, id);
+            self.wake_for_maps(now, id);
         }
     }
 

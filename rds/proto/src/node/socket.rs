@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use super::ConnectionId;
+use super::{ConnectionId, SocketStats};
 use crate::{
     connection::{Bodies, Notification, Status},
     wire::{CongestionMap, Cookie},
@@ -115,6 +115,7 @@ pub(super) struct Socket<B> {
     congested: bool,
     messages: VecDeque<Delivery<B>>,
     notifications: VecDeque<Notification>,
+    pub(super) stats: SocketStats,
 }
 
 impl<B> Socket<B> {
@@ -138,6 +139,7 @@ impl<B> Socket<B> {
             congested: false,
             messages: VecDeque::new(),
             notifications: VecDeque::new(),
+            stats: SocketStats::default(),
         }
     }
 
@@ -155,14 +157,15 @@ impl<B> Socket<B> {
     /// acknowledgement: while the buffer is at least half full, once per eighth of the limit.
     pub(super) fn queued(&mut self, len: u32) -> bool {
         self.has_sent = true;
+        self.stats.sent(len);
         let (len, limit) = (u64::from(len), u64::from(self.send_limit));
         self.send_bytes += len;
         self.bytes_since_ack_request = self.bytes_since_ack_request.saturating_add(len);
-        let asks = self.is_half_full(0) && self.bytes_since_ack_request >= limit / 8;
-        if asks {
+        let is_due = self.is_half_full(0) && self.bytes_since_ack_request >= limit / 8;
+        if is_due {
             self.bytes_since_ack_request = 0;
         }
-        asks
+        is_due
     }
 
     pub(super) fn released(&mut self, len: u32) {
@@ -280,6 +283,7 @@ impl<B> Socket<B> {
     pub(super) fn leave_message(&mut self) -> Option<(Option<ConnectionId>, u32)> {
         let next = self.messages.front()?;
         self.recv_bytes -= u64::from(next.len);
+        self.stats.received(next.len);
         Some((next.connection, next.len))
     }
 

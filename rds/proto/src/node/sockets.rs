@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{
-    ConnectionId, Delivery, Event, Node, Pending, Readiness, Route, SocketError,
+    ConnectionId, Delivery, Event, Node, Pending, Readiness, Route, SocketError, SocketStats,
     admission::Origin,
     socket::{CachedRoute, Socket},
 };
@@ -42,7 +42,7 @@ struct Admitted {
     to: SocketAddr,
     tos: u8,
     /// The destination is on this host.
-    is_here: bool,
+    is_local: bool,
 }
 
 /// A message not sent.
@@ -237,12 +237,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             from,
             to,
             tos,
-            is_here,
+            is_local,
         } = match self.admit(id, to, &draft) {
             Ok(admitted) => admitted,
             Err(error) => return Err(NotSent { error, draft }),
         };
-        if is_here {
+        if is_local {
             return Ok(self.send_local(id, from, to, draft));
         }
         let (local, peer) = (from.ip(), to.ip());
@@ -332,8 +332,16 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
+    /// Statistics of a socket.
+    ///
+    /// # Errors
+    /// The socket is closed.
+    pub fn socket_stats(&self, id: SocketId) -> Result<SocketStats, SocketError> {
+        Ok(self.get(id)?.stats)
+    }
+
     /// Whether the address is local: bound by a socket, or loopback.
-    pub fn is_here(&self, ip: IpAddr) -> bool {
+    pub fn is_local(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || self.ports.has(ip)
     }
 
@@ -390,18 +398,21 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let socket = self.get(id)?;
         let tos = socket.tos;
         let may_send = socket.may_send();
-        let is_here = self.is_here(to.ip());
-        if self.is_congested(to, is_here) {
+        let is_local = self.is_local(to.ip());
+        if self.is_congested(to, is_local) {
             self.counters.congested += 1;
-            self.get_mut(id)?.blocked(to.port());
-            if !is_here {
+            let socket = self.get_mut(id)?;
+            socket.stats.congested += 1;
+            socket.blocked(to.port());
+            if !is_local {
                 let (local, peer) = (from.ip(), to.ip());
-                self.want(id, Route { local, peer, tos });
+                self.await_map(id, Route { local, peer, tos });
             }
             return Err(SocketError::Congested(to));
         }
         if !may_send {
             self.counters.send_full += 1;
+            self.get_mut(id)?.stats.send_full += 1;
             self.send_blocked.insert(id);
             return Err(SocketError::Full);
         }
@@ -409,14 +420,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             from,
             to,
             tos,
-            is_here,
+            is_local,
         })
     }
 
     /// Whether the last congestion map marks the port.
-    fn is_congested(&self, to: SocketAddr, is_here: bool) -> bool {
+    fn is_congested(&self, to: SocketAddr, is_local: bool) -> bool {
         let host = to.ip().into();
-        let map = if is_here {
+        let map = if is_local {
             self.maps.get(&host)
         } else {
             self.peer_maps.get(&host)
@@ -437,6 +448,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         if let Some(socket) = self.sockets.get_mut(&id) {
             socket.has_sent = true;
+            socket.stats.sent(draft.len);
             if to.port() == PING_PORT {
                 if socket.has_room() {
                     socket.deliver(Delivery {
@@ -491,7 +503,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         self.counters.queued += 1;
         self.woken.insert(owner);
-        self.tell_congestion(owner, congestion);
+        self.set_congestion(owner, congestion);
     }
 
     /// Takes the next item of the receive queue.
@@ -544,7 +556,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.counters.delivered += 1;
         let congestion = socket.congestion();
         self.leave(from, len);
-        self.tell_congestion(id, congestion);
+        self.set_congestion(id, congestion);
         // One move, to the caller's place.
         Ok(self.get_mut(id)?.take_message())
     }
@@ -552,17 +564,15 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Accounts for a received message.
     fn taken(&mut self, id: SocketId, congestion: Option<bool>) {
         self.counters.delivered += 1;
-        self.tell_congestion(id, congestion);
+        self.set_congestion(id, congestion);
     }
 
-    /// The next message, left in the queue; `None` if another item comes first or the queue is
-    /// empty.
+    /// The next message, left in the queue. Other items may come first.
     ///
     /// # Errors
     /// The socket is closed.
     pub fn peek(&self, id: SocketId) -> Result<Option<&Delivery<B>>, SocketError> {
-        let socket = self.get(id)?;
-        Ok(socket.peek().filter(|_| !socket.has_event()))
+        Ok(self.get(id)?.peek())
     }
 
     /// Bodies of all received messages, for moving them off a removed device.

@@ -20,13 +20,13 @@ impl CongestionMap {
 
     /// Whether the port is congested.
     pub fn contains(&self, port: u16) -> bool {
-        let (byte, bit) = place(port);
+        let (byte, bit) = bit_of(port);
         self.0[byte] & bit != 0
     }
 
     /// Sets or clears the bit of a port; returns whether it has changed.
     pub fn set(&mut self, port: u16, congested: bool) -> bool {
-        let (byte, bit) = place(port);
+        let (byte, bit) = bit_of(port);
         let before = self.0[byte];
         if congested {
             self.0[byte] |= bit;
@@ -54,8 +54,8 @@ impl CongestionMap {
         let mut rest = &mut map.0[..];
         for body in bodies {
             let body = body.as_ref();
-            let (place, after) = rest.split_at_mut_checked(body.len())?;
-            place.copy_from_slice(body);
+            let (bit_of, after) = rest.split_at_mut_checked(body.len())?;
+            bit_of.copy_from_slice(body);
             rest = after;
         }
         rest.is_empty().then_some(map)
@@ -67,7 +67,7 @@ impl CongestionMap {
     }
 }
 
-fn place(port: u16) -> (usize, u8) {
+fn bit_of(port: u16) -> (usize, u8) {
     (usize::from(port / 8), 1 << (port % 8))
 }
 

@@ -75,7 +75,7 @@ impl Header {
     }
 
     /// Whether the sender requests an acknowledgement.
-    pub(crate) fn asks(&self) -> bool {
+    pub(crate) fn requires_ack(&self) -> bool {
         self.flags.contains(Flags::ACK_REQUIRED)
     }
 

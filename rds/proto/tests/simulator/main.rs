@@ -1,6 +1,6 @@
 //! Simulation without devices: two hosts with unreliable connections, and hostile peers.
 //!
-//! Each run is determined by its seed, printed on failure: `SEED=… cargo test -p rds-proto --test
+//! Each run is determined by its seed, printed on failure: `SEED=… cargo test -p rdma-rds-proto --test
 //! simulator` repeats the run. `LONG=1` runs 100,000 seeds of each kind.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -134,7 +134,7 @@ impl Run {
             .operations
             .iter()
             .flatten()
-            .filter(|(_, (_, told))| *told != 1);
+            .filter(|(_, (_, notifications))| *notifications != 1);
         format!(
             "{hosts:#?} {:?} {:?}",
             self.to_send,
@@ -241,10 +241,11 @@ impl Run {
                 None => break,
                 Some(Event::Congestion(ports)) => assert_ne!(ports, 0),
                 Some(Event::Operation(notification)) => {
-                    let (owner, told) = self.operations[i].get_mut(&notification.token).unwrap();
+                    let (owner, notifications) =
+                        self.operations[i].get_mut(&notification.token).unwrap();
                     assert_eq!(*owner, id);
-                    *told += 1;
-                    assert_eq!(*told, 1, "{notification:?} was returned before");
+                    *notifications += 1;
+                    assert_eq!(*notifications, 1, "{notification:?} was returned before");
                     let operation = notification.token;
                     assert!(!host.has_operation(operation), "{notification:?} too early");
                     // A hostile peer may acknowledge messages not received.
@@ -320,8 +321,12 @@ impl Run {
         if !sent(0) || !sent(1) || self.flows.is_waiting() {
             return false;
         }
-        let told = |(_, told): &(SocketId, usize)| *told == 1;
-        let heard = self.operations.iter().flat_map(HashMap::values).all(told);
+        let notifications = |(_, notifications): &(SocketId, usize)| *notifications == 1;
+        let all_notified = self
+            .operations
+            .iter()
+            .flat_map(HashMap::values)
+            .all(notifications);
         let idle = |host: &Host| host.payloads.is_empty();
         let empty = (0..2).all(|i| {
             let node = &self.wire.hosts[i].node;
@@ -329,7 +334,7 @@ impl Run {
                 .values()
                 .all(|&id| node.waiting(id).unwrap() == (0, 0))
         });
-        heard && empty && self.wire.hosts.iter().all(idle)
+        all_notified && empty && self.wire.hosts.iter().all(idle)
     }
 
     fn check_end(&mut self) {
@@ -338,7 +343,7 @@ impl Run {
             let host = &self.wire.hosts[i];
             let ids: Vec<_> = host.node.connections().collect();
             for id in ids {
-                let stats = host.node.stats(id).unwrap();
+                let stats = host.node.connection_stats(id).unwrap();
                 assert_eq!(stats.rewinds, 0);
                 assert_eq!(stats.restarts, 0);
                 assert_eq!(stats.false_acks, 0);

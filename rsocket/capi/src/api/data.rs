@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use interpose::{load, store};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use rsocket::{RecvFlags, RecvMeta};
+use rsocket::{RecvFlags, RecvMeta, SendOptions};
 
 use super::memory::{address, bytes, bytes_mut, gather, give_address, scatter, vector_count};
 use crate::{
@@ -19,6 +19,16 @@ fn recv_flags(flags: c_int) -> RecvFlags {
     known.set(RecvFlags::PEEK, flags & libc::MSG_PEEK != 0);
     known.set(RecvFlags::WAIT_ALL, flags & libc::MSG_WAITALL != 0);
     known
+}
+
+/// Converts the supported flags; others have no effect.
+fn send_options(flags: c_int) -> SendOptions {
+    let options = SendOptions::new();
+    if flags & libc::MSG_DONTWAIT != 0 {
+        options.dont_wait()
+    } else {
+        options
+    }
 }
 
 fn count(len: usize) -> io::Result<ssize_t> {
@@ -45,11 +55,7 @@ fn recv(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<ss
 
 fn send(fd: c_int, pieces: &[IoSlice<'_>], flags: c_int) -> io::Result<ssize_t> {
     let opened = table::socket(fd)?;
-    count(
-        opened
-            .socket
-            .send(pieces, flags & libc::MSG_DONTWAIT != 0)?,
-    )
+    count(opened.socket.send_msg(pieces, &send_options(flags))?)
 }
 
 /// `rrecv(fd, buf, len, flags)`—Receives bytes; 0 at the end.
@@ -169,14 +175,16 @@ pub unsafe extern "C" fn rsendto(
         let to = unsafe { address(to, to_len) }?;
         // SAFETY: as the caller promises.
         let piece = unsafe { bytes(buf, len) }?;
-        let dont_wait = flags & libc::MSG_DONTWAIT != 0;
-        let pieces = [IoSlice::new(piece)];
-        count(opened.socket.send_to(&pieces, Some(to), dont_wait)?)
+        let options = send_options(flags).to(to);
+        count(opened.socket.send_msg(&[IoSlice::new(piece)], &options)?)
     })
 }
 
 /// `rsendmsg(fd, msg, flags)`—Sends bytes from several buffers: as one datagram to the address of the
-/// message, if any. On a stream, the address has no effect.
+/// message, if any. On a stream, the address and control data have no effect, as with TCP.
+///
+/// # Errors
+/// - `ENOTSUP`: control data for a datagram, which a program would rely on.
 ///
 /// # Safety
 /// `msg` is valid, with the buffers and the address as for [`rsendto`].
@@ -185,19 +193,19 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -
     run(|| {
         // SAFETY: valid or null, as the caller promises.
         let msg = unsafe { load(msg) }.ok_or_else(|| os(libc::EFAULT))?;
-        if msg.msg_controllen != 0 {
-            return Err(os(libc::ENOTSUP));
-        }
         // SAFETY: as the caller promises.
         let pieces = unsafe { gather(msg.msg_iov, msg.msg_iovlen) }?;
         let opened = table::socket(fd)?;
+        if msg.msg_controllen != 0 && opened.socket.is_datagram() {
+            return Err(os(libc::ENOTSUP));
+        }
         if msg.msg_name.is_null() || !opened.socket.is_datagram() {
             return send(fd, &pieces, flags);
         }
         // SAFETY: as the caller promises.
         let to = unsafe { address(msg.msg_name.cast(), msg.msg_namelen) }?;
-        let dont_wait = flags & libc::MSG_DONTWAIT != 0;
-        count(opened.socket.send_to(&pieces, Some(to), dont_wait)?)
+        let options = send_options(flags).to(to);
+        count(opened.socket.send_msg(&pieces, &options)?)
     })
 }
 

@@ -98,8 +98,11 @@ pub unsafe extern "C" fn riowrite(
         // SAFETY: as the caller promises.
         let piece = unsafe { bytes(buf, count) }?;
         let offset = u64::try_from(offset).map_err(|_| os(libc::EINVAL))?;
-        let dont_wait = flags & libc::MSG_DONTWAIT != 0;
-        let written = opened.socket.write_at(piece, offset, dont_wait)?;
+        let written = if flags & libc::MSG_DONTWAIT != 0 {
+            opened.socket.try_write_at(piece, offset)?
+        } else {
+            opened.socket.write_at(piece, offset)?
+        };
         isize::try_from(written).map_err(io::Error::other)
     });
     usize::try_from(written).unwrap_or(usize::MAX)

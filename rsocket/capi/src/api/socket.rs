@@ -11,6 +11,7 @@ use super::memory::{address, bytes, give, give_address};
 use crate::{
     address as bytes_of,
     errno::{compat, os, run},
+    exit,
     noted::Noted,
     options,
     table::{self, Entry},
@@ -41,6 +42,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
 
 /// Adds a socket to the table, with flags of `SOCK_*`.
 fn open(socket: Socket, flags: c_int, noted: Noted) -> io::Result<c_int> {
+    exit::prepare();
     socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
     let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
     let mut fd_flags = fcntl_getfd(&socket)?;

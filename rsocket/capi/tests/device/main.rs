@@ -11,20 +11,22 @@ mod options;
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
 
+use rsocket::Listener;
+
 /// Implementation of rsockets used by a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum Library {
     Ours,
-    /// librdmacm.
-    Theirs,
+    Librdmacm,
 }
 
-use Whose::{Ours, Theirs};
+use Library::{Librdmacm, Ours};
 
 fn address() -> String {
     env::var("A").expect("these tests run in the guest: `cargo xtask test`")
@@ -50,10 +52,10 @@ fn install() {
 }
 
 /// Builds a C program.
-fn built(source: &str, whose: Whose) -> Command {
+fn built(source: &str, library: Library) -> Command {
     install();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = folder().join(format!("{source}-{whose:?}"));
+    let path = folder().join(format!("{source}-{library:?}"));
     let mut program = Command::new(&path);
     program.env("LD_LIBRARY_PATH", folder());
     if path.exists() {
@@ -71,7 +73,7 @@ fn built(source: &str, whose: Whose) -> Command {
         ])
         .arg(&path)
         .arg(root.join("tests/device").join(source));
-    match whose {
+    match library {
         Ours => compiler
             .arg("-I")
             .arg(root.join("include"))
@@ -79,7 +81,7 @@ fn built(source: &str, whose: Whose) -> Command {
             .arg("-L")
             .arg(folder())
             .arg("-lrsocket"),
-        Theirs => compiler.args(["-DHEADER=<rdma/rsocket.h>", "-lrdmacm"]),
+        Librdmacm => compiler.args(["-DHEADER=<rdma/rsocket.h>", "-lrdmacm"]),
     };
     assert!(compiler.status().unwrap().success());
     program
@@ -108,9 +110,9 @@ fn start(program: &mut Command) -> (Child, BufReader<ChildStdout>) {
 /// Programs get these headers from librdmacm's header without further includes.
 #[test]
 fn header_includes_those_of_librdmacm() {
-    for whose in [Ours, Theirs] {
-        let ran = built("includes.c", whose).status().unwrap();
-        assert!(ran.success(), "{whose:?}: {ran}");
+    for library in [Ours, Librdmacm] {
+        let ran = built("includes.c", library).status().unwrap();
+        assert!(ran.success(), "{library:?}: {ran}");
     }
 }
 
@@ -120,20 +122,40 @@ fn c_program_runs_as_with_librdmacm() {
     assert_eq!(check(program, output), "");
 }
 
+/// Receives from a program that exits without closing its socket.
+fn read_from_exiting(library: Library) -> io::Result<usize> {
+    let ip: IpAddr = address().parse().unwrap();
+    let listener = Listener::bind(SocketAddr::new(ip, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut client = built("exits.c", library);
+    let mut client = client.args([address(), port]).spawn().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let end = stream.read_to_end(&mut Vec::new());
+    assert!(client.wait().unwrap().success());
+    end
+}
+
+#[test]
+fn return_from_main_without_rclose_delivers_all_data_unlike_librdmacm() {
+    assert_eq!(read_from_exiting(Ours).unwrap(), 3_000_000);
+    let err = read_from_exiting(Librdmacm).unwrap_err();
+    assert_eq!(err.kind(), io::ErrorKind::ConnectionReset);
+}
+
 /// Runs a part as server and client. Returns the client's output.
-fn play(part: &str, server: Whose, client: Whose) -> String {
-    let whose = server;
-    let mut server = built("peers.c", whose);
+fn play(part: &str, server: Library, client: Library) -> String {
+    let library = server;
+    let mut server = built("peers.c", library);
     let (mut server, mut output) = start(server.args(["server", &address(), part]));
     let mut port = String::new();
     output.read_line(&mut port).unwrap();
     let mut client = built("peers.c", client);
     let (client, result) = start(client.args(["client", &address(), port.trim(), part]));
     let result = check(client, result);
-    match whose {
+    match library {
         Ours => assert_eq!(check(server, output), ""),
         // After several simultaneous disconnects, rdma-core 44 may wait for an event already taken.
-        Theirs => {
+        Librdmacm => {
             server.kill().unwrap();
             server.wait().unwrap();
         }
@@ -144,7 +166,7 @@ fn play(part: &str, server: Whose, client: Whose) -> String {
 /// T-X13: two threads for each end of each connection, also against librdmacm.
 #[test]
 fn threaded_c_program_interoperates_with_librdmacm() {
-    for (server, client) in [(Ours, Ours), (Ours, Theirs), (Theirs, Ours)] {
+    for (server, client) in [(Ours, Ours), (Ours, Librdmacm), (Librdmacm, Ours)] {
         assert_eq!(play("threads", server, client), "", "{server:?} {client:?}");
     }
 }
@@ -154,7 +176,7 @@ fn threaded_c_program_interoperates_with_librdmacm() {
 #[test]
 fn repeated_mappings_return_credits_unlike_librdmacm() {
     assert_eq!(
-        play("mappings", Theirs, Ours),
+        play("mappings", Librdmacm, Ours),
         "stalls after many mappings\n"
     );
     assert_eq!(

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -328,6 +329,20 @@ static void limited(void) {
     CHECK(!is_rsocket(listener_at(&now)));
 }
 
+/* The same, and the port is taken for TCP. */
+static void limited_at_taken_port(void) {
+    struct sockaddr_in taken;
+    socklen_t length = sizeof taken;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), tcp = syscall(SYS_socket, AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listener, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&taken, &length) == 0);
+    CHECK(!is_rsocket(tcp) && bind(tcp, (struct sockaddr *)&taken, sizeof taken) == 0 && listen(tcp, 1) == 0);
+    CHECK(listen(listener, 4) == -1 && errno == EADDRINUSE);
+    /* The port is bound as before. */
+    CHECK(is_rsocket(listener) && listen(listener, 4) == -1 && errno == EADDRINUSE);
+    CHECK(close(tcp) == 0 && listen(listener, 4) == 0 && !is_rsocket(listener));
+}
+
 static void closing_ranges(void) {
     struct ends ends = connected(), others = connected();
     int high = fcntl(others.client, F_DUPFD, 700);
@@ -345,6 +360,57 @@ static void closing_ranges(void) {
     ends = connected();
     CHECK(is_rsocket(ends.client));
     passes(ends.client, ends.server);
+}
+
+static int number(int fd, unsigned long request) {
+    int value = -1;
+    CHECK(ioctl(fd, request, &value) == 0);
+    return value;
+}
+
+/* Calls in the wrong state fail as with TCP and change nothing. */
+static void misused(void) {
+    struct sockaddr_in name;
+    char bytes[] = "bytes", control[CMSG_SPACE(sizeof(int))] = {0};
+    int listener = listener_at(&name), client = socket(AF_INET, SOCK_STREAM, 0), value;
+    CHECK(shutdown(client, SHUT_WR) == -1 && errno == ENOTCONN);
+    CHECK(connect(listener, (struct sockaddr *)&name, sizeof name) == -1 && errno == EISCONN);
+    CHECK(is_rsocket(listener) && ioctl(listener, SIOCOUTQ, &value) == -1 && errno == EINVAL);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+    int server = accept(listener, NULL, NULL);
+    CHECK(connect(client, (struct sockaddr *)&name, 3) == -1 && is_rsocket(client));
+    passes(client, server);
+    passes(server, client);
+    /* As programs wait for the end of their data. */
+    for (int waits = 0; number(client, SIOCOUTQ) != 0; waits++)
+        CHECK(waits < 1000 && usleep(10000) == 0);
+    CHECK(number(client, SIOCOUTQNSD) == 0 && number(client, SIOCATMARK) == 0);
+    /* TCP ignores what is meant for a local socket. */
+    struct iovec piece = {bytes, sizeof bytes};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(sizeof(int));
+    CHECK(sendmsg(client, &message, 0) == sizeof bytes && recv(server, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes);
+    /* A datagram with control data turns the socket to UDP. */
+    int datagrams = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(bind(datagrams, (struct sockaddr *)&address, sizeof address) == 0 && is_rsocket(datagrams));
+    CHECK(sendmsg(datagrams, &message, 0) == -1 && errno == EDESTADDRREQ && !is_rsocket(datagrams));
+    /* Two sockets may be bound to an address. For RDMA, neither may listen, and no TCP socket takes its place. */
+    int first = socket(AF_INET, SOCK_STREAM, 0), second = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    struct sockaddr_in shared = address;
+    socklen_t length = sizeof shared;
+    CHECK(setsockopt(first, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+    CHECK(setsockopt(second, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+    CHECK(bind(first, (struct sockaddr *)&shared, sizeof shared) == 0);
+    CHECK(getsockname(first, (struct sockaddr *)&shared, &length) == 0);
+    CHECK(bind(second, (struct sockaddr *)&shared, sizeof shared) == 0);
+    CHECK(listen(second, 1) == -1 && errno == EADDRINUSE && is_rsocket(second));
+    /* A refused connect in the background. */
+    CHECK(close(listener) == 0);
+    int refused = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    struct pollfd asked = {refused, POLLOUT, 0};
+    CHECK(connect(refused, (struct sockaddr *)&name, sizeof name) == -1 && errno == EINPROGRESS);
+    CHECK(poll(&asked, 1, -1) == 1 && asked.revents == (POLLOUT | POLLERR | POLLHUP));
 }
 
 /* T-PL2: no rsocket listener at this address. */
@@ -511,7 +577,7 @@ static const struct part parts[] = {
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
     {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},
     {"threads", threads},           {"inherited", inherited},       {"moved", moved},
-    {"limited", limited},
+    {"misused", misused},           {"limited", limited},           {"limited-taken", limited_at_taken_port},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

@@ -69,7 +69,7 @@ static void nested(void) {
     int edges = set_with(inner, EPOLLIN | EPOLLET);
     struct pollfd asked[] = {{inner, POLLIN, 0}, {ends.server, POLLIN, 0}};
     fd_set read_set;
-    struct timeval nothing = {0}, patience = {TEST_TIMEOUT / 1000, 0};
+    struct timeval nothing = {0}, limit = {TEST_TIMEOUT / 1000, 0};
     FD_ZERO(&read_set);
     FD_SET(inner, &read_set);
     CHECK(next_event(outer, BRIEF) == 0 && poll(asked, 1, 0) == 0 && poll(asked, 2, 0) == 0);
@@ -80,9 +80,15 @@ static void nested(void) {
     CHECK(poll(asked, 1, TEST_TIMEOUT) == 1 && asked[0].revents == POLLIN);
     CHECK(poll(asked, 2, TEST_TIMEOUT) == 1 && asked[0].revents == POLLIN && asked[1].revents == 0);
     FD_SET(inner, &read_set);
-    CHECK(select(inner + 1, &read_set, NULL, NULL, &patience) == 1);
+    CHECK(select(inner + 1, &read_set, NULL, NULL, &limit) == 1);
     drain(ends.client);
     CHECK(next_event(outer, BRIEF) == 0 && poll(asked, 1, 0) == 0);
+}
+
+/* Whether an edge reports data, after at most one that reports only room and was on its way. */
+static int next_data(int set) {
+    uint32_t event = next_event(set, TEST_TIMEOUT);
+    return (event & EPOLLIN) || (event && (next_event(set, TEST_TIMEOUT) & EPOLLIN));
 }
 
 /* One edge for each change, and none while nothing happens. */
@@ -94,17 +100,17 @@ static void edges(void) {
     CHECK(is_quiet(set));
     for (int round = 0; round < 50; round++) {
         /* Unread data causes no event; new data causes the next one. */
-        CHECK(write(ends.server, "ab", 2) == 2 && (next_event(set, TEST_TIMEOUT) & EPOLLIN));
+        CHECK(write(ends.server, "ab", 2) == 2 && next_data(set));
         char byte;
         CHECK(read(ends.client, &byte, 1) == 1);
-        CHECK(write(ends.server, "c", 1) == 1 && (next_event(set, TEST_TIMEOUT) & EPOLLIN));
+        CHECK(write(ends.server, "c", 1) == 1 && next_data(set));
         /* After a short read, no data is left: tokio and nginx wait then. */
         char more[10];
         for (ssize_t left = 2, got; left > 0; left -= got) {
             got = read(ends.client, more, sizeof more);
             CHECK(got > 0);
             /* The edge may have preceded the second byte, which then has its own. */
-            CHECK(got == left || (next_event(set, TEST_TIMEOUT) & EPOLLIN));
+            CHECK(got == left || next_data(set));
         }
     }
     /* Room after a write that was short of it. */
@@ -259,12 +265,12 @@ static void listeners(void) {
 
 static void variants(void) {
     struct ends ends = connected();
-    struct timespec patience = {TEST_TIMEOUT / 1000, 0}, nothing = {0};
+    struct timespec limit = {TEST_TIMEOUT / 1000, 0}, nothing = {0};
     struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.fd = 7}, events[2];
     int set = set_with(ends.client, EPOLLIN | EPOLLONESHOT), exclusive = set_with(ends.client, EPOLLIN | EPOLLEXCLUSIVE);
     CHECK(epoll_pwait2(set, events, 2, &nothing, NULL) == 0);
     CHECK(write(ends.server, "x", 1) == 1);
-    CHECK(epoll_pwait2(set, events, 2, &patience, NULL) == 1 && events[0].events == EPOLLIN);
+    CHECK(epoll_pwait2(set, events, 2, &limit, NULL) == 1 && events[0].events == EPOLLIN);
     CHECK(next_event(set, BRIEF) == 0 && next_event(exclusive, TEST_TIMEOUT) == EPOLLIN);
     CHECK(epoll_ctl(set, EPOLL_CTL_MOD, ends.client, &event) == 0 && next_event(set, TEST_TIMEOUT) == EPOLLIN);
     /* Another process waits by the same set. */
@@ -280,7 +286,7 @@ static void variants(void) {
     /* With a known size of the array, the C library has functions of their own. */
     volatile nfds_t one = 1;
     struct pollfd asked[1] = {{ends.client, POLLIN, 0}};
-    CHECK(ppoll(asked, one, &patience, NULL) == 1 && asked[0].revents == POLLIN);
+    CHECK(ppoll(asked, one, &limit, NULL) == 1 && asked[0].revents == POLLIN);
     CHECK(poll(asked, one, TEST_TIMEOUT) == 1);
 }
 

@@ -58,8 +58,8 @@ fn log_of_a_program_by_gos_own_compiler_reports_tcp() {
         run(part, program)
     };
     let expected = "a program of Go's own compiler calls the kernel past the C library";
-    let said = log("go_note.c", "note");
-    assert_eq!(said.matches(expected).count(), 1, "{said}");
-    let said = log("calls.c", "fallback");
-    assert!(!said.contains(expected), "{said}");
+    let output = log("go_note.c", "note");
+    assert_eq!(output.matches(expected).count(), 1, "{output}");
+    let output = log("calls.c", "fallback");
+    assert!(!output.contains(expected), "{output}");
 }

@@ -25,8 +25,8 @@ fn echo_of_limited_server(environment: &[(&str, &str)]) -> String {
     server.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut server = Server(server.spawn().unwrap());
     let mut port = String::new();
-    let mut said = BufReader::new(server.0.stdout.take().unwrap());
-    said.read_line(&mut port).unwrap();
+    let mut output = BufReader::new(server.0.stdout.take().unwrap());
+    output.read_line(&mut port).unwrap();
     let mut client = Preload::Ours.load(python("client.py"));
     client.arg(port.trim());
     client.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -68,12 +68,26 @@ fn listener_that_may_lock_no_memory_logs_the_reason_for_tcp() {
 fn listener_that_turns_to_tcp_keeps_its_name_and_options() {
     let mut program = c_program("calls.c");
     program.arg("limited");
-    let said = run("limited", limited(&program));
+    let output = run("limited", limited(&program));
     assert_eq!(
-        said.matches("listens by TCP, not RDMA").count(),
+        output.matches("listens by TCP, not RDMA").count(),
         1,
-        "{said}"
+        "{output}"
     );
+}
+
+/// The error is the TCP socket's, and the log has both reasons. Another attempt succeeds at the free port.
+#[test]
+fn listener_that_may_lock_no_memory_at_taken_port_fails_with_eaddrinuse() {
+    let mut program = c_program("calls.c");
+    program.arg("limited-taken");
+    let mut program = limited(&program);
+    program.env("RSOCKET_PRELOAD_LOG", "1");
+    let log = run("limited-taken", program);
+    let expected = "listens neither by RDMA: the process may not lock the memory of a connection (RLIMIT_MEMLOCK, \
+                    `ulimit -l`); nor by TCP: Address already in use";
+    assert_eq!(log.matches(expected).count(), 2, "{log}");
+    assert_eq!(log.matches("listens by TCP, not RDMA").count(), 1, "{log}");
 }
 
 /// Sixteen connects at once on each of four backlogs.

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod exits;
 mod languages;
 mod listeners;
 mod programs;
@@ -238,6 +239,7 @@ fn socket_calls_behave_as_documented() {
     call("messages", &[]);
     call("waiting", &[]);
     call("accepting", &[]);
+    call("misused", &[]);
 }
 
 #[test]

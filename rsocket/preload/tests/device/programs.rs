@@ -128,8 +128,8 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "socat",
         server: "exec socat -u TCP4-LISTEN:$PORT,bind=$A CREATE:got",
-        // Without `-u`, the client exits after the server's end: see the limits of this library.
-        client: "timeout 90 socat -t 30 - TCP4:$A:$PORT <blob",
+        // The client exits without closing its socket.
+        client: "timeout 90 socat -u OPEN:blob TCP4:$A:$PORT",
         ends: true,
         ..PLAIN
     },
@@ -179,7 +179,7 @@ const MORE_PROGRAMS: &[Program] = &[
     Program {
         name: "redis with a replica",
         server: "exec ./redis-server --bind $A --port $PORT --protected-mode no --save '' \
-                 --repl-diskless-sync yes --repl-diskless-sync-delay 0",
+                 --repl-diskless-sync yes --repl-diskless-sync-delay 0 --rdbcompression no",
         client: "tr '\\0' x <blob | redis-cli -h $A -p $PORT -x set big >/dev/null && \
                  (./redis-server --bind $A --port $((PORT + 5)) --protected-mode no --save '' --replicaof $A $PORT \
                  >replica.log 2>&1 & echo $! >pid); for i in $(seq 90); do \

@@ -14,6 +14,7 @@ mod receiving;
 mod ring;
 mod sending;
 mod settings;
+mod stats;
 mod targets;
 
 use super::{ByteOrder, ConnectData, Control, Mapping, Message, Target};
@@ -29,6 +30,8 @@ use receiving::Receiving;
 pub use sending::Burst;
 use sending::Sending;
 pub use settings::{CONTROL_SLOTS, Framing, SPARE_RECEIVES, Settings, TARGETS};
+use stats::Counters;
+pub use stats::StreamStats;
 
 /// Memory of this side, advertised to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +74,7 @@ pub struct Stream {
     peer_mappings: PeerMappings,
     keep_alive_due: bool,
     progress: Progress,
+    counters: Counters,
 }
 
 impl Stream {
@@ -107,6 +111,7 @@ impl Stream {
             peer_mappings: PeerMappings::new(settings.iomap_size),
             keep_alive_due: false,
             progress: Progress::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -133,9 +138,14 @@ impl Stream {
     /// The peer has violated the protocol; the stream has failed.
     pub fn received(&mut self, message: Message, table: &mut impl Table) -> Result<(), Failure> {
         let taken = match message {
-            Message::Data(len) => self
-                .receiving
-                .arrived(len, self.ending.is_shut_to_reading()),
+            Message::Data(len) => {
+                let unwanted = self.ending.is_shut_to_reading();
+                let arrived = self.receiving.arrived(len, unwanted);
+                if arrived.is_ok() {
+                    self.counters.received(len);
+                }
+                arrived
+            }
             Message::Credit(limit) => {
                 self.sending.granted(limit, table, self.order);
                 Ok(())
@@ -190,6 +200,7 @@ impl Stream {
         if self.keep_alive_due {
             self.sending.take_control_slots(1)?;
             self.keep_alive_due = false;
+            self.counters.probed();
             return Some(Outgoing::bare(Tag::KeepAlive, None));
         }
         None
@@ -204,6 +215,16 @@ impl Stream {
     /// Whether the messages of [`shut_down`](Self::shut_down) have been posted, or are obsolete.
     pub fn has_sent_shutdown(&self) -> bool {
         !(self.ending.has_pending_control() && self.is_connected())
+    }
+
+    /// Returns the counters of the stream.
+    pub fn stats(&self) -> StreamStats {
+        self.counters.stats()
+    }
+
+    /// Number of sent bytes that the peer has not acknowledged; at least 1 for each request with inline data.
+    pub fn unacked(&self) -> u32 {
+        self.sending.unacked()
     }
 
     /// Whether all requests have completed and no control message is pending, or the rest is obsolete.

@@ -251,7 +251,7 @@ impl Stream {
     /// Returns the size of a larger receive buffer, if wanted. Query before [`control`](Self::control), and
     /// reply with [`receive_into`](Self::receive_into) or [`keep_receiving`](Self::keep_receiving). The
     /// present buffer stays in use until then.
-    pub fn wants_to_receive(&self) -> Option<u32> {
+    pub fn wanted_receive_buffer(&self) -> Option<u32> {
         // A larger buffer is useless after the end.
         let wanted = self.receiving.growth.wanted();
         wanted.filter(|_| self.is_readable())

@@ -5,6 +5,7 @@ use super::{
     growth::Growth,
     outgoing::{Outgoing, Payload, PayloadSource, Tag},
     settings::{CONTROL_SLOTS, Framing, SEND_LOWAT, Settings},
+    stats::Lack,
     targets::Targets,
 };
 use crate::{ByteOrder, ConnectData, Mapping, Message, Target};
@@ -106,6 +107,12 @@ impl Sending {
         self.in_flight() == 0
     }
 
+    /// Number of bytes in flight. Of a request without a place in the buffer, only one is counted.
+    pub(super) fn unacked(&self) -> u32 {
+        let buffered = self.buffer_size - self.buffer_free + self.old_in_flight;
+        buffered.max(u32::from(self.data_depth - self.free))
+    }
+
     fn in_flight(&self) -> u16 {
         self.data_depth - self.free + CONTROL_SLOTS - self.control_free
     }
@@ -142,6 +149,17 @@ impl Sending {
     pub(super) fn granted(&mut self, limit: u16, table: &mut impl Table, order: ByteOrder) {
         self.limit = limit;
         self.targets.take(table, order);
+    }
+
+    /// The missing resource of a message that cannot be sent, the peer's before those of this side.
+    fn lack(&self) -> Lack {
+        if self.sent == self.limit {
+            Lack::Credit
+        } else if self.targets.room() == 0 {
+            Lack::PeerBuffer
+        } else {
+            Lack::SendBuffer
+        }
     }
 
     /// Counts a stall, if caused by a full send buffer alone.
@@ -208,16 +226,20 @@ impl Stream {
         }
         if !self.can_send() {
             self.sending.count_wait_for_buffer();
+            if self.is_connected() && self.is_writable() {
+                self.counters.lacked(self.sending.lack());
+            }
             return None;
         }
         let sending = &self.sending;
         let room = sending.buffer_free.min(sending.targets.room());
         let len = burst.next(left, room);
+        self.counters.sent(len);
         Some(self.sending.data(len))
     }
 
     /// Returns the size of a larger send buffer, if wanted.
-    pub fn wants_to_send(&self) -> Option<u32> {
+    pub fn wanted_send_buffer(&self) -> Option<u32> {
         self.sending.growth.wanted()
     }
 
@@ -237,6 +259,7 @@ impl Stream {
     pub(super) fn send_direct(&mut self, burst: &mut Burst, left: usize, to: Target) -> Outgoing {
         let sending = &mut self.sending;
         let len = burst.next(left, sending.buffer_free.min(to.len));
+        self.counters.sent_direct(len);
         sending.free -= 1;
         Outgoing {
             tag: Tag::Direct(len),

@@ -235,14 +235,14 @@ impl Host {
     }
 
     fn grow(&mut self, sends: bool, receives: bool) {
-        match self.stream.wants_to_send() {
+        match self.stream.wanted_send_buffer() {
             Some(size) if sends => {
                 self.send_buffer = size;
                 self.stream.send_from_new();
             }
             _ => self.stream.keep_sending(),
         }
-        match self.stream.wants_to_receive() {
+        match self.stream.wanted_receive_buffer() {
             Some(size) if receives => {
                 self.recv_buffer = size;
                 self.stream.receive_into(0x4000_0000, 0xb1);

@@ -112,7 +112,7 @@ impl Run {
                 _ => {}
             }
         }
-        self.settle();
+        self.run_until_idle();
         if self.trouble == Trouble::None {
             // No queue was ever full.
             assert!(self.sent.is_empty(), "lost: {:?}", self.sent);
@@ -266,7 +266,7 @@ impl Run {
         }
     }
 
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         while !self.wire.is_empty() {
             self.deliver();
         }
@@ -338,9 +338,9 @@ impl Run {
             // Below the age at which the peer would be asked again.
             self.now += Duration::from_millis(900);
             let number = self.send_from(from, to);
-            self.settle();
+            self.run_until_idle();
             let answer = self.send_from(to, from);
-            self.settle();
+            self.run_until_idle();
             let both = self.arrived.contains(&number) && self.arrived.contains(&answer);
             both && self.direct > before + 1
         });

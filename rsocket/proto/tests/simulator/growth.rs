@@ -40,7 +40,7 @@ fn count_stall(settings: Settings, peer: &ConnectData, times: usize) -> Side {
     let mut side = facing(settings, peer);
     updates(&mut side);
     for time in 0..times {
-        assert_eq!(side.stream.wants_to_receive(), None, "{time}");
+        assert_eq!(side.stream.wanted_receive_buffer(), None, "{time}");
         fill_and_read(&mut side);
         if time + 1 < times {
             updates(&mut side);
@@ -52,9 +52,9 @@ fn count_stall(settings: Settings, peer: &ConnectData, times: usize) -> Side {
 #[test]
 fn receive_buffer_with_stalled_peer_grows() {
     let mut side = count_stall(Settings::default(), &peer_of_eight(), 8);
-    assert_eq!(side.stream.wants_to_receive(), Some(LARGER));
+    assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
-    assert_eq!(side.stream.wants_to_receive(), None);
+    assert_eq!(side.stream.wanted_receive_buffer(), None);
     assert!(!side.stream.uses_old_buffer());
     let halves: Vec<_> = (0..8).map(|half| (half << 16, 1 << 16)).collect();
     assert_eq!(parts(&mut side, ELSEWHERE), halves);
@@ -75,7 +75,7 @@ fn half_granted() -> Side {
     side.stream.consume(70_000);
     assert_eq!(parts(&mut side, BUFFER), [(0, 65_536)]);
     side.stream.consume(usize::MAX);
-    assert_eq!(side.stream.wants_to_receive(), Some(LARGER));
+    assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
     side
 }
 
@@ -84,7 +84,7 @@ fn half_granted() -> Side {
 fn granted_room_is_used_before_the_grown_buffer() {
     let mut side = half_granted();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
-    assert_eq!(side.stream.wants_to_receive(), None);
+    assert_eq!(side.stream.wanted_receive_buffer(), None);
     let halves = |which: Range<u64>| which.map(|half| (half << 16, 1 << 16)).collect::<Vec<_>>();
     // The granted room may cover four entries of the peer's table of eight.
     assert_eq!(parts(&mut side, ELSEWHERE), halves(0..4));
@@ -137,11 +137,11 @@ fn old_receive_buffer_with_granted_room_stays_registered() {
 fn receive_buffer_without_memory_does_not_grow() {
     let mut side = half_granted();
     side.stream.keep_receiving();
-    assert_eq!(side.stream.wants_to_receive(), None);
+    assert_eq!(side.stream.wanted_receive_buffer(), None);
     assert_eq!(parts(&mut side, BUFFER), [(65_536, 65_536)]);
     for _ in 0..20 {
         fill_and_read(&mut side);
-        assert_eq!(side.stream.wants_to_receive(), None);
+        assert_eq!(side.stream.wanted_receive_buffer(), None);
         assert_eq!(parts(&mut side, BUFFER).len(), 2);
     }
 }
@@ -150,7 +150,7 @@ fn receive_buffer_without_memory_does_not_grow() {
 fn receive_buffer_after_shutdown_of_peer_does_not_grow() {
     let mut side = half_granted();
     receive(&mut side, Message::Control(Control::Shutdown)).unwrap();
-    assert_eq!(side.stream.wants_to_receive(), None);
+    assert_eq!(side.stream.wanted_receive_buffer(), None);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn receive_buffer_with_slow_reader_does_not_grow() {
         side.stream.consume(BUFFER_SIZE as usize / 2);
         updates(&mut side);
         receive(&mut side, Message::Data(BUFFER_SIZE / 2)).unwrap();
-        assert_eq!(side.stream.wants_to_receive(), None);
+        assert_eq!(side.stream.wanted_receive_buffer(), None);
     }
 }
 
@@ -189,7 +189,7 @@ fn receive_buffer_grows_by_whole_halves() {
         (u32::MAX, Some(LARGER)),
     ] {
         let side = count_stall(settings(most), &peer_of_eight(), 8);
-        assert_eq!(side.stream.wants_to_receive(), expected, "{most}");
+        assert_eq!(side.stream.wanted_receive_buffer(), expected, "{most}");
     }
 }
 
@@ -216,13 +216,13 @@ fn send_buffer_full_while_the_peer_has_room_grows() {
     for _ in 0..7 {
         // A repeated attempt is not a new stall.
         assert!(send_all(&mut side).is_empty());
-        assert_eq!(side.stream.wants_to_send(), None);
+        assert_eq!(side.stream.wanted_send_buffer(), None);
         side.stream.sent(in_flight.remove(0).tag, true);
         in_flight.extend(send_all(&mut side));
     }
-    assert_eq!(side.stream.wants_to_send(), Some(LARGER));
+    assert_eq!(side.stream.wanted_send_buffer(), Some(LARGER));
     side.stream.send_from_new();
-    assert_eq!(side.stream.wants_to_send(), None);
+    assert_eq!(side.stream.wanted_send_buffer(), None);
     let new = send_all(&mut side);
     assert_eq!(begin(&new[0]), Some(0));
     let sum = |sent: &[Outgoing]| -> u32 {
@@ -249,7 +249,7 @@ fn send_buffer_full_while_waiting_for_the_peer_does_not_grow() {
             for outgoing in send_all(side) {
                 side.stream.sent(outgoing.tag, true);
             }
-            assert_eq!(side.stream.wants_to_send(), None);
+            assert_eq!(side.stream.wanted_send_buffer(), None);
         }
     };
     // Waits for the peer's room.
@@ -263,16 +263,16 @@ fn send_buffer_full_while_waiting_for_the_peer_does_not_grow() {
 }
 
 /// Two hosts with default buffers, and the numbers of bytes sent and received by each.
-struct Talk {
+struct Exchange {
     wire: Wire,
     sent: [usize; 2],
     received: [usize; 2],
 }
 
-impl Talk {
+impl Exchange {
     fn new() -> Self {
         let mut wire = connect([Settings::default(); 2], [ByteOrder::Little; 2]);
-        wire.settle();
+        wire.run_until_idle();
         Self {
             wire,
             sent: [0; 2],
@@ -290,7 +290,7 @@ impl Talk {
                 break;
             };
             done += side.post(outgoing, &bytes[done..]);
-            self.wire.settle();
+            self.wire.run_until_idle();
         }
         self.sent[from] += done;
         done
@@ -305,7 +305,7 @@ impl Talk {
         let right = pattern(1 - at, self.received[at]).take(bytes.len());
         assert!(right.eq(bytes.iter().copied()), "wrong bytes");
         self.received[at] += bytes.len();
-        self.wire.settle();
+        self.wire.run_until_idle();
     }
 
     /// Lets the peer of `at` run out of room eight times, with everything read. Before the last time, the
@@ -327,26 +327,30 @@ impl Talk {
 /// A reader that peeks until all bytes have arrived.
 #[test]
 fn message_during_growth_of_receive_buffer_arrives_whole() {
-    let mut talk = Talk::new();
-    talk.leave_little(1);
-    assert_eq!(talk.write(0, 1000), 1000);
-    assert_eq!(talk.unread(1), 1000, "nothing is read before all is there");
-    talk.read(1, 1000);
-    assert_eq!(talk.unread(1), 0);
+    let mut exchange = Exchange::new();
+    exchange.leave_little(1);
+    assert_eq!(exchange.write(0, 1000), 1000);
+    assert_eq!(
+        exchange.unread(1),
+        1000,
+        "nothing is read before all is there"
+    );
+    exchange.read(1, 1000);
+    assert_eq!(exchange.unread(1), 0);
 }
 
 /// Both hosts write before they read.
 #[test]
 fn writes_of_both_sides_during_growth_do_not_stall() {
-    let mut talk = Talk::new();
-    talk.leave_little(0);
-    talk.leave_little(1);
+    let mut exchange = Exchange::new();
+    exchange.leave_little(0);
+    exchange.leave_little(1);
     for side in [0, 1] {
-        assert_eq!(talk.write(side, 1000), 1000, "side {side}");
+        assert_eq!(exchange.write(side, 1000), 1000, "side {side}");
     }
     for side in [0, 1] {
-        talk.read(side, 1000);
-        assert_eq!(talk.received[side], talk.sent[1 - side]);
+        exchange.read(side, 1000);
+        assert_eq!(exchange.received[side], exchange.sent[1 - side]);
     }
 }
 
@@ -355,26 +359,26 @@ fn writes_of_both_sides_during_growth_do_not_stall() {
 fn grants_for_old_and_grown_buffer_fit_the_table() {
     const PART: usize = 16 << 10;
     let size = BUFFER_SIZE as usize;
-    let mut talk = Talk::new();
+    let mut exchange = Exchange::new();
     for _ in 0..7 {
-        talk.write(0, size);
-        talk.read(1, size);
+        exchange.write(0, size);
+        exchange.read(1, size);
     }
-    assert_eq!(talk.write(0, size), size);
+    assert_eq!(exchange.write(0, size), size);
     for _ in 0..size / PART {
-        let read = talk.wire.sides[1].read(PART);
-        talk.received[1] += read.len();
-        while talk.wire.deliver(1) || talk.wire.acknowledge(1) {
-            talk.wire.sides[1].poll(usize::MAX);
+        let read = exchange.wire.sides[1].read(PART);
+        exchange.received[1] += read.len();
+        while exchange.wire.deliver(1) || exchange.wire.acknowledge(1) {
+            exchange.wire.sides[1].poll(usize::MAX);
         }
     }
-    assert_eq!(talk.wire.sides[1].grown()[0], 1);
-    talk.wire.settle();
+    assert_eq!(exchange.wire.sides[1].grown()[0], 1);
+    exchange.wire.run_until_idle();
     // Half of the first buffer is granted in four entries, and all of the other.
     let both = size / 2 + LARGER as usize;
-    assert_eq!(talk.write(0, 2 * both), both);
-    assert_eq!(talk.unread(1), both);
-    talk.read(1, both);
+    assert_eq!(exchange.write(0, 2 * both), both);
+    assert_eq!(exchange.unread(1), both);
+    exchange.read(1, both);
 }
 
 /// After all data has been read, half of the first buffer always fits, with or without memory for growth.
@@ -385,27 +389,27 @@ fn write_of_half_the_buffer_always_fits() {
     // Slower than the other schedules.
     for seed in seeds().step_by(4) {
         let rng = &mut Rng::with_seed(seed);
-        let mut talk = Talk::new();
-        for side in &mut talk.wire.sides {
+        let mut exchange = Exchange::new();
+        for side in &mut exchange.wire.sides {
             side.has_memory = rng.u8(0..4) > 0;
         }
         for _ in 0..40 {
             let from = rng.usize(0..2);
             let wanted = [rng.usize(1..=HALF), HALF, 4 * HALF];
-            talk.write(from, *rng.choice(&wanted).unwrap());
-            while talk.unread(1 - from) > 0 {
-                talk.read(1 - from, 1 << rng.u32(8..20));
+            exchange.write(from, *rng.choice(&wanted).unwrap());
+            while exchange.unread(1 - from) > 0 {
+                exchange.read(1 - from, 1 << rng.u32(8..20));
             }
             let least = rng.usize(1..=HALF);
             for side in [0, 1] {
-                assert_eq!(talk.write(side, least), least, "SEED={seed}");
+                assert_eq!(exchange.write(side, least), least, "SEED={seed}");
             }
             for side in [0, 1] {
-                assert_eq!(talk.unread(side), least, "SEED={seed}");
-                talk.read(side, least);
+                assert_eq!(exchange.unread(side), least, "SEED={seed}");
+                exchange.read(side, least);
             }
         }
-        let sides = &talk.wire.sides;
+        let sides = &exchange.wire.sides;
         grown += sides.iter().map(|side| side.grown()[0]).sum::<usize>();
     }
     if seeds().count() > 1 {

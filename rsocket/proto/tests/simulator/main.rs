@@ -1,6 +1,6 @@
 //! Streams and datagrams without a device: a wire with arbitrary delays, and failing or hostile hosts.
 //!
-//! Each run is determined by its seed, printed on failure: `SEED=… cargo test -p rsocket-proto --test simulator`
+//! Each run is determined by its seed, printed on failure: `SEED=… cargo test -p rdma-rsocket-proto --test simulator`
 //! repeats a single run. `LONG=1` runs a hundred thousand of each kind.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -4,7 +4,7 @@ use rsocket_proto::{
     ByteOrder, ConnectData, Control, Mapping, Message, Target,
     stream::{
         Burst, Direction, Failure, MapError, Outgoing, Payload, PayloadSource, Placement, Settings,
-        Stream, Tag, Violation,
+        Stream, StreamStats, Tag, Violation,
     },
 };
 
@@ -72,6 +72,35 @@ pub(crate) fn parts(side: &mut Side, buffer: u64) -> Vec<(u64, u32)> {
         .filter_map(|update| target(&update));
     let part = |target: Target| (target.addr - buffer, target.len);
     targets.map(part).collect()
+}
+
+#[test]
+fn wait_is_counted_once_by_the_missing_resource() {
+    let waits = |stats: StreamStats| {
+        (
+            stats.waits_for_credit,
+            stats.waits_for_peer_buffer,
+            stats.waits_for_send_buffer,
+        )
+    };
+    let stuck = |settings, peer: &ConnectData| {
+        let mut side = facing(settings, peer);
+        while side.stream.send(&mut Burst::default(), 1000).is_some() {}
+        assert!(side.stream.send(&mut Burst::default(), 1000).is_none());
+        side.stream.stats()
+    };
+    let mut few_credits = peer();
+    few_credits.credits = 3;
+    let stats = stuck(Settings::default(), &few_credits);
+    assert_eq!(waits(stats), (1, 0, 0));
+    assert_eq!((stats.messages_sent, stats.bytes_sent), (3, 3000));
+    let mut small_buffer = peer();
+    small_buffer.first.len = 2500;
+    let stats = stuck(Settings::default(), &small_buffer);
+    assert_eq!(waits(stats), (0, 1, 0));
+    assert_eq!((stats.messages_sent, stats.bytes_sent), (3, 2500));
+    let stats = stuck(Settings::default(), &peer());
+    assert_eq!(waits(stats), (0, 0, 1));
 }
 
 /// T-WP6

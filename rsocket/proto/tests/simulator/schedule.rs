@@ -329,7 +329,7 @@ impl Run {
             }
         }
         self.wire.stuck = None;
-        self.wire.settle();
+        self.wire.run_until_idle();
         for i in 0..2 {
             let side = &mut self.wire.sides[i];
             if self.trouble == Trouble::None {

@@ -250,7 +250,7 @@ impl Side {
 
     /// Grows the buffers on the stream's request, given memory.
     fn grow(&mut self) {
-        if let Some(size) = self.stream.wants_to_receive() {
+        if let Some(size) = self.stream.wanted_receive_buffer() {
             if self.has_memory {
                 self.exposed.grown += 1;
                 let buffer = vec![0; size as usize];
@@ -265,7 +265,7 @@ impl Side {
         if !self.stream.uses_old_buffer() {
             self.exposed.old = None;
         }
-        if let Some(size) = self.stream.wants_to_send() {
+        if let Some(size) = self.stream.wanted_send_buffer() {
             if self.has_memory {
                 self.send_buffers.push(vec![0; size as usize]);
                 self.stream.send_from_new();

@@ -82,7 +82,7 @@ impl Wire {
     }
 
     /// Delivers and processes everything in flight.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_until_idle(&mut self) {
         loop {
             let mut moved = false;
             for side in 0..2 {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use rsocket::{
-    Family, PollEntry, PollEvents, RecvFlags, RecvMeta, Socket, errno, poll,
+    Family, PollEntry, PollEvents, RecvFlags, RecvMeta, SendOptions, Socket, errno, poll,
     proto::datagram::{Exchange, Operation},
 };
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -46,16 +46,16 @@ fn bound(addr: SocketAddr) -> Socket {
 }
 
 fn send(from: &Socket, to: &Socket, bytes: &[u8]) {
-    let to = Some(to.local_addr().unwrap());
-    let sent = from.send_to(&[IoSlice::new(bytes)], to, false).unwrap();
+    let to = to.local_addr().unwrap();
+    let sent = from.send_to(bytes, to).unwrap();
     assert_eq!(sent, bytes.len());
 }
 
 fn try_recv(socket: &Socket) -> io::Result<(Vec<u8>, RecvMeta)> {
-    let mut place = vec![0; 4096];
-    let received = socket.recv_msg(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty())?;
-    place.truncate(received.len);
-    Ok((place, received))
+    let mut buf = vec![0; 4096];
+    let received = socket.recv_msg(&mut [IoSliceMut::new(&mut buf)], RecvFlags::empty())?;
+    buf.truncate(received.len);
+    Ok((buf, received))
 }
 
 fn recv(socket: &Socket) -> (Vec<u8>, RecvMeta) {
@@ -63,8 +63,8 @@ fn recv(socket: &Socket) -> (Vec<u8>, RecvMeta) {
 }
 
 fn is_quiet(socket: &Socket) -> bool {
-    let mut place = [0; 8];
-    let received = socket.recv_msg(&mut [IoSliceMut::new(&mut place)], RecvFlags::DONT_WAIT);
+    let mut buf = [0; 8];
+    let received = socket.recv_msg(&mut [IoSliceMut::new(&mut buf)], RecvFlags::DONT_WAIT);
     received.is_err_and(|err| errno(&err) == EAGAIN)
 }
 
@@ -109,7 +109,7 @@ fn introduce_by(device: &str, a: (&Socket, SocketAddr), b: (&Socket, SocketAddr)
     loop {
         let before = packets(device);
         for ((from, source), (to, target)) in [(a, b), (b, a)] {
-            let sent = from.send_to(&[IoSlice::new(b"hello")], Some(target), false);
+            let sent = from.send_to(b"hello", target);
             assert_eq!(sent.unwrap(), 5);
             let (bytes, received) = recv(to);
             assert_eq!(bytes, b"hello");
@@ -126,7 +126,7 @@ fn introduce_by(device: &str, a: (&Socket, SocketAddr), b: (&Socket, SocketAddr)
 fn introduce_again(a: &Socket, b: &Socket) {
     let set_timeouts = |timeout| [a, b].map(|socket| socket.set_read_timeout(Some(timeout)));
     set_timeouts(Duration::from_millis(100));
-    let hears = |from: &Socket, to: &Socket, hello: &[u8]| {
+    let receives_from = |from: &Socket, to: &Socket, hello: &[u8]| {
         send(from, to, hello);
         iter::from_fn(|| try_recv(to).ok()).any(|(bytes, received)| {
             assert_eq!(received.source, Some(from.local_addr().unwrap()));
@@ -137,7 +137,10 @@ fn introduce_again(a: &Socket, b: &Socket) {
     for round in 0.. {
         let hello = format!("hello again ({round})").into_bytes();
         let before = packets(DEVICE);
-        if hears(a, b, &hello) && hears(b, a, &hello) && packets(DEVICE) - before >= 2 {
+        if receives_from(a, b, &hello)
+            && receives_from(b, a, &hello)
+            && packets(DEVICE) - before >= 2
+        {
             break;
         }
         assert!(Instant::now() < deadline);
@@ -160,10 +163,10 @@ fn datagrams_switch_from_udp_to_rdma() {
             IoSlice::new(b""),
             IoSlice::new(b"pieces"),
         ];
-        assert_eq!(a.send(&pieces, false).unwrap(), 9);
+        assert_eq!(a.send_msg(&pieces, &SendOptions::new()).unwrap(), 9);
         let (mut head, mut tail) = ([0; 4], [0; 4]);
-        let places = &mut [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)];
-        let received = b.recv_msg(places, RecvFlags::PEEK).unwrap();
+        let bufs = &mut [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)];
+        let received = b.recv_msg(bufs, RecvFlags::PEEK).unwrap();
         assert_eq!((received.len, received.full_len), (8, 9));
         assert_eq!((&head, &tail), (b"in p", b"iece"));
         assert_eq!(recv(&b).0, b"in pieces");
@@ -200,8 +203,7 @@ fn udp_datagram_is_received_and_answered() {
 
         // Before the route is resolved, the socket also sends over UDP.
         let new = bound(addr);
-        let to = Some(plain_addr);
-        new.send_to(&[IoSlice::new(b"hello")], to, false).unwrap();
+        new.send_to(b"hello", plain_addr).unwrap();
         let mut message = [0; 100];
         let (len, from) = plain.recv_from(&mut message).unwrap();
         assert_eq!(from, new.local_addr().unwrap());
@@ -246,7 +248,7 @@ fn unbound_datagram_socket_sends_from_its_own_port() {
         assert_eq!(source.port(), client.local_addr().unwrap().port());
         assert_ne!(source.port(), 0);
         assert_eq!(source.ip(), local().ip());
-        let sent = server.send_to(&[IoSlice::new(&bytes)], Some(source), false);
+        let sent = server.send_to(&bytes, source);
         assert_eq!(sent.unwrap(), 1);
         assert_eq!(recv(&client).0, [round]);
     }
@@ -269,11 +271,8 @@ fn datagram_of_each_size_arrives_whole_or_is_refused() {
         }
         for size in [most + 1, 2041, 65507, 1 << 20] {
             let bytes = vec![0; size];
-            let to = Some(b.local_addr().unwrap());
-            assert_eq!(
-                number(a.send_to(&[IoSlice::new(&bytes)], to, false)),
-                EMSGSIZE
-            );
+            let to = b.local_addr().unwrap();
+            assert_eq!(number(a.send_to(&bytes, to)), EMSGSIZE);
         }
         assert!(is_quiet(&b));
     }
@@ -313,11 +312,11 @@ fn datagrams_beyond_the_receive_queue_are_dropped() {
 fn closed_datagram_socket_wakes_blocked_receiver() {
     let (a, b) = (bound(local()), bound(local()));
     introduce(&a, &b);
-    let to = Some(b.local_addr().unwrap());
+    let to = b.local_addr().unwrap();
     thread::scope(|scope| {
         let sending = scope.spawn(|| {
             for _ in 0..2000 {
-                a.send_to(&[IoSlice::new(b"x")], to, false).unwrap();
+                a.send_to(b"x", to).unwrap();
             }
         });
         thread::sleep(Duration::from_millis(50));
@@ -327,8 +326,8 @@ fn closed_datagram_socket_wakes_blocked_receiver() {
     let waiting = bound(local());
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let mut place = [0; 8];
-            waiting.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty())
+            let mut buf = [0; 8];
+            waiting.recv(&mut buf)
         });
         thread::sleep(Duration::from_millis(100));
         waiting.close();
@@ -339,11 +338,11 @@ fn closed_datagram_socket_wakes_blocked_receiver() {
 /// UDP's buffer holds the unsent datagrams and is full.
 #[test]
 fn datagram_socket_reported_writable_has_room() {
-    let neighbours = UnresponsiveHosts::new();
-    let nobody = neighbours.host();
+    let unresponsive_hosts = UnresponsiveHosts::new();
+    let unreachable = unresponsive_hosts.host();
     let socket = bound(local());
     set_socket_send_buffer_size(socket.udp_socket().unwrap(), 1).unwrap();
-    let send = || socket.send_to(&[IoSlice::new(&[0; 1000])], Some(nobody), false);
+    let send = || socket.send_to(&[0; 1000], unreachable);
     for waits_by_descriptor in [false, true] {
         socket.set_nonblocking(true);
         let full = (0..1000).find_map(|_| send().err());
@@ -366,18 +365,15 @@ fn datagram_socket_reported_writable_has_room() {
 #[test]
 fn datagram_call_in_wrong_state_fails_without_damage() {
     let new = Socket::datagram(Family::V4).unwrap();
-    let mut place = [0; 8];
-    let places = &mut [IoSliceMut::new(&mut place)];
-    assert_eq!(number(new.recv_msg(places, RecvFlags::empty())), EINVAL);
-    assert_eq!(number(new.send(&[IoSlice::new(b"x")], false)), EDESTADDRREQ);
+    let mut buf = [0; 8];
+    let bufs = &mut [IoSliceMut::new(&mut buf)];
+    assert_eq!(number(new.recv_msg(bufs, RecvFlags::empty())), EINVAL);
+    assert_eq!(number(new.send(b"x")), EDESTADDRREQ);
     assert_eq!(number(new.listen(1)), EOPNOTSUPP);
     assert_eq!(number(new.accept()), EOPNOTSUPP);
     assert_eq!(number(new.peer_addr()), ENOTCONN);
-    let v6 = Some(local_v6());
-    assert_eq!(
-        number(new.send_to(&[IoSlice::new(b"x")], v6, false)),
-        EAFNOSUPPORT
-    );
+    let v6 = local_v6();
+    assert_eq!(number(new.send_to(b"x", v6)), EAFNOSUPPORT);
     new.set_receive_queue(16).unwrap();
     new.bind(local()).unwrap();
     assert_eq!(new.receive_queue(), 16);
@@ -397,18 +393,15 @@ fn connected_datagram_socket_without_peer_is_refused() {
     let gone = bound(local()).local_addr().unwrap();
     let client = bound(local());
     client.connect(gone).unwrap();
-    client.send(&[IoSlice::new(b"x")], false).unwrap();
-    let mut place = [0; 8];
-    let received = client.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty());
+    client.send(b"x").unwrap();
+    let mut buf = [0; 8];
+    let received = client.recv(&mut buf);
     assert_eq!(number(received), ECONNREFUSED);
     assert!(client.take_error().is_none());
     let addr = client.local_addr().unwrap();
     client.disconnect().unwrap();
     assert_eq!(client.local_addr().unwrap(), addr);
-    assert_eq!(
-        number(client.send(&[IoSlice::new(b"x")], false)),
-        EDESTADDRREQ
-    );
+    assert_eq!(number(client.send(b"x")), EDESTADDRREQ);
 }
 
 #[test]
@@ -446,7 +439,7 @@ fn datagram_shutdown_and_data_change_readiness() {
         assert_eq!(waits.join().unwrap().source, None);
     });
     a.shutdown(Shutdown::Write).unwrap();
-    let sent = a.send_to(&[IoSlice::new(b"x")], Some(b.local_addr().unwrap()), false);
+    let sent = a.send_to(b"x", b.local_addr().unwrap());
     assert_eq!(number(sent), EPIPE);
     assert_eq!(look(&a), both | PollEvents::HUP);
 }
@@ -459,17 +452,13 @@ fn ipv6_datagram_socket_exchanges_with_ipv4() {
     let client = bound(local());
     let to = SocketAddr::new(local().ip(), server.local_addr().unwrap().port());
     for round in 0..10 {
-        client
-            .send_to(&[IoSlice::new(&[round])], Some(to), false)
-            .unwrap();
+        client.send_to(&[round], to).unwrap();
         let (bytes, received) = recv(&server);
         assert_eq!(bytes, [round]);
         let source = received.source.unwrap();
         assert!(source.is_ipv6());
         assert_eq!(source.ip().to_canonical(), local().ip());
-        server
-            .send_to(&[IoSlice::new(&bytes)], Some(source), false)
-            .unwrap();
+        server.send_to(&bytes, source).unwrap();
         let (bytes, received) = recv(&client);
         assert_eq!((bytes, received.source), (vec![round], Some(to)));
     }

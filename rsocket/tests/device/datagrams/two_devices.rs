@@ -2,7 +2,6 @@
 
 use std::{
     env, fs,
-    io::IoSlice,
     net::{Ipv4Addr, SocketAddr},
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -164,7 +163,7 @@ fn close_while_others_send(closing: &Socket, others: &[(&Socket, SocketAddr)]) {
         for &(other, to) in others {
             let closed = &closed;
             scope.spawn(move || {
-                let send = || other.send_to(&[IoSlice::new(b"x")], Some(to), false);
+                let send = || other.send_to(b"x", to);
                 while !closed.load(Ordering::Relaxed) {
                     assert_eq!(send().unwrap(), 1);
                 }
@@ -204,9 +203,9 @@ fn one_of_two_devices_goes() {
     let [(_, [first, _]), (_, [second, _])] = &sockets.devices;
     // The removal cannot finish before this process ends.
     run_in_background(&format!("rdma link delete {SECOND}"));
-    let to = Some(second.local_addr().unwrap());
+    let to = second.local_addr().unwrap();
     let deadline = Instant::now() + TEST_TIMEOUT;
-    let send = || sockets.everywhere.send_to(&[IoSlice::new(b"x")], to, false);
+    let send = || sockets.everywhere.send_to(b"x", to);
     while !send().is_err_and(|err| errno(&err) == ENODEV) {
         assert!(Instant::now() < deadline, "{SECOND} does not go");
     }

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_to_c_and_back() {
+    fn address_round_trips_through_c() {
         for text in ["10.9.0.1:7", "[fd00::1]:65535", "0.0.0.0:0"] {
             let addr = Address::Ip(text.parse().unwrap());
             let raw = storage(addr, PortSpace::Tcp);

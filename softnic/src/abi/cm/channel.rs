@@ -8,6 +8,7 @@ use super::queue::EventQueue;
 use crate::{
     abi::{null, object::Object},
     fabric::{self, Port},
+    failure::Call,
 };
 
 /// An event channel.
@@ -29,6 +30,9 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut ffi::rdma_event_channel
     let Some(port) = fabric::current() else {
         return null(libc::ENODEV);
     };
+    if let Err(errno) = port.attempt(Call::CreateEventChannel) {
+        return null(errno);
+    }
     let queue = match EventQueue::new() {
         Ok(queue) => Arc::new(queue),
         Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),

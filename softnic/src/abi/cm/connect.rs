@@ -9,6 +9,7 @@ use super::{failed, id::Id, outcome};
 use crate::{
     abi::object::Object,
     cm::{ConnParam, Reject},
+    failure::Call,
 };
 
 /// The parameters of a call, and its private data.
@@ -57,7 +58,7 @@ unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
 
 /// Whether an identifier is for datagrams.
 fn is_datagram(id: &Id) -> bool {
-    let space = id.port.look(|nic| nic.manager.port_space(id.num));
+    let space = id.port().look(|nic| nic.manager.port_space(id.num()));
     space.is_some_and(|space| space.kind() == crate::engine::QpKind::Ud)
 }
 
@@ -68,14 +69,17 @@ unsafe extern "C" fn rdma_connect(
 ) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::Connect) {
+        return failed(errno);
+    }
     // SAFETY: null, or the caller's parameters.
     let (param, data) = unsafe { read(param) };
     let is_datagram = is_datagram(id);
-    outcome(id.port.call(|nic| {
+    outcome(id.port().call(|nic, now| {
         if is_datagram {
-            nic.manager.resolve_service(id.num, &data, nic.now)
+            nic.manager.resolve_service(id.num(), &data, now)
         } else {
-            nic.manager.connect(id.num, param, &data, nic.now)
+            nic.manager.connect(id.num(), param, &data, now)
         }
     }))
 }
@@ -87,14 +91,17 @@ unsafe extern "C" fn rdma_accept(
 ) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::Accept) {
+        return failed(errno);
+    }
     // SAFETY: null, or the caller's parameters.
     let (param, data) = unsafe { read(param) };
     let is_datagram = is_datagram(id);
-    outcome(id.port.call(|nic| {
+    outcome(id.port().call(|nic, now| {
         if is_datagram {
-            nic.manager.accept_service(id.num, param.qp_num, &data)
+            nic.manager.accept_service(id.num(), param.qp_num, &data)
         } else {
-            nic.manager.accept(id.num, param, &data, nic.now)
+            nic.manager.accept(id.num(), param, &data, now)
         }
     }))
 }
@@ -103,21 +110,29 @@ unsafe extern "C" fn rdma_accept(
 ///
 /// # Safety
 /// - `raw` is a live identifier, and `data` is null or points to `len` bytes.
-unsafe fn reject(raw: *mut ffi::rdma_cm_id, reason: u16, data: *const c_void, len: u8) -> c_int {
+unsafe fn reject(
+    raw: *mut ffi::rdma_cm_id,
+    (call, reason): (Call, u16),
+    data: *const c_void,
+    len: u8,
+) -> c_int {
     // SAFETY: as the caller promised.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(call) {
+        return failed(errno);
+    }
     // SAFETY: as the caller promised.
     let data = unsafe { bytes(data, len) };
     outcome(
-        id.port
-            .call(|nic| nic.manager.reject(id.num, reason, &data, nic.now)),
+        id.port()
+            .call(|nic, now| nic.manager.reject(id.num(), reason, &data, now)),
     )
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_reject(raw: *mut ffi::rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the caller's identifier and bytes.
-    unsafe { reject(raw, Reject::CONSUMER, data, len) }
+    unsafe { reject(raw, (Call::Reject, Reject::CONSUMER), data, len) }
 }
 
 #[unsafe(no_mangle)]
@@ -127,29 +142,41 @@ unsafe extern "C" fn rdma_reject_ece(
     len: u8,
 ) -> c_int {
     // SAFETY: the caller's identifier and bytes.
-    unsafe { reject(raw, Reject::VENDOR_OPTION, data, len) }
+    unsafe { reject(raw, (Call::RejectEce, Reject::VENDOR_OPTION), data, len) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_establish(raw: *mut ffi::rdma_cm_id) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
-    outcome(id.call(|manager| manager.establish(id.num)))
+    if let Err(errno) = id.port().attempt(Call::Establish) {
+        return failed(errno);
+    }
+    outcome(id.call(|manager| manager.establish(id.num())))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_disconnect(raw: *mut ffi::rdma_cm_id) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
-    outcome(id.port.call(|nic| nic.manager.disconnect(id.num, nic.now)))
+    if let Err(errno) = id.port().attempt(Call::Disconnect) {
+        return failed(errno);
+    }
+    outcome(
+        id.port()
+            .call(|nic, now| nic.manager.disconnect(id.num(), now)),
+    )
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_notify(raw: *mut ffi::rdma_cm_id, event: ibv_event_type) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::Notify) {
+        return failed(errno);
+    }
     if event != ibv_event_type::IBV_EVENT_COMM_EST {
         return failed(libc::EINVAL);
     }
-    outcome(id.call(|manager| manager.note_established(id.num)))
+    outcome(id.call(|manager| manager.note_established(id.num())))
 }

@@ -1,4 +1,5 @@
-//! Devices opened by the library: one context for each host, until the process ends.
+//! Devices opened by the library: one context for each host, while the host lives, one of its objects exists, or a program
+//! lists the device.
 
 use std::{
     ffi::c_int,
@@ -11,12 +12,15 @@ use ibverbs_sys as ffi;
 use crate::{
     abi::{context, device, null},
     fabric::{self, Port},
+    failure::Call,
 };
 
 /// An open context.
 struct Opened {
     port: Port,
     context: usize,
+    /// Number of lists with the context.
+    lists: usize,
 }
 
 static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
@@ -40,23 +44,29 @@ pub(super) fn context(port: &Port) -> *mut ffi::ibv_context {
         opened.push(Opened {
             port: port.clone(),
             context: context.expose_provenance(),
+            lists: 0,
         });
     }
     context
 }
 
-/// Lists the device of the thread's host. A thread on no host, such as a worker of a runtime, gets all open devices,
-/// and so can use identifiers of any host.
+/// Lists the device of the thread's host, unless the host has been killed. A thread on no host, such as a worker of a
+/// runtime, gets all open devices, and so can use identifiers of any host.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ffi::ibv_context {
-    let mut devices: Vec<*mut ffi::ibv_context> = match fabric::current() {
-        Some(port) => vec![context(&port)],
-        None => lock(&OPENED)
-            .iter()
-            .map(|opened| ptr::with_exposed_provenance_mut(opened.context))
-            .collect(),
-    };
-    devices.retain(|context| !context.is_null());
+    let port = fabric::current();
+    if let Some(Err(errno)) = port.as_ref().map(|port| port.attempt(Call::GetDevices)) {
+        return null(errno);
+    }
+    let own = port.map(|port| context(&port).addr());
+    let mut devices: Vec<*mut ffi::ibv_context> = Vec::new();
+    for known in lock(&OPENED).iter_mut() {
+        let is_own = own.is_none_or(|own| own == known.context);
+        if is_own && !known.port.is_removed() {
+            known.lists += 1;
+            devices.push(ptr::with_exposed_provenance_mut(known.context));
+        }
+    }
     if devices.is_empty() {
         return null(libc::ENODEV);
     }
@@ -79,5 +89,25 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ffi::ibv_context) {
     };
     let (_, len) = lists.swap_remove(at);
     // SAFETY: a boxed slice of this length, from `rdma_get_devices`, and freed once: the list was still registered.
-    drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) });
+    let devices = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) };
+    drop(lists);
+    let mut opened = lock(&OPENED);
+    for known in opened.iter_mut() {
+        let is_listed = devices.iter().any(|device| device.addr() == known.context);
+        known.lists -= usize::from(is_listed);
+    }
+    drop(opened);
+    free_abandoned();
+}
+
+/// Closes the devices of dropped fabrics without objects and lists.
+pub(in crate::abi) fn free_abandoned() {
+    let is_abandoned = |known: &mut Opened| known.lists == 0 && known.port.is_abandoned();
+    let abandoned: Vec<_> = lock(&OPENED).extract_if(.., is_abandoned).collect();
+    for known in abandoned {
+        let context = ptr::with_exposed_provenance_mut(known.context);
+        // SAFETY: opened by `context`, and closed once: no longer in the list. Neither an identifier nor a list of a
+        // program has the context.
+        unsafe { context::ibv_close_device(context) };
+    }
 }

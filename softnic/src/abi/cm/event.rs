@@ -18,6 +18,7 @@ use crate::{
     },
     cm::{ConnParam, Ece, IdNum, Occurrence, PrivateData},
     engine::Path,
+    failure::Call,
 };
 
 use ffi::rdma_cm_event_type as Kind;
@@ -51,6 +52,9 @@ unsafe extern "C" fn rdma_get_cm_event(
 ) -> c_int {
     // SAFETY: a live channel.
     let channel = unsafe { Channel::borrow(channel) };
+    if let Err(errno) = channel.port.attempt(Call::GetCmEvent) {
+        return super::failed(errno);
+    }
     loop {
         // Expired timers may raise the awaited event.
         channel.port.advance();
@@ -126,7 +130,7 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
     let mut raw: ffi::rdma_cm_event = zeroed();
     raw.id = raw_id;
     if let Some(child) = contents.child {
-        if !id.port.look(|nic| nic.manager.take_request(child)) {
+        if !id.port().look(|nic| nic.manager.take_request(child)) {
             return None;
         }
         // SAFETY: live, as above; the field does not change while the listener has events.
@@ -135,7 +139,11 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
         let context = unsafe { (*raw_id).context };
         let queue = Arc::clone(&id.extra().queue);
         raw.listen_id = raw_id;
-        raw.id = Id::create(&id.port, child, &queue, (channel, context));
+        raw.id = Id::create(&id.port(), child, &queue, (channel, context), false);
+        // SAFETY: live, as above; the field does not change after the creation.
+        let kind = unsafe { (*raw_id).qp_type };
+        // SAFETY: live, and not yet known to the program.
+        unsafe { (*raw.id).qp_type = kind };
     }
     // SAFETY: the listener's new identifier, or the live identifier of the event.
     let subject = unsafe { Id::borrow(raw.id) };
@@ -263,8 +271,8 @@ fn datagram_contents(id: &Id, what: Occurrence) -> Option<Contents> {
         } => {
             let extra = id.extra();
             let found = extra.groups.iter().find(|known| known.id == membership)?;
-            let way = Path::new(local, group);
-            let mut param = datagram(id, &way, MULTICAST_QP, GROUP_QKEY);
+            let path = Path::new(local, group);
+            let mut param = datagram(id, &path, MULTICAST_QP, GROUP_QKEY);
             // In this event, the private data pointer is the context of `rdma_join_multicast`.
             param.private_data = found.context;
             Some(Contents {
@@ -278,7 +286,7 @@ fn datagram_contents(id: &Id, what: Occurrence) -> Option<Contents> {
 
 fn datagram(id: &Id, path: &Path, qp_num: u32, qkey: u32) -> ffi::rdma_ud_param {
     let mut param = ffi::rdma_ud_param::zeroed();
-    param.ah_attr = address_vector(&id.port, path);
+    param.ah_attr = address_vector(&id.port(), path);
     param.qp_num = qp_num;
     param.qkey = qkey;
     param

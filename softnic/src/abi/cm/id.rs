@@ -3,8 +3,9 @@
 use std::{
     cell::UnsafeCell,
     ffi::{c_int, c_void},
+    net::IpAddr,
     ptr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
 use ibverbs_sys as verbs;
@@ -27,6 +28,7 @@ use crate::{
     },
     cm::{Ece, GroupId, IdNum, Manager, PortSpace},
     fabric::{self, Port},
+    failure::Call,
 };
 
 /// A membership in a multicast group.
@@ -50,12 +52,20 @@ pub(super) struct Extra {
     pub(super) is_ib: bool,
 }
 
+/// The host with an identifier, and the identifier's number there.
+#[derive(Clone, Debug)]
+struct Home {
+    port: Port,
+    num: IdNum,
+}
+
 /// An identifier.
 #[repr(C)]
 pub(super) struct Id {
     raw: UnsafeCell<ffi::rdma_cm_id>,
-    pub(super) port: Port,
-    pub(super) num: IdNum,
+    home: RwLock<Home>,
+    /// Whether the creating thread was on no host: then the host with the identifier's own address has the identifier.
+    is_floating: bool,
     space: PortSpace,
     /// Unacknowledged events.
     acks: Arc<Acks>,
@@ -87,6 +97,7 @@ impl Id {
         num: IdNum,
         queue: &Arc<EventQueue>,
         (channel, context): (*mut ffi::rdma_event_channel, *mut c_void),
+        is_floating: bool,
     ) -> *mut ffi::rdma_cm_id {
         let space = port.look(|nic| nic.manager.port_space(num));
         let space = space.unwrap_or(PortSpace::Tcp);
@@ -101,8 +112,11 @@ impl Id {
         let acks = Arc::new(Acks::default());
         let id = Self {
             raw: UnsafeCell::new(raw),
-            port: port.clone(),
-            num,
+            home: RwLock::new(Home {
+                port: port.clone(),
+                num,
+            }),
+            is_floating,
             space,
             acks: Arc::clone(&acks),
             extra: Mutex::new(Extra {
@@ -127,17 +141,61 @@ impl Id {
         self.extra.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn home(&self) -> Home {
+        let home = self.home.read().unwrap_or_else(PoisonError::into_inner);
+        home.clone()
+    }
+
+    /// The host.
+    pub(super) fn port(&self) -> Port {
+        self.home().port
+    }
+
+    /// Number of the identifier on its host.
+    pub(super) fn num(&self) -> IdNum {
+        self.home().num
+    }
+
+    /// Moves an unbound identifier of a thread on no host to the host with this address. The caller has exclusive use
+    /// of the identifier.
+    pub(super) fn move_to(&self, addr: IpAddr) {
+        let Home { port, num } = self.home();
+        let to = port
+            .host_of(addr)
+            .filter(|to| self.is_floating && !to.is(&port));
+        let Some(to) = to else {
+            return;
+        };
+        let Some(unbound) = port.look(|nic| nic.manager.withdraw(num)) else {
+            return;
+        };
+        let moved = Home {
+            num: to.look(|nic| nic.manager.adopt(unbound)),
+            port: to,
+        };
+        let subject = port.notifier().subjects().ids.remove(&num);
+        if let Some(subject) = subject {
+            moved
+                .port
+                .notifier()
+                .subjects()
+                .ids
+                .insert(moved.num, subject);
+        }
+        *self.home.write().unwrap_or_else(PoisonError::into_inner) = moved;
+    }
+
     /// Calls the connection manager.
     pub(super) fn call<T>(&self, act: impl FnOnce(&mut Manager) -> T) -> T {
-        self.port.call(|nic| act(nic.manager))
+        self.port().call(|nic, _| act(nic.manager))
     }
 
     /// Updates the C struct: addresses, and the device if there is one.
     pub(super) fn refresh(&self) {
         let raw = self.raw.get();
-        let ((local, peer), has_device) = self.port.look(|nic| {
-            let addrs = nic.manager.addrs(self.num);
-            (addrs, nic.manager.has_device(self.num))
+        let ((local, peer), has_device) = self.port().look(|nic| {
+            let addrs = nic.manager.addrs(self.num());
+            (addrs, nic.manager.has_device(self.num()))
         });
         let is_ib = self.extra().is_ib;
         let named = |addr| {
@@ -176,7 +234,7 @@ impl Id {
             // SAFETY: as above.
             unsafe { (*raw).route.addr.addr = Gids { ibaddr: found } };
             // SAFETY: as above.
-            unsafe { (*raw).verbs = devices::context(&self.port) };
+            unsafe { (*raw).verbs = devices::context(&self.port()) };
             // SAFETY: as above.
             unsafe { (*raw).port_num = 1 };
         }
@@ -184,7 +242,7 @@ impl Id {
 
     /// Updates the path of the C struct.
     pub(super) fn refresh_path(&self) {
-        let Some(path) = self.port.look(|nic| nic.manager.path(self.num)) else {
+        let Some(path) = self.port().look(|nic| nic.manager.path(self.num())) else {
             return;
         };
         let mut record = verbs::ibv_sa_path_rec::zeroed();
@@ -223,9 +281,14 @@ unsafe extern "C" fn rdma_create_id(
     };
     // SAFETY: a live channel.
     let of = unsafe { Channel::borrow(channel) };
-    let port = fabric::entered().unwrap_or_else(|| of.port.clone());
+    let entered = fabric::entered();
+    let is_floating = entered.is_none();
+    let port = entered.unwrap_or_else(|| of.port.clone());
+    if let Err(errno) = port.attempt(Call::CreateId) {
+        return failed(errno);
+    }
     let num = port.look(|nic| nic.manager.create_id(space));
-    let created = Id::create(&port, num, &of.queue, (channel, context));
+    let created = Id::create(&port, num, &of.queue, (channel, context), is_floating);
     // SAFETY: the caller's place.
     unsafe { *id = created };
     0
@@ -235,9 +298,9 @@ unsafe extern "C" fn rdma_create_id(
 unsafe extern "C" fn rdma_destroy_id(raw: *mut ffi::rdma_cm_id) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
-    let num = id.num;
-    id.port.call(|nic| nic.manager.destroy_id(num, nic.now));
-    let subject = id.port.notifier().subjects().ids.remove(&num);
+    let num = id.num();
+    id.port().call(|nic, now| nic.manager.destroy_id(num, now));
+    let subject = id.port().notifier().subjects().ids.remove(&num);
     if let Some(subject) = subject {
         let _gone = subject.queue.remove(|event| event.addr == subject.addr);
         subject.acks.wait();
@@ -257,12 +320,16 @@ unsafe extern "C" fn rdma_migrate_id(
     }
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::MigrateId) {
+        return failed(errno);
+    }
     // SAFETY: a live channel.
     let to = &unsafe { Channel::borrow(channel) }.queue;
     {
         // The lock keeps events out while the queue is replaced.
-        let mut subjects = id.port.notifier().subjects();
-        let Some(subject) = subjects.ids.get_mut(&id.num) else {
+        let Home { port, num } = id.home();
+        let mut subjects = port.notifier().subjects();
+        let Some(subject) = subjects.ids.get_mut(&num) else {
             return failed(libc::EINVAL);
         };
         let from = std::mem::replace(&mut subject.queue, Arc::clone(to));
@@ -303,13 +370,16 @@ unsafe extern "C" fn rdma_create_ep(
     let Some(port) = fabric::current() else {
         return failed(libc::ENODEV);
     };
+    if let Err(errno) = port.attempt(Call::CreateEp) {
+        return failed(errno);
+    }
     let queue = match EventQueue::new() {
         Ok(queue) => Arc::new(queue),
         Err(error) => return failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
     };
     let num = port.look(|nic| nic.manager.create_id(space));
     let none = (ptr::null_mut(), ptr::null_mut());
-    let created = Id::create(&port, num, &queue, none);
+    let created = Id::create(&port, num, &queue, none, false);
     let kind = u32::try_from(info.ai_qp_type).unwrap_or(0);
     // SAFETY: live; the field is set before the program knows the identifier.
     unsafe { (*created).qp_type = verbs::ibv_qp_type(kind) };

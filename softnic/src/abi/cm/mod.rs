@@ -13,6 +13,7 @@ mod options;
 mod queue;
 mod resolve;
 
+pub(super) use devices::free_abandoned;
 pub(super) use queue::{CmSubject, Queued};
 
 use std::ffi::c_int;
@@ -28,6 +29,8 @@ fn errno(error: CmError) -> c_int {
     match error {
         CmError::AddressInUse(_) => libc::EADDRINUSE,
         CmError::AddressNotAvailable(_) => libc::EADDRNOTAVAIL,
+        // As in the kernel, whose loopback interface has no RDMA device.
+        CmError::Unreachable(addr) if addr.ip().is_loopback() => libc::ENODEV,
         CmError::Unreachable(_) => libc::ENETUNREACH,
         CmError::IsConnected => libc::EISCONN,
         CmError::NotSupported(_) => ENOTSUPP,

@@ -10,7 +10,7 @@ use super::{
     id::{Id, Membership},
     outcome,
 };
-use crate::abi::object::Object;
+use crate::{abi::object::Object, failure::Call};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_join_multicast_ex(
@@ -20,6 +20,9 @@ unsafe extern "C" fn rdma_join_multicast_ex(
 ) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::JoinMulticastEx) {
+        return failed(errno);
+    }
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
     // SAFETY: the caller's address.
@@ -28,7 +31,7 @@ unsafe extern "C" fn rdma_join_multicast_ex(
     };
     // The event may be taken as soon as the event is raised, and refers to the membership.
     let mut extra = id.extra();
-    match id.call(|manager| manager.join_multicast(id.num, group.ip().ip())) {
+    match id.call(|manager| manager.join_multicast(id.num(), group.ip().ip())) {
         Ok(membership) => {
             extra.groups.push(Membership {
                 group,
@@ -45,6 +48,9 @@ unsafe extern "C" fn rdma_join_multicast_ex(
 unsafe extern "C" fn rdma_leave_multicast(raw: *mut ffi::rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::LeaveMulticast) {
+        return failed(errno);
+    }
     // SAFETY: the caller's address.
     let Some(group) = (unsafe { address::read(addr) }) else {
         return failed(libc::EINVAL);
@@ -56,5 +62,5 @@ unsafe extern "C" fn rdma_leave_multicast(raw: *mut ffi::rdma_cm_id, addr: *mut 
     };
     let membership = extra.groups.remove(found).id;
     let _obsolete = extra.queue.remove(|event| event.is_of_group(membership));
-    outcome(id.call(|manager| manager.leave_multicast(id.num, membership)))
+    outcome(id.call(|manager| manager.leave_multicast(id.num(), membership)))
 }

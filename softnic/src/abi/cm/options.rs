@@ -6,7 +6,7 @@ use ibverbs_sys::{ibv_ece, ibv_path_data};
 use rdmacm_sys as ffi;
 
 use super::{failed, id::Id, outcome};
-use crate::{abi::object::Object, cm::Ece};
+use crate::{abi::object::Object, cm::Ece, failure::Call};
 
 /// The value of an option; `None` for a wrong length.
 ///
@@ -30,7 +30,10 @@ unsafe extern "C" fn rdma_set_option(
 ) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
-    let num = id.num;
+    if let Err(errno) = id.port().attempt(Call::SetOption) {
+        return failed(errno);
+    }
+    let num = id.num();
     // SAFETY: the caller's value.
     let byte = || unsafe { read::<u8>(value, len) };
     // SAFETY: the caller's value.
@@ -62,6 +65,9 @@ unsafe extern "C" fn rdma_set_option(
 unsafe extern "C" fn rdma_set_local_ece(raw: *mut ffi::rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::SetLocalEce) {
+        return failed(errno);
+    }
     // SAFETY: the caller's options.
     let ece = unsafe { &*ece };
     if ece.vendor_id == 0 || ece.comp_mask != 0 {
@@ -71,13 +77,17 @@ unsafe extern "C" fn rdma_set_local_ece(raw: *mut ffi::rdma_cm_id, ece: *mut ibv
         vendor_id: ece.vendor_id,
         options: ece.options,
     };
-    outcome(id.call(|manager| manager.set_ece(id.num, ece)))
+    outcome(id.call(|manager| manager.set_ece(id.num(), ece)))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_remote_ece(raw: *mut ffi::rdma_cm_id, place: *mut ibv_ece) -> c_int {
     // SAFETY: a live identifier.
-    let Ece { vendor_id, options } = unsafe { Id::borrow(raw) }.extra().remote_ece;
+    let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::GetRemoteEce) {
+        return failed(errno);
+    }
+    let Ece { vendor_id, options } = id.extra().remote_ece;
     let ece = ibv_ece {
         vendor_id,
         options,

@@ -76,7 +76,7 @@ impl EventQueue {
         let mut events = self.events();
         let event = events.pop_front()?;
         event.acks.add();
-        self.settle(&events);
+        self.drain_if_empty(&events);
         Some(event)
     }
 
@@ -89,12 +89,12 @@ impl EventQueue {
         let all = std::mem::take(&mut *events);
         let (unwanted, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(is_unwanted);
         *events = kept.into();
-        self.settle(&events);
+        self.drain_if_empty(&events);
         unwanted
     }
 
     /// Makes the descriptor unreadable if no event is left. Called after the removal of an event.
-    fn settle(&self, events: &VecDeque<Queued>) {
+    fn drain_if_empty(&self, events: &VecDeque<Queued>) {
         if events.is_empty() {
             let mut count = [0_u8; 8];
             // An event was pending, so the count is not zero, and the call does not block.

@@ -93,6 +93,23 @@ pub struct QpAttributes {
     pub sqd_notify: bool,
 }
 
+/// MTU of the port in bytes, the maximum length of a datagram.
+const PORT_MTU: u32 = 4096;
+
+impl QpAttributes {
+    /// The attributes of a new queue pair. Datagrams have no MTU of a path.
+    pub(super) fn new(kind: QpKind) -> Self {
+        let new = Self::default();
+        match kind {
+            QpKind::Ud => Self {
+                mtu: PORT_MTU,
+                ..new
+            },
+            _ => new,
+        }
+    }
+}
+
 impl Default for QpAttributes {
     fn default() -> Self {
         Self {

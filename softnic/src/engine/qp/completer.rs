@@ -2,25 +2,32 @@
 
 use super::{QueuePair, State, requester::Wqe};
 use crate::{
-    engine::{completion::Status, psn::Psn, request::SendOp, resources::Context, rnr::rnr_delay},
-    wire::{Frame, Nak, Operation, Position, Syndrome},
+    engine::{
+        completion::Status,
+        packet::{Content, Packet},
+        psn::Psn,
+        request::SendOp,
+        resources::Context,
+        rnr::rnr_delay,
+    },
+    wire::{Nak, Operation, Position, Syndrome},
 };
 
 impl QueuePair {
     /// Processes an acknowledgement or a response.
     pub(super) fn receive_response(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         operation: Operation,
         ctx: &mut Context<'_>,
     ) {
-        let psn = Psn::new(frame.bth.psn);
+        let psn = Psn::new(packet.frame.bth.psn);
         let is_expected =
             !psn.is_before(self.requester.unacked) && psn.is_before(self.requester.newest);
         if !is_expected || !matches!(self.state, State::Rts | State::Sqd) {
             return;
         }
-        let extensions = &frame.extensions;
+        let extensions = &packet.frame.extensions;
         if let (Operation::Acknowledge, Some(aeth)) = (operation, extensions.aeth) {
             return self.receive_acknowledgement(psn, aeth.syndrome, ctx);
         }
@@ -30,10 +37,10 @@ impl QueuePair {
         }
         match (operation, extensions.atomic_ack) {
             (Operation::ReadResponse(Position::Only), _) if self.awaits_empty_response() => {
-                self.receive_empty(frame.payload, ctx);
+                self.receive_empty(packet.payload, ctx);
             }
             (Operation::ReadResponse(position), _) => {
-                self.receive_read(position, frame.payload, ctx);
+                self.receive_read(position, packet.payload, ctx);
             }
             (Operation::AtomicAcknowledge, Some(original)) => self.receive_atomic(original, ctx),
             _ => {}
@@ -123,7 +130,7 @@ impl QueuePair {
     }
 
     /// Processes the next packet of the response to the oldest request, a read.
-    fn receive_read(&mut self, position: Position, payload: &[u8], ctx: &mut Context<'_>) {
+    fn receive_read(&mut self, position: Position, payload: Content<'_>, ctx: &mut Context<'_>) {
         let Some(wqe) = self.requester.wqes.front() else {
             return;
         };
@@ -159,7 +166,7 @@ impl QueuePair {
     }
 
     /// Processes the response to the oldest request, a flush or an atomic write.
-    fn receive_empty(&mut self, payload: &[u8], ctx: &mut Context<'_>) {
+    fn receive_empty(&mut self, payload: Content<'_>, ctx: &mut Context<'_>) {
         let end = self.requester.wqes.front().map(Wqe::end);
         let Some(end) = end.filter(|_| payload.is_empty()) else {
             return self.fail_send(Status::BadResponse, ctx);
@@ -178,7 +185,7 @@ impl QueuePair {
             return self.fail_send(Status::BadResponse, ctx);
         }
         let bytes = original.to_ne_bytes();
-        if !self.scatter(0, &bytes, ctx) {
+        if !self.scatter(0, Content::Bytes(&bytes), ctx) {
             return self.fail_send(Status::LocalProtection, ctx);
         }
         self.requester.unacked = wqe.end();
@@ -187,9 +194,9 @@ impl QueuePair {
     }
 
     /// Copies response data to the memory of the oldest request. Returns false if a key does not allow the access.
-    fn scatter(&self, offset: u64, bytes: &[u8], ctx: &mut Context<'_>) -> bool {
+    fn scatter(&self, offset: u64, from: Content<'_>, ctx: &mut Context<'_>) -> bool {
         match (self.requester.wqes.front(), self.init.pd) {
-            (Some(wqe), Some(pd)) => ctx.scatter(pd, wqe.sges(), offset, bytes),
+            (Some(wqe), Some(pd)) => ctx.scatter(pd, wqe.sges(), offset, from),
             _ => false,
         }
     }

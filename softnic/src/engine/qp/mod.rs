@@ -18,6 +18,7 @@ use super::{
     completion::{Completion, CompletionOp, Status},
     event::Event,
     ids::{CqId, PdId, QpNum, SrqId, XrcdId},
+    packet::{Outgoing, Packet},
     path::Path,
     psn::Psn,
     request::RecvRequest,
@@ -27,6 +28,10 @@ use super::{
 pub use attributes::{AttributeMask, QpAttributes, QpKind, State};
 pub(super) use requester::Requester;
 use responder::Responder;
+pub(crate) use transition::transition;
+
+/// Numbers of queue pairs have 24 bits.
+const MAX_QP: u32 = 0xff_ffff;
 
 /// Capacity of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +93,7 @@ impl QueuePair {
             num,
             init,
             state: State::Reset,
-            attributes: QpAttributes::default(),
+            attributes: QpAttributes::new(init.kind),
             owners: 1,
             receives: VecDeque::new(),
             requester: Requester::default(),
@@ -99,7 +104,7 @@ impl QueuePair {
     }
 
     /// Whether a reply or request may be ready to be sent.
-    pub(super) fn wants_to_send(&self) -> bool {
+    pub(super) fn has_work_to_send(&self) -> bool {
         self.responder.has_replies() || self.requester.has_unsent()
     }
 
@@ -108,38 +113,40 @@ impl QueuePair {
         self.requester.deadline()
     }
 
-    /// Appends one frame to `out`. Returns false if no frame is to be sent now.
-    pub(super) fn transmit(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+    /// Makes the next packet. Returns false if no packet is to be sent now.
+    pub(super) fn transmit(&mut self, ctx: &mut Context<'_>, out: &mut Outgoing) -> bool {
         self.transmit_reply(ctx, out) || self.transmit_request(ctx, out)
     }
 
-    /// Processes a frame for this queue pair.
-    pub(super) fn handle(&mut self, frame: &Frame<'_>, ctx: &mut Context<'_>) {
-        let Some((transport, operation)) = frame.bth.opcode.parse() else {
+    /// Processes a packet for this queue pair.
+    pub(super) fn handle(&mut self, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+        let Some((transport, operation)) = packet.frame.bth.opcode.parse() else {
             return;
         };
         let is_response = matches!(
             operation,
             Operation::Acknowledge | Operation::AtomicAcknowledge | Operation::ReadResponse(_)
         );
-        let is_from_peer = self.is_from_peer(frame);
+        let is_from_peer = self.is_from_peer(packet);
         match self.init.kind {
             kind if transport != kind.transport() => {}
-            QpKind::Ud => self.receive_datagram(frame, ctx),
-            QpKind::Uc if is_from_peer => self.receive_unreliable(frame, operation, ctx),
+            QpKind::Ud => self.receive_datagram(packet, ctx),
+            QpKind::Uc if is_from_peer => self.receive_unreliable(packet, operation, ctx),
             QpKind::Rc | QpKind::XrcSend if is_from_peer && is_response => {
-                self.receive_response(frame, operation, ctx);
+                self.receive_response(packet, operation, ctx);
             }
             QpKind::Rc | QpKind::XrcRecv if is_from_peer && !is_response => {
-                self.receive_request(frame, operation, ctx);
+                self.receive_request(packet, operation, ctx);
             }
             _ => {}
         }
     }
 
-    fn is_from_peer(&self, frame: &Frame<'_>) -> bool {
+    fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
         let peer = self.attributes.path;
-        peer.is_some_and(|path| path.dst == frame.ip.src() && path.src == frame.ip.dst())
+        peer.is_some_and(|path| {
+            path.dst == packet.frame.ip.src() && path.src == packet.frame.ip.dst()
+        })
     }
 
     /// Whether the state allows receiving messages.
@@ -160,9 +167,11 @@ impl QueuePair {
     }
 
     /// Target of a request; `None` if the request names no shared queue of the XRC domain.
-    fn target(&self, frame: &Frame<'_>, ctx: &Context<'_>) -> Option<Target> {
+    fn target(&self, packet: &Packet<'_>, ctx: &Context<'_>) -> Option<Target> {
         match self.init.xrcd {
-            Some(xrcd) => ctx.resources.xrc_target(xrcd, frame.extensions.xrc_srq?),
+            Some(xrcd) => ctx
+                .resources
+                .xrc_target(xrcd, packet.frame.extensions.xrc_srq?),
             None => Some(Target {
                 pd: self.init.pd?,
                 srq: self.init.srq,
@@ -243,21 +252,15 @@ impl QueuePair {
         0xc000 | u16::from_be_bytes([high, low]) & 0x3fff
     }
 
-    /// Appends a frame with a payload of `len` bytes, written by `fill`.
-    fn emit(
-        &self,
-        head: &Head,
-        len: usize,
-        out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> bool {
+    /// Sets the headers of a packet. Returns false if the path or the transport allows no such packet.
+    fn emit(&self, head: &Head, out: &mut Outgoing) -> bool {
         let ip = head.path.header();
         let opcode = Opcode::new(self.init.kind.transport(), head.operation);
         let (Ok(ip), Some(opcode)) = (ip, opcode) else {
             return false;
         };
-        let frame = self.frame(ip, opcode, head);
-        frame.encode_with(len, out, fill).is_ok()
+        out.set_headers(self.frame(ip, opcode, head));
+        true
     }
 
     fn frame(&self, ip: IpHeader, opcode: Opcode, head: &Head) -> Frame<'static> {
@@ -268,7 +271,7 @@ impl QueuePair {
             bth: Bth {
                 solicited: head.solicited,
                 ack_request: head.ack_request,
-                ..Bth::new(opcode, head.dest_qp, head.psn.get())
+                ..Bth::new(opcode, head.dest_qp & MAX_QP, head.psn.get())
             },
             extensions: head.extensions,
             payload: &[],

@@ -11,9 +11,10 @@ use super::{
 };
 use crate::{
     engine::{
-        access::Access, ids::PdId, memory::Atomic, psn::Psn, request::Placement, resources::Context,
+        access::Access, ids::PdId, memory::Atomic, packet::Packet, psn::Psn, request::Placement,
+        resources::Context,
     },
-    wire::{Frame, Reth},
+    wire::Reth,
 };
 
 /// Selectivity of a flush of a range, and of a whole region.
@@ -22,10 +23,14 @@ const WHOLE_REGION: u8 = 1;
 
 impl QueuePair {
     /// Memory of a request that is granted by the queue pair and may begin now.
-    fn requested(&self, frame: &Frame<'_>, access: Access) -> Result<Reth, Refusal> {
+    fn requested(&self, packet: &Packet<'_>, access: Access) -> Result<Reth, Refusal> {
         let granted = self.attributes.access.contains(access);
         let has_resources = self.attributes.max_dest_rd_atomic > 0;
-        let reth = frame.extensions.reth.filter(|_| granted && has_resources);
+        let reth = packet
+            .frame
+            .extensions
+            .reth
+            .filter(|_| granted && has_resources);
         reth.filter(|_| self.responder.incoming.is_none())
             .ok_or(INVALID)
     }
@@ -33,14 +38,14 @@ impl QueuePair {
     /// Processes a flush.
     pub(super) fn receive_flush(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         psn: Psn,
         pd: PdId,
         ctx: &Context<'_>,
     ) -> Result<(), Refusal> {
-        let feth = frame.extensions.feth.ok_or(INVALID)?;
+        let feth = packet.frame.extensions.feth.ok_or(INVALID)?;
         let access = Placement(feth.placement).rights().ok_or(INVALID)?;
-        let reth = self.requested(frame, access)?;
+        let reth = self.requested(packet, access)?;
         let wanted = self.wanted(pd, &reth, access);
         let keys = &ctx.resources.keys;
         let permitted = match feth.selectivity {
@@ -48,7 +53,7 @@ impl QueuePair {
             WHOLE_REGION => keys.permits(wanted),
             _ => return Err(INVALID),
         };
-        if !frame.payload.is_empty() {
+        if !packet.payload.is_empty() {
             return Err(INVALID);
         }
         if !permitted {
@@ -61,13 +66,13 @@ impl QueuePair {
     /// Processes an atomic write.
     pub(super) fn receive_atomic_write(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         psn: Psn,
         pd: PdId,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
-        let reth = self.requested(frame, Access::REMOTE_WRITE)?;
-        let value: [u8; 8] = frame.payload.try_into().map_err(|_| INVALID)?;
+        let reth = self.requested(packet, Access::REMOTE_WRITE)?;
+        let value: [u8; 8] = packet.payload.array(ctx.memory).ok_or(INVALID)?;
         if reth.len != 8 || !reth.addr.is_multiple_of(8) {
             return Err(INVALID);
         }

@@ -9,7 +9,7 @@ use crate::{
         error::EngineError,
         event::Event,
         ids::QpNum,
-        memory::Memory,
+        packet::Outgoing,
         psn::Psn,
         request::{Destination, Payload, Remote, SendOp, SendRequest, Sge},
         resources::Context,
@@ -91,7 +91,7 @@ pub(in crate::engine) struct Requester {
 }
 
 /// Result of starting a request.
-enum Begun {
+enum Started {
     /// The request has packets to send.
     Yes,
     /// The request must wait.
@@ -330,45 +330,45 @@ impl QueuePair {
         }
     }
 
-    /// Appends the next packet of a request. Returns false if no packet is to be sent now.
-    pub(super) fn transmit_request(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+    /// Makes the next packet of a request. Returns false if no packet is to be sent now.
+    pub(super) fn transmit_request(&mut self, ctx: &mut Context<'_>, out: &mut Outgoing) -> bool {
         while matches!(self.state, State::Rts | State::Sqd) && self.requester.rnr_until.is_none() {
             match self.begin(ctx) {
-                Begun::Local => {}
-                Begun::Wait => return false,
-                Begun::Yes => match self.send_packet(ctx, out) {
+                Started::Local => {}
+                Started::Wait => return false,
+                Started::Yes => match self.send_packet(ctx, out) {
                     Ok(()) => return true,
                     // Earlier requests complete before the failed one.
                     Err(_) if self.requester.current > 0 => return false,
                     Err(status) => self.fail_send(status, ctx),
                 },
-                Begun::Failed(_) if self.requester.current > 0 => return false,
-                Begun::Failed(status) => self.fail_send(status, ctx),
+                Started::Failed(_) if self.requester.current > 0 => return false,
+                Started::Failed(status) => self.fail_send(status, ctx),
             }
         }
         false
     }
 
     /// Starts the current request, unless already started.
-    fn begin(&mut self, ctx: &mut Context<'_>) -> Begun {
+    fn begin(&mut self, ctx: &mut Context<'_>) -> Started {
         let current = self.requester.current;
         let Some(wqe) = self.requester.wqes.get(current) else {
-            return Begun::Wait;
+            return Started::Wait;
         };
         let op = wqe.request.op;
         let in_flight = self.requester.next.since(self.requester.unacked);
         if in_flight >= MAX_PACKETS_IN_FLIGHT && self.init.kind.is_reliable() {
-            return Begun::Wait;
+            return Started::Wait;
         }
         if wqe.is_issued {
             if op.is_local() {
                 self.requester.current += 1;
-                return Begun::Local;
+                return Started::Local;
             }
-            return Begun::Yes;
+            return Started::Yes;
         }
         if self.must_wait(wqe) {
-            return Begun::Wait;
+            return Started::Wait;
         }
         if op.is_local() {
             return self.do_locally(&op, ctx);
@@ -379,7 +379,7 @@ impl QueuePair {
             _ => u64::from(len) > MAX_MESSAGE,
         };
         if too_long || (op.is_atomic() && len != 8) {
-            return Begun::Failed(Status::LocalLength);
+            return Started::Failed(Status::LocalLength);
         }
         let requester = &mut self.requester;
         if let Some(wqe) = requester.wqes.get_mut(current) {
@@ -392,7 +392,7 @@ impl QueuePair {
             wqe.is_issued = true;
             requester.reads_in_flight += u32::from(op.needs_response());
         }
-        Begun::Yes
+        Started::Yes
     }
 
     fn must_wait(&self, wqe: &Wqe) -> bool {
@@ -404,10 +404,10 @@ impl QueuePair {
     }
 
     /// Executes a request without packets. The completion waits for earlier requests.
-    fn do_locally(&mut self, op: &SendOp, ctx: &mut Context<'_>) -> Begun {
+    fn do_locally(&mut self, op: &SendOp, ctx: &mut Context<'_>) -> Started {
         let keys = &mut ctx.resources.keys;
         let Some(pd) = self.init.pd else {
-            return Begun::Failed(Status::LocalOperation);
+            return Started::Failed(Status::LocalOperation);
         };
         let done = match *op {
             SendOp::LocalInvalidate(key) => keys.invalidate(pd, self.num, key),
@@ -419,7 +419,7 @@ impl QueuePair {
             _ => None,
         };
         if done.is_none() {
-            return Begun::Failed(Status::Bind);
+            return Started::Failed(Status::Bind);
         }
         let requester = &mut self.requester;
         if let Some(wqe) = requester.wqes.get_mut(requester.current) {
@@ -428,7 +428,7 @@ impl QueuePair {
         }
         requester.current += 1;
         self.retire_local(ctx);
-        Begun::Local
+        Started::Local
     }
 
     /// Completes local requests at the head of the queue.
@@ -454,8 +454,8 @@ impl QueuePair {
         }
     }
 
-    /// Appends the next packet of the current request.
-    fn send_packet(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> Result<(), Status> {
+    /// Makes the next packet of the current request.
+    fn send_packet(&mut self, ctx: &mut Context<'_>, out: &mut Outgoing) -> Result<(), Status> {
         let requester = &self.requester;
         let Some(wqe) = requester.wqes.get(requester.current) else {
             return Ok(());
@@ -467,41 +467,56 @@ impl QueuePair {
         let rest = rest.unwrap_or(0);
         let packets = wqe.packets - sent;
         let carries = !wqe.request.op.needs_response();
-        let len = if carries { rest.min(mtu) } else { 0 };
+        let count = self.run(wqe, sent, out.max_count);
+        let len = if carries { rest.min(mtu * count) } else { 0 };
         let range = (
             u64::from(wqe.len - rest),
             u64::from(if carries { len } else { rest }),
         );
         let head = self.head(wqe, sent, rest).ok_or(Status::LocalOperation)?;
         let pd = self.init.pd.ok_or(Status::LocalOperation)?;
-        let size = len as usize;
-        let emitted = match (&wqe.request.payload, &wqe.request.op) {
-            (_, SendOp::AtomicWrite { value, .. }) => self.emit(&head, value.len(), out, |place| {
-                place.copy_from_slice(value);
-            }),
+        out.clear();
+        match (&wqe.request.payload, &wqe.request.op) {
+            (_, SendOp::AtomicWrite { value, .. }) => out.bytes.extend_from_slice(value),
             (Payload::Inline(bytes), _) => {
                 let start = (wqe.len - rest) as usize;
-                let part = bytes
-                    .get(start..start + size)
-                    .ok_or(Status::LocalOperation)?;
-                self.emit(&head, size, out, |place| place.copy_from_slice(part))
+                let part = bytes.get(start..start + len as usize);
+                out.bytes
+                    .extend_from_slice(part.ok_or(Status::LocalOperation)?);
             }
             (Payload::Sges(sges), _) => {
                 // The memory for a response is checked before the request is sent.
-                let emit = |memory: &mut dyn Memory, pieces: &[transfer::Piece]| {
-                    self.emit(&head, size, out, |place| {
-                        transfer::gather(memory, pieces, place);
-                    })
-                };
-                ctx.with_pieces(pd, sges, range, !carries, emit)
-                    .ok_or(Status::LocalProtection)?
+                let (keys, pieces) = (&ctx.resources.keys, &mut out.pieces);
+                if !transfer::resolve(keys, pd, sges, range, !carries, pieces) {
+                    return Err(Status::LocalProtection);
+                }
+                if !carries {
+                    pieces.clear();
+                }
             }
-        };
-        if !emitted {
+        }
+        if !self.emit(&head, out) {
             return Err(Status::LocalOperation);
         }
-        self.packet_sent(if carries { 1 } else { packets }, ctx);
+        out.set_count(count);
+        self.packet_sent(if carries { count } else { packets }, ctx);
         Ok(())
+    }
+
+    /// Number of next frames to be handed over as one packet, at most `max`: new middle packets of a message without an
+    /// acknowledgement request.
+    fn run(&self, wqe: &Wqe, sent: u32, max: u32) -> u32 {
+        let requester = &self.requester;
+        let is_new = requester.next == requester.newest;
+        let answers = wqe.request.op.needs_response();
+        if sent == 0 || answers || !is_new || !self.init.kind.is_reliable() {
+            return 1;
+        }
+        let in_flight = requester.next.since(requester.unacked);
+        let window = MAX_PACKETS_IN_FLIGHT.saturating_sub(in_flight);
+        let quiet = ACK_INTERVAL - 1 - requester.next.get() % ACK_INTERVAL;
+        let before_last = wqe.packets - sent - 1;
+        max.min(window).min(quiet).min(before_last).max(1)
     }
 
     fn packet_sent(&mut self, packets: u32, ctx: &mut Context<'_>) {

@@ -14,13 +14,13 @@ use crate::{
         ids::{CqId, PdId},
         keys::RemoteAccess,
         memory::Atomic,
+        packet::{Outgoing, Packet},
         psn::Psn,
         request::RecvRequest,
         resources::{Context, Target},
+        transfer::{Piece, scatter},
     },
-    wire::{
-        Aeth, AtomicEth, Extensions, Frame, Immediate, Nak, Operation, Position, Reth, Syndrome,
-    },
+    wire::{Aeth, AtomicEth, Extensions, Immediate, Nak, Operation, Position, Reth, Syndrome},
 };
 
 /// Maximum number of pending replies beyond two for each read or atomic in flight, for duplicates and acknowledgements.
@@ -136,7 +136,7 @@ impl QueuePair {
     /// Processes a request of the peer.
     pub(super) fn receive_request(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         operation: Operation,
         ctx: &mut Context<'_>,
     ) {
@@ -144,7 +144,7 @@ impl QueuePair {
             return;
         }
         self.note_established(ctx);
-        let psn = Psn::new(frame.bth.psn);
+        let psn = Psn::new(packet.frame.bth.psn);
         let expected = self.responder.expected;
         match psn.distance(expected) {
             0 => {}
@@ -156,9 +156,9 @@ impl QueuePair {
                 }
                 return;
             }
-            _ => return self.receive_duplicate(frame, operation, psn, ctx),
+            _ => return self.receive_duplicate(packet, operation, psn, ctx),
         }
-        match self.carry_out(frame, operation, psn, ctx) {
+        match self.carry_out(packet, operation, psn, ctx) {
             Ok(()) => self.responder.is_nak_sent = false,
             Err(Refusal::NotReady) => {
                 self.responder.is_nak_sent = true;
@@ -188,29 +188,29 @@ impl QueuePair {
     /// Executes the expected request.
     fn carry_out(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         operation: Operation,
         psn: Psn,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
-        let mut packets = 1;
-        let target = self.target(frame, ctx).ok_or(INVALID)?;
+        let mut packets = packet.count;
+        let target = self.target(packet, ctx).ok_or(INVALID)?;
         let pd = target.pd;
         match operation {
             Operation::Send(position, immediate) => {
-                self.receive_send(frame, (position, immediate), target, ctx)?;
+                self.receive_send(packet, (position, immediate), target, ctx)?;
             }
-            Operation::Write(position, _) => self.receive_write(frame, position, target, ctx)?,
-            Operation::ReadRequest => packets = self.receive_read_request(frame, psn, pd, ctx)?,
+            Operation::Write(position, _) => self.receive_write(packet, position, target, ctx)?,
+            Operation::ReadRequest => packets = self.receive_read_request(packet, psn, pd, ctx)?,
             Operation::CompareSwap | Operation::FetchAdd => {
-                self.receive_atomic_request(frame, (operation, psn), pd, ctx)?;
+                self.receive_atomic_request(packet, (operation, psn), pd, ctx)?;
             }
-            Operation::Flush => self.receive_flush(frame, psn, pd, ctx)?,
-            Operation::AtomicWrite => self.receive_atomic_write(frame, psn, pd, ctx)?,
+            Operation::Flush => self.receive_flush(packet, psn, pd, ctx)?,
+            Operation::AtomicWrite => self.receive_atomic_write(packet, psn, pd, ctx)?,
             _ => return Err(INVALID),
         }
         self.responder.expected = psn.plus(packets);
-        if frame.bth.ack_request {
+        if packet.frame.bth.ack_request {
             let ack = Aeth::ack(0).syndrome;
             self.responder.acknowledge(psn, ack);
         }
@@ -223,10 +223,10 @@ impl QueuePair {
 
     /// Checks the length of a packet's payload: exactly the MTU before the last packet, and not empty in the last of
     /// several.
-    fn length_fits(&self, position: Position, len: usize) -> bool {
-        let mtu = self.attributes.mtu as usize;
+    fn length_fits(&self, position: Position, packet: &Packet<'_>) -> bool {
+        let (mtu, len) = (self.attributes.mtu as usize, packet.payload.len());
         match position {
-            Position::First | Position::Middle => len == mtu,
+            Position::First | Position::Middle => len == mtu * packet.count as usize,
             Position::Last => len > 0 && len <= mtu,
             Position::Only => len <= mtu,
         }
@@ -234,12 +234,12 @@ impl QueuePair {
 
     fn receive_send(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         (position, immediate): (Position, Immediate),
         target: Target,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
-        let fits = self.length_fits(position, frame.payload.len());
+        let fits = self.length_fits(position, packet);
         let (recv, received) = match (position.begins(), self.responder.incoming.take()) {
             (true, None) if fits => {
                 let recv = self.take_receive(target, ctx).ok_or(Refusal::NotReady)?;
@@ -258,8 +258,9 @@ impl QueuePair {
                 return Err(INVALID);
             }
         };
-        let taken = take_segment(target.pd, &recv, received, frame.payload, ctx);
-        let invalidated = frame
+        let taken = take_segment(target.pd, &recv, received, packet.payload, ctx);
+        let invalidated = packet
+            .frame
             .extensions
             .invalidate
             .filter(|_| immediate == Immediate::Invalidate);
@@ -286,9 +287,9 @@ impl QueuePair {
         self.message_done();
         let mut completion = self.completion(wr_id, CompletionOp::Receive, Status::Success);
         completion.byte_len = u32::try_from(end).unwrap_or(u32::MAX);
-        completion.imm = frame.extensions.imm;
+        completion.imm = packet.frame.extensions.imm;
         completion.invalidated = invalidated;
-        let solicited = frame.bth.solicited;
+        let solicited = packet.frame.bth.solicited;
         ctx.resources
             .complete(target.cq, completion, solicited, ctx.now);
         Ok(())
@@ -326,21 +327,21 @@ impl QueuePair {
 
     fn receive_write(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         position: Position,
         target: Target,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
-        let (reth, received) = self.write_in_progress(frame, position, target)?;
+        let (reth, received) = self.write_in_progress(packet, position, target)?;
         // A missing receive takes precedence over errors of memory, since the peer retries.
-        let takes_receive = position.ends() && frame.extensions.imm.is_some();
+        let takes_receive = position.ends() && packet.frame.extensions.imm.is_some();
         if takes_receive && !self.has_receive(target, ctx) {
             return Err(Refusal::NotReady);
         }
-        let len = frame.payload.len();
+        let len = packet.payload.len();
         let end = write_end(&reth, received, position, len);
         let end = end
-            .filter(|_| self.length_fits(position, len))
+            .filter(|_| self.length_fits(position, packet))
             .ok_or(INVALID)?;
         // The whole range is checked at each packet, since the key may be removed meanwhile.
         let range = (0, reth.len.into());
@@ -354,8 +355,8 @@ impl QueuePair {
             None
         };
         if let (Some(host), true) = (whole, len > 0) {
-            ctx.memory
-                .write(host.wrapping_add(received.into()), frame.payload);
+            let host = host.wrapping_add(received.into());
+            scatter(ctx.memory, &[Piece { host, len }], packet.payload);
         }
         self.responder.incoming = Some(Incoming::Write {
             reth,
@@ -371,8 +372,8 @@ impl QueuePair {
             let op = CompletionOp::ReceiveWrite;
             let mut completion = self.completion(recv.wr_id, op, Status::Success);
             completion.byte_len = reth.len;
-            completion.imm = frame.extensions.imm;
-            let solicited = frame.bth.solicited;
+            completion.imm = packet.frame.extensions.imm;
+            let solicited = packet.frame.bth.solicited;
             ctx.resources
                 .complete(target.cq, completion, solicited, ctx.now);
         }
@@ -382,7 +383,7 @@ impl QueuePair {
     /// Memory of a write, and the bytes received before this packet.
     fn write_in_progress(
         &self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         position: Position,
         target: Target,
     ) -> Result<(Reth, u32), Refusal> {
@@ -392,7 +393,7 @@ impl QueuePair {
         match (
             position.begins(),
             &self.responder.incoming,
-            frame.extensions.reth,
+            packet.frame.extensions.reth,
         ) {
             (true, None, Some(reth)) => Ok((reth, 0)),
             (
@@ -411,14 +412,18 @@ impl QueuePair {
     /// Processes a read request, and returns the number of response packets.
     fn receive_read_request(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         psn: Psn,
         pd: PdId,
         ctx: &mut Context<'_>,
     ) -> Result<u32, Refusal> {
         let max = usize::from(self.attributes.max_dest_rd_atomic);
         let granted = self.attributes.access.contains(Access::REMOTE_READ);
-        let reth = frame.extensions.reth.filter(|_| frame.payload.is_empty());
+        let reth = packet
+            .frame
+            .extensions
+            .reth
+            .filter(|_| packet.payload.is_empty());
         let reth = reth.filter(|_| granted && self.responder.incoming.is_none());
         let reth = reth
             .filter(|_| self.responder.reads_waiting() < max)
@@ -441,15 +446,15 @@ impl QueuePair {
 
     fn receive_atomic_request(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         (operation, psn): (Operation, Psn),
         pd: PdId,
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let max = usize::from(self.attributes.max_dest_rd_atomic);
         let granted = self.attributes.access.contains(Access::REMOTE_ATOMIC);
-        let atomic = frame.extensions.atomic.filter(|atomic| {
-            granted && max > 0 && atomic.addr.is_multiple_of(8) && frame.payload.is_empty()
+        let atomic = packet.frame.extensions.atomic.filter(|atomic| {
+            granted && max > 0 && atomic.addr.is_multiple_of(8) && packet.payload.is_empty()
         });
         let atomic = atomic
             .filter(|_| self.responder.incoming.is_none())
@@ -494,7 +499,7 @@ impl QueuePair {
     /// Repeats the reply to an executed request, since the first reply may be lost.
     fn receive_duplicate(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         operation: Operation,
         psn: Psn,
         ctx: &Context<'_>,
@@ -511,8 +516,9 @@ impl QueuePair {
                 self.responder.acknowledge(expected.previous(), ack);
             }
             Operation::ReadRequest => {
-                let target = self.target(frame, ctx);
-                let (Some(reth), Some(Target { pd, .. })) = (frame.extensions.reth, target) else {
+                let target = self.target(packet, ctx);
+                let (Some(reth), Some(Target { pd, .. })) = (packet.frame.extensions.reth, target)
+                else {
                     return;
                 };
                 let end = psn.plus(self.packets(reth.len));
@@ -537,27 +543,28 @@ impl QueuePair {
         }
     }
 
-    /// Appends the next reply. Returns false if no reply is pending.
-    pub(super) fn transmit_reply(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+    /// Makes the next reply. Returns false if no reply is pending.
+    pub(super) fn transmit_reply(&mut self, ctx: &mut Context<'_>, out: &mut Outgoing) -> bool {
         while let Some(reply) = self.responder.replies.pop_front() {
+            out.clear();
             let sent = match reply {
                 Reply::Acknowledge(psn, syndrome) => {
                     let head = self.reply_head(Operation::Acknowledge, psn, Some(syndrome));
-                    head.is_some_and(|head| self.emit(&head, 0, out, |_| {}))
+                    head.is_some_and(|head| self.emit(&head, out))
                 }
                 Reply::Atomic(psn, original) => {
                     let ack = Some(Aeth::ack(0).syndrome);
                     let head = self.reply_head(Operation::AtomicAcknowledge, psn, ack);
                     head.is_some_and(|mut head| {
                         head.extensions.atomic_ack = Some(original);
-                        self.emit(&head, 0, out, |_| {})
+                        self.emit(&head, out)
                     })
                 }
                 Reply::Empty(psn) => {
                     let ack = Some(Aeth::ack(0).syndrome);
                     let only = Operation::ReadResponse(Position::Only);
                     let head = self.reply_head(only, psn, ack);
-                    head.is_some_and(|head| self.emit(&head, 0, out, |_| {}))
+                    head.is_some_and(|head| self.emit(&head, out))
                 }
                 Reply::Read(psn, rest, begins) => self.transmit_read(psn, rest, begins, ctx, out),
             };
@@ -568,14 +575,14 @@ impl QueuePair {
         false
     }
 
-    /// Appends the next packet of a read response, and queues the rest.
+    /// Makes the next packet of a read response, and queues the rest.
     fn transmit_read(
         &mut self,
         psn: Psn,
         (pd, reth): (PdId, Reth),
         begins: bool,
         ctx: &mut Context<'_>,
-        out: &mut Vec<u8>,
+        out: &mut Outgoing,
     ) -> bool {
         let len = reth.len.min(self.attributes.mtu);
         let position = Position::of(begins, len == reth.len);
@@ -589,11 +596,11 @@ impl QueuePair {
         let Some(head) = self.reply_head(Operation::ReadResponse(position), psn, syndrome) else {
             return false;
         };
-        let sent = self.emit(&head, len as usize, out, |place| {
-            if let Some(host) = memory.filter(|_| !place.is_empty()) {
-                ctx.memory.read(host, place);
-            }
-        });
+        if let (Some(host), true) = (memory, len > 0) {
+            let len = len as usize;
+            out.pieces.push(Piece { host, len });
+        }
+        let sent = self.emit(&head, out);
         if !position.ends() {
             let rest = Reth {
                 addr: reth.addr.wrapping_add(len.into()),

@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{
-        completion::Status, ids::PdId, request::RecvRequest, resources::Context,
+        completion::Status, ids::PdId, packet::Content, request::RecvRequest, resources::Context,
         transfer::total_len,
     },
     wire::{Position, Reth},
@@ -13,7 +13,7 @@ pub(super) fn take_segment(
     pd: PdId,
     recv: &RecvRequest,
     received: u64,
-    payload: &[u8],
+    payload: Content<'_>,
     ctx: &mut Context<'_>,
 ) -> Result<u64, Status> {
     let end = received + payload.len() as u64;

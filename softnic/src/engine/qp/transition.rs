@@ -5,7 +5,7 @@
 use super::attributes::{AttributeMask, QpKind, State};
 
 /// Required and optional attributes of a transition; `None` for an illegal transition.
-pub(super) fn transition(
+pub(crate) fn transition(
     from: State,
     to: State,
     kind: QpKind,

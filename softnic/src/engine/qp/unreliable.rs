@@ -9,11 +9,12 @@ use crate::{
     engine::{
         access::Access,
         completion::{CompletionOp, Status},
+        packet::{Content, Packet},
         psn::Psn,
         resources::{Context, Target},
-        transfer::total_len,
+        transfer::{Piece, scatter, total_len},
     },
-    wire::{Frame, Operation, Position, Reth},
+    wire::{Operation, Position, Reth},
 };
 
 /// Length of the header (GRH) before a datagram in the receive.
@@ -23,7 +24,7 @@ impl QueuePair {
     /// Processes a packet of an unreliable connection. A message with a missing packet is dropped.
     pub(super) fn receive_unreliable(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         operation: Operation,
         ctx: &mut Context<'_>,
     ) {
@@ -31,7 +32,7 @@ impl QueuePair {
             return;
         }
         self.note_established(ctx);
-        let psn = Psn::new(frame.bth.psn);
+        let psn = Psn::new(packet.frame.bth.psn);
         let in_order = psn == self.responder.expected;
         self.responder.expected = psn.plus(1);
         let position = match operation {
@@ -42,7 +43,7 @@ impl QueuePair {
             self.drop_message();
         }
         let mtu = self.attributes.mtu as usize;
-        let len = frame.payload.len();
+        let len = packet.payload.len();
         let fits = if position.ends() {
             len <= mtu
         } else {
@@ -51,12 +52,12 @@ impl QueuePair {
         if !fits {
             return self.drop_message();
         }
-        let Some(target) = self.target(frame, ctx) else {
+        let Some(target) = self.target(packet, ctx) else {
             return;
         };
         let taken = match operation {
-            Operation::Send(..) => self.receive_unreliable_send(frame, position, target, ctx),
-            _ => self.receive_unreliable_write(frame, position, target, ctx),
+            Operation::Send(..) => self.receive_unreliable_send(packet, position, target, ctx),
+            _ => self.receive_unreliable_write(packet, position, target, ctx),
         };
         if taken.is_none() {
             self.drop_message();
@@ -72,7 +73,7 @@ impl QueuePair {
 
     fn receive_unreliable_send(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         position: Position,
         target: Target,
         ctx: &mut Context<'_>,
@@ -82,7 +83,7 @@ impl QueuePair {
             _ if position.begins() => (self.take_receive(target, ctx)?, 0),
             _ => return None,
         };
-        let end = match take_segment(target.pd, &recv, received, frame.payload, ctx) {
+        let end = match take_segment(target.pd, &recv, received, packet.payload, ctx) {
             Ok(end) => end,
             Err(status) => {
                 self.fail_receive(recv.wr_id, status, target.cq, ctx);
@@ -101,8 +102,8 @@ impl QueuePair {
         let op = CompletionOp::Receive;
         let mut completion = self.completion(recv.wr_id, op, Status::Success);
         completion.byte_len = u32::try_from(end).unwrap_or(u32::MAX);
-        completion.imm = frame.extensions.imm;
-        let solicited = frame.bth.solicited;
+        completion.imm = packet.frame.extensions.imm;
+        let solicited = packet.frame.bth.solicited;
         ctx.resources
             .complete(target.cq, completion, solicited, ctx.now);
         Some(())
@@ -110,22 +111,22 @@ impl QueuePair {
 
     fn receive_unreliable_write(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         position: Position,
         target: Target,
         ctx: &mut Context<'_>,
     ) -> Option<()> {
         let (reth, received): (Reth, u32) = match self.responder.incoming.take() {
             Some(Incoming::Write { reth, received, .. }) => (reth, received),
-            None if position.begins() => (frame.extensions.reth?, 0),
+            None if position.begins() => (packet.frame.extensions.reth?, 0),
             _ => return None,
         };
-        let len = frame.payload.len();
+        let len = packet.payload.len();
         let end = write_end(&reth, received, position, len)?;
         if len > 0 {
             let range = (received, len as u64);
             let host = self.remote(target.pd, &reth, range, Access::REMOTE_WRITE, ctx)?;
-            ctx.memory.write(host, frame.payload);
+            scatter(ctx.memory, &[Piece { host, len }], packet.payload);
         }
         if !position.ends() {
             self.responder.incoming = Some(Incoming::Write {
@@ -135,13 +136,13 @@ impl QueuePair {
             });
             return Some(());
         }
-        if let Some(imm) = frame.extensions.imm {
+        if let Some(imm) = packet.frame.extensions.imm {
             let recv = self.take_receive(target, ctx)?;
             let op = CompletionOp::ReceiveWrite;
             let mut completion = self.completion(recv.wr_id, op, Status::Success);
             completion.byte_len = reth.len;
             completion.imm = Some(imm);
-            let solicited = frame.bth.solicited;
+            let solicited = packet.frame.bth.solicited;
             ctx.resources
                 .complete(target.cq, completion, solicited, ctx.now);
         }
@@ -149,8 +150,8 @@ impl QueuePair {
     }
 
     /// Processes a datagram. Datagrams with a wrong Q_Key or without a receive are dropped.
-    pub(super) fn receive_datagram(&mut self, frame: &Frame<'_>, ctx: &mut Context<'_>) {
-        let Some(deth) = frame.extensions.deth else {
+    pub(super) fn receive_datagram(&mut self, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+        let Some(deth) = packet.frame.extensions.deth else {
             return;
         };
         let ready = matches!(
@@ -160,19 +161,19 @@ impl QueuePair {
         if !ready || deth.qkey != self.attributes.qkey {
             return;
         }
-        let Some(target) = self.target(frame, ctx) else {
+        let Some(target) = self.target(packet, ctx) else {
             return;
         };
         let Some(recv) = self.take_receive(target, ctx) else {
             return;
         };
-        let grh = header(frame);
-        let len = (GRH_LEN + frame.payload.len()) as u64;
+        let grh = header(packet);
+        let len = (GRH_LEN + packet.payload.len()) as u64;
         let pd = target.pd;
         let status = if len > total_len(&recv.sges) {
             Status::LocalLength
-        } else if ctx.scatter(pd, &recv.sges, 0, &grh)
-            && ctx.scatter(pd, &recv.sges, GRH_LEN as u64, frame.payload)
+        } else if ctx.scatter(pd, &recv.sges, 0, Content::Bytes(&grh))
+            && ctx.scatter(pd, &recv.sges, GRH_LEN as u64, packet.payload)
         {
             Status::Success
         } else {
@@ -184,22 +185,25 @@ impl QueuePair {
         }
         let mut completion = self.completion(recv.wr_id, CompletionOp::Receive, status);
         completion.byte_len = u32::try_from(len).unwrap_or(u32::MAX);
-        completion.imm = frame.extensions.imm;
+        completion.imm = packet.frame.extensions.imm;
         completion.src_qp = deth.src_qp;
         completion.has_grh = true;
-        let solicited = frame.bth.solicited;
+        let solicited = packet.frame.bth.solicited;
         ctx.resources
             .complete(target.cq, completion, solicited, ctx.now);
     }
 }
 
 /// The 40 bytes before a datagram: the IPv6 header, or 20 zero bytes and the IPv4 header.
-fn header(frame: &Frame<'_>) -> [u8; GRH_LEN] {
+fn header(packet: &Packet<'_>) -> [u8; GRH_LEN] {
     let mut grh = [0; GRH_LEN];
-    let mut whole = Vec::with_capacity(GRH_LEN);
-    // The header contains the frame's length and checksum, so the whole frame is encoded again.
-    if frame.encode(&mut whole).is_ok() {
-        let len = frame.ip.encoded_len();
+    let mut whole = Vec::new();
+    // The header contains the frame's length and checksum.
+    let encoded = packet
+        .frame
+        .encode_headers(packet.payload.len(), &mut whole);
+    if encoded.is_ok() {
+        let len = packet.frame.ip.encoded_len();
         if let (Some(to), Some(from)) = (grh.get_mut(GRH_LEN - len..), whole.get(..len)) {
             to.copy_from_slice(from);
         }

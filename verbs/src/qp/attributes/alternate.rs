@@ -1,4 +1,4 @@
-//! Automatic path migration: a second way to the peer, for when the first one fails.
+//! Automatic path migration: an alternate path to the peer, used after a failure of the first.
 
 use ibverbs_sys::ibv_mig_state;
 

@@ -28,16 +28,18 @@ pub use alternate::{AlternatePath, MigState};
 /// in the state; there are none for the capacities of the queues, constant in every kernel.
 ///
 /// # Examples
-/// The whole way up, for a reliable connection over RoCE:
-/// ```no_run
-/// # use verbs::{Gid, Init, QueuePair, Reset, Rtr, Rts, ah::AddressVector, qp::{Attributes, Psn, QpNum}};
-/// # fn f(qp: QueuePair<verbs::Rc, Reset>, gid: Gid, peer: QpNum, psn: Psn) -> verbs::Result<()> {
-/// let way = AddressVector::global(1, 0, gid);
+/// All transitions of a reliable connection over RoCE. The program has exchanged the GIDs, the
+/// numbers of the queue pairs, and the first sequence number before, for example by TCP:
+/// ```
+/// # use verbs::{Init, Rtr, Rts, ah::AddressVector, qp::{Attributes, Psn}};
+/// # let (peer, connected, cq) = doctest::connected();
+/// # let qp = connected.pd().qp_builder::<verbs::Rc>(&cq, &cq).create()?;
+/// # let (gid, peer, psn) = (peer.gid(), connected.qp_num(), Psn::from_low_bits(7));
+/// let vector = AddressVector::global(1, 0, gid);
 /// let qp = qp.to_init(&Attributes::<verbs::Rc, Init>::new(1))?;
-/// let qp = qp.to_rtr(&Attributes::<verbs::Rc, Rtr>::new(&way, peer, psn))?;
+/// let qp = qp.to_rtr(&Attributes::<verbs::Rc, Rtr>::new(&vector, peer, psn))?;
 /// let qp = qp.to_rts(&Attributes::<verbs::Rc, Rts>::new(psn))?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), verbs::Error>(())
 /// ```
 ///
 /// # References
@@ -169,9 +171,9 @@ macro_rules! nothing_needed {
 }
 
 nothing_needed! {
-    /// Nothing: datagrams come from anywhere.
+    /// No attributes: datagrams arrive from any peer.
     Ud, Rtr;
-    /// Nothing: packets come from anywhere.
+    /// No attributes: packets arrive from any sender.
     RawPacket, Rtr;
     /// Without attributes, packets have any destination, at an unlimited rate.
     RawPacket, Rts;
@@ -224,7 +226,7 @@ impl Attributes<Ud, Rts> {
 }
 
 impl<T: Transport> Attributes<T, Sqd> {
-    /// Nothing but to stop sending.
+    /// No attributes: the transition only stops the send queue.
     #[expect(clippy::new_without_default, reason = "the others have no default")]
     pub fn new() -> Self {
         Self::empty()

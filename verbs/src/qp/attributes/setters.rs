@@ -91,7 +91,7 @@ setters! {
     }
 
     Rtr [any Routed] {
-        /// The most payload in a packet; 1024 bytes if not set.
+        /// Maximum payload of a packet; 1024 bytes if not set.
         #[doc(alias = "IBV_QP_PATH_MTU")]
         fn mtu(mtu: Mtu) { IBV_QP_PATH_MTU, path_mtu = mtu.into() }
     }

@@ -14,13 +14,13 @@ fn of<T: Transport, From: Typed, To: Typed>(attributes: &Attributes<T, To>) -> O
     complaint(T::RAW, From::RAW, To::RAW, attributes.as_raw().1)
 }
 
-fn way() -> AddressVector {
+fn address_vector() -> AddressVector {
     AddressVector::global(1, 0, Gid([1; 16]))
 }
 
 fn other_way() -> AlternatePath {
     AlternatePath {
-        vector: way(),
+        vector: address_vector(),
         pkey_index: 1,
         timeout: AckTimeout::MAX,
     }
@@ -45,7 +45,7 @@ macro_rules! routed {
             &Attributes::<$transport, Init>::unchanged().port(1).pkey_index(1).access(access),
         );
         complete::<$transport, Init, Rtr>(
-            &Attributes::<$transport, Rtr>::new(&way(), peer, psn)
+            &Attributes::<$transport, Rtr>::new(&address_vector(), peer, psn)
                 .alternate_path(&other_way())
                 .access(access)
                 .pkey_index(0),
@@ -54,7 +54,7 @@ macro_rules! routed {
 }
 
 #[test]
-fn every_attribute_has_a_method_where_it_is_legal() {
+fn legal_attribute_has_a_method() {
     routed!(qp::Rc, Uc, XrcSend, XrcRecv);
     let psn = Psn::from_low_bits(9);
     let (timer, timeout) = (RnrTimer::MAX, AckTimeout::MAX);
@@ -88,7 +88,7 @@ fn every_attribute_has_a_method_where_it_is_legal() {
     macro_rules! sqd {
         ($transport:ty, |$to:ident| $more:expr) => {{
             let $to = Attributes::<$transport, Sqd>::unchanged();
-            let $to = moving!($to).path(&way()).pkey_index(0);
+            let $to = moving!($to).path(&address_vector()).pkey_index(0);
             complete::<$transport, Sqd, Sqd>(&$more);
         }};
     }
@@ -149,7 +149,7 @@ fn attribute_constructors_set_all_mandatory_attributes() {
         None
     );
     assert_eq!(of::<Ud, Rtr, Rts>(&Attributes::<Ud, Rts>::new(psn)), None);
-    let to_rtr = Attributes::<Uc, Rtr>::new(&way(), QpNum::from_low_bits(5), psn);
+    let to_rtr = Attributes::<Uc, Rtr>::new(&address_vector(), QpNum::from_low_bits(5), psn);
     assert_eq!(of::<Uc, Init, Rtr>(&to_rtr), None);
 }
 

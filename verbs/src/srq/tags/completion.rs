@@ -33,8 +33,8 @@ pub enum TagEvent<RW> {
     /// A tagged buffer has failed, or was flushed: the [status](WorkCompletion::status) has the
     /// reason.
     EntryFailed(TagEntry, RW),
-    /// A message arrived whose tag matches. Its data follow later, and the buffer is still the
-    /// device's.
+    /// A message arrived whose tag matches. Its data follow later, and the buffer still belongs to
+    /// the queue.
     ///
     /// With the status [`TM_RNDV_INCOMPLETE`](WcStatus::TM_RNDV_INCOMPLETE) the data exceed the
     /// buffer, and only the headers will be written.
@@ -55,7 +55,7 @@ pub enum TagEvent<RW> {
     /// the reason. Whether the buffer is on the list is unknown, so the buffer stays with the
     /// queue.
     AddFailed(TagEntry),
-    /// A tagged buffer has been removed; here is its work.
+    /// A tagged buffer has been removed, with its work.
     Removed(TagEntry, RW),
     /// A tagged buffer was not removed, usually (status [`TM_ERR`](WcStatus::TM_ERR)) because a
     /// message had arrived before. The message's completion returns the buffer.
@@ -145,13 +145,13 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
             WcStatus::SUCCESS => {}
             WcStatus::TM_RNDV_INCOMPLETE => found.incomplete = true,
             // Nothing more will come.
-            _ => return Some(TagEvent::EntryFailed(entry, self.give_back(slot)?)),
+            _ => return Some(TagEvent::EntryFailed(entry, self.take_work(slot)?)),
         }
         if !whole {
             return Some(TagEvent::Matched(entry));
         }
         let incomplete = found.incomplete;
-        let work = self.give_back(slot)?;
+        let work = self.take_work(slot)?;
         Some(TagEvent::Received {
             entry,
             work,
@@ -180,9 +180,9 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
             found.removing = false;
         }
         let work = if removes && succeeded {
-            self.give_back(slot)
+            self.take_work(slot)
         } else {
-            self.settle(slot);
+            self.free_if_done(slot);
             None
         };
         Some(match (removes, work) {
@@ -194,14 +194,14 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     }
 
     /// Takes the work of an entry after the device's last access.
-    fn give_back(&mut self, slot: u32) -> Option<RW> {
+    fn take_work(&mut self, slot: u32) -> Option<RW> {
         let work = self.entries.get_mut(slot)?.work.take();
-        self.settle(slot);
+        self.free_if_done(slot);
         work
     }
 
     /// Lets the slot be used again if nothing more will complete there.
-    fn settle(&mut self, slot: u32) {
+    fn free_if_done(&mut self, slot: u32) {
         let done = |entry: &mut super::Entry<RW>| entry.work.is_none() && entry.outstanding == 0;
         if self.entries.get_mut(slot).is_some_and(done) {
             drop(self.entries.take(slot));

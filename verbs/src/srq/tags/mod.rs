@@ -53,7 +53,7 @@ const POST: &str = "ibv_post_srq_ops";
 ///
 /// A tagged buffer belongs to the queue until its message is complete, or the buffer has been
 /// removed or has failed. If a completion is dropped instead of handed to `complete`, the buffer
-/// stays with the queue until the queue is dropped, and its last queue pair is gone.
+/// stays with the queue until the queue and its last queue pair have been destroyed.
 ///
 /// # Examples
 /// ```no_run
@@ -97,12 +97,12 @@ pub struct TagMatchingQueue<RW: Send + 'static = Buf> {
 /// The limits of a [`TagMatchingQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagMatchingRoom {
-    /// The most untagged receives in flight.
+    /// Maximum number of untagged receives in flight.
     pub max_wr: u32,
     /// Maximum number of elements in a receive. A tagged buffer's elements are limited by the
     /// [device](TagMatchingCaps::max_sge).
     pub max_sge: u32,
-    /// The most tagged buffers.
+    /// Maximum number of tagged buffers.
     pub max_num_tags: u32,
     /// Maximum number of list operations in flight.
     pub max_ops: u32,
@@ -173,7 +173,7 @@ impl TagPattern {
 
 impl ProtectionDomain {
     /// `ibv_create_srq_ex(ctx, IBV_SRQT_TM)`—Creates a shared receive queue with tag matching.
-    /// Everything completes in `cq`; tags are reported there if `cq` is an
+    /// All requests complete in `cq`; tags are reported there if `cq` is an
     /// [`ExtendedCq`](crate::cq::ExtendedCq) with [`TM_INFO`](crate::cq::WcFields::TM_INFO). Enters
     /// the kernel.
     ///
@@ -279,7 +279,7 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
     /// message.
     ///
     /// # Errors
-    /// The work is given back, unharmed:
+    /// The error returns the work:
     /// - `WouldBlock`: the maximum number of tagged buffers, or of operations in flight, is
     ///   reached.
     /// - `InvalidInput`: no tag can fit the pattern; or the work has more elements than the device
@@ -355,7 +355,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         self.srq.batch()
     }
 
-    /// `ibv_post_srq_ops`, `IBV_WR_TAG_DEL`—Asks for a tagged buffer to be removed from the list.
+    /// `ibv_post_srq_ops`, `IBV_WR_TAG_DEL`—Requests the removal of a tagged buffer from the list.
     ///
     /// Does not block or enter the kernel. Completes with [`TagEvent::Removed`], which returns the
     /// work, or, if a message has arrived before, with [`TagEvent::NotRemoved`].
@@ -442,8 +442,8 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         })
     }
 
-    /// `ibv_modify_srq(srq, IBV_SRQ_LIMIT)`—Asks for one asynchronous event when fewer than `limit`
-    /// untagged receives are left.
+    /// `ibv_modify_srq(srq, IBV_SRQ_LIMIT)`—Requests one asynchronous event once fewer than `limit`
+    /// untagged receives are posted.
     ///
     /// # Errors
     /// As for [`SharedReceiveQueue::arm_limit`].

@@ -7,7 +7,7 @@ use crate::loopback::Fixture;
 #[test]
 fn create_ah() {
     let fixture = Fixture::new();
-    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     assert_eq!(ah.pd(), &fixture.pd);
     assert!(!ah.as_raw().is_null());
 }
@@ -31,6 +31,6 @@ fn destroy_ah() {
     // Many more than there is room for, unless each is destroyed.
     let limit = fixture.ctx.query_device().unwrap().max_ah();
     for _ in 0..(2 * limit).clamp(16, 1000) {
-        drop(fixture.pd.create_ah(&fixture.way()).unwrap());
+        drop(fixture.pd.create_ah(&fixture.address_vector()).unwrap());
     }
 }

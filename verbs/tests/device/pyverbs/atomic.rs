@@ -99,7 +99,8 @@ fn atomic_invalid_qp_access() {
     let mut a: RcQp = fixture.bring_up(a, b.qp_num());
     let closed = Attributes::<verbs::Rc, Init>::new(1).access(RemoteAccess::empty());
     let b = b.to_init(&closed).map_err(|refused| refused.error).unwrap();
-    let rtr = Attributes::<verbs::Rc, Rtr>::new(&fixture.way(), a_num, psn).max_dest_rd_atomic(4);
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(&fixture.address_vector(), a_num, psn)
+        .max_dest_rd_atomic(4);
     let b = b.to_rtr(&rtr).map_err(|refused| refused.error).unwrap();
     let b: RcQp = b.to_rts(&Attributes::<verbs::Rc, Rts>::new(psn)).unwrap();
     let region = fixture.pd.alloc_remote(8, RemoteAccess::ATOMIC).unwrap();

@@ -11,7 +11,7 @@ use verbs::{
     op,
 };
 
-use super::traffic::{self, Announced, PATIENCE, QKEY};
+use super::traffic::{self, NotifiedCq, QKEY, TEST_TIMEOUT};
 use crate::loopback::{Fixture, open};
 
 #[test]
@@ -67,7 +67,7 @@ fn resize_cq() {
         assert!(cq.capacity() >= entries);
     }
     let (mut a, b) = traffic::datagram_pair(&fixture, &cq);
-    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     for _ in 0..5 {
         let work = Addressed::new(fixture.pd.alloc_buf(8).unwrap(), &ah);
         a.post(op::SendTo::new(work, b.qp_num(), QKEY)).unwrap();
@@ -87,7 +87,7 @@ fn resize_cq() {
     assert_eq!(refused, libc::EINVAL);
     let mut left = 5;
     while left > 0 {
-        for wc in cq.wait(PATIENCE).unwrap() {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             assert!(a.complete(wc).is_ok());
             left -= 1;
@@ -96,25 +96,25 @@ fn resize_cq() {
 }
 
 /// A queue with notifications on a channel.
-fn announced(fixture: &Fixture) -> Announced {
+fn notified_cq(fixture: &Fixture) -> NotifiedCq {
     let channel = fixture.ctx.create_comp_channel().unwrap();
     let cq = fixture.ctx.cq_builder(64).channel(&channel, CqKey(7));
-    Announced(cq.create().unwrap(), channel)
+    NotifiedCq(cq.create().unwrap(), channel)
 }
 
 #[test]
 fn cq_events_ud() {
     let fixture = Fixture::new();
-    let mut cq = announced(&fixture);
+    let mut cq = notified_cq(&fixture);
     let ends = traffic::datagram_pair(&fixture, &cq.0);
-    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     traffic::datagrams(&mut cq, &ah, ends, |len| fixture.pd.alloc_buf(len).unwrap());
 }
 
 #[test]
 fn cq_events_rc() {
     let fixture = Fixture::new();
-    let mut cq = announced(&fixture);
+    let mut cq = notified_cq(&fixture);
     let ends = traffic::rc_pair(&fixture, &cq.0);
     traffic::rc_messages(&mut cq, ends, |len| fixture.pd.alloc_buf(len).unwrap());
 }

@@ -15,7 +15,7 @@ fn ud_traffic_cq_ex() {
     let fixture = Fixture::new();
     let mut cq = extended(&fixture);
     let ends = traffic::datagram_pair(&fixture, &cq);
-    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     traffic::datagrams(&mut cq, &ah, ends, |len| fixture.pd.alloc_buf(len).unwrap());
 }
 

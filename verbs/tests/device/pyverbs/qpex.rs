@@ -41,7 +41,7 @@ fn post_receive_qp_state_bad_flow() {
 #[test]
 fn post_send_qp_state_bad_flow() {
     let (fixture, qp) = after_reset();
-    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     let mut wr = ffi::ibv_send_wr::zeroed();
     wr.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
     // `ud` is the larger of the union's two used fields.

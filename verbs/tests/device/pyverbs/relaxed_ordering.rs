@@ -7,7 +7,7 @@ use crate::loopback::Fixture;
 
 fn relaxed(fixture: &Fixture, len: usize) -> Buf {
     let registration = fixture.pd.register(vec![0; len]);
-    registration.relaxed_ordering().buf().unwrap()
+    registration.relaxed_ordering().create_buf().unwrap()
 }
 
 #[test]
@@ -23,6 +23,6 @@ fn ro_ud_traffic() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let ends = traffic::datagram_pair(&fixture, &cq);
-    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     traffic::datagrams(&mut cq, &ah, ends, |len| relaxed(&fixture, len));
 }

@@ -13,7 +13,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-pub(super) const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+pub(super) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 pub(super) const QKEY: u32 = 0x1111_1111;
 /// How often each case goes there and back.
 pub(super) const ROUNDS: u32 = 20;
@@ -31,7 +31,7 @@ pub(super) trait Poller {
 
 impl Poller for CompletionQueue {
     fn wait_each(&mut self, take: &mut dyn FnMut(WorkCompletion<'_>)) {
-        let completions = self.wait(PATIENCE).unwrap();
+        let completions = self.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "nothing has completed");
         completions.for_each(take);
     }
@@ -39,7 +39,10 @@ impl Poller for CompletionQueue {
 
 impl Poller for ExtendedCq {
     fn wait_each(&mut self, take: &mut dyn FnMut(WorkCompletion<'_>)) {
-        let mut polled = self.wait(PATIENCE).unwrap().expect("nothing has completed");
+        let mut polled = self
+            .wait(TEST_TIMEOUT)
+            .unwrap()
+            .expect("nothing has completed");
         while let Some(wc) = polled.next().unwrap() {
             take(wc.into_work_completion());
         }
@@ -47,9 +50,9 @@ impl Poller for ExtendedCq {
 }
 
 /// A queue, and its notification channel.
-pub(super) struct Announced(pub(super) CompletionQueue, pub(super) CompletionChannel);
+pub(super) struct NotifiedCq(pub(super) CompletionQueue, pub(super) CompletionChannel);
 
-impl Poller for Announced {
+impl Poller for NotifiedCq {
     fn wait_each(&mut self, take: &mut dyn FnMut(WorkCompletion<'_>)) {
         let Self(cq, channel) = self;
         cq.req_notify(Notify::Next).unwrap();
@@ -58,7 +61,7 @@ impl Poller for Announced {
             return completions.for_each(take);
         }
         let key = channel.wait_timeout(Duration::from_secs(20)).unwrap();
-        assert!(key.is_some(), "no completion was announced");
+        assert!(key.is_some(), "no completion was notified");
     }
 }
 
@@ -172,7 +175,7 @@ pub(super) fn sent<W>(
     qp: &mut QueuePair<verbs::Rc, Rts, W, Buf>,
 ) -> (WcStatus, W) {
     loop {
-        let completions = cq.wait(PATIENCE).unwrap();
+        let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "nothing has completed");
         for wc in completions {
             if wc.qp_id() == qp.id() && !wc.is_receive() {

@@ -2,6 +2,7 @@
 
 use std::{io::ErrorKind, thread};
 
+use softnic::Call;
 use verbs::import::import_device;
 
 use crate::fixture::Fixture;
@@ -43,7 +44,7 @@ fn create_dm_bad_flow() {
     assert_eq!(err.raw_os_error(), Some(libc::ENOMEM));
     assert!(err.to_string().contains("4097 bytes"), "{err}");
     // Callers of this crate cannot set a wrong mask, so the device returns the error for one.
-    fixture.fake.fail("ibv_alloc_dm", libc::EINVAL);
+    fixture.fake.fail(Call::AllocDm, libc::EINVAL);
     assert!(fixture.ctx.alloc_dm(64, 0).is_err());
 }
 
@@ -52,10 +53,10 @@ fn create_dm_bad_flow() {
 fn destroy_dm_bad_flow() {
     let fixture = with_memory();
     let dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    fixture.fake.fail("ibv_free_dm", libc::EBUSY);
+    fixture.fake.fail(Call::FreeDm, libc::EBUSY);
     drop(dm);
     let calls = fixture.fake.calls();
-    let frees = calls.iter().filter(|call| **call == "ibv_free_dm");
+    let frees = calls.iter().filter(|call| **call == Call::FreeDm);
     assert_eq!(frees.count(), 1);
 }
 
@@ -75,7 +76,7 @@ fn dm_write_bad_flow() {
     let err = dm.write(62, b"aaaa").unwrap_err();
     assert_eq!(err.kind(), ErrorKind::InvalidInput);
     // A device may require multiples of four, with an error otherwise.
-    fixture.fake.fail("ibv_memcpy_to_dm", libc::EINVAL);
+    fixture.fake.fail(Call::MemcpyToDm, libc::EINVAL);
     let err = dm.write(1, b"aaaa").unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
     assert!(err.to_string().contains("4 bytes at 1"), "{err}");
@@ -131,6 +132,6 @@ fn import_dm() {
     let beyond = imported.read(usize::MAX - 3, &mut bytes).unwrap_err();
     assert_eq!(beyond.kind(), ErrorKind::InvalidInput, "{beyond}");
     drop(imported);
-    assert!(fixture.fake.calls().contains(&"ibv_unimport_dm"));
-    assert!(!fixture.fake.calls().contains(&"ibv_free_dm"));
+    assert!(fixture.fake.calls().contains(&Call::UnimportDm));
+    assert!(!fixture.fake.calls().contains(&Call::FreeDm));
 }

@@ -74,8 +74,8 @@ fn traffic(headers: &[FlowSpec], kinds: &[u32]) {
         (attr.port, usize::from(attr.num_of_specs)),
         (1, kinds.len())
     );
-    let told: Vec<u32> = specs.iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(told, kinds);
+    let received: Vec<u32> = specs.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(received, kinds);
     let mut traffic = Traffic {
         fake: &fixture.fake,
         poll: &mut |take| cq.poll().unwrap().for_each(take),

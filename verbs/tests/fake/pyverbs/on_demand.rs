@@ -16,7 +16,7 @@ use crate::fixture::Fixture;
 /// Memory with pages fetched by the device on demand.
 fn on_demand(fixture: &Fixture, len: usize) -> Buf {
     let registration = fixture.pd.register(vec![0; len]).on_demand();
-    let buf = registration.buf().unwrap();
+    let buf = registration.create_buf().unwrap();
     assert_ne!(fixture.fake.region().2 & flag::IBV_ACCESS_ON_DEMAND.0, 0);
     buf
 }
@@ -41,7 +41,7 @@ fn access(
     let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let region = remote(&fixture, access);
     let token = region.token().slice(0..len as u64).unwrap();
-    let work = fixture.pd.register(vec![0; len]).on_demand().buf();
+    let work = fixture.pd.register(vec![0; len]).on_demand().create_buf();
     post(&mut qp, work.unwrap(), token);
     let posted = fixture.fake.sends(qp.qp_num())[0].clone();
     assert_eq!(posted.remote, Some((token.addr, token.rkey)));
@@ -93,8 +93,8 @@ fn odp_ud_traffic() {
     let qp = qp.to_rtr(&rtr).map_err(|refused| refused.error).unwrap();
     let rts = Attributes::<Ud, Rts>::new(Psn::default());
     let mut qp = qp.to_rts(&rts).map_err(|refused| refused.error).unwrap();
-    let way = AddressVector::global(1, 1, Gid([0xfe; 16]));
-    let ah = fixture.pd.create_ah(&way).unwrap();
+    let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
+    let ah = fixture.pd.create_ah(&address_vector).unwrap();
     let mut traffic = Traffic {
         fake: &fixture.fake,
         poll: &mut |take| cq.poll().unwrap().for_each(take),
@@ -150,7 +150,7 @@ fn odp_rc_huge_user_addr_traffic() {
         }
     };
     let registration = fixture.pd.register(memory).on_demand();
-    let mut from = registration.buf().unwrap();
+    let mut from = registration.create_buf().unwrap();
     assert_eq!(fixture.fake.region().1, 4 << 20);
     let to = from.split_off(2 << 20);
     from.fill(5);
@@ -169,8 +169,8 @@ fn odp_implicit_async_prefetch_rc_traffic() {
     let pd = everything.pd();
     pd.advise(&from, Advice::PREFETCH, false).unwrap();
     pd.advise(&to, Advice::PREFETCH_WRITE, false).unwrap();
-    let told = [(Advice::PREFETCH.0, 0, 5), (Advice::PREFETCH_WRITE.0, 0, 9)];
-    assert_eq!(fixture.fake.advised(), told);
+    let advised = [(Advice::PREFETCH.0, 0, 5), (Advice::PREFETCH_WRITE.0, 0, 9)];
+    assert_eq!(fixture.fake.advised(), advised);
     let (sent, _) = crate::memory::traffic(&fixture, from, to, b"arrived");
     assert_eq!(sent, [1; 5]);
 }

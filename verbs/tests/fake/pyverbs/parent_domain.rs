@@ -94,8 +94,8 @@ fn mem_align_ud_traffic() {
         qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default())).ok()
     };
     let mut qp = up(qp).unwrap();
-    let way = AddressVector::global(1, 1, Gid([0xfe; 16]));
-    let ah = pd.create_ah(&way).unwrap();
+    let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
+    let ah = pd.create_ah(&address_vector).unwrap();
     let mut traffic = Traffic {
         fake: &fixture.fake,
         poll: &mut |take| cq.poll().unwrap().for_each(take),

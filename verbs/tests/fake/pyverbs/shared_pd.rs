@@ -1,5 +1,6 @@
 //! `test_shared_pd.py`: a protection domain of another process
 
+use softnic::Call;
 use verbs::{
     QueuePair, RemoteToken, Reset, Rts, WcStatus,
     event::KernelHandle,
@@ -43,7 +44,7 @@ fn imported_rc_ex_rdma_write() {
     }
     drop((qp, mr, pd));
     let calls = fixture.fake.calls();
-    let unimported = |call: &&&str| **call == "ibv_unimport_mr" || **call == "ibv_unimport_pd";
+    let unimported = |call: &&Call| **call == Call::UnimportMr || **call == Call::UnimportPd;
     let order: Vec<_> = calls.iter().filter(unimported).collect();
-    assert_eq!(order, [&"ibv_unimport_mr", &"ibv_unimport_pd"]);
+    assert_eq!(order, [&Call::UnimportMr, &Call::UnimportPd]);
 }

@@ -6,6 +6,7 @@ use std::{
     os::{fd::AsFd, unix::fs::FileExt},
 };
 
+use softnic::Call;
 use verbs::{
     QueuePair, RemoteAccess, Rts, WcStatus,
     mr::{DmaBufRange, SharedMemory, UnmappedRegion},
@@ -31,10 +32,10 @@ fn dm_bad_access() {
     }
     // Devices may require multiples of four, with an error otherwise.
     for (offset, len) in [(3, 4), (4, 3)] {
-        fixture.fake.fail("ibv_memcpy_from_dm", libc::EINVAL);
+        fixture.fake.fail(Call::MemcpyFromDm, libc::EINVAL);
         let err = dm.read(offset, &mut vec![0; len]).unwrap_err();
         assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
-        fixture.fake.fail("ibv_memcpy_to_dm", libc::EINVAL);
+        fixture.fake.fail(Call::MemcpyToDm, libc::EINVAL);
         let err = dm.write(offset, &vec![0; len]).unwrap_err();
         assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
     }
@@ -63,7 +64,7 @@ fn dmabuf_dereg_mr_twice() {
     let (one, other) = (region.slice(0..8), region.slice(8..16));
     drop((region, one, other));
     let calls = fixture.fake.calls();
-    let deregistered = calls.iter().filter(|call| **call == "ibv_dereg_mr");
+    let deregistered = calls.iter().filter(|call| **call == Call::DeregMr);
     assert_eq!(deregistered.count(), 1);
 }
 

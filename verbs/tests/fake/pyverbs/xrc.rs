@@ -127,7 +127,11 @@ fn ro_xrc_traffic() {
     let mut ends = Ends::new(&fixture, &cq);
     let relaxed = ibverbs_sys::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
     let alloc = || {
-        let buf = fixture.pd.register(vec![0; 64]).relaxed_ordering().buf();
+        let buf = fixture
+            .pd
+            .register(vec![0; 64])
+            .relaxed_ordering()
+            .create_buf();
         assert_ne!(fixture.fake.region().2 & relaxed, 0);
         buf.unwrap()
     };

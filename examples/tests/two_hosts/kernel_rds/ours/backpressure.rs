@@ -3,7 +3,7 @@
 use std::{io::IoSlice, net::SocketAddr, thread, time::Duration};
 
 use anyhow::{Result, bail, ensure};
-use rds::{Received, SendOptions};
+use rds::{Event, SendOptions};
 
 use super::{HELLO, open, recv_message, synchronize, wait_for_acks};
 
@@ -45,12 +45,12 @@ pub(super) fn press(own: SocketAddr, peer: SocketAddr) -> Result<()> {
         thread::sleep(Duration::from_millis(20));
     }
     loop {
-        match socket.recv()? {
-            Received::Congestion(ports) => {
+        match socket.recv_event()? {
+            Event::Congestion(ports) => {
                 ensure!(ports == 1 << (peer.port() % 64), "{ports:#x}");
                 break;
             }
-            Received::Message(message) if message.to_vec() == HELLO => {}
+            Event::Message(message) if message.to_vec() == HELLO => {}
             other => bail!("{other:?}"),
         }
     }

@@ -22,7 +22,7 @@ struct Side {
     seen: u64,
     wrong: Vec<String>,
     last_sent: bool,
-    heard: bool,
+    received: bool,
     owes: bool,
     peer_over: bool,
 }
@@ -34,7 +34,7 @@ impl Side {
         };
         let number = u64::from_be_bytes(*number);
         if number == HEARD {
-            self.heard = true;
+            self.received = true;
         } else if number & LAST != 0 {
             (self.peer_over, self.owes) = (true, true);
             if number ^ LAST != self.seen {
@@ -120,7 +120,7 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
         } else {
             thread::sleep(Duration::from_millis(2));
         }
-        if quiet.is_none() && side.heard && side.peer_over && !side.owes {
+        if quiet.is_none() && side.received && side.peer_over && !side.owes {
             quiet = Some(Instant::now() + Duration::from_secs(3));
         }
     }

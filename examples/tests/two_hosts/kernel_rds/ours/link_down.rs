@@ -1,6 +1,5 @@
 //! RDMA of a kernel on this host's memory, and long messages in both directions, while connections
-//! are
-//! lost.
+//! are lost.
 
 use std::{
     collections::HashMap,
@@ -11,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Result, bail, ensure};
-use rds::{Cookie, ExportOptions, RdmaBuffer, Received, SendOptions, Socket};
+use rds::{Cookie, Event, ExportOptions, RdmaBuffer, SendOptions, Socket};
 
 use super::{HELLO, READ, TIMEOUT, WRITE, open, synchronize, wait_for_acks};
 
@@ -133,9 +132,9 @@ impl Messages {
 /// Receives the next message other than a hello, if any.
 fn next(socket: &Socket) -> Result<Option<Vec<u8>>> {
     loop {
-        match socket.recv() {
-            Ok(Received::Message(message)) if message.to_vec() == HELLO => {}
-            Ok(Received::Message(message)) => return Ok(Some(message.to_vec())),
+        match socket.recv_event() {
+            Ok(Event::Message(message)) if message.to_vec() == HELLO => {}
+            Ok(Event::Message(message)) => return Ok(Some(message.to_vec())),
             Ok(other) => bail!("{other:?}, which is no message"),
             Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(err) => return Err(err.into()),

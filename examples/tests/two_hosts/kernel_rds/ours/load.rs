@@ -51,8 +51,7 @@ impl Seen {
 }
 
 /// Sends and receives in the life `life`, until enough messages of the peer's life `peers` have
-/// arrived at
-/// both sides. With 0 for `peers`: until enough messages have arrived, and aborts.
+/// arrived at both sides. With 0 for `peers`: until enough messages have arrived, and aborts.
 pub(super) fn run(own: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Result<()> {
     let socket = open(own)?;
     socket.set_send_limit(200_000)?;

@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, Subcommand};
-use rds::{Cookie, ExportOptions, Message, Rdma, Received, SendOptions, Socket, Status};
+use rds::{Cookie, Event, ExportOptions, Message, Rdma, SendOptions, Socket, Status};
 
 /// Time-out of every step.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -159,7 +159,7 @@ fn synchronize(socket: &Socket, peer: SocketAddr) -> Result<()> {
     socket.set_read_timeout(Some(Duration::from_millis(500)));
     for _ in 0..240 {
         socket.send_to(HELLO, peer)?;
-        if let Ok(Received::Message(message)) = socket.recv()
+        if let Ok(Event::Message(message)) = socket.recv_event()
             && message.to_vec() == HELLO
         {
             // The peer may have sent its hello before this socket existed.
@@ -174,9 +174,9 @@ fn synchronize(socket: &Socket, peer: SocketAddr) -> Result<()> {
 /// Receives the next message other than a hello.
 fn recv_message(socket: &Socket) -> Result<Message> {
     loop {
-        match socket.recv()? {
-            Received::Message(message) if message.to_vec() == HELLO => {}
-            Received::Message(message) => return Ok(message),
+        match socket.recv_event()? {
+            Event::Message(message) if message.to_vec() == HELLO => {}
+            Event::Message(message) => return Ok(message),
             other => bail!("{other:?}, which is no message"),
         }
     }
@@ -199,7 +199,7 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
     let mut served = [0; 3];
     let mut sunk = 0;
     loop {
-        let Received::Message(asked) = socket.recv()? else {
+        let Event::Message(asked) = socket.recv_event()? else {
             bail!("something that is no message");
         };
         let (bytes, from) = (asked.to_vec(), asked.from());
@@ -249,8 +249,8 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
 /// The next message, on a nonblocking socket; `None` if there is none. Discards other events.
 fn next_message(socket: &Socket) -> Result<Option<Vec<u8>>> {
     loop {
-        match socket.recv() {
-            Ok(Received::Message(message)) => return Ok(Some(message.to_vec())),
+        match socket.recv_event() {
+            Ok(Event::Message(message)) => return Ok(Some(message.to_vec())),
             Ok(_) => {}
             Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(err) => return Err(err.into()),
@@ -292,8 +292,8 @@ fn run_rdma(
     let bytes = request(kind, seed, len)?;
     let options = SendOptions::new().to(client).rdma(rdma);
     socket.send_msg(&[std::io::IoSlice::new(&bytes)], &options)?;
-    match socket.recv()? {
-        Received::Operation(end) => ensure!(
+    match socket.recv_event()? {
+        Event::Operation(end) => ensure!(
             (end.token, end.status) == (u64::from(seed) + 1000, Status::Success),
             "{end:?}"
         ),

@@ -42,7 +42,7 @@ impl Probe {
     }
 
     /// Pings, and waits for the answer.
-    fn asks(&mut self) -> Result<()> {
+    fn ping_and_wait(&mut self) -> Result<()> {
         let ping = self.ping().encode();
         ensure!(self.wire.send(&ping, true)?, "a ping is not delivered");
         self.pong()
@@ -52,7 +52,7 @@ impl Probe {
     fn dropped(&mut self, what: &str) -> Result<()> {
         ensure!(self.wire.is_lost()?, "{what} is accepted");
         self.wire = self.prober.accept()?;
-        self.asks()
+        self.ping_and_wait()
     }
 
     /// X-D08: whether an unsolicited ping is unnoticed until a solicited one.
@@ -126,12 +126,12 @@ impl Probe {
                 minors,
                 ..self.prober.proposal(self.peer, tos)
             };
-            let said = self.prober.dial(self.peer, &data.encode())?;
+            let response = self.prober.dial(self.peer, &data.encode())?;
             if let Some([major, minor]) = answer {
-                let reply = ConnectData::decode(&said.accepted()?.said, Family::V4)?;
+                let reply = ConnectData::decode(&response.accepted()?.private_data, Family::V4)?;
                 ensure!(reply.version == Version { major, minor }, "{reply:?}");
             } else {
-                let refused = said.rejected()?;
+                let refused = response.rejected()?;
                 ensure!(refused == (28, REJECTED.to_vec()), "{version}: {refused:?}");
             }
         }
@@ -151,7 +151,7 @@ pub(super) fn run(own: IpAddr, peer: IpAddr) -> Result<()> {
         sequence: 0,
         pings: 0,
     };
-    probe.asks()?;
+    probe.ping_and_wait()?;
     let mut slept = false;
     for _ in 0..5 {
         slept = slept || probe.sleeps()?;

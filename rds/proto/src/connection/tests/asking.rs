@@ -48,8 +48,8 @@ fn delayed_acks_of_peer_suppress_requests_of_plain_messages() {
     let mut b = End::new(&lazy, NonZero::<u64>::MIN);
     b.established(NOW, 0);
     let map = frames(&mut b);
-    let told = Extension::Capabilities(Extension::DELAYED_ACKS);
-    assert_eq!(map[0].header().extensions.iter().next(), Some(told));
+    let capabilities = Extension::Capabilities(Extension::DELAYED_ACKS);
+    assert_eq!(map[0].header().extensions.iter().next(), Some(capabilities));
     let mut silent = up(1);
     silent.reset();
     silent.established(NOW, 0);
@@ -57,7 +57,7 @@ fn delayed_acks_of_peer_suppress_requests_of_plain_messages() {
     assert_eq!(nothing[0].header().extensions.iter().next(), None);
 
     let mut a = up(1);
-    let asks = |a: &mut End, urgent: bool| {
+    let requests_ack = |a: &mut End, urgent: bool| {
         let draft = Draft {
             urgent,
             ..Draft::new(0, vec![])
@@ -66,12 +66,12 @@ fn delayed_acks_of_peer_suppress_requests_of_plain_messages() {
         let flags = frames(a)[0].header().flags;
         flags.contains(Flags::ACK_REQUIRED)
     };
-    assert!(asks(&mut a, false), "the first does");
-    assert!(asks(&mut a, false), "nothing is known of the peer");
+    assert!(requests_ack(&mut a, false), "the first does");
+    assert!(requests_ack(&mut a, false), "nothing is known of the peer");
     take(&mut a, &map);
-    assert!(!asks(&mut a, false));
-    assert!(asks(&mut a, true));
-    assert!(!asks(&mut a, false));
+    assert!(!requests_ack(&mut a, false));
+    assert!(requests_ack(&mut a, true));
+    assert!(!requests_ack(&mut a, false));
     // One request covers earlier messages.
     let draft = Draft {
         urgent: true,
@@ -88,9 +88,9 @@ fn delayed_acks_of_peer_suppress_requests_of_plain_messages() {
     a.reset();
     establish(&mut a);
     frames(&mut a);
-    assert!(asks(&mut a, false));
+    assert!(requests_ack(&mut a, false));
     take(&mut a, &nothing);
-    assert!(asks(&mut a, false));
+    assert!(requests_ack(&mut a, false));
 }
 
 /// Request-response traffic needs no acknowledgement requests.
@@ -109,16 +109,16 @@ fn ack_requests_are_absent_in_request_response() {
     let [a, b] = &mut ends;
     take(a, &maps[1]);
     take(b, &maps[0]);
-    let asks = |sent: &[Frame]| sent[0].header().flags.contains(Flags::ACK_REQUIRED);
+    let requests_ack = |sent: &[Frame]| sent[0].header().flags.contains(Flags::ACK_REQUIRED);
     for turn in 1..=40 {
-        let say = |from: &mut End, to: &mut End| {
+        let exchange = |from: &mut End, to: &mut End| {
             send(from, 100);
             let sent = frames(from);
-            assert_eq!(asks(&sent), turn == 1, "{turn}: the first may");
+            assert_eq!(requests_ack(&sent), turn == 1, "{turn}: the first may");
             assert_eq!(take(to, &sent), [turn]);
         };
-        say(a, b);
-        say(b, a);
+        exchange(a, b);
+        exchange(b, a);
         assert_eq!(
             ack(a),
             (turn == 1).then_some(1),
@@ -129,7 +129,7 @@ fn ack_requests_are_absent_in_request_response() {
     let unanswered: Vec<bool> = (0..7)
         .map(|_| {
             send(a, 100);
-            asks(&frames(a))
+            requests_ack(&frames(a))
         })
         .collect();
     assert_eq!(unanswered, [false, false, false, false, true, false, false]);

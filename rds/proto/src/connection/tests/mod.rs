@@ -352,8 +352,8 @@ fn delayed_ack_is_sent_after_its_delay() {
     }
     assert!(b.acknowledge(Duration::MAX).is_none());
     assert_eq!(b.deadline(), None);
-    let patient = Settings::default();
-    let mut b = End::new(&patient, NonZero::<u64>::MIN);
+    let defaults = Settings::default();
+    let mut b = End::new(&defaults, NonZero::<u64>::MIN);
     establish(&mut b);
     assert!(offer(&mut b, data(1, Flags::empty())));
     let at = b.deadline().unwrap();
@@ -373,11 +373,11 @@ fn keepalive_probes_a_silent_peer() {
     assert_eq!((a.probe(after), a.deadline()), (None, None), "not up");
     establish(&mut a);
     assert_eq!(a.deadline(), Some(after));
-    let heard = Duration::from_secs(1);
-    a.received(heard, &ack_frame(0), vec![]).unwrap();
+    let received_at = Duration::from_secs(1);
+    a.received(received_at, &ack_frame(0), vec![]).unwrap();
     assert_eq!(a.probe(after), None);
-    let probe = a.probe(heard + after).unwrap();
-    let late = heard + 2 * after;
+    let probe = a.probe(received_at + after).unwrap();
+    let late = received_at + 2 * after;
     assert_eq!((a.probe(late), a.deadline()), (None, None), "one at a time");
     a.completed(probe, Completion::Success);
     assert!(a.probe(late).is_some());

@@ -11,7 +11,7 @@ fn host(number: u32) -> IpAddr {
     Ipv4Addr::from_bits(0x0a09_0100 + number).into()
 }
 
-fn ask(
+fn send_request(
     node: &mut TestNode,
     now: Duration,
     peer: IpAddr,
@@ -31,7 +31,7 @@ fn accept(node: &mut TestNode, now: Duration, id: ConnectionId) -> crate::link::
 
 /// Connects a peer by its own request.
 fn connect(node: &mut TestNode, now: Duration, peer: IpAddr, tos: u8) -> ConnectionId {
-    let id = ask(node, now, peer, tos).unwrap();
+    let id = send_request(node, now, peer, tos).unwrap();
     let attempt = accept(node, now, id);
     assert_eq!(node.established(now, id, attempt, None), Ok(true));
     id
@@ -69,10 +69,10 @@ fn failed_requests_of_unknown_peers_leave_no_state() {
     let mut node = with(|_| {});
     let socket = bound(&mut node, A, 4000);
     let mut now = NOW;
-    for stranger in 0..256 {
+    for unknown_peer in 0..256 {
         for tos in 0..16 {
             now += Duration::from_millis(1);
-            let id = ask(&mut node, now, host(stranger), tos).unwrap();
+            let id = send_request(&mut node, now, host(unknown_peer), tos).unwrap();
             let attempt = accept(&mut node, now, id);
             node.failed(id, attempt, Failure::Unreachable);
             close(&mut node, now, id);
@@ -80,7 +80,7 @@ fn failed_requests_of_unknown_peers_leave_no_state() {
         }
     }
     assert_eq!(node.connections().count(), 0);
-    assert!(ask(&mut node, now, B, 0).is_ok());
+    assert!(send_request(&mut node, now, B, 0).is_ok());
     assert_eq!(send(&mut node, socket, (B, 4000).into(), 1), Ok(()));
 }
 
@@ -88,22 +88,22 @@ fn failed_requests_of_unknown_peers_leave_no_state() {
 fn pending_requests_are_bounded_and_oldest_yields() {
     let mut node = with(|_| {});
     let mut attempts = Vec::new();
-    for stranger in 0..64 {
-        let now = Duration::from_millis(stranger.into());
-        let id = ask(&mut node, now, host(stranger), 0).unwrap();
+    for unknown_peer in 0..64 {
+        let now = Duration::from_millis(unknown_peer.into());
+        let id = send_request(&mut node, now, host(unknown_peer), 0).unwrap();
         attempts.push((id, accept(&mut node, now, id)));
     }
     // At the limit, with every attempt too young to yield.
     let refused = Err(BadRequest::Pending(64));
-    assert_eq!(ask(&mut node, seconds(1), B, 0), refused);
+    assert_eq!(send_request(&mut node, seconds(1), B, 0), refused);
     assert_eq!(node.poll(seconds(1), attempts[0].0), None);
-    assert_eq!(ask(&mut node, seconds(2), B, 0), refused);
+    assert_eq!(send_request(&mut node, seconds(2), B, 0), refused);
     assert_eq!(count(&node, "conn_refused"), 2);
     let (oldest, attempt) = attempts[0];
     assert_eq!(node.poll(seconds(2), oldest), Some(Action::Close(attempt)));
     node.closed(seconds(2), oldest, attempt);
     assert_eq!(node.poll(seconds(2), oldest), None);
-    let id = ask(&mut node, seconds(2), B, 0).unwrap();
+    let id = send_request(&mut node, seconds(2), B, 0).unwrap();
     // The slot is reused with a new id.
     assert_ne!(id, oldest);
     assert_eq!(node.route(oldest), None);
@@ -114,27 +114,27 @@ fn pending_requests_are_bounded_and_oldest_yields() {
 fn pending_requests_of_one_address_are_an_eighth() {
     let mut node = with(|_| {});
     for tos in 0..16 {
-        let asked = ask(&mut node, NOW, B, tos);
-        assert_eq!(asked.is_ok(), tos < 8, "{asked:?}");
-        if let Ok(id) = asked {
+        let request = send_request(&mut node, NOW, B, tos);
+        assert_eq!(request.is_ok(), tos < 8, "{request:?}");
+        if let Ok(id) = request {
             accept(&mut node, NOW, id);
         }
     }
     assert_eq!(count(&node, "conn_refused"), 8);
-    assert!(ask(&mut node, NOW, host(0), 0).is_ok());
+    assert!(send_request(&mut node, NOW, host(0), 0).is_ok());
 }
 
 #[test]
 fn pending_limit_does_not_apply_to_known_peers() {
     let mut node = with(|_| {});
-    let friend = connect(&mut node, NOW, B, 0);
-    lose(&mut node, NOW, friend);
-    for stranger in 0..64 {
-        let id = ask(&mut node, NOW, host(stranger), 0).unwrap();
+    let known_peer = connect(&mut node, NOW, B, 0);
+    lose(&mut node, NOW, known_peer);
+    for unknown_peer in 0..64 {
+        let id = send_request(&mut node, NOW, host(unknown_peer), 0).unwrap();
         accept(&mut node, NOW, id);
     }
-    assert!(ask(&mut node, NOW, host(64), 0).is_err());
-    assert_eq!(ask(&mut node, NOW, B, 0), Ok(friend));
+    assert!(send_request(&mut node, NOW, host(64), 0).is_err());
+    assert_eq!(send_request(&mut node, NOW, B, 0), Ok(known_peer));
 }
 
 /// Duplicate detection must cover a peer that sends data before the RTU.
@@ -142,7 +142,7 @@ fn pending_limit_does_not_apply_to_known_peers() {
 fn peer_with_data_before_rtu_is_remembered() {
     let mut node = with(|_| {});
     let socket = bound(&mut node, A, 5000);
-    let id = ask(&mut node, NOW, B, 0).unwrap();
+    let id = send_request(&mut node, NOW, B, 0).unwrap();
     let attempt = accept(&mut node, NOW, id);
     let mut header = Header {
         sequence: 7,
@@ -163,9 +163,9 @@ fn peer_with_data_before_rtu_is_remembered() {
 fn connection_limit_evicts_the_longest_idle_peer() {
     let mut node = with(|settings| settings.max_connections = 16);
     let ids: Vec<_> = (0..14)
-        .map(|stranger| {
-            let now = seconds(stranger.into());
-            let id = connect(&mut node, now, host(stranger), 0);
+        .map(|unknown_peer| {
+            let now = seconds(unknown_peer.into());
+            let id = connect(&mut node, now, host(unknown_peer), 0);
             lose(&mut node, now, id);
             id
         })
@@ -186,7 +186,10 @@ fn connection_limit_per_peer_evicts_same_address() {
     let mut node = with(|settings| settings.max_connections_per_peer = 2);
     let first = connect(&mut node, NOW, B, 0);
     let second = connect(&mut node, NOW, B, 1);
-    assert_eq!(ask(&mut node, NOW, B, 2), Err(BadRequest::Connections(2)));
+    assert_eq!(
+        send_request(&mut node, NOW, B, 2),
+        Err(BadRequest::Connections(2))
+    );
     lose(&mut node, seconds(1), second);
     connect(&mut node, seconds(1), B, 2);
     assert!(node.is_up(first));
@@ -198,20 +201,27 @@ fn connection_limit_closes_idle_connection() {
     let mut node = with(|settings| settings.max_connections = 8);
     let socket = bound(&mut node, A, 4000);
     let ids: Vec<_> = (0..7)
-        .map(|stranger| connect(&mut node, seconds(stranger.into()), host(stranger), 0))
+        .map(|unknown_peer| {
+            connect(
+                &mut node,
+                seconds(unknown_peer.into()),
+                host(unknown_peer),
+                0,
+            )
+        })
         .collect();
     // The oldest connection has an unsent message.
     send(&mut node, socket, (host(0), 4000).into(), 1).unwrap();
     let refused = Err(BadRequest::Connections(7));
-    assert_eq!(ask(&mut node, seconds(30), B, 0), refused);
+    assert_eq!(send_request(&mut node, seconds(30), B, 0), refused);
     close(&mut node, seconds(30), ids[1]);
     assert!(node.is_up(ids[1]), "it is not idle yet");
-    assert_eq!(ask(&mut node, seconds(31), B, 0), refused);
+    assert_eq!(send_request(&mut node, seconds(31), B, 0), refused);
     close(&mut node, seconds(31), ids[1]);
     assert!(!node.is_up(ids[1]) && node.is_up(ids[0]));
     // The closed peer redials at once, but the place is for the new peer.
-    assert!(ask(&mut node, seconds(31), host(1), 0).is_err());
-    assert!(ask(&mut node, seconds(31), B, 0).is_ok());
+    assert!(send_request(&mut node, seconds(31), host(1), 0).is_err());
+    assert!(send_request(&mut node, seconds(31), B, 0).is_ok());
     assert_eq!(node.route(ids[1]), None);
     assert_eq!(count(&node, "conn_refused"), 3);
 }
@@ -221,28 +231,28 @@ fn closed_idle_peer_reconnects_after_two_seconds() {
     let mut node = with(|settings| settings.max_links = 1);
     let socket = bound(&mut node, A, 4000);
     let id = connect(&mut node, NOW, host(0), 0);
-    assert!(ask(&mut node, seconds(30), B, 0).is_err());
+    assert!(send_request(&mut node, seconds(30), B, 0).is_err());
     close(&mut node, seconds(30), id);
-    assert!(ask(&mut node, seconds(30), host(0), 0).is_err());
+    assert!(send_request(&mut node, seconds(30), host(0), 0).is_err());
     // Local demand admits the peer at once; otherwise after 2 s.
     send(&mut node, socket, (host(0), 4000).into(), 1).unwrap();
-    assert_eq!(ask(&mut node, seconds(30), host(0), 0), Ok(id));
+    assert_eq!(send_request(&mut node, seconds(30), host(0), 0), Ok(id));
     let attempt = accept(&mut node, seconds(30), id);
     node.failed(id, attempt, Failure::Unreachable);
     node.cancel(socket, None).unwrap();
     close(&mut node, seconds(30), id);
-    assert!(ask(&mut node, seconds(31), host(0), 0).is_err());
-    assert_eq!(ask(&mut node, seconds(32), host(0), 0), Ok(id));
+    assert!(send_request(&mut node, seconds(31), host(0), 0).is_err());
+    assert_eq!(send_request(&mut node, seconds(32), host(0), 0), Ok(id));
 }
 
 #[test]
 fn link_limit_reserves_places_for_local_programs() {
     let mut node = with(|settings| settings.max_links = 8);
     let socket = bound(&mut node, A, 4000);
-    for stranger in 0..8 {
-        let asked = ask(&mut node, NOW, host(stranger), 0);
-        assert_eq!(asked.is_ok(), stranger < 7, "{asked:?}");
-        if let Ok(id) = asked {
+    for unknown_peer in 0..8 {
+        let request = send_request(&mut node, NOW, host(unknown_peer), 0);
+        assert_eq!(request.is_ok(), unknown_peer < 7, "{request:?}");
+        if let Ok(id) = request {
             accept(&mut node, NOW, id);
         }
     }
@@ -255,10 +265,10 @@ fn link_limit_reserves_places_for_local_programs() {
 fn connection_limit_reserves_places_for_local_programs() {
     let mut node = with(|settings| settings.max_connections = 8);
     let socket = bound(&mut node, A, 4000);
-    for stranger in 0..7 {
-        connect(&mut node, NOW, host(stranger), 0);
+    for unknown_peer in 0..7 {
+        connect(&mut node, NOW, host(unknown_peer), 0);
     }
-    assert!(ask(&mut node, NOW, host(7), 0).is_err());
+    assert!(send_request(&mut node, NOW, host(7), 0).is_err());
     assert_eq!(send(&mut node, socket, (B, 4000).into(), 1), Ok(()));
     let full = send(&mut node, socket, (host(9), 4000).into(), 1);
     assert_eq!(full, Err(SocketError::Connections(8)));
@@ -286,7 +296,10 @@ fn link_limit_delays_dialing() {
     let socket = bound(&mut node, A, 4000);
     let first = connect(&mut node, NOW, host(0), 0);
     connect(&mut node, NOW, host(1), 0);
-    assert_eq!(ask(&mut node, NOW, host(2), 0), Err(BadRequest::Links(2)));
+    assert_eq!(
+        send_request(&mut node, NOW, host(2), 0),
+        Err(BadRequest::Links(2))
+    );
     send(&mut node, socket, (B, 4000).into(), 1).unwrap();
     let to_b = node.connections().last().unwrap();
     assert_eq!(node.poll(seconds(1), to_b), None);

@@ -286,7 +286,7 @@ fn messages_to_unbound_port_are_dropped() {
     }
     pair.run_until_idle().unwrap();
     assert_eq!(pair.a.waiting(from), Ok((0, 0)));
-    assert_eq!(pair.b.dropped(), 100);
+    assert_eq!(pair.b.stats().no_socket, 100);
 }
 
 /// Case L-S13
@@ -408,6 +408,32 @@ fn close_ends_congestion_of_its_port() {
     pair.b.close(to).unwrap();
     pair.run_until_idle().unwrap();
     assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
+}
+
+#[test]
+fn statistics_of_a_forgotten_connection_remain() {
+    let (mut pair, from, _) = pair();
+    let at_a = pair.ids[0];
+    send(&mut pair.a, from, (B, 5000).into(), 10).unwrap();
+    let posted = pair.a.transmit(at_a, 10).map(|work| work.tag).unwrap();
+    pair.a.completed(at_a, posted, Completion::Flushed);
+    let attempt = pair.a.attempt(at_a).unwrap();
+    pair.a.failed(at_a, attempt, Failure::Lost);
+    assert_eq!(pair.a.poll(NOW, at_a), Some(Action::Close(attempt)));
+    pair.a.closed(NOW, at_a, attempt);
+    let stats = pair.a.connection_stats(at_a).unwrap();
+    assert_eq!((stats.established, stats.retransmitted), (1, 1));
+    let before = pair.a.stats();
+    assert_eq!(
+        (before.retransmitted, before.resets, before.sent),
+        (1, 1, 2)
+    );
+    pair.a.forget(at_a);
+    assert_eq!(pair.a.connection_stats(at_a), None);
+    assert_eq!(pair.a.stats(), before);
+    assert_eq!(pair.a.info().counter("send_retransmitted"), Some(1));
+    let socket = pair.a.socket_stats(from).unwrap();
+    assert_eq!((socket.messages_sent, socket.bytes_sent), (2, 10));
 }
 
 /// Case X-F06: the map arrives on connecting, so a blocked sender has to dial.
@@ -618,17 +644,17 @@ fn operation_notifications_follow_request_and_recverr() {
         status,
         requested,
     };
-    let mut heard = |wants, notification| {
+    let mut is_notified = |wants, notification| {
         a.set_failures(id, wants).unwrap();
         let socket = a.sockets.get_mut(&id).unwrap();
         socket.notify(notification);
         matches!(a.receive(id), Ok(Some(Event::Operation(_))))
     };
-    assert!(heard(false, end(Status::Success, true)));
-    assert!(heard(false, end(Status::Dropped, true)));
-    assert!(!heard(false, end(Status::Dropped, false)));
-    assert!(heard(true, end(Status::Dropped, false)));
-    assert!(!heard(true, end(Status::Success, false)));
+    assert!(is_notified(false, end(Status::Success, true)));
+    assert!(is_notified(false, end(Status::Dropped, true)));
+    assert!(!is_notified(false, end(Status::Dropped, false)));
+    assert!(is_notified(true, end(Status::Dropped, false)));
+    assert!(!is_notified(true, end(Status::Success, false)));
 }
 
 /// Case U-P16: addresses in a request must match the connection.
@@ -638,24 +664,24 @@ fn requests_with_false_addresses_or_over_limit_are_rejected() {
     settings.max_connections_per_peer = 2;
     let mut b = TestNode::new(settings);
     let hosts = HostPair::new(A, B).unwrap();
-    let ask =
+    let send_request =
         |b: &mut TestNode, data: ConnectData| b.request(NOW, (B, A), &data.encode(), RequestId(0));
     let lie = ConnectData::proposal(hosts.reversed(), 0);
     let refused = BadRequest::Data(BadConnectData::Addresses(hosts.reversed()));
-    assert_eq!(ask(&mut b, lie), Err(refused));
+    assert_eq!(send_request(&mut b, lie), Err(refused));
     let version = Version { major: 5, minor: 1 };
     let strange = ConnectData {
         version,
         ..ConnectData::proposal(hosts, 0)
     };
     let refused = BadRequest::Data(BadConnectData::Version(version));
-    assert_eq!(ask(&mut b, strange), Err(refused));
+    assert_eq!(send_request(&mut b, strange), Err(refused));
     let short = b.request(NOW, (B, A), &[0; 31], RequestId(0));
     assert_eq!(short, Err(BadRequest::Data(BadConnectData::Short(31))));
     assert_eq!(b.connections().count(), 0);
     for tos in 0..3 {
-        let asked = ask(&mut b, ConnectData::proposal(hosts, tos));
-        assert_eq!(asked.is_err(), tos == 2, "the third is too much");
+        let request = send_request(&mut b, ConnectData::proposal(hosts, tos));
+        assert_eq!(request.is_err(), tos == 2, "the third is too much");
     }
 }
 
@@ -686,13 +712,13 @@ fn info_lists_messages_in_all_queues() {
     let (mut a, mut b) = (node(), node());
     let (at_a, at_b) = (bound(&mut a, A, 4000), bound(&mut b, B, 4001));
     send(&mut a, at_a, (B, 4001).into(), 100).unwrap();
-    let told = a.info();
-    assert_eq!((told.sending.len(), told.unacknowledged.len()), (1, 0));
-    let waiting = &told.sending[0];
+    let info = a.info();
+    assert_eq!((info.sending.len(), info.unacknowledged.len()), (1, 0));
+    let waiting = &info.sending[0];
     assert_eq!((waiting.sequence, waiting.len), (1, 100));
     assert_eq!(waiting.local, (A, 4000).into());
     assert_eq!(waiting.peer, (B, 4001).into());
-    assert!(told.connections[0].flags.is_empty());
+    assert!(info.connections[0].flags.is_empty());
     let mut pair = Pair::connect(a, b);
     send(&mut pair.b, at_b, (A, 4000).into(), 7).unwrap();
     send(&mut pair.b, at_b, (A, 9).into(), 7).unwrap();

@@ -3,11 +3,11 @@
 use super::*;
 
 /// Another peer of B.
-const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 66));
+const UNKNOWN_PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 66));
 
-fn stranger(node: &mut TestNode) -> ConnectionId {
-    let data = ConnectData::proposal(HostPair::new(STRANGER, B).unwrap(), 0);
-    let id = node.request(NOW, (B, STRANGER), &data.encode(), RequestId(1));
+fn unknown_peer(node: &mut TestNode) -> ConnectionId {
+    let data = ConnectData::proposal(HostPair::new(UNKNOWN_PEER, B).unwrap(), 0);
+    let id = node.request(NOW, (B, UNKNOWN_PEER), &data.encode(), RequestId(1));
     let id = id.unwrap();
     let Some(Action::Accept(_, attempt)) = node.poll(NOW, id) else {
         panic!("it is not accepted");
@@ -40,7 +40,7 @@ fn overload_of_a_socket_resets_only_the_sender() {
     for len in [100, 0] {
         let (mut pair, _, to) = pair();
         pair.b.set_limits(to, 1000, 1000).unwrap();
-        let hostile = stranger(&mut pair.b);
+        let hostile = unknown_peer(&mut pair.b);
         let (_, violation) = flood(&mut pair.b, hostile, len, 20_000);
         assert_eq!(violation, Some(Violation::Overflow(5000)));
         let innocent = pair.ids[1];
@@ -62,7 +62,7 @@ fn overload_of_all_sockets_resets_only_the_sender() {
     let mut pair = Pair::connect(a, b);
     pair.b.set_limits(to, 1000, u32::MAX).unwrap();
     pair.b.settings.max_connections = 16;
-    let hostile = stranger(&mut pair.b);
+    let hostile = unknown_peer(&mut pair.b);
     let (taken, violation) = flood(&mut pair.b, hostile, 4096, 20_000);
     assert_eq!(violation, Some(Violation::Overflow(5000)));
     assert!(taken * 4096 <= 1 << 20, "{taken} messages");
@@ -115,7 +115,7 @@ fn woken(node: &mut TestNode) -> Vec<SocketId> {
 fn congestion_map_wakeups_are_rate_limited() {
     const MILLI: Duration = Duration::from_millis(1);
     let (mut pair, _, to) = pair();
-    let hostile = stranger(&mut pair.b);
+    let hostile = unknown_peer(&mut pair.b);
     woken(&mut pair.b);
     let start = Duration::from_secs(1);
     let mut wakes = 0;

@@ -1,0 +1,221 @@
+//! The event loop: many connections, failures of one, the end by a limit and by the stop handle.
+
+use std::{
+    error::Error,
+    net::SocketAddr,
+    sync::mpsc::{Sender, channel},
+    thread::{self, JoinHandle},
+};
+
+use cm::{
+    ConnectFailure, EndpointBuilder,
+    event_loop::{EventLoop, Failure, InitQp, Next, Protocol, Qp, Step, Stopper},
+};
+use verbs::{Buf, Completed, ProtectionDomain, op};
+
+use crate::support::{TEST_TIMEOUT, local};
+
+type AnyError = Box<dyn Error + Send + Sync>;
+
+/// Sends each message back. The message `wrong` violates the protocol.
+struct Echo {
+    echoed: u32,
+    closed: u32,
+    failures: Vec<String>,
+    established: Option<Sender<()>>,
+}
+
+impl Protocol for Echo {
+    type Send = Buf;
+    type Receive = Buf;
+    type State = ProtectionDomain;
+    type Error = AnyError;
+
+    fn open(
+        &mut self,
+        pd: &ProtectionDomain,
+        qp: &mut InitQp<Self>,
+    ) -> Result<Self::State, AnyError> {
+        qp.post_recv(pd.alloc_buf(64)?)?;
+        Ok(pd.clone())
+    }
+
+    fn completed(
+        &mut self,
+        pd: &mut Self::State,
+        qp: &mut Qp<Self>,
+        done: Completed<'_, Buf, Buf>,
+    ) -> Result<Next, AnyError> {
+        if let Completed::Receive(message) = done {
+            let message = message.received()?;
+            if message == b"wrong" {
+                return Err("a wrong message".into());
+            }
+            qp.post(op::Send::new(pd.register_buf(message.to_vec())?))?;
+            self.echoed += 1;
+        }
+        Ok(Next::Wait)
+    }
+
+    fn closed(&mut self, _: Self::State) -> Result<(), AnyError> {
+        self.closed += 1;
+        Ok(())
+    }
+
+    fn connection_failed(&mut self, err: AnyError) {
+        self.failures.push(err.to_string());
+    }
+
+    fn report_step(&mut self, step: Step) {
+        if let (Step::Established, Some(established)) = (step, &self.established) {
+            established.send(()).unwrap();
+        }
+    }
+}
+
+fn echo() -> Echo {
+    Echo {
+        echoed: 0,
+        closed: 0,
+        failures: Vec::new(),
+        established: None,
+    }
+}
+
+/// Sends one message, and disconnects after the answer.
+struct Client {
+    message: &'static str,
+    answer: Vec<u8>,
+}
+
+impl Protocol for Client {
+    type Send = Buf;
+    type Receive = Buf;
+    type State = ProtectionDomain;
+    type Error = AnyError;
+
+    fn open(
+        &mut self,
+        pd: &ProtectionDomain,
+        qp: &mut InitQp<Self>,
+    ) -> Result<Self::State, AnyError> {
+        qp.post_recv(pd.alloc_buf(64)?)?;
+        Ok(pd.clone())
+    }
+
+    fn established(&mut self, pd: &mut Self::State, qp: &mut Qp<Self>) -> Result<(), AnyError> {
+        let message = pd.register_buf(self.message.as_bytes().to_vec())?;
+        Ok(qp.post(op::Send::new(message))?)
+    }
+
+    fn completed(
+        &mut self,
+        _: &mut Self::State,
+        _: &mut Qp<Self>,
+        done: Completed<'_, Buf, Buf>,
+    ) -> Result<Next, AnyError> {
+        let Completed::Receive(answer) = done else {
+            return Ok(Next::Wait);
+        };
+        self.answer = answer.received()?.to_vec();
+        Ok(Next::Disconnect)
+    }
+}
+
+fn ask(addr: SocketAddr, message: &'static str) -> Vec<u8> {
+    let client = Client {
+        message,
+        answer: Vec::new(),
+    };
+    let client = EventLoop::connect(client, None, addr).unwrap();
+    client.run().unwrap().answer
+}
+
+type Serving = JoinHandle<Result<Echo, AnyError>>;
+
+fn start(protocol: Echo, limit: Option<u32>) -> (SocketAddr, Stopper, Serving) {
+    let mut server = EventLoop::listen(protocol, local()).unwrap();
+    let (addr, stopper) = (server.local_addr().unwrap(), server.stopper());
+    if let Some(limit) = limit {
+        server = server.limit(limit);
+    }
+    (addr, stopper, thread::spawn(move || server.run()))
+}
+
+#[test]
+fn event_loop_with_a_limit_ends_after_that_number_of_connections() {
+    let (addr, _, serving) = start(echo(), Some(3));
+    let clients = ["a", "b", "c"].map(|message| thread::spawn(move || ask(addr, message)));
+    let answers = clients.map(|client| client.join().unwrap());
+    assert_eq!(answers, [b"a", b"b", b"c"]);
+    let echo = serving.join().unwrap().unwrap();
+    assert_eq!((echo.echoed, echo.closed), (3, 3));
+    assert_eq!(echo.failures, [""; 0]);
+}
+
+#[test]
+fn event_loop_reports_a_failed_connection_and_serves_the_next() {
+    let (addr, _, serving) = start(echo(), Some(2));
+    assert_eq!(ask(addr, "wrong"), b"");
+    assert_eq!(ask(addr, "right"), b"right");
+    let echo = serving.join().unwrap().unwrap();
+    assert_eq!(echo.failures, ["a wrong message"]);
+    assert_eq!((echo.echoed, echo.closed), (1, 2));
+}
+
+#[test]
+fn event_loop_returns_the_error_of_the_last_connection() {
+    let (addr, _, serving) = start(echo(), Some(1));
+    ask(addr, "wrong");
+    let err = serving.join().unwrap().err().unwrap();
+    assert_eq!(err.to_string(), "a wrong message");
+}
+
+#[test]
+fn stop_of_an_event_loop_disconnects_its_clients() {
+    let (established, connected) = channel();
+    let protocol = Echo {
+        established: Some(established),
+        ..echo()
+    };
+    let (addr, stopper, serving) = start(protocol, None);
+    let builder = EndpointBuilder::new().timeout(TEST_TIMEOUT);
+    let mut client = builder.prepare(addr).unwrap();
+    client.post_recv(client.reg_msgs([0; 64]).unwrap()).unwrap();
+    let mut client = client.connect().unwrap();
+    connected.recv().unwrap();
+
+    stopper.stop();
+    stopper.stop();
+    assert!(client.recv_comp().unwrap().ok().is_err(), "no disconnect");
+    drop(client);
+    let echo = serving.join().unwrap().unwrap();
+    assert_eq!((echo.echoed, echo.closed), (0, 1));
+    assert!(builder.connect(addr).is_err(), "the listener is closed");
+}
+
+#[test]
+fn stopped_event_loop_without_connections_returns_at_once() {
+    let server = EventLoop::listen(echo(), local()).unwrap();
+    let stopper = server.stopper();
+    stopper.stop();
+    assert_eq!(server.run().map(|echo| echo.closed).unwrap(), 0);
+    stopper.stop();
+}
+
+#[test]
+fn connect_of_an_event_loop_without_listener_is_rejected() {
+    let (addr, stopper, serving) = start(echo(), None);
+    stopper.stop();
+    serving.join().unwrap().unwrap();
+    let client = Client {
+        message: "",
+        answer: Vec::new(),
+    };
+    let err = EventLoop::connect(client, None, addr).unwrap().run();
+    let err = err.err().unwrap();
+    let Some(Failure::Connect(cause)) = err.downcast_ref::<Failure>() else {
+        panic!("{err}");
+    };
+    assert!(matches!(cause, ConnectFailure::Rejected { .. }), "{cause}");
+}

@@ -1,0 +1,774 @@
+//! A connected stream and its queue pair.
+
+mod ending;
+mod turn;
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, Mutex, Weak},
+    time::{Duration, Instant},
+};
+
+use cm::{CmId, Key, PathRecord, phases::Connected};
+use verbs::{
+    Completed, RemoteToken, Rts, WcStatus,
+    cq::{CompletionChannel, WcError},
+    op,
+    work::With,
+};
+
+use crate::{
+    endpoint::{Endpoint, Pair, RECEIVES, SendWork},
+    engine::Engine,
+    failure::{Cause, ConnectionFailure},
+    memory::{MESSAGE, Memory},
+    options::{Options, USER_TIMEOUT},
+    proto::{
+        ConnectData, Mapping, Message,
+        stream::{
+            Burst, Framing, MapError, Outgoing, Payload, PayloadSource, Placement, Readiness,
+            SPARE_RECEIVES, Settings, Stream, StreamStats,
+        },
+    },
+    queue::Queue,
+    trace::{StreamSpan, note},
+    waiters::{Interest, Waiters, Watcher},
+    waiting::{Pollable, Shared, WaitMode},
+};
+use turn::Turn;
+
+/// Minimum timeout for unacknowledged data.
+const MIN_USER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A connected stream, shared by the calls of all threads and by the engine.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    shared: Shared<State>,
+    /// Taken by a blocking call that sends, so that the bytes of concurrent calls do not mix.
+    sending: Turn,
+    receiving: Turn,
+    /// Time to wait for the peer when the program closes the stream or exits.
+    linger: Mutex<Duration>,
+    local_addr: SocketAddr,
+    peer_addr: SocketAddr,
+    key: Key,
+    engine: Weak<Engine>,
+}
+
+/// The addresses and the connection manager identifier of a connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionAddrs {
+    pub(crate) local_addr: SocketAddr,
+    pub(crate) peer_addr: SocketAddr,
+    pub(crate) key: Key,
+    pub(crate) span: StreamSpan,
+}
+
+/// Mutable state of a connection, behind one lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    stream: Stream,
+    qp: Pair<Rts>,
+    sends: Queue,
+    receives: Queue,
+    /// A flushed receive has completed: the queue pair is in the error state.
+    flushed: bool,
+    memory: Memory,
+    /// Dropping the identifier disconnects.
+    id: CmId<Connected>,
+    waiters: Waiters,
+    /// Gathers the pieces of a message sent from several buffers.
+    scratch: Vec<u8>,
+    /// Timeout for unacknowledged data.
+    limit: Duration,
+    /// First reported cause of a failure.
+    cause: Option<Cause>,
+    /// Next check for unacknowledged data by the engine, while anything is in flight.
+    check_at: Option<Instant>,
+    /// The process is exiting, and calls stay blocked as if their threads had ended already.
+    exiting: bool,
+    /// Zero of the stream's clock.
+    start: Instant,
+    key: Key,
+    span: StreamSpan,
+    engine: Weak<Engine>,
+}
+
+impl Connection {
+    /// Creates the connection of an endpoint whose peer has completed the handshake. `establish` is called
+    /// last, after everything else has succeeded.
+    pub(crate) fn new(
+        endpoint: Endpoint<Rts>,
+        establish: impl FnOnce(Pair<Rts>) -> io::Result<(Pair<Rts>, CmId<Connected>)>,
+        peer: &ConnectData,
+        addrs: ConnectionAddrs,
+        engine: &Arc<Engine>,
+    ) -> io::Result<Self> {
+        let stream = endpoint.stream(peer);
+        let Endpoint {
+            qp,
+            sends,
+            receives,
+            channel,
+            exposed,
+            settings,
+        } = endpoint;
+        let memory = Memory::new(qp.pd(), &settings, exposed)?;
+        let watcher = Watcher::new(channel.as_fd())?;
+        let (qp, id) = establish(qp)?;
+        addrs.span.connected(addrs.local_addr, qp.qp_num());
+        let shared = Shared::new(channel, watcher, |waiters| State {
+            stream,
+            qp,
+            sends: Queue::new(sends),
+            receives: Queue::new(receives),
+            flushed: false,
+            memory,
+            id,
+            waiters,
+            scratch: Vec::new(),
+            limit: USER_TIMEOUT,
+            cause: None,
+            check_at: None,
+            exiting: false,
+            start: Instant::now(),
+            key: addrs.key,
+            span: addrs.span,
+            engine: Arc::downgrade(engine),
+        });
+        Ok(Self {
+            shared,
+            sending: Turn::default(),
+            receiving: Turn::default(),
+            linger: Mutex::new(Options::default().linger),
+            local_addr: addrs.local_addr,
+            peer_addr: addrs.peer_addr,
+            key: addrs.key,
+            engine: Arc::downgrade(engine),
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.peer_addr
+    }
+
+    /// The shared state and its waiters.
+    pub(crate) fn shared(&self) -> &Shared<State> {
+        &self.shared
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        *self.shared.lock().stream.settings()
+    }
+
+    /// Sends the bytes; all of them unless nonblocking.
+    pub(crate) fn send(&self, bufs: &[IoSlice<'_>], mode: WaitMode) -> io::Result<usize> {
+        let _turn = self.sending.take(mode)?;
+        let total = bufs.iter().map(|buf| buf.len()).sum();
+        let mut burst = Burst::default();
+        let mut done = 0;
+        self.shared
+            .until(Interest::WRITE, mode, |state| {
+                let ended = state.send(bufs, total, &mut done, &mut burst);
+                match ended {
+                    _ if done == total => Ok(Some(())),
+                    Ok(()) => Ok(None),
+                    Err(err) => Err(err),
+                }
+            })
+            .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
+        Ok(done)
+    }
+
+    /// Receives the available bytes, after waiting for the first; 0 at the end of the stream. `peek` leaves
+    /// the bytes in the buffer.
+    pub(crate) fn recv(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+        mode: WaitMode,
+    ) -> io::Result<usize> {
+        let _turn = self.receiving.take(mode)?;
+        self.shared.until(Interest::READ, mode, |state| {
+            if peek {
+                // A caller may peek repeatedly for more bytes. `recv` reports a failure once no bytes are
+                // left.
+                drop(state.process());
+            }
+            state.recv(bufs, peek)
+        })
+    }
+
+    /// Number of bytes received and not yet read.
+    pub(crate) fn unread(&self) -> io::Result<usize> {
+        let mut state = self.shared.lock();
+        state.process()?;
+        Ok(state.stream.unread() as usize)
+    }
+
+    /// Number of bytes sent and not yet acknowledged.
+    pub(crate) fn unacked(&self) -> io::Result<usize> {
+        let mut state = self.shared.lock();
+        state.process()?;
+        Ok(state.stream.unacked() as usize)
+    }
+
+    /// Returns the counters of the stream.
+    pub(crate) fn stats(&self) -> StreamStats {
+        self.shared.lock().stream.stats()
+    }
+
+    /// Returns the path records known to the connection manager.
+    pub(crate) fn route(&self) -> Vec<PathRecord> {
+        self.shared.lock().id.paths()
+    }
+
+    /// Path MTU: maximum payload of a packet, in bytes.
+    pub(crate) fn mtu(&self) -> Option<u32> {
+        self.shared.lock().qp.query().ok()?.path_mtu.bytes()
+    }
+
+    /// Posts an empty write to the peer as a keepalive probe. An unreachable peer fails the connection.
+    pub(crate) fn keep_alive(&self) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        state.stream.keep_alive();
+        state.process().map(drop)
+    }
+
+    /// Sets the timeout for unacknowledged data, at least one second.
+    pub(crate) fn set_limit(&self, limit: Duration) {
+        let mut state = self.shared.lock();
+        state.limit = limit.max(MIN_USER_TIMEOUT);
+        if state.check_at.is_some() {
+            state.plan_check();
+        }
+    }
+
+    /// Checks for progress of sent data. Returns the time of the next check. A call whose `planned` time is
+    /// no longer current does nothing.
+    pub(crate) fn check(&self, planned: Instant) -> Option<Instant> {
+        let mut state = self.shared.lock();
+        // A later plan has its own timer.
+        if state.check_at != Some(planned) {
+            return None;
+        }
+        // Completions count as progress even if no call has polled them.
+        state.catch_up();
+        state.check()
+    }
+
+    /// The failure of the connection, if any.
+    pub(crate) fn failure(&self) -> Option<io::Error> {
+        self.shared.lock().failure()
+    }
+
+    /// Maps memory for the peer; see [`Stream::map`].
+    pub(crate) fn map(&self, mapping: Mapping) -> Result<u16, MapError> {
+        self.shared.lock().stream.map(mapping)
+    }
+
+    pub(crate) fn unmap(&self, index: u16) {
+        self.shared.lock().stream.unmap(index);
+    }
+
+    pub(crate) fn pd(&self) -> verbs::ProtectionDomain {
+        self.shared.lock().qp.pd().clone()
+    }
+
+    /// Writes into a mapping of the peer, from `offset` on. Returns the number of bytes written.
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64, mode: WaitMode) -> io::Result<usize> {
+        let _turn = self.sending.take(mode)?;
+        let mut burst = Burst::default();
+        let mut done = 0;
+        self.shared
+            .until(Interest::WRITE, mode, |state| {
+                state.write_at(bytes, offset, &mut done, &mut burst)
+            })
+            .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
+        Ok(done)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.forget(self.key);
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.as_fd()
+    }
+}
+
+impl Pollable for State {
+    type Channel = CompletionChannel;
+
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+
+    fn readiness(&self) -> Readiness {
+        if self.exiting {
+            return Readiness::default();
+        }
+        self.stream.readiness()
+    }
+
+    fn wake(&mut self) {
+        if !self.exiting {
+            let readiness = self.readiness();
+            self.waiters.wake(readiness);
+        }
+    }
+
+    /// Processes completions, then posts pending control messages. Returns whether there was a completion.
+    fn process(&mut self) -> io::Result<bool> {
+        let Self {
+            stream, qp, sends, ..
+        } = self;
+        let mut sent = false;
+        let mut failed = Vec::new();
+        for wc in sends.poll()? {
+            sent = true;
+            match qp.complete(wc) {
+                Ok(Completed::Send(done)) => match done.into_work() {
+                    Ok(work) => stream.sent(work.context, true),
+                    Err(failure) => failed.push((failure.work.context, failure.error)),
+                },
+                // Unknown completion, of another queue pair.
+                Ok(Completed::Receive(_)) | Err(_) => {}
+            }
+        }
+        if sent {
+            sends.came();
+        }
+        let mut received = self.receive();
+        // Data received before a request failed stays readable.
+        while !failed.is_empty() && matches!(received, Ok(true)) {
+            received = self.receive();
+        }
+        for (tag, error) in failed {
+            self.stream.sent(tag, false);
+            self.note_failed(error);
+        }
+        let came = received? || sent;
+        if came {
+            self.wake();
+        }
+        self.pump()?;
+        Ok(came)
+    }
+
+    fn poll(&mut self, interest: Interest) -> io::Result<bool> {
+        if self.awaits_sent(interest) {
+            return self.process();
+        }
+        if !self.receive()? {
+            return Ok(false);
+        }
+        if !self.process()? {
+            self.wake();
+        }
+        Ok(true)
+    }
+
+    fn arm(&mut self, interest: Interest) -> io::Result<bool> {
+        self.receives.arm()?;
+        if self.awaits_sent(interest) {
+            self.sends.arm()?;
+        }
+        self.process()
+    }
+
+    fn take_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+        while (self.sends.is_armed() || self.receives.is_armed())
+            && let Some(key) = channel.try_next()?
+        {
+            let queue = match key {
+                RECEIVES => &mut self.receives,
+                _ => &mut self.sends,
+            };
+            queue.event_taken();
+        }
+        Ok(())
+    }
+
+    fn take_due_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+        if self.sends.is_event_due() || self.receives.is_event_due() {
+            self.take_events(channel)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Whether waiting for `interest` depends on send completions.
+    fn awaits_sent(&self, interest: Interest) -> bool {
+        interest.any || self.flushed || self.stream.waits_for_sent(interest.write)
+    }
+
+    /// Processes the completions present at the call. Later ones may remain: a peer can send without end.
+    fn catch_up(&mut self) {
+        let Settings {
+            send_depth,
+            recv_depth,
+            ..
+        } = *self.stream.settings();
+        // Each round processes at least one completion. A failed queue has no more.
+        let most = u32::from(send_depth) + u32::from(recv_depth + SPARE_RECEIVES);
+        for _ in 0..most {
+            if !matches!(self.process(), Ok(true)) {
+                return;
+            }
+        }
+    }
+
+    /// Processes receive completions. Returns whether there was one.
+    fn receive(&mut self) -> io::Result<bool> {
+        let Self {
+            stream,
+            qp,
+            receives,
+            memory,
+            ..
+        } = self;
+        let mut came = false;
+        let mut violated = false;
+        for wc in receives.poll()? {
+            came = true;
+            let imm_data = wc.imm_data();
+            match qp.complete(wc) {
+                Ok(Completed::Receive(done)) => {
+                    let Ok(work) = done.into_work() else {
+                        self.flushed = true;
+                        continue;
+                    };
+                    let message = match (imm_data, &work) {
+                        (Some(imm_data), _) => Some(imm_data),
+                        (None, Some(place)) => {
+                            let mut word = [0; MESSAGE];
+                            place.read(0, &mut word);
+                            Some(u32::from_ne_bytes(word))
+                        }
+                        (None, None) => None,
+                    };
+                    if stream.is_connected() {
+                        qp.post_recv(work).map_err(verbs::Error::from)?;
+                    }
+                    if let Some(message) = message {
+                        violated |= stream.received(Message::decode(message), memory).is_err();
+                    }
+                }
+                // A completion of another queue pair.
+                Ok(Completed::Send(_)) | Err(_) => {}
+            }
+        }
+        if came {
+            receives.came();
+        }
+        if violated {
+            if let Some(_failure) = self.stream.failure() {
+                note!(warn, self.span, failure = %_failure, "peer violates the protocol");
+            }
+            self.qp.to_error()?;
+        }
+        Ok(came)
+    }
+
+    /// Grows the buffers on the stream's request. Without memory for larger ones, the present buffers stay in
+    /// use.
+    fn grow(&mut self) {
+        let Self {
+            stream, memory, qp, ..
+        } = self;
+        if let Some(size) = stream.wanted_receive_buffer() {
+            match memory.grow_receive(qp.pd(), size) {
+                Some((addr, rkey)) => stream.receive_into(addr, rkey),
+                None => stream.keep_receiving(),
+            }
+        }
+        if !stream.uses_old_buffer() {
+            memory.end_old_receive();
+        }
+        if let Some(size) = stream.wanted_send_buffer() {
+            match memory.grow_send(qp.pd(), size) {
+                Some(()) => stream.send_from_new(),
+                None => stream.keep_sending(),
+            }
+        }
+    }
+
+    /// Posts pending control messages.
+    fn pump(&mut self) -> io::Result<()> {
+        self.grow();
+        while let Some(outgoing) = self.stream.control() {
+            self.post(outgoing, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Fails if the stream is no longer writable: with the failure of the connection, else `BrokenPipe`.
+    fn check_writable(&self) -> io::Result<()> {
+        if self.stream.is_writable() {
+            return Ok(());
+        }
+        Err(self
+            .failure()
+            .unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn send(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        total: usize,
+        done: &mut usize,
+        burst: &mut Burst,
+    ) -> io::Result<()> {
+        while *done < total && !self.exiting {
+            self.check_writable()?;
+            if self.stream.has_unadvertised_mapping() {
+                let Some(outgoing) = self.stream.advertise_mapping() else {
+                    break;
+                };
+                self.post(outgoing, &[])?;
+                continue;
+            }
+            let Some(outgoing) = self.stream.send(burst, total - *done) else {
+                break;
+            };
+            *done += self.post_data(outgoing, bufs, *done)?;
+        }
+        Ok(())
+    }
+
+    fn write_at(
+        &mut self,
+        bytes: &[u8],
+        offset: u64,
+        done: &mut usize,
+        burst: &mut Burst,
+    ) -> io::Result<Option<()>> {
+        while *done < bytes.len() {
+            if self.exiting {
+                return Ok(None);
+            }
+            self.check_writable()?;
+            if self.stream.has_unadvertised_mapping() {
+                let Some(outgoing) = self.stream.advertise_mapping() else {
+                    return Ok(None);
+                };
+                self.post(outgoing, &[])?;
+                continue;
+            }
+            let left = bytes.len() - *done;
+            match self
+                .stream
+                .send_to(burst, left, offset.saturating_add(*done as u64))
+            {
+                Placement::Post(outgoing) => {
+                    *done += self.post_data(outgoing, &[IoSlice::new(bytes)], *done)?;
+                }
+                Placement::Wait => return Ok(None),
+                Placement::Unmapped => break,
+            }
+        }
+        Ok(Some(()))
+    }
+
+    fn recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Option<usize>> {
+        let wanted = bufs.iter().map(|buf| buf.len()).sum();
+        if wanted == 0 || self.stream.unread() == 0 {
+            if self.exiting && wanted > 0 {
+                return Ok(None);
+            }
+            return match self.failure() {
+                Some(failure) if !self.stream.is_readable() => Err(failure),
+                _ if wanted == 0 || !self.stream.is_readable() => Ok(Some(0)),
+                _ => Ok(None),
+            };
+        }
+        let mut len = 0;
+        let mut bufs = bufs.iter_mut();
+        let mut rest = &mut [][..];
+        for piece in self.stream.next_bytes(wanted) {
+            let mut at = piece.range.start as usize;
+            let end = piece.range.end as usize;
+            while at < end {
+                if rest.is_empty() {
+                    let Some(buf) = bufs.next() else { break };
+                    rest = &mut buf[..];
+                }
+                let (place, after) = rest.split_at_mut(rest.len().min(end - at));
+                self.memory.read(piece.is_old, at, place);
+                at += place.len();
+                len += place.len();
+                rest = after;
+            }
+        }
+        if !peek {
+            self.stream.consume(len);
+            self.pump()?;
+        }
+        Ok(Some(len))
+    }
+
+    /// Posts a write of the caller's bytes from `done` on. Returns the number of bytes posted.
+    fn post_data(
+        &mut self,
+        outgoing: Outgoing,
+        bufs: &[IoSlice<'_>],
+        done: usize,
+    ) -> io::Result<usize> {
+        let Payload::Data(len, _) = outgoing.payload else {
+            return self.post(outgoing, &[]).map(|()| 0);
+        };
+        let len = len as usize;
+        let mut skip = done;
+        let mut pieces = bufs.iter().filter_map(|buf| {
+            let skipped = skip.min(buf.len());
+            skip -= skipped;
+            Some(&buf[skipped..]).filter(|piece| !piece.is_empty())
+        });
+        let first = pieces.next().unwrap_or_default();
+        if first.len() >= len {
+            self.post(outgoing, &first[..len])?;
+            return Ok(len);
+        }
+        // The message spans several buffers.
+        let mut whole = std::mem::take(&mut self.scratch);
+        whole.clear();
+        whole.extend_from_slice(first);
+        for piece in pieces {
+            let more = (len - whole.len()).min(piece.len());
+            whole.extend_from_slice(&piece[..more]);
+        }
+        let posted = self.post(outgoing, &whole);
+        self.scratch = whole;
+        posted.map(|()| len)
+    }
+
+    /// Posts a write, a message or both, with the caller's bytes `user` as payload.
+    fn post(&mut self, outgoing: Outgoing, user: &[u8]) -> io::Result<()> {
+        let trailer = outgoing.trailer();
+        let Outgoing {
+            tag,
+            message,
+            payload,
+            addr,
+            rkey,
+        } = outgoing;
+        let (bytes, place) = match &payload {
+            Payload::Nothing => (&[][..], None),
+            Payload::Data(_, place) => (user, Some(place)),
+            Payload::Target(entry, place) => (&entry[..], Some(place)),
+            Payload::Mapping(entry, place) => (&entry[..], Some(place)),
+        };
+        let remote = RemoteToken {
+            addr,
+            len: bytes.len() as u64,
+            rkey,
+        };
+        let separate = self.stream.settings().framing == Framing::Separate;
+        let word = message.map(Message::encode);
+        let imm_data = word.filter(|_| !separate);
+        let (memory, qp) = (&self.memory, &mut self.qp);
+        // An empty write without a message is a keepalive probe.
+        if place.is_some() || !separate || message.is_none() {
+            let write = |from| {
+                let write = op::Write::new(SendWork::new(from, tag), remote);
+                match imm_data {
+                    Some(imm_data) => write.imm_data(imm_data),
+                    None => write,
+                }
+            };
+            let posted = match place {
+                Some(PayloadSource::Inline) => qp
+                    .post(write(None).inline(bytes))
+                    .map_err(verbs::Error::from),
+                None => qp.post(write(None)).map_err(verbs::Error::from),
+                Some(PayloadSource::Buffer(first, second)) => {
+                    let (head, tail) = bytes.split_at(first.len());
+                    let head = memory.fill(first.start as usize, head);
+                    let tail = (!tail.is_empty()).then(|| memory.fill(second.start as usize, tail));
+                    let from = Some((head, tail));
+                    qp.post(write(from)).map_err(verbs::Error::from)
+                }
+                Some(PayloadSource::Slot(slot)) => {
+                    let from = Some((memory.fill_slot(*slot, bytes), None));
+                    qp.post(write(from)).map_err(verbs::Error::from)
+                }
+            };
+            posted?;
+        }
+        if let Some(word) = word.filter(|_| separate) {
+            let tag = if place.is_some() { trailer } else { tag };
+            let send = op::Send::new(With::new(None, tag));
+            qp.post(send.inline(&word.to_ne_bytes()))
+                .map_err(verbs::Error::from)?;
+        }
+        if self.check_at.is_none() {
+            self.plan_check();
+        }
+        Ok(())
+    }
+
+    /// Checks for progress of the requests in flight. Returns the time of the next check.
+    fn check(&mut self) -> Option<Instant> {
+        let next = self.stream.check(self.start.elapsed(), self.limit);
+        let next = next.unwrap_or_else(|_timed_out| {
+            note!(warn, self.span, limit = ?self.limit, "data not acknowledged in time");
+            // Flushes the outstanding requests. If the transition fails, the queue pair has already failed.
+            drop(self.qp.to_error());
+            self.wake();
+            None
+        });
+        self.check_at = next.and_then(|next| self.start.checked_add(next));
+        self.check_at
+    }
+
+    /// Starts periodic checks by the engine.
+    #[cold]
+    fn plan_check(&mut self) {
+        if let Some(at) = self.check()
+            && let Some(engine) = self.engine.upgrade()
+        {
+            engine.check_at(at, self.key);
+        }
+    }
+
+    /// The failure of the connection, if any.
+    fn failure(&self) -> Option<io::Error> {
+        let failure = self.stream.failure()?;
+        Some(ConnectionFailure::new(failure, self.cause.clone()).into_io())
+    }
+
+    /// Records the cause of a failed request: the first one only, ignoring flushed requests.
+    #[cold]
+    fn note_failed(&mut self, mut error: WcError) {
+        if self.cause.is_some() || error.status == WcStatus::WR_FLUSH_ERR {
+            return;
+        }
+        if error.status.is_end_of_retries()
+            && let Ok(attr) = self.qp.query()
+        {
+            let mut attempts = attr.attempts();
+            attempts.peer = self.id.peer_addr();
+            error = error.with_attempts(attempts);
+        }
+        note!(warn, self.span, %error, "request failed");
+        self.cause = Some(Cause::Request(error));
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.stream.is_flushed()
+    }
+}

@@ -1,0 +1,185 @@
+//! Disconnecting all streams before the process exits.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{event::Timespec, thread::futex};
+
+use crate::{connection::Connection, datagram::DatagramSocket, engine::Engine};
+
+/// Interval between checks of the streams being disconnected.
+const CHECK: Duration = Duration::from_millis(1);
+
+/// Maximum time for which the state of a socket stays locked, before the socket is given up: the thread with
+/// the lock is stopped, for example by the signal handler that ends the process.
+const MAX_LOCKED: Duration = Duration::from_secs(1);
+
+/// Disconnects all streams of this process, and waits until the peers have acknowledged all data, at most for
+/// `limit`. Returns whether they have.
+///
+/// For the end of a process: [`std::process::exit`] drops no stream, and the return from `main` ends the
+/// process before a stream dropped in the background has [delivered](crate::Options::linger) its data.
+/// Programs of C libraries need no such call: `librsocket.so` and `librspreload.so` make it at exit.
+///
+/// A stream is waited for no longer than for its own [linger time](crate::Options::linger), and not
+/// disconnected if that is zero. Datagrams are waited for until the device has sent them. Calls of other
+/// threads that block on a socket stay blocked until this call returns. In a child of the process that opened
+/// the sockets, the call does nothing. May be called in a signal handler: takes no lock and allocates
+/// nothing.
+pub fn disconnect_all(limit: Duration) -> bool {
+    Engine::running().is_none_or(|engine| engine.disconnect_all(limit))
+}
+
+/// Request of an exiting thread to the engine thread. The exiting thread may be inside a signal handler, whose
+/// thread holds locks.
+#[derive(Debug, Default)]
+pub(crate) struct ExitRequest {
+    state: AtomicU32,
+    limit_millis: AtomicU64,
+    lost: AtomicBool,
+}
+
+const IDLE: u32 = 0;
+const REQUESTED: u32 = 1;
+
+impl ExitRequest {
+    /// Makes the request, unless another thread has.
+    pub(crate) fn make(&self, limit: Duration) {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.limit_millis.store(millis, Relaxed);
+        self.state.store(REQUESTED, Release);
+    }
+
+    /// Waits for the engine thread. Returns whether all data has been delivered.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
+        let deadline = Instant::now().checked_add(limit);
+        while self.state.load(Acquire) == REQUESTED {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            let timeout: Option<Timespec> = left.and_then(|left| left.try_into().ok());
+            // A wake-up, a signal and an expired time need the same check.
+            let _: rustix::io::Result<()> = futex::wait(
+                &self.state,
+                futex::Flags::PRIVATE,
+                REQUESTED,
+                timeout.as_ref(),
+            );
+        }
+        !self.lost.load(Relaxed)
+    }
+
+    fn limit(&self) -> Option<Duration> {
+        (self.state.load(Acquire) == REQUESTED)
+            .then(|| Duration::from_millis(self.limit_millis.load(Relaxed)))
+    }
+
+    fn finish(&self, lost: bool) {
+        self.lost.store(lost, Relaxed);
+        self.state.store(IDLE, Release);
+        // Fails only for an invalid address.
+        let _: rustix::io::Result<usize> =
+            futex::wake(&self.state, futex::Flags::PRIVATE, u32::MAX >> 1);
+    }
+}
+
+#[derive(Debug)]
+enum Subject {
+    Stream(Arc<Connection>),
+    Datagrams(Arc<DatagramSocket>),
+}
+
+/// A socket of the exiting process.
+#[derive(Debug)]
+struct Leaving {
+    subject: Subject,
+    deadline: Option<Instant>,
+    /// Time of the first failure to lock the state since the last success.
+    locked_since: Option<Instant>,
+    done: bool,
+}
+
+impl Leaving {
+    /// Disconnects, and checks for unacknowledged data. Returns whether data is lost.
+    fn check(&mut self, now: Instant) -> bool {
+        let flushed = match &self.subject {
+            Subject::Stream(connection) => connection.leave(),
+            Subject::Datagrams(socket) => socket.leave(),
+        };
+        if flushed == Some(true) {
+            self.done = true;
+            return false;
+        }
+        let is_locked = flushed.is_none();
+        let locked_since = *self.locked_since.get_or_insert(now);
+        if !is_locked {
+            self.locked_since = None;
+        }
+        let is_late = self.deadline.is_some_and(|deadline| deadline <= now);
+        self.done = is_late || is_locked && now - locked_since >= MAX_LOCKED;
+        self.done
+    }
+
+    /// Lets calls on the socket fail.
+    fn end(&self) {
+        match &self.subject {
+            Subject::Stream(connection) => connection.left(),
+            Subject::Datagrams(socket) => socket.left(),
+        }
+    }
+}
+
+/// Progress of the engine thread with a request.
+#[derive(Debug, Default)]
+pub(crate) struct ExitProgress {
+    /// `None` without a request.
+    leaving: Option<Vec<Leaving>>,
+    lost: bool,
+}
+
+impl ExitProgress {
+    /// Serves the request, if any. Returns the time of the next check.
+    pub(crate) fn serve(&mut self, engine: &Engine) -> Option<Instant> {
+        let limit = engine.exit_request().limit()?;
+        let now = Instant::now();
+        let leaving = self
+            .leaving
+            .get_or_insert_with(|| leaving(engine, now, limit));
+        for socket in leaving.iter_mut().filter(|socket| !socket.done) {
+            self.lost |= socket.check(now);
+        }
+        if leaving.iter().any(|socket| !socket.done) {
+            return Some(now + CHECK);
+        }
+        leaving.iter().for_each(Leaving::end);
+        engine.exit_request().finish(self.lost);
+        *self = Self::default();
+        None
+    }
+}
+
+/// Returns all sockets with data to deliver.
+fn leaving(engine: &Engine, now: Instant, limit: Duration) -> Vec<Leaving> {
+    let leaving = |subject, time| Leaving {
+        subject,
+        deadline: now.checked_add(time),
+        locked_since: None,
+        done: false,
+    };
+    let streams = engine.connections().into_iter().filter_map(|connection| {
+        let linger = connection.linger().min(limit);
+        (!linger.is_zero()).then(|| leaving(Subject::Stream(connection), linger))
+    });
+    let datagrams = engine.all_datagram_sockets().into_iter();
+    let datagrams = datagrams.map(|socket| leaving(Subject::Datagrams(socket), limit));
+    streams.chain(datagrams).collect()
+}

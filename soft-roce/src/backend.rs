@@ -1,0 +1,260 @@
+//! The machine of the guests: User-Mode Linux, or QEMU with or without KVM.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+
+use super::architecture::NATIVE;
+use super::guest::Guest;
+use super::kernel::{Kernel, Source};
+use super::machine::{Link, Machine};
+use super::qemu::{self, Accelerator};
+use super::{Device, accelerator, counter, image, initramfs, uml};
+use crate::process;
+use crate::setup::{self, Group};
+
+/// Choice of the guests' machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// QEMU if KVM works, else User-Mode Linux if built, else QEMU's emulation.
+    #[default]
+    Auto,
+    /// User-Mode Linux: a kernel that runs as a process; built first if necessary.
+    Uml,
+    /// QEMU, with the distribution's kernel.
+    Qemu,
+}
+
+impl Backend {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Uml => "uml",
+            Self::Qemu => "qemu",
+        }
+    }
+}
+
+/// Environment variable with the default of `--backend`.
+pub const VARIABLE: &str = "SOFT_ROCE_BACKEND";
+
+/// Options of a guest's machine.
+#[derive(Clone, Debug)]
+pub(super) struct Settings<'a> {
+    pub(super) memory_mib: u32,
+    /// Number of processors; the default depends on the device.
+    pub(super) cpus: Option<u32>,
+    pub(super) device: Device,
+    /// Folder of the host with write access for guests.
+    pub(super) out: &'a Path,
+    pub(super) terminal: bool,
+}
+
+/// A prepared backend, ready to start guests.
+#[derive(Debug)]
+pub(super) enum PreparedBackend {
+    Uml {
+        kernel: Kernel,
+        initramfs: PathBuf,
+    },
+    Qemu {
+        program: PathBuf,
+        accelerator: Accelerator,
+        kernel: Kernel,
+        image: PathBuf,
+        initramfs: PathBuf,
+        /// Frequency of the emulated time-stamp counter in kHz, if usable as the guest's clock.
+        counter: Option<u64>,
+    },
+}
+
+impl PreparedBackend {
+    /// Prepares the backend: fetches or builds the kernel and packs the initramfs, below `cache`.
+    pub(super) fn prepare(
+        backend: Backend,
+        source: &Source,
+        settings: &Settings<'_>,
+        cache: &Path,
+    ) -> Result<Self> {
+        let wants_qemu = matches!(source, Source::Files { .. }) || settings.cpus > Some(1);
+        match backend {
+            Backend::Uml => {
+                ensure!(
+                    !wants_qemu,
+                    "--backend uml has its own kernel, with one processor: leave out --kernel and --cpus, or use \
+                     --backend qemu"
+                );
+                Self::uml(uml::build::ensure()?, cache)
+            }
+            Backend::Auto if !wants_qemu && !accelerator::may_answer() => {
+                match uml::build::built() {
+                    Some(kernel) => Self::uml(kernel, cache),
+                    None => {
+                        advise(cache);
+                        Self::qemu(source, settings, cache)
+                    }
+                }
+            }
+            Backend::Auto if !wants_qemu => {
+                let prepared = Self::qemu(source, settings, cache)?;
+                match (&prepared, uml::build::built()) {
+                    (
+                        Self::Qemu {
+                            accelerator: Accelerator::Tcg,
+                            ..
+                        },
+                        Some(kernel),
+                    ) => Self::uml(kernel, cache),
+                    _ => Ok(prepared),
+                }
+            }
+            Backend::Auto | Backend::Qemu => Self::qemu(source, settings, cache),
+        }
+    }
+
+    fn uml(kernel: Kernel, cache: &Path) -> Result<Self> {
+        setup::ensure(&[Group::Guest])?;
+        let initramfs = initramfs::ensure(cache, &kernel, &busybox()?, initramfs::UML)?;
+        Ok(Self::Uml { kernel, initramfs })
+    }
+
+    fn qemu(source: &Source, settings: &Settings<'_>, cache: &Path) -> Result<Self> {
+        setup::ensure(&[Group::Guest, Group::Qemu])?;
+        let kernel = Kernel::ensure(source, settings.device, cache)?;
+        let image = image::ensure(cache, &kernel.image)?;
+        let initramfs = initramfs::ensure(cache, &kernel, &busybox()?, initramfs::QEMU)?;
+        let program = process::find_program(NATIVE.qemu)
+            .with_context(|| format!("{} is not on PATH", NATIVE.qemu))?;
+        let mut prepared = Self::Qemu {
+            program: program.clone(),
+            accelerator: Accelerator::Kvm,
+            kernel,
+            image,
+            initramfs,
+            counter: counter::frequency_khz(),
+        };
+        let chosen = accelerator::choose(cache, &program, || {
+            Guest::answers(&prepared.machine(settings, None))
+        })?;
+        if let Self::Qemu { accelerator, .. } = &mut prepared {
+            *accelerator = chosen;
+        }
+        Ok(prepared)
+    }
+
+    /// The machine of one guest.
+    pub(super) fn machine<'a>(
+        &'a self,
+        settings: &Settings<'a>,
+        link: Option<Link<'a>>,
+    ) -> Machine<'a> {
+        let &Settings {
+            memory_mib,
+            cpus,
+            device,
+            out,
+            terminal,
+        } = settings;
+        match self {
+            Self::Uml { kernel, initramfs } => Machine::Uml(uml::Machine {
+                program: &kernel.image,
+                initramfs,
+                memory_mib,
+                link,
+                terminal,
+            }),
+            Self::Qemu {
+                program,
+                accelerator,
+                image,
+                initramfs,
+                counter,
+                ..
+            } => Machine::Qemu(qemu::Machine {
+                accelerator: *accelerator,
+                qemu: program.clone(),
+                kernel: image,
+                initramfs,
+                memory_mib,
+                cpus: cpus.unwrap_or(device.cpus()),
+                counter: *counter,
+                out,
+                link,
+                terminal,
+            }),
+        }
+    }
+
+    pub(super) fn kernel(&self) -> &Kernel {
+        match self {
+            Self::Uml { kernel, .. } | Self::Qemu { kernel, .. } => kernel,
+        }
+    }
+
+    /// Whether guests run User-Mode Linux; the wire then carries datagrams.
+    pub(super) fn is_uml(&self) -> bool {
+        matches!(self, Self::Uml { .. })
+    }
+
+    /// Variables of the guest's scripts: the backend, and the terminal of a shell.
+    pub(super) fn guest_names(&self) -> [(&'static str, &'static str); 2] {
+        let [backend, terminal] = if self.is_uml() {
+            ["uml", "/dev/tty1"]
+        } else {
+            ["qemu", "/dev/hvc0"]
+        };
+        [("BACKEND", backend), ("TERMINAL", terminal)]
+    }
+
+    /// The execution mode, for messages.
+    pub(super) fn describe(&self) -> &'static str {
+        match self {
+            Self::Uml { .. } => "User-Mode Linux",
+            Self::Qemu {
+                accelerator: Accelerator::Kvm,
+                ..
+            } => "with KVM",
+            Self::Qemu { .. } => "emulated",
+        }
+    }
+}
+
+/// Builds the User-Mode Linux kernel if `backend` would use it. For test suites, where the build saves more time than
+/// it costs. If the build fails, `Auto` falls back to QEMU.
+///
+/// # Errors
+///
+/// [`Backend::Uml`] was chosen, and the kernel cannot be built.
+pub fn prepare_for_many_runs(backend: Backend) -> Result<()> {
+    let would_use = backend == Backend::Auto && !accelerator::may_answer();
+    if backend == Backend::Uml {
+        uml::build::ensure()?;
+    } else if would_use && let Err(error) = uml::build::ensure() {
+        eprintln!("note: {error:#}\nGuests are emulated by QEMU instead, several times slower.");
+    }
+    Ok(())
+}
+
+/// Prints advice about building the User-Mode Linux kernel, once for each `cache`.
+fn advise(cache: &Path) {
+    let marker = cache.join("uml-advice");
+    if marker.exists() || fs::create_dir_all(cache).is_err() {
+        return;
+    }
+    eprintln!(
+        "note: guests are emulated here, and take 10 to 30 s to boot. `--backend uml` boots in 1 s, after building a \
+         kernel once: {}",
+        uml::build::price()
+    );
+    // If the marker cannot be written, the note is repeated in the next run.
+    drop(fs::write(marker, ""));
+}
+
+fn busybox() -> Result<PathBuf> {
+    let names = ["busybox", "busybox-static"];
+    let found = names.iter().find_map(|name| process::find_program(name));
+    found.context("busybox is not on PATH")
+}

@@ -1,0 +1,193 @@
+//! The resolver, fed with the package lists of several distributions: the names of packages, and the guest's kernel in a
+//! tree of the packages' files.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::initramfs::{OPTIONAL, Presence, QEMU};
+use crate::kernel::Kernel;
+use crate::modules::ModuleTree;
+
+/// Answers of a distribution's package manager: commands after `$ `, each followed by its output. A command with a line
+/// `error: ...` fails. `files of PACKAGE` is a command of the tests.
+struct Answers(&'static str);
+
+impl Answers {
+    fn find(&self, command: &str) -> Option<String> {
+        let heading = format!("$ {command}");
+        let mut lines = self.0.lines();
+        lines.find(|line| *line == heading)?;
+        let output = lines.take_while(|line| !line.starts_with("$ "));
+        Some(output.map(|line| format!("{line}\n")).collect())
+    }
+
+    /// The output of a command.
+    #[track_caller]
+    fn to(&self, words: &[&str]) -> Result<String> {
+        let command = words.join(" ");
+        let output = self.find(&command);
+        let output = output.unwrap_or_else(|| panic!("no answer to `{command}`"));
+        match output.lines().find(|line| line.starts_with("error: ")) {
+            Some(error) => bail!("{error}"),
+            None => Ok(output),
+        }
+    }
+
+    fn os_release(&self) -> String {
+        self.find("cat /etc/os-release").unwrap()
+    }
+
+    fn packages(&self) -> Result<Vec<String>> {
+        let manager = Manager::of_distribution(&self.os_release()).unwrap();
+        named(manager, &self.os_release(), &|words| self.to(words))
+    }
+
+    /// Creates the files of packages below `root`, as if unpacked. All are empty but `modules.builtin`.
+    fn unpack(&self, packages: &[String], root: &Path) {
+        for package in packages {
+            let files = self.find(&format!("files of {package}"));
+            let files = files.unwrap_or_else(|| panic!("no files of {package}"));
+            let names = || files.lines().filter(|line| !line.is_empty());
+            for name in names() {
+                let path = root.join(name.trim_start_matches('/'));
+                if names().any(|other| {
+                    Path::new(other)
+                        .ancestors()
+                        .skip(1)
+                        .any(|of| of == Path::new(name))
+                }) {
+                    fs::create_dir_all(path).unwrap();
+                    continue;
+                }
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                let contents = self.find(&format!("cat {name}")).unwrap_or_default();
+                fs::write(path, contents).unwrap();
+            }
+        }
+    }
+}
+
+/// The distributions with answers: the packages of each, and the image and the modules in them.
+const DISTRIBUTIONS: [(Answers, &[&str], &str, &str); 6] = [
+    (
+        Answers(include_str!("answers/fedora-43")),
+        &[
+            "kernel-core-6.17.1-300.fc43",
+            "kernel-modules-6.17.1-300.fc43",
+            "kernel-modules-core-6.17.1-300.fc43",
+            "kernel-modules-extra-6.17.1-300.fc43",
+        ],
+        "lib/modules/6.17.1-300.fc43.x86_64/vmlinuz",
+        "lib/modules/6.17.1-300.fc43.x86_64",
+    ),
+    (
+        Answers(include_str!("answers/arch")),
+        &["linux"],
+        "usr/lib/modules/6.17.1-arch1-1/vmlinuz",
+        "usr/lib/modules/6.17.1-arch1-1",
+    ),
+    (
+        Answers(include_str!("answers/tumbleweed")),
+        &["kernel-default"],
+        "usr/lib/modules/6.17.1-1-default/vmlinuz",
+        "usr/lib/modules/6.17.1-1-default",
+    ),
+    (
+        Answers(include_str!("answers/leap-15.6")),
+        &[
+            "kernel-default",
+            "kernel-default-extra",
+            "kernel-default-optional",
+        ],
+        "boot/vmlinuz-6.4.0-150600.23.17-default",
+        "lib/modules/6.4.0-150600.23.17-default",
+    ),
+    (
+        Answers(include_str!("answers/debian-13")),
+        &[
+            "linux-headers-6.12.117+deb13-amd64",
+            "linux-headers-6.12.117+deb13-common",
+            "linux-image-6.12.117+deb13-amd64",
+            "linux-kbuild-6.12.117+deb13",
+        ],
+        "boot/vmlinuz-6.12.117+deb13-amd64",
+        "usr/lib/modules/6.12.117+deb13-amd64",
+    ),
+    (
+        Answers(include_str!("answers/ubuntu-24.04")),
+        &[
+            "linux-headers-6.8.0-31",
+            "linux-headers-6.8.0-31-generic",
+            "linux-image-6.8.0-31-generic",
+            "linux-modules-6.8.0-31-generic",
+            "linux-modules-extra-6.8.0-31-generic",
+        ],
+        "boot/vmlinuz-6.8.0-31-generic",
+        "lib/modules/6.8.0-31-generic",
+    ),
+];
+
+#[test]
+fn kernel_packages_of_each_distribution_are_named() {
+    for (answers, packages, ..) in &DISTRIBUTIONS {
+        assert_eq!(answers.packages().unwrap(), *packages);
+    }
+}
+
+#[test]
+fn kernel_of_each_distribution_has_image_and_modules_of_guests() {
+    for (answers, packages, image, modules) in &DISTRIBUTIONS {
+        let root = tempfile::tempdir().unwrap();
+        answers.unpack(&answers.packages().unwrap(), root.path());
+        let kernel = Kernel::unpacked(root.path()).unwrap();
+        assert_eq!(kernel.image, root.path().join(image), "{packages:?}");
+        assert_eq!(kernel.modules, root.path().join(modules), "{packages:?}");
+        let tree = ModuleTree::scan(&kernel.modules).unwrap();
+        let needed = QEMU.iter().filter(|group| group.2 == Presence::Needed);
+        for name in needed.flat_map(|group| group.1) {
+            let is_there = tree.has(name) || OPTIONAL.contains(name);
+            assert!(is_there, "{packages:?} {name}");
+        }
+    }
+}
+
+#[test]
+fn fedora_packages_of_another_version_are_left_out() {
+    // Before the kernel's modules were split, and in the middle of a mirror's update.
+    let answer = "kernel-core 6.2.9-200.fc37\nkernel-modules 6.2.9-200.fc37\n\nkernel-modules-extra 6.2.8-200.fc37\n";
+    let packages = named(Manager::Dnf, "", &|_| Ok(answer.to_owned())).unwrap();
+    assert_eq!(
+        packages,
+        [
+            "kernel-core-6.2.9-200.fc37",
+            "kernel-modules-6.2.9-200.fc37"
+        ]
+    );
+}
+
+#[test]
+fn lts_kernel_of_arch_is_taken_if_it_is_the_only_one() {
+    let ask = |words: &[&str]| match words.last() {
+        Some(&"linux-lts") => {
+            Ok("Repository      : core\nName            : linux-lts\n".to_owned())
+        }
+        _ => bail!("error: package 'linux' was not found"),
+    };
+    assert_eq!(named(Manager::Pacman, "", &ask).unwrap(), ["linux-lts"]);
+}
+
+#[test]
+fn lists_without_a_kernel_are_refused_with_advice() {
+    for manager in [Manager::Apt, Manager::Dnf, Manager::Pacman, Manager::Zypper] {
+        let empty = named(manager, "ID=debian", &|_| Ok(String::new()));
+        let failed = named(manager, "ID=debian", &|_| bail!("No matching items found."));
+        for refused in [empty, failed] {
+            let error = refused.unwrap_err().to_string();
+            assert!(
+                error.contains("--kernel and --modules"),
+                "{manager:?}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Common parts of both kinds of guest machines: connections to this process, and the wire.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::{qemu, uml};
+
+/// A guest's end of the wire or of the switch.
+#[derive(Clone, Debug)]
+pub(crate) struct Link<'a> {
+    pub(crate) socket: &'a OwnedFd,
+    pub(crate) mac: String,
+    pub(crate) mtu: u32,
+    /// File for QEMU's packet capture.
+    pub(crate) pcap: Option<&'a Path>,
+}
+
+/// The guest's ends of its connections: the console, and one port for each name in [`PORTS`].
+#[derive(Debug)]
+pub(crate) struct Ports {
+    pub(crate) console: OwnedFd,
+    pub(crate) ports: [OwnedFd; PORTS.len()],
+}
+
+/// Names of a guest's ports; `guest/init` has the same list. The guest reads commands from `control` and writes
+/// messages to it, reads the command's input from `stdin` in the chunks of [`super::input`], and writes to the other
+/// two.
+pub(crate) const PORTS: [&str; 4] = ["control", "stdin", "stdout", "stderr"];
+
+/// The machine of a guest.
+#[derive(Clone, Debug)]
+pub(crate) enum Machine<'a> {
+    /// A kernel that runs as a process.
+    Uml(uml::Machine<'a>),
+    /// A kernel in QEMU.
+    Qemu(qemu::Machine<'a>),
+}
+
+impl Machine<'_> {
+    /// The command that starts the machine. The process inherits the descriptors of `ports` and of the link.
+    pub(crate) fn command(&self, ports: &Ports) -> Result<Command> {
+        match self {
+            Self::Uml(machine) => machine.command(ports),
+            Self::Qemu(machine) => Ok(machine.command(ports)),
+        }
+    }
+
+    /// Socket of the link to the other guest.
+    pub(crate) fn wire(&self) -> Option<&OwnedFd> {
+        let link = match self {
+            Self::Uml(machine) => machine.link.as_ref(),
+            Self::Qemu(machine) => machine.link.as_ref(),
+        };
+        link.map(|link| link.socket)
+    }
+
+    /// Whether the guest uses this process's terminal.
+    pub(crate) fn terminal(&self) -> bool {
+        match self {
+            Self::Uml(machine) => machine.terminal,
+            Self::Qemu(machine) => machine.terminal,
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Building the User-Mode Linux kernel from the distribution's kernel source, once for each user.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::distribution::{self, Manager, ask};
+use crate::kernel::{self, Kernel};
+use crate::process::{self, Scratch, Supervised};
+use crate::setup::{self, Group};
+use crate::workspace;
+
+/// Kernel configuration, merged over `allnoconfig`.
+const CONFIG: &str = include_str!("../../guest/uml.config");
+
+/// Source packages in order of preference. The configuration is tested with 6.12.
+const SOURCES: [&str; 2] = ["linux-source-6.12", "linux-source"];
+
+/// Settings required for a guest to boot. `make` silently drops settings unknown to the source.
+const REQUIRED: [&str; 6] = [
+    "CONFIG_HOSTFS=y",
+    "CONFIG_OVERLAY_FS=y",
+    "CONFIG_BLK_DEV_INITRD=y",
+    "CONFIG_UML_NET_VECTOR=y",
+    "CONFIG_INFINIBAND_USER_ACCESS=m",
+    "CONFIG_RDMA_RXE=m",
+];
+
+/// A replacement in the source.
+#[derive(Hash)]
+struct Replacement {
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+/// Room for a process's extended register state, in bytes. Before Linux 6.13 it is a constant, too small for
+/// processors with AMX: a guest's first process is killed there with `ptrace set fp regs failed`. The state in
+/// the standard format, `XSAVE` without compaction, has 11008 bytes up to and including AMX.
+const REGISTER_STATE: Replacement = Replacement {
+    file: "arch/x86/um/user-offsets.c",
+    from: "DEFINE_LONGS(HOST_FP_SIZE, 2696);",
+    to: "DEFINE_LONGS(HOST_FP_SIZE, 11008);",
+};
+
+/// Number of lines printed by `make` for 6.12, for the progress bar.
+const STEPS: u64 = 1700;
+
+/// Disk space needed by the build, in MiB.
+const BUILD_MIB: u64 = 2200;
+
+/// Processor time of the build, in seconds, on a processor of 2023.
+const BUILD_SECONDS: u64 = 500;
+
+/// Files excluded from extraction: never compiled, and half of the archive's size.
+const LEFT_OUT: [&str; 8] = [
+    "*/Documentation/*.rst",
+    "*/drivers/gpu/*.[ch]",
+    "*/drivers/media/*.[ch]",
+    "*/drivers/net/ethernet/*.[ch]",
+    "*/drivers/net/wireless/*.[ch]",
+    "*/sound/*.[ch]",
+    "*/tools/testing/*",
+    "*/arch/*.dts*",
+];
+
+/// The kernel, if already built by this user.
+pub(crate) fn built() -> Option<Kernel> {
+    built_in(&home().ok()?)
+}
+
+/// The kernel; builds it if necessary.
+///
+/// # Errors
+///
+/// The source or a build tool is unavailable, the disk is full, or the build fails.
+pub(crate) fn ensure() -> Result<Kernel> {
+    let home = home()?;
+    if let Some(kernel) = built_in(&home) {
+        return Ok(kernel);
+    }
+    let parent = home.parent().context("the cache has no parent folder")?;
+    let _lock = kernel::lock(parent)?;
+    if let Some(kernel) = built_in(&home) {
+        return Ok(kernel);
+    }
+    build(parent, &home).context("the User-Mode Linux kernel cannot be built")?;
+    built_in(&home).context("the User-Mode Linux kernel is missing after its build")
+}
+
+/// Time and disk space of a build, as a sentence fragment.
+pub(crate) fn price() -> String {
+    let processors = thread::available_parallelism().map_or(1, usize::from) as u64;
+    let minutes = BUILD_SECONDS.div_ceil(60 * processors.min(16));
+    format!(
+        "about {minutes} min on this machine, 150 MB to download, and 2 GB of disk space during the build (12 MB after)"
+    )
+}
+
+/// Folder of the kernel for the current configuration and replacement.
+fn home() -> Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    CONFIG.hash(&mut hasher);
+    REGISTER_STATE.hash(&mut hasher);
+    Ok(cache()?.join(format!("uml-{:016x}", hasher.finish())))
+}
+
+/// The user's cache folder, shared by all workspaces.
+fn cache() -> Result<PathBuf> {
+    workspace::user_cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the kernel")
+}
+
+fn built_in(home: &Path) -> Option<Kernel> {
+    let image = home.join("linux");
+    let releases = fs::read_dir(home.join("lib/modules")).ok()?;
+    let modules = releases.flatten().next()?.path();
+    image.is_file().then_some(Kernel {
+        image,
+        modules,
+        siw: None,
+    })
+}
+
+fn build(parent: &Path, home: &Path) -> Result<()> {
+    if Manager::detect() != Some(Manager::Apt) {
+        bail!("the build supports only Debian's source packages: use --backend qemu");
+    }
+    setup::ensure(&[Group::Uml])?;
+    eprintln!(
+        "Building a User-Mode Linux kernel for the guests, once for all workspaces: {}, in {}",
+        price(),
+        parent.display()
+    );
+    remove_remains(parent)?;
+    require_space(parent)?;
+    let scratch = Scratch::inside(parent)?;
+    let source = unpack_source(scratch.path())?;
+    REGISTER_STATE.apply(&source)?;
+    configure(&source)?;
+    compile(&source, &scratch.path().join("log"))?;
+    let finished = scratch.path().join("finished");
+    install(&source, &finished)?;
+    fs::rename(&finished, home)
+        .with_context(|| format!("cannot put the kernel into {}", home.display()))
+}
+
+/// Removes the scratch folders of killed builds. The caller holds the lock, so no build is in progress.
+fn remove_remains(parent: &Path) -> Result<()> {
+    for entry in fs::read_dir(parent)?.flatten() {
+        if entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with(process::UNFINISHED)
+        {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn require_space(folder: &Path) -> Result<()> {
+    let file_system = rustix::fs::statvfs(folder)?;
+    let free = file_system.f_bavail.saturating_mul(file_system.f_frsize) >> 20;
+    ensure!(
+        free >= BUILD_MIB,
+        "{} has {free} MiB of disk space left, and the build needs {BUILD_MIB}: free space, or set XDG_CACHE_HOME to \
+         another folder",
+        folder.display()
+    );
+    Ok(())
+}
+
+/// The source package, and the versioned package it depends on, if any.
+fn source_packages() -> Result<Vec<String>> {
+    let known = SOURCES
+        .into_iter()
+        .find(|package| distribution::apt_has(package, &ask));
+    let package =
+        known.with_context(|| format!("apt knows no package {}", SOURCES.join(" or ")))?;
+    let mut packages = vec![package.to_owned()];
+    // The unversioned package only depends on the versioned one.
+    packages.extend(distribution::apt_closure(
+        package,
+        &["linux-source-"],
+        &ask,
+    )?);
+    Ok(packages)
+}
+
+/// Downloads the source package and extracts the source below `folder`.
+fn unpack_source(folder: &Path) -> Result<PathBuf> {
+    let files = Manager::Apt.fetch(source_packages, folder)?;
+    let unpacked = folder.join("package");
+    for file in &files {
+        Manager::Apt.unpack(file, &unpacked)?;
+        fs::remove_file(file)?;
+    }
+    let pattern = unpacked.join("usr/src/linux-source-*.tar.*");
+    let archive = glob::glob(&pattern.to_string_lossy())?.flatten().next();
+    let archive = archive.context("the source package has no archive in it")?;
+    let mut tar = Command::new("tar");
+    tar.arg("--wildcards")
+        .args(LEFT_OUT.iter().map(|part| format!("--exclude={part}")));
+    tar.arg("-xf").arg(&archive).arg("-C").arg(folder);
+    process::run(&mut tar)?;
+    fs::remove_dir_all(&unpacked)?;
+    let mut folders = glob::glob(&folder.join("linux-source-*").to_string_lossy())?.flatten();
+    folders.next().context("the archive has no folder in it")
+}
+
+impl Replacement {
+    /// Applies it to the source. Newer sources, without the text to replace, stay as they are.
+    fn apply(&self, source: &Path) -> Result<()> {
+        let file = source.join(self.file);
+        let text =
+            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        fs::write(&file, text.replace(self.from, self.to))
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+fn make(source: &Path) -> Command {
+    let mut make = Command::new("make");
+    make.current_dir(source).arg("ARCH=um");
+    // Flags of an outer make or of the user's builds must not reach the kernel build.
+    for name in ["MAKEFLAGS", "MFLAGS", "CFLAGS", "LDFLAGS", "KBUILD_OUTPUT"] {
+        make.env_remove(name);
+    }
+    make
+}
+
+/// Merges [`CONFIG`] over `allnoconfig`. An error if the source lacks a [`REQUIRED`] setting.
+fn configure(source: &Path) -> Result<()> {
+    let quiet = |command: &mut Command| process::run(command.stdout(Stdio::null()));
+    quiet(make(source).args(["-s", "allnoconfig"]))?;
+    fs::write(source.join("guest.config"), CONFIG)?;
+    quiet(
+        Command::new("scripts/kconfig/merge_config.sh")
+            .current_dir(source)
+            .args(["-m", ".config", "guest.config"]),
+    )?;
+    quiet(make(source).args(["-s", "olddefconfig"]))?;
+    let config = fs::read_to_string(source.join(".config"))?;
+    let missing: Vec<&str> = REQUIRED
+        .into_iter()
+        .filter(|setting| !config.lines().any(|line| line == *setting))
+        .collect();
+    ensure!(
+        missing.is_empty(),
+        "this kernel source does not support {}: use --backend qemu",
+        missing.join(", ")
+    );
+    Ok(())
+}
+
+/// Compiles the kernel and its modules, with a progress bar. The compiler's output goes to `log`.
+fn compile(source: &Path, log: &Path) -> Result<()> {
+    let jobs = thread::available_parallelism().map_or(1, usize::from);
+    let mut file = fs::File::create(log)?;
+    let mut command = make(source);
+    command
+        .arg(format!("-j{jobs}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(file.try_clone()?);
+    let mut child = Supervised::spawn(&mut command, &[]).context("cannot start make")?;
+    let output = child.child().stdout.take().context("make has no output")?;
+    let bar = ProgressBar::new(STEPS);
+    bar.set_style(ProgressStyle::with_template(
+        "  {bar:30} {pos}/{len} {elapsed} of about {duration}  {msg}",
+    )?);
+    bar.enable_steady_tick(Duration::from_secs(1));
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        writeln!(file, "{line}")?;
+        // Lines look like `  CC      kernel/fork.o`.
+        bar.inc(1);
+        bar.set_message(
+            line.split_whitespace()
+                .last()
+                .unwrap_or_default()
+                .to_owned(),
+        );
+    }
+    bar.finish_and_clear();
+    let status = child.wait()?;
+    if !status.success() {
+        let text = fs::read_to_string(log).unwrap_or_default();
+        bail!("make failed ({status})\n{}", last_lines(&text, 30));
+    }
+    Ok(())
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// Installs the kernel, its modules and modprobe's index into `finished`.
+fn install(source: &Path, finished: &Path) -> Result<()> {
+    fs::create_dir_all(finished)?;
+    let mut modules = make(source);
+    modules
+        .args(["-s", "modules_install", "INSTALL_MOD_STRIP=1"])
+        .arg(format!("INSTALL_MOD_PATH={}", finished.display()))
+        .stdout(Stdio::null());
+    process::run(&mut modules)?;
+    for release in fs::read_dir(finished.join("lib/modules"))?.flatten() {
+        // Symbolic links to the source, which is deleted after the build.
+        for link in ["build", "source"] {
+            drop(fs::remove_file(release.path().join(link)));
+        }
+    }
+    fs::copy(source.join("linux"), finished.join("linux"))?;
+    process::run(
+        Command::new("strip")
+            .arg("--strip-debug")
+            .arg(finished.join("linux")),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn required_setting_is_in_the_configuration() {
+        for setting in REQUIRED {
+            assert!(CONFIG.lines().any(|line| line == setting), "{setting}");
+        }
+    }
+
+    #[test]
+    fn configuration_option_is_set_once() {
+        let mut names: Vec<&str> = CONFIG
+            .lines()
+            .filter_map(|line| line.split_once('=').map(|(name, _)| name))
+            .collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn register_state_of_amx_fits_in_an_old_source_and_newer_ones_stay() {
+        let source = tempfile::tempdir().unwrap();
+        let file = source.path().join(REGISTER_STATE.file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let old = "#ifdef FP_XSTATE_MAGIC1\n\tDEFINE_LONGS(HOST_FP_SIZE, 2696);\n#endif\n";
+        for (before, after) in [
+            (old, old.replace("2696", "11008")),
+            ("nothing\n", "nothing\n".to_owned()),
+        ] {
+            fs::write(&file, before).unwrap();
+            REGISTER_STATE.apply(source.path()).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), after);
+        }
+    }
+
+    #[test]
+    fn built_in_of_incomplete_folder_is_none() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(built_in(home.path()).is_none());
+        fs::create_dir_all(home.path().join("lib/modules/6.12.1-rdma")).unwrap();
+        assert!(built_in(home.path()).is_none());
+        fs::write(home.path().join("linux"), "").unwrap();
+        assert_eq!(built_in(home.path()).unwrap().release(), "6.12.1-rdma");
+    }
+
+    #[test]
+    fn remove_remains_after_killed_build_removes_its_folder() {
+        let parent = tempfile::tempdir().unwrap();
+        let remains = parent.path().join(".unfinished-x/linux");
+        fs::create_dir_all(&remains).unwrap();
+        fs::create_dir_all(parent.path().join("uml-1")).unwrap();
+        remove_remains(parent.path()).unwrap();
+        assert!(!remains.exists() && parent.path().join("uml-1").exists());
+    }
+
+    #[test]
+    fn last_lines_of_short_text_is_the_text() {
+        assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
+        assert_eq!(last_lines("a\n", 2), "a");
+    }
+}

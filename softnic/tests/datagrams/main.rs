@@ -1,0 +1,191 @@
+//! Datagram sockets of `rsocket` on several hosts of one fabric.
+//!
+//! Datagram sockets start with UDP sockets of the kernel on the same addresses, so the hosts have loopback addresses: those
+//! of IPv4 are many, and the only one of IPv6 is on one host.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rsocket::{Family, Socket};
+use softnic::{Fabric, Faults, Host};
+
+/// Time-out of a wait that a correct test never reaches.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time after which an answer counts as lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// The network of all tests, since the engine of `rsocket` is on one. Tests run one at a time, for faults of their own.
+fn network() -> MutexGuard<'static, Fabric> {
+    static NETWORK: OnceLock<Mutex<Fabric>> = OnceLock::new();
+    let network = NETWORK.get_or_init(|| Mutex::new(Fabric::seeded(3).keep_objects()));
+    let network = network.lock().unwrap_or_else(PoisonError::into_inner);
+    network.set_faults(Faults::default());
+    network
+}
+
+fn v4(net: u8, host: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, net, host).into()
+}
+
+/// A socket on a host, bound to a free port of an address.
+fn bound(host: &Host, family: Family, addr: IpAddr) -> Socket {
+    host.run(|| {
+        let socket = Socket::datagram(family).unwrap();
+        socket.bind(SocketAddr::new(addr, 0)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT));
+        socket.set_write_timeout(Some(TEST_TIMEOUT));
+        socket
+    })
+}
+
+/// Sends a datagram and returns it as received, with the sender's address.
+fn carry(from: &Socket, to: &Socket, bytes: &[u8]) -> (Vec<u8>, SocketAddr) {
+    from.send_to(bytes, to.local_addr().unwrap()).unwrap();
+    let mut buf = [0; 2048];
+    let (len, source) = to.recv_from(&mut buf).unwrap();
+    (buf[..len].to_vec(), source)
+}
+
+/// Exchanges datagrams until both directions are over the fabric: the first ones travel by UDP.
+fn introduce(fabric: &Fabric, a: &Socket, b: &Socket) {
+    let since = Instant::now();
+    loop {
+        let before = fabric.traffic().frames;
+        carry(a, b, b"hello");
+        let between = fabric.traffic().frames;
+        carry(b, a, b"welcome");
+        if before < between && between < fabric.traffic().frames {
+            break;
+        }
+        assert!(
+            since.elapsed() < TEST_TIMEOUT,
+            "no datagram is on the fabric"
+        );
+    }
+}
+
+#[test]
+fn datagrams_between_three_hosts_have_the_addresses_of_their_senders() {
+    let fabric = network();
+    let hosts = [1, 2, 3].map(|host| fabric.host(v4(1, host)));
+    let sockets = hosts
+        .each_ref()
+        .map(|host| bound(host, Family::V4, host.addr()));
+    for (index, from) in sockets.iter().enumerate() {
+        for to in &sockets[..index] {
+            introduce(&fabric, from, to);
+            let before = fabric.traffic().frames;
+            let (bytes, source) = carry(from, to, &[7; 1500]);
+            assert_eq!(bytes, [7; 1500]);
+            assert_eq!(source, from.local_addr().unwrap());
+            assert_eq!(fabric.traffic().frames, before + 1);
+        }
+    }
+}
+
+#[test]
+fn lost_datagrams_do_not_arrive_and_the_others_arrive_once_and_in_order() {
+    let fabric = network();
+    let hosts = [1, 2].map(|host| fabric.host(v4(2, host)));
+    let [a, b] = hosts
+        .each_ref()
+        .map(|host| bound(host, Family::V4, host.addr()));
+    introduce(&fabric, &a, &b);
+    fabric.set_faults(Faults {
+        loss: 0.3,
+        ..Faults::default()
+    });
+    let before = fabric.traffic().lost;
+    b.set_read_timeout(Some(ANSWER_TIMEOUT));
+    let mut arrived = Vec::new();
+    let mut buf = [0; 64];
+    for number in 0..300_u32 {
+        a.send_to(&number.to_be_bytes(), b.local_addr().unwrap())
+            .unwrap();
+        if let Ok((len, _)) = b.recv_from(&mut buf) {
+            arrived.push(u32::from_be_bytes(buf[..len].try_into().unwrap()));
+        }
+    }
+    let lost = fabric.traffic().lost - before;
+    assert_eq!(u64::try_from(arrived.len()).unwrap() + lost, 300);
+    assert!(lost > 0);
+    assert!(arrived.is_sorted_by(|one, next| one < next), "{arrived:?}");
+}
+
+#[test]
+fn sockets_of_a_killed_host_are_silent_and_the_next_host_at_the_address_answers() {
+    let fabric = network();
+    let hosts = [1, 2].map(|host| fabric.host(v4(3, host)));
+    let [a, b] = hosts
+        .each_ref()
+        .map(|host| bound(host, Family::V4, host.addr()));
+    introduce(&fabric, &a, &b);
+    let addr = b.local_addr().unwrap();
+    fabric.kill(&hosts[1]);
+    a.send_to(b"lost", addr).unwrap();
+    b.set_read_timeout(Some(ANSWER_TIMEOUT));
+    assert!(b.recv_from(&mut [0; 64]).is_err());
+    drop(b);
+
+    let next = fabric.host(hosts[1].addr());
+    let b = next.run(|| {
+        let socket = Socket::datagram(Family::V4).unwrap();
+        socket.bind(addr).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT));
+        socket
+    });
+    // The new socket speaks first: the peer's path leads to the old one's queue pair.
+    introduce(&fabric, &b, &a);
+}
+
+/// Number of open descriptors of the process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn devices_of_hosts_killed_without_sockets_are_closed() {
+    let fabric = network();
+    let counts = [(); 20].map(|()| {
+        let hosts = [1, 2].map(|host| fabric.host(v4(5, host)));
+        let [a, b] = hosts
+            .each_ref()
+            .map(|host| bound(host, Family::V4, host.addr()));
+        introduce(&fabric, &a, &b);
+        drop((a, b));
+        // No identifier is left for an event of the removal.
+        hosts.iter().for_each(|host| fabric.kill(host));
+        descriptors()
+    });
+    // Two for each device that stays open would be 60 more; calls in progress have a few.
+    assert!(counts[19] < counts[4] + 15, "{counts:?}");
+}
+
+#[test]
+fn sockets_of_both_families_reach_hosts_of_their_addresses() {
+    let fabric = network();
+    let both = fabric.host_with_addrs(&[v4(4, 1), Ipv6Addr::LOCALHOST.into()]);
+    let other = fabric.host(v4(4, 2));
+    // IPv6 sockets with IPv4 addresses, on two hosts.
+    let mapped = |host: &Host| match host.addr() {
+        IpAddr::V4(addr) => IpAddr::from(addr.to_ipv6_mapped()),
+        addr => addr,
+    };
+    let [a, b] = [&both, &other].map(|host| bound(host, Family::V6, mapped(host)));
+    introduce(&fabric, &a, &b);
+    // IPv6 addresses, on one host.
+    let pair = [(); 2].map(|()| bound(&both, Family::V6, Ipv6Addr::LOCALHOST.into()));
+    introduce(&fabric, &pair[0], &pair[1]);
+    let sources: BTreeSet<_> = pair
+        .iter()
+        .map(|socket| socket.local_addr().unwrap())
+        .collect();
+    assert_eq!(sources.len(), 2);
+    assert!(sources.iter().all(|addr| addr.ip() == Ipv6Addr::LOCALHOST));
+}

@@ -1,0 +1,155 @@
+//! Streams between two hosts.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    thread,
+    time::Instant,
+};
+
+use rsocket::{AsyncListener, AsyncStream, Listener, Stream};
+use softnic::{Fabric, Host};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    runtime::{Builder, Runtime},
+};
+
+use crate::{TEST_TIMEOUT, at, hosts, pattern};
+
+const LEN: usize = 1 << 20;
+
+/// Two connected streams between the hosts, the active side first.
+fn connected([client, server]: &[Host; 2]) -> (Stream, Stream) {
+    let listener = server.run(|| Listener::bind(at(server, 0)).unwrap());
+    let addr = listener.local_addr().unwrap();
+    let accepting = server.spawn(move || listener.accept().unwrap().0);
+    let active = client.run(|| Stream::connect(addr).unwrap());
+    let passive = accepting.join().unwrap();
+    assert_eq!(active.local_addr().unwrap().ip(), client.addr());
+    assert_eq!(passive.peer_addr().unwrap(), active.local_addr().unwrap());
+    for stream in [&active, &passive] {
+        stream.set_read_timeout(TEST_TIMEOUT);
+        stream.set_write_timeout(TEST_TIMEOUT);
+    }
+    (active, passive)
+}
+
+/// Sends bytes over one stream while reading them from the other.
+fn carry(from: &Stream, to: &Stream, seed: u8) {
+    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+    let sending = thread::spawn(move || from.write_all(&pattern(LEN, seed)));
+    let mut received = vec![0; LEN];
+    to.read_exact(&mut received).unwrap();
+    assert!(received == pattern(LEN, seed));
+    sending.join().unwrap().unwrap();
+}
+
+#[test]
+fn stream_between_two_hosts_carries_bytes_both_ways() {
+    let fabric = Fabric::new().keep_objects();
+    let (active, passive) = connected(&hosts(&fabric, 11));
+    carry(&active, &passive, 1);
+    carry(&passive, &active, 2);
+    drop(active);
+    let read = (&mut &passive).read(&mut [0]).unwrap();
+    assert_eq!(read, 0);
+}
+
+#[test]
+fn stream_over_a_lossy_link_carries_bytes_both_ways() {
+    let fabric = Fabric::seeded(3).keep_objects().duplication(0.05);
+    let (active, passive) = connected(&hosts(&fabric, 12));
+    carry(&active, &passive, 3);
+    carry(&passive, &active, 4);
+}
+
+#[test]
+fn stream_to_a_killed_host_fails_and_the_next_host_at_the_address_is_reached() {
+    let fabric = Fabric::new().keep_objects();
+    let mut both = hosts(&fabric, 13);
+    let (mut active, mut passive) = connected(&both);
+    fabric.kill(&both[1]);
+    let failed = passive.read(&mut [0]).unwrap_err();
+    assert_ne!(failed.kind(), ErrorKind::TimedOut, "{failed}");
+    let failed = until_failure(&mut active);
+    assert_ne!(failed.kind(), ErrorKind::WouldBlock, "{failed}");
+    both[1] = fabric.host(both[1].addr());
+    let (active, passive) = connected(&both);
+    carry(&active, &passive, 5);
+}
+
+#[test]
+fn listener_on_a_killed_host_releases_the_device() {
+    let fabric = Fabric::new().keep_objects();
+    let both = hosts(&fabric, 15);
+    drop(connected(&both));
+    let listeners = both
+        .each_ref()
+        .map(|host| host.run(|| Listener::bind(at(host, 0)).unwrap()));
+    for host in &both {
+        fabric.kill(host);
+    }
+    // The engine's thread handles the removal.
+    let since = Instant::now();
+    while fabric.books().to_string().contains("protection domain") {
+        assert!(Some(since.elapsed()) < TEST_TIMEOUT, "{}", fabric.books());
+        thread::yield_now();
+    }
+    drop(listeners);
+    assert!(fabric.books().is_empty(), "{}", fabric.books());
+}
+
+/// Writes until the stream fails.
+fn until_failure(stream: &mut Stream) -> io::Error {
+    loop {
+        if let Err(failed) = stream.write(&[0; 1000]) {
+            return failed;
+        }
+    }
+}
+
+/// A runtime with its threads on a host.
+fn runtime(host: &Host) -> Runtime {
+    let host = host.clone();
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .on_thread_start(move || host.stay())
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn stream_between_tasks_of_two_hosts_carries_bytes_both_ways() {
+    let fabric = Fabric::new().keep_objects();
+    let [client, server] = hosts(&fabric, 14);
+    let (here, there) = (runtime(&client), runtime(&server));
+    let addr = at(&server, 7471);
+    let listener = {
+        let _in_runtime = there.enter();
+        server.run(|| AsyncListener::bind(addr).unwrap())
+    };
+    let echo = there.spawn(async move {
+        let (mut stream, peer) = listener.accept().await.unwrap();
+        let mut bytes = vec![0; LEN];
+        stream.read_exact(&mut bytes).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        peer
+    });
+    let task = here.spawn(async move {
+        let stream = AsyncStream::connect(addr).await.unwrap();
+        let own = stream.get_ref().local_addr().unwrap();
+        let (mut reading, mut writing) = tokio::io::split(stream);
+        let sending = tokio::spawn(async move {
+            writing.write_all(&pattern(LEN, 6)).await.unwrap();
+            writing
+        });
+        let mut bytes = vec![0; LEN];
+        reading.read_exact(&mut bytes).await.unwrap();
+        drop(sending.await.unwrap());
+        assert!(bytes == pattern(LEN, 6));
+        own
+    });
+    let own = here.block_on(task).unwrap();
+    assert_eq!(own.ip(), client.addr());
+    assert_eq!(there.block_on(echo).unwrap(), own);
+}

@@ -1,0 +1,93 @@
+//! Events and counters of `rsocket`.
+
+use std::io::{Read, Write};
+
+use rsocket::{Listener, Stream};
+use softnic::{Fabric, Host};
+
+use crate::{assert_lines, hosts, recorder::Recorder};
+
+/// Two connected streams, the active side first.
+fn connected([server, client]: &[Host; 2]) -> (Stream, Stream) {
+    let listener = server.run(|| Listener::bind((server.addr(), 7471)).unwrap());
+    let accepting = server.spawn(move || listener.accept().unwrap().0);
+    let active = client.run(|| Stream::connect((server.addr(), 7471)).unwrap());
+    (active, accepting.join().unwrap())
+}
+
+#[test]
+fn stream_is_reported_with_its_peer_on_both_sides() {
+    let recorder = Recorder::of_process();
+    let fabric = Fabric::new().keep_objects();
+    let (mut active, mut passive) = connected(&hosts(&fabric, 31));
+    active.write_all(b"hello").unwrap();
+    passive.read_exact(&mut [0; 5]).unwrap();
+    drop(active);
+    assert_eq!(passive.read(&mut [0]).unwrap(), 0);
+    let steps = recorder.lines_with(" rsocket: ");
+    let of = |peer: &str| {
+        let mut lines = steps.clone();
+        lines.retain(|line| line.starts_with("DEBUG stream{") && line.contains(peer));
+        lines
+    };
+    let connected = "local=10.9.31.2:32768 qp=0x000011}: rsocket: connected";
+    let active = of("{peer=10.9.31.1:7471");
+    assert_lines(
+        &active[..3],
+        &[
+            "}: rsocket: connecting",
+            connected,
+            "shutting down direction=Both",
+        ],
+    );
+    let passive = of("{peer=10.9.31.2:32768");
+    let connected = "local=10.9.31.1:7471 qp=0x000011}: rsocket: connected";
+    assert_lines(&passive[..2], &["}: rsocket: accepting", connected]);
+}
+
+#[test]
+fn failed_stream_is_a_warning_with_its_peer() {
+    let recorder = Recorder::of_process();
+    let fabric = Fabric::new().keep_objects();
+    let both = hosts(&fabric, 32);
+    let [server, client] = &both;
+    let addr = (server.addr(), 7472);
+    drop(client.run(|| Stream::connect(addr).unwrap_err()));
+    recorder.wait_for(&[
+        "WARN stream{peer=10.9.32.1:7472}: rsocket: not connected error=",
+        "no listener there",
+    ]);
+    let (mut active, _passive) = connected(&both);
+    fabric.kill(server);
+    while active.write(&[0; 4096]).is_ok() {}
+    recorder.wait_for(&[
+        "WARN stream{peer=10.9.32.1:7471 local=10.9.32.2:",
+        " qp=0x0000",
+    ]);
+}
+
+#[test]
+fn stream_counts_bytes_messages_and_waits() {
+    let fabric = Fabric::new().keep_objects();
+    let (mut active, mut passive) = connected(&hosts(&fabric, 33));
+    active.write_all(&[1; 1000]).unwrap();
+    passive.read_exact(&mut [0; 1000]).unwrap();
+    let (sent, received) = (active.stats(), passive.stats());
+    assert_eq!((sent.bytes_sent, sent.messages_sent), (1000, 1));
+    assert_eq!(
+        (received.bytes_received, received.messages_received),
+        (1000, 1)
+    );
+    assert_eq!((sent.bytes_received, received.bytes_sent), (0, 0));
+    assert_eq!(sent.waits_for_peer_buffer, 0);
+    // Until the peer has no room.
+    active.set_nonblocking(true);
+    while active.write(&[2; 4096]).is_ok() {}
+    let full = active.stats();
+    let waits = |stats: rsocket::StreamStats| {
+        stats.waits_for_credit + stats.waits_for_peer_buffer + stats.waits_for_send_buffer
+    };
+    assert!(waits(full) > waits(sent), "{full:?}");
+    active.write(&[2; 4096]).unwrap_err();
+    assert_eq!(active.stats(), full, "the same wait");
+}

@@ -1,0 +1,341 @@
+//! State behind a lock, and the blocking of calls on it.
+//!
+//! The parent module provides `os`: the tests compile this file a second time, over a model.
+
+use std::{
+    fmt, io,
+    ops::{Deref, DerefMut},
+    sync::PoisonError,
+    time::Duration,
+};
+
+use super::{
+    notifier::{self, NotifySource},
+    os::{self, AsFd, Instant, Mutex, MutexGuard},
+    waiters::{Sleep, Ticket, Waiters, Woken},
+};
+use crate::error::{Error, Result};
+
+/// Operation in errors.
+const CALL: &str = "Shared::wait";
+
+/// State with completions to handle, shared by several threads through a [`Shared`].
+pub trait Source {
+    /// The interest of a waiter, such as a direction or the number of a socket.
+    type Interest;
+
+    /// Error of the completion queues.
+    type Error: From<Error>;
+
+    /// The waiters, stored in the state.
+    fn waiters(&mut self) -> &mut Waiters<Self::Interest>;
+
+    /// Polls the completion queues, handles the completions, and [wakes](Waiters::wake) waiters
+    /// whose interest is met. Returns whether there was a completion. A limited number of
+    /// completions per call lets other threads have the lock in between.
+    ///
+    /// # Errors
+    /// A queue is broken. The error ends the wait of the calling thread.
+    fn process(&mut self) -> Result<bool, Self::Error>;
+
+    /// Takes and discards the pending events of the channel.
+    ///
+    /// # Errors
+    /// As for [`process`](Self::process).
+    fn drain_events(&mut self) -> Result<(), Self::Error>;
+
+    /// Requests a notification for the next completion of interest to any waiter. May leave a queue
+    /// known to be armed as it is, and may handle completions, as [`process`](Self::process) does.
+    ///
+    /// # Errors
+    /// As for [`process`](Self::process).
+    fn arm(&mut self) -> Result<(), Self::Error>;
+}
+
+/// A source as the completion queue of the [notifier](notifier::ready).
+struct Queues<'s, S>(&'s mut S);
+
+impl<S: Source> NotifySource for Queues<'_, S> {
+    type Error = S::Error;
+
+    fn has_completions(&mut self) -> Result<bool, S::Error> {
+        self.0.process()
+    }
+
+    fn drain_events(&mut self) -> Result<(), S::Error> {
+        self.0.drain_events()
+    }
+
+    fn arm(&mut self) -> Result<(), S::Error> {
+        self.0.arm()
+    }
+}
+
+/// End of a [wait](Shared::wait).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// The interest was met. Another thread may have been faster since, so check again.
+    Woken,
+    /// The deadline has passed.
+    TimedOut,
+    /// A signal handler has run.
+    Interrupted,
+}
+
+/// Result of a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slept {
+    /// A descriptor is readable.
+    Ready,
+    /// The whole time has elapsed.
+    Elapsed,
+    /// A signal handler has run.
+    Interrupted,
+}
+
+/// A [`Source`] behind a lock, with its channel: see the [module](super).
+pub struct Shared<S, C> {
+    state: Mutex<S>,
+    channel: C,
+    process: u64,
+}
+
+/// Exclusive access to the state. Waiters are notified after the lock has been released.
+pub struct Guard<'s, S: Source> {
+    // Dropped, and so unlocked, before `woken`.
+    state: MutexGuard<'s, S>,
+    woken: Notifications,
+}
+
+/// Notifies when dropped.
+struct Notifications {
+    woken: Woken,
+    process: u64,
+}
+
+impl Drop for Notifications {
+    fn drop(&mut self) {
+        // The descriptors of a forked child are its parent's.
+        if !self.woken.is_empty() && os::process() == self.process {
+            self.woken.notify();
+        }
+    }
+}
+
+impl<S: Source> Drop for Guard<'_, S> {
+    fn drop(&mut self) {
+        self.woken.woken = self.state.waiters().take_woken();
+    }
+}
+
+impl<S: Source> Deref for Guard<'_, S> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        &self.state
+    }
+}
+
+impl<S: Source> DerefMut for Guard<'_, S> {
+    fn deref_mut(&mut self) -> &mut S {
+        &mut self.state
+    }
+}
+
+/// Next action of a waiter.
+pub(super) enum Step {
+    /// The interest is met.
+    Woken,
+    /// There were completions, and possibly more.
+    Again,
+    Sleep(Sleep),
+}
+
+/// Polls as far as the role of the waiter requires. `elapsed` is set if the last sleep of a follower
+/// has lasted for its whole interval.
+pub(super) fn step<S: Source>(
+    state: &mut S,
+    ticket: &mut Ticket,
+    elapsed: bool,
+) -> Result<Step, S::Error> {
+    if state.waiters().is_notified(ticket) {
+        return Ok(Step::Woken);
+    }
+    let follows = state.waiters().follows(ticket, elapsed);
+    let found = if !follows || ticket.is_new {
+        notifier::ready(&mut Queues(state))?
+    } else {
+        elapsed && state.process()?
+    };
+    if found && follows && elapsed {
+        state.waiters().replace_poller(ticket);
+    }
+    // The source may have handled completions while arming.
+    if state.waiters().is_notified(ticket) {
+        return Ok(Step::Woken);
+    }
+    if found {
+        return Ok(Step::Again);
+    }
+    ticket.is_new = false;
+    Ok(Step::Sleep(state.waiters().begin_sleep(ticket, elapsed)))
+}
+
+impl<S: Source, C: AsFd> Shared<S, C> {
+    /// `channel` is readable while a notification of the state's queues is pending.
+    pub fn new(state: S, channel: C) -> Self {
+        Self {
+            state: Mutex::new(state),
+            channel,
+            process: os::process(),
+        }
+    }
+
+    /// Locks the state. In a child of the process that created the value, another thread may have
+    /// left the state locked.
+    pub fn lock(&self) -> Guard<'_, S> {
+        Guard {
+            state: self.state.lock().unwrap_or_else(PoisonError::into_inner),
+            woken: Notifications {
+                woken: Woken::default(),
+                process: self.process,
+            },
+        }
+    }
+
+    /// The channel.
+    pub fn channel(&self) -> &C {
+        &self.channel
+    }
+
+    /// Blocks until the interest is met, until `deadline` (`None`: without limit), or until a signal
+    /// handler has run. Releases the lock in the meantime. Handles completions for all waiters
+    /// while no other call does.
+    ///
+    /// Call only after the state has been found not to meet the interest, with the lock held since.
+    ///
+    /// # Errors
+    /// - `Unsupported`: in a forked child of the process that created the value.
+    /// - `EMFILE`, `ENFILE`: too many open files. Each blocked call has an eventfd; later calls reuse
+    ///   the eventfd.
+    /// - The errors of the source, if the calling thread polls.
+    pub fn wait<'s>(
+        &'s self,
+        mut state: Guard<'s, S>,
+        interest: S::Interest,
+        deadline: Option<Instant>,
+    ) -> Result<(Guard<'s, S>, WaitEnd), S::Error> {
+        self.check_process()?;
+        let mut ticket = state.waiters().add(Some(interest))?;
+        let mut elapsed = false;
+        let end = loop {
+            let sleep = match step(&mut *state, &mut ticket, elapsed) {
+                Ok(Step::Woken) => break Ok(WaitEnd::Woken),
+                Ok(Step::Again) => None,
+                Ok(Step::Sleep(sleep)) => Some(sleep),
+                Err(err) => break Err(err),
+            };
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break Ok(WaitEnd::TimedOut);
+            }
+            drop(state);
+            let slept = self.sleep(&ticket, sleep, left);
+            state = self.lock();
+            state.waiters().end_sleep(&ticket);
+            elapsed = slept == Slept::Elapsed;
+            if slept == Slept::Interrupted && !state.waiters().is_notified(&ticket) {
+                break Ok(WaitEnd::Interrupted);
+            }
+        };
+        state.waiters().remove(ticket);
+        Ok((state, end?))
+    }
+
+    /// Sleeps without the lock. Without a place, only lets other threads have the lock.
+    fn sleep(&self, ticket: &Ticket, sleep: Option<Sleep>, left: Option<Duration>) -> Slept {
+        match sleep {
+            None => {
+                os::yield_now();
+                Slept::Ready
+            }
+            Some(Sleep::Channel) => os::sleep(&ticket.event, Some(&self.channel), left),
+            Some(Sleep::Event(interval)) => {
+                let time = left.map_or(interval, |left| left.min(interval));
+                os::sleep(&ticket.event, None::<&C>, Some(time))
+            }
+        }
+    }
+
+    /// Registers the standby thread, which polls while no call does.
+    ///
+    /// # Errors
+    /// - `EMFILE`, `ENFILE`: too many open files.
+    pub fn stand_by(&self) -> Result<Standby> {
+        Ok(Standby {
+            ticket: self.lock().waiters().add(None)?,
+            check_at: None,
+        })
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if os::process() == self.process {
+            return Ok(());
+        }
+        let reason = "the state belongs to the parent process: create another one after the fork";
+        Err(Error::refused(CALL, io::ErrorKind::Unsupported, reason))
+    }
+}
+
+/// The part of the standby thread: see [`Shared::stand_by`].
+#[derive(Debug)]
+pub struct Standby {
+    ticket: Ticket,
+    /// Time of the next check, while calls poll.
+    pub(super) check_at: Option<Instant>,
+}
+
+impl Standby {
+    /// Polls, unless calls do. Returns where to sleep, until [`event`](Self::event) or one of the
+    /// thread's own descriptors is readable; then the thread calls again. `None`: there were
+    /// completions, so the thread unlocks the state and calls again at once.
+    ///
+    /// # Errors
+    /// The errors of the source.
+    pub fn poll<S: Source>(&mut self, state: &mut Guard<'_, S>) -> Result<Option<Sleep>, S::Error> {
+        state.waiters().end_sleep(&self.ticket);
+        let now = Instant::now();
+        let elapsed = self.check_at.is_some_and(|at| at <= now);
+        Ok(match step(&mut **state, &mut self.ticket, elapsed)? {
+            Step::Sleep(Sleep::Event(interval)) => {
+                let last = self.check_at.filter(|_| !elapsed);
+                self.check_at = last.or_else(|| now.checked_add(interval));
+                let left = self.check_at.map(|at| at.saturating_duration_since(now));
+                Some(Sleep::Event(left.unwrap_or(interval)))
+            }
+            Step::Sleep(Sleep::Channel) => {
+                self.check_at = None;
+                Some(Sleep::Channel)
+            }
+            // The thread has no interest, so is never woken for one.
+            Step::Again | Step::Woken => None,
+        })
+    }
+
+    /// Notified when the thread has to [poll](Self::poll) again. Drained by the thread.
+    pub fn event(&self) -> &os::EventFd {
+        &self.ticket.event
+    }
+}
+
+impl<S, C> fmt::Debug for Shared<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl<S: Source> fmt::Debug for Guard<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").finish_non_exhaustive()
+    }
+}

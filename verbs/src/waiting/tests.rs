@@ -1,0 +1,414 @@
+//! Waiters on this system, with an eventfd as the channel.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::thread::JoinHandleExt,
+    },
+    sync::{Arc, Mutex},
+    task::Waker,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    EventFd, Guard, Shared, Sleep, Source, WaitEnd, Waiters,
+    shared::{Step, step},
+    waiters::Ticket,
+};
+use crate::{
+    error::{Error, Result},
+    fd::wait_readable,
+};
+
+/// A queue of a device: completions name their receiver.
+#[derive(Debug, Default)]
+struct Device {
+    queue: Mutex<(VecDeque<usize>, bool)>,
+    channel: Option<EventFd>,
+}
+
+impl Device {
+    fn complete(&self, receiver: usize) {
+        let mut queue = self.queue.lock().unwrap();
+        queue.0.push_back(receiver);
+        if std::mem::take(&mut queue.1) {
+            self.channel().notify();
+        }
+    }
+
+    fn channel(&self) -> &EventFd {
+        self.channel.as_ref().unwrap()
+    }
+}
+
+/// The channel of a device.
+struct Channel(Arc<Device>);
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.channel().as_fd()
+    }
+}
+
+#[derive(Debug)]
+struct Mailbox {
+    device: Arc<Device>,
+    waiters: Waiters<usize>,
+    arrived: Vec<u32>,
+    /// Polling fails.
+    is_broken: bool,
+    /// A completion arrives and is handled before the queue is armed, without an event.
+    handles_while_arming: bool,
+}
+
+impl Source for Mailbox {
+    type Interest = usize;
+    type Error = Error;
+
+    fn waiters(&mut self) -> &mut Waiters<usize> {
+        &mut self.waiters
+    }
+
+    fn process(&mut self) -> Result<bool> {
+        if self.is_broken {
+            return Err(Error::from_errno("ibv_poll_cq", libc::EIO));
+        }
+        let next = self.device.queue.lock().unwrap().0.pop_front();
+        if let Some(receiver) = next {
+            self.arrived[receiver] += 1;
+            self.waiters.wake(|&interest| interest == receiver);
+        }
+        Ok(next.is_some())
+    }
+
+    fn drain_events(&mut self) -> Result<()> {
+        self.device.channel().drain();
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        if self.handles_while_arming {
+            self.device.complete(0);
+            self.process()?;
+        }
+        self.device.queue.lock().unwrap().1 = true;
+        Ok(())
+    }
+}
+
+type Mail = Shared<Mailbox, Channel>;
+
+fn mail(receivers: usize) -> (Arc<Device>, Mail) {
+    let device = Arc::new(Device {
+        channel: Some(EventFd::new().unwrap()),
+        ..Device::default()
+    });
+    let state = Mailbox {
+        device: Arc::clone(&device),
+        waiters: Waiters::new(),
+        arrived: vec![0; receivers],
+        is_broken: false,
+        handles_while_arming: false,
+    };
+    let channel = Channel(Arc::clone(&device));
+    (device, Shared::new(state, channel))
+}
+
+fn receive(mail: &Mail, receiver: usize, deadline: Option<Instant>) -> Result<WaitEnd> {
+    let mut state = mail.lock();
+    loop {
+        if state.arrived[receiver] > 0 {
+            state.arrived[receiver] -= 1;
+            return Ok(WaitEnd::Woken);
+        }
+        let end;
+        (state, end) = mail.wait(state, receiver, deadline)?;
+        if end != WaitEnd::Woken {
+            return Ok(end);
+        }
+    }
+}
+
+/// A call whose thread never runs again once it sleeps.
+fn stalled_call(mail: &Mail) -> (Ticket, Sleep) {
+    let mut state = mail.lock();
+    let mut ticket = state.waiters().add(Some(0)).unwrap();
+    match step(&mut *state, &mut ticket, false).unwrap() {
+        Step::Sleep(sleep) => (ticket, sleep),
+        Step::Woken | Step::Again => unreachable!("there are no messages yet"),
+    }
+}
+
+#[test]
+fn blocked_threads_receive_all_messages() {
+    const ROUNDS: usize = 2000;
+    const THREADS: usize = 4;
+    let (device, mail) = mail(THREADS);
+    thread::scope(|scope| {
+        for receiver in 0..THREADS {
+            let mail = &mail;
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    assert_eq!(receive(mail, receiver, None).unwrap(), WaitEnd::Woken);
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            for receiver in 0..THREADS {
+                device.complete((receiver + round) % THREADS);
+            }
+            thread::yield_now();
+        }
+    });
+    let state = mail.lock();
+    assert_eq!(state.arrived, [0; THREADS]);
+    assert!(state.waiters.is_empty());
+}
+
+#[test]
+fn call_past_its_deadline_times_out() {
+    let (_device, mail) = mail(2);
+    let soon = || Some(Instant::now() + Duration::from_millis(5));
+    assert_eq!(
+        receive(&mail, 1, Some(Instant::now())).unwrap(),
+        WaitEnd::TimedOut
+    );
+    assert_eq!(receive(&mail, 1, soon()).unwrap(), WaitEnd::TimedOut);
+    let (poller, _) = stalled_call(&mail);
+    assert_eq!(
+        receive(&mail, 1, soon()).unwrap(),
+        WaitEnd::TimedOut,
+        "as a follower"
+    );
+    mail.lock().waiters().remove(poller);
+    assert!(mail.lock().waiters.is_empty());
+}
+
+/// Neither the poller nor the latest follower runs.
+#[test]
+fn stalled_calls_delay_no_other_call() {
+    let (device, mail) = mail(2);
+    thread::scope(|scope| {
+        let (poller, sleep) = stalled_call(&mail);
+        assert_eq!(sleep, Sleep::Channel);
+        let other = scope.spawn(|| receive(&mail, 1, None));
+        let (follower, sleep) = stalled_call(&mail);
+        assert!(matches!(sleep, Sleep::Event(_)));
+        device.complete(1);
+        assert_eq!(other.join().unwrap().unwrap(), WaitEnd::Woken);
+        for stalled in [poller, follower] {
+            mail.lock().waiters().remove(stalled);
+        }
+    });
+}
+
+extern "C" fn ignore(_signal: libc::c_int) {}
+
+#[test]
+fn signal_interrupts_poller_and_follower() {
+    let handler: extern "C" fn(libc::c_int) = ignore;
+    // SAFETY: an action is plain data.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    // Restarts of system calls make no difference to `poll`.
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler does nothing, and C reads the action only before the return.
+    let ret = unsafe { libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()) };
+    assert_eq!(ret, 0);
+    let (_device, mail) = mail(2);
+    let mail = Arc::new(mail);
+    let mut stalled = Vec::new();
+    for _ in 0..2 {
+        let waiting = Arc::clone(&mail);
+        let thread = thread::spawn(move || receive(&waiting, 1, None));
+        while !thread.is_finished() {
+            // SAFETY: the thread has not been joined, so its identifier is valid.
+            unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGURG) };
+            thread::yield_now();
+        }
+        assert_eq!(thread.join().unwrap().unwrap(), WaitEnd::Interrupted);
+        stalled.push(stalled_call(&mail));
+    }
+}
+
+#[test]
+fn wait_in_forked_child_is_refused() {
+    let (device, mail) = mail(2);
+    let (poller, _) = stalled_call(&mail);
+    // SAFETY: the child only locks, allocates, and exits; glibc's allocator works after a fork, and
+    // no other thread uses the mailbox.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = mail.wait(mail.lock(), 0, None);
+        let is_refused = refused.is_err_and(|err| err.kind() == io::ErrorKind::Unsupported);
+        // The notification of the poller stays in the child.
+        mail.lock().waiters().wake(|_| true);
+        // SAFETY: ends the child without running any other code of the program.
+        unsafe { libc::_exit(i32::from(!is_refused)) }
+    }
+    let mut status = -1;
+    // SAFETY: `status` is there to be written.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(!is_readable(&poller.event) && !is_readable(device.channel()));
+    mail.lock().waiters().wake(|_| true);
+    assert!(is_readable(&poller.event));
+}
+
+#[test]
+fn error_of_source_ends_wait_and_hands_over() {
+    let (_device, mail) = mail(2);
+    mail.lock().is_broken = true;
+    let err = receive(&mail, 0, None).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EIO));
+    let state: Guard<'_, Mailbox> = mail.lock();
+    assert!(state.waiters.is_empty());
+}
+
+#[test]
+fn call_woken_while_arming_does_not_sleep() {
+    let (_device, mail) = mail(1);
+    let mut state = mail.lock();
+    state.handles_while_arming = true;
+    let mut ticket = state.waiters().add(Some(0)).unwrap();
+    let next = step(&mut *state, &mut ticket, false).unwrap();
+    assert!(matches!(next, Step::Woken));
+}
+
+#[test]
+fn checks_of_followers_become_rarer() {
+    let (_device, mail) = mail(1);
+    let (poller, _) = stalled_call(&mail);
+    let (mut follower, first) = stalled_call(&mail);
+    let mut intervals = vec![first];
+    for _ in 0..9 {
+        let mut state = mail.lock();
+        match step(&mut *state, &mut follower, true).unwrap() {
+            Step::Sleep(sleep) => intervals.push(sleep),
+            Step::Woken | Step::Again => unreachable!("there are no messages"),
+        }
+    }
+    let millis = [1, 2, 4, 8, 16, 32, 64, 128, 200, 200];
+    let expected = millis.map(|millis| Sleep::Event(Duration::from_millis(millis)));
+    assert_eq!(intervals, expected);
+    // A spurious wake-up is no check.
+    let again = step(&mut *mail.lock(), &mut follower, false).unwrap();
+    assert!(matches!(again, Step::Sleep(sleep) if sleep == expected[9]));
+    mail.lock().waiters().remove(poller);
+    let next = step(&mut *mail.lock(), &mut follower, false).unwrap();
+    assert!(matches!(next, Step::Sleep(Sleep::Channel)));
+}
+
+fn is_readable(event: &EventFd) -> bool {
+    wait_readable("poll", event.as_fd(), Some(Duration::ZERO)).unwrap()
+}
+
+#[test]
+fn check_that_finds_completions_replaces_the_poller() {
+    let (device, mail) = mail(2);
+    let (poller, _) = stalled_call(&mail);
+    let (mut follower, _) = stalled_call(&mail);
+    let mut check = |elapsed| step(&mut *mail.lock(), &mut follower, elapsed).unwrap();
+    assert!(matches!(check(true), Step::Sleep(Sleep::Event(_))));
+    device.complete(1);
+    assert!(matches!(check(true), Step::Again));
+    // The replaced poller is woken to become a follower.
+    assert!(is_readable(&poller.event));
+    assert!(matches!(check(false), Step::Sleep(Sleep::Channel)));
+    let mut replaced = poller;
+    let step = step(&mut *mail.lock(), &mut replaced, false).unwrap();
+    assert!(matches!(step, Step::Sleep(Sleep::Event(_))));
+}
+
+#[test]
+fn new_follower_polls_and_arms_for_its_interest() {
+    let (device, mail) = mail(2);
+    let (_poller, _) = stalled_call(&mail);
+    device.complete(1);
+    assert!(is_readable(device.channel()));
+    let mut state = mail.lock();
+    let mut follower = state.waiters().add(Some(0)).unwrap();
+    assert!(matches!(
+        step(&mut *state, &mut follower, false).unwrap(),
+        Step::Again
+    ));
+    assert_eq!(state.arrived, [0, 1]);
+    let sleep = step(&mut *state, &mut follower, false).unwrap();
+    assert!(matches!(sleep, Step::Sleep(Sleep::Event(_))));
+    drop(state);
+    assert!(!is_readable(device.channel()));
+    device.complete(0);
+    assert!(is_readable(device.channel()), "the queue is armed again");
+}
+
+#[test]
+fn standby_thread_checks_rarely_while_calls_poll() {
+    let (_device, mail) = mail(1);
+    let mut standby = mail.stand_by().unwrap();
+    let mut check = || {
+        standby.check_at = Some(Instant::now());
+        standby.poll(&mut mail.lock()).unwrap().unwrap()
+    };
+    let event = |millis| Sleep::Event(Duration::from_millis(millis));
+    assert_eq!(check(), event(10));
+    let (call, sleep) = stalled_call(&mail);
+    assert_eq!(sleep, Sleep::Channel);
+    // A call has come since the last check, and then stays.
+    let intervals = [(); 9].map(|()| check());
+    let expected = [10, 20, 40, 80, 160, 320, 640, 1000, 1000].map(event);
+    assert_eq!(intervals, expected);
+    mail.lock().waiters().remove(call);
+    assert_eq!(check(), Sleep::Channel, "no call has come since");
+}
+
+#[test]
+fn standby_thread_waits_for_its_check() {
+    let (_device, mail) = mail(1);
+    let mut standby = mail.stand_by().unwrap();
+    // The thread may be woken at any time, for its other work.
+    for _ in 0..100 {
+        let sleep = standby.poll(&mut mail.lock()).unwrap().unwrap();
+        if sleep == Sleep::Channel {
+            unreachable!("only a check, after its interval, makes the thread the poller");
+        }
+        standby.check_at = standby.check_at.map(|at| at + Duration::from_secs(60));
+    }
+    mail.lock().waiters().add_task(0, Waker::noop());
+    assert!(is_readable(standby.event()));
+    let sleep = standby.poll(&mut mail.lock()).unwrap().unwrap();
+    assert_eq!(sleep, Sleep::Channel, "a task waits");
+}
+
+#[test]
+fn descriptor_of_event_loop_is_readable_once_per_registration() {
+    let (device, mail) = mail(2);
+    let event = Arc::new(EventFd::new().unwrap());
+    let task = Waker::from(Arc::clone(&event));
+    let complete = |receiver| {
+        device.complete(receiver);
+        assert!(mail.lock().process().unwrap());
+    };
+    mail.lock().waiters().add_task(1, &task);
+    assert!(!mail.lock().waiters.is_empty());
+    complete(0);
+    assert!(!is_readable(&event), "a message for another receiver");
+    complete(1);
+    assert!(is_readable(&event));
+    event.drain();
+    complete(1);
+    assert!(!is_readable(&event), "not registered again");
+    assert!(mail.lock().waiters.is_empty());
+}
+
+#[test]
+fn eventfds_are_reused() {
+    let (_device, mail) = mail(1);
+    let (first, _) = stalled_call(&mail);
+    let event = Arc::clone(&first.event);
+    mail.lock().waiters().remove(first);
+    let (second, _) = stalled_call(&mail);
+    assert!(Arc::ptr_eq(&event, &second.event));
+}

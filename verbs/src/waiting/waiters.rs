@@ -1,0 +1,294 @@
+//! Blocked calls, tasks, and the poller among the calls: every decision, without any I/O.
+//!
+//! The parent module provides `os`: the tests compile this file a second time, over a model.
+
+use std::{collections::BTreeMap, fmt, mem, sync::Arc, task::Waker, time::Duration};
+
+use super::os::EventFd;
+
+/// Interval after which a follower first checks whether completions are unhandled. Longer than a
+/// wake-up, so that a poller that runs is not replaced.
+const FIRST_CHECK: Duration = Duration::from_millis(1);
+
+/// Maximum interval between two checks of a follower, per blocked call: all followers together
+/// check at most ten times a second. Bounds the delay caused by a poller that does not run.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Interval between two checks of the standby thread while calls keep coming. Bounds the time for
+/// which completions stay unhandled after the last call.
+const STANDBY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Maximum interval between two checks of the standby thread while the same call polls.
+const MAX_STANDBY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of unused eventfds kept for later calls.
+const MAX_SPARE_EVENTS: usize = 16;
+
+/// The waiters of a [`Source`](super::Source): blocked calls, and tasks.
+///
+/// One blocked call is the poller, and sleeps until the channel is readable. The other calls are
+/// followers, and sleep until woken. `I` is the interest of a waiter, such as a direction or the
+/// number of a socket.
+pub struct Waiters<I> {
+    calls: BTreeMap<u64, Call<I>>,
+    next_name: u64,
+    /// The call, or the standby thread, that sleeps on the channel.
+    poller: Option<u64>,
+    standby: Option<u64>,
+    tasks: Vec<(I, Waker)>,
+    /// Notified after the lock has been released.
+    woken: Woken,
+    spare: Vec<Arc<EventFd>>,
+}
+
+/// A blocked call, or the standby thread.
+struct Call<I> {
+    /// `None` for the standby thread, which waits for nothing of its own.
+    interest: Option<I>,
+    event: Arc<EventFd>,
+    /// The thread sleeps, or is about to.
+    asleep: bool,
+    notified: bool,
+}
+
+/// The thread's part of a call.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    name: u64,
+    pub(super) event: Arc<EventFd>,
+    /// The call has not polled yet.
+    pub(super) is_new: bool,
+    check_interval: Duration,
+    /// Number of calls and threads that had come when the standby thread last checked.
+    calls_seen: u64,
+}
+
+/// Place and duration of a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// The caller is the poller: until the channel or the caller's event is readable.
+    Channel,
+    /// Another call is the poller: until the caller's event is readable, at most for this time.
+    Event(Duration),
+}
+
+/// Eventfds and tasks to be notified without a lock, since a woken thread takes the lock first, and
+/// wakers are foreign code.
+#[derive(Debug, Default)]
+pub(super) struct Woken {
+    events: Vec<Arc<EventFd>>,
+    tasks: Vec<Waker>,
+}
+
+impl Woken {
+    pub(super) fn notify(&mut self) {
+        for event in self.events.drain(..) {
+            event.notify();
+        }
+        self.tasks.drain(..).for_each(Waker::wake);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.tasks.is_empty()
+    }
+}
+
+impl<I> Waiters<I> {
+    /// No waiters.
+    pub fn new() -> Self {
+        Self {
+            calls: BTreeMap::new(),
+            next_name: 0,
+            poller: None,
+            standby: None,
+            tasks: Vec::new(),
+            woken: Woken::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Wakes the calls and tasks whose interest is met, once the lock has been released.
+    pub fn wake(&mut self, mut is_met: impl FnMut(&I) -> bool) {
+        for call in self.calls.values_mut() {
+            if !call.notified && call.interest.as_ref().is_some_and(&mut is_met) {
+                call.notified = true;
+                // A call that is awake finds the flag.
+                if call.asleep {
+                    self.woken.events.push(Arc::clone(&call.event));
+                }
+            }
+        }
+        let woken = self.tasks.extract_if(.., |(interest, _)| is_met(interest));
+        self.woken.tasks.extend(woken.map(|(_, task)| task));
+    }
+
+    /// Adds a task, which is woken once. Without a blocked call, the standby thread polls for tasks.
+    pub fn add_task(&mut self, interest: I, task: &Waker) {
+        self.tasks.push((interest, task.clone()));
+        if self.poller.is_none() {
+            self.hand_over();
+        }
+    }
+
+    /// Whether there is a blocked call or a task.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty() && self.calls.len() == usize::from(self.standby.is_some())
+    }
+
+    /// The interests of all waiters.
+    pub fn interests(&self) -> impl Iterator<Item = &I> {
+        let calls = self
+            .calls
+            .values()
+            .filter_map(|call| call.interest.as_ref());
+        calls.chain(self.tasks.iter().map(|(interest, _)| interest))
+    }
+
+    /// Adds a call, or the standby thread.
+    pub(super) fn add(&mut self, interest: Option<I>) -> crate::error::Result<Ticket> {
+        let event = match self.spare.pop() {
+            Some(event) => event,
+            None => Arc::new(EventFd::new()?),
+        };
+        let name = self.next_name;
+        self.next_name += 1;
+        let is_new = interest.is_some();
+        if !is_new {
+            self.standby = Some(name);
+        }
+        let call = Call {
+            interest,
+            event: Arc::clone(&event),
+            asleep: false,
+            notified: false,
+        };
+        self.calls.insert(name, call);
+        Ok(Ticket {
+            name,
+            event,
+            is_new,
+            check_interval: FIRST_CHECK,
+            calls_seen: name,
+        })
+    }
+
+    /// Removes a call. If no other call is the poller, wakes a follower to become the poller.
+    pub(super) fn remove(&mut self, ticket: Ticket) {
+        self.calls.remove(&ticket.name);
+        self.standby.take_if(|name| *name == ticket.name);
+        self.poller.take_if(|name| *name == ticket.name);
+        if self.poller.is_none() {
+            self.hand_over();
+        }
+        if self.spare.len() < MAX_SPARE_EVENTS {
+            self.spare.push(ticket.event);
+        }
+    }
+
+    /// Wakes one waiter to become the poller: the latest call, most likely to run at once. Any other
+    /// call that runs earlier takes the place.
+    fn hand_over(&mut self) {
+        let is_free = |call: &&Call<I>| call.interest.is_some() && !call.notified;
+        let standby = self.standby.filter(|_| !self.tasks.is_empty());
+        let next = self.calls.values().rev().find(is_free);
+        let next = next.or_else(|| self.calls.get(&standby?));
+        if let Some(call) = next {
+            self.woken.events.push(Arc::clone(&call.event));
+        }
+    }
+
+    pub(super) fn is_notified(&self, ticket: &Ticket) -> bool {
+        let call = self.calls.get(&ticket.name);
+        call.is_some_and(|call| call.notified)
+    }
+
+    /// Whether the waiter leaves the polling to others. A call replaces the standby thread. The
+    /// standby thread polls for tasks, and if no call has come between two checks.
+    pub(super) fn follows(&self, ticket: &Ticket, has_checked: bool) -> bool {
+        let is_standby = self.standby == Some(ticket.name);
+        match self.poller {
+            Some(name) if name == ticket.name => false,
+            Some(name) => is_standby || self.standby != Some(name),
+            None if is_standby => {
+                let may_poll = has_checked && ticket.calls_seen == self.next_name;
+                self.tasks.is_empty() && !may_poll
+            }
+            None => false,
+        }
+    }
+
+    /// Makes a follower the poller, because the poller has left completions unhandled.
+    pub(super) fn replace_poller(&mut self, ticket: &Ticket) {
+        if self.poller.is_some() {
+            self.become_poller(ticket.name);
+        }
+    }
+
+    fn become_poller(&mut self, name: u64) {
+        let replaced = self.poller.replace(name).filter(|last| *last != name);
+        if let Some(call) = replaced.and_then(|last| self.calls.get(&last)) {
+            // The replaced poller becomes a follower, with checks of its own.
+            self.woken.events.push(Arc::clone(&call.event));
+        }
+    }
+
+    /// Begins a sleep: as the poller, unless the waiter follows. `has_checked` is set if the last
+    /// sleep of a follower has lasted for its whole interval.
+    pub(super) fn begin_sleep(&mut self, ticket: &mut Ticket, has_checked: bool) -> Sleep {
+        let follows = self.follows(ticket, has_checked);
+        if let Some(call) = self.calls.get_mut(&ticket.name) {
+            call.asleep = true;
+        }
+        if !follows {
+            self.become_poller(ticket.name);
+            ticket.check_interval = FIRST_CHECK;
+            return Sleep::Channel;
+        }
+        let is_standby = self.standby == Some(ticket.name);
+        let has_new_calls = ticket.calls_seen != self.next_name;
+        if has_checked {
+            ticket.calls_seen = self.next_name;
+            ticket.check_interval *= 2;
+        }
+        ticket.check_interval = if !is_standby {
+            let calls = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
+            ticket
+                .check_interval
+                .min(MAX_CHECK_INTERVAL.saturating_mul(calls))
+        } else if has_checked && has_new_calls {
+            STANDBY_INTERVAL
+        } else {
+            ticket
+                .check_interval
+                .clamp(STANDBY_INTERVAL, MAX_STANDBY_INTERVAL)
+        };
+        Sleep::Event(ticket.check_interval)
+    }
+
+    /// Ends a sleep.
+    pub(super) fn end_sleep(&mut self, ticket: &Ticket) {
+        if let Some(call) = self.calls.get_mut(&ticket.name) {
+            call.asleep = false;
+        }
+    }
+
+    pub(super) fn take_woken(&mut self) -> Woken {
+        mem::take(&mut self.woken)
+    }
+}
+
+impl<I> Default for Waiters<I> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<I> fmt::Debug for Waiters<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiters")
+            .field("calls", &self.calls.len())
+            .field("tasks", &self.tasks.len())
+            .field("poller", &self.poller)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,140 @@
+//! Figures of softnic on this machine: a connection, ten thousand queue pairs, and the device tests of the four crates.
+//!
+//! The measured program is `softnic/benches/fabric`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use super::program;
+use super::row::{Bar, Row};
+use crate::workspace::{self, Workspace};
+use soft_roce::process;
+
+/// The device tests of the four crates, and the limits of their run times in seconds.
+const SUITES: [&str; 4] = ["verbs_suite", "cm_suite", "rsocket_suite", "rds_suite"];
+const VERBS_LIMIT: f64 = 20.0;
+const SUITES_LIMIT: f64 = 90.0;
+
+/// Limits: of a round trip in nanoseconds, of a write as a multiple of a copy, and of the set-up in seconds.
+const ROUND_TRIP_LIMIT: f64 = 3000.0;
+const WRITE_LIMIT: f64 = 2.0;
+const SETUP_LIMIT: f64 = 10.0;
+
+/// Measures all rows.
+pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
+    let program = program::build_ours(workspace, "softnic", "fabric")?;
+    let mut rows = Vec::from(connection(&program)?);
+    rows.extend(incast(&program)?);
+    rows.extend(suites(workspace)?);
+    Ok(rows)
+}
+
+fn row(case: &str, unit: &'static str, ours: f64, bar: Option<Bar>) -> Row {
+    Row {
+        case: case.to_owned(),
+        unit,
+        ours,
+        reference: None,
+        bar,
+    }
+}
+
+/// The numbers printed by a case of the program.
+fn figures<const COUNT: usize>(program: &Path, case: &str) -> Result<[f64; COUNT]> {
+    let numbers = program::numbers(Command::new(program).arg(case))?;
+    let Ok(figures) = <[f64; COUNT]>::try_from(numbers) else {
+        bail!("`fabric {case}` must print {COUNT} numbers");
+    };
+    Ok(figures)
+}
+
+/// One connection, both ends polled by one thread.
+fn connection(program: &Path) -> Result<[Row; 3]> {
+    let [round_trip] = figures(program, "round-trip")?;
+    let [large, small, copy] = figures(program, "write")?;
+    Ok([
+        row(
+            "round trip of 64 bytes",
+            "ns",
+            round_trip,
+            Some(Bar::Total(ROUND_TRIP_LIMIT)),
+        ),
+        Row {
+            reference: Some(copy),
+            ..row(
+                "write of 64 KiB, MTU 4096, against memcpy",
+                "ns",
+                large,
+                Some(Bar::Times(WRITE_LIMIT)),
+            )
+        },
+        Row {
+            reference: Some(copy),
+            ..row(
+                "write of 64 KiB, MTU 1024, against memcpy",
+                "ns",
+                small,
+                None,
+            )
+        },
+    ])
+}
+
+/// Ten thousand queue pairs between 100 hosts.
+fn incast(program: &Path) -> Result<[Row; 3]> {
+    let [setup, bytes, incast] = figures(program, "incast")?;
+    Ok([
+        row(
+            "10000 queue pairs of 100 hosts, set-up",
+            "s",
+            setup,
+            Some(Bar::Total(SETUP_LIMIT)),
+        ),
+        row("10000 queue pairs of depth 8, each", "bytes", bytes, None),
+        row(
+            "99 hosts to one, 7920 messages, loss 0.1 %",
+            "s",
+            incast,
+            None,
+        ),
+    ])
+}
+
+/// Run times of the device tests on softnic, in the profile of `cargo test`.
+fn suites(workspace: &Workspace) -> Result<[Row; 2]> {
+    let test = |suite: Option<&str>| {
+        let mut cargo = workspace::cargo(workspace);
+        cargo.args(["test", "--quiet", "--locked", "--package", "softnic"]);
+        match suite {
+            Some(suite) => cargo.args(["--test", suite]),
+            None => cargo.args(SUITES.iter().flat_map(|suite| ["--test", suite])),
+        };
+        cargo
+    };
+    process::run(test(None).arg("--no-run")).context("the suites do not build")?;
+    let mut times = [0.0; SUITES.len()];
+    for (time, suite) in times.iter_mut().zip(SUITES) {
+        let start = Instant::now();
+        process::output(&mut test(Some(suite))).with_context(|| format!("{suite} has failed"))?;
+        *time = start.elapsed().as_secs_f64();
+    }
+    let [verbs, ..] = times;
+    let all = times.iter().sum();
+    Ok([
+        row(
+            "device tests of verbs",
+            "s",
+            verbs,
+            Some(Bar::Total(VERBS_LIMIT)),
+        ),
+        row(
+            "device tests of verbs, cm, rsocket and rds",
+            "s",
+            all,
+            Some(Bar::Total(SUITES_LIMIT)),
+        ),
+    ])
+}

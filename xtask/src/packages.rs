@@ -1,0 +1,438 @@
+//! The published packages: their names and manifests, their order, and two foreign projects that are built from the
+//! packaged files.
+//!
+//! `cargo xtask packages` packages the crates and unpacks them to `target/packages/rdma`, in the folders of this
+//! workspace. A crate beside that folder depends on them by the lines in the README. It is built without rdma-core, and
+//! its tests run on softnic in an empty root folder, as the user with the fewest rights. The key-value store of the
+//! tutorial is moved to another folder beside them, with its programs, and is built with the rdma-core of this machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use cargo_metadata::Package;
+
+use crate::workspace::{self, Workspace};
+use soft_roce::process;
+
+/// Names of packages begin with this: the registry has foreign crates called `verbs`, `rsocket`, `rds` and
+/// `ibverbs-sys`.
+const PREFIX: &str = "rdma-";
+
+/// Other names, free in the registry in November 2026.
+const OTHER_NAMES: [&str; 3] = ["cargo-soft-roce", "rdmacm-sys", "softnic"];
+
+/// Files of each published package. Licences are links to those of the workspace; cargo packages the files.
+const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
+
+/// Maximum number of keywords that the registry accepts.
+const MAX_KEYWORDS: usize = 5;
+
+/// The page with the order of publication, relative to the workspace's root, and the heading of the order.
+const RELEASING: &str = "RELEASING.md";
+const ORDER: &str = "\n## Order\n";
+
+/// Documents with dependency lines, the first with all of them.
+const DOCUMENTS: [&str; 2] = ["README.md", "softnic/GUIDE.md"];
+
+/// Tests of the foreign crate: one of softnic's as it is, and one of the sockets.
+const GUIDE: &str = include_str!("../../softnic/tests/guide.rs");
+const SOCKETS: &str = include_str!("../consumer/sockets.rs");
+
+/// The foreign crate's manifest, before the lines of the README. The table `workspace` keeps the crate out of this
+/// workspace.
+const MANIFEST: &str = "\
+[package]
+name = \"consumer\"
+edition = \"2024\"
+publish = false
+
+[workspace]
+
+[profile.dev]
+debug = false
+
+";
+
+/// The tutorial's project, and the way from there to the crates: before, and after the move.
+const STORE: &str = "examples/kv_store";
+const PATHS: (&str, &str) = ("\"../../", "\"../rdma/");
+
+/// The table of the store's manifest that needs this workspace.
+const LINTS: &str = "[lints]\nworkspace = true\n";
+
+/// Packages the crates, and runs the tests of projects that depend on the packaged files. Downloads nothing.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let packages: Vec<&Package> = published(workspace.packages()).collect();
+    let place = workspace.target().join("packages");
+    let mut cargo = workspace::cargo(workspace);
+    cargo.args(["package", "--quiet", "--offline", "--locked"]);
+    // Built below, as a dependency.
+    cargo.args(["--no-verify", "--allow-dirty", "--target-dir"]);
+    cargo.arg(&place);
+    for package in &packages {
+        cargo.args(["--package", package.name.as_str()]);
+    }
+    process::run(&mut cargo)?;
+    for package in &packages {
+        unpack(&place, package, &folder(workspace.root(), package)?)?;
+    }
+    let manifest = write_consumer(workspace, &place, &packages)?;
+    let mut cargo = workspace::cargo(workspace);
+    cargo.args(["test", "--offline", "--tests", "--manifest-path"]);
+    cargo.arg(&manifest).arg("--target-dir");
+    cargo.arg(place.join("target"));
+    // As on a machine with neither rdma-core nor its headers.
+    cargo.env("PKG_CONFIG", "/nonexistent/pkg-config");
+    cargo.env("LIBCLANG_PATH", "/nonexistent");
+    let runner = workspace.root().join("xtask/consumer/empty_root.sh");
+    cargo.arg("--config").arg(format!(
+        "target.'cfg(unix)'.runner = ['sh', {:?}]",
+        runner.display()
+    ));
+    process::run(&mut cargo).context("the packages do not serve a foreign crate")?;
+    let mut cargo = workspace::cargo(workspace);
+    cargo.args(["test", "--offline", "--tests", "--manifest-path"]);
+    cargo.arg(move_store(workspace, &place, &packages)?);
+    // The folder of the foreign crate has the build for a machine without rdma-core.
+    cargo.arg("--target-dir").arg(place.join("store-target"));
+    process::run(&mut cargo).context("the packages do not serve the moved key-value store")
+}
+
+/// Copies the key-value store to a workspace of its own, and returns the path of its manifest.
+fn move_store(workspace: &Workspace, place: &Path, packages: &[&Package]) -> Result<PathBuf> {
+    let (from, to) = (workspace.root().join(STORE), place.join("kv_store"));
+    let (manifest, lock) = (to.join("Cargo.toml"), to.join("Cargo.lock"));
+    clear(&to)?;
+    // Times are kept, so that cargo builds only changed files again.
+    process::run(
+        Command::new("cp")
+            .args(["--archive", "--no-target-directory"])
+            .arg(from)
+            .arg(&to),
+    )?;
+    let text = fs::read_to_string(&manifest)
+        .with_context(|| format!("cannot read {}", manifest.display()))?;
+    ensure!(
+        text.contains(PATHS.0) && text.contains(LINTS),
+        "{STORE}/Cargo.toml has no path `{}`, or no table of lints",
+        PATHS.0
+    );
+    let text = text
+        .replace(PATHS.0, PATHS.1)
+        .replace(LINTS, "[workspace]\n");
+    let text = text + &patches(workspace.root(), packages)?;
+    fs::write(&manifest, text).with_context(|| format!("cannot write {}", manifest.display()))?;
+    fs::copy(workspace.root().join("Cargo.lock"), lock).context("cannot copy Cargo.lock")?;
+    Ok(manifest)
+}
+
+/// The table that takes the packages from their folders: the packaged manifests name versions only.
+fn patches(root: &Path, packages: &[&Package]) -> Result<String> {
+    let mut patches = "\n[patch.crates-io]\n".to_owned();
+    for package in packages {
+        let folder = folder(root, package)?;
+        patches += &format!("{} = {{ path = \"../rdma/{folder}\" }}\n", package.name);
+    }
+    Ok(patches)
+}
+
+/// The packages for the registry.
+fn published(packages: &[Package]) -> impl Iterator<Item = &Package> {
+    let is_published = |to: &Vec<String>| !to.is_empty();
+    packages
+        .iter()
+        .filter(move |package| package.publish.as_ref().is_none_or(is_published))
+}
+
+/// Name of the folder of an unpacked package: the package's folder in the workspace, `rsocket-proto` for `rsocket/proto`.
+fn folder(root: &Path, package: &Package) -> Result<String> {
+    let folder = package.manifest_path.parent();
+    let folder = folder.and_then(|folder| folder.as_std_path().strip_prefix(root).ok());
+    let folder =
+        folder.with_context(|| format!("{} is outside of the workspace", package.manifest_path))?;
+    Ok(folder.display().to_string().replace('/', "-"))
+}
+
+/// Unpacks a package. Unchanged files keep their time, so that cargo builds only changed packages again.
+fn unpack(place: &Path, package: &Package, folder: &str) -> Result<()> {
+    let Package { name, version, .. } = package;
+    let archive = place.join(format!("package/{name}-{version}.crate"));
+    let fresh = place.join("fresh");
+    let unpacked = place.join("rdma").join(folder);
+    clear(&fresh)?;
+    fs::create_dir_all(&fresh).with_context(|| format!("cannot create {}", fresh.display()))?;
+    let mut tar = Command::new("tar");
+    // Times in the archive are constant. Cargo would miss a change.
+    tar.args(["--extract", "--touch", "--strip-components=1", "--file"]);
+    process::run(tar.arg(&archive).arg("--directory").arg(&fresh))?;
+    let mut diff = Command::new("diff");
+    // The current commit is in `.cargo_vcs_info.json`. The lock file of a library is not read.
+    diff.args(["--recursive", "--brief"]);
+    diff.args(["--exclude=.cargo_vcs_info.json", "--exclude=Cargo.lock"]);
+    let same = diff.arg(&fresh).arg(&unpacked).output();
+    if same.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    clear(&unpacked)?;
+    fs::create_dir_all(place.join("rdma"))
+        .with_context(|| format!("cannot create folders in {}", place.display()))?;
+    fs::rename(&fresh, &unpacked).with_context(|| format!("cannot create {}", unpacked.display()))
+}
+
+/// Removes a folder, if it exists.
+fn clear(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes the foreign crate and returns the path of its manifest.
+fn write_consumer(workspace: &Workspace, place: &Path, packages: &[&Package]) -> Result<PathBuf> {
+    let dependencies = dependencies(workspace.root())?;
+    let mut manifest = format!("{MANIFEST}{dependencies}");
+    for package in packages {
+        let folder = folder(workspace.root(), package)?;
+        let Package { name, .. } = package;
+        // Every package is built, those without a line in the README too.
+        if !dependencies.contains(&format!("{name} = ")) {
+            manifest += &format!("\n[dependencies.{name}]\npath = \"../rdma/{folder}\"\n");
+        }
+    }
+    manifest += &patches(workspace.root(), packages)?;
+    let consumer = place.join("consumer");
+    let files = [
+        ("Cargo.toml", manifest.as_str()),
+        ("src/lib.rs", "//! A crate of somebody else.\n"),
+        ("tests/guide.rs", GUIDE),
+        ("tests/sockets.rs", SOCKETS),
+    ];
+    for (name, text) in files {
+        let path = consumer.join(name);
+        let folder = path.parent().context("a file without a folder")?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    // The versions of this workspace, which are on this machine.
+    fs::copy(
+        workspace.root().join("Cargo.lock"),
+        consumer.join("Cargo.lock"),
+    )
+    .context("cannot copy Cargo.lock")?;
+    Ok(consumer.join("Cargo.toml"))
+}
+
+/// The dependency tables of the README. The lines of the other documents must be among them.
+fn dependencies(root: &Path) -> Result<String> {
+    let mut tables: Option<String> = None;
+    for document in DOCUMENTS {
+        let path = root.join(document);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let block = toml_block(&text)
+            .with_context(|| format!("{document} has no block of TOML with dependencies"))?;
+        if let Some(tables) = &tables {
+            for line in block.lines() {
+                let is_there = tables.lines().any(|other| other.starts_with(line));
+                ensure!(is_there, "{document} has `{line}`, and README.md has not");
+            }
+        }
+        tables.get_or_insert_with(|| block.to_owned());
+    }
+    tables.context("no document has dependencies")
+}
+
+/// The first block of TOML in a document.
+fn toml_block(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("```toml\n")?;
+    rest.split_once("```").map(|(block, _)| block)
+}
+
+/// Complains about published packages with a name that may be taken, or without an item that the registry shows; and
+/// about the order of publication.
+pub(crate) fn complaints(root: &Path, packages: &[Package]) -> Result<Vec<String>> {
+    let path = root.join(RELEASING);
+    let releasing =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut complaints: Vec<String> = published(packages).flat_map(incomplete).collect();
+    complaints.extend(disorder(&releasing, packages));
+    Ok(complaints)
+}
+
+/// Complains about the name, the manifest and the files of a package.
+fn incomplete(package: &Package) -> Vec<String> {
+    let Package { name, .. } = package;
+    let mut missing = Vec::new();
+    if !name.starts_with(PREFIX) && !OTHER_NAMES.contains(&name.as_str()) {
+        missing.push(format!(
+            "the name `{name}` may be taken: begin it with `{PREFIX}`, or look it up and add it to `OTHER_NAMES`"
+        ));
+    }
+    let items = [
+        ("description", package.description.is_some()),
+        ("license", package.license.is_some()),
+        ("rust-version", package.rust_version.is_some()),
+        ("categories", !package.categories.is_empty()),
+        ("keywords", !package.keywords.is_empty()),
+    ];
+    let absent = items.iter().filter(|(_, is_there)| !is_there);
+    missing.extend(absent.map(|(item, _)| format!("no `{item}` in a published package")));
+    if package.keywords.len() > MAX_KEYWORDS {
+        missing.push(format!("more than {MAX_KEYWORDS} keywords"));
+    }
+    let folder = package.manifest_path.with_file_name("");
+    let absent = FILES.iter().filter(|file| !folder.join(file).exists());
+    missing.extend(absent.map(|file| format!("no `{file}` beside the manifest")));
+    let in_manifest = |text| format!("{}: {text}", package.manifest_path);
+    missing.into_iter().map(in_manifest).collect()
+}
+
+/// Complains about published packages that the list of RELEASING.md has not exactly once, or before a dependency.
+fn disorder(releasing: &str, packages: &[Package]) -> Vec<String> {
+    // An item such as "1. `rdma-verbs`, `rdma-rsocket-proto`".
+    let is_item = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit());
+    let (_, section) = releasing.split_once(ORDER).unwrap_or_default();
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let items = section.lines().filter(is_item);
+    let listed: Vec<(usize, &str)> = items
+        .enumerate()
+        .flat_map(|(place, line)| {
+            let names = line.split('`').skip(1).step_by(2);
+            names.map(move |name| (place, name))
+        })
+        .collect();
+    let places = |wanted: &str| -> Vec<usize> {
+        let found = listed.iter().filter(|(_, name)| *name == wanted);
+        found.map(|(place, _)| *place).collect()
+    };
+    let mut complaints = Vec::new();
+    for package in published(packages) {
+        let [place] = places(&package.name)[..] else {
+            complaints.push(format!(
+                "{RELEASING}: the order must have `{}` once",
+                package.name
+            ));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            // Dependencies of tests by path only are not in the packaged manifest.
+            let is_dropped = dependency.req.to_string() == "*";
+            let is_later = places(&dependency.name)
+                .first()
+                .is_some_and(|other| *other >= place);
+            if is_later && !is_dropped {
+                complaints.push(format!(
+                    "{RELEASING}: `{}` depends on `{}`, which must be in an earlier item",
+                    package.name, dependency.name
+                ));
+            }
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A package called `name` in `folder`, with further fields in JSON.
+    fn package(folder: &Path, name: &str, fields: &str) -> Package {
+        let json = format!(
+            r#"{{"name": "{name}", "version": "1.0.0", "id": "x", "targets": [], "features": {{}},
+                "manifest_path": "{}/Cargo.toml", "edition": "2024", {fields}}}"#,
+            folder.display()
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    const COMPLETE: &str = r#""dependencies": [], "description": "x", "license": "MIT", "rust_version": "1.88",
+        "categories": ["x"], "keywords": ["x"]"#;
+
+    #[test]
+    fn package_with_foreign_name_or_without_an_item_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in FILES {
+            fs::write(folder.path().join(file), "").unwrap();
+        }
+        let found = |name: &str, fields: &str| incomplete(&package(folder.path(), name, fields));
+        assert_eq!(found("rdma-verbs", COMPLETE), [""; 0]);
+        assert_eq!(found("softnic", COMPLETE), [""; 0]);
+        let foreign = found("verbs", COMPLETE);
+        assert!(foreign[0].contains("the name `verbs` may be taken"));
+        for item in [
+            "description",
+            "license",
+            "rust_version",
+            "categories",
+            "keywords",
+        ] {
+            let without = COMPLETE.replace(&format!("\"{item}\""), &format!("\"_{item}\""));
+            assert_eq!(found("rdma-verbs", &without).len(), 1, "{item}");
+        }
+        let many = COMPLETE.replace(
+            r#""keywords": ["x"]"#,
+            r#""keywords": ["1", "2", "3", "4", "5", "6"]"#,
+        );
+        assert_eq!(found("rdma-verbs", &many).len(), 1);
+        fs::remove_file(folder.path().join("LICENSE-MIT")).unwrap();
+        let found = found("rdma-verbs", COMPLETE);
+        assert!(found[0].ends_with("no `LICENSE-MIT` beside the manifest"));
+    }
+
+    #[test]
+    fn order_with_absent_package_or_late_dependency_is_reported() {
+        let dependent = |req: &str| {
+            let dependency = format!(
+                r#""dependencies": [{{"name": "rdma-a", "req": "{req}", "kind": null, "optional": false,
+                    "uses_default_features": true, "features": []}}]"#
+            );
+            let fields = COMPLETE.replace(r#""dependencies": []"#, &dependency);
+            let place = Path::new("/x");
+            [
+                package(place, "rdma-a", COMPLETE),
+                package(place, "rdma-b", &fields),
+                package(place, "kept", &format!(r#"{COMPLETE}, "publish": []"#)),
+            ]
+        };
+        let complaints = |text: &str, req: &str| {
+            let text = format!("1. `rdma-b`\n{ORDER}{text}## After\n1. `rdma-a`\n");
+            disorder(&text, &dependent(req)).len()
+        };
+        assert_eq!(complaints("1. `rdma-a`\n2. `rdma-b`\n", "^0.1"), 0);
+        assert_eq!(complaints("1. `rdma-a`, `rdma-b`\n", "^0.1"), 1);
+        assert_eq!(complaints("1. `rdma-b`\n2. `rdma-a`\n", "^0.1"), 1);
+        assert_eq!(complaints("1. `rdma-b`\n2. `rdma-a`\n", "*"), 0);
+        assert_eq!(complaints("1. `rdma-a`\n", "^0.1"), 1);
+        assert_eq!(
+            complaints("1. `rdma-a`\n1. `rdma-a`\n2. `rdma-b`\n", "*"),
+            1
+        );
+    }
+
+    #[test]
+    fn dependency_lines_of_other_documents_must_be_in_the_readme() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, lines: &str| {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("Text\n\n```toml\n{lines}```\n\nMore")).unwrap();
+        };
+        write(
+            "README.md",
+            "[dependencies]\na = \"1\" # remark\nb = \"1\"\n",
+        );
+        write("softnic/GUIDE.md", "[dependencies]\na = \"1\"\n");
+        let tables = dependencies(root.path()).unwrap();
+        assert_eq!(tables, "[dependencies]\na = \"1\" # remark\nb = \"1\"\n");
+        write("softnic/GUIDE.md", "[dependencies]\nb = \"2\"\n");
+        let error = dependencies(root.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("softnic/GUIDE.md has `b = \"2\"`"),
+            "{error}"
+        );
+    }
+}
