@@ -115,6 +115,16 @@ impl KeyTable {
         self.users.values().sum()
     }
 
+    /// Sum of the lengths of the regions.
+    pub(super) fn registered_bytes(&self) -> u64 {
+        let entries = self.slots.iter().filter_map(|slot| slot.entry.as_ref());
+        let lens = entries.map(|entry| match entry {
+            Entry::Region(region) => region.len,
+            Entry::Window(_) => 0,
+        });
+        lens.fold(0, u64::saturating_add)
+    }
+
     /// Registers memory. The result is the local and the remote key.
     pub(super) fn register(&mut self, region: Region) -> Result<u32, EngineError> {
         let fits = region.len.checked_sub(1).is_none_or(|last| {

@@ -33,6 +33,11 @@ impl Engine {
         ]
     }
 
+    /// Sum of the lengths of the registered regions, in bytes.
+    pub fn registered_bytes(&self) -> u64 {
+        self.resources.keys.registered_bytes()
+    }
+
     pub(super) fn next_serial(&mut self) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         self.serial

@@ -10,6 +10,7 @@ struct HostBooks {
     addr: IpAddr,
     /// Number of objects of each kind.
     objects: Vec<(&'static str, usize)>,
+    registered_bytes: u64,
 }
 
 /// Objects created by programs on the hosts of a fabric and not destroyed: queue pairs, completion queues, shared
@@ -41,6 +42,7 @@ impl Books {
             HostBooks {
                 addr: addr.unwrap_or(IpAddr::from([0; 4])),
                 objects,
+                registered_bytes: host.engine.registered_bytes(),
             }
         });
         Self {
@@ -52,6 +54,25 @@ impl Books {
     pub fn len(&self) -> usize {
         let objects = self.hosts.iter().flat_map(|host| &host.objects);
         objects.map(|(_, count)| count).sum()
+    }
+
+    /// Sum of the lengths of the registered memory regions, in bytes. Memory registered twice counts twice.
+    ///
+    /// ```
+    /// let fabric = softnic::Fabric::new();
+    /// let host = fabric.host("10.9.0.1".parse()?);
+    /// let ctx = host.run(|| verbs::devices()?.find("softnic0").unwrap().open())?;
+    /// let pd = ctx.alloc_pd()?;
+    /// let _large = pd.register_buf([0; 4096])?;
+    /// let small = pd.register_buf([0; 100])?;
+    /// assert_eq!(fabric.books().registered_bytes(), 4196);
+    /// drop(small);
+    /// assert_eq!(fabric.books().registered_bytes(), 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn registered_bytes(&self) -> u64 {
+        let bytes = self.hosts.iter().map(|host| host.registered_bytes);
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Whether all counts are 0.

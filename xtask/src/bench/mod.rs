@@ -14,6 +14,7 @@ mod program;
 mod rds;
 mod row;
 mod rstream;
+mod scale;
 mod softnic;
 mod statistics;
 mod write_all;
@@ -42,6 +43,8 @@ pub(crate) enum Name {
     Cm,
     /// The devices of softnic, on this machine: a connection, 10,000 queue pairs, the device tests
     Softnic,
+    /// Many streams, peers and sockets on softnic, on this machine
+    Scale,
 }
 
 impl Name {
@@ -52,6 +55,7 @@ impl Name {
             Self::Rds => "rds",
             Self::Cm => "cm",
             Self::Softnic => "softnic",
+            Self::Scale => "scale",
         }
     }
 }
@@ -81,6 +85,7 @@ pub(crate) fn run(name: Name, host_only: bool, long: bool) -> Result<bool> {
             connections::measure(&workspace)?
         }
         Name::Softnic => softnic::measure(&workspace)?,
+        Name::Scale => scale::measure(&workspace)?,
     };
     let file = |extension: &str| folder.join(format!("{}.{extension}", name.text()));
     let values: Vec<_> = rows.iter().map(Row::to_json).collect();

@@ -1,0 +1,81 @@
+//! The measured programs of `cargo xtask bench scale`: `rsocket` and `rds` between hosts of one process.
+//!
+//! ```text
+//! scale streams COUNT         streams set up per second, and the 99th percentile of an echo in microseconds, with COUNT
+//!                             streams that each send 64 bytes once a second, all on one processor
+//! scale idle COUNT            nanoseconds of an echo through an `EventSet` with COUNT idle streams; bytes of resident and of
+//!                             pinned memory for each end of a stream
+//! scale peers PEERS SOCKETS   nanoseconds of a message, from PEERS hosts in turn to SOCKETS sockets of one host
+//! scale pairs COUNT           messages per second of COUNT pairs of threads, one message of each in flight
+//! scale stream                nanoseconds of a round trip of 64 bytes over a stream, and of 4096 bytes one way
+//! scale messages              the same over RDS
+//! ```
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+mod idle;
+mod memory;
+mod messages;
+mod round_trips;
+mod streams;
+
+use std::{
+    env,
+    net::{IpAddr, SocketAddr},
+};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use softnic::{Fabric, Host};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Number of descriptors for ten thousand connections, both ends of each in this process.
+const DESCRIPTORS: u64 = 200_000;
+
+const USAGE: &str =
+    "usage: scale streams|idle|pairs COUNT, scale peers PEERS SOCKETS, or scale stream|messages";
+
+fn main() -> Result<()> {
+    raise_descriptor_limit()?;
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let figures = match arguments[..] {
+        ["streams", count] => streams::run(count.parse()?)?.to_vec(),
+        ["idle", count] => idle::run(count.parse()?)?.to_vec(),
+        ["peers", peers, sockets] => vec![messages::peers(peers.parse()?, sockets.parse()?)?],
+        ["pairs", count] => vec![messages::pairs(count.parse()?)?],
+        ["stream"] => round_trips::stream()?.to_vec(),
+        ["messages"] => round_trips::messages()?.to_vec(),
+        _ => return Err(USAGE.into()),
+    };
+    let figures: Vec<String> = figures.iter().map(f64::to_string).collect();
+    println!("{}", figures.join(" "));
+    Ok(())
+}
+
+/// Raises the limits of open descriptors to [`DESCRIPTORS`], or the soft limit to the hard one where that is not permitted.
+fn raise_descriptor_limit() -> Result<()> {
+    let wanted = Some(DESCRIPTORS);
+    let now = getrlimit(Resource::Nofile);
+    let both = Rlimit {
+        current: wanted,
+        maximum: wanted,
+    };
+    let soft = Rlimit {
+        current: now.maximum,
+        ..now
+    };
+    Ok(setrlimit(Resource::Nofile, both).or_else(|_| setrlimit(Resource::Nofile, soft))?)
+}
+
+/// Two hosts of a fabric that keeps its objects, as the engine of `rsocket` does until the process ends.
+fn hosts() -> (Fabric, [Host; 2]) {
+    let fabric = Fabric::new().keep_objects();
+    let both = [1, 2].map(|number| fabric.host(IpAddr::from([10, 9, 0, number])));
+    (fabric, both)
+}
+
+/// An address of a host, with any free port.
+fn any_port(host: &Host) -> SocketAddr {
+    SocketAddr::new(host.addr(), 0)
+}

@@ -1,0 +1,162 @@
+//! Costs of many streams, peers and sockets, and of round trips of `rsocket` and `rds`, on softnic.
+//!
+//! The measured program is `softnic/benches/scale`.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::program;
+use super::row::{Bar, Row};
+use crate::workspace::Workspace;
+
+const FEW: u32 = 100;
+const MANY: u32 = 10_000;
+
+/// Limits: of the 99th percentile of an echo with `MANY` streams, in terms of `FEW`; of the time of an event with idle streams,
+/// in terms of one; of the time of a message with many peers and sockets, in terms of one peer.
+const ECHO_LIMIT: f64 = 10.0;
+const IDLE_LIMIT: f64 = 1.3;
+const PEERS_LIMIT: f64 = 1.5;
+
+/// Minimum number of streams set up per second.
+const SETUP_RATE: f64 = 1000.0;
+
+/// Limits of the memory for one end of an idle stream, in bytes.
+const RESIDENT_LIMIT: f64 = 100.0 * 1024.0;
+const PINNED_LIMIT: f64 = 64.0 * 1024.0;
+
+/// Minimum number of messages per second of four pairs of threads, in terms of one.
+const PAIRS_RATIO: f64 = 3.0;
+
+/// Measures all rows.
+pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
+    let program = program::build_ours(workspace, "softnic", "scale")?;
+    let mut rows = Vec::from(streams(&program)?);
+    rows.extend(idle(&program)?);
+    rows.extend(messages(&program)?);
+    rows.extend(round_trips(&program)?);
+    Ok(rows)
+}
+
+/// The numbers printed by a case of the program.
+fn figures<const COUNT: usize>(program: &Path, case: &[&str]) -> Result<[f64; COUNT]> {
+    eprintln!("scale {}", case.join(" "));
+    let numbers = program::numbers(Command::new(program).args(case))?;
+    let Ok(figures) = <[f64; COUNT]>::try_from(numbers) else {
+        bail!("`scale {}` must print {COUNT} numbers", case.join(" "));
+    };
+    Ok(figures)
+}
+
+/// A row without a reference.
+fn row(case: String, unit: &'static str, ours: f64, bar: Option<Bar>) -> Row {
+    Row {
+        case,
+        unit,
+        ours,
+        reference: None,
+        bar,
+    }
+}
+
+fn streams(program: &Path) -> Result<[Row; 2]> {
+    let [_, few] = figures(program, &["streams", &FEW.to_string()])?;
+    let [rate, many] = figures(program, &["streams", &MANY.to_string()])?;
+    Ok([
+        row(
+            format!("set-up of {MANY} streams, each, at most {SETUP_RATE} per second"),
+            "ns",
+            1e9 / rate,
+            Some(Bar::Total(1e9 / SETUP_RATE)),
+        ),
+        Row {
+            reference: Some(few),
+            ..row(
+                format!("echo on {MANY} streams, 99th percentile, against {FEW}"),
+                "us",
+                many,
+                Some(Bar::Times(ECHO_LIMIT)),
+            )
+        },
+    ])
+}
+
+fn idle(program: &Path) -> Result<[Row; 4]> {
+    let [one, ..] = figures::<3>(program, &["idle", "1"])?;
+    let [few, ..] = figures::<3>(program, &["idle", &FEW.to_string()])?;
+    let [many, resident, registered] = figures(program, &["idle", &MANY.to_string()])?;
+    let event = |count: u32, time: f64| Row {
+        reference: Some(one),
+        ..row(
+            format!("echo by an event set with {count} idle streams, against 1"),
+            "ns",
+            time,
+            Some(Bar::Times(IDLE_LIMIT)),
+        )
+    };
+    Ok([
+        event(FEW, few),
+        event(MANY, many),
+        row(
+            "resident memory of an idle stream".to_owned(),
+            "bytes",
+            resident,
+            Some(Bar::Total(RESIDENT_LIMIT)),
+        ),
+        row(
+            "pinned memory of an idle stream".to_owned(),
+            "bytes",
+            registered,
+            Some(Bar::Total(PINNED_LIMIT)),
+        ),
+    ])
+}
+
+fn messages(program: &Path) -> Result<[Row; 2]> {
+    let [one] = figures(program, &["peers", "1", "10"])?;
+    let [many] = figures(program, &["peers", "1000", &MANY.to_string()])?;
+    let [pair] = figures(program, &["pairs", "1"])?;
+    let [pairs] = figures(program, &["pairs", "4"])?;
+    Ok([
+        Row {
+            reference: Some(one),
+            ..row(
+                format!("message of 1000 peers to {MANY} sockets, against 1 to 10"),
+                "ns",
+                many,
+                Some(Bar::Times(PEERS_LIMIT)),
+            )
+        },
+        Row {
+            reference: Some(pair),
+            ..row(
+                "messages of four pairs of threads, against one".to_owned(),
+                "per second",
+                pairs,
+                Some(Bar::NotBelow(PAIRS_RATIO)),
+            )
+        },
+    ])
+}
+
+fn round_trips(program: &Path) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (case, name) in [("stream", "a stream"), ("messages", "RDS")] {
+        let [round_trip, block] = figures(program, &[case])?;
+        rows.push(row(
+            format!("round trip of 64 bytes over {name}"),
+            "ns",
+            round_trip,
+            None,
+        ));
+        rows.push(row(
+            format!("4096 bytes one way over {name}"),
+            "ns",
+            block,
+            None,
+        ));
+    }
+    Ok(rows)
+}
