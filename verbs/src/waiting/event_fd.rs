@@ -1,12 +1,20 @@
 //! An eventfd for waking a thread in `poll(2)`.
 
 use std::{
+    cell::RefCell,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     sync::Arc,
     task::Wake,
 };
 
-use crate::error::{Result, cvt_neg};
+use crate::{
+    error::{Result, cvt_neg},
+    fork::fork_generation,
+};
+
+thread_local! {
+    static OF_THREAD: RefCell<Option<(u64, Arc<EventFd>)>> = const { RefCell::new(None) };
+}
 
 /// `eventfd(2)`—A descriptor readable between [`notify`](Self::notify) and [`drain`](Self::drain).
 ///
@@ -38,6 +46,23 @@ impl EventFd {
         let fd = cvt_neg("eventfd", fd)?;
         // SAFETY: the descriptor is fresh, and belongs to no other object.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Returns the descriptor of this thread, for one wait at a time. Created by the first call of the
+    /// thread; a forked child gets another one. May be readable, from an earlier wait.
+    ///
+    /// # Errors
+    /// - `EMFILE`, `ENFILE`: too many open files.
+    pub fn of_thread() -> Result<Arc<Self>> {
+        let process = fork_generation();
+        OF_THREAD.with_borrow_mut(|own| match own {
+            Some((owner, event)) if *owner == process => Ok(Arc::clone(event)),
+            _ => {
+                let event = Arc::new(Self::new()?);
+                *own = Some((process, Arc::clone(&event)));
+                Ok(event)
+            }
+        })
     }
 
     /// `write(2)`—Makes the descriptor readable. Never blocks.

@@ -2,7 +2,11 @@
 //! threads with at most three preemptions. A call that never returns is a deadlock, which loom
 //! reports.
 
-use std::{sync::Arc, task::Wake, time::Duration};
+use std::{
+    sync::Arc,
+    task::{Wake, Waker},
+    time::Duration,
+};
 
 use loom::thread;
 
@@ -11,7 +15,12 @@ use os::{Channel, Instant, KERNEL};
 use shared::{Shared, Source, Standby, Step, WaitEnd};
 use waiters::{Sleep, Ticket, Waiters};
 
-#[expect(clippy::duplicate_mod, unreachable_pub, reason = "over a model")]
+#[expect(
+    clippy::duplicate_mod,
+    dead_code,
+    unreachable_pub,
+    reason = "over a model; not all of the interface is used"
+)]
 #[path = "shared.rs"]
 mod shared;
 #[expect(
@@ -25,7 +34,7 @@ mod waiters;
 
 /// The model: a device with one queue, eventfds, and a clock that advances by ticks.
 mod os {
-    use std::time::Duration;
+    use std::{sync::Arc, task::Wake, time::Duration};
 
     use loom::sync::Condvar;
 
@@ -36,6 +45,7 @@ mod os {
         sync::{Mutex, MutexGuard},
         thread::yield_now,
     };
+    pub(super) use std::sync::TryLockError;
 
     loom::lazy_static! {
         pub(super) static ref KERNEL: Kernel = Kernel::default();
@@ -123,8 +133,18 @@ mod os {
             }))
         }
 
+        pub(super) fn of_thread() -> Result<Arc<Self>> {
+            Self::new().map(Arc::new)
+        }
+
         pub(super) fn notify(&self) {
             KERNEL.step(|state| state.readable[self.0] = true);
+        }
+    }
+
+    impl Wake for EventFd {
+        fn wake(self: Arc<Self>) {
+            self.notify();
         }
     }
 
@@ -243,7 +263,9 @@ fn receive_until(mail: &Mail, receiver: u8, deadline: Option<Instant>) -> Result
 /// A call whose thread never runs again once it sleeps.
 fn stalled_call(mail: &Mail, receiver: u8) -> (Ticket, Sleep) {
     let mut state = mail.lock();
-    let mut ticket = state.waiters().add(Some(receiver)).unwrap();
+    let mut ticket = state
+        .waiters()
+        .add(Some(receiver), os::EventFd::of_thread().unwrap());
     match shared::step(&mut *state, &mut ticket, false).unwrap() {
         Step::Sleep(sleep) => (ticket, sleep),
         Step::Woken | Step::Again => unreachable!("there are no messages yet"),
@@ -335,7 +357,7 @@ fn interrupted_poller_hands_over() {
         KERNEL.signal(0);
         let slept = os::sleep(&ticket.event, Some(mail.channel()), None);
         assert_eq!(slept, shared::Slept::Interrupted);
-        mail.lock().waiters().remove(ticket);
+        mail.lock().waiters().remove(&ticket);
         KERNEL.complete(1);
         other.join().unwrap();
         check_handled(mail, 1);
@@ -368,7 +390,7 @@ fn poller_that_never_runs_is_replaced() {
         for other in others {
             other.join().unwrap();
         }
-        mail.lock().waiters().remove(poller);
+        mail.lock().waiters().remove(&poller);
         check_handled(mail, 2);
     });
 }
@@ -381,11 +403,11 @@ fn follower_that_never_runs_is_passed_over() {
         let (follower, sleep) = stalled_call(mail, 2);
         assert_ne!(sleep, Sleep::Channel);
         // Hands over to the follower, or to the other call.
-        mail.lock().waiters().remove(poller);
+        mail.lock().waiters().remove(&poller);
         KERNEL.complete(1);
         KERNEL.tick();
         other.join().unwrap();
-        mail.lock().waiters().remove(follower);
+        mail.lock().waiters().remove(&follower);
         check_handled(mail, 1);
     });
 }
@@ -479,5 +501,50 @@ fn call_replaces_standby_thread() {
         // The thread does not run from here on.
         receive(mail, 0);
         device.join().unwrap();
+    });
+}
+
+/// An event loop with one task, without a standby thread: polls, and watches the channel and the
+/// task's eventfd.
+fn event_loop(mail: &Mail, receiver: u8) {
+    let event = Arc::new(os::EventFd::new().unwrap());
+    let task = Waker::from(Arc::clone(&event));
+    loop {
+        let mut state = mail.lock();
+        if state.arrived[usize::from(receiver)] > 0 {
+            state.arrived[usize::from(receiver)] -= 1;
+            return state.waiters().remove_task(&task);
+        }
+        state.waiters().add_task(receiver, &task);
+        let is_armed = !state.poll_or_arm().unwrap();
+        drop(state);
+        if is_armed {
+            os::sleep(&event, Some(mail.channel()), None);
+        }
+        mail.lock().waiters().remove_task(&task);
+    }
+}
+
+#[test]
+fn event_loop_beside_call_loses_no_wake_up() {
+    every_interleaving(|mail| {
+        let other = spawn(mail, |mail| receive(mail, 1));
+        let device = thread::spawn(|| [0, 1].map(|receiver| KERNEL.complete(receiver)));
+        event_loop(mail, 0);
+        other.join().unwrap();
+        device.join().unwrap();
+        check_handled(mail, 2);
+    });
+}
+
+#[test]
+fn two_event_loops_lose_no_wake_up() {
+    every_interleaving(|mail| {
+        let other = spawn(mail, |mail| event_loop(mail, 1));
+        let device = thread::spawn(|| [0, 1].map(|receiver| KERNEL.complete(receiver)));
+        event_loop(mail, 0);
+        other.join().unwrap();
+        device.join().unwrap();
+        check_handled(mail, 2);
     });
 }

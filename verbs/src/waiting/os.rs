@@ -7,7 +7,7 @@ use crate::fd::poll_once;
 
 pub(super) use std::{
     os::fd::AsFd,
-    sync::{Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard, TryLockError},
     thread::yield_now,
     time::Instant,
 };

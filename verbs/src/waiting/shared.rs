@@ -5,13 +5,13 @@
 use std::{
     fmt, io,
     ops::{Deref, DerefMut},
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
 use super::{
     notifier::{self, NotifySource},
-    os::{self, AsFd, Instant, Mutex, MutexGuard},
+    os::{self, AsFd, EventFd, Instant, Mutex, MutexGuard, TryLockError},
     waiters::{Sleep, Ticket, Waiters, Woken},
 };
 use crate::error::{Error, Result};
@@ -128,6 +128,21 @@ impl<S: Source> Drop for Guard<'_, S> {
     }
 }
 
+impl<S: Source> Guard<'_, S> {
+    /// Handles completions if there are any, else requests a notification for the next one. Returns
+    /// whether there was a completion. After `false`, each later completion of interest to a waiter
+    /// makes the channel readable, or wakes the waiter.
+    ///
+    /// For a task or an event loop that watches the channel itself: add the task, then repeat the
+    /// call until it returns `false`.
+    ///
+    /// # Errors
+    /// The errors of the source.
+    pub fn poll_or_arm(&mut self) -> Result<bool, S::Error> {
+        notifier::ready(&mut Queues(&mut *self.state))
+    }
+}
+
 impl<S: Source> Deref for Guard<'_, S> {
     type Target = S;
 
@@ -194,8 +209,21 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     /// Locks the state. In a child of the process that created the value, another thread may have
     /// left the state locked.
     pub fn lock(&self) -> Guard<'_, S> {
+        self.guard(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Locks the state, unless another thread has locked it.
+    pub fn try_lock(&self) -> Option<Guard<'_, S>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(self.guard(state)),
+            Err(TryLockError::Poisoned(state)) => Some(self.guard(state.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn guard<'s>(&self, state: MutexGuard<'s, S>) -> Guard<'s, S> {
         Guard {
-            state: self.state.lock().unwrap_or_else(PoisonError::into_inner),
+            state,
             woken: Notifications {
                 woken: Woken::default(),
                 process: self.process,
@@ -216,8 +244,8 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     ///
     /// # Errors
     /// - `Unsupported`: in a forked child of the process that created the value.
-    /// - `EMFILE`, `ENFILE`: too many open files. Each blocked call has an eventfd; later calls reuse
-    ///   the eventfd.
+    /// - `EMFILE`, `ENFILE`: too many open files. The first blocked call of a thread creates
+    ///   [its eventfd](EventFd::of_thread).
     /// - The errors of the source, if the calling thread polls.
     pub fn wait<'s>(
         &'s self,
@@ -226,7 +254,8 @@ impl<S: Source, C: AsFd> Shared<S, C> {
         deadline: Option<Instant>,
     ) -> Result<(Guard<'s, S>, WaitEnd), S::Error> {
         self.check_process()?;
-        let mut ticket = state.waiters().add(Some(interest))?;
+        let event = EventFd::of_thread()?;
+        let mut ticket = state.waiters().add(Some(interest), event);
         let mut elapsed = false;
         let end = loop {
             let sleep = match step(&mut *state, &mut ticket, elapsed) {
@@ -248,7 +277,7 @@ impl<S: Source, C: AsFd> Shared<S, C> {
                 break Ok(WaitEnd::Interrupted);
             }
         };
-        state.waiters().remove(ticket);
+        state.waiters().remove(&ticket);
         Ok((state, end?))
     }
 
@@ -272,8 +301,9 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     /// # Errors
     /// - `EMFILE`, `ENFILE`: too many open files.
     pub fn stand_by(&self) -> Result<Standby> {
+        let event = Arc::new(EventFd::new()?);
         Ok(Standby {
-            ticket: self.lock().waiters().add(None)?,
+            ticket: self.lock().waiters().add(None, event),
             check_at: None,
         })
     }
@@ -323,7 +353,7 @@ impl Standby {
     }
 
     /// Notified when the thread has to [poll](Self::poll) again. Drained by the thread.
-    pub fn event(&self) -> &os::EventFd {
+    pub fn event(&self) -> &EventFd {
         &self.ticket.event
     }
 }

@@ -135,7 +135,9 @@ fn receive(mail: &Mail, receiver: usize, deadline: Option<Instant>) -> Result<Wa
 /// A call whose thread never runs again once it sleeps.
 fn stalled_call(mail: &Mail) -> (Ticket, Sleep) {
     let mut state = mail.lock();
-    let mut ticket = state.waiters().add(Some(0)).unwrap();
+    let mut ticket = state
+        .waiters()
+        .add(Some(0), Arc::new(EventFd::new().unwrap()));
     match step(&mut *state, &mut ticket, false).unwrap() {
         Step::Sleep(sleep) => (ticket, sleep),
         Step::Woken | Step::Again => unreachable!("there are no messages yet"),
@@ -183,7 +185,7 @@ fn call_past_its_deadline_times_out() {
         WaitEnd::TimedOut,
         "as a follower"
     );
-    mail.lock().waiters().remove(poller);
+    mail.lock().waiters().remove(&poller);
     assert!(mail.lock().waiters.is_empty());
 }
 
@@ -200,7 +202,7 @@ fn stalled_calls_delay_no_other_call() {
         device.complete(1);
         assert_eq!(other.join().unwrap().unwrap(), WaitEnd::Woken);
         for stalled in [poller, follower] {
-            mail.lock().waiters().remove(stalled);
+            mail.lock().waiters().remove(&stalled);
         }
     });
 }
@@ -273,7 +275,9 @@ fn call_woken_while_arming_does_not_sleep() {
     let (_device, mail) = mail(1);
     let mut state = mail.lock();
     state.handles_while_arming = true;
-    let mut ticket = state.waiters().add(Some(0)).unwrap();
+    let mut ticket = state
+        .waiters()
+        .add(Some(0), Arc::new(EventFd::new().unwrap()));
     let next = step(&mut *state, &mut ticket, false).unwrap();
     assert!(matches!(next, Step::Woken));
 }
@@ -297,7 +301,7 @@ fn checks_of_followers_become_rarer() {
     // A spurious wake-up is no check.
     let again = step(&mut *mail.lock(), &mut follower, false).unwrap();
     assert!(matches!(again, Step::Sleep(sleep) if sleep == expected[9]));
-    mail.lock().waiters().remove(poller);
+    mail.lock().waiters().remove(&poller);
     let next = step(&mut *mail.lock(), &mut follower, false).unwrap();
     assert!(matches!(next, Step::Sleep(Sleep::Channel)));
 }
@@ -330,7 +334,9 @@ fn new_follower_polls_and_arms_for_its_interest() {
     device.complete(1);
     assert!(is_readable(device.channel()));
     let mut state = mail.lock();
-    let mut follower = state.waiters().add(Some(0)).unwrap();
+    let mut follower = state
+        .waiters()
+        .add(Some(0), Arc::new(EventFd::new().unwrap()));
     assert!(matches!(
         step(&mut *state, &mut follower, false).unwrap(),
         Step::Again
@@ -360,7 +366,7 @@ fn standby_thread_checks_rarely_while_calls_poll() {
     let intervals = [(); 9].map(|()| check());
     let expected = [10, 20, 40, 80, 160, 320, 640, 1000, 1000].map(event);
     assert_eq!(intervals, expected);
-    mail.lock().waiters().remove(call);
+    mail.lock().waiters().remove(&call);
     assert_eq!(check(), Sleep::Channel, "no call has come since");
 }
 
@@ -405,10 +411,36 @@ fn descriptor_of_event_loop_is_readable_once_per_registration() {
 
 #[test]
 fn eventfds_are_reused() {
+    let first = EventFd::of_thread().unwrap();
+    assert!(Arc::ptr_eq(&first, &EventFd::of_thread().unwrap()));
+    let other = thread::spawn(|| EventFd::of_thread().unwrap());
+    assert!(!Arc::ptr_eq(&first, &other.join().unwrap()));
+}
+
+#[test]
+fn removed_task_is_not_woken() {
+    let (device, mail) = mail(1);
+    let events = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
+    let tasks = events
+        .each_ref()
+        .map(|event| Waker::from(Arc::clone(event)));
+    for task in &tasks {
+        mail.lock().waiters().add_task(0, task);
+    }
+    mail.lock().waiters().remove_task(&tasks[0]);
+    device.complete(0);
+    assert!(mail.lock().process().unwrap());
+    assert_eq!(
+        events.each_ref().map(|event| is_readable(event)),
+        [false, true]
+    );
+}
+
+#[test]
+fn locked_state_is_not_locked_again() {
     let (_device, mail) = mail(1);
-    let (first, _) = stalled_call(&mail);
-    let event = Arc::clone(&first.event);
-    mail.lock().waiters().remove(first);
-    let (second, _) = stalled_call(&mail);
-    assert!(Arc::ptr_eq(&event, &second.event));
+    let state = mail.lock();
+    assert!(mail.try_lock().is_none());
+    drop(state);
+    assert!(mail.try_lock().is_some());
 }

@@ -21,9 +21,6 @@ const STANDBY_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum interval between two checks of the standby thread while the same call polls.
 const MAX_STANDBY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of unused eventfds kept for later calls.
-const MAX_SPARE_EVENTS: usize = 16;
-
 /// The waiters of a [`Source`](super::Source): blocked calls, and tasks.
 ///
 /// One blocked call is the poller, and sleeps until the channel is readable. The other calls are
@@ -38,7 +35,6 @@ pub struct Waiters<I> {
     tasks: Vec<(I, Waker)>,
     /// Notified after the lock has been released.
     woken: Woken,
-    spare: Vec<Arc<EventFd>>,
 }
 
 /// A blocked call, or the standby thread.
@@ -103,7 +99,6 @@ impl<I> Waiters<I> {
             standby: None,
             tasks: Vec::new(),
             woken: Woken::default(),
-            spare: Vec::new(),
         }
     }
 
@@ -130,6 +125,11 @@ impl<I> Waiters<I> {
         }
     }
 
+    /// Removes a task that is no longer to be woken. The task may have been woken before.
+    pub fn remove_task(&mut self, task: &Waker) {
+        self.tasks.retain(|(_, other)| !other.will_wake(task));
+    }
+
     /// Whether there is a blocked call or a task.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty() && self.calls.len() == usize::from(self.standby.is_some())
@@ -144,12 +144,8 @@ impl<I> Waiters<I> {
         calls.chain(self.tasks.iter().map(|(interest, _)| interest))
     }
 
-    /// Adds a call, or the standby thread.
-    pub(super) fn add(&mut self, interest: Option<I>) -> crate::error::Result<Ticket> {
-        let event = match self.spare.pop() {
-            Some(event) => event,
-            None => Arc::new(EventFd::new()?),
-        };
+    /// Adds a call, or the standby thread, woken by `event`.
+    pub(super) fn add(&mut self, interest: Option<I>, event: Arc<EventFd>) -> Ticket {
         let name = self.next_name;
         self.next_name += 1;
         let is_new = interest.is_some();
@@ -163,25 +159,22 @@ impl<I> Waiters<I> {
             notified: false,
         };
         self.calls.insert(name, call);
-        Ok(Ticket {
+        Ticket {
             name,
             event,
             is_new,
             check_interval: FIRST_CHECK,
             calls_seen: name,
-        })
+        }
     }
 
     /// Removes a call. If no other call is the poller, wakes a follower to become the poller.
-    pub(super) fn remove(&mut self, ticket: Ticket) {
+    pub(super) fn remove(&mut self, ticket: &Ticket) {
         self.calls.remove(&ticket.name);
         self.standby.take_if(|name| *name == ticket.name);
         self.poller.take_if(|name| *name == ticket.name);
         if self.poller.is_none() {
             self.hand_over();
-        }
-        if self.spare.len() < MAX_SPARE_EVENTS {
-            self.spare.push(ticket.event);
         }
     }
 
