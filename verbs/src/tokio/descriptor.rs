@@ -2,7 +2,8 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -10,6 +11,8 @@ use ::tokio::{
     io::{Interest, unix::AsyncFd},
     task::coop,
 };
+
+use crate::cq::CompletionChannel;
 
 /// A descriptor watched for reading by the runtime, for protocols with a descriptor of their own,
 /// such as an `eventfd(2)` that reports the state of queues. Construction is safe, unlike with tokio's
@@ -30,7 +33,29 @@ use ::tokio::{
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct WatchedFd(AsyncFd<OwnedFd>);
+pub struct WatchedFd(AsyncFd<Source>);
+
+/// Keeps one descriptor open.
+#[derive(Debug)]
+enum Source {
+    Shared(Arc<OwnedFd>),
+    Channel(Arc<CompletionChannel>),
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Shared(fd) => fd.as_fd(),
+            Self::Channel(channel) => channel.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Source {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
 
 impl WatchedFd {
     /// Registers the descriptor with the runtime.
@@ -42,9 +67,36 @@ impl WatchedFd {
     /// # Panics
     /// Outside of a runtime with I/O enabled.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        // SAFETY: an `OwnedFd` is one descriptor, open for as long as the value exists. The value
-        // is only ever lent by shared reference, and so not replaced.
-        let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+        Self::shared(Arc::new(fd))
+    }
+
+    /// Registers a descriptor with other owners, like [`new`](Self::new).
+    ///
+    /// # Errors
+    /// - `AlreadyExists`: the runtime watches the descriptor already.
+    /// - As for [`new`](Self::new).
+    ///
+    /// # Panics
+    /// As for [`new`](Self::new).
+    pub fn shared(fd: Arc<OwnedFd>) -> io::Result<Self> {
+        Self::register(Source::Shared(fd))
+    }
+
+    /// Registers a completion channel with other owners: the descriptor of its [`AsFd`].
+    ///
+    /// # Errors
+    /// As for [`shared`](Self::shared).
+    ///
+    /// # Panics
+    /// As for [`new`](Self::new).
+    pub fn channel(channel: Arc<CompletionChannel>) -> io::Result<Self> {
+        Self::register(Source::Channel(channel))
+    }
+
+    fn register(source: Source) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` is one descriptor, and so is that of a channel, open for as long as
+        // the value exists. The value is only ever lent by shared reference, and so not replaced.
+        let watched = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
         Ok(Self(watched?))
     }
 
