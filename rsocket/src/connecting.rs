@@ -11,7 +11,7 @@ use cm::{
     CmId, ConnectFailure, ConnectResponse, Key, PathRecord,
     phases::{AddrResolved, Idle, RouteResolved},
 };
-use verbs::Init;
+use verbs::{Init, waiting::EventFd};
 
 use crate::{
     connection::{Connection, ConnectionAddrs},
@@ -22,7 +22,6 @@ use crate::{
     options::Options,
     proto::{BadConnectData, ConnectData, stream::Settings},
     trace::{StreamSpan, note},
-    waiters::EventFd,
 };
 
 /// Timeout of the first resolution attempt. Each later attempt doubles the timeout.
@@ -45,7 +44,7 @@ pub(crate) struct Connecting {
     state: Mutex<State>,
     changed: Condvar,
     /// Notified at the end of the attempt, for callers waiting on a descriptor.
-    event_fd: EventFd,
+    event_fd: Arc<EventFd>,
     plan: Plan,
     key: Key,
     span: StreamSpan,
@@ -132,7 +131,7 @@ impl Connecting {
                 endpoint: None,
             }),
             changed: Condvar::new(),
-            event_fd: EventFd::new()?,
+            event_fd: Arc::new(EventFd::new()?),
             plan,
             key,
             span,
@@ -291,7 +290,7 @@ impl Connecting {
     }
 
     /// Readable from the end of the attempt on.
-    pub(crate) fn event_fd(&self) -> &EventFd {
+    pub(crate) fn event_fd(&self) -> &Arc<EventFd> {
         &self.event_fd
     }
 

@@ -19,7 +19,7 @@ use std::{
 
 use cm::{ConnectFailure, ConnectRequest, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
-use verbs::Context;
+use verbs::{Context, waiting::EventFd};
 
 use crate::{
     connecting::Connecting,
@@ -28,7 +28,6 @@ use crate::{
     device::Devices,
     exit::{ExitProgress, ExitRequest},
     listener::{Backlog, HalfOpen, RequestOutcome},
-    waiters::EventFd,
     waiting::sleep,
 };
 

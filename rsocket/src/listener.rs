@@ -16,7 +16,7 @@ use cm::{
     CmId, ConnectRequest, Key,
     phases::{Connected, Idle, Listening},
 };
-use verbs::{Context, Rts, fd::NotifyFd};
+use verbs::{Context, Rts, fd::NotifyFd, waiting::EventFd};
 
 use crate::{
     admission::{Admission, Decision, Held, Limits},
@@ -29,7 +29,6 @@ use crate::{
     proto::ConnectData,
     stream::Stream,
     trace::{StreamSpan, note},
-    waiters::EventFd,
     waiting::sleep,
 };
 
@@ -79,7 +78,7 @@ pub struct Refusals {
 #[derive(Debug)]
 pub(crate) struct Backlog {
     queues: Mutex<Queues>,
-    event_fd: EventFd,
+    event_fd: Arc<EventFd>,
     /// Descriptor for the program, readable with the eventfd. Reading the eventfd itself would lose a wake-up.
     notify: NotifyFd,
     /// Options of future connections.
@@ -478,7 +477,7 @@ impl Listener {
     }
 
     /// Readable while a connection is ready to be accepted, or after a shutdown.
-    pub(crate) fn event_fd(&self) -> &EventFd {
+    pub(crate) fn event_fd(&self) -> &Arc<EventFd> {
         &self.inner.backlog.event_fd
     }
 
@@ -590,7 +589,7 @@ impl Options {
 
     /// Listens with a bound identifier.
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
-        let event_fd = EventFd::new()?;
+        let event_fd = Arc::new(EventFd::new()?);
         let backlog = Arc::new(Backlog {
             queues: Mutex::default(),
             notify: NotifyFd::of(event_fd.as_fd())?,

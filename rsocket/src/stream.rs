@@ -120,9 +120,9 @@ impl Stream {
         })
     }
 
-    fn wait_mode(&self, timeout: &Mutex<Option<Duration>>) -> WaitMode {
+    fn wait_mode(&self, timeout: &Mutex<Option<Duration>>) -> WaitMode<'static> {
         if self.inner.nonblocking.load(Relaxed) {
-            return WaitMode::Watch(0);
+            return WaitMode::Watch;
         }
         let timeout = timeout.lock().unwrap_or_else(PoisonError::into_inner);
         WaitMode::from_timeout(*timeout)
@@ -132,7 +132,7 @@ impl Stream {
         &self.inner.connection
     }
 
-    pub(crate) fn write_mode(&self) -> WaitMode {
+    pub(crate) fn write_mode(&self) -> WaitMode<'static> {
         self.wait_mode(&self.inner.write_timeout)
     }
 

@@ -1,63 +1,22 @@
-//! Waiters of a socket: blocked threads and watchers.
+//! Interests of callers in a socket, and the descriptor of nonblocking callers.
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    task::{Wake, Waker},
 };
 
-use rustix::{
-    event::{EventfdFlags, epoll, eventfd},
-    io::{read, write},
-};
+use rustix::event::epoll;
+use verbs::waiting::{EventFd, Waiters};
 
 use crate::proto::stream::Readiness;
 
-/// A descriptor made readable by `notify`, until `drain`.
-#[derive(Clone, Debug)]
-pub(crate) struct EventFd {
-    fd: Arc<OwnedFd>,
-}
-
-impl EventFd {
-    pub(crate) fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { fd: Arc::new(fd) })
-    }
-
-    pub(crate) fn notify(&self) {
-        // Fails only at the maximum count, with the descriptor already readable.
-        let _: Result<usize, _> = write(&self.fd, &1_u64.to_ne_bytes());
-    }
-
-    /// Whether both are handles of the same eventfd.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.fd, &other.fd)
-    }
-
-    pub(crate) fn drain(&self) {
-        // Fails if the eventfd has not been notified.
-        let _: Result<usize, _> = read(&self.fd, &mut [0; 8]);
-    }
-}
-
-impl AsFd for EventFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-/// Readiness without any bit, for waking waiters with `Interest::ANY` only.
-pub(crate) const NOTHING: Readiness = Readiness {
-    readable: false,
-    writable: false,
-    ended: false,
-    hung_up: false,
-    failed: false,
-};
-
 /// Events requested by a waiter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Interest {
     pub(crate) read: bool,
     pub(crate) write: bool,
@@ -66,52 +25,35 @@ pub(crate) struct Interest {
 }
 
 impl Interest {
+    const NONE: Self = Self {
+        read: false,
+        write: false,
+        any: false,
+    };
     pub(crate) const READ: Self = Self {
         read: true,
-        write: false,
-        any: false,
+        ..Self::NONE
     };
     pub(crate) const WRITE: Self = Self {
-        read: false,
         write: true,
-        any: false,
+        ..Self::NONE
     };
-
     pub(crate) const BOTH: Self = Self {
-        read: true,
         write: true,
-        any: false,
+        ..Self::READ
     };
     pub(crate) const ANY: Self = Self {
-        read: false,
-        write: false,
         any: true,
+        ..Self::NONE
     };
 
-    pub(crate) fn add(&mut self, more: Self) {
-        self.read |= more.read;
-        self.write |= more.write;
-        self.any |= more.any;
-    }
-
-    pub(crate) fn remove(&mut self, less: Self) {
-        self.read &= !less.read;
-        self.write &= !less.write;
-        self.any &= !less.any;
-    }
-
-    /// Returns the part possible now, or never again.
-    fn met_by(self, readiness: Readiness) -> Self {
-        let over = readiness.hung_up || readiness.failed;
+    /// Returns the union of two interests.
+    pub(crate) fn or(self, other: Self) -> Self {
         Self {
-            read: self.read && (readiness.readable || over),
-            write: self.write && (readiness.writable || over),
-            any: self.any,
+            read: self.read || other.read,
+            write: self.write || other.write,
+            any: self.any || other.any,
         }
-    }
-
-    fn is_empty(self) -> bool {
-        self == Self::default()
     }
 
     pub(crate) fn is_met(self, readiness: Readiness) -> bool {
@@ -123,169 +65,80 @@ impl Interest {
     }
 }
 
-/// Notifies a nonblocking caller through a descriptor when a retry is worthwhile.
-///
-/// The descriptor is readable while the eventfd is notified or the completion channel is readable. Each watcher has
-/// its own eventfd, so that a reader cannot consume the wake-up of a writer.
+/// One direction of a [`Watcher`].
+#[derive(Debug)]
+struct Direction {
+    event: Arc<EventFd>,
+    /// A retry in this direction is worthwhile.
+    due: AtomicBool,
+}
+
+impl Wake for Direction {
+    fn wake(self: Arc<Self>) {
+        self.due.store(true, SeqCst);
+        self.event.notify();
+    }
+}
+
+/// Notifies nonblocking callers through one descriptor of both directions. An attempt in one direction
+/// leaves the descriptor readable for the other one.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    event_fd: EventFd,
-    poller: Arc<OwnedFd>,
-    watched: Interest,
-    /// Interest notified and not retried since.
-    due: Interest,
-    notified: bool,
+    event: Arc<EventFd>,
+    reading: Arc<Direction>,
+    writing: Arc<Direction>,
 }
 
 impl Watcher {
-    pub(crate) fn new(channel: BorrowedFd<'_>) -> io::Result<Self> {
-        let event_fd = EventFd::new()?;
-        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (fd, name) in [(channel, 0), (event_fd.as_fd(), 1)] {
-            let data = epoll::EventData::new_u64(name);
-            epoll::add(&poller, fd, data, epoll::EventFlags::IN)?;
-        }
+    /// `descriptor` is the `epoll` instance of the callers.
+    pub(crate) fn new(descriptor: impl AsFd) -> io::Result<Self> {
+        let event = Arc::new(EventFd::new()?);
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(descriptor, &event, data, epoll::EventFlags::IN)?;
+        let direction = || {
+            Arc::new(Direction {
+                event: Arc::clone(&event),
+                due: AtomicBool::new(false),
+            })
+        };
         Ok(Self {
-            event_fd,
-            poller: Arc::new(poller),
-            watched: Interest::default(),
-            due: Interest::default(),
-            notified: false,
+            reading: direction(),
+            writing: direction(),
+            event,
         })
     }
 
-    pub(crate) fn poller(&self) -> &Arc<OwnedFd> {
-        &self.poller
-    }
-
-    /// Whether a caller may be waiting.
-    pub(crate) fn is_watched(&self) -> bool {
-        !self.watched.is_empty()
+    /// The directions of an interest, each with its own interest.
+    fn directions(&self, interest: Interest) -> impl Iterator<Item = (Interest, &Arc<Direction>)> {
+        let reading = interest.read.then_some((Interest::READ, &self.reading));
+        let writing = interest.write.then_some((Interest::WRITE, &self.writing));
+        reading.into_iter().chain(writing)
     }
 
     /// Removes the interest of a caller that retries.
-    pub(crate) fn leave(&mut self, interest: Interest) {
-        self.watched.remove(interest);
-        self.due.remove(interest);
-    }
-
-    /// Registers the interest of a caller after a failed attempt. Notifications for other interests stay due.
-    pub(crate) fn watch(&mut self, interest: Interest) {
-        self.watched.add(interest);
-        self.due.remove(interest);
-        if self.notified && self.due.is_empty() {
-            self.notified = false;
-            self.event_fd.drain();
+    pub(crate) fn leave(&self, waiters: &mut Waiters<Interest>, interest: Interest) {
+        for (_, direction) in self.directions(interest) {
+            direction.due.store(false, SeqCst);
+            waiters.remove_task(&Waker::from(Arc::clone(direction)));
         }
     }
 
-    fn wake(&mut self, readiness: Readiness) {
-        if self.is_watched() {
-            self.notify(self.watched.met_by(readiness));
+    /// Registers the interest of a caller after a failed attempt.
+    pub(crate) fn watch(&self, waiters: &mut Waiters<Interest>, interest: Interest) {
+        self.leave(waiters, interest);
+        for (interest, direction) in self.directions(interest) {
+            waiters.add_task(interest, &Waker::from(Arc::clone(direction)));
+        }
+        let mut all = self.directions(Interest::BOTH);
+        if !all.any(|(_, direction)| direction.due.load(SeqCst)) {
+            self.event.drain();
         }
     }
 
-    /// Notifies callers waiting for one of these interests.
-    pub(crate) fn notify(&mut self, interest: Interest) {
-        let mut new = interest;
-        new.remove(self.due);
-        if !new.is_empty() {
-            self.due.add(new);
-            self.notified = true;
-            self.event_fd.notify();
-        }
-    }
-}
-
-/// Waiters of one socket, each with its own eventfd, so that no waiter consumes the wake-up of another.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    waiting: Vec<(u64, Interest, EventFd)>,
-    next: u64,
-    /// `None` for a removed watcher, whose index the next one reuses.
-    watchers: Vec<Option<Watcher>>,
-}
-
-impl Waiters {
-    pub(crate) fn new(watcher: Watcher) -> Self {
-        Self {
-            watchers: vec![Some(watcher)],
-            ..Self::default()
-        }
-    }
-
-    /// Adds a watcher. Returns its index.
-    pub(crate) fn add_watcher(&mut self, watcher: Watcher) -> usize {
-        let vacant = self.watchers.iter().position(Option::is_none);
-        let index = vacant.unwrap_or_else(|| {
-            self.watchers.push(None);
-            self.watchers.len() - 1
-        });
-        self.watchers[index] = Some(watcher);
-        index
-    }
-
-    /// Removes a watcher, with its descriptors and its interest.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn remove_watcher(&mut self, index: usize) {
-        if let Some(watcher) = self.watchers.get_mut(index) {
-            *watcher = None;
-        }
-    }
-
-    /// Returns the watcher at an index, until removed.
-    pub(crate) fn watcher(&mut self, index: usize) -> Option<&mut Watcher> {
-        self.watchers.get_mut(index)?.as_mut()
-    }
-
-    pub(crate) fn add(&mut self, interest: Interest, event_fd: &EventFd) -> u64 {
-        let name = self.next;
-        self.next += 1;
-        self.waiting.push((name, interest, event_fd.clone()));
-        name
-    }
-
-    pub(crate) fn remove(&mut self, name: u64) {
-        self.waiting.retain(|(waiter, ..)| *waiter != name);
-    }
-
-    /// Returns the union of all interests, or `None` without waiters.
-    pub(crate) fn interest(&self) -> Option<Interest> {
-        let watched = self.watchers.iter().flatten();
-        let watched = watched.filter(|watcher| watcher.is_watched());
-        let waited = self.waiting.iter().map(|(_, interest, _)| *interest);
-        waited
-            .chain(watched.map(|watcher| watcher.watched))
-            .reduce(|mut all, interest| {
-                all.add(interest);
-                all
-            })
-    }
-
-    /// Returns the union of all interests and of a future waiter's.
-    pub(crate) fn interest_with(&self, mut own: Interest) -> Interest {
-        own.add(self.interest().unwrap_or_default());
-        own
-    }
-
-    /// Notifies all waiters.
-    pub(crate) fn notify(&mut self) {
-        for watcher in self.watchers.iter_mut().flatten() {
-            watcher.notify(watcher.watched);
-        }
-        for (_, _, event_fd) in &self.waiting {
-            event_fd.notify();
-        }
-    }
-
-    pub(crate) fn wake(&mut self, readiness: Readiness) {
-        for watcher in self.watchers.iter_mut().flatten() {
-            watcher.wake(readiness);
-        }
-        for (_, interest, event_fd) in &self.waiting {
-            if interest.is_met(readiness) {
-                event_fd.notify();
-            }
+    /// Notifies callers with an interest.
+    pub(crate) fn notify(&self, interest: Interest) {
+        for (_, direction) in self.directions(interest) {
+            Arc::clone(direction).wake();
         }
     }
 }
@@ -296,66 +149,89 @@ mod tests {
 
     use super::*;
 
-    fn is_ringing(event_fd: &EventFd) -> bool {
-        verbs::fd::wait_readable("poll", event_fd.as_fd(), Some(Duration::ZERO)).unwrap()
+    struct Fixture {
+        descriptor: std::os::fd::OwnedFd,
+        watcher: Watcher,
+        waiters: Waiters<Interest>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            Self {
+                watcher: Watcher::new(&descriptor).unwrap(),
+                descriptor,
+                waiters: Waiters::new(),
+            }
+        }
+
+        fn watch(&mut self, interest: Interest) {
+            self.watcher.watch(&mut self.waiters, interest);
+        }
+
+        fn is_readable(&self) -> bool {
+            let fd = self.descriptor.as_fd();
+            verbs::fd::wait_readable("poll", fd, Some(Duration::ZERO)).unwrap()
+        }
     }
 
     #[test]
-    fn waiters_with_matching_interest_are_woken() {
-        let event_fds = [(); 3].map(|()| EventFd::new().unwrap());
-        let mut waiters = Waiters::default();
-        waiters.add(Interest::READ, &event_fds[0]);
-        waiters.add(Interest::WRITE, &event_fds[1]);
-        let gone = waiters.add(Interest::READ, &event_fds[2]);
-        waiters.remove(gone);
-        waiters.wake(Readiness {
+    fn interest_is_met_by_its_direction_or_the_end() {
+        let readable = Readiness {
             readable: true,
             ..Readiness::default()
-        });
-        assert_eq!(event_fds.each_ref().map(is_ringing), [true, false, false]);
-        event_fds[0].drain();
-        waiters.wake(Readiness {
+        };
+        let hung_up = Readiness {
             hung_up: true,
             ..Readiness::default()
-        });
-        assert_eq!(event_fds.each_ref().map(is_ringing), [true, true, false]);
+        };
+        let interests = [
+            Interest::NONE,
+            Interest::READ,
+            Interest::WRITE,
+            Interest::BOTH,
+            Interest::ANY,
+        ];
+        let met = |readiness| interests.map(|interest| interest.is_met(readiness));
+        assert_eq!(met(readable), [false, true, false, true, true]);
+        assert_eq!(met(hung_up), [true; 5]);
+        assert_eq!(
+            met(Readiness::default()),
+            [false, false, false, false, true]
+        );
+        assert_eq!(Interest::READ.or(Interest::WRITE), Interest::BOTH);
+        assert_eq!(Interest::READ.or(Interest::NONE), Interest::READ);
     }
 
     #[test]
-    #[cfg(feature = "tokio")]
-    fn removed_watcher_leaves_neither_interest_nor_descriptor() {
-        let event_fd = EventFd::new().unwrap();
-        let watcher = || Watcher::new(event_fd.as_fd()).unwrap();
-        let mut waiters = Waiters::new(watcher());
-        let removed = waiters.add_watcher(watcher());
-        let kept = waiters.add_watcher(watcher());
-        let poller = Arc::clone(waiters.watcher(removed).unwrap().poller());
-        waiters.watcher(removed).unwrap().watch(Interest::READ);
-        waiters.remove_watcher(removed);
-        assert_eq!(waiters.interest(), None);
-        assert_eq!(Arc::strong_count(&poller), 1);
-        assert!(waiters.watcher(removed).is_none());
-        // The other watchers keep their indices; the next one reuses the free place.
-        assert!(waiters.watcher(kept).is_some());
-        assert_eq!(waiters.add_watcher(watcher()), removed);
-        waiters.notify();
-        waiters.wake(NOTHING);
+    fn watcher_registers_each_direction_once() {
+        let mut fixture = Fixture::new();
+        for interest in [Interest::READ, Interest::READ, Interest::BOTH] {
+            fixture.watch(interest);
+        }
+        let mut interests: Vec<_> = fixture.waiters.interests().copied().collect();
+        interests.sort();
+        assert_eq!(interests, [Interest::WRITE, Interest::READ]);
+        fixture.watcher.leave(&mut fixture.waiters, Interest::BOTH);
+        assert!(fixture.waiters.is_empty());
     }
 
+    /// One descriptor signals both directions.
     #[test]
-    fn interest_of_waiters_is_their_union() {
-        let event_fd = EventFd::new().unwrap();
-        let mut waiters = Waiters::new(Watcher::new(event_fd.as_fd()).unwrap());
-        assert_eq!(waiters.interest(), None);
-        let reader = waiters.add(Interest::READ, &event_fd);
-        assert_eq!(waiters.interest(), Some(Interest::READ));
-        waiters.watcher(0).unwrap().watch(Interest::WRITE);
-        assert_eq!(waiters.interest(), Some(Interest::BOTH));
-        waiters.remove(reader);
-        assert_eq!(waiters.interest(), Some(Interest::WRITE));
-        // A waiter with an empty interest is still a waiter, for the end of the socket.
-        waiters.watcher(0).unwrap().leave(Interest::WRITE);
-        waiters.add(Interest::default(), &event_fd);
-        assert_eq!(waiters.interest(), Some(Interest::default()));
+    fn attempt_keeps_descriptor_readable_for_other_direction() {
+        let mut fixture = Fixture::new();
+        fixture.watch(Interest::BOTH);
+        assert!(!fixture.is_readable());
+        fixture.watcher.notify(Interest::BOTH);
+        for (first, second) in [
+            (Interest::READ, Interest::WRITE),
+            (Interest::WRITE, Interest::READ),
+        ] {
+            fixture.watcher.notify(second);
+            fixture.watch(first);
+            assert!(fixture.is_readable(), "the other direction is due");
+            fixture.watch(second);
+            assert!(!fixture.is_readable());
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::{io, sync::PoisonError, time::Duration};
 
 use cm::ConnectFailure;
+use verbs::waiting::Source;
 
 use super::{Cause, Connection};
 use crate::{
@@ -37,7 +38,7 @@ impl Connection {
     }
 
     /// Waits until the peer has acknowledged all sent data, or the connection is over.
-    pub(crate) fn flush(&self, mode: WaitMode) -> io::Result<()> {
+    pub(crate) fn flush(&self, mode: WaitMode<'_>) -> io::Result<()> {
         self.shared.until(Interest::ANY, mode, |state| {
             Ok(state.is_flushed().then_some(()))
         })

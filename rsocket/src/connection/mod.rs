@@ -16,6 +16,7 @@ use verbs::{
     Completed, RemoteToken, Rts, WcStatus,
     cq::{CompletionChannel, WcError},
     op,
+    waiting::{Source, Waiters},
     work::With,
 };
 
@@ -34,7 +35,7 @@ use crate::{
     },
     queue::Queue,
     trace::{StreamSpan, note},
-    waiters::{Interest, Waiters, Watcher},
+    waiters::Interest,
     waiting::{Pollable, Shared, WaitMode},
 };
 use turn::Turn;
@@ -45,7 +46,7 @@ const MIN_USER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connected stream, shared by the calls of all threads and by the engine.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    shared: Shared<State>,
+    shared: Shared<State, Arc<CompletionChannel>>,
     /// Taken by a blocking call that sends, so that the bytes of concurrent calls do not mix.
     sending: Turn,
     receiving: Turn,
@@ -73,12 +74,13 @@ pub(crate) struct State {
     qp: Pair<Rts>,
     sends: Queue,
     receives: Queue,
+    channel: Arc<CompletionChannel>,
     /// A flushed receive has completed: the queue pair is in the error state.
     flushed: bool,
     memory: Memory,
     /// Dropping the identifier disconnects.
     id: CmId<Connected>,
-    waiters: Waiters,
+    waiters: Waiters<Interest>,
     /// Gathers the pieces of a message sent from several buffers.
     scratch: Vec<u8>,
     /// Timeout for unacknowledged data.
@@ -116,18 +118,19 @@ impl Connection {
             settings,
         } = endpoint;
         let memory = Memory::new(qp.pd(), &settings, exposed)?;
-        let watcher = Watcher::new(channel.as_fd())?;
+        let channel = Arc::new(channel);
         let (qp, id) = establish(qp)?;
         addrs.span.connected(addrs.local_addr, qp.qp_num());
-        let shared = Shared::new(channel, watcher, |waiters| State {
+        let state = State {
             stream,
             qp,
             sends: Queue::new(sends),
             receives: Queue::new(receives),
+            channel: Arc::clone(&channel),
             flushed: false,
             memory,
             id,
-            waiters,
+            waiters: Waiters::new(),
             scratch: Vec::new(),
             limit: USER_TIMEOUT,
             cause: None,
@@ -137,9 +140,9 @@ impl Connection {
             key: addrs.key,
             span: addrs.span,
             engine: Arc::downgrade(engine),
-        });
+        };
         Ok(Self {
-            shared,
+            shared: Shared::new(state, channel),
             sending: Turn::default(),
             receiving: Turn::default(),
             linger: Mutex::new(Options::default().linger),
@@ -159,7 +162,7 @@ impl Connection {
     }
 
     /// The shared state and its waiters.
-    pub(crate) fn shared(&self) -> &Shared<State> {
+    pub(crate) fn shared(&self) -> &Shared<State, Arc<CompletionChannel>> {
         &self.shared
     }
 
@@ -168,7 +171,7 @@ impl Connection {
     }
 
     /// Sends the bytes; all of them unless nonblocking.
-    pub(crate) fn send(&self, bufs: &[IoSlice<'_>], mode: WaitMode) -> io::Result<usize> {
+    pub(crate) fn send(&self, bufs: &[IoSlice<'_>], mode: WaitMode<'_>) -> io::Result<usize> {
         let _turn = self.sending.take(mode)?;
         let total = bufs.iter().map(|buf| buf.len()).sum();
         let mut burst = Burst::default();
@@ -192,7 +195,7 @@ impl Connection {
         &self,
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
-        mode: WaitMode,
+        mode: WaitMode<'_>,
     ) -> io::Result<usize> {
         let _turn = self.receiving.take(mode)?;
         self.shared.until(Interest::READ, mode, |state| {
@@ -282,7 +285,12 @@ impl Connection {
     }
 
     /// Writes into a mapping of the peer, from `offset` on. Returns the number of bytes written.
-    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64, mode: WaitMode) -> io::Result<usize> {
+    pub(crate) fn write_at(
+        &self,
+        bytes: &[u8],
+        offset: u64,
+        mode: WaitMode<'_>,
+    ) -> io::Result<usize> {
         let _turn = self.sending.take(mode)?;
         let mut burst = Burst::default();
         let mut done = 0;
@@ -310,12 +318,6 @@ impl AsFd for Connection {
 }
 
 impl Pollable for State {
-    type Channel = CompletionChannel;
-
-    fn waiters(&mut self) -> &mut Waiters {
-        &mut self.waiters
-    }
-
     fn readiness(&self) -> Readiness {
         if self.exiting {
             return Readiness::default();
@@ -326,8 +328,17 @@ impl Pollable for State {
     fn wake(&mut self) {
         if !self.exiting {
             let readiness = self.readiness();
-            self.waiters.wake(readiness);
+            self.waiters.wake(|interest| interest.is_met(readiness));
         }
+    }
+}
+
+impl Source for State {
+    type Interest = Interest;
+    type Error = io::Error;
+
+    fn waiters(&mut self) -> &mut Waiters<Interest> {
+        &mut self.waiters
     }
 
     /// Processes completions, then posts pending control messages. Returns whether there was a completion.
@@ -348,9 +359,6 @@ impl Pollable for State {
                 Ok(Completed::Receive(_)) | Err(_) => {}
             }
         }
-        if sent {
-            sends.came();
-        }
         let mut received = self.receive();
         // Data received before a request failed stays readable.
         while !failed.is_empty() && matches!(received, Ok(true)) {
@@ -368,30 +376,9 @@ impl Pollable for State {
         Ok(came)
     }
 
-    fn poll(&mut self, interest: Interest) -> io::Result<bool> {
-        if self.awaits_sent(interest) {
-            return self.process();
-        }
-        if !self.receive()? {
-            return Ok(false);
-        }
-        if !self.process()? {
-            self.wake();
-        }
-        Ok(true)
-    }
-
-    fn arm(&mut self, interest: Interest) -> io::Result<bool> {
-        self.receives.arm()?;
-        if self.awaits_sent(interest) {
-            self.sends.arm()?;
-        }
-        self.process()
-    }
-
-    fn take_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+    fn drain_events(&mut self) -> io::Result<()> {
         while (self.sends.is_armed() || self.receives.is_armed())
-            && let Some(key) = channel.try_next()?
+            && let Some(key) = self.channel.try_next()?
         {
             let queue = match key {
                 RECEIVES => &mut self.receives,
@@ -402,20 +389,18 @@ impl Pollable for State {
         Ok(())
     }
 
-    fn take_due_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
-        if self.sends.is_event_due() || self.receives.is_event_due() {
-            self.take_events(channel)?;
+    fn arm(&mut self) -> io::Result<()> {
+        self.receives.arm()?;
+        let interests = self.waiters.interests().copied();
+        let interest = interests.fold(Interest::default(), Interest::or);
+        if interest.any || self.flushed || self.stream.waits_for_sent(interest.write) {
+            self.sends.arm()?;
         }
         Ok(())
     }
 }
 
 impl State {
-    /// Whether waiting for `interest` depends on send completions.
-    fn awaits_sent(&self, interest: Interest) -> bool {
-        interest.any || self.flushed || self.stream.waits_for_sent(interest.write)
-    }
-
     /// Processes the completions present at the call. Later ones may remain: a peer can send without end.
     fn catch_up(&mut self) {
         let Settings {
@@ -471,9 +456,6 @@ impl State {
                 // A completion of another queue pair.
                 Ok(Completed::Send(_)) | Err(_) => {}
             }
-        }
-        if came {
-            receives.came();
         }
         if violated {
             if let Some(_failure) = self.stream.failure() {

@@ -21,8 +21,8 @@ impl Turn {
     ///
     /// # Errors
     /// `WouldBlock`: the deadline of `mode` has passed.
-    pub(super) fn take(&self, mode: WaitMode) -> io::Result<Option<Taken<'_>>> {
-        if matches!(mode, WaitMode::Watch(_)) {
+    pub(super) fn take(&self, mode: WaitMode<'_>) -> io::Result<Option<Taken<'_>>> {
+        if mode.is_nonblocking() {
             return Ok(None);
         }
         let mut taken = self.lock();
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    fn until(timeout: Duration) -> WaitMode {
+    fn until(timeout: Duration) -> WaitMode<'static> {
         WaitMode::from_timeout(Some(timeout))
     }
 
@@ -78,7 +78,7 @@ mod tests {
         let first = turn.take(WaitMode::Endless).unwrap();
         let late = turn.take(until(Duration::from_millis(1)));
         assert_eq!(late.unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert!(turn.take(WaitMode::Watch(0)).unwrap().is_none());
+        assert!(turn.take(WaitMode::Watch).unwrap().is_none());
         drop(first);
         assert!(turn.take(until(Duration::ZERO)).unwrap().is_some());
     }

@@ -258,9 +258,6 @@ impl Local {
         if broken {
             drop(done(Done::Broken));
         }
-        if came {
-            self.queue.came();
-        }
         Ok(came)
     }
 
@@ -275,16 +272,11 @@ impl Local {
     }
 
     /// Takes the available events.
-    pub(super) fn take_events(&mut self) -> io::Result<()> {
+    pub(super) fn drain_events(&mut self) -> io::Result<()> {
         while self.queue.is_armed() && self.channel.try_next()?.is_some() {
             self.queue.event_taken();
         }
         Ok(())
-    }
-
-    /// Whether an event is in the channel or imminent.
-    pub(super) fn is_event_due(&self) -> bool {
-        self.queue.is_event_due()
     }
 }
 

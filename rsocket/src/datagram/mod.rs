@@ -10,13 +10,14 @@ mod udp;
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{SocketAddr, UdpSocket},
-    os::fd::{AsFd, BorrowedFd, RawFd},
-    sync::{Arc, MutexGuard, Weak},
+    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use cm::Key;
 use rustix::event::epoll;
+use verbs::waiting::{Guard, Source};
 
 pub(crate) use local::PeerPath;
 use state::State;
@@ -25,8 +26,8 @@ use crate::{
     engine::Engine,
     proto::stream::{Direction, Settings},
     socket::Family,
-    waiters::{Interest, Watcher},
-    waiting::{Pollable, Shared, WaitMode},
+    waiters::Interest,
+    waiting::{Shared, WaitMode},
 };
 
 /// Lengths and source of a received datagram.
@@ -51,7 +52,7 @@ impl RecvMeta {
 /// A datagram socket. The [`Engine`] handles its UDP socket.
 #[derive(Debug)]
 pub(crate) struct DatagramSocket {
-    shared: Shared<State>,
+    shared: Shared<State, Arc<OwnedFd>>,
     engine: Arc<Engine>,
     /// Name in the engine.
     name: u64,
@@ -65,32 +66,31 @@ impl DatagramSocket {
         settings: Settings,
     ) -> io::Result<Arc<Self>> {
         let completions = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let watcher = Watcher::new(completions.as_fd())?;
         let udp = udp::Udp::new(family)?;
         let name = engine.new_socket_name();
-        Ok(Arc::new_cyclic(|this| Self {
-            shared: Shared::new(Arc::clone(&completions), watcher, |waiters| {
-                State::new(
-                    Weak::clone(this),
-                    Arc::clone(engine),
-                    name,
-                    udp,
-                    waiters,
-                    completions,
-                    settings,
-                )
-            }),
-            engine: Arc::clone(engine),
-            name,
+        Ok(Arc::new_cyclic(|this| {
+            let state = State::new(
+                Weak::clone(this),
+                Arc::clone(engine),
+                name,
+                udp,
+                Arc::clone(&completions),
+                settings,
+            );
+            Self {
+                shared: Shared::new(state, completions),
+                engine: Arc::clone(engine),
+                name,
+            }
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> Guard<'_, State> {
         self.shared.lock()
     }
 
     /// The shared state and its waiters.
-    pub(crate) fn shared(&self) -> &Shared<State> {
+    pub(crate) fn shared(&self) -> &Shared<State, Arc<OwnedFd>> {
         &self.shared
     }
 
@@ -153,7 +153,7 @@ impl DatagramSocket {
         &self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-        mode: WaitMode,
+        mode: WaitMode<'_>,
     ) -> io::Result<usize> {
         self.shared
             .until(Interest::WRITE, mode, |state| state.send(bufs, to))
@@ -164,7 +164,7 @@ impl DatagramSocket {
         &self,
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
-        mode: WaitMode,
+        mode: WaitMode<'_>,
     ) -> io::Result<RecvMeta> {
         self.shared
             .until(Interest::READ, mode, |state| state.recv(bufs, peek))

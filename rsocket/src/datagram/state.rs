@@ -11,7 +11,12 @@ use std::{
 
 use cm::Key;
 use rustix::{event::epoll, io::Errno};
-use verbs::{Context, ah::GRH_LEN, mr::PoolBuf};
+use verbs::{
+    Context,
+    ah::GRH_LEN,
+    mr::PoolBuf,
+    waiting::{Source, Waiters},
+};
 
 use super::{
     DatagramSocket, RecvMeta,
@@ -28,7 +33,7 @@ use crate::{
         },
         stream::{Direction, Readiness, Settings},
     },
-    waiters::{Interest, Waiters},
+    waiters::Interest,
     waiting::Pollable,
 };
 
@@ -73,7 +78,7 @@ pub(crate) struct State {
     source: Option<IpAddr>,
     reuse_addr: bool,
     tos: Option<u8>,
-    waiters: Waiters,
+    waiters: Waiters<Interest>,
     error: Option<io::Error>,
     start: Instant,
     closing: bool,
@@ -91,7 +96,6 @@ impl State {
         engine: Arc<Engine>,
         name: u64,
         udp: Udp,
-        waiters: Waiters,
         completions: Arc<OwnedFd>,
         settings: Settings,
     ) -> Self {
@@ -108,7 +112,7 @@ impl State {
             source: None,
             reuse_addr: false,
             tos: None,
-            waiters,
+            waiters: Waiters::new(),
             error: None,
             start: Instant::now(),
             closing: false,
@@ -531,12 +535,6 @@ impl State {
 }
 
 impl Pollable for State {
-    type Channel = Arc<OwnedFd>;
-
-    fn waiters(&mut self) -> &mut Waiters {
-        &mut self.waiters
-    }
-
     fn readiness(&self) -> Readiness {
         if self.exiting {
             return Readiness::default();
@@ -552,6 +550,15 @@ impl Pollable for State {
             failed: self.error.is_some(),
             ..readiness
         }
+    }
+}
+
+impl Source for State {
+    type Interest = Interest;
+    type Error = io::Error;
+
+    fn waiters(&mut self) -> &mut Waiters<Interest> {
+        &mut self.waiters
     }
 
     fn process(&mut self) -> io::Result<bool> {
@@ -599,22 +606,12 @@ impl Pollable for State {
         Ok(came)
     }
 
-    fn arm(&mut self, _interest: Interest) -> io::Result<bool> {
-        for local in self.locals.values_mut() {
-            local.arm()?;
-        }
-        self.process()
+    fn drain_events(&mut self) -> io::Result<()> {
+        self.locals.values_mut().try_for_each(Local::drain_events)
     }
 
-    fn take_events(&mut self, _channel: &Arc<OwnedFd>) -> io::Result<()> {
-        self.locals.values_mut().try_for_each(Local::take_events)
-    }
-
-    fn take_due_events(&mut self, _channel: &Arc<OwnedFd>) -> io::Result<()> {
-        self.locals
-            .values_mut()
-            .filter(|local| local.is_event_due())
-            .try_for_each(Local::take_events)
+    fn arm(&mut self) -> io::Result<()> {
+        self.locals.values_mut().try_for_each(Local::arm)
     }
 }
 

@@ -79,9 +79,9 @@ impl Socket {
         }
     }
 
-    fn wait_mode(&self, dont_wait: bool, timeout: Option<Duration>) -> WaitMode {
+    fn wait_mode(&self, dont_wait: bool, timeout: Option<Duration>) -> WaitMode<'static> {
         if dont_wait || self.is_nonblocking() {
-            WaitMode::Watch(0)
+            WaitMode::Watch
         } else {
             WaitMode::from_timeout(timeout)
         }

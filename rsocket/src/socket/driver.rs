@@ -4,31 +4,20 @@ use std::{
     collections::HashMap,
     io,
     mem::ManuallyDrop,
-    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{OwnedFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
 };
 
-use rustix::event::epoll;
-
-use super::{Phase, Socket, mirror::Mirror, poll::FAILED};
-use crate::{
-    connection::Connection,
-    datagram::DatagramSocket,
-    proto::stream::Readiness,
-    waiters::EventFd,
-    waiting::{Pollable, Shared},
-};
-
-/// Maximum number of events handled per round.
-const MAX_EVENTS_PER_ROUND: usize = 64;
+use super::{Socket, mirror::Mirror, poll::FAILED, ready_list::ReadyList, source::Watch};
+use crate::waiters::Interest;
 
 /// Waits for events of the sockets with driven mirrors.
 #[derive(Debug)]
 struct Driver {
-    sources: OwnedFd,
+    ready: Arc<ReadyList>,
     sockets: Mutex<HashMap<u64, Weak<Socket>>>,
     next: AtomicU64,
     process: u64,
@@ -46,7 +35,7 @@ impl Driver {
             return Ok(Arc::clone(driver));
         }
         let new = Arc::new(Self {
-            sources: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            ready: ReadyList::new()?,
             sockets: Mutex::default(),
             next: AtomicU64::new(0),
             process: verbs::fork::fork_generation(),
@@ -66,15 +55,8 @@ impl Driver {
 
     fn run(self: Arc<Self>) {
         loop {
-            let mut events = Vec::with_capacity(MAX_EVENTS_PER_ROUND);
-            let room = rustix::buffer::spare_capacity(&mut events);
-            // Only a signal interrupts the call, and this thread blocks all signals.
-            let _: rustix::io::Result<usize> = epoll::wait(&self.sources, room, None);
-            for event in events {
-                let socket = self
-                    .sockets()
-                    .get(&event.data.u64())
-                    .and_then(Weak::upgrade);
+            for name in self.ready.take(None) {
+                let socket = self.sockets().get(&name).and_then(Weak::upgrade);
                 let Some(socket) = socket else { continue };
                 socket.reflect(true);
                 // The program has dropped the socket meanwhile. Neither the program nor this thread waits for
@@ -83,26 +65,6 @@ impl Driver {
                     last.linger_in_background();
                 }
             }
-        }
-    }
-}
-
-/// Event source for a socket's readiness.
-#[derive(Debug)]
-enum Source {
-    /// End of a connection attempt.
-    Connecting(EventFd),
-    /// A connection to accept.
-    Listening(EventFd),
-    /// A condition registered with a watcher.
-    Watched { fd: Arc<OwnedFd>, watcher: usize },
-}
-
-impl AsFd for Source {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Connecting(event_fd) | Self::Listening(event_fd) => event_fd.as_fd(),
-            Self::Watched { fd, .. } => fd.as_fd(),
         }
     }
 }
@@ -120,39 +82,7 @@ pub(super) struct Reflection {
 #[derive(Debug, Default)]
 struct Parts {
     mirror: Option<Mirror>,
-    driver: Option<(Arc<Driver>, u64)>,
-    source: Option<Source>,
-}
-
-impl Parts {
-    /// Replaces the watched event source.
-    fn set_source(&mut self, source: Option<Source>) -> io::Result<()> {
-        let Some((driver, name)) = &self.driver else {
-            return Ok(());
-        };
-        if let Some(old) = self.source.take() {
-            let _: rustix::io::Result<()> = epoll::delete(&driver.sources, &old);
-        }
-        if let Some(new) = source {
-            let data = epoll::EventData::new_u64(*name);
-            // Edge-triggered: an eventfd stays readable until the program acts.
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&driver.sources, &new, data, flags)?;
-            self.source = Some(new);
-        }
-        Ok(())
-    }
-}
-
-/// Parts of a phase relevant for the mirror.
-enum Subject {
-    Quiet,
-    Connecting(EventFd),
-    Listening(EventFd, bool),
-    Stream(Arc<Connection>),
-    Datagram(Arc<DatagramSocket>),
-    Failed,
-    Ended,
+    driver: Option<(Arc<Driver>, Watch)>,
 }
 
 impl Reflection {
@@ -169,10 +99,8 @@ impl Reflection {
         {
             self.read_by_others.store(true, SeqCst);
         }
-        // Only adding a source can fail.
-        drop(parts.set_source(None));
-        if let Some((driver, name)) = parts.driver.take() {
-            driver.sockets().remove(&name);
+        if let Some((driver, watch)) = parts.driver.take() {
+            driver.sockets().remove(&watch.name());
         }
         let ended = std::mem::take(&mut *parts);
         drop(parts);
@@ -225,7 +153,8 @@ impl Socket {
         if parts.driver.is_none() {
             let name = driver.next.fetch_add(1, SeqCst);
             driver.sockets().insert(name, Arc::downgrade(self));
-            parts.driver = Some((driver, name));
+            let watch = Watch::new(&driver.ready, name);
+            parts.driver = Some((driver, watch));
         }
         drop(parts);
         self.reflection.driven.store(true, SeqCst);
@@ -269,93 +198,17 @@ impl Socket {
         }
         let mut parts = self.reflection.lock();
         let parts = &mut *parts;
+        let Some((_, watch)) = &mut parts.driver else {
+            return;
+        };
         let subject = self.subject();
-        let ready = parts.readiness(subject, after_event);
+        let ready = watch.readiness(subject, Interest::BOTH, after_event);
         if ready.is_err() {
-            // A failed source would report the same event forever.
-            drop(parts.set_source(None));
+            watch.end();
         }
         if let Some(mirror) = &mut parts.mirror {
             // A failure here means kernel memory is short; the next change retries.
             drop(mirror.show(ready.unwrap_or(FAILED), after_event));
         }
-    }
-
-    fn subject(&self) -> Subject {
-        match &self.lock().phase {
-            Phase::Idle(_) | Phase::Closed => Subject::Quiet,
-            Phase::Connecting(connecting) => Subject::Connecting(connecting.event_fd().clone()),
-            Phase::Listening(listener) => {
-                Subject::Listening(listener.event_fd().clone(), listener.is_ready())
-            }
-            Phase::Connected(stream) => Subject::Stream(Arc::clone(stream.connection())),
-            Phase::Datagram(datagram) => Subject::Datagram(Arc::clone(datagram)),
-            Phase::Failed => Subject::Failed,
-            Phase::Ended => Subject::Ended,
-        }
-    }
-}
-
-impl Parts {
-    /// Returns the readiness of a socket, after switching to the event source of the phase. The driver thread
-    /// keeps receiving events.
-    fn readiness(&mut self, subject: Subject, after_event: bool) -> io::Result<Readiness> {
-        match subject {
-            Subject::Quiet => Ok(Readiness::default()),
-            Subject::Failed => {
-                self.set_source(None)?;
-                Ok(FAILED)
-            }
-            Subject::Ended => {
-                self.set_source(None)?;
-                Ok(Readiness {
-                    failed: false,
-                    ..FAILED
-                })
-            }
-            Subject::Connecting(event_fd) => {
-                if !matches!(self.source, Some(Source::Connecting(_))) {
-                    self.set_source(Some(Source::Connecting(event_fd)))?;
-                }
-                Ok(Readiness::default())
-            }
-            Subject::Listening(event_fd, readable) => {
-                if !matches!(self.source, Some(Source::Listening(_))) {
-                    self.set_source(Some(Source::Listening(event_fd)))?;
-                }
-                Ok(Readiness {
-                    readable,
-                    ..Readiness::default()
-                })
-            }
-            Subject::Stream(connection) => self.watched(connection.shared(), after_event),
-            Subject::Datagram(datagram) => {
-                let mut ready = self.watched(datagram.shared(), after_event)?;
-                // A datagram error does not end the socket; the next call returns the error.
-                ready.readable |= ready.failed;
-                ready.writable |= ready.failed;
-                ready.failed = false;
-                Ok(ready)
-            }
-        }
-    }
-
-    fn watched<S: Pollable>(
-        &mut self,
-        shared: &Shared<S>,
-        after_event: bool,
-    ) -> io::Result<Readiness> {
-        let (watcher, is_new) = match &self.source {
-            Some(Source::Watched { watcher, .. }) => (*watcher, false),
-            _ => {
-                let (watcher, fd) = shared.add_watcher()?;
-                self.set_source(Some(Source::Watched { fd, watcher }))?;
-                (watcher, true)
-            }
-        };
-        if after_event || is_new {
-            return shared.watch_readiness(watcher);
-        }
-        shared.readiness_watched()
     }
 }

@@ -1,7 +1,7 @@
 //! A reusable set of sockets and other descriptors to wait for.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -14,10 +14,12 @@ use rustix::{
 };
 
 use super::{
-    PollEntry, PollEvents, Socket, os_error,
-    poll::{Sleep, poll_and, sleep},
+    PollEvents, Sleep, SleepEntry, Socket, os_error,
+    poll::{interest, sleep},
+    ready_list::ReadyList,
+    source::Watch,
 };
-use crate::waiters::EventFd;
+use verbs::waiting::EventFd;
 
 /// Maximum number of events fetched from the kernel in one call.
 const MAX_KERNEL_EVENTS: usize = 1024;
@@ -60,13 +62,26 @@ struct Member {
     interest: Registration,
     /// The one-shot event has been reported.
     done: bool,
+    watch: Watch,
+}
+
+/// The sockets of a set, by name.
+#[derive(Debug, Default)]
+struct Members {
+    sockets: BTreeMap<u64, Member>,
+    /// Created with the first socket.
+    list: Option<Arc<ReadyList>>,
+    /// Sockets that had events, or may have new ones.
+    pending: BTreeSet<u64>,
+    /// First name to report in the next wait, for fairness between the sockets.
+    next: u64,
 }
 
 /// A reusable, level-triggered set of sockets and descriptors, like `epoll(7)`.
 ///
 /// The caller assigns numbers as names of sockets. Other descriptors are members of a kernel `epoll`
 /// instance. Members can be added and removed while threads wait; the change takes effect at once. The cost
-/// of a wait is proportional to the number of sockets.
+/// of a wait depends on the number of sockets with events, not on the number of sockets.
 ///
 /// # Examples
 /// ```
@@ -90,11 +105,9 @@ struct Member {
 /// ```
 #[derive(Debug)]
 pub struct EventSet {
-    members: Mutex<BTreeMap<u64, Member>>,
+    members: Mutex<Members>,
     /// Eventfds of the waiting threads, notified when the members change.
-    waiting: Mutex<Vec<EventFd>>,
-    /// First name to report in the next wait, for fairness between the sockets.
-    next: Mutex<u64>,
+    waiting: Mutex<Vec<Arc<EventFd>>>,
     kernel: OwnedFd,
 }
 
@@ -114,12 +127,11 @@ impl EventSet {
         Self {
             members: Mutex::default(),
             waiting: Mutex::default(),
-            next: Mutex::default(),
             kernel,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Member>> {
+    fn lock(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,6 +146,7 @@ impl EventSet {
     ///
     /// # Errors
     /// - `AlreadyExists`: the name is taken.
+    /// - `EMFILE`: too many open descriptors, with the first socket of a set.
     pub fn add_socket(
         &self,
         name: u64,
@@ -141,15 +154,22 @@ impl EventSet {
         interest: Registration,
     ) -> io::Result<()> {
         let mut members = self.lock();
-        if members.get(&name).is_some_and(Member::is_alive) {
+        if members.sockets.get(&name).is_some_and(Member::is_alive) {
             return Err(os_error(Errno::EXIST));
         }
+        let list = match &members.list {
+            Some(list) => Arc::clone(list),
+            None => Arc::clone(members.list.insert(ReadyList::new()?)),
+        };
         let member = Member {
             socket: Arc::downgrade(socket),
             interest,
             done: false,
+            watch: Watch::new(&list, name),
         };
-        members.insert(name, member);
+        socket.add_task(member.watch.task());
+        members.sockets.insert(name, member);
+        members.pending.insert(name);
         drop(members);
         self.changed();
         Ok(())
@@ -188,10 +208,12 @@ impl EventSet {
     /// - `ENOENT`: no member with this name.
     pub fn modify_socket(&self, name: u64, interest: Registration) -> io::Result<()> {
         let mut members = self.lock();
-        let member = members.get_mut(&name).filter(|member| member.is_alive());
+        let member = members.sockets.get_mut(&name);
+        let member = member.filter(|member| member.is_alive());
         let member = member.ok_or_else(|| os_error(Errno::NOENT))?;
         member.interest = interest;
         member.done = false;
+        members.pending.insert(name);
         drop(members);
         self.changed();
         Ok(())
@@ -209,8 +231,8 @@ impl EventSet {
     /// Removes a socket and returns its interest, without events after a reported one-shot event. `None`
     /// without such a member.
     pub fn take_socket(&self, name: u64) -> Option<Registration> {
-        let member = self.lock().remove(&name).filter(Member::is_alive)?;
-        self.changed();
+        let member = self.lock().sockets.remove(&name);
+        let member = member.filter(Member::is_alive)?;
         let mut interest = member.interest;
         if member.done {
             interest.events = PollEvents::empty();
@@ -243,59 +265,58 @@ impl EventSet {
             return Err(os_error(Errno::INVAL));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let event_fd = EventFd::new()?;
+        let event_fd = EventFd::of_thread()?;
         let _waiting = Waiting::new(self, &event_fd);
         loop {
             event_fd.drain();
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let ready = self.poll_once(max, &event_fd, left, sleep)?;
-            if !ready.is_empty() || left.is_some_and(|left| left.is_zero()) {
+            let mut left =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let mut ready = Vec::new();
+            let (list, has_more) = self.lock().check(max, &mut ready);
+            if has_more {
+                // Another waiting thread reports the rest.
+                self.changed();
+            }
+            let is_last = !ready.is_empty() || left.is_some_and(|left| left.is_zero());
+            if ready.len() < max {
+                if !ready.is_empty() {
+                    left = Some(Duration::ZERO);
+                }
+                if self.sleep(&event_fd, list.as_deref(), left, !ready.is_empty(), sleep)? {
+                    self.poll_kernel(max - ready.len(), &mut ready)?;
+                }
+            }
+            if is_last || !ready.is_empty() {
                 return Ok(ready);
             }
         }
     }
 
-    fn poll_once(
+    /// Sleeps until there may be events. Returns whether a descriptor has some.
+    fn sleep(
         &self,
-        max: usize,
         event_fd: &EventFd,
+        list: Option<&ReadyList>,
         timeout: Option<Duration>,
-        sleep: &mut Sleep<'_>,
-    ) -> io::Result<Vec<Event>> {
-        let mut next = *self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let reported = self.reported(next);
-        let kernel = PollEntry::fd(self.kernel.as_fd(), PollEvents::IN);
-        let sockets = reported
-            .iter()
-            .map(|(_, interest, socket)| PollEntry::known(socket, interest.events));
-        let mut entries: Vec<_> = [kernel].into_iter().chain(sockets).collect();
-        poll_and(&mut entries, Some(event_fd), timeout, sleep)?;
-        let mut ready = Vec::new();
-        let mut members = self.lock();
-        for (entry, (name, interest, _)) in entries[1..].iter().zip(&reported) {
-            if entry.ready().is_empty() || ready.len() == max {
-                continue;
-            }
-            // Members removed or changed during the wait are not reported.
-            let Some(member) = members.get_mut(name) else {
-                continue;
-            };
-            if member.interest != *interest || member.done || !member.is_alive() {
-                continue;
-            }
-            member.done = interest.once;
-            ready.push(Event {
-                events: entry.ready(),
-                data: interest.data,
-            });
-            next = name + 1;
+        has_events: bool,
+        sleep_by: &mut Sleep<'_>,
+    ) -> io::Result<bool> {
+        let fds = [Some(self.kernel.as_fd()), Some(event_fd.as_fd())].into_iter();
+        let fds = fds.chain([list.map(AsFd::as_fd)]).flatten();
+        let mut entries: Vec<_> = fds
+            .map(|fd| SleepEntry {
+                fd,
+                interest: PollEvents::IN,
+                ready: PollEvents::empty(),
+            })
+            .collect();
+        if has_events {
+            // Present events take precedence over a signal.
+            sleep(&mut entries, timeout)?;
+        } else {
+            sleep_by(&mut entries, timeout)?;
         }
-        drop(members);
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = next;
-        if !entries[0].ready().is_empty() && ready.len() < max {
-            self.poll_kernel(max - ready.len(), &mut ready)?;
-        }
-        Ok(ready)
+        Ok(!entries[0].ready.is_empty())
     }
 
     fn poll_kernel(&self, max: usize, ready: &mut Vec<Event>) -> io::Result<()> {
@@ -317,16 +338,43 @@ impl EventSet {
         }));
         Ok(())
     }
+}
 
-    /// Returns the sockets to report, starting with the name `first`. Weak references: dropping a socket in
-    /// the program closes the socket.
-    fn reported(&self, first: u64) -> Vec<(u64, Registration, Weak<Socket>)> {
-        let mut members = self.lock();
-        members.retain(|_, member| member.is_alive());
-        let turn = members.range(first..).chain(members.range(..first));
-        turn.filter(|(_, member)| !member.done)
-            .map(|(name, member)| (*name, member.interest, Weak::clone(&member.socket)))
-            .collect()
+impl Members {
+    /// Reports sockets with events, at most `max` in total. Returns the list that is readable once there may be
+    /// more, and whether sockets remain to be checked.
+    fn check(&mut self, max: usize, ready: &mut Vec<Event>) -> (Option<Arc<ReadyList>>, bool) {
+        let Some(list) = self.list.clone() else {
+            return (None, false);
+        };
+        self.pending
+            .append(&mut list.take(Some(&Timespec::default())));
+        let next = self.next;
+        let turn = self.pending.range(next..).chain(self.pending.range(..next));
+        for name in turn.copied().collect::<Vec<_>>() {
+            if ready.len() == max {
+                return (Some(list), true);
+            }
+            let member = self.sockets.get_mut(&name);
+            let Some((member, events)) = member.and_then(Member::with_events) else {
+                self.pending.remove(&name);
+                if self
+                    .sockets
+                    .get(&name)
+                    .is_some_and(|member| !member.is_alive())
+                {
+                    self.sockets.remove(&name);
+                }
+                continue;
+            };
+            member.done = member.interest.once;
+            ready.push(Event {
+                events,
+                data: member.interest.data,
+            });
+            self.next = name + 1;
+        }
+        (Some(list), false)
     }
 }
 
@@ -338,22 +386,61 @@ impl AsFd for EventSet {
 }
 
 impl Member {
+    /// Returns the present events, if any. Otherwise the list of the set reports the next ones.
+    fn with_events(&mut self) -> Option<(&mut Self, PollEvents)> {
+        if self.done {
+            return None;
+        }
+        let socket = self.socket.upgrade().filter(|socket| !socket.is_closed())?;
+        let events = self.events_of(&socket);
+        release(socket);
+        (!events.is_empty()).then_some((self, events))
+    }
+
+    fn events_of(&mut self, socket: &Socket) -> PollEvents {
+        let requested = self.interest.events;
+        let events = socket.poll_events(requested);
+        if !events.is_empty() {
+            return events;
+        }
+        let interest = interest(requested);
+        // A failed socket has events.
+        drop(self.watch.readiness(socket.subject(), interest, true));
+        socket.poll_events(requested)
+    }
+
     fn is_alive(&self) -> bool {
         let socket = self.socket.upgrade();
         socket.is_some_and(|socket| !socket.is_closed())
     }
 }
 
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.upgrade() {
+            socket.remove_task(self.watch.task());
+            release(socket);
+        }
+    }
+}
+
+/// Drops a reference. If the program has dropped the socket meanwhile, the program does not wait for unsent data.
+fn release(socket: Arc<Socket>) {
+    if let Some(last) = Arc::into_inner(socket) {
+        last.linger_in_background();
+    }
+}
+
 /// Registration of a waiting thread, for notification of changed members.
 struct Waiting<'s> {
     set: &'s EventSet,
-    event_fd: &'s EventFd,
+    event_fd: &'s Arc<EventFd>,
 }
 
 impl<'s> Waiting<'s> {
-    fn new(set: &'s EventSet, event_fd: &'s EventFd) -> Self {
+    fn new(set: &'s EventSet, event_fd: &'s Arc<EventFd>) -> Self {
         let mut waiting = set.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(event_fd.clone());
+        waiting.push(Arc::clone(event_fd));
         Self { set, event_fd }
     }
 }
@@ -362,6 +449,6 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let waiting = self.set.waiting.lock();
         let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|event_fd| !event_fd.is(self.event_fd));
+        waiting.retain(|event_fd| !Arc::ptr_eq(event_fd, self.event_fd));
     }
 }

@@ -6,6 +6,8 @@ mod event_set;
 mod mirror;
 mod options;
 mod poll;
+mod ready_list;
+mod source;
 
 use std::{
     fmt, io,
@@ -15,6 +17,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    task::Waker,
 };
 
 use cm::{CmId, phases::Idle};
@@ -27,16 +30,8 @@ use options::Choices;
 pub use poll::{PollEntry, PollEvents, Sleep, SleepEntry, poll, poll_by};
 
 use crate::{
-    config::config,
-    connecting::Connecting,
-    datagram::DatagramSocket,
-    engine::Engine,
-    errno::errno,
-    listener::Listener,
-    names::mapped,
-    proto::stream::Direction,
-    stream::Stream,
-    waiters::{self, Waiters},
+    config::config, connecting::Connecting, datagram::DatagramSocket, engine::Engine, errno::errno,
+    listener::Listener, names::mapped, proto::stream::Direction, stream::Stream,
 };
 
 /// Maximum number of retries of a timed-out resolution for nonblocking connects.
@@ -105,8 +100,8 @@ struct State {
     error: Option<i32>,
     /// The failure of the connection has been reported.
     reported_failure: bool,
-    /// Threads waiting for a change of the state.
-    waiters: Waiters,
+    /// Woken by a change of the phase.
+    tasks: Vec<Waker>,
 }
 
 #[derive(Debug)]
@@ -132,7 +127,8 @@ fn os_error(errno: Errno) -> io::Error {
 impl State {
     fn set_phase(&mut self, phase: Phase) -> Phase {
         let old = std::mem::replace(&mut self.phase, phase);
-        self.waiters.wake(waiters::NOTHING);
+        // Wakers of this crate, which take no lock of a socket.
+        self.tasks.iter().for_each(Waker::wake_by_ref);
         old
     }
 
@@ -213,7 +209,7 @@ impl Socket {
                 choices,
                 error: None,
                 reported_failure: false,
-                waiters: Waiters::default(),
+                tasks: Vec::new(),
             }),
             nonblocking: AtomicBool::new(false),
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,

@@ -3,22 +3,19 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Weak},
+    sync::Arc,
+    task::Waker,
     time::{Duration, Instant},
 };
 
 use bitflags::bitflags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
+use verbs::waiting::EventFd;
 
 use super::{Phase, Socket};
 use crate::{
-    connecting::Connecting,
-    datagram::DatagramSocket,
-    listener::Listener,
-    proto::stream::Readiness,
-    stream::Stream,
-    waiters::{EventFd, Interest},
-    waiting::thread_event_fd,
+    connecting::Connecting, datagram::DatagramSocket, listener::Listener, proto::stream::Readiness,
+    stream::Stream, waiters::Interest,
 };
 
 bitflags! {
@@ -58,48 +55,15 @@ pub struct PollEntry<'a> {
 
 #[derive(Debug)]
 enum Subject<'a> {
-    Socket(SocketRef<'a>),
+    Socket(&'a Socket),
     Fd(BorrowedFd<'a>),
-}
-
-/// Reference to a socket of the caller.
-#[derive(Clone, Copy, Debug)]
-enum SocketRef<'a> {
-    /// The socket outlives the wait.
-    Borrowed(&'a Socket),
-    /// The socket may be dropped during the wait.
-    Weak(&'a Weak<Socket>),
-}
-
-impl SocketRef<'_> {
-    /// Calls a function with the socket, unless dropped.
-    fn with<T>(self, call: impl FnOnce(&Socket) -> T) -> Option<T> {
-        match self {
-            Self::Borrowed(socket) => Some(call(socket)),
-            Self::Weak(socket) => socket.upgrade().map(|socket| call(&socket)),
-        }
-    }
-
-    fn poll_events(self, requested: PollEvents) -> PollEvents {
-        self.with(|socket| socket.poll_events(requested))
-            .unwrap_or_default()
-    }
 }
 
 impl<'a> PollEntry<'a> {
     /// Creates an entry for a socket.
     pub fn socket(socket: &'a Socket, interest: PollEvents) -> Self {
         Self {
-            subject: Subject::Socket(SocketRef::Borrowed(socket)),
-            interest,
-            ready: PollEvents::empty(),
-        }
-    }
-
-    /// Creates an entry for a socket that may be dropped during the wait; a dropped socket has no events.
-    pub(super) fn known(socket: &'a Weak<Socket>, interest: PollEvents) -> Self {
-        Self {
-            subject: Subject::Socket(SocketRef::Weak(socket)),
+            subject: Subject::Socket(socket),
             interest,
             ready: PollEvents::empty(),
         }
@@ -150,7 +114,7 @@ impl<'a> PollEntry<'a> {
 /// - `Interrupted`: a signal interrupted the wait.
 /// - A device has failed.
 pub fn poll(entries: &mut [PollEntry<'_>], timeout: Option<Duration>) -> io::Result<usize> {
-    poll_and(entries, None, timeout, &mut sleep)
+    poll_by(entries, timeout, &mut sleep)
 }
 
 /// A descriptor passed to a sleep function.
@@ -177,7 +141,44 @@ pub fn poll_by(
     timeout: Option<Duration>,
     sleep: &mut Sleep<'_>,
 ) -> io::Result<usize> {
-    poll_and(entries, None, timeout, sleep)
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let event_fd = EventFd::of_thread()?;
+    let task = Waker::from(Arc::clone(&event_fd));
+    loop {
+        // Ready entries need no registration.
+        let ready = entries.iter().any(|entry| entry.is_ready());
+        let late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        let waits = if ready || late {
+            Vec::new()
+        } else {
+            begin(entries, &task)?
+        };
+        let ready = ready || waits.iter().any(|wait| wait.met);
+        let left = match deadline {
+            _ if ready => Some(Duration::ZERO),
+            Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
+            None => None,
+        };
+        let polled = if ready {
+            // Present events take precedence over a signal.
+            poll_kernel(entries, &waits, &event_fd, left, &mut self::sleep)
+        } else {
+            poll_kernel(entries, &waits, &event_fd, left, sleep)
+        };
+        drop(waits);
+        event_fd.drain();
+        polled?;
+        let mut count = 0;
+        for entry in &mut *entries {
+            if let Subject::Socket(socket) = entry.subject {
+                entry.ready = socket.poll_events(entry.interest);
+            }
+            count += usize::from(!entry.ready.is_empty());
+        }
+        if count > 0 || late {
+            return Ok(count);
+        }
+    }
 }
 
 /// Bits of [`PollFlags`]: signed where rustix calls the C library, as under Miri.
@@ -203,62 +204,15 @@ pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io
     Ok(())
 }
 
-/// Works like [`poll_by`], and also returns when `also` is notified.
-pub(super) fn poll_and(
-    entries: &mut [PollEntry<'_>],
-    also: Option<&EventFd>,
-    timeout: Option<Duration>,
-    sleep_by: &mut Sleep<'_>,
-) -> io::Result<usize> {
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let event_fd = thread_event_fd()?;
-    loop {
-        // Ready entries need no registration.
-        let ready = entries.iter().any(|entry| entry.is_ready());
-        let late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        let waits = if ready || late {
-            Vec::new()
-        } else {
-            begin(entries, &event_fd)?
-        };
-        let ready = ready || waits.iter().any(|wait| wait.met);
-        let left = match deadline {
-            _ if ready => Some(Duration::ZERO),
-            Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
-            None => None,
-        };
-        let polled = if ready {
-            // Present events take precedence over a signal.
-            poll_kernel(entries, &waits, also, &event_fd, left, &mut sleep)
-        } else {
-            poll_kernel(entries, &waits, also, &event_fd, left, sleep_by)
-        };
-        drop(waits);
-        event_fd.drain();
-        let notified = polled?;
-        let mut count = 0;
-        for entry in &mut *entries {
-            if let Subject::Socket(socket) = entry.subject {
-                entry.ready = socket.poll_events(entry.interest);
-            }
-            count += usize::from(!entry.ready.is_empty());
-        }
-        if count > 0 || notified || late {
-            return Ok(count);
-        }
-    }
-}
-
-/// Polls the kernel. Returns whether `also` has been notified.
+/// Polls the kernel.
 fn poll_kernel(
     entries: &mut [PollEntry<'_>],
     waits: &[Wait<'_>],
-    also: Option<&EventFd>,
     event_fd: &EventFd,
     timeout: Option<Duration>,
     sleep: &mut Sleep<'_>,
-) -> io::Result<bool> {
-    let mut fds = Vec::with_capacity(entries.len() + waits.len() + 2);
+) -> io::Result<()> {
+    let mut fds = Vec::with_capacity(entries.len() + waits.len() + 1);
     let mut add = |fd, interest| {
         fds.push(SleepEntry {
             fd,
@@ -273,10 +227,7 @@ fn poll_kernel(
             ordinary += 1;
         }
     }
-    let own = [Some(event_fd), also]
-        .into_iter()
-        .flatten()
-        .map(AsFd::as_fd);
+    let own = [event_fd.as_fd()];
     for fd in waits.iter().filter_map(Wait::fd).chain(own) {
         add(fd, PollEvents::IN);
     }
@@ -287,8 +238,7 @@ fn poll_kernel(
             entry.ready = answers.next().unwrap_or(PollEvents::empty());
         }
     }
-    let notified = also.is_some() && fds.last().is_some_and(|fd| !fd.ready.is_empty());
-    Ok(notified)
+    Ok(())
 }
 
 impl PollEntry<'_> {
@@ -303,9 +253,8 @@ impl PollEntry<'_> {
 /// Registration of a waiting thread with a socket, until dropped.
 #[derive(Debug)]
 struct Wait<'s> {
-    socket: SocketRef<'s>,
-    /// Name among the waiters for the socket's state.
-    name: u64,
+    socket: &'s Socket,
+    task: Waker,
     on: WaitsOn,
     /// The requested events are present already.
     met: bool,
@@ -316,20 +265,18 @@ struct Wait<'s> {
 enum WaitsOn {
     Connecting(Arc<Connecting>),
     Listener(Arc<Listener>),
-    Stream(Arc<Stream>, u64),
-    Datagram(Arc<DatagramSocket>, u64),
+    Stream(Arc<Stream>),
+    Datagram(Arc<DatagramSocket>),
     Nothing,
 }
 
-fn begin<'s>(entries: &[PollEntry<'s>], event_fd: &EventFd) -> io::Result<Vec<Wait<'s>>> {
+fn begin<'s>(entries: &[PollEntry<'s>], task: &Waker) -> io::Result<Vec<Wait<'s>>> {
     let sockets = entries.iter().filter_map(|entry| match entry.subject {
         Subject::Socket(socket) => Some((socket, entry.interest)),
         Subject::Fd(_) => None,
     });
     sockets
-        .filter_map(|(socket, interest)| {
-            socket.with(|there| there.begin_wait(socket, interest, event_fd))
-        })
+        .map(|(socket, interest)| socket.begin_wait(interest, task))
         .collect()
 }
 
@@ -338,8 +285,8 @@ impl Wait<'_> {
         match &self.on {
             WaitsOn::Connecting(connecting) => Some(connecting.event_fd().as_fd()),
             WaitsOn::Listener(listener) => Some(listener.as_fd()),
-            WaitsOn::Stream(stream, _) => Some(stream.connection().shared().completions()),
-            WaitsOn::Datagram(datagram, _) => Some(datagram.shared().completions()),
+            WaitsOn::Stream(stream) => Some(stream.connection().shared().channel()),
+            WaitsOn::Datagram(datagram) => Some(datagram.shared().channel()),
             WaitsOn::Nothing => None,
         }
     }
@@ -347,15 +294,13 @@ impl Wait<'_> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        // A failure shows at the next poll of the socket.
+        let task = &self.task;
         match &self.on {
-            WaitsOn::Stream(stream, name) => drop(stream.connection().shared().end_wait(*name)),
-            WaitsOn::Datagram(datagram, name) => drop(datagram.shared().end_wait(*name)),
+            WaitsOn::Stream(stream) => stream.connection().shared().end_wait(task),
+            WaitsOn::Datagram(datagram) => datagram.shared().end_wait(task),
             WaitsOn::Connecting(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => {}
         }
-        let name = self.name;
-        self.socket
-            .with(|socket| socket.lock_raw().waiters.remove(name));
+        self.socket.remove_task(task);
     }
 }
 
@@ -373,7 +318,7 @@ const READING: PollEvents = PollEvents::IN.union(PollEvents::RDNORM);
 /// Events of waiting writers.
 const WRITING: PollEvents = PollEvents::OUT.union(PollEvents::WRNORM);
 
-fn interest(events: PollEvents) -> Interest {
+pub(super) fn interest(events: PollEvents) -> Interest {
     Interest {
         read: events.intersects(READING.union(PollEvents::RDHUP)),
         write: events.intersects(WRITING),
@@ -382,47 +327,41 @@ fn interest(events: PollEvents) -> Interest {
 }
 
 impl Socket {
-    /// Registers a waiting thread. `whose` refers to this socket.
-    fn begin_wait<'s>(
-        &self,
-        whose: SocketRef<'s>,
-        events: PollEvents,
-        event_fd: &EventFd,
-    ) -> io::Result<Wait<'s>> {
-        let mut state = self.lock();
-        let name = state.waiters.add(Interest::ANY, event_fd);
+    /// Wakes a task at each change of the phase.
+    pub(super) fn add_task(&self, task: &Waker) {
+        self.lock_raw().tasks.push(task.clone());
+    }
+
+    pub(super) fn remove_task(&self, task: &Waker) {
+        let mut state = self.lock_raw();
+        state.tasks.retain(|other| !other.will_wake(task));
+    }
+
+    /// Registers the task of a waiting thread.
+    fn begin_wait(&self, events: PollEvents, task: &Waker) -> io::Result<Wait<'_>> {
+        self.add_task(task);
+        let state = self.lock();
         let on = match &state.phase {
             Phase::Connecting(connecting) => WaitsOn::Connecting(Arc::clone(connecting)),
             Phase::Listening(listener) => WaitsOn::Listener(Arc::clone(listener)),
-            Phase::Connected(stream) => WaitsOn::Stream(Arc::clone(stream), 0),
-            Phase::Datagram(datagram) => WaitsOn::Datagram(Arc::clone(datagram), 0),
+            Phase::Connected(stream) => WaitsOn::Stream(Arc::clone(stream)),
+            Phase::Datagram(datagram) => WaitsOn::Datagram(Arc::clone(datagram)),
             Phase::Idle(_) | Phase::Failed | Phase::Ended | Phase::Closed => WaitsOn::Nothing,
         };
         drop(state);
         let mut wait = Wait {
-            socket: whose,
-            name,
-            on: WaitsOn::Nothing,
+            socket: self,
+            task: task.clone(),
+            on,
             met: false,
         };
-        wait.on = match on {
-            WaitsOn::Stream(stream, _) => {
-                let interest = interest(events);
-                let (readiness, name) = stream
-                    .connection()
-                    .shared()
-                    .begin_wait(interest, event_fd)?;
-                wait.met = interest.is_met(readiness);
-                WaitsOn::Stream(stream, name)
-            }
-            WaitsOn::Datagram(datagram, _) => {
-                let interest = interest(events);
-                let (readiness, name) = datagram.shared().begin_wait(interest, event_fd)?;
-                wait.met = interest.is_met(readiness);
-                WaitsOn::Datagram(datagram, name)
-            }
-            on => on,
+        let interest = interest(events);
+        let readiness = match &wait.on {
+            WaitsOn::Stream(stream) => stream.connection().shared().begin_wait(interest, task)?,
+            WaitsOn::Datagram(datagram) => datagram.shared().begin_wait(interest, task)?,
+            WaitsOn::Connecting(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => return Ok(wait),
         };
+        wait.met = interest.is_met(readiness);
         Ok(wait)
     }
 

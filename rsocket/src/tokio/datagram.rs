@@ -1,23 +1,19 @@
 //! Datagram sockets for tokio.
 
 use std::{
+    future::poll_fn,
     io::{self, IoSlice, IoSliceMut},
     net::{SocketAddr, ToSocketAddrs},
-    os::fd::OwnedFd,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::Arc,
 };
 
 use rustix::event::epoll;
 use verbs::tokio::WatchedFd;
 
-use super::{Watchable, Watched, unless_blocked};
+use super::reactor::{Reactor, Task};
 use crate::{
     datagram::{DatagramSocket, RecvMeta},
     socket::{Family, RecvFlags, SendOptions, Socket},
-    waiters::Interest,
     waiting::WaitMode,
 };
 
@@ -44,65 +40,9 @@ use crate::{
 pub struct AsyncDatagram {
     socket: Socket,
     datagram: Arc<DatagramSocket>,
-    reading: Direction,
-    writing: Direction,
+    reactor: Arc<Reactor<DatagramSocket>>,
     /// Readable when UDP's send buffer has room, for datagrams sent over UDP.
     udp: WatchedFd,
-}
-
-impl Watchable for DatagramSocket {
-    fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
-        self.shared().add_watcher()
-    }
-
-    fn remove_watcher(&self, watcher: usize) {
-        self.shared().remove_watcher(watcher);
-    }
-}
-
-/// The tasks waiting for one direction.
-#[derive(Debug)]
-struct Direction {
-    interest: Interest,
-    watched: Watched,
-    tasks: AtomicUsize,
-}
-
-/// Counts a waiting task until dropped.
-struct Task<'d>(&'d Direction);
-
-impl Drop for Task<'_> {
-    fn drop(&mut self) {
-        self.0.tasks.fetch_sub(1, SeqCst);
-    }
-}
-
-impl Direction {
-    fn new(datagram: &Arc<DatagramSocket>, interest: Interest) -> io::Result<Self> {
-        Ok(Self {
-            interest,
-            watched: Watched::new(datagram)?,
-            tasks: AtomicUsize::new(0),
-        })
-    }
-
-    /// Retries an attempt whenever the descriptor is readable, until done.
-    async fn until<T>(
-        &self,
-        datagram: &DatagramSocket,
-        mut attempt: impl FnMut(WaitMode) -> Option<io::Result<T>>,
-    ) -> io::Result<T> {
-        self.tasks.fetch_add(1, SeqCst);
-        let _task = Task(self);
-        let Watched { watcher, fd } = &self.watched;
-        let watcher = watcher.index;
-        let result = fd.readable(|| attempt(WaitMode::Watch(watcher))).await?;
-        // After success, this task no longer watches; the other tasks must check for themselves.
-        if self.tasks.load(SeqCst) > 1 {
-            datagram.shared().pass_on(watcher, self.interest);
-        }
-        result
-    }
 }
 
 impl AsyncDatagram {
@@ -149,8 +89,7 @@ impl AsyncDatagram {
         epoll::add(&room, socket.udp_socket()?, data, epoll::EventFlags::OUT)?;
         socket.set_nonblocking(true);
         Ok(Self {
-            reading: Direction::new(&datagram, Interest::READ)?,
-            writing: Direction::new(&datagram, Interest::WRITE)?,
+            reactor: Reactor::new(&datagram)?,
             udp: WatchedFd::new(room)?,
             datagram,
             socket,
@@ -220,14 +159,12 @@ impl AsyncDatagram {
             return self.socket.send_msg(bufs, options);
         }
         loop {
-            let sent = self.writing.until(&self.datagram, |mode| {
-                match self.datagram.send(bufs, options.to, mode) {
-                    // The kernel's error: UDP's send buffer is full.
-                    Err(err) if is_full(&err) => Some(Err(err)),
-                    result => unless_blocked(result),
-                }
+            let sent = self.until(|mode| match self.datagram.send(bufs, options.to, mode) {
+                // The kernel's error: UDP's send buffer is full.
+                Err(err) if is_full(&err) => Ok(Err(err)),
+                result => result.map(Ok),
             });
-            match sent.await {
+            match sent.await? {
                 Err(err) if is_full(&err) => {
                     let mut waited = false;
                     let attempt_once = || std::mem::replace(&mut waited, true).then_some(());
@@ -294,10 +231,17 @@ impl AsyncDatagram {
     }
 
     async fn receive(&self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<RecvMeta> {
-        let received = self.reading.until(&self.datagram, |mode| {
-            unless_blocked(self.datagram.recv(bufs, peek, mode))
-        });
-        received.await
+        self.until(|mode| self.datagram.recv(bufs, peek, mode))
+            .await
+    }
+
+    /// Retries an attempt until it does not block.
+    async fn until<T>(
+        &self,
+        mut attempt: impl FnMut(WaitMode<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let task = Task::new(&self.reactor);
+        poll_fn(|cx| task.poll(cx, &mut attempt)).await
     }
 }
 

@@ -1,12 +1,12 @@
 //! Streams and listeners for tokio.
 
 mod datagram;
+mod reactor;
 
 use std::{
-    fmt,
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr, ToSocketAddrs},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -19,8 +19,9 @@ use verbs::tokio::WatchedFd;
 
 use crate::{
     connecting::Connecting, connection::Connection, engine::Engine, listener::Listener,
-    options::Options, stream::Stream, waiting::WaitMode,
+    options::Options, stream::Stream,
 };
+use reactor::{Reactor, Task};
 
 pub use datagram::AsyncDatagram;
 
@@ -66,9 +67,8 @@ fn unless_blocked<T>(result: io::Result<T>) -> Option<io::Result<T>> {
 #[derive(Debug)]
 pub struct AsyncStream {
     stream: Stream,
-    /// Separate watchers for the reading and the writing task, since a watcher wakes one task.
-    reading: Watched,
-    writing: Watched,
+    reading: Task<Connection>,
+    writing: Task<Connection>,
 }
 
 /// A [`Listener`] for asynchronous tasks.
@@ -116,9 +116,10 @@ impl AsyncStream {
     /// The runtime cannot watch its descriptor.
     pub fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking(true);
+        let reactor = Reactor::new(stream.connection())?;
         Ok(Self {
-            reading: Watched::new(stream.connection())?,
-            writing: Watched::new(stream.connection())?,
+            reading: Task::new(&reactor),
+            writing: Task::new(&reactor),
             stream,
         })
     }
@@ -131,64 +132,6 @@ impl AsyncStream {
     /// Returns the stream, for calls that do not block.
     pub fn get_ref(&self) -> &Stream {
         &self.stream
-    }
-}
-
-/// A socket with watchers.
-trait Watchable: fmt::Debug + Send + Sync {
-    fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)>;
-    fn remove_watcher(&self, watcher: usize);
-}
-
-impl Watchable for Connection {
-    fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
-        self.shared().add_watcher()
-    }
-
-    fn remove_watcher(&self, watcher: usize) {
-        self.shared().remove_watcher(watcher);
-    }
-}
-
-/// A watcher of a socket, removed on drop.
-#[derive(Debug)]
-struct Watcher {
-    index: usize,
-    socket: Arc<dyn Watchable>,
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.socket.remove_watcher(self.index);
-    }
-}
-
-/// A watcher of a socket with its descriptor.
-#[derive(Debug)]
-struct Watched {
-    /// Field order: deregistered from the runtime before the watcher is removed.
-    fd: WatchedFd,
-    watcher: Watcher,
-}
-
-impl Watched {
-    fn new<S: Watchable + 'static>(socket: &Arc<S>) -> io::Result<Self> {
-        let (index, fd) = socket.add_watcher()?;
-        let socket: Arc<dyn Watchable> = Arc::<S>::clone(socket);
-        // Dropped again if the runtime cannot watch the descriptor.
-        let watcher = Watcher { index, socket };
-        let fd = watch(fd)?;
-        Ok(Self { fd, watcher })
-    }
-
-    /// Polls an attempt, retried whenever the descriptor is readable.
-    fn poll<T>(
-        &self,
-        cx: &mut Context<'_>,
-        mut attempt: impl FnMut(WaitMode) -> io::Result<T>,
-    ) -> Poll<io::Result<T>> {
-        let attempt_once = || unless_blocked(attempt(WaitMode::Watch(self.watcher.index)));
-        Poll::Ready(ready!(self.fd.poll_readable(cx, attempt_once))?)
     }
 }
 

@@ -1,0 +1,163 @@
+//! Sockets with possible new events, by name.
+
+use std::{
+    collections::BTreeSet,
+    io, mem,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Wake, Waker},
+};
+
+use rustix::event::{Timespec, epoll};
+use verbs::waiting::EventFd;
+
+/// Maximum number of sources fetched from the kernel in one call.
+const MAX_EVENTS: usize = 64;
+
+/// Name of the eventfd among the sources.
+const EVENT: u64 = u64::MAX;
+
+/// Names of sockets with an event of their source, or with a woken task. The cost of a wait depends on the
+/// number of events only. Readable while there is such a socket.
+#[derive(Debug)]
+pub(super) struct ReadyList {
+    /// `epoll` instance of the sources, edge-triggered, and of `event`.
+    sources: OwnedFd,
+    event: EventFd,
+    names: Mutex<BTreeSet<u64>>,
+}
+
+impl ReadyList {
+    pub(super) fn new() -> io::Result<Arc<Self>> {
+        let sources = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let event = EventFd::new()?;
+        let data = epoll::EventData::new_u64(EVENT);
+        epoll::add(&sources, &event, data, epoll::EventFlags::IN)?;
+        Ok(Arc::new(Self {
+            sources,
+            event,
+            names: Mutex::default(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a socket.
+    pub(super) fn push(&self, name: u64) {
+        let mut names = self.lock();
+        let was_empty = names.is_empty();
+        names.insert(name);
+        drop(names);
+        if was_empty {
+            self.event.notify();
+        }
+    }
+
+    /// Returns a waker that adds a socket.
+    pub(super) fn task(self: &Arc<Self>, name: u64) -> Waker {
+        let list = Arc::downgrade(self);
+        Waker::from(Arc::new(Task { list, name }))
+    }
+
+    /// Adds a socket at each event of a descriptor, until closed.
+    pub(super) fn watch(&self, name: u64, fd: impl AsFd) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(name);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.sources, fd, data, flags)?)
+    }
+
+    pub(super) fn unwatch(&self, fd: impl AsFd) {
+        // Fails harmlessly for a descriptor that was never watched.
+        let _: rustix::io::Result<()> = epoll::delete(&self.sources, fd);
+    }
+
+    /// Takes the sockets, at least those added before the call. Without any, sleeps for the timeout; without a
+    /// timeout, until there is one, or until a signal.
+    pub(super) fn take(&self, timeout: Option<&Timespec>) -> BTreeSet<u64> {
+        let mut events = Vec::with_capacity(MAX_EVENTS);
+        let room = rustix::buffer::spare_capacity(&mut events);
+        // Only a signal interrupts the call; the events stay pending.
+        let _: rustix::io::Result<usize> = epoll::wait(&self.sources, room, timeout);
+        let mut sources: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+        let is_full = sources.len() == MAX_EVENTS;
+        sources.retain(|name| *name != EVENT);
+        // Drained before taking the names: a name added later notifies again.
+        self.event.drain();
+        let mut names = mem::take(&mut *self.lock());
+        names.extend(sources);
+        if is_full {
+            self.event.notify();
+        }
+        names
+    }
+}
+
+impl AsFd for ReadyList {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sources.as_fd()
+    }
+}
+
+struct Task {
+    list: Weak<ReadyList>,
+    name: u64,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if let Some(list) = self.list.upgrade() {
+            list.push(self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn take(list: &ReadyList) -> Vec<u64> {
+        list.take(Some(&Timespec::default())).into_iter().collect()
+    }
+
+    #[test]
+    fn socket_is_listed_once_for_several_events() {
+        let list = ReadyList::new().unwrap();
+        let source = EventFd::new().unwrap();
+        list.watch(7, &source).unwrap();
+        let task = list.task(7);
+        assert_eq!(take(&list), []);
+        source.notify();
+        task.wake_by_ref();
+        list.push(3);
+        assert_eq!(take(&list), [3, 7]);
+        assert_eq!(take(&list), [], "an event is an edge");
+        source.notify();
+        assert_eq!(take(&list), [7]);
+        list.unwatch(&source);
+        source.notify();
+        assert_eq!(take(&list), []);
+        task.wake();
+        let is_readable = verbs::fd::wait_readable("poll", list.as_fd(), Some(Duration::ZERO));
+        assert!(is_readable.unwrap());
+        assert_eq!(list.take(None).into_iter().collect::<Vec<_>>(), [7]);
+    }
+
+    #[test]
+    fn more_events_than_fetched_at_once_are_all_listed() {
+        let list = ReadyList::new().unwrap();
+        let sources = [(); 2 * MAX_EVENTS].map(|()| EventFd::new().unwrap());
+        for (name, source) in (0..).zip(&sources) {
+            list.watch(name, source).unwrap();
+            source.notify();
+        }
+        let mut names = BTreeSet::new();
+        for _ in 0..3 {
+            names.extend(list.take(None));
+        }
+        assert_eq!(names.len(), sources.len());
+    }
+}
