@@ -97,6 +97,14 @@ impl AddrHints {
         self
     }
 
+    /// Looks up the records of a service at the subnet administrator instead of a name (`RAI_SA`): InfiniBand only,
+    /// without a node, with a name or an ID as the service.
+    #[doc(alias = "RAI_SA")]
+    pub fn service_record(mut self) -> Self {
+        self.flags |= ffi::RAI_SA;
+        self
+    }
+
     /// IPv4 only (`RAI_FAMILY`).
     #[doc(alias = "RAI_FAMILY")]
     pub fn ipv4(self) -> Self {
@@ -141,6 +149,7 @@ impl AddrHints {
     /// # Errors
     /// - `InvalidInput`: a name with a zero byte; neither node nor service; or, for
     ///   [InfiniBand](Self::infiniband), a node other than a GID.
+    /// - `EOPNOTSUPP`: a [service record](Self::service_record) with a library before rdma-core 60.
     /// - `NotFound`: the name is unknown, with the message of `getaddrinfo(3)`.
     /// - Any other error of the system.
     ///
@@ -152,6 +161,12 @@ impl AddrHints {
         if node.is_none() && service.is_none() {
             let reason = "neither node nor service";
             return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
+        }
+        // An older library ignores the flag, and would look up a name.
+        if self.flags & ffi::RAI_SA != 0 && ffi::late::rdma_resolve_addrinfo().is_none() {
+            return Err(Error::from_errno(CALL, libc::EOPNOTSUPP)
+                .detail(detail())
+                .hint("service records need rdma-core 60 or later"));
         }
         // The wildcard address; librdmacm would use the wrong family.
         let any = self.family == ffi::AF_IB && self.flags & ffi::RAI_PASSIVE != 0;

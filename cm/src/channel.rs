@@ -19,6 +19,7 @@ use crate::{
     contexts::Contexts,
     dispatch::RawEvent,
     event::Event,
+    posted::{Posted, PostedEvents},
     registry::{Key, Registry},
 };
 
@@ -48,6 +49,7 @@ pub(crate) struct ChannelHandle {
     /// Stands in for the channel's own descriptor, which is never exposed: the descriptor accepts commands
     /// for the connection manager, and in blocking mode would block [`EventChannel::try_next`].
     notify: NotifyFd,
+    posted: PostedEvents,
     registry: Mutex<Registry>,
     /// Held while an event is read and dispatched, so that no event of a new identifier is read before the
     /// identifier has a key.
@@ -82,6 +84,7 @@ impl EventChannel {
         let handle = ChannelHandle {
             notify: NotifyFd::of(raw.event_fd())?,
             raw,
+            posted: PostedEvents::default(),
             registry: Mutex::default(),
             dispatch: Mutex::default(),
             contexts: Mutex::default(),
@@ -101,6 +104,14 @@ impl EventChannel {
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn try_next(&self) -> Result<Option<Event>> {
+        while let Some(posted) = self.handle.posted.take() {
+            // `None` if the event's identifier has been dropped meanwhile.
+            if let Some(event) = posted.deliver(&self.handle) {
+                #[cfg(feature = "tracing")]
+                let event = crate::trace::delivered(event, &self.handle);
+                return Ok(Some(event));
+            }
+        }
         loop {
             let dispatch = self.handle.dispatch_lock();
             let mut raw = ptr::null_mut();
@@ -133,7 +144,7 @@ impl EventChannel {
     /// As for [`try_next`](Self::try_next).
     pub fn wait(&self) -> Result<Event> {
         loop {
-            let fd = self.handle.event_fd();
+            let fd = self.handle.notify.as_fd();
             let waited = wait_for("rdma_get_cm_event", fd, None, || self.try_next())?;
             if let Some(event) = waited {
                 return Ok(event);
@@ -146,8 +157,46 @@ impl EventChannel {
     /// # Errors
     /// As for [`try_next`](Self::try_next).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<Event>> {
-        let fd = self.handle.event_fd();
+        let fd = self.handle.notify.as_fd();
         wait_for("rdma_get_cm_event", fd, Some(timeout), || self.try_next())
+    }
+
+    /// Posts [`Event::User`] to this channel, which wakes one thread or task blocked on the channel. Returns
+    /// without blocking, from any thread. `key`, `status` and `arg` are returned in the event, and have no
+    /// effect; the identifier may have been dropped.
+    ///
+    /// Posted events are delivered in order, before the kernel's. A channel has one more descriptor from the first
+    /// call on.
+    ///
+    /// `rdma_write_cm_event` of C goes through the kernel, so needs rdma-core 60 and a kernel with the command; this
+    /// call needs neither.
+    ///
+    /// # Errors
+    /// - `EMFILE`, `ENFILE`: too many open files. Only in the first call.
+    ///
+    /// # Examples
+    /// ```
+    /// # let _fabric = doctest::host();
+    /// use cm::{Event, EventChannel};
+    ///
+    /// let channel = EventChannel::new()?;
+    /// let id = channel.create_id()?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| channel.write_event(id.key(), 0, 42));
+    ///     let Event::User { arg, .. } = channel.wait()? else { panic!("not written here") };
+    ///     assert_eq!(arg, 42);
+    ///     Ok::<(), verbs::Error>(())
+    /// })?;
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    ///
+    /// # References
+    /// [rdma_write_cm_event(3)](https://github.com/linux-rdma/rdma-core/blob/master/librdmacm/man/rdma_write_cm_event.3.in.rst)
+    #[doc(alias = "rdma_write_cm_event")]
+    pub fn write_event(&self, key: Key, status: i32, arg: u64) -> Result<()> {
+        self.handle.enable_posting()?;
+        self.handle.post(Posted::User { key, status, arg });
+        Ok(())
     }
 
     /// Destroys an identifier pending for an event, and suppresses the event. Returns false if the identifier
@@ -199,6 +248,16 @@ impl ChannelHandle {
         self.raw.event_fd()
     }
 
+    /// Prepares the channel for [`post`](Self::post).
+    pub(crate) fn enable_posting(&self) -> Result<()> {
+        self.posted.enable(&self.notify)
+    }
+
+    /// Posts an event of this process.
+    pub(crate) fn post(&self, event: Posted) {
+        self.posted.post(event);
+    }
+
     /// Devices of the identifiers of this channel.
     pub(crate) fn contexts(&self) -> MutexGuard<'_, Contexts> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
@@ -226,7 +285,7 @@ impl OwnedChannel {
 
 impl AsRawFd for ChannelHandle {
     fn as_raw_fd(&self) -> RawFd {
-        self.event_fd().as_raw_fd()
+        self.notify.as_fd().as_raw_fd()
     }
 }
 

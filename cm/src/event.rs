@@ -8,6 +8,7 @@ use verbs::Error;
 use crate::{
     accept::ConnectRequest,
     addr::Addr,
+    addrinfo::AddrInfo,
     connect::ConnectResponse,
     datagram::{DatagramPeer, ServiceRequest},
     id::CmId,
@@ -50,6 +51,23 @@ use crate::{
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
+    /// [`resolve_addrinfo`](CmId::resolve_addrinfo) has succeeded.
+    #[doc(alias = "RDMA_CM_EVENT_ADDRINFO_RESOLVED")]
+    #[doc(alias = "rdma_query_addrinfo")]
+    AddrInfoResolved {
+        /// The identifier, in the same phase as before.
+        id: CmId<Idle>,
+        /// The addresses, the preferred one first.
+        found: Vec<AddrInfo>,
+    },
+    /// [`resolve_addrinfo`](CmId::resolve_addrinfo) has failed, and can be repeated.
+    #[doc(alias = "RDMA_CM_EVENT_ADDRINFO_ERROR")]
+    AddrInfoError {
+        /// The identifier, in the same phase as before.
+        id: CmId<Idle>,
+        /// Cause of the failure, as for [`AddrHints::lookup`](crate::AddrHints::lookup).
+        error: Error,
+    },
     /// [`resolve_addr`](CmId::resolve_addr) has succeeded.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_RESOLVED")]
     AddrResolved(CmId<AddrResolved>),
@@ -137,6 +155,16 @@ pub enum Event {
     /// pair may be reused.
     #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit(Key),
+    /// Posted by [`EventChannel::write_event`](crate::EventChannel::write_event).
+    #[doc(alias = "RDMA_CM_EVENT_USER")]
+    User {
+        /// Key given by the writer.
+        key: Key,
+        /// Status given by the writer.
+        status: i32,
+        /// Number given by the writer.
+        arg: u64,
+    },
     /// An event unknown to this crate, or without meaning in the identifier's phase.
     Other {
         /// Key of the identifier.

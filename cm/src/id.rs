@@ -315,6 +315,16 @@ impl<P: IdPhase> CmId<P> {
         name: &'static str,
         call: impl FnOnce(*mut ffi::rdma_cm_id) -> i32,
     ) -> Result<(), Refused<Self>> {
+        self.start_with(phase, name, |id| cvt_neg(name, call(id)).map(drop))
+    }
+
+    /// [`start`](Self::start) for a call with an error of its own.
+    pub(crate) fn start_with(
+        self,
+        phase: Phase,
+        name: &'static str,
+        call: impl FnOnce(*mut ffi::rdma_cm_id) -> Result<()>,
+    ) -> Result<(), Refused<Self>> {
         let (key, channel) = (self.raw.key, Arc::clone(&self.raw.channel));
         let raw = self.raw.as_ptr();
         let mut registry = channel.registry();
@@ -325,8 +335,8 @@ impl<P: IdPhase> CmId<P> {
             return Err(Refused { value: self, error });
         }
         registry.park(self.raw, phase);
-        let error = match cvt_neg(name, call(raw)) {
-            Ok(_) => return Ok(()),
+        let error = match call(raw) {
+            Ok(()) => return Ok(()),
             Err(error) => error,
         };
         let Some(raw) = registry.unpark(key, P::PHASE.0) else {

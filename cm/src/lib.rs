@@ -148,6 +148,7 @@ mod path;
 mod phase;
 pub mod phases;
 mod port_space;
+mod posted;
 mod qp;
 mod registry;
 mod resolve;

@@ -17,6 +17,8 @@
 //!                         ▼ Closed
 //! ```
 //!
+//! A name lookup, `resolve_addrinfo`, leads from `Idle` to `ResolvingAddrInfo`, and back.
+//!
 //! Events come from the kernel, some triggered by a peer, so any event can occur in any phase. An event
 //! without meaning in a phase is reported unchanged, and has no effect.
 
@@ -24,6 +26,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Idle,
+    ResolvingAddrInfo,
     ResolvingAddr,
     AddrResolved,
     ResolvingRoute,
@@ -40,7 +43,7 @@ pub(crate) enum Phase {
     Closed,
 }
 
-/// Kind of a kernel event, without data.
+/// Kind of an event, without data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     AddrResolved,
@@ -59,6 +62,8 @@ pub(crate) enum Kind {
     MulticastError,
     AddrChange,
     TimewaitExit,
+    /// End of a name lookup, an event of this process.
+    AddrInfo,
     /// An event unknown to this crate.
     Other,
 }
@@ -81,7 +86,8 @@ impl Phase {
     pub(crate) fn is_pending(self) -> bool {
         matches!(
             self,
-            Self::ResolvingAddr
+            Self::ResolvingAddrInfo
+                | Self::ResolvingAddr
                 | Self::ResolvingRoute
                 | Self::Connecting
                 | Self::Accepting
@@ -93,6 +99,7 @@ impl Phase {
     pub(crate) fn disposition(self, kind: Kind) -> Disposition {
         use Disposition::{Ignored, NewId, Notifies, ReturnsId};
         match (self, kind) {
+            (Self::ResolvingAddrInfo, Kind::AddrInfo) => ReturnsId(Self::Idle),
             (Self::ResolvingAddr, Kind::AddrResolved) => ReturnsId(Self::AddrResolved),
             (Self::ResolvingAddr, Kind::AddrError) => ReturnsId(Self::Idle),
             (Self::ResolvingRoute, Kind::RouteResolved) => ReturnsId(Self::RouteResolved),
@@ -136,8 +143,9 @@ mod tests {
         Phase,
     };
 
-    const PHASES: [Phase; 15] = [
+    const PHASES: [Phase; 16] = [
         Phase::Idle,
+        Phase::ResolvingAddrInfo,
         Phase::ResolvingAddr,
         Phase::AddrResolved,
         Phase::ResolvingRoute,
@@ -154,7 +162,7 @@ mod tests {
         Phase::Closed,
     ];
 
-    const KINDS: [Kind; 17] = [
+    const KINDS: [Kind; 18] = [
         AddrResolved,
         AddrError,
         RouteResolved,
@@ -171,6 +179,7 @@ mod tests {
         MulticastError,
         AddrChange,
         TimewaitExit,
+        AddrInfo,
         Other,
     ];
 
@@ -190,23 +199,24 @@ mod tests {
     #[test]
     fn every_event_in_every_phase_has_the_documented_disposition() {
         let table = PHASES.map(row);
-        // In the order of `KINDS`:      aarrccCURedDmMATo
+        // In the order of `KINDS`:      aarrccCURedDmMATio
         let expected = [
-            "...........ttttt.", // Idle
-            "rr.........rtttt.", // ResolvingAddr
-            "...........ttttt.", // AddrResolved
-            "..rr.......rtttt.", // ResolvingRoute
-            "...........ttttt.", // RouteResolved
-            ".....rrrrrrrtttt.", // Connecting
-            "......ttt.tttttt.", // Responded
-            "....a......ttttt.", // Listening
-            "......ttt.tttttt.", // Requested
-            "......rrrrrrtttt.", // Accepting
-            "......ttt.tttttt.", // Connected
-            "......rrrrrrtttt.", // ResolvingService
-            "...........ttttt.", // ServiceResolved
-            "...........ttttt.", // Answered
-            "...........ttttt.", // Closed
+            "...........ttttt..", // Idle
+            "...........rttttr.", // ResolvingAddrInfo
+            "rr.........rtttt..", // ResolvingAddr
+            "...........ttttt..", // AddrResolved
+            "..rr.......rtttt..", // ResolvingRoute
+            "...........ttttt..", // RouteResolved
+            ".....rrrrrrrtttt..", // Connecting
+            "......ttt.tttttt..", // Responded
+            "....a......ttttt..", // Listening
+            "......ttt.tttttt..", // Requested
+            "......rrrrrrtttt..", // Accepting
+            "......ttt.tttttt..", // Connected
+            "......rrrrrrtttt..", // ResolvingService
+            "...........ttttt..", // ServiceResolved
+            "...........ttttt..", // Answered
+            "...........ttttt..", // Closed
         ];
         assert_eq!(table, expected);
     }

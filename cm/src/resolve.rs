@@ -1,19 +1,22 @@
 //! Binding and resolution: local device, peer address and route.
 
-use std::{ptr, time::Duration};
+use std::{ptr, sync::Arc, time::Duration};
 
 use rdmacm_sys as ffi;
 use verbs::{
     Error, Result,
     error::{Refused, cvt_neg},
     hint::Addresses,
+    signals::spawn_without_signals,
 };
 
 use crate::{
     addr::{Addr, RawAddr},
+    addrinfo::AddrHints,
     id::CmId,
     phase::Phase,
     phases::{AddrResolved, Idle, Listening},
+    posted::Posted,
     trace::note,
 };
 
@@ -73,6 +76,73 @@ impl CmId<Idle> {
                 error,
             }),
         }
+    }
+
+    /// Looks up a node and a service, each by name or number, without blocking the caller. The identifier returns
+    /// with [`Event::AddrInfoResolved`](crate::Event::AddrInfoResolved) or
+    /// [`Event::AddrInfoError`](crate::Event::AddrInfoError), in the same phase.
+    ///
+    /// Runs [`AddrHints::lookup`] on a new thread, with every version of librdmacm. `rdma_resolve_addrinfo` of C
+    /// needs rdma-core 60 and a kernel with user events, and blocks its caller until the name service has answered.
+    ///
+    /// [`cancel`](crate::EventChannel::cancel) destroys the identifier, and suppresses the event. The thread ends once
+    /// the name service has answered or timed out.
+    ///
+    /// # Errors
+    /// On an error the identifier is returned in the error:
+    /// - `EAGAIN`: no thread can be started.
+    /// - `EMFILE`, `ENFILE`: too many open files.
+    ///
+    /// # Examples
+    /// ```
+    /// # let _fabric = doctest::host();
+    /// use std::time::Duration;
+    ///
+    /// use cm::{AddrHints, Event, EventChannel};
+    ///
+    /// let channel = EventChannel::new()?;
+    /// channel.create_id()?.resolve_addrinfo(&AddrHints::new(), Some("10.9.0.1"), Some("7471"))?;
+    /// match channel.wait()? {
+    ///     Event::AddrInfoResolved { id, found } => {
+    ///         let server = found[0].destination.expect("an address to connect to");
+    ///         id.resolve_addr(None, server, Duration::from_secs(2))?;
+    ///     }
+    ///     Event::AddrInfoError { error, .. } => return Err(error),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    ///
+    /// # References
+    /// [rdma_getaddrinfo(3)](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html)
+    #[doc(alias = "rdma_resolve_addrinfo")]
+    #[doc(alias = "rdma_query_addrinfo")]
+    pub fn resolve_addrinfo(
+        self,
+        hints: &AddrHints,
+        node: Option<&str>,
+        service: Option<&str>,
+    ) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.raw().channel().enable_posting() {
+            return Err(Refused { value: self, error });
+        }
+        let channel = Arc::downgrade(self.raw().channel());
+        let (key, hints) = (self.key(), hints.clone());
+        let (node, service) = (node.map(str::to_owned), service.map(str::to_owned));
+        note!(debug, self, node, service, "looking up the name");
+        self.start_with(Phase::ResolvingAddrInfo, "rdma_resolve_addrinfo", |_| {
+            let look_up = move || {
+                let found = hints.lookup(node.as_deref(), service.as_deref());
+                // No event is read from a dropped channel.
+                if let Some(channel) = channel.upgrade() {
+                    channel.post(Posted::AddrInfo { key, found });
+                }
+            };
+            let spawned = spawn_without_signals("rdma-addrinfo", look_up);
+            spawned.map(drop).map_err(|err| {
+                Error::from_errno("pthread_create", err.raw_os_error().unwrap_or(libc::EAGAIN))
+            })
+        })
     }
 
     /// `rdma_resolve_addr`—Resolves the device and the peer's hardware address, within `timeout`. The

@@ -128,6 +128,11 @@ mod enabled {
     /// Reports an event about to be returned to the program.
     pub(crate) fn delivered(mut event: Event, channel: &ChannelHandle) -> Event {
         match &mut event {
+            Event::AddrInfoResolved { id, found } => {
+                let found = found.len();
+                note!(debug, id, found, "name looked up");
+            }
+            Event::AddrInfoError { id, error } => note!(warn, id, %error, "name not looked up"),
             Event::AddrResolved(id) => {
                 let (local, gid) = (id.any_local_addr().map(display), id.local_gid());
                 note!(debug, id, local, %gid, "address resolved");
@@ -194,6 +199,9 @@ mod enabled {
             Event::Other { key, event, status } => of(*key).run(|| {
                 let event = event_name(*event);
                 debug!(target: "cm", event, status, "event ignored");
+            }),
+            Event::User { key, status, arg } => of(*key).run(|| {
+                debug!(target: "cm", status, arg, "user event");
             }),
             // Reported with its identifier.
             _ => {}

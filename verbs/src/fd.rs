@@ -14,7 +14,7 @@ use std::{
 use crate::error::{Result, cvt_neg};
 
 /// A descriptor with the readiness of another one, and no access to the other: an `epoll(7)`
-/// descriptor with the other one as its only member.
+/// descriptor with the other one as a member.
 ///
 /// Safe code can duplicate any descriptor handed out, read from it, and make it blocking. With the
 /// descriptor of an event channel, reading would take events away from `libibverbs`, and blocking
@@ -55,17 +55,27 @@ impl NotifyFd {
         let epoll = cvt_neg("epoll_create1", epoll)?;
         // SAFETY: the descriptor is fresh, and belongs to no other object.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let notify = Self(epoll);
+        notify.add(fd)?;
+        Ok(notify)
+    }
+
+    /// `epoll_ctl(2)`—Adds another member: the descriptor is readable while any member is. Enters the kernel.
+    ///
+    /// # Errors
+    /// As for [`of`](Self::of), and `EEXIST`: `fd` is a member.
+    #[doc(alias = "epoll_ctl")]
+    pub fn add(&self, fd: BorrowedFd<'_>) -> Result<()> {
         // Miri knows edges only.
         let edges = if cfg!(miri) { libc::EPOLLET } else { 0 };
         let mut event = libc::epoll_event {
             events: (libc::EPOLLIN | edges).cast_unsigned(),
             u64: 0,
         };
-        let (own, add) = (epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        let (own, add) = (self.0.as_raw_fd(), libc::EPOLL_CTL_ADD);
         // SAFETY: both descriptors are open, and C reads `event` only before the return.
         let ret = unsafe { libc::epoll_ctl(own, add, fd.as_raw_fd(), &raw mut event) };
-        cvt_neg("epoll_ctl", ret)?;
-        Ok(Self(epoll))
+        cvt_neg("epoll_ctl", ret).map(drop)
     }
 }
 

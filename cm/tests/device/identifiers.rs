@@ -1,15 +1,20 @@
 //! Identifiers: options, addresses, migration, and queue pair attributes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd,
+    time::Duration,
+};
 
 use cm::{
-    Addr, AddrHints, CmId, ConnParam, Connection, Event, EventChannel, IbAddr, PathRecord,
+    Addr, AddrHints, CmId, ConnParam, Connection, Event, EventChannel, IbAddr, Key, PathRecord,
     PortSpace, XrcEnd,
 };
 use verbs::{
     Buf, Gid, Rtr, Rts,
     attr::{DeviceCaps, Mtu, Pkey},
     event::EventType,
+    fd::wait_readable,
     op,
     qp::{AckTimeout, Attributes, Ece, RnrTimer, XrcSend},
 };
@@ -310,6 +315,103 @@ fn channel_dropped_after_migration_keeps_ids() {
     drop(first);
     let (_side, active, passive) = connect(&second, addr);
     drop((active, passive, listener));
+}
+
+/// Starts a look-up of a numeric address, and returns the key of the identifier.
+fn look_up(channel: &EventChannel, node: &str) -> Key {
+    let id = channel.create_id().unwrap();
+    let key = id.key();
+    let hints = AddrHints::new().numeric_host();
+    id.resolve_addrinfo(&hints, Some(node), Some("7471"))
+        .unwrap();
+    key
+}
+
+#[test]
+fn addrinfo_lookups_return_the_id_with_addresses_or_error() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let key = look_up(&channel, &addr.ip().to_string());
+    let (id, found) = taken!(&channel, Event::AddrInfoResolved { id, found } => (id, found));
+    assert_eq!(id.key(), key);
+    let expected = SocketAddr::new(addr.ip(), 7471);
+    assert_eq!(found[0].destination, Some(expected.into()));
+
+    // The identifier is as before: a failed look-up and a resolution follow.
+    id.resolve_addrinfo(&AddrHints::new().numeric_host(), Some("nameless"), None)
+        .unwrap();
+    let (id, error) = taken!(&channel, Event::AddrInfoError { id, error } => (id, error));
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+    assert!(error.to_string().contains("nameless"), "{error}");
+    let id = resolve_addr(&channel, id, addr);
+    assert_eq!(id.key(), key);
+}
+
+#[test]
+fn addrinfo_lookup_cancelled_has_no_event() {
+    let channel = EventChannel::new().unwrap();
+    let host = local().ip().to_string();
+    let mut cancelled = 0;
+    // Either the thread of the look-up or the cancellation comes first; the event decides in no case.
+    for _ in 0..64 {
+        cancelled += u32::from(channel.cancel(look_up(&channel, &host)));
+    }
+    assert_eq!(
+        cancelled, 64,
+        "an unread event does not return the identifier"
+    );
+    let last = look_up(&channel, &host);
+    let id = taken!(&channel, Event::AddrInfoResolved { id, .. } => id);
+    assert_eq!(id.key(), last);
+    drop(channel);
+    let refused = id.resolve_addrinfo(&AddrHints::new(), Some(&host), None);
+    let refused = refused.unwrap_err();
+    assert!(refused.error.to_string().contains("dropped"), "{refused:?}");
+}
+
+#[test]
+fn addrinfo_of_a_service_record_needs_a_newer_library() {
+    let found = AddrHints::new()
+        .service_record()
+        .lookup(None, Some("storage"));
+    let err = found.unwrap_err();
+    // Without InfiniBand, a library with support finds no record.
+    let is_known = rdmacm_sys::late::rdma_resolve_addrinfo().is_some();
+    let expected = if is_known {
+        libc::ENOENT
+    } else {
+        libc::EOPNOTSUPP
+    };
+    assert_eq!(err.raw_os_error(), Some(expected), "{err}");
+    assert_eq!(err.to_string().contains("rdma-core 60"), !is_known, "{err}");
+}
+
+#[test]
+fn user_events_wake_a_blocked_reader_in_order() {
+    let channel = EventChannel::new().unwrap();
+    let id = channel.create_id().unwrap();
+    let is_readable = || wait_readable("poll", channel.as_fd(), Some(Duration::ZERO)).unwrap();
+    for round in 0..100 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for arg in [u64::MAX, round] {
+                    channel.write_event(id.key(), -7, arg).unwrap();
+                }
+            });
+            for expected in [u64::MAX, round] {
+                let (key, status, arg) =
+                    taken!(&channel, Event::User { key, status, arg } => (key, status, arg));
+                assert_eq!((key, status, arg), (id.key(), -7, expected));
+            }
+        });
+        assert!(!is_readable(), "all events are read");
+    }
+    channel.write_event(id.key(), 0, 0).unwrap();
+    assert!(is_readable());
+    // The kernel's events still arrive.
+    id.resolve_addr(None, local(), TEST_TIMEOUT).unwrap();
+    taken!(&channel, Event::User { .. } => ());
+    taken!(&channel, Event::AddrResolved(_) => ());
 }
 
 #[test]
