@@ -112,7 +112,6 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         };
         request.describe(place.wr());
         self.next = place.take();
-        #[cfg(feature = "flight-recorder")]
         (sending.recorder).posted::<R>(self.cursor.tail, sges.bytes(), flags);
         self.unsignaled = unsignaled;
         let work = ManuallyDrop::into_inner(request).into_work();
@@ -191,7 +190,6 @@ impl<SW> Sending<SW> {
         value.reverse();
         // A signaled request that was not posted does not count.
         self.signaling.set(unsignaled, self.in_flight.next());
-        #[cfg(feature = "flight-recorder")]
         (self.recorder).refused(self.in_flight.next(), value.len(), errno);
         let error = refusal::device(POST_SEND, errno)
             .detail(format!("request {posted} of {staged}, counting from 0"));
@@ -206,7 +204,6 @@ impl<SW> Sending<SW> {
         for _ in 0..staged {
             drop(self.in_flight.unpush());
         }
-        #[cfg(feature = "flight-recorder")]
         (self.recorder).dropped(self.in_flight.next(), staged);
     }
 }

@@ -107,7 +107,6 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             return Err(Refused { value: work, error });
         }
         drop(window.set_bound(region, rkey, qp));
-        #[cfg(feature = "flight-recorder")]
         sending.recorder.posted::<MemoryWindow>(id, 0, signaled);
         vacancy.fill(work);
         Ok(RemoteToken { rkey, ..token })

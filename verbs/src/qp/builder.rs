@@ -46,7 +46,6 @@ pub struct QueuePairBuilder<'a, T> {
     max_tso_header: u16,
     flags: QpFlags,
     receives_elsewhere: bool,
-    #[cfg(feature = "flight-recorder")]
     recorded: usize,
     srq: Option<Arc<SrqInner>>,
     transport: PhantomData<T>,
@@ -86,7 +85,6 @@ impl ProtectionDomain {
             max_tso_header: 0,
             flags: QpFlags::empty(),
             receives_elsewhere: false,
-            #[cfg(feature = "flight-recorder")]
             recorded: 0,
             srq: None,
             transport: PhantomData,
@@ -351,7 +349,6 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if self.receives_elsewhere {
             inner.receive_elsewhere();
         }
-        #[cfg(feature = "flight-recorder")]
         inner.record(self.recorded);
         Ok(inner)
     }

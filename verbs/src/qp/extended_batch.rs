@@ -196,7 +196,6 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
             self.cursor = cursor;
         }
         let (flags, unsignaled) = (sending.signaling).flags(request.flags(), |_| self.unsignaled);
-        #[cfg(feature = "flight-recorder")]
         (sending.recorder).posted::<R>(self.cursor.tail, sges.bytes(), flags);
         Ok(Admitted { flags, unsignaled })
     }
@@ -275,7 +274,6 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         } else {
             undo(bindings);
             value = sending.take_unposted_all(len, before);
-            #[cfg(feature = "flight-recorder")]
             (sending.recorder).refused(sending.in_flight.next(), len, errno);
         }
         Err(Refused { value, error })
@@ -296,7 +294,6 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         let before = sending.signaling.unsignaled(sending.in_flight.next());
         sending.in_flight.keep(cursor);
         let taken = sending.take_unposted_all(len, before);
-        #[cfg(feature = "flight-recorder")]
         (sending.recorder).dropped(sending.in_flight.next(), len);
         taken
     }

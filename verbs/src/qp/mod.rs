@@ -34,7 +34,7 @@ mod explain;
 mod extended;
 mod extended_batch;
 mod flags;
-#[cfg(feature = "flight-recorder")]
+#[cfg_attr(not(feature = "flight-recorder"), path = "no_flight_recorder.rs")]
 mod flight_recorder;
 pub(crate) mod inflight;
 mod legal;

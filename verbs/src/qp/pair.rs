@@ -174,14 +174,12 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         let sending = unsafe { &mut *sending };
         // The usual case; the identifier includes the queue.
         if let Some(work) = sending.in_flight.take_next(wc.wr_id()) {
-            #[cfg(feature = "flight-recorder")]
             sending.recorder.completed(&wc);
             return Ok(Completed::Send(Completion::new(work, wc)));
         }
         // SAFETY: as above.
         let receiving = unsafe { &mut *receiving };
         if let Some(work) = receiving.in_flight.take_next(wc.wr_id()) {
-            #[cfg(feature = "flight-recorder")]
             receiving.recorder.completed(&wc);
             return Ok(Completed::Receive(Completion::new(work, wc)));
         }

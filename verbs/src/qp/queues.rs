@@ -12,12 +12,10 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-#[cfg(feature = "flight-recorder")]
-use super::flight_recorder::Recorder;
 use super::{
-    attached::Attached, completion::Completion, extended::Extended, inflight::InFlight,
-    member::Destroyed, multicast, refusal, signaling::Signaling, staging::Staging, table::Table,
-    teardown::Leftover, transport::Transport, tso::TsoLimits,
+    attached::Attached, completion::Completion, extended::Extended, flight_recorder::Recorder,
+    inflight::InFlight, member::Destroyed, multicast, refusal, signaling::Signaling,
+    staging::Staging, table::Table, teardown::Leftover, transport::Transport, tso::TsoLimits,
 };
 use crate::{
     bad_wr::BadWr,
@@ -63,7 +61,6 @@ pub(super) struct Sending<SW> {
     pub(super) extended: Option<Extended>,
     /// Whether a failed `ibv_bind_mw` may have posted, without reporting so.
     pub(super) bind_fails_posted: bool,
-    #[cfg(feature = "flight-recorder")]
     pub(super) recorder: Recorder,
 }
 
@@ -72,7 +69,6 @@ pub(super) struct Receiving<RW> {
     pub(super) reservation: ManuallyDrop<Reservation>,
     pub(super) limits: RecvLimits,
     pub(super) staging: RecvList,
-    #[cfg(feature = "flight-recorder")]
     pub(super) recorder: Recorder,
 }
 
@@ -119,7 +115,6 @@ impl<SW, RW> Inner<SW, RW> {
             staging: Staging::new(send.max_sge),
             extended: None,
             bind_fails_posted: false,
-            #[cfg(feature = "flight-recorder")]
             recorder: Recorder::default(),
         });
         let receive = UnsafeCell::new(Receiving {
@@ -127,7 +122,6 @@ impl<SW, RW> Inner<SW, RW> {
             reservation: ManuallyDrop::new(receive.reservation),
             limits: RecvLimits::new(&pd, receive.max_sge.get()),
             staging: RecvList::default(),
-            #[cfg(feature = "flight-recorder")]
             recorder: Recorder::default(),
         });
         // SAFETY: a queue pair, as the caller promises.
@@ -158,8 +152,7 @@ impl<SW, RW> Inner<SW, RW> {
         send.bind_fails_posted = bind_fails_posted;
     }
 
-    /// Keeps the last events of each queue.
-    #[cfg(feature = "flight-recorder")]
+    /// Keeps the last events of each queue, with the feature `flight-recorder`.
     pub(super) fn record(&mut self, events: usize) {
         self.send.get_mut().recorder = Recorder::new(events);
         self.receive.get_mut().recorder = Recorder::new(events);
@@ -391,11 +384,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
         let sending = self.sending_mut();
         let work = sending.in_flight.take(wc.wr_id(), earlier);
-        #[cfg(feature = "flight-recorder")]
-        if work.is_some() {
-            sending.recorder.completed(&wc);
-        }
-        given_back(work, wc)
+        given_back(work, wc, &mut sending.recorder)
     }
 
     /// As [`complete`](Self::complete), for a request that is not the oldest.
@@ -406,11 +395,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
         let sending = self.sending_mut();
         let work = sending.in_flight.take_later(wc.wr_id(), drop);
-        #[cfg(feature = "flight-recorder")]
-        if work.is_some() {
-            sending.recorder.completed(&wc);
-        }
-        given_back(work, wc)
+        given_back(work, wc, &mut sending.recorder)
     }
 }
 
@@ -473,11 +458,9 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let errno =
             unsafe { (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
         if errno != 0 && bad.is_refused(errno, wr.as_mut_ptr()) {
-            #[cfg(feature = "flight-recorder")]
             sending.recorder.refused(id, 1, errno);
             return refuse(request, refusal::device(POST_SEND, errno));
         }
-        #[cfg(feature = "flight-recorder")]
         sending.recorder.posted::<R>(id, sges.bytes(), flags);
         sending.signaling.posted(unsignaled, vacancy.id().next());
         vacancy.fill(ManuallyDrop::into_inner(request).into_work());
@@ -540,11 +523,7 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
     ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
         let receiving = self.receiving_mut();
         let work = receiving.in_flight.take(wc.wr_id(), drop);
-        #[cfg(feature = "flight-recorder")]
-        if work.is_some() {
-            receiving.recorder.completed(&wc);
-        }
-        given_back(work, wc)
+        given_back(work, wc, &mut receiving.recorder)
     }
 
     /// As [`complete`](Self::complete), for a request that is not the oldest.
@@ -555,11 +534,7 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
     ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
         let receiving = self.receiving_mut();
         let work = receiving.in_flight.take_later(wc.wr_id(), drop);
-        #[cfg(feature = "flight-recorder")]
-        if work.is_some() {
-            receiving.recorder.completed(&wc);
-        }
-        given_back(work, wc)
+        given_back(work, wc, &mut receiving.recorder)
     }
 }
 
@@ -604,12 +579,10 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         let errno =
             unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
         if errno != 0 && bad.is_refused(errno, &raw const wr) {
-            #[cfg(feature = "flight-recorder")]
             receiving.recorder.refused(vacancy.id(), 1, errno);
             let error = refusal::device(POST_RECV, errno);
             return Err(Refused { value: work, error });
         }
-        #[cfg(feature = "flight-recorder")]
         receiving.recorder.received(vacancy.id(), sges.bytes());
         vacancy.fill(work);
         Ok(())
@@ -635,12 +608,10 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         // SAFETY: as for `post`.
         let errno = unsafe { ffi::ibv_post_recv(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
         if errno != 0 && bad.is_refused(errno, &raw const wr) {
-            #[cfg(feature = "flight-recorder")]
             receiving.recorder.refused(vacancy.id(), 1, errno);
             let error = refusal::device(POST_RECV, errno);
             return Err(Refused { value: work, error });
         }
-        #[cfg(feature = "flight-recorder")]
         receiving.recorder.received(vacancy.id(), sges.bytes());
         vacancy.fill(work);
         Ok(())
@@ -648,12 +619,16 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
 }
 
 #[inline(always)]
-fn given_back<W>(
+fn given_back<'p, W>(
     work: Option<W>,
-    wc: WorkCompletion<'_>,
-) -> Result<Completion<'_, W>, WorkCompletion<'_>> {
+    wc: WorkCompletion<'p>,
+    recorder: &mut Recorder,
+) -> Result<Completion<'p, W>, WorkCompletion<'p>> {
     match work {
-        Some(work) => Ok(Completion::new(work, wc)),
+        Some(work) => {
+            recorder.completed(&wc);
+            Ok(Completion::new(work, wc))
+        }
         None => Err(wc),
     }
 }

@@ -70,7 +70,6 @@ impl<T: Transport, SW, RW: Scatter> RecvBatch<'_, T, SW, RW> {
             return Err(Refused { value: work, error });
         };
         receiving.staging.add(vacancy.id(), &sges);
-        #[cfg(feature = "flight-recorder")]
         receiving.recorder.received(vacancy.id(), sges.bytes());
         vacancy.fill(work);
         Ok(())
@@ -122,7 +121,6 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
         let unposted = (posted..staged).filter_map(|_| receiving.in_flight.unpush());
         let mut value: Vec<RW> = unposted.collect();
         value.reverse();
-        #[cfg(feature = "flight-recorder")]
         (receiving.recorder).refused(receiving.in_flight.next(), value.len(), errno);
         let error = refusal::device(CALL, errno)
             .detail(format!("receive {posted} of {staged}, counting from 0"));
@@ -138,7 +136,6 @@ impl<T: Transport, SW, RW> Drop for RecvBatch<'_, T, SW, RW> {
         for _ in 0..staged {
             drop(receiving.in_flight.unpush());
         }
-        #[cfg(feature = "flight-recorder")]
         (receiving.recorder).dropped(receiving.in_flight.next(), staged);
     }
 }
