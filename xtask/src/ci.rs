@@ -10,7 +10,7 @@ use soft_roce::setup::{self, Group};
 use crate::output;
 use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
-use crate::{codegen, packages, test, tidy};
+use crate::{codegen, packages, semver, test, tidy};
 
 /// Packages also checked without default features, and the features instead: for the -sys crates, without generated
 /// bindings.
@@ -54,6 +54,7 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     stages.check("codegen", || codegen::run(true));
     stages.check("msrv", || msrv(&workspace));
     stages.check("packages", || packages::run(&workspace));
+    stages.check("semver", || semver::run_if_possible(&workspace));
     let options = test::Options {
         brief: true,
         without_own_logic: !long,

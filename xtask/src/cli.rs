@@ -69,6 +69,11 @@ pub(crate) enum Command {
     Tidy,
     /// Package the crates, and test a foreign crate on the packages
     Packages,
+    /// Compare the published packages' interfaces with a release, by cargo-semver-checks
+    Semver {
+        /// Revision of git with the release, such as its tag
+        baseline: String,
+    },
     /// Regenerate the checked-in bindings of the -sys crates
     Codegen {
         /// Only check, and exit with an error if the bindings are stale

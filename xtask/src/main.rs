@@ -25,6 +25,7 @@ mod packages;
 mod prose;
 mod pyverbs;
 mod sanitizer;
+mod semver;
 mod stage;
 mod surface;
 mod test;
@@ -75,6 +76,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         }
         Command::Ci { long } => return Ok(verdict(ci::run(long)?)),
         Command::Codegen { check } => codegen::run(check)?,
+        Command::Semver { baseline } => semver::run(&workspace::Workspace::load()?, &baseline)?,
         Command::Packages => packages::run(&workspace::Workspace::load()?)?,
         Command::SoftRoce { command } => {
             let workspace = workspace::Workspace::load()?;

@@ -139,7 +139,7 @@ fn patches(root: &Path, packages: &[&Package]) -> Result<String> {
 }
 
 /// The packages for the registry.
-fn published(packages: &[Package]) -> impl Iterator<Item = &Package> {
+pub(crate) fn published(packages: &[Package]) -> impl Iterator<Item = &Package> {
     let is_published = |to: &Vec<String>| !to.is_empty();
     packages
         .iter()
