@@ -23,6 +23,9 @@ pub mod cookbook {
     pub mod gpu_memory {}
 }
 
+#[doc = include_str!("start.md")]
+pub mod start {}
+
 #[doc = include_str!("when_it_fails.md")]
 pub mod when_it_fails {}
 

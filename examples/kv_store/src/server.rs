@@ -54,7 +54,7 @@ impl Store {
         self.memory.pd()
     }
 
-    /// Answers one client's messages until it disconnects.
+    /// Answers one client's messages until it disconnects. The loss of a silent client is not detected.
     ///
     /// # Errors
     /// The connection has failed, or the client has sent an invalid message.

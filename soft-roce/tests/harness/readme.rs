@@ -1,4 +1,4 @@
-//! The transcripts of the README and of the workspace's README, run in new crates, and the README's quotations.
+//! The transcripts of the README and of the book's first page, run in new crates, and the README's quotations.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use super::PROGRAM;
 
 const README: &str = include_str!("../../README.md");
-const README_OF_THE_WORKSPACE: &str = include_str!("../../../README.md");
+const START: &str = include_str!("../../../book/start.md");
 
 /// The code blocks of a document, each with its language.
 fn code(document: &str) -> Vec<(&str, String)> {
@@ -120,9 +120,9 @@ fn transcripts_of_the_readme_are_true() {
     }
 }
 
-/// The project is made, built, tested and run by the workspace's README alone.
+/// The project is made, built, tested and run by the page alone.
 #[test]
-fn project_from_an_empty_folder_works_as_the_readme_of_the_workspace_shows() {
+fn project_from_an_empty_folder_works_as_the_page_shows() {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme");
     let hello = place.join("hello");
     fs::create_dir_all(&hello).unwrap();
@@ -146,11 +146,7 @@ fn project_from_an_empty_folder_works_as_the_readme_of_the_workspace_shows() {
         }
     }
     fs::copy(checkout.join("Cargo.lock"), hello.join("Cargo.lock")).unwrap();
-    let (_, section) = README_OF_THE_WORKSPACE
-        .split_once("\n## From an empty folder\n")
-        .unwrap();
-    let (section, _) = section.split_once("\n## ").unwrap();
-    let blocks = code(section);
+    let blocks = code(START);
     assert_eq!(blocks.len(), 9);
     for (language, block) in blocks {
         match language {
