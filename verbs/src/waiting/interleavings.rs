@@ -71,6 +71,8 @@ mod os {
         /// Number of ticks that have ended a sleep, of each eventfd.
         ticks_seen: Vec<u32>,
         now: Duration,
+        /// Duration of each poll, so that busy polling ends.
+        pub(super) poll_time: Duration,
         /// The eventfd on which the next interrupted thread sleeps.
         signaled: Option<usize>,
         /// Tasks that have been woken.
@@ -83,6 +85,14 @@ mod os {
             let done = step(&mut self.state.lock().unwrap());
             self.changed.notify_all();
             done
+        }
+
+        /// Takes the completions.
+        pub(super) fn poll(&self) -> Vec<u8> {
+            self.step(|state| {
+                state.now += state.poll_time;
+                std::mem::take(&mut state.completions)
+            })
         }
 
         pub(super) fn complete(&self, receiver: u8) {
@@ -216,11 +226,11 @@ impl Source for Mailbox {
     }
 
     fn process(&mut self) -> Result<bool, Self::Error> {
-        let came = KERNEL.step(|state| std::mem::take(&mut state.completions));
+        let came = KERNEL.poll();
         for &receiver in &came {
             self.handled += 1;
             self.arrived[usize::from(receiver)] += 1;
-            self.waiters.wake(|&interest| interest == receiver);
+            self.waiters.wake_interest(receiver);
         }
         Ok(!came.is_empty())
     }
@@ -274,8 +284,12 @@ fn stalled_call(mail: &Mail, receiver: u8) -> (Ticket, Sleep) {
 
 /// Runs a test with every interleaving of at most three preemptions.
 fn every_interleaving(test: impl Fn(&Arc<Mail>) + Send + Sync + 'static) {
+    interleavings(3, test);
+}
+
+fn interleavings(preemptions: usize, test: impl Fn(&Arc<Mail>) + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(preemptions);
     model.check(move || {
         test(&Arc::new(Shared::new(Mailbox::default(), Channel)));
     });
@@ -543,6 +557,26 @@ fn two_event_loops_lose_no_wake_up() {
         let other = spawn(mail, |mail| event_loop(mail, 1));
         let device = thread::spawn(|| [0, 1].map(|receiver| KERNEL.complete(receiver)));
         event_loop(mail, 0);
+        other.join().unwrap();
+        device.join().unwrap();
+        check_handled(mail, 2);
+    });
+}
+
+#[test]
+fn busy_call_loses_no_wake_up() {
+    // A third preemption would take a minute.
+    interleavings(2, |mail| {
+        KERNEL.step(|state| state.poll_time = Duration::from_secs(1));
+        let other = spawn(mail, |mail| receive(mail, 1));
+        let device = thread::spawn(|| [1, 0].map(|receiver| KERNEL.complete(receiver)));
+        let mut state = mail.lock();
+        while state.arrived[0] == 0 {
+            let busy_until = Some(Instant::after(Duration::from_secs(1)));
+            state = mail.wait_busy(state, 0, None, busy_until).unwrap().0;
+        }
+        state.arrived[0] -= 1;
+        drop(state);
         other.join().unwrap();
         device.join().unwrap();
         check_handled(mail, 2);

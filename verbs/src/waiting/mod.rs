@@ -16,8 +16,8 @@
 //! | [`EventFd`] | a descriptor to wake a thread, or an event loop |
 //!
 //! Tasks and event loops wait by [`Waiters::add_task`]; an event loop watches an eventfd, added as the
-//! task `Waker::from(Arc<EventFd>)`. Both need a poller besides: a blocked call, or the standby
-//! thread.
+//! task `Waker::from(Arc<EventFd>)`, or a descriptor of the source ([`Waiters::set_watched`]). Both
+//! need a poller besides: a blocked call, or the standby thread.
 //!
 //! Properties, proven for every interleaving of a few threads (`interleavings.rs`):
 //! - No wake-up is lost, and no completion is handled twice.
@@ -63,7 +63,7 @@
 //!             if let Ok(Completed::Receive(done)) = self.qp.complete(wc) {
 //!                 if let Ok(&[to, ..]) = done.received() {
 //!                     *self.received.entry(to).or_default() += 1;
-//!                     self.waiters.wake(|&receiver| receiver == to);
+//!                     self.waiters.wake_interest(to);
 //!                 }
 //!             }
 //!         }

@@ -79,7 +79,7 @@ impl Source for Mailbox {
         let next = self.device.queue.lock().unwrap().0.pop_front();
         if let Some(receiver) = next {
             self.arrived[receiver] += 1;
-            self.waiters.wake(|&interest| interest == receiver);
+            self.waiters.wake_interest(receiver);
         }
         Ok(next.is_some())
     }
@@ -134,10 +134,14 @@ fn receive(mail: &Mail, receiver: usize, deadline: Option<Instant>) -> Result<Wa
 
 /// A call whose thread never runs again once it sleeps.
 fn stalled_call(mail: &Mail) -> (Ticket, Sleep) {
+    stalled_call_for(mail, 0)
+}
+
+fn stalled_call_for(mail: &Mail, receiver: usize) -> (Ticket, Sleep) {
     let mut state = mail.lock();
     let mut ticket = state
         .waiters()
-        .add(Some(0), Arc::new(EventFd::new().unwrap()));
+        .add(Some(receiver), Arc::new(EventFd::new().unwrap()));
     match step(&mut *state, &mut ticket, false).unwrap() {
         Step::Sleep(sleep) => (ticket, sleep),
         Step::Woken | Step::Again => unreachable!("there are no messages yet"),
@@ -386,6 +390,135 @@ fn standby_thread_waits_for_its_check() {
     assert!(is_readable(standby.event()));
     let sleep = standby.poll(&mut mail.lock()).unwrap().unwrap();
     assert_eq!(sleep, Sleep::Channel, "a task waits");
+}
+
+#[test]
+fn standby_thread_polls_while_watched() {
+    let (_device, mail) = mail(1);
+    let mut standby = mail.stand_by().unwrap();
+    let mut poll = || standby.poll(&mut mail.lock()).unwrap().unwrap();
+    assert!(matches!(poll(), Sleep::Event(_)));
+    mail.lock().waiters().set_watched(true);
+    assert_eq!(poll(), Sleep::Channel);
+    let (call, sleep) = stalled_call(&mail);
+    assert_eq!(sleep, Sleep::Channel);
+    assert!(matches!(poll(), Sleep::Event(_)), "the call polls");
+    standby.event().drain();
+    mail.lock().waiters().remove(&call);
+    assert!(is_readable(standby.event()));
+    mail.lock().waiters().set_watched(false);
+    let sleep = standby.poll(&mut mail.lock()).unwrap().unwrap();
+    assert!(matches!(sleep, Sleep::Event(_)));
+    standby.event().drain();
+    mail.lock().waiters().set_watched(true);
+    assert!(is_readable(standby.event()));
+}
+
+#[test]
+fn busy_call_polls_instead_of_standby_thread_and_arms_nothing() {
+    let (device, mail) = mail(1);
+    let mut standby = mail.stand_by().unwrap();
+    mail.lock().waiters().set_watched(true);
+    let sleep = standby.poll(&mut mail.lock()).unwrap();
+    assert_eq!(sleep, Some(Sleep::Channel));
+    device.complete(0);
+    let busy_wait = |deadline| {
+        let busy_until = Some(Instant::now() + Duration::from_secs(60));
+        mail.wait_busy(mail.lock(), 0, deadline, busy_until)
+            .unwrap()
+            .1
+    };
+    assert_eq!(busy_wait(None), WaitEnd::Woken);
+    standby.event().drain();
+    assert!(!mail.lock().waiters().poller_sleeps());
+    let soon = Instant::now() + Duration::from_millis(5);
+    assert_eq!(busy_wait(Some(soon)), WaitEnd::TimedOut);
+    assert!(!device.queue.lock().unwrap().1, "the queue is not armed");
+    assert!(is_readable(standby.event()), "the call hands over");
+}
+
+#[test]
+fn busy_call_sleeps_after_its_time() {
+    let (device, mail) = mail(2);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let busy_until = Some(Instant::now() + Duration::from_millis(5));
+            mail.wait_busy(mail.lock(), 0, None, busy_until).unwrap().1
+        });
+        while !mail.lock().waiters().poller_sleeps() {
+            thread::yield_now();
+        }
+        device.complete(1);
+        device.complete(0);
+        assert_eq!(waiting.join().unwrap(), WaitEnd::Woken);
+    });
+}
+
+#[test]
+fn standby_thread_is_woken_for_other_work() {
+    let (_device, mail) = mail(1);
+    mail.lock().waiters().wake_standby();
+    let standby = mail.stand_by().unwrap();
+    assert!(!is_readable(standby.event()));
+    mail.lock().waiters().wake_standby();
+    assert!(is_readable(standby.event()));
+}
+
+#[test]
+fn poller_sleeps_until_its_thread_runs() {
+    let (_device, mail) = mail(1);
+    assert!(!mail.lock().waiters().poller_sleeps());
+    let (poller, _) = stalled_call(&mail);
+    let (follower, _) = stalled_call(&mail);
+    assert!(mail.lock().waiters().poller_sleeps());
+    mail.lock().waiters().end_sleep(&poller);
+    assert!(!mail.lock().waiters().poller_sleeps());
+    for call in [poller, follower] {
+        mail.lock().waiters().remove(&call);
+    }
+    assert!(!mail.lock().waiters().poller_sleeps());
+}
+
+#[test]
+fn wake_reaches_waiters_of_the_interest_only() {
+    let wakes: [fn(&mut Waiters<usize>); 2] = [
+        |waiters| waiters.wake_interest(1),
+        |waiters| waiters.wake(|&interest| interest == 1),
+    ];
+    for wake in wakes {
+        let (_device, mail) = mail(3);
+        let calls = [1, 0, 1, 2].map(|receiver| stalled_call_for(&mail, receiver).0);
+        let tasks = [0, 1, 2].map(|receiver| {
+            let event = Arc::new(EventFd::new().unwrap());
+            let task = Waker::from(Arc::clone(&event));
+            mail.lock().waiters().add_task(receiver, &task);
+            event
+        });
+        wake(mail.lock().waiters());
+        let woken = calls.each_ref().map(|call| is_readable(&call.event));
+        assert_eq!(woken, [true, false, true, false]);
+        let woken = tasks.each_ref().map(|event| is_readable(event));
+        assert_eq!(woken, [false, true, false]);
+        let mut state = mail.lock();
+        assert_eq!(state.waiters().interests().count(), 6);
+        for call in calls {
+            state.waiters().remove(&call);
+        }
+        wake(state.waiters());
+        assert_eq!(state.waiters().interests().count(), 2, "two tasks");
+    }
+}
+
+#[test]
+fn task_is_added_once() {
+    let (_device, mail) = mail(2);
+    let event = Arc::new(EventFd::new().unwrap());
+    let task = Waker::from(Arc::clone(&event));
+    let owners = Arc::strong_count(&event);
+    for added in [1, 1, 2] {
+        mail.lock().waiters().add_task(added - 1, &task);
+        assert_eq!(Arc::strong_count(&event), owners + added);
+    }
 }
 
 #[test]

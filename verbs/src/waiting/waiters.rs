@@ -2,7 +2,13 @@
 //!
 //! The parent module provides `os`: the tests compile this file a second time, over a model.
 
-use std::{collections::BTreeMap, fmt, mem, sync::Arc, task::Waker, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, mem,
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
 
 use super::os::EventFd;
 
@@ -28,11 +34,15 @@ const MAX_STANDBY_INTERVAL: Duration = Duration::from_secs(1);
 /// number of a socket.
 pub struct Waiters<I> {
     calls: BTreeMap<u64, Call<I>>,
+    /// The calls by interest.
+    names: BTreeSet<(I, u64)>,
     next_name: u64,
     /// The call, or the standby thread, that sleeps on the channel.
     poller: Option<u64>,
     standby: Option<u64>,
-    tasks: Vec<(I, Waker)>,
+    tasks: BTreeMap<I, Vec<Waker>>,
+    /// The standby thread polls as for tasks.
+    is_watched: bool,
     /// Notified after the lock has been released.
     woken: Woken,
 }
@@ -45,6 +55,15 @@ struct Call<I> {
     /// The thread sleeps, or is about to.
     asleep: bool,
     notified: bool,
+}
+
+impl<I> Call<I> {
+    fn wake(&mut self, woken: &mut Woken) {
+        // A call that is awake finds the flag.
+        if !mem::replace(&mut self.notified, true) && self.asleep {
+            woken.events.push(Arc::clone(&self.event));
+        }
+    }
 }
 
 /// The thread's part of a call.
@@ -89,37 +108,57 @@ impl Woken {
     }
 }
 
-impl<I> Waiters<I> {
+impl<I: Copy + Ord> Waiters<I> {
     /// No waiters.
     pub fn new() -> Self {
         Self {
             calls: BTreeMap::new(),
+            names: BTreeSet::new(),
             next_name: 0,
             poller: None,
             standby: None,
-            tasks: Vec::new(),
+            tasks: BTreeMap::new(),
+            is_watched: false,
             woken: Woken::default(),
         }
     }
 
-    /// Wakes the calls and tasks whose interest is met, once the lock has been released.
+    /// Wakes the calls and tasks whose interest is met, once the lock has been released. Asks for
+    /// each waiter.
     pub fn wake(&mut self, mut is_met: impl FnMut(&I) -> bool) {
         for call in self.calls.values_mut() {
-            if !call.notified && call.interest.as_ref().is_some_and(&mut is_met) {
-                call.notified = true;
-                // A call that is awake finds the flag.
-                if call.asleep {
-                    self.woken.events.push(Arc::clone(&call.event));
-                }
+            if call.interest.as_ref().is_some_and(&mut is_met) {
+                call.wake(&mut self.woken);
             }
         }
-        let woken = self.tasks.extract_if(.., |(interest, _)| is_met(interest));
-        self.woken.tasks.extend(woken.map(|(_, task)| task));
+        self.tasks.retain(|interest, tasks| {
+            let met = is_met(interest);
+            if met {
+                self.woken.tasks.append(tasks);
+            }
+            !met
+        });
+    }
+
+    /// [Wakes](Self::wake) the calls and tasks with this interest. The duration does not depend on the
+    /// number of other waiters.
+    pub fn wake_interest(&mut self, interest: I) {
+        for (_, name) in self.names.range((interest, 0)..=(interest, u64::MAX)) {
+            if let Some(call) = self.calls.get_mut(name) {
+                call.wake(&mut self.woken);
+            }
+        }
+        if let Some(tasks) = self.tasks.remove(&interest) {
+            self.woken.tasks.extend(tasks);
+        }
     }
 
     /// Adds a task, which is woken once. Without a blocked call, the standby thread polls for tasks.
     pub fn add_task(&mut self, interest: I, task: &Waker) {
-        self.tasks.push((interest, task.clone()));
+        let tasks = self.tasks.entry(interest).or_default();
+        if !tasks.iter().any(|other| other.will_wake(task)) {
+            tasks.push(task.clone());
+        }
         if self.poller.is_none() {
             self.hand_over();
         }
@@ -127,7 +166,37 @@ impl<I> Waiters<I> {
 
     /// Removes a task that is no longer to be woken. The task may have been woken before.
     pub fn remove_task(&mut self, task: &Waker) {
-        self.tasks.retain(|(_, other)| !other.will_wake(task));
+        self.tasks.retain(|_, tasks| {
+            tasks.retain(|other| !other.will_wake(task));
+            !tasks.is_empty()
+        });
+    }
+
+    /// Sets whether the standby thread polls, while no call does, without any task: for a descriptor
+    /// that the source keeps up to date for an event loop.
+    pub fn set_watched(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+        if is_watched && self.poller.is_none() {
+            self.hand_over();
+        }
+    }
+
+    /// Whether the poller sleeps. Then each unlock leaves every queue armed: a source that takes the
+    /// event of a queue, or finds a queue unarmed, arms the queue.
+    pub fn poller_sleeps(&self) -> bool {
+        let poller = self.poller.and_then(|name| self.calls.get(&name));
+        poller.is_some_and(|poller| poller.asleep)
+    }
+
+    /// Wakes the standby thread, for work of its own.
+    pub fn wake_standby(&mut self) {
+        if let Some(standby) = self.standby.and_then(|name| self.calls.get(&name)) {
+            self.woken.events.push(Arc::clone(&standby.event));
+        }
+    }
+
+    fn has_tasks(&self) -> bool {
+        self.is_watched || !self.tasks.is_empty()
     }
 
     /// Whether there is a blocked call or a task.
@@ -141,7 +210,7 @@ impl<I> Waiters<I> {
             .calls
             .values()
             .filter_map(|call| call.interest.as_ref());
-        calls.chain(self.tasks.iter().map(|(interest, _)| interest))
+        calls.chain(self.tasks.keys())
     }
 
     /// Adds a call, or the standby thread, woken by `event`.
@@ -149,8 +218,11 @@ impl<I> Waiters<I> {
         let name = self.next_name;
         self.next_name += 1;
         let is_new = interest.is_some();
-        if !is_new {
-            self.standby = Some(name);
+        match interest {
+            Some(interest) => {
+                self.names.insert((interest, name));
+            }
+            None => self.standby = Some(name),
         }
         let call = Call {
             interest,
@@ -170,7 +242,10 @@ impl<I> Waiters<I> {
 
     /// Removes a call. If no other call is the poller, wakes a follower to become the poller.
     pub(super) fn remove(&mut self, ticket: &Ticket) {
-        self.calls.remove(&ticket.name);
+        let call = self.calls.remove(&ticket.name);
+        if let Some(interest) = call.and_then(|call| call.interest) {
+            self.names.remove(&(interest, ticket.name));
+        }
         self.standby.take_if(|name| *name == ticket.name);
         self.poller.take_if(|name| *name == ticket.name);
         if self.poller.is_none() {
@@ -182,7 +257,7 @@ impl<I> Waiters<I> {
     /// call that runs earlier takes the place.
     fn hand_over(&mut self) {
         let is_free = |call: &&Call<I>| call.interest.is_some() && !call.notified;
-        let standby = self.standby.filter(|_| !self.tasks.is_empty());
+        let standby = self.standby.filter(|_| self.has_tasks());
         let next = self.calls.values().rev().find(is_free);
         let next = next.or_else(|| self.calls.get(&standby?));
         if let Some(call) = next {
@@ -204,7 +279,7 @@ impl<I> Waiters<I> {
             Some(name) => is_standby || self.standby != Some(name),
             None if is_standby => {
                 let may_poll = has_checked && ticket.calls_seen == self.next_name;
-                self.tasks.is_empty() && !may_poll
+                !self.has_tasks() && !may_poll
             }
             None => false,
         }
@@ -213,6 +288,13 @@ impl<I> Waiters<I> {
     /// Makes a follower the poller, because the poller has left completions unhandled.
     pub(super) fn replace_poller(&mut self, ticket: &Ticket) {
         if self.poller.is_some() {
+            self.become_poller(ticket.name);
+        }
+    }
+
+    /// Makes a call the poller while awake, unless another call is.
+    pub(super) fn poll_busily(&mut self, ticket: &Ticket) {
+        if !self.follows(ticket, false) {
             self.become_poller(ticket.name);
         }
     }
@@ -270,7 +352,7 @@ impl<I> Waiters<I> {
     }
 }
 
-impl<I> Default for Waiters<I> {
+impl<I: Copy + Ord> Default for Waiters<I> {
     fn default() -> Self {
         Self::new()
     }
