@@ -2,13 +2,11 @@
 
 use std::{
     net::IpAddr,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use verbs::{
-    Context, ProtectionDomain, RemoteToken, WcStatus,
-    attr::AtomicCap,
-    cq::{ChannelWaker, CompletionChannel, CqKey},
+    Context, ProtectionDomain, RemoteToken, WcStatus, attr::AtomicCap, cq::CompletionChannel,
     mr::PoolBuf,
 };
 
@@ -36,15 +34,9 @@ pub(crate) struct Device {
     pub(crate) iwarp: bool,
     /// The device supports atomic operations by peers.
     pub(crate) atomics: bool,
-    /// Wakes a thread blocked in a read of the channel. Created on first use; `None` if the device
-    /// cannot have one.
-    waker: OnceLock<Option<ChannelWaker>>,
     /// Queue pair connected to itself, created on first use.
     loopback: Mutex<Option<Loopback>>,
 }
-
-/// Key of the waker's events, distinct from those of connections.
-const WAKER_KEY: CqKey = CqKey(usize::MAX);
 
 /// Upper bound of [`Device::elements`], to keep queue pairs small.
 const MAX_SGE: u32 = 8;
@@ -62,17 +54,8 @@ impl Device {
             elements: MAX_SGE.min(attr.max_sge()).max(2),
             iwarp: ctx.is_iwarp(),
             atomics: attr.atomic_cap() != AtomicCap::NONE,
-            waker: OnceLock::new(),
             loopback: Mutex::new(None),
         })
-    }
-
-    /// A waker for threads blocked in a read of the channel; `None` if the device cannot have one.
-    pub(crate) fn waker(&self) -> Option<&ChannelWaker> {
-        let waker = self
-            .waker
-            .get_or_init(|| self.channel.waker(&self.pd, WAKER_KEY).ok());
-        waker.as_ref()
     }
 
     /// Whether atomic operations on local memory work. They need a queue pair connected to itself;

@@ -108,7 +108,10 @@ pub(crate) struct IbConnection {
     pub(crate) armed: Option<Armed>,
     /// Tag and first error of a partially failed RDMA operation.
     pub(crate) broken: Option<(Tag, Completion)>,
-    pub(crate) repost_queue: RepostQueue,
+    /// Receive buffers to repost. Reposting in batches is cheaper than one doorbell per message.
+    pub(crate) repost_queue: Vec<RecvWork>,
+    /// Key of the completion queue.
+    pub(crate) queue: Option<usize>,
     /// Polling the completion queue has failed; the queue is not polled again.
     pub(crate) cq_failed: bool,
     rtu: Rtu,
@@ -228,49 +231,6 @@ pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
         .rnr_retry_count(7)
 }
 
-/// Receive buffers to repost. Reposting in batches is cheaper than one doorbell per message.
-#[derive(Debug, Default)]
-pub(crate) struct RepostQueue {
-    slots: Vec<RecvWork>,
-    /// Slots held by messages in the application; free slots replace them.
-    held_by_app: usize,
-}
-
-impl RepostQueue {
-    /// Number of receives that are not posted.
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len() + self.held_by_app
-    }
-
-    pub(crate) fn add(&mut self, slot: RecvWork) {
-        self.slots.push(slot);
-    }
-
-    /// Whether a slot may go to the application without a copy. `false` once the application holds
-    /// the maximum.
-    pub(crate) fn can_hand_out(&self, device: &Device) -> bool {
-        self.held_by_app < device.max_reposts()
-    }
-
-    /// Counts a slot that went to the application.
-    pub(crate) fn hand_out(&mut self) {
-        self.held_by_app += 1;
-    }
-
-    /// Posts all buffers. A slot held by the application is replaced by a free one, if there is
-    /// any.
-    pub(crate) fn post(&mut self, qp: &mut Pair<Rts>, device: &Device) -> verbs::Result<()> {
-        while self.held_by_app > 0
-            && let Some(slot) = device.slots.take_free()
-        {
-            self.held_by_app -= 1;
-            self.slots.push(slot);
-        }
-        let mut slots = self.slots.drain(..);
-        slots.try_for_each(|slot| qp.post_recv(slot).map_err(verbs::Error::from))
-    }
-}
-
 impl Stage {
     /// Queue pair, completion queue and device of a connection that can carry data.
     pub(crate) fn queues(
@@ -301,7 +261,8 @@ impl IbConnection {
             destroy_attempts: 0,
             armed: None,
             broken: None,
-            repost_queue: RepostQueue::default(),
+            repost_queue: Vec::new(),
+            queue: None,
             cq_failed: false,
             rtu: Rtu::NoData,
         }

@@ -42,7 +42,6 @@ mod asynchronous;
 mod device;
 mod engine;
 mod errno;
-mod event_fd;
 mod ib_connection;
 mod loopback;
 mod outbound;

@@ -57,14 +57,6 @@ impl Slots {
         slot.set_len(len.min(SLOT_SIZES[class]));
         Ok(slot)
     }
-
-    /// Takes a slot of [`FRAME_SIZE`] bytes, if one is free. Does not register memory.
-    pub(crate) fn take_free(&self) -> Option<PoolBuf> {
-        let pools = self.pools.last()?;
-        let mut slot = lock(pools).iter().rev().find_map(BufPool::try_take)?;
-        slot.set_full();
-        Some(slot)
-    }
 }
 
 /// The body of a frame.

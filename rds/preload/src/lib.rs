@@ -21,9 +21,8 @@
 //!   before a fork, the first bind of a process is deferred until the first use of the socket, or
 //!   for 100 ms; only then is use of the address by another process reported.
 //! - `RDS_INFO_*` covers the calling process only.
-//! - If several threads block in receive calls, a signal interrupts one of them. After a handler,
-//!   calls are restarted if every installed handler has `SA_RESTART`, because the library cannot
-//!   know the handler run.
+//! - After a signal handler, calls are restarted if every installed handler has `SA_RESTART`, because
+//!   the library cannot know the handler run.
 //! - `epoll` reports readable sockets correctly, and every socket as writable.
 //! - Not interposed: `sendmmsg`, `recvmmsg`, `io_uring`.
 

@@ -44,6 +44,11 @@ impl<T: Ord> PendingSet<T> {
         self.0.iter()
     }
 
+    /// Number of pending ids.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether no id is pending.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -116,10 +116,9 @@ impl State {
         })?;
         self.queues.insert(name, id);
         self.keys.insert(key, id);
-        self.ib_connections.insert(
-            id,
-            IbConnection::new(attempt, key, span, Stage::Accepted(resources)),
-        );
+        let mut conn = IbConnection::new(attempt, key, span, Stage::Accepted(resources));
+        conn.queue = Some(name);
+        self.ib_connections.insert(id, conn);
         self.due.insert(id);
         Ok(())
     }
@@ -226,6 +225,7 @@ impl State {
         self.queues.insert(name, id);
         if let Some(conn) = self.ib_connections.get_mut(&id) {
             conn.stage = Stage::Asked(Box::new(resources));
+            conn.queue = Some(name);
         }
         Ok(())
     }

@@ -2,52 +2,43 @@
 
 mod clock;
 mod connecting;
-mod doorbell;
 mod exports;
-mod followers;
 mod info;
-mod leading;
 mod listening;
 mod local_rdma;
 mod operations;
 mod options;
 mod reaper;
 mod state;
+mod timers;
 mod traffic;
-mod wakeup_schedule;
+mod waiting;
 
 use std::{
-    io, mem,
+    io,
     num::NonZero,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    task::Waker,
     thread::{self, JoinHandle},
     time::{Duration, SystemTime},
 };
 
 use cm::EventChannel;
-use rustix::{
-    event::{PollFd, PollFlags, epoll, poll},
-    io::Errno,
-};
-use smallvec::SmallVec;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use verbs::waiting::{Sleep, Standby};
 
 use clock::Clock;
-use doorbell::BATCH_DELAY;
 pub(crate) use exports::{Exported, PAGE, random_address};
-use followers::Followers;
-use leading::{MAX_TAKEOVER_DELAY, TAKEOVER_DELAY};
 pub(crate) use operations::Progress;
 pub use options::EngineOptions;
 pub(crate) use reaper::Reaper;
 pub(crate) use state::State;
-use wakeup_schedule::{Batch, WakeupSchedule};
+pub(crate) use waiting::{Guard, Patience};
 
-use crate::{event_fd::EventFd, socket::Socket};
+use crate::socket::Socket;
 
 /// State shared by sockets: bound addresses, connections to other hosts, and the engine thread.
 ///
@@ -70,28 +61,13 @@ struct Handle {
 /// State shared by the engine thread and the sockets.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    /// Its channel is an epoll descriptor over the completion channels of all devices.
+    state: verbs::waiting::Shared<State, Arc<OwnedFd>>,
     channel: Arc<EventChannel>,
-    /// Wakes the engine thread.
-    thread_event: EventFd,
-    /// An epoll descriptor over the completion channels while the engine thread handles
-    /// completions; empty while calls do.
-    poller: Arc<OwnedFd>,
-    /// Wakes the leader, the blocked call that polls on behalf of all sockets.
-    leader_event: Arc<EventFd>,
-    /// Blocked calls other than the leader.
-    followers: Followers,
     clock: Arc<Clock>,
-    schedule: Arc<WakeupSchedule>,
     stopped: AtomicBool,
     process: u64,
 }
-
-/// Inline capacity of lists of devices and descriptors; longer lists are on the heap.
-const INLINE_DEVICES: usize = 4;
-
-/// Readability of the polled descriptors, by index.
-type Ready = SmallVec<[bool; INLINE_DEVICES]>;
 
 /// Fork generation of the first process that opened a device; 0 for none.
 static FIRST_PROCESS: AtomicU64 = AtomicU64::new(0);
@@ -147,30 +123,24 @@ impl Engine {
         options.node.first_sequence = NonZero::new(micros).unwrap_or(NonZero::<u64>::MIN);
         options.node.seed = micros ^ u64::from(std::process::id()).rotate_right(16);
         options.node.max_links = options.max_links();
-        let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let channels = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let clock = Arc::new(Clock::start());
-        let schedule = Arc::new(WakeupSchedule::new());
         let state = State::new(
             options,
             Arc::clone(&channel),
-            Arc::clone(&poller),
+            Arc::clone(&channels),
             Arc::clone(&clock),
-            Arc::clone(&schedule),
         );
         let shared = Arc::new(Shared {
-            state: Mutex::new(state),
+            state: verbs::waiting::Shared::new(state, channels),
             channel,
-            thread_event: EventFd::new()?,
-            poller,
-            leader_event: Arc::new(EventFd::new()?),
-            followers: Followers::default(),
             clock,
-            schedule,
             stopped: AtomicBool::new(false),
             process: verbs::fork::fork_generation(),
         });
+        let standby = shared.state.stand_by()?;
         let driven = Arc::clone(&shared);
-        let thread = verbs::signals::spawn_without_signals("rds", move || driven.run())?;
+        let thread = verbs::signals::spawn_without_signals("rds", move || driven.run(standby))?;
         let thread = Some(thread);
         Ok(Self {
             handle: Arc::new(Handle { shared, thread }),
@@ -218,7 +188,7 @@ impl Drop for Handle {
             return;
         }
         self.shared.stopped.store(true, Relaxed);
-        self.shared.thread_event.notify();
+        self.shared.lock_here().waiters.wake_standby();
         if let Some(thread) = self.thread.take()
             // The last handle may be dropped by a task, woken on the engine thread.
             && thread.thread().id() != thread::current().id()
@@ -240,7 +210,7 @@ impl Shared {
     }
 
     /// Locks the state; fails in a child of the process that created the engine.
-    pub(crate) fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
+    pub(crate) fn lock(&self) -> io::Result<Guard<'_>> {
         if self.process != verbs::fork::fork_generation() {
             let reason =
                 "the socket belongs to the parent process: create another one after the fork";
@@ -250,105 +220,57 @@ impl Shared {
     }
 
     /// Locks the state in the process that created the engine.
-    pub(crate) fn lock_here(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock_here(&self) -> Guard<'_> {
+        self.state.lock()
     }
 
     /// Performs the work caused by a call, such as posting.
     pub(crate) fn drive(&self, state: &mut State) {
-        if !state.is_quiet() {
-            self.drive_at(state, self.now());
+        if !state.node.is_quiet() {
+            state.drive(self.now());
         }
     }
 
-    /// [`drive`](Self::drive) with a known time.
-    pub(crate) fn drive_at(&self, state: &mut State, now: Duration) {
-        if state.work(now) {
-            self.thread_event.notify();
-        }
-    }
-
-    fn run(&self) {
-        let mut batch = self.schedule.batch();
+    /// Runs the engine thread: connection events, timers, and completions while no call polls.
+    fn run(&self, mut standby: Standby) {
+        let mut has_events = false;
         while !self.stopped.load(Relaxed) {
-            let (relief, tasks) = {
-                let mut state = self.lock_here();
-                let relief = state.prepare(self.now());
-                (relief, mem::take(&mut state.tasks))
-            };
-            tasks.into_iter().for_each(Waker::wake);
-            let ready = self.doze(relief, &mut batch);
-            if ready[1] {
-                self.thread_event.drain();
-            }
             let mut state = self.lock_here();
             let now = self.now();
-            while ready[0]
-                && let Ok(Some(event)) = self.channel.try_next()
-            {
+            while has_events && let Ok(Some(event)) = self.channel.try_next() {
                 state.handle(now, event);
             }
-            if ready[2] {
-                state.take_all_events();
-            }
-            state.complete(now);
-            if ready[2] {
-                self.leave_to_calls(&mut state, now);
-            }
-            state.work(now);
-            let tasks = mem::take(&mut state.tasks);
+            state.expire(now);
+            let Ok(Some(sleep)) = standby.poll(&mut state) else {
+                continue;
+            };
+            let until = state.begin_sleep(now);
             drop(state);
-            tasks.into_iter().for_each(Waker::wake);
+            has_events = self.sleep(&standby, sleep, until);
         }
         self.lock_here().end();
     }
 
-    /// Sleeps until the connection manager channel, the thread event or the poller is readable,
-    /// until a deadline, or until a message batch is overdue. Returns the readable descriptors.
-    /// `relief` is the time to check whether calls still handle completions; the thread sleeps on
-    /// while they do.
-    fn doze(&self, mut relief: Option<Duration>, batch: &mut Batch) -> Ready {
-        let fds = [
+    /// Sleeps until the thread has work, at most for `time`. Returns whether there are connection
+    /// events.
+    fn sleep(&self, standby: &Standby, sleep: Sleep, time: Option<Duration>) -> bool {
+        let (polls, limit) = match sleep {
+            Sleep::Channel => (true, None),
+            Sleep::Event(limit) => (false, Some(limit)),
+        };
+        let mut fds = [
             self.channel.as_fd(),
-            self.thread_event.as_fd(),
-            self.poller.as_fd(),
-        ];
-        let mut delay = TAKEOVER_DELAY;
-        loop {
-            let before = self.now();
-            let soon = before + BATCH_DELAY;
-            let last = mem::replace(batch, self.schedule.batch());
-            let goes_on = *batch != last;
-            let wanted = relief.map(|at| if goes_on { at.min(soon) } else { at });
-            let at = self.schedule.sleep(wanted, soon);
-            let (ready, _) = sleep(&fds, at.map(|at| at.saturating_sub(before)));
-            let now = self.now();
-            let is_late = batch.waits() && *batch == self.schedule.batch();
-            let nothing = self.schedule.calls_come(now) && !is_late && !self.schedule.is_due(now);
-            if relief.is_none() || !nothing || ready.contains(&true) {
-                return ready;
-            }
-            if !goes_on {
-                delay = MAX_TAKEOVER_DELAY.min(2 * delay);
-            }
-            relief = Some(self.schedule.called_at() + delay);
+            standby.event().as_fd(),
+            self.state.channel().as_fd(),
+        ]
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let fds = if polls { &mut fds[..] } else { &mut fds[..2] };
+        let time = time.into_iter().chain(limit).min();
+        let timeout = time.and_then(|time| time.try_into().ok());
+        if poll(fds, timeout.as_ref()).is_err() {
+            return false;
         }
+        standby.event().drain();
+        !fds[0].revents().is_empty()
     }
-}
-
-/// Sleeps until a descriptor is readable, the timeout elapses or a signal arrives. Returns the
-/// readable descriptors, and whether a signal arrived.
-fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> (Ready, bool) {
-    let mut polled = SmallVec::<[PollFd<'_>; INLINE_DEVICES]>::new();
-    // Pushing one by one is cheaper than `collect`.
-    for fd in fds {
-        polled.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
-    }
-    let timeout = wait.and_then(|wait| wait.try_into().ok());
-    let result = poll(&mut polled, timeout.as_ref());
-    let mut ready = Ready::new();
-    for fd in &polled {
-        ready.push(result.is_ok() && !fd.revents().is_empty());
-    }
-    (ready, result == Err(Errno::INTR))
 }

@@ -29,7 +29,6 @@ pub struct EngineOptions {
     pub(crate) receive_memory: u64,
     pub(crate) retries: u8,
     pub(crate) busy_poll: Duration,
-    pub(crate) doorbell_batch: u32,
 }
 
 impl Default for EngineOptions {
@@ -44,7 +43,6 @@ impl Default for EngineOptions {
             receive_memory: 1 << 30,
             retries: 1,
             busy_poll: Duration::ZERO,
-            doorbell_batch: 8,
         }
     }
 }
@@ -134,15 +132,6 @@ impl EngineOptions {
     /// Maximum number of requests per signaled completion; 16 by default, at most 64.
     pub fn max_unsignaled_wr(mut self, requests: u32) -> Self {
         self.node.connection.max_unsignaled = requests.clamp(1, 64);
-        self
-    }
-
-    /// Maximum number of short messages posted with one doorbell; 8 by default, 1 disables
-    /// batching. A message is held back only while at least twice
-    /// [`max_unsignaled_wr`](Self::max_unsignaled_wr) requests are in flight. The batch is posted
-    /// by the next call of any socket to send, receive or wait, or after 5 ms.
-    pub fn doorbell_batch(mut self, messages: u32) -> Self {
-        self.doorbell_batch = messages;
         self
     }
 

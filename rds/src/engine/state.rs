@@ -5,24 +5,21 @@ use std::{
     net::IpAddr,
     os::fd::OwnedFd,
     sync::Arc,
-    task::Waker,
     time::Duration,
 };
 
 use cm::{ConnectRequest, EventChannel, Key};
 use rustix::event::epoll;
-use smallvec::SmallVec;
-use verbs::{Context, event::EventType};
+use verbs::{Context, event::EventType, waiting::Waiters};
 
 use super::{
-    EngineOptions, INLINE_DEVICES,
+    EngineOptions,
     clock::Clock,
     exports::Exports,
-    leading::{Leader, Watch},
     listening::Listeners,
     operations::Operations,
     reaper::{self, Reaper},
-    wakeup_schedule::WakeupSchedule,
+    timers::Timers,
 };
 use crate::{
     device::Device,
@@ -35,7 +32,7 @@ use crate::{
         node::{ConnectionId, Node, SocketError},
     },
     slots::Body,
-    socket::Waiters,
+    socket::Descriptors,
 };
 
 /// How long a closing connection waits for its completions before the queue pair is destroyed.
@@ -44,84 +41,59 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Failed `ibv_destroy_qp` attempts after which the queue pair and its buffers are leaked.
 const MAX_DESTROY_ATTEMPTS: u32 = 10;
 
-/// Rounds of arming and polling in one [`State::work`] before the lock is released.
-const MAX_ROUNDS: u32 = 4;
-
 /// State of an engine, protected by one lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) node: Node<Payload, Body>,
     pub(super) channel: Arc<EventChannel>,
     pub(super) clock: Arc<Clock>,
-    pub(super) schedule: Arc<WakeupSchedule>,
     pub(super) options: EngineOptions,
+    pub(crate) waiters: Waiters<SocketId>,
+    pub(super) timers: Timers<ConnectionId>,
+    /// Time of the engine thread's next wake-up: zero while the thread is awake.
+    pub(super) thread_wakes_at: Duration,
     pub(super) ib_connections: BTreeMap<ConnectionId, IbConnection>,
     /// Connections by connection manager identifier.
     pub(super) keys: HashMap<Key, ConnectionId>,
     /// Connections by key of their completion queue.
     pub(super) queues: BTreeMap<usize, ConnectionId>,
     pub(super) next_queue: usize,
-    /// Connections with unhandled completions. Their notifications are not armed.
+    /// Connections whose queues are not armed: the next call polls them.
     pub(super) due: PendingSet<ConnectionId>,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
-    devices: Vec<Arc<Device>>,
-    /// Epoll descriptor through which the engine thread waits for completion events.
-    pub(super) poller: Arc<OwnedFd>,
-    pub(super) leader: Option<Leader>,
-    pub(super) watch: Watch,
-    /// The last leader was woken by another thread instead of a completion.
-    pub(super) was_notified: bool,
-    /// Completion events may be unread, left by the last leader.
-    pub(super) has_events: bool,
-    /// The last leader was woken by a completion, and has polled every connection.
-    pub(super) has_looked: bool,
-    /// The last send has polled every connection and found no completion.
-    pub(super) looked_in_vain: bool,
-    /// The next send may be a reply to a message just received.
-    pub(super) answers: bool,
-    /// Time of the last poll by a blocked call.
-    pub(crate) looked_at: Duration,
-    /// Number of waits satisfied without sleeping.
-    pub(super) found: u32,
-    /// Number of messages queued without a doorbell, to be posted with later ones.
-    pub(super) delayed: u32,
-    /// Sockets with possible waiters on the descriptor or in tasks, since no call has blocked on
-    /// them.
-    pub(super) observed: BTreeSet<SocketId>,
-    /// The socket of the call about to receive. Its descriptor is updated after the receive.
-    pub(super) receiving: Option<SocketId>,
+    pub(super) devices: Vec<Arc<Device>>,
+    /// Epoll descriptor over the completion channels of all devices.
+    pub(super) channels: Arc<OwnedFd>,
+    /// Sockets with possible waiters on the descriptor, since no call has blocked on them.
+    pub(super) watched: BTreeSet<SocketId>,
     /// Removed devices with open connections.
     lost: Vec<Arc<Device>>,
-    pub(crate) sockets: BTreeMap<SocketId, Arc<Waiters>>,
+    pub(crate) sockets: BTreeMap<SocketId, Arc<Descriptors>>,
     /// Exported memory, by owner and key.
     pub(crate) exports: Exports,
     pub(crate) operations: Operations,
     pub(super) reaper: Reaper,
-    /// Tasks to be woken by the engine thread without holding the lock.
-    pub(super) tasks: Vec<Waker>,
     /// Scope ids of link-local addresses.
     pub(super) scopes: BTreeMap<IpAddr, u32>,
-    /// Wake-up time requested from the engine thread by a call. Kept even if the work is done
-    /// earlier, because there will be more, and another request would be a system call.
-    asked_at: Option<Duration>,
 }
 
 impl State {
     pub(super) fn new(
         options: EngineOptions,
         channel: Arc<EventChannel>,
-        poller: Arc<OwnedFd>,
+        channels: Arc<OwnedFd>,
         clock: Arc<Clock>,
-        schedule: Arc<WakeupSchedule>,
     ) -> Self {
         Self {
             node: Node::new(options.node),
             channel,
             clock,
-            schedule,
             options,
+            waiters: Waiters::new(),
+            timers: Timers::new(),
+            thread_wakes_at: Duration::ZERO,
             ib_connections: BTreeMap::new(),
             keys: HashMap::new(),
             queues: BTreeMap::new(),
@@ -131,27 +103,14 @@ impl State {
             next_request: 0,
             listeners: Listeners::default(),
             devices: Vec::new(),
-            poller,
-            leader: None,
-            watch: Watch::Thread,
-            was_notified: false,
-            has_events: false,
-            has_looked: false,
-            looked_in_vain: false,
-            answers: false,
-            looked_at: Duration::ZERO,
-            found: 0,
-            delayed: 0,
-            observed: BTreeSet::new(),
-            receiving: None,
+            channels,
+            watched: BTreeSet::new(),
             lost: Vec::new(),
             sockets: BTreeMap::new(),
             exports: Exports::default(),
             operations: Operations::default(),
             reaper: Reaper::default(),
-            tasks: Vec::new(),
             scopes: BTreeMap::new(),
-            asked_at: None,
         }
     }
 
@@ -160,27 +119,8 @@ impl State {
         self.options.busy_poll
     }
 
-    pub(super) fn devices(&self) -> SmallVec<[Arc<Device>; INLINE_DEVICES]> {
-        let mut devices = SmallVec::new();
-        for device in &self.devices {
-            devices.push(Arc::clone(device));
-        }
-        devices
-    }
-
-    pub(crate) fn devices_here(&self) -> &[Arc<Device>] {
+    pub(crate) fn devices(&self) -> &[Arc<Device>] {
         &self.devices
-    }
-
-    /// Whether no work is left for the current call.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.node.is_quiet() && !self.has_due() && self.tasks.is_empty()
-    }
-
-    /// Whether completions are unhandled although notifications are in use. Without notifications,
-    /// the next call polls.
-    fn has_due(&self) -> bool {
-        !self.due.is_empty() && self.is_watched()
     }
 
     /// The engine's state of a device, created on first use.
@@ -191,14 +131,10 @@ impl State {
         }
         let (sends, receives) = (self.options.sends, self.options.receives);
         let device = Arc::new(Device::new(ctx, sends, receives)?);
-        if self.watch == Watch::Thread {
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&self.poller, &device.channel, data, epoll::EventFlags::IN)
-                .map_err(|err| verbs::Error::from_errno("epoll_ctl", err.raw_os_error()))?;
-        }
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.channels, &device.channel, data, epoll::EventFlags::IN)
+            .map_err(|err| verbs::Error::from_errno("epoll_ctl", err.raw_os_error()))?;
         self.devices.push(Arc::clone(&device));
-        // The leader waits on the devices known before.
-        self.stop_leader();
         Ok(device)
     }
 
@@ -217,9 +153,8 @@ impl State {
     pub(super) fn device_lost(&mut self, lost: Arc<Device>) {
         self.listeners.forget_device(&lost);
         self.devices.retain(|device| !Arc::ptr_eq(device, &lost));
-        // Fails if the channel was removed from the poller before.
-        let _: Result<(), _> = epoll::delete(&self.poller, &lost.channel);
-        self.stop_leader();
+        // Fails if the channel was deleted before.
+        let _: Result<(), _> = epoll::delete(&self.channels, &lost.channel);
         self.exports.leave(&lost.pd);
         if !self.lost.iter().any(|device| Arc::ptr_eq(device, &lost)) {
             self.lost.push(lost);
@@ -253,33 +188,6 @@ impl State {
         }
     }
 
-    /// Performs overdue work and schedules the next wake-up. Returns the time to check whether
-    /// calls still handle completions.
-    pub(super) fn prepare(&mut self, now: Duration) -> Option<Duration> {
-        let overdue = self.deadlines().filter(|&(at, _)| at <= now);
-        let overdue: Vec<ConnectionId> = overdue.map(|(_, id)| id).collect();
-        for id in overdue {
-            self.advance(now, id);
-        }
-        self.listeners_due(now);
-        self.relieve(now);
-        self.node.retire_acked();
-        self.work(now);
-        self.asked_at = self.asked_at.filter(|&at| at > now);
-        let deadlines = self.deadlines().map(|(at, _)| at);
-        let others = self.listeners.deadline().into_iter().chain(self.asked_at);
-        let at = deadlines.chain(others).min();
-        self.schedule
-            .set(if self.has_due() { Some(now) } else { at });
-        self.relief()
-    }
-
-    /// Deadlines of all connections.
-    fn deadlines(&self) -> impl Iterator<Item = (Duration, ConnectionId)> {
-        let connections = self.node.connections();
-        connections.filter_map(|id| Some((self.deadline(id)?, id)))
-    }
-
     /// The next time at which a connection needs [`advance`](Self::advance).
     fn deadline(&self, id: ConnectionId) -> Option<Duration> {
         let conn = self.ib_connections.get(&id);
@@ -289,21 +197,12 @@ impl State {
         deadlines.chain(drained).chain(rtu).min()
     }
 
-    /// Runs the protocol of busy connections, and notifies sockets. Returns whether the engine
-    /// thread has to wake up earlier than scheduled.
-    pub(super) fn work(&mut self, now: Duration) -> bool {
-        let mut earlier = false;
-        self.end_delay();
-        for rounds in (0..MAX_ROUNDS).rev() {
-            while let Some(id) = self.node.busy() {
-                self.advance(now, id);
-                let at = self.deadline(id);
-                earlier |= at.is_some_and(|at| self.wake_at(at));
-            }
-            if rounds == 0 || !self.is_watched() || !self.arm(now) {
-                break;
-            }
+    /// Runs the protocol of busy connections, and notifies sockets.
+    pub(super) fn work(&mut self, now: Duration) {
+        while let Some(id) = self.node.busy() {
+            self.advance(now, id);
         }
+        self.wake_for_timers();
         self.leave_lost();
         if self.node.retire_due() {
             self.node.retire_acked();
@@ -320,24 +219,33 @@ impl State {
         while let Some(id) = self.node.woken() {
             self.wake(id);
         }
-        earlier || self.has_due() || !self.tasks.is_empty()
     }
 
-    /// Requests a wake-up of the engine thread by `at`. Returns whether the thread must be
-    /// notified.
-    pub(super) fn wake_at(&mut self, at: Duration) -> bool {
-        if !self.schedule.is_earlier(at) {
-            return false;
+    /// Sets the timers of all connections, after a change that affects all.
+    pub(crate) fn set_timers(&mut self) {
+        let connections: Vec<ConnectionId> = self.node.connections().collect();
+        for id in connections {
+            self.set_timer(id);
         }
-        self.asked_at = Some(at);
-        self.schedule.add(at)
+        self.wake_for_timers();
     }
 
-    /// Runs the protocol of one connection: actions, posting, closing.
-    fn advance(&mut self, now: Duration, id: ConnectionId) {
-        if self.node.is_idle(now, id) {
-            return;
+    fn set_timer(&mut self, id: ConnectionId) {
+        if let Some(at) = self.deadline(id) {
+            self.timers.set(id, at);
         }
+    }
+
+    /// Runs the protocol of one connection, and sets its timer.
+    pub(super) fn advance(&mut self, now: Duration, id: ConnectionId) {
+        if !self.node.is_idle(now, id) {
+            self.run_protocol(now, id);
+        }
+        self.set_timer(id);
+    }
+
+    /// Performs the actions of one connection, posts its requests, and ends its closing.
+    fn run_protocol(&mut self, now: Duration, id: ConnectionId) {
         while let Some(action) = self.node.poll(now, id) {
             self.act(now, id, action);
         }
@@ -375,7 +283,9 @@ impl State {
         }
         let attempt = conn.attempt;
         self.keys.remove(&conn.key);
-        self.queues.retain(|_, connection| *connection != id);
+        if let Some(queue) = conn.queue {
+            self.queues.remove(&queue);
+        }
         self.ib_connections.remove(&id);
         if may_have_lost_rx {
             self.node.mark_rx_lost(id);
@@ -389,31 +299,28 @@ impl State {
 
     /// Reports the completion of a zero-copy message to its socket.
     pub(crate) fn over(&mut self, owner: SocketId, payload: &Payload) {
-        if let Some((name, waiters)) = payload.name().zip(self.sockets.get(&owner)) {
-            waiters.add_zero_copy_done(name);
-            waiters.show_if_watched(&mut self.node);
-            waiters.wake(&mut self.tasks);
-            self.call_leader(owner);
+        if let Some((name, descriptors)) = payload.name().zip(self.sockets.get(&owner)) {
+            descriptors.add_zero_copy_done(name);
+            self.wake(owner);
         }
     }
 
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, id: SocketId) {
         self.sockets.remove(&id);
-        self.observed.remove(&id);
+        self.unwatch(id);
+        // Removes abandoned tasks.
+        self.waiters.wake_interest(id);
         self.exports.forget(id);
         self.operations.forget(id);
     }
 
     /// Notifies waiters of a socket.
     fn wake(&mut self, id: SocketId) {
-        if let Some(waiters) = self.sockets.get(&id) {
-            if self.receiving != Some(id) {
-                waiters.show_if_watched(&mut self.node);
-            }
-            waiters.wake(&mut self.tasks);
-            self.call_leader(id);
+        if let Some(descriptors) = self.sockets.get(&id) {
+            descriptors.show_if_watched(&mut self.node);
         }
+        self.waiters.wake_interest(id);
     }
 
     /// Closes and destroys all connections.

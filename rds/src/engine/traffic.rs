@@ -1,6 +1,6 @@
 //! Posting requests and handling completions.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -9,12 +9,11 @@ use verbs::{
     cq::CqKey, error::Refused, mr::PoolBuf, op, qp::Batch,
 };
 
-use super::{INLINE_DEVICES, State, clock::Clock};
+use super::{State, clock::Clock};
 use crate::{
     device::Device,
     ib_connection::{
-        Armed, IbConnection, POLL_BATCH, Pair, Posted, RESERVED_SENDS, RecvWork, RepostQueue,
-        SendWork, Stage,
+        Armed, IbConnection, POLL_BATCH, Pair, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage,
     },
     outbound::{Frame, Payload},
     proto::{
@@ -92,16 +91,11 @@ impl State {
         if all { Armed::All } else { Armed::Solicited }
     }
 
-    /// Arms the connections with pending completions, and handles completions that arrived before
-    /// arming. Returns whether there were any.
-    pub(super) fn arm(&mut self, now: Duration) -> bool {
-        if self.due.is_empty() {
-            return false;
-        }
+    /// Arms the due connections, and handles completions that arrived before arming. Returns whether
+    /// there were any.
+    pub(super) fn arm_due(&mut self, now: Duration) -> bool {
         let mut any = false;
-        // Connections added meanwhile wait for the next round.
-        let due: SmallVec<[ConnectionId; INLINE_DEVICES]> = self.due.drain().collect();
-        for id in due {
+        for id in mem::take(&mut self.due).drain() {
             let wanted = self.wanted_notification(id);
             let Some(conn) = self.ib_connections.get_mut(&id) else {
                 continue;
@@ -127,11 +121,12 @@ impl State {
 
     /// Polls the connections with pending completions. Returns whether there were any.
     pub(super) fn complete(&mut self, now: Duration) -> bool {
-        let due: SmallVec<[ConnectionId; INLINE_DEVICES]> = self.due.iter().copied().collect();
+        let due = mem::take(&mut self.due);
         let mut any = false;
-        for id in due {
+        for &id in due.iter() {
             any |= self.complete_some(now, id) > 0;
         }
+        self.due = due;
         any
     }
 
@@ -158,8 +153,6 @@ impl State {
         let Some((qp, cq, device)) = stage.queues().filter(|_| !*cq_failed) else {
             return 0;
         };
-        // A blocked receiver returns the slot soon, so one body may be handed out without a copy.
-        let hands_out = self.receiving.is_some() && repost_queue.can_hand_out(device) && !closing;
         let mut completing = Completing {
             node,
             id,
@@ -168,7 +161,6 @@ impl State {
             broken,
             repost_queue,
             closing,
-            hands_out,
             cq_failed,
             lost: false,
             arrived: false,
@@ -267,12 +259,10 @@ struct Completing<'a> {
     qp: &'a mut Pair<Rts>,
     device: &'a Arc<Device>,
     broken: &'a mut Option<(Tag, Completion)>,
-    repost_queue: &'a mut RepostQueue,
+    repost_queue: &'a mut Vec<RecvWork>,
     /// Whether polling has failed.
     cq_failed: &'a mut bool,
     closing: bool,
-    /// Whether the next body may be handed out without a copy.
-    hands_out: bool,
     /// Whether the RDMA connection has failed.
     lost: bool,
     /// Whether a frame has arrived.
@@ -305,7 +295,9 @@ impl Completing<'_> {
                 self.completed(*now, wc);
             }
             if self.repost_queue.len() >= max_reposts {
-                self.lost |= self.repost_queue.post(self.qp, self.device).is_err();
+                for slot in self.repost_queue.drain(..) {
+                    self.lost |= self.qp.post_recv(slot).is_err();
+                }
             }
             if handled < before + POLL_BATCH {
                 // The queue is empty.
@@ -360,14 +352,10 @@ impl Completing<'_> {
             return;
         }
         self.arrived = true;
-        let (header, header_len, body, next) =
-            unpack(done.into_parts().1, len, self.device, self.hands_out);
-        match next {
-            _ if self.closing => {}
-            Some(next) => self.repost_queue.add(next),
-            None => self.repost_queue.hand_out(),
+        let (header, header_len, body, next) = unpack(done.into_parts().1, len, self.device);
+        if !self.closing {
+            self.repost_queue.push(next);
         }
-        self.hands_out = false;
         // The node closes the connection on a violation.
         let received = self
             .node
@@ -416,30 +404,25 @@ fn push(batch: &mut Requests<'_>, work: Work<'_, Payload>, device: &Device) -> v
     }
 }
 
-/// Splits a receive into header, header length, body, and the slot to repost. No slot is returned
-/// if `hands_out` is set: the body keeps the slot.
+/// Splits a receive into header, header length, body, and the slot to repost.
 fn unpack(
     mut slot: PoolBuf,
     len: usize,
     device: &Device,
-    hands_out: bool,
-) -> ([u8; Header::SIZE], usize, Body, Option<PoolBuf>) {
+) -> ([u8; Header::SIZE], usize, Body, PoolBuf) {
     slot.set_len(len.min(FRAME_SIZE));
     let (start, body) = slot.split_at(len.min(Header::SIZE));
     let start_len = start.len();
     let mut header = [0; Header::SIZE];
     header[..start_len].copy_from_slice(start);
-    if hands_out {
-        return (header, start_len, Body::Slot(slot), None);
-    }
     if body.len() > MAX_COPIED_LEN
         && let Ok(next) = device.slot(FRAME_SIZE)
     {
-        return (header, start_len, Body::Slot(slot), Some(next));
+        return (header, start_len, Body::Slot(slot), next);
     }
     let body = Body::Heap(body.into());
     slot.set_full();
-    (header, start_len, body, Some(slot))
+    (header, start_len, body, slot)
 }
 
 /// Builds the send request of a frame.

@@ -1,11 +1,11 @@
 //! The socket API.
 
+mod descriptors;
 mod memory;
 mod operation;
 mod options;
 mod received;
 mod sending;
-mod waiters;
 
 use std::{
     io::{self, IoSliceMut},
@@ -13,20 +13,20 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 pub use memory::{ExportOptions, RdmaBuffer};
 pub use operation::{Atomic, Rdma};
 use rustix::io::Errno;
 
+pub(crate) use descriptors::Descriptors;
 use received::RxTimestamps;
 pub use received::{Event, Latency, Message, Notification, RecvMeta};
 pub use sending::{SendOptions, Sent};
-pub(crate) use waiters::Waiters;
 
 use crate::{
-    engine::{Engine, State},
+    engine::{Engine, Guard, Patience, State},
     errno::socket_error,
     proto::{
         SocketId,
@@ -104,7 +104,7 @@ struct RecvFlags {
 #[derive(Debug)]
 pub struct Socket {
     id: SocketId,
-    waiters: Arc<Waiters>,
+    descriptors: Arc<Descriptors>,
     limits: Mutex<(u32, u32)>,
     options: Mutex<SocketOptions>,
     engine: Engine,
@@ -143,19 +143,19 @@ impl Socket {
     pub(crate) fn of(engine: &Engine) -> io::Result<Self> {
         let mut state = engine.inner().lock()?;
         let id = state.node.socket();
-        let waiters = Arc::new(Waiters::new(id, state.busy_poll())?);
-        state.sockets.insert(id, Arc::clone(&waiters));
+        let descriptors = Arc::new(Descriptors::new(id, state.busy_poll())?);
+        state.sockets.insert(id, Arc::clone(&descriptors));
         drop(state);
         Ok(Self {
             id,
-            waiters,
+            descriptors,
             limits: Mutex::new((DEFAULT_LIMIT, DEFAULT_LIMIT)),
             options: Mutex::default(),
             engine: engine.clone(),
         })
     }
 
-    fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn lock(&self) -> io::Result<Guard<'_>> {
         self.engine.inner().lock()
     }
 
@@ -185,6 +185,8 @@ impl Socket {
         }
         state.open(bound)?;
         let bound = state.node.bind(self.id, bound).map_err(socket_error)?;
+        // Connections to hosts are retried while there is a socket.
+        state.set_timers();
         self.engine.inner().drive(&mut state);
         Ok(bound)
     }
@@ -244,8 +246,7 @@ impl Socket {
     /// # Errors
     /// - `WouldBlock`: no message, on a nonblocking socket or within the
     ///   [timeout](Self::set_read_timeout).
-    /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a timeout
-    ///   set. If several calls block at once, only one is interrupted.
+    /// - `Interrupted`: a signal handler has run, with or without `SA_RESTART`.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let message = self.recv_message()?;
         Ok((message.copy_to(&mut [IoSliceMut::new(buf)]), message.from()))
@@ -274,11 +275,11 @@ impl Socket {
     }
 
     fn receive_message(&self, flags: RecvFlags) -> io::Result<Message> {
-        let (mut state, waited) = self.until(flags, |socket, state| {
+        let mut state = self.until(flags, |socket, state| {
             let pending = state.node.pending(socket.id);
             Ok(pending.map_err(socket_error)?.message)
         })?;
-        self.take_message(&mut state, waited)
+        self.take_message(&mut state)
     }
 
     /// `recvmsg(2)`—Receives the next message or other event, without a copy. Blocks unless
@@ -305,13 +306,13 @@ impl Socket {
     }
 
     fn receive(&self, flags: RecvFlags) -> io::Result<Event> {
-        let (mut state, waited) = self.until(flags, |socket, state| {
+        let mut state = self.until(flags, |socket, state| {
             let pending = state.node.pending(socket.id).map_err(socket_error)?;
-            Ok(pending.message || pending.event || socket.waiters.has_zero_copy_done())
+            Ok(pending.message || pending.event || socket.descriptors.has_zero_copy_done())
         })?;
         let pending = state.node.pending(self.id).map_err(socket_error)?;
-        if !pending.event && !self.waiters.has_zero_copy_done() {
-            let message = self.take_message(&mut state, waited)?;
+        if !pending.event && !self.descriptors.has_zero_copy_done() {
+            let message = self.take_message(&mut state)?;
             return Ok(Event::Message(message));
         }
         self.take_other(&mut state)
@@ -320,7 +321,7 @@ impl Socket {
     /// Takes an event with priority over messages. The caller has checked for one.
     #[inline(never)]
     fn take_other(&self, state: &mut State) -> io::Result<Event> {
-        let received = if let Some(name) = self.waiters.take_zero_copy_done() {
+        let received = if let Some(name) = self.descriptors.take_zero_copy_done() {
             Event::ZeroCopyDone(name)
         } else {
             match state.node.receive(self.id).map_err(socket_error)? {
@@ -330,7 +331,7 @@ impl Socket {
                 }),
                 Some(node::Event::Congestion(ports)) => Event::Congestion(ports),
                 Some(node::Event::Message(delivery)) => {
-                    Event::Message(self.message(state, delivery, false))
+                    Event::Message(self.message(state, delivery))
                 }
                 None => return Err(io::ErrorKind::WouldBlock.into()),
             }
@@ -339,12 +340,12 @@ impl Socket {
         Ok(received)
     }
 
-    /// Takes the next message. The caller has checked for one, and may have `waited` before.
+    /// Takes the next message. The caller has checked for one.
     #[inline(always)]
-    fn take_message(&self, state: &mut State, waited: bool) -> io::Result<Message> {
+    fn take_message(&self, state: &mut State) -> io::Result<Message> {
         let delivery = state.node.receive_message(self.id).map_err(socket_error)?;
         let delivery = delivery.ok_or(io::ErrorKind::WouldBlock)?;
-        let message = self.message(state, delivery, waited);
+        let message = self.message(state, delivery);
         self.received(state);
         Ok(message)
     }
@@ -352,14 +353,13 @@ impl Socket {
     /// Completes a receive: peers are informed of room in the receive buffer, and the descriptor is
     /// updated.
     fn received(&self, state: &mut State) {
-        self.engine.inner().received(state, self.id);
-        self.waiters.show_if_watched(&mut state.node);
+        self.engine.inner().drive(state);
+        self.descriptors.show_if_watched(&mut state.node);
     }
 
-    /// Converts a delivery, adding the scope id of this socket to the sender. After a wait, the
-    /// clock need not be read again.
+    /// Converts a delivery, adding the scope id of this socket to the sender.
     #[inline(always)]
-    fn message(&self, state: &State, delivery: Delivery<Body>, waited: bool) -> Message {
+    fn message(&self, state: &State, delivery: Delivery<Body>) -> Message {
         let Delivery {
             from,
             times,
@@ -369,11 +369,7 @@ impl Socket {
             ..
         } = delivery;
         let clock = self.engine.inner().clock();
-        let now = if waited {
-            clock.after(state.looked_at)
-        } else {
-            clock.now()
-        };
+        let now = clock.now();
         let (began, whole) = times.unwrap_or((now, now));
         Message {
             from: state.sender(self.id, from),
@@ -424,9 +420,9 @@ impl Socket {
             dont_wait: false,
         };
         let is_event_next = |socket: &Self, event: bool| {
-            before_events && (event || socket.waiters.has_zero_copy_done())
+            before_events && (event || socket.descriptors.has_zero_copy_done())
         };
-        let (state, _) = self.until(flags, |socket, state| {
+        let state = self.until(flags, |socket, state| {
             let pending = state.node.pending(socket.id).map_err(socket_error)?;
             Ok(pending.message || is_event_next(socket, pending.event))
         })?;
@@ -442,43 +438,26 @@ impl Socket {
         }))
     }
 
-    /// Blocks until `is_ready`. Returns whether the call has waited.
+    /// Blocks until `is_ready`.
     #[inline]
     fn until(
         &self,
         flags: RecvFlags,
         mut is_ready: impl FnMut(&Self, &mut State) -> io::Result<bool>,
-    ) -> io::Result<(MutexGuard<'_, State>, bool)> {
-        let (dont_wait, timeout) = {
+    ) -> io::Result<Guard<'_>> {
+        let mut patience = {
             let options = lock(&self.options);
-            (flags.dont_wait || options.nonblocking, options.read)
+            self.patience(flags.dont_wait || options.nonblocking, options.read)
         };
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
-        let mut looked = false;
-        // Before the first wait, no work is pending and the descriptor is up to date.
-        let mut waited = false;
-        loop {
-            if is_ready(self, &mut state)? {
-                return Ok((state, waited));
-            }
-            if waited && !flags.peek {
-                self.engine.inner().drive(&mut state);
-                self.waiters.show_if_watched(&mut state.node);
-            }
-            waited = true;
-            if dont_wait {
-                if !looked && self.engine.inner().look(&mut state) {
-                    looked = true;
-                    continue;
-                }
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            state = self
-                .engine
-                .inner()
-                .wait(&self.waiters, !flags.peek, state, deadline)?;
+        while !is_ready(self, &mut state)? {
+            state = self.engine.inner().wait(state, self.id, &mut patience)?;
         }
+        Ok(state)
+    }
+
+    fn patience(&self, dont_wait: bool, timeout: Option<Duration>) -> Patience {
+        Patience::new(dont_wait, timeout, self.descriptors.busy_poll())
     }
 
     /// The current readiness. Does not block.
@@ -491,14 +470,14 @@ impl Socket {
     /// - `Unsupported`: the socket belongs to the parent process.
     pub fn readiness(&self, interest: Interest) -> io::Result<Readiness> {
         let mut state = self.lock()?;
-        self.waiters.watch();
-        self.engine.inner().observe(&mut state, self.id);
+        self.descriptors.watch();
+        state.watch(self.id);
         let blocked = interest == Interest::ReadWrite;
-        self.waiters.set_blocked(&mut state.node, blocked);
-        let readiness = self.waiters.show(&mut state.node);
+        self.descriptors.set_blocked(&mut state.node, blocked);
+        let readiness = self.descriptors.show(&mut state.node);
         if readiness.map_changed {
-            self.waiters.clear_map_changed();
-            self.waiters.show(&mut state.node);
+            self.descriptors.clear_map_changed();
+            self.descriptors.show(&mut state.node);
         }
         Ok(readiness)
     }
@@ -517,22 +496,22 @@ impl Socket {
     pub fn readiness_of(&self, wanted: Readiness) -> io::Result<Readiness> {
         let mut state = self.lock()?;
         if wanted.writable {
-            self.waiters.watch_room()?;
+            self.descriptors.watch_room()?;
         }
-        self.engine.inner().observe(&mut state, self.id);
+        state.watch(self.id);
         if wanted.readable || wanted.map_changed {
-            self.waiters.watch();
-            self.waiters.set_blocked(&mut state.node, false);
+            self.descriptors.watch();
+            self.descriptors.set_blocked(&mut state.node, false);
         }
-        let now = self.waiters.show(&mut state.node);
+        let now = self.descriptors.show(&mut state.node);
         let readiness = Readiness {
             readable: now.readable && wanted.readable,
             writable: now.writable && wanted.writable,
             map_changed: now.map_changed && wanted.map_changed,
         };
         if readiness.map_changed {
-            self.waiters.clear_map_changed();
-            self.waiters.show(&mut state.node);
+            self.descriptors.clear_map_changed();
+            self.descriptors.show(&mut state.node);
         }
         Ok(readiness)
     }
@@ -543,15 +522,14 @@ impl Socket {
     /// # Errors
     /// Any error of creating a descriptor.
     pub fn room_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.waiters.watch_room()
+        self.descriptors.watch_room()
     }
 
     /// Wakes a task at the next change of the socket.
     pub(crate) fn wake_on_change(&self, waker: &Waker) {
-        self.waiters.add_task(waker);
         // If the socket belongs to the parent process, the next call fails.
         if let Ok(mut state) = self.lock() {
-            self.engine.inner().observe(&mut state, self.id);
+            state.waiters.add_task(self.id, waker);
         }
     }
 
@@ -605,10 +583,10 @@ impl AsFd for Socket {
     /// A descriptor readable when something can be received; see also
     /// [`readiness`](Self::readiness).
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let fd = self.waiters.watch();
+        let fd = self.descriptors.watch();
         if let Ok(mut state) = self.lock() {
-            self.engine.inner().observe(&mut state, self.id);
-            self.waiters.show(&mut state.node);
+            state.watch(self.id);
+            self.descriptors.show(&mut state.node);
         }
         fd
     }
@@ -621,8 +599,6 @@ impl Drop for Socket {
         }
         // A socket of the parent process stays open.
         if let Ok(mut state) = self.lock() {
-            // Post messages held back for a batch.
-            self.engine.inner().drive(&mut state);
             state.forget(self.id);
             // The socket is open.
             let _: Result<(), _> = state.node.close(self.id);

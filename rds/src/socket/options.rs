@@ -1,12 +1,12 @@
 //! Socket options.
 
-use std::{io, sync::MutexGuard, time::Duration};
+use std::{io, time::Duration};
 
 use rustix::io::Errno;
 
 use super::{Socket, lock};
 use crate::{
-    engine::State,
+    engine::Guard,
     errno::socket_error,
     outbound::Payload,
     proto::{
@@ -50,7 +50,7 @@ impl Socket {
     fn set(
         &self,
         call: impl FnOnce(&mut Node<Payload, Body>, SocketId) -> Result<(), SocketError>,
-    ) -> io::Result<MutexGuard<'_, State>> {
+    ) -> io::Result<Guard<'_>> {
         let mut state = self.lock()?;
         call(&mut state.node, self.id).map_err(socket_error)?;
         Ok(state)
@@ -108,17 +108,16 @@ impl Socket {
     /// `SO_BUSY_POLL`—Sets how long a call polls before sleeping; zero by default.
     ///
     /// Polling avoids the cost of a wake-up, which exceeds the time of most messages, but keeps a
-    /// processor busy. The polling call yields to other threads. If several calls block at once,
-    /// one of them polls for all, with the time of its own socket.
+    /// processor busy. The polling call yields to other threads.
     #[doc(alias = "SO_BUSY_POLL")]
     pub fn set_busy_poll(&self, time: Duration) {
-        self.waiters.set_busy_poll(time);
+        self.descriptors.set_busy_poll(time);
     }
 
     /// `SO_BUSY_POLL`—How long a call polls before sleeping, in whole microseconds.
     #[doc(alias = "SO_BUSY_POLL")]
     pub fn busy_poll(&self) -> Duration {
-        self.waiters.busy_poll()
+        self.descriptors.busy_poll()
     }
 
     /// `RDS_RECVERR`—Sets whether failed operations are notified without a request.

@@ -3,8 +3,8 @@
 use std::{
     io::{self, IoSlice},
     net::{IpAddr, SocketAddr},
-    sync::{Arc, MutexGuard},
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use verbs::RemoteRegion;
 use super::{Atomic, Rdma, Socket, lock};
 use crate::{
     device::Device,
-    engine::{Progress, State},
+    engine::{Guard, Progress, State},
     errno::socket_error,
     outbound::{Operands, Outbound},
     proto::{
@@ -147,8 +147,7 @@ impl Socket {
     /// - `WouldBlock`: the send buffer is full, or the destination is congested, on a nonblocking
     ///   socket or for the whole [timeout](Self::set_write_timeout). [`errno`](crate::errno())
     ///   distinguishes these: `EAGAIN`, `ENOBUFS` and `ETIMEDOUT`.
-    /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a timeout
-    ///   set. If several calls block at once, only one is interrupted.
+    /// - `Interrupted`: a signal handler has run, with or without `SA_RESTART`.
     /// - `EMSGSIZE`: the message is longer than 1 MiB, or than the [send buffer](Self::set_send_limit).
     /// - `OutOfMemory`: over the limit of locked memory (`ulimit -l`).
     pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
@@ -299,28 +298,24 @@ impl Socket {
             urgent: payload.name().is_some() || options.has_operation(),
             ..Draft::new(len, Arc::new(payload))
         };
-        draft.payload.keep_to(state.devices_here());
+        draft.payload.keep_to(state.devices());
         self.submit(state, draft, options)
     }
 
     /// Queues the message, blocking while the buffer is full or the destination congested.
     fn submit<'s>(
         &'s self,
-        mut state: MutexGuard<'s, State>,
+        mut state: Guard<'s>,
         mut draft: Draft<Arc<Outbound>>,
         options: &SendOptions,
     ) -> io::Result<Sent> {
         let len = draft.len;
-        // The message may wait for a batch, since no waiter depends on its completion.
-        let deferrable = !draft.urgent && len <= FRAGMENT;
         let peer = draft.payload.operands().map(|operands| operands.peer);
-        let (dont_wait, timeout) = {
+        let mut patience = {
             let socket = lock(&self.options);
-            (options.dont_wait || socket.nonblocking, socket.write)
+            self.patience(options.dont_wait || socket.nonblocking, socket.write)
         };
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.waiters.set_blocked(&mut state.node, false);
-        let mut looked = false;
+        self.descriptors.set_blocked(&mut state.node, false);
         loop {
             let refused = match state.node.send(self.id, options.to, draft) {
                 Ok(sent) => {
@@ -331,7 +326,7 @@ impl Socket {
                         }
                         _ => None,
                     };
-                    let at_once = self.sent(&mut state, sent, deferrable);
+                    let at_once = self.sent(&mut state, sent);
                     let (len, operation) = (len as usize, operation.or(at_once));
                     return Ok(Sent { len, operation });
                 }
@@ -339,50 +334,36 @@ impl Socket {
             };
             draft = refused.draft;
             self.engine.inner().drive(&mut state);
-            match refused.error {
-                SocketError::Full | SocketError::Congested(_) if !dont_wait => {}
-                SocketError::Full | SocketError::Congested(_) => {
-                    if !looked && self.engine.inner().look(&mut state) {
-                        looked = true;
-                        continue;
-                    }
-                    self.waiters.set_blocked(&mut state.node, true);
-                    return Err(socket_error(refused.error));
-                }
-                error => return Err(socket_error(error)),
+            if !matches!(refused.error, SocketError::Full | SocketError::Congested(_)) {
+                return Err(socket_error(refused.error));
             }
-            state = self
-                .engine
-                .inner()
-                .wait(&self.waiters, false, state, deadline)?;
-            draft.payload.keep_to(state.devices_here());
+            if patience.dont_wait {
+                if patience.poll_once(&mut state)? {
+                    continue;
+                }
+                self.descriptors.set_blocked(&mut state.node, true);
+                return Err(socket_error(refused.error));
+            }
+            state = self.engine.inner().wait(state, self.id, &mut patience)?;
+            draft.payload.keep_to(state.devices());
         }
     }
 
-    /// Posts a queued message, or delivers a local one. Returns the number of a local operation. A
-    /// `deferrable` message may be held back for a batch.
-    fn sent(
-        &self,
-        state: &mut State,
-        sent: node::Sent<Arc<Outbound>>,
-        deferrable: bool,
-    ) -> Option<u64> {
+    /// Posts a queued message, or delivers a local one. Returns the number of a local operation.
+    fn sent(&self, state: &mut State, sent: node::Sent<Arc<Outbound>>) -> Option<u64> {
         let now = self.engine.inner().now();
         let mut operation = None;
         if let node::Sent::Queued(connection, _) = sent {
-            if deferrable && self.engine.inner().delay(state, now, connection) {
-                return None;
-            }
             // Post before polling.
-            self.engine.inner().drive_at(state, now);
-            if !state.look_to_send(now, connection) {
+            state.drive(now);
+            if !state.look(now, connection) {
                 return None;
             }
         }
         if let node::Sent::Local(message) = sent {
             operation = self.deliver(state, now, message);
         }
-        self.engine.inner().drive_at(state, now);
+        state.drive(now);
         operation
     }
 
@@ -464,31 +445,18 @@ impl Socket {
     }
 
     fn wait_for_end(&self, peer: IpAddr, operation: u64, dont_wait: bool) -> io::Result<u64> {
-        let (nonblocking, timeout) = {
+        let mut patience = {
             let options = lock(&self.options);
-            (options.nonblocking, options.write)
+            self.patience(dont_wait || options.nonblocking, options.write)
         };
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
-        let mut looked = false;
         loop {
-            let progress = state.operations.progress(self.id, peer, operation);
-            match progress {
+            match state.operations.progress(self.id, peer, operation) {
                 Progress { failed: true, .. } => return Err(Errno::IO.into()),
                 Progress { ended, .. } if ended >= operation => return Ok(ended),
-                _ if dont_wait || nonblocking => {
-                    if !looked && self.engine.inner().look(&mut state) {
-                        looked = true;
-                        continue;
-                    }
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
-                _ => {}
+                Progress { .. } => {}
             }
-            state = self
-                .engine
-                .inner()
-                .wait(&self.waiters, false, state, deadline)?;
+            state = self.engine.inner().wait(state, self.id, &mut patience)?;
         }
     }
 }

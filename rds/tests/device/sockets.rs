@@ -313,9 +313,9 @@ fn engine_thread_takes_over_after_sends() {
     }
 }
 
-/// The follower of two blocked calls is woken after the leader has returned.
+/// The follower of two blocked calls is woken after the poller has returned.
 #[test]
-fn blocked_follower_outlives_the_leader() {
+fn blocked_follower_outlives_the_poller() {
     let (a, b) = (socket(any()), socket(other()));
     let c = another_of(&b);
     thread::scope(|scope| {

@@ -1,5 +1,4 @@
-//! Blocked calls: without a timeout in a read of the completion channel, with a timeout in
-//! `poll`.
+//! Blocked calls, without and with a timeout.
 
 use std::{
     io,
@@ -15,7 +14,7 @@ use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket, third};
 /// Enough time for a call to fall asleep.
 const ASLEEP: Duration = Duration::from_millis(3);
 
-/// Timeouts for both ways of blocking.
+/// No timeout, and one that never elapses.
 const LIMITS: [Option<Duration>; 2] = [None, TEST_TIMEOUT];
 
 fn receive(socket: &Socket, len: usize, seed: u8) {
@@ -57,7 +56,7 @@ fn blocked_recv_is_woken_by_every_event() {
     }
 }
 
-/// Concurrently blocked calls are all woken, independent of the leader.
+/// Concurrently blocked calls are all woken, independent of the poller.
 #[test]
 fn concurrent_blocked_calls_are_all_woken() {
     for limit in LIMITS {
@@ -119,13 +118,13 @@ fn messages_of_several_hosts_wake_one_receiver() {
     });
 }
 
-/// A leader blocked without a timeout does not delay timeouts and polls of other calls.
+/// A poller without a timeout does not delay timeouts and polls of other calls.
 #[test]
 fn blocked_recv_delays_no_other_call() {
     let (a, peer) = (socket(any()), socket(other()));
     let b = another_of(&a);
     a.set_read_timeout(None);
-    // A connection, so that the leader blocks on its channel.
+    // A connection, whose completion queue is armed.
     peer.send_to(&pattern(1, 4), addr(&a)).unwrap();
     receive(&a, 1, 4);
     let over = AtomicBool::new(false);

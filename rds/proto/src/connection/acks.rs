@@ -45,11 +45,6 @@ impl Acks {
         self.handled
     }
 
-    /// Whether the peer has requested an acknowledgement.
-    pub(super) fn is_requested(&self) -> bool {
-        self.requested
-    }
-
     /// Whether a pure acknowledgement is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.requested || self.delayed_ack_at.is_some_and(|at| at <= now)

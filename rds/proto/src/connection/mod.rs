@@ -376,11 +376,6 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.queue.retire_acked();
     }
 
-    /// Whether the peer has requested an acknowledgement.
-    pub(crate) fn ack_requested(&self) -> bool {
-        self.acks.is_requested()
-    }
-
     /// Whether acknowledged messages are not retired yet.
     pub(crate) fn has_acked(&self) -> bool {
         self.sending.queue.has_acked()

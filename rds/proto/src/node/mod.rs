@@ -141,8 +141,6 @@ pub struct Node<P, B> {
     /// Congestion maps of peers.
     peer_maps: BTreeMap<Host, CongestionMap>,
     busy: PendingSet<ConnectionId>,
-    /// A busy connection has urgent work.
-    has_urgent: bool,
     woken: PendingSet<SocketId>,
     /// Connections with acknowledged messages not retired yet.
     unretired: PendingSet<ConnectionId>,
@@ -171,7 +169,6 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             maps: BTreeMap::new(),
             peer_maps: BTreeMap::new(),
             busy: PendingSet::new(),
-            has_urgent: false,
             woken: PendingSet::new(),
             unretired: PendingSet::new(),
             retire_due: false,
@@ -189,21 +186,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// The next connection with work to do.
     pub fn busy(&mut self) -> Option<ConnectionId> {
-        let busy = self.busy.pop();
-        self.has_urgent &= busy.is_some();
-        busy
-    }
-
-    /// Whether all pending work can be deferred to the next call, given that only the caller has
-    /// received from `receiver`: no other socket and no peer depends on the work.
-    pub fn can_wait(&self, receiver: SocketId) -> bool {
-        let alone = self.woken.iter().all(|&woken| woken == receiver);
-        alone && !self.has_urgent && self.send_blocked.is_empty() && self.finished.is_empty()
-    }
-
-    fn mark_urgent(&mut self, id: ConnectionId) {
-        self.busy.insert(id);
-        self.has_urgent = true;
+        self.busy.pop()
     }
 
     /// Retires acknowledged messages, when [due](Self::retire_due) or at any other time.
@@ -264,7 +247,6 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 peer.connection.map_changed();
                 self.counters.maps_queued += 1;
                 self.busy.insert(id);
-                self.has_urgent = true;
             }
         }
         // Local senders are woken directly.

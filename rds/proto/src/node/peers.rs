@@ -130,7 +130,7 @@ impl From<BadConnectData> for BadRequest {
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub(super) fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer<P, B>> {
-        self.mark_urgent(id);
+        self.busy.insert(id);
         self.peers.get_mut(id)
     }
 
@@ -379,7 +379,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Handles the end of closing: the device has released the resources of an attempt.
     pub fn closed(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
-        self.mark_urgent(id);
+        self.busy.insert(id);
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -515,7 +515,6 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let Some(peer) = self.peers.get(id) else {
             return result;
         };
-        self.has_urgent |= peer.connection.ack_requested();
         if peer.connection.has_acked() {
             if peer.connection.can_retire_later() {
                 self.retire_due |=
@@ -603,7 +602,6 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     }
 
     fn take_map(&mut self, now: Duration, id: ConnectionId, route: Route, map: CongestionMap) {
-        self.has_urgent = true;
         self.counters.maps_received += 1;
         let first = CongestionMap::default();
         let old = self.peer_maps.get(&route.peer.into());
@@ -640,7 +638,6 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 Ok(None)
             }
             Received::Ping(from) => {
-                self.has_urgent = true;
                 self.counters.pings += 1;
                 let map = self.peer_maps.get(&route.peer.into());
                 if !map.is_some_and(|map| map.contains(from)) {

@@ -300,7 +300,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             .sockets
             .get_mut(&id)
             .is_some_and(|socket| socket.queued(len));
-        self.mark_urgent(connection);
+        self.busy.insert(connection);
         self.send_blocked.remove(&id);
         self.counters.sent += 1;
         if let Some(rdma) = &draft.rdma {
@@ -626,7 +626,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             }
         }
         for connection in concerned {
-            self.mark_urgent(connection);
+            self.busy.insert(connection);
             self.drain(connection);
         }
         Ok(())

@@ -120,44 +120,6 @@ fn acked_messages_are_not_retransmitted() {
 }
 
 #[test]
-fn receiver_defers_only_work_without_dependents() {
-    let (mut pair, from, to) = pair();
-    let other = bound(&mut pair.b, B, 5001);
-    quieten(&mut pair.b);
-    while pair.b.finished().is_some() {}
-    assert!(pair.b.can_wait(to));
-    // Set the limit first, so that the map is not pending.
-    pair.b.set_limits(to, 100, 100).unwrap();
-    quieten(&mut pair.b);
-    for (port, len, waits) in [(5000, 10, false), (5001, 10, false), (5000, 101, false)] {
-        send(&mut pair.a, from, (B, port).into(), len).unwrap();
-        let [at_a, at_b] = pair.ids;
-        carry(&mut pair.a, at_a, &mut pair.b, at_b).unwrap();
-        // An acknowledgement request, another socket, and congestion cannot wait.
-        assert_eq!(pair.b.can_wait(to), waits, "{port} {len}");
-        carry_all(&mut pair);
-        quieten(&mut pair.b);
-        lens(&mut pair.b, to);
-        lens(&mut pair.b, other);
-        carry_all(&mut pair);
-        quieten(&mut pair.b);
-    }
-    let plain = Header {
-        sequence: 1000,
-        len: 5,
-        from: 4001,
-        to: 5000,
-        ..Header::default()
-    };
-    let at_b = pair.ids[1];
-    let used = pair.b.received(NOW, at_b, &plain.encode(), vec![0; 5]);
-    assert_eq!(used, Ok(None));
-    assert!(pair.b.can_wait(to), "only the receiver is concerned");
-    assert!(!pair.b.can_wait(other));
-    assert_eq!(lens(&mut pair.b, to), [5]);
-}
-
-#[test]
 fn cached_route_is_invalidated_by_changes() {
     let (mut pair, from, to) = pair();
     let dest = SocketAddr::from((B, 5000));

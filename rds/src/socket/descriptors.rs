@@ -1,35 +1,29 @@
-//! Waiters of a socket: blocked calls, descriptors and tasks.
+//! Descriptors of a socket for event loops.
 
 use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    task::Waker,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use verbs::fd::NotifyFd;
+use verbs::{fd::NotifyFd, waiting::EventFd};
 
 use super::Readiness;
 use crate::{
-    engine::State,
-    event_fd::EventFd,
     outbound::Payload,
     proto::{SocketId, node::Node},
     slots::Body,
 };
 
-/// Waiters of a socket. Flags are written with the engine's lock held, and may be read without.
+/// Descriptors of a socket, and the state they show. Flags are written with the engine's lock held, and may be read without.
 #[derive(Debug)]
-pub(crate) struct Waiters {
+pub(crate) struct Descriptors {
     id: SocketId,
-    changed: Condvar,
-    /// Number of calls blocked on `changed`.
-    waiting: AtomicUsize,
     event: EventFd,
     /// Handed out instead of `event`, which a program could read or make blocking.
     notify_fd: NotifyFd,
@@ -47,14 +41,13 @@ pub(crate) struct Waiters {
     /// Copy of [`Seen::signaled`], readable without its lock.
     signaled: AtomicBool,
     seen: Mutex<Seen>,
-    tasks: Mutex<Vec<Waker>>,
 }
 
 /// State shown by the descriptors.
 #[derive(Debug, Default)]
 struct Seen {
     signaled: bool,
-    /// State of [`Waiters::room`].
+    /// State of [`Descriptors::room`].
     room_signaled: bool,
     /// A congestion map has changed since the last query.
     map_changed: bool,
@@ -67,13 +60,11 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-impl Waiters {
+impl Descriptors {
     pub(crate) fn new(id: SocketId, busy_poll: Duration) -> io::Result<Self> {
         let event = EventFd::new()?;
         Ok(Self {
             id,
-            changed: Condvar::new(),
-            waiting: AtomicUsize::new(0),
             notify_fd: NotifyFd::of(event.as_fd())?,
             event,
             room: OnceLock::new(),
@@ -83,12 +74,7 @@ impl Waiters {
             busy_poll: AtomicU64::new(micros(busy_poll)),
             signaled: AtomicBool::new(false),
             seen: Mutex::default(),
-            tasks: Mutex::default(),
         })
-    }
-
-    pub(crate) fn id(&self) -> SocketId {
-        self.id
     }
 
     /// Busy-poll time before sleeping.
@@ -102,17 +88,6 @@ impl Waiters {
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes blocked calls. Tasks are moved to `woken`, to be woken without locks, since wakers are
-    /// foreign code.
-    pub(crate) fn wake(&self, woken: &mut Vec<Waker>) {
-        // Callers increment the count before releasing the engine's lock.
-        if self.waiting.load(Relaxed) > 0 {
-            self.changed.notify_all();
-        }
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        woken.append(&mut tasks);
     }
 
     /// Updates the descriptors, if handed out.
@@ -129,14 +104,6 @@ impl Waiters {
         let usual = !pending.map_changed && !self.has_zero_copy_done() && self.room.get().is_none();
         let readable = pending.message || pending.event;
         usual && !self.blocked.load(Relaxed) && readable == self.signaled.load(Relaxed)
-    }
-
-    /// Wakes a task at the next change.
-    pub(super) fn add_task(&self, waker: &Waker) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        if !tasks.iter().any(|task| task.will_wake(waker)) {
-            tasks.push(waker.clone());
-        }
     }
 
     /// Updates the descriptors; returns the readiness.
@@ -223,30 +190,5 @@ impl Waiters {
         let notify = NotifyFd::of(room.as_fd())?;
         // Another thread may have been first.
         Ok(self.room.get_or_init(|| (room, notify)).1.as_fd())
-    }
-
-    /// Blocks until the next change; `None` at `deadline`.
-    pub(crate) fn wait<'s>(
-        &self,
-        state: MutexGuard<'s, State>,
-        deadline: Option<Instant>,
-    ) -> Option<MutexGuard<'s, State>> {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return None;
-        }
-        self.waiting.fetch_add(1, Relaxed);
-        let state = match left {
-            None => self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner),
-            Some(left) => {
-                let waited = self.changed.wait_timeout(state, left);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
-        self.waiting.fetch_sub(1, Relaxed);
-        Some(state)
     }
 }

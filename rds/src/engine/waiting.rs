@@ -1,0 +1,218 @@
+//! Waiting of calls and of the engine thread: the engine as a source of the waiting core.
+//!
+//! The queue of a connection is armed, or the connection is *due*: the next call polls it, and the
+//! poller arms it before a sleep. An event makes a connection due.
+
+use std::{
+    io, mem,
+    time::{Duration, Instant},
+};
+
+use rustix::event::epoll;
+use smallvec::SmallVec;
+use verbs::{
+    cq::CqKey,
+    waiting::{self, Source, WaitEnd, Waiters},
+};
+
+use super::{Shared, State};
+use crate::{errno::timeout_elapsed, proto::SocketId};
+
+/// Number of due connections above which a call arms them, since each call polls all.
+const MAX_DUE: usize = 8;
+
+/// Rounds of arming and polling in one call, before the engine thread continues.
+const MAX_ROUNDS: u32 = 4;
+
+/// Exclusive access to the engine's state.
+pub(crate) type Guard<'s> = waiting::Guard<'s, State>;
+
+/// How long a call waits.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    pub(crate) dont_wait: bool,
+    /// A call that does not wait has polled.
+    has_polled: bool,
+    deadline: Option<Instant>,
+    /// End of busy polling, before the first sleep.
+    busy_until: Option<Instant>,
+}
+
+impl Patience {
+    /// With `dont_wait`, the call does not wait. Otherwise it polls for `busy_poll` before it
+    /// sleeps, and ends after `timeout`.
+    pub(crate) fn new(dont_wait: bool, timeout: Option<Duration>, busy_poll: Duration) -> Self {
+        let after = |time| Instant::now().checked_add(time);
+        let busy_poll = Some(busy_poll).filter(|time| !time.is_zero());
+        Self {
+            dont_wait,
+            has_polled: false,
+            deadline: timeout.and_then(after),
+            busy_until: busy_poll.and_then(after),
+        }
+    }
+
+    /// Polls for a call that does not wait, the first time. Returns whether to check again.
+    pub(crate) fn poll_once(&mut self, state: &mut State) -> io::Result<bool> {
+        Ok(!mem::replace(&mut self.has_polled, true) && state.process()?)
+    }
+}
+
+impl Shared {
+    /// Waits for a change of a socket; the caller checks for its condition again. A call that does
+    /// not wait polls once.
+    ///
+    /// # Errors
+    /// - `WouldBlock`: the call does not wait, or the timeout has elapsed.
+    /// - `Interrupted`: a signal handler has run.
+    pub(crate) fn wait<'s>(
+        &'s self,
+        mut state: Guard<'s>,
+        id: SocketId,
+        patience: &mut Patience,
+    ) -> io::Result<Guard<'s>> {
+        if patience.dont_wait {
+            let polled = patience.poll_once(&mut state)?;
+            return if polled {
+                Ok(state)
+            } else {
+                Err(io::ErrorKind::WouldBlock.into())
+            };
+        }
+        state.unwatch(id);
+        if !state.node.is_quiet() {
+            // The work may concern this socket.
+            state.drive(self.now());
+            return Ok(state);
+        }
+        let (deadline, busy_until) = (patience.deadline, patience.busy_until);
+        let (state, end) = self.state.wait_busy(state, id, deadline, busy_until)?;
+        match end {
+            WaitEnd::Woken => Ok(state),
+            WaitEnd::TimedOut => Err(timeout_elapsed()),
+            WaitEnd::Interrupted => Err(io::ErrorKind::Interrupted.into()),
+        }
+    }
+}
+
+impl Source for State {
+    type Interest = SocketId;
+    type Error = verbs::Error;
+
+    fn waiters(&mut self) -> &mut Waiters<SocketId> {
+        &mut self.waiters
+    }
+
+    fn process(&mut self) -> verbs::Result<bool> {
+        self.take_events();
+        let now = self.clock.now();
+        let any = self.complete(now);
+        if any {
+            self.work(now);
+        }
+        self.rearm(now);
+        Ok(any)
+    }
+
+    fn drain_events(&mut self) -> verbs::Result<()> {
+        // `process` has taken the events.
+        Ok(())
+    }
+
+    fn arm(&mut self) -> verbs::Result<()> {
+        let now = self.clock.now();
+        if self.arm_due(now) {
+            self.work(now);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Takes the completion events of all devices.
+    fn take_events(&mut self) {
+        let mut keys = SmallVec::<[CqKey; MAX_DUE]>::new();
+        for device in &self.devices {
+            loop {
+                match device.channel.try_next() {
+                    Ok(Some(key)) => keys.push(key),
+                    Ok(None) => break,
+                    Err(_) => {
+                        // The device is removed: its channel stays readable. Fails if the channel
+                        // was deleted before.
+                        let _: Result<(), _> = epoll::delete(&self.channels, &device.channel);
+                        break;
+                    }
+                }
+            }
+        }
+        for key in keys {
+            self.on_cq_event(key);
+        }
+    }
+
+    /// Performs the work caused by a call, with all queues armed if the poller sleeps.
+    pub(crate) fn drive(&mut self, now: Duration) {
+        self.work(now);
+        self.rearm(now);
+    }
+
+    /// Arms the due connections if the poller sleeps, or if they are too many to be polled by each
+    /// call.
+    fn rearm(&mut self, now: Duration) {
+        for _ in 0..MAX_ROUNDS {
+            let polled = self.due.len() <= MAX_DUE && !self.waiters.poller_sleeps();
+            if self.due.is_empty() || polled {
+                return;
+            }
+            if self.arm_due(now) {
+                self.work(now);
+            }
+        }
+        if !self.due.is_empty() {
+            self.waiters.wake_standby();
+        }
+    }
+
+    /// Has the engine thread poll while no call does, since a program waits for the descriptor of a
+    /// socket.
+    pub(crate) fn watch(&mut self, id: SocketId) {
+        if self.watched.insert(id) {
+            self.waiters.set_watched(true);
+        }
+    }
+
+    /// Ends [`watch`](Self::watch), once a call blocks on the socket or the socket is closed.
+    pub(super) fn unwatch(&mut self, id: SocketId) {
+        if self.watched.remove(&id) {
+            self.waiters.set_watched(!self.watched.is_empty());
+        }
+    }
+
+    /// Performs the work of expired timers.
+    pub(super) fn expire(&mut self, now: Duration) {
+        self.thread_wakes_at = Duration::ZERO;
+        for id in self.timers.expire(now) {
+            self.advance(now, id);
+        }
+        self.listeners_due(now);
+        self.node.retire_acked();
+        self.drive(now);
+    }
+
+    /// Sets the time at which the engine thread wakes up. Returns the time until then.
+    pub(super) fn begin_sleep(&mut self, now: Duration) -> Option<Duration> {
+        let deadlines = self.timers.next().into_iter();
+        let at = deadlines.chain(self.listeners.deadline()).min();
+        self.thread_wakes_at = at.unwrap_or(Duration::MAX);
+        at.map(|at| at.saturating_sub(now))
+    }
+
+    /// Wakes the engine thread if a timer expires before its next wake-up.
+    pub(super) fn wake_for_timers(&mut self) {
+        if let Some(at) = self.timers.next().filter(|at| *at < self.thread_wakes_at) {
+            self.thread_wakes_at = at;
+            self.waiters.wake_standby();
+        }
+    }
+}
