@@ -43,8 +43,6 @@ mod teardown;
 mod traffic;
 #[path = "../../../verbs/tests/device/waiting.rs"]
 mod waiting;
-#[path = "../../../verbs/tests/device/wakers.rs"]
-mod wakers;
 #[path = "../../../verbs/tests/device/windows.rs"]
 mod windows;
 

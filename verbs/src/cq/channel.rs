@@ -10,7 +10,6 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use super::sleepers::Sleepers;
 use crate::{
     context::Context,
     error::{Error, Result, cvt_neg, cvt_ptr},
@@ -60,12 +59,11 @@ pub struct CompletionChannel {
 /// queues.
 pub(crate) struct ChannelHandle {
     raw: OwnedChannel,
-    sleepers: Sleepers,
     /// In place of the channel's own descriptor, which is never handed out: an event read from
     /// there directly would never be acknowledged, and `ibv_destroy_cq` waits for the
     /// acknowledgement.
     notify: NotifyFd,
-    ctx: Context,
+    _ctx: Context,
 }
 
 // INVARIANT: created, and destroyed only in `drop`.
@@ -102,8 +100,7 @@ impl Context {
         let inner = ChannelHandle {
             notify: NotifyFd::of(raw.event_fd())?,
             raw,
-            sleepers: Sleepers::default(),
-            ctx: self.clone(),
+            _ctx: self.clone(),
         };
         Ok(CompletionChannel {
             inner: Arc::new(inner),
@@ -115,8 +112,7 @@ impl CompletionChannel {
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Takes the next event, if there is one. Never blocks.
     ///
     /// Each [`req_notify`](crate::cq::CqHandle::req_notify) leads to one event. After an event
-    /// there *may* be completions. While another thread [waits](Self::wait), the result is `None`:
-    /// the waiting thread gets the event.
+    /// there *may* be completions.
     ///
     /// # Errors
     /// - `EIO`, `ENODEV`: the device is gone.
@@ -126,13 +122,11 @@ impl CompletionChannel {
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn try_next(&self) -> Result<Option<CqKey>> {
-        self.inner
-            .sleepers
-            .awake(self.inner.event_fd(), || self.inner.take())
+        self.inner.take()
     }
 
-    /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Blocks until the next event, by one system call. A
-    /// [`ChannelWaker`](crate::cq::ChannelWaker) can end the wait.
+    /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Blocks until the next event. Signals do not end the
+    /// wait. If several threads wait, each event ends the wait of one.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
@@ -141,25 +135,11 @@ impl CompletionChannel {
     /// [ibv_get_cq_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html)
     pub fn wait(&self) -> Result<CqKey> {
         loop {
-            if let Some(key) = self.wait_interruptible()? {
+            let fd = self.inner.event_fd();
+            if let Some(key) = wait_for("ibv_get_cq_event", fd, None, || self.try_next())? {
                 return Ok(key);
             }
         }
-    }
-
-    /// Blocks until the next event, like [`wait`](Self::wait), or until a signal: then the result is
-    /// `None`. Only signals with a handler installed without `SA_RESTART` have this
-    /// effect.
-    ///
-    /// # Errors
-    /// As for [`try_next`](Self::try_next).
-    ///
-    /// # References
-    /// [signal(7)](https://man7.org/linux/man-pages/man7/signal.7.html), "Interruption of system calls"
-    pub fn wait_interruptible(&self) -> Result<Option<CqKey>> {
-        self.inner
-            .sleepers
-            .asleep(self.inner.event_fd(), || self.inner.take())
     }
 
     /// Blocks until the next event, for at most `timeout`; `None` if the time has elapsed.
@@ -176,10 +156,6 @@ impl CompletionChannel {
         self.inner.raw.as_ptr()
     }
 
-    pub(super) fn context(&self) -> &Context {
-        &self.inner.ctx
-    }
-
     pub(super) fn handle(&self) -> Arc<ChannelHandle> {
         Arc::clone(&self.inner)
     }
@@ -192,8 +168,7 @@ impl CompletionChannel {
 }
 
 impl ChannelHandle {
-    /// Takes the next event. Blocks if reads from the descriptor block. `None` if there is no
-    /// event, or after a signal.
+    /// Takes the next event; `None` if there is none.
     fn take(&self) -> Result<Option<CqKey>> {
         let mut cq = ptr::null_mut();
         let mut context = ptr::null_mut();
@@ -204,7 +179,6 @@ impl ChannelHandle {
         match cvt_neg("ibv_get_cq_event", ret) {
             Ok(_) => {}
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(err) if err.kind() == io::ErrorKind::Interrupted => return Ok(None),
             Err(err) => return Err(err),
         }
         // SAFETY: `cq` is the queue of the event just taken. The queue still exists, since

@@ -7,7 +7,6 @@
 //! | [`Completions`], [`WorkCompletion`] | the completions of a poll |
 //! | [`WcStatus`], [`WcError`], [`WcOpcode`] | the outcome of a request, its error, its operation |
 //! | [`CompletionChannel`], [`Notify`], [`CqKey`] | notifications of several queues on one descriptor |
-//! | [`ChannelWaker`] | wakes a thread blocked on a channel |
 //! | [`Attempts`] | peer and retries of a queue pair, for the error of a request |
 //! | [`ExtendedCq`], [`ExtendedCqBuilder`], [`ExtendedPoll`] | a queue whose completions have more fields |
 //! | [`ExtendedCompletion`], [`WcFields`], [`TagMatch`] | these completions, the choice of fields |
@@ -27,9 +26,7 @@ mod extended_wc;
 mod queue;
 mod resize;
 mod room;
-mod sleepers;
 mod status;
-mod waker;
 
 pub use attempts::Attempts;
 pub use channel::{CompletionChannel, CqKey};
@@ -38,7 +35,6 @@ pub use extended::{ExtendedCq, ExtendedCqBuilder, ExtendedPoll, WcFields};
 pub use extended_wc::{ExtendedCompletion, TagMatch};
 pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, Notify};
 pub use status::{WcError, WcOpcode, WcStatus};
-pub use waker::ChannelWaker;
 
 #[cfg(feature = "tokio")]
 pub(crate) use channel::ChannelHandle;

@@ -26,5 +26,4 @@ mod soft_roce_events;
 mod teardown;
 mod traffic;
 mod waiting;
-mod wakers;
 mod windows;
