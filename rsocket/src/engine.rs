@@ -4,7 +4,7 @@
 //! sent over UDP.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::HashMap,
     io,
     mem::ManuallyDrop,
     net::SocketAddr,
@@ -28,11 +28,10 @@ use crate::{
     device::Devices,
     exit::{ExitProgress, ExitRequest},
     listener::{Backlog, HalfOpen, RequestOutcome},
+    timers::{Action, TimerId, Timers},
+    unsent::{Delivery, Unsent},
     waiting::sleep,
 };
-
-/// Interval between checks of lingering connections and of unsent shutdown messages.
-const LINGER_CHECK: Duration = Duration::from_millis(10);
 
 /// Interval between checks whether a half-open connection is old enough to be displaced by a held request.
 const HELD_CHECK: Duration = Duration::from_millis(100);
@@ -54,7 +53,8 @@ pub(crate) struct Engine {
     channel: EventChannel,
     devices: Devices,
     subjects: Mutex<HashMap<Key, Subject>>,
-    timers: Mutex<Timers>,
+    timers: Mutex<Timers<Key>>,
+    unsent: Unsent,
     /// Notified of a new timer, or of a free place for a held request.
     event_fd: EventFd,
     /// Listeners with held requests.
@@ -87,46 +87,6 @@ enum Subject {
     Resolving(Weak<DatagramSocket>, SocketAddr),
 }
 
-#[derive(Debug, Default)]
-struct Timers {
-    keep_alive: Vec<KeepAlive>,
-    /// Connections closed by the program with data in flight, each with its linger deadline, if limited.
-    lingering: Vec<(Option<Instant>, Arc<Connection>)>,
-    /// Connections with a shutdown message not sent yet for lack of room.
-    unsent_shutdowns: BTreeSet<Key>,
-    /// Deadlines of half-open connections.
-    handshakes: BTreeSet<(Instant, Key)>,
-    /// Next checks for unacknowledged data.
-    checks: BTreeSet<(Instant, Key)>,
-    /// Deadlines of connection attempts, with the timeout of each.
-    attempts: BTreeMap<(Instant, Key), Duration>,
-}
-
-impl Timers {
-    /// Restarts the expired keepalive timers, and returns their connections.
-    fn take_due_keep_alives(&mut self, now: Instant) -> Vec<Arc<Connection>> {
-        let mut due = Vec::new();
-        self.keep_alive.retain_mut(|timer| {
-            let Some(connection) = timer.connection.upgrade() else {
-                return false;
-            };
-            if timer.next <= now {
-                timer.next = now + timer.interval;
-                due.push(connection);
-            }
-            true
-        });
-        due
-    }
-}
-
-#[derive(Debug)]
-struct KeepAlive {
-    next: Instant,
-    interval: Duration,
-    connection: Weak<Connection>,
-}
-
 static ENGINE: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
 
 impl Engine {
@@ -142,7 +102,8 @@ impl Engine {
             channel: EventChannel::new()?,
             devices: Devices::default(),
             subjects: Mutex::default(),
-            timers: Mutex::default(),
+            timers: Mutex::new(Timers::new()),
+            unsent: Unsent::new()?,
             event_fd: EventFd::new()?,
             holding: Mutex::default(),
             datagram_sockets: Mutex::default(),
@@ -221,7 +182,7 @@ impl Engine {
         self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn timers(&self) -> MutexGuard<'_, Timers> {
+    fn timers(&self) -> MutexGuard<'_, Timers<Key>> {
         self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -299,26 +260,6 @@ impl Engine {
         self.channel.cancel(key);
     }
 
-    /// Ends half-open connections past their deadline. Returns the next deadline.
-    fn expire_handshakes(&self) -> Option<Instant> {
-        let now = Instant::now();
-        loop {
-            let (deadline, key) = *self.timers().handshakes.first()?;
-            if deadline > now {
-                return Some(deadline);
-            }
-            self.timers().handshakes.pop_first();
-            let listener = match self.subjects().get(&key) {
-                Some(Subject::Accepting(backlog, _)) => backlog.upgrade(),
-                _ => None,
-            };
-            if let Some(listener) = listener {
-                listener.timed_out(key);
-            }
-            self.abandon(key);
-        }
-    }
-
     /// Wakes the engine thread to serve held requests.
     pub(crate) fn wake_for_held(&self) {
         self.event_fd.notify();
@@ -341,8 +282,8 @@ impl Engine {
 
     /// Keeps the half-open connection of an accepted request until the handshake completes.
     fn accepting(&self, key: Key, backlog: &Arc<Backlog>, half_open: Box<HalfOpen>) {
-        let expiry = (half_open.deadline, key);
-        self.timers().handshakes.insert(expiry);
+        let expiry = (half_open.deadline, key, Action::Expire);
+        self.timers().add(expiry);
         let backlog = Arc::downgrade(backlog);
         let subject = Subject::Accepting(backlog, half_open);
         self.subjects().insert(key, subject);
@@ -373,72 +314,62 @@ impl Engine {
     }
 
     /// Sends a keepalive probe every `interval`, replacing an earlier interval. Zero disables the probes.
-    pub(crate) fn keep_alive(&self, connection: &Arc<Connection>, interval: Duration) {
-        let connection = Arc::downgrade(connection);
-        let mut timers = self.timers();
-        timers
-            .keep_alive
-            .retain(|timer| !Weak::ptr_eq(&timer.connection, &connection));
-        if let Some(next) = Instant::now().checked_add(interval)
-            && !interval.is_zero()
-        {
-            timers.keep_alive.push(KeepAlive {
-                next,
-                interval,
-                connection,
-            });
-        }
-        drop(timers);
+    pub(crate) fn keep_alive(&self, key: Key, interval: Duration) {
+        self.timers().keep_alive(Instant::now(), key, interval);
+        self.event_fd.notify();
+    }
+
+    fn set_timer(&self, timer: TimerId<Key>) {
+        self.timers().add(timer);
         self.event_fd.notify();
     }
 
     /// Schedules a check for unacknowledged data.
     pub(crate) fn check_at(&self, at: Instant, key: Key) {
-        self.timers().checks.insert((at, key));
-        self.event_fd.notify();
+        self.set_timer((at, key, Action::Check));
     }
 
     /// Schedules the end of a connection attempt after `timeout`. Returns the handle for
     /// [`forget_timeout`](Self::forget_timeout), or `None` if the deadline is not representable.
     #[cfg(feature = "tokio")]
-    pub(crate) fn time_out_after(&self, timeout: Duration, key: Key) -> Option<(Instant, Key)> {
-        let name = (Instant::now().checked_add(timeout)?, key);
-        self.timers().attempts.insert(name, timeout);
-        self.event_fd.notify();
-        Some(name)
+    pub(crate) fn time_out_after(&self, timeout: Duration, key: Key) -> Option<TimerId<Key>> {
+        let deadline = Instant::now().checked_add(timeout)?;
+        let timer = (deadline, key, Action::TimeOut(timeout));
+        self.set_timer(timer);
+        Some(timer)
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn forget_timeout(&self, name: (Instant, Key)) {
-        self.timers().attempts.remove(&name);
+    pub(crate) fn forget_timeout(&self, timer: TimerId<Key>) {
+        self.timers().remove(timer);
     }
 
     /// Keeps a connection until all sent data has been acknowledged, at most until `deadline`.
     pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Option<Instant>) {
-        self.timers().lingering.push((deadline, connection));
-        self.event_fd.notify();
+        let key = connection.key();
+        let delivery = self.unsent.add(Delivery::Data(connection));
+        if let Some(deadline) = deadline {
+            self.set_timer((deadline, key, Action::EndDelivery(delivery)));
+        }
     }
 
     /// Sends the shutdown message of a connection as soon as there is room.
     pub(crate) fn send_shutdown_later(&self, key: Key) {
-        self.timers().unsent_shutdowns.insert(key);
-        self.event_fd.notify();
+        // By the engine thread, which may not have registered the connection yet.
+        self.set_timer((Instant::now(), key, Action::SendShutdown));
     }
 
     fn run(self: Arc<Self>) {
         let mut exit = ExitProgress::default();
         loop {
-            let next = [
-                self.run_timers(),
-                self.expire_handshakes(),
-                self.serve_held(),
-                exit.serve(&self),
-            ];
+            self.unsent.serve();
+            let next = [self.run_timers(), self.serve_held(), exit.serve(&self)];
             let next = next.into_iter().flatten().min();
             let fds = [
                 self.channel.as_fd(),
                 self.event_fd.as_fd(),
                 self.udp.as_fd(),
+                self.unsent.as_fd(),
             ];
             // A signal and an expired timer need the same work as an event.
             drop(sleep(fds, next));
@@ -483,62 +414,56 @@ impl Engine {
         }
     }
 
-    /// Runs the expired timers and returns the next deadline.
-    ///
-    /// Connections are called and dropped outside the lock, because they set timers themselves.
+    /// Runs the expired timers and returns the time of the next one.
     fn run_timers(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut timers = self.timers();
-        let probes = timers.take_due_keep_alives(now);
-        let mut checks = Vec::new();
-        while let Some(&(at, key)) = timers.checks.first()
-            && at <= now
-        {
-            timers.checks.pop_first();
-            checks.push((at, key));
+        loop {
+            let mut timers = self.timers();
+            let Some((at, key, action)) = timers.take_due(now) else {
+                return timers.next();
+            };
+            // Connections set timers themselves.
+            drop(timers);
+            self.expired(at, key, action);
         }
-        let mut timed_out = Vec::new();
-        while let Some(attempt) = timers.attempts.first_entry()
-            && attempt.key().0 <= now
-        {
-            let ((_, key), timeout) = attempt.remove_entry();
-            timed_out.push((key, timeout));
-        }
-        let mut lingering = std::mem::take(&mut timers.lingering);
-        let mut unsent_shutdowns = std::mem::take(&mut timers.unsent_shutdowns);
-        drop(timers);
-        for (key, timeout) in timed_out {
-            if let Some(connecting) = self.connecting(key) {
-                connecting.time_out(timeout);
+    }
+
+    fn expired(&self, at: Instant, key: Key, action: Action) {
+        match action {
+            Action::KeepAlive => match self.connection(key) {
+                // The connection records its own failure.
+                Some(connection) => drop(connection.keep_alive()),
+                None => self.timers().keep_alive(at, key, Duration::ZERO),
+            },
+            Action::Check => {
+                let next = self.connection(key).and_then(|found| found.check(at));
+                if let Some(next) = next {
+                    self.timers().add((next, key, Action::Check));
+                }
             }
+            Action::TimeOut(timeout) => {
+                if let Some(connecting) = self.connecting(key) {
+                    connecting.time_out(timeout);
+                }
+            }
+            Action::Expire => {
+                let listener = match self.subjects().get(&key) {
+                    Some(Subject::Accepting(backlog, _)) => backlog.upgrade(),
+                    _ => None,
+                };
+                if let Some(listener) = listener {
+                    listener.timed_out(key);
+                }
+                self.abandon(key);
+            }
+            Action::SendShutdown => {
+                if let Some(connection) = self.connection(key) {
+                    let delivery = Delivery::Shutdown(Arc::downgrade(&connection));
+                    self.unsent.add(delivery);
+                }
+            }
+            Action::EndDelivery(name) => self.unsent.end(name),
         }
-        for connection in probes {
-            // The connection records its own failure.
-            drop(connection.keep_alive());
-        }
-        checks.retain_mut(|(at, key)| {
-            let next = self.connection(*key).and_then(|found| found.check(*at));
-            *at = next.unwrap_or(*at);
-            next.is_some()
-        });
-        lingering.retain(|(deadline, connection)| {
-            deadline.is_none_or(|deadline| deadline > now)
-                && !connection.is_flushed().unwrap_or(true)
-        });
-        unsent_shutdowns.retain(|key| {
-            let connection = self.connection(*key);
-            connection.is_some_and(|found| !found.has_sent_shutdown().unwrap_or(true))
-        });
-        let mut timers = self.timers();
-        timers.checks.extend(checks);
-        timers.lingering.append(&mut lingering);
-        timers.unsent_shutdowns.append(&mut unsent_shutdowns);
-        let soon = !timers.lingering.is_empty() || !timers.unsent_shutdowns.is_empty();
-        let linger = soon.then(|| now + LINGER_CHECK);
-        let probes = timers.keep_alive.iter().map(|timer| timer.next);
-        let check = timers.checks.first().map(|(at, _)| *at);
-        let attempt = timers.attempts.keys().next().map(|(at, _)| *at);
-        probes.chain(linger).chain(check).chain(attempt).min()
     }
 
     /// Returns the live connection of an identifier.
@@ -710,7 +635,8 @@ impl Engine {
     fn remove_subject(&self, key: Key) -> Option<Subject> {
         let subject = self.subjects().remove(&key)?;
         if let Subject::Accepting(_, half_open) = &subject {
-            self.timers().handshakes.remove(&(half_open.deadline, key));
+            let expiry = (half_open.deadline, key, Action::Expire);
+            self.timers().remove(expiry);
         }
         Some(subject)
     }

@@ -54,11 +54,14 @@ mod memory;
 mod names;
 mod options;
 mod queue;
+mod ready_list;
 mod socket;
 mod stream;
+mod timers;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod trace;
+mod unsent;
 mod waiters;
 mod waiting;
 

@@ -77,7 +77,7 @@ impl Stream {
         connection.set_limit(options.limit());
         connection.set_linger(options.linger);
         if let Some(interval) = options.keep_alive {
-            engine.keep_alive(&connection, interval);
+            engine.keep_alive(connection.key(), interval);
         }
         Self {
             inner: Arc::new(Inner {
@@ -246,7 +246,8 @@ impl Stream {
     /// Sets the interval of keepalive probes, like [`Options::keep_alive`]; `None` disables them.
     pub fn set_keep_alive(&self, interval: Option<Duration>) {
         let interval = interval.unwrap_or_default();
-        self.inner.engine.keep_alive(self.connection(), interval);
+        let key = self.connection().key();
+        self.inner.engine.keep_alive(key, interval);
     }
 
     /// Sets the timeout for unacknowledged data, like [`Options::user_timeout`]; `None` restores the default.

@@ -161,6 +161,10 @@ impl Connection {
         self.peer_addr
     }
 
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
     /// The shared state and its waiters.
     pub(crate) fn shared(&self) -> &Shared<State, Arc<CompletionChannel>> {
         &self.shared

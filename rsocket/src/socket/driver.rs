@@ -11,8 +11,8 @@ use std::{
     },
 };
 
-use super::{Socket, mirror::Mirror, poll::FAILED, ready_list::ReadyList, source::Watch};
-use crate::waiters::Interest;
+use super::{Socket, mirror::Mirror, poll::FAILED, source::Watch};
+use crate::{ready_list::ReadyList, waiters::Interest};
 
 /// Waits for events of the sockets with driven mirrors.
 #[derive(Debug)]

@@ -16,9 +16,9 @@ use rustix::{
 use super::{
     PollEvents, Sleep, SleepEntry, Socket, os_error,
     poll::{interest, sleep},
-    ready_list::ReadyList,
     source::Watch,
 };
+use crate::ready_list::ReadyList;
 use verbs::waiting::EventFd;
 
 /// Maximum number of events fetched from the kernel in one call.

@@ -6,7 +6,6 @@ mod event_set;
 mod mirror;
 mod options;
 mod poll;
-mod ready_list;
 mod source;
 
 use std::{

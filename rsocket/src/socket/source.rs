@@ -9,11 +9,12 @@ use std::{
 
 use verbs::waiting::EventFd;
 
-use super::{Phase, Socket, poll::FAILED, ready_list::ReadyList};
+use super::{Phase, Socket, poll::FAILED};
 use crate::{
     connection::Connection,
     datagram::DatagramSocket,
     proto::stream::Readiness,
+    ready_list::ReadyList,
     waiters::Interest,
     waiting::{Pollable, Shared},
 };

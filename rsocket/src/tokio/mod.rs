@@ -10,7 +10,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Instant,
 };
 
 use cm::Key;
@@ -19,7 +18,7 @@ use verbs::tokio::WatchedFd;
 
 use crate::{
     connecting::Connecting, connection::Connection, engine::Engine, listener::Listener,
-    options::Options, stream::Stream,
+    options::Options, stream::Stream, timers::TimerId,
 };
 use reactor::{Reactor, Task};
 
@@ -84,7 +83,7 @@ struct Attempt {
     watched: WatchedFd,
     engine: Arc<Engine>,
     /// Handle of the engine's timeout.
-    timeout: Option<(Instant, Key)>,
+    timeout: Option<TimerId<Key>>,
 }
 
 impl Drop for Attempt {

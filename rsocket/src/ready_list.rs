@@ -20,7 +20,7 @@ const EVENT: u64 = u64::MAX;
 /// Names of sockets with an event of their source, or with a woken task. The cost of a wait depends on the
 /// number of events only. Readable while there is such a socket.
 #[derive(Debug)]
-pub(super) struct ReadyList {
+pub(crate) struct ReadyList {
     /// `epoll` instance of the sources, edge-triggered, and of `event`.
     sources: OwnedFd,
     event: EventFd,
@@ -28,7 +28,7 @@ pub(super) struct ReadyList {
 }
 
 impl ReadyList {
-    pub(super) fn new() -> io::Result<Arc<Self>> {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
         let sources = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event = EventFd::new()?;
         let data = epoll::EventData::new_u64(EVENT);
@@ -45,7 +45,7 @@ impl ReadyList {
     }
 
     /// Adds a socket.
-    pub(super) fn push(&self, name: u64) {
+    pub(crate) fn push(&self, name: u64) {
         let mut names = self.lock();
         let was_empty = names.is_empty();
         names.insert(name);
@@ -56,26 +56,26 @@ impl ReadyList {
     }
 
     /// Returns a waker that adds a socket.
-    pub(super) fn task(self: &Arc<Self>, name: u64) -> Waker {
+    pub(crate) fn task(self: &Arc<Self>, name: u64) -> Waker {
         let list = Arc::downgrade(self);
         Waker::from(Arc::new(Task { list, name }))
     }
 
     /// Adds a socket at each event of a descriptor, until closed.
-    pub(super) fn watch(&self, name: u64, fd: impl AsFd) -> io::Result<()> {
+    pub(crate) fn watch(&self, name: u64, fd: impl AsFd) -> io::Result<()> {
         let data = epoll::EventData::new_u64(name);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(&self.sources, fd, data, flags)?)
     }
 
-    pub(super) fn unwatch(&self, fd: impl AsFd) {
+    pub(crate) fn unwatch(&self, fd: impl AsFd) {
         // Fails harmlessly for a descriptor that was never watched.
         let _: rustix::io::Result<()> = epoll::delete(&self.sources, fd);
     }
 
     /// Takes the sockets, at least those added before the call. Without any, sleeps for the timeout; without a
     /// timeout, until there is one, or until a signal.
-    pub(super) fn take(&self, timeout: Option<&Timespec>) -> BTreeSet<u64> {
+    pub(crate) fn take(&self, timeout: Option<&Timespec>) -> BTreeSet<u64> {
         let mut events = Vec::with_capacity(MAX_EVENTS);
         let room = rustix::buffer::spare_capacity(&mut events);
         // Only a signal interrupts the call; the events stay pending.
