@@ -14,7 +14,7 @@ use verbs::waiting::EventFd;
 /// Maximum number of sources fetched from the kernel in one call.
 const MAX_EVENTS: usize = 64;
 
-/// Name of the eventfd among the sources.
+/// Name of the eventfd among the sources. A socket with this name is listed at each event of others too.
 const EVENT: u64 = u64::MAX;
 
 /// Names of sockets with an event of their source, or with a woken task. The cost of a wait depends on the
@@ -73,21 +73,18 @@ impl ReadyList {
         let _: rustix::io::Result<()> = epoll::delete(&self.sources, fd);
     }
 
-    /// Takes the sockets, at least those added before the call. Without any, sleeps for the timeout; without a
-    /// timeout, until there is one, or until a signal.
+    /// Takes the sockets, at least those added before the call, possibly with [`EVENT`] besides. Without any,
+    /// sleeps for the timeout; without a timeout, until there is one, or until a signal.
     pub(crate) fn take(&self, timeout: Option<&Timespec>) -> BTreeSet<u64> {
         let mut events = Vec::with_capacity(MAX_EVENTS);
         let room = rustix::buffer::spare_capacity(&mut events);
         // Only a signal interrupts the call; the events stay pending.
         let _: rustix::io::Result<usize> = epoll::wait(&self.sources, room, timeout);
-        let mut sources: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
-        let is_full = sources.len() == MAX_EVENTS;
-        sources.retain(|name| *name != EVENT);
         // Drained before taking the names: a name added later notifies again.
         self.event.drain();
         let mut names = mem::take(&mut *self.lock());
-        names.extend(sources);
-        if is_full {
+        names.extend(events.iter().map(|event| event.data.u64()));
+        if events.len() == MAX_EVENTS {
             self.event.notify();
         }
         names
@@ -120,7 +117,9 @@ mod tests {
     use super::*;
 
     fn take(list: &ReadyList) -> Vec<u64> {
-        list.take(Some(&Timespec::default())).into_iter().collect()
+        let mut names = list.take(Some(&Timespec::default()));
+        names.remove(&EVENT);
+        names.into_iter().collect()
     }
 
     #[test]
@@ -143,7 +142,21 @@ mod tests {
         task.wake();
         let is_readable = verbs::fd::wait_readable("poll", list.as_fd(), Some(Duration::ZERO));
         assert!(is_readable.unwrap());
-        assert_eq!(list.take(None).into_iter().collect::<Vec<_>>(), [7]);
+        assert!(list.take(None).contains(&7));
+    }
+
+    #[test]
+    fn socket_with_any_name_is_listed() {
+        let list = ReadyList::new().unwrap();
+        let sources = [0, EVENT].map(|name| {
+            let source = EventFd::new().unwrap();
+            list.watch(name, &source).unwrap();
+            (name, source)
+        });
+        for (name, source) in &sources {
+            source.notify();
+            assert!(list.take(None).contains(name));
+        }
     }
 
     #[test]
@@ -158,6 +171,7 @@ mod tests {
         for _ in 0..3 {
             names.extend(list.take(None));
         }
+        names.remove(&EVENT);
         assert_eq!(names.len(), sources.len());
     }
 }

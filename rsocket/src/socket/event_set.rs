@@ -372,7 +372,7 @@ impl Members {
                 events,
                 data: member.interest.data,
             });
-            self.next = name + 1;
+            self.next = name.wrapping_add(1);
         }
         (Some(list), false)
     }

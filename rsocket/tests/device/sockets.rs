@@ -459,6 +459,30 @@ fn event_set_changed_during_wait_reports_new_members() {
     });
 }
 
+#[test]
+fn event_set_reports_sockets_with_any_name() {
+    let set = EventSet::new().unwrap();
+    let pairs = [0, 1, u64::MAX].map(|name| {
+        let (client, server) = connected();
+        let server = Arc::new(server);
+        let interest = Registration {
+            events: PollEvents::IN,
+            data: name,
+            ..Registration::default()
+        };
+        set.add_socket(name, &server, interest).unwrap();
+        assert!(set.wait(4, Some(Duration::ZERO)).unwrap().is_empty());
+        (name, client, server)
+    });
+    for (name, client, server) in &pairs {
+        client.send(b"x").unwrap();
+        let events = set.wait(4, Some(TEST_TIMEOUT)).unwrap();
+        let names: Vec<u64> = events.iter().map(|event| event.data).collect();
+        assert_eq!(names, [*name]);
+        assert_eq!(server.recv(&mut [0]).unwrap(), 1);
+    }
+}
+
 /// T-OP5
 #[test]
 fn route_of_one_connection_is_valid_for_another() {
