@@ -12,6 +12,7 @@ use super::kernel::{Kernel, Source};
 use super::machine::{Link, Machine};
 use super::qemu::{self, Accelerator};
 use super::{Device, accelerator, counter, image, initramfs, uml};
+use crate::kernel_name::KernelName;
 use crate::process;
 use crate::setup::{self, Group};
 
@@ -80,17 +81,21 @@ impl PreparedBackend {
         cache: &Path,
     ) -> Result<Self> {
         let wants_qemu = matches!(source, Source::Files { .. }) || settings.cpus > Some(1);
+        let name = name(source);
         match backend {
             Backend::Uml => {
                 ensure!(
-                    !wants_qemu,
-                    "--backend uml has its own kernel, with one processor: leave out --kernel and --cpus, or use \
-                     --backend qemu"
+                    settings.cpus.is_none_or(|cpus| cpus == 1),
+                    "--backend uml has one processor: leave out --cpus, or use --backend qemu"
                 );
-                Self::uml(uml::build::ensure()?, cache)
+                let kernel = match source {
+                    Source::Files { image, modules } => Kernel::from_files(image, modules)?,
+                    Source::Distribution | Source::Named(_) => uml::build::ensure(name)?,
+                };
+                Self::uml(kernel, cache)
             }
             Backend::Auto if !wants_qemu && !accelerator::may_answer() => {
-                match uml::build::built() {
+                match uml::build::built(name) {
                     Some(kernel) => Self::uml(kernel, cache),
                     None => {
                         advise(cache);
@@ -100,7 +105,7 @@ impl PreparedBackend {
             }
             Backend::Auto if !wants_qemu => {
                 let prepared = Self::qemu(source, settings, cache)?;
-                match (&prepared, uml::build::built()) {
+                match (&prepared, uml::build::built(name)) {
                     (
                         Self::Qemu {
                             accelerator: Accelerator::Tcg,
@@ -222,17 +227,29 @@ impl PreparedBackend {
     }
 }
 
-/// Builds the User-Mode Linux kernel if `backend` would use it. For test suites, where the build saves more time than
+/// The kernel's name; `None` for the default kernel of a backend, and for files.
+fn name(source: &Source) -> Option<&KernelName> {
+    match source {
+        Source::Named(name) => Some(name),
+        Source::Distribution | Source::Files { .. } => None,
+    }
+}
+
+/// Builds the User-Mode Linux kernel of `source` if `backend` would use it. For test suites, where the build saves more time than
 /// it costs. If the build fails, `Auto` falls back to QEMU.
 ///
 /// # Errors
 ///
 /// [`Backend::Uml`] was chosen, and the kernel cannot be built.
-pub fn prepare_for_many_runs(backend: Backend) -> Result<()> {
+pub fn prepare_for_many_runs(backend: Backend, source: &Source) -> Result<()> {
+    if let Source::Files { .. } = source {
+        return Ok(());
+    }
+    let name = name(source);
     let would_use = backend == Backend::Auto && !accelerator::may_answer();
     if backend == Backend::Uml {
-        uml::build::ensure()?;
-    } else if would_use && let Err(error) = uml::build::ensure() {
+        uml::build::ensure(name)?;
+    } else if would_use && let Err(error) = uml::build::ensure(name) {
         eprintln!("note: {error:#}\nGuests are emulated by QEMU instead, several times slower.");
     }
     Ok(())

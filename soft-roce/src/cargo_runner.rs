@@ -104,7 +104,7 @@ pub(crate) fn test(arguments: TestArguments, workspace: &Workspace) -> Result<Ex
     } = arguments;
     let arguments = with_separator(arguments, env::args_os().collect());
     setup::ensure(&[setup::Group::Guest])?;
-    backend::prepare_for_many_runs(guest.backend)?;
+    backend::prepare_for_many_runs(guest.backend, &guest.kernel()?)?;
     let mut words = guest.words()?;
     if let Some(timeout) = timeout {
         words.extend(["--timeout".to_owned(), timeout.as_secs_f64().to_string()]);
@@ -212,7 +212,7 @@ pub(crate) fn run(words: &[OsString], here: &Workspace) -> Result<ExitCode> {
     let folder = working_directory()?;
     let named = shown::named(&words, &folder);
     let script = shlex::try_join(words.iter().map(String::as_str))?;
-    let plan = with_guest(Run::single(format!("exec {script}")), options.guest)
+    let plan = with_guest(Run::single(format!("exec {script}")), options.guest)?
         .folder(folder)
         .showing(named)
         .timeout(options.timeout)
@@ -327,8 +327,7 @@ mod tests {
 
     #[test]
     fn options_of_the_runner_survive_as_words() {
-        let line =
-            "--device siw --backend uml --memory 512 --cpus 1 --mtu 1500 --rds a --env X=y=z";
+        let line = "--device siw --backend uml --memory 512 --cpus 1 --mtu 1500 --kernel 6.12 --rdma-core newest --rds a --env X=y=z";
         let options = RunnerOptions::try_parse_from(words(line)).unwrap();
         assert_eq!(options.guest.words().unwrap().join(" "), line);
     }

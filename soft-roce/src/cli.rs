@@ -11,6 +11,8 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::backend::{self, Backend};
 use crate::cargo_runner::{self, TestArguments};
+use crate::kernel::{self, Source};
+use crate::rdma_core;
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 use crate::{Device, Host, LinkChange, LinkOption, Until, command, control, doctor};
@@ -113,12 +115,16 @@ pub struct GuestArguments {
     /// MTU of the network interface [default: 4200]
     #[arg(long, value_name = "N")]
     pub(crate) mtu: Option<u32>,
-    /// Kernel image to boot instead of the distribution's
-    #[arg(long, value_name = "VMLINUZ", requires = "modules")]
+    /// Kernel to boot instead of the default: a series such as 6.12, `newest`, or an image with --modules (for User-Mode
+    /// Linux, the kernel's program)
+    #[arg(long, value_name = "KERNEL", env = kernel::VARIABLE)]
     pub(crate) kernel: Option<PathBuf>,
-    /// Folder with that kernel's modules
-    #[arg(long, value_name = "DIR", requires = "kernel")]
+    /// Folder with the modules of a kernel image
+    #[arg(long, value_name = "DIR", requires = "kernel", env = kernel::MODULES_VARIABLE)]
     pub(crate) modules: Option<PathBuf>,
+    /// rdma-core instead of the installed one: `newest`, or the folder of a build
+    #[arg(long, value_name = "DIR", env = rdma_core::VARIABLE)]
+    pub(crate) rdma_core: Option<PathBuf>,
     /// Hosts that load the kernel's RDS over RDMA
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     pub(crate) rds: Vec<Host>,
@@ -128,6 +134,15 @@ pub struct GuestArguments {
 }
 
 impl GuestArguments {
+    /// The chosen kernel.
+    ///
+    /// # Errors
+    ///
+    /// A kernel image without `--modules`.
+    pub(crate) fn kernel(&self) -> Result<Source> {
+        Source::chosen(self.kernel.as_deref(), self.modules.as_deref())
+    }
+
     /// The options as words of a command line, without defaults. Paths are absolute.
     ///
     /// # Errors
@@ -150,9 +165,24 @@ impl GuestArguments {
                 option(word, number.to_string());
             }
         }
-        for (word, path) in [("--kernel", &self.kernel), ("--modules", &self.modules)] {
-            if let Some(path) = path {
-                option(word, absolute(path)?);
+        let named = |path: &Path| kernel::name(path).is_some();
+        for (word, path, is_name) in [
+            (
+                "--kernel",
+                &self.kernel,
+                self.kernel.as_deref().is_some_and(named),
+            ),
+            ("--modules", &self.modules, false),
+            (
+                "--rdma-core",
+                &self.rdma_core,
+                self.rdma_core.as_deref().is_some_and(rdma_core::is_name),
+            ),
+        ] {
+            match path {
+                Some(name) if is_name => option(word, text(name.as_os_str())?.to_owned()),
+                Some(path) => option(word, absolute(path)?),
+                None => {}
             }
         }
         for host in &self.rds {

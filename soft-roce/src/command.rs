@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::host::HostRun;
 use super::report::{Outcome, Printer, Style};
-use super::{Run, Source, shown};
+use super::{RdmaCore, Run, shown};
 use crate::cli::{GuestArguments, RunArguments, RunOn};
 use crate::workspace::Workspace;
 
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: RunArguments, workspace: &Workspace) -> Result<Exit
         }
     };
     let plan = arguments.link.into_iter().fold(plan, Run::link);
-    let plan = with_guest(plan, arguments.guest)
+    let plan = with_guest(plan, arguments.guest)?
         .folder(folder)
         .showing(named)
         .timeout(arguments.timeout)
@@ -97,16 +97,23 @@ pub(crate) fn is_readable(stdin: &Stdin) -> bool {
 
 /// `soft-roce shell`.
 pub(crate) fn shell(arguments: GuestArguments, workspace: &Workspace) -> Result<ExitCode> {
-    let plan = with_guest(Run::shell(), arguments).folder(working_directory()?);
+    let plan = with_guest(Run::shell(), arguments)?.folder(working_directory()?);
     let outcome = plan.execute(workspace, &mut |_| {})?;
     Ok(finish(&outcome))
 }
 
-pub(crate) fn with_guest(plan: Run, arguments: GuestArguments) -> Run {
-    let kernel = match (arguments.kernel, arguments.modules) {
-        (Some(image), Some(modules)) => Source::Files { image, modules },
-        _ => Source::Distribution,
-    };
+/// The plan with a guest's options.
+///
+/// # Errors
+///
+/// A kernel image without modules, or an absent rdma-core.
+pub(crate) fn with_guest(plan: Run, arguments: GuestArguments) -> Result<Run> {
+    let kernel = arguments.kernel()?;
+    let rdma_core = arguments
+        .rdma_core
+        .as_deref()
+        .map(RdmaCore::find)
+        .transpose()?;
     let plan = plan
         .device(arguments.device)
         .memory_mib(arguments.memory)
@@ -114,11 +121,10 @@ pub(crate) fn with_guest(plan: Run, arguments: GuestArguments) -> Run {
         .mtu(arguments.mtu)
         .backend(arguments.backend)
         .kernel(kernel)
+        .rdma_core(rdma_core)
         .rds(&arguments.rds);
-    arguments
-        .env
-        .into_iter()
-        .fold(plan, |plan, (name, value)| plan.env(name, value))
+    let environment = arguments.env.into_iter();
+    Ok(environment.fold(plan, |plan, (name, value)| plan.env(name, value)))
 }
 
 /// The shell script of a command: one argument is a script, several are quoted and joined.

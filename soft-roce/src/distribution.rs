@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::package_lists::Lists;
 use crate::process::{self, Supervised};
 
 /// A package manager.
@@ -119,6 +120,7 @@ impl Manager {
             .chain(packages)
             .copied()
             .collect();
+        let ask = ask(&Lists::System);
         if self == Self::Apt && !packages.iter().all(|package| apt_has(package, &ask)) {
             self.run_privileged(self.refresh_arguments())?;
         }
@@ -128,8 +130,8 @@ impl Manager {
         })
     }
 
-    /// Downloads the packages returned by `named` into `folder`, with a progress bar, and returns the files. Installs
-    /// nothing.
+    /// Downloads the packages returned by `named` from `lists` into `folder`, with a progress bar, and returns the files.
+    /// Installs nothing.
     ///
     /// The package lists are refreshed first, because a distribution removes superseded versions. If a download still
     /// fails, the lists are refreshed again and `named` is called again, in case the mirror changed in between.
@@ -139,20 +141,21 @@ impl Manager {
     /// `named` fails, or a package cannot be downloaded.
     pub(crate) fn fetch(
         self,
+        lists: &Lists,
         named: impl Fn() -> Result<Vec<String>>,
         folder: &Path,
     ) -> Result<Vec<PathBuf>> {
-        let stale = self.refresh().err().map(|error| format!("{error:#}"));
+        let stale = self.refresh(lists).err().map(|error| format!("{error:#}"));
         let explain = |error: anyhow::Error| match &stale {
             Some(stale) => error.context(format!("the package lists may be old: {stale}")),
             None => error,
         };
         let packages = named().map_err(explain)?;
-        if let Err(error) = self.download(&packages, folder) {
+        if let Err(error) = self.download(lists, &packages, folder) {
             eprintln!("note: downloading again after refreshing the package lists: {error:#}");
             // A failed refresh is part of the download's error.
-            drop(self.refresh());
-            self.download(&named()?, folder).map_err(explain)?;
+            drop(self.refresh(lists));
+            self.download(lists, &named()?, folder).map_err(explain)?;
         }
         let mut files = Vec::new();
         package_files(folder, &mut files)?;
@@ -164,7 +167,12 @@ impl Manager {
     /// # Errors
     ///
     /// No network, or no permission to run the package manager without a password.
-    pub(crate) fn refresh(self) -> Result<()> {
+    pub(crate) fn refresh(self, lists: &Lists) -> Result<()> {
+        if let Lists::Newest { .. } = lists {
+            // These lists belong to the user.
+            let mut command = lists.command(self.program());
+            return process::output(command.args(self.refresh_arguments())).map(drop);
+        }
         if rustix::process::geteuid().is_root() {
             return self.run_privileged(self.refresh_arguments());
         }
@@ -178,10 +186,10 @@ impl Manager {
             })
     }
 
-    fn download(self, packages: &[String], folder: &Path) -> Result<()> {
+    fn download(self, lists: &Lists, packages: &[String], folder: &Path) -> Result<()> {
         let mut command = match self {
             Self::Apt => {
-                let mut command = Command::new("apt-get");
+                let mut command = lists.command("apt-get");
                 if rustix::process::geteuid().is_root() {
                     // apt's sandbox user may lack access to the folder.
                     command.args(["-o", "APT::Sandbox::User=root"]);
@@ -212,7 +220,7 @@ impl Manager {
             .stdin(Stdio::null())
             .stdout(std::io::stderr());
         let total = if self == Self::Apt {
-            apt_download_size(packages)
+            apt_download_size(lists, packages)
         } else {
             None
         };
@@ -252,10 +260,12 @@ impl Manager {
 /// Asks a package manager: runs a command, given as its words, and returns the command's standard output.
 pub(crate) type Ask<'a> = &'a dyn Fn(&[&str]) -> Result<String>;
 
-/// Asks the package manager of this machine.
-pub(crate) fn ask(words: &[&str]) -> Result<String> {
-    let (program, arguments) = words.split_first().context("a command has no words")?;
-    process::output(Command::new(program).env("LC_ALL", "C").args(arguments))
+/// Asks the package manager of this machine about the packages in `lists`.
+pub(crate) fn ask(lists: &Lists) -> impl Fn(&[&str]) -> Result<String> + '_ {
+    |words| {
+        let (program, arguments) = words.split_first().context("a command has no words")?;
+        process::output(lists.command(program).env("LC_ALL", "C").args(arguments))
+    }
 }
 
 /// Whether apt's package lists have an installable version of `package`.
@@ -335,9 +345,10 @@ pub(crate) fn os_release_words(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn apt_download_size(packages: &[String]) -> Option<u64> {
+fn apt_download_size(lists: &Lists, packages: &[String]) -> Option<u64> {
     let text = process::output(
-        Command::new("apt-get")
+        lists
+            .command("apt-get")
             .args(["download", "--print-uris"])
             .args(packages),
     )

@@ -83,7 +83,7 @@ impl Facts {
             .map(|group| (*group, setup::absent(*group)));
         Self {
             kvm: accelerator::state(workspace.cache(), qemu.as_deref()),
-            uml: uml::build::built().map(|kernel| kernel.image),
+            uml: uml::build::built(None).map(|kernel| kernel.image),
             has_qemu: qemu.is_some(),
             has_kernel: workspace.cache().join("kernel").is_dir(),
             manager: Manager::detect(),

@@ -278,7 +278,7 @@ fn require_installed() -> Result<()> {
         bail!("this test starts guests, which guests cannot do: run it by `cargo test`");
     }
     let mut absent = setup::absent(Group::Guest);
-    if uml::build::built().is_none() {
+    if uml::build::built(None).is_none() {
         absent.extend(setup::absent(Group::Qemu));
     }
     ensure!(

@@ -11,6 +11,8 @@ use rustix::fs::FlockOperation;
 use super::device::Device;
 use super::{kernel_packages, modules, siw};
 use crate::distribution::{self, Manager};
+use crate::kernel_name::KernelName;
+use crate::package_lists::Lists;
 use crate::process::{self, Scratch};
 
 /// Source of a guest's kernel.
@@ -19,6 +21,8 @@ pub enum Source {
     /// The distribution's package, downloaded once.
     #[default]
     Distribution,
+    /// A kernel of Debian's packages, by name; downloaded once, or built for User-Mode Linux.
+    Named(KernelName),
     /// Files of the caller.
     Files {
         /// The bootable image.
@@ -26,6 +30,44 @@ pub enum Source {
         /// Folder of the modules, or a folder with `lib/modules/RELEASE` below.
         modules: PathBuf,
     },
+}
+
+/// Environment variable with the default of `--kernel`.
+pub const VARIABLE: &str = "SOFT_ROCE_KERNEL";
+
+/// Environment variable with the default of `--modules`.
+pub const MODULES_VARIABLE: &str = "SOFT_ROCE_MODULES";
+
+/// The kernel's name in an argument that is either a name or a path.
+pub(crate) fn name(argument: &Path) -> Option<KernelName> {
+    argument.to_str()?.parse().ok()
+}
+
+impl Source {
+    /// The kernel of the options `--kernel` and `--modules`.
+    ///
+    /// # Errors
+    ///
+    /// An image without modules.
+    pub fn chosen(kernel: Option<&Path>, modules: Option<&Path>) -> Result<Self> {
+        let Some(kernel) = kernel else {
+            return Ok(Self::Distribution);
+        };
+        match (name(kernel), modules) {
+            (Some(name), None) => Ok(Self::Named(name)),
+            (Some(name), Some(_)) => {
+                bail!("--kernel {name} has its own modules: leave out --modules")
+            }
+            (None, Some(modules)) => Ok(Self::Files {
+                image: kernel.to_owned(),
+                modules: modules.to_owned(),
+            }),
+            (None, None) => bail!(
+                "--kernel {} is neither a series such as 6.12 nor `newest`; an image needs --modules too",
+                kernel.display()
+            ),
+        }
+    }
 }
 
 /// A bootable kernel and its modules.
@@ -44,13 +86,18 @@ impl Kernel {
     pub(crate) fn ensure(source: &Source, device: Device, cache: &Path) -> Result<Self> {
         let mut kernel = match source {
             Source::Files { image, modules } => Self::from_files(image, modules)?,
-            Source::Distribution => Self::from_distribution(cache)?,
+            Source::Distribution => Self::from_packages(None, cache)?,
+            Source::Named(name) => Self::from_packages(Some(name), cache)?,
         };
         if device == Device::Siw && !kernel.has_module(device.module()) {
             if let Source::Distribution = source {
                 kernel = Self::with_headers(kernel, cache)?;
             }
-            kernel.siw = Some(siw::ensure(&kernel, cache)?);
+            let lists = match source {
+                Source::Named(KernelName::Newest) => Lists::newest(cache)?,
+                _ => Lists::System,
+            };
+            kernel.siw = Some(siw::ensure(&kernel, &lists, cache)?);
         } else {
             kernel.require_module(device.module())?;
         }
@@ -66,7 +113,7 @@ impl Kernel {
             .into_owned()
     }
 
-    fn from_files(image: &Path, modules: &Path) -> Result<Self> {
+    pub(crate) fn from_files(image: &Path, modules: &Path) -> Result<Self> {
         let image = image
             .canonicalize()
             .with_context(|| format!("no kernel image at {}", image.display()))?;
@@ -87,14 +134,21 @@ impl Kernel {
         })
     }
 
-    fn from_distribution(cache: &Path) -> Result<Self> {
-        let home = cache.join("kernel");
+    /// The kernel of the distribution's packages: the named one, else the newest.
+    fn from_packages(name: Option<&KernelName>, cache: &Path) -> Result<Self> {
+        let home = match name {
+            Some(name) => cache.join(format!("kernel-{name}")),
+            None => cache.join("kernel"),
+        };
         if let Ok(kernel) = Self::unpacked(&home) {
             return Ok(kernel);
         }
         let _lock = lock(cache)?;
         Self::unpacked(&home).or_else(|_| {
-            fetch(&home).context("cannot download the distribution's kernel")?;
+            fetch(name, &home).with_context(|| match name {
+                Some(name) => format!("cannot download the kernel {name}"),
+                None => "cannot download the distribution's kernel".to_owned(),
+            })?;
             Self::unpacked(&home)
         })
     }
@@ -119,7 +173,7 @@ impl Kernel {
         let scratch = Scratch::inside(cache)?;
         let old = scratch.path().join("old");
         fs::rename(&home, &old)?;
-        if let Err(error) = fetch(&home) {
+        if let Err(error) = fetch(None, &home) {
             fs::rename(&old, &home)?;
             return Err(error.context("cannot replace the distribution's kernel"));
         }
@@ -212,16 +266,26 @@ fn find_module(folder: &Path, name: &str) -> bool {
     })
 }
 
-/// Downloads the distribution's newest kernel and extracts its packages into `home`.
-fn fetch(home: &Path) -> Result<()> {
+/// Downloads a kernel by name, or the distribution's newest, and extracts its packages into `home`.
+fn fetch(name: Option<&KernelName>, home: &Path) -> Result<()> {
     let manager =
         Manager::detect().context("none of apt-get, dnf, pacman and zypper is on PATH")?;
-    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let packages = || kernel_packages::named(manager, &os_release, &distribution::ask);
     let parent = home.parent().context("the cache has no parent folder")?;
+    let lists = match name {
+        Some(name) => kernel_packages::lists_with(manager, name, parent)?,
+        None => Lists::System,
+    };
+    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let packages = || {
+        let ask = distribution::ask(&lists);
+        match name {
+            Some(name) => kernel_packages::of_name(name, &ask),
+            None => kernel_packages::named(manager, &os_release, &ask),
+        }
+    };
     let scratch = Scratch::inside(parent)?;
     eprintln!("Downloading the guest's kernel, once");
-    let files = manager.fetch(packages, scratch.path())?;
+    let files = manager.fetch(&lists, packages, scratch.path())?;
     let unpacked = scratch.path().join("unpacked");
     eprintln!("Unpacking the kernel into {}", home.display());
     for file in &files {
@@ -311,6 +375,30 @@ mod tests {
             .to_string();
         assert!(error.contains("no module rdma_rxe"), "{error}");
         assert!(error.contains("generic flavour"), "{error}");
+    }
+
+    #[test]
+    fn chosen_kernel_is_a_name_or_an_image_with_modules() {
+        let chosen = |kernel: &str, modules: Option<&str>| {
+            Source::chosen(Some(Path::new(kernel)), modules.map(Path::new))
+        };
+        let series = KernelName::Series("6.12".to_owned());
+        assert!(matches!(chosen("6.12", None).unwrap(), Source::Named(name) if name == series));
+        assert!(matches!(
+            chosen("/linux", Some("/m")).unwrap(),
+            Source::Files { .. }
+        ));
+        let error = chosen("/linux", None).unwrap_err().to_string();
+        assert!(
+            error.contains("/linux") && error.contains("--modules"),
+            "{error}"
+        );
+        let error = chosen("6.12", Some("/m")).unwrap_err().to_string();
+        assert!(error.contains("leave out --modules"), "{error}");
+        assert!(matches!(
+            Source::chosen(None, None).unwrap(),
+            Source::Distribution
+        ));
     }
 
     #[test]

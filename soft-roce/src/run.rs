@@ -18,6 +18,7 @@ use super::guest::Guest;
 use super::kernel::{Kernel, Source};
 use super::link::{LinkOption, Links};
 use super::machine::Link;
+use super::rdma_core::RdmaCore;
 use super::report::Outcome;
 use super::runner::{GuestRun, RunPolicy, Runner};
 use super::shown::{self, Shown};
@@ -58,6 +59,7 @@ pub struct Run {
     mtu: Option<u32>,
     backend: Backend,
     kernel: Source,
+    rdma_core: Option<RdmaCore>,
     rds: Vec<Host>,
     links: Vec<LinkOption>,
     control: Option<Links>,
@@ -104,6 +106,7 @@ impl Run {
             mtu: None,
             backend: Backend::default(),
             kernel: Source::default(),
+            rdma_core: None,
             rds: Vec::new(),
             links: Vec::new(),
             control: None,
@@ -182,6 +185,12 @@ impl Run {
     /// Selects the guests' kernel.
     pub fn kernel(mut self, kernel: Source) -> Self {
         self.kernel = kernel;
+        self
+    }
+
+    /// Sets the rdma-core of the commands; the default is the installed one.
+    pub fn rdma_core(mut self, rdma_core: impl Into<Option<RdmaCore>>) -> Self {
+        self.rdma_core = rdma_core.into();
         self
     }
 
@@ -469,7 +478,9 @@ impl Run {
             self.working_directory(workspace),
         ];
         let modules = kernel.map(|kernel| kernel.modules.clone());
-        let folders = folders.map(Path::to_owned).into_iter().chain(modules);
+        let rdma_core = self.rdma_core.iter().flat_map(RdmaCore::folders);
+        let folders = folders.map(Path::to_owned).into_iter();
+        let folders = folders.chain(modules).chain(rdma_core);
         shown::list(folders.chain(self.shown.iter().cloned()))
     }
 
@@ -491,7 +502,14 @@ impl Run {
             writeln!(text, "export {name}={}", shlex::try_quote(value)?)?;
             Ok(())
         };
-        export("PATH", &search_path(workspace))?;
+        let mut path = search_path(workspace);
+        if let Some(rdma_core) = &self.rdma_core {
+            path = format!("{}:{path}", rdma_core.programs().display());
+            for (name, value) in rdma_core.variables() {
+                export(name, &value.to_string_lossy())?;
+            }
+        }
+        export("PATH", &path)?;
         export("HOME", "/root")?;
         export("LANG", "C.UTF-8")?;
         export("HOST", &host.to_string())?;

@@ -22,6 +22,8 @@ pub enum Group {
     Build,
     /// Building the `siw` kernel module.
     Siw,
+    /// Building rdma-core.
+    RdmaCore,
     /// Benchmarks.
     Bench,
     /// Additional programs run over RDMA by `test --long`.
@@ -29,7 +31,8 @@ pub enum Group {
 }
 
 impl Group {
-    /// The groups installed by `setup`: all except [`Programs`](Self::Programs), whose packages start servers.
+    /// The groups installed by `setup`: all except [`RdmaCore`](Self::RdmaCore), for `--rdma-core` only, and
+    /// [`Programs`](Self::Programs), whose packages start servers.
     pub const ALL: &[Self] = &[
         Self::Guest,
         Self::Qemu,
@@ -51,6 +54,7 @@ impl Group {
             Self::Tools => "tools",
             Self::Build => "build",
             Self::Siw => "siw",
+            Self::RdmaCore => "rdma-core",
             Self::Bench => "bench",
             Self::Programs => "programs",
         }
@@ -234,7 +238,7 @@ mod tests {
                 list.lines().all(|line| parse(line).is_some()),
                 "{manager:?}"
             );
-            for group in Group::ALL.iter().chain(&[Group::Programs]) {
+            for group in Group::ALL.iter().chain(&[Group::RdmaCore, Group::Programs]) {
                 assert!(
                     !entries(&[*group], list).is_empty(),
                     "{manager:?} {group:?}"

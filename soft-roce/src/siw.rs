@@ -9,23 +9,24 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::kernel::{self, Kernel};
-use crate::distribution::{self, Ask, Manager, ask};
+use crate::distribution::{self, Ask, Manager};
+use crate::package_lists::Lists;
 use crate::process::{self, Scratch};
 use crate::setup::{self, Group};
 
-/// Returns `siw.ko` for `kernel`, built below `cache` unless cached.
+/// Returns `siw.ko` for `kernel`, built below `cache` from packages in `lists` unless cached.
 ///
 /// # Errors
 ///
 /// The kernel's headers or the distribution's source are unavailable, or the build fails.
-pub(crate) fn ensure(kernel: &Kernel, cache: &Path) -> Result<PathBuf> {
+pub(crate) fn ensure(kernel: &Kernel, lists: &Lists, cache: &Path) -> Result<PathBuf> {
     let module = module(kernel, cache);
     if module.exists() {
         return Ok(module);
     }
     let _lock = kernel::lock(cache)?;
     if !module.exists() {
-        build(kernel, cache, &module).with_context(|| {
+        build(kernel, lists, cache, &module).with_context(|| {
             format!(
                 "the kernel {} has no module siw, and building it failed",
                 kernel.release()
@@ -40,8 +41,8 @@ pub(super) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
     module(kernel, cache).exists()
         || headers_beside(kernel).is_some()
         || Manager::detect() != Some(Manager::Apt)
-        || Manager::Apt.refresh().is_err()
-        || header_packages(&kernel.release(), &ask).is_ok()
+        || Manager::Apt.refresh(&Lists::System).is_err()
+        || header_packages(&kernel.release(), &distribution::ask(&Lists::System)).is_ok()
 }
 
 /// Packages with the headers of a kernel release, including the build tools.
@@ -70,7 +71,7 @@ fn headers_beside(kernel: &Kernel) -> Option<PathBuf> {
         .find(|usr| usr.join(&makefile).is_file())
 }
 
-fn build(kernel: &Kernel, cache: &Path, module: &Path) -> Result<()> {
+fn build(kernel: &Kernel, lists: &Lists, cache: &Path, module: &Path) -> Result<()> {
     if Manager::detect() != Some(Manager::Apt) {
         bail!(
             "building siw works only with Debian's packages: use a kernel with CONFIG_RDMA_SIW=m"
@@ -82,7 +83,8 @@ fn build(kernel: &Kernel, cache: &Path, module: &Path) -> Result<()> {
     let scratch = Scratch::inside(&without_spaces(cache))?;
     let unpacked = scratch.path().join("unpacked");
     eprintln!("Downloading the source of siw, once");
-    let files = Manager::Apt.fetch(|| packages(&release, headers.is_some()), scratch.path())?;
+    let named = || packages(&release, headers.is_some(), &distribution::ask(lists));
+    let files = Manager::Apt.fetch(lists, named, scratch.path())?;
     eprintln!("Building siw");
     for file in &files {
         Manager::Apt.unpack(file, &unpacked)?;
@@ -114,23 +116,23 @@ fn build(kernel: &Kernel, cache: &Path, module: &Path) -> Result<()> {
 }
 
 /// Packages with the source of siw and, unless installed, the kernel's headers.
-fn packages(release: &str, has_headers: bool) -> Result<Vec<String>> {
+fn packages(release: &str, has_headers: bool, ask: Ask<'_>) -> Result<Vec<String>> {
     let mut packages = Vec::new();
     if !has_headers {
-        let headers = header_packages(release, &ask).context(
+        let headers = header_packages(release, ask).context(
             "the kernel's headers are unavailable: install them below /usr/src, use a kernel whose package \
              linux-headers-* exists or one with CONFIG_RDMA_SIW=m, or leave out --kernel and --modules",
         )?;
         packages.extend(headers);
     }
     let source = source(release)?;
-    let version = distribution::apt_candidate(&format!("linux-headers-{release}"), &ask);
+    let version = distribution::apt_candidate(&format!("linux-headers-{release}"), ask);
     // A later source of the same series also works: siw rarely changes within a series.
     let exact = version.map(|version| format!("{source}={version}"));
     packages.push(
         exact
             .ok()
-            .filter(|exact| distribution::apt_offers(exact, &ask))
+            .filter(|exact| distribution::apt_offers(exact, ask))
             .unwrap_or(source),
     );
     Ok(packages)

@@ -5,11 +5,14 @@
 //! distributions, for the tests.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::architecture::NATIVE;
 use crate::distribution::{self, Ask, Manager};
+use crate::kernel_name::KernelName;
+use crate::package_lists::Lists;
 use crate::siw;
 
 #[cfg(test)]
@@ -61,6 +64,55 @@ fn of_debian(os_release: &str, ask: Ask<'_>) -> Result<Vec<String>> {
     if !distribution::apt_has(meta, ask) {
         return Err(unknown("apt", meta));
     }
+    behind(meta, ask)
+}
+
+/// Package that depends on the kernel `name`, if the package lists of `ask` have it.
+fn meta_package(name: &KernelName, ask: Ask<'_>) -> Option<String> {
+    let newest = NATIVE.debian_kernel;
+    let KernelName::Series(series) = name else {
+        return distribution::apt_has(newest, ask).then(|| newest.to_owned());
+    };
+    let of_series = newest.replacen("linux-image", &format!("linux-image-{series}"), 1);
+    if distribution::apt_has(&of_series, ask) {
+        return Some(of_series);
+    }
+    // The distribution's own series has a package without the number only.
+    let version = distribution::apt_candidate(newest, ask).ok()?;
+    name.matches(&version).then(|| newest.to_owned())
+}
+
+/// The package lists with the kernel `name`: the system's if possible, for a series.
+///
+/// # Errors
+///
+/// The package manager is not apt, or no lists have the kernel.
+pub(crate) fn lists_with(manager: Manager, name: &KernelName, cache: &Path) -> Result<Lists> {
+    ensure!(
+        manager == Manager::Apt,
+        "kernels by name are Debian's: give files with --kernel and --modules"
+    );
+    let system = Lists::System;
+    if *name != KernelName::Newest && meta_package(name, &distribution::ask(&system)).is_some() {
+        return Ok(system);
+    }
+    Lists::newest(cache)
+}
+
+/// The packages with the kernel `name`.
+///
+/// # Errors
+///
+/// The package lists do not have the kernel, or `ask` fails.
+pub(crate) fn of_name(name: &KernelName, ask: Ask<'_>) -> Result<Vec<String>> {
+    let meta = meta_package(name, ask).with_context(|| {
+        format!("neither the system's package lists nor Debian unstable have a kernel {name}")
+    })?;
+    behind(&meta, ask)
+}
+
+/// The packages of the kernel that the package `meta` depends on.
+fn behind(meta: &str, ask: Ask<'_>) -> Result<Vec<String>> {
     let prefixes = [
         "linux-image-",
         "linux-binary-",

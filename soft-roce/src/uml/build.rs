@@ -11,8 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::distribution::{self, Manager, ask};
+use crate::distribution::{self, Ask, Manager};
 use crate::kernel::{self, Kernel};
+use crate::kernel_name::KernelName;
+use crate::package_lists::Lists;
 use crate::process::{self, Scratch, Supervised};
 use crate::setup::{self, Group};
 use crate::workspace;
@@ -20,8 +22,11 @@ use crate::workspace;
 /// Kernel configuration, merged over `allnoconfig`.
 const CONFIG: &str = include_str!("../../guest/uml.config");
 
-/// Source packages in order of preference. The configuration is tested with 6.12.
-const SOURCES: [&str; 2] = ["linux-source-6.12", "linux-source"];
+/// Series of the kernel without a name, for which the configuration is made.
+const DEFAULT_SERIES: &str = "6.12";
+
+/// Package with the source of the newest kernel in a distribution's lists.
+const NEWEST_SOURCE: &str = "linux-source";
 
 /// Settings required for a guest to boot. `make` silently drops settings unknown to the source.
 const REQUIRED: [&str; 6] = [
@@ -71,28 +76,40 @@ const LEFT_OUT: [&str; 8] = [
     "*/arch/*.dts*",
 ];
 
-/// The kernel, if already built by this user.
-pub(crate) fn built() -> Option<Kernel> {
-    built_in(&home().ok()?)
+/// The kernel `name`, or the default one, if already built by this user.
+pub(crate) fn built(name: Option<&KernelName>) -> Option<Kernel> {
+    built_in(&home(name).ok()?)
 }
 
-/// The kernel; builds it if necessary.
+/// The kernel `name`, or the default one; builds it if necessary.
 ///
 /// # Errors
 ///
 /// The source or a build tool is unavailable, the disk is full, or the build fails.
-pub(crate) fn ensure() -> Result<Kernel> {
-    let home = home()?;
+pub(crate) fn ensure(name: Option<&KernelName>) -> Result<Kernel> {
+    let home = home(name)?;
     if let Some(kernel) = built_in(&home) {
-        return Ok(kernel);
+        return require(name, kernel);
     }
     let parent = home.parent().context("the cache has no parent folder")?;
     let _lock = kernel::lock(parent)?;
     if let Some(kernel) = built_in(&home) {
-        return Ok(kernel);
+        return require(name, kernel);
     }
-    build(parent, &home).context("the User-Mode Linux kernel cannot be built")?;
+    build(name, parent, &home).context("the User-Mode Linux kernel cannot be built")?;
     built_in(&home).context("the User-Mode Linux kernel is missing after its build")
+}
+
+/// `kernel`, if it has the name. The default one is of another series on a distribution without [`DEFAULT_SERIES`].
+fn require(name: Option<&KernelName>, kernel: Kernel) -> Result<Kernel> {
+    if let Some(name) = name {
+        let release = kernel.release();
+        ensure!(
+            name.matches(&release),
+            "the package lists have no source of {name}, and the default kernel is {release}: leave out --kernel"
+        );
+    }
+    Ok(kernel)
 }
 
 /// Time and disk space of a build, as a sentence fragment.
@@ -104,12 +121,19 @@ pub(crate) fn price() -> String {
     )
 }
 
-/// Folder of the kernel for the current configuration and replacement.
-fn home() -> Result<PathBuf> {
+/// Folder of the kernel `name` for the current configuration and replacement.
+fn home(name: Option<&KernelName>) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     CONFIG.hash(&mut hasher);
     REGISTER_STATE.hash(&mut hasher);
+    if let Some(name) = name.filter(|name| !is_default(name)) {
+        name.hash(&mut hasher);
+    }
     Ok(cache()?.join(format!("uml-{:016x}", hasher.finish())))
+}
+
+fn is_default(name: &KernelName) -> bool {
+    matches!(name, KernelName::Series(series) if series == DEFAULT_SERIES)
 }
 
 /// The user's cache folder, shared by all workspaces.
@@ -128,20 +152,21 @@ fn built_in(home: &Path) -> Option<Kernel> {
     })
 }
 
-fn build(parent: &Path, home: &Path) -> Result<()> {
+fn build(name: Option<&KernelName>, parent: &Path, home: &Path) -> Result<()> {
     if Manager::detect() != Some(Manager::Apt) {
         bail!("the build supports only Debian's source packages: use --backend qemu");
     }
     setup::ensure(&[Group::Uml])?;
     eprintln!(
-        "Building a User-Mode Linux kernel for the guests, once for all workspaces: {}, in {}",
+        "Building a User-Mode Linux kernel{} for the guests, once for all workspaces: {}, in {}",
+        name.map(|name| format!(", {name},")).unwrap_or_default(),
         price(),
         parent.display()
     );
     remove_remains(parent)?;
     require_space(parent)?;
     let scratch = Scratch::inside(parent)?;
-    let source = unpack_source(scratch.path())?;
+    let source = unpack_source(name, scratch.path())?;
     REGISTER_STATE.apply(&source)?;
     configure(&source)?;
     compile(&source, &scratch.path().join("log"))?;
@@ -177,26 +202,44 @@ fn require_space(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The source package, and the versioned package it depends on, if any.
-fn source_packages() -> Result<Vec<String>> {
-    let known = SOURCES
-        .into_iter()
-        .find(|package| distribution::apt_has(package, &ask));
-    let package =
-        known.with_context(|| format!("apt knows no package {}", SOURCES.join(" or ")))?;
+/// The first of `names` in the package lists of `ask`, and the versioned package it depends on, if any.
+fn source_packages(names: &[String], ask: Ask<'_>) -> Result<Vec<String>> {
+    let known = names
+        .iter()
+        .find(|package| distribution::apt_has(package, ask));
+    let package = known.with_context(|| format!("apt knows no package {}", names.join(" or ")))?;
     let mut packages = vec![package.to_owned()];
     // The unversioned package only depends on the versioned one.
-    packages.extend(distribution::apt_closure(
-        package,
-        &["linux-source-"],
-        &ask,
-    )?);
+    packages.extend(distribution::apt_closure(package, &["linux-source-"], ask)?);
     Ok(packages)
 }
 
+/// The source packages of the kernel `name` in order of preference, and the package lists with one of them.
+fn source_of(name: Option<&KernelName>, cache: &Path) -> Result<(Vec<String>, Lists)> {
+    let of_series = |series: &str| format!("{NEWEST_SOURCE}-{series}");
+    match name {
+        None => Ok((
+            vec![of_series(DEFAULT_SERIES), NEWEST_SOURCE.to_owned()],
+            Lists::System,
+        )),
+        Some(KernelName::Newest) => Ok((vec![NEWEST_SOURCE.to_owned()], Lists::newest(cache)?)),
+        Some(KernelName::Series(series)) => {
+            let package = of_series(series);
+            let is_known = distribution::apt_has(&package, &distribution::ask(&Lists::System));
+            let lists = match is_known {
+                true => Lists::System,
+                false => Lists::newest(cache)?,
+            };
+            Ok((vec![package], lists))
+        }
+    }
+}
+
 /// Downloads the source package and extracts the source below `folder`.
-fn unpack_source(folder: &Path) -> Result<PathBuf> {
-    let files = Manager::Apt.fetch(source_packages, folder)?;
+fn unpack_source(name: Option<&KernelName>, folder: &Path) -> Result<PathBuf> {
+    let (names, lists) = source_of(name, &cache()?)?;
+    let packages = || source_packages(&names, &distribution::ask(&lists));
+    let files = Manager::Apt.fetch(&lists, packages, folder)?;
     let unpacked = folder.join("package");
     for file in &files {
         Manager::Apt.unpack(file, &unpacked)?;

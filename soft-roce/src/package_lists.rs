@@ -1,0 +1,163 @@
+//! apt's package lists: the system's, or those of Debian unstable, for packages newer than the distribution's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::distribution;
+use crate::process;
+
+/// Suite with the newest packages of Debian.
+const NEWEST_SUITE: &str = "unstable";
+
+/// The keyring of Debian's releases, where the package debian-archive-keyring installs it.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The package lists of a query or a download.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Lists {
+    /// The lists of the system's package manager.
+    System,
+    /// The lists of Debian unstable, in a folder of the cache. The system's lists stay as they are, and nothing is
+    /// installed.
+    Newest {
+        /// Configuration file of apt for these lists.
+        configuration: PathBuf,
+    },
+}
+
+impl Lists {
+    /// The lists of Debian unstable below `cache`, from the mirror that the system uses. Downloads nothing.
+    ///
+    /// # Errors
+    ///
+    /// The system is not Debian, or `cache` is not writable.
+    pub(crate) fn newest(cache: &Path) -> Result<Self> {
+        let ask = distribution::ask(&Self::System);
+        let targets = ask(&[
+            "apt-get",
+            "indextargets",
+            "--format",
+            "$(ORIGIN) $(LABEL) $(REPO_URI)",
+            "Created-By: Packages",
+        ])?;
+        let mirror = mirror(&targets)
+            .context("apt has no mirror of Debian, whose packages are the newest ones")?;
+        let folder = cache.join("apt");
+        for name in ["lists/partial", "archives/partial"] {
+            fs::create_dir_all(folder.join(name))
+                .with_context(|| format!("cannot make {}", folder.join(name).display()))?;
+        }
+        let sources = folder.join("sources.list");
+        fs::write(&sources, entries(mirror, Path::new(KEYRING).exists()))?;
+        let configuration = folder.join("apt.conf");
+        fs::write(&configuration, configure(&folder))?;
+        Ok(Self::Newest { configuration })
+    }
+
+    /// A command of apt with these lists.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        if let Self::Newest { configuration } = self {
+            command.env("APT_CONFIG", configuration);
+        }
+        command
+    }
+
+    /// Downloads the source archive of a source package into `folder`, without Debian's changes, and returns the file.
+    /// Refreshes the lists first.
+    ///
+    /// # Errors
+    ///
+    /// The lists have no such package, or it cannot be downloaded.
+    pub(crate) fn fetch_source(&self, package: &str, folder: &Path) -> Result<PathBuf> {
+        distribution::Manager::Apt.refresh(self)?;
+        let mut command = self.command("apt-get");
+        command
+            .args(["--quiet=2", "source", "--download-only", "--tar-only"])
+            .arg(package)
+            .current_dir(folder);
+        process::output(&mut command)
+            .with_context(|| format!("cannot download the source of {package}"))?;
+        let pattern = folder.join(format!("{package}_*.orig.tar.*"));
+        let archive = glob::glob(&pattern.to_string_lossy())?.flatten().next();
+        archive.with_context(|| format!("the source package {package} has no archive"))
+    }
+}
+
+/// URI of the system's mirror of Debian in the output of `apt-get indextargets`.
+fn mirror(targets: &str) -> Option<&str> {
+    targets.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_debian = words.next() == Some("Debian") && words.next() == Some("Debian");
+        words.next().filter(|_| is_debian)
+    })
+}
+
+/// Lines of a `sources.list` with the newest suite.
+fn entries(mirror: &str, has_keyring: bool) -> String {
+    let keyring = if has_keyring {
+        format!(" [signed-by={KEYRING}]")
+    } else {
+        String::new()
+    };
+    ["deb", "deb-src"]
+        .map(|kind| format!("{kind}{keyring} {mirror} {NEWEST_SUITE} main\n"))
+        .concat()
+}
+
+/// apt's configuration for lists and downloads in `folder`. apt's sandbox user may lack access to a user's cache.
+fn configure(folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        "Dir::Etc::SourceList \"{folder}/sources.list\";\n\
+         Dir::Etc::SourceParts \"/dev/null\";\n\
+         Dir::Etc::Preferences \"/dev/null\";\n\
+         Dir::Etc::PreferencesParts \"/dev/null\";\n\
+         Dir::State::Lists \"{folder}/lists\";\n\
+         Dir::Cache \"{folder}\";\n\
+         APT::Sandbox::User \"root\";\n\
+         Acquire::Languages \"none\";\n\
+         Acquire::PDiffs \"false\";\n\
+         Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mirror_is_that_of_debian_and_not_of_its_security_archive() {
+        let targets = "Debian Debian-Security http://security.example/\n\
+                       Other Debian http://other.example/\n\
+                       Debian Debian http://mirror.example/debian/\n";
+        assert_eq!(mirror(targets), Some("http://mirror.example/debian/"));
+        assert_eq!(mirror("Ubuntu Ubuntu http://ubuntu.example/\n"), None);
+        assert_eq!(mirror(""), None);
+    }
+
+    #[test]
+    fn entries_name_binary_and_source_packages_of_one_suite() {
+        let text = entries("http://mirror.example/debian/", false);
+        assert_eq!(
+            text,
+            "deb http://mirror.example/debian/ unstable main\n\
+             deb-src http://mirror.example/debian/ unstable main\n"
+        );
+        let signed = entries("http://mirror.example/debian/", true);
+        assert_eq!(signed.matches("[signed-by=/").count(), 2);
+    }
+
+    #[test]
+    fn commands_of_the_system_lists_have_the_system_configuration() {
+        let variables = |lists: &Lists| lists.command("apt-get").get_envs().count();
+        assert_eq!(variables(&Lists::System), 0);
+        let newest = Lists::Newest {
+            configuration: "/cache/apt/apt.conf".into(),
+        };
+        assert_eq!(variables(&newest), 1);
+    }
+}
