@@ -16,6 +16,9 @@ bitflags! {
         const ACK_REQUIRED = 0x02;
         /// The message is a retransmission after the loss of a connection.
         const RETRANSMITTED = 0x04;
+        /// A second extension follows the first one. Set by kernels that send the length of an RDMA operation
+        /// ([`Extension::RdmaBytes`](super::Extension::RdmaBytes)) beside its key.
+        const SECOND_EXTENSION = 0x20;
         /// Unknown flags are kept.
         const _ = !0;
     }
@@ -239,6 +242,23 @@ mod tests {
         }
     }
 
+    /// A message behind an RDMA write of 100 bytes, as Linux 7.2 encodes it (`net/rds/ib_send.c`).
+    #[test]
+    fn header_with_two_extensions_is_decoded() {
+        let mut wire = hex(
+            "0000000000000009 0000000000000003 00000040 0fa2 0fa1 22 00 00000000 54c4\
+             02 11223344 04 00000064 01 000000",
+        );
+        wire.resize(Header::SIZE, 0);
+        let decoded = Header::decode(&wire, false).unwrap();
+        assert_eq!(decoded.flags, Flags::ACK_REQUIRED | Flags::SECOND_EXTENSION);
+        assert_eq!(
+            decoded.extensions.iter().collect::<Vec<_>>(),
+            [Extension::Rdma(0x1122_3344), Extension::RdmaBytes(100, 1)]
+        );
+        assert_eq!(decoded.encode()[..], wire);
+    }
+
     /// Case U-W01
     #[test]
     fn header_round_trips_extreme_values() {
@@ -253,10 +273,10 @@ mod tests {
             extensions: Extensions([0xff; 16]),
         };
         assert_eq!(Header::decode(&all.encode(), true), Ok(all));
-        let mut long = header(1, 2, 3, 4, 5, 0x38).encode().to_vec();
+        let mut long = header(1, 2, 3, 4, 5, 0x58).encode().to_vec();
         long.extend([9; 100]);
         let flags = Header::decode(&long, false).unwrap().flags;
-        assert_eq!(flags.bits(), 0x38, "unknown flags are kept");
+        assert_eq!(flags.bits(), 0x58, "unknown flags are kept");
     }
 
     /// Case U-W02

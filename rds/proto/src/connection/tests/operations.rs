@@ -46,6 +46,20 @@ fn take_ended(end: &mut End) -> Vec<(u64, Status)> {
         .collect()
 }
 
+/// Kernels with a second extension name the key first, and then the length of the operation.
+#[test]
+fn key_beside_a_length_ends_the_export() {
+    let mut end = up(1);
+    let mut header = data(1, Flags::SECOND_EXTENSION);
+    header.extensions.0[..14].copy_from_slice(&[2, 0, 0, 3, 0, 4, 0, 0, 0, 100, 1, 0, 0, 0]);
+    match end.received(NOW, &header.encode(), vec![]).unwrap() {
+        Some(Received::Message(incoming)) => {
+            assert_eq!((incoming.cookie, incoming.used), (None, Some(0x300)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Case U-P11
 #[test]
 fn operations_are_dropped_on_reconnect() {
