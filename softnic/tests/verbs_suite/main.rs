@@ -7,6 +7,8 @@
 mod absent;
 #[path = "../../../verbs/tests/device/attributes.rs"]
 mod attributes;
+#[path = "../../../verbs/tests/device/capabilities.rs"]
+mod capabilities;
 #[path = "../../../verbs/tests/device/cqs.rs"]
 mod cqs;
 #[path = "../../../verbs/tests/device/datagrams.rs"]
@@ -25,6 +27,8 @@ mod memory;
 mod multicast;
 #[path = "../../../verbs/tests/device/objects.rs"]
 mod objects;
+#[path = "../../../verbs/tests/device/on_demand.rs"]
+mod on_demand;
 #[path = "../../../verbs/tests/device/orders.rs"]
 mod orders;
 #[path = "../../../verbs/tests/device/pyverbs/mod.rs"]

@@ -17,7 +17,7 @@ use verbs::{
     work::Gather,
 };
 
-use crate::loopback::Fixture;
+use crate::{capabilities::ATOMIC_WRITE, loopback::Fixture};
 
 const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const QKEY: u32 = 0x1111_1111;
@@ -209,9 +209,7 @@ fn qp_ex_rc_atomic_fetch_add() {
     assert_eq!(region.load(0), 42);
 }
 
-/// `IB_UVERBS_DEVICE_ATOMIC_WRITE`, set by Soft-RoCE since Linux 6.2.
-const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
-
+/// Soft-RoCE has atomic writes since Linux 6.2.
 #[test]
 fn qp_ex_rc_atomic_write() {
     let mut link = Link::new();
@@ -225,7 +223,7 @@ fn qp_ex_rc_atomic_write() {
     let (status, _, work) = link.sent();
     assert_eq!(&*work, b"kept");
     let attr = link.fixture.ctx.query_device().unwrap();
-    if attr.as_raw().device_cap_flags_ex & DEVICE_ATOMIC_WRITE != 0 {
+    if attr.caps().contains(ATOMIC_WRITE) {
         assert_eq!(status, WcStatus::SUCCESS);
         assert_eq!(region.load(0).to_ne_bytes(), *b"at once!");
     } else {

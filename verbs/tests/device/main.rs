@@ -4,6 +4,7 @@
 
 mod absent;
 mod attributes;
+mod capabilities;
 mod counters;
 mod cqs;
 mod datagrams;
@@ -16,6 +17,7 @@ mod loopback;
 mod memory;
 mod multicast;
 mod objects;
+mod on_demand;
 mod orders;
 mod pyverbs;
 mod queue_pairs;

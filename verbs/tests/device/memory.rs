@@ -24,7 +24,7 @@ use verbs::{
 use crate::loopback::Fixture;
 
 /// Sends one work to another, and gives both back.
-fn exchange<S: Gather + 'static, R: Scatter + 'static>(
+pub(crate) fn exchange<S: Gather + 'static, R: Scatter + 'static>(
     fixture: &Fixture,
     from: S,
     to: R,
@@ -53,7 +53,7 @@ fn exchange<S: Gather + 'static, R: Scatter + 'static>(
 }
 
 /// Writes to a peer's memory, and returns the status.
-fn write(fixture: &Fixture, cq: &mut CompletionQueue, to: &RemoteRegion) -> WcStatus {
+pub(crate) fn write(fixture: &Fixture, cq: &mut CompletionQueue, to: &RemoteRegion) -> WcStatus {
     let (mut a, _b): (QueuePair<verbs::Rc, Rts, Buf>, QueuePair<verbs::Rc, Rts>) =
         fixture.pair(cq, 2);
     let work = fixture.pd.register_buf(*b"from the peer").unwrap();
@@ -175,7 +175,7 @@ fn iova_of_region_is_accepted_in_requests() {
 
 /// Whether `ibv_reg_mr` registers zero-based memory. Soft-RoCE refuses such regions since Linux 6.3
 /// (`rxe_reg_user_mr`), and no device attribute reports this limitation.
-fn registers_zero_based(fixture: &Fixture) -> bool {
+pub(crate) fn registers_zero_based(fixture: &Fixture) -> bool {
     let mut memory = vec![0_u64; 8];
     let flags = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
         | ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
@@ -226,17 +226,12 @@ fn pool_buffers_of_two_threads_arrive() {
     assert_eq!(all.len(), 4);
 }
 
-/// A registration without support in Soft-RoCE 6.1 is an error, and the memory is returned.
+/// A registration without support in the device is an error, and the memory is returned. Paging on demand is in
+/// `on_demand.rs`.
 #[test]
 fn registrations_without_device_support_return_the_memory() {
     let fixture = Fixture::new();
     let Fixture { pd, ctx } = &fixture;
-    let refused = pd
-        .register(vec![7; 64])
-        .on_demand()
-        .create_buf()
-        .unwrap_err();
-    assert_eq!(refused.value, [7; 64]);
     assert!(pd.register_everything().is_err());
     let buf = pd.alloc_buf(64).unwrap();
     assert!(pd.advise(&buf, Advice::PREFETCH, true).is_err());
@@ -257,14 +252,17 @@ fn registrations_without_device_support_return_the_memory() {
 
 /// Libraries with the call have such memory for every device.
 #[test]
-fn provider_memory_is_registered_or_unsupported() {
-    let Fixture { pd, .. } = Fixture::new();
+fn provider_memory_is_exchanged_or_unsupported() {
+    let fixture = Fixture::new();
+    let Fixture { pd, .. } = &fixture;
     let allocated = pd.alloc_provider_memory(4096);
     if ffi::late::ibv_alloc_buf().is_some() {
-        assert_eq!(
-            pd.register(allocated.unwrap()).create_buf().unwrap().len(),
-            4096
-        );
+        let mut from = pd.register(allocated.unwrap()).create_buf().unwrap();
+        from.fill(9);
+        let room = pd.alloc_provider_memory(4096).unwrap();
+        let to = pd.register(room).create_buf().unwrap();
+        let (_, received) = exchange(&fixture, from, to);
+        assert_eq!(received[..], [9; 4096]);
     } else {
         let err = allocated.unwrap_err();
         assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
@@ -289,8 +287,9 @@ fn rereg_without_device_support_leaves_the_region_unchanged() {
 }
 
 /// Registered pages are copied at the fork: by the guests' kernels, as `rdma system` reports, and by softnic's processor.
+/// Older releases of rdma-core check first whether the call is too late, newer ones whether it is needed.
 #[test]
-fn fork_init_after_registration_fails_on_kernel_devices() {
+fn fork_init_after_registration_is_unneeded_or_too_late() {
     let fixture = Fixture::new();
     let _registered = fixture.pd.alloc_buf(64).unwrap();
     assert_eq!(verbs::fork::fork_status(), ForkStatus::UNNEEDED);
@@ -299,7 +298,9 @@ fn fork_init_after_registration_fails_on_kernel_devices() {
         let listed = Command::new("rdma").arg("system").output().unwrap();
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
         assert!(listed.contains("copy-on-fork on"), "{listed}");
-        assert_eq!(done.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        if let Err(err) = done {
+            assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+        }
     } else {
         done.unwrap();
     }

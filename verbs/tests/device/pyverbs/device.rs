@@ -72,6 +72,24 @@ fn query_pkey() {
 }
 
 #[test]
+fn get_pkey_index() {
+    for ctx in each_device() {
+        assert_eq!(ctx.pkey_index(1, Pkey::DEFAULT).unwrap(), 0);
+    }
+}
+
+/// Since rdma-core 62, from the device or from its port's attributes.
+#[test]
+fn query_port_speed() {
+    for ctx in each_device() {
+        match ctx.query_port_speed(1) {
+            Ok(speed) => assert!(speed > 0),
+            Err(err) => assert_eq!(err.kind(), std::io::ErrorKind::Unsupported, "{err}"),
+        }
+    }
+}
+
+#[test]
 fn query_gid() {
     for ctx in each_device() {
         assert!(ctx.query_port(1).unwrap().gid_tbl_len() > 0);

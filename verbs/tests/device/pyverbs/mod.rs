@@ -6,6 +6,7 @@ mod atomic;
 mod cq;
 mod cqex;
 mod device;
+mod flush;
 mod fork;
 mod mr;
 mod pd;

@@ -137,3 +137,32 @@ fn create_raw_qp_ex_with_illegal_caps_max_recv_sge() {
 fn create_raw_qp_ex_with_illegal_caps_max_recv_wr() {
     too_much(|builder| builder.max_recv_wr(u32::MAX), "max_recv_wr");
 }
+
+/// A Q_Key with the highest bit is for privileged users.
+#[test]
+fn create_ud_qp_with_privileged_qkey() {
+    let fixture = Fixture::new();
+    for ops in [PLAIN, UD_OPS] {
+        let init = Attributes::<Ud, Init>::new(1, 0x8000_0000);
+        let qp = create::<Ud>(&fixture, ops).to_init(&init);
+        let qp = qp.map_err(|refused| refused.error).unwrap();
+        assert_eq!(qp.query().unwrap().qkey, 0x8000_0000);
+    }
+}
+
+#[test]
+fn modify_rc_qp_rd_atomic() {
+    let fixture = Fixture::new();
+    let qp = create::<verbs::Rc>(&fixture, PLAIN);
+    let peer = qp.qp_num();
+    let qp = qp.to_init(&fixture.init());
+    let qp = qp.map_err(|refused| refused.error).unwrap();
+    let psn = Psn::default();
+    let rtr = Attributes::<verbs::Rc, Rtr>::new(&fixture.address_vector(), peer, psn);
+    let qp = qp.to_rtr(&rtr.max_dest_rd_atomic(12));
+    let qp = qp.map_err(|refused| refused.error).unwrap();
+    let rts = Attributes::<verbs::Rc, Rts>::new(psn).max_rd_atomic(12);
+    let qp = qp.to_rts(&rts).map_err(|refused| refused.error).unwrap();
+    let attr = qp.query().unwrap();
+    assert!(attr.max_rd_atomic >= 12 && attr.max_dest_rd_atomic >= 12);
+}

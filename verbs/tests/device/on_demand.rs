@@ -1,0 +1,200 @@
+//! Memory paged on demand, where the device has it: Soft-RoCE since Linux 6.15, and not softnic. Other devices refuse its
+//! registration.
+
+use verbs::{
+    Buf, Completed, QueuePair, RemoteAccess, RemoteRegion, Reset, Rts, WcStatus,
+    attr::{OdpCaps, OdpGeneralCaps, OdpTransportCaps},
+    mr::{Advice, Mapping},
+    op::{self, SendOps},
+};
+
+use crate::{
+    loopback::Fixture,
+    memory::{exchange, write},
+};
+
+/// Two pages.
+const LEN: usize = 8192;
+
+/// The device's capabilities, `None` without paging.
+pub(crate) fn paging(fixture: &Fixture) -> Option<OdpCaps> {
+    let caps = fixture.ctx.query_device().unwrap().odp_caps();
+    if caps.general.contains(OdpGeneralCaps::SUPPORT) {
+        return Some(caps);
+    }
+    let memory = Mapping::new(LEN).unwrap();
+    let refused = fixture.pd.register(memory).on_demand().create_buf();
+    assert_eq!(refused.unwrap_err().value.len(), LEN);
+    None
+}
+
+/// Whether the device accesses a page at the right place. Soft-RoCE of Linux 7.2 accesses the start of the page instead
+/// (`rxe_odp_mr_copy`).
+pub(crate) fn keeps_offsets(fixture: &Fixture) -> bool {
+    let memory = fixture.pd.register(Mapping::new(LEN).unwrap());
+    let memory = memory.on_demand().remote(RemoteAccess::WRITE);
+    let region = memory.create().unwrap();
+    let mut cq = fixture.cq(16);
+    let part = region.slice(64..128);
+    assert_eq!(write(fixture, &mut cq, &part), WcStatus::SUCCESS);
+    let mut seen = [0; 4];
+    part.read(0, &mut seen);
+    &seen == b"from"
+}
+
+/// Length of a message that the device takes from the right places: several packets, or one at the start of a page.
+fn message_len(fixture: &Fixture) -> usize {
+    if keeps_offsets(fixture) { LEN } else { 1000 }
+}
+
+/// Fails with the first byte of `memory` that is not `expected`.
+fn check(memory: &[u8], expected: u8) {
+    let wrong = memory.iter().position(|&byte| byte != expected);
+    let wrong = wrong.map(|at| (at, memory[at]));
+    assert_eq!(wrong, None, "of {} bytes of {expected}", memory.len());
+}
+
+/// Frees the pages of `memory`. The next access, of the program or the device, finds new ones, of zeros. A device with pinned
+/// pages would go on with the old ones.
+fn evict(memory: &mut [u8]) {
+    let (start, len) = (memory.as_mut_ptr().cast(), memory.len());
+    // SAFETY: whole pages of an anonymous mapping, borrowed exclusively. The bytes stay initialised, as zeros.
+    let ret = unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) };
+    assert_eq!(ret, 0);
+}
+
+fn paged(fixture: &Fixture) -> Buf {
+    let memory = Mapping::new(LEN).unwrap();
+    fixture
+        .pd
+        .register(memory)
+        .on_demand()
+        .create_buf()
+        .unwrap()
+}
+
+#[test]
+fn message_into_evicted_pages_arrives() {
+    let fixture = Fixture::new();
+    let Some(caps) = paging(&fixture) else { return };
+    let needed = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
+    assert!(caps.rc.contains(needed), "{caps:?}");
+    let len = message_len(&fixture);
+    let (mut from, mut to) = (paged(&fixture), paged(&fixture));
+    for round in 1..=3 {
+        evict(&mut to);
+        from.set_len(LEN);
+        evict(&mut from);
+        from.fill(round);
+        from.set_len(len);
+        (from, to) = exchange(&fixture, from, to);
+        check(&to[..len], round);
+    }
+}
+
+#[test]
+fn odp_rc_mixed_mr() {
+    let fixture = Fixture::new();
+    let Some(_) = paging(&fixture) else { return };
+    let len = message_len(&fixture);
+    let pinned = || fixture.pd.alloc_buf(LEN).unwrap();
+    for (mut from, mut to) in [(paged(&fixture), pinned()), (pinned(), paged(&fixture))] {
+        from.fill(3);
+        to.fill(0);
+        from.set_len(len);
+        let (_, received) = exchange(&fixture, from, to);
+        check(&received[..len], 3);
+    }
+}
+
+/// Soft-RoCE with paging has atomic writes.
+#[test]
+fn odp_qp_ex_rc_atomic_write() {
+    let fixture = Fixture::new();
+    let Some(_) = paging(&fixture) else { return };
+    let mut cq = fixture.cq(16);
+    let builder = fixture.builder(&cq, 2).send_ops(SendOps::ATOMIC_WRITE);
+    let a: QueuePair<verbs::Rc, Reset> = builder.create().unwrap();
+    let b: QueuePair<verbs::Rc, Reset> = fixture.qp(&cq, 2);
+    let numbers = [b.qp_num(), a.qp_num()];
+    let mut a = fixture.bring_up(a, numbers[0]);
+    let _b = fixture.bring_up(b, numbers[1]);
+    let memory = fixture.pd.register(Mapping::new(LEN).unwrap()).on_demand();
+    let region = memory.remote(RemoteAccess::WRITE).create().unwrap();
+    let to = region.token().slice(4096..4104).unwrap();
+    let work = fixture.pd.register_buf(*b"kept").unwrap();
+    let mut batch = a.extended_batch().unwrap();
+    assert!(
+        batch
+            .push(op::AtomicWrite::new(work, to, *b"at once!"))
+            .is_ok()
+    );
+    batch.post().map_err(|refused| refused.error).unwrap();
+    let wc = cq.wait(crate::windows::TEST_TIMEOUT).unwrap().next();
+    wc.expect("nothing has completed").ok().unwrap();
+    assert_eq!(region.load(4096).to_ne_bytes(), *b"at once!");
+}
+
+#[test]
+fn peer_accesses_evicted_pages() {
+    let fixture = Fixture::new();
+    let Some(caps) = paging(&fixture) else { return };
+    let needed = OdpTransportCaps::WRITE | OdpTransportCaps::READ | OdpTransportCaps::ATOMIC;
+    assert!(caps.rc.contains(needed), "{caps:?}");
+    let access = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
+    let registration = fixture.pd.register(Mapping::new(LEN).unwrap()).on_demand();
+    let region: RemoteRegion = registration.remote(access).create().unwrap();
+    let mut cq = fixture.cq(16);
+    let (mut a, _b): (QueuePair<verbs::Rc, Rts, Buf>, QueuePair<verbs::Rc, Rts>) =
+        fixture.pair(&cq, 2);
+    let mut complete = |qp: &mut QueuePair<verbs::Rc, Rts, Buf>| {
+        let wc = cq.wait(crate::windows::TEST_TIMEOUT).unwrap().next();
+        match qp.complete(wc.expect("nothing has completed")) {
+            Ok(Completed::Send(done)) => done.into_work().unwrap(),
+            _ => unreachable!("nothing is received"),
+        }
+    };
+    let number = region.token().slice(4096..4104).unwrap();
+    region.write(4096, &40_u64.to_ne_bytes());
+    let work = fixture.pd.register_buf([0; 8]).unwrap();
+    a.post(op::FetchAdd::new(work, number, 2)).unwrap();
+    let mut work = complete(&mut a);
+    assert_eq!(*work, 40_u64.to_ne_bytes());
+    work.copy_from_slice(b"evicted?");
+    a.post(op::Write::new(work, region.token().slice(0..8).unwrap()))
+        .unwrap();
+    let work = complete(&mut a);
+    a.post(op::Read::new(work, number)).unwrap();
+    assert_eq!(*complete(&mut a), 42_u64.to_ne_bytes());
+    let mut seen = [0; 8];
+    region.read(0, &mut seen);
+    assert_eq!(&seen, b"evicted?");
+}
+
+/// Soft-RoCE's provider passes the advice on in newer releases of rdma-core only, and no capability names its part.
+#[test]
+fn prefetched_pages_are_used_by_the_device() {
+    let fixture = Fixture::new();
+    let Some(_) = paging(&fixture) else { return };
+    let (mut from, mut to) = (paged(&fixture), paged(&fixture));
+    evict(&mut to);
+    from.fill(7);
+    for wait in [true, false] {
+        let advised = [
+            fixture.pd.advise(&from, Advice::PREFETCH, wait),
+            fixture.pd.advise(&to, Advice::PREFETCH_WRITE, wait),
+        ];
+        for advised in advised {
+            if let Err(err) = advised {
+                assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP), "{err}");
+            }
+        }
+    }
+    let len = message_len(&fixture);
+    from.set_len(len);
+    let (_, received) = exchange(&fixture, from, to);
+    check(&received[..len], 7);
+    // Memory with pinned pages has none to fetch.
+    let pinned = fixture.pd.alloc_buf(64).unwrap();
+    assert!(fixture.pd.advise(&pinned, Advice::PREFETCH, true).is_err());
+}
