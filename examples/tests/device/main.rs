@@ -4,5 +4,6 @@
 
 mod counters;
 mod devinfo;
+mod namespaces;
 mod pingpong;
 mod rdma_xclient;
