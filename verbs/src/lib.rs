@@ -144,10 +144,22 @@
 //! Not supported: encryption by flows (`ibv_create_flow_action_esp`), removed from all drivers of Linux.
 //! A request has at most [128](work::MAX_SGE) elements.
 //!
-//! No RDMA card has been tested. Features missing in Soft-RoCE (kernel 6.1, rdma-core 44) are tested
+//! No RDMA card has been tested. Features missing in Soft-RoCE (Linux 6.12, rdma-core 44) are tested
 //! on a fake device, in memory; their refusal is tested on Soft-RoCE. Sending and receiving is
 //! tested on Soft-iWARP as well, by way of the crate `cm`; overtaking requests, specific to iWARP,
 //! on both.
+//!
+//! Newer Soft-RoCE has more. The tests below have passed on Linux 7.2 with rdma-core 65:
+//!
+//! | feature | Soft-RoCE's since | rdma-core's since |
+//! |---|---|---|
+//! | [`op::AtomicWrite`] | Linux 6.2 | 44 |
+//! | [`op::Flush`] | Linux 6.2 | 45 |
+//! | [`on_demand`](mr::Registration::on_demand): messages, reads, writes, atomics, atomic writes and flushes of RC, at the start of a page | Linux 6.15 | 44 |
+//! | [`advise`](ProtectionDomain::advise) | Linux 7.2 or earlier | later than 44 |
+//! | [`alloc_provider_memory`](ProtectionDomain::alloc_provider_memory) | any | 64 |
+//!
+//! Paging on demand of Linux 7.2 accesses the start of a page, at any offset: a fault of the driver.
 //!
 //! | subject | tested on Soft-RoCE | tested on a fake device | untested |
 //! |---|---|---|---|
@@ -155,7 +167,7 @@
 //! | [`event`] | completion queues, drained send queues, shared receive queues, ports | all other events | |
 //! | [`cq`] | batches, resizing, all waits, extended queues | moderation, timestamps, VLAN and flow tags, queues of one thread | |
 //! | [`qp`] | all states, queries, draining, extended batches | changed and alternate paths, rates, XRC, raw packets, queue pairs of a vendor, [`Ece`](qp::Ece) | |
-//! | [`op`] | sends, reads, writes, atomics, inline data, invalidation | segmentation, flushes, atomic writes | |
+//! | [`op`] | sends, reads, writes, atomics, atomic writes, inline data, invalidation | segmentation, flushes | |
 //! | [`mr`], [`mw`] | memory of vectors, huge pages, files and callers; pools; windows | on-demand paging, dma-bufs, null regions, changes, the provider's memory | [hints](mr::DmaHandle) |
 //! | [`srq`] | shared receive queues | tag matching | |
 //! | [`pd`], [`xrcd`] | protection domains | thread, parent and XRC domains | |

@@ -8,6 +8,7 @@ use soft_roce::process;
 use soft_roce::setup::{self, Group};
 
 use crate::output;
+use crate::stack::Stack;
 use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
 use crate::{codegen, packages, semver, test, tidy};
@@ -60,7 +61,7 @@ pub(crate) fn run(long: bool) -> Result<bool> {
         without_own_logic: !long,
         ..test::Options::default()
     };
-    test::run_stages(&workspace, &options, &mut stages)?;
+    test::run_stages(&workspace, &options, &Stack::default(), &mut stages)?;
     if long {
         test::run_stages_in_qemu(&workspace, &mut stages);
     }

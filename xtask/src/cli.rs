@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 use soft_roce::backend::{self, Backend};
 
@@ -113,6 +115,18 @@ pub(crate) struct TestArguments {
     /// Machine of the guests: QEMU or User-Mode Linux
     #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
     pub(crate) backend: Backend,
+    /// Stack to test on: `softnic`, or a kernel and a release of rdma-core, such as 6.12/44 or newest/newest
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["kernel", "rdma_core"])]
+    pub(crate) stack: Option<String>,
+    /// Kernel of the guests: a series such as 6.12, `newest`, or an image with --modules
+    #[arg(long, value_name = "KERNEL")]
+    pub(crate) kernel: Option<PathBuf>,
+    /// Folder with the modules of a kernel image
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    pub(crate) modules: Option<PathBuf>,
+    /// rdma-core to build and run with, instead of the installed one: `newest`, or the folder of a build
+    #[arg(long, value_name = "DIR")]
+    pub(crate) rdma_core: Option<PathBuf>,
     /// Only tests with this text in the name
     pub(crate) filter: Option<String>,
 }

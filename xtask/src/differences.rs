@@ -39,7 +39,7 @@ pub(crate) fn on_softnic(program: &str) -> Option<&'static str> {
 
 /// A software device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Device {
+pub(crate) enum Device {
     Softnic,
     Rxe,
 }
@@ -185,6 +185,23 @@ fn device_tests(outcomes: &Outcomes) -> BTreeMap<(&str, &str), Results> {
         }
     }
     tests
+}
+
+/// Passed and failed device tests of each library on a device.
+pub(crate) fn suites(outcomes: &Outcomes, device: Device) -> BTreeMap<&str, (u32, u32)> {
+    let mut suites = BTreeMap::<_, (u32, u32)>::new();
+    for ((library, _), results) in device_tests(outcomes) {
+        let result = match device {
+            Device::Softnic => results.softnic,
+            Device::Rxe => results.rxe,
+        };
+        if let Some(has_passed) = result {
+            let (passed, failed) = suites.entry(library).or_default();
+            *passed += u32::from(has_passed);
+            *failed += u32::from(!has_passed);
+        }
+    }
+    suites
 }
 
 /// Numbers of tests of a library.

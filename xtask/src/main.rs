@@ -26,6 +26,8 @@ mod prose;
 mod pyverbs;
 mod sanitizer;
 mod semver;
+mod stack;
+mod stack_table;
 mod stage;
 mod surface;
 mod test;

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 /// Prefix of the line printed by the guest's script before the device tests of a library.
 pub(crate) const DEVICE_TESTS_OF: &str = "Running the device tests of ";
 
+/// Prefix of the line printed by the guest's script before all tests, with the kernel's release.
+pub(crate) const KERNEL: &str = "Kernel of the guest: ";
+
 /// The tests that ran, each with its result.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
@@ -15,6 +18,8 @@ pub(crate) struct Outcomes {
     /// `LIBRARY/TEST`, unique among integration tests of the same name.
     qualified: String,
     passed: HashMap<String, bool>,
+    /// Release of the guest's kernel.
+    kernel: Option<String>,
 }
 
 impl Outcomes {
@@ -22,7 +27,9 @@ impl Outcomes {
     /// is recorded twice: under `PROGRAM NAME` and under `LIBRARY/PROGRAM NAME`.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim();
-        if let Some(library) = line.strip_prefix(DEVICE_TESTS_OF) {
+        if let Some(release) = line.strip_prefix(KERNEL) {
+            self.kernel = Some(release.to_owned());
+        } else if let Some(library) = line.strip_prefix(DEVICE_TESTS_OF) {
             self.program = format!("{library}/device");
             self.qualified.clone_from(&self.program);
         } else if let Some(program) = line
@@ -49,6 +56,12 @@ impl Outcomes {
             self.passed
                 .insert(format!("{} {name}", self.qualified), passed);
         }
+    }
+
+    /// Series of the guest's kernel, such as `6.12`; `None` if no device tests ran.
+    pub(crate) fn kernel_series(&self) -> Option<String> {
+        let mut numbers = self.kernel.as_deref()?.split(['.', '-', '+']);
+        Some(format!("{}.{}", numbers.next()?, numbers.next()?))
     }
 
     /// Result of the test `PROGRAM NAME`; `None` if the test did not run.

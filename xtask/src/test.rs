@@ -27,13 +27,15 @@ use rustix::pipe::PipeFlags;
 
 use crate::cli::TestArguments;
 use crate::conformance;
-use crate::differences;
+use crate::differences::{self, Device as Tested};
 use crate::miri;
-use crate::outcomes::{DEVICE_TESTS_OF, Outcomes};
+use crate::outcomes::{DEVICE_TESTS_OF, KERNEL, Outcomes};
 use crate::output;
 use crate::own_logic;
 use crate::pyverbs;
 use crate::sanitizer::{MEASURING_MEMORY, Sanitizer};
+use crate::stack::{self, Stack};
+use crate::stack_table;
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
 use soft_roce::backend::{self, Backend};
@@ -53,6 +55,7 @@ pub(crate) struct Options {
     pub(crate) valgrind: bool,
     pub(crate) miri: bool,
     pub(crate) backend: Backend,
+    pub(crate) stack: stack::Choice,
     pub(crate) filter: Option<String>,
     /// Prints no routine lines, as in the log of `ci`.
     pub(crate) brief: bool,
@@ -71,6 +74,10 @@ impl From<TestArguments> for Options {
             valgrind,
             miri,
             backend,
+            stack,
+            kernel,
+            modules,
+            rdma_core,
             filter,
         } = arguments;
         Self {
@@ -82,6 +89,12 @@ impl From<TestArguments> for Options {
             valgrind,
             miri,
             backend,
+            stack: stack::Choice {
+                name: stack,
+                kernel,
+                modules,
+                rdma_core,
+            },
             filter,
             brief: false,
             without_own_logic: false,
@@ -103,6 +116,9 @@ const CHECKED_BY_VALGRIND: [&str; 8] = [
     "rsocket-preload",
     "rds-preload",
 ];
+
+/// Packages with the device tests on softnic.
+const ON_SOFTNIC: [&str; 2] = ["softnic", "kv_store"];
 
 /// Packages with tests of iWARP's differences from InfiniBand and RoCE.
 const ALSO_OVER_IWARP: [&str; 2] = ["rdma-cm", "rdma-rsocket"];
@@ -158,39 +174,57 @@ pub(crate) fn selections() -> Vec<&'static str> {
 
 /// Runs the selected tests and prints the table of stages. Returns whether all passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    setup::ensure(&[Group::Build])?;
+    let stack = options.stack.resolve()?;
+    let mut workspace = Workspace::load()?;
+    if let Stack::Guests {
+        rdma_core: Some(rdma_core),
+        ..
+    } = &stack
+    {
+        workspace = workspace.with_rdma_core(rdma_core);
+    }
     let mut stages = Stages::default();
-    run_stages(&Workspace::load()?, options, &mut stages)?;
+    run_stages(&workspace, options, &stack, &mut stages)?;
     if let (0, Some(filter)) = (stages.total(), &options.filter) {
         bail!("no test has `{filter}` in its name");
     }
     Ok(stages.close())
 }
 
-/// Runs the selected tests as further `stages`.
+/// Runs the selected tests on `stack` as further `stages`.
 pub(crate) fn run_stages(
     workspace: &Workspace,
     options: &Options,
+    stack: &Stack,
     stages: &mut Stages,
 ) -> Result<()> {
+    let suite = Suite {
+        workspace,
+        options,
+        stack,
+    };
     if options.miri {
         setup::ensure(&[Group::Build])?;
         require_miri()?;
-        let suite = Suite { workspace, options };
         stages.test("miri", |counts| suite.miri(counts));
         return Ok(());
     }
     if options.sanitize_softnic {
-        return sanitize_softnic(&Suite { workspace, options }, stages);
+        return sanitize_softnic(&suite, stages);
     }
+    let mut outcomes = Outcomes::default();
+    let Stack::Guests { kernel, .. } = stack else {
+        stages.test("softnic", |counts| suite.host(counts, &mut outcomes));
+        return Ok(());
+    };
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
     if options.long {
         setup::ensure(&[Group::Programs])?;
     }
     if !options.host_only && !options.valgrind && !options.sanitize {
-        backend::prepare_for_many_runs(options.backend)?;
+        backend::prepare_for_many_runs(options.backend, kernel)?;
     }
-    let suite = Suite { workspace, options };
-    let mut outcomes = Outcomes::default();
     if options.sanitize {
         Sanitizer::Address.require()?;
         let options = Options {
@@ -198,8 +232,8 @@ pub(crate) fn run_stages(
             ..options.clone()
         };
         let suite = Suite {
-            workspace,
             options: &options,
+            ..suite
         };
         stages.test("device", |counts| suite.device(counts, &mut outcomes));
         return Ok(());
@@ -228,6 +262,9 @@ pub(crate) fn run_stages(
     }
     if !options.host_only && !options.device_only && options.filter.is_none() {
         compare_with_tables(workspace, options, &outcomes, stages);
+        stages.check("stacks", || {
+            stack_table::report(workspace, stack, &outcomes)
+        });
     }
     Ok(())
 }
@@ -268,8 +305,11 @@ pub(crate) fn run_stages_in_qemu(workspace: &Workspace, stages: &mut Stages) {
         backend: Backend::Qemu,
         ..Options::default()
     };
-    let options = &options;
-    let suite = Suite { workspace, options };
+    let suite = Suite {
+        workspace,
+        options: &options,
+        stack: &Stack::default(),
+    };
     let mut outcomes = Outcomes::default();
     stages.test("harness, QEMU", |counts| {
         suite.on_host("harness", counts, &mut outcomes)
@@ -284,6 +324,7 @@ pub(crate) fn run_stages_in_qemu(workspace: &Workspace, stages: &mut Stages) {
 struct Suite<'a> {
     workspace: &'a Workspace,
     options: &'a Options,
+    stack: &'a Stack,
 }
 
 /// A built test program.
@@ -334,7 +375,13 @@ impl Suite<'_> {
 
     fn host(&self, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
         let mut cargo = self.cargo();
-        cargo.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
+        cargo.args(["test", "--locked", "--no-fail-fast"]);
+        match self.stack {
+            Stack::Softnic => cargo.args(ON_SOFTNIC.iter().flat_map(|name| ["--package", name])),
+            Stack::Guests { .. } => cargo.arg("--workspace"),
+        };
+        let capabilities = stack_table::capabilities(self.workspace, Tested::Softnic);
+        cargo.env(stack_table::VARIABLE, capabilities);
         if let Some(filter) = &self.options.filter {
             cargo.args(["--", filter]);
         }
@@ -357,6 +404,7 @@ impl Suite<'_> {
             .args(&self.options.filter);
         cargo.env("XTASK", self.workspace.xtask());
         cargo.env(backend::VARIABLE, self.options.backend.name());
+        self.stack.choose_for_guests(&mut cargo);
         self.run_counting(&mut cargo, counts, outcomes)?;
         self.require_some(counts)
     }
@@ -381,10 +429,12 @@ impl Suite<'_> {
             true => self.limit(60, 120),
             false => self.limit(15, 120),
         };
+        let capabilities = stack_table::capabilities(self.workspace, Tested::Rxe);
         let plan = Run::single(device_script(&programs, arguments, limit / 2)?)
             .memory_mib(2048)
             // Some tests leak objects on purpose.
             .env("ASAN_OPTIONS", "detect_leaks=0")
+            .env(stack_table::VARIABLE, capabilities.to_string_lossy())
             .by_line();
         self.in_guest(plan, limit, programs.len(), counts, outcomes)
     }
@@ -427,6 +477,9 @@ impl Suite<'_> {
         outcomes: &mut Outcomes,
     ) -> Result<()> {
         plan = plan.timeout(limit).backend(self.options.backend);
+        if let Stack::Guests { kernel, rdma_core } = self.stack {
+            plan = plan.kernel(kernel.clone()).rdma_core(rdma_core.clone());
+        }
         if self.options.long {
             plan = plan.env("LONG", "1");
         }
@@ -646,7 +699,7 @@ fn device_script<'p>(
 ) -> Result<String> {
     let limit = limit.as_secs();
     let mut script = format!(
-        "code=0\n\
+        "code=0; echo \"{KERNEL}$(uname -r)\"\n\
          failed() {{ code=1; [ $1 != 124 ] || echo \"the tests of $2 have not ended after {limit} s\"; }}\n"
     );
     for program in programs {
@@ -727,7 +780,9 @@ mod tests {
         };
         let (code, printed) = run(&programs);
         assert_eq!(code, Some(1));
-        let lines: Vec<&str> = printed.lines().filter(|line| !line.is_empty()).collect();
+        let mut lines = printed.lines().filter(|line| !line.is_empty());
+        assert!(lines.next().unwrap().starts_with(KERNEL));
+        let lines: Vec<&str> = lines.collect();
         assert_eq!(
             lines,
             [

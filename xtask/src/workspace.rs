@@ -1,11 +1,13 @@
 //! Paths and packages of the workspace, from `cargo metadata`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use cargo_metadata::semver::Version;
 use cargo_metadata::{Metadata, MetadataCommand, Package, PackageId, Target};
+use soft_roce::RdmaCore;
 
 /// The workspace's metadata, and the path of the running xtask.
 #[derive(Debug)]
@@ -13,6 +15,10 @@ pub(crate) struct Workspace {
     metadata: Metadata,
     xtask: PathBuf,
     guests: soft_roce::Workspace,
+    /// Cargo's target folder without an rdma-core of its own.
+    results: PathBuf,
+    /// Environment of cargo.
+    variables: Vec<(&'static str, OsString)>,
 }
 
 impl Workspace {
@@ -31,10 +37,23 @@ impl Workspace {
             metadata.target_directory.as_std_path(),
         );
         Ok(Self {
+            results: metadata.target_directory.clone().into(),
             metadata,
             xtask,
             guests,
+            variables: Vec::new(),
         })
+    }
+
+    /// The workspace built with `rdma_core`, in a target folder of its own.
+    pub(crate) fn with_rdma_core(mut self, rdma_core: &RdmaCore) -> Self {
+        let folder = format!("rdma-core-{}", rdma_core.release());
+        self.metadata.target_directory = self.metadata.target_directory.join(folder);
+        self.guests = soft_roce::Workspace::new(self.root(), self.target());
+        self.variables = rdma_core.variables().into();
+        let target = self.target().as_os_str().to_owned();
+        self.variables.push(("CARGO_TARGET_DIR", target));
+        self
     }
 
     /// The folder of the workspace's `Cargo.toml`.
@@ -50,6 +69,11 @@ impl Workspace {
     /// Cargo's target folder.
     pub(crate) fn target(&self) -> &Path {
         self.metadata.target_directory.as_std_path()
+    }
+
+    /// The folder for results of several stacks, each with a target folder of its own.
+    pub(crate) fn results(&self) -> &Path {
+        &self.results
     }
 
     /// The workspace's folders, for guests.
@@ -110,5 +134,7 @@ pub(crate) fn library(package: &Package) -> &str {
 pub(crate) fn cargo(workspace: &Workspace) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace.root());
+    let variables = workspace.variables.iter();
+    command.envs(variables.map(|(name, value)| (name, value)));
     command
 }
