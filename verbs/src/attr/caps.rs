@@ -146,6 +146,12 @@ bitflags! {
         /// Receive into on-demand memory from a shared receive queue.
         #[doc(alias = "IBV_ODP_SUPPORT_SRQ_RECV")]
         const SRQ_RECV = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_SRQ_RECV.0;
+        /// Flushes of on-demand memory.
+        #[doc(alias = "IBV_ODP_SUPPORT_FLUSH")]
+        const FLUSH = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_FLUSH.0;
+        /// Atomic writes to on-demand memory.
+        #[doc(alias = "IBV_ODP_SUPPORT_ATOMIC_WRITE")]
+        const ATOMIC_WRITE = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_ATOMIC_WRITE.0;
     }
 
     /// A set of queue pair types.
