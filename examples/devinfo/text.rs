@@ -314,6 +314,8 @@ fn odp_transport(out: &mut impl Write, caps: OdpTransportCaps) -> Result<()> {
         (OdpTransportCaps::READ, "SUPPORT_READ"),
         (OdpTransportCaps::ATOMIC, "SUPPORT_ATOMIC"),
         (OdpTransportCaps::SRQ_RECV, "SUPPORT_SRQ"),
+        (OdpTransportCaps::FLUSH, "SUPPORT_FLUSH"),
+        (OdpTransportCaps::ATOMIC_WRITE, "SUPPORT_ATOMIC_WRITE"),
     ];
     flags(out, caps, &words)
 }
