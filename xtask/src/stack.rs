@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use soft_roce::{RdmaCore, Source, kernel, rdma_core};
+use soft_roce::{RdmaCore, Run, Source, kernel, rdma_core};
+
+use crate::workspace::Workspace;
 
 /// The stack of a run, as on the command line. The default is the kernel of the backend and the installed rdma-core.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +59,32 @@ impl Stack {
             }
         };
         Ok(major(rdma_core).to_owned())
+    }
+
+    /// The workspace, built with the stack's rdma-core.
+    ///
+    /// # Errors
+    ///
+    /// Cargo cannot describe the workspace.
+    pub(crate) fn workspace(&self) -> Result<Workspace> {
+        let workspace = Workspace::load()?;
+        Ok(match self {
+            Self::Guests {
+                rdma_core: Some(rdma_core),
+                ..
+            } => workspace.with_rdma_core(rdma_core),
+            _ => workspace,
+        })
+    }
+
+    /// The plan of guests with this stack.
+    pub(crate) fn choose_for(&self, plan: Run) -> Run {
+        match self {
+            Self::Guests { kernel, rdma_core } => {
+                plan.kernel(kernel.clone()).rdma_core(rdma_core.clone())
+            }
+            Self::Softnic => plan,
+        }
     }
 
     /// Sets the variables by which guests started by `command` get this stack.

@@ -42,7 +42,7 @@ use soft_roce::backend::{self, Backend};
 use soft_roce::process::{self, Supervised};
 use soft_roce::report::{Printer, Style};
 use soft_roce::setup::{self, Group};
-use soft_roce::{Device, EventKind, Run, quote};
+use soft_roce::{Device, EventKind, Run, Source, quote};
 
 /// Selection of tests, and their options.
 #[derive(Clone, Debug, Default)]
@@ -176,14 +176,7 @@ pub(crate) fn selections() -> Vec<&'static str> {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     setup::ensure(&[Group::Build])?;
     let stack = options.stack.resolve()?;
-    let mut workspace = Workspace::load()?;
-    if let Stack::Guests {
-        rdma_core: Some(rdma_core),
-        ..
-    } = &stack
-    {
-        workspace = workspace.with_rdma_core(rdma_core);
-    }
+    let workspace = stack.workspace()?;
     let mut stages = Stages::default();
     run_stages(&workspace, options, &stack, &mut stages)?;
     if let (0, Some(filter)) = (stages.total(), &options.filter) {
@@ -213,11 +206,21 @@ pub(crate) fn run_stages(
     if options.sanitize_softnic {
         return sanitize_softnic(&suite, stages);
     }
+    match stack {
+        Stack::Softnic => {
+            stages.test("softnic", |counts| {
+                suite.host(counts, &mut Outcomes::default())
+            });
+            Ok(())
+        }
+        Stack::Guests { kernel, .. } => run_stages_of_guests(suite, kernel, stages),
+    }
+}
+
+/// Runs the tests of the host and of guests with `kernel`.
+fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) -> Result<()> {
+    let options = suite.options;
     let mut outcomes = Outcomes::default();
-    let Stack::Guests { kernel, .. } = stack else {
-        stages.test("softnic", |counts| suite.host(counts, &mut outcomes));
-        return Ok(());
-    };
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
     if options.long {
         setup::ensure(&[Group::Programs])?;
@@ -261,26 +264,24 @@ pub(crate) fn run_stages(
         });
     }
     if !options.host_only && !options.device_only && options.filter.is_none() {
-        compare_with_tables(workspace, options, &outcomes, stages);
-        stages.check("stacks", || {
-            stack_table::report(workspace, stack, &outcomes)
-        });
+        compare_with_tables(&suite, &outcomes, stages);
     }
     Ok(())
 }
 
 /// Compares the results of a complete run with the tables of tests.
-fn compare_with_tables(
-    workspace: &Workspace,
-    options: &Options,
-    outcomes: &Outcomes,
-    stages: &mut Stages,
-) {
+fn compare_with_tables(suite: &Suite<'_>, outcomes: &Outcomes, stages: &mut Stages) {
+    let Suite {
+        workspace,
+        options,
+        stack,
+    } = suite;
     stages.check("pyverbs", || pyverbs::report(workspace, outcomes));
     stages.check("cases of RDS", || conformance::report(workspace, outcomes));
     stages.check("two devices", || {
         differences::report(workspace, outcomes, options.without_own_logic)
     });
+    stages.check("stacks", || stack_table::report(workspace, stack, outcomes));
 }
 
 /// Runs the tests of softnic under each sanitizer.
@@ -477,9 +478,7 @@ impl Suite<'_> {
         outcomes: &mut Outcomes,
     ) -> Result<()> {
         plan = plan.timeout(limit).backend(self.options.backend);
-        if let Stack::Guests { kernel, rdma_core } = self.stack {
-            plan = plan.kernel(kernel.clone()).rdma_core(rdma_core.clone());
-        }
+        plan = self.stack.choose_for(plan);
         if self.options.long {
             plan = plan.env("LONG", "1");
         }
