@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Events of one queue, the newest in place of the oldest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Recorder {
     /// Allocated at the creation of the queue pair, and never longer than its capacity.
     events: Vec<Event>,

@@ -5,7 +5,7 @@ use ibverbs_sys as ffi;
 use crate::{cq::WorkCompletion, wr_id::WrId};
 
 /// Has the calls of the feature's recorder, without effect.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Recorder;
 
 impl Recorder {

@@ -115,14 +115,14 @@ impl<SW, RW> Inner<SW, RW> {
             staging: Staging::new(send.max_sge),
             extended: None,
             bind_fails_posted: false,
-            recorder: Recorder::default(),
+            recorder: Recorder::new(0),
         });
         let receive = UnsafeCell::new(Receiving {
             in_flight: ManuallyDrop::new(receive.in_flight),
             reservation: ManuallyDrop::new(receive.reservation),
             limits: RecvLimits::new(&pd, receive.max_sge.get()),
             staging: RecvList::default(),
-            recorder: Recorder::default(),
+            recorder: Recorder::new(0),
         });
         // SAFETY: a queue pair, as the caller promises.
         let table = unsafe { Table::of(raw) };
