@@ -75,10 +75,10 @@ pub use listener::{Incoming, Listener, Refusals};
 pub use mapped::MappedBuffer;
 pub use options::Options;
 pub use rsocket_proto as proto;
-pub use rsocket_proto::stream::StreamStats;
+pub use rsocket_proto::{datagram::DatagramStats, stream::StreamStats};
 pub use socket::{
     Event, EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, SendOptions, Sleep,
-    SleepEntry, Socket, poll, poll_by,
+    SleepEntry, Socket, SocketStats, poll, poll_by,
 };
 pub use stream::Stream;
 #[cfg(feature = "tokio")]

@@ -24,7 +24,10 @@ use state::State;
 
 use crate::{
     engine::Engine,
-    proto::stream::{Direction, Settings},
+    proto::{
+        datagram::DatagramStats,
+        stream::{Direction, Settings},
+    },
     socket::Family,
     waiters::Interest,
     waiting::{Shared, WaitMode},
@@ -114,6 +117,10 @@ impl DatagramSocket {
 
     pub(crate) fn settings(&self) -> Settings {
         self.lock().settings()
+    }
+
+    pub(crate) fn stats(&self) -> DatagramStats {
+        self.lock().stats()
     }
 
     /// Changes the sizes, before the first use.

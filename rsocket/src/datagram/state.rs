@@ -28,8 +28,8 @@ use crate::{
     engine::Engine,
     proto::{
         datagram::{
-            Encoded, Exchange, Node, Operation, Route, SLOT, canonical, fit, max_len_by_path,
-            max_len_by_udp,
+            DatagramStats, Encoded, Exchange, Node, Operation, Route, SLOT, canonical, fit,
+            max_len_by_path, max_len_by_udp,
         },
         stream::{Direction, Readiness, Settings},
     },
@@ -357,14 +357,27 @@ impl State {
                 self.scratch.extend_from_slice(buf);
             }
             return match local.send(&self.scratch, &path, qp_num) {
-                Ok(()) => Ok(Some(len)),
+                Ok(()) => {
+                    node.sent(len);
+                    Ok(Some(len))
+                }
                 Err(err) => {
                     node.end_send();
                     Err(err)
                 }
             };
         }
-        // Without a route, or beyond the device's MTU, the datagram is sent over UDP.
+        self.send_by_udp(bufs, peer, name)
+    }
+
+    /// Sends a datagram over UDP: without a route, or beyond the device's MTU.
+    fn send_by_udp(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        peer: SocketAddr,
+        local: u64,
+    ) -> io::Result<Option<usize>> {
+        let local = self.locals.get(&local).ok_or(Errno::NETDOWN)?;
         let header = exchange(local, Operation::Data);
         let mut pieces = vec![IoSlice::new(&header)];
         pieces.extend(bufs.iter().map(|buf| IoSlice::new(buf)));
@@ -375,7 +388,13 @@ impl State {
                 self.udp_full = true;
                 Ok(None)
             }
-            sent => sent.map(|_| Some(len)),
+            sent => {
+                let len = sent? - header.len();
+                if let Some(node) = &mut self.node {
+                    node.sent_by_udp(len);
+                }
+                Ok(Some(len))
+            }
         }
     }
 
@@ -416,6 +435,10 @@ impl State {
             source: received.source.map(|source| self.seen(source)),
             ..received
         }))
+    }
+
+    pub(super) fn stats(&self) -> DatagramStats {
+        self.node.as_ref().map(Node::stats).unwrap_or_default()
     }
 
     fn seen(&self, addr: SocketAddr) -> SocketAddr {

@@ -29,8 +29,18 @@ use options::Choices;
 pub use poll::{PollEntry, PollEvents, Sleep, SleepEntry, poll, poll_by};
 
 use crate::{
-    config::config, connecting::Connecting, datagram::DatagramSocket, engine::Engine, errno::errno,
-    listener::Listener, names::mapped, proto::stream::Direction, stream::Stream,
+    config::config,
+    connecting::Connecting,
+    datagram::DatagramSocket,
+    engine::Engine,
+    errno::errno,
+    listener::Listener,
+    names::mapped,
+    proto::{
+        datagram::DatagramStats,
+        stream::{Direction, StreamStats},
+    },
+    stream::Stream,
 };
 
 /// Maximum number of retries of a timed-out resolution for nonblocking connects.
@@ -89,6 +99,16 @@ pub struct Socket {
     poller: OwnedFd,
     /// Shows the socket's readiness to programs unaware of rsockets.
     reflection: Reflection,
+}
+
+/// Counters of a [`Socket`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SocketStats {
+    /// Counters of a connected stream.
+    Stream(StreamStats),
+    /// Counters of a datagram socket.
+    Datagram(DatagramStats),
 }
 
 #[derive(Debug)]
@@ -501,6 +521,25 @@ impl Socket {
             Phase::Connected(stream) => Some(Arc::clone(stream)),
             _ => None,
         }
+    }
+
+    /// Returns the counters of this side of the connection, or of the datagram socket; `None` for other sockets. Does
+    /// not block, and makes no system call.
+    ///
+    /// ```no_run
+    /// use rsocket::{Family, Socket, SocketStats};
+    ///
+    /// let socket = Socket::datagram(Family::V4)?;
+    /// socket.send_to(b"hello", "10.9.0.1:7174".parse().unwrap())?;
+    /// let Some(SocketStats::Datagram(stats)) = socket.stats() else { panic!("no datagram socket") };
+    /// assert_eq!((stats.bytes_sent, stats.datagrams_sent_by_udp), (5, 1));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn stats(&self) -> Option<SocketStats> {
+        if let Some(datagram) = self.datagram_socket() {
+            return Some(SocketStats::Datagram(datagram.stats()));
+        }
+        Some(SocketStats::Stream(self.stream()?.stats()))
     }
 
     /// Shuts down one direction or both; see [`Stream::shutdown`]. A shutdown of reading stops a listener. No

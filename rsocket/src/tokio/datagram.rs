@@ -13,6 +13,7 @@ use verbs::tokio::WatchedFd;
 use super::reactor::{Reactor, Task};
 use crate::{
     datagram::{DatagramSocket, RecvMeta},
+    proto::datagram::DatagramStats,
     socket::{Family, RecvFlags, SendOptions, Socket},
     waiting::WaitMode,
 };
@@ -94,6 +95,11 @@ impl AsyncDatagram {
             datagram,
             socket,
         })
+    }
+
+    /// Returns the counters of the socket. Does not block, and makes no system call.
+    pub fn stats(&self) -> DatagramStats {
+        self.datagram.stats()
     }
 
     /// Returns the socket, for calls that do not block.

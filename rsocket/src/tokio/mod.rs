@@ -18,7 +18,7 @@ use verbs::tokio::WatchedFd;
 
 use crate::{
     connecting::Connecting, connection::Connection, engine::Engine, listener::Listener,
-    options::Options, stream::Stream, timers::TimerId,
+    options::Options, proto::stream::StreamStats, stream::Stream, timers::TimerId,
 };
 use reactor::{Reactor, Task};
 
@@ -126,6 +126,11 @@ impl AsyncStream {
     /// Unwraps the stream, still nonblocking. The runtime stops watching.
     pub fn into_inner(self) -> Stream {
         self.stream
+    }
+
+    /// Returns the counters of this side of the stream; see [`Stream::stats`]. Does not block, and makes no system call.
+    pub fn stats(&self) -> StreamStats {
+        self.stream.stats()
     }
 
     /// Returns the stream, for calls that do not block.

@@ -47,6 +47,8 @@ async fn async_read_waits_for_write_of_another_task() {
             .unwrap();
         assert_eq!(back, sent);
     }
+    let stats = client.stats();
+    assert_eq!((stats.bytes_sent, stats.bytes_received), (20_100, 20_100));
     client.shutdown().await.unwrap();
     timeout(TEST_TIMEOUT, echo)
         .await

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rsocket::{Family, Socket};
+use rsocket::{Family, Socket, SocketStats};
 use softnic::{Fabric, Faults, Host};
 
 /// Time-out of a wait that a correct test never reaches.
@@ -188,4 +188,48 @@ fn sockets_of_both_families_reach_hosts_of_their_addresses() {
         .collect();
     assert_eq!(sources.len(), 2);
     assert!(sources.iter().all(|addr| addr.ip() == Ipv6Addr::LOCALHOST));
+}
+
+#[test]
+fn socket_counts_datagrams_by_queue_pair_and_by_udp() {
+    let fabric = network();
+    let hosts = [1, 2].map(|host| fabric.host(v4(9, host)));
+    let [a, b] = hosts
+        .each_ref()
+        .map(|host| bound(host, Family::V4, host.addr()));
+    let stats = |socket: &Socket| {
+        let stats = match socket.stats() {
+            Some(SocketStats::Datagram(stats)) => Some(stats),
+            _ => None,
+        };
+        stats.unwrap()
+    };
+    carry(&a, &b, b"hello");
+    let first = (stats(&a), stats(&b));
+    assert_eq!(
+        (first.0.datagrams_sent, first.0.datagrams_sent_by_udp),
+        (1, 1)
+    );
+    assert_eq!(
+        (
+            first.1.datagrams_received,
+            first.1.datagrams_received_by_udp
+        ),
+        (1, 1)
+    );
+    introduce(&fabric, &a, &b);
+    let (sent, received) = (stats(&a), stats(&b));
+    carry(&a, &b, &[7; 1000]);
+    let (then, arrived) = (stats(&a), stats(&b));
+    assert_eq!(then.datagrams_sent, sent.datagrams_sent + 1);
+    assert_eq!(then.datagrams_sent_by_udp, sent.datagrams_sent_by_udp);
+    assert_eq!(then.bytes_sent, sent.bytes_sent + 1000);
+    assert_eq!(arrived.datagrams_received, received.datagrams_received + 1);
+    assert_eq!(
+        arrived.datagrams_received_by_udp,
+        received.datagrams_received_by_udp
+    );
+    assert_eq!(arrived.bytes_received, received.bytes_received + 1000);
+    assert_eq!(arrived.datagrams_dropped, 0);
+    assert_eq!(Socket::new(Family::V4).unwrap().stats(), None);
 }

@@ -7,12 +7,14 @@
 mod header;
 mod node;
 mod peers;
+mod stats;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 pub use header::{BadDatagram, Encoded, Exchange, Operation, Origin};
 pub use node::{Arrived, Node, UdpOutcome};
 pub use peers::Route;
+pub use stats::DatagramStats;
 
 use crate::stream::Settings;
 

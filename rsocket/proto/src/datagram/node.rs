@@ -6,6 +6,7 @@ use super::{
     canonical,
     header::{BadDatagram, Exchange, Operation, Origin},
     peers::{Peers, Route},
+    stats::DatagramStats,
 };
 use crate::stream::{Direction, Readiness};
 
@@ -23,6 +24,7 @@ pub struct Node<L, W, M> {
     connected: Option<SocketAddr>,
     shut_read: bool,
     shut_write: bool,
+    stats: DatagramStats,
 }
 
 /// A received datagram, not yet read by the program.
@@ -59,6 +61,7 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
             connected: None,
             shut_read: false,
             shut_write: false,
+            stats: DatagramStats::default(),
         }
     }
 
@@ -85,6 +88,23 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     /// Lowers the limit of messages in flight to the depth of a queue pair.
     pub fn limit_sending(&mut self, most: u32) {
         self.send_depth = self.send_depth.min(most as usize);
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> DatagramStats {
+        self.stats
+    }
+
+    /// Counts a datagram sent with `len` bytes of payload.
+    pub fn sent(&mut self, len: usize) {
+        self.stats.datagrams_sent += 1;
+        self.stats.bytes_sent += len as u64;
+    }
+
+    /// Counts a datagram sent over UDP with `len` bytes of payload.
+    pub fn sent_by_udp(&mut self, len: usize) {
+        self.stats.datagrams_sent_by_udp += 1;
+        self.sent(len);
     }
 
     /// Counts a message in flight. Returns false at the limit.
@@ -166,7 +186,9 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     /// The datagram is dropped: the queue is full, or the source is not the connected peer.
     pub fn arrived_by_udp(&mut self, source: SocketAddr, message: M) -> Result<(), M> {
         let len = message.as_ref().len();
-        self.push(canonical(source), message, 0..len)
+        self.push(canonical(source), message, 0..len)?;
+        self.stats.datagrams_received_by_udp += 1;
+        Ok(())
     }
 
     /// Queues a datagram received by a queue pair. Its header starts at `start` of `message`. `scope` is the
@@ -183,6 +205,7 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     ) -> Result<(), M> {
         let bytes = message.as_ref();
         let Some(Ok((Origin(mut source), payload))) = bytes.get(start..).map(Origin::decode) else {
+            self.stats.datagrams_dropped += 1;
             return Err(message);
         };
         let range = bytes.len() - payload.len()..bytes.len();
@@ -197,8 +220,11 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     fn push(&mut self, source: SocketAddr, message: M, range: Range<usize>) -> Result<(), M> {
         let wanted = self.connected.is_none_or(|peer| is_same(peer, source));
         if !wanted || self.shut_read || self.arrived.len() >= self.recv_depth {
+            self.stats.datagrams_dropped += 1;
             return Err(message);
         }
+        self.stats.datagrams_received += 1;
+        self.stats.bytes_received += range.len() as u64;
         self.arrived.push_back(Arrived {
             source,
             message,
@@ -267,6 +293,19 @@ mod tests {
             assert_eq!(got.source, from.parse().unwrap());
             assert_eq!(&got.message[got.range], payload);
         }
+        node.arrived(vec![0; 41], 40, 0, NOW).unwrap_err();
+        node.sent(7);
+        node.sent_by_udp(9);
+        let expected = DatagramStats {
+            datagrams_sent: 2,
+            datagrams_sent_by_udp: 1,
+            bytes_sent: 16,
+            datagrams_received: 2,
+            datagrams_received_by_udp: 1,
+            bytes_received: 6,
+            datagrams_dropped: 2,
+        };
+        assert_eq!(node.stats(), expected);
         assert!(node.take().is_none());
     }
 
