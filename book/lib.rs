@@ -1,33 +1,60 @@
 //! The book: pages whose programs are tests.
 //!
-#![doc = include_str!("README.md")]
+#![doc = include_str!(concat!(env!("OUT_DIR"), "/crate.md"))]
 
-/// Programs for the patterns that protocols on RDMA are made of.
+/// A page with the links of rustdoc, as written by the build script.
+macro_rules! page {
+    ($name:literal) => {
+        include_str!(concat!(env!("OUT_DIR"), "/", $name, ".md"))
+    };
+}
+
+#[cfg_attr(not(doctest), doc = page!("crate_start"))]
+pub mod start {}
+
+// Quoted sources, compared with the files by tests of their crates.
+#[cfg_attr(not(doctest), doc = page!("crate_test_your_protocol"))]
+pub mod test_your_protocol {}
+
+#[cfg_attr(not(doctest), doc = page!("crate_first_protocol"))]
+pub mod first_protocol {}
+
+#[expect(
+    rustdoc::invalid_rust_codeblocks,
+    reason = "quotations from the middle of functions"
+)]
+#[cfg_attr(not(doctest), doc = page!("crate_porting_from_c"))]
+pub mod porting_from_c {}
+
+/// Programs for the patterns of protocols on RDMA.
 pub mod cookbook {
-    #[doc = include_str!("cookbook/request_response.md")]
+    #[doc = page!("crate_cookbook_request_response")]
     pub mod request_response {}
 
-    #[doc = include_str!("cookbook/one_sided_reads.md")]
+    #[doc = page!("crate_cookbook_one_sided_reads")]
     pub mod one_sided_reads {}
 
-    #[doc = include_str!("cookbook/write_with_immediate.md")]
+    #[doc = page!("crate_cookbook_write_with_immediate")]
     pub mod write_with_immediate {}
 
-    #[doc = include_str!("cookbook/srq_server.md")]
+    #[doc = page!("crate_cookbook_srq_server")]
     pub mod srq_server {}
 
-    #[doc = include_str!("cookbook/failover.md")]
+    #[doc = page!("crate_cookbook_failover")]
     pub mod failover {}
 
-    #[doc = include_str!("cookbook/gpu_memory.md")]
+    #[doc = page!("crate_cookbook_gpu_memory")]
     pub mod gpu_memory {}
 }
 
-#[doc = include_str!("start.md")]
-pub mod start {}
-
-#[doc = include_str!("when_it_fails.md")]
+#[doc = page!("crate_when_it_fails")]
 pub mod when_it_fails {}
 
-#[doc = include_str!("safety.md")]
+#[doc = page!("crate_safety")]
 pub mod safety {}
+
+#[cfg_attr(not(doctest), doc = page!("crate_design"))]
+pub mod design {}
+
+#[cfg_attr(not(doctest), doc = page!("crate_security"))]
+pub mod security {}

@@ -8,6 +8,7 @@ use std::{
 
 const FAILURES: &str = include_str!("../when_it_fails.md");
 const HINTS: &str = include_str!("../../verbs/src/hint/completion.rs");
+const BUILD: &str = include_str!("../build.rs");
 const INDEX: &str = include_str!("../README.md");
 
 /// The Markdown files of the book's folder.
@@ -51,13 +52,17 @@ fn links_of_the_book_lead_to_files_and_headings() {
 }
 
 #[test]
-fn index_of_the_book_has_every_page() {
+fn index_and_html_of_the_book_have_every_page() {
     for page in pages() {
         let book = Path::new(env!("CARGO_MANIFEST_DIR"));
         let name = page.strip_prefix(book).unwrap().to_str().unwrap();
         assert!(
             name == "README.md" || links(INDEX).contains(&name),
             "{name} is not in the index"
+        );
+        assert!(
+            BUILD.contains(&format!("\"book/{name}\"")),
+            "{name} has no module in the HTML"
         );
     }
 }
