@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::package_lists::Lists;
 use crate::process::{self, Supervised};
+use crate::workspace;
 
 /// A package manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +134,9 @@ impl Manager {
     /// Downloads the packages returned by `named` from `lists` into `folder`, with a progress bar, and returns the files.
     /// Installs nothing.
     ///
-    /// The package lists are refreshed first, because a distribution removes superseded versions. If a download still
-    /// fails, the lists are refreshed again and `named` is called again, in case the mirror changed in between.
+    /// The package lists are refreshed first, because a distribution removes superseded versions; without permission to
+    /// refresh the system's, a copy of the user's is used instead. If a download still fails, the lists are refreshed again
+    /// and `named` is called again, in case the mirror changed in between.
     ///
     /// # Errors
     ///
@@ -142,24 +144,45 @@ impl Manager {
     pub(crate) fn fetch(
         self,
         lists: &Lists,
-        named: impl Fn() -> Result<Vec<String>>,
+        named: impl Fn(Ask<'_>) -> Result<Vec<String>>,
         folder: &Path,
     ) -> Result<Vec<PathBuf>> {
-        let stale = self.refresh(lists).err().map(|error| format!("{error:#}"));
+        let (lists, stale) = self.refreshed(lists);
+        let named = || named(&ask(&lists));
         let explain = |error: anyhow::Error| match &stale {
             Some(stale) => error.context(format!("the package lists may be old: {stale}")),
             None => error,
         };
         let packages = named().map_err(explain)?;
-        if let Err(error) = self.download(lists, &packages, folder) {
+        if let Err(error) = self.download(&lists, &packages, folder) {
             eprintln!("note: downloading again after refreshing the package lists: {error:#}");
             // A failed refresh is part of the download's error.
-            drop(self.refresh(lists));
-            self.download(lists, &named()?, folder).map_err(explain)?;
+            drop(self.refresh(&lists));
+            self.download(&lists, &named()?, folder).map_err(explain)?;
         }
         let mut files = Vec::new();
         package_files(folder, &mut files)?;
         Ok(files)
+    }
+
+    /// Refreshes `lists`, or instead of the system's a copy of the user's. Returns the lists to use, and the reason why they
+    /// are not refreshed, if so.
+    fn refreshed(self, lists: &Lists) -> (Lists, Option<String>) {
+        let Err(error) = self.refresh(lists) else {
+            return (lists.clone(), None);
+        };
+        let copy = || {
+            let cache = workspace::user_cache().context("there is no cache folder")?;
+            let copy = Lists::of_user(&cache)?;
+            self.refresh(&copy)?;
+            anyhow::Ok(copy)
+        };
+        if (self, lists) == (Self::Apt, &Lists::System)
+            && let Ok(copy) = copy()
+        {
+            return (copy, None);
+        }
+        (lists.clone(), Some(format!("{error:#}")))
     }
 
     /// Refreshes the package lists.
@@ -168,7 +191,7 @@ impl Manager {
     ///
     /// No network, or no permission to run the package manager without a password.
     pub(crate) fn refresh(self, lists: &Lists) -> Result<()> {
-        if let Lists::Newest { .. } = lists {
+        if let Lists::Cached { .. } = lists {
             // These lists belong to the user.
             let mut command = lists.command(self.program());
             return process::output(command.args(self.refresh_arguments())).map(drop);

@@ -10,7 +10,7 @@ use rustix::fs::FlockOperation;
 
 use super::device::Device;
 use super::{kernel_packages, modules, siw};
-use crate::distribution::{self, Manager};
+use crate::distribution::{Ask, Manager};
 use crate::kernel_name::KernelName;
 use crate::package_lists::Lists;
 use crate::process::{self, Scratch};
@@ -276,12 +276,9 @@ fn fetch(name: Option<&KernelName>, home: &Path) -> Result<()> {
         None => Lists::System,
     };
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let packages = || {
-        let ask = distribution::ask(&lists);
-        match name {
-            Some(name) => kernel_packages::of_name(name, &ask),
-            None => kernel_packages::named(manager, &os_release, &ask),
-        }
+    let packages = |ask: Ask<'_>| match name {
+        Some(name) => kernel_packages::of_name(name, ask),
+        None => kernel_packages::named(manager, &os_release, ask),
     };
     let scratch = Scratch::inside(parent)?;
     eprintln!("Downloading the guest's kernel, once");

@@ -1,4 +1,5 @@
-//! apt's package lists: the system's, or those of Debian unstable, for packages newer than the distribution's.
+//! apt's package lists: the system's, a copy of them that a user without root can refresh, or those of Debian unstable, for
+//! packages newer than the distribution's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,9 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 pub(crate) enum Lists {
     /// The lists of the system's package manager.
     System,
-    /// The lists of Debian unstable, in a folder of the cache. The system's lists stay as they are, and nothing is
+    /// Lists in a folder of the cache, which the user may refresh. The system's lists stay as they are, and nothing is
     /// installed.
-    Newest {
+    Cached {
         /// Configuration file of apt for these lists.
         configuration: PathBuf,
     },
@@ -45,22 +46,35 @@ impl Lists {
         ])?;
         let mirror = mirror(&targets)
             .context("apt has no mirror of Debian, whose packages are the newest ones")?;
-        let folder = cache.join("apt");
-        for name in ["lists/partial", "archives/partial"] {
-            fs::create_dir_all(folder.join(name))
-                .with_context(|| format!("cannot make {}", folder.join(name).display()))?;
-        }
-        let sources = folder.join("sources.list");
-        fs::write(&sources, entries(mirror, Path::new(KEYRING).exists()))?;
+        let folder = folder(cache, "apt")?;
+        let sources = entries(mirror, Path::new(KEYRING).exists());
+        fs::write(folder.join("sources.list"), sources)?;
+        Self::cached(
+            &folder,
+            &format!("{}{}", sources_in(&folder), configure(&folder)),
+        )
+    }
+
+    /// The lists of the system's sources below `cache`. Downloads nothing.
+    ///
+    /// # Errors
+    ///
+    /// `cache` is not writable.
+    pub(crate) fn of_user(cache: &Path) -> Result<Self> {
+        let folder = folder(cache, "apt-system")?;
+        Self::cached(&folder, &configure(&folder))
+    }
+
+    fn cached(folder: &Path, text: &str) -> Result<Self> {
         let configuration = folder.join("apt.conf");
-        fs::write(&configuration, configure(&folder))?;
-        Ok(Self::Newest { configuration })
+        fs::write(&configuration, text)?;
+        Ok(Self::Cached { configuration })
     }
 
     /// A command of apt with these lists.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        if let Self::Newest { configuration } = self {
+        if let Self::Cached { configuration } = self {
             command.env("APT_CONFIG", configuration);
         }
         command
@@ -108,15 +122,32 @@ fn entries(mirror: &str, has_keyring: bool) -> String {
         .concat()
 }
 
+/// Folder for lists and downloads of apt below `cache`.
+fn folder(cache: &Path, name: &str) -> Result<PathBuf> {
+    let folder = cache.join(name);
+    for name in ["lists/partial", "archives/partial"] {
+        fs::create_dir_all(folder.join(name))
+            .with_context(|| format!("cannot make {}", folder.join(name).display()))?;
+    }
+    Ok(folder)
+}
+
+/// apt's configuration for the `sources.list` in `folder` instead of the system's sources.
+fn sources_in(folder: &Path) -> String {
+    format!(
+        "Dir::Etc::SourceList \"{}/sources.list\";\n\
+         Dir::Etc::SourceParts \"/dev/null\";\n\
+         Dir::Etc::Preferences \"/dev/null\";\n\
+         Dir::Etc::PreferencesParts \"/dev/null\";\n",
+        folder.display()
+    )
+}
+
 /// apt's configuration for lists and downloads in `folder`. apt's sandbox user may lack access to a user's cache.
 fn configure(folder: &Path) -> String {
     let folder = folder.display();
     format!(
-        "Dir::Etc::SourceList \"{folder}/sources.list\";\n\
-         Dir::Etc::SourceParts \"/dev/null\";\n\
-         Dir::Etc::Preferences \"/dev/null\";\n\
-         Dir::Etc::PreferencesParts \"/dev/null\";\n\
-         Dir::State::Lists \"{folder}/lists\";\n\
+        "Dir::State::Lists \"{folder}/lists\";\n\
          Dir::Cache \"{folder}\";\n\
          APT::Sandbox::User \"root\";\n\
          Acquire::Languages \"none\";\n\
@@ -155,9 +186,21 @@ mod tests {
     fn commands_of_the_system_lists_have_the_system_configuration() {
         let variables = |lists: &Lists| lists.command("apt-get").get_envs().count();
         assert_eq!(variables(&Lists::System), 0);
-        let newest = Lists::Newest {
+        let newest = Lists::Cached {
             configuration: "/cache/apt/apt.conf".into(),
         };
         assert_eq!(variables(&newest), 1);
+    }
+
+    #[test]
+    fn cached_lists_of_the_system_have_its_sources() {
+        let cache = tempfile::tempdir().unwrap();
+        let lists = Lists::of_user(cache.path()).unwrap();
+        let Lists::Cached { configuration } = &lists else {
+            unreachable!("these lists are in the cache")
+        };
+        let text = fs::read_to_string(configuration).unwrap();
+        assert!(!text.contains("Dir::Etc"), "{text}");
+        assert!(cache.path().join("apt-system/lists/partial").is_dir());
     }
 }

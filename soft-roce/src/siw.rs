@@ -83,7 +83,7 @@ fn build(kernel: &Kernel, lists: &Lists, cache: &Path, module: &Path) -> Result<
     let scratch = Scratch::inside(&without_spaces(cache))?;
     let unpacked = scratch.path().join("unpacked");
     eprintln!("Downloading the source of siw, once");
-    let named = || packages(&release, headers.is_some(), &distribution::ask(lists));
+    let named = |ask: Ask<'_>| packages(&release, headers.is_some(), ask);
     let files = Manager::Apt.fetch(lists, named, scratch.path())?;
     eprintln!("Building siw");
     for file in &files {

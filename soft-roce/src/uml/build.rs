@@ -238,7 +238,7 @@ fn source_of(name: Option<&KernelName>, cache: &Path) -> Result<(Vec<String>, Li
 /// Downloads the source package and extracts the source below `folder`.
 fn unpack_source(name: Option<&KernelName>, folder: &Path) -> Result<PathBuf> {
     let (names, lists) = source_of(name, &cache()?)?;
-    let packages = || source_packages(&names, &distribution::ask(&lists));
+    let packages = |ask: Ask<'_>| source_packages(&names, ask);
     let files = Manager::Apt.fetch(&lists, packages, folder)?;
     let unpacked = folder.join("package");
     for file in &files {
