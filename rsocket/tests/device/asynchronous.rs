@@ -279,19 +279,29 @@ async fn async_stream_converted_back_leaks_no_descriptor() {
     read.await.expect("it is not woken").unwrap();
 }
 
+/// Number of pairs of streams whose descriptors are counted.
+const PAIRS: usize = 10;
+
 /// A completion channel, of two descriptors on softnic, and an `epoll` instance with its readiness.
 #[tokio::test]
 async fn async_stream_has_no_descriptors_beside_its_channel() {
     // The engine has descriptors of its own, created with the first stream.
     let (first, _first_server) = pair().await;
-    let before = descriptors();
-    let mut pairs = Vec::new();
+    let most = 2 * 3 * PAIRS;
+    let mut added = usize::MAX;
+    // On softnic, other tests of this process open and close descriptors meanwhile.
     for _ in 0..10 {
-        pairs.push(pair().await);
+        let before = descriptors();
+        let mut pairs = Vec::new();
+        for _ in 0..PAIRS {
+            pairs.push(pair().await);
+        }
+        added = added.min(descriptors().saturating_sub(before));
+        if added <= most {
+            break;
+        }
     }
-    let most = before + 2 * 3 * pairs.len();
-    let now = descriptors();
-    assert!(now <= most, "{now} descriptors after {before}");
+    assert!(added <= most, "{added} descriptors for {PAIRS} pairs");
     // Two runtimes' handles of one stream are watched independently.
     let stream = first.into_inner();
     let mut handles = [(); 2].map(|()| AsyncStream::new(stream.try_clone().unwrap()).unwrap());
