@@ -24,10 +24,10 @@ const NEWER: [&str; 2] = ["SUPPORT_FLUSH", "SUPPORT_ATOMIC_WRITE"];
 
 /// The lines of `text` without those for flags that C's program does not know.
 fn known<'t>(text: &'t str, theirs: &str) -> Vec<&'t str> {
-    let is_known = |line: &&str| {
-        let is_newer = NEWER.contains(&line.trim()) && !theirs.contains(line.trim());
-        !is_newer && !(line.contains("Unknown flags") && !theirs.contains(NEWER[0]))
-    };
+    if NEWER.iter().any(|flag| theirs.contains(flag)) {
+        return text.lines().collect();
+    }
+    let is_known = |line: &&str| !NEWER.contains(&line.trim()) && !line.contains("Unknown flags");
     text.lines().filter(is_known).collect()
 }
 
