@@ -55,7 +55,7 @@ fn extended_attributes_are_typed_and_unknown_bits_are_kept() {
         attr.orig_attr.atomic_cap = ffi::ibv_atomic_cap::IBV_ATOMIC_GLOB;
         attr.device_cap_flags_ex = 1 << 60 | ffi::IBV_DEVICE_RAW_SCATTER_FCS;
         attr.odp_caps.general_caps = 3;
-        attr.odp_caps.per_transport_caps.rc_odp_caps = 0x1f;
+        attr.odp_caps.per_transport_caps.rc_odp_caps = 0b1101_1111;
         attr.xrc_odp_caps = 1 << 5;
         attr.completion_timestamp_mask = u64::MAX >> 1;
         attr.hca_core_clock = 156_250;
