@@ -149,6 +149,10 @@ struct Limits {
     kernel: &'static [&'static str],
 }
 
+/// Number of repetitions of failed cells over RoCE. At a load of seven, a client's first connection attempt has timed out while two
+/// dozen servers of one guest were starting; the server then counted that attempt as its only client.
+const AGAIN_UNDER_LOAD: u32 = 1;
+
 /// Number of repetitions of failed cells over iWARP. A message is lost there if received before the kernel's
 /// `siw_accept` listens to the socket. On a slow guest this affects one connection of a few, and a server of
 /// one message, like `rdma_xserver`, hangs after the client's success.
@@ -401,7 +405,7 @@ fn every_message_tool_over_roce_interoperates_with_c() {
         ucmatose::cells(),
         cmtime::cells(),
     ];
-    play("rxe", 0, tools);
+    play("rxe", AGAIN_UNDER_LOAD, tools);
 }
 
 #[test]
@@ -411,7 +415,7 @@ fn every_rdma_tool_over_roce_interoperates_with_c() {
         file_transfer::cells(),
         rping::cells(),
     ];
-    play("rxe", 0, tools);
+    play("rxe", AGAIN_UNDER_LOAD, tools);
 }
 
 #[test]
@@ -444,7 +448,7 @@ fn every_rsocket_tool_over_roce_interoperates_with_c() {
         rcopy::cells(),
         http::cells(),
     ];
-    play("rxe", 0, tools);
+    play("rxe", AGAIN_UNDER_LOAD, tools);
     if env::var_os("LONG").is_some() {
         let tools = [rstream::measuring(), rcopy::large()];
         play_within(Limits::LONG, "rxe", 0, tools);
