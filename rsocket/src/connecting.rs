@@ -320,6 +320,7 @@ impl Connecting {
     }
 
     /// Fails an attempt still in progress with the timeout error.
+    #[cfg(feature = "tokio")]
     pub(crate) fn time_out(&self, timeout: Duration) {
         self.finish(Err(timed_out(timeout)));
     }

@@ -441,6 +441,7 @@ impl Engine {
                     self.timers().add((next, key, Action::Check));
                 }
             }
+            #[cfg(feature = "tokio")]
             Action::TimeOut(timeout) => {
                 if let Some(connecting) = self.connecting(key) {
                     connecting.time_out(timeout);

@@ -13,6 +13,7 @@ pub(crate) enum Action {
     /// Checks for unacknowledged data.
     Check,
     /// Ends a connection attempt with this timeout.
+    #[cfg(feature = "tokio")]
     TimeOut(Duration),
     /// Ends a half-open connection.
     Expire,
