@@ -208,7 +208,6 @@ impl Stream {
 
     /// Sets whether reads and writes return at once, with `WouldBlock` if not possible. The
     /// [descriptor](AsFd::as_fd) becomes readable when a read or a write is worth another try.
-    /// The first call that would block creates an eventfd, and fails with `EMFILE` if too many files are open.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.inner.nonblocking.store(nonblocking, Relaxed);
     }

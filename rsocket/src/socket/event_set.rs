@@ -15,7 +15,7 @@ use rustix::{
 
 use super::{
     PollEvents, Sleep, SleepEntry, Socket, os_error,
-    poll::{interest, sleep},
+    poll::{interest, sleep, sleep_time},
     source::Watch,
 };
 use crate::ready_list::ReadyList;
@@ -265,10 +265,13 @@ impl EventSet {
             return Err(os_error(Errno::INVAL));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let event_fd = EventFd::of_thread()?;
-        let _waiting = Waiting::new(self, &event_fd);
+        let event_fd = EventFd::of_thread().ok();
+        let event_fd = event_fd.as_ref();
+        let _waiting = event_fd.map(|event_fd| Waiting::new(self, event_fd));
         loop {
-            event_fd.drain();
+            if let Some(event_fd) = event_fd {
+                event_fd.drain();
+            }
             let mut left =
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let mut ready = Vec::new();
@@ -282,7 +285,14 @@ impl EventSet {
                 if !ready.is_empty() {
                     left = Some(Duration::ZERO);
                 }
-                if self.sleep(&event_fd, list.as_deref(), left, !ready.is_empty(), sleep)? {
+                let left = sleep_time(event_fd.map(Arc::as_ref), left);
+                if self.sleep(
+                    event_fd.map(Arc::as_ref),
+                    list.as_deref(),
+                    left,
+                    !ready.is_empty(),
+                    sleep,
+                )? {
                     self.poll_kernel(max - ready.len(), &mut ready)?;
                 }
             }
@@ -295,13 +305,13 @@ impl EventSet {
     /// Sleeps until there may be events. Returns whether a descriptor has some.
     fn sleep(
         &self,
-        event_fd: &EventFd,
+        event_fd: Option<&EventFd>,
         list: Option<&ReadyList>,
         timeout: Option<Duration>,
         has_events: bool,
         sleep_by: &mut Sleep<'_>,
     ) -> io::Result<bool> {
-        let fds = [Some(self.kernel.as_fd()), Some(event_fd.as_fd())].into_iter();
+        let fds = [Some(self.kernel.as_fd()), event_fd.map(AsFd::as_fd)].into_iter();
         let fds = fds.chain([list.map(AsFd::as_fd)]).flatten();
         let mut entries: Vec<_> = fds
             .map(|fd| SleepEntry {

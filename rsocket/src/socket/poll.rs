@@ -10,7 +10,7 @@ use std::{
 
 use bitflags::bitflags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
-use verbs::waiting::EventFd;
+use verbs::waiting::{EventFd, UNNOTIFIED_SLEEP};
 
 use super::{Phase, Socket};
 use crate::{
@@ -142,8 +142,11 @@ pub fn poll_by(
     sleep: &mut Sleep<'_>,
 ) -> io::Result<usize> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let event_fd = EventFd::of_thread()?;
-    let task = Waker::from(Arc::clone(&event_fd));
+    let event_fd = EventFd::of_thread().ok();
+    let task = match &event_fd {
+        Some(event_fd) => Waker::from(Arc::clone(event_fd)),
+        None => Waker::noop().clone(),
+    };
     loop {
         // Ready entries need no registration.
         let ready = entries.iter().any(|entry| entry.is_ready());
@@ -159,14 +162,17 @@ pub fn poll_by(
             Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
             None => None,
         };
+        let left = sleep_time(event_fd.as_deref(), left);
         let polled = if ready {
             // Present events take precedence over a signal.
-            poll_kernel(entries, &waits, &event_fd, left, &mut self::sleep)
+            poll_kernel(entries, &waits, event_fd.as_deref(), left, &mut self::sleep)
         } else {
-            poll_kernel(entries, &waits, &event_fd, left, sleep)
+            poll_kernel(entries, &waits, event_fd.as_deref(), left, sleep)
         };
         drop(waits);
-        event_fd.drain();
+        if let Some(event_fd) = &event_fd {
+            event_fd.drain();
+        }
         polled?;
         let mut count = 0;
         for entry in &mut *entries {
@@ -178,6 +184,14 @@ pub fn poll_by(
         if count > 0 || late {
             return Ok(count);
         }
+    }
+}
+
+/// Longest time of a sleep: a thread that got no eventfd is not notified.
+pub(super) fn sleep_time(event_fd: Option<&EventFd>, left: Option<Duration>) -> Option<Duration> {
+    match event_fd {
+        Some(_) => left,
+        None => Some(left.map_or(UNNOTIFIED_SLEEP, |left| left.min(UNNOTIFIED_SLEEP))),
     }
 }
 
@@ -208,7 +222,7 @@ pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io
 fn poll_kernel(
     entries: &mut [PollEntry<'_>],
     waits: &[Wait<'_>],
-    event_fd: &EventFd,
+    event_fd: Option<&EventFd>,
     timeout: Option<Duration>,
     sleep: &mut Sleep<'_>,
 ) -> io::Result<()> {
@@ -227,7 +241,7 @@ fn poll_kernel(
             ordinary += 1;
         }
     }
-    let own = [event_fd.as_fd()];
+    let own = event_fd.map(AsFd::as_fd);
     for fd in waits.iter().filter_map(Wait::fd).chain(own) {
         add(fd, PollEvents::IN);
     }

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io::{IoSlice, IoSliceMut, Read, Write},
     net::Shutdown,
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
@@ -19,6 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::{connected, listening, local, often};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const EAGAIN: i32 = 11;
 const EMFILE: i32 = 24;
 
 fn streams(options: &Options) -> (Stream, Stream) {
@@ -298,6 +299,18 @@ fn map_of_four_gigabytes_is_refused() {
 /// Restores the descriptor limit on drop.
 struct Limited(Rlimit);
 
+impl Limited {
+    fn to(descriptors: u64) -> Self {
+        let before = getrlimit(Resource::Nofile);
+        let few = Rlimit {
+            current: Some(descriptors),
+            maximum: before.maximum,
+        };
+        setrlimit(Resource::Nofile, few).unwrap();
+        Self(before)
+    }
+}
+
 impl Drop for Limited {
     fn drop(&mut self) {
         setrlimit(Resource::Nofile, self.0).unwrap();
@@ -310,18 +323,8 @@ fn socket_without_free_descriptors_fails_and_others_continue() {
     let listener = Listener::bind(local()).unwrap();
     let mut old = Stream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
-    // A thread's first blocking call creates its wake-up descriptor.
-    peer.set_read_timeout(Some(Duration::from_millis(1)));
-    assert!(peer.read(&mut [0]).is_err());
-    peer.set_read_timeout(None);
-    let before = getrlimit(Resource::Nofile);
     let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    let limited = Limited(before);
-    let few = Rlimit {
-        current: Some(used + 12),
-        maximum: before.maximum,
-    };
-    setrlimit(Resource::Nofile, few).unwrap();
+    let limited = Limited::to(used + 12);
     let mut open = Vec::new();
     let error = loop {
         match Socket::new(Family::V4) {
@@ -354,5 +357,54 @@ fn socket_without_free_descriptors_fails_and_others_continue() {
             server.read_exact(&mut [0; 5]).unwrap();
             return;
         }
+    }
+}
+
+/// A call that waits for data, as long as the time or without limit, and whether there was some.
+type Call = fn(&Socket, &EventSet, Option<Duration>) -> bool;
+
+/// The kernel's sockets need no new descriptor for these calls. Each is the first of its thread.
+#[test]
+fn blocked_calls_need_no_free_descriptor() {
+    let calls: [Call; 3] = [
+        |socket, _, time| {
+            socket.set_read_timeout(time);
+            let received = socket.peek(&mut [0; 8]);
+            received
+                .map_err(|err| assert_eq!(errno(&err), EAGAIN))
+                .is_ok()
+        },
+        |socket, _, time| {
+            let mut entries = [PollEntry::socket(socket, PollEvents::IN)];
+            poll(&mut entries, time).unwrap() == 1
+        },
+        |_, set, time| set.wait(1, time).unwrap().len() == 1,
+    ];
+    let (client, server) = connected();
+    let server = Arc::new(server);
+    let set = EventSet::new().unwrap();
+    let interest = Registration {
+        events: PollEvents::IN,
+        ..Registration::default()
+    };
+    set.add_socket(0, &server, interest).unwrap();
+    // All descriptors below are in use.
+    let _limited = Limited::to(8);
+    let refused = Socket::new(Family::V4).map(drop);
+    assert_eq!(errno(&refused.unwrap_err()), EMFILE);
+    for call in calls {
+        thread::scope(|scope| {
+            let (waits, waited) = mpsc::channel();
+            let (server, set) = (&server, &set);
+            let caller = scope.spawn(move || {
+                assert!(!call(server, set, Some(Duration::from_millis(5))));
+                waits.send(()).unwrap();
+                assert!(call(server, set, None));
+                assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
+            });
+            waited.recv().unwrap();
+            client.send(b"!").unwrap();
+            caller.join().unwrap();
+        });
     }
 }

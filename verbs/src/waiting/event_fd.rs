@@ -5,12 +5,17 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     sync::Arc,
     task::Wake,
+    time::Duration,
 };
 
 use crate::{
     error::{Result, cvt_neg},
     fork::fork_generation,
 };
+
+/// Longest sleep of a thread without [an eventfd of its own](EventFd::of_thread), when too many files
+/// are open: it is not notified, so it looks for itself.
+pub const UNNOTIFIED_SLEEP: Duration = Duration::from_millis(1);
 
 thread_local! {
     static OF_THREAD: RefCell<Option<(u64, Arc<EventFd>)>> = const { RefCell::new(None) };

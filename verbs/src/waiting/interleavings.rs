@@ -184,10 +184,11 @@ mod os {
     }
 
     pub(super) fn sleep(
-        event: &EventFd,
+        event: Option<&EventFd>,
         channel: Option<&impl AsFd>,
         time: Option<Duration>,
     ) -> Slept {
+        let event = event.expect("descriptors are there");
         let mut state = KERNEL.state.lock().unwrap();
         loop {
             if std::mem::take(&mut state.readable[event.0]) || channel.is_some() && state.events > 0
@@ -275,7 +276,7 @@ fn stalled_call(mail: &Mail, receiver: u8) -> (Ticket, Sleep) {
     let mut state = mail.lock();
     let mut ticket = state
         .waiters()
-        .add(Some(receiver), os::EventFd::of_thread().unwrap());
+        .add(Some(receiver), os::EventFd::of_thread().ok());
     match shared::step(&mut *state, &mut ticket, false).unwrap() {
         Step::Sleep(sleep) => (ticket, sleep),
         Step::Woken | Step::Again => unreachable!("there are no messages yet"),
@@ -369,7 +370,7 @@ fn interrupted_poller_hands_over() {
         assert_eq!(sleep, Sleep::Channel);
         let other = spawn(mail, |mail| receive(mail, 1));
         KERNEL.signal(0);
-        let slept = os::sleep(&ticket.event, Some(mail.channel()), None);
+        let slept = os::sleep(ticket.event.as_deref(), Some(mail.channel()), None);
         assert_eq!(slept, shared::Slept::Interrupted);
         mail.lock().waiters().remove(&ticket);
         KERNEL.complete(1);
@@ -463,10 +464,10 @@ fn stand_by(mail: &Mail, mut standby: Standby, completions: u32) {
         match sleep {
             None => {}
             Some(Sleep::Channel) => {
-                os::sleep(standby.event(), Some(mail.channel()), None);
+                os::sleep(Some(standby.event()), Some(mail.channel()), None);
             }
             Some(Sleep::Event(time)) => {
-                os::sleep(standby.event(), None::<&Channel>, Some(time));
+                os::sleep(Some(standby.event()), None::<&Channel>, Some(time));
             }
         }
     }
@@ -533,7 +534,7 @@ fn event_loop(mail: &Mail, receiver: u8) {
         let is_armed = !state.poll_or_arm().unwrap();
         drop(state);
         if is_armed {
-            os::sleep(&event, Some(mail.channel()), None);
+            os::sleep(Some(&event), Some(mail.channel()), None);
         }
         mail.lock().waiters().remove_task(&task);
     }

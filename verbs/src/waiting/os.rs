@@ -2,8 +2,8 @@
 
 use std::{io, time::Duration};
 
-use super::shared::Slept;
-use crate::fd::poll_once;
+use super::{event_fd::UNNOTIFIED_SLEEP, shared::Slept};
+use crate::{error::Error, fd::poll_once};
 
 pub(super) use std::{
     os::fd::AsFd,
@@ -18,8 +18,16 @@ pub(super) use crate::fork::fork_generation as process;
 /// Operation in errors.
 const POLL: &str = "poll";
 
-/// Sleeps until `event` or `channel` is readable, at most for `time`. Drains `event`.
-pub(super) fn sleep(event: &EventFd, channel: Option<&impl AsFd>, time: Option<Duration>) -> Slept {
+/// Sleeps until `event` or `channel` is readable, at most for `time`. Drains `event`. Without
+/// `event`, may end at any time.
+pub(super) fn sleep(
+    event: Option<&EventFd>,
+    channel: Option<&impl AsFd>,
+    time: Option<Duration>,
+) -> Slept {
+    let Some(event) = event else {
+        return sleep_unnotified(channel, time);
+    };
     let own = event.as_fd();
     let polled = match channel {
         Some(channel) => {
@@ -35,8 +43,27 @@ pub(super) fn sleep(event: &EventFd, channel: Option<&impl AsFd>, time: Option<D
             Slept::Ready
         }
         Ok(None) => Slept::Elapsed,
-        Err(err) if err.kind() == io::ErrorKind::Interrupted => Slept::Interrupted,
+        Err(err) => failed(&err),
+    }
+}
+
+fn sleep_unnotified(channel: Option<&impl AsFd>, time: Option<Duration>) -> Slept {
+    let at_most = time.map_or(UNNOTIFIED_SLEEP, |time| time.min(UNNOTIFIED_SLEEP));
+    let polled = match channel {
+        Some(channel) => poll_once(POLL, [channel.as_fd()], Some(at_most)).map(|_| ()),
+        None => poll_once(POLL, [], Some(at_most)).map(|_| ()),
+    };
+    match polled {
+        Ok(()) if time.is_some_and(|time| time <= UNNOTIFIED_SLEEP) => Slept::Elapsed,
+        Ok(()) => Slept::Ready,
+        Err(err) => failed(&err),
+    }
+}
+
+fn failed(err: &Error) -> Slept {
+    match err.kind() {
+        io::ErrorKind::Interrupted => Slept::Interrupted,
         // Out of memory: the caller checks, and sleeps again.
-        Err(_) => Slept::Ready,
+        _ => Slept::Ready,
     }
 }

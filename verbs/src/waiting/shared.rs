@@ -250,12 +250,13 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     /// handler has run. Releases the lock in the meantime. Handles completions for all waiters
     /// while no other call does.
     ///
+    /// The first blocked call of a thread creates [its eventfd](EventFd::of_thread). While too many
+    /// files are open, the call has none, and wakes up every millisecond.
+    ///
     /// Call only after the state has been found not to meet the interest, with the lock held since.
     ///
     /// # Errors
     /// - `Unsupported`: in a forked child of the process that created the value.
-    /// - `EMFILE`, `ENFILE`: too many open files. The first blocked call of a thread creates
-    ///   [its eventfd](EventFd::of_thread).
     /// - The errors of the source, if the calling thread polls.
     pub fn wait<'s>(
         &'s self,
@@ -273,13 +274,24 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     /// As for [`wait`](Self::wait).
     pub fn wait_busy<'s>(
         &'s self,
-        mut state: Guard<'s, S>,
+        state: Guard<'s, S>,
         interest: S::Interest,
         deadline: Option<Instant>,
         busy_until: Option<Instant>,
     ) -> Result<(Guard<'s, S>, WaitEnd), S::Error> {
         self.check_process()?;
-        let event = EventFd::of_thread()?;
+        let event = EventFd::of_thread().ok();
+        self.wait_with(event, state, interest, deadline, busy_until)
+    }
+
+    pub(super) fn wait_with<'s>(
+        &'s self,
+        event: Option<Arc<EventFd>>,
+        mut state: Guard<'s, S>,
+        interest: S::Interest,
+        deadline: Option<Instant>,
+        busy_until: Option<Instant>,
+    ) -> Result<(Guard<'s, S>, WaitEnd), S::Error> {
         let mut ticket = state.waiters().add(Some(interest), event);
         let mut elapsed = false;
         let end = loop {
@@ -313,15 +325,16 @@ impl<S: Source, C: AsFd> Shared<S, C> {
 
     /// Sleeps without the lock. Without a place, only lets other threads have the lock.
     fn sleep(&self, ticket: &Ticket, sleep: Option<Sleep>, left: Option<Duration>) -> Slept {
+        let event = ticket.event.as_deref();
         match sleep {
             None => {
                 os::yield_now();
                 Slept::Ready
             }
-            Some(Sleep::Channel) => os::sleep(&ticket.event, Some(&self.channel), left),
+            Some(Sleep::Channel) => os::sleep(event, Some(&self.channel), left),
             Some(Sleep::Event(interval)) => {
                 let time = left.map_or(interval, |left| left.min(interval));
-                os::sleep(&ticket.event, None::<&C>, Some(time))
+                os::sleep(event, None::<&C>, Some(time))
             }
         }
     }
@@ -333,7 +346,8 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     pub fn stand_by(&self) -> Result<Standby> {
         let event = Arc::new(EventFd::new()?);
         Ok(Standby {
-            ticket: self.lock().waiters().add(None, event),
+            ticket: self.lock().waiters().add(None, Some(Arc::clone(&event))),
+            event,
             check_at: None,
         })
     }
@@ -351,6 +365,7 @@ impl<S: Source, C: AsFd> Shared<S, C> {
 #[derive(Debug)]
 pub struct Standby {
     ticket: Ticket,
+    event: Arc<EventFd>,
     /// Time of the next check, while calls poll.
     pub(super) check_at: Option<Instant>,
 }
@@ -384,7 +399,7 @@ impl Standby {
 
     /// Notified when the thread has to [poll](Self::poll) again. Drained by the thread.
     pub fn event(&self) -> &EventFd {
-        &self.ticket.event
+        &self.event
     }
 }
 

@@ -118,6 +118,16 @@ fn mail(receivers: usize) -> (Arc<Device>, Mail) {
 }
 
 fn receive(mail: &Mail, receiver: usize, deadline: Option<Instant>) -> Result<WaitEnd> {
+    receive_with(EventFd::of_thread().ok(), mail, receiver, deadline)
+}
+
+/// Without an event, as when too many files are open.
+fn receive_with(
+    event: Option<Arc<EventFd>>,
+    mail: &Mail,
+    receiver: usize,
+    deadline: Option<Instant>,
+) -> Result<WaitEnd> {
     let mut state = mail.lock();
     loop {
         if state.arrived[receiver] > 0 {
@@ -125,7 +135,7 @@ fn receive(mail: &Mail, receiver: usize, deadline: Option<Instant>) -> Result<Wa
             return Ok(WaitEnd::Woken);
         }
         let end;
-        (state, end) = mail.wait(state, receiver, deadline)?;
+        (state, end) = mail.wait_with(event.clone(), state, receiver, deadline, None)?;
         if end != WaitEnd::Woken {
             return Ok(end);
         }
@@ -141,7 +151,7 @@ fn stalled_call_for(mail: &Mail, receiver: usize) -> (Ticket, Sleep) {
     let mut state = mail.lock();
     let mut ticket = state
         .waiters()
-        .add(Some(receiver), Arc::new(EventFd::new().unwrap()));
+        .add(Some(receiver), EventFd::new().ok().map(Arc::new));
     match step(&mut *state, &mut ticket, false).unwrap() {
         Step::Sleep(sleep) => (ticket, sleep),
         Step::Woken | Step::Again => unreachable!("there are no messages yet"),
@@ -211,6 +221,47 @@ fn stalled_calls_delay_no_other_call() {
     });
 }
 
+/// Two threads have descriptors: threads with and without are pollers and followers of each other.
+#[test]
+fn threads_without_descriptors_receive_all_messages() {
+    const ROUNDS: usize = 100;
+    const THREADS: usize = 4;
+    let (device, mail) = mail(THREADS);
+    thread::scope(|scope| {
+        let threads = (0..THREADS).map(|receiver| {
+            let mail = &mail;
+            scope.spawn(move || {
+                let event = (receiver % 2 == 0).then(|| EventFd::of_thread().unwrap());
+                for _ in 0..ROUNDS {
+                    let end = receive_with(event.clone(), mail, receiver, None).unwrap();
+                    assert_eq!(end, WaitEnd::Woken);
+                }
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        for round in 0..ROUNDS {
+            for receiver in 0..THREADS {
+                device.complete((receiver + round) % THREADS);
+            }
+            thread::yield_now();
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+    assert!(mail.lock().waiters.is_empty());
+}
+
+#[test]
+fn thread_without_descriptor_times_out_at_its_deadline() {
+    let (_device, mail) = mail(1);
+    let start = Instant::now();
+    let deadline = start + Duration::from_millis(20);
+    let end = receive_with(None, &mail, 0, Some(deadline)).unwrap();
+    assert_eq!(end, WaitEnd::TimedOut);
+    assert!(Instant::now() >= deadline);
+}
+
 extern "C" fn ignore(_signal: libc::c_int) {}
 
 #[test]
@@ -259,9 +310,9 @@ fn wait_in_forked_child_is_refused() {
     // SAFETY: `status` is there to be written.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
-    assert!(!is_readable(&poller.event) && !is_readable(device.channel()));
+    assert!(!is_readable(event_of(&poller)) && !is_readable(device.channel()));
     mail.lock().waiters().wake(|_| true);
-    assert!(is_readable(&poller.event));
+    assert!(is_readable(event_of(&poller)));
 }
 
 #[test]
@@ -281,7 +332,7 @@ fn call_woken_while_arming_does_not_sleep() {
     state.handles_while_arming = true;
     let mut ticket = state
         .waiters()
-        .add(Some(0), Arc::new(EventFd::new().unwrap()));
+        .add(Some(0), EventFd::new().ok().map(Arc::new));
     let next = step(&mut *state, &mut ticket, false).unwrap();
     assert!(matches!(next, Step::Woken));
 }
@@ -310,6 +361,10 @@ fn checks_of_followers_become_rarer() {
     assert!(matches!(next, Step::Sleep(Sleep::Channel)));
 }
 
+fn event_of(call: &Ticket) -> &EventFd {
+    call.event.as_ref().unwrap()
+}
+
 fn is_readable(event: &EventFd) -> bool {
     wait_readable("poll", event.as_fd(), Some(Duration::ZERO)).unwrap()
 }
@@ -324,7 +379,7 @@ fn check_that_finds_completions_replaces_the_poller() {
     device.complete(1);
     assert!(matches!(check(true), Step::Again));
     // The replaced poller is woken to become a follower.
-    assert!(is_readable(&poller.event));
+    assert!(is_readable(event_of(&poller)));
     assert!(matches!(check(false), Step::Sleep(Sleep::Channel)));
     let mut replaced = poller;
     let step = step(&mut *mail.lock(), &mut replaced, false).unwrap();
@@ -340,7 +395,7 @@ fn new_follower_polls_and_arms_for_its_interest() {
     let mut state = mail.lock();
     let mut follower = state
         .waiters()
-        .add(Some(0), Arc::new(EventFd::new().unwrap()));
+        .add(Some(0), EventFd::new().ok().map(Arc::new));
     assert!(matches!(
         step(&mut *state, &mut follower, false).unwrap(),
         Step::Again
@@ -495,7 +550,7 @@ fn wake_reaches_waiters_of_the_interest_only() {
             event
         });
         wake(mail.lock().waiters());
-        let woken = calls.each_ref().map(|call| is_readable(&call.event));
+        let woken = calls.each_ref().map(|call| is_readable(event_of(call)));
         assert_eq!(woken, [true, false, true, false]);
         let woken = tasks.each_ref().map(|event| is_readable(event));
         assert_eq!(woken, [false, true, false]);

@@ -51,7 +51,8 @@ pub struct Waiters<I> {
 struct Call<I> {
     /// `None` for the standby thread, which waits for nothing of its own.
     interest: Option<I>,
-    event: Arc<EventFd>,
+    /// `None` for a thread that got no descriptor: its sleeps are short.
+    event: Option<Arc<EventFd>>,
     /// The thread sleeps, or is about to.
     asleep: bool,
     notified: bool,
@@ -61,7 +62,7 @@ impl<I> Call<I> {
     fn wake(&mut self, woken: &mut Woken) {
         // A call that is awake finds the flag.
         if !mem::replace(&mut self.notified, true) && self.asleep {
-            woken.events.push(Arc::clone(&self.event));
+            woken.events.extend(self.event.clone());
         }
     }
 }
@@ -70,7 +71,7 @@ impl<I> Call<I> {
 #[derive(Debug)]
 pub(super) struct Ticket {
     name: u64,
-    pub(super) event: Arc<EventFd>,
+    pub(super) event: Option<Arc<EventFd>>,
     /// The call has not polled yet.
     pub(super) is_new: bool,
     check_interval: Duration,
@@ -191,7 +192,7 @@ impl<I: Copy + Ord> Waiters<I> {
     /// Wakes the standby thread, for work of its own.
     pub fn wake_standby(&mut self) {
         if let Some(standby) = self.standby.and_then(|name| self.calls.get(&name)) {
-            self.woken.events.push(Arc::clone(&standby.event));
+            self.woken.events.extend(standby.event.clone());
         }
     }
 
@@ -214,7 +215,7 @@ impl<I: Copy + Ord> Waiters<I> {
     }
 
     /// Adds a call, or the standby thread, woken by `event`.
-    pub(super) fn add(&mut self, interest: Option<I>, event: Arc<EventFd>) -> Ticket {
+    pub(super) fn add(&mut self, interest: Option<I>, event: Option<Arc<EventFd>>) -> Ticket {
         let name = self.next_name;
         self.next_name += 1;
         let is_new = interest.is_some();
@@ -226,7 +227,7 @@ impl<I: Copy + Ord> Waiters<I> {
         }
         let call = Call {
             interest,
-            event: Arc::clone(&event),
+            event: event.clone(),
             asleep: false,
             notified: false,
         };
@@ -261,7 +262,7 @@ impl<I: Copy + Ord> Waiters<I> {
         let next = self.calls.values().rev().find(is_free);
         let next = next.or_else(|| self.calls.get(&standby?));
         if let Some(call) = next {
-            self.woken.events.push(Arc::clone(&call.event));
+            self.woken.events.extend(call.event.clone());
         }
     }
 
@@ -303,7 +304,7 @@ impl<I: Copy + Ord> Waiters<I> {
         let replaced = self.poller.replace(name).filter(|last| *last != name);
         if let Some(call) = replaced.and_then(|last| self.calls.get(&last)) {
             // The replaced poller becomes a follower, with checks of its own.
-            self.woken.events.push(Arc::clone(&call.event));
+            self.woken.events.extend(call.event.clone());
         }
     }
 
