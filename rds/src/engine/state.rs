@@ -60,6 +60,10 @@ pub(crate) struct State {
     pub(super) next_queue: usize,
     /// Connections whose queues are not armed: the next call polls them.
     pub(super) due: PendingSet<ConnectionId>,
+    /// Number of armed queues: upper bound of the events to be taken.
+    pub(super) armed: usize,
+    /// The queues were armed and polled under this lock, so that the next poll takes no events.
+    pub(super) has_just_armed: bool,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
@@ -99,6 +103,8 @@ impl State {
             queues: BTreeMap::new(),
             next_queue: 0,
             due: PendingSet::new(),
+            armed: 0,
+            has_just_armed: false,
             requests: HashMap::new(),
             next_request: 0,
             listeners: Listeners::default(),
@@ -286,6 +292,7 @@ impl State {
         if let Some(queue) = conn.queue {
             self.queues.remove(&queue);
         }
+        self.armed -= usize::from(conn.armed.is_some());
         self.ib_connections.remove(&id);
         if may_have_lost_rx {
             self.node.mark_rx_lost(id);

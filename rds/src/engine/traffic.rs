@@ -63,8 +63,10 @@ impl State {
     /// Handles a completion event of a connection.
     pub(super) fn on_cq_event(&mut self, key: CqKey) {
         if let Some(&id) = self.queues.get(&key.0) {
-            if let Some(conn) = self.ib_connections.get_mut(&id) {
-                conn.armed = None;
+            if let Some(conn) = self.ib_connections.get_mut(&id)
+                && conn.armed.take().is_some()
+            {
+                self.armed -= 1;
             }
             self.due.insert(id);
         }
@@ -100,7 +102,10 @@ impl State {
             let Some(conn) = self.ib_connections.get_mut(&id) else {
                 continue;
             };
-            if conn.arm(wanted).is_err() {
+            let was_armed = conn.armed.is_some();
+            let result = conn.arm(wanted);
+            self.armed += usize::from(conn.armed.is_some()) - usize::from(was_armed);
+            if result.is_err() {
                 let attempt = conn.attempt;
                 self.node.failed(id, attempt, Failure::Lost);
                 any = true;

@@ -5,15 +5,12 @@
 
 use std::{
     io, mem,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustix::event::epoll;
-use smallvec::SmallVec;
-use verbs::{
-    cq::CqKey,
-    waiting::{self, Source, WaitEnd, Waiters},
-};
+use verbs::waiting::{self, Source, WaitEnd, Waiters};
 
 use super::{Shared, State};
 use crate::{errno::timeout_elapsed, proto::SocketId};
@@ -104,7 +101,9 @@ impl Source for State {
     }
 
     fn process(&mut self) -> verbs::Result<bool> {
-        self.take_events();
+        if !mem::take(&mut self.has_just_armed) {
+            self.take_events();
+        }
         let now = self.clock.now();
         let any = self.complete(now);
         if any {
@@ -124,18 +123,25 @@ impl Source for State {
         if self.arm_due(now) {
             self.work(now);
         }
+        // Arming polls: an event since then ends the sleep, and is taken after it.
+        self.has_just_armed = true;
         Ok(())
     }
 }
 
 impl State {
-    /// Takes the completion events of all devices.
+    /// Takes the completion events of all devices. Reads no channel if no queue is armed, and none
+    /// after the event of the last armed queue: an empty read is a system call.
     fn take_events(&mut self) {
-        let mut keys = SmallVec::<[CqKey; MAX_DUE]>::new();
-        for device in &self.devices {
+        // A removed device keeps its channel readable, with or without an armed queue.
+        if self.armed == 0 && !self.due.is_empty() {
+            return;
+        }
+        for index in 0..self.devices.len() {
+            let device = Arc::clone(&self.devices[index]);
             loop {
                 match device.channel.try_next() {
-                    Ok(Some(key)) => keys.push(key),
+                    Ok(Some(key)) => self.on_cq_event(key),
                     Ok(None) => break,
                     Err(_) => {
                         // The device is removed: its channel stays readable. Fails if the channel
@@ -144,10 +150,10 @@ impl State {
                         break;
                     }
                 }
+                if self.armed == 0 {
+                    return;
+                }
             }
-        }
-        for key in keys {
-            self.on_cq_event(key);
         }
     }
 
