@@ -8,7 +8,7 @@ use std::{
 
 use interpose::{duplicate, encode, interpose, os, real, watch_forks};
 use libc::{c_int, c_void, sockaddr, socklen_t};
-use rds::{Engine, Socket};
+use rds::{Engine, Interest, Socket};
 
 use crate::{
     address::{self, UNSPECIFIED},
@@ -36,6 +36,8 @@ fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
     watch_forks(child);
     let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
     socket.set_nonblocking(nonblocking);
+    // Creates the descriptor, or reports the reason why there is none.
+    socket.readiness(Interest::Read)?;
     let fd = duplicate(socket.as_fd().as_raw_fd(), kind & libc::SOCK_CLOEXEC != 0);
     if fd < 0 {
         return Err(io::Error::last_os_error());

@@ -17,7 +17,7 @@ mod waiting;
 use std::{
     io,
     num::NonZero,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -28,7 +28,10 @@ use std::{
 
 use cm::EventChannel;
 use rustix::event::{PollFd, PollFlags, epoll, poll};
-use verbs::waiting::{Sleep, Standby};
+use verbs::{
+    fd::NotifyFd,
+    waiting::{EventFd, Sleep, Standby},
+};
 
 use clock::Clock;
 pub(crate) use exports::{Exported, PAGE, random_address};
@@ -65,6 +68,8 @@ pub(crate) struct Shared {
     state: verbs::waiting::Shared<State, Arc<OwnedFd>>,
     channel: Arc<EventChannel>,
     clock: Arc<Clock>,
+    /// A readable descriptor, for a socket that can create none.
+    readable: (EventFd, NotifyFd),
     stopped: AtomicBool,
     process: u64,
 }
@@ -131,7 +136,11 @@ impl Engine {
             Arc::clone(&channels),
             Arc::clone(&clock),
         );
+        let event = EventFd::new()?;
+        event.notify();
+        let notify_fd = NotifyFd::of(event.as_fd())?;
         let shared = Arc::new(Shared {
+            readable: (event, notify_fd),
             state: verbs::waiting::Shared::new(state, channels),
             channel,
             clock,
@@ -203,6 +212,11 @@ impl Shared {
     /// Time since the engine started.
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
+    }
+
+    /// A descriptor that is always readable.
+    pub(crate) fn readable_fd(&self) -> BorrowedFd<'_> {
+        self.readable.1.as_fd()
     }
 
     pub(crate) fn clock(&self) -> &Clock {

@@ -24,14 +24,11 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     id: SocketId,
-    event: EventFd,
-    /// Handed out instead of `event`, which a program could read or make blocking.
-    notify_fd: NotifyFd,
-    /// Signaled while the send buffer has room, with its descriptor for programs. Created on first
-    /// use.
-    room: OnceLock<(EventFd, NotifyFd)>,
-    /// A descriptor was handed out, so `event` must be kept up to date.
-    watched: AtomicBool,
+    /// Signaled while something can be received. Created on first use, as most programs have no
+    /// event loop.
+    event: OnceLock<Watched>,
+    /// Signaled while the send buffer has room. Created on first use.
+    room: OnceLock<Watched>,
     /// A nonblocking send has failed, so `event` includes room to send.
     blocked: AtomicBool,
     /// Completed zero-copy cookies may be queued.
@@ -41,6 +38,37 @@ pub(crate) struct Descriptors {
     /// Copy of [`Seen::signaled`], readable without its lock.
     signaled: AtomicBool,
     seen: Mutex<Seen>,
+}
+
+/// A descriptor for programs.
+#[derive(Debug)]
+struct Watched {
+    event: EventFd,
+    /// Handed out instead of `event`, which a program could read or make blocking.
+    notify_fd: NotifyFd,
+}
+
+impl Watched {
+    /// The descriptor in `place`, created by the first call.
+    fn at(place: &OnceLock<Self>) -> io::Result<BorrowedFd<'_>> {
+        if let Some(watched) = place.get() {
+            return Ok(watched.notify_fd.as_fd());
+        }
+        let event = EventFd::new()?;
+        let notify_fd = NotifyFd::of(event.as_fd())?;
+        // Another thread may have been first.
+        let watched = place.get_or_init(|| Self { event, notify_fd });
+        Ok(watched.notify_fd.as_fd())
+    }
+
+    /// Makes the descriptor readable, or unreadable.
+    fn show(&self, signaled: bool) {
+        if signaled {
+            self.event.notify();
+        } else {
+            self.event.drain();
+        }
+    }
 }
 
 /// State shown by the descriptors.
@@ -61,20 +89,17 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Descriptors {
-    pub(crate) fn new(id: SocketId, busy_poll: Duration) -> io::Result<Self> {
-        let event = EventFd::new()?;
-        Ok(Self {
+    pub(crate) fn new(id: SocketId, busy_poll: Duration) -> Self {
+        Self {
             id,
-            notify_fd: NotifyFd::of(event.as_fd())?,
-            event,
+            event: OnceLock::new(),
             room: OnceLock::new(),
-            watched: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             has_zero_copy_done: AtomicBool::new(false),
             busy_poll: AtomicU64::new(micros(busy_poll)),
             signaled: AtomicBool::new(false),
             seen: Mutex::default(),
-        })
+        }
     }
 
     /// Busy-poll time before sleeping.
@@ -92,7 +117,8 @@ impl Descriptors {
 
     /// Updates the descriptors, if handed out.
     pub(crate) fn show_if_watched(&self, node: &mut Node<Payload, Body>) {
-        if self.watched.load(Relaxed) && !self.is_right(node) {
+        let is_watched = self.event.get().is_some() || self.room.get().is_some();
+        if is_watched && !self.is_right(node) {
             self.show(node);
         }
     }
@@ -114,24 +140,18 @@ impl Descriptors {
         seen.map_changed |= now.map_changed;
         let readable = now.readable || !seen.zero_copy_done.is_empty();
         let signal = readable || seen.map_changed || self.blocked.load(Relaxed) && now.writable;
-        if signal != seen.signaled && self.watched.load(Relaxed) {
+        if let Some(event) = self.event.get()
+            && signal != seen.signaled
+        {
             seen.signaled = signal;
             self.signaled.store(signal, Relaxed);
-            if signal {
-                self.event.notify();
-            } else {
-                self.event.drain();
-            }
+            event.show(signal);
         }
-        if let Some((room, _)) = self.room.get()
+        if let Some(room) = self.room.get()
             && now.writable != seen.room_signaled
         {
             seen.room_signaled = now.writable;
-            if now.writable {
-                room.notify();
-            } else {
-                room.drain();
-            }
+            room.show(now.writable);
         }
         Readiness {
             readable,
@@ -174,21 +194,56 @@ impl Descriptors {
         self.show_if_watched(node);
     }
 
-    /// The descriptor, kept up to date from now on.
-    pub(crate) fn watch(&self) -> BorrowedFd<'_> {
-        self.watched.store(true, Relaxed);
-        self.notify_fd.as_fd()
+    /// The descriptor. Up to date after the next [`show`](Self::show).
+    ///
+    /// # Errors
+    /// The first call creates the descriptor, and fails without a free one.
+    pub(crate) fn watch(&self) -> io::Result<BorrowedFd<'_>> {
+        Watched::at(&self.event)
     }
 
-    /// The descriptor for room to send. Up to date after the next [`show`](Self::show).
+    /// The descriptor for room to send. As for [`watch`](Self::watch).
+    ///
+    /// # Errors
+    /// As for [`watch`](Self::watch).
     pub(crate) fn watch_room(&self) -> io::Result<BorrowedFd<'_>> {
-        self.watched.store(true, Relaxed);
-        if let Some((_, notify)) = self.room.get() {
-            return Ok(notify.as_fd());
-        }
-        let room = EventFd::new()?;
-        let notify = NotifyFd::of(room.as_fd())?;
-        // Another thread may have been first.
-        Ok(self.room.get_or_init(|| (room, notify)).1.as_fd())
+        Watched::at(&self.room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZero;
+
+    use verbs::fd::wait_readable;
+
+    use super::*;
+    use crate::proto::node::Settings;
+
+    fn is_readable(fd: BorrowedFd<'_>) -> bool {
+        wait_readable("poll", fd, Some(Duration::ZERO)).unwrap()
+    }
+
+    #[test]
+    fn descriptors_are_created_on_first_use() {
+        let mut node = Node::new(Settings::new(NonZero::<u64>::MIN, 1));
+        let id = node.socket();
+        let descriptors = Descriptors::new(id, Duration::ZERO);
+        descriptors.add_zero_copy_done(1);
+        descriptors.show_if_watched(&mut node);
+        descriptors.show(&mut node);
+        assert!(descriptors.event.get().is_none() && descriptors.room.get().is_none());
+        // The state at the time of creation is shown.
+        let event = descriptors.watch().unwrap();
+        assert!(!is_readable(event));
+        descriptors.show(&mut node);
+        assert!(is_readable(event));
+        assert!(descriptors.room.get().is_none());
+        let room = descriptors.watch_room().unwrap();
+        descriptors.show(&mut node);
+        assert!(is_readable(room));
+        assert_eq!(descriptors.take_zero_copy_done(), Some(1));
+        descriptors.show(&mut node);
+        assert!(!is_readable(event) && is_readable(room));
     }
 }

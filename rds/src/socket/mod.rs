@@ -42,8 +42,8 @@ pub struct Readiness {
     pub readable: bool,
     /// The send buffer has room. The destination may still be congested.
     pub writable: bool,
-    /// A congestion map of a peer has changed since the last query. Always `false` with [congestion
-    /// monitoring](Socket::set_congestion_monitor).
+    /// A port of a refused send is no longer congested, since the last query. Always `false` with
+    /// [congestion monitoring](Socket::set_congestion_monitor).
     pub map_changed: bool,
 }
 
@@ -143,7 +143,7 @@ impl Socket {
     pub(crate) fn of(engine: &Engine) -> io::Result<Self> {
         let mut state = engine.inner().lock()?;
         let id = state.node.socket();
-        let descriptors = Arc::new(Descriptors::new(id, state.busy_poll())?);
+        let descriptors = Arc::new(Descriptors::new(id, state.busy_poll()));
         state.sockets.insert(id, Arc::clone(&descriptors));
         drop(state);
         Ok(Self {
@@ -462,15 +462,16 @@ impl Socket {
 
     /// The current readiness. Does not block.
     ///
-    /// Arms the descriptor: it becomes readable when an event can be received, when a congestion
-    /// map changes, and, with [`ReadWrite`](Interest::ReadWrite), when the send buffer has room,
+    /// Arms the descriptor: it becomes readable when an event can be received, when the port of a
+    /// refused send is no longer congested, and, with [`ReadWrite`](Interest::ReadWrite), when the send buffer has room,
     /// until the next send. If not ready, poll the descriptor and query again.
     ///
     /// # Errors
     /// - `Unsupported`: the socket belongs to the parent process.
+    /// - `EMFILE`, `ENFILE`: too many open files. The first call creates the descriptor.
     pub fn readiness(&self, interest: Interest) -> io::Result<Readiness> {
         let mut state = self.lock()?;
-        self.descriptors.watch();
+        self.descriptors.watch()?;
         state.watch(self.id);
         let blocked = interest == Interest::ReadWrite;
         self.descriptors.set_blocked(&mut state.node, blocked);
@@ -500,7 +501,7 @@ impl Socket {
         }
         state.watch(self.id);
         if wanted.readable || wanted.map_changed {
-            self.descriptors.watch();
+            self.descriptors.watch()?;
             self.descriptors.set_blocked(&mut state.node, false);
         }
         let now = self.descriptors.show(&mut state.node);
@@ -581,9 +582,12 @@ impl Socket {
 
 impl AsFd for Socket {
     /// A descriptor readable when something can be received; see also
-    /// [`readiness`](Self::readiness).
+    /// [`readiness`](Self::readiness). The first call creates the descriptor; without a free one
+    /// (`EMFILE`), returns a descriptor that is always readable, until a later call succeeds.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let fd = self.descriptors.watch();
+        let Ok(fd) = self.descriptors.watch() else {
+            return self.engine.inner().readable_fd();
+        };
         if let Ok(mut state) = self.lock() {
             state.watch(self.id);
             self.descriptors.show(&mut state.node);

@@ -11,7 +11,7 @@ use std::{net::IpAddr, num::NonZero, time::Duration};
 use super::{BadRequest, ConnectionId, Node, Route, peers::Peer};
 use crate::{
     link::{Demand, Failure},
-    wire::HostPair,
+    wire::{CongestionMap, HostPair},
 };
 
 /// Age from which an unknown peer's attempt yields to others. A handshake takes a few round trips,
@@ -197,7 +197,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.settings.first_sequence = next.map_or(first, |next| next.max(first));
         let host = peer.route.peer;
         if !self.peers.iter().any(|(_, other)| other.route.peer == host) {
-            self.peer_maps.remove(&host.into());
+            // Without a map, no port of the host is congested.
+            if let Some(map) = self.peer_maps.remove(&host.into()) {
+                self.ports_released(map.released(&CongestionMap::default()));
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ mod table;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::IpAddr,
     num::NonZero,
     time::Duration,
@@ -133,13 +133,13 @@ pub struct Node<P, B> {
     latest: Duration,
     /// Bytes of received messages in all sockets, by [`Delivery::cost`].
     waiting_bytes: u64,
-    /// When all sockets were last woken because of a congestion map.
-    maps_reported_at: Option<Duration>,
     routes: BTreeMap<(Host, Host, u8), ConnectionId>,
     /// Congestion maps of local addresses.
     maps: BTreeMap<Host, CongestionMap>,
     /// Congestion maps of peers.
     peer_maps: BTreeMap<Host, CongestionMap>,
+    /// Sockets with a send refused by a congested port that is not released yet.
+    congestion_blocked: BTreeSet<SocketId>,
     busy: PendingSet<ConnectionId>,
     woken: PendingSet<SocketId>,
     /// Connections with acknowledged messages not retired yet.
@@ -164,10 +164,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             peers: PeerTable::new(),
             latest: Duration::ZERO,
             waiting_bytes: 0,
-            maps_reported_at: None,
             routes: BTreeMap::new(),
             maps: BTreeMap::new(),
             peer_maps: BTreeMap::new(),
+            congestion_blocked: BTreeSet::new(),
             busy: PendingSet::new(),
             woken: PendingSet::new(),
             unretired: PendingSet::new(),
@@ -251,17 +251,26 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         // Local senders are woken directly.
         if !congested {
-            self.map_came(CongestionMap::fold(port));
+            self.ports_released(CongestionMap::fold(port));
         }
     }
 
-    /// Informs all sockets of a new map with these ports released, and wakes sockets with a blocked
-    /// send to one of them.
-    fn map_came(&mut self, released: u64) {
-        for (&id, socket) in &mut self.sockets {
-            if socket.map_came(released) {
-                self.woken.insert(id);
+    /// Wakes the sockets with a refused send to one of these ports, which are no longer congested.
+    fn ports_released(&mut self, released: u64) {
+        let Self {
+            sockets,
+            woken,
+            congestion_blocked,
+            ..
+        } = self;
+        congestion_blocked.retain(|&id| {
+            let Some(socket) = sockets.get_mut(&id) else {
+                return false;
+            };
+            if socket.ports_released(released) {
+                woken.insert(id);
             }
-        }
+            socket.awaits_ports()
+        });
     }
 }

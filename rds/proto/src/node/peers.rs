@@ -13,10 +13,6 @@ use crate::{
     wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Header, HostPair, Version},
 };
 
-/// Minimum interval between wake-ups of all sockets because of congestion maps. A peer can send
-/// maps at line rate, and each would wake every socket.
-const MAP_INTERVAL: Duration = Duration::from_millis(10);
-
 /// A connection to a peer, and the link below.
 #[derive(Debug)]
 pub(super) struct Peer<P, B> {
@@ -41,8 +37,6 @@ pub(super) struct Peer<P, B> {
     /// Requests of the peer are rejected until then, because its connection was closed in favor of
     /// others.
     pub(super) retired_until: Duration,
-    /// A wake-up of all sockets is due after a new congestion map.
-    map_due: bool,
 }
 
 impl<P, B: AsRef<[u8]>> Peer<P, B> {
@@ -65,7 +59,6 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
             used_at: now,
             waiting_bytes: 0,
             retired_until: Duration::ZERO,
-            map_due: false,
         }
     }
 
@@ -147,6 +140,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Removes a closed socket from all peers.
     pub(super) fn wait_no_more(&mut self, id: SocketId) {
+        self.congestion_blocked.remove(&id);
         for (_, peer) in self.peers.iter_mut() {
             peer.waiting.remove(&id);
         }
@@ -212,10 +206,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// is forgotten.
     pub fn poll(&mut self, now: Duration, id: ConnectionId) -> Option<Action> {
         let peer = self.peers.get(id)?;
-        if peer.map_due {
-            self.wake_for_maps(now, id);
-        }
-        if self.peers.get(id)?.link.is_idle() {
+        if peer.link.is_idle() {
             return None;
         }
         self.latest = now;
@@ -244,38 +235,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Whether the connection is up and has no work.
     pub fn is_idle(&self, now: Duration, id: ConnectionId) -> bool {
         let peer = self.peers.get(id);
-        peer.is_some_and(|peer| {
-            let link = peer.link.is_idle() && !peer.map_due;
-            link && peer.connection.is_idle(now)
-        })
+        peer.is_some_and(|peer| peer.link.is_idle() && peer.connection.is_idle(now))
     }
 
     /// Time of the next timer of a connection.
     pub fn deadline(&self, id: ConnectionId) -> Option<Duration> {
         let peer = self.peers.get(id)?;
         let link = peer.link.deadline(self.demand(id)).into_iter();
-        let maps = peer.map_due.then(|| self.maps_at());
-        link.chain(peer.connection.deadline()).chain(maps).min()
-    }
-
-    /// Earliest time of the next wake-up of all sockets because of maps.
-    fn maps_at(&self) -> Duration {
-        self.maps_reported_at
-            .map_or(Duration::ZERO, |at| at + MAP_INTERVAL)
-    }
-
-    /// Wakes all sockets because of a new map, or schedules the wake-up.
-    fn wake_for_maps(&mut self, now: Duration, id: ConnectionId) {
-        let is_time = self.maps_at() <= now;
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.map_due = !is_time;
-        }
-        if is_time {
-            self.maps_reported_at = Some(now);
-            for &socket in self.sockets.keys() {
-                self.woken.insert(socket);
-            }
-        }
+        link.chain(peer.connection.deadline()).min()
     }
 
     /// Handles a connection request of a peer. The answer follows as an [`Action`].
@@ -601,12 +568,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         result
     }
 
-    fn take_map(&mut self, now: Duration, id: ConnectionId, route: Route, map: CongestionMap) {
+    fn take_map(&mut self, route: Route, map: CongestionMap) {
         self.counters.maps_received += 1;
-        let first = CongestionMap::default();
         let old = self.peer_maps.get(&route.peer.into());
-        let changed = old.is_none_or(|old| *old != map);
-        let released = old.unwrap_or(&first).released(&map);
+        let released = old.map_or(0, |old| old.released(&map));
         self.peer_maps.insert(route.peer.into(), map);
         for (_, peer) in self.peers.iter_mut() {
             if peer.route.peer == route.peer {
@@ -616,10 +581,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 }
             }
         }
-        self.map_came(released);
-        if changed {
-            self.wake_for_maps(now, id);
-        }
+        self.ports_released(released);
     }
 
     fn take(
@@ -634,7 +596,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         };
         match received {
             Received::Map(map) => {
-                self.take_map(now, id, route, map);
+                self.take_map(route, map);
                 Ok(None)
             }
             Received::Ping(from) => {

@@ -64,7 +64,7 @@ pub struct Pending {
     pub message: bool,
     /// An item with priority over messages.
     pub event: bool,
-    /// A congestion map of a peer has changed.
+    /// A port of a refused send is no longer congested.
     pub map_changed: bool,
 }
 
@@ -75,8 +75,8 @@ pub struct Readiness {
     pub readable: bool,
     /// The send buffer has room. The destination may still be congested.
     pub writable: bool,
-    /// A congestion map of a peer has changed since the last query. A socket with congestion
-    /// monitoring receives an event instead.
+    /// A port of a refused send is no longer congested, since the last query. A socket with
+    /// congestion monitoring receives an event instead.
     pub map_changed: bool,
 }
 
@@ -225,15 +225,19 @@ impl<B> Socket<B> {
         self.watched |= CongestionMap::fold(port);
     }
 
-    /// Handles a new congestion map with these released ports. Returns whether a send to one of
-    /// them was blocked.
-    pub(super) fn map_came(&mut self, released: u64) -> bool {
+    /// Whether a send was refused by a port that is not released yet.
+    pub(super) fn awaits_ports(&self) -> bool {
+        self.watched != 0
+    }
+
+    /// Handles the release of ports. Returns whether a send to one of them was refused.
+    pub(super) fn ports_released(&mut self, released: u64) -> bool {
         let freed = self.watched & released;
         self.watched &= !released;
         if self.watches {
             self.freed |= freed;
         } else {
-            self.map_changed = true;
+            self.map_changed |= freed != 0;
         }
         freed != 0
     }

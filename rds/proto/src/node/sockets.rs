@@ -404,6 +404,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             let socket = self.get_mut(id)?;
             socket.stats.congested += 1;
             socket.blocked(to.port());
+            self.congestion_blocked.insert(id);
             if !is_local {
                 let (local, peer) = (from.ip(), to.ip());
                 self.await_map(id, Route { local, peer, tos });

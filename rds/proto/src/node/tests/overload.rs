@@ -111,47 +111,47 @@ fn woken(node: &mut TestNode) -> Vec<SocketId> {
     std::iter::from_fn(|| node.woken()).collect()
 }
 
+/// Case X-G04: maps at line rate wake nobody but refused senders, and each of these once.
 #[test]
-fn congestion_map_wakeups_are_rate_limited() {
-    const MILLI: Duration = Duration::from_millis(1);
-    let (mut pair, _, to) = pair();
-    let hostile = unknown_peer(&mut pair.b);
-    woken(&mut pair.b);
-    let start = Duration::from_secs(1);
-    let mut wakes = 0;
-    for i in 0..1000_u16 {
-        map(&mut pair.b, start, hostile, &[2 + i % 2]);
-        wakes += woken(&mut pair.b).len();
-    }
-    assert_eq!(wakes, 1);
-    // The last maps cause one wake-up later. An unchanged map causes none.
-    assert!(pair.b.readiness(to).unwrap().map_changed);
-    let later = pair.b.deadline(hostile).unwrap();
-    assert!(start < later && later <= start + 10 * MILLI);
-    assert!(!pair.b.is_idle(later, hostile));
-    assert_eq!(pair.b.poll(later, hostile), None);
-    assert_eq!(woken(&mut pair.b), [to]);
-    map(&mut pair.b, start + 100 * MILLI, hostile, &[3]);
-    assert_eq!(woken(&mut pair.b), []);
-    assert!(pair.b.deadline(hostile).is_none_or(|at| at > start + MILLI));
-}
-
-/// Case X-G04: a blocked sender is woken at once, independent of the map interval.
-#[test]
-fn congestion_release_wakes_blocked_senders_despite_rate_limit() {
+fn congestion_map_wakes_only_refused_senders_of_released_ports() {
     let (mut pair, _, to) = pair();
     let other = bound(&mut pair.b, B, 5001);
+    let elsewhere = bound(&mut pair.b, B, 5002);
     let id = pair.ids[1];
-    let now = Duration::from_secs(1);
+    let hostile = unknown_peer(&mut pair.b);
+    woken(&mut pair.b);
     for _ in 0..5 {
-        map(&mut pair.b, now, id, &[4001]);
-        let refused = send(&mut pair.b, to, (A, 4001).into(), 1);
-        assert!(matches!(refused, Err(SocketError::Congested(_))));
-        woken(&mut pair.b);
-        map(&mut pair.b, now, id, &[]);
-        assert_eq!(woken(&mut pair.b), [to]);
+        map(&mut pair.b, NOW, id, &[4001, 4002]);
+        for (socket, port) in [(to, 4001), (other, 4002)] {
+            let refused = send(&mut pair.b, socket, (A, port).into(), 1);
+            assert!(matches!(refused, Err(SocketError::Congested(_))));
+        }
+        for ports in [&[8], &[9]] {
+            map(&mut pair.b, NOW, hostile, ports);
+        }
+        assert_eq!(woken(&mut pair.b), []);
+        map(&mut pair.b, NOW, id, &[]);
+        assert_eq!(woken(&mut pair.b), [other, to]);
+        for socket in [to, other] {
+            assert!(pair.b.readiness(socket).unwrap().map_changed);
+            assert!(!pair.b.readiness(socket).unwrap().map_changed, "once");
+        }
+        assert!(!pair.b.readiness(elsewhere).unwrap().map_changed);
+        assert!(pair.b.congestion_blocked.is_empty());
     }
-    assert!(pair.b.readiness(other).unwrap().map_changed);
+}
+
+/// A sender refused by a host that is forgotten learns of the end of the congestion.
+#[test]
+fn congestion_ends_when_the_host_is_forgotten() {
+    let (mut pair, _, to) = pair();
+    let id = pair.ids[1];
+    map(&mut pair.b, NOW, id, &[4001]);
+    assert!(send(&mut pair.b, to, (A, 4001).into(), 1).is_err());
+    woken(&mut pair.b);
+    pair.b.forget(id);
+    assert_eq!(woken(&mut pair.b), [to]);
+    assert!(pair.b.readiness(to).unwrap().map_changed);
 }
 
 /// Case X-F06: a woken sender has to register again.
