@@ -111,7 +111,7 @@ fn woken(node: &mut TestNode) -> Vec<SocketId> {
     std::iter::from_fn(|| node.woken()).collect()
 }
 
-/// Case X-G04: maps at line rate wake nobody but refused senders, and each of these once.
+/// Case X-G04: maps at line rate wake refused senders only, and each of these once.
 #[test]
 fn congestion_map_wakes_only_refused_senders_of_released_ports() {
     let (mut pair, _, to) = pair();
