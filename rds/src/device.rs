@@ -2,7 +2,7 @@
 
 use std::{
     net::IpAddr,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use verbs::{
@@ -38,11 +38,30 @@ pub(crate) struct Device {
     loopback: Mutex<Option<Loopback>>,
 }
 
+/// The open devices, and the sizes of queues for the next.
+#[derive(Debug)]
+pub(crate) struct KnownDevices {
+    pub(crate) devices: Vec<Arc<Device>>,
+    pub(crate) sends: u32,
+    pub(crate) receives: u32,
+}
+
+impl KnownDevices {
+    /// The device of a context, opened on first use. Enters the kernel.
+    pub(crate) fn open(&self, ctx: &Context) -> verbs::Result<Arc<Device>> {
+        let mut devices = self.devices.iter();
+        match devices.find(|device| device.pd.context() == ctx) {
+            Some(device) => Ok(Arc::clone(device)),
+            None => Ok(Arc::new(Device::new(ctx, self.sends, self.receives)?)),
+        }
+    }
+}
+
 /// Upper bound of [`Device::elements`], to keep queue pairs small.
 const MAX_SGE: u32 = 8;
 
 impl Device {
-    pub(crate) fn new(ctx: &Context, sends: u32, receives: u32) -> verbs::Result<Self> {
+    fn new(ctx: &Context, sends: u32, receives: u32) -> verbs::Result<Self> {
         let attr = ctx.query_device()?;
         let most = attr.max_qp_wr();
         Ok(Self {

@@ -3,9 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cm::{CmId, ConnParam, Connection, Key, phases::HasDevice};
+use cm::{CmId, ConnParam, Connection, EventChannel, Key, phases::HasDevice};
 use verbs::{
-    CompletionQueue, Init, QueuePair, RemoteRegion, Rtr, Rts,
+    CompletionQueue, Error, Init, QueuePair, RemoteRegion, Rtr, Rts,
     cq::{CqKey, Notify},
     mr::PoolBuf,
     qp::{Attributes, RnrTimer},
@@ -21,7 +21,7 @@ use crate::{
         link::Attempt,
     },
     slots::FRAME_SIZE,
-    trace::{ConnectionSpan, note},
+    trace::ConnectionSpan,
 };
 
 /// Work of a send queue entry: the slot of a frame, or the local memory of an RDMA or atomic
@@ -93,15 +93,21 @@ const RNR_TIMER: u8 = 10;
 /// kernel retransmits its REP for more than a minute, and `rdma_destroy_id` blocks for as long.
 const RTU_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How long a closing connection waits for its completions before the queue pair is destroyed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// One connection attempt and the resulting connection.
 #[derive(Debug)]
 pub(crate) struct IbConnection {
     pub(crate) attempt: Attempt,
-    pub(crate) key: Key,
+    /// The identifier, once created.
+    pub(crate) key: Option<Key>,
     pub(crate) span: ConnectionSpan,
     pub(crate) stage: Stage,
     /// Time at which the connection began to close.
     pub(crate) closing: Option<Duration>,
+    /// The disconnect of a closing connection was requested.
+    pub(crate) is_disconnected: bool,
     /// Failed `ibv_destroy_qp` attempts.
     pub(crate) destroy_attempts: u32,
     /// The armed notification, `None` after an event.
@@ -140,6 +146,8 @@ pub(crate) enum Armed {
 /// Progress of a connection attempt.
 #[derive(Debug)]
 pub(crate) enum Stage {
+    /// The engine thread makes calls into the kernel, without the lock, with the resources.
+    Busy,
     /// Address or route resolution is in progress.
     Resolving,
     /// The REQ is sent, the peer has not replied.
@@ -198,10 +206,10 @@ impl QpResources<Pair<Init>> {
             .max_send_sge(device.elements)
             .max_recv_sge(1)
             .create_for()?;
-        let mut qp = id.init_qp(qp).map_err(verbs::Error::from)?;
+        let mut qp = id.init_qp(qp).map_err(Error::from)?;
         for _ in 0..receives {
             let slot = device.slot(FRAME_SIZE)?;
-            qp.post_recv(slot).map_err(verbs::Error::from)?;
+            qp.post_recv(slot).map_err(Error::from)?;
         }
         Ok(Self {
             qp,
@@ -245,19 +253,78 @@ impl Stage {
                 let QpResources { qp, cq, device } = &mut **resources;
                 Some((qp.qp_mut(), cq, device))
             }
-            Self::Resolving | Self::Asked(_) | Self::Gone => None,
+            Self::Busy | Self::Resolving | Self::Asked(_) | Self::Gone => None,
+        }
+    }
+
+    /// Ends the traffic, so that every request completes. Enters the kernel. An identifier with an
+    /// outstanding event is canceled.
+    pub(crate) fn disconnect(
+        self,
+        reaper: &mut Reaper,
+        channel: &Arc<EventChannel>,
+        key: Option<Key>,
+    ) -> Self {
+        let ended = match self {
+            Self::Up(mut resources) => {
+                // Fails if the peer has disconnected first.
+                drop(resources.qp.disconnect());
+                return Self::Up(resources);
+            }
+            Self::Accepted(mut resources) => {
+                drop(resources.qp.to_error());
+                Self::Accepted(resources)
+            }
+            Self::Resolving | Self::Asked(_) => Self::Gone,
+            Self::Busy | Self::Gone => return self,
+        };
+        if let Some(key) = key {
+            reaper.cancel(channel, key);
+        }
+        ended
+    }
+
+    /// Destroys the queue pair, and returns its send work. Enters the kernel. The identifier is
+    /// destroyed by a thread of the reaper, since `rdma_destroy_id` can block.
+    ///
+    /// # Errors
+    /// `ibv_destroy_qp` fails. The stage is returned.
+    pub(crate) fn destroy(self, reaper: &mut Reaper) -> Result<Vec<SendWork>, (Self, Error)> {
+        let (resources, id) = match self {
+            Self::Accepted(resources) => (*resources, None),
+            Self::Up(resources) => {
+                let QpResources { qp, cq, device } = *resources;
+                let (qp, id) = qp.into_parts();
+                (QpResources { qp, cq, device }, Some(id))
+            }
+            Self::Busy | Self::Resolving | Self::Asked(_) | Self::Gone => return Ok(Vec::new()),
+        };
+        let QpResources { qp, cq, device } = resources;
+        let destroyed = qp.destroy();
+        if let Some(id) = id {
+            reaper.destroy(id);
+        }
+        match destroyed {
+            Ok(leftover) => Ok(leftover.send),
+            Err(refused) => {
+                let qp = refused.value;
+                let stage = Self::Accepted(Box::new(QpResources { qp, cq, device }));
+                Err((stage, refused.error))
+            }
         }
     }
 }
 
 impl IbConnection {
-    pub(crate) fn new(attempt: Attempt, key: Key, span: ConnectionSpan, stage: Stage) -> Self {
+    /// An attempt, while the engine thread makes its first calls into the kernel.
+    pub(crate) fn new(attempt: Attempt, key: Option<Key>, span: ConnectionSpan) -> Self {
         Self {
             attempt,
             key,
             span,
-            stage,
+            stage: Stage::Busy,
             closing: None,
+            is_disconnected: false,
             destroy_attempts: 0,
             armed: None,
             broken: None,
@@ -298,7 +365,7 @@ impl IbConnection {
             Stage::Asked(resources) => Some(&resources.device),
             Stage::Accepted(resources) => Some(&resources.device),
             Stage::Up(resources) => Some(&resources.device),
-            Stage::Resolving | Stage::Gone => None,
+            Stage::Busy | Stage::Resolving | Stage::Gone => None,
         }
     }
 
@@ -325,6 +392,17 @@ impl IbConnection {
         Ok(())
     }
 
+    /// Time at which a closing connection no longer waits for its completions.
+    pub(crate) fn drain_deadline(&self) -> Option<Duration> {
+        let since = self.closing.filter(|_| !self.is_busy())?;
+        Some(since + DRAIN_TIMEOUT)
+    }
+
+    /// Whether calls into the kernel are in progress.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.stage, Stage::Busy)
+    }
+
     /// Whether every signaled request has completed, or completions can no longer be polled.
     pub(crate) fn is_drained(&mut self) -> bool {
         let drained = self.queues().is_none_or(|(qp, _, _)| {
@@ -338,63 +416,5 @@ impl IbConnection {
     pub(crate) fn may_have_lost_rx(&mut self) -> bool {
         self.queues()
             .is_some_and(|(qp, _, _)| qp.receive_queue().in_flight() > 0)
-    }
-
-    /// Starts to close the connection. Returns whether `rdma_cm` still owes an event for the
-    /// identifier, so that the caller has to cancel.
-    pub(crate) fn close(&mut self, now: Duration) -> bool {
-        note!(debug, self.span, "closing");
-        self.closing = Some(now);
-        match &mut self.stage {
-            Stage::Up(resources) => {
-                // Fails if the peer has disconnected first.
-                drop(resources.qp.disconnect());
-                false
-            }
-            Stage::Accepted(resources) => {
-                drop(resources.qp.to_error());
-                true
-            }
-            Stage::Resolving | Stage::Asked(_) => {
-                self.stage = Stage::Gone;
-                true
-            }
-            Stage::Gone => false,
-        }
-    }
-
-    /// Destroys the queue pair and returns its work to the messages; `false` if `ibv_destroy_qp`
-    /// fails. The identifier is destroyed by a thread of the reaper, since `rdma_destroy_id` can
-    /// block.
-    pub(crate) fn destroy(&mut self, reaper: &mut Reaper) -> bool {
-        let stage = std::mem::replace(&mut self.stage, Stage::Gone);
-        let (resources, id) = match stage {
-            Stage::Accepted(resources) => (*resources, None),
-            Stage::Up(resources) => {
-                let QpResources { qp, cq, device } = *resources;
-                let (qp, id) = qp.into_parts();
-                (QpResources { qp, cq, device }, Some(id))
-            }
-            Stage::Resolving | Stage::Asked(_) | Stage::Gone => return true,
-        };
-        let QpResources { qp, cq, device } = resources;
-        let destroyed = qp.destroy();
-        if let Some(id) = id {
-            reaper.destroy(id);
-        }
-        match destroyed {
-            Ok(leftover) => {
-                for work in leftover.send {
-                    Posted::give_back(work);
-                }
-                true
-            }
-            Err(refused) => {
-                note!(warn, self.span, error = %refused.error, "queue pair not destroyed");
-                let qp = refused.value;
-                self.stage = Stage::Accepted(Box::new(QpResources { qp, cq, device }));
-                false
-            }
-        }
     }
 }

@@ -16,7 +16,7 @@ macro_rules! note {
 pub(crate) use note;
 
 /// The span of one connection attempt, and of the connection that follows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ConnectionSpan {
     #[cfg(feature = "tracing")]
     span: tracing::Span,

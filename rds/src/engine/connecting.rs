@@ -1,19 +1,24 @@
-//! Connection establishment and teardown.
+//! Connection establishment and teardown. Calls into the kernel are made [without the
+//! lock](super::jobs).
 
-use std::{io, net::IpAddr, time::Duration};
+use std::{io, mem, net::IpAddr, sync::Arc, time::Duration};
 
 use cm::{
     CmId, ConnectFailure, ConnectRequest, ConnectResponse, Connection, Event, Key,
-    phases::{AddrResolved, Connected, RouteResolved},
+    phases::{AddrResolved, Connected, HasDevice, RouteResolved},
 };
+use verbs::Init;
 
 use super::State;
 use crate::{
-    ib_connection::{IbConnection, QpResources, Stage, bring_up, conn_param},
+    device::KnownDevices,
+    ib_connection::{
+        IbConnection, Pair, Posted, QpResources, SendWork, Stage, bring_up, conn_param,
+    },
     proto::{
         link::{Action, Attempt, Failure, RequestId},
         node::ConnectionId,
-        wire::{HostPair, REJECTED},
+        wire::{Family, HostPair, REJECTED},
     },
     trace::{ConnectionSpan, note},
 };
@@ -21,8 +26,28 @@ use crate::{
 /// Time-out of address resolution and of route resolution, each.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Failed `ibv_destroy_qp` attempts after which the queue pair and its buffers are leaked.
+const MAX_DESTROY_ATTEMPTS: u32 = 10;
+
 fn invalid() -> io::Error {
     io::ErrorKind::InvalidData.into()
+}
+
+/// Result of calls into the kernel for a connection attempt.
+type Outcome = Result<Stage, (Failure, io::Error)>;
+
+/// Needs for the queue pair of a connection attempt.
+struct QpSetup {
+    devices: KnownDevices,
+    /// Key of the completion queue.
+    queue: usize,
+}
+
+impl QpSetup {
+    fn create<P: HasDevice>(&self, id: &CmId<P>) -> verbs::Result<QpResources<Pair<Init>>> {
+        let device = self.devices.open(&id.context()?)?;
+        QpResources::new(id, &device, self.queue)
+    }
 }
 
 impl State {
@@ -42,12 +67,16 @@ impl State {
             }
             Action::Reject(request) => {
                 if let Some(request) = self.requests.remove(&request) {
-                    // The peer retransmits its REQ if the REJ is lost.
-                    drop(request.reject(&REJECTED));
+                    self.reject(request);
                 }
             }
             Action::Close(attempt) => self.begin_close(now, id, attempt),
         }
+    }
+
+    fn reject(&mut self, request: ConnectRequest) {
+        // The peer retransmits its REQ if the REJ is lost.
+        self.call_unlocked(|_| drop(request.reject(&REJECTED)));
     }
 
     /// Reports the local failure of an attempt. The link answers with a close in any case.
@@ -64,40 +93,43 @@ impl State {
         self.node.failed(id, attempt, failure);
     }
 
-    fn begin_close(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
-        match self.ib_connections.get_mut(&id) {
-            Some(conn) if conn.attempt == attempt => {
-                if conn.close(now) {
-                    self.reaper.cancel(&self.channel, conn.key);
-                }
-                self.due.insert(id);
-            }
-            // The attempt failed before any resource was created.
-            _ => self.node.closed(now, id, attempt),
-        }
-    }
-
     fn dial(&mut self, id: ConnectionId, attempt: Attempt) -> io::Result<()> {
         let route = self.node.route(id).ok_or_else(invalid)?;
         let port = match route.peer {
-            IpAddr::V4(_) => crate::proto::wire::Family::V4.port(),
-            IpAddr::V6(_) => crate::proto::wire::Family::V6.port(),
+            IpAddr::V4(_) => Family::V4.port(),
+            IpAddr::V6(_) => Family::V6.port(),
         };
         let span = ConnectionSpan::new(route);
         note!(debug, span, ?attempt, "connecting");
-        let mut cm_id = span.run(|| self.channel.create_id())?;
-        if route.tos != 0 {
-            cm_id.set_tos(route.tos)?;
-        }
-        let key = cm_id.key();
         let from = self.on_link(route.local, route.local, 0);
         let to = self.on_link(route.local, route.peer, port);
-        self.keys.insert(key, id);
-        self.ib_connections
-            .insert(id, IbConnection::new(attempt, key, span, Stage::Resolving));
-        cm_id
-            .resolve_addr(Some(from), to, RESOLVE_TIMEOUT)
-            .map_err(|refused| refused.error)?;
+        let channel = Arc::clone(&self.channel);
+        let conn = IbConnection::new(attempt, None, span.clone());
+        self.ib_connections.insert(id, conn);
+        self.unlocked(move |_| {
+            let dial = || -> io::Result<Key> {
+                let mut cm_id = span.run(|| channel.create_id())?;
+                if route.tos != 0 {
+                    cm_id.set_tos(route.tos)?;
+                }
+                let key = cm_id.key();
+                cm_id
+                    .resolve_addr(Some(from), to, RESOLVE_TIMEOUT)
+                    .map_err(|refused| refused.error)?;
+                Ok(key)
+            };
+            let key = dial();
+            move |state: &mut Self, now| {
+                let key = key.map_err(|error| (Failure::Unreachable, error));
+                if let Ok(key) = key
+                    && let Some(conn) = state.ib_connections.get_mut(&id)
+                {
+                    conn.key = Some(key);
+                    state.keys.insert(key, id);
+                }
+                state.finish(now, id, key.map(|_| Stage::Resolving));
+            }
+        });
         Ok(())
     }
 
@@ -107,59 +139,200 @@ impl State {
         let span = ConnectionSpan::new(self.node.route(id).ok_or_else(invalid)?);
         note!(debug, span, ?attempt, "accepting");
         let key = request.id().key();
-        let name = self.next_queue;
-        let resources = self.qp_resources(request.id())?;
-        let param = conn_param(answer, self.options.retries);
-        let resources = resources.map(|qp| {
-            let qp = bring_up(request.id(), qp)?;
-            request.accept_ready(qp, &param)
-        })?;
-        self.queues.insert(name, id);
         self.keys.insert(key, id);
-        let mut conn = IbConnection::new(attempt, key, span, Stage::Accepted(resources));
-        conn.queue = Some(name);
+        let conn = IbConnection::new(attempt, Some(key), span);
         self.ib_connections.insert(id, conn);
-        self.due.insert(id);
+        let setup = self.qp_setup(id);
+        let param = conn_param(answer, self.options.retries);
+        self.unlocked(move |_| {
+            let accepted = setup.create(request.id()).and_then(|resources| {
+                resources.map(|qp| {
+                    let qp = bring_up(request.id(), qp)?;
+                    request.accept_ready(qp, &param)
+                })
+            });
+            move |state: &mut Self, now| {
+                let accepted = accepted.map_err(|error| (Failure::Lost, error.into()));
+                state.finish(now, id, accepted.map(Stage::Accepted));
+            }
+        });
         Ok(())
     }
 
-    /// Creates a queue pair for an identifier.
-    fn qp_resources<P: cm::phases::HasDevice>(
-        &mut self,
-        id: &CmId<P>,
-    ) -> io::Result<
-        QpResources<
-            verbs::QueuePair<
-                verbs::Rc,
-                verbs::Init,
-                crate::ib_connection::SendWork,
-                crate::ib_connection::RecvWork,
-            >,
-        >,
-    > {
-        let device = self.device(&id.context()?)?;
-        let resources = QpResources::new(id, &device, self.next_queue)?;
+    /// Prepares the queue pair of a connection attempt.
+    fn qp_setup(&mut self, id: ConnectionId) -> QpSetup {
+        let queue = self.next_queue;
         self.next_queue += 1;
-        Ok(resources)
+        self.queues.insert(queue, id);
+        if let Some(conn) = self.ib_connections.get_mut(&id) {
+            conn.queue = Some(queue);
+        }
+        QpSetup {
+            devices: self.known_devices(),
+            queue,
+        }
+    }
+
+    /// Takes the resources of a connection, for calls into the kernel without the lock.
+    fn take_stage(&mut self, id: ConnectionId) -> Stage {
+        let conn = self.ib_connections.get_mut(&id);
+        conn.map_or(Stage::Gone, |conn| {
+            mem::replace(&mut conn.stage, Stage::Busy)
+        })
+    }
+
+    /// Stores the outcome of calls into the kernel. Returns whether the attempt continues.
+    fn finish(&mut self, now: Duration, id: ConnectionId, outcome: Outcome) -> bool {
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
+            return false;
+        };
+        let (attempt, is_closing) = (conn.attempt, conn.closing.is_some());
+        let is_ok = outcome.is_ok();
+        match outcome {
+            Ok(stage) => {
+                conn.stage = stage;
+                if let Some(device) = conn.device().cloned() {
+                    self.add_device(&device);
+                }
+            }
+            Err((failure, _error)) => {
+                note!(warn, conn.span, error = %_error, "connection attempt failed");
+                conn.stage = Stage::Gone;
+                self.node.failed(id, attempt, failure);
+            }
+        }
+        if is_closing {
+            self.disconnect(id);
+        }
+        self.due.insert(id);
+        self.advance(now, id);
+        is_ok && !is_closing
+    }
+
+    fn begin_close(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
+        match self.ib_connections.get_mut(&id) {
+            Some(conn) if conn.attempt == attempt => {
+                note!(debug, conn.span, "closing");
+                conn.closing = Some(now);
+                self.disconnect(id);
+                self.due.insert(id);
+            }
+            // The attempt failed before any resource was created.
+            _ => self.node.closed(now, id, attempt),
+        }
+    }
+
+    /// Disconnects a closing connection once; while other calls are in progress, after these.
+    fn disconnect(&mut self, id: ConnectionId) {
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
+            return;
+        };
+        if conn.is_busy() || mem::replace(&mut conn.is_disconnected, true) {
+            return;
+        }
+        let key = conn.key;
+        let stage = self.take_stage(id);
+        let channel = Arc::clone(&self.channel);
+        self.unlocked(move |reaper| {
+            let stage = stage.disconnect(reaper, &channel, key);
+            move |state: &mut Self, now| {
+                state.finish(now, id, Ok(stage));
+            }
+        });
+    }
+
+    /// Destroys a disconnected connection.
+    #[cold]
+    pub(super) fn destroy(&mut self, id: ConnectionId) {
+        let conn = self.ib_connections.get_mut(&id);
+        let may_have_lost_rx = conn.is_some_and(IbConnection::may_have_lost_rx);
+        let stage = self.take_stage(id);
+        self.unlocked(move |reaper| {
+            let destroyed = stage.destroy(reaper);
+            move |state: &mut Self, now| match destroyed {
+                Ok(leftover) => state.destroyed(now, id, may_have_lost_rx, leftover),
+                Err((stage, error)) => state.not_destroyed(now, id, stage, &error),
+            }
+        });
+    }
+
+    /// Handles the end of a connection. The work of its queue pair returns to the messages.
+    fn destroyed(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        may_have_lost_rx: bool,
+        leftover: Vec<SendWork>,
+    ) {
+        for work in leftover {
+            Posted::give_back(work);
+        }
+        let Some(conn) = self.ib_connections.remove(&id) else {
+            return;
+        };
+        self.armed -= usize::from(conn.armed.is_some());
+        if let Some(key) = conn.key {
+            self.keys.remove(&key);
+        }
+        if let Some(queue) = conn.queue {
+            self.queues.remove(&queue);
+        }
+        if may_have_lost_rx {
+            self.node.mark_rx_lost(id);
+        }
+        self.node.closed(now, id, conn.attempt);
+    }
+
+    /// Retries later, since the device has not released the queue pair; finally leaks the queue pair
+    /// and its buffers.
+    fn not_destroyed(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        stage: Stage,
+        _error: &verbs::Error,
+    ) {
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
+            return;
+        };
+        note!(warn, conn.span, error = %_error, "queue pair not destroyed");
+        conn.stage = stage;
+        conn.destroy_attempts += 1;
+        if conn.destroy_attempts < MAX_DESTROY_ATTEMPTS {
+            conn.closing = Some(now);
+            self.advance(now, id);
+            return;
+        }
+        let may_have_lost_rx = conn.may_have_lost_rx();
+        let stage = self.take_stage(id);
+        self.reap(stage);
+        self.destroyed(now, id, may_have_lost_rx, Vec::new());
+        // Messages with leaked buffers cannot be sent again.
+        self.node.give_up(id, |payload| payload.is_posted());
     }
 
     /// The current attempt of an identifier; `None` for a superseded one.
     fn current(&self, key: Key) -> Option<(ConnectionId, Attempt)> {
         let id = *self.keys.get(&key)?;
         let conn = self.ib_connections.get(&id)?;
-        let counts = conn.key == key && conn.closing.is_none();
+        let counts = conn.key == Some(key) && conn.closing.is_none();
         counts.then_some((id, conn.attempt))
     }
 
-    /// Handles a connection manager event. Unknown identifiers in the event are dropped, and so
-    /// destroyed.
+    /// Handles a connection manager event. Unknown identifiers in the event are destroyed.
     pub(super) fn handle(&mut self, now: Duration, event: Event) {
         match event {
             Event::AddrResolved(id) => self.addr_resolved(id),
             Event::RouteResolved(id) => self.route_resolved(id),
-            Event::AddrError { id, .. } => self.failed(id.key(), Failure::Unreachable),
-            Event::RouteError { id, .. } => self.failed(id.key(), Failure::Unreachable),
-            Event::ConnectResponse(response) => self.responded(now, response),
+            Event::AddrError { id, .. } => {
+                self.failed(id.key(), Failure::Unreachable);
+                self.reap(id);
+            }
+            Event::RouteError { id, .. } => {
+                self.failed(id.key(), Failure::Unreachable);
+                self.reap(id);
+            }
+            Event::ConnectResponse(response) => self.responded(response),
             Event::ConnectRequest(request) => self.requested(now, request),
             Event::Established(id) => self.established(now, id),
             Event::ConnectFailed { id, failure } => {
@@ -169,7 +342,7 @@ impl State {
                     _ => Failure::Unreachable,
                 };
                 self.failed(id.key(), failure);
-                self.reaper.destroy(id);
+                self.reap(id);
             }
             Event::Disconnected { key, .. } | Event::AddrChange(key) | Event::TimewaitExit(key) => {
                 self.failed(key, Failure::Lost);
@@ -198,70 +371,88 @@ impl State {
         }
     }
 
-    fn addr_resolved(&mut self, id: CmId<AddrResolved>) {
-        let key = id.key();
-        if self.current(key).is_some() && id.resolve_route(RESOLVE_TIMEOUT).is_err() {
-            self.failed(key, Failure::Unreachable);
-        }
+    fn addr_resolved(&mut self, cm_id: CmId<AddrResolved>) {
+        let Some((id, _)) = self.current(cm_id.key()) else {
+            self.reap(cm_id);
+            return;
+        };
+        self.take_stage(id);
+        self.unlocked(move |_| {
+            let resolving = cm_id.resolve_route(RESOLVE_TIMEOUT);
+            let resolving = resolving.map_err(|refused| refused.error);
+            move |state: &mut Self, now| {
+                let resolving = resolving.map_err(|error| (Failure::Unreachable, error.into()));
+                state.finish(now, id, resolving.map(|_| Stage::Resolving));
+            }
+        });
     }
 
-    fn route_resolved(&mut self, id: CmId<RouteResolved>) {
-        let key = id.key();
-        if let Some((connection, _)) = self.current(key)
-            && self.send_request(connection, id).is_err()
-        {
-            self.failed(key, Failure::Unreachable);
-        }
-    }
-
-    fn send_request(&mut self, id: ConnectionId, cm_id: CmId<RouteResolved>) -> io::Result<()> {
-        let data = self.node.proposal(id).ok_or_else(invalid)?.encode();
-        let name = self.next_queue;
-        let resources = self.qp_resources(&cm_id)?;
+    fn route_resolved(&mut self, cm_id: CmId<RouteResolved>) {
+        let current = self.current(cm_id.key()).map(|(id, _)| id);
+        let current = current.and_then(|id| Some((id, self.node.proposal(id)?.encode())));
+        let Some((id, data)) = current else {
+            self.reap(cm_id);
+            return;
+        };
+        self.take_stage(id);
+        let setup = self.qp_setup(id);
         let param = conn_param(data, self.options.retries);
-        cm_id
-            .connect(&resources.qp, &param)
-            .map_err(|refused| refused.error)?;
-        self.queues.insert(name, id);
-        if let Some(conn) = self.ib_connections.get_mut(&id) {
-            conn.stage = Stage::Asked(Box::new(resources));
-            conn.queue = Some(name);
-        }
-        Ok(())
+        self.unlocked(move |_| {
+            let asked = setup.create(&cm_id).and_then(|resources| {
+                cm_id
+                    .connect(&resources.qp, &param)
+                    .map_err(|refused| refused.error)?;
+                Ok(Box::new(resources))
+            });
+            move |state: &mut Self, now| {
+                let asked = asked.map_err(|error| (Failure::Unreachable, error.into()));
+                state.finish(now, id, asked.map(Stage::Asked));
+            }
+        });
     }
 
     /// The peer has accepted.
-    fn responded(&mut self, now: Duration, response: ConnectResponse) {
-        let key = response.id().key();
-        let Some((id, attempt)) = self.current(key) else {
-            self.reaper.destroy(response);
+    fn responded(&mut self, response: ConnectResponse) {
+        let Some((id, attempt)) = self.current(response.id().key()) else {
+            self.reap(response);
             return;
         };
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
-            return;
-        };
-        let stage = std::mem::replace(&mut conn.stage, Stage::Gone);
-        let Stage::Asked(resources) = stage else {
-            conn.stage = stage;
-            return;
+        let resources = match self.take_stage(id) {
+            Stage::Asked(resources) => resources,
+            stage => {
+                self.put_stage(id, stage);
+                self.reap(response);
+                return;
+            }
         };
         let reply = response.param().private_data.clone();
-        let up = resources.map(|qp| {
-            let qp = bring_up(response.id(), qp)?;
-            response.establish_ready(qp)
+        self.unlocked(move |_| {
+            let up = resources.map(|qp| {
+                let qp = bring_up(response.id(), qp)?;
+                response.establish_ready(qp)
+            });
+            move |state: &mut Self, now| {
+                let up = up.map_err(|error| (Failure::Lost, error.into()));
+                if state.finish(now, id, up.map(Stage::Up)) {
+                    state.log_established(id);
+                    // An invalid reply fails the attempt, and the connection closes.
+                    let _: Result<_, _> = state.node.established(now, id, attempt, Some(&reply));
+                }
+            }
         });
-        match up {
-            Ok(resources) => {
-                note!(debug, conn.span, qp = %resources.qp.qp().qp_num(), "established");
-                conn.stage = Stage::Up(resources);
-                self.due.insert(id);
-                // An invalid reply fails the attempt, and the connection closes.
-                let _: Result<_, _> = self.node.established(now, id, attempt, Some(&reply));
-            }
-            Err(_error) => {
-                note!(warn, conn.span, error = %_error, "connection not established");
-                self.node.failed(id, attempt, Failure::Lost);
-            }
+    }
+
+    fn put_stage(&mut self, id: ConnectionId, stage: Stage) {
+        if let Some(conn) = self.ib_connections.get_mut(&id) {
+            conn.stage = stage;
+        }
+    }
+
+    fn log_established(&self, id: ConnectionId) {
+        if let Some(_conn) = self.ib_connections.get(&id)
+            && let Stage::Up(_resources) = &_conn.stage
+        {
+            note!(debug, _conn.span, qp = %_resources.qp.qp().qp_num(), "established");
         }
     }
 
@@ -271,7 +462,7 @@ impl State {
         let name = RequestId(self.next_request);
         self.next_request += 1;
         let known = hosts.and_then(|(local, peer)| {
-            if self.reaper.is_overloaded() {
+            if self.reaper_overloaded {
                 self.node.refused();
                 return None;
             }
@@ -284,36 +475,30 @@ impl State {
             Some(_) => {
                 self.requests.insert(name, request);
             }
-            // The peer retransmits its REQ if the REJ is lost.
-            None => drop(request.reject(&REJECTED)),
+            None => self.reject(request),
         }
     }
 
     /// The RTU of an accepted connection has arrived.
     fn established(&mut self, now: Duration, cm_id: CmId<Connected>) {
         let Some((id, attempt)) = self.current(cm_id.key()) else {
-            self.reaper.destroy(cm_id);
+            self.reap(cm_id);
             return;
         };
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
-            return;
-        };
-        match std::mem::replace(&mut conn.stage, Stage::Gone) {
-            Stage::Accepted(resources) => {
-                match resources.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from)) {
-                    Ok(resources) => {
-                        note!(debug, conn.span, qp = %resources.qp.qp().qp_num(), "established");
-                        conn.stage = Stage::Up(resources);
-                        // Without a reply there is nothing to reject.
-                        let _: Result<_, _> = self.node.established(now, id, attempt, None);
-                    }
-                    Err(_error) => {
-                        note!(warn, conn.span, error = %_error, "connection not established");
-                        self.node.failed(id, attempt, Failure::Lost);
-                    }
-                }
+        let resources = match self.take_stage(id) {
+            Stage::Accepted(resources) => resources,
+            stage => {
+                self.put_stage(id, stage);
+                self.reap(cm_id);
+                return;
             }
-            stage => conn.stage = stage,
+        };
+        let joined = resources.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from));
+        let joined = joined.map_err(|error| (Failure::Lost, error.into()));
+        if self.finish(now, id, joined.map(Stage::Up)) {
+            self.log_established(id);
+            // Without a reply there is nothing to reject.
+            let _: Result<_, _> = self.node.established(now, id, attempt, None);
         }
     }
 }

@@ -13,6 +13,7 @@ use std::{
 use rustix::rand::{GetRandomFlags, getrandom};
 use verbs::{ProtectionDomain, RemoteRegion};
 
+use super::State;
 use crate::proto::SocketId;
 
 /// Page size assumed for addresses of exports.
@@ -104,26 +105,46 @@ impl<R> Exports<R> {
         }
     }
 
-    /// Ends a use-once export after a host has reported its use.
-    pub(crate) fn used(&mut self, owner: SocketId, rkey: u32, by: IpAddr) {
-        if let Entry::Occupied(exported) = self.all.entry((owner, rkey))
-            && exported.get().use_once
-            && exported.get().is_for(by)
-        {
-            exported.remove();
+    /// Ends a use-once export after a host has reported its use, and returns it.
+    #[must_use]
+    fn used(&mut self, owner: SocketId, rkey: u32, by: IpAddr) -> Option<Exported<R>> {
+        match self.all.entry((owner, rkey)) {
+            Entry::Occupied(exported) if exported.get().use_once && exported.get().is_for(by) => {
+                Some(exported.remove())
+            }
+            _ => None,
         }
     }
 
-    /// Ends all exports of a closed socket.
-    pub(super) fn forget(&mut self, owner: SocketId) {
-        self.all.retain(|(of, _), _| *of != owner);
+    /// Ends all exports of a closed socket, and returns them.
+    #[must_use]
+    pub(super) fn forget(&mut self, owner: SocketId) -> Vec<Exported<R>> {
+        self.take(|of, _| of == owner)
+    }
+
+    fn take(&mut self, mut which: impl FnMut(SocketId, &Exported<R>) -> bool) -> Vec<Exported<R>> {
+        let taken = self
+            .all
+            .extract_if(|(owner, _), exported| which(*owner, exported));
+        taken.map(|(_, exported)| exported).collect()
     }
 }
 
 impl Exports {
-    /// Ends all exports on a removed device.
-    pub(super) fn leave(&mut self, pd: &ProtectionDomain) {
-        self.all.retain(|_, exported| exported.region.pd() != pd);
+    /// Ends all exports on a removed device, and returns them.
+    #[must_use]
+    pub(super) fn leave(&mut self, pd: &ProtectionDomain) -> Vec<Exported> {
+        self.take(|_, exported| exported.region.pd() == pd)
+    }
+}
+
+impl State {
+    /// Ends a use-once export after a host has reported its use. The engine thread deregisters the
+    /// memory.
+    pub(crate) fn export_used(&mut self, owner: SocketId, rkey: u32, by: IpAddr) {
+        if let Some(exported) = self.exports.used(owner, rkey, by) {
+            self.call_unlocked(|_| drop(exported));
+        }
     }
 }
 
@@ -166,10 +187,10 @@ mod tests {
     fn export_use_once_ends_with_message_after_operation() {
         for use_once in [true, false] {
             let mut exports = exports(use_once);
-            exports.used(SocketId(2), 5, PEER);
-            exports.used(OWNER, 6, PEER);
+            drop(exports.used(SocketId(2), 5, PEER));
+            drop(exports.used(OWNER, 6, PEER));
             assert!(exports.contains(OWNER, 5), "that was another");
-            exports.used(OWNER, 5, PEER);
+            drop(exports.used(OWNER, 5, PEER));
             assert_eq!(exports.contains(OWNER, 5), !use_once);
             assert_eq!(exports.count(OWNER), usize::from(!use_once));
         }
@@ -179,9 +200,9 @@ mod tests {
     fn export_use_once_ignores_hosts_without_the_cookie() {
         let mut exports = exports(true);
         exports.sent_to(OWNER, 5, PEER);
-        exports.used(OWNER, 5, OTHER_PEER);
+        drop(exports.used(OWNER, 5, OTHER_PEER));
         assert!(exports.contains(OWNER, 5));
-        exports.used(OWNER, 5, PEER);
+        drop(exports.used(OWNER, 5, PEER));
         assert!(!exports.contains(OWNER, 5));
     }
 
@@ -192,7 +213,7 @@ mod tests {
             exports.sent_to(OWNER, 5, std::net::Ipv4Addr::from_bits(host).into());
         }
         assert_eq!(exports.all[&(OWNER, 5)].hosts.len(), MAX_HOSTS + 1);
-        exports.used(OWNER, 5, OTHER_PEER);
+        drop(exports.used(OWNER, 5, OTHER_PEER));
         assert!(!exports.contains(OWNER, 5), "it is for any host");
     }
 

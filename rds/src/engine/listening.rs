@@ -154,7 +154,8 @@ impl State {
             let reason = format!("no RDMA device has the address {ip}");
             io::Error::new(io::ErrorKind::AddrNotAvailable, reason)
         })?;
-        let device = self.device(&ctx)?;
+        let device = self.known_devices().open(&ctx)?;
+        self.add_device(&device);
         if let Some(paused) = &mut self.listeners.paused {
             paused.insert(ip);
             self.listeners.devices.insert(ip.into(), device);
@@ -190,7 +191,8 @@ impl State {
         let Some(ip) = self.listeners.of(key) else {
             return;
         };
-        drop(self.listeners.open.remove(&ip));
+        let listener = self.listeners.open.remove(&ip);
+        self.reap(listener);
         if let Some(device) = self.listeners.devices.remove(&ip.into()) {
             self.device_lost(device);
         }

@@ -4,6 +4,7 @@ mod clock;
 mod connecting;
 mod exports;
 mod info;
+mod jobs;
 mod listening;
 mod local_rdma;
 mod operations;
@@ -26,7 +27,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use cm::EventChannel;
+use cm::{Event, EventChannel};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use verbs::{
     fd::NotifyFd,
@@ -60,6 +61,9 @@ struct Handle {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// Connection events handled before other work gets its turn.
+const EVENT_BATCH: usize = 64;
 
 /// State shared by the engine thread and the sockets.
 #[derive(Debug)]
@@ -247,14 +251,27 @@ impl Shared {
 
     /// Runs the engine thread: connection events, timers, and completions while no call polls.
     fn run(&self, mut standby: Standby) {
+        let mut reaper = Reaper::default();
         let mut has_events = false;
         while !self.stopped.load(Relaxed) {
+            let events = if has_events {
+                self.events()
+            } else {
+                Vec::new()
+            };
+            has_events = false;
             let mut state = self.lock_here();
             let now = self.now();
-            while has_events && let Ok(Some(event)) = self.channel.try_next() {
+            state.reaper_overloaded = reaper.is_overloaded();
+            for event in events {
                 state.handle(now, event);
             }
             state.expire(now);
+            if !state.jobs.is_empty() {
+                drop(state);
+                self.run_jobs(&mut reaper);
+                continue;
+            }
             let Ok(Some(sleep)) = standby.poll(&mut state) else {
                 continue;
             };
@@ -262,7 +279,15 @@ impl Shared {
             drop(state);
             has_events = self.sleep(&standby, sleep, until);
         }
-        self.lock_here().end();
+        self.run_jobs(&mut reaper);
+        self.lock_here().end(&mut reaper);
+        reaper.wait(reaper::SHUTDOWN_TIMEOUT);
+    }
+
+    /// The next connection events.
+    fn events(&self) -> Vec<Event> {
+        let events = std::iter::from_fn(|| self.channel.try_next().ok().flatten());
+        events.take(EVENT_BATCH).collect()
     }
 
     /// Sleeps until the thread has work, at most for `time`. Returns whether there are connection

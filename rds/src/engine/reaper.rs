@@ -117,7 +117,7 @@ impl Reaper {
     }
 
     /// Cancels an identifier with an outstanding event, in a background thread.
-    pub(super) fn cancel(&mut self, channel: &Arc<EventChannel>, key: Key) {
+    pub(crate) fn cancel(&mut self, channel: &Arc<EventChannel>, key: Key) {
         self.destroy(Waiting {
             channel: Arc::clone(channel),
             key,

@@ -10,20 +10,20 @@ use std::{
 
 use cm::{ConnectRequest, EventChannel, Key};
 use rustix::event::epoll;
-use verbs::{Context, event::EventType, waiting::Waiters};
+use verbs::{event::EventType, waiting::Waiters};
 
 use super::{
-    EngineOptions,
+    EngineOptions, Reaper,
     clock::Clock,
-    exports::Exports,
+    exports::{Exported, Exports},
+    jobs::Jobs,
     listening::Listeners,
     operations::Operations,
-    reaper::{self, Reaper},
     timers::Timers,
 };
 use crate::{
-    device::Device,
-    ib_connection::IbConnection,
+    device::{Device, KnownDevices},
+    ib_connection::{IbConnection, Stage},
     outbound::{Operands, Payload},
     proto::{
         PendingSet, SocketId,
@@ -34,12 +34,6 @@ use crate::{
     slots::Body,
     socket::Descriptors,
 };
-
-/// How long a closing connection waits for its completions before the queue pair is destroyed.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Failed `ibv_destroy_qp` attempts after which the queue pair and its buffers are leaked.
-const MAX_DESTROY_ATTEMPTS: u32 = 10;
 
 /// State of an engine, protected by one lock.
 #[derive(Debug)]
@@ -78,7 +72,10 @@ pub(crate) struct State {
     /// Exported memory, by owner and key.
     pub(crate) exports: Exports,
     pub(crate) operations: Operations,
-    pub(super) reaper: Reaper,
+    /// Calls into the kernel, made by the engine thread without the lock.
+    pub(super) jobs: Jobs,
+    /// Too many identifiers wait for their destruction: connection requests are rejected.
+    pub(super) reaper_overloaded: bool,
     /// Scope ids of link-local addresses.
     pub(super) scopes: BTreeMap<IpAddr, u32>,
 }
@@ -115,7 +112,8 @@ impl State {
             sockets: BTreeMap::new(),
             exports: Exports::default(),
             operations: Operations::default(),
-            reaper: Reaper::default(),
+            jobs: Jobs::default(),
+            reaper_overloaded: false,
             scopes: BTreeMap::new(),
         }
     }
@@ -129,19 +127,24 @@ impl State {
         &self.devices
     }
 
-    /// The engine's state of a device, created on first use.
-    pub(super) fn device(&mut self, ctx: &Context) -> verbs::Result<Arc<Device>> {
-        let known = |device: &&Arc<Device>| device.pd.context() == ctx;
-        if let Some(device) = self.devices.iter().find(known) {
-            return Ok(Arc::clone(device));
+    /// Adds an opened device, unless known.
+    pub(super) fn add_device(&mut self, device: &Arc<Device>) {
+        if !self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+            let data = epoll::EventData::new_u64(0);
+            // Fails only without memory: then timers poll.
+            let _: Result<(), _> =
+                epoll::add(&self.channels, &device.channel, data, epoll::EventFlags::IN);
+            self.devices.push(Arc::clone(device));
         }
-        let (sends, receives) = (self.options.sends, self.options.receives);
-        let device = Arc::new(Device::new(ctx, sends, receives)?);
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&self.channels, &device.channel, data, epoll::EventFlags::IN)
-            .map_err(|err| verbs::Error::from_errno("epoll_ctl", err.raw_os_error()))?;
-        self.devices.push(Arc::clone(&device));
-        Ok(device)
+    }
+
+    /// The open devices, for opening another one without the lock.
+    pub(super) fn known_devices(&self) -> KnownDevices {
+        KnownDevices {
+            devices: self.devices.clone(),
+            sends: self.options.sends,
+            receives: self.options.receives,
+        }
     }
 
     /// The device of a socket's address; `None` for a loopback address or a removed device.
@@ -161,7 +164,8 @@ impl State {
         self.devices.retain(|device| !Arc::ptr_eq(device, &lost));
         // Fails if the channel was deleted before.
         let _: Result<(), _> = epoll::delete(&self.channels, &lost.channel);
-        self.exports.leave(&lost.pd);
+        let exports = self.exports.leave(&lost.pd);
+        self.call_unlocked(|_| drop(exports));
         if !self.lost.iter().any(|device| Arc::ptr_eq(device, &lost)) {
             self.lost.push(lost);
         }
@@ -175,11 +179,11 @@ impl State {
             return;
         }
         let (used, left): (Vec<_>, Vec<_>) = self.lost.drain(..).partition(|device| {
-            let mut used = self
-                .ib_connections
-                .values()
-                .filter_map(IbConnection::device);
-            used.any(|other| Arc::ptr_eq(other, device))
+            let mut connections = self.ib_connections.values();
+            connections.any(|conn| match conn.device() {
+                Some(other) => Arc::ptr_eq(other, device),
+                None => conn.is_busy(),
+            })
         });
         self.lost = used;
         for device in left {
@@ -197,7 +201,7 @@ impl State {
     /// The next time at which a connection needs [`advance`](Self::advance).
     fn deadline(&self, id: ConnectionId) -> Option<Duration> {
         let conn = self.ib_connections.get(&id);
-        let drained = conn.and_then(|conn| Some(conn.closing? + DRAIN_TIMEOUT));
+        let drained = conn.and_then(IbConnection::drain_deadline);
         let rtu = conn.and_then(IbConnection::rtu_deadline);
         let deadlines = self.node.deadline(id).into_iter();
         deadlines.chain(drained).chain(rtu).min()
@@ -261,46 +265,15 @@ impl State {
             return;
         };
         if conn.take_rtu_timeout(now) {
+            let (channel, key) = (Arc::clone(&self.channel), conn.key);
             // Fails if the RTU has arrived meanwhile.
-            drop(self.channel.notify(conn.key, EventType::COMM_EST));
-        }
-        if let Some(since) = conn.closing
-            && (conn.is_drained() || since + DRAIN_TIMEOUT <= now)
+            self.call_unlocked(move |_| {
+                drop(key.map(|key| channel.notify(key, EventType::COMM_EST)));
+            });
+        } else if let Some(until) = conn.drain_deadline()
+            && (conn.is_drained() || until <= now)
         {
-            self.close(now, id);
-        }
-    }
-
-    /// Destroys a connection after its completions, or after [`DRAIN_TIMEOUT`].
-    #[cold]
-    fn close(&mut self, now: Duration, id: ConnectionId) {
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
-            return;
-        };
-        let may_have_lost_rx = conn.may_have_lost_rx();
-        let is_destroyed = conn.destroy(&mut self.reaper);
-        if !is_destroyed {
-            conn.destroy_attempts += 1;
-            if conn.destroy_attempts < MAX_DESTROY_ATTEMPTS {
-                // Retry later, since the device has not released the queue pair.
-                conn.closing = Some(now);
-                return;
-            }
-        }
-        let attempt = conn.attempt;
-        self.keys.remove(&conn.key);
-        if let Some(queue) = conn.queue {
-            self.queues.remove(&queue);
-        }
-        self.armed -= usize::from(conn.armed.is_some());
-        self.ib_connections.remove(&id);
-        if may_have_lost_rx {
-            self.node.mark_rx_lost(id);
-        }
-        self.node.closed(now, id, attempt);
-        if !is_destroyed {
-            // Messages with leaked buffers cannot be sent again.
-            self.node.give_up(id, |payload| payload.is_posted());
+            self.destroy(id);
         }
     }
 
@@ -312,14 +285,16 @@ impl State {
         }
     }
 
-    /// Forgets a closed socket.
-    pub(crate) fn forget(&mut self, id: SocketId) {
+    /// Forgets a closed socket. Returns its exports, to be deregistered without the lock.
+    #[must_use]
+    pub(crate) fn forget(&mut self, id: SocketId) -> Vec<Exported> {
         self.sockets.remove(&id);
         self.unwatch(id);
         // Removes abandoned tasks.
         self.waiters.wake_interest(id);
-        self.exports.forget(id);
+        let exports = self.exports.forget(id);
         self.operations.forget(id);
+        exports
     }
 
     /// Notifies waiters of a socket.
@@ -330,20 +305,18 @@ impl State {
         self.waiters.wake_interest(id);
     }
 
-    /// Closes and destroys all connections.
-    pub(super) fn end(&mut self) {
+    /// Closes and destroys all connections. Enters the kernel; no other thread uses the engine.
+    pub(super) fn end(&mut self, reaper: &mut Reaper) {
         self.requests.clear();
         self.listeners = Listeners::default();
-        let now = Duration::ZERO;
-        for conn in self.ib_connections.values_mut() {
-            if conn.close(now) {
-                self.reaper.cancel(&self.channel, conn.key);
-            }
+        let connections = std::mem::take(&mut self.ib_connections);
+        let stages: Vec<Stage> = connections
+            .into_values()
+            .map(|conn| conn.stage.disconnect(reaper, &self.channel, conn.key))
+            .collect();
+        for stage in stages {
+            // Dropping a stage destroys the rest.
+            drop(stage.destroy(reaper));
         }
-        for (_, mut conn) in std::mem::take(&mut self.ib_connections) {
-            // Dropping the connection destroys the rest.
-            conn.destroy(&mut self.reaper);
-        }
-        self.reaper.wait(reaper::SHUTDOWN_TIMEOUT);
     }
 }

@@ -186,7 +186,7 @@ impl State {
         }
         if let Some(route) = self.node.route(id) {
             for (owner, rkey) in used {
-                self.exports.used(owner, rkey, route.peer);
+                self.export_used(owner, rkey, route.peer);
             }
         }
         handled

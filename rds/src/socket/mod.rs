@@ -603,10 +603,13 @@ impl Drop for Socket {
         }
         // A socket of the parent process stays open.
         if let Ok(mut state) = self.lock() {
-            state.forget(self.id);
+            let exports = state.forget(self.id);
             // The socket is open.
             let _: Result<(), _> = state.node.close(self.id);
             self.engine.inner().drive(&mut state);
+            // Without the lock, because deregistration is slow.
+            drop(state);
+            drop(exports);
         }
     }
 }

@@ -414,7 +414,7 @@ impl Socket {
             };
             let owner = state.node.deliver_local(to, delivery);
             if let Some((owner, rdma)) = owner.zip(draft.rdma) {
-                state.exports.used(owner, rdma.rkey, from.ip());
+                state.export_used(owner, rdma.rkey, from.ip());
             }
         }
         state.over(self.id, &draft.payload);

@@ -1,0 +1,71 @@
+//! Calls into the kernel, made by the engine thread without the lock.
+//!
+//! Creating, connecting and destroying a queue pair, and deregistering memory, take up to
+//! milliseconds. Sends and receives of other sockets continue meanwhile.
+
+use std::{collections::VecDeque, fmt, time::Duration};
+
+use super::{Reaper, Shared, State};
+
+/// The calls. Returns the change of the state, made with the lock.
+type Job = Box<dyn FnOnce(&mut Reaper) -> Change + Send>;
+type Change = Box<dyn FnOnce(&mut State, Duration)>;
+
+/// The requested calls, in order.
+#[derive(Default)]
+pub(super) struct Jobs(VecDeque<Job>);
+
+impl Jobs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Jobs").field(&self.0.len()).finish()
+    }
+}
+
+impl State {
+    /// Has the engine thread make calls without the lock, and then change the state.
+    pub(super) fn unlocked<C>(&mut self, calls: impl FnOnce(&mut Reaper) -> C + Send + 'static)
+    where
+        C: FnOnce(&mut Self, Duration) + 'static,
+    {
+        self.jobs
+            .0
+            .push_back(Box::new(|reaper| Box::new(calls(reaper))));
+        self.waiters.wake_standby();
+    }
+
+    /// Has the engine thread make calls without the lock.
+    pub(super) fn call_unlocked(&mut self, calls: impl FnOnce(&mut Reaper) + Send + 'static) {
+        self.unlocked(|reaper| {
+            calls(reaper);
+            |_: &mut Self, _| {}
+        });
+    }
+
+    /// Destroys an identifier in a thread of the reaper.
+    pub(super) fn reap(&mut self, what: impl Send + 'static) {
+        self.call_unlocked(|reaper| reaper.destroy(what));
+    }
+}
+
+impl Shared {
+    /// Makes the requested calls.
+    pub(super) fn run_jobs(&self, reaper: &mut Reaper) {
+        loop {
+            let next = self.lock_here().jobs.0.pop_front();
+            let Some(job) = next else {
+                return;
+            };
+            let change = job(reaper);
+            let mut state = self.lock_here();
+            let now = self.now();
+            change(&mut state, now);
+            state.drive(now);
+        }
+    }
+}
