@@ -31,9 +31,26 @@ const WORD: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct Exposed {
     table: RemoteRegion,
-    receive: RemoteRegion,
+    receive: Buffer,
     /// Message slots of the receives, with separate framing only.
     messages: Option<RemoteRegion>,
+}
+
+/// A buffer that may have grown.
+#[derive(Debug)]
+struct Buffer {
+    region: RemoteRegion,
+    /// Of a grown buffer.
+    _share: Option<Share>,
+}
+
+impl From<RemoteRegion> for Buffer {
+    fn from(region: RemoteRegion) -> Self {
+        Self {
+            region,
+            _share: None,
+        }
+    }
 }
 
 /// The table and the buffers of one side of a connection.
@@ -44,13 +61,11 @@ pub(crate) struct Exposed {
 pub(crate) struct Memory {
     exposed: Exposed,
     /// Previous receive buffer, until all of its data has been read.
-    old_receive: Option<RemoteRegion>,
+    old_receive: Option<Buffer>,
     /// The send buffer, followed by slots for targets where requests cannot carry these inline.
-    send: RemoteRegion,
+    send: Buffer,
     send_buffer: usize,
     slots: usize,
-    /// Shares of the grown buffers.
-    grown: Vec<Share>,
 }
 
 /// Total size in bytes of the grown buffers of the process.
@@ -168,14 +183,14 @@ impl Exposed {
         };
         Ok(Self {
             table: writable(pd, settings.table_size())?,
-            receive: writable(pd, settings.recv_buffer as usize)?,
+            receive: writable(pd, settings.recv_buffer_idle as usize)?.into(),
             messages,
         })
     }
 
     /// Returns the addresses and keys advertised to the peer.
     pub(crate) fn local(&self) -> Local {
-        let (table, receive) = (self.table.token(), self.receive.token());
+        let (table, receive) = (self.table.token(), self.receive.region.token());
         Local {
             table_addr: table.addr,
             table_rkey: table.rkey,
@@ -193,6 +208,21 @@ impl Exposed {
     }
 }
 
+impl Buffer {
+    /// Registers a buffer of `bytes` bytes within the growth allowance.
+    fn grown(
+        bytes: u32,
+        register: impl FnOnce(usize) -> verbs::Result<RemoteRegion>,
+    ) -> Option<Self> {
+        let share = Share::take(bytes.into(), &GROWN, allowance())?;
+        let region = register(bytes as usize).ok()?;
+        Some(Self {
+            region,
+            _share: Some(share),
+        })
+    }
+}
+
 impl Memory {
     /// Allocates the unexposed memory of an established connection.
     pub(crate) fn new(
@@ -200,34 +230,21 @@ impl Memory {
         settings: &Settings,
         exposed: Exposed,
     ) -> verbs::Result<Self> {
-        let (send_buffer, slots) = (settings.send_buffer as usize, settings.slots_size());
+        let (send_buffer, slots) = (settings.send_buffer_idle as usize, settings.slots_size());
         Ok(Self {
             exposed,
             old_receive: None,
-            send: private(pd, send_buffer + slots)?,
+            send: private(pd, send_buffer + slots)?.into(),
             send_buffer,
             slots,
-            grown: Vec::new(),
         })
-    }
-
-    /// Registers a larger buffer of `bytes` bytes within the growth allowance.
-    fn larger(
-        &mut self,
-        bytes: u32,
-        register: impl FnOnce(usize) -> verbs::Result<RemoteRegion>,
-    ) -> Option<RemoteRegion> {
-        let share = Share::take(bytes.into(), &GROWN, allowance())?;
-        let memory = register(bytes as usize).ok()?;
-        self.grown.push(share);
-        Some(memory)
     }
 
     /// Replaces the receive buffer with a new one of `bytes` bytes. The previous buffer stays until
     /// [`end_old_receive`](Self::end_old_receive). Returns the new address and key, or `None` without memory.
     pub(crate) fn grow_receive(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<(u64, u32)> {
-        let larger = self.larger(bytes, |len| writable(pd, len))?;
-        let token = larger.token();
+        let larger = Buffer::grown(bytes, |len| writable(pd, len))?;
+        let token = larger.region.token();
         self.old_receive = Some(std::mem::replace(&mut self.exposed.receive, larger));
         Some((token.addr, token.rkey))
     }
@@ -241,7 +258,7 @@ impl Memory {
     /// flight keep the previous buffer alive.
     pub(crate) fn grow_send(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<()> {
         let slots = self.slots;
-        self.send = self.larger(bytes, |len| private(pd, len + slots))?;
+        self.send = Buffer::grown(bytes, |len| private(pd, len + slots))?;
         self.send_buffer = bytes as usize;
         Some(())
     }
@@ -249,20 +266,21 @@ impl Memory {
     /// Copies bytes out of the receive buffer, or of the previous one if `is_old`.
     pub(crate) fn read(&self, is_old: bool, at: usize, bytes: &mut [u8]) {
         let old = self.old_receive.as_ref().filter(|_| is_old);
-        old.unwrap_or(&self.exposed.receive).read(at, bytes);
+        let buffer = old.unwrap_or(&self.exposed.receive);
+        buffer.region.read(at, bytes);
     }
 
     /// Fills a part of the send buffer and returns the part to be sent.
     pub(crate) fn fill(&self, at: usize, bytes: &[u8]) -> RemoteRegion {
-        self.send.write(at, bytes);
-        self.send.slice(at..at + bytes.len())
+        self.send.region.write(at, bytes);
+        self.send.region.slice(at..at + bytes.len())
     }
 
     /// Fills a slot for a control message and returns the slot to be sent.
     pub(crate) fn fill_slot(&self, slot: u16, bytes: &[u8]) -> RemoteRegion {
         let at = self.send_buffer + usize::from(slot) * Target::SIZE;
-        self.send.write(at, bytes);
-        self.send.slice(at..at + bytes.len())
+        self.send.region.write(at, bytes);
+        self.send.region.slice(at..at + bytes.len())
     }
 }
 

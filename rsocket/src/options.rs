@@ -61,7 +61,8 @@ impl Default for Options {
 impl Options {
     /// Creates options with the defaults of rsockets: queues of 384 messages, buffers of 128 KiB, 64 bytes
     /// inline. The files in `/etc/rdma/rsocket` override these, as for [`Socket::new`](crate::Socket::new).
-    /// Unlike librdmacm, buffers without an explicit size grow under load.
+    /// Unlike librdmacm, buffers without an explicit size are smaller until first used up, so that an idle stream
+    /// pins 48 KiB instead of 256, and grow beyond this size under load.
     pub fn new() -> Self {
         Self::default()
     }
@@ -80,16 +81,16 @@ impl Options {
         self
     }
 
-    /// Sets the size of the send buffer in bytes, at least 4096. Without an explicit size, a buffer found
-    /// full repeatedly grows up to 512 KiB.
+    /// Sets the size of the send buffer in bytes, at least 4096, registered when connecting. Without an explicit size,
+    /// the buffer has 16 KiB, 128 KiB from the first time it is full, and grows up to 512 KiB when full repeatedly.
     pub fn send_buffer(mut self, bytes: u32) -> Self {
         self.settings.set_send_buffer(bytes);
         self
     }
 
-    /// Sets the size of the receive buffer in bytes, at least 4096. Without an explicit size, the buffer
-    /// grows up to 512 KiB when the peer repeatedly runs out of room although the program reads everything.
-    /// With librdmacm as the peer, the buffer does not grow.
+    /// Sets the size of the receive buffer in bytes, at least 4096, registered when connecting. Without an explicit
+    /// size, the buffer has 32 KiB, 128 KiB from the first time the peer has run out of room, and grows up to 512 KiB
+    /// when the peer repeatedly runs out of room although the program reads everything.
     pub fn receive_buffer(mut self, bytes: u32) -> Self {
         self.settings.set_recv_buffer(bytes);
         self

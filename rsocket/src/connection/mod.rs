@@ -470,9 +470,9 @@ impl State {
         Ok(came)
     }
 
-    /// Grows the buffers on the stream's request. Without memory for larger ones, the present buffers stay in
+    /// Grows the receive buffer if the stream wants a larger one. Without memory for it, the present one stays in
     /// use.
-    fn grow(&mut self) {
+    fn grow_receive(&mut self) {
         let Self {
             stream, memory, qp, ..
         } = self;
@@ -485,17 +485,28 @@ impl State {
         if !stream.uses_old_buffer() {
             memory.end_old_receive();
         }
-        if let Some(size) = stream.wanted_send_buffer() {
-            match memory.grow_send(qp.pd(), size) {
-                Some(()) => stream.send_from_new(),
-                None => stream.keep_sending(),
-            }
+    }
+
+    /// Grows the send buffer if the stream wants a larger one. Returns whether it has grown: a call without room
+    /// tries again at once, because no completion announces the new room.
+    fn grow_send(&mut self) -> bool {
+        let Self {
+            stream, memory, qp, ..
+        } = self;
+        let Some(size) = stream.wanted_send_buffer() else {
+            return false;
+        };
+        let grown = memory.grow_send(qp.pd(), size);
+        match grown {
+            Some(()) => stream.send_from_new(),
+            None => stream.keep_sending(),
         }
+        grown.is_some()
     }
 
     /// Posts pending control messages.
     fn pump(&mut self) -> io::Result<()> {
-        self.grow();
+        self.grow_receive();
         while let Some(outgoing) = self.stream.control() {
             self.post(outgoing, &[])?;
         }
@@ -529,6 +540,9 @@ impl State {
                 continue;
             }
             let Some(outgoing) = self.stream.send(burst, total - *done) else {
+                if self.grow_send() {
+                    continue;
+                }
                 break;
             };
             *done += self.post_data(outgoing, bufs, *done)?;
@@ -563,6 +577,7 @@ impl State {
                 Placement::Post(outgoing) => {
                     *done += self.post_data(outgoing, &[IoSlice::new(bytes)], *done)?;
                 }
+                Placement::Wait if self.grow_send() => {}
                 Placement::Wait => return Ok(None),
                 Placement::Unmapped => break,
             }

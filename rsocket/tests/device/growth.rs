@@ -12,6 +12,7 @@ use rsocket::{Options, Stream};
 use crate::streams::{TEST_TIMEOUT, pair, pattern};
 
 const LEN: usize = 4 << 20;
+const IN_USE: usize = 128 << 10;
 
 /// Number of memory regions of the given size.
 fn regions(bytes: usize) -> usize {
@@ -74,55 +75,58 @@ fn fill(from: &mut Stream, to: &mut Stream, size: usize) {
 
 #[test]
 fn buffers_of_busy_stream_grow() {
+    const SIZES: [usize; 4] = [16 << 10, 32 << 10, IN_USE, LARGER];
     const LARGER: usize = 512 << 10;
-    const FIRST: usize = 128 << 10;
-    let (first, larger) = (regions(FIRST), regions(LARGER));
+    let before = SIZES.map(regions);
+    let added = || {
+        let now = SIZES.map(regions);
+        [0, 1, 2, 3].map(|size| now[size] - before[size])
+    };
     for piece in [LEN, 16 << 10] {
         let (mut client, mut server) = pair(&Options::new());
-        assert_eq!(regions(FIRST), first + 4, "two at each side");
+        assert_eq!(added(), [2, 2, 0, 0], "two idle ends");
+        fill(&mut client, &mut server, IN_USE);
+        assert_eq!(added(), [1, 1, 2, 0], "the sender's and the receiver's");
         for _ in 0..8 {
-            fill(&mut client, &mut server, FIRST);
+            fill(&mut client, &mut server, IN_USE);
         }
-        assert!(regions(LARGER) > larger, "the server's");
+        assert_eq!(added()[3], 1, "the receiver's");
         // The client's buffer grows while a write waits for the server.
         let until = Instant::now() + TEST_TIMEOUT;
         loop {
             send(&mut client, &mut server, piece);
-            let found = (regions(FIRST), regions(LARGER));
-            if found == (first + 2, larger + 2) {
+            let found = added();
+            if found == [1, 1, 0, 2] {
                 break;
             }
-            assert!(
-                Instant::now() < until,
-                "{found:?}, {first} and {larger} before"
-            );
+            assert!(Instant::now() < until, "{found:?}");
         }
         fill(&mut client, &mut server, LARGER);
         // The grown buffers work in the other direction, too.
         send(&mut server, &mut client, piece);
         drop((client, server));
-        assert_eq!((regions(FIRST), regions(LARGER)), (first, larger));
+        assert_eq!(added(), [0; 4]);
     }
 }
 
 /// A message spanning the old and the new buffer.
 #[test]
 fn message_during_growth_of_the_buffer_arrives_whole() {
-    const FIRST: usize = 128 << 10;
     // The explicit size prevents growth.
     let fixed = Options::new().send_buffer(256 << 10);
     let (mut client, mut server) = pair(&fixed);
-    for _ in 0..7 {
-        fill(&mut client, &mut server, FIRST);
+    // The first time, the idle buffer grows to the size in use.
+    for _ in 0..8 {
+        fill(&mut client, &mut server, IN_USE);
     }
     // The first piece grants half of the buffer to the client; the second causes the last stall before
     // growth.
-    let (before, last) = (regions(FIRST), FIRST - 70_000);
+    let (before, last) = (regions(IN_USE), IN_USE - 70_000);
     send_and_peek(&mut client, &mut server, &[70_000, last]);
     send_and_peek(&mut client, &mut server, &[65_000]);
-    assert_eq!(regions(FIRST), before, "536 bytes of room are left in it");
+    assert_eq!(regions(IN_USE), before, "536 bytes of room are left in it");
     send_and_peek(&mut client, &mut server, &[100, 500, 400]);
-    assert_eq!(regions(FIRST), before - 1, "it is used up, and read");
+    assert_eq!(regions(IN_USE), before - 1, "it is used up, and read");
     send_and_peek(&mut client, &mut server, &[300_000]);
 }
 

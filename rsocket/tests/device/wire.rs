@@ -19,6 +19,8 @@ use crate::{
 };
 
 const HALF: u32 = 65536;
+/// The receive buffer of an idle stream without an explicit size.
+const IDLE_BUFFER: u32 = 32 << 10;
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEPALIVE: u32 = 0xe000_0001;
 
@@ -30,8 +32,13 @@ fn accepted_by(options: &Options, encode: impl FnOnce(ConnectData) -> Vec<u8>) -
     (stream, probe)
 }
 
+/// Options for the buffer of librdmacm, advertised by halves.
+fn halves() -> Options {
+    Options::new().receive_buffer(2 * HALF)
+}
+
 fn accepted() -> (Stream, Probe) {
-    accepted_by(&Options::new(), plain)
+    accepted_by(&halves(), plain)
 }
 
 fn plain(data: ConnectData) -> Vec<u8> {
@@ -57,6 +64,13 @@ fn recv_second_half_grant(stream: &Stream, probe: &mut Probe) {
     );
 }
 
+/// Checks the first message of a stream whose buffer has been advertised whole.
+fn recv_first_credits(stream: &Stream, probe: &mut Probe) {
+    stream.readiness().unwrap();
+    assert_eq!(probe.recv_message(), 0x8000_0180);
+    assert_eq!(probe.target(1), [0; Target::SIZE], "no target");
+}
+
 /// Checks private data, including the padding of the connection manager.
 fn check_connect_data(private_data: &[u8], is_request: bool, separate: bool) {
     match (separate, is_request) {
@@ -69,7 +83,7 @@ fn check_connect_data(private_data: &[u8], is_request: bool, separate: bool) {
     assert_ne!(private_data[8..16], [0; 8], "the table");
     assert_eq!(private_data[20..24], 8_u32.to_be_bytes(), "its entries");
     assert_ne!(private_data[24..32], [0; 8], "the buffer");
-    assert_eq!(private_data[36..40], HALF.to_be_bytes());
+    assert_eq!(private_data[36..40], IDLE_BUFFER.to_be_bytes());
     assert!(private_data[40..].iter().all(|&byte| byte == 0));
 }
 
@@ -80,7 +94,7 @@ fn accept_private_data_has_own_layout() {
     let (mut probe, private_data) = Probe::connect(listener.local_addr().unwrap(), plain).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     check_connect_data(&private_data, false, probe.separate);
-    recv_second_half_grant(&stream, &mut probe);
+    recv_first_credits(&stream, &mut probe);
     // No other message precedes the data.
     stream.write_all(b"data").unwrap();
     assert_eq!(probe.recv_message(), 4);
@@ -96,7 +110,7 @@ fn connect_private_data_has_own_layout() {
     let (mut probe, private_data) = listener.accept();
     let mut stream = connecting.join().unwrap();
     check_connect_data(&private_data, true, probe.separate);
-    recv_second_half_grant(&stream, &mut probe);
+    recv_first_credits(&stream, &mut probe);
     stream.write_all(b"data").unwrap();
     assert_eq!(probe.recv_message(), 4);
     assert_eq!(probe.data(4), b"data");
@@ -219,7 +233,7 @@ fn table_entries_have_the_byte_order_of_the_peer() {
         ByteOrder::Little => ByteOrder::Big,
         ByteOrder::Big => ByteOrder::Little,
     };
-    let (mut stream, mut probe) = accepted_by(&Options::new(), |mut data| {
+    let (mut stream, mut probe) = accepted_by(&halves(), |mut data| {
         data.order = other;
         plain(data)
     });
@@ -241,7 +255,7 @@ fn table_entries_have_the_byte_order_of_the_peer() {
 /// T-WP15
 #[test]
 fn map_with_old_peer_is_refused() {
-    let (mut stream, mut probe) = accepted_by(&Options::new(), |mut data| {
+    let (mut stream, mut probe) = accepted_by(&halves(), |mut data| {
         data.iomap_size = None;
         plain(data)
     });
@@ -294,7 +308,7 @@ fn shutdown_of_write_direction_sends_control_message() {
 /// T-KA1: keepalive probes are not messages.
 #[test]
 fn keepalive_probes_are_not_messages() {
-    let options = Options::new().keep_alive(Duration::from_millis(20));
+    let options = halves().keep_alive(Duration::from_millis(20));
     let (mut stream, mut probe) = accepted_by(&options, plain);
     recv_second_half_grant(&stream, &mut probe);
     thread::sleep(Duration::from_millis(300));
@@ -305,4 +319,22 @@ fn keepalive_probes_are_not_messages() {
     probe.send(b"x");
     stream.read_exact(&mut [0]).unwrap();
     assert!(stream.take_error().is_none());
+}
+
+/// A peer with librdmacm's two entries is notified of a larger buffer once the idle one is full.
+#[test]
+fn full_idle_buffer_is_followed_by_a_larger_one() {
+    let (stream, mut probe) = accepted_by(&Options::new(), plain);
+    probe.send(&[7; IDLE_BUFFER as usize]);
+    stream.peek(&mut [0]).unwrap();
+    // No message has been read, so the limit of credits is the first one.
+    let mut next = |entry| {
+        assert_eq!(probe.recv_message(), 0x8000_0180);
+        Target::decode(&probe.target(entry), ByteOrder::HOST)
+    };
+    let [first, second] = [next(1), next(0)];
+    assert_eq!((first.len, second.len), (HALF, HALF));
+    assert_eq!(second.addr, first.addr + u64::from(HALF));
+    assert_eq!(second.rkey, first.rkey);
+    assert_ne!(first.rkey, probe.peer.first.rkey);
 }

@@ -54,6 +54,24 @@ fn stream_between_two_hosts_carries_bytes_both_ways() {
     assert_eq!(read, 0);
 }
 
+/// librdmacm registers 256 KiB for each end.
+#[test]
+fn idle_stream_registers_less_than_64_kib_until_used() {
+    let fabric = Fabric::new().keep_objects();
+    let (active, passive) = connected(&hosts(&fabric, 15));
+    let idle = fabric.books().registered_bytes();
+    assert!(idle < 2 * (64 << 10), "{idle} bytes of both ends");
+    // The whole receive buffer is granted; a nonblocking write grows the send buffer within the call.
+    active.set_nonblocking(true);
+    let bytes = pattern(32 << 10, 3);
+    assert_eq!((&active).write(&bytes).unwrap(), bytes.len());
+    let mut received = vec![0; bytes.len()];
+    (&passive).read_exact(&mut received).unwrap();
+    assert!(received == bytes);
+    let used = fabric.books().registered_bytes();
+    assert!(used > idle + 2 * (64 << 10), "{used} bytes of both ends");
+}
+
 #[test]
 fn stream_over_a_lossy_link_carries_bytes_both_ways() {
     let fabric = Fabric::seeded(3).keep_objects().duplication(0.05);

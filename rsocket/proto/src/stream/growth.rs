@@ -1,24 +1,32 @@
 //! Growth of buffers that limit the throughput.
 
-/// Number of stalls before a buffer grows. Programs with little data never reach this number.
+/// Number of stalls before a buffer grows beyond its size in use. Programs with little data never reach this number.
 const GROW_THRESHOLD: u8 = 8;
 
-/// Growth state of a buffer.
+/// Growth state of a buffer: small while idle, of the size in use from the first stall on, then of the maximum size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growth {
-    /// Target size, while growth is possible.
-    to: Option<u32>,
-    /// Number of stalls caused by the buffer.
+    size: u32,
+    in_use: u32,
+    most: u32,
+    /// Number of stalls caused by the buffer since it has this size, or since it could not grow.
     stalls: u8,
 }
 
 impl Growth {
-    /// Creates the state of a buffer of `size` bytes with the maximum size `to`.
-    pub(super) fn new(size: u32, to: u32) -> Self {
+    /// Creates the state of a buffer of `size` bytes.
+    pub(super) fn new(size: u32, in_use: u32, most: u32) -> Self {
         Self {
-            to: Some(to).filter(|&to| to > size),
+            size,
+            in_use,
+            most,
             stalls: 0,
         }
+    }
+
+    /// Whether the buffer is smaller than one in use.
+    pub(super) fn is_small(&self) -> bool {
+        self.size < self.in_use
     }
 
     /// Counts a stall caused by the buffer.
@@ -28,11 +36,22 @@ impl Growth {
 
     /// Returns the new size, once the buffer should grow.
     pub(super) fn wanted(&self) -> Option<u32> {
-        self.to.filter(|_| self.stalls >= GROW_THRESHOLD)
+        let (larger, threshold) = if self.is_small() {
+            (self.in_use, 1)
+        } else {
+            (self.most, GROW_THRESHOLD)
+        };
+        (larger > self.size && self.stalls >= threshold).then_some(larger)
     }
 
-    /// Ends the growth: the buffer has grown, or cannot grow.
-    pub(super) fn end(&mut self) {
-        self.to = None;
+    /// Records that the buffer has grown to `size` bytes.
+    pub(super) fn grown(&mut self, size: u32) {
+        self.size = size;
+        self.stalls = 0;
+    }
+
+    /// Records that the buffer could not grow. The next attempt follows as many further stalls.
+    pub(super) fn refused(&mut self) {
+        self.stalls = 0;
     }
 }

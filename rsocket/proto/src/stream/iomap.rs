@@ -158,7 +158,11 @@ impl Stream {
         let Some(target) = self.peer_mappings.find(offset) else {
             return Placement::Unmapped;
         };
-        if left == 0 || !self.can_send() {
+        if left == 0 {
+            return Placement::Wait;
+        }
+        if !self.can_send() {
+            self.sending.count_wait_for_buffer();
             return Placement::Wait;
         }
         Placement::Post(self.send_direct(burst, left, target))

@@ -92,7 +92,7 @@ impl Stream {
             first: Target {
                 addr: local.buffer_addr,
                 rkey: local.buffer_rkey,
-                len: settings.half(),
+                len: settings.first_target(),
             },
         }
     }

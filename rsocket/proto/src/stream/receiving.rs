@@ -21,8 +21,6 @@ pub(super) struct Receiving {
     /// The previous buffer, while writable by the peer or unread. Its data precedes all data of the current
     /// buffer. The peer gets no further targets there.
     old: Option<Ring>,
-    /// Half of the initial buffer: the maximum size of a target.
-    half: u32,
     /// Number of messages read; limit granted to the peer; number received.
     done: u16,
     limit: u16,
@@ -63,25 +61,30 @@ impl Update {
 
 impl Receiving {
     pub(super) fn new(settings: &Settings, local: &Local, peer: &ConnectData) -> Self {
-        let (size, half) = (2 * settings.half(), settings.half());
-        let entries = peer.targets.len.min(TARGETS);
-        // A multiple of `half`, with an entry for each.
-        let most = (settings.recv_buffer_max / half).min(entries) * half;
+        let size = settings.recv_buffer_idle;
+        // Doubled some times, so that the lengths of all targets have the same number of set bits.
+        let doubled = |wanted: u32| size << (wanted / size).checked_ilog2().unwrap_or_default();
+        let growth = Growth::new(
+            size,
+            doubled(settings.recv_buffer),
+            doubled(settings.recv_buffer_max),
+        );
         let place = (local.buffer_addr, local.buffer_rkey);
-        let mut ring = Ring::new(place, size, half, entries);
-        // The connect data advertises the first half only.
-        ring.grant(half);
+        let mut ring = Ring::new(place, size, peer.targets.len.min(TARGETS));
+        // Advertised by the connect data.
+        ring.grant(settings.first_target());
         Self {
             waiting: VecDeque::with_capacity(settings.recv_depth.into()),
             ring,
             old: None,
-            half,
             done: 0,
             limit: settings.recv_depth,
             arrived: 0,
-            update_at: settings.recv_depth / 2,
+            // librdmacm's first message is an update as well. Without it, a stream that only receives would not
+            // notice a failed queue pair.
+            update_at: 0,
             depth: settings.recv_depth,
-            growth: Growth::new(size, most),
+            growth,
             ran_out: false,
             peer_table: peer.targets,
             peer_entry: 1,
@@ -125,7 +128,13 @@ impl Receiving {
             _ => &mut self.ring,
         };
         ring.write(len).ok_or(Violation::Overflow(len))?;
-        self.ran_out |= self.room() == 0;
+        if self.room() == 0 {
+            self.ran_out = true;
+            // Two programs that write before they read need the size in use, as they have with librdmacm.
+            if self.growth.is_small() {
+                self.growth.count_stall();
+            }
+        }
         self.waiting.push_back(len);
         if unwanted {
             self.consume(u32::MAX);
@@ -173,18 +182,19 @@ impl Receiving {
 
     /// Replaces the buffer; the previous one stays until used up.
     fn replace(&mut self, size: u32, place: (u64, u32)) {
-        let ring = Ring::new(place, size, self.half, self.entries());
+        let ring = Ring::new(place, size, self.entries());
         self.old = Some(std::mem::replace(&mut self.ring, ring));
         self.drop_unused_old();
-        self.growth.end();
+        self.growth.grown(size);
+        self.ran_out = false;
     }
 
     /// Returns the update due now, if any.
     pub(super) fn update_due(&self) -> Option<Update> {
-        let least = if self.room() < self.half {
+        let least = if self.room() < self.ring.half {
             self.ring.part
         } else {
-            self.half
+            self.ring.half
         };
         // The targets of one buffer always fit the table; those of two may not.
         let has_entry = self
@@ -204,7 +214,7 @@ impl Receiving {
         self.limit = self.done.wrapping_add(self.depth);
         let mut outgoing = Outgoing::bare(Tag::Credit, Some(Message::Credit(self.limit)));
         if update == Update::CreditsAndTarget {
-            let target = self.ring.grant(self.half);
+            let target = self.ring.grant(self.ring.half);
             let place = if settings.inlines_targets() {
                 PayloadSource::Inline
             } else {
@@ -254,25 +264,25 @@ impl Stream {
     pub fn wanted_receive_buffer(&self) -> Option<u32> {
         // A larger buffer is useless after the end.
         let wanted = self.receiving.growth.wanted();
-        wanted.filter(|_| self.is_readable())
+        wanted.filter(|_| self.is_readable() && !self.uses_old_buffer())
     }
 
     /// Switches to a new receive buffer of the wanted size. The previous one must stay while [in
     /// use](Self::uses_old_buffer).
     pub fn receive_into(&mut self, addr: u64, rkey: u32) {
-        if let Some(size) = self.receiving.growth.wanted() {
+        if let Some(size) = self.wanted_receive_buffer() {
             self.receiving.replace(size, (addr, rkey));
         }
     }
 
-    /// Whether the previous receive buffer has unread bytes or is still writable by the peer. Once false,
-    /// always false.
+    /// Whether the previous receive buffer has unread bytes or is still writable by the peer. Once false, false
+    /// until the next growth.
     pub fn uses_old_buffer(&self) -> bool {
         self.receiving.old.is_some()
     }
 
-    /// Keeps the present receive buffer for good.
+    /// Keeps the present receive buffer, until further stalls.
     pub fn keep_receiving(&mut self) {
-        self.receiving.growth.end();
+        self.receiving.growth.refused();
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct Ring {
     addr: u64,
     rkey: u32,
     size: u32,
+    /// Maximum size of a target: half of the buffer.
+    pub(super) half: u32,
     /// Minimum number of bytes granted to the peer at once.
     pub(super) part: u32,
     /// Number of unread bytes, and their start.
@@ -36,11 +38,13 @@ fn part(size: u32, half: u32, entries: u32) -> u32 {
 
 impl Ring {
     /// Creates a ring with all bytes free, for a peer with the given number of table entries.
-    pub(super) fn new((addr, rkey): (u64, u32), size: u32, half: u32, entries: u32) -> Self {
+    pub(super) fn new((addr, rkey): (u64, u32), size: u32, entries: u32) -> Self {
+        let half = size / 2;
         Self {
             addr,
             rkey,
             size,
+            half,
             part: part(size, half, entries),
             unread: 0,
             at: 0,
@@ -132,7 +136,7 @@ mod tests {
             (128 << 10, 2),
             (6, 8),
         ] {
-            let mut ring = Ring::new((ADDR, 1), size, size / 2, entries);
+            let mut ring = Ring::new((ADDR, 1), size, entries);
             let mut targets: VecDeque<u32> = VecDeque::new();
             for _ in 0..10_000 {
                 if ring.free >= ring.part {

@@ -84,11 +84,15 @@ impl Sending {
             control_free: CONTROL_SLOTS,
             control_count: 0,
             inline: settings.inline,
-            buffer_size: settings.send_buffer,
-            buffer_free: settings.send_buffer,
+            buffer_size: settings.send_buffer_idle,
+            buffer_free: settings.send_buffer_idle,
             buffer_at: 0,
             old_in_flight: 0,
-            growth: Growth::new(settings.send_buffer, settings.send_buffer_max),
+            growth: Growth::new(
+                settings.send_buffer_idle,
+                settings.send_buffer,
+                settings.send_buffer_max,
+            ),
             stalled: false,
             targets: Targets::new(peer.first),
         }
@@ -163,7 +167,7 @@ impl Sending {
     }
 
     /// Counts a stall, if caused by a full send buffer alone.
-    fn count_wait_for_buffer(&mut self) {
+    pub(super) fn count_wait_for_buffer(&mut self) {
         let has_others = self.sent != self.limit && self.free >= self.entries;
         let waits = has_others && self.targets.room() > 0 && self.buffer_free < SEND_LOWAT;
         if waits && !self.stalled {
@@ -177,7 +181,7 @@ impl Sending {
         self.old_in_flight += self.buffer_size - self.buffer_free;
         (self.buffer_size, self.buffer_free) = (size, size);
         self.buffer_at = 0;
-        self.growth.end();
+        self.growth.grown(size);
     }
 
     /// Allocates `len` bytes of the send buffer.
@@ -250,9 +254,9 @@ impl Stream {
         }
     }
 
-    /// Keeps the present send buffer for good.
+    /// Keeps the present send buffer, until further stalls.
     pub fn keep_sending(&mut self) {
-        self.sending.growth.end();
+        self.sending.growth.refused();
     }
 
     /// Returns the request writing the next of `left` bytes into a mapping of the peer.

@@ -35,16 +35,20 @@ pub struct Settings {
     pub send_depth: u16,
     /// Maximum number of unread data messages; the receive queue is [`SPARE_RECEIVES`] deeper.
     pub recv_depth: u16,
-    /// Size of the send buffer in bytes.
+    /// Size of the send buffer in bytes, in use: from the first time it is full while the peer has room.
     pub send_buffer: u32,
-    /// Size of the receive buffer in bytes, an even number.
+    /// Size of the receive buffer in bytes, in use: from the first time the peer has run out of room. An even
+    /// number.
     pub recv_buffer: u32,
+    /// Size of the send buffer in bytes until then.
+    pub send_buffer_idle: u32,
+    /// Size of the receive buffer in bytes until then, an even number.
+    pub recv_buffer_idle: u32,
     /// Maximum size of the send buffer in bytes. Growth starts when the buffer is repeatedly full while the
     /// peer has room.
     pub send_buffer_max: u32,
     /// Maximum size of the receive buffer in bytes. Growth starts when the peer repeatedly runs out of room
-    /// although the program reads everything. Limited by the peer's table of targets: no growth with
-    /// librdmacm.
+    /// although the program reads everything. The buffer grows by doubling.
     pub recv_buffer_max: u32,
     /// Maximum number of bytes sent inline.
     pub inline: u32,
@@ -61,6 +65,8 @@ impl Default for Settings {
             recv_depth: 384,
             send_buffer: 128 << 10,
             recv_buffer: 128 << 10,
+            send_buffer_idle: 16 << 10,
+            recv_buffer_idle: 32 << 10,
             send_buffer_max: 512 << 10,
             recv_buffer_max: 512 << 10,
             inline: 64,
@@ -76,12 +82,15 @@ impl Settings {
     #[must_use]
     pub fn clamped(self, max_depth: u32) -> Self {
         let max = u16::try_from(max_depth).unwrap_or(u16::MAX).min(MAX_DEPTH);
+        let idle = |idle: u32, in_use: u32| idle.min(in_use).clamp(MIN_BUFFER, MAX_BUFFER);
         let depth = |wanted: u16, spare| wanted.max(MIN_DEPTH).min(max.saturating_sub(spare));
         Self {
             send_depth: depth(self.send_depth, 0),
             recv_depth: depth(self.recv_depth, SPARE_RECEIVES),
             send_buffer: self.send_buffer.clamp(MIN_BUFFER, MAX_BUFFER),
             recv_buffer: self.recv_buffer.clamp(MIN_BUFFER, MAX_BUFFER) & !1,
+            send_buffer_idle: idle(self.send_buffer_idle, self.send_buffer),
+            recv_buffer_idle: idle(self.recv_buffer_idle, self.recv_buffer) & !1,
             send_buffer_max: self.send_buffer_max.min(MAX_BUFFER),
             recv_buffer_max: self.recv_buffer_max.min(MAX_BUFFER),
             ..self
@@ -90,17 +99,23 @@ impl Settings {
 
     /// Sets the size of the send buffer and disables its growth.
     pub fn set_send_buffer(&mut self, bytes: u32) {
-        (self.send_buffer, self.send_buffer_max) = (bytes, bytes);
+        self.send_buffer = bytes;
+        (self.send_buffer_idle, self.send_buffer_max) = (bytes, bytes);
     }
 
     /// Sets the size of the receive buffer and disables its growth.
     pub fn set_recv_buffer(&mut self, bytes: u32) {
-        (self.recv_buffer, self.recv_buffer_max) = (bytes, bytes);
+        self.recv_buffer = bytes;
+        (self.recv_buffer_idle, self.recv_buffer_max) = (bytes, bytes);
     }
 
-    /// Maximum size of a target in bytes: half of the receive buffer.
-    pub fn half(&self) -> u32 {
-        self.recv_buffer / 2
+    /// Size of the first target in bytes: all of the receive buffer if smaller than in use, for the data before the
+    /// program's next call, else half of it, as with librdmacm.
+    pub fn first_target(&self) -> u32 {
+        if self.recv_buffer_idle < self.recv_buffer {
+            return self.recv_buffer_idle;
+        }
+        self.recv_buffer_idle / 2
     }
 
     /// Whether a target fits inline. Otherwise the source is a [`PayloadSource::Slot`](super::PayloadSource::Slot).
@@ -164,7 +179,14 @@ mod tests {
             ..Settings::default()
         };
         assert_eq!(settings.table_size(), 8 * 16 + 3 * 24);
-        assert_eq!(settings.half(), 65536);
+    }
+
+    #[test]
+    fn first_target_is_the_idle_buffer_or_half_of_a_fixed_one() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.first_target(), 32 << 10);
+        settings.set_recv_buffer(128 << 10);
+        assert_eq!(settings.first_target(), 64 << 10);
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Targets {
     pub(super) fn take(&mut self, table: &mut impl Table, order: ByteOrder) {
         for _ in 0..TARGETS {
             let written = Target::decode(&table.target(self.entry), order);
-            // The next entry may be partially written: a length other than a whole part is incomplete. Such
+            // The next entry may be partially written: a length that no target has is incomplete. Such
             // an entry must not be cleared, because the store could overwrite the device's concurrent write.
             if !self.is_part(written.len) || !self.add(written) {
                 return;
@@ -61,10 +61,11 @@ impl Targets {
         }
     }
 
-    /// Whether a target may have this length: the half, or a fraction of the half by halving. A partially
+    /// Whether a target may have this length: the half, doubled or halved any number of times. A partially
     /// written length cannot equal another valid one, since all have the same number of set bits.
     fn is_part(&self, len: u32) -> bool {
-        (0..TARGETS.ilog2()).any(|shift| self.half >> shift == len && len << shift == self.half)
+        let odd = |len: u32| len.checked_shr(len.trailing_zeros());
+        len > 0 && odd(len) == odd(self.half)
     }
 
     /// Appends a target. Returns whether there was room.
@@ -221,17 +222,17 @@ mod tests {
     }
 
     #[test]
-    fn target_sizes_are_halves_or_quarters() {
+    fn target_sizes_are_the_first_doubled_or_halved() {
         let is_part = |half, len| Targets::new(Target { len: half, ..FIRST }).is_part(len);
         let parts = |half: u32| {
-            (0..=half)
+            (0..=4 * half)
                 .filter(|&len| is_part(half, len))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(parts(64 << 10), [16 << 10, 32 << 10, 64 << 10]);
-        assert_eq!(parts(6), [3, 6]);
-        assert_eq!(parts(7), [7]);
-        assert!(!is_part(64 << 10, 128 << 10));
+        let powers: Vec<u32> = (0..=18).map(|shift| 1 << shift).collect();
+        assert_eq!(parts(64 << 10), powers);
+        assert_eq!(parts(6), [3, 6, 12, 24]);
+        assert_eq!(parts(7), [7, 14, 28]);
         // No partial write equals a valid length.
         let [half, part] = [0x0101_8000_u32, 0x0101_8000 / 4].map(u32::to_le_bytes);
         for there in 1..15_u8 {

@@ -13,6 +13,7 @@ use rsocket_proto::{
 const MAPPINGS: u16 = 3;
 /// Initial and maximum sizes of the buffers in bytes.
 const FIRST: u32 = 4096;
+const IN_USE: u32 = 8192;
 const LARGER: u32 = 16384;
 
 /// Memory written arbitrarily by the peer.
@@ -44,6 +45,7 @@ struct Host {
     /// Present sizes of the buffers in bytes.
     send_buffer: u32,
     recv_buffer: u32,
+    old_recv_buffer: u32,
 }
 
 /// Steps by name, with the number of argument bytes.
@@ -87,8 +89,10 @@ pub(crate) fn run(input: &[u8]) {
     let mut settings = Settings {
         send_depth: 16,
         recv_depth: 16,
-        send_buffer: FIRST,
-        recv_buffer: FIRST,
+        send_buffer: IN_USE,
+        recv_buffer: IN_USE,
+        send_buffer_idle: FIRST,
+        recv_buffer_idle: FIRST,
         send_buffer_max: LARGER,
         recv_buffer_max: LARGER,
         inline: 64,
@@ -113,6 +117,7 @@ pub(crate) fn run(input: &[u8]) {
         burst: Burst::default(),
         send_buffer: FIRST,
         recv_buffer: FIRST,
+        old_recv_buffer: 0,
     };
     let mut rest = &input[ConnectData::SIZE..];
     while let Some((name, after)) = rest.split_first() {
@@ -169,7 +174,7 @@ impl Host {
         let mut len = 0;
         for piece in self.stream.next_bytes(wanted) {
             let size = if piece.is_old {
-                FIRST
+                self.old_recv_buffer
             } else {
                 self.recv_buffer
             };
@@ -244,7 +249,7 @@ impl Host {
         }
         match self.stream.wanted_receive_buffer() {
             Some(size) if receives => {
-                self.recv_buffer = size;
+                self.old_recv_buffer = std::mem::replace(&mut self.recv_buffer, size);
                 self.stream.receive_into(0x4000_0000, 0xb1);
             }
             _ => self.stream.keep_receiving(),
@@ -275,7 +280,7 @@ impl Host {
     fn check(&self) {
         assert!(self.posted.len() <= 16, "more than the send queue holds");
         let old = if self.stream.uses_old_buffer() {
-            FIRST
+            self.old_recv_buffer
         } else {
             0
         };

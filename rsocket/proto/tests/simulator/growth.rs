@@ -12,12 +12,13 @@ use crate::{
     probe::{facing, parts, peer, peer_of_eight, receive, updates},
     schedule::{connect, pattern},
     seeds,
-    side::{BUFFER, Side},
+    side::{BUFFER, Side, in_use},
     wire::Wire,
 };
 
 const BUFFER_SIZE: u32 = 128 << 10;
 const LARGER: u32 = 512 << 10;
+const LARGER_HALVES: [(u64, u32); 2] = [(0, LARGER / 2), (LARGER as u64 / 2, LARGER / 2)];
 const ELSEWHERE: u64 = 0x5000_0000;
 const ELSEWHERE_KEY: u32 = 0xb1;
 
@@ -51,25 +52,24 @@ fn count_stall(settings: Settings, peer: &ConnectData, times: usize) -> Side {
 
 #[test]
 fn receive_buffer_with_stalled_peer_grows() {
-    let mut side = count_stall(Settings::default(), &peer_of_eight(), 8);
+    let mut side = count_stall(in_use(), &peer_of_eight(), 8);
     assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     assert_eq!(side.stream.wanted_receive_buffer(), None);
     assert!(!side.stream.uses_old_buffer());
-    let halves: Vec<_> = (0..8).map(|half| (half << 16, 1 << 16)).collect();
-    assert_eq!(parts(&mut side, ELSEWHERE), halves);
+    assert_eq!(parts(&mut side, ELSEWHERE), LARGER_HALVES);
     // A message continues across adjacent targets, but not beyond the end of the buffer.
     receive(&mut side, Message::Data(LARGER - 100)).unwrap();
     assert_eq!(pieces(&side, usize::MAX), [(false, 0..LARGER - 100)]);
     side.stream.consume(usize::MAX);
-    assert_eq!(parts(&mut side, ELSEWHERE).len(), 7);
+    assert_eq!(parts(&mut side, ELSEWHERE), LARGER_HALVES[..1]);
     let failed = receive(&mut side, Message::Data(101)).unwrap_err();
     assert_eq!(failed, Failure::Violation(Violation::Overflow(101)));
 }
 
 /// Creates a side about to grow its receive buffer, with the first half granted to the peer.
 fn half_granted() -> Side {
-    let mut side = count_stall(Settings::default(), &peer_of_eight(), 7);
+    let mut side = count_stall(in_use(), &peer_of_eight(), 7);
     updates(&mut side);
     receive(&mut side, Message::Data(BUFFER_SIZE)).unwrap();
     side.stream.consume(70_000);
@@ -85,15 +85,15 @@ fn granted_room_is_used_before_the_grown_buffer() {
     let mut side = half_granted();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     assert_eq!(side.stream.wanted_receive_buffer(), None);
-    let halves = |which: Range<u64>| which.map(|half| (half << 16, 1 << 16)).collect::<Vec<_>>();
-    // The granted room may cover four entries of the peer's table of eight.
-    assert_eq!(parts(&mut side, ELSEWHERE), halves(0..4));
+    // The granted room may cover four entries of the peer's table of eight, and half of the new buffer the
+    // others.
+    assert_eq!(parts(&mut side, ELSEWHERE), LARGER_HALVES[..1]);
     receive(&mut side, Message::Data(10_000)).unwrap();
     assert_eq!(parts(&mut side, ELSEWHERE), []);
     receive(&mut side, Message::Data(55_000)).unwrap();
-    assert_eq!(parts(&mut side, ELSEWHERE), halves(4..7));
+    assert_eq!(parts(&mut side, ELSEWHERE), LARGER_HALVES[1..]);
     receive(&mut side, Message::Data(536)).unwrap();
-    assert_eq!(parts(&mut side, ELSEWHERE), halves(7..8));
+    assert_eq!(parts(&mut side, ELSEWHERE), []);
     receive(&mut side, Message::Data(1000)).unwrap();
     // All data can be peeked at; the first buffer is released once read.
     assert_eq!(side.stream.unread(), 66_536);
@@ -134,16 +134,17 @@ fn old_receive_buffer_with_granted_room_stays_registered() {
 }
 
 #[test]
-fn receive_buffer_without_memory_does_not_grow() {
+fn receive_buffer_without_memory_asks_again_after_as_many_stalls() {
     let mut side = half_granted();
     side.stream.keep_receiving();
     assert_eq!(side.stream.wanted_receive_buffer(), None);
     assert_eq!(parts(&mut side, BUFFER), [(65_536, 65_536)]);
-    for _ in 0..20 {
-        fill_and_read(&mut side);
+    for _ in 0..8 {
         assert_eq!(side.stream.wanted_receive_buffer(), None);
+        fill_and_read(&mut side);
         assert_eq!(parts(&mut side, BUFFER).len(), 2);
     }
+    assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
 }
 
 #[test]
@@ -155,17 +156,13 @@ fn receive_buffer_after_shutdown_of_peer_does_not_grow() {
 
 #[test]
 fn receive_buffer_with_slow_reader_does_not_grow() {
-    let original = peer();
-    let settings = Settings::default();
     let fixed = Settings {
         recv_buffer_max: BUFFER_SIZE,
-        ..settings
+        ..in_use()
     };
-    for (settings, peer) in [(settings, original), (fixed, peer_of_eight())] {
-        count_stall(settings, &peer, 20);
-    }
+    count_stall(fixed, &peer_of_eight(), 20);
     // A slow reader does not benefit from a larger buffer.
-    let mut side = facing(settings, &peer_of_eight());
+    let mut side = facing(in_use(), &peer_of_eight());
     updates(&mut side);
     receive(&mut side, Message::Data(BUFFER_SIZE)).unwrap();
     for _ in 0..40 {
@@ -176,21 +173,45 @@ fn receive_buffer_with_slow_reader_does_not_grow() {
     }
 }
 
-/// A maximum size below the next whole half.
+/// A maximum size that is not the first one doubled.
 #[test]
-fn receive_buffer_grows_by_whole_halves() {
+fn receive_buffer_grows_by_doubling() {
     let settings = |most| Settings {
         recv_buffer_max: most,
-        ..Settings::default()
+        ..in_use()
     };
     for (most, expected) in [
-        (3 * 65_536 - 1, None),
-        (3 * 65_536 + 1, Some(3 * 65_536)),
-        (u32::MAX, Some(LARGER)),
+        (2 * BUFFER_SIZE - 1, None),
+        (4 * BUFFER_SIZE - 1, Some(2 * BUFFER_SIZE)),
+        (1 << 30, Some(1 << 30)),
     ] {
         let side = count_stall(settings(most), &peer_of_eight(), 8);
         assert_eq!(side.stream.wanted_receive_buffer(), expected, "{most}");
     }
+}
+
+/// librdmacm's peers too are told of the larger buffer, whatever the reader does.
+#[test]
+fn idle_receive_buffer_grows_when_the_peer_runs_out_of_room() {
+    let mut side = facing(Settings::default(), &peer());
+    let half = 16 << 10;
+    assert_eq!(parts(&mut side, BUFFER), [], "all has been advertised");
+    receive(&mut side, Message::Data(2 * half - 1)).unwrap();
+    assert_eq!(side.stream.wanted_receive_buffer(), None);
+    receive(&mut side, Message::Data(1)).unwrap();
+    assert_eq!(side.stream.wanted_receive_buffer(), Some(BUFFER_SIZE));
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
+    let halves = [0, BUFFER_SIZE / 2].map(|at| (at.into(), BUFFER_SIZE / 2));
+    assert_eq!(parts(&mut side, ELSEWHERE), halves);
+    side.stream.consume(2 * half as usize - 1);
+    assert!(side.stream.uses_old_buffer());
+    side.stream.consume(1);
+    for _ in 0..8 {
+        assert_eq!(side.stream.wanted_receive_buffer(), None);
+        fill_and_read(&mut side);
+        updates(&mut side);
+    }
+    assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
 }
 
 /// Sends until no room is left.
@@ -211,7 +232,7 @@ fn begin(outgoing: &Outgoing) -> Option<u32> {
 fn send_buffer_full_while_the_peer_has_room_grows() {
     let mut peer = peer();
     peer.first.len = 1 << 30;
-    let mut side = facing(Settings::default(), &peer);
+    let mut side = facing(in_use(), &peer);
     let mut in_flight = send_all(&mut side);
     for _ in 0..7 {
         // A repeated attempt is not a new stall.
@@ -243,6 +264,22 @@ fn send_buffer_full_while_the_peer_has_room_grows() {
 }
 
 #[test]
+fn idle_send_buffer_grows_when_full() {
+    let mut peer = peer();
+    peer.first.len = 1 << 30;
+    let mut side = facing(Settings::default(), &peer);
+    send_all(&mut side);
+    assert_eq!(side.stream.wanted_send_buffer(), Some(BUFFER_SIZE));
+    side.stream.keep_sending();
+    assert!(send_all(&mut side).is_empty());
+    assert_eq!(
+        side.stream.wanted_send_buffer(),
+        None,
+        "no completion since"
+    );
+}
+
+#[test]
 fn send_buffer_full_while_waiting_for_the_peer_does_not_grow() {
     let waits = |side: &mut Side| {
         for _ in 0..40 {
@@ -253,11 +290,11 @@ fn send_buffer_full_while_waiting_for_the_peer_does_not_grow() {
         }
     };
     // Waits for the peer's room.
-    waits(&mut facing(Settings::default(), &peer()));
+    waits(&mut facing(in_use(), &peer()));
     // Waits for the peer's credits.
     let mut few = peer();
     few.credits = 1;
-    waits(&mut facing(Settings::default(), &few));
+    waits(&mut facing(in_use(), &few));
     let decoded = ConnectData::decode(&few.encode()).unwrap();
     assert_eq!((decoded.credits, decoded.order), (1, ByteOrder::Little));
 }
@@ -270,8 +307,8 @@ struct Exchange {
 }
 
 impl Exchange {
-    fn new() -> Self {
-        let mut wire = connect([Settings::default(); 2], [ByteOrder::Little; 2]);
+    fn new(settings: Settings) -> Self {
+        let mut wire = connect([settings; 2], [ByteOrder::Little; 2]);
         wire.run_until_idle();
         Self {
             wire,
@@ -286,7 +323,7 @@ impl Exchange {
         let (mut burst, mut done) = (Burst::default(), 0);
         loop {
             let side = &mut self.wire.sides[from];
-            let Some(outgoing) = side.stream.send(&mut burst, len - done) else {
+            let Some(outgoing) = side.send(&mut burst, len - done) else {
                 break;
             };
             done += side.post(outgoing, &bytes[done..]);
@@ -327,7 +364,7 @@ impl Exchange {
 /// A reader that peeks until all bytes have arrived.
 #[test]
 fn message_during_growth_of_receive_buffer_arrives_whole() {
-    let mut exchange = Exchange::new();
+    let mut exchange = Exchange::new(in_use());
     exchange.leave_little(1);
     assert_eq!(exchange.write(0, 1000), 1000);
     assert_eq!(
@@ -342,7 +379,7 @@ fn message_during_growth_of_receive_buffer_arrives_whole() {
 /// Both hosts write before they read.
 #[test]
 fn writes_of_both_sides_during_growth_do_not_stall() {
-    let mut exchange = Exchange::new();
+    let mut exchange = Exchange::new(in_use());
     exchange.leave_little(0);
     exchange.leave_little(1);
     for side in [0, 1] {
@@ -354,12 +391,26 @@ fn writes_of_both_sides_during_growth_do_not_stall() {
     }
 }
 
+/// Both hosts write as much as librdmacm's buffers take before they read.
+#[test]
+fn writes_of_both_sides_before_any_read_fit_as_with_librdmacm() {
+    let mut exchange = Exchange::new(Settings::default());
+    let size = BUFFER_SIZE as usize;
+    for side in [0, 1] {
+        assert_eq!(exchange.write(side, size), size);
+    }
+    for side in [0, 1] {
+        exchange.read(side, size);
+        assert_eq!(exchange.received[side], size);
+    }
+}
+
 /// The grants for both buffers accumulate unread; the simulation fails if an entry is overwritten.
 #[test]
 fn grants_for_old_and_grown_buffer_fit_the_table() {
     const PART: usize = 16 << 10;
     let size = BUFFER_SIZE as usize;
-    let mut exchange = Exchange::new();
+    let mut exchange = Exchange::new(in_use());
     for _ in 0..7 {
         exchange.write(0, size);
         exchange.read(1, size);
@@ -374,7 +425,7 @@ fn grants_for_old_and_grown_buffer_fit_the_table() {
     }
     assert_eq!(exchange.wire.sides[1].grown()[0], 1);
     exchange.wire.run_until_idle();
-    // Half of the first buffer is granted in four entries, and all of the other.
+    // Half of the first buffer is granted in four entries, and all of the other once that is used up.
     let both = size / 2 + LARGER as usize;
     assert_eq!(exchange.write(0, 2 * both), both);
     assert_eq!(exchange.unread(1), both);
@@ -389,7 +440,7 @@ fn write_of_half_the_buffer_always_fits() {
     // Slower than the other schedules.
     for seed in seeds().step_by(4) {
         let rng = &mut Rng::with_seed(seed);
-        let mut exchange = Exchange::new();
+        let mut exchange = Exchange::new(in_use());
         for side in &mut exchange.wire.sides {
             side.has_memory = rng.u8(0..4) > 0;
         }

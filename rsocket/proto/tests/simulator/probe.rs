@@ -8,7 +8,7 @@ use rsocket_proto::{
     },
 };
 
-use crate::side::{self, BUFFER, BUFFER_KEY, Exposed, Side};
+use crate::side::{self, BUFFER, BUFFER_KEY, Exposed, Side, in_use};
 
 const PEER_TABLE: u64 = 0x7fac_cc02_4000;
 const PEER_BUFFER: u64 = 0x7fac_cc02_6000;
@@ -91,22 +91,22 @@ fn wait_is_counted_once_by_the_missing_resource() {
     };
     let mut few_credits = peer();
     few_credits.credits = 3;
-    let stats = stuck(Settings::default(), &few_credits);
+    let stats = stuck(in_use(), &few_credits);
     assert_eq!(waits(stats), (1, 0, 0));
     assert_eq!((stats.messages_sent, stats.bytes_sent), (3, 3000));
     let mut small_buffer = peer();
     small_buffer.first.len = 2500;
-    let stats = stuck(Settings::default(), &small_buffer);
+    let stats = stuck(in_use(), &small_buffer);
     assert_eq!(waits(stats), (0, 1, 0));
     assert_eq!((stats.messages_sent, stats.bytes_sent), (3, 2500));
-    let stats = stuck(Settings::default(), &peer());
+    let stats = stuck(in_use(), &peer());
     assert_eq!(waits(stats), (0, 0, 1));
 }
 
 /// T-WP6
 #[test]
 fn first_message_grants_second_half() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     let updates = updates(&mut side);
     let [update] = &updates[..] else {
         panic!("{updates:?}")
@@ -126,7 +126,7 @@ fn first_message_grants_second_half() {
 /// T-WP8
 #[test]
 fn credits_are_returned_by_halves_of_the_queue() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     updates(&mut side);
     let mut limits = vec![];
     for _ in 0..384 {
@@ -143,7 +143,7 @@ fn credits_are_returned_by_halves_of_the_queue() {
 /// T-WP10
 #[test]
 fn half_of_receive_buffer_is_granted_again_after_read() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     updates(&mut side);
     for len in [30_000, 30_000, 5536] {
         receive(&mut side, Message::Data(len)).unwrap();
@@ -161,7 +161,7 @@ fn half_of_receive_buffer_is_granted_again_after_read() {
 /// With a larger table, a peer with less than half of the buffer granted gets smaller targets.
 #[test]
 fn stalled_peer_is_granted_parts() {
-    let mut side = facing(Settings::default(), &peer_of_eight());
+    let mut side = facing(in_use(), &peer_of_eight());
     assert_eq!(updates(&mut side).len(), 1);
     receive(&mut side, Message::Data(65536)).unwrap();
     side.stream.consume(30_000);
@@ -188,7 +188,7 @@ fn stalled_peer_is_granted_parts() {
 /// With two entries, a peer only gets halves.
 #[test]
 fn peer_with_two_entries_is_granted_halves() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     updates(&mut side);
     receive(&mut side, Message::Data(65536)).unwrap();
     receive(&mut side, Message::Data(65536)).unwrap();
@@ -204,7 +204,7 @@ fn entries_of_larger_table_are_used_in_turn() {
     for entries in [3, 7] {
         let mut peer = peer();
         peer.targets.len = entries;
-        let mut side = facing(Settings::default(), &peer);
+        let mut side = facing(in_use(), &peer);
         let mut written: Vec<_> = updates(&mut side);
         for _ in 0..entries * 2 {
             receive(&mut side, Message::Data(65536)).unwrap();
@@ -225,7 +225,7 @@ fn entries_of_larger_table_are_used_in_turn() {
 fn target_entry_has_the_byte_order_of_the_peer() {
     let mut peer = peer();
     peer.order = ByteOrder::Big;
-    let mut side = facing(Settings::default(), &peer);
+    let mut side = facing(in_use(), &peer);
     let updates = updates(&mut side);
     let Payload::Target(entry, PayloadSource::Inline) = &updates[0].payload else {
         panic!("{updates:?}")
@@ -258,7 +258,7 @@ fn message_sizes_double_within_their_target() {
     let with_half = |half| {
         let mut peer = peer();
         peer.first.len = half;
-        facing(Settings::default(), &peer)
+        facing(in_use(), &peer)
     };
     for (len, expected) in [
         (1, &[1][..]),
@@ -278,7 +278,7 @@ fn message_sizes_double_within_their_target() {
 /// T-WP9
 #[test]
 fn credit_counters_wrap() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     updates(&mut side);
     let mut sent = 0_u32;
     for round in 1..=2000_u32 {
@@ -298,7 +298,7 @@ fn credit_counters_wrap() {
 #[test]
 fn protocol_violation_fails_and_unknown_control_is_ignored() {
     let fails = |messages: &[Message]| {
-        let mut side = facing(Settings::default(), &peer());
+        let mut side = facing(in_use(), &peer());
         let failed = messages
             .iter()
             .find_map(|&message| receive(&mut side, message).err());
@@ -346,10 +346,10 @@ fn map_with_old_peer_is_full() {
         rkey: 2,
         len: 3,
     };
-    let mut side = facing(Settings::default(), &old);
+    let mut side = facing(in_use(), &old);
     assert_eq!(side.stream.map(mapping), Err(MapError::Full(0)));
     assert_eq!(chunks(&mut side, 10), [10]);
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     assert_eq!(
         [0; 3].map(|_| side.stream.map(mapping)),
         [Ok(0), Ok(1), Ok(2)]
@@ -360,7 +360,7 @@ fn map_with_old_peer_is_full() {
 /// T-IO1, T-IO6
 #[test]
 fn mapping_is_advertised_before_data_and_its_entry_reused() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     let mapping = Mapping {
         offset: 0,
         addr: 0xabc,
@@ -394,7 +394,7 @@ fn mappings_advertised_repeatedly_return_credits() {
     let settings = Settings {
         recv_depth: 16,
         iomap_size: 1,
-        ..Settings::default()
+        ..in_use()
     };
     let mut side = facing(settings, &peer());
     updates(&mut side);
@@ -409,10 +409,10 @@ fn mappings_advertised_repeatedly_return_credits() {
 /// T-SH5
 #[test]
 fn send_after_shutdown_is_refused() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     side.stream.shut_down(Direction::Write);
     assert!(!side.stream.can_send() && side.stream.readiness().writable);
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     receive(&mut side, Message::Control(Control::Disconnect)).unwrap();
     assert!(!side.stream.can_send() && side.stream.readiness().hung_up);
 }
@@ -420,7 +420,7 @@ fn send_after_shutdown_is_refused() {
 /// T-SH3: a peer that continues to send does not stall.
 #[test]
 fn data_after_shutdown_of_reading_is_discarded() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     updates(&mut side);
     side.stream.shut_down(Direction::Read);
     assert_eq!(updates(&mut side), [], "the peer gets no message");
@@ -434,7 +434,7 @@ fn data_after_shutdown_of_reading_is_discarded() {
 /// Simultaneous shutdown: the peer has disconnected before the last message.
 #[test]
 fn disconnect_message_failed_ends_without_failure() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     updates(&mut side);
     side.stream.shut_down(Direction::Both);
     let last = side.stream.control().unwrap();
@@ -446,7 +446,7 @@ fn disconnect_message_failed_ends_without_failure() {
 
 #[test]
 fn targets_are_read_from_the_table_after_use() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     let write = |exposed: &mut Exposed, index: usize, addr| {
         let target = Target {
             addr,
@@ -478,7 +478,7 @@ fn targets_are_read_from_the_table_after_use() {
 /// The peer's device is writing the entry.
 #[test]
 fn target_partly_written_is_not_used() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     let mut burst = Burst::default();
     let mut left = (2 << 20) + 1;
     let mut use_up = |side: &mut Side| {
@@ -514,7 +514,7 @@ fn target_partly_written_is_not_used() {
 #[test]
 fn shutdown_is_flushed_after_its_control_message() {
     for direction in [Direction::Write, Direction::Both] {
-        let mut side = facing(Settings::default(), &peer());
+        let mut side = facing(in_use(), &peer());
         updates(&mut side);
         assert!(side.stream.is_flushed());
         side.stream.shut_down(direction);
@@ -528,7 +528,7 @@ fn shutdown_is_flushed_after_its_control_message() {
         assert_eq!(side.stream.control(), None);
     }
     // A shutdown of reading needs no message.
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     updates(&mut side);
     side.stream.shut_down(Direction::Read);
     assert!(side.stream.has_sent_shutdown() && side.stream.is_flushed());
@@ -537,7 +537,7 @@ fn shutdown_is_flushed_after_its_control_message() {
 /// Empty messages return their credits without a read.
 #[test]
 fn credits_of_empty_messages_are_returned_unread() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     updates(&mut side);
     let mut limits = vec![];
     for _ in 0..384 {
@@ -558,7 +558,7 @@ fn credits_of_empty_messages_are_returned_unread() {
 
 #[test]
 fn disconnect_ends_control_messages_and_the_wait_for_completions() {
-    let mut side = facing(Settings::default(), &peer());
+    let mut side = facing(in_use(), &peer());
     let sent = side.stream.send(&mut Burst::default(), 10).unwrap();
     assert!(!side.stream.is_flushed());
     receive(&mut side, Message::Data(65_536)).unwrap();
@@ -579,7 +579,7 @@ fn disconnect_ends_control_messages_and_the_wait_for_completions() {
 fn empty_write_to_a_mapping_posts_nothing() {
     let settings = Settings {
         iomap_size: 1,
-        ..Settings::default()
+        ..in_use()
     };
     let mut side = facing(settings, &peer());
     let mapping = Mapping {

@@ -36,6 +36,8 @@ fn settings(rng: &mut Rng) -> Settings {
         recv_depth: rng.u16(16..64),
         send_buffer,
         recv_buffer,
+        send_buffer_idle: *rng.choice(&sizes).unwrap(),
+        recv_buffer_idle: *rng.choice(&sizes).unwrap(),
         send_buffer_max: send_buffer * rng.u32(0..6),
         recv_buffer_max: recv_buffer * rng.u32(0..6),
         inline: *rng.choice(&[0, 4, 16, 24, 64, 256]).unwrap(),
@@ -248,7 +250,7 @@ impl Run {
         if side.stream.has_unadvertised_mapping() {
             return;
         }
-        while let Some(outgoing) = side.stream.send(&mut burst, wanted - done) {
+        while let Some(outgoing) = side.send(&mut burst, wanted - done) {
             done += side.post(outgoing, &bytes[done..]);
         }
         program.sent += done;

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use rsocket_proto::{
     Mapping, Message, Target,
     stream::{
-        Framing, Local, Outgoing, Payload, PayloadSource, Piece, SPARE_RECEIVES, Settings, Stream,
-        TARGETS, Table, Tag,
+        Burst, Framing, Local, Outgoing, Payload, PayloadSource, Piece, SPARE_RECEIVES, Settings,
+        Stream, TARGETS, Table, Tag,
     },
 };
 
@@ -113,6 +113,14 @@ pub(crate) struct Side {
     pub(crate) has_memory: bool,
 }
 
+/// Default sizes, of a stream in use from the start.
+pub(crate) fn in_use() -> Settings {
+    let mut settings = Settings::default();
+    settings.send_buffer_idle = settings.send_buffer;
+    settings.recv_buffer_idle = settings.recv_buffer;
+    settings
+}
+
 /// Returns the memory advertised by a host.
 pub(crate) fn local(order: rsocket_proto::ByteOrder) -> Local {
     Local {
@@ -131,12 +139,12 @@ impl Side {
             stream,
             exposed: Exposed {
                 table: vec![0; settings.table_size()],
-                buffer: vec![0; settings.recv_buffer as usize],
+                buffer: vec![0; settings.recv_buffer_idle as usize],
                 old: None,
                 grown: 0,
                 mapped: vec![0; 1 << 14],
             },
-            send_buffers: vec![vec![0; settings.send_buffer as usize]],
+            send_buffers: vec![vec![0; settings.send_buffer_idle as usize]],
             slots: [[0; Target::SIZE]; 4],
             queue: VecDeque::new(),
             unacknowledged: VecDeque::new(),
@@ -248,8 +256,8 @@ impl Side {
         [self.exposed.grown as usize, self.send_buffers.len() - 1]
     }
 
-    /// Grows the buffers on the stream's request, given memory.
-    fn grow(&mut self) {
+    /// Grows the receive buffer on the stream's request, given memory.
+    fn grow_receive(&mut self) {
         if let Some(size) = self.stream.wanted_receive_buffer() {
             if self.has_memory {
                 self.exposed.grown += 1;
@@ -265,18 +273,25 @@ impl Side {
         if !self.stream.uses_old_buffer() {
             self.exposed.old = None;
         }
-        if let Some(size) = self.stream.wanted_send_buffer() {
-            if self.has_memory {
-                self.send_buffers.push(vec![0; size as usize]);
-                self.stream.send_from_new();
-            } else {
-                self.stream.keep_sending();
-            }
+    }
+
+    /// Returns the next request of a write, and grows the send buffer on the stream's request, given memory.
+    pub(crate) fn send(&mut self, burst: &mut Burst, left: usize) -> Option<Outgoing> {
+        if let Some(outgoing) = self.stream.send(burst, left) {
+            return Some(outgoing);
         }
+        let size = self.stream.wanted_send_buffer()?;
+        if !self.has_memory {
+            self.stream.keep_sending();
+            return None;
+        }
+        self.send_buffers.push(vec![0; size as usize]);
+        self.stream.send_from_new();
+        self.stream.send(burst, left)
     }
 
     pub(crate) fn pump(&mut self) {
-        self.grow();
+        self.grow_receive();
         while let Some(outgoing) = self.stream.control() {
             self.post(outgoing, &[]);
         }

@@ -196,7 +196,7 @@ impl Sleepers {
         let bytes: Vec<u8> = pattern(i, host.sent).take(wanted).collect();
         let mut burst = Burst::default();
         let mut done = 0;
-        while let Some(outgoing) = side.stream.send(&mut burst, wanted - done) {
+        while let Some(outgoing) = side.send(&mut burst, wanted - done) {
             done += side.post(outgoing, &bytes[done..]);
         }
         host.sent += done;
