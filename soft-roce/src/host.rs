@@ -60,7 +60,7 @@ impl HostRun {
 
     fn load_modules(&self) -> Result<()> {
         for module in [self.device.module(), "ib_uverbs", "rdma_ucm"] {
-            process::output(Command::new("modprobe").arg(module)).with_context(|| {
+            process::output(process::system_command("modprobe").arg(module)).with_context(|| {
                 format!(
                     "this machine's kernel cannot load {module}: leave out --on host to use a guest"
                 )
@@ -96,7 +96,7 @@ impl HostRun {
             Host::A.address6()
         ));
         for line in lines {
-            process::output(Command::new("ip").args(line.split(' ')))?;
+            process::output(process::system_command("ip").args(line.split(' ')))?;
         }
         Ok(made)
     }

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::FlockOperation;
@@ -301,7 +300,12 @@ fn index(root: &Path) -> Result<()> {
     };
     merge_module_folders(root, &modules)?;
     let release = modules.file_name().unwrap_or_default();
-    process::run(Command::new("depmod").arg("-b").arg(root).arg(release))
+    process::run(
+        process::system_command("depmod")
+            .arg("-b")
+            .arg(root)
+            .arg(release),
+    )
 }
 
 /// Makes the kernel's folder of modules available in both places: packages have either, and depmod searches

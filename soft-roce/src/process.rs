@@ -278,6 +278,11 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// A command of the program `name`, wherever [`find_program`] finds it.
+pub(crate) fn system_command(name: &str) -> Command {
+    Command::new(find_program(name).unwrap_or_else(|| name.into()))
+}
+
 /// The command line, without quoting.
 pub fn display(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -288,7 +293,7 @@ pub fn display(command: &Command) -> String {
 }
 
 fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(words[0]);
+    let mut command = system_command(words[0]);
     command.args(&words[1..]);
     command
 }
@@ -341,5 +346,14 @@ mod tests {
     fn wait_during_signal_cleanup_blocks_until_the_registry_is_unlocked() {
         end_by_another(|child| child.wait().is_err());
         end_by_another(|child| child.wait_until(Instant::now()).is_err());
+    }
+
+    /// Of an ordinary user, whose `PATH` lacks the folders of the system's programs.
+    #[test]
+    fn system_programs_are_found_outside_of_path() {
+        let program = system_command("sh");
+        assert!(Path::new(program.get_program()).is_absolute());
+        let missing = system_command("no-such-program");
+        assert_eq!(missing.get_program(), "no-such-program");
     }
 }
