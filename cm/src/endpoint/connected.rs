@@ -208,7 +208,8 @@ impl<SW, RW> Endpoint<SW, RW> {
         }
     }
 
-    /// `rdma_disconnect`—Ends the connection, and blocks until the peer has answered. Requests in flight
+    /// `rdma_disconnect`—Ends the connection, and blocks until the peer has answered: by its own call, or by
+    /// dropping its side. Without an answer the kernel gives up after about a minute. Requests in flight
     /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
     ///
     /// # Errors

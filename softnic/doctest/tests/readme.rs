@@ -22,6 +22,7 @@ fn answer_arrives_over_a_lossy_network() -> verbs::Result<()> {
     let mut server = outgoing.connect()?;
     server.post_send(server.reg_msgs(*b"hello")?)?;
     assert_eq!(server.recv_comp()?.received()?, b"HELLO");
+    server.disconnect()?; // both sides' calls return
     serving.join().unwrap()
 }
 
