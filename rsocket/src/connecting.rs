@@ -230,21 +230,21 @@ impl Connecting {
             .map_err(|refused| refused.error.into())
     }
 
-    /// Completes the connection after the peer has accepted. Returns the connection, so that the engine can
-    /// deliver its events.
-    pub(crate) fn responded(
-        &self,
-        engine: &Arc<Engine>,
-        response: ConnectResponse,
-    ) -> Option<Arc<Connection>> {
+    /// Completes the connection after the peer has accepted.
+    pub(crate) fn responded(&self, engine: &Arc<Engine>, response: ConnectResponse) {
         let endpoint = match &mut *self.lock() {
-            State::Open { endpoint, .. } => endpoint.take()?,
-            State::Done(_) | State::Taken => return None,
+            State::Open { endpoint, .. } => endpoint.take(),
+            State::Done(_) | State::Taken => None,
+        };
+        let Some(endpoint) = endpoint else {
+            return;
         };
         let connection = self.establish(engine, *endpoint, response).map(Arc::new);
-        let kept = connection.as_ref().ok().map(Arc::clone);
+        if let Ok(connection) = &connection {
+            // Before the program uses the connection: the peer may disconnect at once, and calls set timers.
+            engine.connected(self.key, connection);
+        }
         self.finish(connection);
-        kept
     }
 
     fn establish(

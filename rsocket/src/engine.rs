@@ -1,7 +1,8 @@
-//! The engine thread: drives connection setup and handles disconnects and timers.
+//! The engine thread, which handles disconnects and timers, and the set-up thread, which establishes connections.
 //!
-//! One thread serves all sockets of the process. It moves no stream data, only the first datagrams to a peer,
-//! sent over UDP.
+//! These two threads serve all sockets of the process. They move no stream data, only the first datagrams to a
+//! peer, sent over UDP. Creating a queue pair and registering memory take calls into the kernel, which delay further
+//! connections only.
 
 use std::{
     collections::HashMap,
@@ -12,6 +13,7 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
     },
     thread,
     time::{Duration, Instant},
@@ -36,6 +38,10 @@ use crate::{
 /// Interval between checks whether a half-open connection is old enough to be displaced by a held request.
 const HELD_CHECK: Duration = Duration::from_millis(100);
 
+/// Maximum number of events waiting for the set-up thread. Beyond it, events wait in the kernel, which limits the
+/// requests to a listener.
+const MAX_SETUP_WORK: usize = 1024;
+
 /// Maximum number of datagram sockets served per round for received UDP datagrams.
 const MAX_SOCKETS_PER_ROUND: usize = 64;
 
@@ -55,7 +61,9 @@ pub(crate) struct Engine {
     subjects: Mutex<HashMap<Key, Subject>>,
     timers: Mutex<Timers<Key>>,
     unsent: Unsent,
-    /// Notified of a new timer, or of a free place for a held request.
+    /// Work of the set-up thread.
+    setup: SyncSender<Setup>,
+    /// Notified of a new timer.
     event_fd: EventFd,
     /// Listeners with held requests.
     holding: Mutex<Vec<Weak<Backlog>>>,
@@ -68,6 +76,17 @@ pub(crate) struct Engine {
     process: u64,
     /// Unlike `process`, differs in the child of a `vfork`.
     pid: rustix::process::Pid,
+}
+
+/// Work of the set-up thread, in the order of the connection manager's events.
+#[derive(Debug)]
+enum Setup {
+    /// An event of an identifier without an established connection.
+    Event(Event),
+    /// The deadline of a half-open connection has passed.
+    Expire(Key),
+    /// There is a place for a held request.
+    ServeHeld,
 }
 
 /// Owner of an identifier. Weak references: the engine keeps no owner alive.
@@ -98,7 +117,9 @@ impl Engine {
         {
             return Ok(Arc::clone(engine));
         }
+        let (setup, work) = mpsc::sync_channel(MAX_SETUP_WORK);
         let new = Arc::new(Self {
+            setup,
             channel: EventChannel::new()?,
             devices: Devices::default(),
             subjects: Mutex::default(),
@@ -113,6 +134,8 @@ impl Engine {
             process: verbs::fork::fork_generation(),
             pid: rustix::process::getpid(),
         });
+        let served = Arc::downgrade(&new);
+        verbs::signals::spawn_without_signals("rsocket-setup", move || set_up(&served, &work))?;
         let driven = Arc::clone(&new);
         verbs::signals::spawn_without_signals("rsocket", move || driven.run())?;
         if let Some(old) = engine.replace(Arc::clone(&new)) {
@@ -191,6 +214,11 @@ impl Engine {
         self.subjects().insert(key, subject);
     }
 
+    pub(crate) fn connected(&self, key: Key, connection: &Arc<Connection>) {
+        let subject = Subject::Connected(Arc::downgrade(connection));
+        self.subjects().insert(key, subject);
+    }
+
     pub(crate) fn listen(&self, key: Key, backlog: &Arc<Backlog>, device: Option<Context>) {
         let subject = Subject::Listening(Arc::downgrade(backlog), device);
         self.subjects().insert(key, subject);
@@ -260,9 +288,15 @@ impl Engine {
         self.channel.cancel(key);
     }
 
-    /// Wakes the engine thread to serve held requests.
+    /// Wakes the set-up thread to serve held requests.
     pub(crate) fn wake_for_held(&self) {
-        self.event_fd.notify();
+        // With other work, the thread serves held requests anyway.
+        drop(self.setup.try_send(Setup::ServeHeld));
+    }
+
+    fn send_to_setup(&self, work: Setup) {
+        // Fails only if the thread has panicked.
+        drop(self.setup.send(work));
     }
 
     fn holding(&self) -> MutexGuard<'_, Vec<Weak<Backlog>>> {
@@ -355,7 +389,6 @@ impl Engine {
 
     /// Sends the shutdown message of a connection as soon as there is room.
     pub(crate) fn send_shutdown_later(&self, key: Key) {
-        // By the engine thread, which may not have registered the connection yet.
         self.set_timer((Instant::now(), key, Action::SendShutdown));
     }
 
@@ -363,7 +396,7 @@ impl Engine {
         let mut exit = ExitProgress::default();
         loop {
             self.unsent.serve();
-            let next = [self.run_timers(), self.serve_held(), exit.serve(&self)];
+            let next = [self.run_timers(), exit.serve(&self)];
             let next = next.into_iter().flatten().min();
             let fds = [
                 self.channel.as_fd(),
@@ -376,8 +409,22 @@ impl Engine {
             self.event_fd.drain();
             self.receive_udp();
             while let Ok(Some(event)) = self.channel.try_next() {
-                self.handle(event);
+                self.dispatch(event);
             }
+        }
+    }
+
+    /// Handles the end of an established connection. All other events are the set-up thread's, also the end of
+    /// a connection whose establishment that thread has not handled yet.
+    fn dispatch(&self, event: Event) {
+        match event {
+            Event::Disconnected { key, cause } if self.connection(key).is_some() => {
+                self.ended(key, cause);
+            }
+            Event::DeviceRemoval(key) if self.connection(key).is_some() => {
+                self.ended(key, Some(ConnectFailure::DeviceRemoved));
+            }
+            event => self.send_to_setup(Setup::Event(event)),
         }
     }
 
@@ -447,16 +494,7 @@ impl Engine {
                     connecting.time_out(timeout);
                 }
             }
-            Action::Expire => {
-                let listener = match self.subjects().get(&key) {
-                    Some(Subject::Accepting(backlog, _)) => backlog.upgrade(),
-                    _ => None,
-                };
-                if let Some(listener) = listener {
-                    listener.timed_out(key);
-                }
-                self.abandon(key);
-            }
+            Action::Expire => self.send_to_setup(Setup::Expire(key)),
             Action::SendShutdown => {
                 if let Some(connection) = self.connection(key) {
                     let delivery = Delivery::Shutdown(Arc::downgrade(&connection));
@@ -465,6 +503,19 @@ impl Engine {
             }
             Action::EndDelivery(name) => self.unsent.end(name),
         }
+    }
+
+    /// Ends a half-open connection past its deadline.
+    fn expire(&self, key: Key) {
+        let listener = match self.subjects().get(&key) {
+            Some(Subject::Accepting(backlog, _)) => backlog.upgrade(),
+            // The peer has completed the handshake just in time, or has left.
+            _ => return,
+        };
+        if let Some(listener) = listener {
+            listener.timed_out(key);
+        }
+        self.abandon(key);
     }
 
     /// Returns the live connection of an identifier.
@@ -552,11 +603,7 @@ impl Engine {
             Event::ConnectResponse(response) => {
                 let key = response.id().key();
                 if let Some(connecting) = self.connecting(key) {
-                    // Registered before the program uses the connection: the peer may disconnect at once.
-                    if let Some(connection) = connecting.responded(self, response) {
-                        let subject = Subject::Connected(Arc::downgrade(&connection));
-                        self.subjects().insert(key, subject);
-                    }
+                    connecting.responded(self, response);
                 }
             }
             Event::ConnectFailed { id, failure } => self.connect_failed(id.key(), failure),
@@ -626,8 +673,7 @@ impl Engine {
         if let Some(backlog) = backlog.upgrade()
             && let Ok(connection) = backlog.established(self, *half_open, id)
         {
-            let subject = Subject::Connected(Arc::downgrade(&connection));
-            self.subjects().insert(key, subject);
+            self.connected(key, &connection);
             backlog.offer(key, connection);
         }
     }
@@ -640,6 +686,27 @@ impl Engine {
             self.timers().remove(expiry);
         }
         Some(subject)
+    }
+}
+
+/// The set-up thread.
+fn set_up(engine: &Weak<Engine>, work: &Receiver<Setup>) {
+    let mut next: Option<Instant> = None;
+    loop {
+        let received = match next {
+            None => work.recv().map_err(RecvTimeoutError::from),
+            Some(at) => work.recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        let Some(engine) = engine.upgrade() else {
+            return;
+        };
+        match received {
+            Ok(Setup::Event(event)) => engine.handle(event),
+            Ok(Setup::Expire(key)) => engine.expire(key),
+            Ok(Setup::ServeHeld) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        next = engine.serve_held();
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{
     io,
-    sync::{Arc, Condvar, LazyLock, Mutex},
+    sync::{
+        Arc, Condvar, LazyLock, Mutex,
+        mpsc::{self, Receiver, Sender},
+    },
 };
 
 use tracing::{Dispatch, dispatcher};
@@ -18,6 +21,21 @@ pub(crate) struct Recorder(Arc<Shared>);
 struct Shared {
     bytes: Mutex<Vec<u8>>,
     changed: Condvar,
+    stall: Mutex<Option<Stall>>,
+}
+
+/// A line that blocks its thread.
+struct Stall {
+    texts: Vec<String>,
+    reached: Sender<()>,
+    end: Receiver<()>,
+}
+
+impl Stall {
+    fn concerns(&self, bytes: &[u8]) -> bool {
+        let line = String::from_utf8_lossy(bytes);
+        self.texts.iter().all(|text| line.contains(text))
+    }
 }
 
 impl Recorder {
@@ -65,6 +83,19 @@ impl Recorder {
         lines
     }
 
+    /// Blocks the thread of the next line with these texts, until the returned sender is dropped. The receiver is notified
+    /// by then.
+    pub(crate) fn stall_at(&self, texts: &[&str]) -> (Receiver<()>, Sender<()>) {
+        let (reached, is_reached) = mpsc::channel();
+        let (sender, end) = mpsc::channel();
+        *self.0.stall.lock().unwrap() = Some(Stall {
+            texts: texts.iter().map(|&text| text.to_owned()).collect(),
+            reached,
+            end,
+        });
+        (is_reached, sender)
+    }
+
     /// Blocks until there is a line with these texts, and returns it.
     pub(crate) fn wait_for(&self, texts: &[&str]) -> String {
         let found = |bytes: &[u8]| {
@@ -89,6 +120,17 @@ fn lines(bytes: &[u8]) -> Vec<String> {
 
 impl io::Write for Recorder {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let stall = self
+            .0
+            .stall
+            .lock()
+            .unwrap()
+            .take_if(|stall| stall.concerns(bytes));
+        if let Some(stall) = stall {
+            stall.reached.send(()).unwrap();
+            // Fails once the sender has been dropped.
+            let _: Result<(), mpsc::RecvError> = stall.end.recv();
+        }
         self.0.bytes.lock().unwrap().extend_from_slice(bytes);
         self.0.changed.notify_all();
         Ok(bytes.len())

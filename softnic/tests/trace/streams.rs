@@ -1,11 +1,15 @@
 //! Events and counters of `rsocket`.
 
-use std::io::{Read, Write};
+use std::{
+    io::{Read, Write},
+    thread,
+    time::{Duration, Instant},
+};
 
 use rsocket::{Listener, Stream};
 use softnic::{Fabric, Host};
 
-use crate::{assert_lines, hosts, recorder::Recorder};
+use crate::{TEST_TIMEOUT, assert_lines, hosts, recorder::Recorder};
 
 /// Two connected streams, the active side first.
 fn connected([server, client]: &[Host; 2]) -> (Stream, Stream) {
@@ -64,6 +68,30 @@ fn failed_stream_is_a_warning_with_its_peer() {
         "WARN stream{peer=10.9.32.1:7471 local=10.9.32.2:",
         " qp=0x0000",
     ]);
+}
+
+/// The set-up stalls in the subscriber, as it may in a call into the kernel.
+#[test]
+fn keepalive_probes_are_sent_while_a_connection_is_set_up() {
+    let recorder = Recorder::of_process();
+    let fabric = Fabric::new().keep_objects();
+    let both = hosts(&fabric, 37);
+    let (active, _passive) = connected(&both);
+    let [server, client] = &both;
+    let addr = (server.addr(), 7473);
+    let listener = server.run(|| Listener::bind(addr).unwrap());
+    let (stalled, end) = recorder.stall_at(&["{peer=10.9.37.2:", "rsocket: accepting"]);
+    let connecting = client.spawn(move || Stream::connect(addr).unwrap());
+    stalled.recv_timeout(TEST_TIMEOUT).unwrap();
+    active.set_keep_alive(Some(Duration::from_millis(1)));
+    let until = Instant::now() + TEST_TIMEOUT;
+    while active.stats().keep_alive_probes == 0 {
+        assert!(Instant::now() < until, "no probe is sent");
+        thread::yield_now();
+    }
+    drop(end);
+    listener.accept().unwrap();
+    drop(connecting.join().unwrap());
 }
 
 #[test]
