@@ -17,9 +17,6 @@ use crate::{
     waiters::{Interest, Watcher},
 };
 
-/// Number of polls between reads of the clock, possibly more expensive than a poll.
-const POLLS_PER_CLOCK_READ: u32 = 16;
-
 /// Maximum number of processing rounds per nonblocking call; the rest remains for later, since a peer may send
 /// faster than this side processes.
 const MAX_ROUNDS: u32 = 1024;
@@ -157,7 +154,7 @@ impl<S: Pollable, C: AsFd> Shared<S, C> {
         deadline: Option<Instant>,
         mut attempt: impl FnMut(&mut S) -> io::Result<Option<T>>,
     ) -> io::Result<T> {
-        let mut spin_end = None;
+        let mut busy_until = None;
         let mut state = self.lock();
         loop {
             if let Some(result) = attempt(&mut state)? {
@@ -168,35 +165,16 @@ impl<S: Pollable, C: AsFd> Shared<S, C> {
             {
                 return Ok(result);
             }
-            let spin_end = *spin_end.get_or_insert_with(|| Instant::now() + config().polling_time);
-            if Instant::now() < spin_end {
-                drop(state);
-                state = self.spin(spin_end)?;
-                continue;
-            }
+            let busy_until =
+                *busy_until.get_or_insert_with(|| Instant::now() + config().polling_time);
             let end;
-            (state, end) = self.state.wait(state, interest, deadline)?;
+            (state, end) = self
+                .state
+                .wait_busy(state, interest, deadline, Some(busy_until))?;
             match end {
                 WaitEnd::Woken => {}
                 WaitEnd::TimedOut => return Err(io::ErrorKind::WouldBlock.into()),
                 WaitEnd::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
-            }
-        }
-    }
-
-    /// Polls until there is a completion, or until `end`.
-    fn spin(&self, end: Instant) -> io::Result<Guard<'_, S>> {
-        loop {
-            for _ in 0..POLLS_PER_CLOCK_READ {
-                let mut state = self.lock();
-                if state.process()? {
-                    return Ok(state);
-                }
-                drop(state);
-                std::hint::spin_loop();
-            }
-            if Instant::now() >= end {
-                return Ok(self.lock());
             }
         }
     }

@@ -202,7 +202,7 @@ impl<I: Copy + Ord> Waiters<I> {
 
     /// Whether there is a blocked call or a task.
     pub fn is_empty(&self) -> bool {
-        self.tasks.is_empty() && self.calls.len() == usize::from(self.standby.is_some())
+        self.tasks.is_empty() && self.names.is_empty()
     }
 
     /// The interests of all waiters.
