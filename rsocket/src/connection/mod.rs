@@ -488,7 +488,7 @@ impl State {
     }
 
     /// Grows the send buffer if the stream wants a larger one. Returns whether it has grown: a call without room
-    /// tries again at once, because no completion announces the new room.
+    /// tries again at once, because no completion notifies of the new room.
     fn grow_send(&mut self) -> bool {
         let Self {
             stream, memory, qp, ..

@@ -190,7 +190,7 @@ fn receive_buffer_grows_by_doubling() {
     }
 }
 
-/// librdmacm's peers too are told of the larger buffer, whatever the reader does.
+/// A slow reader makes no difference, nor does a peer with the two table entries of librdmacm.
 #[test]
 fn idle_receive_buffer_grows_when_the_peer_runs_out_of_room() {
     let mut side = facing(Settings::default(), &peer());
