@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
     io,
     net::IpAddr,
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -29,20 +30,30 @@ const MAX_HOSTS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Exported<R = RemoteRegion> {
     /// The registration, kept while peers may access the memory.
-    pub(crate) region: R,
+    pub(crate) region: Arc<R>,
     pub(crate) use_once: bool,
     pub(crate) read_only: bool,
     /// Recipients of the cookie. Any host counts if the set is empty or full.
     hosts: BTreeSet<IpAddr>,
+    /// Set at the end of the export. Read-locked by operations of the same engine in progress.
+    pub(super) ended: Arc<RwLock<bool>>,
+}
+
+/// Waits for operations of the same engine in progress, up to 10 s each.
+impl<R> Drop for Exported<R> {
+    fn drop(&mut self) {
+        *self.ended.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
 }
 
 impl<R> Exported<R> {
     pub(crate) fn new(region: R, use_once: bool, read_only: bool) -> Self {
         Self {
-            region,
+            region: Arc::new(region),
             use_once,
             read_only,
             hosts: BTreeSet::new(),
+            ended: Arc::default(),
         }
     }
 

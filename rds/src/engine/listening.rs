@@ -5,16 +5,19 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, SocketAddrV6},
     path::Path,
-    sync::Arc,
+    sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use cm::{CmId, Key, phases::Listening};
+use cm::{
+    CmId, Key,
+    phases::{Idle, Listening},
+};
 use rustix::io::Errno;
 
-use super::{State, claim_devices};
+use super::{Guard, Shared, State, claim_devices};
 use crate::{
-    device::Device,
+    device::{Device, KnownDevices},
     proto::{Host, SocketId, wire::Family},
 };
 
@@ -32,6 +35,8 @@ pub(super) struct Listeners {
     devices: BTreeMap<Host, Arc<Device>>,
     /// Addresses bound while accepting is paused; `None` if it is not paused.
     paused: Option<HashSet<IpAddr>>,
+    /// The identifier of a thread that changes the listeners; `None` if its device was removed.
+    opening: Option<Key>,
     /// Addresses of removed devices, with the time of the next attempt to listen.
     lost: BTreeMap<IpAddr, Duration>,
 }
@@ -40,6 +45,17 @@ impl Listeners {
     /// Time of the next attempt to listen.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.lost.values().min().copied()
+    }
+
+    /// Whether it is time to listen again on an address.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        self.deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Addresses on which it is time to listen again.
+    fn due(&self, now: Duration) -> Vec<IpAddr> {
+        let due = self.lost.iter().filter(|&(_, &at)| at <= now);
+        due.map(|(&ip, _)| ip).collect()
     }
 
     /// The device of an address.
@@ -101,22 +117,139 @@ fn explain(ip: IpAddr, err: &verbs::Error) -> io::Error {
     io::Error::new(kind, reason)
 }
 
-impl State {
+/// A bound identifier, and the device of its address.
+struct BoundId {
+    id: CmId<Idle>,
+    device: Arc<Device>,
+}
+
+impl Shared {
     /// Listens on the IP of `addr`, and opens its device. A loopback address has no device and no
-    /// listener.
-    pub(crate) fn open(&mut self, addr: SocketAddr) -> io::Result<()> {
+    /// listener. Enters the kernel without the lock, but for `rdma_listen`: the caller binds the
+    /// socket before the first message arrives.
+    pub(crate) fn open(&self, addr: SocketAddr) -> io::Result<Guard<'_>> {
         let ip = addr.ip();
         if ip.is_loopback() {
-            return Ok(());
+            return self.lock();
         }
         if let SocketAddr::V6(v6) = addr
             && v6.scope_id() != 0
         {
-            self.scopes.insert(ip, v6.scope_id());
+            self.lock()?.scopes.insert(ip, v6.scope_id());
         }
-        self.bind(ip)
+        let _listening = self.listening()?;
+        self.listen(ip)
     }
 
+    /// Permission to change the listeners, for one thread at a time. Not to be waited for with the
+    /// engine's lock.
+    fn listening(&self) -> io::Result<MutexGuard<'_, ()>> {
+        // Fails in a forked child, where another thread may have left the mutex locked.
+        drop(self.lock()?);
+        let listening = self.listening.lock();
+        Ok(listening.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Listens on an address, unless accepting is paused. The caller changes the listeners.
+    fn listen(&self, ip: IpAddr) -> io::Result<Guard<'_>> {
+        let state = self.lock()?;
+        if state.listeners.has(ip) {
+            return Ok(state);
+        }
+        let addr = state.on_link(ip, ip, family(ip).port());
+        let devices = state.known_devices();
+        drop(state);
+        claim_devices()?;
+        let BoundId { id, device } = self.bind(addr, &devices)?;
+        let mut state = self.lock()?;
+        if state.listeners.opening.take() != Some(id.key()) {
+            drop(state);
+            let removed = Errno::NODEV.raw_os_error();
+            return Err(explain(
+                ip,
+                &verbs::Error::from_errno("rdma_listen", removed),
+            ));
+        }
+        state.add_device(&device);
+        if let Some(paused) = &mut state.listeners.paused {
+            paused.insert(ip);
+            state.listeners.devices.insert(ip.into(), device);
+            drop(state);
+            // Until accepting resumes, another program may use the address.
+            drop(id);
+            return self.lock();
+        }
+        let id = id.listen(BACKLOG);
+        let id = id.map_err(|refused| explain(ip, &refused.error))?;
+        state.listeners.open.insert(ip, id);
+        state.listeners.devices.insert(ip.into(), device);
+        Ok(state)
+    }
+
+    fn bind(&self, addr: SocketAddr, devices: &KnownDevices) -> io::Result<BoundId> {
+        let ip = addr.ip();
+        let fail = |err: verbs::Error| explain(ip, &err);
+        let mut id = self.channel.create_id().map_err(fail)?;
+        self.lock()?.listeners.opening = Some(id.key());
+        if ip.is_ipv6() {
+            id.set_af_only(true).map_err(fail)?;
+        }
+        id.bind(addr).map_err(fail)?;
+        let ctx = id.bound_context().map_err(fail)?.ok_or_else(|| {
+            let reason = format!("no RDMA device has the address {ip}");
+            io::Error::new(io::ErrorKind::AddrNotAvailable, reason)
+        })?;
+        let device = devices.open(&ctx)?;
+        Ok(BoundId { id, device })
+    }
+
+    pub(super) fn pause_accept(&self) -> io::Result<()> {
+        let _listening = self.listening()?;
+        self.lock()?.listeners.paused.get_or_insert_default();
+        Ok(())
+    }
+
+    pub(super) fn resume_accept(&self) -> io::Result<()> {
+        let _listening = self.listening()?;
+        let paused = self.lock()?.listeners.paused.take();
+        let mut failed = HashSet::new();
+        let mut result = Ok(());
+        for ip in paused.unwrap_or_default() {
+            if let Err(err) = self.listen(ip).map(drop) {
+                failed.insert(ip);
+                result = Err(err);
+            }
+        }
+        if result.is_err() {
+            self.lock()?.listeners.paused = Some(failed);
+        }
+        result
+    }
+
+    /// Listens again on addresses whose device may have returned.
+    pub(super) fn listen_again(&self, now: Duration) {
+        let due = self.lock_here().listeners.due(now);
+        if due.is_empty() {
+            return;
+        }
+        // `rdma_get_devices` makes librdmacm close removed devices and find new ones.
+        drop(cm::devices());
+        let Ok(_listening) = self.listening() else {
+            return;
+        };
+        for ip in due {
+            let result = self.listen(ip).map(drop);
+            let mut state = self.lock_here();
+            let lost = &mut state.listeners.lost;
+            match result {
+                Ok(()) => lost.remove(&ip),
+                Err(_) => lost.insert(ip, now + RETRY_INTERVAL),
+            };
+        }
+    }
+}
+
+impl State {
     /// The address with the scope id of `local`, if it is link-local.
     pub(super) fn on_link(&self, local: IpAddr, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {
@@ -138,56 +271,9 @@ impl State {
         from
     }
 
-    fn bind(&mut self, ip: IpAddr) -> io::Result<()> {
-        let fail = |err: verbs::Error| explain(ip, &err);
-        if self.listeners.has(ip) {
-            return Ok(());
-        }
-        claim_devices()?;
-        let mut id = self.channel.create_id().map_err(fail)?;
-        if ip.is_ipv6() {
-            id.set_af_only(true).map_err(fail)?;
-        }
-        id.bind(self.on_link(ip, ip, family(ip).port()))
-            .map_err(fail)?;
-        let ctx = id.bound_context().map_err(fail)?.ok_or_else(|| {
-            let reason = format!("no RDMA device has the address {ip}");
-            io::Error::new(io::ErrorKind::AddrNotAvailable, reason)
-        })?;
-        let device = self.known_devices().open(&ctx)?;
-        self.add_device(&device);
-        if let Some(paused) = &mut self.listeners.paused {
-            paused.insert(ip);
-            self.listeners.devices.insert(ip.into(), device);
-            return Ok(());
-        }
-        let id = id.listen(BACKLOG).map_err(|refused| fail(refused.error))?;
-        self.listeners.open.insert(ip, id);
-        self.listeners.devices.insert(ip.into(), device);
-        Ok(())
-    }
-
-    pub(super) fn pause_accept(&mut self) {
-        self.listeners.paused.get_or_insert_default();
-    }
-
-    pub(super) fn resume_accept(&mut self) -> io::Result<()> {
-        let mut failed = HashSet::new();
-        let mut result = Ok(());
-        for ip in self.listeners.paused.take().unwrap_or_default() {
-            if let Err(err) = self.bind(ip) {
-                failed.insert(ip);
-                result = Err(err);
-            }
-        }
-        if result.is_err() {
-            self.listeners.paused = Some(failed);
-        }
-        result
-    }
-
     /// Handles the removal of a listening identifier's device.
     pub(super) fn listener_lost(&mut self, now: Duration, key: Key) {
+        self.listeners.opening.take_if(|opening| *opening == key);
         let Some(ip) = self.listeners.of(key) else {
             return;
         };
@@ -197,25 +283,5 @@ impl State {
             self.device_lost(device);
         }
         self.listeners.lost.insert(ip, now + RETRY_INTERVAL);
-    }
-
-    /// Listens again on addresses whose device may have returned.
-    pub(super) fn listeners_due(&mut self, now: Duration) {
-        let lost = self.listeners.lost.iter();
-        let due: Vec<IpAddr> = lost
-            .filter(|&(_, &at)| at <= now)
-            .map(|(&ip, _)| ip)
-            .collect();
-        if !due.is_empty() {
-            // `rdma_get_devices` makes librdmacm close removed devices and find new ones.
-            drop(cm::devices());
-        }
-        for ip in due {
-            if self.bind(ip).is_err() {
-                self.listeners.lost.insert(ip, now + RETRY_INTERVAL);
-            } else {
-                self.listeners.lost.remove(&ip);
-            }
-        }
     }
 }

@@ -1,7 +1,10 @@
 //! RDMA and atomic operations between sockets of one engine. RDMA is a copy by the processor;
 //! atomic operations go through the device, because they must be atomic with those of peers.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::{Arc, PoisonError, RwLock, Weak},
+};
 
 use verbs::{RemoteRegion, WcStatus};
 
@@ -9,7 +12,7 @@ use super::{State, exports::Exported, traffic::outcome};
 use crate::{
     device::Device,
     loopback::AtomicError,
-    proto::connection::{Atomic, Completion, Direction, Rdma, Status},
+    proto::connection::{Atomic, AtomicOp, Completion, Direction, Rdma, Status},
 };
 
 impl State {
@@ -64,16 +67,49 @@ impl State {
         device.is_none_or(|device| device.has_local_atomics())
     }
 
-    /// Performs an atomic operation on memory exported by a socket at `to`. Stores the previous
-    /// value in `place`, 8 bytes. Blocks until the device completes the operation, up to 10 s.
-    pub(crate) fn local_atomic(&self, to: IpAddr, atomic: &Atomic, place: &RemoteRegion) -> Status {
-        let exported = self.exported(to, atomic.rkey, atomic.addr, place.len());
-        let Some((device, exported, at)) = exported.filter(|(_, exported, _)| !exported.read_only)
-        else {
+    /// The target of an atomic operation on memory exported by a socket at `to`.
+    pub(crate) fn local_atomic(&self, to: IpAddr, atomic: &Atomic) -> Option<LocalAtomic> {
+        let exported = self.exported(to, atomic.rkey, atomic.addr, ATOMIC_LEN);
+        let (device, exported, at) = exported.filter(|(_, exported, _)| !exported.read_only)?;
+        Some(LocalAtomic {
+            device: Arc::clone(device),
+            ip: to,
+            op: atomic.op,
+            region: Arc::downgrade(&exported.region),
+            at,
+            ended: Arc::clone(&exported.ended),
+        })
+    }
+}
+
+/// Length of the target of an atomic operation.
+const ATOMIC_LEN: usize = 8;
+
+/// An atomic operation on memory exported by a socket of the same engine.
+pub(crate) struct LocalAtomic {
+    device: Arc<Device>,
+    ip: IpAddr,
+    op: AtomicOp,
+    /// Not held, since the end of the export deregisters the memory.
+    region: Weak<RemoteRegion>,
+    /// Offset in the region.
+    at: usize,
+    ended: Arc<RwLock<bool>>,
+}
+
+impl LocalAtomic {
+    /// Performs the operation, and stores the previous value in `place`, 8 bytes. Blocks until the
+    /// device completes the operation, up to 10 s: call without the engine's lock.
+    pub(crate) fn perform(&self, place: &RemoteRegion) -> Status {
+        let ended = self.ended.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(region) = self.region.upgrade().filter(|_| !*ended) else {
             return Status::RemoteError;
         };
-        let number = exported.region.slice(at..at + place.len()).token();
-        match device.local_atomic(to, atomic.op, number) {
+        let number = region.slice(self.at..self.at + ATOMIC_LEN).token();
+        let before = self.device.local_atomic(self.ip, self.op, number);
+        // Before the end of the export, which may wait for this operation.
+        drop(region);
+        match before {
             Ok(before) => {
                 place.write(0, &before.to_ne_bytes());
                 Status::Success

@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     state: verbs::waiting::Shared<State, Arc<OwnedFd>>,
     channel: Arc<EventChannel>,
     clock: Arc<Clock>,
+    /// Locked while a thread changes the listeners, which enters the kernel.
+    listening: Mutex<()>,
     /// A readable descriptor, for a socket that can create none.
     readable: (EventFd, NotifyFd),
     stopped: AtomicBool,
@@ -144,6 +146,7 @@ impl Engine {
         event.notify();
         let notify_fd = NotifyFd::of(event.as_fd())?;
         let shared = Arc::new(Shared {
+            listening: Mutex::new(()),
             readable: (event, notify_fd),
             state: verbs::waiting::Shared::new(state, channels),
             channel,
@@ -175,8 +178,7 @@ impl Engine {
     /// # Errors
     /// As for [`socket`](Self::socket).
     pub fn pause_accept(&self) -> io::Result<()> {
-        self.inner().lock()?.pause_accept();
-        Ok(())
+        self.inner().pause_accept()
     }
 
     /// Accepts connections on all addresses bound since [`pause_accept`](Self::pause_accept).
@@ -186,7 +188,7 @@ impl Engine {
     /// connections. Call again to retry the failed ones; until a call succeeds, addresses bound in
     /// the meantime do not accept connections.
     pub fn resume_accept(&self) -> io::Result<()> {
-        self.inner().lock()?.resume_accept()
+        self.inner().resume_accept()
     }
 
     pub(crate) fn inner(&self) -> &Arc<Shared> {
@@ -267,9 +269,10 @@ impl Shared {
                 state.handle(now, event);
             }
             state.expire(now);
-            if !state.jobs.is_empty() {
+            if !state.jobs.is_empty() || state.listeners.is_due(now) {
                 drop(state);
                 self.run_jobs(&mut reaper);
+                self.listen_again(now);
                 continue;
             }
             let Ok(Some(sleep)) = standby.poll(&mut state) else {

@@ -165,7 +165,7 @@ impl State {
         // Fails if the channel was deleted before.
         let _: Result<(), _> = epoll::delete(&self.channels, &lost.channel);
         let exports = self.exports.leave(&lost.pd);
-        self.call_unlocked(|_| drop(exports));
+        self.reap(exports);
         if !self.lost.iter().any(|device| Arc::ptr_eq(device, &lost)) {
             self.lost.push(lost);
         }

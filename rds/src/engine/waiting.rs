@@ -201,7 +201,6 @@ impl State {
         for id in self.timers.expire(now) {
             self.advance(now, id);
         }
-        self.listeners_due(now);
         self.node.retire_acked();
         self.drive(now);
     }

@@ -178,12 +178,12 @@ impl Socket {
     /// # References
     /// [rds(7)](https://man7.org/linux/man-pages/man7/rds.7.html)
     pub fn bind_to(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
-        let mut state = self.lock()?;
-        let bound = state.node.can_bind(self.id, addr).map_err(socket_error)?;
+        let bound = self.lock()?.node.can_bind(self.id, addr);
+        let bound = bound.map_err(socket_error)?;
         if bound.ip().is_loopback() && lock(&self.options).transport {
             return Err(Errno::NOPROTOOPT.into());
         }
-        state.open(bound)?;
+        let mut state = self.engine.inner().open(bound)?;
         let bound = state.node.bind(self.id, bound).map_err(socket_error)?;
         // Connections to hosts are retried while there is a socket.
         state.set_timers();

@@ -326,7 +326,7 @@ impl Socket {
                         }
                         _ => None,
                     };
-                    let at_once = self.sent(&mut state, sent);
+                    let at_once = self.sent(state, sent);
                     let (len, operation) = (len as usize, operation.or(at_once));
                     return Ok(Sent { len, operation });
                 }
@@ -350,7 +350,7 @@ impl Socket {
     }
 
     /// Posts a queued message, or delivers a local one. Returns the number of a local operation.
-    fn sent(&self, state: &mut State, sent: node::Sent<Arc<Outbound>>) -> Option<u64> {
+    fn sent<'s>(&'s self, mut state: Guard<'s>, sent: node::Sent<Arc<Outbound>>) -> Option<u64> {
         let now = self.engine.inner().now();
         let mut operation = None;
         if let node::Sent::Queued(connection, _) = sent {
@@ -361,21 +361,22 @@ impl Socket {
             }
         }
         if let node::Sent::Local(message) = sent {
-            operation = self.deliver(state, now, message);
+            (state, operation) = self.deliver(state, now, message);
         }
         state.drive(now);
         operation
     }
 
     /// Performs the operations of a local message and delivers it. Returns the number of the last
-    /// operation. Not inlined, to keep the remote path short.
+    /// operation. Releases the lock for an atomic operation. Not inlined, to keep the remote path
+    /// short.
     #[inline(never)]
-    fn deliver(
-        &self,
-        state: &mut State,
+    fn deliver<'s>(
+        &'s self,
+        mut state: Guard<'s>,
         now: Duration,
         message: LocalMessage<Arc<Outbound>>,
-    ) -> Option<u64> {
+    ) -> (Guard<'s>, Option<u64>) {
         let LocalMessage { from, to, draft } = message;
         let ended = |state: &mut State, status, report: Report| {
             state.node.ended(connection::Notification {
@@ -390,16 +391,24 @@ impl Socket {
         let mut done = None;
         if let Some((rdma, operands)) = draft.rdma.as_ref().zip(draft.payload.operands()) {
             let status = state.local_rdma(to.ip(), rdma, &operands.rdma);
-            done = Some(ended(state, status, rdma.report));
+            done = Some(ended(&mut state, status, rdma.report));
         }
         let place = draft.payload.operands().and_then(|all| all.atomic.as_ref());
         if let Some((atomic, place)) = draft.atomic.as_ref().zip(place) {
             let status = match done {
                 // A remote connection would be lost with the first failure.
                 Some(false) => Status::Dropped,
-                _ => state.local_atomic(to.ip(), atomic, place),
+                _ => match state.local_atomic(to.ip(), atomic) {
+                    Some(operation) => {
+                        drop(state);
+                        let status = operation.perform(place);
+                        state = self.engine.inner().lock_here();
+                        status
+                    }
+                    None => Status::RemoteError,
+                },
             };
-            done = Some(ended(state, status, atomic.report));
+            done = Some(ended(&mut state, status, atomic.report));
         }
         let operation = done.map(|done| state.operations.at_once(self.id, to.ip(), !done));
         if done != Some(false) && !draft.is_silent() {
@@ -418,7 +427,7 @@ impl Socket {
             }
         }
         state.over(self.id, &draft.payload);
-        operation
+        (state, operation)
     }
 
     /// `RDS_BARRIER`—Waits for the end of an operation on memory of `peer`, and of all earlier
