@@ -1,5 +1,6 @@
 //! `cmtime` of rdmacm-utils, in safe Rust: duration of each step of creating and ending connections.
-//! Interoperates with the C program.
+//! Interoperates with the C program of rdma-core 44. Since rdma-core 64 that program has other options, and its sides
+//! synchronize over TCP.
 
 mod caller;
 mod qp;

@@ -131,6 +131,12 @@ fn masked(line: &str) -> String {
 const C_TOOLS: &str = "cmtime mckey rcopy rdma_client rdma_server rdma_xclient rdma_xserver \
                        riostream rping rstream ucmatose udaddy";
 
+/// Path of a C tool, on the host and in guests.
+fn c_tool(name: &str) -> String {
+    let folder = env::var("SOFT_ROCE_RDMA_CORE").unwrap_or("/usr".to_owned());
+    format!("{folder}/bin/{name}")
+}
+
 /// Limits of a round, and timeouts in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
@@ -339,7 +345,7 @@ fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     let printed = run(&options, limits.server() + 30, &a, &b);
     let installed: Vec<String> = C_TOOLS
         .split(' ')
-        .map(|tool| format!("c: /usr/bin/{tool}"))
+        .map(|tool| format!("c: {}", c_tool(tool)))
         .collect();
     assert_eq!(printed.a[..installed.len().min(printed.a.len())], installed);
     let output = |lines: &[String], cell: usize| {

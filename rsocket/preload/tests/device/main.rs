@@ -18,8 +18,15 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// rdma-core's preload library.
-const THEIRS: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so";
+/// rdma-core's preload library: beside the libraries of a build, or below those of an installation.
+fn theirs() -> PathBuf {
+    let libraries = env::var_os("LD_LIBRARY_PATH").unwrap_or("/usr/lib/x86_64-linux-gnu".into());
+    let library = Path::new(&libraries).join("librspreload.so");
+    match library.exists() {
+        true => library,
+        false => Path::new(&libraries).join("rsocket/librspreload.so"),
+    }
+}
 
 /// Preload library of a program.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +45,7 @@ impl Preload {
                     .unwrap()
                     .with_file_name("librspreload.so"),
             ),
-            Self::Theirs => Some(THEIRS.into()),
+            Self::Theirs => Some(theirs()),
             Self::Nothing => None,
         }
     }
