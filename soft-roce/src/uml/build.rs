@@ -46,6 +46,9 @@ struct Replacement {
     to: &'static str,
 }
 
+/// Corrections of the source. A source without the text to replace stays as it is.
+const REPLACEMENTS: [Replacement; 3] = [REGISTER_STATE, GETCPU, GETCPU_EXPORT];
+
 /// Room for a process's extended register state, in bytes. Before Linux 6.13 it is a constant, too small for
 /// processors with AMX: a guest's first process is killed there with `ptrace set fp regs failed`. The state in
 /// the standard format, `XSAVE` without compaction, has 11008 bytes up to and including AMX.
@@ -53,6 +56,22 @@ const REGISTER_STATE: Replacement = Replacement {
     file: "arch/x86/um/user-offsets.c",
     from: "DEFINE_LONGS(HOST_FP_SIZE, 2696);",
     to: "DEFINE_LONGS(HOST_FP_SIZE, 11008);",
+};
+
+/// The vDSO's `getcpu`, which Linux has on every x86-64 machine but User-Mode Linux since 7.0. rustix panics at its first
+/// use of the vDSO if the function is missing.
+const GETCPU: Replacement = Replacement {
+    file: "arch/x86/um/vdso/um_vdso.c",
+    from: "#include <vdso/gettime.h>\n",
+    to: "#include <vdso/gettime.h>\n\
+         asm(\".globl __vdso_getcpu\\n__vdso_getcpu:\\n\\tmov $309, %eax\\n\\tsyscall\\n\\tret\\n\");\n",
+};
+
+/// The version of [`GETCPU`].
+const GETCPU_EXPORT: Replacement = Replacement {
+    file: "arch/x86/um/vdso/vdso.lds.S",
+    from: "\t\t__vdso_gettimeofday;\n\t\ttime;\n",
+    to: "\t\t__vdso_gettimeofday;\n\t\t__vdso_getcpu;\n\t\ttime;\n",
 };
 
 /// Number of lines printed by `make` for 6.12, for the progress bar.
@@ -121,11 +140,11 @@ pub(crate) fn price() -> String {
     )
 }
 
-/// Folder of the kernel `name` for the current configuration and replacement.
+/// Folder of the kernel `name` for the current configuration and replacements.
 fn home(name: Option<&KernelName>) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     CONFIG.hash(&mut hasher);
-    REGISTER_STATE.hash(&mut hasher);
+    REPLACEMENTS.hash(&mut hasher);
     if let Some(name) = name.filter(|name| !is_default(name)) {
         name.hash(&mut hasher);
     }
@@ -167,7 +186,9 @@ fn build(name: Option<&KernelName>, parent: &Path, home: &Path) -> Result<()> {
     require_space(parent)?;
     let scratch = Scratch::inside(parent)?;
     let source = unpack_source(name, scratch.path())?;
-    REGISTER_STATE.apply(&source)?;
+    for replacement in &REPLACEMENTS {
+        replacement.apply(&source)?;
+    }
     configure(&source)?;
     compile(&source, &scratch.path().join("log"))?;
     let finished = scratch.path().join("finished");
@@ -259,13 +280,17 @@ fn unpack_source(name: Option<&KernelName>, folder: &Path) -> Result<PathBuf> {
 }
 
 impl Replacement {
-    /// Applies it to the source. Newer sources, without the text to replace, stay as they are.
+    /// Applies it to the source.
     fn apply(&self, source: &Path) -> Result<()> {
         let file = source.join(self.file);
         let text =
             fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        fs::write(&file, text.replace(self.from, self.to))
+        fs::write(&file, self.in_text(&text))
             .with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    fn in_text(&self, text: &str) -> String {
+        text.replace(self.from, self.to)
     }
 }
 
@@ -405,6 +430,20 @@ mod tests {
             REGISTER_STATE.apply(source.path()).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), after);
         }
+    }
+
+    #[test]
+    fn getcpu_is_added_to_a_source_without_it_and_others_stay() {
+        let of = |between: &str| format!("\t\t__vdso_gettimeofday;\n{between}\t\ttime;\n");
+        let old = of("\t\tgetcpu;\n\t\t__vdso_getcpu;\n");
+        for (before, after) in [(old.clone(), old), (of(""), of("\t\t__vdso_getcpu;\n"))] {
+            assert_eq!(GETCPU_EXPORT.in_text(&before), after);
+        }
+        let code = GETCPU.in_text("#include <vdso/gettime.h>\n#include <linux/time.h>\n");
+        assert!(
+            code.contains(r#"\n\tmov $309, %eax\n\tsyscall\n"#),
+            "{code}"
+        );
     }
 
     #[test]
