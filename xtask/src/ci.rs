@@ -30,8 +30,8 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// Integration tests with `test = false`, omitted by `--all-targets`.
 const TESTS_IN_GUESTS: [&str; 3] = ["device", "two_hosts", "harness"];
 
-/// Runs all checks and tests; without `long`, device tests of [`crate::own_logic`] run on softnic only, and `long` repeats
-/// the guest tests in QEMU. Returns whether everything passed.
+/// Runs all checks and tests, and a part of the tests on the newest stack too; without `long`, device tests of
+/// [`crate::own_logic`] run on softnic only, and `long` repeats the guest tests in QEMU. Returns whether everything passed.
 pub(crate) fn run(long: bool) -> Result<bool> {
     setup::ensure(Group::ALL)?;
     let workspace = Workspace::load()?;
@@ -59,6 +59,7 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     let options = test::Options {
         brief: true,
         without_own_logic: !long,
+        newest_too: true,
         ..test::Options::default()
     };
     test::run_stages(&workspace, &options, &Stack::default(), &mut stages)?;

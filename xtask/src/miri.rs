@@ -10,6 +10,11 @@
 //!
 //! Addresses are passed to the device as integers, so provenance is permissive rather than strict.
 
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use soft_roce::process;
+
 /// Miri's flags: permissive provenance for the fake device's accesses by address, leaks allowed because some tests leak
 /// on purpose, and file descriptors and clocks of the host.
 pub(crate) const FLAGS: &str =
@@ -104,4 +109,20 @@ pub(crate) fn selections() -> Vec<&'static str> {
     let left_out = LEFT_OUT.iter().map(|(part, _)| *part);
     let selected = PURE.into_iter().chain(STACKED).chain(SOFTNIC);
     selected.chain(left_out).collect()
+}
+
+/// Requires a nightly toolchain with Miri.
+///
+/// # Errors
+///
+/// It is not installed.
+pub(crate) fn require() -> Result<()> {
+    let mut rustup = Command::new("rustup");
+    rustup.args(["component", "list", "--toolchain", "nightly", "--installed"]);
+    let listed = process::output(&mut rustup);
+    ensure!(
+        listed.is_ok_and(|list| ["miri", "rust-src"].iter().all(|part| list.contains(part))),
+        "Miri needs a nightly toolchain: `rustup component add miri rust-src --toolchain nightly`"
+    );
+    Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use soft_roce::backend::Backend;
 use soft_roce::process;
 
 /// Target triple. An explicit `--target` keeps build scripts uninstrumented.
@@ -102,5 +103,33 @@ impl Sanitizer {
             Self::Address => "sanitize",
             Self::Thread => "sanitize-thread",
         }
+    }
+}
+
+/// The backend of a run with `AddressSanitizer`, which needs 16 TiB of addresses: more than a process of User-Mode Linux
+/// has.
+///
+/// # Errors
+///
+/// `chosen` is User-Mode Linux.
+pub(crate) fn backend(chosen: Backend) -> Result<Backend> {
+    ensure!(
+        chosen != Backend::Uml,
+        "--sanitize needs more address space than User-Mode Linux has: use --backend qemu, or no --backend"
+    );
+    Ok(Backend::Qemu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sanitizer_runs_in_qemu_or_is_refused() {
+        for chosen in [Backend::Auto, Backend::Qemu] {
+            assert_eq!(backend(chosen).unwrap(), Backend::Qemu);
+        }
+        let error = backend(Backend::Uml).unwrap_err().to_string();
+        assert!(error.contains("--backend qemu"), "{error}");
     }
 }

@@ -45,13 +45,26 @@ pub(crate) fn capabilities(workspace: &Workspace, device: Device) -> PathBuf {
 ///
 /// The device tests wrote no capabilities, or a capability differs between the stacks without a reason.
 pub(crate) fn report(workspace: &Workspace, stack: &Stack, outcomes: &Outcomes) -> Result<()> {
+    record(workspace, "softnic", Device::Softnic, outcomes)?;
+    record_guests(workspace, stack, outcomes)?;
+    print(workspace)
+}
+
+/// Records the results of the device tests in guests with `stack`.
+///
+/// # Errors
+///
+/// The device tests wrote no capabilities.
+pub(crate) fn record_guests(
+    workspace: &Workspace,
+    stack: &Stack,
+    outcomes: &Outcomes,
+) -> Result<()> {
     let kernel = outcomes
         .kernel_series()
         .context("no device test ran in a guest")?;
     let name = format!("{kernel}/{}", stack.rdma_core_release()?);
-    record(workspace, "softnic", Device::Softnic, outcomes)?;
-    record(workspace, &name, Device::Rxe, outcomes)?;
-    print(workspace)
+    record(workspace, &name, Device::Rxe, outcomes)
 }
 
 /// Records the results on a stack called `name`.

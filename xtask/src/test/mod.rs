@@ -13,7 +13,11 @@
 //! A complete run ends with the coverage of pyverbs ([`pyverbs`]), the cases of RDS ([`conformance`]), and the results of
 //! the device tests on softnic, in the *host* stage, and on Soft-RoCE, in the *device* stage ([`differences`]).
 //!
+//! `ci` adds a part of the tests on the [`newest`] stack.
+//!
 //! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
+
+mod newest;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -33,7 +37,7 @@ use crate::outcomes::{DEVICE_TESTS_OF, KERNEL, Outcomes};
 use crate::output;
 use crate::own_logic;
 use crate::pyverbs;
-use crate::sanitizer::{MEASURING_MEMORY, Sanitizer};
+use crate::sanitizer::{self, MEASURING_MEMORY, Sanitizer};
 use crate::stack::{self, Stack};
 use crate::stack_table;
 use crate::stage::{Counts, Stages};
@@ -61,6 +65,8 @@ pub(crate) struct Options {
     pub(crate) brief: bool,
     /// Whether device tests of [`own_logic`] are left out on Soft-RoCE.
     pub(crate) without_own_logic: bool,
+    /// Whether a part of the tests runs on the [`newest`] stack too.
+    pub(crate) newest_too: bool,
 }
 
 impl From<TestArguments> for Options {
@@ -98,6 +104,7 @@ impl From<TestArguments> for Options {
             filter,
             brief: false,
             without_own_logic: false,
+            newest_too: false,
         }
     }
 }
@@ -199,7 +206,7 @@ pub(crate) fn run_stages(
     };
     if options.miri {
         setup::ensure(&[Group::Build])?;
-        require_miri()?;
+        miri::require()?;
         stages.test("miri", |counts| suite.miri(counts));
         return Ok(());
     }
@@ -231,14 +238,17 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
     if options.sanitize {
         Sanitizer::Address.require()?;
         let options = Options {
-            backend: for_sanitizer(options.backend)?,
+            backend: sanitizer::backend(options.backend)?,
             ..options.clone()
         };
         let suite = Suite {
             options: &options,
             ..suite
         };
-        stages.test("device", |counts| suite.device(counts, &mut outcomes));
+        let wanted = |package: &str| !LOADED_ELSEWHERE.contains(&package);
+        stages.test("device", |counts| {
+            suite.device(wanted, counts, &mut outcomes)
+        });
         return Ok(());
     }
     if options.valgrind {
@@ -255,13 +265,18 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
         });
     }
     if !options.host_only {
-        stages.test("device", |counts| suite.device(counts, &mut outcomes));
+        stages.test("device", |counts| {
+            suite.device(|_| true, counts, &mut outcomes)
+        });
         if options.filter.is_none() {
             stages.test("device, iWARP", |counts| suite.iwarp(counts));
         }
         stages.test("two hosts", |counts| {
             suite.on_host("two_hosts", counts, &mut outcomes)
         });
+    }
+    if options.newest_too {
+        newest::run(&suite, stages);
     }
     if !options.host_only && !options.device_only && options.filter.is_none() {
         compare_with_tables(&suite, &outcomes, stages);
@@ -315,7 +330,9 @@ pub(crate) fn run_stages_in_qemu(workspace: &Workspace, stages: &mut Stages) {
     stages.test("harness, QEMU", |counts| {
         suite.on_host("harness", counts, &mut outcomes)
     });
-    stages.test("device, QEMU", |counts| suite.device(counts, &mut outcomes));
+    stages.test("device, QEMU", |counts| {
+        suite.device(|_| true, counts, &mut outcomes)
+    });
     stages.test("iWARP, QEMU", |counts| suite.iwarp(counts));
     stages.test("two, QEMU", |counts| {
         suite.on_host("two_hosts", counts, &mut outcomes)
@@ -410,14 +427,18 @@ impl Suite<'_> {
         self.require_some(counts)
     }
 
-    fn device(&self, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
+    /// Runs the device tests of the `wanted` packages on Soft-RoCE.
+    fn device(
+        &self,
+        wanted: impl Fn(&str) -> bool,
+        counts: &mut Counts,
+        outcomes: &mut Outcomes,
+    ) -> Result<()> {
         let mut arguments: Vec<&str> = self.options.filter.as_deref().into_iter().collect();
-        let mut excluded = &[][..];
         if self.options.sanitize {
-            excluded = &LOADED_ELSEWHERE;
             arguments.extend(["--skip", MEASURING_MEMORY]);
         }
-        let programs = self.build_device_tests(|package| !excluded.contains(&package))?;
+        let programs = self.build_device_tests(wanted)?;
         let arguments = |program: &Program| {
             let mut all = arguments.clone();
             if self.options.without_own_logic {
@@ -714,42 +735,12 @@ fn device_script<'p>(
     Ok(script + "exit $code\n")
 }
 
-/// The backend of a run with `AddressSanitizer`, which needs 16 TiB of addresses: more than a process of User-Mode Linux
-/// has.
-fn for_sanitizer(backend: Backend) -> Result<Backend> {
-    ensure!(
-        backend != Backend::Uml,
-        "--sanitize needs more address space than User-Mode Linux has: use --backend qemu, or no --backend"
-    );
-    Ok(Backend::Qemu)
-}
-
-fn require_miri() -> Result<()> {
-    let mut rustup = Command::new("rustup");
-    rustup.args(["component", "list", "--toolchain", "nightly", "--installed"]);
-    let listed = process::output(&mut rustup);
-    ensure!(
-        listed.is_ok_and(|list| ["miri", "rust-src"].iter().all(|part| list.contains(part))),
-        "Miri needs a nightly toolchain: `rustup component add miri rust-src --toolchain nightly`"
-    );
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-
-    #[test]
-    fn sanitizer_runs_in_qemu_or_is_refused() {
-        for backend in [Backend::Auto, Backend::Qemu] {
-            assert_eq!(for_sanitizer(backend).unwrap(), Backend::Qemu);
-        }
-        let error = for_sanitizer(Backend::Uml).unwrap_err().to_string();
-        assert!(error.contains("--backend qemu"), "{error}");
-    }
 
     #[test]
     fn device_script_with_hanging_program_runs_the_others() {

@@ -1,0 +1,67 @@
+//! The part of the tests that `ci` runs on the newest stack too: the kernel and the rdma-core of Debian unstable.
+//!
+//! The programs are those of the stage *device*, built with the installed headers: functions of newer libraries are found at
+//! run time. Only the tests of the bindings are built with the newest headers. `cargo xtask test --stack newest/newest`
+//! builds and runs everything.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use soft_roce::backend;
+
+use super::Suite;
+use crate::outcomes::Outcomes;
+use crate::stack::{Choice, Stack};
+use crate::stack_table;
+use crate::stage::{Counts, Stages};
+
+/// Packages with bindings. Their tests compare layouts and functions with the headers, and with the checked-in bindings.
+const BINDINGS: [&str; 2] = ["rdma-ibverbs-sys", "rdmacm-sys"];
+
+/// Packages whose device tests call the kernel and rdma-core. The other packages load libraries into programs, or are examples.
+const CALLERS: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
+
+/// Runs the part as further `stages`; the first one builds the stack if necessary.
+pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
+    let mut built = None;
+    stages.check("newest stack", || {
+        built = Some(build(suite)?);
+        Ok(())
+    });
+    let Some(stack) = &built else { return };
+    stages.test("new headers", |counts| bindings(suite, stack, counts));
+    stages.test("new devices", |counts| {
+        let suite = Suite { stack, ..*suite };
+        let mut outcomes = Outcomes::default();
+        suite.device(|package| CALLERS.contains(&package), counts, &mut outcomes)?;
+        stack_table::record_guests(suite.workspace, stack, &outcomes)
+    });
+}
+
+fn build(suite: &Suite<'_>) -> Result<Stack> {
+    let choice = Choice {
+        kernel: Some(PathBuf::from("newest")),
+        rdma_core: Some(PathBuf::from("newest")),
+        ..Choice::default()
+    };
+    let stack = choice.resolve()?;
+    if let Stack::Guests { kernel, .. } = &stack {
+        backend::prepare_for_many_runs(suite.options.backend, kernel)?;
+    }
+    Ok(stack)
+}
+
+/// Runs the tests of the bindings, generated from the headers of `stack`.
+fn bindings(suite: &Suite<'_>, stack: &Stack, counts: &mut Counts) -> Result<()> {
+    let workspace = &stack.workspace()?;
+    let suite = Suite {
+        workspace,
+        ..*suite
+    };
+    let mut cargo = suite.cargo();
+    cargo.args(["test", "--locked", "--no-fail-fast"]);
+    cargo.args(BINDINGS.iter().flat_map(|name| ["--package", name]));
+    suite.run_counting(&mut cargo, counts, &mut Outcomes::default())?;
+    ensure!(counts.total() > 0, "no test ran");
+    Ok(())
+}
