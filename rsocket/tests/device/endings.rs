@@ -291,8 +291,9 @@ fn listen_without_lockable_memory_reports_memlock_limit() {
         assert!(status.unwrap().success());
         return;
     }
+    // Less than the buffers of an idle connection.
     let limit = Rlimit {
-        current: Some(64 << 10),
+        current: Some(32 << 10),
         maximum: getrlimit(Resource::Memlock).maximum,
     };
     setrlimit(Resource::Memlock, limit).unwrap();
@@ -312,7 +313,7 @@ fn listen_without_lockable_memory_reports_memlock_limit() {
         let err = result.unwrap_err();
         assert_eq!(errno(&err), 12, "{err}");
         let text = err.to_string();
-        for name in ["64 KiB", "RLIMIT_MEMLOCK", "ulimit -l"] {
+        for name in ["32 KiB", "RLIMIT_MEMLOCK", "ulimit -l"] {
             assert!(text.contains(name), "{text} does not name {name}");
         }
     }
