@@ -1,4 +1,5 @@
-//! Command lines with the options of rdma-core's `ibv_*_pingpong`, by the same letters and names.
+//! Command lines with the options of `ibv_*_pingpong` of rdma-core 44, by the same letters and names. Newer options, such as
+//! `-U` for confidential guests, are absent; the exchange with newer programs is the same.
 
 #![expect(clippy::print_stderr, reason = "of programs for the terminal")]
 
