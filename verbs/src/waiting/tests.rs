@@ -252,6 +252,25 @@ fn threads_without_descriptors_receive_all_messages() {
     assert!(mail.lock().waiters.is_empty());
 }
 
+/// The message was handled by another thread, so no event of the channel follows.
+#[test]
+fn poller_without_descriptor_notices_what_others_handled() {
+    let (_device, mail) = mail(1);
+    let late = Instant::now() + Duration::from_secs(20);
+    thread::scope(|scope| {
+        let poller = scope.spawn(|| receive_with(None, &mail, 0, Some(late)));
+        while mail.lock().waiters.is_empty() {
+            thread::yield_now();
+        }
+        let mut state = mail.lock();
+        state.arrived[0] += 1;
+        state.waiters.wake_interest(0);
+        drop(state);
+        assert_eq!(poller.join().unwrap().unwrap(), WaitEnd::Woken);
+        assert!(Instant::now() < late, "noticed at the deadline only");
+    });
+}
+
 #[test]
 fn thread_without_descriptor_times_out_at_its_deadline() {
     let (_device, mail) = mail(1);
