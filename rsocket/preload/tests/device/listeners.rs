@@ -8,11 +8,11 @@ use std::{
 
 use crate::{LEAST, Preload, Server, c_program, check, packets, python, run};
 
-/// Starts a program without the capability that exempts root from the limit, and with a limit of 64 KiB.
+/// Starts a program without the capability that exempts root from the limit, and with a limit below the buffers of an idle connection.
 fn limited(program: &Command) -> Command {
     let mut limited = Command::new("setpriv");
     limited.args(["--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]);
-    limited.args(["sh", "-c", "ulimit -l 64 && exec \"$@\"", "sh"]);
+    limited.args(["sh", "-c", "ulimit -l 32 && exec \"$@\"", "sh"]);
     limited.arg(program.get_program()).args(program.get_args());
     limited
 }
