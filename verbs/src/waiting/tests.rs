@@ -254,7 +254,7 @@ fn threads_without_descriptors_receive_all_messages() {
 
 /// The message was handled by another thread, so no event of the channel follows.
 #[test]
-fn poller_without_descriptor_notices_what_others_handled() {
+fn poller_without_descriptor_notices_messages_handled_by_others() {
     let (_device, mail) = mail(1);
     let late = Instant::now() + Duration::from_secs(20);
     thread::scope(|scope| {
