@@ -182,6 +182,16 @@ impl Socket {
         inline, set_inline, inline: u32,
         |settings, value| settings.inline = value);
 
+    /// Makes the first buffers of this stream, and of streams accepted by this listener, as large as librdmacm's, and not
+    /// smaller until used up: 64 KiB from the peer arrive before the program's first call, instead of 32 KiB, and 256 KiB
+    /// are pinned. Programs ported from C may write so much before the peer reads.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the socket is already connected.
+    pub fn set_full_buffers(&self) -> io::Result<()> {
+        self.set_size(Settings::set_full_buffers)
+    }
+
     /// Returns how many buffers the *peer* may map for direct writes by this side.
     pub fn iomap_size(&self) -> u16 {
         self.settings().iomap_size

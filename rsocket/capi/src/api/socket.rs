@@ -32,7 +32,11 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
         };
         let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
         let socket = match (kind & !flags, protocol) {
-            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::new(family)?,
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+                let socket = Socket::new(family)?;
+                socket.set_full_buffers()?;
+                socket
+            }
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Socket::datagram(family)?,
             _ => return Err(os(libc::ENOTSUP)),
         };

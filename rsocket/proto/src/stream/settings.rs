@@ -109,6 +109,12 @@ impl Settings {
         (self.recv_buffer_idle, self.recv_buffer_max) = (bytes, bytes);
     }
 
+    /// Makes the first buffers as large as those in use, as with librdmacm.
+    pub fn set_full_buffers(&mut self) {
+        self.send_buffer_idle = self.send_buffer;
+        self.recv_buffer_idle = self.recv_buffer;
+    }
+
     /// Size of the first target in bytes: all of the receive buffer if smaller than in use, for the data before the
     /// program's next call, else half of it, as with librdmacm.
     pub fn first_target(&self) -> u32 {
@@ -185,8 +191,13 @@ mod tests {
     fn first_target_is_the_idle_buffer_or_half_of_a_fixed_one() {
         let mut settings = Settings::default();
         assert_eq!(settings.first_target(), 32 << 10);
+        let mut full = settings;
+        full.set_full_buffers();
         settings.set_recv_buffer(128 << 10);
-        assert_eq!(settings.first_target(), 64 << 10);
+        for settings in [settings, full] {
+            assert_eq!(settings.first_target(), 64 << 10);
+        }
+        assert_eq!(full.send_buffer_idle, 128 << 10);
     }
 
     #[test]
