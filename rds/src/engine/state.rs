@@ -127,9 +127,10 @@ impl State {
         &self.devices
     }
 
-    /// Adds an opened device, unless known.
+    /// Adds an opened device, unless known or removed.
     pub(super) fn add_device(&mut self, device: &Arc<Device>) {
-        if !self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+        let mut known = self.devices.iter().chain(&self.lost);
+        if !known.any(|known| Arc::ptr_eq(known, device)) {
             let data = epoll::EventData::new_u64(0);
             // Fails only without memory: then timers poll.
             let _: Result<(), _> =
