@@ -21,10 +21,12 @@ fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
     client.set_nonblocking(true);
     loop {
         match listener.accept() {
-            Ok((server, _)) => {
+            Ok((server, from)) if from == client.local_addr()? => {
                 client.set_nonblocking(false);
                 return Ok((client, server));
             }
+            // The end of an earlier client, whose own side has failed.
+            Ok(_) => {}
             Err(err) if err.kind() != io::ErrorKind::WouldBlock => return Err(err),
             Err(_) => {}
         }
