@@ -10,7 +10,7 @@ use std::{
 
 use bitflags::bitflags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
-use verbs::waiting::{EventFd, UNNOTIFIED_SLEEP};
+use verbs::waiting::{EventFd, unnotified_sleep};
 
 use super::{Phase, Socket};
 use crate::{
@@ -191,7 +191,7 @@ pub fn poll_by(
 pub(super) fn sleep_time(event_fd: Option<&EventFd>, left: Option<Duration>) -> Option<Duration> {
     match event_fd {
         Some(_) => left,
-        None => Some(left.map_or(UNNOTIFIED_SLEEP, |left| left.min(UNNOTIFIED_SLEEP))),
+        None => Some(unnotified_sleep(left)),
     }
 }
 

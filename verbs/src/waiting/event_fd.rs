@@ -13,9 +13,14 @@ use crate::{
     fork::fork_generation,
 };
 
-/// Longest sleep of a thread without [an eventfd of its own](EventFd::of_thread), when too many files
-/// are open: it is not notified, so it looks for itself.
-pub const UNNOTIFIED_SLEEP: Duration = Duration::from_millis(1);
+/// Longest sleep of a thread that is not notified.
+const UNNOTIFIED_SLEEP: Duration = Duration::from_millis(1);
+
+/// Time of a sleep of a thread without [an eventfd of its own](EventFd::of_thread), when too many
+/// files are open: at most a millisecond of `time`. The thread is not notified, so it looks for itself.
+pub fn unnotified_sleep(time: Option<Duration>) -> Duration {
+    time.map_or(UNNOTIFIED_SLEEP, |time| time.min(UNNOTIFIED_SLEEP))
+}
 
 thread_local! {
     static OF_THREAD: RefCell<Option<(u64, Arc<EventFd>)>> = const { RefCell::new(None) };

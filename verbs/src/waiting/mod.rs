@@ -130,6 +130,6 @@ mod shared;
 mod tests;
 mod waiters;
 
-pub use event_fd::{EventFd, UNNOTIFIED_SLEEP};
+pub use event_fd::{EventFd, unnotified_sleep};
 pub use shared::{Guard, Shared, Source, Standby, WaitEnd};
 pub use waiters::{Sleep, Waiters};

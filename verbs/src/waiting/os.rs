@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use super::{event_fd::UNNOTIFIED_SLEEP, shared::Slept};
+use super::{event_fd::unnotified_sleep, shared::Slept};
 use crate::{error::Error, fd::poll_once};
 
 pub(super) use std::{
@@ -48,13 +48,13 @@ pub(super) fn sleep(
 }
 
 fn sleep_unnotified(channel: Option<&impl AsFd>, time: Option<Duration>) -> Slept {
-    let at_most = time.map_or(UNNOTIFIED_SLEEP, |time| time.min(UNNOTIFIED_SLEEP));
+    let at_most = unnotified_sleep(time);
     let polled = match channel {
         Some(channel) => poll_once(POLL, [channel.as_fd()], Some(at_most)).map(|_| ()),
         None => poll_once(POLL, [], Some(at_most)).map(|_| ()),
     };
     match polled {
-        Ok(()) if time.is_some_and(|time| time <= UNNOTIFIED_SLEEP) => Slept::Elapsed,
+        Ok(()) if time == Some(at_most) => Slept::Elapsed,
         Ok(()) => Slept::Ready,
         Err(err) => failed(&err),
     }
