@@ -11,7 +11,7 @@ use cm::{
     CmId, ConnectFailure, ConnectResponse, Key, PathRecord,
     phases::{AddrResolved, Idle, RouteResolved},
 };
-use verbs::{Init, waiting::EventFd};
+use verbs::{Context, Init, waiting::EventFd};
 
 use crate::{
     connection::{Connection, ConnectionAddrs},
@@ -273,6 +273,17 @@ impl Connecting {
         let endpoint = endpoint.bring_up(|qp| Ok(bring_up(id, qp)?))?;
         let establish = |qp| Ok(response.establish_ready(qp)?.into_parts());
         Connection::new(endpoint, establish, &peer, addrs, engine)
+    }
+
+    /// The device of an attempt in progress, once its queue pair exists.
+    pub(crate) fn device(&self) -> Option<Context> {
+        match &*self.lock() {
+            State::Open { endpoint, .. } => {
+                let endpoint = endpoint.as_ref()?;
+                Some(endpoint.qp.pd().context().clone())
+            }
+            State::Done(_) | State::Taken => None,
+        }
     }
 
     pub(crate) fn failed(&self, failure: ConnectFailure) {

@@ -536,14 +536,22 @@ impl Engine {
     /// Handles the failure of a connection attempt, or of the handshake with a peer.
     fn connect_failed(&self, key: Key, failure: ConnectFailure) {
         match self.remove_subject(key) {
-            Some(Subject::Connecting(connecting)) => {
-                if let Some(connecting) = connecting.upgrade() {
-                    connecting.failed(failure);
-                }
-            }
+            Some(Subject::Connecting(connecting)) => self.attempt_failed(&connecting, failure),
             Some(Subject::Accepting(backlog, _)) => failed_handshake(&backlog, key),
             _ => {}
         }
+    }
+
+    /// Ends a connection attempt. A removed device is released.
+    fn attempt_failed(&self, connecting: &Weak<Connecting>, failure: ConnectFailure) {
+        let Some(connecting) = connecting.upgrade() else {
+            return;
+        };
+        let removed = failure == ConnectFailure::DeviceRemoved;
+        if let Some(ctx) = connecting.device().filter(|_| removed) {
+            self.devices.forget(&ctx);
+        }
+        connecting.failed(failure);
     }
 
     /// Passes a connection request to its listener.
@@ -652,7 +660,13 @@ impl Engine {
                 }
                 None
             }
-            Some(Subject::Connecting(_)) | None => None,
+            // Between two steps of an attempt, no identifier is waiting for an event, so none reports the failure.
+            Some(Subject::Connecting(connecting)) => {
+                let failure = cause.clone().unwrap_or(ConnectFailure::Disconnected);
+                self.attempt_failed(&connecting, failure);
+                None
+            }
+            None => None,
         };
         let Some(connection) = connection else {
             return;

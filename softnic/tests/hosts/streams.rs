@@ -2,12 +2,14 @@
 
 use std::{
     io::{self, ErrorKind, Read, Write},
+    iter,
+    sync::mpsc,
     thread,
     time::Instant,
 };
 
 use rsocket::{AsyncListener, AsyncStream, Listener, Stream};
-use softnic::{Fabric, Host};
+use softnic::{Books, Fabric, Host};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::{Builder, Runtime},
@@ -95,6 +97,36 @@ fn stream_to_a_killed_host_fails_and_the_next_host_at_the_address_is_reached() {
     carry(&active, &passive, 5);
 }
 
+/// When the device fails, one attempt is connected, and the others wait for their turn or for an answer.
+#[test]
+fn attempts_end_when_their_device_is_removed() {
+    const ATTEMPTS: usize = 64;
+    let fabric = Fabric::new().keep_objects();
+    let [client, server] = hosts(&fabric, 16);
+    let listener = server.run(|| Listener::bind(at(&server, 0)).unwrap());
+    let addr = listener.local_addr().unwrap();
+    let accepting = listener.try_clone().unwrap();
+    let accepting = thread::spawn(move || {
+        let accepted = iter::from_fn(|| accepting.accept().ok());
+        accepted.collect::<Vec<_>>()
+    });
+    let (sender, ends) = mpsc::channel();
+    for _ in 0..ATTEMPTS {
+        let sender = sender.clone();
+        client.spawn(move || sender.send(Stream::connect(addr).map(drop)));
+    }
+    ends.recv_timeout(TEST_TIMEOUT.unwrap()).unwrap().unwrap();
+    fabric.kill(&client);
+    for ended in 1..ATTEMPTS {
+        let end = ends.recv_timeout(TEST_TIMEOUT.unwrap());
+        assert!(end.is_ok(), "{ended} of {ATTEMPTS} attempts have ended");
+    }
+    fabric.kill(&server);
+    listener.shutdown();
+    drop((accepting.join(), listener));
+    wait_for_books(&fabric, Books::is_empty);
+}
+
 #[test]
 fn listener_on_a_killed_host_releases_the_device() {
     let fabric = Fabric::new().keep_objects();
@@ -106,14 +138,20 @@ fn listener_on_a_killed_host_releases_the_device() {
     for host in &both {
         fabric.kill(host);
     }
-    // The engine's thread handles the removal.
+    wait_for_books(&fabric, |books| {
+        !books.to_string().contains("protection domain")
+    });
+    drop(listeners);
+    assert!(fabric.books().is_empty(), "{}", fabric.books());
+}
+
+/// Waits for the engine's threads to handle the removal of a device.
+fn wait_for_books(fabric: &Fabric, wanted: impl Fn(&Books) -> bool) {
     let since = Instant::now();
-    while fabric.books().to_string().contains("protection domain") {
+    while !wanted(&fabric.books()) {
         assert!(Some(since.elapsed()) < TEST_TIMEOUT, "{}", fabric.books());
         thread::yield_now();
     }
-    drop(listeners);
-    assert!(fabric.books().is_empty(), "{}", fabric.books());
 }
 
 /// Writes until the stream fails.
