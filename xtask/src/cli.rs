@@ -1,11 +1,8 @@
 //! The command line.
 
-use std::path::PathBuf;
+use clap::{Parser, Subcommand};
 
-use clap::{Args, Parser, Subcommand};
-use soft_roce::backend::{self, Backend};
-
-use crate::bench;
+use crate::{bench, test};
 
 /// Developer commands.
 #[derive(Debug, Parser)]
@@ -40,7 +37,7 @@ pub(crate) enum Command {
         loss: Option<f64>,
     },
     /// Run the tests: on the host, and in guests with a software RDMA device
-    Test(TestArguments),
+    Test(test::Options),
     /// Measure the crates against C programs; not part of `ci`
     Bench {
         /// Set of benchmarks
@@ -87,48 +84,6 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: soft_roce::cli::Command,
     },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TestArguments {
-    /// Only tests without a device
-    #[arg(long)]
-    pub(crate) host_only: bool,
-    /// Only tests with a device
-    #[arg(long, conflicts_with = "host_only")]
-    pub(crate) device_only: bool,
-    /// Add soaks, large schedules and long fuzzing (sets LONG=1)
-    #[arg(long)]
-    pub(crate) long: bool,
-    /// Run the device tests under address sanitizer, in QEMU; needs a nightly toolchain
-    #[arg(long, conflicts_with = "host_only")]
-    pub(crate) sanitize: bool,
-    /// Run the tests of softnic under address sanitizer and thread sanitizer; needs a nightly toolchain with rust-src
-    #[arg(long, conflicts_with_all = ["host_only", "device_only", "sanitize"])]
-    pub(crate) sanitize_softnic: bool,
-    /// Run the host tests under valgrind's memcheck, except exhaustive tests
-    #[arg(long, conflicts_with_all = ["device_only", "sanitize", "sanitize_softnic"])]
-    pub(crate) valgrind: bool,
-    /// Run tests of verbs and softnic under Miri; needs a nightly toolchain with Miri
-    #[arg(long, conflicts_with_all = ["device_only", "sanitize", "sanitize_softnic", "valgrind"])]
-    pub(crate) miri: bool,
-    /// Machine of the guests: QEMU or User-Mode Linux
-    #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
-    pub(crate) backend: Backend,
-    /// Stack to test on: `softnic`, or a kernel and a release of rdma-core, such as 6.12/44 or newest/newest
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["kernel", "rdma_core"])]
-    pub(crate) stack: Option<String>,
-    /// Kernel of the guests: a series such as 6.12, `newest`, or an image with --modules
-    #[arg(long, value_name = "KERNEL")]
-    pub(crate) kernel: Option<PathBuf>,
-    /// Folder with the modules of a kernel image
-    #[arg(long, value_name = "DIR", requires = "kernel")]
-    pub(crate) modules: Option<PathBuf>,
-    /// rdma-core to build and run with, instead of the installed one: `newest`, or the folder of a build
-    #[arg(long, value_name = "DIR")]
-    pub(crate) rdma_core: Option<PathBuf>,
-    /// Only tests with this text in the name
-    pub(crate) filter: Option<String>,
 }
 
 fn probability(text: &str) -> Result<f64, String> {

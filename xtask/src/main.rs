@@ -61,7 +61,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             guests: false,
             loss,
         } => return Ok(verdict(demo::run(loss)?)),
-        Command::Test(arguments) => return Ok(verdict(test::run(&arguments.into())?)),
+        Command::Test(arguments) => return Ok(verdict(test::run(&arguments)?)),
         Command::Bench {
             name,
             check,

@@ -58,6 +58,12 @@ impl Outcomes {
         }
     }
 
+    /// Adds the tests of another guest.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed.extend(other.passed);
+        self.kernel = self.kernel.take().or(other.kernel);
+    }
+
     /// Series of the guest's kernel, such as `6.12`; `None` if no device tests ran.
     pub(crate) fn kernel_series(&self) -> Option<String> {
         let mut numbers = self.kernel.as_deref()?.split(['.', '-', '+']);
@@ -75,5 +81,32 @@ impl Outcomes {
             let (program, name) = key.split_once(' ')?;
             Some((program, name, passed))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_guests_are_collected() {
+        let of_guest = |lines: &[&str]| {
+            let mut outcomes = Outcomes::default();
+            lines.iter().for_each(|line| outcomes.read(line));
+            outcomes
+        };
+        let mut all = Outcomes::default();
+        all.add(of_guest(&[
+            "Kernel of the guest: 6.12.43",
+            "Running the device tests of cm",
+            "test a ... ok",
+        ]));
+        all.add(of_guest(&[
+            "Running the device tests of rds",
+            "test a ... FAILED",
+        ]));
+        let results = ["cm/device a", "rds/device a", "cm/device b"].map(|test| all.passed(test));
+        assert_eq!(results, [Some(true), Some(false), None]);
+        assert_eq!(all.kernel_series().as_deref(), Some("6.12"));
     }
 }

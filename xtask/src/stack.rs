@@ -4,17 +4,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use clap::Args;
 use soft_roce::{RdmaCore, Run, Source, kernel, rdma_core};
 
 use crate::workspace::Workspace;
 
 /// The stack of a run, as on the command line. The default is the kernel of the backend and the installed rdma-core.
-#[derive(Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Choice {
-    /// Name of a stack: `softnic`, or a kernel and a release of rdma-core, such as `6.12/44`.
+    /// Stack to test on: `softnic`, or a kernel and a release of rdma-core, such as 6.12/44 or newest/newest
+    #[arg(id = "stack", long = "stack", value_name = "NAME", conflicts_with_all = ["kernel", "rdma_core"])]
     pub(crate) name: Option<String>,
+    /// Kernel of the guests: a series such as 6.12, `newest`, or an image with --modules
+    #[arg(long, value_name = "KERNEL")]
     pub(crate) kernel: Option<PathBuf>,
+    /// Folder with the modules of a kernel image
+    #[arg(long, value_name = "DIR", requires = "kernel")]
     pub(crate) modules: Option<PathBuf>,
+    /// rdma-core to build and run with, instead of the installed one: `newest`, or the folder of a build
+    #[arg(long, value_name = "DIR")]
     pub(crate) rdma_core: Option<PathBuf>,
 }
 

@@ -69,6 +69,16 @@ impl Counts {
         }
     }
 
+    /// Adds the counts of another guest.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.programs += other.programs;
+        let room = Failures::TESTS.saturating_sub(self.failures.tests.len());
+        let tests = other.failures.tests.into_iter().take(room);
+        self.failures.tests.extend(tests);
+    }
+
     /// Number of tests that ran.
     pub(crate) fn total(&self) -> u32 {
         self.passed + self.failed
@@ -220,6 +230,22 @@ mod tests {
                 failures: Failures::default(),
             }
         );
+    }
+
+    #[test]
+    fn counts_of_guests_add_up_with_a_limited_number_of_failed_tests() {
+        let of_guest = |name: usize| {
+            let mut counts = Counts::default();
+            counts.read(&format!("---- {name} stdout ----"));
+            counts.read("test result: FAILED. 3 passed; 1 failed;");
+            counts
+        };
+        let mut sum = Counts::default();
+        (0..=Failures::TESTS).for_each(|name| sum.add(of_guest(name)));
+        let guests = 1 + Failures::TESTS;
+        assert_eq!(sum.failures.tests.len(), Failures::TESTS);
+        let sums = [sum.passed, sum.failed, sum.programs].map(|sum| sum as usize);
+        assert_eq!(sums, [3 * guests, guests, guests]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: the tests of the workspace, each in its environment.
 //!
 //! - *host*: `cargo test --workspace`, without a device.
-//! - *device*: the integration tests called `device`, in one guest, one test at a time; the iWARP tests again in a
-//!   second guest, on Soft-iWARP.
+//! - *device*: the integration tests called `device`, in guests, one test at a time in each; the iWARP tests again on
+//!   Soft-iWARP ([`guests`]).
 //! - *two hosts*: the integration tests called `two_hosts`, on the host. The tests start guests with the program in the
 //!   variable `XTASK`.
 //! - *harness*: tests of `cargo soft-roce` with real guests, in `soft-roce/tests/harness.rs`.
@@ -17,23 +17,23 @@
 //!
 //! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
 
+mod guests;
 mod newest;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::Message;
+use clap::Args;
 use rustix::pipe::PipeFlags;
 
-use crate::cli::TestArguments;
 use crate::conformance;
 use crate::differences::{self, Device as Tested};
 use crate::miri;
-use crate::outcomes::{DEVICE_TESTS_OF, KERNEL, Outcomes};
+use crate::outcomes::Outcomes;
 use crate::output;
 use crate::own_logic;
 use crate::pyverbs;
@@ -42,71 +42,51 @@ use crate::stack::{self, Stack};
 use crate::stack_table;
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
+use soft_roce::Source;
 use soft_roce::backend::{self, Backend};
 use soft_roce::process::{self, Supervised};
-use soft_roce::report::{Printer, Style};
 use soft_roce::setup::{self, Group};
-use soft_roce::{Device, EventKind, Run, Source, quote};
 
 /// Selection of tests, and their options.
-#[derive(Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Options {
+    /// Only tests without a device
+    #[arg(long)]
     pub(crate) host_only: bool,
+    /// Only tests with a device
+    #[arg(long, conflicts_with = "host_only")]
     pub(crate) device_only: bool,
+    /// Add soaks, large schedules and long fuzzing (sets LONG=1)
+    #[arg(long)]
     pub(crate) long: bool,
+    /// Run the device tests under address sanitizer, in QEMU; needs a nightly toolchain
+    #[arg(long, conflicts_with = "host_only")]
     pub(crate) sanitize: bool,
+    /// Run the tests of softnic under address sanitizer and thread sanitizer; needs a nightly toolchain with rust-src
+    #[arg(long, conflicts_with_all = ["host_only", "device_only", "sanitize"])]
     pub(crate) sanitize_softnic: bool,
+    /// Run the host tests under valgrind's memcheck, except exhaustive tests
+    #[arg(long, conflicts_with_all = ["device_only", "sanitize", "sanitize_softnic"])]
     pub(crate) valgrind: bool,
+    /// Run tests of verbs and softnic under Miri; needs a nightly toolchain with Miri
+    #[arg(long, conflicts_with_all = ["device_only", "sanitize", "sanitize_softnic", "valgrind"])]
     pub(crate) miri: bool,
+    /// Machine of the guests: QEMU or User-Mode Linux
+    #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
     pub(crate) backend: Backend,
+    #[command(flatten)]
     pub(crate) stack: stack::Choice,
+    /// Only tests with this text in the name
     pub(crate) filter: Option<String>,
     /// Prints no routine lines, as in the log of `ci`.
+    #[arg(skip)]
     pub(crate) brief: bool,
     /// Whether device tests of [`own_logic`] are left out on Soft-RoCE.
+    #[arg(skip)]
     pub(crate) without_own_logic: bool,
     /// Whether a part of the tests runs on the [`newest`] stack too.
+    #[arg(skip)]
     pub(crate) newest_too: bool,
-}
-
-impl From<TestArguments> for Options {
-    fn from(arguments: TestArguments) -> Self {
-        let TestArguments {
-            host_only,
-            device_only,
-            long,
-            sanitize,
-            sanitize_softnic,
-            valgrind,
-            miri,
-            backend,
-            stack,
-            kernel,
-            modules,
-            rdma_core,
-            filter,
-        } = arguments;
-        Self {
-            host_only,
-            device_only,
-            long,
-            sanitize,
-            sanitize_softnic,
-            valgrind,
-            miri,
-            backend,
-            stack: stack::Choice {
-                name: stack,
-                kernel,
-                modules,
-                rdma_core,
-            },
-            filter,
-            brief: false,
-            without_own_logic: false,
-            newest_too: false,
-        }
-    }
 }
 
 /// Packages whose device tests load a library into uninstrumented programs, so cannot run under `AddressSanitizer`.
@@ -427,107 +407,6 @@ impl Suite<'_> {
         self.require_some(counts)
     }
 
-    /// Runs the device tests of the `wanted` packages on Soft-RoCE.
-    fn device(
-        &self,
-        wanted: impl Fn(&str) -> bool,
-        counts: &mut Counts,
-        outcomes: &mut Outcomes,
-    ) -> Result<()> {
-        let mut arguments: Vec<&str> = self.options.filter.as_deref().into_iter().collect();
-        if self.options.sanitize {
-            arguments.extend(["--skip", MEASURING_MEMORY]);
-        }
-        let programs = self.build_device_tests(wanted)?;
-        let arguments = |program: &Program| {
-            let mut all = arguments.clone();
-            if self.options.without_own_logic {
-                let modules = own_logic::of(&program.library);
-                all.extend(modules.flat_map(|module| ["--skip", module]));
-            }
-            all
-        };
-        let limit = match self.options.sanitize {
-            true => self.limit(60, 120),
-            false => self.limit(15, 120),
-        };
-        let capabilities = stack_table::capabilities(self.workspace, Tested::Rxe);
-        let plan = Run::single(device_script(&programs, arguments, limit / 2)?)
-            .memory_mib(2048)
-            // Some tests leak objects on purpose.
-            .env("ASAN_OPTIONS", "detect_leaks=0")
-            .env(stack_table::VARIABLE, capabilities.to_string_lossy())
-            .by_line();
-        self.in_guest(plan, limit, programs.len(), counts, outcomes)
-    }
-
-    /// The guest's time limit in minutes: `long` with `--long`, else `short`.
-    fn limit(&self, short: u64, long: u64) -> Duration {
-        let minutes = if self.options.long { long } else { short };
-        Duration::from_secs(60 * minutes)
-    }
-
-    /// Runs the iWARP tests on Soft-iWARP.
-    fn iwarp(&self, counts: &mut Counts) -> Result<()> {
-        let programs = self.build_device_tests(|package| ALSO_OVER_IWARP.contains(&package))?;
-        let limit = self.limit(6, 30);
-        let plan = Run::single(device_script(
-            &programs,
-            |_| DIFFERENT_OVER_IWARP.to_vec(),
-            limit / 2,
-        )?)
-        .device(Device::Siw)
-        .by_line();
-        self.in_guest(
-            plan,
-            limit,
-            programs.len(),
-            counts,
-            &mut Outcomes::default(),
-        )?;
-        ensure!(counts.total() > 0, "no test ran");
-        Ok(())
-    }
-
-    /// Runs a plan with `programs` test programs in a guest. An error if a program fails or prints no result.
-    fn in_guest(
-        &self,
-        mut plan: Run,
-        limit: Duration,
-        programs: usize,
-        counts: &mut Counts,
-        outcomes: &mut Outcomes,
-    ) -> Result<()> {
-        plan = plan.timeout(limit).backend(self.options.backend);
-        plan = self.stack.choose_for(plan);
-        if self.options.long {
-            plan = plan.env("LONG", "1");
-        }
-        let mut printer = Printer::new(Style::Lines, false);
-        let outcome = plan.execute(self.workspace.for_guests(), &mut |event| {
-            if let EventKind::Output(_, line) = &event.kind {
-                let line = String::from_utf8_lossy(line);
-                counts.read(&line);
-                outcomes.read(&line);
-                if self.options.brief && output::is_routine(&line) {
-                    return;
-                }
-            }
-            printer.print(event);
-        })?;
-        if let Some(complaint) = outcome.complaint() {
-            eprintln!("{complaint}");
-        }
-        let silent = programs.saturating_sub(counts.programs as usize);
-        ensure!(silent == 0, "{silent} test programs ended without a result");
-        ensure!(
-            outcome.is_success(),
-            "the device tests failed (exit code {})",
-            outcome.exit_code()
-        );
-        self.require_some(counts)
-    }
-
     /// Runs the host tests under memcheck. Invalid accesses, uses of uninitialized memory and definite leaks fail the
     /// test.
     fn valgrind(&self, counts: &mut Counts) -> Result<()> {
@@ -640,6 +519,8 @@ impl Suite<'_> {
         }
         let mut programs = self.build(&mut cargo, |test| test == "device")?;
         programs.retain(|program| wanted(&program.package));
+        // In this order, no long one is the last: cargo's order differs from build to build.
+        programs.sort_by(|a, b| b.library.cmp(&a.library));
         let expected = self.packages_with("device").into_iter();
         ensure!(
             programs.len() == expected.filter(|package| wanted(package)).count(),
@@ -706,83 +587,5 @@ impl Suite<'_> {
             "no test ran"
         );
         Ok(())
-    }
-}
-
-/// The guest's script: runs the programs in sequence, each in its package's folder (as cargo does) with one test
-/// thread and its own arguments. A failure is reported at the end. A program that exceeds `limit` is killed and the next
-/// one starts.
-fn device_script<'p>(
-    programs: &'p [Program],
-    arguments: impl Fn(&'p Program) -> Vec<&'p str>,
-    limit: Duration,
-) -> Result<String> {
-    let limit = limit.as_secs();
-    let mut script = format!(
-        "code=0; echo \"{KERNEL}$(uname -r)\"\n\
-         failed() {{ code=1; [ $1 != 124 ] || echo \"the tests of $2 have not ended after {limit} s\"; }}\n"
-    );
-    for program in programs {
-        let library = &program.library;
-        let arguments = shlex::try_join(arguments(program))?;
-        let (folder, executable) = (quote(&program.folder)?, quote(&program.executable)?);
-        script += &format!(
-            "echo; echo '{DEVICE_TESTS_OF}{library}'\n\
-             cd {folder} && CARGO_MANIFEST_DIR={folder} timeout --kill-after=5 {limit} \
-             {executable} --test-threads=1 {arguments} || failed $? {library}\n"
-        );
-    }
-    Ok(script + "exit $code\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    #[test]
-    fn device_script_with_hanging_program_runs_the_others() {
-        let folder = tempfile::tempdir().unwrap();
-        // The programs' first argument is `--test-threads=1`.
-        let scripts = [
-            ("stuck", "sleep 60"),
-            ("wrong", "exit 3"),
-            ("right", "echo done"),
-        ];
-        let programs = scripts.map(|(library, script)| {
-            let executable = folder.path().join(library);
-            fs::write(&executable, script).unwrap();
-            fs::set_permissions(&executable, Permissions::from_mode(0o755)).unwrap();
-            Program {
-                package: format!("rdma-{library}"),
-                library: library.to_owned(),
-                folder: folder.path().to_owned(),
-                executable,
-            }
-        });
-        let run = |programs: &[Program]| {
-            let script = device_script(programs, |_| Vec::new(), Duration::from_secs(1)).unwrap();
-            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-            let printed = String::from_utf8(output.stdout).unwrap();
-            (output.status.code(), printed)
-        };
-        let (code, printed) = run(&programs);
-        assert_eq!(code, Some(1));
-        let mut lines = printed.lines().filter(|line| !line.is_empty());
-        assert!(lines.next().unwrap().starts_with(KERNEL));
-        let lines: Vec<&str> = lines.collect();
-        assert_eq!(
-            lines,
-            [
-                &format!("{DEVICE_TESTS_OF}stuck"),
-                "the tests of stuck have not ended after 1 s",
-                &format!("{DEVICE_TESTS_OF}wrong"),
-                &format!("{DEVICE_TESTS_OF}right"),
-                "done",
-            ]
-        );
-        assert_eq!(run(&programs[2..]).0, Some(0));
     }
 }
