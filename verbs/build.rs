@@ -8,6 +8,7 @@ fn main() {
     for functions in [
         "*_comp_cntr*",
         "ibv_*_buf*",
+        "ibv_*_dmah",
         "ibv_reg_mr_ex",
         "ibv_dm_export_*",
     ] {

@@ -168,7 +168,7 @@
 //! | [`cq`] | batches, resizing, all waits, extended queues | moderation, timestamps, VLAN and flow tags, queues of one thread | |
 //! | [`qp`] | all states, queries, draining, extended batches | changed and alternate paths, rates, XRC, raw packets, queue pairs of a vendor, [`Ece`](qp::Ece) | |
 //! | [`op`] | sends, reads, writes, atomics, atomic writes, inline data, invalidation | segmentation, flushes | |
-//! | [`mr`], [`mw`] | memory of vectors, huge pages, files and callers; pools; windows | on-demand paging, dma-bufs, null regions, changes, the provider's memory | [hints](mr::DmaHandle) |
+//! | [`mr`], [`mw`] | memory of vectors, huge pages, files and callers; pools; windows | on-demand paging, dma-bufs, null regions, changes, the provider's memory, [hints](mr::DmaHandle) | |
 //! | [`srq`] | shared receive queues | tag matching | |
 //! | [`pd`], [`xrcd`] | protection domains | thread, parent and XRC domains | |
 //! | [`ah`] | address handles, multicast groups | | |

@@ -75,10 +75,6 @@ fn capabilities_of_the_stack_are_recorded() {
     for (name, is_there) in found {
         writeln!(text, "{name} {}", if is_there { "yes" } else { "no" }).unwrap();
     }
-    assert!(
-        !found[3].1 || found[2].1,
-        "prefetching needs pages on demand"
-    );
     if let Some(file) = env::var_os("CAPABILITIES") {
         fs::write(file, text).unwrap();
     }

@@ -7,10 +7,10 @@ use std::{
     os::{fd::AsFd, unix::fs::MetadataExt},
 };
 
-use ibverbs_sys::ibv_access_flags as flag;
+use ibverbs_sys::{ibv_access_flags as flag, ibv_wr_opcode as opcode};
 use softnic::Call;
 use verbs::{
-    Buf, QueuePair, RemoteAccess, RemoteRegion, Rts, SharedReceiveQueue,
+    Buf, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rts, SharedReceiveQueue, WcStatus,
     error::Refused,
     mr::{DmaBufRange, Mapping, UnmappedRegion},
     op,
@@ -20,7 +20,7 @@ use verbs::{
 use crate::{
     fixture::Fixture,
     memory::{LOCAL, traffic},
-    provider::{Fake, Place},
+    provider::{Fake, Place, PostedSend},
 };
 
 // DeviceMemoryAPITest and DeviceMemoryTest.
@@ -104,23 +104,72 @@ fn dm_traffic() {
     assert_eq!(&seen, b"came");
 }
 
-#[test]
-fn dm_remote_traffic() {
+/// Posts a request from device memory to its bytes 8 to 16, as a peer would, and lets the request complete. Returns the request.
+fn access_dm(
+    access: RemoteAccess,
+    post: impl FnOnce(&mut QueuePair<verbs::Rc, Rts, UnmappedRegion>, UnmappedRegion, RemoteToken),
+) -> PostedSend {
     let fixture = with_dm();
     let dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    let region = fixture
-        .pd
-        .register_dm(&dm, 0..64, RemoteAccess::WRITE)
-        .unwrap();
-    let cq = fixture.cq(4);
-    let mut qp: QueuePair<verbs::Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 1);
-    let to = region.slice(8..16).token();
-    assert_eq!((to.addr, to.len), (8, 8));
-    qp.post(op::Write::new(region.slice(0..8), to)).unwrap();
-    assert_eq!(
-        fixture.fake.sends(qp.qp_num())[0].remote,
-        Some((8, to.rkey))
-    );
+    let region = fixture.pd.register_dm(&dm, 0..64, access).unwrap();
+    assert_eq!(fixture.fake.region().2 & access.bits(), access.bits());
+    let mut cq = fixture.cq(4);
+    let mut qp = fixture.rc(&cq, 1);
+    let token = region.slice(8..16).token();
+    assert_eq!((token.addr, token.len), (8, 8));
+    post(&mut qp, region.slice(32..40), token);
+    let posted = fixture.fake.sends(qp.qp_num())[0].clone();
+    assert_eq!(posted.remote, Some((8, token.rkey)));
+    let local = posted.sges[0];
+    assert_eq!((local.addr, local.length), (32, 8));
+    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    let wc = cq.poll().unwrap().next().unwrap();
+    wc.ok().unwrap();
+    assert!(qp.complete(wc).is_ok());
+    posted
+}
+
+#[test]
+fn dm_remote_traffic() {
+    let posted = access_dm(RemoteAccess::WRITE, |qp, work, to| {
+        qp.post(op::Write::new(work, to)).unwrap();
+    });
+    assert_eq!(posted.opcode, opcode::IBV_WR_RDMA_WRITE);
+}
+
+#[test]
+fn dm_remote_write_traffic_imm() {
+    let posted = access_dm(RemoteAccess::WRITE, |qp, work, to| {
+        qp.post(op::Write::new(work, to).imm_data(0x0dd0)).unwrap();
+    });
+    assert_eq!(posted.opcode, opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+    assert_eq!(posted.imm_data, Some(0x0dd0));
+}
+
+#[test]
+fn dm_remote_read_traffic() {
+    let posted = access_dm(RemoteAccess::READ, |qp, work, from| {
+        qp.post(op::Read::new(work, from)).unwrap();
+    });
+    assert_eq!(posted.opcode, opcode::IBV_WR_RDMA_READ);
+}
+
+#[test]
+fn dm_atomic_fetch_add() {
+    let posted = access_dm(RemoteAccess::ATOMIC, |qp, work, number| {
+        qp.post(op::FetchAdd::new(work, number, 3)).unwrap();
+    });
+    assert_eq!(posted.opcode, opcode::IBV_WR_ATOMIC_FETCH_AND_ADD);
+    assert_eq!(posted.compare_add, Some(3));
+}
+
+#[test]
+fn dm_atomic_cmp_swp() {
+    let posted = access_dm(RemoteAccess::ATOMIC, |qp, work, number| {
+        qp.post(op::CompareSwap::new(work, number, 3, 4)).unwrap();
+    });
+    assert_eq!(posted.opcode, opcode::IBV_WR_ATOMIC_CMP_AND_SWP);
+    assert_eq!((posted.compare_add, posted.swap), (Some(3), Some(4)));
 }
 
 // DmaBufMRTest and DmaBufTestCase.

@@ -16,6 +16,8 @@ use verbs::ProtectionDomain;
 
 use softnic::scripted::UNPROTECTED;
 
+use crate::hints;
+
 /// There is not so much memory: 1 TiB.
 pub(crate) const TOO_MUCH: usize = 1 << 40;
 
@@ -58,7 +60,7 @@ pub(crate) fn last() -> Option<Registered> {
     LAST.take()
 }
 
-fn fail(errno: i32) {
+pub(crate) fn fail(errno: i32) {
     // SAFETY: no preconditions.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: this thread's own.
@@ -156,8 +158,11 @@ unsafe extern "C" fn ibv_reg_mr_ex(
 ) -> *mut ffi::ibv_mr {
     // SAFETY: the caller's.
     let attr = unsafe { &*attr };
-    let all =
-        has::IBV_REG_MR_MASK_BUF.0 | has::IBV_REG_MR_MASK_ADDR.0 | has::IBV_REG_MR_MASK_IOVA.0;
+    let addresses = has::IBV_REG_MR_MASK_ADDR.0 | has::IBV_REG_MR_MASK_IOVA.0;
+    if attr.comp_mask == u64::from(addresses | has::IBV_REG_MR_MASK_DMAH.0) {
+        return hints::register(pd, attr);
+    }
+    let all = addresses | has::IBV_REG_MR_MASK_BUF.0;
     if attr.comp_mask != u64::from(all) {
         fail(libc::EINVAL);
         return ptr::null_mut();

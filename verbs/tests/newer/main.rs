@@ -1,8 +1,12 @@
-//! Tests of features of newer libraries: memory of the provider (rdma-core 64), and device memory
-//! as a dma-buf (62). In a program of their own, since the fake's other tests need a library
+//! Tests of features of newer libraries: memory of the provider (rdma-core 64), device memory as a
+//! dma-buf (62), and DMA hints (59). In a program of their own, since the fake's other tests need a library
 //! without these features.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
+#[expect(dead_code, reason = "few of the objects are needed here")]
+#[path = "../fake/fixture.rs"]
+mod fixture;
+mod hints;
 mod library;
 #[expect(
     dead_code,
@@ -11,6 +15,9 @@ mod library;
 )]
 #[path = "../fake/provider.rs"]
 mod provider;
+#[expect(dead_code, reason = "one message is enough here")]
+#[path = "../fake/pyverbs/traffic.rs"]
+mod traffic;
 
 use std::{
     fs::File,
