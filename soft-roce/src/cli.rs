@@ -28,7 +28,7 @@ pub enum Command {
     /// Run the workspace's tests, each test program in a guest
     #[command(after_long_help = TESTS_VIEW)]
     Test(Box<TestArguments>),
-    /// Cut, restore, delay or make lossy a link of a run in progress
+    /// Cut, restore, delay or make faulty a link of a run in progress
     #[command(after_help = LINK_VIEW)]
     Link {
         /// One host of the link
@@ -225,7 +225,8 @@ pub struct RunArguments {
     /// Command for the next host; repeat for hosts a, b, c and so on, joined by a switch
     #[arg(long, value_name = "CMD", conflicts_with = "command")]
     pub(crate) each: Vec<String>,
-    /// Condition of a link: a-b:loss=0.1,delay=20ms or all:delay=5ms or b-c:down; `soft-roce link` changes it later
+    /// Condition of a link: a-b:loss=0.1,delay=20ms or all:duplication=0.01,corruption=0.01 or b-c:down; `soft-roce link`
+    /// changes it later
     #[arg(long, value_name = "LINK")]
     pub(crate) link: Vec<LinkOption>,
     /// Machine to run on: a guest, or this machine's own kernel

@@ -18,15 +18,21 @@ pub struct LinkCondition {
     pub loss: f64,
     /// Delay of each frame.
     pub delay: Duration,
+    /// Probability of the duplication of a frame, from 0 to 1.
+    pub duplication: f64,
+    /// Probability of the corruption of a frame, in one bit, from 0 to 1.
+    pub corruption: f64,
 }
 
 impl Default for LinkCondition {
-    /// Up, without loss or delay.
+    /// Up, without faults or delay.
     fn default() -> Self {
         Self {
             is_up: true,
             loss: 0.0,
             delay: Duration::ZERO,
+            duplication: 0.0,
+            corruption: 0.0,
         }
     }
 }
@@ -38,14 +44,17 @@ impl LinkCondition {
             LinkChange::Down => self.is_up = false,
             LinkChange::Loss(loss) => self.loss = loss,
             LinkChange::Delay(delay) => self.delay = delay,
+            LinkChange::Duplication(duplication) => self.duplication = duplication,
+            LinkChange::Corruption(corruption) => self.corruption = corruption,
         }
     }
 }
 
-/// A change of a link. The text forms are `up`, `down`, `loss=0.1` and `delay=20ms` (or `s`).
+/// A change of a link. The text forms are `up`, `down`, `loss=0.1`, `delay=20ms` (or `s`), `duplication=0.1` and
+/// `corruption=0.1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LinkChange {
-    /// Frames pass again; the loss and the delay are kept.
+    /// Frames pass again; the other conditions are kept.
     Up,
     /// No frame passes.
     Down,
@@ -53,6 +62,10 @@ pub enum LinkChange {
     Loss(f64),
     /// Delay of each frame.
     Delay(Duration),
+    /// Probability of the duplication of a frame, from 0 to 1.
+    Duplication(f64),
+    /// Probability of the corruption of a frame, in one bit, from 0 to 1.
+    Corruption(f64),
 }
 
 impl FromStr for LinkChange {
@@ -62,20 +75,26 @@ impl FromStr for LinkChange {
         match text.split_once('=') {
             None if text == "up" => Ok(Self::Up),
             None if text == "down" => Ok(Self::Down),
-            Some(("loss", value)) => {
-                let loss: f64 = value
-                    .parse()
-                    .with_context(|| format!("`{value}` is no number"))?;
-                ensure!(
-                    (0.0..=1.0).contains(&loss),
-                    "a loss is from 0 to 1, not {value}"
-                );
-                Ok(Self::Loss(loss))
-            }
+            Some(("loss", value)) => probability(value).map(Self::Loss),
             Some(("delay", value)) => delay(value).map(Self::Delay),
-            _ => bail!("`{text}` is no change of a link: use up, down, loss=0.1 or delay=20ms"),
+            Some(("duplication", value)) => probability(value).map(Self::Duplication),
+            Some(("corruption", value)) => probability(value).map(Self::Corruption),
+            _ => bail!(
+                "`{text}` is no change of a link: use up, down, loss=0.1, delay=20ms, duplication=0.1 or corruption=0.1"
+            ),
         }
     }
+}
+
+fn probability(text: &str) -> Result<f64> {
+    let probability: f64 = text
+        .parse()
+        .with_context(|| format!("`{text}` is no number"))?;
+    ensure!(
+        (0.0..=1.0).contains(&probability),
+        "a probability is from 0 to 1, not {text}"
+    );
+    Ok(probability)
 }
 
 /// Longest delay: queues hold delayed frames.
@@ -105,6 +124,8 @@ impl fmt::Display for LinkChange {
             Self::Down => f.write_str("down"),
             Self::Loss(loss) => write!(f, "loss={loss}"),
             Self::Delay(delay) => write!(f, "delay={}s", delay.as_secs_f64()),
+            Self::Duplication(duplication) => write!(f, "duplication={duplication}"),
+            Self::Corruption(corruption) => write!(f, "corruption={corruption}"),
         }
     }
 }
@@ -256,7 +277,14 @@ mod tests {
 
     #[test]
     fn change_of_a_link_reads_back_as_its_text() {
-        for text in ["up", "down", "loss=0.25", "delay=0.02s"] {
+        for text in [
+            "up",
+            "down",
+            "loss=0.25",
+            "delay=0.02s",
+            "duplication=1",
+            "corruption=0.5",
+        ] {
             let change: LinkChange = text.parse().unwrap();
             assert_eq!(change.to_string(), text);
         }
@@ -273,6 +301,8 @@ mod tests {
             "loss=2",
             "loss=x",
             "loss=NaN",
+            "duplication=2",
+            "corruption=-1",
             "delay=5",
             "delay=-1s",
             "delay=1h",
@@ -294,6 +324,7 @@ mod tests {
             is_up,
             loss: 0.5,
             delay,
+            ..LinkCondition::default()
         };
         let cut = expected(false, Duration::from_secs(1));
         assert_eq!(links.between(0, 2), cut);

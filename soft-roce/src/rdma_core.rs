@@ -12,6 +12,7 @@ use crate::distribution::Manager;
 use crate::kernel;
 use crate::package_lists::Lists;
 use crate::process::{self, Scratch};
+use crate::run::quote;
 use crate::setup::{self, Group};
 use crate::workspace;
 
@@ -114,6 +115,14 @@ impl RdmaCore {
             ("LD_LIBRARY_PATH", self.libraries.clone().into()),
             ("PKG_CONFIG_PATH", self.libraries.join("pkgconfig").into()),
         ]
+    }
+
+    /// A guest's command that opens the way to the libraries for its other users, from a private home folder too. The host's
+    /// folders do not change: the guest's root is an overlay.
+    pub(crate) fn make_reachable(&self) -> Result<String> {
+        let ways = self.libraries.ancestors().map(quote);
+        let ways: Vec<_> = ways.collect::<Result<_>>()?;
+        Ok(format!("chmod a+x {}\n", ways.join(" ")))
     }
 
     /// Folders that a guest needs.
@@ -237,6 +246,12 @@ mod tests {
             let [(_, libraries), (_, pkgconfig)] = found.variables();
             assert_eq!(libraries, folder.join(place));
             assert_eq!(pkgconfig, folder.join(place).join("pkgconfig"));
+            let reachable = found.make_reachable().unwrap();
+            let ways: Vec<_> = reachable.split_whitespace().collect();
+            assert_eq!(ways[..2], ["chmod", "a+x"]);
+            for way in [folder.join(place), folder.clone(), "/".into()] {
+                assert!(ways.contains(&&*way.to_string_lossy()), "{reachable}");
+            }
         }
     }
 

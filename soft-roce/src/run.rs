@@ -503,8 +503,10 @@ impl Run {
             Ok(())
         };
         let mut path = search_path(workspace);
+        let mut reachable = String::new();
         if let Some(rdma_core) = &self.rdma_core {
             path = format!("{}:{path}", rdma_core.programs().display());
+            reachable = rdma_core.make_reachable()?;
             for (name, value) in rdma_core.variables() {
                 export(name, &value.to_string_lossy())?;
             }
@@ -529,6 +531,7 @@ impl Run {
         for (name, value) in &self.environment {
             export(name, value)?;
         }
+        text += &reachable;
         writeln!(
             text,
             "cd {} || exit",

@@ -1,4 +1,5 @@
-//! The switch between guests: learns addresses, and forwards, delays or loses frames as the links' conditions ask for.
+//! The switch between guests: learns addresses, and forwards, delays, loses, duplicates or corrupts frames as the links'
+//! conditions ask for.
 //!
 //! One thread receives from each guest, and one sends to each guest from a bounded queue. A frame for a full queue is
 //! lost, as in a hardware switch.
@@ -214,8 +215,16 @@ impl Shared {
             everyone.filter(|port| *port != from && known.is_none_or(|known| known == *port))
         {
             let condition = self.links.between(from, port);
-            if condition.is_up && !(condition.loss > 0.0 && fastrand::f64() < condition.loss) {
-                self.queues[port].push(Instant::now() + condition.delay, frame);
+            if !condition.is_up || happens(condition.loss) {
+                continue;
+            }
+            let due = Instant::now() + condition.delay;
+            for _ in 0..1 + usize::from(happens(condition.duplication)) {
+                let mut frame = frame.to_vec();
+                if happens(condition.corruption) {
+                    corrupt(&mut frame);
+                }
+                self.queues[port].push(due, frame);
             }
         }
     }
@@ -226,6 +235,17 @@ impl Shared {
             // The guest may have exited.
             drop(self.ports[port].send(&frame));
         }
+    }
+}
+
+fn happens(probability: f64) -> bool {
+    probability > 0.0 && fastrand::f64() < probability
+}
+
+/// Inverts a bit after the addresses.
+fn corrupt(frame: &mut [u8]) {
+    if frame.len() > ADDRESSES {
+        frame[fastrand::usize(ADDRESSES..frame.len())] ^= 1 << fastrand::u32(..8);
     }
 }
 
@@ -258,7 +278,7 @@ struct QueueState {
 
 impl Queue {
     /// Queues a frame to be sent at `due`. The frame is lost if the queue is full.
-    fn push(&self, due: Instant, frame: &[u8]) {
+    fn push(&self, due: Instant, frame: Vec<u8>) {
         let mut state = lock(&self.state);
         if state.bytes + frame.len() > QUEUED_BYTES {
             return;
@@ -266,7 +286,7 @@ impl Queue {
         state.bytes += frame.len();
         state.number += 1;
         let number = state.number;
-        state.frames.push(Reverse((due, number, frame.to_vec())));
+        state.frames.push(Reverse((due, number, frame)));
         drop(state);
         self.changed.notify_one();
     }
@@ -407,6 +427,29 @@ mod tests {
     }
 
     #[test]
+    fn duplication_and_corruption_of_one_change_every_frame() {
+        let (_switch, ports, links) = switch(2, Cable::Stream);
+        let change = |change| links.change(Host::A, Host::B, change).unwrap();
+        change(LinkChange::Duplication(1.0));
+        ports[0].send(&frame(mac(1), 0, "twice")).unwrap();
+        assert_eq!([next(&ports[1]), next(&ports[1])], ["twice", "twice"]);
+        change(LinkChange::Duplication(0.0));
+        change(LinkChange::Corruption(1.0));
+        let sent = frame(mac(1), 0, "corrupted");
+        for _ in 0..20 {
+            ports[0].send(&sent).unwrap();
+            let mut room = [0; MAX_FRAME];
+            let length = ports[1].receive(&mut room).unwrap();
+            let pairs = room[..length].iter().zip(&sent);
+            let bits: u32 = pairs.map(|(got, sent)| (got ^ sent).count_ones()).sum();
+            assert_eq!((length, bits), (sent.len(), 1));
+        }
+        change(LinkChange::Corruption(0.0));
+        ports[0].send(&frame(mac(1), 0, "end")).unwrap();
+        assert_eq!(next(&ports[1]), "end");
+    }
+
+    #[test]
     fn delayed_frames_arrive_late_and_in_order() {
         let (_switch, ports, links) = switch(2, Cable::Stream);
         let delay = Duration::from_millis(80);
@@ -428,10 +471,10 @@ mod tests {
     fn full_queue_loses_frames_and_keeps_its_bound() {
         let queue = Queue::default();
         let (due, frame) = (Instant::now(), vec![0; QUEUED_BYTES / 4]);
-        (0..10).for_each(|_| queue.push(due, &frame));
+        (0..10).for_each(|_| queue.push(due, frame.clone()));
         assert_eq!(lock(&queue.state).frames.len(), 4);
         assert!(queue.pop().is_some());
-        queue.push(due, &frame);
+        queue.push(due, frame);
         assert_eq!(lock(&queue.state).bytes, QUEUED_BYTES);
         queue.close();
         assert!(queue.pop().is_none());

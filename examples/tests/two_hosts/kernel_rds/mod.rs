@@ -3,6 +3,7 @@
 //! `peer.py` documents its roles, and `afrds.py` has the kernel's sockets.
 
 mod capture;
+mod faulty_link;
 mod interop;
 mod outages;
 mod protocol_violations;

@@ -6,9 +6,11 @@ rdma OWN PEER [N..]   lets the server write and read memory of these sizes, at d
 stop OWN PEER         sends a stop message to a server
 ping IP PEER-IP N     sends messages to port 0, answered by the host itself
 pinged IP N           waits until this host has answered N pings
+services IP           prints the types of service of all connections
 stale IP              prints the number of connection requests from hosts with an existing connection
 flow OWN PEER S PACE  sends numbered messages in both directions for S seconds; none may be missing, duplicated
                       or reordered
+hashes OWN PEER N     sends N messages in both directions, and prints a checksum of the messages of each direction
 load OWN PEER N M     sends messages in both directions in incarnation N of this side, until enough have arrived
                       from incarnation M of the other; with M = 0, then aborts
 sink OWN PEER N       sends N messages without answers to a server, and counts acknowledgements
@@ -35,6 +37,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 
 import afrds
 from afrds import Memory, Rdma, Socket, parse, pattern
@@ -177,6 +180,11 @@ def pinged(own, count):
         time.sleep(0.1)
 
 
+def services(own):
+    connections = Socket((own, 0)).elements(afrds.INFO_CONNECTIONS)
+    print("services", *sorted(struct.unpack_from("=QQ24xBB", one)[3] for one in connections))
+
+
 def stale(own):
     print("stale", afrds.counters(Socket((own, 0)))["ib_listen_closed_stale"])
 
@@ -240,6 +248,40 @@ def flow(own, peer, seconds, pace):
     print(f"flow sent {sent} seen {seen} wrong {len(wrong)} gap {gap:.1f}", *wrong[:5])
     if wrong:
         sys.exit(1)
+
+
+def hashes(own, peer, count):
+    sock, peer, count = open_socket(own), parse(peer), int(count)
+    meet(sock, peer)
+    sent, received, sent_sum, received_sum, progress = 0, 0, 0, 0, time.monotonic()
+    while sent < count or received < count:
+        before = sent, received
+        sock.poll(select.POLLIN, 0.01)
+        while sent < count:
+            data = struct.pack("!I", sent) + pattern(sent % 256, 60)
+            try:
+                sock.send(data, peer)
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
+                    raise
+                break
+            sent, sent_sum = sent + 1, zlib.crc32(data, sent_sum)
+        while True:
+            try:
+                data = sock.recv(4096).data
+            except BlockingIOError:
+                break
+            if data not in (b"", HELLO):
+                received, received_sum = received + 1, zlib.crc32(data, received_sum)
+        if before != (sent, received):
+            progress = time.monotonic()
+        assert time.monotonic() < progress + 60, f"sent {sent}, received {received}"
+    while waiting(sock):
+        assert time.monotonic() < progress + 60, f"{waiting(sock)} are not acknowledged"
+        time.sleep(0.05)
+    # Closing a socket drops acknowledgements.
+    time.sleep(2)
+    print(f"hashed sent {sent} {sent_sum} received {received} {received_sum}")
 
 
 # Number of the peer's messages required.
@@ -730,7 +772,7 @@ def info(own):
 
 
 if __name__ == "__main__":
-    roles = [serve, sizes, rdma, stop, ping, pinged, stale, flow, load, sink, stall, wrong]
+    roles = [serve, sizes, rdma, stop, ping, pinged, services, stale, flow, hashes, load, sink, stall, wrong]
     roles += [link_down, slow, press, calls, child, info]
     roles = {role.__name__: role for role in roles}
     if len(sys.argv) < 2 or sys.argv[1] not in roles:

@@ -4,6 +4,7 @@
 
 mod backpressure;
 mod flow;
+mod hashes;
 mod link_down;
 mod load;
 mod probe;
@@ -77,6 +78,12 @@ enum Role {
         #[arg(long, default_value_t = 0)]
         tos: u8,
     },
+    /// Echoed messages of many sizes with each type of service below a number, at once
+    Services {
+        own: SocketAddr,
+        peer: SocketAddr,
+        count: u8,
+    },
     /// RDMA of the server at many offsets in a page
     Rdma { own: SocketAddr, peer: SocketAddr },
     /// Sends the stop request
@@ -93,6 +100,12 @@ enum Role {
         peer: SocketAddr,
         seconds: f64,
         pace: f64,
+    },
+    /// Messages in both directions, hashed by both sides
+    Hashes {
+        own: SocketAddr,
+        peer: SocketAddr,
+        count: u32,
     },
     /// Messages in both directions, between sides that may be killed
     Load {
@@ -121,6 +134,7 @@ fn main() -> Result<()> {
     match Options::parse().role {
         Role::Serve { own, die } => serve(own, die),
         Role::Sizes { own, peer, tos } => sizes(own, peer, tos),
+        Role::Services { own, peer, count } => services(own, peer, count),
         Role::Rdma { own, peer } => rdma(own, peer),
         Role::Stop { own, peer } => stop(own, peer),
         Role::Ping { own, peer, count } => ping(own, peer, count),
@@ -130,6 +144,7 @@ fn main() -> Result<()> {
             seconds,
             pace,
         } => flow::run(own, peer, seconds, pace),
+        Role::Hashes { own, peer, count } => hashes::run(own, peer, count),
         Role::Load {
             own,
             peer,
@@ -324,6 +339,20 @@ fn sizes(own: SocketAddr, peer: SocketAddr, tos: u8) -> Result<()> {
     }
     println!("echoed {}", SIZES.len());
     Ok(())
+}
+
+/// Like [`sizes`], with a socket and a thread for each type of service.
+fn services(own: SocketAddr, peer: SocketAddr, count: u8) -> Result<()> {
+    thread::scope(|scope| {
+        let threads = (0..count).map(|tos| {
+            let own = SocketAddr::new(own.ip(), own.port() + u16::from(tos));
+            scope.spawn(move || sizes(own, peer, tos))
+        });
+        let threads: Vec<_> = threads.collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("a thread panicked"))
+    })
 }
 
 fn rdma(own: SocketAddr, peer: SocketAddr) -> Result<()> {
