@@ -7,6 +7,20 @@ use crate::guests::{lines_of, run_for};
 /// Timeout of one test, on a busy machine.
 const SECONDS: u32 = 300;
 
+/// Succeeds on a device with paging on demand.
+macro_rules! has_on_demand {
+    () => {
+        "ibv_devinfo -v | grep -qw ODP_SUPPORT"
+    };
+}
+
+/// The option for memory paged on demand, where the device has it.
+macro_rules! or_on_demand {
+    () => {
+        concat!("$(", has_on_demand!(), " && echo -o)")
+    };
+}
+
 /// A program of this crate, and the corresponding C program.
 struct Program {
     name: &'static str,
@@ -111,7 +125,7 @@ fn rc_pingpong_interoperates_with_itself_and_with_c() {
         name: "rc",
         ours: env!("CARGO_BIN_EXE_rc_pingpong"),
         c: "ibv_rc_pingpong",
-        options: "-n 100",
+        options: concat!("-n 100 ", or_on_demand!()),
         bytes: "819200",
         queue_pairs: 1,
     }
@@ -163,18 +177,18 @@ fn srq_pingpong_interoperates_with_itself_and_with_c() {
         name: "srq",
         ours: env!("CARGO_BIN_EXE_srq_pingpong"),
         c: "ibv_srq_pingpong",
-        options: "-n 100 -q 5",
+        options: concat!("-n 100 -q 5 ", or_on_demand!()),
         bytes: "819200",
         queue_pairs: 5,
     }
     .play();
 }
 
-/// Features absent from Soft-RoCE, or in conflict: the program, its option, and the error, which the C
-/// program prints as well.
-const ABSENT_FEATURES: [(&str, &str, &str); 7] = [
-    ("rc", "-o", NO_ODP),
-    ("rc", "-O", NO_ODP),
+/// A program, its option, and the error, which the C program prints as well.
+type Absent = (&'static str, &'static str, &'static str);
+
+/// Features absent from Soft-RoCE, or in conflict.
+const ABSENT_FEATURES: [Absent; 4] = [
     (
         "rc",
         "-P",
@@ -183,6 +197,12 @@ const ABSENT_FEATURES: [(&str, &str, &str); 7] = [
     ("rc", "-t", "the device isn't completion timestamp capable"),
     ("rc", "-j", "device doesn't support dm allocation"),
     ("rc", "-j -o", "DM memory region can't be on demand"),
+];
+
+/// Features absent from devices without paging on demand.
+const WITHOUT_ON_DEMAND: [Absent; 3] = [
+    ("rc", "-o", NO_ODP),
+    ("rc", "-O", NO_ODP),
     (
         "srq",
         "-o",
@@ -190,8 +210,14 @@ const ABSENT_FEATURES: [(&str, &str, &str); 7] = [
     ),
 ];
 
+/// The feature absent from Soft-RoCE with paging on demand.
+const WITH_ON_DEMAND: [Absent; 1] = [("rc", "-O", "the device doesn't support implicit ODP")];
+
 const NO_ODP: &str =
     "the device isn't ODP capable or does not support RC send and receive with ODP";
+
+/// Printed by a guest whose device has paging on demand.
+const PAGES: &str = "has paging on demand";
 
 #[test]
 fn pingpong_with_invalid_setup_reports_the_reason() {
@@ -202,23 +228,30 @@ fn pingpong_with_invalid_setup_reports_the_reason() {
     let server = format!("timeout 45 {rc} -g 1 2>&1; echo \"exit $?\"");
     let stranger = "for i in $(seq 20); do \
         bash -c \"printf %052d 7 > /dev/tcp/$A/18515\" 2> /dev/null && break; sleep 0.5; done";
-    let mut commands = vec![format!("{rc} -g 1 -p 9999 $A")];
-    for (program, option, _) in ABSENT_FEATURES {
-        let ours = if program == "rc" { rc } else { srq };
-        let c = format!("ibv_{program}_pingpong");
-        commands.extend([format!("{ours} {option}"), format!("{c} {option}")]);
-    }
-    commands.extend([
-        format!("{rc} -d none"),
-        format!("{rc} -i 2"),
-        format!("{rc} -g 200"),
-        format!("{ud} -g 1 -s 5000"),
-    ]);
-    let commands: Vec<_> = commands
-        .iter()
-        .map(|command| format!("{command} 2>&1; echo \"exit $?\"; "))
-        .collect();
-    let printed = run_for(SECONDS, "rxe", &server, &(commands.concat() + stranger));
+    let reported = |command: String| format!("{command} 2>&1; echo \"exit $?\"; ");
+    let absent = |features: &[Absent]| -> String {
+        let programs = features.iter().flat_map(|(program, option, _)| {
+            let ours = if *program == "rc" { rc } else { srq };
+            [
+                format!("{ours} {option}"),
+                format!("ibv_{program}_pingpong {option}"),
+            ]
+        });
+        programs.map(reported).collect()
+    };
+    let commands = [
+        reported(format!("{rc} -g 1 -p 9999 $A")),
+        absent(&ABSENT_FEATURES),
+        format!("if {}; then echo {PAGES}; ", has_on_demand!()),
+        absent(&WITH_ON_DEMAND),
+        format!("else {}fi; ", absent(&WITHOUT_ON_DEMAND)),
+        reported(format!("{rc} -d none")),
+        reported(format!("{rc} -i 2")),
+        reported(format!("{rc} -g 200")),
+        reported(format!("{ud} -g 1 -s 5000")),
+        stranger.to_owned(),
+    ];
+    let printed = run_for(SECONDS, "rxe", &server, &commands.concat());
     let without_addresses = |lines: &[String]| -> Vec<String> {
         let local = |line: &&String| !line.starts_with("  local address:  LID 0x0000, QPN ");
         lines.iter().filter(local).cloned().collect()
@@ -235,7 +268,15 @@ fn pingpong_with_invalid_setup_reports_the_reason() {
         "couldn't connect to 10.9.0.1:9999: Connection refused (os error 111)".to_owned(),
         "exit 1".to_owned(),
     ];
-    for (_, _, reason) in ABSENT_FEATURES {
+    let mut features = ABSENT_FEATURES.to_vec();
+    let mut errors = without_addresses(&printed.b);
+    if errors.iter().any(|line| line == PAGES) {
+        errors.retain(|line| line != PAGES);
+        features.extend(WITH_ON_DEMAND);
+    } else {
+        features.extend(WITHOUT_ON_DEMAND);
+    }
+    for (_, _, reason) in features {
         let of_c = match reason.strip_prefix('t') {
             Some(rest) => format!("T{rest}"),
             None => reason.replacen("device", "Device", reason.starts_with('d').into()),
@@ -253,5 +294,5 @@ fn pingpong_with_invalid_setup_reports_the_reason() {
     ] {
         expected.extend([reason.to_owned(), "exit 1".to_owned()]);
     }
-    assert_eq!(without_addresses(&printed.b), expected);
+    assert_eq!(errors, expected);
 }
