@@ -29,7 +29,7 @@ use crate::{
     datagram::{DatagramSocket, resolve},
     device::Devices,
     exit::{ExitProgress, ExitRequest},
-    listener::{Backlog, HalfOpen, RequestOutcome},
+    listener::{Backlog, Closed, HalfOpen, RequestOutcome},
     timers::{Action, TimerId, Timers},
     unsent::{Delivery, Unsent},
     waiting::sleep,
@@ -654,8 +654,11 @@ impl Engine {
                 }
                 None
             }
-            Some(Subject::Listening(_, device)) => {
-                if let Some(ctx) = device.filter(|_| removed) {
+            Some(Subject::Listening(backlog, device)) => {
+                if let Some(backlog) = backlog.upgrade() {
+                    backlog.close(self, Closed::DeviceRemoved);
+                }
+                if let Some(ctx) = device {
                     self.devices.forget(&ctx);
                 }
                 None

@@ -95,8 +95,31 @@ struct Queues {
     /// Established connections, ready to be accepted.
     waiting: VecDeque<Arc<Connection>>,
     refusals: Refusals,
-    /// Set by a shutdown of the listener.
-    closed: bool,
+    /// Set when the listener takes no more connections.
+    closed: Option<Closed>,
+}
+
+/// Cause of the end of a listener.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Closed {
+    ShutDown,
+    DeviceRemoved,
+}
+
+impl Closed {
+    fn error(self) -> io::Error {
+        let (kind, reason) = match self {
+            Self::ShutDown => (
+                io::ErrorKind::InvalidInput,
+                "the listener has been shut down",
+            ),
+            Self::DeviceRemoved => (
+                io::ErrorKind::NetworkDown,
+                "the device of the listener's address has been removed",
+            ),
+        };
+        io::Error::new(kind, reason)
+    }
 }
 
 /// A request with valid private data.
@@ -158,7 +181,7 @@ impl Backlog {
             return Ok(RequestOutcome::HalfOpen(Box::new(served)));
         }
         let mut queues = self.lock();
-        let refused = if queues.closed {
+        let refused = if queues.closed.is_some() {
             Some(request)
         } else {
             queues.held.hold(addr, now, request)
@@ -272,7 +295,7 @@ impl Backlog {
     ) -> bool {
         let limits = Limits::new(options.backlog, options.half_open_per_address);
         let mut queues = self.lock();
-        if queues.closed {
+        if queues.closed.is_some() {
             return false;
         }
         let waiting = queues.waiting.len();
@@ -334,9 +357,9 @@ impl Backlog {
     }
 
     /// Stops listening. Queued connections can still be accepted; held requests are dropped.
-    fn close(&self, engine: &Engine) {
+    pub(crate) fn close(&self, engine: &Engine, cause: Closed) {
         let mut queues = self.lock();
-        queues.closed = true;
+        queues.closed = Some(cause);
         let held = std::mem::take(&mut queues.held);
         self.event_fd.notify();
         drop(queues);
@@ -345,7 +368,7 @@ impl Backlog {
         }
     }
 
-    fn is_closed(&self) -> bool {
+    fn closed(&self) -> Option<Closed> {
         self.lock().closed
     }
 
@@ -358,7 +381,7 @@ impl Backlog {
     fn take(&self, engine: &Engine) -> Option<Arc<Connection>> {
         let mut queues = self.lock();
         let taken = queues.waiting.pop_front();
-        if queues.waiting.is_empty() && !queues.closed {
+        if queues.waiting.is_empty() && queues.closed.is_none() {
             self.event_fd.drain();
         }
         if taken.is_some() && !queues.held.is_empty() {
@@ -419,17 +442,13 @@ impl Listener {
     /// - `WouldBlock`: the listener is nonblocking and has no connection.
     /// - `Interrupted`: a signal interrupted the call.
     /// - `InvalidInput`: the listener has been [shut down](Self::shutdown), before or during the call.
+    /// - `NetworkDown`: the device of the listener's address has been removed. Listen again once the address
+    ///   is back. A listener at the wildcard address has no device.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
-            // Read before the queue: after the shutdown, no connection is added.
-            let closed = self.inner.backlog.is_closed();
-            if let Some(stream) = self.try_accept() {
+            if let Some(stream) = self.try_accept()? {
                 let peer = stream.connection().peer_addr();
                 return Ok((stream, peer));
-            }
-            if closed {
-                let reason = "the listener has been shut down";
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
             }
             if self.inner.nonblocking.load(Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
@@ -442,7 +461,8 @@ impl Listener {
     /// [`accept`](Self::accept) fails, even in blocked threads, and [`incoming`](Self::incoming) ends. Later
     /// requests are rejected. Does not block.
     pub fn shutdown(&self) {
-        self.inner.backlog.close(&self.inner.engine);
+        let backlog = &self.inner.backlog;
+        backlog.close(&self.inner.engine, Closed::ShutDown);
     }
 
     /// Creates another handle of the same listener, like [`std::net::TcpListener::try_clone`]. The
@@ -467,23 +487,32 @@ impl Listener {
         })
     }
 
-    /// Takes the next connection, if any. Does not block.
-    pub(crate) fn try_accept(&self) -> Option<Stream> {
+    /// Takes the next connection, if any. An error if there will be none. Does not block.
+    pub(crate) fn try_accept(&self) -> io::Result<Option<Stream>> {
         let Inner {
             backlog, engine, ..
         } = &*self.inner;
-        let connection = backlog.take(engine)?;
-        Some(Stream::new(connection, engine, &backlog.options()))
+        // Read before the queue: after the end, no connection is added.
+        let closed = backlog.closed();
+        match (backlog.take(engine), closed) {
+            (Some(connection), _) => {
+                let stream = Stream::new(connection, engine, &backlog.options());
+                Ok(Some(stream))
+            }
+            (None, Some(closed)) => Err(closed.error()),
+            (None, None) => Ok(None),
+        }
     }
 
-    /// Readable while a connection is ready to be accepted, or after a shutdown.
+    /// Readable while a connection is ready to be accepted, or after the end of the listener.
     pub(crate) fn event_fd(&self) -> &Arc<EventFd> {
         &self.inner.backlog.event_fd
     }
 
-    /// Whether a connection is ready to be accepted.
+    /// Whether [`try_accept`](Self::try_accept) has a connection or an error.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.inner.backlog.lock().waiting.is_empty()
+        let queues = self.inner.backlog.lock();
+        !queues.waiting.is_empty() || queues.closed.is_some()
     }
 
     /// Sets the options of future connections, except the backlog.
@@ -501,7 +530,10 @@ impl Listener {
 
     /// Returns an iterator over accepted connections. Each step blocks as [`accept`](Self::accept) does.
     pub fn incoming(&self) -> Incoming<'_> {
-        Incoming { listener: self }
+        Incoming {
+            listener: self,
+            is_over: false,
+        }
     }
 
     /// Returns the local address.
@@ -520,26 +552,33 @@ impl Listener {
 }
 
 /// Iterator over the connections of a [`Listener`]. Ends when the listener is [shut
-/// down](Listener::shutdown).
+/// down](Listener::shutdown), and after the error of a removed device.
 #[derive(Debug)]
 pub struct Incoming<'l> {
     listener: &'l Listener,
+    is_over: bool,
 }
 
 impl Iterator for Incoming<'_> {
     type Item = io::Result<Stream>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
         match self.listener.accept() {
             Ok((stream, _)) => Some(Ok(stream)),
             Err(err) if err.kind() == io::ErrorKind::InvalidInput => None,
-            Err(err) => Some(Err(err)),
+            Err(err) => {
+                self.is_over = err.kind() == io::ErrorKind::NetworkDown;
+                Some(Err(err))
+            }
         }
     }
 }
 
 impl AsFd for Listener {
-    /// Readable while a connection is ready to be accepted, and after a shutdown.
+    /// Readable while a connection is ready to be accepted, after a shutdown, and after the removal of the device.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.backlog.notify.as_fd()
     }

@@ -388,6 +388,7 @@ impl Socket {
     /// # Errors
     /// - `InvalidInput`: the socket is not listening, or has been [shut down](Self::shutdown) before or
     ///   during the call.
+    /// - `NetworkDown`: the device of the local address has been removed.
     /// - `WouldBlock`: the socket is nonblocking and has no connection.
     /// - `Interrupted`: a signal interrupted the call.
     /// - `Unsupported`: the socket is a datagram socket.
@@ -408,7 +409,7 @@ impl Socket {
                 };
                 (listener, state.choices.clone())
             };
-            if let Some(stream) = listener.try_accept() {
+            if let Some(stream) = listener.try_accept()? {
                 let peer = self.name_of(stream.connection().peer_addr());
                 let phase = Phase::Connected(Arc::new(stream));
                 let engine = Arc::clone(&self.engine);

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use rsocket::{AsyncListener, AsyncStream, Listener, Stream};
+use rsocket::{AsyncListener, AsyncStream, Family, Listener, Socket, Stream};
 use softnic::{Books, Fabric, Host};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -143,6 +143,34 @@ fn listener_on_a_killed_host_releases_the_device() {
     });
     drop(listeners);
     assert!(fabric.books().is_empty(), "{}", fabric.books());
+}
+
+#[test]
+fn blocked_accept_fails_when_the_device_of_the_address_is_removed() {
+    let fabric = Fabric::new();
+    let [host, _] = hosts(&fabric, 17);
+    let listener = host.run(|| Listener::bind(at(&host, 0)).unwrap());
+    let socket = host.run(|| {
+        let socket = Socket::new(Family::V4).unwrap();
+        socket.bind(at(&host, 0)).unwrap();
+        socket.listen(1).unwrap();
+        socket
+    });
+    let (sender, ends) = mpsc::channel();
+    let of_socket = sender.clone();
+    thread::spawn(move || of_socket.send(vec![socket.accept().map(drop)]));
+    thread::spawn(move || {
+        let ends = listener.incoming().map(|accepted| accepted.map(drop));
+        sender.send(ends.collect())
+    });
+    fabric.kill(&host);
+    for _ in 0..2 {
+        let ends = ends.recv_timeout(TEST_TIMEOUT.unwrap()).unwrap();
+        assert_eq!(ends.len(), 1, "{ends:?}");
+        let end = ends[0].as_ref().unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::NetworkDown);
+        assert_eq!(rsocket::errno(end), libc::ENETDOWN);
+    }
 }
 
 /// Waits for the engine's threads to handle the removal of a device.
