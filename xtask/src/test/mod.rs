@@ -151,7 +151,7 @@ const TOO_LARGE: &str = "huge_mapping_with_empty_pool_names_the_pool";
 
 /// The selections of this file. `cargo xtask tidy` checks that each matches a test.
 pub(crate) fn selections() -> Vec<&'static str> {
-    let mut parts = vec![MEASURING_MEMORY, TOO_LARGE];
+    let mut parts = vec![MEASURING_MEMORY, TOO_LARGE, newest::HOSTS];
     parts.extend(DIFFERENT_OVER_IWARP);
     parts.extend(COMPILING);
     parts.extend(EXHAUSTIVE);

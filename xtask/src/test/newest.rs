@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use soft_roce::backend;
 
-use super::Suite;
+use super::{Options, Suite};
 use crate::outcomes::Outcomes;
 use crate::stack::{Choice, Stack};
 use crate::stack_table;
@@ -20,6 +20,9 @@ const BINDINGS: [&str; 2] = ["rdma-ibverbs-sys", "rdmacm-sys"];
 
 /// Packages whose device tests call the kernel and rdma-core. The other packages load libraries into programs, or are examples.
 const CALLERS: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
+
+/// Part of the names of the tests on two hosts: those with the kernel's RDS, a peer that changes with the kernel.
+pub(super) const HOSTS: &str = "kernel_rds::";
 
 /// Runs the part as further `stages`; the first one builds the stack if necessary.
 pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
@@ -35,6 +38,20 @@ pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
         let mut outcomes = Outcomes::default();
         suite.device(|package| CALLERS.contains(&package), counts, &mut outcomes)?;
         stack_table::record_guests(suite.workspace, stack, &outcomes)
+    });
+    stages.test("new hosts", |counts| {
+        let options = &Options {
+            filter: Some(HOSTS.to_owned()),
+            ..suite.options.clone()
+        };
+        let suite = Suite {
+            options,
+            stack,
+            ..*suite
+        };
+        suite.on_host("two_hosts", counts, &mut Outcomes::default())?;
+        ensure!(counts.total() > 0, "no test ran");
+        Ok(())
     });
 }
 

@@ -1,6 +1,6 @@
 //! rdmacm-utils' `mckey`. The receiver is the server.
 
-use super::{Cell, CellOutput, Pairing};
+use super::{Cell, CellOutput, Pairing, refused_by};
 
 const OURS: &str = env!("CARGO_BIN_EXE_mckey");
 const C: &str = "mckey";
@@ -12,20 +12,16 @@ const RUNS: [(&str, &str, &str); 2] = [
     ("-c 2 -p 273", "-C 4", "-C 2 -o"),
 ];
 
-pub(super) fn cells() -> Vec<Cell> {
+pub(super) fn cells(pairings: &[Pairing]) -> Vec<Cell> {
     let mut cells = Vec::new();
     let mut number = 0;
-    for pairing in [
-        Pairing::OursServesC,
-        Pairing::CServesOurs,
-        Pairing::OursServesOurs,
-    ] {
+    for &pairing in pairings {
         for (both, receiver, sender) in RUNS {
             number += 1;
             cells.push(cell(pairing, number, [both, receiver, sender]));
         }
     }
-    cells.extend([Pairing::CServesOurs, Pairing::OursServesOurs].map(refusals));
+    cells.extend(refused_by(pairings).map(refusals));
     cells
 }
 

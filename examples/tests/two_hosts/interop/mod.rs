@@ -188,7 +188,7 @@ impl Limits {
 
     /// C's `udaddy` and `mckey` destroy the queue pairs without waiting for send completions. Soft-RoCE sends
     /// from a workqueue since Linux 6.4, so sends still queued are lost.
-    fn of_datagrams() -> Self {
+    fn of_c_datagrams() -> Self {
         Self {
             kernel: LINUX_6_1,
             ..Self::of("rxe")
@@ -397,10 +397,24 @@ fn matrix(device: &str, outcomes: &[(&str, Pairing, bool)]) -> String {
     text
 }
 
+/// The pairings with one server program each, for calls refused to the server.
+fn refused_by(pairings: &[Pairing]) -> impl Iterator<Item = Pairing> {
+    let pairings = pairings.iter().copied();
+    pairings.filter(|pairing| *pairing != Pairing::OursServesC)
+}
+
 #[test]
 fn every_datagram_tool_over_roce_interoperates_with_c() {
-    let tools = [udaddy::cells(), mckey::cells()];
-    play_within(Limits::of_datagrams(), "rxe", AGAIN_BY_DATAGRAMS, tools);
+    let pairings = [Pairing::OursServesC, Pairing::CServesOurs];
+    let tools = [udaddy::cells(&pairings), mckey::cells(&pairings)];
+    play_within(Limits::of_c_datagrams(), "rxe", AGAIN_BY_DATAGRAMS, tools);
+}
+
+#[test]
+fn every_datagram_tool_over_roce_exchanges_messages_with_itself() {
+    let pairings = [Pairing::OursServesOurs];
+    let tools = [udaddy::cells(&pairings), mckey::cells(&pairings)];
+    play("rxe", AGAIN_BY_DATAGRAMS, tools);
 }
 
 #[test]

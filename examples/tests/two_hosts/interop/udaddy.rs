@@ -1,18 +1,13 @@
 //! rdmacm-utils' `udaddy`.
 
-use super::{Cell, CellOutput, Pairing};
+use super::{Cell, CellOutput, Pairing, refused_by};
 
 const OURS: &str = env!("CARGO_BIN_EXE_udaddy");
 const C: &str = "udaddy";
 
 /// The port is fixed, so pairs run in turn: a client must end before the next server listens.
-pub(super) fn cells() -> Vec<Cell> {
-    let both = [
-        Pairing::OursServesC,
-        Pairing::CServesOurs,
-        Pairing::OursServesOurs,
-    ];
-    let runs = both.into_iter().flat_map(|pairing| {
+pub(super) fn cells(pairings: &[Pairing]) -> Vec<Cell> {
+    let runs = pairings.iter().flat_map(|&pairing| {
         [("0.0.0.0", "$A", "-c 3 -C 5 -S 1000"), ("::", "$A6", "")].map(|run| (pairing, run))
     });
     let printing = runs
@@ -55,8 +50,7 @@ pub(super) fn cells() -> Vec<Cell> {
                 }),
             }
         });
-    let refused = [Pairing::CServesOurs, Pairing::OursServesOurs].map(refusals);
-    printing.chain(refused).collect()
+    printing.chain(refused_by(pairings).map(refusals)).collect()
 }
 
 /// InfiniBand addresses on RoCE: a server cannot bind one, and no route exists. Both programs must fail
