@@ -21,6 +21,7 @@ pub(crate) fn run(arguments: RunArguments, workspace: &Workspace) -> Result<Exit
             device: guest.device,
             mtu: guest.mtu,
             timeout,
+            rdma_core: chosen_rdma_core(&guest)?,
             environment: guest.env,
         };
         return host.execute(workspace, &script);
@@ -102,6 +103,11 @@ pub(crate) fn shell(arguments: GuestArguments, workspace: &Workspace) -> Result<
     Ok(finish(&outcome))
 }
 
+fn chosen_rdma_core(arguments: &GuestArguments) -> Result<Option<RdmaCore>> {
+    let chosen = arguments.rdma_core.as_deref();
+    chosen.map(RdmaCore::find).transpose()
+}
+
 /// The plan with a guest's options.
 ///
 /// # Errors
@@ -109,11 +115,7 @@ pub(crate) fn shell(arguments: GuestArguments, workspace: &Workspace) -> Result<
 /// A kernel image without modules, or an absent rdma-core.
 pub(crate) fn with_guest(plan: Run, arguments: GuestArguments) -> Result<Run> {
     let kernel = arguments.kernel()?;
-    let rdma_core = arguments
-        .rdma_core
-        .as_deref()
-        .map(RdmaCore::find)
-        .transpose()?;
+    let rdma_core = chosen_rdma_core(&arguments)?;
     let plan = plan
         .device(arguments.device)
         .memory_mib(arguments.memory)

@@ -11,6 +11,7 @@ use super::Device;
 use super::event::Host;
 use super::run::{WIRE_MTU, search_path};
 use crate::process::{self, Supervised, Undo};
+use crate::rdma_core::RdmaCore;
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 
@@ -20,6 +21,7 @@ pub(super) struct HostRun {
     pub(super) device: Device,
     pub(super) mtu: Option<u32>,
     pub(super) timeout: Option<Duration>,
+    pub(super) rdma_core: Option<RdmaCore>,
     pub(super) environment: Vec<(String, String)>,
 }
 
@@ -122,7 +124,12 @@ impl HostRun {
         let mut command = Command::new("/bin/sh");
         // The working directory and the standard input are inherited.
         command.args(["-c", &format!("ulimit -l unlimited\n{script}")]);
-        command.env("PATH", search_path(workspace));
+        let mut path = search_path(workspace);
+        if let Some(rdma_core) = &self.rdma_core {
+            path = rdma_core.search_path(&path);
+            command.envs(rdma_core.variables());
+        }
+        command.env("PATH", path);
         command
             .env("HOST", "a")
             .env("HOSTS", "a")

@@ -109,6 +109,11 @@ impl RdmaCore {
         self.prefix.join("bin")
     }
 
+    /// A search path with the programs first.
+    pub(crate) fn search_path(&self, rest: &str) -> String {
+        format!("{}:{rest}", self.programs().display())
+    }
+
     /// Variables for programs that load the libraries, and for build scripts that look for them with pkg-config.
     pub fn variables(&self) -> [(&'static str, OsString); 2] {
         [

@@ -505,7 +505,7 @@ impl Run {
         let mut path = search_path(workspace);
         let mut reachable = String::new();
         if let Some(rdma_core) = &self.rdma_core {
-            path = format!("{}:{path}", rdma_core.programs().display());
+            path = rdma_core.search_path(&path);
             reachable = rdma_core.make_reachable()?;
             for (name, value) in rdma_core.variables() {
                 export(name, &value.to_string_lossy())?;

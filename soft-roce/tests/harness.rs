@@ -672,10 +672,13 @@ fn pcap_option_with_one_guest_is_refused() {
 #[test]
 fn on_host_option_creates_and_removes_the_device() {
     // Runs inside a guest, as a machine with a suitable kernel. The guest's own device is removed first.
+    let name = "SOFT_ROCE_RDMA_CORE";
+    let rdma_core = std::env::var(name).map(|chosen| format!("export {name}='{chosen}' && "));
     let script = format!(
-        "rdma link del rxe0 && export CARGO='{}' && '{}' soft-roce run --on host -- '\
+        "{}rdma link del rxe0 && export CARGO='{}' && '{}' soft-roce run --on host -- '\
             ibv_devinfo -d rxe0 | grep -q PORT_ACTIVE && test $A = 10.9.0.1 && exit 9'; \
             code=$?; rdma link show | grep rxe0; ip link show softroce0; exit $code",
+        rdma_core.unwrap_or_default(),
         env!("CARGO"),
         PROGRAM,
     );
