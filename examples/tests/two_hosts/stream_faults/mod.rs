@@ -172,11 +172,12 @@ fn stream_whose_peer_changes_its_hardware_address_names_the_cause() {
     let server = named("server", &peer("server", 7795, "receiving"));
     let explaining = peer("client", 7795, "explaining --ready /tmp/met");
     let client = named("client", &explaining);
-    // It has the old address again at once, so that the end of the connection gets through.
+    // It has the old address again before the client answers, so that the disconnect gets through: a server that only
+    // receives would wait on.
     let change = "while [ ! -e /tmp/met ]; do sleep 0.1; done; \
          mac=$(ip neigh show $A dev eth0 | grep -o 'lladdr [^ ]*'); \
-         ip neigh replace $A lladdr 02:00:00:00:00:99 dev eth0 nud permanent; sleep 0.5; \
-         ip neigh replace $A $mac dev eth0 nud permanent; wait";
+         for mac in 'lladdr 02:00:00:00:00:99' \"$mac\"; do \
+         echo neigh replace $A $mac dev eth0 nud permanent; done | ip -batch -; wait";
     let printed = run_for(120, "rxe", &server, &format!("{client} & {change}"));
     let explained = lines_of(&printed.b, "client");
     let expected = "the peer has gone: unreachable: Connection timed out (os error 110)";
