@@ -9,7 +9,7 @@ use std::{
     io,
     mem::ManuallyDrop,
     net::SocketAddr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -65,6 +65,8 @@ pub(crate) struct Engine {
     setup: SyncSender<Setup>,
     /// Notified of a new timer.
     event_fd: EventFd,
+    /// In place of descriptors that cannot be created.
+    always_readable: EventFd,
     /// Listeners with held requests.
     holding: Mutex<Vec<Weak<Backlog>>>,
     /// Datagram sockets by their names in `udp`.
@@ -126,6 +128,7 @@ impl Engine {
             timers: Mutex::new(Timers::new()),
             unsent: Unsent::new()?,
             event_fd: EventFd::new()?,
+            always_readable: EventFd::new()?,
             holding: Mutex::default(),
             datagram_sockets: Mutex::default(),
             next_socket_name: AtomicU64::new(0),
@@ -134,6 +137,7 @@ impl Engine {
             process: verbs::fork::fork_generation(),
             pid: rustix::process::getpid(),
         });
+        new.always_readable.notify();
         let served = Arc::downgrade(&new);
         verbs::signals::spawn_without_signals("rsocket-setup", move || set_up(&served, &work))?;
         let driven = Arc::clone(&new);
@@ -191,6 +195,11 @@ impl Engine {
     pub(crate) fn all_datagram_sockets(&self) -> Vec<Arc<DatagramSocket>> {
         let sockets = self.datagram_sockets();
         sockets.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A descriptor for callers to poll without end, when too many files are open for one of their own.
+    pub(crate) fn always_readable(&self) -> BorrowedFd<'_> {
+        self.always_readable.as_fd()
     }
 
     pub(crate) fn channel(&self) -> &EventChannel {

@@ -11,6 +11,8 @@ use std::{
 use rustix::event::{Timespec, epoll};
 use verbs::waiting::EventFd;
 
+use crate::waiting::EventSource;
+
 /// Maximum number of sources fetched from the kernel in one call.
 const MAX_EVENTS: usize = 64;
 
@@ -61,16 +63,14 @@ impl ReadyList {
         Waker::from(Arc::new(Task { list, name }))
     }
 
-    /// Adds a socket at each event of a descriptor, until closed.
-    pub(crate) fn watch(&self, name: u64, fd: impl AsFd) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(name);
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        Ok(epoll::add(&self.sources, fd, data, flags)?)
+    /// Adds a socket at each event of a source, until closed.
+    pub(crate) fn watch(&self, name: u64, source: &impl EventSource) -> io::Result<()> {
+        source.add_to(&self.sources, true, name)
     }
 
-    pub(crate) fn unwatch(&self, fd: impl AsFd) {
-        // Fails harmlessly for a descriptor that was never watched.
-        let _: rustix::io::Result<()> = epoll::delete(&self.sources, fd);
+    pub(crate) fn unwatch(&self, source: &impl EventSource) {
+        // Fails harmlessly for a source that was never watched.
+        drop(source.remove_from(&self.sources));
     }
 
     /// Takes the sockets, at least those added before the call, possibly with [`EVENT`] besides. Without any,
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn socket_is_listed_once_for_several_events() {
         let list = ReadyList::new().unwrap();
-        let source = EventFd::new().unwrap();
+        let source = Arc::new(EventFd::new().unwrap());
         list.watch(7, &source).unwrap();
         let task = list.task(7);
         assert_eq!(take(&list), []);
@@ -149,7 +149,7 @@ mod tests {
     fn socket_with_any_name_is_listed() {
         let list = ReadyList::new().unwrap();
         let sources = [0, EVENT].map(|name| {
-            let source = EventFd::new().unwrap();
+            let source = Arc::new(EventFd::new().unwrap());
             list.watch(name, &source).unwrap();
             (name, source)
         });
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn more_events_than_fetched_at_once_are_all_listed() {
         let list = ReadyList::new().unwrap();
-        let sources = [(); 2 * MAX_EVENTS].map(|()| EventFd::new().unwrap());
+        let sources = [(); 2 * MAX_EVENTS].map(|()| Arc::new(EventFd::new().unwrap()));
         for (name, source) in (0..).zip(&sources) {
             list.watch(name, source).unwrap();
             source.notify();

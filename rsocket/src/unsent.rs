@@ -70,7 +70,7 @@ impl Unsent {
         let name = self.next_name.fetch_add(1, Relaxed);
         if let Some(connection) = delivery.connection() {
             // Without kernel memory for the event source, only the deadline ends the delivery.
-            drop(self.list.watch(name, connection.shared().channel()));
+            drop(self.list.watch(name, connection.shared().source()));
         }
         let task = self.list.task(name);
         self.lock().insert(name, (delivery, task));
@@ -102,7 +102,7 @@ impl Unsent {
         if let Some((delivery, task)) = known
             && let Some(connection) = delivery.connection()
         {
-            self.list.unwatch(connection.shared().channel());
+            self.list.unwatch(connection.shared().source());
             connection.shared().end_wait(&task);
         }
     }

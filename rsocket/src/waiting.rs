@@ -3,13 +3,16 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
     task::Waker,
     time::{Duration, Instant},
 };
 
 use rustix::event::{PollFd, PollFlags, epoll, poll};
-use verbs::waiting::{self, Guard, Source, WaitEnd};
+use verbs::{
+    cq::CompletionChannel,
+    waiting::{self, EventFd, Guard, Source, WaitEnd},
+};
 
 use crate::{
     config::config,
@@ -84,13 +87,43 @@ pub(crate) trait Pollable: Source<Interest = Interest, Error = io::Error> {
 #[derive(Debug)]
 pub(crate) struct Shared<S, C> {
     state: waiting::Shared<S, C>,
-    /// `epoll` instance of the channel, and of the watcher's eventfd. Created by the first use.
+    /// `epoll` instance of the source, and of the watcher's eventfd. Created by the first use.
     descriptor: OnceLock<OwnedFd>,
     /// Created by the first nonblocking call that would block.
     watcher: OnceLock<Watcher>,
 }
 
-impl<S: Pollable, C: AsFd> Shared<S, C> {
+/// Descriptor notified of a socket's events.
+pub(crate) trait EventSource: AsFd {
+    /// Adds the source to an `epoll` instance.
+    fn add_to(&self, epoll: &OwnedFd, edge_triggered: bool, data: u64) -> io::Result<()> {
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::ET, edge_triggered);
+        let data = epoll::EventData::new_u64(data);
+        Ok(epoll::add(epoll, self, data, flags)?)
+    }
+
+    fn remove_from(&self, epoll: &OwnedFd) -> io::Result<()> {
+        Ok(epoll::delete(epoll, self)?)
+    }
+}
+
+impl EventSource for Arc<EventFd> {}
+
+impl EventSource for Arc<OwnedFd> {}
+
+/// Without the descriptor of [`AsFd`]: a watched stream has one descriptor.
+impl EventSource for Arc<CompletionChannel> {
+    fn add_to(&self, epoll: &OwnedFd, edge_triggered: bool, data: u64) -> io::Result<()> {
+        Ok(self.add_to_epoll(epoll.as_fd(), edge_triggered, data)?)
+    }
+
+    fn remove_from(&self, epoll: &OwnedFd) -> io::Result<()> {
+        Ok(self.remove_from_epoll(epoll.as_fd())?)
+    }
+}
+
+impl<S: Pollable, C: EventSource> Shared<S, C> {
     /// `channel` is readable while a requested event is pending.
     pub(crate) fn new(state: S, channel: C) -> Self {
         Self {
@@ -114,12 +147,9 @@ impl<S: Pollable, C: AsFd> Shared<S, C> {
         self.state.channel().as_fd()
     }
 
-    #[cfg(feature = "tokio")]
-    pub(crate) fn owned_channel(&self) -> C
-    where
-        C: Clone,
-    {
-        self.state.channel().clone()
+    /// The source of the events.
+    pub(crate) fn source(&self) -> &C {
+        self.state.channel()
     }
 
     /// The descriptor of nonblocking callers.
@@ -128,9 +158,7 @@ impl<S: Pollable, C: AsFd> Shared<S, C> {
             return Ok(descriptor);
         }
         let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(0);
-        let channel = self.state.channel();
-        epoll::add(&descriptor, channel, data, epoll::EventFlags::IN)?;
+        self.source().add_to(&descriptor, false, 0)?;
         Ok(self.descriptor.get_or_init(|| descriptor))
     }
 
@@ -314,7 +342,7 @@ impl<S: Pollable, C: AsFd> Shared<S, C> {
     }
 }
 
-impl<S: Pollable, C: AsFd> AsFd for Shared<S, C> {
+impl<S: Pollable, C: EventSource> AsFd for Shared<S, C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.descriptor() {
             Ok(descriptor) => descriptor.as_fd(),
@@ -326,12 +354,9 @@ impl<S: Pollable, C: AsFd> AsFd for Shared<S, C> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{Arc, mpsc},
-        thread,
-    };
+    use std::{sync::mpsc, thread};
 
-    use verbs::waiting::{EventFd, Waiters};
+    use verbs::waiting::Waiters;
 
     use super::*;
 

@@ -8,6 +8,7 @@
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr,
     time::{Duration, Instant},
 };
 
@@ -67,14 +68,32 @@ impl NotifyFd {
     #[doc(alias = "epoll_ctl")]
     pub fn add(&self, fd: BorrowedFd<'_>) -> Result<()> {
         // Miri knows edges only.
-        let edges = if cfg!(miri) { libc::EPOLLET } else { 0 };
+        Members(self.as_fd()).add(fd, cfg!(miri), 0)
+    }
+}
+
+/// The members of an `epoll(7)` instance.
+pub(crate) struct Members<'a>(pub(crate) BorrowedFd<'a>);
+
+impl Members<'_> {
+    /// `epoll_ctl(2)`—Reports when `fd` is readable, with `data`.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, edge_triggered: bool, data: u64) -> Result<()> {
+        let edges = if edge_triggered { libc::EPOLLET } else { 0 };
         let mut event = libc::epoll_event {
             events: (libc::EPOLLIN | edges).cast_unsigned(),
-            u64: 0,
+            u64: data,
         };
         let (own, add) = (self.0.as_raw_fd(), libc::EPOLL_CTL_ADD);
         // SAFETY: both descriptors are open, and C reads `event` only before the return.
         let ret = unsafe { libc::epoll_ctl(own, add, fd.as_raw_fd(), &raw mut event) };
+        cvt_neg("epoll_ctl", ret).map(drop)
+    }
+
+    /// `epoll_ctl(2)`—Removes `fd`.
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        let (own, remove) = (self.0.as_raw_fd(), libc::EPOLL_CTL_DEL);
+        // SAFETY: both descriptors are open, and this operation reads no event.
+        let ret = unsafe { libc::epoll_ctl(own, remove, fd.as_raw_fd(), ptr::null_mut()) };
         cvt_neg("epoll_ctl", ret).map(drop)
     }
 }

@@ -13,7 +13,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::Waker,
@@ -95,8 +95,8 @@ pub struct Socket {
     family: Family,
     state: Mutex<State>,
     nonblocking: AtomicBool,
-    /// `epoll` instance watching the event source of the present phase.
-    poller: OwnedFd,
+    /// `epoll` instance watching the event source of the present phase. Created by the first use.
+    poller: OnceLock<OwnedFd>,
     /// Shows the socket's readiness to programs unaware of rsockets.
     reflection: Reflection,
 }
@@ -139,6 +139,11 @@ enum Phase {
     Closed,
 }
 
+fn watch(poller: &OwnedFd, fd: impl AsFd) -> io::Result<()> {
+    let data = epoll::EventData::new_u64(0);
+    Ok(epoll::add(poller, fd, data, epoll::EventFlags::IN)?)
+}
+
 fn os_error(errno: Errno) -> io::Error {
     io::Error::from(errno)
 }
@@ -170,7 +175,8 @@ impl Socket {
             settings: config().settings,
             ..Choices::default()
         };
-        Self::with_phase(Engine::get()?, family, Phase::Idle(None), choices)
+        let engine = Engine::get()?;
+        Ok(Self::with_phase(engine, family, Phase::Idle(None), choices))
     }
 
     /// Creates a datagram socket, like [`std::net::UdpSocket`].
@@ -204,23 +210,12 @@ impl Socket {
             ..Choices::default()
         };
         let datagram = DatagramSocket::new(&engine, family, choices.settings)?;
-        let socket = Self::with_phase(
-            engine,
-            family,
-            Phase::Datagram(Arc::clone(&datagram)),
-            choices,
-        )?;
-        socket.watch(datagram.as_fd())?;
-        Ok(socket)
+        let phase = Phase::Datagram(datagram);
+        Ok(Self::with_phase(engine, family, phase, choices))
     }
 
-    fn with_phase(
-        engine: Arc<Engine>,
-        family: Family,
-        phase: Phase,
-        choices: Choices,
-    ) -> io::Result<Self> {
-        let socket = Self {
+    fn with_phase(engine: Arc<Engine>, family: Family, phase: Phase, choices: Choices) -> Self {
+        Self {
             engine,
             family,
             state: Mutex::new(State {
@@ -231,18 +226,32 @@ impl Socket {
                 tasks: Vec::new(),
             }),
             nonblocking: AtomicBool::new(false),
-            poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            poller: OnceLock::new(),
             reflection: Reflection::default(),
-        };
-        if let Phase::Connected(stream) = &socket.lock().phase {
-            socket.watch(stream.as_fd())?;
         }
-        Ok(socket)
     }
 
-    fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(0);
-        Ok(epoll::add(&self.poller, fd, data, epoll::EventFlags::IN)?)
+    /// The `epoll` instance of [`AsFd`].
+    fn poller(&self) -> io::Result<&OwnedFd> {
+        // Locked, so that no phase begins meanwhile. The end of a connection attempt stays to be reported.
+        let state = self.lock_raw();
+        if let Some(poller) = self.poller.get() {
+            return Ok(poller);
+        }
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        match &state.phase {
+            Phase::Connecting(connecting) => watch(&poller, connecting.event_fd())?,
+            Phase::Connected(stream) => watch(&poller, &**stream)?,
+            Phase::Listening(listener) => watch(&poller, &**listener)?,
+            Phase::Datagram(datagram) => watch(&poller, &**datagram)?,
+            Phase::Idle(_) | Phase::Failed | Phase::Ended | Phase::Closed => {}
+        }
+        Ok(self.poller.get_or_init(|| poller))
+    }
+
+    /// Adds the event source of a new phase to the `epoll` instance, if there is one.
+    fn watch(&self, fd: impl AsFd) -> io::Result<()> {
+        self.poller.get().map_or(Ok(()), |poller| watch(poller, fd))
     }
 
     /// Locks the state, after applying the results of background work.
@@ -262,13 +271,15 @@ impl Socket {
             return None;
         };
         let result = connecting.take()?;
-        // Cannot fail: the eventfd is a member.
-        let _: Result<(), Errno> = epoll::delete(&self.poller, connecting.event_fd());
+        if let Some(poller) = self.poller.get() {
+            // Cannot fail: the eventfd is a member.
+            let _: Result<(), Errno> = epoll::delete(poller, connecting.event_fd());
+        }
         let connected = result.and_then(|connection| {
             let options = state.choices.options();
             let stream = Stream::new(connection, &self.engine, &options);
             stream.set_nonblocking(self.is_nonblocking());
-            self.watch(stream.as_fd())?;
+            self.watch(&stream)?;
             Ok(stream)
         });
         match connected {
@@ -374,7 +385,7 @@ impl Socket {
                 Some(local) => self.bind_error(err, local),
                 None => err,
             })?;
-        self.watch(listener.as_fd())?;
+        self.watch(&listener)?;
         state.set_phase(Phase::Listening(Arc::new(listener)));
         drop(state);
         self.reflect(true);
@@ -414,7 +425,7 @@ impl Socket {
                 let phase = Phase::Connected(Arc::new(stream));
                 let engine = Arc::clone(&self.engine);
                 let family = self.family;
-                return Ok((Self::with_phase(engine, family, phase, choices)?, peer));
+                return Ok((Self::with_phase(engine, family, phase, choices), peer));
             }
             drop(listener);
             if self.is_nonblocking() {
@@ -475,7 +486,7 @@ impl Socket {
             let connecting =
                 Connecting::start_with(engine, id, None, peer, settings, retries, route)
                     .and_then(|connecting| {
-                        self.watch(connecting.event_fd().as_fd())?;
+                        self.watch(connecting.event_fd())?;
                         Ok(connecting)
                     })
                     .inspect_err(|err| drop(state.fail(err)))?;
@@ -664,10 +675,14 @@ impl Socket {
 }
 
 impl AsFd for Socket {
-    /// Returns the same descriptor for the life of the socket. Readable when a call that failed with
-    /// `WouldBlock` is worth another try, until the retry.
+    /// Returns the same descriptor for the life of the socket, created by the first call. Readable when a call
+    /// that failed with `WouldBlock` is worth another try, until the retry. With too many open descriptors, the
+    /// call returns one that is always readable.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poller.as_fd()
+        match self.poller() {
+            Ok(poller) => poller.as_fd(),
+            Err(_) => self.engine.always_readable(),
+        }
     }
 }
 

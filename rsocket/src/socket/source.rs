@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    os::fd::AsFd,
     sync::{Arc, Weak},
     task::Waker,
 };
@@ -16,7 +15,7 @@ use crate::{
     proto::stream::Readiness,
     ready_list::ReadyList,
     waiters::Interest,
-    waiting::{Pollable, Shared},
+    waiting::{EventSource, Pollable, Shared},
 };
 
 /// Parts of a phase relevant for its events.
@@ -95,13 +94,13 @@ impl Watch {
             }
             Some(Source::Stream(connection)) => {
                 if let Some(connection) = connection.upgrade() {
-                    self.list.unwatch(connection.shared().channel());
+                    self.list.unwatch(connection.shared().source());
                     connection.shared().end_wait(&self.task);
                 }
             }
             Some(Source::Datagram(datagram)) => {
                 if let Some(datagram) = datagram.upgrade() {
-                    self.list.unwatch(datagram.shared().channel());
+                    self.list.unwatch(datagram.shared().source());
                     datagram.shared().end_wait(&self.task);
                 }
             }
@@ -109,9 +108,9 @@ impl Watch {
         }
     }
 
-    fn watch(&mut self, source: Source, fd: impl AsFd) -> io::Result<()> {
+    fn watch(&mut self, source: Source, events: &impl EventSource) -> io::Result<()> {
         self.end();
-        self.list.watch(self.name, fd)?;
+        self.list.watch(self.name, events)?;
         self.source = Some(source);
         Ok(())
     }
@@ -139,13 +138,13 @@ impl Watch {
             }
             Subject::Connecting(event_fd) => {
                 if !matches!(self.source, Some(Source::Connecting(_))) {
-                    self.watch(Source::Connecting(Arc::clone(&event_fd)), event_fd)?;
+                    self.watch(Source::Connecting(Arc::clone(&event_fd)), &event_fd)?;
                 }
                 Ok(Readiness::default())
             }
             Subject::Listening(event_fd, readable) => {
                 if !matches!(self.source, Some(Source::Listening(_))) {
-                    self.watch(Source::Listening(Arc::clone(&event_fd)), event_fd)?;
+                    self.watch(Source::Listening(Arc::clone(&event_fd)), &event_fd)?;
                 }
                 Ok(Readiness {
                     readable,
@@ -156,7 +155,7 @@ impl Watch {
                 let is_new = !matches!(self.source, Some(Source::Stream(_)));
                 if is_new {
                     let source = Source::Stream(Arc::downgrade(&connection));
-                    self.watch(source, connection.shared().channel())?;
+                    self.watch(source, connection.shared().source())?;
                 }
                 self.of(connection.shared(), interest, register || is_new)
             }
@@ -164,7 +163,7 @@ impl Watch {
                 let is_new = !matches!(self.source, Some(Source::Datagram(_)));
                 if is_new {
                     let source = Source::Datagram(Arc::downgrade(&datagram));
-                    self.watch(source, datagram.shared().channel())?;
+                    self.watch(source, datagram.shared().source())?;
                 }
                 let mut ready = self.of(datagram.shared(), interest, register || is_new)?;
                 // A datagram error does not end the socket; the next call returns the error.
@@ -176,7 +175,7 @@ impl Watch {
         }
     }
 
-    fn of<S: Pollable, C: AsFd>(
+    fn of<S: Pollable, C: EventSource>(
         &self,
         shared: &Shared<S, C>,
         interest: Interest,

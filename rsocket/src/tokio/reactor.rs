@@ -28,7 +28,7 @@ pub(super) trait Pollable: fmt::Debug + Send + Sync + 'static {
 
 impl Pollable for Connection {
     fn watch(&self) -> io::Result<WatchedFd> {
-        WatchedFd::channel(self.shared().owned_channel())
+        WatchedFd::channel(Arc::clone(self.shared().source()))
     }
 
     fn channel(&self) -> BorrowedFd<'_> {
@@ -46,7 +46,7 @@ impl Pollable for Connection {
 
 impl Pollable for DatagramSocket {
     fn watch(&self) -> io::Result<WatchedFd> {
-        WatchedFd::shared(self.shared().owned_channel())
+        WatchedFd::shared(Arc::clone(self.shared().source()))
     }
 
     fn channel(&self) -> BorrowedFd<'_> {

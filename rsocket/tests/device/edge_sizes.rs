@@ -390,7 +390,7 @@ fn blocked_calls_need_no_free_descriptor() {
     set.add_socket(0, &server, interest).unwrap();
     // All descriptors below are in use.
     let _limited = Limited::to(8);
-    let refused = Socket::new(Family::V4).map(drop);
+    let refused = EventSet::new().map(drop);
     assert_eq!(errno(&refused.unwrap_err()), EMFILE);
     for call in calls {
         thread::scope(|scope| {

@@ -1,6 +1,7 @@
 //! The measured programs of `cargo xtask bench scale`: `rsocket` and `rds` between hosts of one process.
 //!
 //! ```text
+//! scale limit                 maximum number of streams for the process's limit of descriptors, one for each of two ends
 //! scale streams COUNT         streams set up per second, and the 99th percentile of an echo in microseconds, with COUNT
 //!                             streams that each send 64 bytes once a second, all on one processor
 //! scale idle COUNT            nanoseconds of an echo through an `EventSet` with COUNT idle streams; bytes of resident and of
@@ -29,17 +30,20 @@ use softnic::{Fabric, Host};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Number of descriptors for ten thousand connections, both ends of each in this process.
-const DESCRIPTORS: u64 = 200_000;
+/// Number of descriptors for ten thousand streams, both ends of each in this process.
+const DESCRIPTORS: u64 = 20_000 + OTHER_DESCRIPTORS;
 
-const USAGE: &str =
-    "usage: scale streams|idle|pairs COUNT, scale peers PEERS SOCKETS, or scale stream|messages";
+/// Number of descriptors beside those of streams: of the engine, of sets and of the fabric, with room.
+const OTHER_DESCRIPTORS: u64 = 100;
+
+const USAGE: &str = "usage: scale streams|idle|pairs COUNT, scale peers PEERS SOCKETS, or scale limit|stream|messages";
 
 fn main() -> Result<()> {
     raise_descriptor_limit()?;
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let figures = match arguments[..] {
+        ["limit"] => vec![stream_limit()],
         ["streams", count] => streams::run(count.parse()?)?.to_vec(),
         ["idle", count] => idle::run(count.parse()?)?.to_vec(),
         ["peers", peers, sockets] => vec![messages::peers(peers.parse()?, sockets.parse()?)?],
@@ -57,6 +61,9 @@ fn main() -> Result<()> {
 fn raise_descriptor_limit() -> Result<()> {
     let wanted = Some(DESCRIPTORS);
     let now = getrlimit(Resource::Nofile);
+    if now.current.is_none_or(|limit| limit >= DESCRIPTORS) {
+        return Ok(());
+    }
     let both = Rlimit {
         current: wanted,
         maximum: wanted,
@@ -66,6 +73,16 @@ fn raise_descriptor_limit() -> Result<()> {
         ..now
     };
     Ok(setrlimit(Resource::Nofile, both).or_else(|_| setrlimit(Resource::Nofile, soft))?)
+}
+
+/// Maximum number of streams for the limit of open descriptors, at least ten thousand if that is raised.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn stream_limit() -> f64 {
+    let limit = getrlimit(Resource::Nofile).current;
+    let ends = limit
+        .unwrap_or(DESCRIPTORS)
+        .saturating_sub(OTHER_DESCRIPTORS);
+    (ends / 2) as f64
 }
 
 /// Two hosts of a fabric that keeps its objects, as the engine of `rsocket` does until the process ends.

@@ -14,7 +14,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     cq::Cq,
-    notifier::CompletionPipe,
+    notifier::CompletionEvents,
     null,
     object::{Object, zeroed},
 };
@@ -23,7 +23,7 @@ use super::{
 #[repr(C)]
 pub(super) struct Channel {
     raw: UnsafeCell<ffi::ibv_comp_channel>,
-    pub(super) pipe: Arc<CompletionPipe>,
+    pub(super) events: Arc<CompletionEvents>,
     /// Number of completion queues with this channel.
     pub(super) users: AtomicUsize,
 }
@@ -36,16 +36,16 @@ unsafe impl Object for Channel {
 pub(super) unsafe extern "C" fn ibv_create_comp_channel(
     ctx: *mut ffi::ibv_context,
 ) -> *mut ffi::ibv_comp_channel {
-    let pipe = match CompletionPipe::new() {
-        Ok(pipe) => Arc::new(pipe),
+    let events = match CompletionEvents::new() {
+        Ok(events) => Arc::new(events),
         Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),
     };
     let mut raw: ffi::ibv_comp_channel = zeroed();
     raw.context = ctx;
-    raw.fd = pipe.fd();
+    raw.fd = events.fd();
     let channel = Channel {
         raw: UnsafeCell::new(raw),
-        pipe,
+        events,
         users: AtomicUsize::new(0),
     };
     channel.into_raw()
@@ -69,10 +69,10 @@ pub(super) unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     // SAFETY: a live channel.
     let channel = unsafe { Channel::borrow(raw) };
-    let Some(message) = channel.pipe.receive() else {
+    let Some(addr) = channel.events.receive() else {
         return -1;
     };
-    let addr = usize::try_from(u64::from_ne_bytes(message)).unwrap_or(0);
+    let addr = usize::try_from(addr).unwrap_or(0);
     let event: *mut ffi::ibv_cq = ptr::with_exposed_provenance_mut(addr);
     // SAFETY: the queue is live: its destruction removes pending events, and waits for the acknowledgement of taken
     // ones.

@@ -7,7 +7,7 @@ use ibverbs_sys as ffi;
 use super::{
     acks::Acks,
     cq, functions,
-    notifier::{AsyncPipe, Subject},
+    notifier::{AsyncEvents, Subject},
     null,
     object::{Object, zeroed},
     post, srq,
@@ -18,7 +18,7 @@ use crate::fabric::Port;
 #[derive(Debug)]
 pub(super) struct OpenDevice {
     pub(super) port: Port,
-    pub(super) events: Arc<AsyncPipe>,
+    pub(super) events: Arc<AsyncEvents>,
 }
 
 /// A context: the extended table of libibverbs, and the device.
@@ -38,7 +38,7 @@ impl OpenDevice {
     pub(super) fn subject(&self, addr: u64, acks: &Arc<Acks>) -> Subject {
         Subject {
             addr,
-            pipe: Arc::clone(&self.events),
+            events: Arc::clone(&self.events),
             acks: Arc::clone(acks),
         }
     }
@@ -68,7 +68,7 @@ pub(super) fn fill(table: &mut ffi::verbs_context, device: *mut ffi::ibv_device)
 
 /// Opens a device.
 pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_context {
-    let events = match AsyncPipe::new() {
+    let events = match AsyncEvents::new() {
         Ok(events) => Arc::new(events),
         Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),
     };

@@ -15,7 +15,7 @@ use super::{
     channel::Channel,
     context::{self, OpenDevice},
     cq_ex::Polled,
-    notifier::{CqSubject, Subject},
+    notifier::{AsyncEvent, CqSubject, Subject},
     null,
     object::{Object, zeroed},
     outcome,
@@ -122,18 +122,18 @@ pub(super) unsafe fn create(
         polled: Sequence::default(),
     };
     let raw = cq.into_raw();
-    let pipe = if channel.is_null() {
+    let events = if channel.is_null() {
         None
     } else {
         // SAFETY: a live channel.
         let channel = unsafe { Channel::borrow(channel) };
         channel.users.fetch_add(1, Ordering::AcqRel);
-        Some(Arc::clone(&channel.pipe))
+        Some(Arc::clone(&channel.events))
     };
     let addr = raw.expose_provenance() as u64;
     let subject = CqSubject {
         addr,
-        channel: pipe,
+        channel: events,
         acks,
         errors: device.subject(addr, &async_acks),
     };
@@ -211,10 +211,8 @@ pub(super) unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
     if let Some(subject) = subject {
         forget_async(&subject.errors);
         if let Some(channel) = &subject.channel {
-            let own = subject.addr.to_ne_bytes();
-            // If the descriptors for the removal cannot be opened, the program has to take the events.
-            if let Ok(removed) = channel.remove(|message| *message == own) {
-                subject.acks.remove(removed);
+            for _removed in channel.remove(|addr| *addr == subject.addr) {
+                subject.acks.remove(1);
             }
         }
         subject.acks.wait();
@@ -232,10 +230,9 @@ pub(super) unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
 
 /// Removes the asynchronous events of a destroyed object.
 pub(super) fn forget_async(subject: &Subject) {
-    let own = subject.addr.to_ne_bytes();
-    // If the descriptors for the removal cannot be opened, the program has to take the events.
-    if let Ok(removed) = subject.pipe.remove(|message| message[..8] == own) {
-        subject.acks.remove(removed);
+    let is_own = |event: &AsyncEvent| event.addr == subject.addr;
+    for _removed in subject.events.remove(is_own) {
+        subject.acks.remove(1);
     }
 }
 

@@ -5,8 +5,8 @@ use std::{ffi::c_int, ptr, sync::Arc};
 use ibverbs_sys as ffi;
 
 use super::{
-    context, cq::Cq, functions::Kind, object::Object, qp::Qp, scripted::functions as scripted,
-    srq::Srq,
+    context, cq::Cq, functions::Kind, notifier::AsyncEvent, object::Object, qp::Qp,
+    scripted::functions as scripted, srq::Srq,
 };
 
 /// Kind of an event's object.
@@ -60,16 +60,11 @@ pub(super) unsafe extern "C" fn ibv_get_async_event(
 ) -> c_int {
     // SAFETY: an open context.
     let device = unsafe { context::device(ctx) };
-    let Some(message) = device.events.receive() else {
+    let Some(AsyncEvent { addr, kind }) = device.events.receive() else {
         return -1;
     };
-    let ([addr, rest], _) = message.as_chunks::<8>() else {
-        return -1;
-    };
-    let object = usize::try_from(u64::from_ne_bytes(*addr)).unwrap_or(0);
+    let object = usize::try_from(addr).unwrap_or(0);
     let object = ptr::with_exposed_provenance_mut(object);
-    let [a, b, c, d, ..] = *rest;
-    let kind = ffi::ibv_event_type(u32::from_ne_bytes([a, b, c, d]));
     // Events without an object are of the only port, or of the device.
     // SAFETY: the caller's place.
     unsafe { event.write(of(kind, object, 1)) };

@@ -10,26 +10,33 @@ use ibverbs_sys::ibv_event_type;
 use super::{
     acks::Acks,
     cm::{CmSubject, Queued},
-    pipe::EventPipe,
+    event_queue::EventQueue,
 };
 use crate::{
     cm::{CmEvent, IdNum},
     engine::{CqId, Event, QpNum, SrqId},
 };
 
-/// A pipe of completion events: `struct ib_uverbs_comp_event_desc`, the address of the queue.
-pub(super) type CompletionPipe = EventPipe<8>;
+/// Completion events: the addresses of their completion queues.
+pub(super) type CompletionEvents = EventQueue<u64>;
 
-/// A pipe of asynchronous events: `struct ib_uverbs_async_event_desc`, the address of the object, the type, and four
-/// reserved bytes.
-pub(super) type AsyncPipe = EventPipe<16>;
+/// Asynchronous events of a context.
+pub(super) type AsyncEvents = EventQueue<AsyncEvent>;
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AsyncEvent {
+    /// Address of the object's C struct, or the number of the port.
+    pub(super) addr: u64,
+    pub(super) kind: ibv_event_type,
+}
 
 /// Destination of an object's events.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     /// Address of the object's C struct.
     pub(super) addr: u64,
-    pub(super) pipe: Arc<AsyncPipe>,
+    pub(super) events: Arc<AsyncEvents>,
     pub(super) acks: Arc<Acks>,
 }
 
@@ -37,7 +44,7 @@ pub(super) struct Subject {
 #[derive(Clone, Debug)]
 pub(super) struct CqSubject {
     pub(super) addr: u64,
-    pub(super) channel: Option<Arc<CompletionPipe>>,
+    pub(super) channel: Option<Arc<CompletionEvents>>,
     /// Unacknowledged completion events.
     pub(super) acks: Arc<Acks>,
     pub(super) errors: Subject,
@@ -52,7 +59,7 @@ pub(super) struct Subjects {
     pub(super) srqs: HashMap<SrqId, Subject>,
     pub(super) ids: HashMap<IdNum, CmSubject>,
     /// Open contexts.
-    pub(super) contexts: Vec<Weak<AsyncPipe>>,
+    pub(super) contexts: Vec<Weak<AsyncEvents>>,
 }
 
 /// Receiver of a device's events.
@@ -64,20 +71,13 @@ pub(crate) struct Notifier {
 /// Number of the only port, in place of an object's address.
 const PORT: u64 = 1;
 
-/// Encodes an asynchronous event.
-pub(super) fn async_message(addr: u64, kind: ibv_event_type) -> [u8; 16] {
-    let mut message = [0; 16];
-    message[..8].copy_from_slice(&addr.to_ne_bytes());
-    message[8..12].copy_from_slice(&kind.0.to_ne_bytes());
-    message
-}
-
 impl Subject {
     fn raise(&self, kind: ibv_event_type) {
         self.acks.add();
-        if !self.pipe.send(async_message(self.addr, kind)) {
-            self.acks.remove(1);
-        }
+        self.events.push(AsyncEvent {
+            addr: self.addr,
+            kind,
+        });
     }
 }
 
@@ -95,13 +95,12 @@ impl Subjects {
 
     /// Raises an event of the device or of the port in all contexts.
     fn broadcast(&mut self, kind: ibv_event_type) {
-        self.contexts.retain(|pipe| {
-            let pipe = pipe.upgrade();
-            if let Some(pipe) = &pipe {
-                // A full pipe loses the event: the program does not read events.
-                let _sent: bool = pipe.send(async_message(PORT, kind));
+        self.contexts.retain(|events| {
+            let events = events.upgrade();
+            if let Some(events) = &events {
+                events.push(AsyncEvent { addr: PORT, kind });
             }
-            pipe.is_some()
+            events.is_some()
         });
     }
 }
@@ -143,9 +142,7 @@ impl Notifier {
                     && let Some(channel) = &subject.channel
                 {
                     subject.acks.add();
-                    if !channel.send(subject.addr.to_ne_bytes()) {
-                        subject.acks.remove(1);
-                    }
+                    channel.push(subject.addr);
                 }
             }
             Event::CqError(cq) => {

@@ -4,7 +4,7 @@ use std::{
     fmt, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     ptr::{self, NonNull},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use ibverbs_sys as ffi;
 use crate::{
     context::Context,
     error::{Error, Result, cvt_neg, cvt_ptr},
-    fd::{NotifyFd, set_nonblocking, wait_for},
+    fd::{Members, NotifyFd, set_nonblocking, wait_for},
 };
 
 /// `ibv_comp_channel`—Notifies of completions in completion queues.
@@ -59,10 +59,10 @@ pub struct CompletionChannel {
 /// queues.
 pub(crate) struct ChannelHandle {
     raw: OwnedChannel,
-    /// In place of the channel's own descriptor, which is never handed out: an event read from
+    /// In place of the channel's own descriptor, which is not handed out: an event read from
     /// there directly would never be acknowledged, and `ibv_destroy_cq` waits for the
-    /// acknowledgement.
-    notify: NotifyFd,
+    /// acknowledgement. Created by the first use.
+    notify: OnceLock<NotifyFd>,
     _ctx: Context,
 }
 
@@ -98,7 +98,7 @@ impl Context {
         let raw = OwnedChannel(cvt_ptr("ibv_create_comp_channel", raw)?);
         set_nonblocking(raw.event_fd(), true)?;
         let inner = ChannelHandle {
-            notify: NotifyFd::of(raw.event_fd())?,
+            notify: OnceLock::new(),
             raw,
             _ctx: self.clone(),
         };
@@ -151,12 +151,40 @@ impl CompletionChannel {
         wait_for("ibv_get_cq_event", fd, Some(timeout), || self.try_next())
     }
 
+    /// `epoll_ctl(2)`—Adds the channel to an `epoll` instance, which reports `data` while there is an
+    /// event, or at each event (`EPOLLET`). Unlike [`AsFd`], creates no further descriptor. Ends when
+    /// the channel is destroyed, after its queues.
+    ///
+    /// # Errors
+    /// - `EEXIST`: the channel is a member.
+    /// - `ENOMEM`, `ENOSPC`: out of memory, or too many members of all `epoll` descriptors.
+    /// - `EINVAL`: `epoll` is not an `epoll` instance.
+    #[doc(alias = "epoll_ctl")]
+    pub fn add_to_epoll(
+        &self,
+        epoll: BorrowedFd<'_>,
+        edge_triggered: bool,
+        data: u64,
+    ) -> Result<()> {
+        Members(epoll).add(self.inner.event_fd(), edge_triggered, data)
+    }
+
+    /// `epoll_ctl(2)`—Removes the channel from an `epoll` instance.
+    ///
+    /// # Errors
+    /// - `ENOENT`: the channel is not a member.
+    /// - `EINVAL`: `epoll` is not an `epoll` instance.
+    #[doc(alias = "epoll_ctl")]
+    pub fn remove_from_epoll(&self, epoll: BorrowedFd<'_>) -> Result<()> {
+        Members(epoll).remove(self.inner.event_fd())
+    }
+
     /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_comp_channel {
         self.inner.raw.as_ptr()
     }
 
-    pub(super) fn handle(&self) -> Arc<ChannelHandle> {
+    pub(crate) fn handle(&self) -> Arc<ChannelHandle> {
         Arc::clone(&self.inner)
     }
 
@@ -213,16 +241,29 @@ pub(super) fn own_channel(
 }
 
 /// Readable when there is an event. The descriptor can be registered with an event loop, and does
-/// nothing else.
+/// nothing else. Created by the first call; with too many open files, the call returns the
+/// descriptor that C reads.
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.notify.as_fd()
+        self.inner.as_fd()
     }
 }
 
 impl AsRawFd for CompletionChannel {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
+    }
+}
+
+impl AsFd for ChannelHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        if let Some(notify) = self.notify.get() {
+            return notify.as_fd();
+        }
+        match NotifyFd::of(self.event_fd()) {
+            Ok(new) => self.notify.get_or_init(|| new).as_fd(),
+            Err(_) => self.event_fd(),
+        }
     }
 }
 

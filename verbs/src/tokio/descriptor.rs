@@ -52,8 +52,12 @@ impl AsFd for Source {
 }
 
 impl AsRawFd for Source {
+    /// The descriptor that the runtime watches: a channel's own, which needs no further one.
     fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
+        match self {
+            Self::Shared(fd) => fd.as_raw_fd(),
+            Self::Channel(channel) => channel.handle().event_fd().as_raw_fd(),
+        }
     }
 }
 
@@ -82,7 +86,7 @@ impl WatchedFd {
         Self::register(Source::Shared(fd))
     }
 
-    /// Registers a completion channel with other owners: the descriptor of its [`AsFd`].
+    /// Registers a completion channel with other owners. Creates no further descriptor.
     ///
     /// # Errors
     /// As for [`shared`](Self::shared).

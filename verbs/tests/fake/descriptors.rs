@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::Duration,
 };
@@ -11,8 +11,9 @@ use ibverbs_sys as ffi;
 use verbs::{
     Buf, QueuePair, Rts, WcStatus,
     cq::{CqHandle, CqKey, Notify},
-    fd::{set_nonblocking, wait_readable},
+    fd::{NotifyFd, set_nonblocking, wait_readable},
     op,
+    waiting::EventFd,
 };
 
 use crate::fixture::Fixture;
@@ -101,6 +102,33 @@ fn channel_descriptor_gives_no_access_to_its_events() {
     assert!(is_nonblocking(own));
     assert_eq!(channel.try_next().unwrap(), Some(CqKey(5)));
     assert_eq!(channel.try_next().unwrap(), None);
+}
+
+/// The kernel reports the channel's events to the `epoll` instance, which gives no access to them.
+#[test]
+fn channel_reports_events_to_epoll_until_removed() {
+    let fixture = Fixture::new();
+    let channel = fixture.ctx.create_comp_channel().unwrap();
+    let cq = fixture.ctx.cq_builder(4).channel(&channel, CqKey(5));
+    let cq = cq.create().unwrap();
+    let other = EventFd::new().unwrap();
+    let refused = channel.add_to_epoll(other.as_fd(), false, 0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    let epoll = NotifyFd::of(other.as_fd()).unwrap();
+    channel.add_to_epoll(epoll.as_fd(), false, 7).unwrap();
+    let refused = channel.add_to_epoll(epoll.as_fd(), true, 7).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+    for is_member in [true, false] {
+        cq.req_notify(Notify::Next).unwrap();
+        assert!(!is_readable(epoll.as_fd()));
+        let completion = crate::provider::wc(0, ffi::ibv_wc_opcode::IBV_WC_SEND);
+        fixture.fake.push(&cq, completion);
+        assert_eq!(is_readable(epoll.as_fd()), is_member);
+        assert_eq!(channel.try_next().unwrap(), Some(CqKey(5)));
+        assert!(!is_readable(epoll.as_fd()), "it has been taken");
+        let removed = channel.remove_from_epoll(epoll.as_fd());
+        assert_eq!(removed.is_ok(), is_member, "{removed:?}");
+    }
 }
 
 #[test]

@@ -33,8 +33,9 @@ const PAIRS_RATIO: f64 = 3.0;
 /// Measures all rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let program = program::build_ours(workspace, "softnic", "scale")?;
-    let mut rows = Vec::from(streams(&program)?);
-    rows.extend(idle(&program)?);
+    let many = stream_count(&program)?;
+    let mut rows = Vec::from(streams(&program, many)?);
+    rows.extend(idle(&program, many)?);
     rows.extend(messages(&program)?);
     rows.extend(round_trips(&program)?);
     Ok(rows)
@@ -50,6 +51,21 @@ fn figures<const COUNT: usize>(program: &Path, case: &[&str]) -> Result<[f64; CO
     Ok(figures)
 }
 
+/// `MANY`, or as many streams as the limit of open descriptors permits.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a saturating cast of a whole number"
+)]
+fn stream_count(program: &Path) -> Result<u32> {
+    let [limit] = figures(program, &["limit"])?;
+    let many = MANY.min(limit as u32);
+    if many < MANY {
+        eprintln!("the limit of open descriptors permits {many} streams of {MANY}");
+    }
+    Ok(many)
+}
+
 /// A row without a reference.
 fn row(case: String, unit: &'static str, ours: f64, bar: Option<Bar>) -> Row {
     Row {
@@ -61,12 +77,12 @@ fn row(case: String, unit: &'static str, ours: f64, bar: Option<Bar>) -> Row {
     }
 }
 
-fn streams(program: &Path) -> Result<[Row; 2]> {
+fn streams(program: &Path, many: u32) -> Result<[Row; 2]> {
     let [_, few] = figures(program, &["streams", &FEW.to_string()])?;
-    let [rate, many] = figures(program, &["streams", &MANY.to_string()])?;
+    let [rate, echo] = figures(program, &["streams", &many.to_string()])?;
     Ok([
         row(
-            format!("set-up of {MANY} streams, each, at most {SETUP_RATE} per second"),
+            format!("set-up of {many} streams, each, at most {SETUP_RATE} per second"),
             "ns",
             1e9 / rate,
             Some(Bar::Total(1e9 / SETUP_RATE)),
@@ -74,19 +90,19 @@ fn streams(program: &Path) -> Result<[Row; 2]> {
         Row {
             reference: Some(few),
             ..row(
-                format!("echo on {MANY} streams, 99th percentile, against {FEW}"),
+                format!("echo on {many} streams, 99th percentile, against {FEW}"),
                 "us",
-                many,
+                echo,
                 Some(Bar::Times(ECHO_LIMIT)),
             )
         },
     ])
 }
 
-fn idle(program: &Path) -> Result<[Row; 4]> {
+fn idle(program: &Path, count: u32) -> Result<[Row; 4]> {
     let [one, ..] = figures::<3>(program, &["idle", "1"])?;
     let [few, ..] = figures::<3>(program, &["idle", &FEW.to_string()])?;
-    let [many, resident, registered] = figures(program, &["idle", &MANY.to_string()])?;
+    let [many, resident, registered] = figures(program, &["idle", &count.to_string()])?;
     let event = |count: u32, time: f64| Row {
         reference: Some(one),
         ..row(
@@ -98,7 +114,7 @@ fn idle(program: &Path) -> Result<[Row; 4]> {
     };
     Ok([
         event(FEW, few),
-        event(MANY, many),
+        event(count, many),
         row(
             "resident memory of an idle stream".to_owned(),
             "bytes",

@@ -4,7 +4,7 @@ use std::{cell::UnsafeCell, sync::Arc};
 
 use rdmacm_sys as ffi;
 
-use super::queue::EventQueue;
+use super::queue::CmEvents;
 use crate::{
     abi::{null, object::Object},
     fabric::{self, Port},
@@ -15,7 +15,7 @@ use crate::{
 #[repr(C)]
 pub(super) struct Channel {
     raw: UnsafeCell<ffi::rdma_event_channel>,
-    pub(super) queue: Arc<EventQueue>,
+    pub(super) queue: Arc<CmEvents>,
     /// The host of the channel's creator, for identifiers created by threads on no host.
     pub(super) port: Port,
 }
@@ -33,7 +33,7 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut ffi::rdma_event_channel
     if let Err(errno) = port.attempt(Call::CreateEventChannel) {
         return null(errno);
     }
-    let queue = match EventQueue::new() {
+    let queue = match CmEvents::new() {
         Ok(queue) => Arc::new(queue),
         Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),
     };

@@ -58,7 +58,7 @@ unsafe extern "C" fn rdma_get_cm_event(
     loop {
         // Expired timers may raise the awaited event.
         channel.port.advance();
-        let Some(queued) = channel.queue.take() else {
+        let Some(queued) = channel.queue.take(|event| event.acks.add()) else {
             if channel.queue.wait() {
                 continue;
             }

@@ -18,7 +18,7 @@ use super::{
     address::{self, Address},
     channel::Channel,
     devices, failed,
-    queue::{CmSubject, EventQueue},
+    queue::{CmEvents, CmSubject},
 };
 use crate::{
     abi::{
@@ -43,7 +43,7 @@ pub(super) struct Membership {
 /// Mutable state of an identifier.
 #[derive(Debug)]
 pub(super) struct Extra {
-    pub(super) queue: Arc<EventQueue>,
+    pub(super) queue: Arc<CmEvents>,
     pub(super) groups: Vec<Membership>,
     pub(super) remote_ece: Ece,
     /// The path behind the pointer in the C struct.
@@ -95,7 +95,7 @@ impl Id {
     pub(super) fn create(
         port: &Port,
         num: IdNum,
-        queue: &Arc<EventQueue>,
+        queue: &Arc<CmEvents>,
         (channel, context): (*mut ffi::rdma_event_channel, *mut c_void),
         is_floating: bool,
     ) -> *mut ffi::rdma_cm_id {
@@ -373,7 +373,7 @@ unsafe extern "C" fn rdma_create_ep(
     if let Err(errno) = port.attempt(Call::CreateEp) {
         return failed(errno);
     }
-    let queue = match EventQueue::new() {
+    let queue = match CmEvents::new() {
         Ok(queue) => Arc::new(queue),
         Err(error) => return failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
     };
