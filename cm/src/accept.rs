@@ -117,6 +117,30 @@ impl ConnectRequest {
         Ok(qp)
     }
 
+    /// `rdma_accept`—Accepts with the queue pair of this number, already in the state RTS; otherwise like
+    /// [`accept_ready`](Self::accept_ready). Another thread may take completions of the queue pair during
+    /// the call.
+    ///
+    /// # Errors
+    /// As for [`accept`](Self::accept). The queue pair remains.
+    ///
+    /// # References
+    /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
+    #[doc(alias = "rdma_accept")]
+    pub fn accept_number(self, qp_num: QpNum, param: &ConnParam) -> Result<()> {
+        let Self { mut id, .. } = self;
+        let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp_num)?;
+        id.set_qp_num(qp_num);
+        note!(debug, id, "accepting the connection");
+        let accepted = id.start(Phase::Accepting, CALL, |id| {
+            // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
+            // data referenced by `param`, outlive the call; the kernel copies both.
+            unsafe { ffi::rdma_accept(id, &raw mut raw) }
+        });
+        // Dropping an identifier without accepting rejects the peer.
+        accepted.map_err(|refused| refused.value.requested_failure(refused.error))
+    }
+
     /// `rdma_accept`—Prepares the receiving end of an extended reliable connection, and accepts; otherwise
     /// like [`accept`](Self::accept). Send the number of a [shared receive
     /// queue](verbs::SharedReceiveQueue::srq_num) in the private data: the peer must name one in each
@@ -135,20 +159,6 @@ impl ConnectRequest {
         let qp = qp.map_err(|err| bring_up_failure(err, param))?;
         self.accept_number(qp.qp_num(), param)?;
         Ok(qp)
-    }
-
-    fn accept_number(self, qp_num: QpNum, param: &ConnParam) -> Result<()> {
-        let Self { mut id, .. } = self;
-        let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp_num)?;
-        id.set_qp_num(qp_num);
-        note!(debug, id, "accepting the connection");
-        let accepted = id.start(Phase::Accepting, CALL, |id| {
-            // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
-            // data referenced by `param`, outlive the call; the kernel copies both.
-            unsafe { ffi::rdma_accept(id, &raw mut raw) }
-        });
-        // Dropping an identifier without accepting rejects the peer.
-        accepted.map_err(|refused| refused.value.requested_failure(refused.error))
     }
 
     /// `rdma_reject`—Rejects the peer, with up to 148 bytes for its application (255 on iWARP).

@@ -121,7 +121,22 @@ impl ConnectResponse {
         self,
         qp: QueuePair<T, Rts, SW, RW>,
     ) -> Result<Connection<SW, RW, T>> {
-        self.check_qp(qp.qp_num())?;
+        let id = self.establish_number(qp.qp_num())?;
+        Ok(Connection::from_parts(id, qp))
+    }
+
+    /// `rdma_establish`—Sends the RTU message for the queue pair of this number, already in the state RTS;
+    /// otherwise like [`establish_ready`](Self::establish_ready). Another thread may take completions of
+    /// the queue pair during the call.
+    ///
+    /// # Errors
+    /// As for [`establish_ready`](Self::establish_ready).
+    ///
+    /// # References
+    /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
+    #[doc(alias = "rdma_establish")]
+    pub fn establish_number(self, qp_num: QpNum) -> Result<CmId<Connected>> {
+        self.check_qp(qp_num)?;
         if !self.established {
             // SAFETY: the identifier exists for as long as `self.id` lives, and has no queue pair created by
             // librdmacm.
@@ -129,7 +144,7 @@ impl ConnectResponse {
             cvt_neg("rdma_establish", ret)?;
         }
         note!(debug, self.id, "established");
-        Ok(Connection::from_parts(self.id.advance::<Connected>(), qp))
+        Ok(self.id.advance::<Connected>())
     }
 
     fn check_qp(&self, found: QpNum) -> Result<()> {

@@ -146,8 +146,17 @@ pub(crate) fn disconnect(
 }
 
 impl CmId<Connected> {
-    /// `rdma_disconnect`—Ends the connection of an identifier whose queue pair is in the error state.
-    pub(crate) fn disconnect(&self) -> Result<()> {
+    /// `rdma_disconnect`—Ends the connection of a queue pair with another owner, as
+    /// [`Connection::disconnect`] does. Before, unless the device is iWARP, move the queue pair to the
+    /// [error state](verbs::qp::QpHandle::to_error).
+    ///
+    /// # Errors
+    /// - `EINVAL`: the connection has already ended.
+    ///
+    /// # References
+    /// [rdma_disconnect(3)](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html)
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&self) -> Result<()> {
         // SAFETY: the identifier exists for as long as `self` lives.
         let ret = unsafe { ffi::rdma_disconnect(self.as_raw()) };
         cvt_neg("rdma_disconnect", ret).map(drop)

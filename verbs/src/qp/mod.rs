@@ -10,6 +10,7 @@
 //! | [`Attributes`], [`AlternatePath`], [`MigState`], [`Ece`] | parameters of a transition |
 //! | [`Psn`], [`QpNum`], [`AckTimeout`], [`RetryCount`], [`RnrRetry`], [`RnrTimer`] | their numbers, checked at construction |
 //! | [`SendQueue`], [`ReceiveQueue`] | the halves of a queue pair |
+//! | [`QpHandle`] | its shareable part |
 //! | [`Batch`], [`RecvBatch`], [`ExtendedBatch`] | requests posted together |
 //! | [`Completed`], [`Completion`], [`Failed`], [`Leftover`] | work returned |
 //! | [`Explanation`] | a failed request, explained by the attributes of its queue pair |
@@ -36,6 +37,7 @@ mod extended_batch;
 mod flags;
 #[cfg_attr(not(feature = "flight-recorder"), path = "no_flight_recorder.rs")]
 mod flight_recorder;
+mod handle;
 pub(crate) mod inflight;
 mod legal;
 mod member;
@@ -68,6 +70,7 @@ pub use extended_batch::ExtendedBatch;
 pub use flags::QpFlags;
 #[cfg(feature = "flight-recorder")]
 pub use flight_recorder::FlightRecord;
+pub use handle::QpHandle;
 pub use multicast::Multicast;
 pub use pair::{Completed, QueuePair};
 pub use query::{QpAttr, QpCap, WrOpcode};

@@ -44,6 +44,7 @@ use crate::{
 /// | send in one thread and receive in another | [`split`](QueuePair::split) |
 /// | change attributes, ask for them | [`modify`](Self::modify), [`to_sqd`](QueuePair::to_sqd), [`query`](Self::query) |
 /// | explain a failed request | [`explain`](Self::explain) |
+/// | end its traffic from another thread | [`handle`](Self::handle) |
 /// | end it | [`to_error`](Self::to_error), [`drain`](Self::drain), [`destroy`](Self::destroy), [`to_reset`](Self::to_reset) |
 ///
 /// # Examples
@@ -100,6 +101,10 @@ impl<T, S, SW, RW> QueuePair<T, S, SW, RW> {
             },
             state: PhantomData,
         }
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Inner<SW, RW>> {
+        &self.receive.inner
     }
 
     pub(super) fn into_inner(self) -> Arc<Inner<SW, RW>> {

@@ -127,8 +127,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// Dropping the queue pair destroys it too, and drops the work.
     ///
     /// # Errors
-    /// - `ResourceBusy`: a [`Flow`](crate::flow::Flow) or a [`MemoryWindow`](crate::MemoryWindow)
-    ///   needs the queue pair. Drop the dependent object first.
+    /// - `ResourceBusy`: a [`Flow`](crate::flow::Flow), a [`MemoryWindow`](crate::MemoryWindow) or a
+    ///   [`QpHandle`](crate::qp::QpHandle) needs the queue pair. Drop the dependent object first.
     /// - `EBUSY`: another object, made by C code, still uses the queue pair.
     ///
     /// The error returns the queue pair.
@@ -137,12 +137,12 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<Leftover<SW, RW>, Refused<Self>> {
-        // Both halves are here, so the only other owners are flows and windows.
+        // Both halves are here, so the only other owners are flows, windows and handles.
         let shared = self.into_inner();
         let mut inner = match Arc::try_unwrap(shared) {
             Ok(inner) => inner,
             Err(shared) => {
-                let reason = "a flow or a window still needs it";
+                let reason = "a flow, a window or a handle still needs it";
                 let error = Error::refused("ibv_destroy_qp", io::ErrorKind::ResourceBusy, reason);
                 // SAFETY: just taken out of a queue pair of this type.
                 let value = unsafe { Self::from_inner(shared) };

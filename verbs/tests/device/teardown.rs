@@ -1,6 +1,6 @@
 //! Draining, destroying and resetting queue pairs with work in flight.
 
-use std::{io::ErrorKind, time::Duration};
+use std::{io::ErrorKind, thread, time::Duration};
 
 use verbs::{Buf, Completed, WcStatus, op, work::With};
 
@@ -51,6 +51,28 @@ fn drain_returns_all_work_and_foreign_completions() {
         a.receive_queue().in_flight() + b.receive_queue().in_flight(),
         0
     );
+}
+
+#[test]
+fn queue_pair_ended_through_a_handle_flushes_and_is_destroyed_after_it() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, _b) = fixture.pair::<Work, Work>(&cq, 4);
+    a.post_recv(work(&fixture, 7)).unwrap();
+    let handle = a.handle();
+    thread::scope(|scope| {
+        scope.spawn(|| handle.to_error().unwrap());
+    });
+    let wc = cq.wait(Some(TEST_TIMEOUT)).unwrap().next().unwrap();
+    let Ok(Completed::Receive(done)) = a.complete(wc) else {
+        panic!("it is the receive");
+    };
+    let (status, work) = done.into_parts();
+    assert_eq!((work.context, status), (7, WcStatus::WR_FLUSH_ERR));
+    let refused = a.destroy().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::ResourceBusy);
+    drop(handle);
+    refused.value.destroy().unwrap();
 }
 
 #[test]
