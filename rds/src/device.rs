@@ -2,11 +2,13 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use verbs::{
-    Context, ProtectionDomain, RemoteToken, WcStatus, attr::AtomicCap, cq::CompletionChannel,
+    CompletionQueue, Context, ProtectionDomain, RemoteToken, WcStatus,
+    attr::AtomicCap,
+    cq::{CompletionChannel, CqHandle, CqKey, Notify},
     mr::PoolBuf,
 };
 
@@ -17,12 +19,16 @@ use crate::{
     slots::Slots,
 };
 
-/// An open device: protection domain, completion channel and frame slots.
+/// An open device: protection domain, completion queues and frame slots.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) pd: ProtectionDomain,
-    /// Completion events of all connections.
+    /// Completion events of all queues.
     pub(crate) channel: CompletionChannel,
+    /// The polled completion queues.
+    cqs: Mutex<Vec<SharedCq>>,
+    /// Maximum number of entries of a completion queue.
+    max_cqe: u32,
     pub(crate) slots: Slots,
     /// Length of a connection's receive queue.
     pub(crate) receives: u32,
@@ -60,13 +66,131 @@ impl KnownDevices {
 /// Upper bound of [`Device::elements`], to keep queue pairs small.
 const MAX_SGE: u32 = 8;
 
+/// Maximum number of completions per `ibv_poll_cq` call.
+pub(crate) const POLL_BATCH: usize = 64;
+
+/// Number of connections on the first completion queue of a device. Each further queue quadruples
+/// the total, so that a wake-up polls and arms few queues.
+const INITIAL_CONNECTIONS: u32 = 4;
+
+/// Notifications requested from a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Armed {
+    /// Solicited receives (last frames and acknowledgements) and errors.
+    Solicited,
+    /// Every completion.
+    All,
+}
+
+/// A completion queue for sends and receives of several connections. On iWARP, of one connection.
+#[derive(Debug)]
+pub(crate) struct SharedCq {
+    pub(crate) cq: CompletionQueue,
+    key: CqKey,
+    /// The armed notification, `None` after its event was taken.
+    pub(crate) armed: Option<Armed>,
+    /// Polling has failed. Shared with the connections of the queue.
+    pub(crate) failed: Arc<AtomicBool>,
+}
+
+impl SharedCq {
+    fn new(device: &Device, entries: u32) -> verbs::Result<Self> {
+        let failed = Arc::<AtomicBool>::default();
+        // The address of the flag names the queue in events.
+        let key = CqKey(Arc::as_ptr(&failed).addr());
+        let ctx = device.pd.context();
+        let cq = ctx.cq_builder(entries).channel(&device.channel, key);
+        Ok(Self {
+            cq: cq.batch(POLL_BATCH).create()?,
+            key,
+            armed: None,
+            failed,
+        })
+    }
+
+    /// Requests a notification for the next completion of this kind. Returns whether the queue was
+    /// not armed for it.
+    pub(crate) fn arm(&mut self, wanted: Armed) -> verbs::Result<bool> {
+        if self.armed >= Some(wanted) {
+            return Ok(false);
+        }
+        self.cq.req_notify(match wanted {
+            Armed::Solicited => Notify::Solicited,
+            Armed::All => Notify::Next,
+        })?;
+        self.armed = Some(wanted);
+        Ok(true)
+    }
+}
+
 impl Device {
+    /// The polled completion queues.
+    pub(crate) fn cqs(&self) -> MutexGuard<'_, Vec<SharedCq>> {
+        self.cqs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of completions in flight of one connection.
+    fn entries(&self) -> u32 {
+        self.sends + self.receives
+    }
+
+    /// A completion queue with room for another connection, and its failure flag. On iWARP, a peer
+    /// can send before the connection is established here, so the connection gets a queue of its
+    /// own, to be polled from then on. Enters the kernel if the queue is new.
+    pub(crate) fn cq(&self) -> verbs::Result<(CqHandle, Arc<AtomicBool>, Option<SharedCq>)> {
+        let shared = |cq: &SharedCq| (cq.cq.handle().clone(), Arc::clone(&cq.failed));
+        if self.iwarp {
+            let own = SharedCq::new(self, self.entries())?;
+            let (cq, failed) = shared(&own);
+            return Ok((cq, failed, Some(own)));
+        }
+        let has_room = |cq: &&SharedCq| cq.cq.available() >= self.entries();
+        let free = self.cqs().iter().find(has_room).map(shared);
+        let (cq, failed) = match free {
+            Some(free) => free,
+            None => {
+                let total: u32 = self.cqs().iter().map(|cq| cq.cq.capacity()).sum();
+                let wanted = self.entries().saturating_mul(INITIAL_CONNECTIONS);
+                let wanted = wanted.max(total.saturating_mul(3)).min(self.max_cqe);
+                let new = SharedCq::new(self, wanted.max(self.entries()))?;
+                let shared = shared(&new);
+                self.cqs().push(new);
+                shared
+            }
+        };
+        Ok((cq, failed, None))
+    }
+
+    /// Destroys the completion queues without connections. Enters the kernel.
+    pub(crate) fn release_cqs(&self) {
+        let is_unused = |cq: &mut SharedCq| cq.cq.available() == cq.cq.capacity();
+        let unused: Vec<SharedCq> = self.cqs().extract_if(.., is_unused).collect();
+        // Dropped here, outside the lock.
+        drop(unused);
+    }
+
+    /// Takes the events of armed queues. Reads the channel only if a queue is armed: an empty read
+    /// is a system call.
+    pub(crate) fn take_events(&self) -> verbs::Result<()> {
+        let mut cqs = self.cqs();
+        while cqs.iter().any(|cq| cq.armed.is_some())
+            && let Some(key) = self.channel.try_next()?
+        {
+            for cq in cqs.iter_mut().filter(|cq| cq.key == key) {
+                cq.armed = None;
+            }
+        }
+        Ok(())
+    }
+
     fn new(ctx: &Context, sends: u32, receives: u32) -> verbs::Result<Self> {
         let attr = ctx.query_device()?;
         let most = attr.max_qp_wr();
         Ok(Self {
             pd: ctx.alloc_pd()?,
             channel: ctx.create_comp_channel()?,
+            cqs: Mutex::default(),
+            max_cqe: attr.max_cqe(),
             slots: Slots::default(),
             receives: receives.min(most),
             sends: sends.min(most),

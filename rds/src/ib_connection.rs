@@ -1,19 +1,27 @@
-//! One reliable connection to a peer: queue pair, completion queue and connection manager
-//! identifier.
+//! One reliable connection to a peer: queue pair and connection manager identifier.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use cm::{CmId, ConnParam, Connection, EventChannel, Key, phases::HasDevice};
+use cm::{
+    CmId, ConnParam, EventChannel, Key,
+    phases::{Connected, HasDevice},
+};
 use verbs::{
-    CompletionQueue, Error, Init, QueuePair, RemoteRegion, Rtr, Rts,
-    cq::{CqKey, Notify},
+    Error, Init, QueuePair, RemoteRegion, Rtr, Rts,
     mr::PoolBuf,
-    qp::{Attributes, RnrTimer},
+    qp::{Attributes, QpHandle, QpId, RnrTimer},
     work::With,
 };
 
 use crate::{
-    device::Device,
+    device::{Device, SharedCq},
     engine::Reaper,
     outbound::Payload,
     proto::{
@@ -76,9 +84,6 @@ impl Posted {
     }
 }
 
-/// Maximum number of completions per `ibv_poll_cq` call.
-pub(crate) const POLL_BATCH: usize = 64;
-
 /// Send queue entries kept free for one acknowledgement and one probe.
 pub(crate) const RESERVED_SENDS: u32 = 2;
 
@@ -110,16 +115,10 @@ pub(crate) struct IbConnection {
     pub(crate) is_disconnected: bool,
     /// Failed `ibv_destroy_qp` attempts.
     pub(crate) destroy_attempts: u32,
-    /// The armed notification, `None` after an event.
-    pub(crate) armed: Option<Armed>,
     /// Tag and first error of a partially failed RDMA operation.
     pub(crate) broken: Option<(Tag, Completion)>,
     /// Receive buffers to repost. Reposting in batches is cheaper than one doorbell per message.
     pub(crate) repost_queue: Vec<RecvWork>,
-    /// Key of the completion queue.
-    pub(crate) queue: Option<usize>,
-    /// Polling the completion queue has failed; the queue is not polled again.
-    pub(crate) cq_failed: bool,
     rtu: Rtu,
 }
 
@@ -134,15 +133,6 @@ enum Rtu {
     Lost,
 }
 
-/// Notifications requested from the completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Armed {
-    /// Solicited receives (last frames and acknowledgements) and errors.
-    Solicited,
-    /// Every completion.
-    All,
-}
-
 /// Progress of a connection attempt.
 #[derive(Debug)]
 pub(crate) enum Stage {
@@ -152,52 +142,30 @@ pub(crate) enum Stage {
     Resolving,
     /// The REQ is sent, the peer has not replied.
     Asked(Box<QpResources<Pair<Init>>>),
-    /// The peer's REQ is accepted, the RTU is outstanding.
-    Accepted(Box<QpResources<Pair<Rts>>>),
+    /// The queue pair is in the state RTS, the RTU is outstanding.
+    Ready(Box<QpResources<Pair<Rts>>>),
     /// Both sides are ready.
-    Up(Box<QpResources<Connection<SendWork, RecvWork>>>),
+    Up(Box<QpResources<Pair<Rts>>>, Arc<CmId<Connected>>),
     /// All resources are destroyed.
     Gone,
 }
 
-/// A queue pair with its completion queue and device.
+/// A queue pair with its device.
 #[derive(Debug)]
 pub(crate) struct QpResources<Q> {
     pub(crate) qp: Q,
-    pub(crate) cq: CompletionQueue,
     pub(crate) device: Arc<Device>,
-}
-
-impl<Q> QpResources<Q> {
-    /// Converts the queue pair, keeping the other resources.
-    pub(crate) fn map<R>(
-        self,
-        next: impl FnOnce(Q) -> verbs::Result<R>,
-    ) -> verbs::Result<Box<QpResources<R>>> {
-        let Self { qp, cq, device } = self;
-        Ok(Box::new(QpResources {
-            qp: next(qp)?,
-            cq,
-            device,
-        }))
-    }
+    /// The completion queue, if it is not shared and not polled yet.
+    pub(crate) own_cq: Option<SharedCq>,
+    /// Polling the completion queue has failed.
+    pub(crate) cq_failed: Arc<AtomicBool>,
 }
 
 impl QpResources<Pair<Init>> {
     /// Creates a queue pair for `id` with a full receive queue.
-    pub(crate) fn new<P: HasDevice>(
-        id: &CmId<P>,
-        device: &Arc<Device>,
-        name: usize,
-    ) -> verbs::Result<Self> {
+    pub(crate) fn new<P: HasDevice>(id: &CmId<P>, device: &Arc<Device>) -> verbs::Result<Self> {
         let (sends, receives) = (device.sends, device.receives);
-        let cq = device
-            .pd
-            .context()
-            .cq_builder(sends + receives)
-            .channel(&device.channel, CqKey(name))
-            .batch(POLL_BATCH)
-            .create()?;
+        let (cq, cq_failed, own_cq) = device.cq()?;
         let qp = device
             .pd
             .qp_builder::<verbs::Rc>(&cq, &cq)
@@ -213,14 +181,25 @@ impl QpResources<Pair<Init>> {
         }
         Ok(Self {
             qp,
-            cq,
             device: Arc::clone(device),
+            own_cq,
+            cq_failed,
         })
+    }
+
+    /// Moves the queue pair to RTS with the attributes negotiated by `id`.
+    pub(crate) fn bring_up<P: HasDevice>(self, id: &CmId<P>) -> verbs::Result<Stage> {
+        Ok(Stage::Ready(Box::new(QpResources {
+            qp: bring_up(id, self.qp)?,
+            device: self.device,
+            own_cq: self.own_cq,
+            cq_failed: self.cq_failed,
+        })))
     }
 }
 
 /// Moves a queue pair from INIT to RTS with the attributes negotiated by `id`.
-pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs::Result<Pair<Rts>> {
+fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs::Result<Pair<Rts>> {
     // The port may have become known after the transition to INIT.
     qp.modify(&id.attributes()?)?;
     let mut to_rtr: Attributes<verbs::Rc, Rtr> = id.attributes()?;
@@ -239,49 +218,71 @@ pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
         .rnr_retry_count(7)
 }
 
+/// The end of a connection's traffic, by calls into the kernel without the engine's lock.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    qp: Option<(QpHandle<verbs::Rc>, bool)>,
+    id: Option<Arc<CmId<Connected>>>,
+    /// Resources without traffic.
+    _dropped: Stage,
+}
+
+impl Ending {
+    /// Ends the traffic, so that every request completes. Without an established identifier,
+    /// cancels the identifier `key` with an outstanding event.
+    pub(crate) fn run(self, reaper: &mut Reaper, channel: &Arc<EventChannel>, key: Option<Key>) {
+        // On iWARP, the kernel closes the connection through the queue pair.
+        if let Some((qp, iwarp)) = self.qp
+            && !(iwarp && self.id.is_some())
+        {
+            drop(qp.to_error());
+        }
+        match (self.id, key) {
+            // Fails if the peer has disconnected first.
+            (Some(id), _) => drop(id.disconnect()),
+            (None, Some(key)) => reaper.cancel(channel, key),
+            (None, None) => {}
+        }
+    }
+}
+
 impl Stage {
-    /// Queue pair, completion queue and device of a connection that can carry data.
-    pub(crate) fn queues(
-        &mut self,
-    ) -> Option<(&mut Pair<Rts>, &mut CompletionQueue, &Arc<Device>)> {
+    /// The resources of a connection that can carry data.
+    pub(crate) fn resources(&mut self) -> Option<&mut QpResources<Pair<Rts>>> {
         match self {
-            Self::Accepted(resources) => {
-                let QpResources { qp, cq, device } = &mut **resources;
-                Some((qp, cq, device))
-            }
-            Self::Up(resources) => {
-                let QpResources { qp, cq, device } = &mut **resources;
-                Some((qp.qp_mut(), cq, device))
-            }
+            Self::Ready(resources) | Self::Up(resources, _) => Some(resources),
             Self::Busy | Self::Resolving | Self::Asked(_) | Self::Gone => None,
         }
     }
 
-    /// Ends the traffic, so that every request completes. Enters the kernel. An identifier with an
-    /// outstanding event is canceled.
-    pub(crate) fn disconnect(
-        self,
-        reaper: &mut Reaper,
-        channel: &Arc<EventChannel>,
-        key: Option<Key>,
-    ) -> Self {
-        let ended = match self {
-            Self::Up(mut resources) => {
-                // Fails if the peer has disconnected first.
-                drop(resources.qp.disconnect());
-                return Self::Up(resources);
-            }
-            Self::Accepted(mut resources) => {
-                drop(resources.qp.to_error());
-                Self::Accepted(resources)
-            }
-            Self::Resolving | Self::Asked(_) => Self::Gone,
-            Self::Busy | Self::Gone => return self,
-        };
-        if let Some(key) = key {
-            reaper.cancel(channel, key);
+    /// The device, between creation and destruction of the queue pair.
+    pub(crate) fn device(&self) -> Option<&Arc<Device>> {
+        match self {
+            Self::Asked(resources) => Some(&resources.device),
+            Self::Ready(resources) | Self::Up(resources, _) => Some(&resources.device),
+            Self::Busy | Self::Resolving | Self::Gone => None,
         }
-        ended
+    }
+
+    /// Begins the end: the queue pair of a connection that can carry data remains.
+    pub(crate) fn begin_end(&mut self) -> Ending {
+        let qp = self.resources().map(|resources| {
+            let iwarp = resources.device.iwarp;
+            (resources.qp.handle(), iwarp)
+        });
+        let id = match self {
+            Self::Up(_, id) => Some(Arc::clone(id)),
+            _ => None,
+        };
+        let dropped = match qp {
+            Some(_) => Self::Gone,
+            None => mem::replace(self, Self::Gone),
+        };
+        Ending {
+            qp,
+            id,
+            _dropped: dropped,
+        }
     }
 
     /// Destroys the queue pair, and returns its send work. Enters the kernel. The identifier is
@@ -291,24 +292,22 @@ impl Stage {
     /// `ibv_destroy_qp` fails. The stage is returned.
     pub(crate) fn destroy(self, reaper: &mut Reaper) -> Result<Vec<SendWork>, (Self, Error)> {
         let (resources, id) = match self {
-            Self::Accepted(resources) => (*resources, None),
-            Self::Up(resources) => {
-                let QpResources { qp, cq, device } = *resources;
-                let (qp, id) = qp.into_parts();
-                (QpResources { qp, cq, device }, Some(id))
-            }
+            Self::Ready(resources) => (*resources, None),
+            Self::Up(resources, id) => (*resources, Some(id)),
             Self::Busy | Self::Resolving | Self::Asked(_) | Self::Gone => return Ok(Vec::new()),
         };
-        let QpResources { qp, cq, device } = resources;
-        let destroyed = qp.destroy();
+        let destroyed = resources.qp.destroy();
         if let Some(id) = id {
             reaper.destroy(id);
         }
         match destroyed {
-            Ok(leftover) => Ok(leftover.send),
+            Ok(leftover) => {
+                resources.device.release_cqs();
+                Ok(leftover.send)
+            }
             Err(refused) => {
                 let qp = refused.value;
-                let stage = Self::Accepted(Box::new(QpResources { qp, cq, device }));
+                let stage = Self::Ready(Box::new(QpResources { qp, ..resources }));
                 Err((stage, refused.error))
             }
         }
@@ -326,11 +325,8 @@ impl IbConnection {
             closing: None,
             is_disconnected: false,
             destroy_attempts: 0,
-            armed: None,
             broken: None,
             repost_queue: Vec::new(),
-            queue: None,
-            cq_failed: false,
             rtu: Rtu::NoData,
         }
     }
@@ -345,7 +341,7 @@ impl IbConnection {
     /// Time at which the wait for the RTU ends.
     pub(crate) fn rtu_deadline(&self) -> Option<Duration> {
         match (&self.stage, self.closing, self.rtu) {
-            (Stage::Accepted(_), None, Rtu::Awaited(since)) => Some(since + RTU_TIMEOUT),
+            (Stage::Ready(_), None, Rtu::Awaited(since)) => Some(since + RTU_TIMEOUT),
             _ => None,
         }
     }
@@ -359,39 +355,6 @@ impl IbConnection {
         timed_out
     }
 
-    /// The device, between creation and destruction of the queue pair.
-    pub(crate) fn device(&self) -> Option<&Arc<Device>> {
-        match &self.stage {
-            Stage::Asked(resources) => Some(&resources.device),
-            Stage::Accepted(resources) => Some(&resources.device),
-            Stage::Up(resources) => Some(&resources.device),
-            Stage::Busy | Stage::Resolving | Stage::Gone => None,
-        }
-    }
-
-    fn queues(&mut self) -> Option<(&mut Pair<Rts>, &mut CompletionQueue, &Arc<Device>)> {
-        self.stage.queues()
-    }
-
-    /// Requests a notification for the next completion of this kind.
-    pub(crate) fn arm(&mut self, wanted: Armed) -> verbs::Result<()> {
-        if self.armed >= Some(wanted) {
-            return Ok(());
-        }
-        let notify = match wanted {
-            Armed::Solicited => Notify::Solicited,
-            Armed::All => Notify::Next,
-        };
-        let cq_failed = self.cq_failed;
-        if let Some((_, cq, _)) = self.queues() {
-            if !cq_failed {
-                cq.req_notify(notify)?;
-            }
-            self.armed = Some(wanted);
-        }
-        Ok(())
-    }
-
     /// Time at which a closing connection no longer waits for its completions.
     pub(crate) fn drain_deadline(&self) -> Option<Duration> {
         let since = self.closing.filter(|_| !self.is_busy())?;
@@ -403,18 +366,30 @@ impl IbConnection {
         matches!(self.stage, Stage::Busy)
     }
 
+    /// The name of a queue pair that gets completions.
+    pub(crate) fn qp_id(&mut self) -> Option<QpId> {
+        Some(self.stage.resources()?.qp.id())
+    }
+
     /// Whether every signaled request has completed, or completions can no longer be polled.
     pub(crate) fn is_drained(&mut self) -> bool {
-        let drained = self.queues().is_none_or(|(qp, _, _)| {
-            qp.receive_queue().in_flight() == 0
-                && qp.send_queue().in_flight() <= qp.send_queue().unsignaled()
-        });
-        drained || self.cq_failed
+        self.stage.resources().is_none_or(|resources| {
+            let qp = &resources.qp;
+            let drained = qp.receive_queue().in_flight() == 0
+                && qp.send_queue().in_flight() <= qp.send_queue().unsignaled();
+            drained || resources.cq_failed.load(Relaxed)
+        })
+    }
+
+    /// Whether polling the completion queue has failed.
+    pub(crate) fn has_failed_cq(&mut self) -> bool {
+        let mut resources = self.stage.resources().into_iter();
+        resources.any(|resources| resources.cq_failed.load(Relaxed))
     }
 
     /// Whether frames acknowledged by the device may be lost in unpolled receives.
     pub(crate) fn may_have_lost_rx(&mut self) -> bool {
-        self.queues()
-            .is_some_and(|(qp, _, _)| qp.receive_queue().in_flight() > 0)
+        let mut resources = self.stage.resources().into_iter();
+        resources.any(|resources| resources.qp.receive_queue().in_flight() > 0)
     }
 }

@@ -34,21 +34,6 @@ impl<T: Ord> PendingSet<T> {
         }
     }
 
-    /// Removes all ids, in ascending order.
-    pub fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.0.drain(..)
-    }
-
-    /// The ids in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter()
-    }
-
-    /// Number of pending ids.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Whether no id is pending.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -78,20 +63,9 @@ mod tests {
         pending.remove(&4);
         pending.remove(&5);
         assert!(!pending.is_empty());
-        assert_eq!(pending.iter().collect::<Vec<_>>(), [&1, &3]);
         assert_eq!(
             [pending.pop(), pending.pop(), pending.pop()],
             [Some(3), Some(1), None]
         );
-    }
-
-    #[test]
-    fn pending_set_drain_empties_in_ascending_order() {
-        let mut pending = PendingSet::new();
-        for thing in [2, 3, 1] {
-            pending.insert(thing);
-        }
-        assert_eq!(pending.drain().collect::<Vec<_>>(), [1, 2, 3]);
-        assert!(pending.is_empty());
     }
 }

@@ -4,17 +4,15 @@
 use std::{io, mem, net::IpAddr, sync::Arc, time::Duration};
 
 use cm::{
-    CmId, ConnectFailure, ConnectRequest, ConnectResponse, Connection, Event, Key,
+    CmId, ConnParam, ConnectFailure, ConnectRequest, ConnectResponse, Event, Key,
     phases::{AddrResolved, Connected, HasDevice, RouteResolved},
 };
-use verbs::Init;
+use verbs::{Init, qp::QpNum};
 
 use super::State;
 use crate::{
     device::KnownDevices,
-    ib_connection::{
-        IbConnection, Pair, Posted, QpResources, SendWork, Stage, bring_up, conn_param,
-    },
+    ib_connection::{IbConnection, Pair, Posted, QpResources, SendWork, Stage, conn_param},
     proto::{
         link::{Action, Attempt, Failure, RequestId},
         node::ConnectionId,
@@ -36,18 +34,12 @@ fn invalid() -> io::Error {
 /// Result of calls into the kernel for a connection attempt.
 type Outcome = Result<Stage, (Failure, io::Error)>;
 
-/// Needs for the queue pair of a connection attempt.
-struct QpSetup {
-    devices: KnownDevices,
-    /// Key of the completion queue.
-    queue: usize,
-}
-
-impl QpSetup {
-    fn create<P: HasDevice>(&self, id: &CmId<P>) -> verbs::Result<QpResources<Pair<Init>>> {
-        let device = self.devices.open(&id.context()?)?;
-        QpResources::new(id, &device, self.queue)
-    }
+/// Creates a queue pair for an identifier, and opens the device on first use.
+fn create<P: HasDevice>(
+    devices: &KnownDevices,
+    id: &CmId<P>,
+) -> verbs::Result<QpResources<Pair<Init>>> {
+    QpResources::new(id, &devices.open(&id.context()?)?)
 }
 
 impl State {
@@ -142,35 +134,51 @@ impl State {
         self.keys.insert(key, id);
         let conn = IbConnection::new(attempt, Some(key), span);
         self.ib_connections.insert(id, conn);
-        let setup = self.qp_setup(id);
+        let devices = self.known_devices();
         let param = conn_param(answer, self.options.retries);
         self.unlocked(move |_| {
-            let accepted = setup.create(request.id()).and_then(|resources| {
-                resources.map(|qp| {
-                    let qp = bring_up(request.id(), qp)?;
-                    request.accept_ready(qp, &param)
-                })
-            });
+            let ready = create(&devices, request.id());
+            let ready = ready.and_then(|resources| resources.bring_up(request.id()));
             move |state: &mut Self, now| {
-                let accepted = accepted.map_err(|error| (Failure::Lost, error.into()));
-                state.finish(now, id, accepted.map(Stage::Accepted));
+                let ready = ready.map_err(|error| (Failure::Lost, error.into()));
+                if state.created(now, id, ready) {
+                    state.accept_ready(id, attempt, request, param);
+                } else {
+                    state.reap(request);
+                }
             }
         });
         Ok(())
     }
 
-    /// Prepares the queue pair of a connection attempt.
-    fn qp_setup(&mut self, id: ConnectionId) -> QpSetup {
-        let queue = self.next_queue;
-        self.next_queue += 1;
-        self.queues.insert(queue, id);
-        if let Some(conn) = self.ib_connections.get_mut(&id) {
-            conn.queue = Some(queue);
+    /// Accepts the request of a connection that can carry data.
+    fn accept_ready(
+        &mut self,
+        id: ConnectionId,
+        attempt: Attempt,
+        request: ConnectRequest,
+        param: ConnParam,
+    ) {
+        let Some(qp_num) = self.qp_num(id) else {
+            return self.reap(request);
+        };
+        self.unlocked(move |_| {
+            let accepted = request.accept_number(qp_num, &param);
+            move |state: &mut Self, _| {
+                if let Err(error) = accepted {
+                    state.give_up(id, attempt, Failure::Lost, &error.into());
+                }
+            }
+        });
+    }
+
+    /// Stores a new queue pair, and its device. Returns whether the attempt continues.
+    fn created(&mut self, now: Duration, id: ConnectionId, created: Outcome) -> bool {
+        let device = created.as_ref().ok().and_then(Stage::device);
+        if let Some(device) = device {
+            self.add_device(device);
         }
-        QpSetup {
-            devices: self.known_devices(),
-            queue,
-        }
+        self.finish(now, id, created)
     }
 
     /// Takes the resources of a connection, for calls into the kernel without the lock.
@@ -191,8 +199,12 @@ impl State {
         match outcome {
             Ok(stage) => {
                 conn.stage = stage;
-                if let Some(device) = conn.device().cloned() {
-                    self.add_device(&device);
+                if let Some(resources) = conn.stage.resources() {
+                    self.queue_pairs.insert(resources.qp.id(), id);
+                    resources.device.cqs().extend(resources.own_cq.take());
+                }
+                if conn.has_failed_cq() {
+                    self.node.failed(id, attempt, Failure::Lost);
                 }
             }
             Err((failure, _error)) => {
@@ -204,7 +216,6 @@ impl State {
         if is_closing {
             self.disconnect(id);
         }
-        self.due.insert(id);
         self.advance(now, id);
         is_ok && !is_closing
     }
@@ -215,7 +226,6 @@ impl State {
                 note!(debug, conn.span, "closing");
                 conn.closing = Some(now);
                 self.disconnect(id);
-                self.due.insert(id);
             }
             // The attempt failed before any resource was created.
             _ => self.node.closed(now, id, attempt),
@@ -230,22 +240,25 @@ impl State {
         if conn.is_busy() || mem::replace(&mut conn.is_disconnected, true) {
             return;
         }
-        let key = conn.key;
-        let stage = self.take_stage(id);
+        let (key, ending) = (conn.key, conn.stage.begin_end());
         let channel = Arc::clone(&self.channel);
         self.unlocked(move |reaper| {
-            let stage = stage.disconnect(reaper, &channel, key);
-            move |state: &mut Self, now| {
-                state.finish(now, id, Ok(stage));
-            }
+            ending.run(reaper, &channel, key);
+            move |state: &mut Self, now| state.advance(now, id)
         });
     }
 
     /// Destroys a disconnected connection.
     #[cold]
     pub(super) fn destroy(&mut self, id: ConnectionId) {
-        let conn = self.ib_connections.get_mut(&id);
-        let may_have_lost_rx = conn.is_some_and(IbConnection::may_have_lost_rx);
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
+            return;
+        };
+        // From here, completions are lost.
+        if let Some(qp) = conn.qp_id() {
+            self.queue_pairs.remove(&qp);
+        }
+        let may_have_lost_rx = conn.may_have_lost_rx();
         let stage = self.take_stage(id);
         self.unlocked(move |reaper| {
             let destroyed = stage.destroy(reaper);
@@ -270,13 +283,10 @@ impl State {
         let Some(conn) = self.ib_connections.remove(&id) else {
             return;
         };
-        self.armed -= usize::from(conn.armed.is_some());
         if let Some(key) = conn.key {
             self.keys.remove(&key);
         }
-        if let Some(queue) = conn.queue {
-            self.queues.remove(&queue);
-        }
+        self.eager.remove(&id);
         if may_have_lost_rx {
             self.node.mark_rx_lost(id);
         }
@@ -334,7 +344,7 @@ impl State {
             }
             Event::ConnectResponse(response) => self.responded(response),
             Event::ConnectRequest(request) => self.requested(now, request),
-            Event::Established(id) => self.established(now, id),
+            Event::Established(id) => self.established(now, id, None),
             Event::ConnectFailed { id, failure } => {
                 let failure = match failure {
                     ConnectFailure::Rejected { reason: 28, .. } => Failure::Refused,
@@ -352,7 +362,7 @@ impl State {
                     .keys
                     .get(&key)
                     .and_then(|id| self.ib_connections.get(id));
-                if let Some(device) = conn.and_then(IbConnection::device).cloned() {
+                if let Some(device) = conn.and_then(|conn| conn.stage.device()).cloned() {
                     self.device_lost(device);
                 }
                 self.failed(key, Failure::Lost);
@@ -395,10 +405,10 @@ impl State {
             return;
         };
         self.take_stage(id);
-        let setup = self.qp_setup(id);
+        let devices = self.known_devices();
         let param = conn_param(data, self.options.retries);
         self.unlocked(move |_| {
-            let asked = setup.create(&cm_id).and_then(|resources| {
+            let asked = create(&devices, &cm_id).and_then(|resources| {
                 cm_id
                     .connect(&resources.qp, &param)
                     .map_err(|refused| refused.error)?;
@@ -406,7 +416,7 @@ impl State {
             });
             move |state: &mut Self, now| {
                 let asked = asked.map_err(|error| (Failure::Unreachable, error.into()));
-                state.finish(now, id, asked.map(Stage::Asked));
+                state.created(now, id, asked.map(Stage::Asked));
             }
         });
     }
@@ -414,30 +424,39 @@ impl State {
     /// The peer has accepted.
     fn responded(&mut self, response: ConnectResponse) {
         let Some((id, attempt)) = self.current(response.id().key()) else {
-            self.reap(response);
-            return;
+            return self.reap(response);
         };
         let resources = match self.take_stage(id) {
             Stage::Asked(resources) => resources,
             stage => {
                 self.put_stage(id, stage);
-                self.reap(response);
-                return;
+                return self.reap(response);
             }
         };
-        let reply = response.param().private_data.clone();
         self.unlocked(move |_| {
-            let up = resources.map(|qp| {
-                let qp = bring_up(response.id(), qp)?;
-                response.establish_ready(qp)
-            });
+            let ready = resources.bring_up(response.id());
             move |state: &mut Self, now| {
-                let up = up.map_err(|error| (Failure::Lost, error.into()));
-                if state.finish(now, id, up.map(Stage::Up)) {
-                    state.log_established(id);
-                    // An invalid reply fails the attempt, and the connection closes.
-                    let _: Result<_, _> = state.node.established(now, id, attempt, Some(&reply));
+                let ready = ready.map_err(|error| (Failure::Lost, error.into()));
+                if state.finish(now, id, ready) {
+                    state.establish(id, attempt, response);
+                } else {
+                    state.reap(response);
                 }
+            }
+        });
+    }
+
+    /// Sends the RTU of a connection that can carry data.
+    fn establish(&mut self, id: ConnectionId, attempt: Attempt, response: ConnectResponse) {
+        let Some(qp_num) = self.qp_num(id) else {
+            return self.reap(response);
+        };
+        self.unlocked(move |_| {
+            let reply = response.param().private_data.clone();
+            let established = response.establish_number(qp_num);
+            move |state: &mut Self, now| match established {
+                Ok(cm_id) => state.established(now, cm_id, Some(&reply)),
+                Err(error) => state.give_up(id, attempt, Failure::Lost, &error.into()),
             }
         });
     }
@@ -448,12 +467,10 @@ impl State {
         }
     }
 
-    fn log_established(&self, id: ConnectionId) {
-        if let Some(_conn) = self.ib_connections.get(&id)
-            && let Stage::Up(_resources) = &_conn.stage
-        {
-            note!(debug, _conn.span, qp = %_resources.qp.qp().qp_num(), "established");
-        }
+    /// The number of a queue pair that can carry data.
+    fn qp_num(&mut self, id: ConnectionId) -> Option<QpNum> {
+        let conn = self.ib_connections.get_mut(&id)?;
+        Some(conn.stage.resources()?.qp.qp_num())
     }
 
     /// A peer requests a connection.
@@ -479,26 +496,26 @@ impl State {
         }
     }
 
-    /// The RTU of an accepted connection has arrived.
-    fn established(&mut self, now: Duration, cm_id: CmId<Connected>) {
+    /// Both sides are ready: the RTU of an accepted connection has arrived, or was sent after the
+    /// peer's `reply`.
+    fn established(&mut self, now: Duration, cm_id: CmId<Connected>, reply: Option<&[u8]>) {
         let Some((id, attempt)) = self.current(cm_id.key()) else {
-            self.reap(cm_id);
-            return;
+            return self.reap(cm_id);
         };
-        let resources = match self.take_stage(id) {
-            Stage::Accepted(resources) => resources,
+        match self.take_stage(id) {
+            Stage::Ready(resources) => {
+                if let Some(_conn) = self.ib_connections.get(&id) {
+                    note!(debug, _conn.span, qp = %resources.qp.qp_num(), "established");
+                }
+                self.put_stage(id, Stage::Up(resources, Arc::new(cm_id)));
+                // An invalid reply fails the attempt, and the connection closes.
+                let _: Result<_, _> = self.node.established(now, id, attempt, reply);
+                self.advance(now, id);
+            }
             stage => {
                 self.put_stage(id, stage);
                 self.reap(cm_id);
-                return;
             }
-        };
-        let joined = resources.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from));
-        let joined = joined.map_err(|error| (Failure::Lost, error.into()));
-        if self.finish(now, id, joined.map(Stage::Up)) {
-            self.log_established(id);
-            // Without a reply there is nothing to reject.
-            let _: Result<_, _> = self.node.established(now, id, attempt, None);
         }
     }
 }

@@ -91,7 +91,7 @@ impl State {
                 cache_allocs: 0,
             };
             let stage = self.ib_connections.get(&id).map(|conn| &conn.stage);
-            if let Some(Stage::Up(resources)) = stage {
+            if let Some(Stage::Up(resources, _)) = stage {
                 reported.local_gid = Gid::from(route.local).0;
                 reported.peer_gid = Gid::from(route.peer).0;
                 reported.max_send_wr = resources.device.sends;

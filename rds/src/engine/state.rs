@@ -10,7 +10,7 @@ use std::{
 
 use cm::{ConnectRequest, EventChannel, Key};
 use rustix::event::epoll;
-use verbs::{event::EventType, waiting::Waiters};
+use verbs::{event::EventType, qp::QpId, waiting::Waiters};
 
 use super::{
     EngineOptions, Reaper,
@@ -49,15 +49,10 @@ pub(crate) struct State {
     pub(super) ib_connections: BTreeMap<ConnectionId, IbConnection>,
     /// Connections by connection manager identifier.
     pub(super) keys: HashMap<Key, ConnectionId>,
-    /// Connections by key of their completion queue.
-    pub(super) queues: BTreeMap<usize, ConnectionId>,
-    pub(super) next_queue: usize,
-    /// Connections whose queues are not armed: the next call polls them.
-    pub(super) due: PendingSet<ConnectionId>,
-    /// Number of armed queues: upper bound of the events to be taken.
-    pub(super) armed: usize,
-    /// The queues were armed and polled under this lock, so that the next poll takes no events.
-    pub(super) has_just_armed: bool,
+    /// Connections by queue pair.
+    pub(super) queue_pairs: HashMap<QpId, ConnectionId>,
+    /// Connections that wait for completions without solicited notifications.
+    pub(super) eager: PendingSet<ConnectionId>,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
@@ -67,7 +62,7 @@ pub(crate) struct State {
     /// Sockets with possible waiters on the descriptor, since no call has blocked on them.
     pub(super) watched: BTreeSet<SocketId>,
     /// Removed devices with open connections.
-    lost: Vec<Arc<Device>>,
+    pub(super) lost: Vec<Arc<Device>>,
     pub(crate) sockets: BTreeMap<SocketId, Arc<Descriptors>>,
     /// Exported memory, by owner and key.
     pub(crate) exports: Exports,
@@ -97,11 +92,8 @@ impl State {
             thread_wakes_at: Duration::ZERO,
             ib_connections: BTreeMap::new(),
             keys: HashMap::new(),
-            queues: BTreeMap::new(),
-            next_queue: 0,
-            due: PendingSet::new(),
-            armed: 0,
-            has_just_armed: false,
+            queue_pairs: HashMap::new(),
+            eager: PendingSet::new(),
             requests: HashMap::new(),
             next_request: 0,
             listeners: Listeners::default(),
@@ -181,7 +173,7 @@ impl State {
         }
         let (used, left): (Vec<_>, Vec<_>) = self.lost.drain(..).partition(|device| {
             let mut connections = self.ib_connections.values();
-            connections.any(|conn| match conn.device() {
+            connections.any(|conn| match conn.stage.device() {
                 Some(other) => Arc::ptr_eq(other, device),
                 None => conn.is_busy(),
             })
@@ -196,6 +188,8 @@ impl State {
             for body in self.node.bodies_mut() {
                 body.leave(&device.pd);
             }
+            // Destroys the completion queues.
+            self.call_unlocked(|_| drop(device));
         }
     }
 
@@ -249,7 +243,9 @@ impl State {
 
     /// Runs the protocol of one connection, and sets its timer.
     pub(super) fn advance(&mut self, now: Duration, id: ConnectionId) {
-        if !self.node.is_idle(now, id) {
+        if self.node.is_idle(now, id) {
+            self.eager.remove(&id);
+        } else {
             self.run_protocol(now, id);
         }
         self.set_timer(id);
@@ -261,7 +257,7 @@ impl State {
             self.act(now, id, action);
         }
         self.post(now, id);
-        self.rearm_if_needed(id);
+        self.update_eager(id);
         let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };
@@ -313,7 +309,11 @@ impl State {
         let connections = std::mem::take(&mut self.ib_connections);
         let stages: Vec<Stage> = connections
             .into_values()
-            .map(|conn| conn.stage.disconnect(reaper, &self.channel, conn.key))
+            .map(|mut conn| {
+                let ending = conn.stage.begin_end();
+                ending.run(reaper, &self.channel, conn.key);
+                conn.stage
+            })
             .collect();
         for stage in stages {
             // Dropping a stage destroys the rest.

@@ -1,20 +1,22 @@
 //! Posting requests and handling completions.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{
+    iter::Peekable,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use verbs::{
-    Completed, CompletionQueue, RemoteRegion, RemoteToken, Rts, WcStatus, WorkCompletion,
-    cq::CqKey, error::Refused, mr::PoolBuf, op, qp::Batch,
+    Completed, RemoteRegion, RemoteToken, Rts, WcStatus, WorkCompletion, cq::Completions,
+    error::Refused, mr::PoolBuf, op, qp::Batch,
 };
 
-use super::{State, clock::Clock};
+use super::State;
 use crate::{
-    device::Device,
-    ib_connection::{
-        Armed, IbConnection, POLL_BATCH, Pair, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage,
-    },
+    device::{Armed, Device, POLL_BATCH, SharedCq},
+    ib_connection::{IbConnection, Pair, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage},
     outbound::{Frame, Payload},
     proto::{
         SocketId,
@@ -32,7 +34,7 @@ use crate::{
 /// their slot.
 const MAX_COPIED_LEN: usize = 1024;
 
-/// Completions handled per connection before other connections get their turn.
+/// Completions handled per completion queue before other threads get their turn.
 const COMPLETION_BUDGET: usize = 256;
 
 /// Operation in errors of posting.
@@ -60,118 +62,131 @@ fn finish(mut slot: PoolBuf, header: &[u8; Header::SIZE]) -> PoolBuf {
 }
 
 impl State {
-    /// Handles a completion event of a connection.
-    pub(super) fn on_cq_event(&mut self, key: CqKey) {
-        if let Some(&id) = self.queues.get(&key.0) {
-            if let Some(conn) = self.ib_connections.get_mut(&id)
-                && conn.armed.take().is_some()
-            {
-                self.armed -= 1;
-            }
-            self.due.insert(id);
-        }
-    }
-
-    /// Schedules a connection for arming if solicited notifications no longer suffice.
-    pub(super) fn rearm_if_needed(&mut self, id: ConnectionId) {
+    /// Records whether a connection needs a notification of every completion. Without a reason to
+    /// see send completions, they are polled along with receives and sends.
+    pub(super) fn update_eager(&mut self, id: ConnectionId) {
         let conn = self.ib_connections.get(&id);
-        let solicited_only = conn.is_some_and(|conn| conn.armed == Some(Armed::Solicited));
-        if solicited_only && self.wanted_notification(id) == Armed::All {
-            self.due.insert(id);
+        let conn = conn.filter(|conn| matches!(conn.stage, Stage::Ready(_) | Stage::Up(..)));
+        if conn.is_some_and(|conn| conn.closing.is_some() || self.node.awaits_device(id)) {
+            self.eager.insert(id);
+        } else {
+            self.eager.remove(&id);
         }
     }
 
-    /// The notification a connection needs. Without a reason to see send completions, they are
-    /// polled along with receives and sends.
-    fn wanted_notification(&self, id: ConnectionId) -> Armed {
-        let Some(conn) = self.ib_connections.get(&id) else {
-            return Armed::Solicited;
-        };
-        let all = conn.closing.is_some()
-            || conn.device().is_none_or(|device| device.iwarp)
-            || self.node.awaits_device(id);
-        if all { Armed::All } else { Armed::Solicited }
+    /// The open devices, and removed devices with open connections.
+    pub(super) fn polled_devices(&self) -> impl Iterator<Item = &Arc<Device>> {
+        self.devices.iter().chain(&self.lost)
     }
 
-    /// Arms the due connections, and handles completions that arrived before arming. Returns whether
-    /// there were any.
-    pub(super) fn arm_due(&mut self, now: Duration) -> bool {
+    /// Calls `with` for each polled completion queue. After an error, the queue is not polled again,
+    /// and its connections fail. Returns whether a call has returned `true` or an error.
+    fn each_cq(
+        &mut self,
+        mut with: impl FnMut(&mut Self, &Device, &mut SharedCq) -> verbs::Result<bool>,
+    ) -> bool {
         let mut any = false;
-        for id in mem::take(&mut self.due).drain() {
-            let wanted = self.wanted_notification(id);
-            let Some(conn) = self.ib_connections.get_mut(&id) else {
-                continue;
+        let mut failed = false;
+        for index in 0..self.devices.len() + self.lost.len() {
+            let Some(device) = self.polled_devices().nth(index).map(Arc::clone) else {
+                break;
             };
-            let was_armed = conn.armed.is_some();
-            let result = conn.arm(wanted);
-            self.armed += usize::from(conn.armed.is_some()) - usize::from(was_armed);
-            if result.is_err() {
-                let attempt = conn.attempt;
-                self.node.failed(id, attempt, Failure::Lost);
-                any = true;
+            device.cqs().retain_mut(|cq| {
+                let result = with(self, &device, cq);
+                any |= *result.as_ref().unwrap_or(&true);
+                cq.failed.store(result.is_err(), Relaxed);
+                failed |= result.is_err();
+                result.is_ok()
+            });
+        }
+        if failed {
+            for (&id, conn) in &mut self.ib_connections {
+                if conn.has_failed_cq() {
+                    self.node.failed(id, conn.attempt, Failure::Lost);
+                }
             }
-            any |= self.look(now, id);
         }
         any
     }
 
-    /// Polls one connection, armed or not. Returns whether there were completions.
-    pub(crate) fn look(&mut self, now: Duration, id: ConnectionId) -> bool {
-        let handled = self.complete_some(now, id);
-        if handled >= COMPLETION_BUDGET {
-            self.due.insert(id);
-        }
-        handled > 0
+    /// Arms the completion queues that are not. Returns whether there were any: earlier completions
+    /// make no event.
+    pub(super) fn arm_queues(&mut self) -> bool {
+        let eager = !self.eager.is_empty();
+        self.each_cq(|_, device, cq| {
+            cq.arm(match eager || device.iwarp {
+                true => Armed::All,
+                false => Armed::Solicited,
+            })
+        })
     }
 
-    /// Polls the connections with pending completions. Returns whether there were any.
-    pub(super) fn complete(&mut self, now: Duration) -> bool {
-        let due = mem::take(&mut self.due);
-        let mut any = false;
-        for &id in due.iter() {
-            any |= self.complete_some(now, id) > 0;
-        }
-        self.due = due;
-        any
+    /// Polls the completion queues. Returns whether there were completions.
+    pub(crate) fn complete(&mut self, now: Duration) -> bool {
+        self.each_cq(|state, _, cq| Ok(state.complete_some(now, cq)? > 0))
     }
 
-    /// Handles at most [`COMPLETION_BUDGET`] completions of one connection, rounded up to a batch.
-    /// Returns the number.
-    fn complete_some(&mut self, mut now: Duration, id: ConnectionId) -> usize {
-        let Self {
-            node,
-            ib_connections,
-            clock,
-            ..
-        } = self;
-        let Some(conn) = ib_connections.get_mut(&id) else {
-            return 0;
+    /// Handles at most [`COMPLETION_BUDGET`] completions of a queue, rounded up to a batch. Returns the
+    /// number.
+    fn complete_some(&mut self, mut now: Duration, shared: &mut SharedCq) -> verbs::Result<usize> {
+        let mut handled = 0;
+        loop {
+            let mut completions = shared.cq.poll()?.peekable();
+            let polled = completions.len();
+            while let Some(first) = completions.next() {
+                self.complete_run(now, first, &mut completions);
+            }
+            handled += polled;
+            if polled < POLL_BATCH {
+                // The queue is empty.
+                return Ok(handled);
+            }
+            if handled >= COMPLETION_BUDGET {
+                // The rest makes no event.
+                shared.armed = None;
+                return Ok(handled);
+            }
+            // Handling a batch takes time, so read the clock again.
+            now = self.clock.now();
+        }
+    }
+
+    /// Handles a completion, and the following ones of the same queue pair. Drops completions of a
+    /// queue pair being destroyed.
+    fn complete_run(
+        &mut self,
+        now: Duration,
+        first: WorkCompletion<'_>,
+        rest: &mut Peekable<Completions<'_>>,
+    ) {
+        let qp_id = first.qp_id();
+        let Some(&id) = self.queue_pairs.get(&qp_id) else {
+            return;
+        };
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
+            return;
         };
         let (attempt, closing) = (conn.attempt, conn.closing.is_some());
-        let IbConnection {
-            stage,
-            broken,
-            repost_queue,
-            cq_failed,
-            ..
-        } = conn;
-        let Some((qp, cq, device)) = stage.queues().filter(|_| !*cq_failed) else {
-            return 0;
+        let Some(resources) = conn.stage.resources() else {
+            return;
         };
         let mut completing = Completing {
-            node,
+            node: &mut self.node,
             id,
-            qp,
-            device,
-            broken,
-            repost_queue,
+            qp: &mut resources.qp,
+            device: &resources.device,
+            broken: &mut conn.broken,
+            repost_queue: &mut conn.repost_queue,
             closing,
-            cq_failed,
             lost: false,
             arrived: false,
             used: SmallVec::new(),
         };
-        let handled = completing.poll(&mut now, cq, clock);
+        completing.completed(now, first);
+        while let Some(wc) = rest.next_if(|wc| wc.qp_id() == qp_id) {
+            completing.completed(now, wc);
+        }
+        completing.repost();
         let Completing {
             lost,
             arrived,
@@ -182,14 +197,13 @@ impl State {
             conn.data_received(now);
         }
         if lost {
-            node.failed(id, attempt, Failure::Lost);
+            self.node.failed(id, attempt, Failure::Lost);
         }
         if let Some(route) = self.node.route(id) {
             for (owner, rkey) in used {
                 self.export_used(owner, rkey, route.peer);
             }
         }
-        handled
     }
 
     /// Posts queued frames, operations, acknowledgement and probe of a connection.
@@ -200,7 +214,7 @@ impl State {
             ..
         } = self;
         let Some(IbConnection {
-            stage: Stage::Up(resources),
+            stage: Stage::Up(resources, _),
             closing: None,
             attempt,
             ..
@@ -209,7 +223,7 @@ impl State {
             return;
         };
         let device = &resources.device;
-        let qp = resources.qp.qp_mut();
+        let qp = &mut resources.qp;
         let free = qp.send_queue().capacity() - qp.send_queue().in_flight();
         let mut free = u32::try_from(free).unwrap_or(u32::MAX);
         let mut failed = false;
@@ -265,8 +279,6 @@ struct Completing<'a> {
     device: &'a Arc<Device>,
     broken: &'a mut Option<(Tag, Completion)>,
     repost_queue: &'a mut Vec<RecvWork>,
-    /// Whether polling has failed.
-    cq_failed: &'a mut bool,
     closing: bool,
     /// Whether the RDMA connection has failed.
     lost: bool,
@@ -277,39 +289,13 @@ struct Completing<'a> {
 }
 
 impl Completing<'_> {
-    /// Handles at most [`COMPLETION_BUDGET`] completions, rounded up to a batch. Returns the number,
-    /// and sets `now` to the time of the last batch.
-    fn poll(&mut self, now: &mut Duration, cq: &mut CompletionQueue, clock: &Clock) -> usize {
-        let max_reposts = self.device.max_reposts();
-        let mut handled = 0;
-        while handled < COMPLETION_BUDGET {
-            let before = handled;
-            if handled >= POLL_BATCH {
-                // Handling a batch takes time, so read the clock again.
-                *now = clock.now();
-            }
-            let Ok(completions) = cq.poll() else {
-                // Polling would fail again.
-                *self.cq_failed = true;
-                self.lost = true;
-                handled += 1;
-                break;
-            };
-            for wc in completions {
-                handled += 1;
-                self.completed(*now, wc);
-            }
-            if self.repost_queue.len() >= max_reposts {
-                for slot in self.repost_queue.drain(..) {
-                    self.lost |= self.qp.post_recv(slot).is_err();
-                }
-            }
-            if handled < before + POLL_BATCH {
-                // The queue is empty.
-                break;
+    /// Reposts receives in batches.
+    fn repost(&mut self) {
+        if self.repost_queue.len() >= self.device.max_reposts() {
+            for slot in self.repost_queue.drain(..) {
+                self.lost |= self.qp.post_recv(slot).is_err();
             }
         }
-        handled
     }
 
     /// Handles a completion.

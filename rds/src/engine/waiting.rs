@@ -1,11 +1,9 @@
 //! Waiting of calls and of the engine thread: the engine as a source of the waiting core.
 //!
-//! The queue of a connection is armed, or the connection is *due*: the next call polls it, and the
-//! poller arms it before a sleep. An event makes a connection due.
+//! Each call polls the completion queues of all devices. The poller arms them before a sleep.
 
 use std::{
     io, mem,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,9 +12,6 @@ use verbs::waiting::{self, Source, WaitEnd, Waiters};
 
 use super::{Shared, State};
 use crate::{errno::timeout_elapsed, proto::SocketId};
-
-/// Number of due connections above which a call arms them, since each call polls all.
-const MAX_DUE: usize = 8;
 
 /// Rounds of arming and polling in one call, before the engine thread continues.
 const MAX_ROUNDS: u32 = 4;
@@ -101,12 +96,9 @@ impl Source for State {
     }
 
     fn process(&mut self) -> verbs::Result<bool> {
-        if !mem::take(&mut self.has_just_armed) {
-            self.take_events();
-        }
         let now = self.clock.now();
         let any = self.complete(now);
-        if any {
+        if any || !self.node.is_quiet() {
             self.work(now);
         }
         self.rearm(now);
@@ -114,70 +106,40 @@ impl Source for State {
     }
 
     fn drain_events(&mut self) -> verbs::Result<()> {
-        // `process` has taken the events.
+        for device in self.polled_devices() {
+            if device.take_events().is_err() {
+                // The device is removed: its channel stays readable. Fails if the channel was
+                // deleted before.
+                let _: Result<(), _> = epoll::delete(&self.channels, &device.channel);
+            }
+        }
         Ok(())
     }
 
     fn arm(&mut self) -> verbs::Result<()> {
-        let now = self.clock.now();
-        if self.arm_due(now) {
-            self.work(now);
-        }
-        // Arming polls: an event since then ends the sleep, and is taken after it.
-        self.has_just_armed = true;
+        self.arm_queues();
         Ok(())
     }
 }
 
 impl State {
-    /// Takes the completion events of all devices. Reads no channel if no queue is armed, and none
-    /// after the event of the last armed queue: an empty read is a system call.
-    fn take_events(&mut self) {
-        // A removed device keeps its channel readable, with or without an armed queue.
-        if self.armed == 0 && !self.due.is_empty() {
-            return;
-        }
-        for index in 0..self.devices.len() {
-            let device = Arc::clone(&self.devices[index]);
-            loop {
-                match device.channel.try_next() {
-                    Ok(Some(key)) => self.on_cq_event(key),
-                    Ok(None) => break,
-                    Err(_) => {
-                        // The device is removed: its channel stays readable. Fails if the channel
-                        // was deleted before.
-                        let _: Result<(), _> = epoll::delete(&self.channels, &device.channel);
-                        break;
-                    }
-                }
-                if self.armed == 0 {
-                    return;
-                }
-            }
-        }
-    }
-
     /// Performs the work caused by a call, with all queues armed if the poller sleeps.
     pub(crate) fn drive(&mut self, now: Duration) {
         self.work(now);
         self.rearm(now);
     }
 
-    /// Arms the due connections if the poller sleeps, or if they are too many to be polled by each
-    /// call.
+    /// Arms the queues if the poller sleeps, and handles completions that arrived before arming.
     fn rearm(&mut self, now: Duration) {
         for _ in 0..MAX_ROUNDS {
-            let polled = self.due.len() <= MAX_DUE && !self.waiters.poller_sleeps();
-            if self.due.is_empty() || polled {
+            if !self.waiters.poller_sleeps() || !self.arm_queues() {
                 return;
             }
-            if self.arm_due(now) {
+            if self.complete(now) {
                 self.work(now);
             }
         }
-        if !self.due.is_empty() {
-            self.waiters.wake_standby();
-        }
+        self.waiters.wake_standby();
     }
 
     /// Has the engine thread poll while no call does, since a program waits for the descriptor of a

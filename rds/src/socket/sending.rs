@@ -353,10 +353,10 @@ impl Socket {
     fn sent<'s>(&'s self, mut state: Guard<'s>, sent: node::Sent<Arc<Outbound>>) -> Option<u64> {
         let now = self.engine.inner().now();
         let mut operation = None;
-        if let node::Sent::Queued(connection, _) = sent {
+        if let node::Sent::Queued(..) = sent {
             // Post before polling.
             state.drive(now);
-            if !state.look(now, connection) {
+            if !state.complete(now) {
                 return None;
             }
         }
