@@ -10,7 +10,7 @@ use super::{
     message::{CommIds, Message},
     reply::Reply,
     responses::{Mra, Reject, Rejected},
-    timers::SERVICE_TIMEOUT,
+    timers::READY_TIMEOUT,
 };
 use crate::engine::Path;
 
@@ -79,7 +79,7 @@ impl Manager {
                     Message::Mra(Mra {
                         ids,
                         about: Rejected::Reply,
-                        service_timeout: SERVICE_TIMEOUT,
+                        service_timeout: READY_TIMEOUT,
                     })
                 };
                 return self.send(path, tid, &again);

@@ -22,6 +22,10 @@ pub(super) const MAX_RETRIES: u8 = 15;
 /// Code of the time granted to a program for its answer to a request, 69 s as on Linux.
 pub(super) const SERVICE_TIMEOUT: u8 = 24;
 
+/// Code of the time granted to a program for its answer to a reply, 4.3 s: a reply is sent again after this time if the
+/// RTU is lost.
+pub(super) const READY_TIMEOUT: u8 = 20;
+
 /// Duration of a code: 4.096 µs · 2^code.
 pub(super) fn time(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 0x1f))

@@ -138,6 +138,30 @@ fn slow_program_extends_the_timeout() {
 }
 
 #[test]
+fn lost_rtu_of_slow_program_is_sent_again_within_seconds() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 8);
+    let active = wire.asking();
+    let (passive, ..) = wire.request();
+    wire.accept(passive);
+    wire.next(0);
+    // The reply is retransmitted, and the active side asks for time.
+    wire.run_to(wire.now + Duration::from_secs(1));
+    assert_eq!(
+        wire.count(0, |message| matches!(message, Message::Mra(_))),
+        1
+    );
+    wire.loss = 1.0;
+    wire.managers[0].establish(active).unwrap();
+    wire.step();
+    wire.loss = 0.0;
+    let start = wire.now;
+    assert_eq!(wire.next(1).what, Occurrence::Established);
+    let waited = wire.now - start;
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+}
+
+#[test]
 fn full_backlog_drops_requests_until_there_is_room() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 2);
