@@ -49,4 +49,4 @@ pub mod wire;
 
 pub use abi::scripted;
 pub use fabric::{Books, Entered, Fabric, Faults, Host, RecordedFrame, Traffic};
-pub use failure::{Call, Failing, When};
+pub use failure::{Call, Failing, Holding, When};

@@ -11,7 +11,7 @@ use std::{
 use super::port::Port;
 use crate::{
     abi::scripted,
-    failure::{Call, Failing, When},
+    failure::{Call, Failing, Holding, When},
 };
 
 thread_local! {
@@ -107,6 +107,33 @@ impl Host {
             "`{call}` fails on scripted devices only: use `scripted::Device::fail`"
         );
         self.port.fail(call, when, errno)
+    }
+
+    /// Blocks calls of a C function on the host, until the result is dropped, as a slow kernel would. Concerned are the
+    /// calls of [`fail`](Self::fail).
+    ///
+    /// # Panics
+    /// As for [`fail`](Self::fail).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::{thread, time::Duration};
+    /// use softnic::{Call, Fabric};
+    /// let fabric = Fabric::new();
+    /// let host = fabric.host("10.9.0.1".parse()?);
+    /// let ctx = host.run(|| verbs::devices()?.find("softnic0").unwrap().open())?;
+    ///
+    /// let holding = host.hold(Call::AllocPd);
+    /// let allocating = thread::spawn(move || ctx.alloc_pd());
+    /// assert!(holding.wait_for_call(Duration::from_secs(60)));
+    /// assert!(!allocating.is_finished());
+    /// drop(holding);
+    /// allocating.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hold(&self, call: Call) -> Holding {
+        assert!(call.is_of_host(), "`{call}` is not a call of a host");
+        self.port.hold(call)
     }
 
     /// Puts this thread on the host until the result is dropped.

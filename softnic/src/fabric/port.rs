@@ -14,7 +14,7 @@ use crate::{
     abi::{Notifier, ProcessMemory, scripted},
     cm::{Manager, Reach},
     engine::{Engine, Memory},
-    failure::{Call, Failing, Failures, When},
+    failure::{Call, Failing, Failures, Holding, When},
 };
 
 /// State shared by a fabric's handle, its hosts, and open devices.
@@ -214,7 +214,12 @@ impl Port {
         self.failures.request(call, when, errno)
     }
 
-    /// Counts a call, and returns its failure, if requested.
+    /// Blocks calls of a function until the result is dropped.
+    pub(super) fn hold(&self, call: Call) -> Holding {
+        self.failures.hold(call)
+    }
+
+    /// Blocks a call, if requested; then counts it, and returns its failure, if requested.
     pub(crate) fn attempt(&self, call: Call) -> Result<(), i32> {
         self.failures.attempt(call)
     }

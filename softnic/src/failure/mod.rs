@@ -1,8 +1,9 @@
-//! Failures of calls requested by a test, on hosts and on scripted devices.
+//! Failures and delays of calls requested by a test, on hosts and on scripted devices.
 
 #![forbid(unsafe_code)]
 
 mod call;
+mod hold;
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -10,6 +11,8 @@ use std::sync::{
 };
 
 pub use call::Call;
+use hold::Gate;
+pub use hold::Holding;
 
 /// Which of the calls since a request fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,9 @@ pub(crate) struct Failures {
     /// Number of requests: calls without requests take no lock.
     len: AtomicUsize,
     requests: Mutex<Vec<Arc<Request>>>,
+    /// Number of gates.
+    gate_count: AtomicUsize,
+    gates: Mutex<Vec<Arc<Gate>>>,
 }
 
 impl Failures {
@@ -101,6 +107,8 @@ impl Failures {
             seed,
             len: AtomicUsize::new(0),
             requests: Mutex::default(),
+            gate_count: AtomicUsize::new(0),
+            gates: Mutex::default(),
         }
     }
 
@@ -147,8 +155,41 @@ impl Failures {
         self.insert(call, when, errno);
     }
 
-    /// Counts a call, and returns its failure, if requested: the errno of the oldest request with the call due.
+    fn gates(&self) -> MutexGuard<'_, Vec<Arc<Gate>>> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks calls until the result is dropped.
+    pub(crate) fn hold(self: &Arc<Self>, call: Call) -> Holding {
+        let gate = Arc::new(Gate::new(call));
+        let mut gates = self.gates();
+        gates.push(Arc::clone(&gate));
+        self.gate_count.store(gates.len(), Ordering::Release);
+        Holding {
+            failures: Arc::clone(self),
+            gate,
+        }
+    }
+
+    fn remove_gate(&self, gate: &Arc<Gate>) {
+        let mut gates = self.gates();
+        gates.retain(|known| !Arc::ptr_eq(known, gate));
+        self.gate_count.store(gates.len(), Ordering::Release);
+    }
+
+    /// Blocks a call, if requested.
+    fn pass_gates(&self, call: Call) {
+        if self.gate_count.load(Ordering::Acquire) > 0 {
+            let gates = self.gates().clone();
+            for gate in gates.iter().filter(|gate| gate.call == call) {
+                gate.pass();
+            }
+        }
+    }
+
+    /// Blocks a call, if requested; then counts it, and returns its failure, if requested: the errno of the oldest request with the call due.
     pub(crate) fn attempt(&self, call: Call) -> Result<(), i32> {
+        self.pass_gates(call);
         if self.len.load(Ordering::Acquire) == 0 {
             return Ok(());
         }

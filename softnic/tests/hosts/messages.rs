@@ -1,7 +1,9 @@
 //! Reliable datagrams between two hosts, each with an engine of its own.
 
+use std::net::IpAddr;
+
 use rds::{EngineOptions, Event, Message, Socket};
-use softnic::{Fabric, Host};
+use softnic::{Call, Fabric, Host};
 
 use crate::{TEST_TIMEOUT, at, hosts, pattern};
 
@@ -45,6 +47,46 @@ fn messages_between_two_hosts_arrive_once_and_in_order() {
     let [a, b] = hosts(&fabric, 21).map(|host| socket(&host, 4000));
     exchange(&a, &b);
     exchange(&b, &a);
+}
+
+/// Exchanges messages of `both` while `call`, caused by `cause`, is blocked on `host`.
+fn exchange_while_blocked(host: &Host, call: Call, both: &[Socket; 2], cause: impl FnOnce()) {
+    let holding = host.hold(call);
+    cause();
+    let is_blocked = holding.wait_for_call(TEST_TIMEOUT.unwrap());
+    assert!(is_blocked, "{call} is not called");
+    let [a, b] = both;
+    exchange(a, b);
+    exchange(b, a);
+}
+
+#[test]
+fn messages_of_a_connection_go_on_while_a_call_for_another_is_blocked() {
+    let fabric = Fabric::new().keep_objects();
+    let hosts = hosts(&fabric, 25);
+    let held = &hosts[0];
+    let both = hosts.each_ref().map(|host| socket(host, 4000));
+    exchange(&both[0], &both[1]);
+    let dest = at(held, 4000);
+    let third = |number| socket(&fabric.host(IpAddr::from([10, 9, 25, number])), 4000);
+    for (number, call) in (3..).zip([Call::CreateQp, Call::ModifyQp, Call::Accept]) {
+        let peer = third(number);
+        exchange_while_blocked(held, call, &both, || {
+            peer.send_to(b"accepted", dest).unwrap();
+        });
+        assert_eq!(received(&both[0]).to_vec(), b"accepted");
+    }
+    let ends = [Call::ModifyQp, Call::Disconnect, Call::DestroyQp];
+    let calls = [Call::ResolveAddr, Call::Connect, Call::Establish];
+    for (number, (call, end)) in (6..).zip(calls.into_iter().zip(ends)) {
+        let peer = third(number);
+        exchange_while_blocked(held, call, &both, || {
+            let to = peer.local_addr().unwrap();
+            both[0].send_to(b"dialed", to).unwrap();
+        });
+        assert_eq!(received(&peer).to_vec(), b"dialed");
+        exchange_while_blocked(held, end, &both, || drop(peer));
+    }
 }
 
 #[test]
