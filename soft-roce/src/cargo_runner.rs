@@ -1,8 +1,8 @@
 //! `cargo soft-roce test`: cargo's test programs, each in a guest of its own.
 //!
-//! Cargo starts test programs by the program in `CARGO_TARGET_<TRIPLE>_RUNNER`, and so does nextest, which starts one
-//! program for each test. The runner is this program: `cargo soft-roce runner PROGRAM ARGUMENTS`. Options travel in
-//! [`OPTIONS`], since cargo splits the runner's command line at spaces.
+//! Cargo starts test programs by the program of the setting `target.<TRIPLE>.runner`, and so does nextest, which starts
+//! one program for each test. The runner is this program: `cargo soft-roce runner PROGRAM ARGUMENTS`. Options travel in
+//! [`OPTIONS`].
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser};
 
 use crate::cli::{self, GuestArguments};
@@ -121,12 +121,15 @@ pub(crate) fn test(arguments: TestArguments, workspace: &Workspace) -> Result<Ex
     } else {
         &["test"]
     });
+    let program = env::current_exe().context("cannot determine the path of this program")?;
+    for triple in triples(&arguments)? {
+        cargo.args([
+            "--config",
+            &setting(&triple, cli::text(program.as_os_str())?),
+        ]);
+    }
     cargo.args(&arguments);
     cargo.env(OPTIONS, shlex::try_join(words.iter().map(String::as_str))?);
-    let runner = runner()?;
-    for triple in triples(&arguments)? {
-        cargo.env(variable(&triple), &runner);
-    }
     let status = process::status(&mut cargo)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.unwrap_or(1)))
@@ -145,19 +148,6 @@ fn with_separator(arguments: Vec<OsString>, line: Vec<OsString>) -> Vec<OsString
         return [vec!["--".into()], arguments].concat();
     }
     arguments
-}
-
-/// The command line of the runner. Cargo splits it at spaces.
-fn runner() -> Result<OsString> {
-    let program = env::current_exe().context("cannot determine the path of this program")?;
-    ensure!(
-        !program.to_string_lossy().contains(char::is_whitespace),
-        "cargo cannot start a runner whose path has a space: {}. Install cargo-soft-roce in another folder",
-        program.display()
-    );
-    let mut runner = program.into_os_string();
-    runner.push(" soft-roce runner");
-    Ok(runner)
 }
 
 /// The targets that cargo may build for: the host's, and the chosen one.
@@ -180,10 +170,10 @@ fn triples(arguments: &[OsString]) -> Result<Vec<String>> {
     Ok(triples)
 }
 
-/// The variable of cargo for a target's runner.
-fn variable(triple: &str) -> String {
-    let name = triple.to_uppercase().replace(['-', '.'], "_");
-    format!("CARGO_TARGET_{name}_RUNNER")
+/// The setting of cargo for a target's runner, in TOML.
+fn setting(triple: &str, program: &str) -> String {
+    let program = program.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("target.{triple:?}.runner=[\"{program}\", \"soft-roce\", \"runner\"]")
 }
 
 /// Runs a test program in a guest, with the caller's environment and working directory, and returns its exit code.
@@ -289,10 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn variable_of_a_target_is_cargos() {
+    fn setting_of_a_runner_is_toml_for_any_path() {
         assert_eq!(
-            variable("x86_64-unknown-linux-gnu"),
-            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
+            setting("x86_64-unknown-linux-gnu", r#"/a b/"c"\d"#),
+            r#"target."x86_64-unknown-linux-gnu".runner=["/a b/\"c\"\\d", "soft-roce", "runner"]"#
         );
     }
 

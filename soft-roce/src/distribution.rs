@@ -167,7 +167,7 @@ impl Manager {
 
     /// Refreshes `lists`, or instead of the system's a copy of the user's. Returns the lists to use, and the reason why they
     /// are not refreshed, if so.
-    fn refreshed(self, lists: &Lists) -> (Lists, Option<String>) {
+    pub(crate) fn refreshed(self, lists: &Lists) -> (Lists, Option<String>) {
         let Err(error) = self.refresh(lists) else {
             return (lists.clone(), None);
         };

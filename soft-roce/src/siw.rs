@@ -38,11 +38,15 @@ pub(crate) fn ensure(kernel: &Kernel, lists: &Lists, cache: &Path) -> Result<Pat
 
 /// Whether the module of `kernel` is built, or its headers are installed, unpacked or in the package lists.
 pub(super) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
-    module(kernel, cache).exists()
+    if module(kernel, cache).exists()
         || headers_beside(kernel).is_some()
         || Manager::detect() != Some(Manager::Apt)
-        || Manager::Apt.refresh(&Lists::System).is_err()
-        || header_packages(&kernel.release(), &distribution::ask(&Lists::System)).is_ok()
+    {
+        return true;
+    }
+    let (lists, reason) = Manager::Apt.refreshed(&Lists::System);
+    // Old lists may lack headers that the archive has.
+    reason.is_some() || header_packages(&kernel.release(), &distribution::ask(&lists)).is_ok()
 }
 
 /// Packages with the headers of a kernel release, including the build tools.
@@ -147,7 +151,7 @@ fn source(release: &str) -> Result<String> {
 /// `folder`, or the system's temporary folder if `folder` has characters that `make` does not support.
 fn without_spaces(folder: &Path) -> PathBuf {
     let name = folder.to_string_lossy();
-    if name.contains(|c: char| c.is_whitespace() || c == ':') {
+    if name.contains(|c: char| c.is_whitespace() || ":'\"$#".contains(c)) {
         std::env::temp_dir()
     } else {
         folder.to_owned()

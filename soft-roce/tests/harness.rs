@@ -388,10 +388,9 @@ fn guest_environment_is_as_documented() {
 #[test]
 fn write_in_guest_does_not_reach_the_host() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("written-in-a-guest");
-    let script = format!(
-        "echo x > '{0}' && cat '{0}' && rm /etc/passwd && ! test -e /etc/passwd",
-        file.display()
-    );
+    let quoted = soft_roce::quote(&file).unwrap();
+    let script =
+        format!("echo x > {quoted} && cat {quoted} && rm /etc/passwd && ! test -e /etc/passwd");
     guest(&script).expect_code(0).expect_stdout("x");
     assert!(!file.exists());
     assert!(Path::new("/etc/passwd").exists());
@@ -673,14 +672,16 @@ fn pcap_option_with_one_guest_is_refused() {
 fn on_host_option_creates_and_removes_the_device() {
     // Runs inside a guest, as a machine with a suitable kernel. The guest's own device is removed first.
     let name = "SOFT_ROCE_RDMA_CORE";
-    let rdma_core = std::env::var(name).map(|chosen| format!("export {name}='{chosen}' && "));
+    let quote = |path: &str| soft_roce::quote(Path::new(path)).unwrap();
+    let rdma_core =
+        std::env::var(name).map(|chosen| format!("export {name}={} && ", quote(&chosen)));
     let script = format!(
-        "{}rdma link del rxe0 && export CARGO='{}' && '{}' soft-roce run --on host -- '\
+        "{}rdma link del rxe0 && export CARGO={} && {} soft-roce run --on host -- '\
             ibv_devinfo -d rxe0 | grep -q PORT_ACTIVE && test $A = 10.9.0.1 && exit 9'; \
             code=$?; rdma link show | grep rxe0; ip link show softroce0; exit $code",
         rdma_core.unwrap_or_default(),
-        env!("CARGO"),
-        PROGRAM,
+        quote(env!("CARGO")),
+        quote(PROGRAM),
     );
     let finished = run(&["--timeout", "120", "--", &script])
         .expect_code(9)

@@ -1,17 +1,22 @@
 //! The programs on two guests, with RDMA devices of their kernels.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
-use soft_roce::{Guests, Host, Ran};
+use std::path::Path;
 
-const SERVER: &str = env!("CARGO_BIN_EXE_kv-server");
-const CLIENT: &str = env!("CARGO_BIN_EXE_kv-client");
+use soft_roce::{Guests, Host, Ran, quote};
+
+/// The server, as a word of a shell.
+fn server_program() -> String {
+    quote(Path::new(env!("CARGO_BIN_EXE_kv-server"))).unwrap()
+}
 
 /// Runs a server, and a client's script that begins when the server listens. `kv` is the client, with all output as
 /// standard output.
 fn run(server: &str, script: &str) -> Ran {
-    let kv = format!("kv() {{ {CLIENT} $A \"$@\" 2>&1; }}");
+    let program = quote(Path::new(env!("CARGO_BIN_EXE_kv-client"))).unwrap();
+    let kv = format!("kv() {{ {program} $A \"$@\" 2>&1; }}");
     let client = format!("{kv}; until kv put a one; do sleep 0.2; done | tail -n 1; {script}");
-    let ran = Guests::pair().run([format!("{SERVER} {server}"), client]);
+    let ran = Guests::pair().run([format!("{} {server}", server_program()), client]);
     ran.unwrap().expect_success()
 }
 
@@ -42,7 +47,10 @@ fn full_bucket_refuses_keys_and_keeps_the_others() {
 fn get_during_a_put_returns_the_value_before_or_after() {
     // The number of gets varies, so the first server counts no clients. A second one, for one client, ends both.
     let ran = run(
-        &format!("--slow-puts 2000 & {SERVER} --port 7481 --clients 1; kill $!"),
+        &format!(
+            "--slow-puts 2000 & {} --port 7481 --clients 1; kill $!",
+            server_program()
+        ),
         "kv put a two & while kill -0 $! 2>/dev/null; do kv get a; done; kv get a; kv --port 7481 get a; true",
     );
     let lines: Vec<&str> = ran.stdout(Host::B).lines().collect();

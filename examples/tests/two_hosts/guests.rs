@@ -106,7 +106,7 @@ pub(crate) fn run_on_one(options: &[&str], seconds: u32, a: &str, b: &str) -> Pr
     );
     // Each side polls on a processor of its own.
     let output = soft_roce(seconds, Some("2"), options)
-        .args(["--", &both])
+        .args(["--", &reachable(&both)])
         .output();
     printed(output.expect("xtask cannot be run"))
 }
@@ -128,12 +128,22 @@ fn complaints_contain(output: &Output, text: &str) -> bool {
     String::from_utf8_lossy(&output.stderr).contains(text)
 }
 
+/// A command that names programs and libraries of this checkout by a link without spaces and quotation marks. `LD_PRELOAD`
+/// supports neither.
+fn reachable(command: &str) -> String {
+    const LINK: &str = "/tmp/checkout";
+    let root = env!("CARGO_MANIFEST_DIR").trim_end_matches("/examples");
+    let quoted = root.replace('\'', "'\\''");
+    let command = command.replace(root, LINK);
+    format!("ln -sfn '{quoted}' {LINK}\n{command}")
+}
+
 fn start(options: &[&str], seconds: u32, a: &str, b: &str) -> Output {
     // Under emulation, a second processor costs more time than saved. With the kernel's RDS, a second one is
     // needed for races between threads of both.
     let cpus = (!options.contains(&"--rds")).then_some("1");
     soft_roce(seconds, cpus, options)
-        .args(["--a", a, "--b", b])
+        .args(["--a", &reachable(a), "--b", &reachable(b)])
         .output()
         .expect("xtask cannot be run")
 }

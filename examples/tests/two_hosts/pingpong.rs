@@ -219,6 +219,33 @@ const NO_ODP: &str =
 /// Printed by a guest whose device has paging on demand.
 const PAGES: &str = "has paging on demand";
 
+/// A command with its output, errors among it, and its exit code.
+fn reported(command: String) -> String {
+    format!("{command} 2>&1; echo \"exit $?\"; ")
+}
+
+/// Commands of our programs `rc` and `srq`, and of C's, that need features.
+fn absent(rc: &str, srq: &str, features: &[Absent]) -> String {
+    let programs = features.iter().flat_map(|(program, option, _)| {
+        let ours = if *program == "rc" { rc } else { srq };
+        [
+            format!("{ours} {option}"),
+            format!("ibv_{program}_pingpong {option}"),
+        ]
+    });
+    programs.map(reported).collect()
+}
+
+/// Lines of our program without a feature, and of C's.
+fn reported_by_both(reason: &str) -> [String; 4] {
+    let of_c = match reason.strip_prefix('t') {
+        Some(rest) => format!("T{rest}"),
+        None => reason.replacen("device", "Device", reason.starts_with('d').into()),
+    };
+    let exit = "exit 1".to_owned();
+    [reason.to_owned(), exit.clone(), of_c, exit]
+}
+
 #[test]
 fn pingpong_with_invalid_setup_reports_the_reason() {
     let rc = env!("CARGO_BIN_EXE_rc_pingpong");
@@ -228,23 +255,12 @@ fn pingpong_with_invalid_setup_reports_the_reason() {
     let server = format!("timeout 45 {rc} -g 1 2>&1; echo \"exit $?\"");
     let stranger = "for i in $(seq 20); do \
         bash -c \"printf %052d 7 > /dev/tcp/$A/18515\" 2> /dev/null && break; sleep 0.5; done";
-    let reported = |command: String| format!("{command} 2>&1; echo \"exit $?\"; ");
-    let absent = |features: &[Absent]| -> String {
-        let programs = features.iter().flat_map(|(program, option, _)| {
-            let ours = if *program == "rc" { rc } else { srq };
-            [
-                format!("{ours} {option}"),
-                format!("ibv_{program}_pingpong {option}"),
-            ]
-        });
-        programs.map(reported).collect()
-    };
     let commands = [
         reported(format!("{rc} -g 1 -p 9999 $A")),
-        absent(&ABSENT_FEATURES),
+        absent(rc, srq, &ABSENT_FEATURES),
         format!("if {}; then echo {PAGES}; ", has_on_demand!()),
-        absent(&WITH_ON_DEMAND),
-        format!("else {}fi; ", absent(&WITHOUT_ON_DEMAND)),
+        absent(rc, srq, &WITH_ON_DEMAND),
+        format!("else {}fi; ", absent(rc, srq, &WITHOUT_ON_DEMAND)),
         reported(format!("{rc} -d none")),
         reported(format!("{rc} -i 2")),
         reported(format!("{rc} -g 200")),
@@ -276,14 +292,11 @@ fn pingpong_with_invalid_setup_reports_the_reason() {
     } else {
         features.extend(WITHOUT_ON_DEMAND);
     }
-    for (_, _, reason) in features {
-        let of_c = match reason.strip_prefix('t') {
-            Some(rest) => format!("T{rest}"),
-            None => reason.replacen("device", "Device", reason.starts_with('d').into()),
-        };
-        expected.extend([reason.to_owned(), "exit 1".to_owned()]);
-        expected.extend([of_c, "exit 1".to_owned()]);
-    }
+    expected.extend(
+        features
+            .iter()
+            .flat_map(|(_, _, reason)| reported_by_both(reason)),
+    );
     for reason in [
         "IB device none not found: `ibv_open_device` failed (none): no RDMA device has this name; \
          the devices of this machine are: rxe0",

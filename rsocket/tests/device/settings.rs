@@ -28,11 +28,19 @@ fn stream_has_settings_of_the_config_files() {
 #[test]
 fn config_files_of_the_system_set_stream_settings() {
     const SCRIPT: &str = "
-        mkdir -p /tmp/etc/rdma/rsocket && cp -a /etc/libibverbs.d /tmp/etc/ &&
-        echo 100 >/tmp/etc/rdma/rsocket/sqsize_default && mount --bind /tmp/etc /etc &&
+        cd \"$1\" && shift && mkdir -p rdma/rsocket && cp -r /etc/libibverbs.d . &&
+        echo 100 >rdma/rsocket/sqsize_default && mount --bind . /etc &&
         SQSIZE=100 exec \"$@\"";
+    let etc = tempfile::tempdir().unwrap();
+    // An ordinary user may mount as root of a namespace of users.
+    let user: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &[],
+        false => &["--map-root-user"],
+    };
     let ran = Command::new("unshare")
+        .args(user)
         .args(["--mount", "sh", "-c", SCRIPT, "sh"])
+        .arg(etc.path())
         .arg(env::current_exe().unwrap())
         .args([
             "--exact",
@@ -41,8 +49,9 @@ fn config_files_of_the_system_set_stream_settings() {
         .output()
         .unwrap();
     let output = String::from_utf8_lossy(&ran.stdout);
+    let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(
         ran.status.success() && output.contains("1 passed"),
-        "{output}"
+        "{output}{errors}"
     );
 }

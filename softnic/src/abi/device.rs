@@ -4,6 +4,7 @@ use std::{
     cell::UnsafeCell,
     collections::HashMap,
     ffi::{c_char, c_int},
+    os::fd::{FromRawFd, OwnedFd},
     ptr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -219,7 +220,8 @@ unsafe extern "C" fn ibv_open_device(raw: *mut ffi::ibv_device) -> *mut ffi::ibv
             Err(errno) => null(errno),
         },
         Backend::Scripted(shared) => match shared.called(Call::OpenDevice) {
-            Ok(()) => scripted::functions::open(shared, raw),
+            // No command is written to the descriptor, which is open, as needed for exporting.
+            Ok(()) => scripted::functions::open(shared, raw, scripted::functions::counter()),
             Err(errno) => null(errno),
         },
     }
@@ -239,5 +241,8 @@ unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ffi::ibv_context {
     if let Err(errno) = shared.imported(cmd_fd) {
         return null(errno);
     }
-    scripted::functions::open(&shared, list(Backend::Scripted(Arc::clone(&shared))))
+    let device = list(Backend::Scripted(Arc::clone(&shared)));
+    // SAFETY: open, and from here on the context's: as for libibverbs, the caller has given it up.
+    let cmd_fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+    scripted::functions::open(&shared, device, cmd_fd)
 }

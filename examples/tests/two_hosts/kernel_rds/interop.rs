@@ -66,7 +66,7 @@ fn check_operations(frames: &[Frame]) {
                 lens.insert(len);
                 directions.insert(direction);
             }
-            _ => panic!("{frame:?}"),
+            _ => unreachable!("{frame:?}"),
         }
         operations.insert((frame.from, frame.header.sequence));
     }
@@ -245,7 +245,7 @@ fn replaced(killed: &[String], survivor: &[String]) {
     let lived = |side: &[String]| numbers(side, "lived");
     assert_eq!(lived(killed).len(), 3, "{killed:?}");
     let [_, _, resets] = lived(survivor)[..] else {
-        panic!("{survivor:?}");
+        unreachable!("{survivor:?}");
     };
     assert!(resets > 0, "{survivor:?}");
     let deaths = killed.iter().filter(|line| *line == "dies");

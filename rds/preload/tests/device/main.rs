@@ -1,7 +1,7 @@
 //! Programs for the kernel's sockets, over a real device on one host.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{env, path::Path, process::Command};
+use std::{env, os::unix::fs::symlink, path::Path, process::Command};
 
 /// Runs a part of `calls.c`, and checks for success.
 fn call(part: &str) {
@@ -26,11 +26,17 @@ fn call(part: &str) {
             .unwrap();
         assert!(built.success());
     }
-    // It is built beside this test program.
-    let library = env::current_exe().unwrap();
+    // It is built beside this test program. A link, because the entries of `LD_PRELOAD` end at spaces and colons.
+    let library = env::current_exe()
+        .unwrap()
+        .with_file_name("librdspreload.so");
+    let link = env::temp_dir().join("librdspreload.so");
+    if !link.exists() {
+        symlink(library, &link).unwrap();
+    }
     let ran = Command::new(program)
         .args([part, &address])
-        .env("LD_PRELOAD", library.with_file_name("librdspreload.so"))
+        .env("LD_PRELOAD", link)
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&ran.stderr);

@@ -14,8 +14,10 @@ mod tasks;
 use std::{
     env, fs,
     io::{BufRead, BufReader},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::LazyLock,
 };
 
 /// rdma-core's preload library: beside the libraries of a build, or below those of an installation.
@@ -26,6 +28,23 @@ fn theirs() -> PathBuf {
         true => library,
         false => Path::new(&libraries).join("rsocket/librspreload.so"),
     }
+}
+
+/// This crate's library. It is built in the same folder as this test program.
+static OURS: LazyLock<PathBuf> = LazyLock::new(|| {
+    let library = "librspreload.so";
+    linked(
+        &env::current_exe().unwrap().with_file_name(library),
+        library,
+    )
+});
+
+/// A link to a file or folder. The entries of `LD_PRELOAD` end at spaces and colons, and so do words of a shell.
+fn linked(to: &Path, name: &str) -> PathBuf {
+    let link = env::temp_dir().join(format!("{}-{name}", std::process::id()));
+    drop(fs::remove_file(&link));
+    symlink(to, &link).unwrap();
+    link
 }
 
 /// Preload library of a program.
@@ -39,12 +58,7 @@ enum Preload {
 impl Preload {
     fn library(self) -> Option<PathBuf> {
         match self {
-            // Built in the same folder as this test program.
-            Self::Ours => Some(
-                env::current_exe()
-                    .unwrap()
-                    .with_file_name("librspreload.so"),
-            ),
+            Self::Ours => Some(OURS.clone()),
             Self::Theirs => Some(theirs()),
             Self::Nothing => None,
         }

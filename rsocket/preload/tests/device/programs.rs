@@ -281,7 +281,7 @@ fn start(program: &Program, line: &str, preload: Preload, port: u16) -> Child {
     shell.envs(preload.library().map(|library| ("LIBRARY", library)));
     shell
         .env("PORT", port.to_string())
-        .env("TESTS", crate::source(""))
+        .env("TESTS", crate::linked(&crate::source(""), "tests"))
         .envs(openbsd_nc().map(|nc| ("NC", nc)))
         .current_dir(folder(port));
     if program.forks {

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::c_int,
-    os::fd::{AsRawFd, IntoRawFd},
+    os::fd::{AsRawFd, IntoRawFd, OwnedFd},
     sync::Arc,
 };
 
@@ -10,15 +10,16 @@ use ibverbs_sys as ffi;
 
 use super::{
     cq, post, srq,
-    state::{Shared, counter, device_of_context},
+    state::{Shared, device_of_context},
     tags,
 };
 use crate::abi::{context, functions as abi};
 
-/// Opens the device.
+/// Opens the device. The context owns the command descriptor.
 pub(in crate::abi) fn open(
     shared: &Arc<Shared>,
     device: *mut ffi::ibv_device,
+    cmd_fd: OwnedFd,
 ) -> *mut ffi::ibv_context {
     crate::abi::device::hold(device);
     let mut state = shared.lock();
@@ -30,8 +31,7 @@ pub(in crate::abi) fn open(
             table.priv_ = Arc::into_raw(Arc::clone(shared)).cast_mut().cast();
             extend(table);
             let ctx = &mut table.context;
-            // No command is written to the descriptor, which is open, as needed for exporting.
-            ctx.cmd_fd = counter().into_raw_fd();
+            ctx.cmd_fd = cmd_fd.into_raw_fd();
             ctx.async_fd = shared.async_fd.as_raw_fd();
             ctx.num_comp_vectors = 2;
         },

@@ -75,6 +75,7 @@ pub(crate) use state::Shared;
 
 pub(super) mod functions {
     //! The functions of scripted devices, for the table of functions.
+    pub(in crate::abi) use super::state::counter;
     pub(in crate::abi) use super::{
         comp_cntr::*, context::*, cq::*, cq_ex::*, dm::*, domain::*, event::*, flow::*, mr::*,
         mw::*, qp::*, srq::*, wq::*,

@@ -331,7 +331,7 @@ pub(super) unsafe fn state_of_context<'a>(ctx: *mut ffi::ibv_context) -> MutexGu
 
 /// A descriptor that is readable while it counts more than zero.
 #[cfg(not(miri))]
-pub(super) fn counter() -> OwnedFd {
+pub(in crate::abi) fn counter() -> OwnedFd {
     // SAFETY: takes and returns numbers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
     assert!(fd >= 0);
@@ -346,7 +346,7 @@ static OTHER_ENDS: Mutex<BTreeMap<RawFd, std::os::unix::net::UnixStream>> =
     Mutex::new(BTreeMap::new());
 
 #[cfg(miri)]
-pub(super) fn counter() -> OwnedFd {
+pub(in crate::abi) fn counter() -> OwnedFd {
     let (counter, other) = std::os::unix::net::UnixStream::pair().unwrap();
     let counter = OwnedFd::from(counter);
     // That of a counter which was closed, and had the number, goes here.
