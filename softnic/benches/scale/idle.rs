@@ -18,18 +18,18 @@ pub(crate) fn run(count: usize) -> Result<[f64; 3]> {
     let addr = serve(&server)?;
     // The first stream is not counted: it starts the engine.
     let first = client.run(|| Streams::connect(addr, 1))?;
-    first.exchange()?;
+    first.exchange(0)?;
     let ends = 2.0 * count as f64;
     let before = (resident_bytes()?, fabric.books().registered_bytes());
     let streams = client.run(|| Streams::connect(addr, count))?;
     for _ in 0..WARM_UP {
-        streams.exchange()?;
+        streams.exchange(0)?;
     }
     let resident = (resident_bytes()? - before.0) / ends;
     let registered = (fabric.books().registered_bytes() - before.1) as f64 / ends;
     let start = Instant::now();
     for _ in 0..EXCHANGES {
-        streams.exchange()?;
+        streams.exchange(0)?;
     }
     let exchange = start.elapsed().as_secs_f64() * 1e9 / f64::from(EXCHANGES);
     Ok([exchange, resident, registered])
