@@ -237,8 +237,8 @@ static void many(void) {
     struct timespec nothing = {0};
     CHECK(sendmmsg(client, sent, 3, 0) == 3 && recvmmsg(server, got, 3, 0, &nothing) == 1);
     CHECK(sendmmsg(client, sent, 0, 0) == 0);
-    while (recvmmsg(server, got, 1, MSG_DONTWAIT, NULL) == 1 || errno != EAGAIN)
-        continue;
+    /* The other two may still be on their way. */
+    CHECK(recvmmsg(server, got, 2, 0, NULL) == 2);
     CHECK(syscall(SYS_sendmmsg, client, sent, 1, 0) == 1);
     memset(in[0], 0, sizeof in[0]);
     CHECK(syscall(SYS_recvmmsg, server, got, 1, 0, NULL) == 1 && got[0].msg_len == 1 && in[0][0] == 'a');
