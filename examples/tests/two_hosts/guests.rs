@@ -128,14 +128,24 @@ fn complaints_contain(output: &Output, text: &str) -> bool {
     String::from_utf8_lossy(&output.stderr).contains(text)
 }
 
+/// Root of this checkout.
+fn root() -> &'static str {
+    env!("CARGO_MANIFEST_DIR").trim_end_matches("/examples")
+}
+
+/// Link to [`root`] in the guests.
+const LINK: &str = "/tmp/checkout";
+
 /// A command that names programs and libraries of this checkout by a link without spaces and quotation marks. `LD_PRELOAD`
 /// supports neither.
+pub(crate) fn by_link(command: &str) -> String {
+    command.replace(root(), LINK)
+}
+
+/// A command [`by_link`], after making the link.
 fn reachable(command: &str) -> String {
-    const LINK: &str = "/tmp/checkout";
-    let root = env!("CARGO_MANIFEST_DIR").trim_end_matches("/examples");
-    let quoted = root.replace('\'', "'\\''");
-    let command = command.replace(root, LINK);
-    format!("ln -sfn '{quoted}' {LINK}\n{command}")
+    let quoted = root().replace('\'', "'\\''");
+    format!("ln -sfn '{quoted}' {LINK}\n{}", by_link(command))
 }
 
 fn start(options: &[&str], seconds: u32, a: &str, b: &str) -> Output {
