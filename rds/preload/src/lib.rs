@@ -4,6 +4,8 @@
 //! LD_PRELOAD=librdspreload.so rds-ping 10.9.0.2
 //! ```
 //!
+//! The dynamic linker splits `LD_PRELOAD` at spaces and colons: give a library in such a folder by a link.
+//!
 //! `socket(AF_RDS, SOCK_SEQPACKET, 0)` then returns an [`rds::Socket`], and the kernel needs no
 //! RDS. The module `rds_rdma` must not be loaded, because the module owns the port. Without an RDMA
 //! device, sockets are the kernel's.

@@ -4,6 +4,8 @@
 //! LD_PRELOAD=librspreload.so program
 //! ```
 //!
+//! The dynamic linker splits `LD_PRELOAD` at spaces and colons: give a library in such a folder by a link.
+//!
 //! IPv4 and IPv6 sockets become rsockets; both ends must use this library or rsockets. Sockets fall back to
 //! TCP where RDMA is impossible: without an RDMA device, for addresses of other interfaces, and when a
 //! blocking `connect` finds no rsocket listener. A bound socket is bound again. A datagram socket falls back
