@@ -16,6 +16,12 @@ use super::{HELLO, TIMEOUT, next_message, open, pattern, synchronize, wait_for_a
 /// Length of a message.
 const LEN: usize = 64;
 
+/// The message after all acknowledgements.
+const END: &[u8] = b"end";
+
+/// Time for the delivery of [`END`] over a faulty link.
+const GRACE: Duration = Duration::from_secs(10);
+
 /// The messages of one direction.
 #[derive(Default)]
 struct Direction {
@@ -69,6 +75,12 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, count: u32) -> Result<()> {
         thread::sleep(Duration::from_millis(1));
     }
     wait_for_acks(&socket)?;
+    // The kernel's host stays until then, and may leave before the message is acknowledged.
+    socket.send_to(END, peer)?;
+    let sent_at = Instant::now();
+    while socket.queued()?.0 > 0 && sent_at.elapsed() < GRACE {
+        thread::sleep(Duration::from_millis(10));
+    }
     println!(
         "hashed sent {} {} received {} {}",
         sent.count,
