@@ -158,11 +158,13 @@ fn blocked_accept_fails_when_the_device_of_the_address_is_removed() {
     });
     let (sender, ends) = mpsc::channel();
     let of_socket = sender.clone();
-    thread::spawn(move || of_socket.send(vec![socket.accept().map(drop)]));
-    thread::spawn(move || {
-        let ends = listener.incoming().map(|accepted| accepted.map(drop));
-        sender.send(ends.collect())
-    });
+    let accepting = [
+        thread::spawn(move || of_socket.send(vec![socket.accept().map(drop)])),
+        thread::spawn(move || {
+            let ends = listener.incoming().map(|accepted| accepted.map(drop));
+            sender.send(ends.collect())
+        }),
+    ];
     fabric.kill(&host);
     for _ in 0..2 {
         let ends = ends.recv_timeout(TEST_TIMEOUT.unwrap()).unwrap();
@@ -170,6 +172,10 @@ fn blocked_accept_fails_when_the_device_of_the_address_is_removed() {
         let end = ends[0].as_ref().unwrap_err();
         assert_eq!(end.kind(), ErrorKind::NetworkDown);
         assert_eq!(rsocket::errno(end), libc::ENETDOWN);
+    }
+    // The threads drop the listeners, before the fabric.
+    for thread in accepting {
+        thread.join().unwrap().unwrap();
     }
 }
 
