@@ -383,13 +383,13 @@ impl IbConnection {
 
     /// Whether polling the completion queue has failed.
     pub(crate) fn has_failed_cq(&mut self) -> bool {
-        let mut resources = self.stage.resources().into_iter();
-        resources.any(|resources| resources.cq_failed.load(Relaxed))
+        let resources = self.stage.resources();
+        resources.is_some_and(|resources| resources.cq_failed.load(Relaxed))
     }
 
     /// Whether frames acknowledged by the device may be lost in unpolled receives.
     pub(crate) fn may_have_lost_rx(&mut self) -> bool {
-        let mut resources = self.stage.resources().into_iter();
-        resources.any(|resources| resources.qp.receive_queue().in_flight() > 0)
+        let resources = self.stage.resources();
+        resources.is_some_and(|resources| resources.qp.receive_queue().in_flight() > 0)
     }
 }

@@ -128,6 +128,11 @@ fn complaints_contain(output: &Output, text: &str) -> bool {
     String::from_utf8_lossy(&output.stderr).contains(text)
 }
 
+/// A text as one word of a shell.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 /// Root of this checkout.
 fn root() -> &'static str {
     env!("CARGO_MANIFEST_DIR").trim_end_matches("/examples")
@@ -144,8 +149,7 @@ pub(crate) fn by_link(command: &str) -> String {
 
 /// A command [`by_link`], after making the link.
 fn reachable(command: &str) -> String {
-    let quoted = root().replace('\'', "'\\''");
-    format!("ln -sfn '{quoted}' {LINK}\n{}", by_link(command))
+    format!("ln -sfn {} {LINK}\n{}", quoted(root()), by_link(command))
 }
 
 fn start(options: &[&str], seconds: u32, a: &str, b: &str) -> Output {

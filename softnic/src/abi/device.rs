@@ -221,7 +221,7 @@ unsafe extern "C" fn ibv_open_device(raw: *mut ffi::ibv_device) -> *mut ffi::ibv
         },
         Backend::Scripted(shared) => match shared.called(Call::OpenDevice) {
             // No command is written to the descriptor, which is open, as needed for exporting.
-            Ok(()) => scripted::functions::open(shared, raw, scripted::functions::counter()),
+            Ok(()) => scripted::functions::open(shared, raw, scripted::counter()),
             Err(errno) => null(errno),
         },
     }

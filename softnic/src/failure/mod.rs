@@ -187,7 +187,8 @@ impl Failures {
         }
     }
 
-    /// Blocks a call, if requested; then counts it, and returns its failure, if requested: the errno of the oldest request with the call due.
+    /// Blocks a call, if requested; then counts the call, and returns its failure, if requested: the errno of the oldest
+    /// request with the call due.
     pub(crate) fn attempt(&self, call: Call) -> Result<(), i32> {
         self.pass_gates(call);
         if self.len.load(Ordering::Acquire) == 0 {

@@ -22,7 +22,7 @@ mod udpong;
 
 use std::{env, fmt::Write as _};
 
-use crate::guests::{LINUX_6_1, by_link, lines_of, run_on_one, run_with};
+use crate::guests::{LINUX_6_1, by_link, lines_of, quoted, run_on_one, run_with};
 
 /// Pairing of programs: the columns of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,9 +235,9 @@ impl Limits {
 /// One side of a cell: lines and exit code start with the number of the cell. Of several attempts, the last
 /// one counts. An exit code matching `over` ends the attempts.
 fn side(cell: usize, attempts: u32, seconds: u32, over: &str, command: &str) -> String {
-    let command = by_link(command).replace('\'', "'\\''");
+    let command = quoted(&by_link(command));
     format!(
-        "for i in $(seq {attempts}); do out=$(timeout {seconds} sh -c '{command}' 2>&1); code=$?; \
+        "for i in $(seq {attempts}); do out=$(timeout {seconds} sh -c {command} 2>&1); code=$?; \
          {over} && break; done; \
          printf '%s\\nexit %s\\n' \"$out\" $code | sed 's/^/{cell}: /'"
     )

@@ -72,10 +72,10 @@ pub use post::{Bind, PostedReceive, PostedSend};
 pub use tags::PostedTagOp;
 
 pub(crate) use state::Shared;
+pub(super) use state::counter;
 
 pub(super) mod functions {
     //! The functions of scripted devices, for the table of functions.
-    pub(in crate::abi) use super::state::counter;
     pub(in crate::abi) use super::{
         comp_cntr::*, context::*, cq::*, cq_ex::*, dm::*, domain::*, event::*, flow::*, mr::*,
         mw::*, qp::*, srq::*, wq::*,
