@@ -1,11 +1,23 @@
-//! Device objects, as counted by the kernel.
+//! Numbers of device objects by kind, as counted by the kernel.
 
 use std::process::Command;
 
-/// Output of `rdma resource show`.
-pub(crate) fn shown() -> String {
+/// Numbers in the output of `rdma resource show`, in its order.
+pub(crate) fn counts() -> Vec<u64> {
     let shown = Command::new("rdma").args(["resource", "show"]).output();
     let shown = shown.unwrap();
     assert!(shown.status.success(), "{shown:?}");
-    String::from_utf8_lossy(&shown.stdout).into_owned()
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    shown
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect()
+}
+
+/// Whether no number exceeds its former value. Objects of earlier tests may have been released meanwhile.
+pub(crate) fn are_released(before: &[u64]) -> bool {
+    counts()
+        .iter()
+        .zip(before)
+        .all(|(now, before)| now <= before)
 }

@@ -130,7 +130,7 @@ fn cq_failure_reconnects_and_is_polled_once() {
     let broken = unsafe { Broken::new() };
     // librdmacm creates a protection domain with the first identifier, and keeps the domain.
     drop(socket(any()));
-    let before = resources::shown();
+    let before = resources::counts();
     let (a, b) = (socket(any()), socket(other()));
     everything_arrives(&a, &b, |progress| {
         progress();
@@ -144,7 +144,7 @@ fn cq_failure_reconnects_and_is_polled_once() {
     assert!(looks.iter().all(|&looks| looks == 1), "{looks:?}");
     assert!(counter(a.engine(), "conn_reset") > 0);
     drop((a, b));
-    await_that("something is left", || resources::shown() == before);
+    await_that("something is left", || resources::are_released(&before));
     drop(broken);
 }
 
@@ -154,7 +154,7 @@ fn cq_failure_of_loopback_recreates_it() {
     // SAFETY: no engine exists before and after.
     let broken = unsafe { Broken::new() };
     drop(socket(any()));
-    let before = resources::shown();
+    let before = resources::counts();
     let a = socket(any());
     let b = another_of(&a);
     let (memory, place) = (a.alloc(8).unwrap(), b.alloc(8).unwrap());
@@ -179,6 +179,6 @@ fn cq_failure_of_loopback_recreates_it() {
     assert_eq!(add(), Status::Success);
     assert_eq!((place.load(0), memory.load(0)), (done, done + 1));
     drop((memory, place, a, b));
-    await_that("something is left", || resources::shown() == before);
+    await_that("something is left", || resources::are_released(&before));
     drop(broken);
 }

@@ -431,7 +431,9 @@ fn idle_connections_add_no_threads() {
         connections.push(small.connect(listener.local_addr().unwrap()).unwrap());
         connections.push(listener.accept().unwrap().0);
     }
-    assert_eq!(threads(), before);
+    // A thread of an earlier test may have ended meanwhile.
+    let after = threads();
+    assert!(after <= before, "{after} threads after {before}");
     for pair in connections.chunks_mut(2) {
         pair[0].write_all(b"still here").unwrap();
         pair[1].read_exact(&mut [0; 10]).unwrap();
