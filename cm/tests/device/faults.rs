@@ -228,7 +228,7 @@ fn connection_parts_can_be_dropped_in_every_order() {
 #[derive(Debug)]
 struct Kept {
     descriptors: usize,
-    objects: Vec<u64>,
+    objects: Vec<usize>,
 }
 
 impl Kept {

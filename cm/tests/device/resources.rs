@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// Numbers in the output of `rdma resource show`, in its order.
-pub(crate) fn counts() -> Vec<u64> {
+pub(crate) fn counts() -> Vec<usize> {
     let shown = Command::new("rdma").args(["resource", "show"]).output();
     let shown = shown.unwrap();
     assert!(shown.status.success(), "{shown:?}");
@@ -15,7 +15,7 @@ pub(crate) fn counts() -> Vec<u64> {
 }
 
 /// Whether no number exceeds its former value. Objects of earlier tests may have been released meanwhile.
-pub(crate) fn are_released(before: &[u64]) -> bool {
+pub(crate) fn are_released(before: &[usize]) -> bool {
     counts()
         .iter()
         .zip(before)
