@@ -1,7 +1,8 @@
 //! The table of stacks: results of the device tests and capabilities, on each stack tested so far.
 //!
-//! A complete run records its stacks, softnic and that of the guests, in `target/stacks`, and prints all of them. The reasons for
-//! capabilities that differ are in `verbs/tests/capabilities.txt`.
+//! A complete run records its stacks, softnic and that of the guests, in `target/stacks`, and prints all of them. So does a run
+//! of all tests on one stack, `--stack softnic` or `--device-only`. The reasons for capabilities that differ are in
+//! `verbs/tests/capabilities.txt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -46,6 +47,29 @@ pub(crate) fn capabilities(workspace: &Workspace, device: Device) -> PathBuf {
 /// The device tests wrote no capabilities, or a capability differs between the stacks without a reason.
 pub(crate) fn report(workspace: &Workspace, stack: &Stack, outcomes: &Outcomes) -> Result<()> {
     record(workspace, "softnic", Device::Softnic, outcomes)?;
+    report_guests(workspace, stack, outcomes)
+}
+
+/// Records the results of the device tests on softnic, and prints the table.
+///
+/// # Errors
+///
+/// As for [`report`].
+pub(crate) fn report_softnic(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
+    record(workspace, "softnic", Device::Softnic, outcomes)?;
+    print(workspace)
+}
+
+/// Records the results of the device tests in guests with `stack`, and prints the table.
+///
+/// # Errors
+///
+/// As for [`report`].
+pub(crate) fn report_guests(
+    workspace: &Workspace,
+    stack: &Stack,
+    outcomes: &Outcomes,
+) -> Result<()> {
     record_guests(workspace, stack, outcomes)?;
     print(workspace)
 }
@@ -231,6 +255,39 @@ mod tests {
         assert!(all.len() > 5);
         for name in all.keys() {
             assert!(test.contains(&format!("\"{name}\"")), "{name}");
+        }
+    }
+
+    /// Linux and rdma-core in a row of the documentation's table.
+    fn documented(feature: &str) -> [&str; 2] {
+        let page = include_str!("../../verbs/src/lib.rs");
+        let rows = page.lines().filter(|line| line.starts_with("//! |"));
+        let mut found = rows.filter(|row| row.contains(feature));
+        let cells: Vec<_> = found.next().unwrap().split('|').map(str::trim).collect();
+        assert_eq!((cells.len(), found.next()), (5, None), "{feature}");
+        [cells[2], cells[3]]
+    }
+
+    #[test]
+    fn reasons_name_the_kernel_and_the_library_of_the_documentation() {
+        let all = reasons(include_str!("../../verbs/tests/capabilities.txt"));
+        for (capability, feature) in [
+            ("atomic-write", "[`op::AtomicWrite`]"),
+            ("flush", "[`op::Flush`]"),
+            ("paging-on-demand", "(mr::Registration::on_demand)"),
+            ("prefetch", "(ProtectionDomain::advise)"),
+            (
+                "provider-memory",
+                "(ProtectionDomain::alloc_provider_memory)",
+            ),
+        ] {
+            let [linux, rdma_core] = documented(feature);
+            let since = match linux {
+                "any" => format!("rdma-core {rdma_core}"),
+                _ => format!("{linux} and rdma-core {rdma_core}"),
+            };
+            let reason = all[capability].split(';').next().unwrap();
+            assert_eq!(reason, since, "{capability}");
         }
     }
 }

@@ -177,7 +177,7 @@ fn iova_of_region_is_accepted_in_requests() {
     assert_eq!(refused.value.len(), 8192);
 }
 
-/// Whether `ibv_reg_mr` registers zero-based memory. Soft-RoCE refuses such regions since Linux 6.3
+/// Whether `ibv_reg_mr` registers zero-based memory. Soft-RoCE refuses such regions since Linux 6.5
 /// (`rxe_reg_user_mr`), and no device attribute reports this limitation.
 pub(crate) fn registers_zero_based(fixture: &Fixture) -> bool {
     let mut memory = vec![0_u64; 8];

@@ -2,10 +2,13 @@
 //! registration.
 
 use verbs::{
-    Buf, Completed, QueuePair, RemoteAccess, RemoteRegion, Reset, Rts, WcStatus,
+    Buf, Completed, Init, QueuePair, RemoteAccess, RemoteRegion, Reset, Rtr, Rts,
+    SharedReceiveQueue, Ud, WcStatus,
+    ah::{Addressed, GRH_LEN},
     attr::{OdpCaps, OdpGeneralCaps, OdpTransportCaps},
     mr::{Advice, Mapping},
     op::{self, SendOps},
+    qp::{Attributes, Psn},
 };
 
 use crate::{
@@ -107,11 +110,97 @@ fn odp_rc_mixed_mr() {
     }
 }
 
-/// Soft-RoCE with paging has atomic writes.
+/// The address goes to pinned memory, so that the message starts at the start of a page.
+#[test]
+fn odp_ud_traffic() {
+    let fixture = Fixture::new();
+    let Some(caps) = paging(&fixture) else { return };
+    if !caps
+        .ud
+        .contains(OdpTransportCaps::SEND | OdpTransportCaps::RECV)
+    {
+        return;
+    }
+    let mut cq = fixture.cq(16);
+    let builder = fixture.pd.qp_builder::<Ud>(&cq, &cq).max_recv_sge(2);
+    let qp = builder
+        .create_for::<Addressed<Buf>, (Buf, Buf)>()
+        .unwrap()
+        .to_init(&Attributes::<Ud, Init>::new(1, 7))
+        .unwrap()
+        .to_rtr(&Attributes::<Ud, Rtr>::new())
+        .unwrap();
+    let rts = Attributes::<Ud, Rts>::new(Psn::default());
+    let mut qp = qp.to_rts(&rts).unwrap();
+    let (mut from, mut to) = (paged(&fixture), paged(&fixture));
+    for memory in [&mut from, &mut to] {
+        evict(memory);
+    }
+    from.set_len(1000);
+    from.fill(5);
+    let header = fixture.pd.alloc_buf(GRH_LEN).unwrap();
+    qp.post_recv((header, to)).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
+    let work = Addressed::new(from, &ah);
+    qp.post(op::SendTo::new(work, qp.qp_num(), 7)).unwrap();
+    let mut received = None;
+    for _ in 0..2 {
+        let wc = cq.wait(crate::windows::TEST_TIMEOUT).unwrap().next();
+        let wc = wc.expect("the datagram was lost");
+        wc.ok().unwrap();
+        if let Ok(Completed::Receive(done)) = qp.complete(wc) {
+            received = Some(done.into_work().unwrap());
+        }
+    }
+    let (_, to) = received.unwrap();
+    check(&to[..1000], 5);
+}
+
+#[test]
+fn odp_rc_srq_traffic() {
+    let fixture = Fixture::new();
+    let Some(caps) = paging(&fixture) else { return };
+    if !caps.rc.contains(OdpTransportCaps::SRQ_RECV) {
+        return;
+    }
+    let mut cq = fixture.cq(16);
+    let mut srq: SharedReceiveQueue = fixture.pd.create_srq(4, 1).unwrap();
+    let a: QueuePair<verbs::Rc, Reset> = fixture.qp(&cq, 2);
+    let b = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
+    let b: QueuePair<verbs::Rc, Reset> = b.create().unwrap();
+    let numbers = [b.qp_num(), a.qp_num()];
+    let mut a = fixture.bring_up(a, numbers[0]);
+    let _b = fixture.bring_up(b, numbers[1]);
+    let (mut from, mut to) = (paged(&fixture), paged(&fixture));
+    for memory in [&mut from, &mut to] {
+        evict(memory);
+    }
+    let len = message_len(&fixture);
+    from.set_len(len);
+    from.fill(6);
+    srq.post(to).unwrap();
+    a.post(op::Send::new(from)).unwrap();
+    let mut received = None;
+    for _ in 0..2 {
+        let wc = cq.wait(crate::windows::TEST_TIMEOUT).unwrap().next();
+        let wc = wc.expect("nothing has completed");
+        wc.ok().unwrap();
+        if wc.qp_id() == srq.id() {
+            received = Some(srq.complete(wc).unwrap().into_work().unwrap());
+        } else {
+            a.complete(wc).unwrap().ok().unwrap();
+        }
+    }
+    check(&received.unwrap()[..len], 6);
+}
+
 #[test]
 fn odp_qp_ex_rc_atomic_write() {
     let fixture = Fixture::new();
-    let Some(_) = paging(&fixture) else { return };
+    let Some(caps) = paging(&fixture) else { return };
+    if !caps.rc.contains(OdpTransportCaps::ATOMIC_WRITE) {
+        return;
+    }
     let mut cq = fixture.cq(16);
     let builder = fixture.builder(&cq, 2).send_ops(SendOps::ATOMIC_WRITE);
     let a: QueuePair<verbs::Rc, Reset> = builder.create().unwrap();

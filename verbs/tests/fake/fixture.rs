@@ -2,8 +2,8 @@
 
 use ibverbs_sys as ffi;
 use verbs::{
-    CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, Reset, Rtr, Rts,
-    ah::AddressVector,
+    Buf, CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, Reset, Rtr, Rts, Ud,
+    ah::{AddressVector, Addressed},
     qp::{Attributes, Psn, QpNum},
     work::{Gather, Scatter},
 };
@@ -60,6 +60,18 @@ impl Fixture {
         // SAFETY: the fake copies nothing; only tests do, to where the elements are.
         let builder = unsafe { builder.receives_elsewhere() };
         self.connect(builder.create_for().unwrap())
+    }
+
+    /// A queue pair for datagrams, ready to send.
+    pub(crate) fn ud(&self, cq: &CompletionQueue) -> QueuePair<Ud, Rts, Addressed<Buf>, Buf> {
+        let builder = self.pd.qp_builder::<Ud>(cq, cq).max_recv_wr(1);
+        let qp = builder.create_for().unwrap();
+        let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, 7));
+        let qp = qp.map_err(|refused| refused.error).unwrap();
+        let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new());
+        let qp = qp.map_err(|refused| refused.error).unwrap();
+        let qp = qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()));
+        qp.map_err(|refused| refused.error).unwrap()
     }
 
     /// Brings a queue pair up, with a nonexistent peer.

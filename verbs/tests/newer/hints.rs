@@ -7,12 +7,12 @@ use ibverbs_sys::{
     self as ffi, ibv_access_flags as flag, ibv_dmah_init_attr_mask as has, ibv_wr_opcode as opcode,
 };
 use verbs::{
-    Buf, QueuePair, RemoteAccess, RemoteToken, Rts, WcStatus,
+    Buf, QueuePair, RemoteAccess, RemoteToken, Rts,
     mr::{DmaHandle, DmaHints, TphMemory},
     op,
 };
 
-use crate::{fixture::Fixture, library::fail, provider::PostedSend, traffic::Traffic};
+use crate::{fixture::Fixture, library::fail, perform, provider::PostedSend, traffic::Traffic};
 
 /// Number of processors.
 const PROCESSORS: u32 = 4;
@@ -201,28 +201,18 @@ fn dmah_mrex_rc_send() {
     traffic.receive(&mut qp, work, b"a message");
 }
 
-/// Posts one request from memory with hints to memory with hints, and lets the request complete. Returns the request.
+/// Posts one request from memory with hints to memory with hints. Returns the request.
 fn access(
     access: RemoteAccess,
     post: impl FnOnce(&mut QueuePair<verbs::Rc, Rts>, Buf, RemoteToken),
 ) -> PostedSend {
     let fixture = Fixture::new();
-    let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let registration = fixture.pd.register(vec![0; 64]);
     let registration = registration.dma_handle(&handle(&fixture)).remote(access);
     let region = registration.create().unwrap();
     assert!(REGISTERED.take().is_some(), "registered without hints");
     assert_eq!(fixture.fake.region().2 & access.bits(), access.bits());
-    let token = region.token().slice(0..8).unwrap();
-    post(&mut qp, hinted(&fixture, 8), token);
-    let posted = fixture.fake.sends(qp.qp_num())[0].clone();
-    assert_eq!(posted.remote, Some((token.addr, token.rkey)));
-    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
-    let wc = cq.poll().unwrap().next().unwrap();
-    wc.ok().unwrap();
-    assert!(qp.complete(wc).is_ok());
-    posted
+    perform(&fixture, &region, hinted(&fixture, 8), post)
 }
 
 #[test]

@@ -10,8 +10,9 @@
 //! In *two hosts* and *harness*, several tests run at a time ([`at_once`]). Every stage builds the tests of the whole
 //! workspace, because building a single package would unify dependency features differently and rebuild the dependencies.
 //!
-//! A complete run ends with the coverage of pyverbs ([`pyverbs`]), the cases of RDS ([`conformance`]), and the results of
-//! the device tests on softnic, in the *host* stage, and on Soft-RoCE, in the *device* stage ([`differences`]).
+//! A complete run ends with the coverage of pyverbs ([`pyverbs`]), the cases of RDS ([`conformance`]), the results of the
+//! device tests on softnic, in the *host* stage, and on Soft-RoCE, in the *device* stage ([`differences`]), and the table of
+//! stacks ([`stack_table`]).
 //!
 //! `ci` adds a part of the tests on the [`newest`] stack.
 //!
@@ -195,9 +196,13 @@ pub(crate) fn run_stages(
     }
     match stack {
         Stack::Softnic => {
-            stages.test("softnic", |counts| {
-                suite.host(counts, &mut Outcomes::default())
-            });
+            let mut outcomes = Outcomes::default();
+            stages.test("softnic", |counts| suite.host(counts, &mut outcomes));
+            if options.filter.is_none() {
+                stages.check("stacks", || {
+                    stack_table::report_softnic(workspace, &outcomes)
+                });
+            }
             Ok(())
         }
         Stack::Guests { kernel, .. } => run_stages_of_guests(suite, kernel, stages),
@@ -258,8 +263,12 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
     if options.newest_too {
         newest::run(&suite, stages);
     }
-    if !options.host_only && !options.device_only && options.filter.is_none() {
-        compare_with_tables(&suite, &outcomes, stages);
+    match (&options.filter, options.host_only, options.device_only) {
+        (None, false, false) => compare_with_tables(&suite, &outcomes, stages),
+        (None, false, true) => stages.check("stacks", || {
+            stack_table::report_guests(suite.workspace, suite.stack, &outcomes)
+        }),
+        _ => {}
     }
     Ok(())
 }

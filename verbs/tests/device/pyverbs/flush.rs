@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use verbs::{
     Buf, Completed, CompletionQueue, Init, QueuePair, RemoteAccess, RemoteRegion, Reset, Rtr, Rts,
     WcStatus,
+    attr::OdpTransportCaps,
     cq::WcOpcode,
     mr::Mapping,
     op::{self, ExtendedRequest, Placement, SendOps},
@@ -121,7 +122,8 @@ fn qp_ex_rc_flush() {
 #[test]
 fn odp_qp_ex_rc_flush() {
     let fixture = Fixture::new();
-    if paging(&fixture).is_none() {
+    let Some(caps) = paging(&fixture) else { return };
+    if !caps.rc.contains(OdpTransportCaps::FLUSH) {
         return;
     }
     let Some(mut link) = Link::with(fixture, true) else {

@@ -2,12 +2,11 @@
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
-    Buf, Gid, Init, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rtr, Rts,
-    SharedReceiveQueue, Ud,
+    Buf, Gid, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rts, SharedReceiveQueue,
     ah::{AddressVector, Addressed},
     mr::{Advice, HugePage, Mapping},
     op,
-    qp::{Attributes, Psn, QpNum},
+    qp::QpNum,
 };
 
 use super::{traffic::Traffic, xrc::Ends};
@@ -85,14 +84,7 @@ fn odp_rc_rdma_write() {
 fn odp_ud_traffic() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let builder = fixture.pd.qp_builder::<Ud>(&cq, &cq).max_recv_wr(1);
-    let qp = builder.create_for::<Addressed<Buf>, Buf>().unwrap();
-    let init = Attributes::<Ud, Init>::new(1, 7);
-    let qp = qp.to_init(&init).map_err(|refused| refused.error).unwrap();
-    let rtr = Attributes::<Ud, Rtr>::new();
-    let qp = qp.to_rtr(&rtr).map_err(|refused| refused.error).unwrap();
-    let rts = Attributes::<Ud, Rts>::new(Psn::default());
-    let mut qp = qp.to_rts(&rts).map_err(|refused| refused.error).unwrap();
+    let mut qp = fixture.ud(&cq);
     let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
     let ah = fixture.pd.create_ah(&address_vector).unwrap();
     let mut traffic = Traffic {

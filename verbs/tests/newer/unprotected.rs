@@ -1,0 +1,158 @@
+//! Provider memory readable by the host of a virtual machine (rdma-core 64), and the twins of pyverbs' cases (`test_buf.py`)
+//! about such memory, by their names.
+
+use std::io::ErrorKind;
+
+use ibverbs_sys::ibv_wr_opcode as opcode;
+use verbs::{
+    Buf, Gid, QueuePair, RemoteAccess, RemoteToken, Rts,
+    ah::{AddressVector, Addressed},
+    op,
+    qp::QpNum,
+    work::Gather,
+};
+
+use crate::{contents, fixture::Fixture, library, perform, provider::PostedSend, traffic::Traffic};
+
+/// A device with the domain of such memory.
+fn unprotected() -> Fixture {
+    let mut fixture = Fixture::new();
+    let builder = fixture.pd.parent_domain_builder().allow_unprotected();
+    fixture.pd = builder.create().unwrap();
+    fixture
+}
+
+/// Memory registered by the call for provider memory.
+fn registered(fixture: &Fixture, len: usize) -> Buf {
+    let memory = fixture.pd.alloc_provider_memory(len).unwrap();
+    let buf = fixture.pd.register(memory).create_buf().unwrap();
+    let last = library::last().unwrap();
+    assert_eq!((last.call, last.len), ("ibv_reg_buf_mr", len));
+    buf
+}
+
+/// A message from one memory, and one into another.
+fn exchange<W: Gather + 'static>(fixture: &Fixture, work: W, bytes: &[u8], room: Buf) {
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<verbs::Rc, Rts, W, Buf> = fixture.rc(&cq, 2);
+    let mut traffic = Traffic {
+        fake: &fixture.fake,
+        poll: &mut |take| cq.poll().unwrap().for_each(take),
+    };
+    traffic.send(&mut qp, bytes, |qp| {
+        qp.post(op::Send::new(work))
+            .map_err(|refused| refused.error)
+            .unwrap();
+    });
+    traffic.receive(&mut qp, room, b"a message");
+}
+
+/// Posts one request between such memory of 8 bytes and such memory open to peers. Returns the request.
+fn access(
+    access: RemoteAccess,
+    post: impl FnOnce(&mut QueuePair<verbs::Rc, Rts>, Buf, RemoteToken),
+) -> PostedSend {
+    let fixture = unprotected();
+    let memory = fixture.pd.alloc_provider_memory(64).unwrap();
+    let region = fixture.pd.register(memory).remote(access).create().unwrap();
+    assert_eq!(library::last().unwrap().call, "ibv_reg_buf_mr");
+    assert_eq!(fixture.fake.region().2 & access.bits(), access.bits());
+    let work = registered(&fixture, 8);
+    perform(&fixture, &region, work, post)
+}
+
+#[test]
+fn buf_export_dmabuf_fd_on_bounce_device() {
+    let fixture = unprotected();
+    let memory = fixture.pd.alloc_provider_memory(64).unwrap();
+    // SAFETY: the fake makes a file of its own.
+    let fd = unsafe { memory.export_dmabuf() }.unwrap();
+    assert_eq!(contents(fd), b"a dma-buf of 64 bytes");
+}
+
+#[test]
+fn buf_reg_wrong_allocating_pd_fails_cc_pd() {
+    let fixture = unprotected();
+    let other = fixture.ctx.alloc_pd().unwrap();
+    let other = other.parent_domain_builder().allow_unprotected().create();
+    let memory = fixture.pd.alloc_provider_memory(64).unwrap();
+    let refused = other.unwrap().register(memory).create_buf().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(library::count(&fixture.pd), 1, "it is given back");
+}
+
+#[test]
+fn buf_rc_send_cc_pd_reg_buf_mr() {
+    let fixture = unprotected();
+    let mut work = registered(&fixture, 64);
+    work.fill(3);
+    exchange(&fixture, work, &[3; 64], registered(&fixture, 64));
+}
+
+#[test]
+fn buf_rc_send_large_msg_cc_pd_reg_buf_mr() {
+    let fixture = unprotected();
+    let mut work = registered(&fixture, 16384);
+    work[..4096].fill(1);
+    work[16000..].fill(2);
+    let bytes = work.to_vec();
+    exchange(&fixture, work, &bytes, registered(&fixture, 16384));
+}
+
+/// Registered by the call for all kinds of memory, with an address for peers.
+#[test]
+fn buf_rc_send_cc_pd_reg_mr_ex() {
+    let fixture = unprotected();
+    let memory = fixture.pd.alloc_provider_memory(4096).unwrap();
+    let iova = 0x7000_0000 + memory.as_ptr().addr() as u64 % 4096;
+    let registration = fixture.pd.register(memory).remote(RemoteAccess::WRITE);
+    let region = registration.iova(iova).create().unwrap();
+    let last = library::last().unwrap();
+    assert_eq!((last.call, last.iova), ("ibv_reg_mr_ex", Some(iova)));
+    region.write(4000, b"to the peer");
+    let room = registered(&fixture, 64);
+    exchange(&fixture, region.slice(4000..4011), b"to the peer", room);
+}
+
+#[test]
+fn buf_rc_rdma_write_imm_cc_pd_reg_buf_mr() {
+    let posted = access(RemoteAccess::WRITE, |qp, work, to| {
+        qp.post(op::Write::new(work, to).imm_data(9)).unwrap();
+    });
+    assert_eq!(posted.opcode, opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+    assert_eq!(posted.imm_data, Some(9));
+}
+
+#[test]
+fn buf_rc_rdma_read_cc_pd_reg_buf_mr() {
+    let posted = access(RemoteAccess::READ, |qp, work, from| {
+        qp.post(op::Read::new(work, from)).unwrap();
+    });
+    assert_eq!(posted.opcode, opcode::IBV_WR_RDMA_READ);
+}
+
+#[test]
+fn buf_rc_atomic_fetch_add_cc_pd_reg_buf_mr() {
+    let posted = access(RemoteAccess::ATOMIC, |qp, work, number| {
+        qp.post(op::FetchAdd::new(work, number, 3)).unwrap();
+    });
+    assert_eq!(posted.opcode, opcode::IBV_WR_ATOMIC_FETCH_AND_ADD);
+    assert_eq!(posted.compare_add, Some(3));
+}
+
+#[test]
+fn buf_ud_send_cc_pd_reg_buf_mr() {
+    let fixture = unprotected();
+    let mut cq = fixture.cq(8);
+    let mut qp = fixture.ud(&cq);
+    let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
+    let ah = fixture.pd.create_ah(&address_vector).unwrap();
+    let mut traffic = Traffic {
+        fake: &fixture.fake,
+        poll: &mut |take| cq.poll().unwrap().for_each(take),
+    };
+    let work = Addressed::new(registered(&fixture, 64), &ah);
+    let request = op::SendTo::new(work, QpNum::from_low_bits(9), 7);
+    let back = traffic.send(&mut qp, &[0; 64], |qp| qp.post(request).unwrap());
+    traffic.receive(&mut qp, back.work, b"a datagram");
+}
