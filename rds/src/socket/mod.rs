@@ -184,9 +184,12 @@ impl Socket {
             return Err(Errno::NOPROTOOPT.into());
         }
         let mut state = self.engine.inner().open(bound)?;
+        let is_first = !state.node.is_local(bound.ip());
         let bound = state.node.bind(self.id, bound).map_err(socket_error)?;
-        // Connections to hosts are retried while there is a socket.
-        state.set_timers();
+        if is_first {
+            // Connections from an address are retried while a socket is bound to the address.
+            state.set_timers();
+        }
         self.engine.inner().drive(&mut state);
         Ok(bound)
     }

@@ -141,8 +141,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Removes a closed socket from all peers.
     pub(super) fn wait_no_more(&mut self, id: SocketId) {
         self.congestion_blocked.remove(&id);
-        for (_, peer) in self.peers.iter_mut() {
-            peer.waiting.remove(&id);
+        for (connection, peer) in self.peers.iter_mut() {
+            if peer.waiting.remove(&id) {
+                self.busy.insert(connection);
+            }
         }
     }
 

@@ -104,10 +104,14 @@ pub(super) struct Socket<B> {
     /// Notify failed operations even without a request.
     pub(super) wants_failures: bool,
     watches: bool,
+    /// A send was refused because of congestion.
+    pub(super) was_refused: bool,
     /// Ports with a blocked send, and those of them released since.
     watched: u64,
     freed: u64,
     map_changed: bool,
+    /// Number of messages in the send buffer.
+    unfinished: u64,
     send_bytes: u64,
     /// Bytes sent since the last acknowledgement request because of a half-full buffer.
     bytes_since_ack_request: u64,
@@ -130,9 +134,11 @@ impl<B> Socket<B> {
             recv_limit: DEFAULT_LIMIT,
             wants_failures: false,
             watches: false,
+            was_refused: false,
             watched: 0,
             freed: 0,
             map_changed: false,
+            unfinished: 0,
             send_bytes: 0,
             bytes_since_ack_request: 0,
             recv_bytes: 0,
@@ -159,6 +165,7 @@ impl<B> Socket<B> {
         self.has_sent = true;
         self.stats.sent(len);
         let (len, limit) = (u64::from(len), u64::from(self.send_limit));
+        self.unfinished += 1;
         self.send_bytes += len;
         self.bytes_since_ack_request = self.bytes_since_ack_request.saturating_add(len);
         let is_due = self.is_half_full(0) && self.bytes_since_ack_request >= limit / 8;
@@ -168,8 +175,15 @@ impl<B> Socket<B> {
         is_due
     }
 
+    /// Accounts for a finished message.
     pub(super) fn released(&mut self, len: u32) {
+        self.unfinished = self.unfinished.saturating_sub(1);
         self.send_bytes = self.send_bytes.saturating_sub(len.into());
+    }
+
+    /// Whether the send buffer holds messages.
+    pub(super) fn has_unfinished(&self) -> bool {
+        self.unfinished > 0
     }
 
     /// Whether another message can be received. Only a multiple of the limit is too much, because
@@ -222,6 +236,7 @@ impl<B> Socket<B> {
 
     /// Records a blocked send to this port.
     pub(super) fn blocked(&mut self, port: u16) {
+        self.was_refused = true;
         self.watched |= CongestionMap::fold(port);
     }
 

@@ -639,16 +639,22 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// # Errors
     /// The socket is closed already.
     pub fn close(&mut self, id: SocketId) -> Result<(), SocketError> {
+        self.retire_acked();
         let socket = self.get(id)?;
         let (bound, congested) = (socket.bound, socket.is_congested());
+        // Looking at all peers takes time.
+        if socket.was_refused {
+            self.wait_no_more(id);
+        }
         if let Some(bound) = bound {
-            self.cancel(id, None)?;
+            if self.get(id)?.has_unfinished() {
+                self.cancel(id, None)?;
+            }
             self.ports.unbind(bound);
             if congested {
                 self.mark(bound.ip(), bound.port(), false);
             }
         }
-        self.wait_no_more(id);
         self.send_blocked.remove(&id);
         if let Some(socket) = self.sockets.remove(&id) {
             for delivery in socket.messages() {

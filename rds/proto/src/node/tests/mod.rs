@@ -296,13 +296,23 @@ fn close_cancels_unsent_messages() {
     let id = bound(&mut a, A, 40);
     let other = bound(&mut a, A, 41);
     for _ in 0..100 {
-        send(&mut a, id, (B, 50).into(), 10).unwrap();
+        send(&mut a, id, (B, 50).into(), 0).unwrap();
     }
     send(&mut a, other, (B, 50).into(), 10).unwrap();
     a.close(id).unwrap();
     assert_eq!(a.close(id), Err(SocketError::Closed));
     assert_eq!(std::iter::from_fn(|| a.finished()).count(), 100);
     assert_eq!(a.waiting(other), Ok((10, 0)));
+}
+
+/// The time of closing many sockets must not depend on the number of peers.
+#[test]
+fn close_after_acknowledgement_leaves_peers_idle() {
+    let (mut pair, from, to) = pair();
+    while pair.a.busy().is_some() || pair.b.busy().is_some() {}
+    pair.a.close(from).unwrap();
+    pair.b.close(to).unwrap();
+    assert_eq!((pair.a.busy(), pair.b.busy()), (None, None));
 }
 
 /// Cases X-G01, X-G02, L-S14: a port is congested above its limit, and released below half.
