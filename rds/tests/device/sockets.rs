@@ -3,6 +3,7 @@
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{Ipv4Addr, SocketAddr},
+    os::fd::AsFd,
     thread,
     time::{Duration, Instant},
 };
@@ -11,6 +12,8 @@ use rds::{
     Engine, EngineOptions, Event, Interest, RecvMeta, SendOptions, Socket,
     proto::connection::Settings,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use verbs::fd::wait_readable;
 
 use crate::{TEST_TIMEOUT, addr, another_of, any, counter, other, pattern, socket, third};
 
@@ -276,8 +279,8 @@ fn engine_thread_takes_over_after_blocked_calls() {
         assert!(Instant::now() < deadline, "no peer has acknowledged it");
         thread::sleep(Duration::from_millis(10));
     }
-    let descriptor = std::os::fd::AsFd::as_fd(&b);
-    assert!(verbs::fd::wait_readable("poll", descriptor, TEST_TIMEOUT).unwrap());
+    let descriptor = b.as_fd();
+    assert!(wait_readable("poll", descriptor, TEST_TIMEOUT).unwrap());
 }
 
 /// Sending calls handle completions. Requests without room in the send queue are posted by the
@@ -337,8 +340,7 @@ fn blocked_follower_outlives_the_poller() {
 #[test]
 fn descriptor_signals_readiness() {
     let (a, b) = (socket(any()), socket(other()));
-    let readable =
-        |wait| verbs::fd::wait_readable("poll", std::os::fd::AsFd::as_fd(&b), Some(wait)).unwrap();
+    let readable = |wait| wait_readable("poll", b.as_fd(), Some(wait)).unwrap();
     assert!(!readable(Duration::ZERO));
     a.send_to(b"hello", addr(&b)).unwrap();
     while !b.readiness(Interest::Read).unwrap().readable {
@@ -348,6 +350,50 @@ fn descriptor_signals_readiness() {
     b.recv_event().unwrap();
     while b.readiness(Interest::Read).unwrap().map_changed {}
     assert!(!readable(Duration::ZERO));
+}
+
+/// Restores the limit of open descriptors on drop.
+struct Limited(Rlimit);
+
+impl Limited {
+    fn to(descriptors: u64) -> Self {
+        let before = getrlimit(Resource::Nofile);
+        let few = Rlimit {
+            current: Some(descriptors),
+            ..before
+        };
+        setrlimit(Resource::Nofile, few).unwrap();
+        Self(before)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nofile, self.0).unwrap();
+    }
+}
+
+/// A readable descriptor makes an event loop call until a later call creates the socket's own.
+#[test]
+fn as_fd_without_free_descriptor_is_readable() {
+    let (a, b) = (socket(any()), socket(other()));
+    let send = || {
+        a.send_to(b"hello", addr(&b)).unwrap();
+        b.recv_event().unwrap();
+    };
+    let readable = || wait_readable("poll", b.as_fd(), Some(Duration::ZERO)).unwrap();
+    send();
+    // All descriptors below are in use.
+    let limited = Limited::to(8);
+    assert!(readable());
+    let nothing = b.try_recv_event().unwrap_err();
+    assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    send();
+    assert!(readable());
+    drop(limited);
+    assert!(!readable());
+    send();
+    assert!(!readable());
 }
 
 /// A blocked call handles completions of devices opened later.
