@@ -62,9 +62,11 @@ pub(crate) fn peers(peers: u16, sockets: u16) -> Result<f64> {
             addrs.iter().map(|&addr| SocketAddr::new(addr, PORT)),
         )?);
     }
-    // Connects.
-    for sender in &senders {
-        deliver(sender, &receivers[0])?;
+    // Connects, and touches each receive buffer once: a device pins their pages at registration, and a fabric does not.
+    for _ in 0..RECEIVES {
+        for sender in &senders {
+            deliver(sender, &receivers[0])?;
+        }
     }
     let turns = senders.iter().cycle().zip(receivers.iter().cycle());
     let turns = turns.take(usize::try_from(MESSAGES)?);

@@ -74,7 +74,7 @@ impl Default for Settings {
             max_unacked_messages: 8,
             max_unacked_bytes: 16 << 20,
             max_unsignaled: 16,
-            ack_after: Some(Duration::from_millis(50)),
+            ack_after: Some(Duration::from_millis(200)),
             keepalive: Some(Duration::from_secs(10)),
             accept_unchecked: true,
             detect_restarts: true,
