@@ -14,6 +14,7 @@ use crate::{
     context::Context,
     error::{Error, Result, cvt_neg, cvt_ptr},
     fd::{Members, NotifyFd, set_nonblocking, wait_for},
+    waiting::EventFd,
 };
 
 /// `ibv_comp_channel`—Notifies of completions in completion queues.
@@ -61,9 +62,19 @@ pub(crate) struct ChannelHandle {
     raw: OwnedChannel,
     /// In place of the channel's own descriptor, which is not handed out: an event read from
     /// there directly would never be acknowledged, and `ibv_destroy_cq` waits for the
-    /// acknowledgement. Created by the first use.
-    notify: OnceLock<NotifyFd>,
+    /// acknowledgement. Created by the first use; `None` in place of a failure.
+    notify: OnceLock<Option<NotifyFd>>,
+    reserve: &'static Reserve,
     _ctx: Context,
+}
+
+/// The descriptor of every channel without one of its own: readable while one of these has an
+/// event. Created with the first channel of the process, before descriptors are used up.
+#[derive(Debug)]
+struct Reserve {
+    notify: NotifyFd,
+    /// A member, readable once a channel could not be added: then the descriptor is always readable.
+    incomplete: EventFd,
 }
 
 // INVARIANT: created, and destroyed only in `drop`.
@@ -93,12 +104,14 @@ impl Context {
     /// [ibv_create_comp_channel(3)](https://man7.org/linux/man-pages/man3/ibv_create_comp_channel.3.html)
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> Result<CompletionChannel> {
+        let reserve = Reserve::get()?;
         // SAFETY: the context is open for as long as `self` lives.
         let raw = unsafe { ffi::ibv_create_comp_channel(self.as_raw()) };
         let raw = OwnedChannel(cvt_ptr("ibv_create_comp_channel", raw)?);
         set_nonblocking(raw.event_fd(), true)?;
         let inner = ChannelHandle {
             notify: OnceLock::new(),
+            reserve,
             raw,
             _ctx: self.clone(),
         };
@@ -241,8 +254,8 @@ pub(super) fn own_channel(
 }
 
 /// Readable when there is an event. The descriptor can be registered with an event loop, and does
-/// nothing else. Created by the first call; with too many open files, the call returns the
-/// descriptor that C reads.
+/// nothing else. Created by the first call, and the same from then on. With too many open files,
+/// the first call returns a descriptor common to all such channels, readable at an event of any.
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
@@ -257,12 +270,31 @@ impl AsRawFd for CompletionChannel {
 
 impl AsFd for ChannelHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        if let Some(notify) = self.notify.get() {
-            return notify.as_fd();
+        let own = self.notify.get_or_init(|| {
+            let own = NotifyFd::of(self.event_fd()).ok();
+            if own.is_none() {
+                self.reserve.add(self.event_fd());
+            }
+            own
+        });
+        own.as_ref().unwrap_or(&self.reserve.notify).as_fd()
+    }
+}
+
+impl Reserve {
+    fn get() -> Result<&'static Self> {
+        static RESERVE: OnceLock<Reserve> = OnceLock::new();
+        if let Some(reserve) = RESERVE.get() {
+            return Ok(reserve);
         }
-        match NotifyFd::of(self.event_fd()) {
-            Ok(new) => self.notify.get_or_init(|| new).as_fd(),
-            Err(_) => self.event_fd(),
+        let incomplete = EventFd::new()?;
+        let notify = NotifyFd::of(incomplete.as_fd())?;
+        Ok(RESERVE.get_or_init(|| Self { notify, incomplete }))
+    }
+
+    fn add(&self, channel: BorrowedFd<'_>) {
+        if self.notify.add(channel).is_err() {
+            self.incomplete.notify();
         }
     }
 }

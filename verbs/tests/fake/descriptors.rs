@@ -104,6 +104,69 @@ fn channel_descriptor_gives_no_access_to_its_events() {
     assert_eq!(channel.try_next().unwrap(), None);
 }
 
+/// The first descriptors of two channels, while the process has no other left.
+///
+/// A process of its own, since other tests open files.
+#[test]
+#[cfg_attr(miri, ignore = "there are no processes")]
+fn channel_descriptor_gives_no_access_to_its_events_with_too_many_open_files() {
+    const CHILD: &str = "VERBS_TEST_TOO_MANY_OPEN_FILES";
+    if std::env::var_os(CHILD).is_none() {
+        let thread = std::thread::current();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = child.args(["--exact", thread.name().unwrap()]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return;
+    }
+    let fixture = Fixture::new();
+    let channels = [(); 2].map(|()| fixture.ctx.create_comp_channel().unwrap());
+    let of = |key| {
+        fixture
+            .ctx
+            .cq_builder(4)
+            .channel(&channels[key], CqKey(key))
+    };
+    let cqs = [0, 1].map(|key| of(key).create().unwrap());
+    let others = use_up_descriptors();
+    let fds = [0, 1].map(|key| channels[key].as_raw_fd());
+    drop(others);
+    for (key, (cq, channel)) in cqs.iter().zip(&channels).enumerate() {
+        // SAFETY: the channel exists.
+        let own = unsafe { (*channel.as_raw()).fd };
+        assert_ne!(fds[key], own);
+        assert_eq!(channel.as_raw_fd(), fds[key], "it stays registered");
+        cq.req_notify(Notify::Next).unwrap();
+        assert!(!is_readable(channel.as_fd()));
+        let completion = crate::provider::wc(0, ffi::ibv_wc_opcode::IBV_WC_SEND);
+        fixture.fake.push(cq, completion);
+        assert!(is_readable(channel.as_fd()));
+        misuse(channel.as_fd());
+        assert!(is_nonblocking(own));
+        assert_eq!(channel.try_next().unwrap(), Some(CqKey(key)));
+        assert!(!is_readable(channel.as_fd()), "it has been taken");
+    }
+}
+
+/// Opens files until the process may open no more.
+fn use_up_descriptors() -> Vec<File> {
+    let limit = libc::rlimit {
+        rlim_cur: 256,
+        rlim_max: 256,
+    };
+    // SAFETY: the limit is valid during the call.
+    let ret = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(ret, 0);
+    let open = || File::open("/dev/null");
+    let files: Vec<File> = std::iter::from_fn(|| open().ok()).collect();
+    assert_eq!(open().unwrap_err().raw_os_error(), Some(libc::EMFILE));
+    files
+}
+
 /// The kernel reports the channel's events to the `epoll` instance, which gives no access to them.
 #[test]
 fn channel_reports_events_to_epoll_until_removed() {
