@@ -91,6 +91,7 @@ impl RecvLimits {
 #[cold]
 #[inline(never)]
 fn too_many(call: &'static str, found: usize, limit: u32) -> Error {
-    let reason = format!("{found} elements, and the queue was made for {limit}");
+    let reason =
+        format!("{found} elements, and the queue was made for {limit}; make the queue for more");
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }

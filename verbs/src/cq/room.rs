@@ -73,7 +73,8 @@ impl Room {
         });
         changed.map_err(|(capacity, reserved)| {
             let reason = format!(
-                "the completion queue has {} of {capacity} entries left, and the queue pair needs {entries}",
+                "the completion queue has {} of {capacity} entries left, and the queue pair needs {entries}; \
+                 make the completion queue larger",
                 capacity - reserved,
             );
             Error::refused("ibv_create_qp", io::ErrorKind::InvalidInput, reason)
@@ -106,7 +107,8 @@ impl Room {
             (reserved <= capacity).then_some((old.min(capacity), reserved))
         });
         changed.map_err(|(_, reserved)| {
-            let reason = format!("{reserved} entries are reserved by queue pairs");
+            let reason =
+                format!("{reserved} entries are reserved by queue pairs; destroy some first");
             Error::refused("ibv_resize_cq", io::ErrorKind::InvalidInput, reason)
         })
     }
@@ -145,7 +147,7 @@ mod interleavings {
             assert_eq!(
                 err.to_string(),
                 "`ibv_create_qp` failed: the completion queue has 4 of 10 entries left, \
-             and the queue pair needs 5"
+             and the queue pair needs 5; make the completion queue larger"
             );
             assert!(room.reserve(u32::MAX).is_err());
             room.release(6, 0);
@@ -178,7 +180,7 @@ mod interleavings {
             room.reserve(6).unwrap();
             assert_eq!(
                 room.shrink(5).unwrap_err().to_string(),
-                "`ibv_resize_cq` failed: 6 entries are reserved by queue pairs"
+                "`ibv_resize_cq` failed: 6 entries are reserved by queue pairs; destroy some first"
             );
             assert_eq!(room.capacity(), 10);
             room.shrink(6).unwrap();

@@ -11,21 +11,24 @@ use crate::{
 #[cold]
 #[inline(never)]
 pub(crate) fn full(call: &'static str) -> Error {
-    let reason = "every request that the queue can hold is in flight";
+    let reason = "every request that the queue can hold is in flight; poll its completion queue";
     Error::would_block(call, reason)
 }
 
 #[cold]
 #[inline(never)]
 pub(super) fn elements(call: &'static str, found: usize, limit: u32) -> Error {
-    let reason = format!("{found} elements, and the queue pair was made for {limit}");
+    let reason =
+        format!("{found} elements, and the queue pair was made for {limit}; raise `max_send_sge`");
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }
 
 #[cold]
 #[inline(never)]
 pub(super) fn inline(call: &'static str, found: u64, limit: u32) -> Error {
-    let reason = format!("{found} bytes inline, and the queue pair was made for {limit}");
+    let reason = format!(
+        "{found} bytes inline, and the queue pair was made for {limit}; raise `max_inline_data`"
+    );
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }
 
@@ -65,7 +68,7 @@ pub(super) fn segments(
 ) -> Error {
     let reason = format!(
         "a header of {} bytes and {bytes} bytes in segments of {}, \
-         and the queue pair was made for {} and {}",
+         and the queue pair was made for {} and {}; raise `max_tso_header`, or send less at once",
         segments.header, segments.mss, limits.max_header, limits.max_data
     );
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
@@ -74,7 +77,7 @@ pub(super) fn segments(
 #[cold]
 #[inline(never)]
 pub(super) fn operation(op: SendOps) -> Error {
-    let reason = format!("the queue pair was not made for {op:?}");
+    let reason = format!("the queue pair was not made for {op:?}; build it with `send_ops`");
     Error::refused(op.call(), io::ErrorKind::Unsupported, reason)
 }
 

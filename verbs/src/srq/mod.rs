@@ -350,7 +350,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
 
 #[cold]
 fn full() -> Error {
-    let reason = "every receive that the queue can hold is in flight";
+    let reason = "every receive that the queue can hold is in flight; poll its completion queue";
     Error::would_block(CALL, reason)
 }
 

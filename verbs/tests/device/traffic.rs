@@ -181,7 +181,7 @@ fn excess_elements_are_refused_with_the_limit() {
     let refused = a.post(op::Send::new(five)).unwrap_err();
     assert_eq!(
         refused.error.to_string(),
-        "`ibv_post_send` failed: 5 elements, and the queue pair was made for 4"
+        "`ibv_post_send` failed: 5 elements, and the queue pair was made for 4; raise `max_send_sge`"
     );
     assert_eq!(refused.value.into_work().len(), 5);
 }

@@ -26,7 +26,7 @@ fn cq_resize_below_the_reserved_entries_is_refused() {
     let err = cq.resize(5).unwrap_err();
     assert_eq!(
         err.to_string(),
-        "`ibv_resize_cq` failed (5 entries): 6 entries are reserved by queue pairs"
+        "`ibv_resize_cq` failed (5 entries): 6 entries are reserved by queue pairs; destroy some first"
     );
     cq.resize(6).unwrap();
     assert_eq!((cq.capacity(), cq.available()), (6, 0));

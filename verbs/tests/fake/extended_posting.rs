@@ -358,8 +358,8 @@ fn refused_push_leaves_the_extended_batch_unchanged() {
     let other = batch.push(op::Write::new(work(), REMOTE)).unwrap_err();
     assert_eq!(other.error.kind(), ErrorKind::Unsupported);
     let message = other.error.to_string();
-    let expected =
-        "`ibv_wr_rdma_write` failed: the queue pair was not made for SendOps(RDMA_WRITE)";
+    let expected = "`ibv_wr_rdma_write` failed: the queue pair was not made for SendOps(RDMA_WRITE); \
+                    build it with `send_ops`";
     assert_eq!(message, expected);
     assert_eq!(other.value.into_work().context, 7);
     batch.push(op::Send::new(work())).unwrap();

@@ -285,14 +285,69 @@ fn full_queue_refuses_with_would_block() {
     assert_eq!(
         texts,
         [
-            "`ibv_post_send` failed: every request that the queue can hold is in flight",
-            "`ibv_post_recv` failed: every request that the queue can hold is in flight",
-            "`ibv_post_srq_recv` failed: every receive that the queue can hold is in flight",
+            "`ibv_post_send` failed: every request that the queue can hold is in flight; poll its completion queue",
+            "`ibv_post_recv` failed: every request that the queue can hold is in flight; poll its completion queue",
+            "`ibv_post_srq_recv` failed: every receive that the queue can hold is in flight; poll its completion queue",
         ]
     );
     for refusal in refusals {
         assert_eq!(refusal.kind(), std::io::ErrorKind::WouldBlock);
         assert_eq!(refusal.raw_os_error(), None);
+    }
+}
+
+/// Every limit that was chosen by the program: the error has the value, the limit, and the way out.
+#[test]
+fn refusal_by_a_limit_of_the_program_names_the_way_out() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(32);
+    let two = || [(); 2].map(|()| buf(&fixture));
+    let qp = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
+    let qp = qp.max_inline_data(8).create_for().unwrap();
+    let mut qp: QueuePair<verbs::Rc, Rts, [Buf; 2], [Buf; 2]> = fixture.connect(qp);
+    let mut srq: SharedReceiveQueue<[Buf; 2]> = fixture.pd.create_srq(1, 1).unwrap();
+    let mut wq = fixture.pd.wq_builder(&cq).create_for().unwrap();
+    let most = qp.send_queue().max_inline_data();
+    let long = vec![0; most + 1];
+    let sizes = (
+        format!("{} bytes inline", most + 1),
+        format!("made for {most}"),
+    );
+    let refusals: [(Error, &[&str]); 6] = [
+        (
+            qp.post(op::Send::new(two())).unwrap_err().error,
+            &["2 elements", "made for 1", "; raise `max_send_sge`"],
+        ),
+        (
+            qp.post(op::Send::new(two()).inline(&long))
+                .unwrap_err()
+                .error,
+            &[&sizes.0, &sizes.1, "; raise `max_inline_data`"],
+        ),
+        (
+            qp.post_recv(two()).unwrap_err().error,
+            &["2 elements", "made for 1", "; make the queue for more"],
+        ),
+        (
+            srq.post(two()).unwrap_err().error,
+            &["2 elements", "made for 1", "; make the queue for more"],
+        ),
+        (
+            wq.post(two()).unwrap_err().error,
+            &["2 elements", "made for 1", "; make the queue for more"],
+        ),
+        (
+            cq.resize(1).unwrap_err(),
+            &[
+                "1 entries",
+                "3 entries are reserved",
+                "; destroy some first",
+            ],
+        ),
+    ];
+    for (error, parts) in refusals {
+        let text = error.to_string();
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     }
 }
 

@@ -421,7 +421,8 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         use ffi::ibv_ops_flags as flag;
         const FLAGS: u32 = flag::IBV_OPS_SIGNALED.0 | flag::IBV_OPS_TM_SYNC.0;
         let Some(slot) = self.operations.free() else {
-            let reason = "every operation that the queue can hold is in flight";
+            let reason =
+                "every operation that the queue can hold is in flight; poll the completion queue";
             return Err(Error::would_block(POST, reason));
         };
         wr.wr_id = QueueId::send(self.id).wr_id(slot).0;
