@@ -12,13 +12,23 @@ use crate::{
     table,
 };
 
-/// Converts the supported flags; others have no effect.
-fn recv_flags(flags: c_int) -> RecvFlags {
+/// Converts the supported flags. Flags that select another queue are refused; others have no effect.
+///
+/// # Errors
+/// - `EAGAIN`, also if the socket blocks: `MSG_ERRQUEUE`, since no errors are queued.
+/// - `EINVAL`: `MSG_OOB`, since there are no urgent data.
+fn recv_flags(flags: c_int) -> io::Result<RecvFlags> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(os(libc::EAGAIN));
+    }
+    if flags & libc::MSG_OOB != 0 {
+        return Err(os(libc::EINVAL));
+    }
     let mut known = RecvFlags::empty();
     known.set(RecvFlags::DONT_WAIT, flags & libc::MSG_DONTWAIT != 0);
     known.set(RecvFlags::PEEK, flags & libc::MSG_PEEK != 0);
     known.set(RecvFlags::WAIT_ALL, flags & libc::MSG_WAITALL != 0);
-    known
+    Ok(known)
 }
 
 /// Converts the supported flags; others have no effect.
@@ -37,7 +47,7 @@ fn count(len: usize) -> io::Result<ssize_t> {
 
 fn recv_msg(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<RecvMeta> {
     let opened = table::socket(fd)?;
-    opened.socket.recv_msg(places, recv_flags(flags))
+    opened.socket.recv_msg(places, recv_flags(flags)?)
 }
 
 /// Returns the result of a receive: with `MSG_TRUNC`, the full length of the datagram.
@@ -253,4 +263,26 @@ pub unsafe extern "C" fn rwritev(fd: c_int, vectors: *const iovec, count: c_int)
         let pieces = unsafe { gather(vectors, vector_count(count)?) }?;
         send(fd, &pieces, 0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receive_from_another_queue_takes_no_data() {
+        let others = [0, libc::MSG_PEEK, libc::MSG_WAITALL, libc::MSG_DONTWAIT];
+        for (flag, error) in [
+            (libc::MSG_ERRQUEUE, libc::EAGAIN),
+            (libc::MSG_OOB, libc::EINVAL),
+        ] {
+            for other in others {
+                let refused = recv_flags(flag | other).unwrap_err();
+                assert_eq!(refused.raw_os_error(), Some(error));
+            }
+        }
+        let ignored = libc::MSG_TRUNC | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
+        let known = recv_flags(libc::MSG_PEEK | ignored).unwrap();
+        assert_eq!(known, RecvFlags::PEEK);
+    }
 }
