@@ -31,6 +31,9 @@ LATENCY, ZCOPY_COOKIE, ZCOPY_COMPLETION = range(11, 14)
 # Flags of memory and of operations.
 READWRITE, FENCE, INVALIDATE, USE_ONCE, DONTWAIT, NOTIFY_ME, SILENT, REMOTE_COMPLETE = (1 << bit for bit in range(8))
 
+# Statuses of operations.
+SUCCESS, REMOTE_ERROR, CANCELED, DROPPED, OTHER_ERROR = range(5)
+
 # Tables of information.
 INFO_COUNTERS, INFO_CONNECTIONS = 10000, 10001
 INFO_SEND, INFO_RETRANS, INFO_RECV, INFO_SOCKETS = 10003, 10004, 10005, 10006
@@ -335,6 +338,17 @@ def atomic(kind, cookie, local, operands, flags=0, token=0, addr=0):
 def statuses(control):
     """Completions of operations: (token, status)."""
     return [struct.unpack_from("=Qi", payload) for kind, payload in control if kind == RDMA_STATUS]
+
+
+def completion(sock):
+    """Waits for the completion of the only operation: (token, status), and the messages received before it."""
+    early = []
+    while True:
+        got = sock.recv_soon()
+        if told := statuses(got.control):
+            assert len(told) == 1 and not got.length, got
+            return told[0], early
+        early.append(got)
 
 
 def numbers(control, kind):
