@@ -7,7 +7,9 @@
 //! scale idle COUNT            nanoseconds of an echo through an `EventSet` with COUNT idle streams; bytes of resident and of
 //!                             pinned memory for each end of a stream
 //! scale peers PEERS SOCKETS   nanoseconds of a message, from PEERS hosts in turn to SOCKETS sockets of one host
-//! scale pairs COUNT           messages per second of COUNT pairs of threads, one message of each in flight
+//! scale pairs COUNT           messages per second of COUNT pairs of threads, one message of each in flight; nanoseconds of
+//!                             processor time of a message
+//! scale wire COUNT            the same with a delay of 1 ms for every packet
 //! scale stream                nanoseconds of a round trip of 64 bytes over a stream, and of 4096 bytes one way
 //! scale messages              the same over RDS
 //! ```
@@ -36,7 +38,7 @@ const DESCRIPTORS: u64 = 20_000 + OTHER_DESCRIPTORS;
 /// Number of descriptors beside those of streams: of the engine, of sets and of the fabric, with room.
 const OTHER_DESCRIPTORS: u64 = 100;
 
-const USAGE: &str = "usage: scale streams|idle|pairs COUNT, scale peers PEERS SOCKETS, or scale limit|stream|messages";
+const USAGE: &str = "usage: scale streams|idle|pairs|wire COUNT, scale peers PEERS SOCKETS, or scale limit|stream|messages";
 
 fn main() -> Result<()> {
     raise_descriptor_limit()?;
@@ -47,7 +49,8 @@ fn main() -> Result<()> {
         ["streams", count] => streams::run(count.parse()?)?.to_vec(),
         ["idle", count] => idle::run(count.parse()?)?.to_vec(),
         ["peers", peers, sockets] => vec![messages::peers(peers.parse()?, sockets.parse()?)?],
-        ["pairs", count] => vec![messages::pairs(count.parse()?)?],
+        ["pairs", count] => messages::pairs(count.parse()?)?.to_vec(),
+        ["wire", count] => messages::pairs_over_wire(count.parse()?)?.to_vec(),
         ["stream"] => round_trips::stream()?.to_vec(),
         ["messages"] => round_trips::messages()?.to_vec(),
         _ => return Err(USAGE.into()),

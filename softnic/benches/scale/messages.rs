@@ -8,6 +8,7 @@ use std::{
 };
 
 use rds::{EngineOptions, Socket};
+use rustix::time::{ClockId, clock_gettime};
 use softnic::{Fabric, Host};
 
 use crate::{Result, hosts};
@@ -23,6 +24,8 @@ const PORT: u16 = 4000;
 const ADDRESSES: u16 = 100;
 /// Duration of [`pairs`].
 const TIME: Duration = Duration::from_secs(2);
+/// Delay of every packet in [`pairs_over_wire`]: several times the processor time of a round trip.
+const WIRE: Duration = Duration::from_millis(1);
 
 fn options() -> EngineOptions {
     EngineOptions::new()
@@ -100,15 +103,24 @@ fn deliver(from: &Socket, to: &Socket) -> Result<()> {
     }
 }
 
-/// Messages per second between `count` pairs of threads, which send one message back and forth. All sockets of a host have
-/// one engine.
-pub(crate) fn pairs(count: u16) -> Result<f64> {
-    let (_fabric, both) = hosts();
+/// Messages per second between `count` pairs of threads, which send one message back and forth, and the processor time of a
+/// message in nanoseconds. All sockets of a host have one engine.
+pub(crate) fn pairs(count: u16) -> Result<[f64; 2]> {
+    pairs_on(hosts(), count)
+}
+
+/// As [`pairs`], with a delay of [`WIRE`] for every packet: the threads wait most of the time.
+pub(crate) fn pairs_over_wire(count: u16) -> Result<[f64; 2]> {
+    let (fabric, both) = hosts();
+    pairs_on((fabric.delay(WIRE..WIRE), both), count)
+}
+
+fn pairs_on((_fabric, both): (Fabric, [Host; 2]), count: u16) -> Result<[f64; 2]> {
     let first = both.each_ref().map(socket);
     let [first_a, first_b] = first;
     let (first_a, first_b) = (first_a?, first_b?);
     let [host_a, host_b] = &both;
-    let begin = Arc::new(Barrier::new(usize::from(count) * 2));
+    let begin = Arc::new(Barrier::new(usize::from(count) * 2 + 1));
     let mut asking = Vec::new();
     for number in 1..=count {
         let port = PORT + number;
@@ -139,10 +151,24 @@ pub(crate) fn pairs(count: u16) -> Result<f64> {
                 a.recv(&mut buf).expect("the peer answers");
                 messages += 2;
             }
-            f64::from(messages) / start.elapsed().as_secs_f64()
+            messages
         }));
     }
-    let rates = asking.into_iter().map(thread::JoinHandle::join);
-    let rates = rates.map(|rate| rate.map_err(|_| "a thread has failed".into()));
-    Ok(rates.collect::<Result<Vec<f64>>>()?.iter().sum())
+    begin.wait();
+    let before = (Instant::now(), processor_time());
+    let counts = asking.into_iter().map(thread::JoinHandle::join);
+    let counts = counts.map(|count| count.map_err(|_| "a thread has failed".into()));
+    let messages: u32 = counts.collect::<Result<Vec<u32>>>()?.iter().sum();
+    let messages = f64::from(messages);
+    let used = processor_time() - before.1;
+    Ok([
+        messages / before.0.elapsed().as_secs_f64(),
+        used.as_secs_f64() * 1e9 / messages,
+    ])
+}
+
+/// Processor time of all threads of this process.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("it is not negative")
 }

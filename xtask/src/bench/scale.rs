@@ -27,8 +27,12 @@ const SETUP_RATE: f64 = 1000.0;
 const RESIDENT_LIMIT: f64 = 100.0 * 1024.0;
 const PINNED_LIMIT: f64 = 64.0 * 1024.0;
 
-/// Minimum number of messages per second of four pairs of threads, in terms of one.
+/// Minimum number of messages per second of four pairs of threads, in terms of one. Without a delay of the wire, needs at
+/// least three processors.
 const PAIRS_RATIO: f64 = 3.0;
+
+/// Limit of the processor time of a message between four pairs of threads, in terms of one.
+const PAIRS_TIME_LIMIT: f64 = 1.5;
 
 /// Measures all rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
@@ -130,11 +134,13 @@ fn idle(program: &Path, count: u32) -> Result<[Row; 4]> {
     ])
 }
 
-fn messages(program: &Path) -> Result<[Row; 2]> {
+fn messages(program: &Path) -> Result<[Row; 4]> {
     let [one] = figures(program, &["peers", "1", "10"])?;
     let [many] = figures(program, &["peers", "1000", &MANY.to_string()])?;
-    let [pair] = figures(program, &["pairs", "1"])?;
-    let [pairs] = figures(program, &["pairs", "4"])?;
+    let [pair, pair_time] = figures(program, &["pairs", "1"])?;
+    let [pairs, pairs_time] = figures(program, &["pairs", "4"])?;
+    let [wire_pair, _] = figures(program, &["wire", "1"])?;
+    let [wire_pairs, _] = figures(program, &["wire", "4"])?;
     Ok([
         Row {
             reference: Some(one),
@@ -152,6 +158,24 @@ fn messages(program: &Path) -> Result<[Row; 2]> {
                 "per second",
                 pairs,
                 Some(Bar::NotBelow(PAIRS_RATIO)),
+            )
+        },
+        Row {
+            reference: Some(wire_pair),
+            ..row(
+                "the same over a wire with a delay of 1 ms".to_owned(),
+                "per second",
+                wire_pairs,
+                Some(Bar::NotBelow(PAIRS_RATIO)),
+            )
+        },
+        Row {
+            reference: Some(pair_time),
+            ..row(
+                "processor time of a message of four pairs, against one".to_owned(),
+                "ns",
+                pairs_time,
+                Some(Bar::Times(PAIRS_TIME_LIMIT)),
             )
         },
     ])
