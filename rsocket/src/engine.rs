@@ -21,7 +21,7 @@ use std::{
 
 use cm::{ConnectFailure, ConnectRequest, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
-use verbs::{Context, waiting::EventFd};
+use verbs::{Context, fd::wait_any_readable, waiting::EventFd};
 
 use crate::{
     connecting::Connecting,
@@ -32,7 +32,6 @@ use crate::{
     listener::{Backlog, Closed, HalfOpen, RequestOutcome},
     timers::{Action, TimerId, Timers},
     unsent::{Delivery, Unsent},
-    waiting::sleep,
 };
 
 /// Interval between checks whether a half-open connection is old enough to be displaced by a held request.
@@ -413,8 +412,9 @@ impl Engine {
                 self.udp.as_fd(),
                 self.unsent.as_fd(),
             ];
-            // A signal and an expired timer need the same work as an event.
-            drop(sleep(fds, next));
+            let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+            // An expired timer, and a failure, need the same work as an event.
+            drop(wait_any_readable("poll", fds, left));
             self.event_fd.drain();
             self.receive_udp();
             while let Ok(Some(event)) = self.channel.try_next() {

@@ -16,6 +16,7 @@ use cm::{
     CmId, ConnectRequest, Key,
     phases::{Connected, Idle, Listening},
 };
+use rustix::event::{PollFd, PollFlags, poll};
 use verbs::{Context, Rts, fd::NotifyFd, waiting::EventFd};
 
 use crate::{
@@ -29,7 +30,6 @@ use crate::{
     proto::ConnectData,
     stream::Stream,
     trace::{StreamSpan, note},
-    waiting::sleep,
 };
 
 fn unspecified() -> SocketAddr {
@@ -453,7 +453,8 @@ impl Listener {
             if self.inner.nonblocking.load(Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            sleep([self.inner.backlog.event_fd.as_fd()], None)?;
+            let event_fd = &self.inner.backlog.event_fd;
+            poll(&mut [PollFd::new(event_fd, PollFlags::IN)], None)?;
         }
     }
 

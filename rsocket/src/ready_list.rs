@@ -53,8 +53,13 @@ impl ReadyList {
         names.insert(name);
         drop(names);
         if was_empty {
-            self.event.notify();
+            self.notify();
         }
+    }
+
+    /// Makes the list readable until the next [`take`](Self::take).
+    pub(crate) fn notify(&self) {
+        self.event.notify();
     }
 
     /// Returns a waker that adds a socket.
@@ -85,7 +90,7 @@ impl ReadyList {
         let mut names = mem::take(&mut *self.lock());
         names.extend(events.iter().map(|event| event.data.u64()));
         if events.len() == MAX_EVENTS {
-            self.event.notify();
+            self.notify();
         }
         names
     }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -13,7 +13,7 @@ use std::{
 use rustix::event::epoll;
 use verbs::waiting::{EventFd, Waiters};
 
-use crate::proto::stream::Readiness;
+use crate::{proto::stream::Readiness, waiting::EventSource};
 
 /// Events requested by a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,17 +84,20 @@ impl Wake for Direction {
 /// leaves the descriptor readable for the other one.
 #[derive(Debug)]
 pub(crate) struct Watcher {
+    /// `epoll` instance of the event source and of `event`.
+    descriptor: OwnedFd,
     event: Arc<EventFd>,
     reading: Arc<Direction>,
     writing: Arc<Direction>,
 }
 
 impl Watcher {
-    /// `descriptor` is the `epoll` instance of the callers.
-    pub(crate) fn new(descriptor: impl AsFd) -> io::Result<Self> {
+    /// The descriptor is readable at the events of `source` too.
+    pub(crate) fn new(source: &impl EventSource) -> io::Result<Self> {
+        let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event = Arc::new(EventFd::new()?);
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(descriptor, &event, data, epoll::EventFlags::IN)?;
+        source.add_to(&descriptor, false, 0)?;
+        event.add_to(&descriptor, false, 0)?;
         let direction = || {
             Arc::new(Direction {
                 event: Arc::clone(&event),
@@ -102,6 +105,7 @@ impl Watcher {
             })
         };
         Ok(Self {
+            descriptor,
             reading: direction(),
             writing: direction(),
             event,
@@ -143,6 +147,12 @@ impl Watcher {
     }
 }
 
+impl AsFd for Watcher {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -150,17 +160,15 @@ mod tests {
     use super::*;
 
     struct Fixture {
-        descriptor: std::os::fd::OwnedFd,
         watcher: Watcher,
         waiters: Waiters<Interest>,
     }
 
     impl Fixture {
         fn new() -> Self {
-            let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            let source = Arc::new(EventFd::new().unwrap());
             Self {
-                watcher: Watcher::new(&descriptor).unwrap(),
-                descriptor,
+                watcher: Watcher::new(&source).unwrap(),
                 waiters: Waiters::new(),
             }
         }
@@ -170,7 +178,7 @@ mod tests {
         }
 
         fn is_readable(&self) -> bool {
-            let fd = self.descriptor.as_fd();
+            let fd = self.watcher.as_fd();
             verbs::fd::wait_readable("poll", fd, Some(Duration::ZERO)).unwrap()
         }
     }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::event::epoll;
 use verbs::{
     cq::CompletionChannel,
     waiting::{self, EventFd, Guard, Source, WaitEnd},
@@ -56,21 +56,6 @@ impl WaitMode<'_> {
     }
 }
 
-/// Sleeps until a descriptor is readable, or until the deadline.
-///
-/// # Errors
-/// - `Interrupted`: a signal interrupted the sleep.
-pub(crate) fn sleep<const N: usize>(
-    fds: [BorrowedFd<'_>; N],
-    deadline: Option<Instant>,
-) -> io::Result<()> {
-    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let timeout = left.and_then(|left| left.try_into().ok());
-    poll(&mut fds, timeout.as_ref())?;
-    Ok(())
-}
-
 /// Mutable state of a socket, driven by the calls of all threads.
 pub(crate) trait Pollable: Source<Interest = Interest, Error = io::Error> {
     /// Returns the operations possible without blocking.
@@ -87,9 +72,7 @@ pub(crate) trait Pollable: Source<Interest = Interest, Error = io::Error> {
 #[derive(Debug)]
 pub(crate) struct Shared<S, C> {
     state: waiting::Shared<S, C>,
-    /// `epoll` instance of the source, and of the watcher's eventfd. Created by the first use.
-    descriptor: OnceLock<OwnedFd>,
-    /// Created by the first nonblocking call that would block.
+    /// Of nonblocking callers. Created by the first use.
     watcher: OnceLock<Watcher>,
 }
 
@@ -128,7 +111,6 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
     pub(crate) fn new(state: S, channel: C) -> Self {
         Self {
             state: waiting::Shared::new(state, channel),
-            descriptor: OnceLock::new(),
             watcher: OnceLock::new(),
         }
     }
@@ -152,14 +134,13 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
         self.state.channel()
     }
 
-    /// The descriptor of nonblocking callers.
-    fn descriptor(&self) -> io::Result<&OwnedFd> {
-        if let Some(descriptor) = self.descriptor.get() {
-            return Ok(descriptor);
+    fn watcher(&self) -> io::Result<&Watcher> {
+        if let Some(watcher) = self.watcher.get() {
+            return Ok(watcher);
         }
-        let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        self.source().add_to(&descriptor, false, 0)?;
-        Ok(self.descriptor.get_or_init(|| descriptor))
+        let watcher = Watcher::new(self.source())?;
+        // Another thread may have been first.
+        Ok(self.watcher.get_or_init(|| watcher))
     }
 
     /// Repeats an attempt until there is a result, processing completions and waiting in between.
@@ -246,16 +227,7 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
     fn register(&self, state: &mut S, interest: Interest, mode: WaitMode<'_>) -> io::Result<()> {
         match mode {
             WaitMode::Task(task) => state.waiters().add_task(interest, task),
-            _ => {
-                if self.watcher.get().is_none() {
-                    let watcher = Watcher::new(self.descriptor()?)?;
-                    // The state is locked, so no other thread creates another one.
-                    drop(self.watcher.set(watcher));
-                }
-                if let Some(watcher) = self.watcher.get() {
-                    watcher.watch(state.waiters(), interest);
-                }
-            }
+            _ => self.watcher()?.watch(state.waiters(), interest),
         }
         Ok(())
     }
@@ -344,8 +316,8 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
 
 impl<S: Pollable, C: EventSource> AsFd for Shared<S, C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self.descriptor() {
-            Ok(descriptor) => descriptor.as_fd(),
+        match self.watcher() {
+            Ok(watcher) => watcher.as_fd(),
             // Too many open files: the next nonblocking call that would block fails.
             Err(_) => self.channel(),
         }

@@ -20,7 +20,7 @@ use rustix::event::epoll;
 use verbs::waiting::{Guard, Source};
 
 pub(crate) use local::PeerPath;
-use state::State;
+pub(crate) use state::State;
 
 use crate::{
     engine::Engine,

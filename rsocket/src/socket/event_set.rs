@@ -15,11 +15,10 @@ use rustix::{
 
 use super::{
     PollEvents, Sleep, SleepEntry, Socket, os_error,
-    poll::{interest, sleep, sleep_time},
+    poll::{interest, sleep},
     source::Watch,
 };
 use crate::ready_list::ReadyList;
-use verbs::waiting::EventFd;
 
 /// Maximum number of events fetched from the kernel in one call.
 const MAX_KERNEL_EVENTS: usize = 1024;
@@ -69,12 +68,12 @@ struct Member {
 #[derive(Debug, Default)]
 struct Members {
     sockets: BTreeMap<u64, Member>,
-    /// Created with the first socket.
-    list: Option<Arc<ReadyList>>,
     /// Sockets that had events, or may have new ones.
     pending: BTreeSet<u64>,
     /// First name to report in the next wait, for fairness between the sockets.
     next: u64,
+    /// Number of threads that sleep, or are about to.
+    sleeping: usize,
 }
 
 /// A reusable, level-triggered set of sockets and descriptors, like `epoll(7)`.
@@ -106,8 +105,8 @@ struct Members {
 #[derive(Debug)]
 pub struct EventSet {
     members: Mutex<Members>,
-    /// Eventfds of the waiting threads, notified when the members change.
-    waiting: Mutex<Vec<Arc<EventFd>>>,
+    /// Sockets to be checked by any waiting thread.
+    list: Arc<ReadyList>,
     kernel: OwnedFd,
 }
 
@@ -117,36 +116,29 @@ impl EventSet {
     /// # Errors
     /// - `EMFILE`: too many open descriptors.
     pub fn new() -> io::Result<Self> {
-        Ok(Self::with_epoll(epoll::create(
-            epoll::CreateFlags::CLOEXEC,
-        )?))
+        Self::with_epoll(epoll::create(epoll::CreateFlags::CLOEXEC)?)
     }
 
     /// Creates a set containing the descriptors of an existing `epoll` instance.
-    pub fn with_epoll(kernel: OwnedFd) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// - `EMFILE`: too many open descriptors.
+    pub fn with_epoll(kernel: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
             members: Mutex::default(),
-            waiting: Mutex::default(),
+            list: ReadyList::new()?,
             kernel,
-        }
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn changed(&self) {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        for event_fd in &*waiting {
-            event_fd.notify();
-        }
-    }
-
     /// Adds a socket. Closing or dropping the socket removes the member.
     ///
     /// # Errors
     /// - `AlreadyExists`: the name is taken.
-    /// - `EMFILE`: too many open descriptors, with the first socket of a set.
     pub fn add_socket(
         &self,
         name: u64,
@@ -157,21 +149,15 @@ impl EventSet {
         if members.sockets.get(&name).is_some_and(Member::is_alive) {
             return Err(os_error(Errno::EXIST));
         }
-        let list = match &members.list {
-            Some(list) => Arc::clone(list),
-            None => Arc::clone(members.list.insert(ReadyList::new()?)),
-        };
         let member = Member {
             socket: Arc::downgrade(socket),
             interest,
             done: false,
-            watch: Watch::new(&list, name),
+            watch: Watch::new(&self.list, name),
         };
         socket.add_task(member.watch.task());
         members.sockets.insert(name, member);
-        members.pending.insert(name);
-        drop(members);
-        self.changed();
+        self.list.push(name);
         Ok(())
     }
 
@@ -213,9 +199,7 @@ impl EventSet {
         let member = member.ok_or_else(|| os_error(Errno::NOENT))?;
         member.interest = interest;
         member.done = false;
-        members.pending.insert(name);
-        drop(members);
-        self.changed();
+        self.list.push(name);
         Ok(())
     }
 
@@ -265,34 +249,30 @@ impl EventSet {
             return Err(os_error(Errno::INVAL));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let event_fd = EventFd::of_thread().ok();
-        let event_fd = event_fd.as_ref();
-        let _waiting = event_fd.map(|event_fd| Waiting::new(self, event_fd));
         loop {
-            if let Some(event_fd) = event_fd {
-                event_fd.drain();
-            }
             let mut left =
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let mut ready = Vec::new();
-            let (list, has_more) = self.lock().check(max, &mut ready);
-            if has_more {
-                // Another waiting thread reports the rest.
-                self.changed();
+            let mut members = self.lock();
+            members.check(&self.list, max, &mut ready);
+            let has_events = !ready.is_empty();
+            if !has_events {
+                members.sleeping += 1;
+            } else if members.sleeping > 0 {
+                // Another thread reports the rest, and the same events if still present.
+                self.list.notify();
             }
-            let is_last = !ready.is_empty() || left.is_some_and(|left| left.is_zero());
+            drop(members);
+            let is_last = has_events || left.is_some_and(|left| left.is_zero());
             if ready.len() < max {
-                if !ready.is_empty() {
+                if has_events {
                     left = Some(Duration::ZERO);
                 }
-                let left = sleep_time(event_fd.map(Arc::as_ref), left);
-                if self.sleep(
-                    event_fd.map(Arc::as_ref),
-                    list.as_deref(),
-                    left,
-                    !ready.is_empty(),
-                    sleep,
-                )? {
+                let slept = self.sleep(left, has_events, sleep);
+                if !has_events {
+                    self.lock().sleeping -= 1;
+                }
+                if slept? {
                     self.poll_kernel(max - ready.len(), &mut ready)?;
                 }
             }
@@ -305,21 +285,15 @@ impl EventSet {
     /// Sleeps until there may be events. Returns whether a descriptor has some.
     fn sleep(
         &self,
-        event_fd: Option<&EventFd>,
-        list: Option<&ReadyList>,
         timeout: Option<Duration>,
         has_events: bool,
         sleep_by: &mut Sleep<'_>,
     ) -> io::Result<bool> {
-        let fds = [Some(self.kernel.as_fd()), event_fd.map(AsFd::as_fd)].into_iter();
-        let fds = fds.chain([list.map(AsFd::as_fd)]).flatten();
-        let mut entries: Vec<_> = fds
-            .map(|fd| SleepEntry {
-                fd,
-                interest: PollEvents::IN,
-                ready: PollEvents::empty(),
-            })
-            .collect();
+        let mut entries = [self.kernel.as_fd(), self.list.as_fd()].map(|fd| SleepEntry {
+            fd,
+            interest: PollEvents::IN,
+            ready: PollEvents::empty(),
+        });
         if has_events {
             // Present events take precedence over a signal.
             sleep(&mut entries, timeout)?;
@@ -351,19 +325,15 @@ impl EventSet {
 }
 
 impl Members {
-    /// Reports sockets with events, at most `max` in total. Returns the list that is readable once there may be
-    /// more, and whether sockets remain to be checked.
-    fn check(&mut self, max: usize, ready: &mut Vec<Event>) -> (Option<Arc<ReadyList>>, bool) {
-        let Some(list) = self.list.clone() else {
-            return (None, false);
-        };
+    /// Reports sockets with events, at most `max`.
+    fn check(&mut self, list: &ReadyList, max: usize, ready: &mut Vec<Event>) {
         self.pending
             .append(&mut list.take(Some(&Timespec::default())));
         let next = self.next;
         let turn = self.pending.range(next..).chain(self.pending.range(..next));
         for name in turn.copied().collect::<Vec<_>>() {
             if ready.len() == max {
-                return (Some(list), true);
+                return;
             }
             let member = self.sockets.get_mut(&name);
             let Some((member, events)) = member.and_then(Member::with_events) else {
@@ -384,7 +354,6 @@ impl Members {
             });
             self.next = name.wrapping_add(1);
         }
-        (Some(list), false)
     }
 }
 
@@ -438,27 +407,5 @@ impl Drop for Member {
 fn release(socket: Arc<Socket>) {
     if let Some(last) = Arc::into_inner(socket) {
         last.linger_in_background();
-    }
-}
-
-/// Registration of a waiting thread, for notification of changed members.
-struct Waiting<'s> {
-    set: &'s EventSet,
-    event_fd: &'s Arc<EventFd>,
-}
-
-impl<'s> Waiting<'s> {
-    fn new(set: &'s EventSet, event_fd: &'s Arc<EventFd>) -> Self {
-        let mut waiting = set.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(Arc::clone(event_fd));
-        Self { set, event_fd }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let waiting = self.set.waiting.lock();
-        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|event_fd| !Arc::ptr_eq(event_fd, self.event_fd));
     }
 }

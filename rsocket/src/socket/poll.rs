@@ -12,11 +12,8 @@ use bitflags::bitflags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
 use verbs::waiting::{EventFd, unnotified_sleep};
 
-use super::{Phase, Socket};
-use crate::{
-    connecting::Connecting, datagram::DatagramSocket, listener::Listener, proto::stream::Readiness,
-    stream::Stream, waiters::Interest,
-};
+use super::{Socket, source};
+use crate::{proto::stream::Readiness, waiters::Interest};
 
 bitflags! {
     /// Requested and present events; the bits are those of `poll(2)`.
@@ -242,7 +239,7 @@ fn poll_kernel(
         }
     }
     let own = event_fd.map(AsFd::as_fd);
-    for fd in waits.iter().filter_map(Wait::fd).chain(own) {
+    for fd in waits.iter().filter_map(|wait| wait.on.fd()).chain(own) {
         add(fd, PollEvents::IN);
     }
     sleep(&mut fds, timeout)?;
@@ -269,19 +266,9 @@ impl PollEntry<'_> {
 struct Wait<'s> {
     socket: &'s Socket,
     task: Waker,
-    on: WaitsOn,
+    on: source::Subject,
     /// The requested events are present already.
     met: bool,
-}
-
-/// Event source of the socket's phase.
-#[derive(Debug)]
-enum WaitsOn {
-    Connecting(Arc<Connecting>),
-    Listener(Arc<Listener>),
-    Stream(Arc<Stream>),
-    Datagram(Arc<DatagramSocket>),
-    Nothing,
 }
 
 fn begin<'s>(entries: &[PollEntry<'s>], task: &Waker) -> io::Result<Vec<Wait<'s>>> {
@@ -294,27 +281,10 @@ fn begin<'s>(entries: &[PollEntry<'s>], task: &Waker) -> io::Result<Vec<Wait<'s>
         .collect()
 }
 
-impl Wait<'_> {
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.on {
-            WaitsOn::Connecting(connecting) => Some(connecting.event_fd().as_fd()),
-            WaitsOn::Listener(listener) => Some(listener.as_fd()),
-            WaitsOn::Stream(stream) => Some(stream.connection().shared().channel()),
-            WaitsOn::Datagram(datagram) => Some(datagram.shared().channel()),
-            WaitsOn::Nothing => None,
-        }
-    }
-}
-
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        let task = &self.task;
-        match &self.on {
-            WaitsOn::Stream(stream) => stream.connection().shared().end_wait(task),
-            WaitsOn::Datagram(datagram) => datagram.shared().end_wait(task),
-            WaitsOn::Connecting(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => {}
-        }
-        self.socket.remove_task(task);
+        self.on.end_wait(&self.task);
+        self.socket.remove_task(&self.task);
     }
 }
 
@@ -354,28 +324,14 @@ impl Socket {
     /// Registers the task of a waiting thread.
     fn begin_wait(&self, events: PollEvents, task: &Waker) -> io::Result<Wait<'_>> {
         self.add_task(task);
-        let state = self.lock();
-        let on = match &state.phase {
-            Phase::Connecting(connecting) => WaitsOn::Connecting(Arc::clone(connecting)),
-            Phase::Listening(listener) => WaitsOn::Listener(Arc::clone(listener)),
-            Phase::Connected(stream) => WaitsOn::Stream(Arc::clone(stream)),
-            Phase::Datagram(datagram) => WaitsOn::Datagram(Arc::clone(datagram)),
-            Phase::Idle(_) | Phase::Failed | Phase::Ended | Phase::Closed => WaitsOn::Nothing,
-        };
-        drop(state);
         let mut wait = Wait {
             socket: self,
             task: task.clone(),
-            on,
+            on: self.subject(),
             met: false,
         };
         let interest = interest(events);
-        let readiness = match &wait.on {
-            WaitsOn::Stream(stream) => stream.connection().shared().begin_wait(interest, task)?,
-            WaitsOn::Datagram(datagram) => datagram.shared().begin_wait(interest, task)?,
-            WaitsOn::Connecting(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => return Ok(wait),
-        };
-        wait.met = interest.is_met(readiness);
+        wait.met = interest.is_met(wait.on.begin_wait(interest, task)?);
         Ok(wait)
     }
 
@@ -387,31 +343,23 @@ impl Socket {
     }
 
     fn events_now(&self, requested: PollEvents) -> PollEvents {
-        let state = self.lock();
-        match &state.phase {
-            Phase::Connected(stream) => {
-                let stream = Arc::clone(stream);
-                drop(state);
-                let readiness = stream.connection().shared().readiness_now();
-                of_readiness(readiness.unwrap_or(FAILED), requested)
-            }
-            Phase::Datagram(datagram) => {
-                let datagram = Arc::clone(datagram);
-                drop(state);
-                of_readiness(
-                    datagram.shared().readiness_now().unwrap_or(FAILED),
-                    requested,
-                )
-            }
-            Phase::Listening(listener) if listener.is_ready() => requested & READING,
-            Phase::Failed => of_readiness(FAILED, requested),
-            Phase::Ended => {
-                let end = READING | PollEvents::RDHUP;
-                requested & end | PollEvents::HUP
-            }
-            Phase::Closed => PollEvents::NVAL,
-            Phase::Listening(_) | Phase::Idle(_) | Phase::Connecting(_) => PollEvents::empty(),
-        }
+        let readiness = match self.subject() {
+            source::Subject::Stream(connection) => connection.shared().readiness_now(),
+            source::Subject::Datagram(datagram) => datagram.shared().readiness_now(),
+            source::Subject::Listening(listener) => Ok(Readiness {
+                readable: listener.is_ready(),
+                ..Readiness::default()
+            }),
+            source::Subject::Failed => Ok(FAILED),
+            source::Subject::Ended => Ok(Readiness {
+                writable: false,
+                failed: false,
+                ..FAILED
+            }),
+            source::Subject::Closed => return PollEvents::NVAL,
+            source::Subject::Quiet | source::Subject::Connecting(_) => Ok(Readiness::default()),
+        };
+        of_readiness(readiness.unwrap_or(FAILED), requested)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Weak},
     task::Waker,
 };
@@ -12,6 +13,7 @@ use super::{Phase, Socket, poll::FAILED};
 use crate::{
     connection::Connection,
     datagram::DatagramSocket,
+    listener::Listener,
     proto::stream::Readiness,
     ready_list::ReadyList,
     waiters::Interest,
@@ -19,28 +21,61 @@ use crate::{
 };
 
 /// Parts of a phase relevant for its events.
+#[derive(Debug)]
 pub(super) enum Subject {
     Quiet,
     Connecting(Arc<EventFd>),
-    Listening(Arc<EventFd>, bool),
+    Listening(Arc<Listener>),
     Stream(Arc<Connection>),
     Datagram(Arc<DatagramSocket>),
     Failed,
     Ended,
+    Closed,
+}
+
+impl Subject {
+    /// Descriptor readable at the events of this subject.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Connecting(event_fd) => Some(event_fd.as_fd()),
+            Self::Listening(listener) => Some(listener.as_fd()),
+            Self::Stream(connection) => Some(connection.shared().channel()),
+            Self::Datagram(datagram) => Some(datagram.shared().channel()),
+            Self::Quiet | Self::Failed | Self::Ended | Self::Closed => None,
+        }
+    }
+
+    /// Returns the operations possible without blocking, and wakes a task at completions processed by other
+    /// threads.
+    pub(super) fn begin_wait(&self, interest: Interest, task: &Waker) -> io::Result<Readiness> {
+        match self {
+            Self::Stream(connection) => connection.shared().begin_wait(interest, task),
+            Self::Datagram(datagram) => datagram.shared().begin_wait(interest, task),
+            _ => Ok(Readiness::default()),
+        }
+    }
+
+    /// Removes a task.
+    pub(super) fn end_wait(&self, task: &Waker) {
+        match self {
+            Self::Stream(connection) => connection.shared().end_wait(task),
+            Self::Datagram(datagram) => datagram.shared().end_wait(task),
+            _ => {}
+        }
+    }
 }
 
 impl Socket {
     pub(super) fn subject(&self) -> Subject {
         match &self.lock().phase {
-            Phase::Idle(_) | Phase::Closed => Subject::Quiet,
+            Phase::Idle(_) => Subject::Quiet,
             Phase::Connecting(connecting) => Subject::Connecting(Arc::clone(connecting.event_fd())),
-            Phase::Listening(listener) => {
-                Subject::Listening(Arc::clone(listener.event_fd()), listener.is_ready())
-            }
+            Phase::Listening(listener) => Subject::Listening(Arc::clone(listener)),
             Phase::Connected(stream) => Subject::Stream(Arc::clone(stream.connection())),
             Phase::Datagram(datagram) => Subject::Datagram(Arc::clone(datagram)),
             Phase::Failed => Subject::Failed,
             Phase::Ended => Subject::Ended,
+            Phase::Closed => Subject::Closed,
         }
     }
 }
@@ -94,18 +129,21 @@ impl Watch {
             }
             Some(Source::Stream(connection)) => {
                 if let Some(connection) = connection.upgrade() {
-                    self.list.unwatch(connection.shared().source());
-                    connection.shared().end_wait(&self.task);
+                    self.leave(connection.shared());
                 }
             }
             Some(Source::Datagram(datagram)) => {
                 if let Some(datagram) = datagram.upgrade() {
-                    self.list.unwatch(datagram.shared().source());
-                    datagram.shared().end_wait(&self.task);
+                    self.leave(datagram.shared());
                 }
             }
             None => {}
         }
+    }
+
+    fn leave<S: Pollable, C: EventSource>(&self, shared: &Shared<S, C>) {
+        self.list.unwatch(shared.source());
+        shared.end_wait(&self.task);
     }
 
     fn watch(&mut self, source: Source, events: &impl EventSource) -> io::Result<()> {
@@ -124,7 +162,7 @@ impl Watch {
         register: bool,
     ) -> io::Result<Readiness> {
         match subject {
-            Subject::Quiet => Ok(Readiness::default()),
+            Subject::Quiet | Subject::Closed => Ok(Readiness::default()),
             Subject::Failed => {
                 self.end();
                 Ok(FAILED)
@@ -142,12 +180,13 @@ impl Watch {
                 }
                 Ok(Readiness::default())
             }
-            Subject::Listening(event_fd, readable) => {
+            Subject::Listening(listener) => {
                 if !matches!(self.source, Some(Source::Listening(_))) {
-                    self.watch(Source::Listening(Arc::clone(&event_fd)), &event_fd)?;
+                    let event_fd = listener.event_fd();
+                    self.watch(Source::Listening(Arc::clone(event_fd)), event_fd)?;
                 }
                 Ok(Readiness {
-                    readable,
+                    readable: listener.is_ready(),
                     ..Readiness::default()
                 })
             }

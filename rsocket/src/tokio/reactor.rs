@@ -2,63 +2,54 @@
 
 use std::{
     fmt, io,
-    os::fd::BorrowedFd,
+    os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, Wake, Waker, ready},
 };
 
 use tokio::task::coop;
-use verbs::tokio::WatchedFd;
+use verbs::{cq::CompletionChannel, tokio::WatchedFd};
 
-use crate::{connection::Connection, datagram::DatagramSocket, waiting::WaitMode};
+use crate::{
+    connection::{self, Connection},
+    datagram::{self, DatagramSocket},
+    waiting::{self, EventSource, Shared, WaitMode},
+};
 
 /// A socket of any kind.
 pub(super) trait Pollable: fmt::Debug + Send + Sync + 'static {
+    type State: waiting::Pollable;
+    type Channel: EventSource;
+
+    fn shared(&self) -> &Shared<Self::State, Self::Channel>;
+
     /// Watches the completion channel.
     fn watch(&self) -> io::Result<WatchedFd>;
-
-    fn channel(&self) -> BorrowedFd<'_>;
-
-    /// Processes completions for the waiting tasks, and requests events for the others.
-    fn poll_for_tasks(&self);
-
-    /// Removes a task.
-    fn end_wait(&self, task: &Waker);
 }
 
 impl Pollable for Connection {
+    type State = connection::State;
+    type Channel = Arc<CompletionChannel>;
+
+    fn shared(&self) -> &Shared<Self::State, Self::Channel> {
+        self.shared()
+    }
+
     fn watch(&self) -> io::Result<WatchedFd> {
         WatchedFd::channel(Arc::clone(self.shared().source()))
-    }
-
-    fn channel(&self) -> BorrowedFd<'_> {
-        self.shared().channel()
-    }
-
-    fn poll_for_tasks(&self) {
-        self.shared().poll_for_tasks();
-    }
-
-    fn end_wait(&self, task: &Waker) {
-        self.shared().end_wait(task);
     }
 }
 
 impl Pollable for DatagramSocket {
+    type State = datagram::State;
+    type Channel = Arc<OwnedFd>;
+
+    fn shared(&self) -> &Shared<Self::State, Self::Channel> {
+        self.shared()
+    }
+
     fn watch(&self) -> io::Result<WatchedFd> {
         WatchedFd::shared(Arc::clone(self.shared().source()))
-    }
-
-    fn channel(&self) -> BorrowedFd<'_> {
-        self.shared().channel()
-    }
-
-    fn poll_for_tasks(&self) {
-        self.shared().poll_for_tasks();
-    }
-
-    fn end_wait(&self, task: &Waker) {
-        self.shared().end_wait(task);
     }
 }
 
@@ -77,7 +68,7 @@ impl<S: Pollable> Reactor<S> {
         let fd = match socket.watch() {
             // Another reactor of the same socket: a duplicate is another member.
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
-                WatchedFd::new(socket.channel().try_clone_to_owned()?)
+                WatchedFd::new(socket.shared().channel().try_clone_to_owned()?)
             }
             watched => watched,
         }?;
@@ -95,7 +86,7 @@ impl<S: Pollable> Reactor<S> {
     fn poll(&self) {
         let mut cx = Context::from_waker(&self.waker);
         let handled = self.fd.poll_readable(&mut cx, || {
-            self.socket.poll_for_tasks();
+            self.socket.shared().poll_for_tasks();
             None::<()>
         });
         // Ready only with an error, while the runtime shuts down and drops all tasks.
@@ -169,6 +160,6 @@ impl<S: Pollable> Task<S> {
 
 impl<S: Pollable> Drop for Task<S> {
     fn drop(&mut self) {
-        self.reactor.socket.end_wait(&self.waker);
+        self.reactor.socket.shared().end_wait(&self.waker);
     }
 }

@@ -11,8 +11,8 @@ use std::{
 };
 
 use rsocket::{
-    EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, SendOptions, Socket, errno,
-    poll,
+    EventSet, Family, PollEntry, PollEvents, RecvFlags, Registration, SendOptions, SleepEntry,
+    Socket, errno, poll,
 };
 use rustix::{process::Pid, thread::gettid};
 
@@ -456,6 +456,60 @@ fn event_set_changed_during_wait_reports_new_members() {
         let occurred = waits.join().unwrap();
         assert_eq!(occurred.len(), 1);
         assert_eq!((occurred[0].data, occurred[0].events), (2, PollEvents::IN));
+    });
+}
+
+/// Sleeps once the sender of `gate` has been dropped.
+fn sleep_behind(gate: &mpsc::Receiver<()>, fds: &mut [SleepEntry<'_>]) -> io::Result<()> {
+    let _: Result<(), _> = gate.recv();
+    let entries = fds
+        .iter()
+        .map(|entry| PollEntry::fd(entry.fd, entry.interest));
+    let mut entries: Vec<_> = entries.collect();
+    poll(&mut entries, Some(TEST_TIMEOUT))?;
+    for (fd, entry) in fds.iter_mut().zip(&entries) {
+        fd.ready = entry.ready();
+    }
+    Ok(())
+}
+
+#[test]
+fn event_beyond_the_maximum_wakes_another_thread_of_event_set() {
+    let set = EventSet::new().unwrap();
+    let pairs = [1, 2].map(|name| {
+        let (client, server) = connected();
+        let server = Arc::new(server);
+        let interest = Registration {
+            events: PollEvents::IN,
+            data: name,
+            ..Registration::default()
+        };
+        set.add_socket(name, &server, interest).unwrap();
+        (client, server)
+    });
+    assert!(set.wait(4, Some(Duration::ZERO)).unwrap().is_empty());
+    let (sleeps, asleep) = mpsc::channel();
+    let (open, gate) = mpsc::channel();
+    thread::scope(|scope| {
+        let set = &set;
+        let other = scope.spawn(move || {
+            let mut sleep = |fds: &mut [SleepEntry<'_>], _| {
+                let _: Result<(), _> = sleeps.send(());
+                sleep_behind(&gate, fds)
+            };
+            set.wait_by(1, Some(TEST_TIMEOUT), &mut sleep).unwrap()
+        });
+        asleep.recv().unwrap();
+        for (client, server) in &pairs {
+            client.send(b"x").unwrap();
+            wait_for(server, PollEvents::IN);
+        }
+        let first = set.wait(1, Some(TEST_TIMEOUT)).unwrap();
+        // The first call has taken both events from the list.
+        drop(open);
+        let mut names = [first, other.join().unwrap()].map(|events| events[0].data);
+        names.sort_unstable();
+        assert_eq!(names, [1, 2]);
     });
 }
 

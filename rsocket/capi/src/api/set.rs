@@ -30,6 +30,7 @@ fn result(call: impl FnOnce() -> io::Result<c_int>) -> c_int {
 ///
 /// # Errors
 /// - `EINVAL`: other flags.
+/// - `EMFILE`: too many open descriptors.
 #[unsafe(no_mangle)]
 pub extern "C" fn repoll_create(flags: c_int) -> c_int {
     run(|| {
@@ -38,7 +39,7 @@ pub extern "C" fn repoll_create(flags: c_int) -> c_int {
         }
         let mut own = epoll::CreateFlags::empty();
         own.set(epoll::CreateFlags::CLOEXEC, flags & libc::O_CLOEXEC != 0);
-        let set = EventSet::with_epoll(epoll::create(own)?);
+        let set = EventSet::with_epoll(epoll::create(own)?)?;
         let fd = set.as_fd().as_raw_fd();
         table::add_set(fd, set);
         Ok(fd)
