@@ -306,7 +306,10 @@ fn run_rdma(
     let rdma = rdma.notify().token(u64::from(seed) + 1000);
     let bytes = request(kind, seed, len)?;
     let options = SendOptions::new().to(client).rdma(rdma);
-    socket.send_msg(&[std::io::IoSlice::new(&bytes)], &options)?;
+    let sent = socket.send_msg(&[std::io::IoSlice::new(&bytes)], &options)?;
+    // The next request may overtake the completion.
+    let operation = sent.operation.context("an operation without a number")?;
+    socket.barrier(client.ip(), operation)?;
     match socket.recv_event()? {
         Event::Operation(end) => ensure!(
             (end.token, end.status) == (u64::from(seed) + 1000, Status::Success),
