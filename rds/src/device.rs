@@ -45,7 +45,7 @@ pub(crate) struct Device {
 }
 
 /// The open devices, and the sizes of queues for the next.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KnownDevices {
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) sends: u32,

@@ -7,7 +7,7 @@ use cm::{
     CmId, ConnParam, ConnectFailure, ConnectRequest, ConnectResponse, Event, Key,
     phases::{AddrResolved, Connected, HasDevice, RouteResolved},
 };
-use verbs::{Init, qp::QpNum};
+use verbs::Init;
 
 use super::State;
 use crate::{
@@ -97,7 +97,7 @@ impl State {
         let to = self.on_link(route.local, route.peer, port);
         let channel = Arc::clone(&self.channel);
         let conn = IbConnection::new(attempt, None, span.clone());
-        self.ib_connections.insert(id, conn);
+        self.transport.insert(id, conn);
         self.unlocked(move |_| {
             let dial = || -> io::Result<Key> {
                 let mut cm_id = span.run(|| channel.create_id())?;
@@ -114,10 +114,10 @@ impl State {
             move |state: &mut Self, now| {
                 let key = key.map_err(|error| (Failure::Unreachable, error));
                 if let Ok(key) = key
-                    && let Some(conn) = state.ib_connections.get_mut(&id)
+                    && let Some(conn) = state.transport.ib_connections.get_mut(&id)
                 {
                     conn.key = Some(key);
-                    state.keys.insert(key, id);
+                    state.transport.keys.insert(key, id);
                 }
                 state.finish(now, id, key.map(|_| Stage::Resolving));
             }
@@ -131,17 +131,16 @@ impl State {
         let span = ConnectionSpan::new(self.node.route(id).ok_or_else(invalid)?);
         note!(debug, span, ?attempt, "accepting");
         let key = request.id().key();
-        self.keys.insert(key, id);
         let conn = IbConnection::new(attempt, Some(key), span);
-        self.ib_connections.insert(id, conn);
-        let devices = self.known_devices();
+        self.transport.insert(id, conn);
+        let devices = self.transport.known.clone();
         let param = conn_param(answer, self.options.retries);
         self.unlocked(move |_| {
             let ready = create(&devices, request.id());
             let ready = ready.and_then(|resources| resources.bring_up(request.id()));
             move |state: &mut Self, now| {
                 let ready = ready.map_err(|error| (Failure::Lost, error.into()));
-                if state.created(now, id, ready) {
+                if state.finish(now, id, ready) {
                     state.accept_ready(id, attempt, request, param);
                 } else {
                     state.reap(request);
@@ -159,7 +158,7 @@ impl State {
         request: ConnectRequest,
         param: ConnParam,
     ) {
-        let Some(qp_num) = self.qp_num(id) else {
+        let Some(qp_num) = self.transport.qp_num(id) else {
             return self.reap(request);
         };
         self.unlocked(move |_| {
@@ -172,26 +171,12 @@ impl State {
         });
     }
 
-    /// Stores a new queue pair, and its device. Returns whether the attempt continues.
-    fn created(&mut self, now: Duration, id: ConnectionId, created: Outcome) -> bool {
-        let device = created.as_ref().ok().and_then(Stage::device);
-        if let Some(device) = device {
-            self.add_device(device);
-        }
-        self.finish(now, id, created)
-    }
-
-    /// Takes the resources of a connection, for calls into the kernel without the lock.
-    fn take_stage(&mut self, id: ConnectionId) -> Stage {
-        let conn = self.ib_connections.get_mut(&id);
-        conn.map_or(Stage::Gone, |conn| {
-            mem::replace(&mut conn.stage, Stage::Busy)
-        })
-    }
-
     /// Stores the outcome of calls into the kernel. Returns whether the attempt continues.
     fn finish(&mut self, now: Duration, id: ConnectionId, outcome: Outcome) -> bool {
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
+        if let Some(device) = outcome.as_ref().ok().and_then(Stage::device) {
+            self.transport.add_device(device);
+        }
+        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
             return false;
         };
         let (attempt, is_closing) = (conn.attempt, conn.closing.is_some());
@@ -200,7 +185,7 @@ impl State {
             Ok(stage) => {
                 conn.stage = stage;
                 if let Some(resources) = conn.stage.resources() {
-                    self.queue_pairs.insert(resources.qp.id(), id);
+                    self.transport.queue_pairs.insert(resources.qp.id(), id);
                     resources.device.cqs().extend(resources.own_cq.take());
                 }
                 if conn.has_failed_cq() {
@@ -221,7 +206,7 @@ impl State {
     }
 
     fn begin_close(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
-        match self.ib_connections.get_mut(&id) {
+        match self.transport.ib_connections.get_mut(&id) {
             Some(conn) if conn.attempt == attempt => {
                 note!(debug, conn.span, "closing");
                 conn.closing = Some(now);
@@ -234,7 +219,7 @@ impl State {
 
     /// Disconnects a closing connection once; while other calls are in progress, after these.
     fn disconnect(&mut self, id: ConnectionId) {
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
+        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
             return;
         };
         if conn.is_busy() || mem::replace(&mut conn.is_disconnected, true) {
@@ -251,15 +236,15 @@ impl State {
     /// Destroys a disconnected connection.
     #[cold]
     pub(super) fn destroy(&mut self, id: ConnectionId) {
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
+        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
             return;
         };
         // From here, completions are lost.
         if let Some(qp) = conn.qp_id() {
-            self.queue_pairs.remove(&qp);
+            self.transport.queue_pairs.remove(&qp);
         }
         let may_have_lost_rx = conn.may_have_lost_rx();
-        let stage = self.take_stage(id);
+        let stage = self.transport.take_stage(id);
         self.unlocked(move |reaper| {
             let destroyed = stage.destroy(reaper);
             move |state: &mut Self, now| match destroyed {
@@ -280,13 +265,9 @@ impl State {
         for work in leftover {
             Posted::give_back(work);
         }
-        let Some(conn) = self.ib_connections.remove(&id) else {
+        let Some(conn) = self.transport.remove(id) else {
             return;
         };
-        if let Some(key) = conn.key {
-            self.keys.remove(&key);
-        }
-        self.eager.remove(&id);
         if may_have_lost_rx {
             self.node.mark_rx_lost(id);
         }
@@ -302,7 +283,7 @@ impl State {
         stage: Stage,
         _error: &verbs::Error,
     ) {
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
+        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
             return;
         };
         note!(warn, conn.span, error = %_error, "queue pair not destroyed");
@@ -314,19 +295,11 @@ impl State {
             return;
         }
         let may_have_lost_rx = conn.may_have_lost_rx();
-        let stage = self.take_stage(id);
+        let stage = self.transport.take_stage(id);
         self.reap(stage);
         self.destroyed(now, id, may_have_lost_rx, Vec::new());
         // Messages with leaked buffers cannot be sent again.
         self.node.give_up(id, |payload| payload.is_posted());
-    }
-
-    /// The current attempt of an identifier; `None` for a superseded one.
-    fn current(&self, key: Key) -> Option<(ConnectionId, Attempt)> {
-        let id = *self.keys.get(&key)?;
-        let conn = self.ib_connections.get(&id)?;
-        let counts = conn.key == Some(key) && conn.closing.is_none();
-        counts.then_some((id, conn.attempt))
     }
 
     /// Handles a connection manager event. Unknown identifiers in the event are destroyed.
@@ -358,11 +331,7 @@ impl State {
                 self.failed(key, Failure::Lost);
             }
             Event::DeviceRemoval(key) => {
-                let conn = self
-                    .keys
-                    .get(&key)
-                    .and_then(|id| self.ib_connections.get(id));
-                if let Some(device) = conn.and_then(|conn| conn.stage.device()).cloned() {
+                if let Some(device) = self.transport.device_of(key).cloned() {
                     self.device_lost(device);
                 }
                 self.failed(key, Failure::Lost);
@@ -373,8 +342,8 @@ impl State {
     }
 
     fn failed(&mut self, key: Key, failure: Failure) {
-        if let Some((id, attempt)) = self.current(key) {
-            if let Some(_conn) = self.ib_connections.get(&id) {
+        if let Some((id, attempt)) = self.transport.current(key) {
+            if let Some(_conn) = self.transport.ib_connections.get(&id) {
                 note!(warn, _conn.span, ?failure, "connection failed");
             }
             self.node.failed(id, attempt, failure);
@@ -382,11 +351,11 @@ impl State {
     }
 
     fn addr_resolved(&mut self, cm_id: CmId<AddrResolved>) {
-        let Some((id, _)) = self.current(cm_id.key()) else {
+        let Some((id, _)) = self.transport.current(cm_id.key()) else {
             self.reap(cm_id);
             return;
         };
-        self.take_stage(id);
+        self.transport.take_stage(id);
         self.unlocked(move |_| {
             let resolving = cm_id.resolve_route(RESOLVE_TIMEOUT);
             let resolving = resolving.map_err(|refused| refused.error);
@@ -398,14 +367,14 @@ impl State {
     }
 
     fn route_resolved(&mut self, cm_id: CmId<RouteResolved>) {
-        let current = self.current(cm_id.key()).map(|(id, _)| id);
+        let current = self.transport.current(cm_id.key()).map(|(id, _)| id);
         let current = current.and_then(|id| Some((id, self.node.proposal(id)?.encode())));
         let Some((id, data)) = current else {
             self.reap(cm_id);
             return;
         };
-        self.take_stage(id);
-        let devices = self.known_devices();
+        self.transport.take_stage(id);
+        let devices = self.transport.known.clone();
         let param = conn_param(data, self.options.retries);
         self.unlocked(move |_| {
             let asked = create(&devices, &cm_id).and_then(|resources| {
@@ -416,20 +385,20 @@ impl State {
             });
             move |state: &mut Self, now| {
                 let asked = asked.map_err(|error| (Failure::Unreachable, error.into()));
-                state.created(now, id, asked.map(Stage::Asked));
+                state.finish(now, id, asked.map(Stage::Asked));
             }
         });
     }
 
     /// The peer has accepted.
     fn responded(&mut self, response: ConnectResponse) {
-        let Some((id, attempt)) = self.current(response.id().key()) else {
+        let Some((id, attempt)) = self.transport.current(response.id().key()) else {
             return self.reap(response);
         };
-        let resources = match self.take_stage(id) {
+        let resources = match self.transport.take_stage(id) {
             Stage::Asked(resources) => resources,
             stage => {
-                self.put_stage(id, stage);
+                self.transport.put_stage(id, stage);
                 return self.reap(response);
             }
         };
@@ -448,7 +417,7 @@ impl State {
 
     /// Sends the RTU of a connection that can carry data.
     fn establish(&mut self, id: ConnectionId, attempt: Attempt, response: ConnectResponse) {
-        let Some(qp_num) = self.qp_num(id) else {
+        let Some(qp_num) = self.transport.qp_num(id) else {
             return self.reap(response);
         };
         self.unlocked(move |_| {
@@ -459,18 +428,6 @@ impl State {
                 Err(error) => state.give_up(id, attempt, Failure::Lost, &error.into()),
             }
         });
-    }
-
-    fn put_stage(&mut self, id: ConnectionId, stage: Stage) {
-        if let Some(conn) = self.ib_connections.get_mut(&id) {
-            conn.stage = stage;
-        }
-    }
-
-    /// The number of a queue pair that can carry data.
-    fn qp_num(&mut self, id: ConnectionId) -> Option<QpNum> {
-        let conn = self.ib_connections.get_mut(&id)?;
-        Some(conn.stage.resources()?.qp.qp_num())
     }
 
     /// A peer requests a connection.
@@ -499,21 +456,22 @@ impl State {
     /// Both sides are ready: the RTU of an accepted connection has arrived, or was sent after the
     /// peer's `reply`.
     fn established(&mut self, now: Duration, cm_id: CmId<Connected>, reply: Option<&[u8]>) {
-        let Some((id, attempt)) = self.current(cm_id.key()) else {
+        let Some((id, attempt)) = self.transport.current(cm_id.key()) else {
             return self.reap(cm_id);
         };
-        match self.take_stage(id) {
+        match self.transport.take_stage(id) {
             Stage::Ready(resources) => {
-                if let Some(_conn) = self.ib_connections.get(&id) {
+                if let Some(_conn) = self.transport.ib_connections.get(&id) {
                     note!(debug, _conn.span, qp = %resources.qp.qp_num(), "established");
                 }
-                self.put_stage(id, Stage::Up(resources, Arc::new(cm_id)));
+                self.transport
+                    .put_stage(id, Stage::Up(resources, Arc::new(cm_id)));
                 // An invalid reply fails the attempt, and the connection closes.
                 let _: Result<_, _> = self.node.established(now, id, attempt, reply);
                 self.advance(now, id);
             }
             stage => {
-                self.put_stage(id, stage);
+                self.transport.put_stage(id, stage);
                 self.reap(cm_id);
             }
         }

@@ -90,7 +90,11 @@ impl State {
                 sl: route.tos & 15,
                 cache_allocs: 0,
             };
-            let stage = self.ib_connections.get(&id).map(|conn| &conn.stage);
+            let stage = self
+                .transport
+                .ib_connections
+                .get(&id)
+                .map(|conn| &conn.stage);
             if let Some(Stage::Up(resources, _)) = stage {
                 reported.local_gid = Gid::from(route.local).0;
                 reported.peer_gid = Gid::from(route.peer).0;

@@ -8,18 +8,12 @@ use std::{collections::VecDeque, fmt, time::Duration};
 use super::{Reaper, Shared, State};
 
 /// The calls. Returns the change of the state, made with the lock.
-type Job = Box<dyn FnOnce(&mut Reaper) -> Change + Send>;
-type Change = Box<dyn FnOnce(&mut State, Duration)>;
+pub(super) type Job = Box<dyn FnOnce(&mut Reaper) -> Change + Send>;
+pub(super) type Change = Box<dyn FnOnce(&mut State, Duration)>;
 
 /// The requested calls, in order.
 #[derive(Default)]
-pub(super) struct Jobs(VecDeque<Job>);
-
-impl Jobs {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
+pub(super) struct Jobs(pub(super) VecDeque<Job>);
 
 impl fmt::Debug for Jobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,10 +27,8 @@ impl State {
     where
         C: FnOnce(&mut Self, Duration) + 'static,
     {
-        self.jobs
-            .0
-            .push_back(Box::new(|reaper| Box::new(calls(reaper))));
-        self.waiters.wake_standby();
+        let job: Job = Box::new(|reaper| Box::new(calls(reaper)));
+        self.schedule.add_job(job);
     }
 
     /// Has the engine thread make calls without the lock.
@@ -57,7 +49,7 @@ impl Shared {
     /// Makes the requested calls.
     pub(super) fn run_jobs(&self, reaper: &mut Reaper) {
         loop {
-            let next = self.lock_here().jobs.0.pop_front();
+            let next = self.lock_here().schedule.next_job();
             let Some(job) = next else {
                 return;
             };

@@ -157,7 +157,7 @@ impl Shared {
             return Ok(state);
         }
         let addr = state.on_link(ip, ip, family(ip).port());
-        let devices = state.known_devices();
+        let devices = state.transport.known.clone();
         drop(state);
         claim_devices()?;
         let BoundId { id, device } = self.bind(addr, &devices)?;
@@ -170,7 +170,7 @@ impl Shared {
                 &verbs::Error::from_errno("rdma_listen", removed),
             ));
         }
-        state.add_device(&device);
+        state.transport.add_device(&device);
         if let Some(paused) = &mut state.listeners.paused {
             paused.insert(ip);
             state.listeners.devices.insert(ip.into(), device);

@@ -10,9 +10,11 @@ mod local_rdma;
 mod operations;
 mod options;
 mod reaper;
+mod schedule;
 mod state;
 mod timers;
 mod traffic;
+mod transport;
 mod waiting;
 
 use std::{
@@ -40,9 +42,10 @@ pub(crate) use operations::Progress;
 pub use options::EngineOptions;
 pub(crate) use reaper::Reaper;
 pub(crate) use state::State;
+use transport::Transport;
 pub(crate) use waiting::{Guard, Patience};
 
-use crate::socket::Socket;
+use crate::{device::KnownDevices, socket::Socket};
 
 /// State shared by sockets: bound addresses, connections to other hosts, and the engine thread.
 ///
@@ -136,12 +139,13 @@ impl Engine {
         options.node.max_links = options.max_links();
         let channels = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let clock = Arc::new(Clock::start());
-        let state = State::new(
-            options,
-            Arc::clone(&channel),
-            Arc::clone(&channels),
-            Arc::clone(&clock),
-        );
+        let devices = KnownDevices {
+            devices: Vec::new(),
+            sends: options.sends,
+            receives: options.receives,
+        };
+        let transport = Transport::new(devices, Arc::clone(&channels));
+        let state = State::new(options, Arc::clone(&channel), transport, Arc::clone(&clock));
         let event = EventFd::new()?;
         event.notify();
         let notify_fd = NotifyFd::of(event.as_fd())?;
@@ -203,7 +207,7 @@ impl Drop for Handle {
             return;
         }
         self.shared.stopped.store(true, Relaxed);
-        self.shared.lock_here().waiters.wake_standby();
+        self.shared.lock_here().schedule.waiters.wake_standby();
         if let Some(thread) = self.thread.take()
             // The last handle may be dropped by a task, woken on the engine thread.
             && thread.thread().id() != thread::current().id()
@@ -269,7 +273,7 @@ impl Shared {
                 state.handle(now, event);
             }
             state.expire(now);
-            if !state.jobs.is_empty() || state.listeners.is_due(now) {
+            if state.schedule.has_jobs() || state.listeners.is_due(now) {
                 drop(state);
                 self.run_jobs(&mut reaper);
                 self.listen_again(now);
@@ -278,7 +282,8 @@ impl Shared {
             let Ok(Some(sleep)) = standby.poll(&mut state) else {
                 continue;
             };
-            let until = state.begin_sleep(now);
+            let retry = state.listeners.deadline();
+            let until = state.schedule.begin_sleep(now, retry);
             drop(state);
             has_events = self.sleep(&standby, sleep, until);
         }

@@ -1,32 +1,30 @@
 //! State of an engine, protected by one lock.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     net::IpAddr,
-    os::fd::OwnedFd,
     sync::Arc,
     time::Duration,
 };
 
-use cm::{ConnectRequest, EventChannel, Key};
-use rustix::event::epoll;
-use verbs::{event::EventType, qp::QpId, waiting::Waiters};
+use cm::{ConnectRequest, EventChannel};
+use verbs::event::EventType;
 
 use super::{
     EngineOptions, Reaper,
     clock::Clock,
     exports::{Exported, Exports},
-    jobs::Jobs,
     listening::Listeners,
     operations::Operations,
-    timers::Timers,
+    schedule::Schedule,
+    transport::{Transport, UsedExport},
 };
 use crate::{
-    device::{Device, KnownDevices},
-    ib_connection::{IbConnection, Stage},
+    device::Device,
+    ib_connection::Stage,
     outbound::{Operands, Payload},
     proto::{
-        PendingSet, SocketId,
+        SocketId,
         connection::MessageOutcome,
         link::RequestId,
         node::{ConnectionId, Node, SocketError},
@@ -35,40 +33,26 @@ use crate::{
     socket::Descriptors,
 };
 
-/// State of an engine, protected by one lock.
+/// The protocol, with the payloads and bodies of this crate.
+pub(crate) type Protocol = Node<Payload, Body>;
+
+/// State of an engine, protected by one lock: the protocol, with the times of its work and its
+/// connections over devices.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) node: Node<Payload, Body>,
+    pub(crate) node: Protocol,
+    pub(crate) schedule: Schedule<ConnectionId>,
+    pub(super) transport: Transport,
     pub(super) channel: Arc<EventChannel>,
     pub(super) clock: Arc<Clock>,
     pub(super) options: EngineOptions,
-    pub(crate) waiters: Waiters<SocketId>,
-    pub(super) timers: Timers<ConnectionId>,
-    /// Time of the engine thread's next wake-up: zero while the thread is awake.
-    pub(super) thread_wakes_at: Duration,
-    pub(super) ib_connections: BTreeMap<ConnectionId, IbConnection>,
-    /// Connections by connection manager identifier.
-    pub(super) keys: HashMap<Key, ConnectionId>,
-    /// Connections by queue pair.
-    pub(super) queue_pairs: HashMap<QpId, ConnectionId>,
-    /// Connections that wait for completions without solicited notifications.
-    pub(super) eager: PendingSet<ConnectionId>,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
-    pub(super) devices: Vec<Arc<Device>>,
-    /// Epoll descriptor over the completion channels of all devices.
-    pub(super) channels: Arc<OwnedFd>,
-    /// Sockets with possible waiters on the descriptor, since no call has blocked on them.
-    pub(super) watched: BTreeSet<SocketId>,
-    /// Removed devices with open connections.
-    pub(super) lost: Vec<Arc<Device>>,
     pub(crate) sockets: BTreeMap<SocketId, Arc<Descriptors>>,
     /// Exported memory, by owner and key.
     pub(crate) exports: Exports,
     pub(crate) operations: Operations,
-    /// Calls into the kernel, made by the engine thread without the lock.
-    pub(super) jobs: Jobs,
     /// Too many identifiers wait for their destruction: connection requests are rejected.
     pub(super) reaper_overloaded: bool,
     /// Scope ids of link-local addresses.
@@ -79,32 +63,22 @@ impl State {
     pub(super) fn new(
         options: EngineOptions,
         channel: Arc<EventChannel>,
-        channels: Arc<OwnedFd>,
+        transport: Transport,
         clock: Arc<Clock>,
     ) -> Self {
         Self {
             node: Node::new(options.node),
+            schedule: Schedule::new(),
+            transport,
             channel,
             clock,
             options,
-            waiters: Waiters::new(),
-            timers: Timers::new(),
-            thread_wakes_at: Duration::ZERO,
-            ib_connections: BTreeMap::new(),
-            keys: HashMap::new(),
-            queue_pairs: HashMap::new(),
-            eager: PendingSet::new(),
             requests: HashMap::new(),
             next_request: 0,
             listeners: Listeners::default(),
-            devices: Vec::new(),
-            channels,
-            watched: BTreeSet::new(),
-            lost: Vec::new(),
             sockets: BTreeMap::new(),
             exports: Exports::default(),
             operations: Operations::default(),
-            jobs: Jobs::default(),
             reaper_overloaded: false,
             scopes: BTreeMap::new(),
         }
@@ -116,28 +90,7 @@ impl State {
     }
 
     pub(crate) fn devices(&self) -> &[Arc<Device>] {
-        &self.devices
-    }
-
-    /// Adds an opened device, unless known or removed.
-    pub(super) fn add_device(&mut self, device: &Arc<Device>) {
-        let mut known = self.devices.iter().chain(&self.lost);
-        if !known.any(|known| Arc::ptr_eq(known, device)) {
-            let data = epoll::EventData::new_u64(0);
-            // Fails only without memory: then timers poll.
-            let _: Result<(), _> =
-                epoll::add(&self.channels, &device.channel, data, epoll::EventFlags::IN);
-            self.devices.push(Arc::clone(device));
-        }
-    }
-
-    /// The open devices, for opening another one without the lock.
-    pub(super) fn known_devices(&self) -> KnownDevices {
-        KnownDevices {
-            devices: self.devices.clone(),
-            sends: self.options.sends,
-            receives: self.options.receives,
-        }
+        &self.transport.known.devices
     }
 
     /// The device of a socket's address; `None` for a loopback address or a removed device.
@@ -154,32 +107,16 @@ impl State {
     /// opened again when it returns.
     pub(super) fn device_lost(&mut self, lost: Arc<Device>) {
         self.listeners.forget_device(&lost);
-        self.devices.retain(|device| !Arc::ptr_eq(device, &lost));
-        // Fails if the channel was deleted before.
-        let _: Result<(), _> = epoll::delete(&self.channels, &lost.channel);
         let exports = self.exports.leave(&lost.pd);
         self.reap(exports);
-        if !self.lost.iter().any(|device| Arc::ptr_eq(device, &lost)) {
-            self.lost.push(lost);
-        }
+        self.transport.remove_device(lost);
     }
 
     /// Releases removed devices without connections, because the kernel waits for their file
     /// descriptors. Queued messages move to the heap; operations on memory of these devices fail
     /// with `Dropped`.
-    fn leave_lost(&mut self) {
-        if self.lost.is_empty() {
-            return;
-        }
-        let (used, left): (Vec<_>, Vec<_>) = self.lost.drain(..).partition(|device| {
-            let mut connections = self.ib_connections.values();
-            connections.any(|conn| match conn.stage.device() {
-                Some(other) => Arc::ptr_eq(other, device),
-                None => conn.is_busy(),
-            })
-        });
-        self.lost = used;
-        for device in left {
+    fn release_devices(&mut self) {
+        for device in self.transport.take_released() {
             let connections: Vec<ConnectionId> = self.node.connections().collect();
             for id in connections {
                 self.node.give_up(id, |payload| payload.needs(&device.pd));
@@ -193,13 +130,13 @@ impl State {
         }
     }
 
-    /// The next time at which a connection needs [`advance`](Self::advance).
-    fn deadline(&self, id: ConnectionId) -> Option<Duration> {
-        let conn = self.ib_connections.get(&id);
-        let drained = conn.and_then(IbConnection::drain_deadline);
-        let rtu = conn.and_then(IbConnection::rtu_deadline);
-        let deadlines = self.node.deadline(id).into_iter();
-        deadlines.chain(drained).chain(rtu).min()
+    /// Polls the completion queues. Returns whether there were completions.
+    pub(crate) fn complete(&mut self, now: Duration) -> bool {
+        let any = self.transport.complete(&mut self.node, now, &self.clock);
+        while let Some(UsedExport { owner, rkey, peer }) = self.transport.used.pop() {
+            self.export_used(owner, rkey, peer);
+        }
+        any
     }
 
     /// Runs the protocol of busy connections, and notifies sockets.
@@ -207,8 +144,8 @@ impl State {
         while let Some(id) = self.node.busy() {
             self.advance(now, id);
         }
-        self.wake_for_timers();
-        self.leave_lost();
+        self.schedule.wake_for_timers();
+        self.release_devices();
         if self.node.retire_due() {
             self.node.retire_acked();
         }
@@ -232,19 +169,20 @@ impl State {
         for id in connections {
             self.set_timer(id);
         }
-        self.wake_for_timers();
+        self.schedule.wake_for_timers();
     }
 
     fn set_timer(&mut self, id: ConnectionId) {
-        if let Some(at) = self.deadline(id) {
-            self.timers.set(id, at);
+        let deadlines = [self.node.deadline(id), self.transport.deadline(id)];
+        if let Some(at) = deadlines.into_iter().flatten().min() {
+            self.schedule.set_timer(id, at);
         }
     }
 
     /// Runs the protocol of one connection, and sets its timer.
     pub(super) fn advance(&mut self, now: Duration, id: ConnectionId) {
         if self.node.is_idle(now, id) {
-            self.eager.remove(&id);
+            self.transport.eager.remove(&id);
         } else {
             self.run_protocol(now, id);
         }
@@ -256,9 +194,9 @@ impl State {
         while let Some(action) = self.node.poll(now, id) {
             self.act(now, id, action);
         }
-        self.post(now, id);
-        self.update_eager(id);
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
+        self.transport.post(&mut self.node, now, id);
+        self.transport.update_eager(&self.node, id);
+        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
             return;
         };
         if conn.take_rtu_timeout(now) {
@@ -286,9 +224,9 @@ impl State {
     #[must_use]
     pub(crate) fn forget(&mut self, id: SocketId) -> Vec<Exported> {
         self.sockets.remove(&id);
-        self.unwatch(id);
+        self.schedule.unwatch(id);
         // Removes abandoned tasks.
-        self.waiters.wake_interest(id);
+        self.schedule.waiters.wake_interest(id);
         let exports = self.exports.forget(id);
         self.operations.forget(id);
         exports
@@ -299,14 +237,14 @@ impl State {
         if let Some(descriptors) = self.sockets.get(&id) {
             descriptors.show_if_watched(&mut self.node);
         }
-        self.waiters.wake_interest(id);
+        self.schedule.waiters.wake_interest(id);
     }
 
     /// Closes and destroys all connections. Enters the kernel; no other thread uses the engine.
     pub(super) fn end(&mut self, reaper: &mut Reaper) {
         self.requests.clear();
         self.listeners = Listeners::default();
-        let connections = std::mem::take(&mut self.ib_connections);
+        let connections = std::mem::take(&mut self.transport.ib_connections);
         let stages: Vec<Stage> = connections
             .into_values()
             .map(|mut conn| {

@@ -1,30 +1,28 @@
 //! Posting requests and handling completions.
 
-use std::{
-    iter::Peekable,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{iter::Peekable, sync::Arc, time::Duration};
 
 use rustix::io::Errno;
-use smallvec::SmallVec;
 use verbs::{
     Completed, RemoteRegion, RemoteToken, Rts, WcStatus, WorkCompletion, cq::Completions,
     error::Refused, mr::PoolBuf, op, qp::Batch,
 };
 
-use super::State;
+use super::{
+    clock::Clock,
+    state::Protocol,
+    transport::{Transport, UsedExport},
+};
 use crate::{
-    device::{Armed, Device, POLL_BATCH, SharedCq},
+    device::{Device, POLL_BATCH, SharedCq},
     ib_connection::{IbConnection, Pair, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage},
     outbound::{Frame, Payload},
     proto::{
-        SocketId,
         connection::{
             Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag, Work,
         },
         link::Failure,
-        node::{ConnectionId, Node},
+        node::{ConnectionId, Route},
         wire::Header,
     },
     slots::{Body, FRAME_SIZE},
@@ -61,80 +59,29 @@ fn finish(mut slot: PoolBuf, header: &[u8; Header::SIZE]) -> PoolBuf {
     slot
 }
 
-impl State {
-    /// Records whether a connection needs a notification of every completion. Without a reason to
-    /// see send completions, they are polled along with receives and sends.
-    pub(super) fn update_eager(&mut self, id: ConnectionId) {
-        let conn = self.ib_connections.get(&id);
-        let conn = conn.filter(|conn| matches!(conn.stage, Stage::Ready(_) | Stage::Up(..)));
-        if conn.is_some_and(|conn| conn.closing.is_some() || self.node.awaits_device(id)) {
-            self.eager.insert(id);
-        } else {
-            self.eager.remove(&id);
-        }
-    }
-
-    /// The open devices, and removed devices with open connections.
-    pub(super) fn polled_devices(&self) -> impl Iterator<Item = &Arc<Device>> {
-        self.devices.iter().chain(&self.lost)
-    }
-
-    /// Calls `with` for each polled completion queue. After an error, the queue is not polled again,
-    /// and its connections fail. Returns whether a call has returned `true` or an error.
-    fn each_cq(
-        &mut self,
-        mut with: impl FnMut(&mut Self, &Device, &mut SharedCq) -> verbs::Result<bool>,
-    ) -> bool {
-        let mut any = false;
-        let mut failed = false;
-        for index in 0..self.devices.len() + self.lost.len() {
-            let Some(device) = self.polled_devices().nth(index).map(Arc::clone) else {
-                break;
-            };
-            device.cqs().retain_mut(|cq| {
-                let result = with(self, &device, cq);
-                any |= *result.as_ref().unwrap_or(&true);
-                cq.failed.store(result.is_err(), Relaxed);
-                failed |= result.is_err();
-                result.is_ok()
-            });
-        }
-        if failed {
-            for (&id, conn) in &mut self.ib_connections {
-                if conn.has_failed_cq() {
-                    self.node.failed(id, conn.attempt, Failure::Lost);
-                }
-            }
-        }
-        any
-    }
-
-    /// Arms the completion queues that are not. Returns whether there were any: earlier completions
-    /// make no event.
-    pub(super) fn arm_queues(&mut self) -> bool {
-        let eager = !self.eager.is_empty();
-        self.each_cq(|_, device, cq| {
-            cq.arm(match eager || device.iwarp {
-                true => Armed::All,
-                false => Armed::Solicited,
-            })
-        })
-    }
-
+impl Transport {
     /// Polls the completion queues. Returns whether there were completions.
-    pub(crate) fn complete(&mut self, now: Duration) -> bool {
-        self.each_cq(|state, _, cq| Ok(state.complete_some(now, cq)? > 0))
+    pub(super) fn complete(&mut self, node: &mut Protocol, now: Duration, clock: &Clock) -> bool {
+        self.each_cq(node, |transport, node, _, cq| {
+            Ok(transport.complete_some(node, now, clock, cq)? > 0)
+        })
     }
 
     /// Handles at most [`COMPLETION_BUDGET`] completions of a queue, rounded up to a batch. Returns the
     /// number.
-    fn complete_some(&mut self, mut now: Duration, shared: &mut SharedCq) -> verbs::Result<usize> {
+    fn complete_some(
+        &mut self,
+        node: &mut Protocol,
+        mut now: Duration,
+        clock: &Clock,
+        shared: &mut SharedCq,
+    ) -> verbs::Result<usize> {
         let mut handled = 0;
         loop {
             let mut completions = shared.cq.poll()?.peekable();
             let polled = completions.len();
             while let Some(first) = completions.next() {
-                self.complete_run(now, first, &mut completions);
+                self.complete_run(node, now, first, &mut completions);
             }
             handled += polled;
             if polled < POLL_BATCH {
@@ -147,7 +94,7 @@ impl State {
                 return Ok(handled);
             }
             // Handling a batch takes time, so read the clock again.
-            now = self.clock.now();
+            now = clock.now();
         }
     }
 
@@ -155,6 +102,7 @@ impl State {
     /// queue pair being destroyed.
     fn complete_run(
         &mut self,
+        node: &mut Protocol,
         now: Duration,
         first: WorkCompletion<'_>,
         rest: &mut Peekable<Completions<'_>>,
@@ -171,7 +119,7 @@ impl State {
             return;
         };
         let mut completing = Completing {
-            node: &mut self.node,
+            node,
             id,
             qp: &mut resources.qp,
             device: &resources.device,
@@ -180,45 +128,30 @@ impl State {
             closing,
             lost: false,
             arrived: false,
-            used: SmallVec::new(),
+            used: &mut self.used,
         };
         completing.completed(now, first);
         while let Some(wc) = rest.next_if(|wc| wc.qp_id() == qp_id) {
             completing.completed(now, wc);
         }
         completing.repost();
-        let Completing {
-            lost,
-            arrived,
-            used,
-            ..
-        } = completing;
+        let (lost, arrived) = (completing.lost, completing.arrived);
         if arrived {
             conn.data_received(now);
         }
         if lost {
-            self.node.failed(id, attempt, Failure::Lost);
-        }
-        if let Some(route) = self.node.route(id) {
-            for (owner, rkey) in used {
-                self.export_used(owner, rkey, route.peer);
-            }
+            node.failed(id, attempt, Failure::Lost);
         }
     }
 
     /// Posts queued frames, operations, acknowledgement and probe of a connection.
-    pub(super) fn post(&mut self, now: Duration, id: ConnectionId) {
-        let Self {
-            node,
-            ib_connections,
-            ..
-        } = self;
+    pub(super) fn post(&mut self, node: &mut Protocol, now: Duration, id: ConnectionId) {
         let Some(IbConnection {
             stage: Stage::Up(resources, _),
             closing: None,
             attempt,
             ..
-        }) = ib_connections.get_mut(&id)
+        }) = self.ib_connections.get_mut(&id)
         else {
             return;
         };
@@ -273,7 +206,7 @@ impl State {
 
 /// The connection whose completions are being handled, and the outcome.
 struct Completing<'a> {
-    node: &'a mut Node<Payload, Body>,
+    node: &'a mut Protocol,
     id: ConnectionId,
     qp: &'a mut Pair<Rts>,
     device: &'a Arc<Device>,
@@ -284,8 +217,7 @@ struct Completing<'a> {
     lost: bool,
     /// Whether a frame has arrived.
     arrived: bool,
-    /// Memory used by operations of the peer: the owner, and the key.
-    used: SmallVec<[(SocketId, u32); 1]>,
+    used: &'a mut Vec<UsedExport>,
 }
 
 impl Completing<'_> {
@@ -351,8 +283,10 @@ impl Completing<'_> {
         let received = self
             .node
             .received(now, self.id, &header[..header_len], body);
-        if let Ok(Some(key)) = received {
-            self.used.push(key);
+        if let Ok(Some((owner, rkey))) = received
+            && let Some(Route { peer, .. }) = self.node.route(self.id)
+        {
+            self.used.push(UsedExport { owner, rkey, peer });
         }
     }
 }

@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::event::epoll;
 use verbs::waiting::{self, Source, WaitEnd, Waiters};
 
 use super::{Shared, State};
@@ -71,7 +70,7 @@ impl Shared {
                 Err(io::ErrorKind::WouldBlock.into())
             };
         }
-        state.unwatch(id);
+        state.schedule.unwatch(id);
         if !state.node.is_quiet() {
             // The work may concern this socket.
             state.drive(self.now());
@@ -92,7 +91,7 @@ impl Source for State {
     type Error = verbs::Error;
 
     fn waiters(&mut self) -> &mut Waiters<SocketId> {
-        &mut self.waiters
+        &mut self.schedule.waiters
     }
 
     fn process(&mut self) -> verbs::Result<bool> {
@@ -106,18 +105,12 @@ impl Source for State {
     }
 
     fn drain_events(&mut self) -> verbs::Result<()> {
-        for device in self.polled_devices() {
-            if device.take_events().is_err() {
-                // The device is removed: its channel stays readable. Fails if the channel was
-                // deleted before.
-                let _: Result<(), _> = epoll::delete(&self.channels, &device.channel);
-            }
-        }
+        self.transport.drain_events();
         Ok(())
     }
 
     fn arm(&mut self) -> verbs::Result<()> {
-        self.arm_queues();
+        self.transport.arm(&mut self.node);
         Ok(())
     }
 }
@@ -132,54 +125,22 @@ impl State {
     /// Arms the queues if the poller sleeps, and handles completions that arrived before arming.
     fn rearm(&mut self, now: Duration) {
         for _ in 0..MAX_ROUNDS {
-            if !self.waiters.poller_sleeps() || !self.arm_queues() {
+            if !self.schedule.waiters.poller_sleeps() || !self.transport.arm(&mut self.node) {
                 return;
             }
             if self.complete(now) {
                 self.work(now);
             }
         }
-        self.waiters.wake_standby();
-    }
-
-    /// Has the engine thread poll while no call does, since a program waits for the descriptor of a
-    /// socket.
-    pub(crate) fn watch(&mut self, id: SocketId) {
-        if self.watched.insert(id) {
-            self.waiters.set_watched(true);
-        }
-    }
-
-    /// Ends [`watch`](Self::watch), once a call blocks on the socket or the socket is closed.
-    pub(super) fn unwatch(&mut self, id: SocketId) {
-        if self.watched.remove(&id) {
-            self.waiters.set_watched(!self.watched.is_empty());
-        }
+        self.schedule.waiters.wake_standby();
     }
 
     /// Performs the work of expired timers.
     pub(super) fn expire(&mut self, now: Duration) {
-        self.thread_wakes_at = Duration::ZERO;
-        for id in self.timers.expire(now) {
+        for id in self.schedule.expire(now) {
             self.advance(now, id);
         }
         self.node.retire_acked();
         self.drive(now);
-    }
-
-    /// Sets the time at which the engine thread wakes up. Returns the time until then.
-    pub(super) fn begin_sleep(&mut self, now: Duration) -> Option<Duration> {
-        let deadlines = self.timers.next().into_iter();
-        let at = deadlines.chain(self.listeners.deadline()).min();
-        self.thread_wakes_at = at.unwrap_or(Duration::MAX);
-        at.map(|at| at.saturating_sub(now))
-    }
-
-    /// Wakes the engine thread if a timer expires before its next wake-up.
-    pub(super) fn wake_for_timers(&mut self) {
-        if let Some(at) = self.timers.next().filter(|at| *at < self.thread_wakes_at) {
-            self.thread_wakes_at = at;
-            self.waiters.wake_standby();
-        }
     }
 }

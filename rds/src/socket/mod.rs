@@ -475,7 +475,7 @@ impl Socket {
     pub fn readiness(&self, interest: Interest) -> io::Result<Readiness> {
         let mut state = self.lock()?;
         self.descriptors.watch()?;
-        state.watch(self.id);
+        state.schedule.watch(self.id);
         let blocked = interest == Interest::ReadWrite;
         self.descriptors.set_blocked(&mut state.node, blocked);
         let readiness = self.descriptors.show(&mut state.node);
@@ -502,7 +502,7 @@ impl Socket {
         if wanted.writable {
             self.descriptors.watch_room()?;
         }
-        state.watch(self.id);
+        state.schedule.watch(self.id);
         if wanted.readable || wanted.map_changed {
             self.descriptors.watch()?;
             self.descriptors.set_blocked(&mut state.node, false);
@@ -533,7 +533,7 @@ impl Socket {
     pub(crate) fn wake_on_change(&self, waker: &Waker) {
         // If the socket belongs to the parent process, the next call fails.
         if let Ok(mut state) = self.lock() {
-            state.waiters.add_task(self.id, waker);
+            state.schedule.waiters.add_task(self.id, waker);
         }
     }
 
@@ -592,7 +592,7 @@ impl AsFd for Socket {
             return self.engine.inner().readable_fd();
         };
         if let Ok(mut state) = self.lock() {
-            state.watch(self.id);
+            state.schedule.watch(self.id);
             self.descriptors.show(&mut state.node);
         }
         fd

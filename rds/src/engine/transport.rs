@@ -1,0 +1,234 @@
+//! Connections and devices: transport, without scheduling.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem,
+    net::IpAddr,
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use cm::Key;
+use rustix::event::epoll;
+use verbs::qp::{QpId, QpNum};
+
+use super::state::Protocol;
+use crate::{
+    device::{Armed, Device, KnownDevices, SharedCq},
+    ib_connection::{IbConnection, Stage},
+    proto::{
+        PendingSet, SocketId,
+        link::{Attempt, Failure},
+        node::ConnectionId,
+    },
+};
+
+/// Connections and devices of an engine. Posts the requests of the protocol, and passes completions
+/// to the protocol; the caller chooses the time.
+#[derive(Debug)]
+pub(super) struct Transport {
+    pub(super) ib_connections: BTreeMap<ConnectionId, IbConnection>,
+    /// Connections by connection manager identifier.
+    pub(super) keys: HashMap<Key, ConnectionId>,
+    /// Connections by queue pair.
+    pub(super) queue_pairs: HashMap<QpId, ConnectionId>,
+    /// Connections that wait for completions without solicited notifications.
+    pub(super) eager: PendingSet<ConnectionId>,
+    /// The open devices.
+    pub(super) known: KnownDevices,
+    /// Removed devices with open connections.
+    lost: Vec<Arc<Device>>,
+    /// Epoll descriptor over the completion channels of all devices.
+    channels: Arc<OwnedFd>,
+    /// Exports used by operations of peers, for the caller.
+    pub(super) used: Vec<UsedExport>,
+}
+
+/// Exported memory used by an operation of a peer.
+#[derive(Debug)]
+pub(super) struct UsedExport {
+    pub(super) owner: SocketId,
+    pub(super) rkey: u32,
+    pub(super) peer: IpAddr,
+}
+
+impl Transport {
+    pub(super) fn new(known: KnownDevices, channels: Arc<OwnedFd>) -> Self {
+        Self {
+            ib_connections: BTreeMap::new(),
+            keys: HashMap::new(),
+            queue_pairs: HashMap::new(),
+            eager: PendingSet::new(),
+            known,
+            lost: Vec::new(),
+            channels,
+            used: Vec::new(),
+        }
+    }
+
+    /// The open devices, and removed devices with open connections.
+    fn polled_devices(&self) -> impl Iterator<Item = &Arc<Device>> {
+        self.known.devices.iter().chain(&self.lost)
+    }
+
+    /// Adds an opened device, unless known or removed.
+    pub(super) fn add_device(&mut self, device: &Arc<Device>) {
+        if !self
+            .polled_devices()
+            .any(|known| Arc::ptr_eq(known, device))
+        {
+            let data = epoll::EventData::new_u64(0);
+            // Fails only without memory: then timers poll.
+            let _: Result<(), _> =
+                epoll::add(&self.channels, &device.channel, data, epoll::EventFlags::IN);
+            self.known.devices.push(Arc::clone(device));
+        }
+    }
+
+    /// Removes a device. Its completion queues are polled until its connections are destroyed.
+    pub(super) fn remove_device(&mut self, removed: Arc<Device>) {
+        let devices = &mut self.known.devices;
+        devices.retain(|device| !Arc::ptr_eq(device, &removed));
+        // Fails if the channel was deleted before.
+        let _: Result<(), _> = epoll::delete(&self.channels, &removed.channel);
+        if !self.lost.iter().any(|device| Arc::ptr_eq(device, &removed)) {
+            self.lost.push(removed);
+        }
+    }
+
+    /// Takes the removed devices without connections.
+    pub(super) fn take_released(&mut self) -> Vec<Arc<Device>> {
+        let connections = &self.ib_connections;
+        let is_released = |device: &mut Arc<Device>| {
+            !connections.values().any(|conn| match conn.stage.device() {
+                Some(other) => Arc::ptr_eq(other, device),
+                None => conn.is_busy(),
+            })
+        };
+        self.lost.extract_if(.., is_released).collect()
+    }
+
+    /// Takes the completion events.
+    pub(super) fn drain_events(&self) {
+        for device in self.polled_devices() {
+            if device.take_events().is_err() {
+                // The device is removed: its channel stays readable. Fails if the channel was
+                // deleted before.
+                let _: Result<(), _> = epoll::delete(&self.channels, &device.channel);
+            }
+        }
+    }
+
+    /// Calls `with` for each polled completion queue. After an error, the queue is not polled again,
+    /// and its connections fail. Returns whether a call has returned `true` or an error.
+    pub(super) fn each_cq(
+        &mut self,
+        node: &mut Protocol,
+        mut with: impl FnMut(&mut Self, &mut Protocol, &Device, &mut SharedCq) -> verbs::Result<bool>,
+    ) -> bool {
+        let mut any = false;
+        let mut failed = false;
+        for index in 0..self.known.devices.len() + self.lost.len() {
+            let Some(device) = self.polled_devices().nth(index).map(Arc::clone) else {
+                break;
+            };
+            device.cqs().retain_mut(|cq| {
+                let result = with(self, node, &device, cq);
+                any |= *result.as_ref().unwrap_or(&true);
+                cq.failed.store(result.is_err(), Relaxed);
+                failed |= result.is_err();
+                result.is_ok()
+            });
+        }
+        if failed {
+            for (&id, conn) in &mut self.ib_connections {
+                if conn.has_failed_cq() {
+                    node.failed(id, conn.attempt, Failure::Lost);
+                }
+            }
+        }
+        any
+    }
+
+    /// Arms the completion queues that are not. Returns whether there were any: earlier completions
+    /// make no event.
+    pub(super) fn arm(&mut self, node: &mut Protocol) -> bool {
+        let eager = !self.eager.is_empty();
+        self.each_cq(node, |_, _, device, cq| {
+            cq.arm(match eager || device.iwarp {
+                true => Armed::All,
+                false => Armed::Solicited,
+            })
+        })
+    }
+
+    /// Records whether a connection needs a notification of every completion. Without a reason to
+    /// see send completions, they are polled along with receives and sends.
+    pub(super) fn update_eager(&mut self, node: &Protocol, id: ConnectionId) {
+        let conn = self.ib_connections.get(&id);
+        let conn = conn.filter(|conn| matches!(conn.stage, Stage::Ready(_) | Stage::Up(..)));
+        if conn.is_some_and(|conn| conn.closing.is_some() || node.awaits_device(id)) {
+            self.eager.insert(id);
+        } else {
+            self.eager.remove(&id);
+        }
+    }
+
+    /// The next time at which a connection does not wait any longer: for its completions if closing,
+    /// else for the RTU.
+    pub(super) fn deadline(&self, id: ConnectionId) -> Option<Duration> {
+        let conn = self.ib_connections.get(&id)?;
+        conn.drain_deadline().or(conn.rtu_deadline())
+    }
+
+    /// Adds a connection attempt.
+    pub(super) fn insert(&mut self, id: ConnectionId, conn: IbConnection) {
+        self.keys.extend(conn.key.map(|key| (key, id)));
+        self.ib_connections.insert(id, conn);
+    }
+
+    /// Removes a destroyed connection.
+    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<IbConnection> {
+        let conn = self.ib_connections.remove(&id)?;
+        if let Some(key) = conn.key {
+            self.keys.remove(&key);
+        }
+        self.eager.remove(&id);
+        Some(conn)
+    }
+
+    /// The current attempt of an identifier; `None` for a superseded one.
+    pub(super) fn current(&self, key: Key) -> Option<(ConnectionId, Attempt)> {
+        let id = *self.keys.get(&key)?;
+        let conn = self.ib_connections.get(&id)?;
+        let counts = conn.key == Some(key) && conn.closing.is_none();
+        counts.then_some((id, conn.attempt))
+    }
+
+    /// The device of an identifier's connection.
+    pub(super) fn device_of(&self, key: Key) -> Option<&Arc<Device>> {
+        let conn = self.ib_connections.get(self.keys.get(&key)?)?;
+        conn.stage.device()
+    }
+
+    /// Takes the resources of a connection, for calls into the kernel without the lock.
+    pub(super) fn take_stage(&mut self, id: ConnectionId) -> Stage {
+        let conn = self.ib_connections.get_mut(&id);
+        conn.map_or(Stage::Gone, |conn| {
+            mem::replace(&mut conn.stage, Stage::Busy)
+        })
+    }
+
+    pub(super) fn put_stage(&mut self, id: ConnectionId, stage: Stage) {
+        if let Some(conn) = self.ib_connections.get_mut(&id) {
+            conn.stage = stage;
+        }
+    }
+
+    /// The number of a queue pair that can carry data.
+    pub(super) fn qp_num(&mut self, id: ConnectionId) -> Option<QpNum> {
+        let conn = self.ib_connections.get_mut(&id)?;
+        Some(conn.stage.resources()?.qp.qp_num())
+    }
+}
