@@ -12,7 +12,7 @@ use verbs::{
     CompletionQueue, Context, Gid, ProtectionDomain, RemoteAccess, RemoteRegion,
     ah::AddressVector,
     attr::{LinkLayer, OdpCaps, OdpGeneralCaps, OdpTransportCaps},
-    mr::Advice,
+    mr::{Advice, Mapping},
     qp::{Psn, QpNum},
 };
 
@@ -142,8 +142,9 @@ fn allocate(pd: &ProtectionDomain, len: usize, with: Extensions) -> anyhow::Resu
     }))
 }
 
+/// Whole pages, as in the original.
 fn on_demand(pd: &ProtectionDomain, len: usize) -> anyhow::Result<RemoteRegion> {
-    let memory = pd.register(vec![0; len]).on_demand();
+    let memory = pd.register(Mapping::new(len)?).on_demand();
     Ok(memory.remote(RemoteAccess::empty()).create()?)
 }
 
