@@ -177,6 +177,13 @@ impl DatagramSocket {
             .until(Interest::READ, mode, |state| state.recv(bufs, peek))
     }
 
+    /// The length in bytes of the next datagram to read, 0 if there is none.
+    pub(crate) fn unread(&self) -> io::Result<usize> {
+        let mut state = self.lock();
+        state.process()?;
+        Ok(state.unread())
+    }
+
     /// Shuts down one or both directions locally. The peer is not notified.
     pub(crate) fn shut_down(&self, direction: Direction) -> io::Result<()> {
         self.lock().shut_down(direction)

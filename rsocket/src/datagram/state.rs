@@ -437,6 +437,12 @@ impl State {
         }))
     }
 
+    /// The length of the next datagram to read, 0 if there is none.
+    pub(super) fn unread(&self) -> usize {
+        let first = self.node.as_ref().and_then(Node::first);
+        first.map_or(0, |first| first.range.len())
+    }
+
     pub(super) fn stats(&self) -> DatagramStats {
         self.node.as_ref().map(Node::stats).unwrap_or_default()
     }

@@ -170,12 +170,16 @@ impl Socket {
         }
     }
 
-    /// Returns the number of bytes received and not yet read.
+    /// `FIONREAD`—Returns the number of bytes received and not yet read: of a stream, or of the next datagram.
     ///
     /// # Errors
-    /// - `NotConnected`: the socket is not connected.
+    /// - `NotConnected`: the stream is not connected.
     /// - A device has failed.
+    #[doc(alias = "FIONREAD")]
     pub fn unread(&self) -> io::Result<usize> {
+        if let Some(datagram) = self.datagram_socket() {
+            return datagram.unread();
+        }
         let stream = self.stream().ok_or(io::ErrorKind::NotConnected)?;
         stream.connection().unread()
     }

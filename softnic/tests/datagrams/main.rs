@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rsocket::{Family, Socket, SocketStats};
+use rsocket::{Family, PollEntry, PollEvents, Socket, SocketStats, poll};
 use softnic::{Fabric, Faults, Host};
 
 /// Time-out of a wait that a correct test never reaches.
@@ -165,6 +165,32 @@ fn devices_of_hosts_killed_without_sockets_are_closed() {
     });
     // Two for each device that stays open would be 60 more; calls in progress have a few.
     assert!(counts[19] < counts[4] + 15, "{counts:?}");
+}
+
+/// As `FIONREAD` of a UDP socket, over UDP and over the fabric.
+#[test]
+fn unread_is_the_length_of_the_next_datagram() {
+    let fabric = network();
+    let hosts = [1, 2].map(|host| fabric.host(v4(6, host)));
+    let [a, b] = hosts
+        .each_ref()
+        .map(|host| bound(host, Family::V4, host.addr()));
+    let unread_after_each = || {
+        for len in [5, 0, 1200, 1] {
+            assert_eq!(b.unread().unwrap(), 0);
+            let bytes = vec![7; len];
+            a.send_to(&bytes, b.local_addr().unwrap()).unwrap();
+            let mut entries = [PollEntry::socket(&b, PollEvents::IN)];
+            assert_eq!(poll(&mut entries, Some(TEST_TIMEOUT)).unwrap(), 1);
+            assert_eq!(b.unread().unwrap(), len);
+            let mut buf = [0; 2048];
+            let (received, _) = b.recv_from(&mut buf).unwrap();
+            assert_eq!(buf[..received], bytes);
+        }
+    };
+    unread_after_each();
+    introduce(&fabric, &a, &b);
+    unread_after_each();
 }
 
 #[test]
