@@ -16,8 +16,8 @@ use rsocket_capi as own;
 use crate::{
     epoll,
     files::replace,
-    inherited, log,
-    table::{self, Held, SOCKETS},
+    fork, log,
+    table::{Held, SOCKETS},
 };
 
 /// Whether an error means that no RDMA device leads to the address, though another interface may.
@@ -74,8 +74,7 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
-    inherited::report(fd);
-    if let Some(held) = table::find(fd) {
+    if let Some(held) = fork::find(fd) {
         // SAFETY: as the caller promises.
         let sent = unsafe { own::rsendto(held.fd(), buf, len, flags, to, to_len) };
         if !try_again(fd, held, sent) {
@@ -95,8 +94,7 @@ unsafe extern "C" fn sendto(
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-    inherited::report(fd);
-    if let Some(held) = table::find(fd) {
+    if let Some(held) = fork::find(fd) {
         // SAFETY: as the caller promises.
         let sent = unsafe { own::rsendmsg(held.fd(), msg, flags) };
         if !try_again(fd, held, sent) {
@@ -152,7 +150,7 @@ unsafe extern "C" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if !SOCKETS.may_have(fd) {
+    if !fork::is_own(fd) {
         let real = real!(
             sendmmsg: unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int
         );
@@ -176,7 +174,7 @@ unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if !SOCKETS.may_have(fd) {
+    if !fork::is_own(fd) {
         let real = real!(
             recvmmsg: unsafe extern "C" fn(
                 c_int, *mut mmsghdr, c_uint, c_int, *mut timespec

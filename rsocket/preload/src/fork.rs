@@ -142,6 +142,11 @@ pub(crate) fn is_later(fd: c_int) -> bool {
     state(fd).is_some()
 }
 
+/// Whether a descriptor may be an rsocket, or may become one with the next data.
+pub(crate) fn is_own(fd: c_int) -> bool {
+    SOCKETS.may_have(fd) || is_later(fd)
+}
+
 /// Returns the rsocket of a descriptor before its use, after moving the connection if necessary.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
     if state(fd).is_some() {

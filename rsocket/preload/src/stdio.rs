@@ -15,7 +15,7 @@ use std::{
 use interpose::{real, set_errno};
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 
-use crate::{fork, table::SOCKETS};
+use crate::fork;
 
 /// Descriptors of open streams by address: for the C library, such a stream has no descriptor.
 static OPEN: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
@@ -107,7 +107,7 @@ const FUNCTIONS: Functions = Functions {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let cookie = usize::try_from(fd).ok().map(ptr::without_provenance_mut);
-    let Some(cookie) = cookie.filter(|_| SOCKETS.may_have(fd) || fork::is_later(fd)) else {
+    let Some(cookie) = cookie.filter(|_| fork::is_own(fd)) else {
         let real = real!(fdopen: unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE);
         // SAFETY: as the caller promises.
         return unsafe { real(fd, mode) };

@@ -6,7 +6,7 @@
 
 use libc::{c_int, c_long, c_uint};
 
-use crate::{exit, fork, table::SOCKETS};
+use crate::{exit, fork};
 
 /// Arguments of a system call in the types of the C function.
 type Arguments = [c_long; 6];
@@ -70,8 +70,7 @@ fn descriptor(argument: c_long) -> c_int {
 
 /// Whether one of the descriptors is an rsocket or may become one.
 fn concerns(fds: &[c_long]) -> bool {
-    let known = |fd| SOCKETS.may_have(fd) || fork::is_later(fd);
-    fds.iter().any(|fd| known(descriptor(*fd)))
+    fds.iter().any(|fd| fork::is_own(descriptor(*fd)))
 }
 
 /// Calls a function by name instead of its number and converts each argument to the type in the function's

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -137,9 +138,42 @@ static void messages(void) {
     CHECK(ioctl(ends.server, FIONBIO, &on) == 0 && (fcntl(ends.server, F_GETFL) & O_NONBLOCK) == 0);
     CHECK(sendto(ends.client, out, 2, 0, NULL, 0) == 2);
     CHECK(recvfrom(ends.server, in, 2, MSG_WAITALL, NULL, NULL) == 2);
+    /* Other queues than that of the data are empty. */
+    CHECK(send(ends.client, out, 2, 0) == 2 && recv(ends.server, in, 2, MSG_PEEK | MSG_WAITALL) > 0);
+    message = (struct msghdr){NULL, 0, to, 2, control, sizeof control, 0};
+    CHECK(recvmsg(ends.server, &message, MSG_ERRQUEUE) == -1 && errno == EAGAIN);
+    CHECK(recv(ends.server, in, 1, MSG_OOB) == -1 && errno == EINVAL);
+    CHECK(recv(ends.server, in, 2, MSG_WAITALL) == 2);
+    CHECK(recvmsg(ends.server, &message, MSG_ERRQUEUE) == -1 && errno == EAGAIN);
     CHECK(shutdown(ends.client, SHUT_WR) == 0);
     CHECK(recv(ends.server, in, 1, 0) == 0);
     CHECK(send(ends.client, out, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+}
+
+/* Requests about the network have the answers of a kernel socket, and FIONREAD is the length of the next datagram. */
+static void requests(void) {
+    struct ends ends = connected();
+    int kinds[] = {SOCK_STREAM, SOCK_DGRAM}, unread = -1;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct ifreq ours = {.ifr_name = "lo"}, kernel = {.ifr_name = "lo"};
+        int fd = socket(AF_INET, kinds[i], 0), plain = syscall(SYS_socket, AF_INET, kinds[i], 0);
+        CHECK(fd >= 0 && plain >= 0 && is_rsocket(fd) && !is_rsocket(plain));
+        CHECK(ioctl(fd, SIOCGIFADDR, &ours) == 0 && ioctl(plain, SIOCGIFADDR, &kernel) == 0);
+        CHECK(memcmp(&ours, &kernel, sizeof ours) == 0);
+        CHECK(ioctl(fd, SIOCGIFNETMASK, &ours) == 0 && ioctl(plain, SIOCGIFNETMASK, &kernel) == 0);
+        CHECK(memcmp(&ours, &kernel, sizeof ours) == 0);
+        CHECK(ioctl(fd, FIONREAD, &unread) == 0 && unread == 0);
+        CHECK(close(fd) == 0 && close(plain) == 0);
+    }
+    struct sockaddr_in name = address;
+    socklen_t length = sizeof name;
+    int from = socket(AF_INET, SOCK_DGRAM, 0), to = socket(AF_INET, SOCK_DGRAM, 0);
+    struct pollfd arrived = {to, POLLIN, 0};
+    CHECK(bind(to, (struct sockaddr *)&name, sizeof name) == 0);
+    CHECK(getsockname(to, (struct sockaddr *)&name, &length) == 0);
+    CHECK(sendto(from, "datagram", 8, 0, (struct sockaddr *)&name, sizeof name) == 8);
+    CHECK(poll(&arrived, 1, 20000) == 1 && ioctl(to, FIONREAD, &unread) == 0 && unread == 8);
+    CHECK(ioctl(ends.server, SIOCGIFADDR, NULL) == -1 && errno == EFAULT);
 }
 
 /* An rsocket, a pipe, and something that never comes. */
@@ -573,6 +607,7 @@ static void first_epoll(void) {
 
 static const struct part parts[] = {
     {"duplicates", duplicates},     {"files", files},       {"messages", messages},
+    {"requests", requests},
     {"waiting", waiting},           {"epoll", ordinary_epoll}, {"sizes", sizes},
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
     {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},

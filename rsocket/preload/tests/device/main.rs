@@ -258,6 +258,7 @@ fn sendfile_behaves_as_over_tcp() {
 #[test]
 fn socket_calls_behave_as_documented() {
     call("messages", &[]);
+    call("requests", &[]);
     call("waiting", &[]);
     call("accepting", &[]);
     call("misused", &[]);
@@ -313,6 +314,14 @@ fn syscall_by_number_is_intercepted() {
 fn forked_stream_is_moved_by_stdio_and_by_syscall() {
     let forks = [("RDMAV_FORK_SAFE", "1")];
     assert_eq!(call_of("unseen.c", "moved-by-use", &forks), "");
+}
+
+#[test]
+fn forked_stream_is_moved_by_each_message_call() {
+    let forks = [("RDMAV_FORK_SAFE", "1")];
+    for part in ["moved-by-sendto", "moved-by-sendmsg", "moved-by-sendmmsg"] {
+        assert_eq!(call_of("unseen.c", part, &forks), "");
+    }
 }
 
 #[test]

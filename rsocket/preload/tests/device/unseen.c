@@ -318,7 +318,50 @@ static void numbered_places(void) {
 #endif
 }
 
-/* With RDMAV_FORK_SAFE: the first use of a connection moves it, also through a FILE and by number. */
+/* With RDMAV_FORK_SAFE: the first use of a connection moves it. Here the first data go by one of the calls that send
+   messages, and come by another that receives them. */
+static void moved_by(ssize_t (*first)(int fd, struct mmsghdr *message)) {
+    struct sockaddr_in name;
+    int listener = listener_at(&name), status;
+    char bytes[] = "ask";
+    struct iovec piece = {bytes, 3};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &piece, .msg_iovlen = 1}};
+    alarm(100);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        alarm(100);
+        CHECK(connect(fd, (struct sockaddr *)&name, sizeof name) == 0 && !is_rsocket(fd));
+        CHECK(first(fd, &message) == 3 && is_rsocket(fd) && recv(fd, bytes, 2, MSG_WAITALL) == 2);
+        _exit(0);
+    }
+    int server = accept(listener, NULL, NULL);
+    CHECK(server >= 0 && !is_rsocket(server));
+    memset(bytes, 0, sizeof bytes);
+    CHECK(recvmmsg(server, &message, 1, MSG_WAITALL, NULL) == 1 && message.msg_len == 3 && is_rsocket(server));
+    CHECK(memcmp(bytes, "ask", 3) == 0 && write(server, "ok", 2) == 2);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static ssize_t by_sendto(int fd, struct mmsghdr *message) {
+    const struct iovec *piece = message->msg_hdr.msg_iov;
+    return sendto(fd, piece->iov_base, piece->iov_len, 0, NULL, 0);
+}
+
+static ssize_t by_sendmsg(int fd, struct mmsghdr *message) { return sendmsg(fd, &message->msg_hdr, 0); }
+
+static ssize_t by_sendmmsg(int fd, struct mmsghdr *message) {
+    return sendmmsg(fd, message, 1, 0) == 1 ? (ssize_t)message->msg_len : -1;
+}
+
+static void moved_by_sendto(void) { moved_by(by_sendto); }
+
+static void moved_by_sendmsg(void) { moved_by(by_sendmsg); }
+
+static void moved_by_sendmmsg(void) { moved_by(by_sendmmsg); }
+
+/* The same through a FILE and by number. */
 static void moved_by_use(void) {
     struct sockaddr_in name;
     int listener = listener_at(&name), status;
@@ -344,6 +387,8 @@ static void moved_by_use(void) {
 
 static const struct part parts[] = {
     {"numbered", numbered}, {"numbered-places", numbered_places}, {"moved-by-use", moved_by_use},
+    {"moved-by-sendto", moved_by_sendto}, {"moved-by-sendmsg", moved_by_sendmsg},
+    {"moved-by-sendmmsg", moved_by_sendmmsg},
     {"writes", writes}, {"reads", reads}, {"many", many},
     {"stdio", stdio}, {"stdio-reused", stdio_reused}, {"stdio-interrupted", stdio_interrupted},
 };
