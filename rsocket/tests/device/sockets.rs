@@ -466,7 +466,8 @@ fn sleep_behind(gate: &mpsc::Receiver<()>, fds: &mut [SleepEntry<'_>]) -> io::Re
         .iter()
         .map(|entry| PollEntry::fd(entry.fd, entry.interest));
     let mut entries: Vec<_> = entries.collect();
-    poll(&mut entries, Some(TEST_TIMEOUT))?;
+    let woken = poll(&mut entries, Some(TEST_TIMEOUT))?;
+    assert_ne!(woken, 0, "the thread is not woken");
     for (fd, entry) in fds.iter_mut().zip(&entries) {
         fd.ready = entry.ready();
     }
