@@ -22,15 +22,11 @@ use crate::{
             Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag, Work,
         },
         link::Failure,
-        node::{ConnectionId, Route},
+        node::{ConnectionId, MAX_COPIED_LEN, Route},
         wire::Header,
     },
     slots::{Body, FRAME_SIZE},
 };
-
-/// Longest body copied to the heap, so that its slot can be reposted at once. Longer bodies keep
-/// their slot.
-const MAX_COPIED_LEN: usize = 1024;
 
 /// Completions handled per completion queue before other threads get their turn.
 const COMPLETION_BUDGET: usize = 256;
@@ -340,7 +336,8 @@ fn unpack(
     let start_len = start.len();
     let mut header = [0; Header::SIZE];
     header[..start_len].copy_from_slice(start);
-    if body.len() > MAX_COPIED_LEN
+    // A short body is copied, so that its slot can be reposted at once.
+    if body.len() > MAX_COPIED_LEN as usize
         && let Ok(next) = device.slot(FRAME_SIZE)
     {
         return (header, start_len, Body::Slot(slot), next);

@@ -35,7 +35,7 @@ use table::PeerTable;
 
 pub use error::SocketError;
 pub use peers::BadRequest;
-pub use socket::{DEFAULT_LIMIT, Delivery, Event, Pending, Readiness};
+pub use socket::{DEFAULT_LIMIT, Delivery, Event, MAX_COPIED_LEN, Pending, Readiness};
 pub use sockets::{LocalMessage, NotSent, Sent};
 pub use stats::{NodeStats, SocketStats};
 
@@ -69,7 +69,7 @@ pub struct Settings {
     /// counts as idle.
     pub idle_after: Duration,
     /// Maximum number of bytes in the receive buffers of all sockets, counting 256 bytes of
-    /// overhead per message. Beyond the limit, a connection is reset if its messages exceed an
+    /// overhead per message, and a whole frame for a body over [`MAX_COPIED_LEN`]. Beyond the limit, a connection is reset if its messages exceed an
     /// equal share, `max_waiting / max_connections`.
     pub max_waiting: u64,
     /// Seed of the random number generator.

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 use super::{ConnectionId, SocketStats};
 use crate::{
     connection::{Bodies, Notification, Status},
-    wire::{CongestionMap, Cookie},
+    wire::{CongestionMap, Cookie, FRAGMENT},
 };
 
 /// Default size of the send and of the receive buffer, in bytes.
@@ -19,6 +19,9 @@ const MAX_MESSAGES_OF_ONE: usize = 1024;
 
 /// Accounted overhead per message, in bytes.
 const OVERHEAD: u64 = 256;
+
+/// Longest body of a frame that a host keeps as a copy of this length, in bytes. A longer body is accounted as a whole frame.
+pub const MAX_COPIED_LEN: u32 = 1024;
 
 /// A message in a receive queue.
 #[derive(Debug)]
@@ -42,7 +45,13 @@ pub struct Delivery<B> {
 impl<B> Delivery<B> {
     /// Accounted bytes of a message of `len` bytes.
     pub(super) fn cost(len: u32) -> u64 {
-        u64::from(len) + OVERHEAD
+        let (frames, rest) = (len / FRAGMENT, len % FRAGMENT);
+        let last = if rest > MAX_COPIED_LEN {
+            FRAGMENT
+        } else {
+            rest
+        };
+        u64::from(frames) * u64::from(FRAGMENT) + u64::from(last) + OVERHEAD
     }
 }
 

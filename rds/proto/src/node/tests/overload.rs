@@ -78,6 +78,15 @@ fn overload_of_all_sockets_resets_only_the_sender() {
     assert_eq!(counted.sum::<u64>(), 0);
 }
 
+/// A body that is not copied keeps the memory of a whole frame.
+#[test]
+fn messages_are_accounted_with_the_memory_they_keep() {
+    let lens = [0, 1024, 1025, 4096, 4097, 5120, 5121, 8192];
+    let costs = lens.map(Delivery::<Vec<u8>>::cost);
+    let kept = [0, 1024, 4096, 4096, 4097, 5120, 8192, 8192].map(|kept| kept + 256);
+    assert_eq!(costs, kept);
+}
+
 #[test]
 fn close_restores_buffer_accounting() {
     let (mut pair, _, to) = pair();
