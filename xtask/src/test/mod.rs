@@ -106,7 +106,7 @@ const CHECKED_BY_VALGRIND: [&str; 8] = [
 ];
 
 /// Packages with the device tests on softnic.
-const ON_SOFTNIC: [&str; 2] = ["softnic", "kv_store"];
+const ON_SOFTNIC: [&str; 2] = ["softnic", "kv-store"];
 
 /// Packages with tests of iWARP's differences from InfiniBand and RoCE.
 const ALSO_OVER_IWARP: [&str; 2] = ["rdma-cm", "rdma-rsocket"];
@@ -596,5 +596,24 @@ impl Suite<'_> {
             "no test ran"
         );
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selected_packages_are_in_the_workspace() {
+        let workspace = Workspace::load().unwrap();
+        let all = LOADED_ELSEWHERE.iter().chain(&CHECKED_BY_VALGRIND);
+        let all = all.chain(&ON_SOFTNIC).chain(&ALSO_OVER_IWARP);
+        for name in all.chain(&newest::BINDINGS).chain(&newest::CALLERS) {
+            let mut packages = workspace.packages().iter();
+            assert!(
+                packages.any(|package| package.name.as_str() == *name),
+                "{name}"
+            );
+        }
     }
 }

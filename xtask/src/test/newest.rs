@@ -16,10 +16,10 @@ use crate::stack_table;
 use crate::stage::{Counts, Stages};
 
 /// Packages with bindings. Their tests compare layouts and functions with the headers, and with the checked-in bindings.
-const BINDINGS: [&str; 2] = ["rdma-ibverbs-sys", "rdmacm-sys"];
+pub(super) const BINDINGS: [&str; 2] = ["rdma-ibverbs-sys", "rdmacm-sys"];
 
 /// Packages whose device tests call the kernel and rdma-core. The other packages load libraries into programs, or are examples.
-const CALLERS: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
+pub(super) const CALLERS: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
 
 /// Part of the names of the tests on two hosts: those with the kernel's RDS, a peer that changes with the kernel.
 pub(super) const HOSTS: &str = "kernel_rds::";
