@@ -155,7 +155,7 @@
 //! |---|---|---|
 //! | [`op::AtomicWrite`] | Linux 6.2 | 44 |
 //! | [`op::Flush`] | Linux 6.2 | 45 |
-//! | [`on_demand`](mr::Registration::on_demand): messages, reads, writes and atomics of RC, at the start of a page | Linux 6.15 | 44 |
+//! | [`on_demand`](mr::Registration::on_demand): messages of RC and UD, also to an SRQ; reads, writes and atomics of RC; all at the start of a page | Linux 6.15 | 44 |
 //! | atomic writes and flushes of memory paged on demand | Linux 6.16 | 45 |
 //! | [`advise`](ProtectionDomain::advise) | Linux 6.17 | 59 |
 //! | [`alloc_provider_memory`](ProtectionDomain::alloc_provider_memory) | any | 64 |
