@@ -74,6 +74,24 @@ fn guests(more: &[&str], a: &str, b: &str) -> Finished {
     run(&[more, &["--timeout", "60", "--a", a, "--b", b]].concat())
 }
 
+/// A command of rdma-core's `rping`, with its output on stdout. After its last event the program may exit with 255: the thread of
+/// events, `cm_thread`, ends the process if `main` has closed the channel. Tests look for the pings of the client.
+fn rping(arguments: &str) -> String {
+    let closed = "[ \"${out##*: }\" = 'Bad file descriptor' ]";
+    format!("out=$(rping {arguments} 2>&1); code=$?; echo \"$out\"; [ $code = 0 ] || {closed}")
+}
+
+/// Commands of a server at `addr`, and of its client, which prints five pings.
+fn rping_pair(addr: &str) -> [String; 2] {
+    [
+        rping(&format!("-s -a {addr} -C 5")),
+        format!("sleep 3; {}", rping(&format!("-c -v -a {addr} -C 5"))),
+    ]
+}
+
+/// Last line of the client of [`rping_pair`].
+const LAST_PING: &str = "b| ping data: rdma-ping-4";
+
 /// Runs a command with siw, up to three times on a timeout: the kernel's `siw_accept` replies to the peer before it
 /// installs the socket callbacks, so the first message of a fast peer can be lost, and both sides hang.
 fn over_siw(arguments: &[&str]) -> Finished {
@@ -539,32 +557,37 @@ fn variable_of_env_option_reaches_the_command() {
 
 #[test]
 fn rping_between_two_guests_succeeds() {
-    let finished = guests(
-        &[],
-        "rping -s -a $A -C 5",
-        "sleep 3; rping -c -v -a $A -C 5",
-    )
-    .expect_code(0);
-    finished.expect_stdout("b| ping data: rdma-ping-4");
+    let [server, client] = rping_pair("$A");
+    guests(&[], &server, &client)
+        .expect_code(0)
+        .expect_stdout(LAST_PING);
 }
 
 #[test]
 fn rping_between_two_guests_over_ipv6_succeeds() {
-    guests(&[], "rping -s -a $A6 -C 5", "sleep 3; rping -c -a $A6 -C 5").expect_code(0);
+    let [server, client] = rping_pair("$A6");
+    guests(&[], &server, &client)
+        .expect_code(0)
+        .expect_stdout(LAST_PING);
 }
 
 #[test]
 fn rping_between_two_guests_over_siw_succeeds() {
-    let (server, client) = ("rping -s -a $A -C 5", "sleep 3; rping -c -a $A -C 5");
-    over_siw(&["--a", server, "--b", client]).expect_code(0);
+    let [server, client] = rping_pair("$A");
+    over_siw(&["--a", &server, "--b", &client])
+        .expect_code(0)
+        .expect_stdout(LAST_PING);
 }
 
 #[test]
 fn rping_on_one_siw_guest_succeeds() {
-    let script =
-        "rping -s -a $A -C 3 & sleep 3; rping -c -a $A -C 3 && ibv_devinfo -d siw0 | grep iWARP";
-    over_siw(&["--", script])
+    let client = rping("-c -v -a $A -C 3");
+    let script = format!(
+        "rping -s -a $A -C 3 & sleep 3; {{ {client}; }} && ibv_devinfo -d siw0 | grep iWARP"
+    );
+    over_siw(&["--", &script])
         .expect_code(0)
+        .expect_stdout("ping data: rdma-ping-2")
         .expect_stdout("iWARP");
 }
 
@@ -648,13 +671,8 @@ fn modules_except_rds_load_on_demand() {
 fn pcap_option_records_roce_packets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wire.pcap");
-    let script = "sleep 3; rping -c -a $A -C 2";
-    guests(
-        &["--pcap", file.to_str().unwrap()],
-        "rping -s -a $A -C 2",
-        script,
-    )
-    .expect_code(0);
+    let [server, client] = rping_pair("$A");
+    guests(&["--pcap", file.to_str().unwrap()], &server, &client).expect_code(0);
     let bytes = fs::read(&file).unwrap();
     // The magic number of a capture with microseconds, then a UDP packet to RoCE's port 4791.
     assert_eq!(bytes[..4], 0xa1b2_c3d4_u32.to_le_bytes());

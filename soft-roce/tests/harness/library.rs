@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use soft_roce::{Guests, Host, Stream};
 
+use super::rping_pair;
+
 #[test]
 fn client_reaches_the_server() {
-    let commands = ["rping -s -a $A -C 3", "sleep 1; rping -c -v -a $A -C 3"];
+    let commands = rping_pair("$A");
     let ran = Guests::pair().run(commands).unwrap().expect_success();
-    assert!(ran.stdout(Host::B).contains("ping data: rdma-ping-2"));
+    assert!(ran.stdout(Host::B).contains("ping data: rdma-ping-4"));
 }
 
 #[test]

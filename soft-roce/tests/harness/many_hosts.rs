@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use super::{Finished, PROGRAM, finish, run};
+use super::{Finished, PROGRAM, finish, rping, run};
 
 /// Options of guests that share this machine.
 const SMALL: [&str; 4] = ["--memory", "256", "--timeout", "60"];
@@ -33,9 +33,9 @@ fn each_of_five_hosts_reaches_the_others_by_name() {
 
 #[test]
 fn rping_of_two_clients_and_a_server_succeeds() {
-    let client = "sleep 2; rping -c -v -a $A -C 3";
+    let client = format!("sleep 2; {}", rping("-c -v -a $A -C 3"));
     let server = "rping -s -P -a $A";
-    let each = ["--each", server, "--each", client, "--each", client];
+    let each = ["--each", server, "--each", &client, "--each", &client];
     let until = ["--until", "b"];
     run(&[&SMALL[..], &until, &each].concat())
         .expect_code(0)
