@@ -374,6 +374,8 @@ impl Options {
     /// - `NetworkUnreachable`, `HostUnreachable`: no route to the address.
     /// - `NotFound`, `ENODEV`: no RDMA device, or none on the route.
     /// - `Unsupported`: the peer has another version of the protocol.
+    /// - `AddrNotAvailable`: over Soft-iWARP, the port chosen by the kernel belongs to a recent TCP connection with the
+    ///   same listener. Another attempt has another port.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
         let engine = Engine::get()?;
         let mut last = None;

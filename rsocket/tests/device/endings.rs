@@ -103,12 +103,22 @@ fn drop_with_dead_peer_ends_within_linger() {
     assert!(start.elapsed() < TEST_TIMEOUT);
 }
 
+/// Connects to a listener with many former connections. Over Soft-iWARP, the kernel chooses a port at random, and refuses it if
+/// a former TCP connection with it is in the state `TIME_WAIT`.
+fn connect_again(listener: &Listener) -> Stream {
+    let addr = listener.local_addr().unwrap();
+    let is_taken = |connected: &io::Result<_>| matches!(connected, Err(err) if err.kind() == io::ErrorKind::AddrNotAvailable);
+    let mut attempts = (0..3).map(|_| Stream::connect(addr));
+    let connected = attempts.find(|connected| !is_taken(connected));
+    connected.expect("three ports are taken").unwrap()
+}
+
 /// T-SH8
 #[test]
 fn drop_of_both_sides_at_once_succeeds() {
     let listener = Listener::bind(local()).unwrap();
     for _ in 0..often(50, 1000) {
-        let client = Stream::connect(listener.local_addr().unwrap()).unwrap();
+        let client = connect_again(&listener);
         let (server, _) = listener.accept().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| drop(client));
