@@ -38,8 +38,9 @@ const AGENT: &str = "/run/soft-roce/agent";
 /// #[test]
 /// fn client_reaches_the_server() {
 ///     let commands = ["rping -s -a $A -C 3", "sleep 1; rping -c -v -a $A -C 3"];
-///     let ran = Guests::pair().run(commands).unwrap().expect_success();
-///     assert!(ran.stdout(Host::B).contains("ping data: rdma-ping-2"));
+///     let ran = Guests::pair().run(commands).unwrap();
+///     let pings = ran.stdout(Host::B);
+///     assert!(pings.contains("ping data: rdma-ping-2"), "{ran}");
 /// }
 /// ```
 ///
