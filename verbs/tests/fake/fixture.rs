@@ -2,13 +2,14 @@
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, Reset, Rtr, Rts, Ud,
+    Buf, CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, RemoteToken, Reset, Rtr,
+    Rts, Ud, WcStatus,
     ah::{AddressVector, Addressed},
     qp::{Attributes, Psn, QpNum},
     work::{Gather, Scatter},
 };
 
-use crate::provider::Fake;
+use crate::provider::{Fake, PostedSend};
 
 /// A fake device, open, with a protection domain. The fake is dropped last, and checks the books.
 pub(crate) struct Fixture {
@@ -72,6 +73,24 @@ impl Fixture {
         let qp = qp.map_err(|refused| refused.error).unwrap();
         let qp = qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()));
         qp.map_err(|refused| refused.error).unwrap()
+    }
+
+    /// Posts one request to `remote`, and lets the request complete. Returns the request.
+    pub(crate) fn perform<W: Gather + 'static>(
+        &self,
+        remote: RemoteToken,
+        post: impl FnOnce(&mut QueuePair<verbs::Rc, Rts, W>),
+    ) -> PostedSend {
+        let mut cq = self.cq(8);
+        let mut qp: QueuePair<verbs::Rc, Rts, W> = self.rc(&cq, 2);
+        post(&mut qp);
+        let posted = self.fake.sends(qp.qp_num())[0].clone();
+        assert_eq!(posted.remote, Some((remote.addr, remote.rkey)));
+        self.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+        let wc = cq.poll().unwrap().next().unwrap();
+        wc.ok().unwrap();
+        assert!(qp.complete(wc).is_ok());
+        posted
     }
 
     /// Brings a queue pair up, with a nonexistent peer.

@@ -11,7 +11,7 @@ use std::{
 
 use ibverbs_sys::ibv_access_flags as flag;
 use softnic::Call;
-use verbs::{QueuePair, RemoteAccess, RemoteRegion, Rts, WcStatus, mr::NotReregistered, op};
+use verbs::{QueuePair, RemoteAccess, RemoteRegion, Rts, mr::NotReregistered, op};
 
 use crate::{
     fixture::Fixture,
@@ -60,16 +60,10 @@ fn mr_rereg_atomic() {
         assert_eq!(fixture.fake.region().2, LOCAL | access.bits());
     }
     let token = region.token().slice(8..16).unwrap();
-    let mut cq = fixture.cq(4);
-    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 1);
     let work = fixture.pd.alloc_buf(8).unwrap();
-    qp.post(op::FetchAdd::new(work, token, 1)).unwrap();
-    let posted = fixture.fake.sends(qp.qp_num())[0].clone();
-    assert_eq!(posted.remote, Some((token.addr, token.rkey)));
-    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
-    let wc = cq.poll().unwrap().next().unwrap();
-    wc.ok().unwrap();
-    assert!(qp.complete(wc).is_ok());
+    fixture.perform(token, |qp| {
+        qp.post(op::FetchAdd::new(work, token, 1)).unwrap();
+    });
 }
 
 #[test]

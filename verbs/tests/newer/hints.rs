@@ -12,7 +12,7 @@ use verbs::{
     op,
 };
 
-use crate::{fixture::Fixture, library::fail, perform, provider::PostedSend, traffic::Traffic};
+use crate::{fixture::Fixture, library::fail, provider::PostedSend, traffic::Traffic};
 
 /// Number of processors.
 const PROCESSORS: u32 = 4;
@@ -212,7 +212,8 @@ fn access(
     let region = registration.create().unwrap();
     assert!(REGISTERED.take().is_some(), "registered without hints");
     assert_eq!(fixture.fake.region().2 & access.bits(), access.bits());
-    perform(&fixture, &region, hinted(&fixture, 8), post)
+    let token = region.token().slice(0..8).unwrap();
+    fixture.perform(token, |qp| post(qp, hinted(&fixture, 8), token))
 }
 
 #[test]

@@ -26,40 +26,16 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use verbs::{
-    Buf, Context, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rts,
-    WcStatus, mr::Memory,
-};
+use verbs::{Context, ProtectionDomain, RemoteAccess, mr::Memory};
 
-use fixture::Fixture;
 use library::Registered;
-use provider::{Fake, PostedSend};
+use provider::Fake;
 
 fn device() -> (Fake, Context, ProtectionDomain) {
     let fake = Fake::new();
     let ctx = fake.open();
     let pd = ctx.alloc_pd().unwrap();
     (fake, ctx, pd)
-}
-
-/// Posts one request between `work` and the first 8 bytes of `region`, and lets the request complete. Returns the request.
-fn perform(
-    fixture: &Fixture,
-    region: &RemoteRegion,
-    work: Buf,
-    post: impl FnOnce(&mut QueuePair<verbs::Rc, Rts>, Buf, RemoteToken),
-) -> PostedSend {
-    let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
-    let token = region.token().slice(0..8).unwrap();
-    post(&mut qp, work, token);
-    let posted = fixture.fake.sends(qp.qp_num())[0].clone();
-    assert_eq!(posted.remote, Some((token.addr, token.rkey)));
-    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
-    let wc = cq.poll().unwrap().next().unwrap();
-    wc.ok().unwrap();
-    assert!(qp.complete(wc).is_ok());
-    posted
 }
 
 fn contents(fd: OwnedFd) -> Vec<u8> {

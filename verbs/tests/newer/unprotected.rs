@@ -4,15 +4,15 @@
 use std::io::ErrorKind;
 
 use ibverbs_sys::ibv_wr_opcode as opcode;
-use verbs::{
-    Buf, Gid, QueuePair, RemoteAccess, RemoteToken, Rts,
-    ah::{AddressVector, Addressed},
-    op,
-    qp::QpNum,
-    work::Gather,
-};
+use verbs::{Buf, QueuePair, RemoteAccess, RemoteToken, Rts, op, work::Gather};
 
-use crate::{contents, fixture::Fixture, library, perform, provider::PostedSend, traffic::Traffic};
+use crate::{
+    contents,
+    fixture::Fixture,
+    library,
+    provider::PostedSend,
+    traffic::{Traffic, exchange_datagrams},
+};
 
 /// A device with the domain of such memory.
 fn unprotected() -> Fixture {
@@ -57,8 +57,8 @@ fn access(
     let region = fixture.pd.register(memory).remote(access).create().unwrap();
     assert_eq!(library::last().unwrap().call, "ibv_reg_buf_mr");
     assert_eq!(fixture.fake.region().2 & access.bits(), access.bits());
-    let work = registered(&fixture, 8);
-    perform(&fixture, &region, work, post)
+    let (work, token) = (registered(&fixture, 8), region.token().slice(0..8).unwrap());
+    fixture.perform(token, |qp| post(qp, work, token))
 }
 
 #[test]
@@ -143,16 +143,5 @@ fn buf_rc_atomic_fetch_add_cc_pd_reg_buf_mr() {
 #[test]
 fn buf_ud_send_cc_pd_reg_buf_mr() {
     let fixture = unprotected();
-    let mut cq = fixture.cq(8);
-    let mut qp = fixture.ud(&cq);
-    let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
-    let ah = fixture.pd.create_ah(&address_vector).unwrap();
-    let mut traffic = Traffic {
-        fake: &fixture.fake,
-        poll: &mut |take| cq.poll().unwrap().for_each(take),
-    };
-    let work = Addressed::new(registered(&fixture, 64), &ah);
-    let request = op::SendTo::new(work, QpNum::from_low_bits(9), 7);
-    let back = traffic.send(&mut qp, &[0; 64], |qp| qp.post(request).unwrap());
-    traffic.receive(&mut qp, back.work, b"a datagram");
+    exchange_datagrams(&fixture, registered(&fixture, 64));
 }

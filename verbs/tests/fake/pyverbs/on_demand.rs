@@ -2,14 +2,15 @@
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
-    Buf, Gid, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rts, SharedReceiveQueue,
-    ah::{AddressVector, Addressed},
+    Buf, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rts, SharedReceiveQueue,
     mr::{Advice, HugePage, Mapping},
     op,
-    qp::QpNum,
 };
 
-use super::{traffic::Traffic, xrc::Ends};
+use super::{
+    traffic::{Traffic, exchange_datagrams},
+    xrc::Ends,
+};
 use crate::fixture::Fixture;
 
 /// Memory with pages fetched by the device on demand.
@@ -36,20 +37,10 @@ fn access(
     post: impl FnOnce(&mut QueuePair<verbs::Rc, Rts>, Buf, RemoteToken),
 ) {
     let fixture = Fixture::new();
-    let mut cq = fixture.cq(8);
-    let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 2);
     let region = remote(&fixture, access);
     let token = region.token().slice(0..len as u64).unwrap();
     let work = fixture.pd.register(vec![0; len]).on_demand().create_buf();
-    post(&mut qp, work.unwrap(), token);
-    let posted = fixture.fake.sends(qp.qp_num())[0].clone();
-    assert_eq!(posted.remote, Some((token.addr, token.rkey)));
-    fixture
-        .fake
-        .complete_send(qp.qp_num(), verbs::WcStatus::SUCCESS);
-    let wc = cq.poll().unwrap().next().unwrap();
-    wc.ok().unwrap();
-    assert!(qp.complete(wc).is_ok());
+    fixture.perform(token, |qp| post(qp, work.unwrap(), token));
 }
 
 #[test]
@@ -83,18 +74,7 @@ fn odp_rc_rdma_write() {
 #[test]
 fn odp_ud_traffic() {
     let fixture = Fixture::new();
-    let mut cq = fixture.cq(8);
-    let mut qp = fixture.ud(&cq);
-    let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
-    let ah = fixture.pd.create_ah(&address_vector).unwrap();
-    let mut traffic = Traffic {
-        fake: &fixture.fake,
-        poll: &mut |take| cq.poll().unwrap().for_each(take),
-    };
-    let work = Addressed::new(on_demand(&fixture, 64), &ah);
-    let request = op::SendTo::new(work, QpNum::from_low_bits(9), 7);
-    let back = traffic.send(&mut qp, &[0; 64], |qp| qp.post(request).unwrap());
-    traffic.receive(&mut qp, back.work, b"a datagram");
+    exchange_datagrams(&fixture, on_demand(&fixture, 64));
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Messages there and back, as far as a fake device goes.
 
 use verbs::{
-    Buf, Completed, QueuePair, Rts, WcStatus, WorkCompletion,
-    qp::Transport,
+    Buf, Completed, Gid, QueuePair, Rts, WcStatus, WorkCompletion,
+    ah::{AddressVector, Addressed},
+    op,
+    qp::{QpNum, Transport},
     work::{Gather, Scatter},
 };
 
-use crate::provider::Fake;
+use crate::{fixture::Fixture, provider::Fake};
 
 pub(super) const ROUNDS: u8 = 10;
 
@@ -58,4 +60,20 @@ impl Traffic<'_> {
         });
         assert_eq!(received.as_deref(), Some(message));
     }
+}
+
+/// A datagram of 64 zeros from `memory`, and one into the same memory.
+pub(super) fn exchange_datagrams(fixture: &Fixture, memory: Buf) {
+    let mut cq = fixture.cq(8);
+    let mut qp = fixture.ud(&cq);
+    let address_vector = AddressVector::global(1, 1, Gid([0xfe; 16]));
+    let ah = fixture.pd.create_ah(&address_vector).unwrap();
+    let mut traffic = Traffic {
+        fake: &fixture.fake,
+        poll: &mut |take| cq.poll().unwrap().for_each(take),
+    };
+    let work = Addressed::new(memory, &ah);
+    let request = op::SendTo::new(work, QpNum::from_low_bits(9), 7);
+    let back = traffic.send(&mut qp, &[0; 64], |qp| qp.post(request).unwrap());
+    traffic.receive(&mut qp, back.work, b"a datagram");
 }
