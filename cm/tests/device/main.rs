@@ -15,6 +15,7 @@ mod hints;
 mod identifiers;
 mod overtaking;
 mod pyverbs;
+#[path = "../shared/resources.rs"]
 mod resources;
 mod support;
 mod tasks;

@@ -13,6 +13,7 @@ mod hostile;
 mod memory;
 #[path = "../prober/mod.rs"]
 mod prober;
+#[path = "../../../cm/tests/shared/resources.rs"]
 mod resources;
 mod semantics;
 mod sockets;

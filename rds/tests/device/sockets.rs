@@ -1,5 +1,8 @@
 //! Messages between two engines over a device.
 
+#[path = "../../../cm/tests/shared/descriptor_limit.rs"]
+mod descriptor_limit;
+
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{Ipv4Addr, SocketAddr},
@@ -12,8 +15,9 @@ use rds::{
     Engine, EngineOptions, Event, Interest, RecvMeta, SendOptions, Socket,
     proto::connection::Settings,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use verbs::fd::wait_readable;
+
+use descriptor_limit::Limited;
 
 use crate::{TEST_TIMEOUT, addr, another_of, any, counter, other, pattern, socket, third};
 
@@ -350,27 +354,6 @@ fn descriptor_signals_readiness() {
     b.recv_event().unwrap();
     while b.readiness(Interest::Read).unwrap().map_changed {}
     assert!(!readable(Duration::ZERO));
-}
-
-/// Restores the limit of open descriptors on drop.
-struct Limited(Rlimit);
-
-impl Limited {
-    fn to(descriptors: u64) -> Self {
-        let before = getrlimit(Resource::Nofile);
-        let few = Rlimit {
-            current: Some(descriptors),
-            ..before
-        };
-        setrlimit(Resource::Nofile, few).unwrap();
-        Self(before)
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        setrlimit(Resource::Nofile, self.0).unwrap();
-    }
 }
 
 /// A readable descriptor makes an event loop call until a later call creates the socket's own.

@@ -1,5 +1,8 @@
 //! Extreme sizes, numbers and times.
 
+#[path = "../../../cm/tests/shared/descriptor_limit.rs"]
+mod descriptor_limit;
+
 use std::{
     collections::HashMap,
     io::{IoSlice, IoSliceMut, Read, Write},
@@ -14,7 +17,8 @@ use rsocket::{
     EventSet, Family, Listener, Options, PollEntry, PollEvents, RecvFlags, Registration, Socket,
     Stream, errno, poll,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use descriptor_limit::Limited;
 
 use crate::{connected, listening, local, often};
 
@@ -294,27 +298,6 @@ fn map_of_four_gigabytes_is_refused() {
     let (client, _server) = streams(&Options::new().iomap_size(1));
     let refused = client.map(1 << 32, None).map(drop);
     assert_eq!(errno(&refused.unwrap_err()), 22);
-}
-
-/// Restores the descriptor limit on drop.
-struct Limited(Rlimit);
-
-impl Limited {
-    fn to(descriptors: u64) -> Self {
-        let before = getrlimit(Resource::Nofile);
-        let few = Rlimit {
-            current: Some(descriptors),
-            maximum: before.maximum,
-        };
-        setrlimit(Resource::Nofile, few).unwrap();
-        Self(before)
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        setrlimit(Resource::Nofile, self.0).unwrap();
-    }
 }
 
 /// T-RS1: P46.

@@ -7,5 +7,5 @@ pub(crate) fn counts() -> Vec<usize> {
 
 /// Whether no number exceeds its former value.
 pub(crate) fn are_released(before: &[usize]) -> bool {
-    counts() <= before.to_vec()
+    counts().as_slice() <= before
 }
