@@ -318,72 +318,80 @@ static void numbered_places(void) {
 #endif
 }
 
-/* With RDMAV_FORK_SAFE: the first use of a connection moves it. Here the first data go by one of the calls that send
-   messages, and come by another that receives them. */
-static void moved_by(ssize_t (*first)(int fd, struct mmsghdr *message)) {
+/* With RDMAV_FORK_SAFE: the first use of a connection moves it. */
+static void moved_by(void (*client)(int fd), void (*serve)(int fd)) {
     struct sockaddr_in name;
     int listener = listener_at(&name), status;
-    char bytes[] = "ask";
+    alarm(100);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        alarm(100);
+        CHECK(connect(fd, (struct sockaddr *)&name, sizeof name) == 0 && !is_rsocket(fd));
+        client(fd);
+        _exit(0);
+    }
+    int server = accept(listener, NULL, NULL);
+    CHECK(server >= 0 && !is_rsocket(server));
+    serve(server);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* The calls of messages. */
+static void serve_message(int fd) {
+    char bytes[3];
     struct iovec piece = {bytes, 3};
     struct mmsghdr message = {.msg_hdr = {.msg_iov = &piece, .msg_iovlen = 1}};
-    alarm(100);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        alarm(100);
-        CHECK(connect(fd, (struct sockaddr *)&name, sizeof name) == 0 && !is_rsocket(fd));
-        CHECK(first(fd, &message) == 3 && is_rsocket(fd) && recv(fd, bytes, 2, MSG_WAITALL) == 2);
-        _exit(0);
-    }
-    int server = accept(listener, NULL, NULL);
-    CHECK(server >= 0 && !is_rsocket(server));
-    memset(bytes, 0, sizeof bytes);
-    CHECK(recvmmsg(server, &message, 1, MSG_WAITALL, NULL) == 1 && message.msg_len == 3 && is_rsocket(server));
-    CHECK(memcmp(bytes, "ask", 3) == 0 && write(server, "ok", 2) == 2);
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(recvmmsg(fd, &message, 1, MSG_WAITALL, NULL) == 1 && message.msg_len == 3 && is_rsocket(fd));
+    CHECK(memcmp(bytes, "ask", 3) == 0 && write(fd, "ok", 2) == 2);
 }
 
-static ssize_t by_sendto(int fd, struct mmsghdr *message) {
-    const struct iovec *piece = message->msg_hdr.msg_iov;
-    return sendto(fd, piece->iov_base, piece->iov_len, 0, NULL, 0);
+static void await_answer(int fd) {
+    char bytes[2];
+    CHECK(is_rsocket(fd) && recv(fd, bytes, 2, MSG_WAITALL) == 2);
 }
 
-static ssize_t by_sendmsg(int fd, struct mmsghdr *message) { return sendmsg(fd, &message->msg_hdr, 0); }
-
-static ssize_t by_sendmmsg(int fd, struct mmsghdr *message) {
-    return sendmmsg(fd, message, 1, 0) == 1 ? (ssize_t)message->msg_len : -1;
+static void send_to(int fd) {
+    CHECK(sendto(fd, "ask", 3, 0, NULL, 0) == 3);
+    await_answer(fd);
 }
 
-static void moved_by_sendto(void) { moved_by(by_sendto); }
+static void send_message(int fd) {
+    struct iovec piece = {"ask", 3};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    CHECK(sendmsg(fd, &message, 0) == 3);
+    await_answer(fd);
+}
 
-static void moved_by_sendmsg(void) { moved_by(by_sendmsg); }
+static void send_messages(int fd) {
+    struct iovec piece = {"ask", 3};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &piece, .msg_iovlen = 1}};
+    CHECK(sendmmsg(fd, &message, 1, 0) == 1 && message.msg_len == 3);
+    await_answer(fd);
+}
 
-static void moved_by_sendmmsg(void) { moved_by(by_sendmmsg); }
+static void moved_by_sendto(void) { moved_by(send_to, serve_message); }
 
-/* The same through a FILE and by number. */
-static void moved_by_use(void) {
-    struct sockaddr_in name;
-    int listener = listener_at(&name), status;
+static void moved_by_sendmsg(void) { moved_by(send_message, serve_message); }
+
+static void moved_by_sendmmsg(void) { moved_by(send_messages, serve_message); }
+
+/* Through a FILE, and by number. */
+static void use_file(int fd) {
     char bytes[8];
-    alarm(100);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        alarm(100);
-        CHECK(connect(fd, (struct sockaddr *)&name, sizeof name) == 0 && !is_rsocket(fd));
-        FILE *file = fdopen(fd, "r+");
-        CHECK(file && fileno(file) == fd && fputs("ask\n", file) >= 0 && fflush(file) == 0 && is_rsocket(fd));
-        CHECK(fgets(bytes, sizeof bytes, file) && strcmp(bytes, "answer\n") == 0 && fclose(file) == 0);
-        _exit(0);
-    }
-    int server = accept(listener, NULL, NULL);
-    CHECK(server >= 0 && !is_rsocket(server));
-    CHECK(syscall(SYS_recvfrom, server, bytes, 4, MSG_WAITALL, NULL, NULL) == 4 && is_rsocket(server));
-    CHECK(memcmp(bytes, "ask\n", 4) == 0 && syscall(SYS_write, server, "answer\n", 7) == 7);
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    FILE *file = fdopen(fd, "r+");
+    CHECK(file && fileno(file) == fd && fputs("ask\n", file) >= 0 && fflush(file) == 0 && is_rsocket(fd));
+    CHECK(fgets(bytes, sizeof bytes, file) && strcmp(bytes, "answer\n") == 0 && fclose(file) == 0);
 }
+
+static void serve_by_number(int fd) {
+    char bytes[4];
+    CHECK(syscall(SYS_recvfrom, fd, bytes, 4, MSG_WAITALL, NULL, NULL) == 4 && is_rsocket(fd));
+    CHECK(memcmp(bytes, "ask\n", 4) == 0 && syscall(SYS_write, fd, "answer\n", 7) == 7);
+}
+
+static void moved_by_use(void) { moved_by(use_file, serve_by_number); }
 
 static const struct part parts[] = {
     {"numbered", numbered}, {"numbered-places", numbered_places}, {"moved-by-use", moved_by_use},
