@@ -64,35 +64,36 @@ fn kernel_socket(family: AddressFamily) -> io::Result<OwnedFd> {
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-    if let Some(held) = table::find(fd)
-        && let libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK = request
-        && !arg.is_null()
-    {
-        let arg = arg.cast::<c_int>();
-        if request != libc::FIONBIO {
-            let socket = own::socket_of(held.fd());
-            let Some(number) = socket.and_then(|socket| number(&socket, request)) else {
-                set_errno(libc::EINVAL);
-                return -1;
-            };
-            // SAFETY: the argument of these requests is an `int`, too.
-            unsafe { store(arg, c_int::try_from(number).unwrap_or(c_int::MAX)) };
-            return 0;
+    if let Some(held) = table::find(fd) {
+        if let libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK = request
+            && !arg.is_null()
+        {
+            let arg = arg.cast::<c_int>();
+            if request != libc::FIONBIO {
+                let socket = own::socket_of(held.fd());
+                let Some(number) = socket.and_then(|socket| number(&socket, request)) else {
+                    set_errno(libc::EINVAL);
+                    return -1;
+                };
+                // SAFETY: the argument of these requests is an `int`, too.
+                unsafe { store(arg, c_int::try_from(number).unwrap_or(c_int::MAX)) };
+                return 0;
+            }
+            // SAFETY: the argument of this request is an `int`.
+            let nonblocking = unsafe { load(arg) }.unwrap_or(0) != 0;
+            let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
+            return own::rfcntl(held.fd(), libc::F_SETFL, flags);
         }
-        // SAFETY: the argument of this request is an `int`.
-        let nonblocking = unsafe { load(arg) }.unwrap_or(0) != 0;
-        let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
-        return own::rfcntl(held.fd(), libc::F_SETFL, flags);
-    }
-    if NETWORK.contains(&request)
-        && let Some(socket) = table::find(fd).and_then(|held| own::socket_of(held.fd()))
-    {
-        // SAFETY: as the caller promises.
-        let answer = unsafe { ask_network(socket.family(), request, arg) };
-        return answer.unwrap_or_else(|err| {
-            set_errno(rsocket::errno(&err));
-            -1
-        });
+        if NETWORK.contains(&request)
+            && let Some(socket) = own::socket_of(held.fd())
+        {
+            // SAFETY: as the caller promises.
+            let answer = unsafe { ask_network(socket.family(), request, arg) };
+            return answer.unwrap_or_else(|err| {
+                set_errno(rsocket::errno(&err));
+                -1
+            });
+        }
     }
     let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
     // SAFETY: as the caller promises.
