@@ -373,18 +373,30 @@ fn shutdown_wakes_blocked_poll() {
     drop(client);
 }
 
+/// A member's registration for read events, with this name.
+fn reading(data: u64) -> Registration {
+    Registration {
+        events: PollEvents::IN,
+        data,
+        ..Registration::default()
+    }
+}
+
+/// A connection, whose server is a member of a set with this name.
+fn member_of(set: &EventSet, name: u64) -> (Socket, Arc<Socket>) {
+    let (client, server) = connected();
+    let server = Arc::new(server);
+    set.add_socket(name, &server, reading(name)).unwrap();
+    (client, server)
+}
+
 /// T-EP1, T-EP4, T-EP5
 #[test]
 fn event_set_reports_readiness_of_its_members() {
     let (client, server) = connected();
     let server = Arc::new(server);
     let set = Arc::new(EventSet::new().unwrap());
-    let interest = Registration {
-        events: PollEvents::IN,
-        once: false,
-        edge: false,
-        data: 7,
-    };
+    let interest = reading(7);
     assert!(
         set.wait(4, Some(Duration::from_millis(50)))
             .unwrap()
@@ -438,12 +450,7 @@ fn event_set_changed_during_wait_reports_new_members() {
     let (client, added) = connected();
     let (removed, added) = (Arc::new(removed), Arc::new(added));
     let set = EventSet::new().unwrap();
-    let interest = |data| Registration {
-        events: PollEvents::IN,
-        data,
-        ..Registration::default()
-    };
-    set.add_socket(1, &removed, interest(1)).unwrap();
+    set.add_socket(1, &removed, reading(1)).unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| set.wait(4, Some(TEST_TIMEOUT)).unwrap());
         thread::sleep(Duration::from_millis(100));
@@ -452,7 +459,7 @@ fn event_set_changed_during_wait_reports_new_members() {
         wait_for(&removed, PollEvents::IN);
         client.send(b"x").unwrap();
         wait_for(&added, PollEvents::IN);
-        set.add_socket(2, &added, interest(2)).unwrap();
+        set.add_socket(2, &added, reading(2)).unwrap();
         let occurred = waits.join().unwrap();
         assert_eq!(occurred.len(), 1);
         assert_eq!((occurred[0].data, occurred[0].events), (2, PollEvents::IN));
@@ -477,17 +484,7 @@ fn sleep_behind(gate: &mpsc::Receiver<()>, fds: &mut [SleepEntry<'_>]) -> io::Re
 #[test]
 fn event_beyond_the_maximum_wakes_another_thread_of_event_set() {
     let set = EventSet::new().unwrap();
-    let pairs = [1, 2].map(|name| {
-        let (client, server) = connected();
-        let server = Arc::new(server);
-        let interest = Registration {
-            events: PollEvents::IN,
-            data: name,
-            ..Registration::default()
-        };
-        set.add_socket(name, &server, interest).unwrap();
-        (client, server)
-    });
+    let pairs = [1, 2].map(|name| member_of(&set, name));
     assert!(set.wait(4, Some(Duration::ZERO)).unwrap().is_empty());
     let (sleeps, asleep) = mpsc::channel();
     let (open, gate) = mpsc::channel();
@@ -518,14 +515,7 @@ fn event_beyond_the_maximum_wakes_another_thread_of_event_set() {
 fn event_set_reports_sockets_with_any_name() {
     let set = EventSet::new().unwrap();
     let pairs = [0, 1, u64::MAX].map(|name| {
-        let (client, server) = connected();
-        let server = Arc::new(server);
-        let interest = Registration {
-            events: PollEvents::IN,
-            data: name,
-            ..Registration::default()
-        };
-        set.add_socket(name, &server, interest).unwrap();
+        let (client, server) = member_of(&set, name);
         assert!(set.wait(4, Some(Duration::ZERO)).unwrap().is_empty());
         (name, client, server)
     });
@@ -574,16 +564,11 @@ fn socket_dropped_during_wait_of_event_set_is_closed() {
     let (client, server) = connected();
     let (mut wake, woken) = UnixStream::pair().unwrap();
     let set = EventSet::new().unwrap();
-    let interest = |data| Registration {
-        events: PollEvents::IN,
-        data,
-        ..Registration::default()
-    };
-    set.add_fd(woken.as_fd(), interest(1)).unwrap();
+    set.add_fd(woken.as_fd(), reading(1)).unwrap();
     let members = [listener, server].map(Arc::new);
     let listens_at = members[0].local_addr().unwrap();
     for (name, member) in (2..).zip(&members) {
-        set.add_socket(name, member, interest(name)).unwrap();
+        set.add_socket(name, member, reading(name)).unwrap();
     }
     thread::scope(|scope| {
         let waiting = scope.spawn(|| set.wait(1, Some(TEST_TIMEOUT)).unwrap());

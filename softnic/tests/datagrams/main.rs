@@ -44,6 +44,15 @@ fn bound(host: &Host, family: Family, addr: IpAddr) -> Socket {
     })
 }
 
+/// Two hosts of a network, each with a socket.
+fn pair(fabric: &Fabric, net: u8) -> ([Host; 2], [Socket; 2]) {
+    let hosts = [1, 2].map(|host| fabric.host(v4(net, host)));
+    let sockets = hosts
+        .each_ref()
+        .map(|host| bound(host, Family::V4, host.addr()));
+    (hosts, sockets)
+}
+
 /// Sends a datagram and returns it as received, with the sender's address.
 fn carry(from: &Socket, to: &Socket, bytes: &[u8]) -> (Vec<u8>, SocketAddr) {
     from.send_to(bytes, to.local_addr().unwrap()).unwrap();
@@ -92,10 +101,7 @@ fn datagrams_between_three_hosts_have_the_addresses_of_their_senders() {
 #[test]
 fn lost_datagrams_do_not_arrive_and_the_others_arrive_once_and_in_order() {
     let fabric = network();
-    let hosts = [1, 2].map(|host| fabric.host(v4(2, host)));
-    let [a, b] = hosts
-        .each_ref()
-        .map(|host| bound(host, Family::V4, host.addr()));
+    let (_hosts, [a, b]) = pair(&fabric, 2);
     introduce(&fabric, &a, &b);
     fabric.set_faults(Faults {
         loss: 0.3,
@@ -121,10 +127,7 @@ fn lost_datagrams_do_not_arrive_and_the_others_arrive_once_and_in_order() {
 #[test]
 fn sockets_of_a_killed_host_are_silent_and_the_next_host_at_the_address_answers() {
     let fabric = network();
-    let hosts = [1, 2].map(|host| fabric.host(v4(3, host)));
-    let [a, b] = hosts
-        .each_ref()
-        .map(|host| bound(host, Family::V4, host.addr()));
+    let (hosts, [a, b]) = pair(&fabric, 3);
     introduce(&fabric, &a, &b);
     let addr = b.local_addr().unwrap();
     fabric.kill(&hosts[1]);
@@ -153,10 +156,7 @@ fn descriptors() -> usize {
 fn devices_of_hosts_killed_without_sockets_are_closed() {
     let fabric = network();
     let counts = [(); 20].map(|()| {
-        let hosts = [1, 2].map(|host| fabric.host(v4(5, host)));
-        let [a, b] = hosts
-            .each_ref()
-            .map(|host| bound(host, Family::V4, host.addr()));
+        let (hosts, [a, b]) = pair(&fabric, 5);
         introduce(&fabric, &a, &b);
         drop((a, b));
         // No identifier is left for an event of the removal.
@@ -171,10 +171,7 @@ fn devices_of_hosts_killed_without_sockets_are_closed() {
 #[test]
 fn unread_is_the_length_of_the_next_datagram() {
     let fabric = network();
-    let hosts = [1, 2].map(|host| fabric.host(v4(6, host)));
-    let [a, b] = hosts
-        .each_ref()
-        .map(|host| bound(host, Family::V4, host.addr()));
+    let (_hosts, [a, b]) = pair(&fabric, 6);
     let unread_after_each = || {
         for len in [5, 0, 1200, 1] {
             assert_eq!(b.unread().unwrap(), 0);
@@ -219,10 +216,7 @@ fn sockets_of_both_families_reach_hosts_of_their_addresses() {
 #[test]
 fn socket_counts_datagrams_by_queue_pair_and_by_udp() {
     let fabric = network();
-    let hosts = [1, 2].map(|host| fabric.host(v4(9, host)));
-    let [a, b] = hosts
-        .each_ref()
-        .map(|host| bound(host, Family::V4, host.addr()));
+    let (_hosts, [a, b]) = pair(&fabric, 9);
     let stats = |socket: &Socket| {
         let stats = match socket.stats() {
             Some(SocketStats::Datagram(stats)) => Some(stats),
