@@ -75,9 +75,10 @@ impl EngineOptions {
     }
 
     /// Maximum number of bytes in the receive buffers of all sockets, counting 256 bytes of
-    /// overhead per message, and 4096 for the last part of a message if longer than 1024; 256 MiB by default. Beyond the limit, a connection is reset if its own
-    /// messages exceed an equal share, which is the limit divided by the maximum number of
-    /// connections. Other connections are not affected.
+    /// overhead per message, and 4096 for the last part of a message if longer than 1024; 256 MiB by
+    /// default. Beyond the limit, a connection is reset if its own messages exceed an equal share,
+    /// which is the limit divided by the maximum number of connections. Other connections are not
+    /// affected.
     pub fn max_waiting(mut self, bytes: u64) -> Self {
         self.node.max_waiting = bytes;
         self

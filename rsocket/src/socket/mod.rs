@@ -675,9 +675,9 @@ impl Socket {
 }
 
 impl AsFd for Socket {
-    /// Returns the same descriptor for the life of the socket, created by the first call. Readable when a call
-    /// that failed with `WouldBlock` is worth another try, until the retry. With too many open
-    /// descriptors, returns a descriptor that is always readable.
+    /// Returns the same descriptor for the life of the socket, created by the first call. The descriptor becomes
+    /// readable once a failed call (`WouldBlock`) may succeed, and stays readable until the retry. With too many
+    /// open descriptors, returns a descriptor that is always readable.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.poller() {
             Ok(poller) => poller.as_fd(),

@@ -69,8 +69,8 @@ pub struct Settings {
     /// counts as idle.
     pub idle_after: Duration,
     /// Maximum number of bytes in the receive buffers of all sockets, counting 256 bytes of
-    /// overhead per message, and a whole frame for a body over [`MAX_COPIED_LEN`]. Beyond the limit, a connection is reset if its messages exceed an
-    /// equal share, `max_waiting / max_connections`.
+    /// overhead per message, and a whole frame for a body over [`MAX_COPIED_LEN`]. Beyond the limit,
+    /// a connection is reset if its messages exceed an equal share, `max_waiting / max_connections`.
     pub max_waiting: u64,
     /// Seed of the random number generator.
     pub seed: u64,
