@@ -72,12 +72,20 @@ const SEND_ONLY: u8 = 4;
 /// A queue pair, by address of its sender.
 type Queue = (Ipv4Addr, [u8; 3]);
 
-/// The frames in a capture file.
+/// Packet sequence number, of 24 bits.
+type Psn = u32;
+
+const PSN_MASK: u32 = 0x00FF_FFFF;
+
+/// Last packet of a frame, its header, and whether the frame is solicited.
+type Whole = (Psn, Header, bool);
+
+/// The frames in a capture file: the connections in the order of their first frame, and the frames of each in the order of
+/// sending. A packet lost before the capture is in the file after its successors, when retransmitted.
 pub(super) fn frames(file: &Path) -> Vec<Frame> {
     let bytes = fs::read(file).expect("the packets were not recorded");
     let (start, mut rest) = bytes.split_at(24);
     assert_eq!(start[..4], 0xA1B2_C3D4_u32.to_le_bytes());
-    let mut found = Vec::new();
     let mut wire = Wire::default();
     while let Some((record, more)) = rest.split_first_chunk::<16>() {
         let len = u32::from_le_bytes([record[8], record[9], record[10], record[11]]);
@@ -86,25 +94,26 @@ pub(super) fn frames(file: &Path) -> Vec<Frame> {
             break;
         };
         rest = more;
-        found.extend(wire.packet(packet));
+        wire.packet(packet);
     }
-    found
+    wire.into_frames()
 }
 
 /// State of reassembly.
 #[derive(Default)]
 struct Wire {
-    /// Captured packets; lost ones are retransmitted.
-    seen: HashSet<(Queue, [u8; 3])>,
-    /// First part of the frame in progress, by queue pair.
-    begun: HashMap<Queue, Header>,
-    /// Number of frames by message.
-    counts: HashMap<(Queue, u64), u32>,
+    /// Captured first packets of frames.
+    seen: HashSet<(Queue, Psn)>,
+    /// The frames in progress, by their next packet.
+    begun: HashMap<(Queue, Psn), Header>,
+    /// The complete frames of each connection, in the order of the capture.
+    complete: Vec<(Queue, Vec<Whole>)>,
 }
 
 impl Wire {
-    /// Adds a packet; returns the frame completed by it.
-    fn packet(&mut self, packet: &[u8]) -> Option<Frame> {
+    /// Adds a packet. Does nothing with a duplicate, or without the packets of its frame before it: then all are
+    /// retransmitted.
+    fn packet(&mut self, packet: &[u8]) -> Option<()> {
         let ip = packet.get(ETHERNET..)?;
         if packet[12..ETHERNET] != [8, 0] {
             return None;
@@ -115,41 +124,121 @@ impl Wire {
         }
         let (transport, payload) = udp[UDP..].split_at(BTH);
         let opcode = transport[0];
-        if ![SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY].contains(&opcode) {
-            return None;
-        }
         let from = Ipv4Addr::from(<[u8; 4]>::try_from(&ip[12..16]).ok()?);
-        let queue = (from, transport[5..8].try_into().ok()?);
-        if !self.seen.insert((queue, transport[9..12].try_into().ok()?)) {
-            return None;
-        }
-        if [SEND_FIRST, SEND_ONLY].contains(&opcode) {
-            let header = Header::decode(payload, false).expect("a frame is damaged");
-            self.begun.insert(queue, header);
-        }
-        if ![SEND_LAST, SEND_ONLY].contains(&opcode) {
-            return None;
-        }
-        let header = self.begun.remove(&queue)?;
-        let kind = if (header.flags, header.sequence) == (Flags::CONG_BITMAP, 0) {
-            Kind::Map
-        } else if (header.from, header.to, header.len) == (0, 0, 0) {
-            Kind::Acknowledgement
-        } else {
-            Kind::Message
+        let queue: Queue = (from, transport[5..8].try_into().ok()?);
+        let psn = u32::from_be_bytes(transport[8..12].try_into().ok()?) & PSN_MASK;
+        let header = match opcode {
+            SEND_FIRST | SEND_ONLY if self.seen.insert((queue, psn)) => {
+                Header::decode(payload, false).expect("a frame is damaged")
+            }
+            SEND_MIDDLE | SEND_LAST => self.begun.remove(&(queue, psn))?,
+            _ => return None,
         };
-        let count = self.counts.entry((queue, header.sequence)).or_default();
-        if kind != Kind::Acknowledgement {
-            *count += 1;
+        if [SEND_FIRST, SEND_MIDDLE].contains(&opcode) {
+            self.begun
+                .insert((queue, psn.wrapping_add(1) & PSN_MASK), header);
+        } else {
+            let frame = (psn, header, transport[1] & 0x80 != 0);
+            match self.complete.iter_mut().find(|(of, _)| *of == queue) {
+                Some((_, frames)) => frames.push(frame),
+                None => self.complete.push((queue, vec![frame])),
+            }
         }
-        let all = header.len.div_ceil(FRAGMENT).max(1);
-        Some(Frame {
-            from,
-            kind,
-            last: kind == Kind::Acknowledgement || (*count).is_multiple_of(all),
-            solicited: transport[1] & 0x80 != 0,
-            header,
-            count: *count,
-        })
+        Some(())
     }
+
+    fn into_frames(self) -> Vec<Frame> {
+        let mut found = Vec::new();
+        for (queue, mut frames) in self.complete {
+            // The number of the first captured packet is in the middle of the order.
+            let start = frames[0].0.wrapping_sub(PSN_MASK / 2);
+            frames.sort_by_key(|(psn, ..)| psn.wrapping_sub(start) & PSN_MASK);
+            let mut counts = HashMap::new();
+            found.extend(
+                frames
+                    .into_iter()
+                    .map(|(_, header, solicited)| frame(queue.0, header, solicited, &mut counts)),
+            );
+        }
+        found
+    }
+}
+
+/// The next frame of a connection with this number of frames of each message before.
+fn frame(from: Ipv4Addr, header: Header, solicited: bool, counts: &mut HashMap<u64, u32>) -> Frame {
+    let kind = if (header.flags, header.sequence) == (Flags::CONG_BITMAP, 0) {
+        Kind::Map
+    } else if (header.from, header.to, header.len) == (0, 0, 0) {
+        Kind::Acknowledgement
+    } else {
+        Kind::Message
+    };
+    let count = counts.entry(header.sequence).or_default();
+    if kind != Kind::Acknowledgement {
+        *count += 1;
+    }
+    let all = header.len.div_ceil(FRAGMENT).max(1);
+    Frame {
+        from,
+        kind,
+        last: kind == Kind::Acknowledgement || (*count).is_multiple_of(all),
+        solicited,
+        header,
+        count: *count,
+    }
+}
+
+/// A packet of a send with this number, between two hosts, and a header in the first.
+fn packet(opcode: u8, psn: Psn, solicited: bool, header: Option<&Header>) -> Vec<u8> {
+    let mut packet = vec![0; ETHERNET - 2];
+    packet.extend([8, 0]);
+    let mut ip = [0; 20];
+    (ip[0], ip[9]) = (0x45, 17);
+    packet.extend(ip);
+    packet.extend([0, 0]);
+    packet.extend(ROCE);
+    packet.extend([0; 4]);
+    packet.extend([opcode, if solicited { 0x80 } else { 0 }]);
+    packet.extend([0; 6]);
+    packet.extend(psn.to_be_bytes());
+    packet.extend(header.map(Header::encode).into_iter().flatten());
+    packet
+}
+
+#[test]
+fn captured_frames_are_in_the_order_of_sending() {
+    const LEN: u32 = 3 * FRAGMENT;
+    let header = Header {
+        sequence: 1,
+        len: LEN,
+        from: 1,
+        to: 2,
+        ..Header::default()
+    };
+    let first = |psn| packet(SEND_FIRST, psn, false, Some(&header));
+    let last = |psn| packet(SEND_LAST, psn, psn == 3, None);
+    let mut wire = Wire::default();
+    // Numbers from 0xFFFFFE to 3. Both packets of the second frame, and the first of the third, are lost once.
+    for packet in [
+        first(PSN_MASK - 1),
+        last(PSN_MASK),
+        last(3),
+        first(0),
+        last(1),
+        first(2),
+        last(3),
+        last(3),
+        first(2),
+    ] {
+        wire.packet(&packet);
+    }
+    let frames = wire.into_frames();
+    let found: Vec<_> = frames
+        .iter()
+        .map(|frame| (frame.count, frame.last, frame.solicited))
+        .collect();
+    assert_eq!(
+        found,
+        [(1, false, false), (2, false, false), (3, true, true)]
+    );
 }
