@@ -18,11 +18,9 @@ use crate::stage::{Counts, Stages};
 /// Packages with bindings. Their tests compare layouts and functions with the headers, and with the checked-in bindings.
 pub(super) const BINDINGS: [&str; 2] = ["rdma-ibverbs-sys", "rdmacm-sys"];
 
-/// Packages whose device tests call the kernel and rdma-core. The other packages load libraries into programs, or are examples.
-pub(super) const CALLERS: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
-
-/// Part of the names of the tests on two hosts: those with the kernel's RDS, a peer that changes with the kernel.
-pub(super) const HOSTS: &str = "kernel_rds::";
+/// Parts of the names of the tests on two hosts: those with a peer that changes with the kernel, its RDS, or with rdma-core, its
+/// pingpongs.
+pub(super) const HOSTS: [&str; 2] = ["kernel_rds::", "pingpong::"];
 
 /// Runs the part as further `stages`; the first one builds the stack if necessary.
 pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
@@ -33,26 +31,28 @@ pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
     });
     let Some(stack) = &built else { return };
     stages.test("new headers", |counts| bindings(suite, stack, counts));
+    let suite = &Suite { stack, ..*suite };
     stages.test("new devices", |counts| {
-        let suite = Suite { stack, ..*suite };
         let mut outcomes = Outcomes::default();
-        suite.device(|package| CALLERS.contains(&package), counts, &mut outcomes)?;
+        suite.device(|_| true, counts, &mut outcomes)?;
         stack_table::record_guests(suite.workspace, stack, &outcomes)
     });
+    stages.test("new iWARP", |counts| suite.iwarp(counts));
     stages.test("new hosts", |counts| {
-        let options = &Options {
-            filter: Some(HOSTS.to_owned()),
-            ..suite.options.clone()
-        };
-        let suite = Suite {
-            options,
-            stack,
-            ..*suite
-        };
-        suite.on_host("two_hosts", counts, &mut Outcomes::default())?;
-        ensure!(counts.total() > 0, "no test ran");
-        Ok(())
+        HOSTS.iter().try_for_each(|part| hosts(suite, part, counts))
     });
+}
+
+/// Runs the tests on two hosts with `part` in the name.
+fn hosts(suite: &Suite<'_>, part: &str, counts: &mut Counts) -> Result<()> {
+    let options = &Options {
+        filter: Some(part.to_owned()),
+        ..suite.options.clone()
+    };
+    let before = counts.total();
+    Suite { options, ..*suite }.on_host("two_hosts", counts, &mut Outcomes::default())?;
+    ensure!(counts.total() > before, "no test has `{part}` in its name");
+    Ok(())
 }
 
 fn build(suite: &Suite<'_>) -> Result<Stack> {
