@@ -5,7 +5,7 @@
 //! # References
 //! [ibv_create_comp_cntr(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_create_comp_cntr.3.md)
 
-use std::{fmt, io, ptr::NonNull, sync::Arc};
+use std::{fmt, ptr::NonNull, sync::Arc};
 
 use bitflags::bitflags;
 use ibverbs_sys as ffi;
@@ -265,11 +265,9 @@ impl<T: Transport, S: CanAttachCounter, SW, RW> QueuePair<T, S, SW, RW> {
     ) -> Result<()> {
         const CALL: &str = "ibv_qp_attach_comp_cntr";
         let fail = |err: Error| err.detail(format!("{ops:?}"));
-        if counter.context() != self.pd().context() {
-            let reason = "the counter is of another device";
-            let kind = io::ErrorKind::InvalidInput;
-            return Err(fail(Error::refused(CALL, kind, reason)));
-        }
+        let ctx = self.pd().context();
+        ctx.check_same(CALL, "the counter", counter.context())
+            .map_err(fail)?;
         let attach = found(CALL, late::ibv_qp_attach_comp_cntr()).map_err(fail)?;
         let mut attr = ffi::ibv_qp_attach_comp_cntr_attr {
             comp_mask: 0,

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     ffi::CStr,
-    fmt,
+    fmt, io,
     num::NonZero,
     ptr::NonNull,
     sync::{Arc, OnceLock},
@@ -11,7 +11,10 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use crate::{error::Result, removal::Presence};
+use crate::{
+    error::{Error, Result},
+    removal::Presence,
+};
 
 /// `ibv_context`—An open RDMA device, the origin of every other object.
 ///
@@ -149,6 +152,22 @@ impl Context {
     /// Whether the device speaks iWARP, rather than InfiniBand or RoCE.
     pub fn is_iwarp(&self) -> bool {
         self.transport_type() == ffi::ibv_transport_type::IBV_TRANSPORT_IWARP
+    }
+
+    /// Refuses an object of another open device, with the context `other`, on behalf of `call`. `what` is the object.
+    pub(crate) fn check_same(&self, call: &'static str, what: &str, other: &Self) -> Result<()> {
+        if self == other {
+            return Ok(());
+        }
+        let name = other.name();
+        let reason = if name == self.name() {
+            format!(
+                "{what} is of {name} opened a second time; open a device once, and clone its `Context`"
+            )
+        } else {
+            format!("{what} is of another device, {name}")
+        };
+        Err(Error::refused(call, io::ErrorKind::InvalidInput, reason))
     }
 
     pub(crate) fn transport_type(&self) -> ffi::ibv_transport_type {

@@ -73,7 +73,7 @@ pub struct Counters {
 pub(crate) struct CountersInner {
     // INVARIANT: created until `self` is dropped.
     pub(crate) raw: NonNull<ffi::ibv_counters>,
-    ctx: Context,
+    pub(crate) ctx: Context,
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe, and the kernel locks the counters.

@@ -84,8 +84,12 @@ impl Bound {
 }
 
 /// The state of a window before a binding that may still fail to be posted.
+///
+/// Drop it last: it may be the last owner of a region, and the drop of the region's memory may panic.
 pub(crate) struct Before {
     bound: Option<Bound>,
+    /// The earlier binding, of the same queue pair as `bound`, replaced by `bound`.
+    earlier: Option<Bound>,
     rkey: u32,
 }
 
@@ -177,27 +181,44 @@ impl MemoryWindow {
         rkey: u32,
         qp: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Before {
-        if let Some(last) = &self.bound {
-            self.earlier.retain(|bound| !bound.is_by_same(last));
-            self.earlier.push(last.clone());
-        }
+        let earlier = self.bound.clone().and_then(|last| self.set_earlier(last));
         let region = region.clone();
         let bound = Some(Bound { region, qp });
-        self.replace(Before { bound, rkey })
+        let before = self.replace(bound, rkey);
+        Before { earlier, ..before }
+    }
+
+    /// Keeps a binding as the earlier one of its queue pair, and returns the one before.
+    fn set_earlier(&mut self, bound: Bound) -> Option<Bound> {
+        match self.earlier.iter_mut().find(|it| it.is_by_same(&bound)) {
+            Some(place) => Some(mem::replace(place, bound)),
+            None => {
+                self.earlier.push(bound);
+                None
+            }
+        }
     }
 
     /// Reverts the record of a binding that was not posted after all.
     pub(crate) fn restore(&mut self, before: Before) {
-        drop(self.replace(before));
+        let Before {
+            bound,
+            earlier,
+            rkey,
+        } = before;
+        let undone = self.replace(bound, rkey);
+        let replaced = earlier.and_then(|earlier| self.set_earlier(earlier));
+        drop((undone, replaced));
     }
 
-    fn replace(&mut self, by: Before) -> Before {
+    fn replace(&mut self, bound: Option<Bound>, rkey: u32) -> Before {
         let before = Before {
-            bound: mem::replace(&mut self.bound, by.bound),
+            bound: mem::replace(&mut self.bound, bound),
+            earlier: None,
             rkey: self.rkey(),
         };
         // SAFETY: the window is allocated (invariant), and `&mut self` excludes every other access.
-        unsafe { (*self.raw.as_ptr()).rkey = by.rkey };
+        unsafe { (*self.raw.as_ptr()).rkey = rkey };
         before
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     alloc::Layout,
     ffi::c_void,
-    fmt, io, mem,
+    fmt, mem,
     mem::ManuallyDrop,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr::{self, NonNull},
@@ -14,7 +14,7 @@ use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_parent_domain_init_attr_mask as has;
 
 use crate::{
-    error::{Error, Result, cvt_ptr},
+    error::{Result, cvt_ptr},
     pd::{Origin, ProtectionDomain},
     td::{TdInner, ThreadDomain},
 };
@@ -165,10 +165,7 @@ impl<'a> ParentDomainBuilder<'a> {
         let mut attr = ffi::ibv_parent_domain_init_attr::zeroed();
         attr.pd = self.pd.as_raw();
         if let Some(td) = self.td {
-            if td.context() != ctx {
-                let reason = "the thread domain is of another device";
-                return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
-            }
+            ctx.check_same(CALL, "the thread domain", td.context())?;
             attr.td = td.as_raw();
         }
         if let Some(allocator) = &self.allocator {

@@ -65,7 +65,7 @@ pub(crate) struct ChannelHandle {
     /// acknowledgement. Created by the first use; `None` in place of a failure.
     notify: OnceLock<Option<NotifyFd>>,
     reserve: &'static Reserve,
-    _ctx: Context,
+    ctx: Context,
 }
 
 /// The descriptor of every channel without one of its own: readable while one of these has an
@@ -113,7 +113,7 @@ impl Context {
             notify: OnceLock::new(),
             reserve,
             raw,
-            _ctx: self.clone(),
+            ctx: self.clone(),
         };
         Ok(CompletionChannel {
             inner: Arc::new(inner),
@@ -195,6 +195,11 @@ impl CompletionChannel {
     /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_comp_channel {
         self.inner.raw.as_ptr()
+    }
+
+    /// Refuses the channel for a queue of another device, on behalf of `call`.
+    pub(super) fn check_device(&self, call: &'static str, ctx: &Context) -> Result<()> {
+        ctx.check_same(call, "the completion channel", &self.inner.ctx)
     }
 
     pub(crate) fn handle(&self) -> Arc<ChannelHandle> {

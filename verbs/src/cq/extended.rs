@@ -1,7 +1,7 @@
 //! Extended completion queues: completions read field by field, with timestamps and other fields.
 
 use std::{
-    fmt, io, mem,
+    fmt, mem,
     ops::Deref,
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
@@ -154,8 +154,8 @@ impl Context {
 }
 
 impl<'a> ExtendedCqBuilder<'a> {
-    /// Maximum number of completions read at once, under the provider's lock; 16 if not set, and at
-    /// least 1.
+    /// Maximum number of completions read at once, under the provider's lock; 16 if not set, at
+    /// least 1, and at most the number of entries.
     pub fn batch(mut self, batch: u32) -> Self {
         self.batch = batch.max(1);
         self
@@ -208,7 +208,7 @@ impl<'a> ExtendedCqBuilder<'a> {
     /// `ibv_create_cq_ex(ctx, …)`—Creates the queue. Enters the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`: the parent domain is of another device.
+    /// - `InvalidInput`: the parent domain or the channel is of another device.
     /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended queues, or not all of the fields.
     /// - `EINVAL`: no entries at all, more than the device allows, or a nonexistent completion
     ///   vector.
@@ -219,9 +219,12 @@ impl<'a> ExtendedCqBuilder<'a> {
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn create(self) -> Result<ExtendedCq> {
         const CALL: &str = "ibv_create_cq_ex";
-        if self.pd.is_some_and(|pd| pd.context() != self.ctx) {
-            let reason = "the parent domain is of another device";
-            return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
+        if let Some(pd) = self.pd {
+            self.ctx
+                .check_same(CALL, "the parent domain", pd.context())?;
+        }
+        if let Some((channel, _)) = self.channel {
+            channel.check_device(CALL, self.ctx)?;
         }
         let own_channel = match self.waitable {
             true => Some(self.ctx.create_comp_channel()?),
@@ -267,12 +270,13 @@ impl<'a> ExtendedCqBuilder<'a> {
                 self.ctx.clone(),
             )
         };
+        let batch = self.batch.min(handle.capacity()).max(1);
         Ok(ExtendedCq {
             one_by_one: cq_ex_advances_twice(self.ctx)?,
             handle,
             own_channel,
             fields: self.fields,
-            batch: vec![Entry::empty(); self.batch as usize].into_boxed_slice(),
+            batch: vec![Entry::empty(); batch as usize].into_boxed_slice(),
             next: 0,
             left: 0,
             failed: 0,

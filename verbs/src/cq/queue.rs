@@ -55,14 +55,14 @@ const DEFAULT_BATCH: usize = 16;
 pub struct CompletionQueue {
     handle: CqHandle,
     own_channel: Option<CompletionChannel>,
-    batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
+    /// The place of the completions fetched at once. Zero at first: C need not write every field of a completion.
+    batch: Box<[ffi::ibv_wc]>,
     // The number of completions to ask for.
     // INVARIANT: the room of the batch, as a C `int`; none, if and only if completions are left
     // over.
     ask: u32,
     // The completions in the batch neither taken nor held by a `Completions`.
-    // INVARIANT: `next + left` is at most the length of the batch, and these `left` completions are
-    // initialised.
+    // INVARIANT: `next + left` is at most the length of the batch.
     next: u32,
     left: u32,
     // INVARIANT: the queue of `handle`, and its provider's poll function.
@@ -183,7 +183,7 @@ impl Context {
 }
 
 impl<'a> CompletionQueueBuilder<'a> {
-    /// Maximum number of completions fetched at once; 16 if not set, and at least 1.
+    /// Maximum number of completions fetched at once; 16 if not set, at least 1, and at most the number of entries.
     pub fn batch(mut self, batch: usize) -> Self {
         self.batch = batch.max(1);
         self
@@ -210,6 +210,7 @@ impl<'a> CompletionQueueBuilder<'a> {
     /// `ibv_create_cq(ctx, cqe, …)`—Creates the queue. Enters the kernel.
     ///
     /// # Errors
+    /// - `InvalidInput`: the channel is of another device.
     /// - `EINVAL`: no entries at all, more than the device allows, or a nonexistent completion
     ///   vector.
     /// - `ENOMEM`: out of memory.
@@ -219,6 +220,9 @@ impl<'a> CompletionQueueBuilder<'a> {
     #[doc(alias = "ibv_create_cq")]
     pub fn create(self) -> Result<CompletionQueue> {
         let as_int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+        if let Channel::Shared(channel, _) = self.channel {
+            channel.check_device("ibv_create_cq", self.ctx)?;
+        }
         let own_channel = match self.channel {
             Channel::Own => Some(self.ctx.create_comp_channel()?),
             _ => None,
@@ -248,10 +252,11 @@ impl<'a> CompletionQueueBuilder<'a> {
         let channel = channel.map(CompletionChannel::handle);
         // SAFETY: the queue has just been created, on this channel.
         let handle = unsafe { CqHandle::new(raw, false, channel, None, self.ctx.clone()) };
-        let room = i32::try_from(self.batch).unwrap_or(i32::MAX).unsigned_abs();
-        let mut batch = Box::new_uninit_slice(room as usize);
+        let room = u32::try_from(self.batch).unwrap_or(u32::MAX);
+        let room = room.min(as_int(handle.capacity()).unsigned_abs()).max(1);
+        let mut batch = vec![ffi::ibv_wc::zeroed(); room as usize].into_boxed_slice();
         // SAFETY: the context is the queue's, and the batch has room for one completion.
-        let poll = unsafe { poll_fn(self.ctx.as_raw(), raw, batch.as_mut_ptr().cast()) };
+        let poll = unsafe { poll_fn(self.ctx.as_raw(), raw, batch.as_mut_ptr()) };
         Ok(CompletionQueue {
             raw,
             poll,
@@ -392,7 +397,7 @@ impl CompletionQueue {
     /// Fills the batch anew. The batch must be empty.
     #[inline]
     fn fetch_raw(&mut self) -> i32 {
-        let batch = self.batch.as_mut_ptr().cast();
+        let batch = self.batch.as_mut_ptr();
         // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `ask`
         // completions (invariant); C writes there only before the return.
         unsafe { (self.poll)(self.raw.as_ptr(), self.ask as i32, batch) }
@@ -415,7 +420,7 @@ impl CompletionQueue {
         }
         match fetched(ret) {
             Some(count) => {
-                self.leave(self.batch.as_ptr().cast(), count);
+                self.leave(self.batch.as_ptr(), count);
                 Ok(())
             }
             None => cvt_count("ibv_poll_cq", ret).map(|_| ()),
@@ -444,15 +449,13 @@ impl CompletionQueue {
         room
     }
 
-    /// These initialised completions of the batch; the caller knows both numbers, so they need not
-    /// be read again.
+    /// These completions of the batch; the caller knows both numbers, so they need not be read again.
     #[inline]
     fn completions(&mut self, next: u32, left: u32) -> Completions<'_> {
         let first = self.batch.as_ptr().wrapping_add(next as usize);
-        // SAFETY: left over in the batch, or just written by C, so they are initialised. `ibv_wc`
-        // has the layout of `MaybeUninit<ibv_wc>`. The borrow includes `self`, and a `Completions`
-        // does not touch them through `self`, so nothing writes meanwhile.
-        let list = unsafe { slice::from_raw_parts(first.cast(), left as usize) };
+        // SAFETY: left over in the batch, or just written by C, and so inside of the batch. The borrow includes `self`,
+        // and a `Completions` does not touch them through `self`, so nothing writes meanwhile.
+        let list = unsafe { slice::from_raw_parts(first, left as usize) };
         Completions {
             left: list,
             end: next + left,
@@ -579,8 +582,9 @@ impl CqHandle {
         self.inner.raw.as_ptr()
     }
 
-    pub(crate) fn reserve(&self, entries: u32) -> Result<Reservation> {
-        self.inner.room.reserve(entries)?;
+    /// Reserves entries, on behalf of `call`.
+    pub(crate) fn reserve(&self, call: &'static str, entries: u32) -> Result<Reservation> {
+        self.inner.room.reserve(call, entries)?;
         Ok(Reservation {
             cq: Arc::clone(&self.inner),
             entries,
@@ -740,10 +744,10 @@ impl Reservation {
     }
 
     /// Reserves more entries, for completions possibly left in the queue when its queue pair is
-    /// reset. The result releases the entries when dropped, unless kept: then, when the queue has
-    /// been found empty.
-    pub(crate) fn more_for_stale(&self, entries: u32) -> Result<StaleEntries> {
-        self.cq.room.reserve(entries)?;
+    /// reset by `call`. The result releases the entries when dropped, unless kept: then, when the queue
+    /// has been found empty.
+    pub(crate) fn more_for_stale(&self, call: &'static str, entries: u32) -> Result<StaleEntries> {
+        self.cq.room.reserve(call, entries)?;
         Ok(StaleEntries {
             cq: Arc::clone(&self.cq),
             entries,

@@ -66,18 +66,19 @@ impl Room {
         changed.map(drop).map_err(split)
     }
 
-    pub(super) fn reserve(&self, entries: u32) -> Result<()> {
+    /// Reserves entries, on behalf of `call`.
+    pub(super) fn reserve(&self, call: &'static str, entries: u32) -> Result<()> {
         let changed = self.update(|capacity, reserved| {
             let reserved = reserved.checked_add(entries)?;
             (reserved <= capacity).then_some((capacity, reserved))
         });
         changed.map_err(|(capacity, reserved)| {
             let reason = format!(
-                "the completion queue has {} of {capacity} entries left, and the queue pair needs {entries}; \
+                "the completion queue has {} of {capacity} entries left, and {entries} are needed; \
                  make the completion queue larger",
                 capacity - reserved,
             );
-            Error::refused("ibv_create_qp", io::ErrorKind::InvalidInput, reason)
+            Error::refused(call, io::ErrorKind::InvalidInput, reason)
         })
     }
 
@@ -137,21 +138,23 @@ mod interleavings {
 
     use super::*;
 
+    const CALL: &str = "ibv_create_qp";
+
     #[test]
     fn cq_room_reserve_beyond_capacity_is_refused() {
         loom::model(|| {
             let room = Room::new(10);
-            room.reserve(6).unwrap();
+            room.reserve(CALL, 6).unwrap();
             assert_eq!(room.available(), 4);
-            let err = room.reserve(5).unwrap_err();
+            let err = room.reserve(CALL, 5).unwrap_err();
             assert_eq!(
                 err.to_string(),
                 "`ibv_create_qp` failed: the completion queue has 4 of 10 entries left, \
-             and the queue pair needs 5; make the completion queue larger"
+             and 5 are needed; make the completion queue larger"
             );
-            assert!(room.reserve(u32::MAX).is_err());
+            assert!(room.reserve(CALL, u32::MAX).is_err());
             room.release(6, 0);
-            room.reserve(10).unwrap();
+            room.reserve(CALL, 10).unwrap();
             assert_eq!(room.available(), 0);
         });
     }
@@ -160,13 +163,13 @@ mod interleavings {
     fn cq_room_stale_entries_are_released_by_an_empty_poll() {
         loom::model(|| {
             let room = Room::new(10);
-            room.reserve(10).unwrap();
+            room.reserve(CALL, 10).unwrap();
             room.release(10, 3);
             assert_eq!((room.available(), room.stale()), (7, 3));
-            assert!(room.reserve(8).is_err());
+            assert!(room.reserve(CALL, 8).is_err());
             let stale = room.stale();
             // The poll does not cover a queue pair destroyed during the poll.
-            room.reserve(2).unwrap();
+            room.reserve(CALL, 2).unwrap();
             room.release(2, 2);
             room.forget_stale(stale);
             assert_eq!((room.available(), room.stale()), (8, 2));
@@ -177,17 +180,17 @@ mod interleavings {
     fn cq_room_shrinks_to_the_reserved_entries() {
         loom::model(|| {
             let room = Room::new(10);
-            room.reserve(6).unwrap();
+            room.reserve(CALL, 6).unwrap();
             assert_eq!(
                 room.shrink(5).unwrap_err().to_string(),
                 "`ibv_resize_cq` failed: 6 entries are reserved by queue pairs; destroy some first"
             );
             assert_eq!(room.capacity(), 10);
             room.shrink(6).unwrap();
-            assert!(room.reserve(1).is_err());
+            assert!(room.reserve(CALL, 1).is_err());
             // The device grants a little more than requested.
             room.set_capacity(7);
-            room.reserve(1).unwrap();
+            room.reserve(CALL, 1).unwrap();
             room.shrink(u32::MAX).unwrap();
             assert_eq!((room.capacity(), room.available()), (7, 0));
             room.release(7, 0);
@@ -202,7 +205,7 @@ mod interleavings {
         loom::model(|| {
             let room = Arc::new(Room::new(2));
             let entries = Arc::new(AtomicU32::new(0));
-            room.reserve(1).unwrap();
+            room.reserve(CALL, 1).unwrap();
             let destroyer = thread::spawn({
                 let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
                 move || {
@@ -213,7 +216,7 @@ mod interleavings {
             let maker = thread::spawn({
                 let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
                 move || {
-                    if room.reserve(2).is_ok() {
+                    if room.reserve(CALL, 2).is_ok() {
                         assert_eq!(entries.load(Ordering::Relaxed), 0, "the queue overflows");
                     }
                 }
@@ -237,11 +240,11 @@ mod interleavings {
         loom::model(|| {
             let room = Arc::new(Room::new(2));
             let entries = Arc::new(AtomicU32::new(1));
-            room.reserve(2).unwrap();
+            room.reserve(CALL, 2).unwrap();
             let maker = thread::spawn({
                 let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
                 move || {
-                    if room.reserve(2).is_ok() {
+                    if room.reserve(CALL, 2).is_ok() {
                         assert_eq!(entries.load(Ordering::Relaxed), 0, "the queue overflows");
                     }
                 }
@@ -258,7 +261,7 @@ mod interleavings {
             let room = Arc::new(Room::new(3));
             let reserve = || {
                 let room = Arc::clone(&room);
-                thread::spawn(move || u32::from(room.reserve(2).is_ok()))
+                thread::spawn(move || u32::from(room.reserve(CALL, 2).is_ok()))
             };
             let (a, b) = (reserve(), reserve());
             let shrunk = room.shrink(1).is_ok();
@@ -273,7 +276,7 @@ mod interleavings {
     fn cq_room_entries_released_during_a_poll_stay_stale() {
         loom::model(|| {
             let room = Arc::new(Room::new(4));
-            room.reserve(4).unwrap();
+            room.reserve(CALL, 4).unwrap();
             let release = |entries, stale| {
                 let room = Arc::clone(&room);
                 thread::spawn(move || room.release(entries, stale))

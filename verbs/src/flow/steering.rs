@@ -6,8 +6,9 @@ use ibverbs_sys as ffi;
 
 use super::rule::FlowRule;
 use crate::{
+    context::Context,
     counters::CountersInner,
-    error::{Result, cvt_errno, cvt_ptr},
+    error::{Error, Result, cvt_errno, cvt_ptr},
     qp::{QueuePair, State, Transport},
 };
 
@@ -16,8 +17,13 @@ mod sealed {
 
     use ibverbs_sys as ffi;
 
+    use crate::context::Context;
+
     /// A queue pair as a destination for steered packets.
     pub trait Steerable {
+        /// The device of the queue pair.
+        fn ctx(&self) -> &Context;
+
         /// The queue pair.
         fn raw_qp(&self) -> *mut ffi::ibv_qp;
 
@@ -36,6 +42,7 @@ pub trait FlowTarget: Steerable {
     /// Dropping the [`Flow`] ends the rule. The queue pair exists until then.
     ///
     /// # Errors
+    /// - `InvalidInput`: the counters of the rule are of another device.
     /// - `EOPNOTSUPP`: the device does not steer packets, or not by this rule.
     /// - `EPERM`: raw packets need `CAP_NET_RAW`.
     /// - `EINVAL`: the device does not understand the rule.
@@ -45,15 +52,23 @@ pub trait FlowTarget: Steerable {
     /// [ibv_create_flow(3)](https://man7.org/linux/man-pages/man3/ibv_create_flow.3.html)
     #[doc(alias = "ibv_create_flow")]
     fn create_flow(&self, rule: &FlowRule) -> Result<Flow> {
+        const CALL: &str = "ibv_create_flow";
+        let fail = |err: Error| err.detail(rule.to_string());
+        if let Some(counters) = rule.counters() {
+            let same = self
+                .ctx()
+                .check_same(CALL, "the set of counters", &counters.ctx);
+            same.map_err(fail)?;
+        }
         let qp = self.raw_qp();
         let raw = rule.with_raw(|attr| {
             // SAFETY: the queue pair exists for as long as `self` lives, and then for as long as
             // the flow has its share; the attributes are complete, followed by the specifications.
             // C keeps no pointer to either.
             let raw = unsafe { ffi::ibv_create_flow(qp, attr) };
-            cvt_ptr("ibv_create_flow", raw)
+            cvt_ptr(CALL, raw)
         })?;
-        let raw = raw.map_err(|err| err.detail(rule.to_string()))?;
+        let raw = raw.map_err(fail)?;
         Ok(Flow {
             raw,
             destroyed: false,
@@ -68,6 +83,10 @@ where
     SW: Send + 'static,
     RW: Send + 'static,
 {
+    fn ctx(&self) -> &Context {
+        self.pd().context()
+    }
+
     fn raw_qp(&self) -> *mut ffi::ibv_qp {
         self.as_raw()
     }

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::region::Region;
+use super::{memory::Words, region::Region};
 use crate::{
     error::{Error, Result},
     pd::ProtectionDomain,
@@ -40,7 +40,7 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_buf(&self, len: usize) -> Result<Buf> {
         Buf::check(len)?;
-        Ok(self.register(vec![0; len]).create_buf()?)
+        Ok(self.register(Words::zeroed(len)?).create_buf()?)
     }
 
     /// `ibv_reg_mr`—Registers memory of the caller, and takes ownership.

@@ -118,11 +118,12 @@ impl<'pd, M: Memory> Registration<'pd, M> {
     }
 
     pub(super) fn region(self) -> Result<Region, Refused<M>> {
-        let dmah = self.terms.dmah.as_ref();
-        if dmah.is_some_and(|dmah| dmah.context() != self.pd.context()) {
-            let (call, kind) = ("ibv_reg_mr_ex", io::ErrorKind::InvalidInput);
-            let reason = "the DMA handle is of another device";
-            return Err(self.refuse(Error::refused(call, kind, reason)));
+        let (ctx, dmah) = (self.pd.context(), self.terms.dmah.as_ref());
+        let same = dmah.map_or(Ok(()), |dmah| {
+            ctx.check_same("ibv_reg_mr_ex", "the DMA handle", dmah.context())
+        });
+        if let Err(error) = same {
+            return Err(self.refuse(error));
         }
         Region::register(self.pd, self.memory, self.terms)
     }

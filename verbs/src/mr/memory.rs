@@ -1,8 +1,13 @@
 //! Kinds of memory for registration.
 
-use std::{fmt, ptr::NonNull};
+use std::{
+    alloc::{self, Layout},
+    fmt, io,
+    ptr::NonNull,
+};
 
 use super::provider_memory::ProviderMemory;
+use crate::error::{Error, Result};
 
 /// Memory for registration with a device, possibly with other users at the same time.
 ///
@@ -110,22 +115,48 @@ unsafe impl<M: OwnedMemory> OwnedMemory for Prefix<M> {}
 
 /// Zero bytes beginning on a word boundary, which an allocation of bytes does not guarantee.
 #[derive(Debug)]
-pub(super) struct Words(Vec<u64>);
+pub(super) struct Words(Box<[u64]>);
 
 impl Words {
-    /// `words` zero words. Zeroed by the allocator: pages of large memory are not touched.
-    pub(super) fn zeroed(words: usize) -> Self {
-        Self(vec![0; words])
+    /// `len` zero bytes. Zeroed by the allocator: pages of large memory are not touched.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: `len` is zero, or beyond the address space.
+    /// - `ENOMEM`: less memory is free.
+    pub(super) fn zeroed(len: usize) -> Result<Prefix<Self>> {
+        let fail = |err: Error| err.detail(format!("{len} bytes"));
+        let layout = Layout::array::<u64>(len.div_ceil(size_of::<u64>()));
+        let Some(layout) = layout.ok().filter(|layout| layout.size() > 0) else {
+            let reason = "a region has at least one byte, and no more than the address space";
+            let refused = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
+            return Err(fail(refused));
+        };
+        // SAFETY: the size is not zero.
+        let memory = unsafe { alloc::alloc_zeroed(layout) };
+        let Some(first) = NonNull::new(memory.cast::<u64>()) else {
+            return Err(fail(Error::from_errno("calloc", libc::ENOMEM)));
+        };
+        let words = NonNull::slice_from_raw_parts(first, layout.size() / size_of::<u64>());
+        // SAFETY: just allocated by the allocator of boxes, with the layout of these words, all zero.
+        let words = unsafe { Box::from_raw(words.as_ptr()) };
+        // At most as many as allocated.
+        Ok(Prefix {
+            memory: Self(words),
+            len,
+        })
     }
 }
 
 // SAFETY: as for a vector of bytes; every byte of a number is initialised.
 unsafe impl Memory for Words {
     fn range(&mut self) -> NonNull<[u8]> {
-        let words = NonNull::from(self.0.as_mut_slice());
+        let words = NonNull::from(&mut *self.0);
         NonNull::slice_from_raw_parts(words.cast(), size_of::<u64>() * words.len())
     }
 }
+
+// SAFETY: a box is the only owner of its words.
+unsafe impl OwnedMemory for Words {}
 
 // SAFETY: as for the content of the box, which does not move with the box.
 unsafe impl Memory for Box<dyn Memory> {

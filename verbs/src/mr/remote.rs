@@ -14,7 +14,7 @@ use ibverbs_sys::ibv_mr;
 
 use super::{
     copying::{copy_in, copy_out},
-    memory::{Prefix, Words},
+    memory::Words,
     region::{Region, address, push_elements},
 };
 use crate::{
@@ -116,7 +116,7 @@ impl ProtectionDomain {
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_remote(&self, len: usize, access: RemoteAccess) -> Result<RemoteRegion> {
-        Ok(self.register(zeroed(len)?).remote(access).create()?)
+        Ok(self.register(Words::zeroed(len)?).remote(access).create()?)
     }
 
     /// `ibv_reg_mr`—Allocates `len` zero bytes, accessible to peers through [memory
@@ -127,23 +127,10 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "IBV_ACCESS_MW_BIND")]
     pub fn alloc_for_windows(&self, len: usize) -> Result<RemoteRegion> {
-        let registration = self.register(zeroed(len)?).remote(RemoteAccess::empty());
+        let registration = self
+            .register(Words::zeroed(len)?)
+            .remote(RemoteAccess::empty());
         Ok(registration.windows().create()?)
-    }
-}
-
-/// `len` zero bytes, aligned to a word.
-fn zeroed(len: usize) -> Result<Prefix<Words>> {
-    let bytes = len.checked_next_multiple_of(size_of::<u64>());
-    let words = bytes.filter(|&bytes| bytes > 0 && isize::try_from(bytes).is_ok());
-    let words = words.map(|bytes| Words::zeroed(bytes / size_of::<u64>()));
-    match words.and_then(|words| Prefix::new(words, len).ok()) {
-        Some(memory) => Ok(memory),
-        None => {
-            let reason = "a region has at least one byte, and no beyond the address space";
-            let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
-            Err(error.detail(format!("{len} bytes")))
-        }
     }
 }
 

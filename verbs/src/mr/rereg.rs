@@ -132,7 +132,7 @@ impl Reregistration {
         } = self;
         let replaces = changes.memory.is_some();
         let outcome = match changes.refusal(&region) {
-            Some(reason) => Err((Remainder::Unchanged, refused(reason))),
+            Some(error) => Err((Remainder::Unchanged, error)),
             None => match region.region_mut() {
                 Some(whole) if !whole.is_registered_alone() => Err((
                     Remainder::Unchanged,
@@ -174,28 +174,27 @@ enum Remainder {
 
 impl Changes {
     /// Why the changes are refused, if they are.
-    fn refusal(&mut self, region: &RemoteRegion) -> Option<&'static str> {
+    fn refusal(&mut self, region: &RemoteRegion) -> Option<Error> {
         let Self { pd, memory, access } = self;
         if memory
             .as_mut()
             .is_some_and(|memory| memory.range().is_empty())
         {
-            return Some("a region has at least one byte");
+            return Some(refused("a region has at least one byte"));
         }
         if memory
             .as_ref()
             .is_some_and(|memory| memory.provider().is_some())
         {
-            return Some("memory of the provider's is registered in its own way");
+            let reason = "memory of the provider's is registered in its own way";
+            return Some(refused(reason));
         }
-        if pd
-            .as_ref()
-            .is_some_and(|pd| pd.context() != region.pd().context())
-        {
-            return Some("the domain is of another device");
+        if let Some(pd) = pd {
+            let ctx = region.pd().context();
+            return ctx.check_same(CALL, "the domain", pd.context()).err();
         }
-        let none = pd.is_none() && memory.is_none() && access.is_none();
-        none.then_some("nothing is to be changed")
+        let none = memory.is_none() && access.is_none();
+        none.then(|| refused("nothing is to be changed"))
     }
 }
 

@@ -91,20 +91,18 @@ impl ProtectionDomain {
         const CALL: &str = "ibv_reg_dm_mr";
         let fail = |err: Error| err.detail(format!("{range:?}, {access:?}"));
         let Range { start, end } = range;
-        let inside = start < end && dm.len().is_none_or(|len| end <= len);
-        if !inside || dm.context() != self.context() {
-            let reason = if inside {
-                "the memory is of another device".into()
-            } else {
-                let all = dm.len().unwrap_or(usize::MAX);
-                format!("the range is empty, or not inside of {all} bytes")
-            };
+        if start >= end || dm.len().is_some_and(|len| end > len) {
+            let all = dm.len().unwrap_or(usize::MAX);
+            let reason = format!("the range is empty, or not inside of {all} bytes");
             return Err(fail(Error::refused(
                 CALL,
                 io::ErrorKind::InvalidInput,
                 reason,
             )));
         }
+        let ctx = self.context();
+        ctx.check_same(CALL, "the memory", dm.context())
+            .map_err(fail)?;
         let (pd, len) = (self.as_raw(), end - start);
         let rights = rights(access) | flag::IBV_ACCESS_ZERO_BASED.0;
         // SAFETY: the domain and the memory are allocated for as long as `self` and `dm` live, and

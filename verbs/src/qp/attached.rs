@@ -28,6 +28,16 @@ impl Attached {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The groups.
+    pub(super) fn groups(&self) -> Vec<(Gid, u16)> {
+        let attached = self.lock();
+        let groups = attached.iter().filter_map(|to| match to {
+            Attachment::Group(gid, lid) => Some((*gid, *lid)),
+            Attachment::Counter(_) => None,
+        });
+        groups.collect()
+    }
+
     /// Removes the groups, and returns them.
     pub(super) fn take_groups(&self) -> Vec<(Gid, u16)> {
         let mut groups = Vec::new();

@@ -196,15 +196,17 @@ impl<SW> Sending<SW> {
         Refused { value, error }
     }
 
-    /// Drops the work of an unposted batch of `staged` requests.
+    /// Takes back the work of an unposted batch of `staged` requests, the last one first: all of it before any is
+    /// dropped, because a drop of the program's may panic.
     #[cold]
     #[inline(never)]
-    pub(super) fn drop_unposted(&mut self, tail: WrId, staged: usize) {
+    pub(super) fn take_staged(&mut self, tail: WrId, staged: usize) -> Vec<SW> {
         self.in_flight.keep(Cursor::stopped(tail));
-        for _ in 0..staged {
-            drop(self.in_flight.unpush());
-        }
+        let unposted = (0..staged)
+            .filter_map(|_| self.in_flight.unpush())
+            .collect();
         (self.recorder).dropped(self.in_flight.next(), staged);
+        unposted
     }
 }
 
@@ -212,7 +214,7 @@ impl<T: Transport, SW, RW> Drop for Batch<'_, T, SW, RW> {
     #[inline]
     fn drop(&mut self) {
         let (tail, staged) = (self.cursor.tail, self.len());
-        self.queue.sending_mut().drop_unposted(tail, staged);
+        drop(self.queue.sending_mut().take_staged(tail, staged));
     }
 }
 

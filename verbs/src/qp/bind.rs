@@ -106,9 +106,11 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         if let Err(error) = posted {
             return Err(Refused { value: work, error });
         }
-        drop(window.set_bound(region, rkey, qp));
+        let before = window.set_bound(region, rkey, qp);
         sending.recorder.posted::<MemoryWindow>(id, 0, signaled);
         vacancy.fill(work);
+        // Once the posted request is recorded.
+        drop(before);
         Ok(RemoteToken { rkey, ..token })
     }
 }

@@ -305,19 +305,19 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         let receives = T::RECEIVES && self.srq.is_none();
         let max_recv_wr = if receives { self.max_recv_wr } else { 0 };
         let shared = match &self.srq {
-            Some(srq) => Some((Arc::clone(srq), srq.reserve_on(self.recv_cq)?)),
+            Some(srq) => Some((Arc::clone(srq), srq.reserve_on(call, self.recv_cq)?)),
             None => None,
         };
         let id = QpId::next();
         let ctx = self.pd.context();
         let (sends, receives) = (Order::of_sends(ctx), Order::of_receives(ctx));
         let send = Parts {
-            reservation: self.send_cq.reserve(self.max_send_wr)?,
+            reservation: self.send_cq.reserve(call, self.max_send_wr)?,
             in_flight: InFlight::new(QueueId::send(id), self.max_send_wr, sends),
             max_sge: self.max_send_sge,
         };
         let receive = Parts {
-            reservation: self.recv_cq.reserve(max_recv_wr)?,
+            reservation: self.recv_cq.reserve(call, max_recv_wr)?,
             in_flight: InFlight::new(QueueId::receive(id), max_recv_wr, receives),
             max_sge: self.max_recv_sge,
         };
@@ -327,6 +327,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         let attr_in = attr;
         let raw = create(self.pd.context().as_raw(), &mut attr);
         let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err, &attr_in))?;
+        if let Some((_, entries)) = &shared {
+            entries.begin_use();
+        }
         // SAFETY: the queue pair has just been created with these queues, in this domain, and has
         // no other owner, as the caller promises.
         let mut inner = unsafe {
@@ -445,26 +448,17 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 
     fn validate(&self) -> Result<()> {
+        const CALL: &str = "ibv_create_qp";
         let refuse = |reason: String| {
-            Err(Error::refused(
-                "ibv_create_qp",
-                io::ErrorKind::InvalidInput,
-                reason,
-            ))
+            let kind = io::ErrorKind::InvalidInput;
+            Err(Error::refused(CALL, kind, reason))
         };
+        let ctx = self.pd.context();
         for cq in [self.send_cq, self.recv_cq] {
-            if cq.context() != self.pd.context() {
-                return refuse(format!(
-                    "the completion queue is of {}, the protection domain of {}",
-                    cq.context().name(),
-                    self.pd.context().name()
-                ));
-            }
+            ctx.check_same(CALL, "the completion queue", cq.context())?;
         }
         if let Some(srq) = &self.srq {
-            if srq.pd().context() != self.pd.context() {
-                return refuse("the shared receive queue is of another device".to_owned());
-            }
+            ctx.check_same(CALL, "the shared receive queue", srq.pd().context())?;
             if !srq.pd().is_same_for_device(self.pd) {
                 let reason = "the shared receive queue is of another protection domain; make both in one domain";
                 return refuse(reason.to_owned());

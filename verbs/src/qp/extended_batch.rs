@@ -332,8 +332,9 @@ impl<T: Transport, SW, RW> Drop for ExtendedBatch<'_, T, SW, RW> {
         self.give_back_memory();
         let tail = self.cursor.tail;
         let bindings = mem::take(&mut self.bindings);
-        self.queue.sending_mut().drop_unposted(tail, len);
+        let unposted = self.queue.sending_mut().take_staged(tail, len);
         undo(bindings);
+        drop(unposted);
     }
 }
 

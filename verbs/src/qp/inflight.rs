@@ -346,9 +346,8 @@ impl<W> First<'_, W> {
 
 impl<W> Drop for InFlight<W> {
     fn drop(&mut self) {
-        while let Some(work) = self.take_first() {
-            drop(work);
-        }
+        // A list drops the rest, too, when the drop of one work panics.
+        drop(self.take_all());
     }
 }
 

@@ -46,10 +46,8 @@ impl<T: Multicast, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         if attached.iter().any(|to| to.is(gid, lid)) {
             return Ok(());
         }
-        let raw = ffi::ibv_gid::from(gid);
-        // SAFETY: the queue pair exists for as long as `self` lives; C copies the address.
-        let errno = unsafe { ffi::ibv_attach_mcast(self.as_raw(), &raw const raw, lid) };
-        cvt_errno("ibv_attach_mcast", errno).map_err(|err| err.detail(gid.to_string()))?;
+        // SAFETY: the queue pair exists for as long as `self` lives.
+        unsafe { attach(inner, gid, lid) }?;
         attached.push(Attachment::Group(gid, lid));
         Ok(())
     }
@@ -70,6 +68,29 @@ impl<T: Multicast, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         attached.retain(|to| !to.is(gid, lid));
         Ok(())
     }
+}
+
+/// Attaches a queue pair again, after its destruction failed. A group whose attachment fails is lost.
+///
+/// # Safety
+/// - The queue pair exists.
+pub(super) unsafe fn attach_again<SW, RW>(inner: &Inner<SW, RW>, groups: Vec<(Gid, u16)>) {
+    let mut attached = inner.attached.lock();
+    for (gid, lid) in groups {
+        // SAFETY: the caller's promise.
+        if unsafe { attach(inner, gid, lid) }.is_ok() {
+            attached.push(Attachment::Group(gid, lid));
+        }
+    }
+}
+
+/// # Safety
+/// - The queue pair exists.
+unsafe fn attach<SW, RW>(inner: &Inner<SW, RW>, gid: Gid, lid: u16) -> Result<()> {
+    let raw = ffi::ibv_gid::from(gid);
+    // SAFETY: as the caller promised; C copies the address.
+    let errno = unsafe { ffi::ibv_attach_mcast(inner.raw.as_ptr(), &raw const raw, lid) };
+    cvt_errno("ibv_attach_mcast", errno).map_err(|err| err.detail(gid.to_string()))
 }
 
 /// # Safety

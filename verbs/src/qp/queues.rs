@@ -250,23 +250,27 @@ impl<SW, RW> Drop for Inner<SW, RW> {
         if !self.destroyed
             && let Err(_error) = self.destroy()
         {
-            #[cfg(feature = "tracing")]
-            crate::trace::leaked(self.qp_num(), &_error);
             // The device may still access the works in flight: they are leaked, with the completion
             // queues and the shared receive queue.
             #[expect(clippy::mem_forget, reason = "the device may still use it")]
             std::mem::forget(self.shared.take());
+            // Last: a subscriber is the program's code, and may panic.
+            #[cfg(feature = "tracing")]
+            crate::trace::leaked(self.qp_num(), &_error);
             return;
         }
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
-        // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut send.in_flight) };
-        // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut receive.in_flight) };
-        // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut send.reservation) };
-        // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut receive.reservation) };
+        // All in variables before the first drop: if the drop of a work panics, the others are dropped all the same.
+        // SAFETY: taken once, here, and not used again.
+        let _send_entries = unsafe { ManuallyDrop::take(&mut send.reservation) };
+        // SAFETY: as above.
+        let _receive_entries = unsafe { ManuallyDrop::take(&mut receive.reservation) };
+        // SAFETY: as above.
+        let receives = unsafe { ManuallyDrop::take(&mut receive.in_flight) };
+        // SAFETY: as above.
+        let sends = unsafe { ManuallyDrop::take(&mut send.in_flight) };
+        drop(sends);
+        drop(receives);
     }
 }
 

@@ -133,10 +133,11 @@ impl<T: Transport, SW, RW> Drop for RecvBatch<'_, T, SW, RW> {
         let receiving = self.queue.receiving_mut();
         let staged = receiving.staging.len();
         receiving.staging.clear();
-        for _ in 0..staged {
-            drop(receiving.in_flight.unpush());
-        }
+        // All before the first drop, which may panic.
+        let unposted = (0..staged).filter_map(|_| receiving.in_flight.unpush());
+        let unposted: Vec<RW> = unposted.collect();
         (receiving.recorder).dropped(receiving.in_flight.next(), staged);
+        drop(unposted);
     }
 }
 

@@ -54,7 +54,8 @@ pub(super) fn not_looked_at(call: &'static str, wanted: u32) -> Error {
 #[cold]
 #[inline(never)]
 pub(super) fn of_another_device(call: &'static str) -> Error {
-    let reason = "the memory, or the address handle, is of another device";
+    let reason = "the memory, or the address handle, is of another device, or of this one opened a \
+                  second time";
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }
 

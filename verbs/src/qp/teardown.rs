@@ -10,6 +10,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
+    multicast,
     pair::{Completed, QueuePair},
     state::{Reset, State},
     transport::Transport,
@@ -131,7 +132,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     ///   [`QpHandle`](crate::qp::QpHandle) needs the queue pair. Drop the dependent object first.
     /// - `EBUSY`: another object, made by C code, still uses the queue pair.
     ///
-    /// The error returns the queue pair.
+    /// The error returns the queue pair, attached to its multicast groups.
     ///
     /// # References
     /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
@@ -149,9 +150,12 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
                 return Err(Refused { value, error });
             }
         };
+        let groups = inner.attached.groups();
         match inner.destroy() {
             Ok(()) => Ok(inner.take_leftover()),
             Err(error) => {
+                // SAFETY: the queue pair exists, since its destruction failed.
+                unsafe { multicast::attach_again(&inner, groups) };
                 // SAFETY: just taken out of a queue pair of this type.
                 let value = unsafe { Self::from_inner(Arc::new(inner)) };
                 Err(Refused { value, error })
@@ -190,10 +194,10 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         // Old completions, not polled yet, take up entries beside the new ones.
         let (send, receive) = self.halves_mut();
         let (send, receive) = (send.sending_mut(), receive.receiving_mut());
-        let sends = send.reservation.more_for_stale(send.in_flight.len())?;
-        let receives = receive
-            .reservation
-            .more_for_stale(receive.in_flight.len())?;
+        let (call, in_flight) = ("ibv_modify_qp", send.in_flight.len());
+        let sends = send.reservation.more_for_stale(call, in_flight)?;
+        let in_flight = receive.in_flight.len();
+        let receives = receive.reservation.more_for_stale(call, in_flight)?;
         self.modify_raw(attr, ffi::ibv_qp_attr_mask::IBV_QP_STATE.0, Reset::NAME)?;
         sends.keep();
         receives.keep();

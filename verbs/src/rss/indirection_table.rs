@@ -72,8 +72,8 @@ impl Context {
             return refuse(format!("{} queues is not a power of two", queues.len()));
         }
         let queues: Vec<_> = queues.iter().map(|queue| queue.share()).collect();
-        if queues.iter().any(|queue| queue.pd.context() != self) {
-            return refuse("a queue is of another device".to_owned());
+        for queue in &queues {
+            self.check_same(CALL, "a queue", queue.pd.context())?;
         }
         let mut raw_queues: Vec<_> = queues.iter().map(|queue| queue.raw.as_ptr()).collect();
         let mut attr = ffi::ibv_rwq_ind_table_init_attr::zeroed();

@@ -9,6 +9,7 @@ use super::indirection_table::{IndirectionTable, TableInner};
 use crate::{
     attr::{RxHashFields, RxHashFunctions},
     bounded::QpNum,
+    context::Context,
     error::{Error, Result, cvt_errno, cvt_ptr},
     flow::{FlowTarget, Steerable},
     pd::ProtectionDomain,
@@ -52,7 +53,7 @@ struct RssInner {
     // INVARIANT: created until `self` is dropped.
     raw: NonNull<ffi::ibv_qp>,
     _table: Arc<TableInner>,
-    _pd: ProtectionDomain,
+    pd: ProtectionDomain,
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe on one queue pair; this one has no queues.
@@ -85,9 +86,7 @@ impl ProtectionDomain {
         let Ok(key_len) = u8::try_from(hash.key.len()) else {
             return refuse("a key has at most 255 bytes");
         };
-        if &table.inner.ctx != ctx {
-            return refuse("the table is of another device");
-        }
+        ctx.check_same(CALL, "the table", &table.inner.ctx)?;
         // No known device has a function beyond these bits.
         let function = u8::try_from(hash.function.bits()).unwrap_or(0);
         let mut key = hash.key.to_vec();
@@ -112,7 +111,7 @@ impl ProtectionDomain {
         let inner = RssInner {
             raw,
             _table: Arc::clone(&table.inner),
-            _pd: self.clone(),
+            pd: self.clone(),
         };
         Ok(RssQueuePair {
             inner: Arc::new(inner),
@@ -165,6 +164,10 @@ impl RssQueuePair {
 }
 
 impl Steerable for RssQueuePair {
+    fn ctx(&self) -> &Context {
+        self.inner.pd.context()
+    }
+
     fn raw_qp(&self) -> *mut ffi::ibv_qp {
         self.as_raw()
     }

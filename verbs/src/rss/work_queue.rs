@@ -168,10 +168,8 @@ impl WorkQueueBuilder<'_> {
             let reason = format!("at most {MAX_IN_FLIGHT} receives of {MAX_SGE} elements");
             return refuse(reason);
         }
-        if self.cq.context() != ctx {
-            return refuse("the completion queue is of another device".to_owned());
-        }
-        let reservation = self.cq.reserve(self.max_wr)?;
+        ctx.check_same(CALL, "the completion queue", self.cq.context())?;
+        let reservation = self.cq.reserve(CALL, self.max_wr)?;
         let mut attr = ffi::ibv_wq_init_attr::zeroed();
         attr.wq_type = ffi::ibv_wq_type::IBV_WQT_RQ;
         attr.max_wr = self.max_wr;
@@ -299,7 +297,7 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         let reservation = reservation.unwrap_or_else(PoisonError::into_inner);
         let stale = reservation
             .as_ref()
-            .map(|reservation| reservation.more_for_stale(in_flight));
+            .map(|reservation| reservation.more_for_stale("ibv_modify_wq", in_flight));
         drop(reservation);
         let stale = stale.transpose()?;
         self.modify(ibv_wq_state::IBV_WQS_RESET)?;

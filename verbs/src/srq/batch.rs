@@ -122,8 +122,10 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
 
 impl<RW: Send + 'static> Drop for SrqBatch<'_, RW> {
     fn drop(&mut self) {
-        self.srq.unstage(0).for_each(drop);
+        // All before the first drop, which may panic.
+        let unposted: Vec<RW> = self.srq.unstage(0).collect();
         self.srq.staging.clear();
+        drop(unposted);
     }
 }
 

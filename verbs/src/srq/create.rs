@@ -88,11 +88,10 @@ impl ProtectionDomain {
     ) -> Result<SharedReceiveQueue<RW>> {
         const CALL: &str = "ibv_create_srq_ex";
         check(CALL, max_wr, max_sge)?;
-        if xrcd.context() != self.context() || cq.context() != self.context() {
-            let reason = "the XRC domain or the completion queue is of another device";
-            return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
-        }
-        let books = Books::on(cq, max_wr, 0)?;
+        let ctx = self.context();
+        ctx.check_same(CALL, "the XRC domain", xrcd.context())?;
+        ctx.check_same(CALL, "the completion queue", cq.context())?;
+        let books = Books::on(CALL, cq, max_wr, 0)?;
         let mask = has::IBV_SRQ_INIT_ATTR_TYPE | has::IBV_SRQ_INIT_ATTR_PD;
         let mask = mask | has::IBV_SRQ_INIT_ATTR_XRCD | has::IBV_SRQ_INIT_ATTR_CQ;
         let mut attr = ffi::ibv_srq_init_attr_ex::zeroed();

@@ -18,8 +18,8 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    fn new(cq: &CqHandle, entries: u32) -> Result<Arc<Self>> {
-        let parts = Mutex::new(vec![cq.reserve(entries)?]);
+    fn new(call: &'static str, cq: &CqHandle, entries: u32) -> Result<Arc<Self>> {
+        let parts = Mutex::new(vec![cq.reserve(call, entries)?]);
         let cq = cq.clone();
         Ok(Arc::new(Self { cq, parts }))
     }
@@ -28,6 +28,11 @@ impl Entries {
         let parts = self.parts.lock();
         let parts = parts.unwrap_or_else(PoisonError::into_inner);
         parts.first().is_none_or(Reservation::discard_completions)
+    }
+
+    /// Records the creation of a queue pair whose receives complete here.
+    pub(crate) fn begin_use(&self) {
+        self.use_all(None);
     }
 
     /// Records that each entry may hold a completion when released.
@@ -62,9 +67,9 @@ impl Books {
     }
 
     /// For a queue of `max_wr` receives that complete in `cq`, with `extra` other completions.
-    pub(super) fn on(cq: &CqHandle, max_wr: u32, extra: u32) -> Result<Self> {
+    pub(super) fn on(call: &'static str, cq: &CqHandle, max_wr: u32, extra: u32) -> Result<Self> {
         Ok(Self {
-            own: Some(Entries::new(cq, max_wr.saturating_add(extra))?),
+            own: Some(Entries::new(call, cq, max_wr.saturating_add(extra))?),
             ..Self::new(max_wr)
         })
     }
@@ -77,8 +82,9 @@ impl Books {
         self
     }
 
-    /// Entries for a queue pair whose receives complete in `cq`.
-    pub(super) fn reserve_on(&mut self, cq: &CqHandle) -> Result<Arc<Entries>> {
+    /// Entries for a queue pair whose receives complete in `cq`, on behalf of `call`. If the queue pair is created, its
+    /// [use](Entries::begin_use) begins.
+    pub(super) fn reserve_on(&mut self, call: &'static str, cq: &CqHandle) -> Result<Arc<Entries>> {
         if let Some(own) = &self.own {
             return Ok(Arc::clone(own));
         }
@@ -89,8 +95,7 @@ impl Books {
         if let Some(found) = found.and_then(|(_, entries)| entries.upgrade()) {
             return Ok(found);
         }
-        let entries = Entries::new(cq, self.max_wr)?;
-        entries.use_all(None);
+        let entries = Entries::new(call, cq, self.max_wr)?;
         self.shared.push((address, Arc::downgrade(&entries)));
         Ok(entries)
     }
@@ -107,7 +112,7 @@ impl Books {
             .filter_map(|(_, entries)| entries.upgrade());
         let all = shared.chain(self.own.clone());
         all.map(|entries| {
-            let part = entries.cq.reserve(more)?;
+            let part = entries.cq.reserve("ibv_modify_srq", more)?;
             Ok((entries, part))
         })
         .collect()

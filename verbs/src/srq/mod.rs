@@ -404,8 +404,8 @@ impl SrqInner {
 
     /// Reserves entries of a completion queue for the receives of this queue: once, for all queue
     /// pairs that use the two together.
-    pub(crate) fn reserve_on(&self, cq: &CqHandle) -> Result<Arc<Entries>> {
-        self.books().reserve_on(cq)
+    pub(crate) fn reserve_on(&self, call: &'static str, cq: &CqHandle) -> Result<Arc<Entries>> {
+        self.books().reserve_on(call, cq)
     }
 }
 

@@ -73,10 +73,10 @@ unsafe impl Watchable for Arc<ChannelHandle> {
     }
 }
 
-// SAFETY: the descriptor is made with the channel, and closed with the channel, kept by `self`.
+// SAFETY: as above, for the channel kept by `self`.
 unsafe impl Watchable for crate::cq::CompletionChannel {
     fn watched_fd(&self) -> RawFd {
-        self.as_raw_fd()
+        self.handle().event_fd().as_raw_fd()
     }
 }
 

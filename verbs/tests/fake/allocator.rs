@@ -1,8 +1,12 @@
-//! An allocator with minimal alignment: no more than requested, as the contract allows.
+//! An allocator with minimal alignment, no more than requested, and with memory that is not zero, as the contract
+//! allows.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
 pub(crate) struct Unaligned;
+
+/// Maximum number of bytes filled: large memory is not touched.
+const FILLED: usize = 1 << 16;
 
 /// The layout of an allocation in which the wanted one begins at its alignment.
 fn outer(layout: Layout) -> Option<Layout> {
@@ -22,7 +26,13 @@ unsafe impl GlobalAlloc for Unaligned {
             return block;
         }
         // SAFETY: inside of the block.
-        unsafe { block.add(layout.align()) }
+        let memory = unsafe { block.add(layout.align()) };
+        if !cfg!(miri) {
+            // Miri finds reads of memory that was not written by itself.
+            // SAFETY: as above, and not in use yet.
+            unsafe { memory.write_bytes(0xa5, layout.size().min(FILLED)) };
+        }
+        memory
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {

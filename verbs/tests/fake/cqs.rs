@@ -5,10 +5,11 @@ use std::{io::ErrorKind, mem, time::Duration};
 use ibverbs_sys::{ibv_create_cq_attr_flags, ibv_wc_flags, ibv_wc_opcode};
 use softnic::Call;
 use verbs::{
-    Buf, Completed, QueuePair, Rts, WcStatus,
+    Buf, Completed, QueuePair, Rts, SharedReceiveQueue, WcStatus,
     cq::{CqKey, ExtendedCq, ExtendedPoll, Notify, TagMatch, WcFields, WcOpcode},
     op,
     qp::QpId,
+    srq::TagMatchingRoom,
 };
 
 use crate::{
@@ -368,4 +369,126 @@ fn extended_cq_with_unsupported_options_is_an_error() {
     assert_eq!(cq.wait(None).unwrap_err().kind(), ErrorKind::Unsupported);
     cq.resize(9).unwrap();
     assert_eq!(cq.capacity(), 9);
+}
+
+/// Every call that reserves entries of a completion queue.
+#[test]
+fn refusal_for_missing_entries_names_the_call_and_the_numbers() {
+    let fixture = Fixture::new();
+    fixture.fake.describe(|device| {
+        device.attr.tm_caps.max_num_tags = 8;
+        device.attr.tm_caps.max_ops = 8;
+        device.attr.tm_caps.max_sge = 1;
+    });
+    let pd = &fixture.pd;
+    let cq = fixture.ctx.create_cq(3).unwrap();
+    let xrcd = fixture.ctx.open_xrcd().unwrap();
+    let room = TagMatchingRoom {
+        max_wr: 1,
+        max_sge: 1,
+        max_num_tags: 1,
+        max_ops: 2,
+    };
+    let mut wq = pd.wq_builder(&cq).max_wr(1).create().unwrap();
+    wq.to_ready().unwrap();
+    wq.post(pd.alloc_buf(1).unwrap()).unwrap();
+    let mut srq: SharedReceiveQueue = pd.create_srq(1, 1).unwrap();
+    let qp = || pd.qp_builder::<verbs::Rc>(&cq, &cq).max_send_wr(1);
+    let mut shared: QueuePair<verbs::Rc, Rts> = fixture.connect(qp().srq(&srq).create().unwrap());
+    shared
+        .post(op::Send::new(pd.alloc_buf(1).unwrap()))
+        .unwrap();
+    assert_eq!(cq.available(), 0);
+    let other: SharedReceiveQueue = pd.create_srq(1, 1).unwrap();
+    let refusals = [
+        (qp().create().map(drop), "ibv_create_qp"),
+        (
+            qp().max_send_wr(0).srq(&other).create().map(drop),
+            "ibv_create_qp",
+        ),
+        (pd.wq_builder(&cq).create().map(drop), "ibv_create_wq"),
+        (
+            pd.create_xrc_srq::<Buf>(&xrcd, &cq, 1, 1).map(drop),
+            "ibv_create_srq_ex",
+        ),
+        (
+            pd.create_tag_matching::<Buf>(&cq, room).map(drop),
+            "ibv_create_srq_ex",
+        ),
+        (srq.resize(2), "ibv_modify_srq"),
+        (wq.to_reset().map(drop), "ibv_modify_wq"),
+        (
+            shared.to_reset().map(drop).map_err(|refused| refused.error),
+            "ibv_modify_qp",
+        ),
+    ];
+    for (refused, call) in refusals {
+        let error = refused.unwrap_err();
+        assert_eq!(error.call(), call, "{error}");
+        for part in [
+            "0 of 3 entries left",
+            "needed",
+            "make the completion queue larger",
+        ] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+}
+
+/// A queue pair that has not been created has left nothing in the queue.
+#[test]
+fn failed_queue_pair_gives_its_entries_back_at_once() {
+    let fixture = Fixture::new();
+    let cq = fixture.ctx.create_cq(8).unwrap();
+    let srq: SharedReceiveQueue = fixture.pd.create_srq(4, 1).unwrap();
+    let create = || {
+        let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
+        builder.max_send_wr(4).create()
+    };
+    fixture.fake.fail(Call::CreateQp, libc::ENOMEM);
+    assert!(create().is_err());
+    assert_eq!(cq.available(), 8);
+    let qp = create().unwrap();
+    assert_eq!(cq.available(), 0);
+    drop(qp);
+    // Receives may have completed in the queue.
+    assert_eq!(cq.available(), 4);
+}
+
+/// According to `ibv_poll_cq(3)`, few fields of a failed completion are written.
+#[test]
+fn failed_completion_shows_no_memory_of_the_allocator() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf> = fixture.rc(&cq, 1);
+    qp.post(op::Send::new(fixture.pd.alloc_buf(1).unwrap()))
+        .unwrap();
+    fixture
+        .fake
+        .complete_send(qp.qp_num(), WcStatus::LOC_PROT_ERR);
+    let wc = cq.poll().unwrap().next().unwrap();
+    assert_eq!(
+        (wc.status(), wc.qp_num()),
+        (WcStatus::LOC_PROT_ERR, qp.qp_num())
+    );
+    assert_eq!((wc.byte_len(), wc.slid(), wc.sl()), (0, 0, 0));
+    assert_eq!(
+        (wc.src_qp().get(), wc.imm_data(), wc.invalidated_rkey()),
+        (0, None, None)
+    );
+    assert!(format!("{wc:?}").contains("byte_len: 0"), "{wc:?}");
+}
+
+#[test]
+fn batch_of_any_size_fits_into_memory() {
+    let fixture = Fixture::new();
+    let mut cq = fixture
+        .ctx
+        .cq_builder(8)
+        .batch(usize::MAX)
+        .create()
+        .unwrap();
+    assert_eq!(cq.poll().unwrap().len(), 0);
+    let extended = fixture.ctx.cq_ex_builder(8).batch(u32::MAX);
+    assert!(extended.create().unwrap().poll().unwrap().is_none());
 }

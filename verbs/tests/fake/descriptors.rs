@@ -110,17 +110,7 @@ fn channel_descriptor_gives_no_access_to_its_events() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no processes")]
 fn channel_descriptor_gives_no_access_to_its_events_with_too_many_open_files() {
-    const CHILD: &str = "VERBS_TEST_TOO_MANY_OPEN_FILES";
-    if std::env::var_os(CHILD).is_none() {
-        let thread = std::thread::current();
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let child = child.args(["--exact", thread.name().unwrap()]);
-        let output = child.env(CHILD, "1").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && text.contains("1 passed"),
-            "{text}"
-        );
+    if !is_alone() {
         return;
     }
     let fixture = Fixture::new();
@@ -150,6 +140,52 @@ fn channel_descriptor_gives_no_access_to_its_events_with_too_many_open_files() {
         assert_eq!(channel.try_next().unwrap(), Some(CqKey(key)));
         assert!(!is_readable(channel.as_fd()), "it has been taken");
     }
+}
+
+/// Two tasks' channels, one after the other, while the process has no descriptor left.
+#[test]
+#[cfg_attr(miri, ignore = "there are no processes")]
+fn tasks_wait_for_channels_with_too_many_open_files() {
+    if !is_alone() {
+        return;
+    }
+    let fixture = Fixture::new();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().build().unwrap();
+    let channels = [(); 2].map(|()| fixture.ctx.create_comp_channel().unwrap());
+    let of = |key| {
+        let builder = fixture.ctx.cq_builder(4);
+        builder.channel(&channels[key], CqKey(key)).create()
+    };
+    let cqs = [0, 1].map(|key| of(key).unwrap());
+    let _others = use_up_descriptors();
+    let _entered = runtime.enter();
+    let channels = channels.map(|channel| verbs::tokio::CompletionChannel::new(channel).unwrap());
+    for (key, (cq, channel)) in cqs.iter().zip(&channels).enumerate() {
+        cq.req_notify(Notify::Next).unwrap();
+        let completion = crate::provider::wc(0, ffi::ibv_wc_opcode::IBV_WC_SEND);
+        fixture.fake.push(cq, completion);
+        let event = runtime.block_on(channel.wait()).unwrap();
+        assert_eq!(event, CqKey(key));
+    }
+}
+
+/// Whether the test has a process of its own. If not, runs the test again in one.
+fn is_alone() -> bool {
+    const CHILD: &str = "VERBS_TEST_ALONE";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let thread = std::thread::current();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let child = child.args(["--exact", thread.name().unwrap()]);
+    let output = child.env(CHILD, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
+    false
 }
 
 /// Opens files until the process may open no more.

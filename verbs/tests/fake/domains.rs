@@ -166,7 +166,7 @@ fn thread_domain_outlives_its_parent_domain() {
     let err = mixed.create().unwrap_err();
     assert_eq!(
         err.to_string(),
-        "`ibv_alloc_parent_domain` failed: the thread domain is of another device"
+        "`ibv_alloc_parent_domain` failed: the thread domain is of another device, fake1"
     );
 }
 

@@ -21,6 +21,7 @@ mod of_another_device;
 mod on_demand;
 mod orders;
 mod overtaking;
+mod panics;
 mod posting;
 mod provider;
 mod pyverbs;

@@ -337,3 +337,22 @@ fn pool_buffer_has_one_owner_in_any_order() {
     drop(pool);
     assert!(fixture.fake.live().contains(&"ibv_mr"));
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri ends a program without memory")]
+fn memory_that_is_not_there_is_an_error() {
+    let fixture = Fixture::new();
+    let refusals = [
+        fixture.pd.alloc_remote(1 << 60, RemoteAccess::WRITE),
+        fixture.pd.alloc_for_windows(1 << 60),
+    ];
+    for refused in refusals {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+        assert!(
+            error.to_string().contains("1152921504606846976 bytes"),
+            "{error}"
+        );
+    }
+    assert!(fixture.pd.alloc_pool(1 << 20, 1 << 31).is_err());
+}

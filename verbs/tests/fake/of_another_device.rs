@@ -1,8 +1,10 @@
 //! Objects and memory of one device used with those of another: providers trust their arguments.
 
 use verbs::{
-    Buf, Init, QueuePair, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
+    Buf, Context, Init, QueuePair, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
     ah::Addressed,
+    cq::CqKey,
+    flow::{FlowRule, FlowTarget},
     mw::WindowType,
     op,
     qp::{Attributes, Psn},
@@ -64,4 +66,39 @@ fn window_is_not_bound_to_a_region_of_another_device() {
     let refused = qp.bind_window(&mut window, &region, RemoteAccess::READ, ());
     let refused = refused.unwrap_err().error.to_string();
     assert!(refused.contains("different devices"), "{refused}");
+}
+
+#[test]
+fn completion_channel_of_another_device_is_refused() {
+    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let channel = other.ctx.create_comp_channel().unwrap();
+    let builder = fixture.ctx.cq_builder(4).channel(&channel, CqKey(1));
+    let refused = builder.create().unwrap_err().to_string();
+    assert!(refused.contains(WRONG), "{refused}");
+    let builder = fixture.ctx.cq_ex_builder(4).channel(&channel, CqKey(1));
+    let refused = builder.create().unwrap_err().to_string();
+    assert!(refused.contains(WRONG), "{refused}");
+}
+
+#[test]
+fn counters_of_another_device_are_refused() {
+    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let cq = fixture.cq(8);
+    let qp = fixture.pd.qp_builder::<Ud>(&cq, &cq).create().unwrap();
+    let counters = other.ctx.create_counters().unwrap();
+    let refused = qp.create_flow(&FlowRule::new(1).count(&counters));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains(WRONG), "{refused}");
+}
+
+/// Two handles of one device are of one device only if one is a clone of the other.
+#[test]
+fn device_opened_twice_is_named_in_the_refusal() {
+    let fixture = Fixture::new();
+    let again: Context = fixture.fake.open();
+    let cq = again.create_cq(8).unwrap();
+    let refused = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).create();
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("opened a second time"), "{refused}");
+    assert!(refused.contains("clone"), "{refused}");
 }

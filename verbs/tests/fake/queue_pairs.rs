@@ -265,6 +265,27 @@ fn failed_multicast_attach_is_undone() {
     assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
 }
 
+/// The device destroys a queue pair only after its detachment from each group.
+#[test]
+fn queue_pair_that_is_not_destroyed_stays_in_its_groups() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Ud, _> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    let groups = [Gid([0xff; 16]), Gid([0xfe; 16])];
+    for group in groups {
+        qp.attach_multicast(group, 1).unwrap();
+    }
+    for attempt in 0..2 {
+        fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
+        let refused = qp.destroy().unwrap_err();
+        assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY), "{attempt}");
+        qp = refused.value;
+    }
+    qp.detach_multicast(groups[0], 1).unwrap();
+    assert!(qp.detach_multicast(groups[0], 1).is_err());
+    qp.destroy().map_err(|refused| refused.error).unwrap();
+}
+
 #[test]
 fn qp_creation_flags_reach_the_device() {
     let fixture = Fixture::new();

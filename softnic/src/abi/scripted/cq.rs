@@ -228,9 +228,34 @@ pub(super) unsafe extern "C" fn poll_cq(
         // SAFETY: the caller's array has room for `wanted`.
         let place = unsafe { wcs.add(i) };
         // SAFETY: as above.
-        unsafe { place.write(wc) };
+        unsafe { write(place, wc) };
     }
     count as c_int
+}
+
+/// Writes a completion: of a failed request, only the fields promised by `ibv_poll_cq(3)`.
+///
+/// # Safety
+/// - `place` is valid for writes.
+unsafe fn write(place: *mut ffi::ibv_wc, wc: ffi::ibv_wc) {
+    if wc.status == ffi::ibv_wc_status::IBV_WC_SUCCESS || has_more(wc.status) {
+        // SAFETY: the caller's promise.
+        unsafe { place.write(wc) };
+        return;
+    }
+    // SAFETY: the caller's promise, here and below.
+    unsafe { (*place).wr_id = wc.wr_id };
+    // SAFETY: as above.
+    unsafe { (*place).status = wc.status };
+    // SAFETY: as above.
+    unsafe { (*place).qp_num = wc.qp_num };
+    // SAFETY: as above.
+    unsafe { (*place).vendor_err = wc.vendor_err };
+}
+
+/// Whether a status is no failure of the request: its flags are valid.
+fn has_more(status: ffi::ibv_wc_status) -> bool {
+    status == ffi::ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited: c_int) -> c_int {

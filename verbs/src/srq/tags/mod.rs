@@ -209,10 +209,8 @@ impl ProtectionDomain {
             let reason = format!("at most {MAX_IN_FLIGHT} of each");
             return refuse(io::ErrorKind::InvalidInput, reason);
         }
-        if cq.context() != self.context() {
-            let reason = "the completion queue is of another device".to_owned();
-            return refuse(io::ErrorKind::InvalidInput, reason);
-        }
+        let ctx = self.context();
+        ctx.check_same(CREATE, "the completion queue", cq.context())?;
         let caps: TagMatchingCaps = self.context().query_device()?.tm_caps();
         if caps.max_num_tags == 0 {
             let reason = format!("{} does not match tags", self.context().name());
@@ -221,7 +219,7 @@ impl ProtectionDomain {
         // Each operation has a completion, and each buffer up to two: for its match, and for the
         // complete message.
         let extra = max_num_tags.saturating_mul(2).saturating_add(max_ops);
-        let books = Books::on(cq, max_wr, extra)?;
+        let books = Books::on(CREATE, cq, max_wr, extra)?;
         let mask = has::IBV_SRQ_INIT_ATTR_TYPE | has::IBV_SRQ_INIT_ATTR_PD;
         let mask = mask | has::IBV_SRQ_INIT_ATTR_CQ | has::IBV_SRQ_INIT_ATTR_TM;
         let mut attr = ffi::ibv_srq_init_attr_ex::zeroed();
