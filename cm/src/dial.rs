@@ -10,6 +10,7 @@ use verbs::{Error, Init, QueuePair, Result, Rts};
 
 use crate::{
     accept::ConnectRequest,
+    addr::Addr,
     channel::EventChannel,
     connection::Connection,
     datagram::DatagramPeer,
@@ -115,15 +116,17 @@ async fn resolve_addr(
     source: Option<SocketAddr>,
     destination: SocketAddr,
 ) -> Result<CmId<AddrResolved>> {
+    const CALL: &str = "rdma_resolve_addr";
     let id = events.channel().create_id_in(space)?;
     id.resolve_addr(source, destination, events.left().unwrap_or(RESOLVE))?;
+    let peer = Peer(Some(destination.into()));
     loop {
-        match events.next("rdma_resolve_addr").await? {
+        match peer.next(events, CALL).await? {
             Event::AddrResolved(id) => return Ok(id),
             Event::AddrError { error, .. } => {
                 return Err(unresolved(error, source, destination));
             }
-            other => ended("rdma_resolve_addr", other)?,
+            other => peer.check(CALL, other)?,
         }
     }
 }
@@ -146,15 +149,17 @@ pub(crate) async fn resolve(
     source: Option<SocketAddr>,
     destination: SocketAddr,
 ) -> Result<CmId<RouteResolved>> {
+    const CALL: &str = "rdma_resolve_route";
     let id = resolve_addr(events, space, source, destination).await?;
     id.resolve_route(events.left().unwrap_or(RESOLVE))?;
+    let peer = Peer(Some(destination.into()));
     loop {
-        match events.next("rdma_resolve_route").await? {
+        match peer.next(events, CALL).await? {
             Event::RouteResolved(id) => return Ok(id),
             Event::RouteError { error, .. } => {
                 return Err(unresolved(error, source, destination));
             }
-            other => ended("rdma_resolve_route", other)?,
+            other => peer.check(CALL, other)?,
         }
     }
 }
@@ -166,14 +171,17 @@ pub(crate) async fn connect<SW, RW>(
     qp: QueuePair<verbs::Rc, Init, SW, RW>,
     param: &ConnParam,
 ) -> Result<(Connection<SW, RW>, PeerParam)> {
-    id.connect(&qp, param)?;
+    const CALL: &str = "rdma_connect";
+    let peer = Peer(id.any_peer_addr());
+    id.connect(&qp, param)
+        .map_err(|refused| peer.name(refused.error))?;
     loop {
-        match events.next("rdma_connect").await? {
+        match peer.next(events, CALL).await? {
             Event::ConnectResponse(response) => {
                 let peer = response.param().clone();
                 return Ok((response.establish(qp)?, peer));
             }
-            other => ended("rdma_connect", other)?,
+            other => peer.check(CALL, other)?,
         }
     }
 }
@@ -185,12 +193,13 @@ pub(crate) async fn accept<SW, RW>(
     qp: QueuePair<verbs::Rc, Init, SW, RW>,
     param: &ConnParam,
 ) -> Result<(Connection<SW, RW>, PeerParam)> {
-    let peer = request.param().clone();
+    const CALL: &str = "rdma_accept";
+    let (peer, param_of_peer) = (Peer(request.id().any_peer_addr()), request.param().clone());
     let qp: QueuePair<verbs::Rc, Rts, SW, RW> = request.accept(qp, param)?;
     loop {
-        match events.next("rdma_accept").await? {
-            Event::Established(id) => return Ok((Connection::new(id, qp)?, peer)),
-            other => ended("rdma_accept", other)?,
+        match peer.next(events, CALL).await? {
+            Event::Established(id) => return Ok((Connection::new(id, qp)?, param_of_peer)),
+            other => peer.check(CALL, other)?,
         }
     }
 }
@@ -201,11 +210,14 @@ pub(crate) async fn resolve_service(
     id: CmId<RouteResolved>,
     private_data: &[u8],
 ) -> Result<(CmId<ServiceResolved>, DatagramPeer)> {
-    id.resolve_service(private_data)?;
+    const CALL: &str = "rdma_connect";
+    let peer = Peer(id.any_peer_addr());
+    id.resolve_service(private_data)
+        .map_err(|refused| peer.name(refused.error))?;
     loop {
-        match events.next("rdma_connect").await? {
+        match peer.next(events, CALL).await? {
             Event::ServiceResolved { id, peer } => return Ok((id, peer)),
-            other => ended("rdma_connect", other)?,
+            other => peer.check(CALL, other)?,
         }
     }
 }
@@ -217,27 +229,46 @@ pub(crate) async fn join(
     group: SocketAddr,
     membership: Membership,
 ) -> Result<(CmId<AddrResolved>, MulticastGroup)> {
+    const CALL: &str = "rdma_join_multicast_ex";
     let mut id = resolve_addr(events, PortSpace::Udp, source, group).await?;
     id.join_multicast(group, membership)?;
+    let peer = Peer(Some(group.into()));
     loop {
-        match events.next("rdma_join_multicast_ex").await? {
+        match peer.next(events, CALL).await? {
             Event::MulticastJoined { group, .. } => return Ok((id, group)),
             Event::MulticastFailed { error, .. } => return Err(error),
-            other => ended("rdma_join_multicast_ex", other)?,
+            other => peer.check(CALL, other)?,
         }
     }
 }
 
-/// Returns an error if an unexpected event ends the connection; other events are ignored.
-fn ended(call: &'static str, event: Event) -> Result<()> {
-    match event {
-        Event::ConnectFailed { failure, .. } => Err(failure.into_error(call)),
-        Event::DeviceRemoval(_) => Err(ConnectFailure::DeviceRemoved.into_error(call)),
-        Event::Disconnected { cause, .. } => {
-            let failure = cause.unwrap_or(ConnectFailure::Disconnected);
-            Err(failure.into_error(call))
+/// The address of the peer, or of the group, for errors.
+struct Peer(Option<Addr>);
+
+impl Peer {
+    /// Adds the address to an error.
+    fn name(&self, error: Error) -> Error {
+        match self.0 {
+            Some(addr) => error.detail(addr.to_string()),
+            None => error,
         }
-        _ => Ok(()),
+    }
+
+    /// Waits for the next event, on behalf of `call`.
+    async fn next(&self, events: &impl Events, call: &'static str) -> Result<Event> {
+        let event = events.next(call).await;
+        event.map_err(|error| self.name(error))
+    }
+
+    /// Returns an error if an unexpected event ends the connection; other events are ignored.
+    fn check(&self, call: &'static str, event: Event) -> Result<()> {
+        let failure = match event {
+            Event::ConnectFailed { failure, .. } => failure,
+            Event::DeviceRemoval(_) => ConnectFailure::DeviceRemoved,
+            Event::Disconnected { cause, .. } => cause.unwrap_or(ConnectFailure::Disconnected),
+            _ => return Ok(()),
+        };
+        Err(self.name(failure.into_error(call)))
     }
 }
 

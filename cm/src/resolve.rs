@@ -71,10 +71,15 @@ impl CmId<Idle> {
                 );
                 Ok(id)
             }
-            Err(error) => Err(Refused {
-                value: id.advance(),
-                error,
-            }),
+            Err(error) => {
+                let local = id
+                    .any_local_addr()
+                    .map_or("not bound".to_owned(), |addr| addr.to_string());
+                Err(Refused {
+                    value: id.advance(),
+                    error: error.detail(format!("{local}, backlog {backlog}")),
+                })
+            }
         }
     }
 

@@ -170,11 +170,12 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
             deadline,
         };
         let (mut id, group) = block(dial::join(&thread, source, group, membership))?;
+        let destination = group.destination(&self.queues.pd)?;
+        id.migrate(&self.service.channel)?;
+        // Last: an identifier that is dropped leaves the group, and the queue pair would stay attached.
         if membership == Membership::Full {
             group.attach(&mut self.qp)?;
         }
-        let destination = group.destination(&self.queues.pd)?;
-        id.migrate(&self.service.channel)?;
         self.service.groups.push(Group {
             id,
             group,
@@ -195,11 +196,11 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
             let call = "rdma_leave_multicast";
             return Err(Error::refused(call, io::ErrorKind::InvalidInput, reason));
         };
-        let mut left = groups.remove(found);
-        if left.membership == Membership::Full {
-            left.group.detach(&mut self.qp)?;
+        // A group whose detachment fails stays joined.
+        if groups[found].membership == Membership::Full {
+            groups[found].group.detach(&mut self.qp)?;
         }
-        left.id.leave_multicast(group)
+        groups.remove(found).id.leave_multicast(group)
     }
 
     /// Posts a datagram with any options.

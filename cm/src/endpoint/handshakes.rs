@@ -10,21 +10,26 @@ use verbs::{QueuePair, Result, Rts};
 
 use super::{EndpointBuilder, Queues, connected::Endpoint};
 use crate::{
-    accept::ConnectRequest, channel::EventChannel, connection::Connection, event::Event,
-    param::PeerParam, registry::Key,
+    accept::ConnectRequest, channel::EventChannel, connection::Connection, event::Event, id::CmId,
+    param::PeerParam, phases::Connected, registry::Key,
 };
 
 /// The half-open connections of a listener. Their events come to one channel, so that a peer that does not complete
 /// its handshake holds up no other.
 pub(crate) struct Handshakes<SW, RW> {
     // Destroyed before the identifiers, which the channel has.
-    half_open: Mutex<Vec<HalfOpen<SW, RW>>>,
+    half_open: Mutex<Entries<SW, RW>>,
     channel: EventChannel,
 }
+
+/// In the order of their requests.
+struct Entries<SW, RW>(Vec<HalfOpen<SW, RW>>);
 
 struct HalfOpen<SW, RW> {
     key: Key,
     qp: QueuePair<verbs::Rc, Rts, SW, RW>,
+    /// Once the peer has completed its handshake.
+    established: Option<CmId<Connected>>,
     queues: Queues,
     peer: PeerParam,
     timeout: Option<Duration>,
@@ -33,7 +38,7 @@ struct HalfOpen<SW, RW> {
 impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
-            half_open: Mutex::default(),
+            half_open: Mutex::new(Entries(Vec::new())),
             channel: EventChannel::new()?,
         })
     }
@@ -42,7 +47,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
         &self.channel
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<HalfOpen<SW, RW>>> {
+    fn lock(&self) -> MutexGuard<'_, Entries<SW, RW>> {
         self.half_open
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -62,11 +67,12 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
         // Held while the request is accepted, so that another thread does not take the next event of the identifier
         // before there is an entry for it.
         let mut half_open = self.lock();
-        let displaced = (half_open.len() >= limit).then(|| half_open.remove(0));
+        let displaced = (half_open.0.len() >= limit).then(|| half_open.0.remove(0));
         let qp = request.accept(qp, &choices.param)?;
-        half_open.push(HalfOpen {
+        half_open.0.push(HalfOpen {
             key,
             qp,
+            established: None,
             queues,
             peer,
             timeout: choices.timeout,
@@ -80,37 +86,66 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
         Ok(())
     }
 
-    /// Takes the next connection whose peer has completed its handshake, if there is one. Never blocks.
+    /// Takes the next connection whose peer has completed its handshake, if there is one. Never blocks. After an error,
+    /// the connection stays for the next call.
     pub(super) fn try_next(&self) -> Result<Option<Endpoint<SW, RW>>> {
         // Held until the identifier has a channel of its own, so that no other thread takes its later events.
         let mut half_open = self.lock();
-        let mut take = |key| {
-            let found = half_open.iter().position(|entry| entry.key == key)?;
-            Some(half_open.remove(found))
-        };
-        while let Some(event) = self.channel.try_next()? {
+        loop {
+            if let Some(endpoint) = half_open.take_established()? {
+                return Ok(Some(endpoint));
+            }
+            let Some(event) = self.channel.try_next()? else {
+                return Ok(None);
+            };
             match event {
-                Event::Established(mut id) => {
-                    let Some(entry) = take(id.key()) else {
-                        continue;
-                    };
-                    let channel = EventChannel::new()?;
-                    id.migrate(&channel)?;
-                    let connection = Connection::new(id, entry.qp)?;
-                    let HalfOpen {
-                        peer,
-                        queues,
-                        timeout,
-                        ..
-                    } = entry;
-                    let endpoint = Endpoint::new(connection, peer, queues, channel, timeout);
-                    return Ok(Some(endpoint));
-                }
-                Event::ConnectFailed { id, .. } => drop(take(id.key())),
+                Event::Established(id) => half_open.establish(id),
+                Event::ConnectFailed { id, .. } => half_open.remove(id.key()),
                 _ => {}
             }
         }
-        Ok(None)
+    }
+}
+
+impl<SW, RW> Entries<SW, RW> {
+    fn position(&self, key: Key) -> Option<usize> {
+        self.0.iter().position(|entry| entry.key == key)
+    }
+
+    /// Records the end of a handshake.
+    fn establish(&mut self, id: CmId<Connected>) {
+        if let Some(found) = self.position(id.key()) {
+            self.0[found].established = Some(id);
+        }
+    }
+
+    /// Drops a connection that the peer has given up.
+    fn remove(&mut self, key: Key) {
+        if let Some(found) = self.position(key) {
+            drop(self.0.remove(found));
+        }
+    }
+
+    /// Makes an endpoint of an established connection, if there is one.
+    fn take_established(&mut self) -> Result<Option<Endpoint<SW, RW>>> {
+        let Some(index) = (self.0.iter()).position(|entry| entry.established.is_some()) else {
+            return Ok(None);
+        };
+        // Needs descriptors, and there may be none.
+        let channel = EventChannel::new()?;
+        if let Some(id) = &mut self.0[index].established {
+            id.migrate(&channel)?;
+        }
+        let HalfOpen {
+            qp,
+            established,
+            queues,
+            peer,
+            timeout,
+            ..
+        } = self.0.remove(index);
+        let connection = established.map(|id| Connection::new(id, qp)).transpose()?;
+        Ok(connection.map(|connection| Endpoint::new(connection, peer, queues, channel, timeout)))
     }
 }
 

@@ -230,7 +230,7 @@ impl<P: Protocol> EventLoop<P> {
         let stop = if is_stopping {
             channel
         } else {
-            self.stopper.as_fd()
+            self.stopper.event_fd()
         };
         let events = self.device.as_ref().map(|device| device.events.as_fd());
         wait_any_readable("poll", [channel, stop, events.unwrap_or(channel)], None)?;

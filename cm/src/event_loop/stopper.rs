@@ -40,10 +40,9 @@ impl Stopper {
     pub(super) fn is_stopped(&self) -> bool {
         self.0.stopped.load(Ordering::Acquire)
     }
-}
 
-impl AsFd for Stopper {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+    /// The descriptor that is readable once the loop is stopped. Not for users: reading it would take the notification.
+    pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
         self.0.event.as_fd()
     }
 }

@@ -1,6 +1,6 @@
 //! Hints in the errors of refused addresses and unresponsive peers.
 
-use std::{net::SocketAddr, thread};
+use std::{net::SocketAddr, thread, time::Duration};
 
 use cm::{ConnParam, EndpointBuilder, Listener};
 use verbs::{Error, WcStatus, cq::WcError};
@@ -48,6 +48,19 @@ fn source_at_fault_is_named() {
         builder().listen("192.0.2.7:0").map(drop),
         &["192.0.2.7", "no RDMA device"],
     );
+}
+
+/// Where there is no listener, and where the listener accepts no connection.
+#[test]
+fn connection_error_names_the_peer() {
+    let listener = Listener::bind(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let in_time = builder().timeout(Duration::from_millis(300));
+    let expected = [&*addr.to_string(), "not done within 300ms"];
+    names(in_time.connect(addr).map(drop), &expected);
+    drop(listener);
+    let expected = [&*addr.to_string(), "no listener there"];
+    names(builder().connect(addr).map(drop), &expected);
 }
 
 #[test]

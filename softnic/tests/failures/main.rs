@@ -2,6 +2,7 @@
 //! books of the fabric are checked at its drop.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod connections;
 mod objects;
 mod sweep;
 
