@@ -18,7 +18,7 @@ use crate::{
     device::ProtectionGroup,
     endpoint::{Endpoint, bring_up},
     engine::Engine,
-    names::scoped,
+    names::{scoped, unmapped},
     options::Options,
     proto::{BadConnectData, ConnectData, stream::Settings},
     trace::{StreamSpan, note},
@@ -120,9 +120,11 @@ impl Connecting {
     fn begin(
         engine: &Arc<Engine>,
         id: CmId<Idle>,
-        plan: Plan,
+        mut plan: Plan,
         span: StreamSpan,
     ) -> io::Result<Arc<Self>> {
+        plan.peer = unmapped(plan.peer);
+        plan.source = plan.source.map(unmapped);
         note!(debug, span, "connecting");
         let key = id.key();
         let this = Arc::new(Self {

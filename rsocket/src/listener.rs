@@ -25,7 +25,7 @@ use crate::{
     endpoint::{Endpoint, bring_up},
     engine::Engine,
     memory::{Exposed, Memory},
-    names::{mapped, scoped},
+    names::{mapped, scoped, unmapped},
     options::Options,
     proto::ConnectData,
     stream::Stream,
@@ -622,7 +622,7 @@ impl Options {
 
     fn bind_to(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Listener> {
         let mut id = engine.channel().create_id()?;
-        id.bind(addr)?;
+        id.bind(unmapped(addr))?;
         self.check_memory(&id)?;
         self.listen_with(engine, id)
     }

@@ -13,6 +13,14 @@ pub(crate) fn mapped(addr: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Returns the IPv4 address of a mapped one. Neither devices nor their connection manager know mapped addresses.
+pub(crate) fn unmapped(addr: SocketAddr) -> SocketAddr {
+    match addr.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, addr.port()),
+        IpAddr::V6(_) => addr,
+    }
+}
+
 /// Adds the missing scope to a link-local address: the scope of `near`, an address on the same link, or else
 /// of the interface with the address. The connection manager omits the scope in some events.
 pub(crate) fn scoped(addr: SocketAddr, near: Option<SocketAddr>) -> SocketAddr {
@@ -61,6 +69,10 @@ mod tests {
     fn ipv4_address_of_ipv6_socket_is_mapped() {
         assert_eq!(mapped(addr("10.9.0.1:7")), addr("[::ffff:10.9.0.1]:7"));
         assert_eq!(mapped(addr("[fd00::1]:7")), addr("[fd00::1]:7"));
+        assert_eq!(unmapped(addr("[::ffff:10.9.0.1]:7")), addr("10.9.0.1:7"));
+        for same in ["10.9.0.1:7", "[fe80::1%3]:7", "[::1]:7", "[::]:7"] {
+            assert_eq!(unmapped(addr(same)), addr(same));
+        }
     }
 
     #[test]

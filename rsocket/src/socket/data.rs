@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use verbs::mr::Memory;
 
 use super::{Phase, Socket, os_error};
-use crate::{datagram::RecvMeta, mapped::MappedBuffer, stream::Stream, waiting::WaitMode};
+use crate::{
+    datagram::RecvMeta, mapped::MappedBuffer, names::unmapped, stream::Stream, waiting::WaitMode,
+};
 
 bitflags! {
     /// Flags of a receive.
@@ -60,18 +62,22 @@ impl Socket {
     /// Returns the stream, waiting for the connection if allowed.
     fn connected(&self, dont_wait: bool) -> io::Result<Arc<Stream>> {
         loop {
-            let connecting = match &self.lock().phase {
+            let state = self.lock();
+            let connecting = match &state.phase {
                 Phase::Connected(stream) => return Ok(Arc::clone(stream)),
                 Phase::Connecting(connecting) => Arc::clone(connecting),
                 Phase::Closed => return Err(os_error(Errno::BADF)),
-                Phase::Idle(_)
-                | Phase::Listening(_)
-                | Phase::Failed
-                | Phase::Ended
-                | Phase::Datagram(_) => {
+                Phase::Failed => {
+                    drop(state);
+                    // As for TCP, the first call reports the failed attempt.
+                    let error = self.take_error();
+                    return Err(error.unwrap_or_else(|| io::ErrorKind::NotConnected.into()));
+                }
+                Phase::Idle(_) | Phase::Listening(_) | Phase::Ended | Phase::Datagram(_) => {
                     return Err(io::ErrorKind::NotConnected.into());
                 }
             };
+            drop(state);
             if dont_wait || self.is_nonblocking() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -247,7 +253,8 @@ impl Socket {
     /// [`DONT_WAIT`](RecvFlags::DONT_WAIT).
     ///
     /// # Errors
-    /// - `NotConnected`: a stream socket is not connected.
+    /// - `NotConnected`: a stream socket is not connected. The first call after a failed attempt reports the error
+    ///   of the attempt, unless [`take_error`](Self::take_error) has.
     /// - `WouldBlock`: no data, and the call may not wait or the [timeout](Self::set_read_timeout) has elapsed.
     /// - `Interrupted`: a signal interrupted the call.
     /// - `ConnectionReset`, `InvalidData`: the connection has failed.
@@ -267,7 +274,10 @@ impl Socket {
         let mode = self.wait_mode(flags.contains(RecvFlags::DONT_WAIT), timeout);
         let received = datagram.recv(bufs, flags.contains(RecvFlags::PEEK), mode);
         self.reflect(false);
-        received
+        received.map(|received| RecvMeta {
+            source: received.source.map(|source| self.name_of(source)),
+            ..received
+        })
     }
 
     /// `sendmsg(2)`—Sends the bytes of several buffers, with options: on a stream, or as one datagram, to the
@@ -275,7 +285,7 @@ impl Socket {
     /// the call may not wait, or the [timeout](Self::set_write_timeout) has elapsed.
     ///
     /// # Errors
-    /// - `NotConnected`: a stream socket is not connected.
+    /// - `NotConnected`: a stream socket is not connected; see [`recv_msg`](Self::recv_msg) about failed attempts.
     /// - `ConnectionReset`: the connection has ended.
     /// - `EISCONN`: an address was passed for a stream.
     /// - `EDESTADDRREQ`: no address was passed, and the socket is not connected.
@@ -294,7 +304,7 @@ impl Socket {
         };
         let timeout = self.lock().choices.write_timeout;
         let mode = self.wait_mode(options.dont_wait, timeout);
-        let sent = datagram.send(bufs, options.to, mode);
+        let sent = datagram.send(bufs, options.to.map(unmapped), mode);
         self.sent(sent, 0)
     }
 

@@ -35,7 +35,7 @@ use crate::{
     engine::Engine,
     errno::errno,
     listener::Listener,
-    names::mapped,
+    names::{mapped, unmapped},
     proto::{
         datagram::DatagramStats,
         stream::{Direction, StreamStats},
@@ -314,17 +314,20 @@ impl Socket {
     /// Binds to a local address. Port 0 selects a free port.
     ///
     /// # Errors
-    /// - `InvalidInput`: the socket is already bound, connected or listening.
+    /// - `InvalidInput`: the socket is already bound, connected or listening; or the address is a mapped IPv4
+    ///   address, and the socket is [limited to IPv6](Self::set_v6_only).
+    /// - `EAFNOSUPPORT`: an IPv6 address for an IPv4 socket.
     /// - `AddrNotAvailable`: for datagrams, the address is not local.
     /// - `AddrInUse`, `AddrNotAvailable`, `ENODEV`: as for [`Options::listen`](crate::Options::listen).
     pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
         if let Some(datagram) = self.datagram_socket() {
-            return datagram.bind(addr);
+            return datagram.bind(unmapped(addr));
         }
         let mut state = self.lock();
         let Phase::Idle(None) = state.phase else {
             return Err(os_error(Errno::INVAL));
         };
+        let addr = self.plain(addr, &state.choices, Errno::INVAL)?;
         let mut id = self.create_id(&state.choices)?;
         if let Err(err) = id.bind(addr) {
             return Err(self.bind_error(err.into(), addr));
@@ -446,6 +449,8 @@ impl Socket {
     /// - `EALREADY`, `EISCONN`: an earlier attempt is in progress or has succeeded.
     /// - `NotConnected`: an earlier attempt has failed. This socket cannot be reused.
     /// - `InvalidInput`: the socket is listening.
+    /// - `EAFNOSUPPORT`: an IPv6 address for an IPv4 socket.
+    /// - `NetworkUnreachable`: a mapped IPv4 address for a socket [limited to IPv6](Self::set_v6_only).
     /// - `ConnectionRefused` and so on: as for [`Options::connect`](crate::Options::connect).
     /// - For datagrams, `NetworkUnreachable`, `ENODEV`: no RDMA device leads to the address. `Unsupported`:
     ///   the device on the route is iWARP.
@@ -457,10 +462,11 @@ impl Socket {
 
     fn connect_to(&self, peer: SocketAddr) -> io::Result<()> {
         if let Some(datagram) = self.datagram_socket() {
-            return datagram.connect(Some(peer));
+            return datagram.connect(Some(unmapped(peer)));
         }
         let connecting = {
             let mut state = self.lock();
+            let peer = self.plain(peer, &state.choices, Errno::NETUNREACH)?;
             let id = match &mut state.phase {
                 Phase::Idle(id) => id.take(),
                 Phase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
@@ -472,6 +478,7 @@ impl Socket {
                 Phase::Closed => return Err(os_error(Errno::BADF)),
             };
             let id = match id {
+                Some(id) if peer.is_ipv4() => self.bound_to_v4(id, &state.choices)?,
                 Some(id) => id,
                 None => self.create_id(&state.choices)?,
             };
@@ -645,11 +652,41 @@ impl Socket {
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         if let Some(datagram) = self.datagram_socket() {
             let peer = datagram.peer_addr();
-            return Ok(peer.ok_or(io::ErrorKind::NotConnected)?);
+            return Ok(self.name_of(peer.ok_or(io::ErrorKind::NotConnected)?));
         }
         let stream = self.stream();
         let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
         Ok(self.name_of(stream.connection().peer_addr()))
+    }
+
+    /// Converts an address to that of a device: an IPv6 socket reaches IPv4 devices by mapped addresses.
+    ///
+    /// # Errors
+    /// - `EAFNOSUPPORT`: an IPv6 address for an IPv4 socket.
+    /// - `v6_only`: a mapped address for a socket limited to IPv6.
+    fn plain(&self, addr: SocketAddr, choices: &Choices, v6_only: Errno) -> io::Result<SocketAddr> {
+        let plain = unmapped(addr);
+        if self.family == Family::V4 && addr.is_ipv6() {
+            return Err(os_error(Errno::AFNOSUPPORT));
+        }
+        if plain != addr && choices.v6_only == Some(true) {
+            return Err(os_error(v6_only));
+        }
+        Ok(plain)
+    }
+
+    /// Binds an identifier of all IPv6 addresses to all IPv4 addresses, at the same port.
+    fn bound_to_v4(&self, id: CmId<Idle>, choices: &Choices) -> io::Result<CmId<Idle>> {
+        let Some(SocketAddr::V6(bound)) = id.local_addr() else {
+            return Ok(id);
+        };
+        if !bound.ip().is_unspecified() {
+            return Ok(id);
+        }
+        drop(id);
+        let mut id = self.create_id(choices)?;
+        id.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, bound.port())))?;
+        Ok(id)
     }
 
     /// Converts an address to the socket's family: an IPv6 socket maps IPv4 addresses.

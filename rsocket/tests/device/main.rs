@@ -11,6 +11,7 @@ mod half_open;
 mod handshakes;
 mod isolation;
 mod leaks;
+mod mapped_addresses;
 mod probe;
 mod settings;
 mod sockets;

@@ -118,11 +118,23 @@ fn nonblocking_connect_refused_reports_error_once() {
     let events = wait_for(&client, PollEvents::OUT);
     assert_eq!(events, PollEvents::OUT | PollEvents::ERR | PollEvents::HUP);
     assert_eq!(number(client.connect(unreachable)), ENOTCONN);
-    assert_eq!(number(client.send(b"x")), ENOTCONN);
-    assert_eq!(number(receive(&client)), ENOTCONN);
     let error = client.take_error().unwrap();
     assert_eq!(error.raw_os_error(), Some(ECONNREFUSED));
     assert!(client.take_error().is_none());
+    assert_eq!(number(client.send(b"x")), ENOTCONN);
+    assert_eq!(number(receive(&client)), ENOTCONN);
+
+    // As for TCP, the first call reports the error.
+    let first_calls: [fn(&Socket) -> io::Result<usize>; 2] = [receive, |client| client.send(b"x")];
+    for first in first_calls {
+        let client = Socket::new(Family::V4).unwrap();
+        client.set_nonblocking(true);
+        assert_eq!(number(client.connect(unreachable)), EINPROGRESS);
+        wait_for(&client, PollEvents::OUT);
+        assert_eq!(number(first(&client)), ECONNREFUSED);
+        assert_eq!(number(first(&client)), ENOTCONN);
+        assert!(client.take_error().is_none());
+    }
 
     let client = Socket::new(Family::V4).unwrap();
     assert_eq!(number(client.connect(unreachable)), ECONNREFUSED);

@@ -14,6 +14,8 @@ mod exits;
 mod handshakes;
 #[path = "../../../rsocket/tests/device/isolation.rs"]
 mod isolation;
+#[path = "../../../rsocket/tests/device/mapped_addresses.rs"]
+mod mapped_addresses;
 #[path = "../../../rsocket/tests/device/probe.rs"]
 mod probe;
 #[path = "../../../rsocket/tests/device/settings.rs"]
