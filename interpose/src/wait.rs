@@ -75,6 +75,16 @@ pub unsafe fn __poll_chk<P: Polled>(
     unsafe { poll::<P>(fds, count, timeout) }
 }
 
+/// Whether the kernel accepts a timeout, null for none.
+///
+/// # Safety
+/// `timeout` is null or valid.
+unsafe fn is_valid(timeout: *const timespec) -> bool {
+    // SAFETY: null or valid, guaranteed by the caller.
+    let time = unsafe { load(timeout) };
+    time.is_none_or(|time| time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec))
+}
+
 /// Milliseconds of a timeout, rounded up; -1 without a timeout.
 #[must_use]
 pub fn milliseconds(time: Option<timespec>) -> c_int {
@@ -146,7 +156,10 @@ pub unsafe fn ppoll<P: Polled>(
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
     let entries_in = unsafe { entries(fds, count) };
-    if let Some(own) = P::of(entries_in) {
+    // SAFETY: guaranteed by the caller. The real call refuses an invalid timeout.
+    if unsafe { is_valid(timeout) }
+        && let Some(own) = P::of(entries_in)
+    {
         // SAFETY: null or valid, guaranteed by the caller.
         let timeout = milliseconds(unsafe { load(timeout) });
         // SAFETY: guaranteed by the caller.
@@ -209,8 +222,11 @@ pub unsafe fn pselect<S: Selected>(
     mask: *const sigset_t,
 ) -> c_int {
     let sets = [read, write, except];
-    // SAFETY: guaranteed by the caller.
-    if let Some(own) = unsafe { S::of(count, sets) } {
+    // SAFETY: guaranteed by the caller. The real call refuses an invalid timeout.
+    if unsafe { is_valid(timeout) }
+        // SAFETY: guaranteed by the caller.
+        && let Some(own) = unsafe { S::of(count, sets) }
+    {
         // SAFETY: null or valid, guaranteed by the caller.
         let mut time = unsafe { load(timeout) }.map(|time| timeval {
             tv_sec: time.tv_sec,

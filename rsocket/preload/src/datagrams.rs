@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::AsRawFd,
-    slice,
+    ptr, slice,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,7 +16,7 @@ use rsocket_capi as own;
 use crate::{
     epoll,
     files::replace,
-    fork, log,
+    fork, log, passing,
     table::{Held, SOCKETS},
 };
 
@@ -75,6 +75,13 @@ unsafe extern "C" fn sendto(
     to_len: socklen_t,
 ) -> ssize_t {
     if let Some(held) = fork::find(fd) {
+        let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
+        // As for TCP, the address has no effect on a stream.
+        let (to, to_len) = if is_datagram {
+            (to, to_len)
+        } else {
+            (ptr::null(), 0)
+        };
         // SAFETY: as the caller promises.
         let sent = unsafe { own::rsendto(held.fd(), buf, len, flags, to, to_len) };
         if !try_again(fd, held, sent) {
@@ -100,6 +107,10 @@ unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssi
         if !try_again(fd, held, sent) {
             return sent;
         }
+    }
+    // SAFETY: as the caller promises.
+    if unsafe { passing::refuse(msg) } {
+        return -1;
     }
     let real = real!(sendmsg: unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t);
     // SAFETY: as the caller promises.

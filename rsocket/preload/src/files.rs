@@ -92,7 +92,12 @@ fn close_all(range: RangeInclusive<c_uint>) {
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // The remaining flag is `CLOSE_RANGE_UNSHARE`; the real call handles it.
+    // With a table of its own, the thread would close descriptors that this library's threads have open.
+    let flags = if is_owner() {
+        flags & !libc::CLOSE_RANGE_UNSHARE.cast_signed()
+    } else {
+        flags
+    };
     if first <= last && flags == 0 && is_owner() {
         close_all(first..=last);
         return 0;

@@ -37,14 +37,17 @@
 //!   handler exits that has interrupted a send on the stream.
 //! - A process whose main thread calls `pthread_exit` does not end with its other threads, because the threads of
 //!   this library continue.
-//! - A write to an ended stream fails with `EPIPE` and raises no `SIGPIPE`, as with librdmacm.
+//! - An rsocket cannot be passed to another process by a message (`SCM_RIGHTS`): `sendmsg` fails with `EOPNOTSUPP`, and
+//!   standard error has the reason. With `RDMAV_FORK_SAFE`, a stream passed before its use stays TCP there.
+//! - A write to an ended stream fails with `EPIPE` and raises no `SIGPIPE`, as with librdmacm: the first write after
+//!   the peer's end fails, where TCP's succeeds, so that the signal would end programs that TCP lets live.
 //! - A listener does not accept TCP connections.
 //! - A nonblocking `connect` does not fall back to TCP.
-//! - Not intercepted: `splice`, `dprintf`, `io_uring`, system calls bypassing the C library, and a `FILE` that was
-//!   opened before its descriptor became an rsocket, such as `stdout` after `dup2`. Such a write to an rsocket
-//!   fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read fails with `EAGAIN` or
-//!   finds an end of stream. After a false end of stream, standard error has a message when the socket is
-//!   closed. Calls through `syscall(2)` are intercepted, except the creation of sockets.
+//! - Not intercepted: `splice`, `preadv2`, `pwritev2`, `dprintf`, `io_uring`, system calls bypassing the C library, and
+//!   a `FILE` that was opened before its descriptor became an rsocket, such as `stdout` after `dup2`. Such a write to
+//!   an rsocket fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read fails with `EAGAIN`
+//!   or finds an end of stream. After a false end of stream, standard error has a message when the socket is closed.
+//!   Calls through `syscall(2)` are intercepted, except the creation of sockets.
 //! - Programs built by Go's own compiler (`gc`) make all system calls directly, and most are linked
 //!   statically and cannot load a library: their sockets stay TCP. Programs that do load this library log the
 //!   fact with `RSOCKET_PRELOAD_LOG`. Built with `gccgo` (or `go build -compiler gccgo`), the same programs
@@ -77,6 +80,7 @@ mod golang;
 mod inherited;
 mod ioctl;
 mod log;
+mod passing;
 mod sendfile;
 mod sockets;
 mod stdio;

@@ -350,6 +350,22 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     connected
 }
 
+/// Whether the process may open the descriptors of an accepted connection; sets `errno` otherwise. Checked before, so
+/// that a connection stays in the backlog until the program has closed other descriptors, as with TCP. `fd` is any open
+/// descriptor.
+fn has_room(fd: c_int) -> bool {
+    /// Two `epoll` instances, an eventfd, the mirror's two ends, the program's descriptor, and one for its creation.
+    const OF_CONNECTION: usize = 7;
+    let spare = [(); OF_CONNECTION].map(|()| duplicate(fd, true));
+    let error = last_errno();
+    for spare in spare.into_iter().filter(|spare| *spare >= 0) {
+        // SAFETY: a private descriptor, not used elsewhere.
+        unsafe { libc::close(spare) };
+    }
+    set_errno(error);
+    spare.iter().all(|spare| *spare >= 0)
+}
+
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
@@ -368,6 +384,13 @@ unsafe extern "C" fn accept4(
         fork::accepted(fd, accepted);
         return accepted;
     };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    if !has_room(fd) {
+        return -1;
+    }
     let own_flags = flags | libc::SOCK_CLOEXEC;
     // SAFETY: as the caller promises.
     let inner = unsafe { own::raccept4(held.fd(), addr, len, own_flags) };
@@ -399,7 +422,12 @@ unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t)
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if let Some(held) = table::find(fd) {
         let name = Name::of(&held).filter(Name::has_port);
-        if own::rlisten(held.fd(), backlog) == 0 {
+        // As in the kernel, one connection more than the backlog waits, and a negative number is the maximum.
+        let room = match backlog {
+            0.. => backlog.saturating_add(1),
+            _ => libc::SOMAXCONN,
+        };
+        if own::rlisten(held.fd(), room) == 0 {
             return 0;
         }
         let error = last_errno();

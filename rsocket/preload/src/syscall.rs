@@ -4,7 +4,10 @@
 //! every descriptor through it. After a missed close, the descriptor would remain an rsocket even when the
 //! kernel has reused its number.
 
-use libc::{c_int, c_long, c_uint};
+use std::ptr;
+
+use interpose::{is_owner, load, store};
+use libc::{c_int, c_long, c_uint, c_ulong, c_void, nfds_t, sigset_t};
 
 use crate::{exit, fork};
 
@@ -92,10 +95,15 @@ macro_rules! by_name {
     clippy::cast_sign_loss,
     reason = "registers hold arguments of all types"
 )]
-unsafe fn by_function(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+unsafe fn by_function(number: c_long, arguments: Arguments) -> Option<c_long> {
+    let [a, b, c, d, e, f] = arguments;
     if number == libc::SYS_exit_group {
         exit::disconnect();
         return None;
+    }
+    // SAFETY: as the caller promises.
+    if let Some(result) = unsafe { wait_by_function(number, arguments) } {
+        return Some(result);
     }
     if number == libc::SYS_close_range {
         return by_name!(libc::close_range, a => c_uint, b => c_uint, c => c_int);
@@ -135,10 +143,113 @@ unsafe fn by_function(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c
         libc::SYS_sendmmsg => {
             by_name!(libc::sendmmsg, a => c_int, b => *mut _, c => c_uint, d => _)
         }
+        libc::SYS_sendfile => {
+            by_name!(libc::sendfile, a => c_int, b => c_int, c => *mut _, d => usize)
+        }
+        // SAFETY: as the caller promises.
+        _ => unsafe { control_by_function(number, arguments) },
+    }
+}
+
+/// As [`by_function`], for calls that transfer no data.
+///
+/// # Safety
+/// As for the system call.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "registers hold arguments of all types"
+)]
+unsafe fn control_by_function(number: c_long, [a, b, c, d, e, _]: Arguments) -> Option<c_long> {
+    match number {
+        libc::SYS_bind => by_name!(libc::bind, a => c_int, b => *const _, c => c_uint),
+        libc::SYS_connect => by_name!(libc::connect, a => c_int, b => *const _, c => c_uint),
+        libc::SYS_listen => by_name!(libc::listen, a => c_int, b => c_int),
         libc::SYS_shutdown => by_name!(libc::shutdown, a => c_int, b => c_int),
+        libc::SYS_getsockname => {
+            by_name!(libc::getsockname, a => c_int, b => *mut _, c => *mut _)
+        }
+        libc::SYS_getpeername => {
+            by_name!(libc::getpeername, a => c_int, b => *mut _, c => *mut _)
+        }
+        libc::SYS_getsockopt => by_name!(
+            libc::getsockopt, a => c_int, b => c_int, c => c_int, d => *mut _, e => *mut _
+        ),
+        libc::SYS_setsockopt => by_name!(
+            libc::setsockopt, a => c_int, b => c_int, c => c_int, d => *const _, e => c_uint
+        ),
+        libc::SYS_ioctl => by_name!(libc::ioctl, a => c_int, b => c_ulong, c => *mut c_void),
+        libc::SYS_accept => by_name!(libc::accept, a => c_int, b => *mut _, c => *mut _),
         libc::SYS_accept4 => by_name!(
             libc::accept4, a => c_int, b => *mut _, c => *mut _, d => c_int
         ),
+        _ => None,
+    }
+}
+
+/// Converts a signal mask of the kernel, which is shorter than the C library's.
+///
+/// # Safety
+/// `mask` is null or valid.
+unsafe fn wide(mask: *const u64) -> Option<sigset_t> {
+    // SAFETY: null or valid, as the caller promises.
+    let signals = unsafe { load(mask) }?;
+    // SAFETY: a signal set is plain data.
+    let mut wide: sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel's signals come first.
+    unsafe { store((&raw mut wide).cast(), signals) };
+    Some(wide)
+}
+
+/// Waits by the interposed functions, which look for rsockets among the descriptors themselves.
+///
+/// # Safety
+/// As for the system call.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "registers hold arguments of all types"
+)]
+unsafe fn wait_by_function(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    // Before the first socket, no symbol may be looked up.
+    if !is_owner() {
+        return None;
+    }
+    #[cfg(target_arch = "x86_64")]
+    match number {
+        libc::SYS_poll => return by_name!(libc::poll, a => *mut _, b => nfds_t, c => c_int),
+        libc::SYS_select => {
+            return by_name!(
+                libc::select, a => c_int, b => *mut _, c => *mut _, d => *mut _, e => *mut _
+            );
+        }
+        _ => {}
+    }
+    match number {
+        libc::SYS_ppoll => {
+            // SAFETY: as the caller promises.
+            let mask = unsafe { wide(d as *const u64) };
+            let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
+            let call = |fds, count, time| {
+                // SAFETY: as the caller promises; the mask is null or a local one.
+                unsafe { libc::ppoll(fds, count, time, mask) }
+            };
+            Some(call(a as *mut _, b as nfds_t, c as *const _).into())
+        }
+        libc::SYS_pselect6 => {
+            // The last argument has the address of the mask, and its size.
+            // SAFETY: null or valid, as the caller promises.
+            let mask = unsafe { load(f as *const *const u64) }.unwrap_or(ptr::null());
+            // SAFETY: as the caller promises.
+            let mask = unsafe { wide(mask) };
+            let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
+            let call = |count, reads, writes, excepts, time| {
+                // SAFETY: as the caller promises; the mask is null or a local one.
+                unsafe { libc::pselect(count, reads, writes, excepts, time, mask) }
+            };
+            let [reads, writes, excepts] = [b, c, d].map(|set| set as *mut _);
+            Some(call(a as c_int, reads, writes, excepts, e as *const _).into())
+        }
         _ => None,
     }
 }

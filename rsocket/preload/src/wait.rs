@@ -86,13 +86,10 @@ impl Polled for RpollEntries {
 /// # Safety
 /// The sets are null or valid.
 unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<Held>)> {
-    let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(0);
-    (0..count.min(most))
+    (0..own::select_count(count).unwrap_or(0))
         .filter(|&fd| {
-            sets.iter().any(|&set| {
-                // SAFETY: valid, and the descriptor is one of its bits.
-                !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
-            })
+            // SAFETY: null or valid, as the caller promises.
+            sets.iter().any(|&set| unsafe { own::is_set(fd, set) })
         })
         .filter_map(|fd| {
             fork::finish_setup_for_wait(fd);

@@ -6,7 +6,9 @@ use interpose::{load, store};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rsocket::{RecvFlags, RecvMeta, SendOptions};
 
-use super::memory::{address, bytes, bytes_mut, gather, give_address, scatter, vector_count};
+use super::memory::{
+    address, bytes, bytes_mut, gather, give_address, scatter, total_len, vector_count,
+};
 use crate::{
     errno::{os, run},
     table,
@@ -59,6 +61,23 @@ fn received_len(received: &RecvMeta, flags: c_int) -> io::Result<ssize_t> {
     })
 }
 
+/// Receives up to `len` bytes of a stream and discards them, as TCP does with `MSG_TRUNC`: the program's buffer may be
+/// null, or shorter. At most [`DISCARDED`] bytes in a call. Returns `None` for other receives.
+fn discard(fd: c_int, len: size_t, flags: c_int) -> io::Result<Option<RecvMeta>> {
+    /// Maximum number of bytes discarded by one call, which bounds its memory.
+    const DISCARDED: usize = 1 << 16;
+    if flags & libc::MSG_TRUNC == 0 {
+        return Ok(None);
+    }
+    let opened = table::socket(fd)?;
+    if opened.socket.is_datagram() {
+        return Ok(None);
+    }
+    let mut discarded = vec![0; len.min(DISCARDED)];
+    let places = &mut [IoSliceMut::new(&mut discarded)];
+    opened.socket.recv_msg(places, recv_flags(flags)?).map(Some)
+}
+
 fn recv(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<ssize_t> {
     received_len(&recv_msg(fd, places, flags)?, flags)
 }
@@ -68,13 +87,17 @@ fn send(fd: c_int, pieces: &[IoSlice<'_>], flags: c_int) -> io::Result<ssize_t> 
     count(opened.socket.send_msg(pieces, &send_options(flags))?)
 }
 
-/// `rrecv(fd, buf, len, flags)`—Receives bytes; 0 at the end.
+/// `rrecv(fd, buf, len, flags)`—Receives bytes; 0 at the end. `MSG_TRUNC` discards the bytes of a stream without access
+/// to `buf`, as for TCP.
 ///
 /// # Safety
 /// `len` bytes of `buf` are writable, without access by other code during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     run(|| {
+        if let Some(discarded) = discard(fd, len, flags)? {
+            return count(discarded.len);
+        }
         // SAFETY: as the caller promises.
         let place = unsafe { bytes_mut(buf, len) }?;
         recv(fd, &mut [IoSliceMut::new(place)], flags)
@@ -96,9 +119,14 @@ pub unsafe extern "C" fn rrecvfrom(
     from_len: *mut socklen_t,
 ) -> ssize_t {
     run(|| {
-        // SAFETY: as the caller promises.
-        let place = unsafe { bytes_mut(buf, len) }?;
-        let received = recv_msg(fd, &mut [IoSliceMut::new(place)], flags)?;
+        let received = match discard(fd, len, flags)? {
+            Some(discarded) => discarded,
+            None => {
+                // SAFETY: as the caller promises.
+                let place = unsafe { bytes_mut(buf, len) }?;
+                recv_msg(fd, &mut [IoSliceMut::new(place)], flags)?
+            }
+        };
         if let Some(peer) = received.source {
             // SAFETY: as the caller promises.
             unsafe { give_address(peer, from, from_len) }?;
@@ -119,8 +147,15 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
         // SAFETY: valid or null, as the caller promises.
         let mut msg = unsafe { load(place) }.ok_or_else(|| os(libc::EFAULT))?;
         // SAFETY: as the caller promises.
-        let mut places = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
-        let received = recv_msg(fd, &mut places, flags)?;
+        let len = unsafe { total_len(msg.msg_iov, msg.msg_iovlen) }?;
+        let received = match discard(fd, len, flags)? {
+            Some(discarded) => discarded,
+            None => {
+                // SAFETY: as the caller promises.
+                let mut places = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
+                recv_msg(fd, &mut places, flags)?
+            }
+        };
         msg.msg_flags = if received.full_len > received.len {
             libc::MSG_TRUNC
         } else {

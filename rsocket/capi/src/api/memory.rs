@@ -66,6 +66,17 @@ unsafe fn vectors<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]>
     Ok(unsafe { slice::from_raw_parts(at, count) })
 }
 
+/// Number of bytes in vectors.
+///
+/// # Safety
+/// As for [`vectors`].
+pub(super) unsafe fn total_len(at: *const iovec, count: usize) -> io::Result<usize> {
+    // SAFETY: as the caller promises.
+    let vectors = unsafe { vectors(at, count) }?;
+    let lens = vectors.iter().map(|vector| vector.iov_len);
+    Ok(lens.fold(0, usize::saturating_add))
+}
+
 /// Borrows vectors of bytes for reading.
 ///
 /// # Safety
@@ -108,6 +119,17 @@ pub(super) fn vector_count(count: c_int) -> io::Result<usize> {
     usize::try_from(count).map_err(|_| os(libc::EINVAL))
 }
 
+/// Converts a length, negative for the kernel above `INT_MAX`.
+///
+/// # Errors
+/// - `EINVAL`: a negative number.
+pub(super) fn checked_len(len: socklen_t) -> io::Result<usize> {
+    c_int::try_from(len)
+        .ok()
+        .and_then(|len| usize::try_from(len).ok())
+        .ok_or_else(|| os(libc::EINVAL))
+}
+
 /// Decodes an address.
 ///
 /// # Safety
@@ -117,7 +139,7 @@ pub(super) unsafe fn address(at: *const sockaddr, len: socklen_t) -> io::Result<
         return Err(os(libc::EFAULT));
     }
     // SAFETY: as the caller promises.
-    address::decode(unsafe { bytes(at.cast(), len as usize) }?)
+    address::decode(unsafe { bytes(at.cast(), checked_len(len)?) }?)
 }
 
 /// Copies `value`, truncated to the buffer, and stores its full length.

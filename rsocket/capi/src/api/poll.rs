@@ -1,15 +1,15 @@
 //! `rpoll` and `rselect`.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd},
     slice,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use interpose::load;
-use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timeval};
+use interpose::{load, store};
+use libc::{c_int, c_short, c_ulong, fd_set, nfds_t, pollfd, timeval};
 use rsocket::{EventSet, PollEntry, PollEvents, Sleep, poll, poll_by};
 
 use crate::{
@@ -136,20 +136,74 @@ const READ: (PollEvents, PollEvents) = (
 const WRITE: (PollEvents, PollEvents) = (PollEvents::OUT, PollEvents::OUT.union(PollEvents::ERR));
 const EXCEPT: (PollEvents, PollEvents) = (PollEvents::PRI, PollEvents::PRI);
 
+/// Number of bits in a word of a set.
+const WORD: usize = c_ulong::BITS as usize;
+
+/// Address of the word and mask of the bit for a descriptor. Sets may be larger than `FD_SETSIZE`, as for the kernel.
+fn bit_of(fd: c_int, set: *mut fd_set) -> (*mut c_ulong, c_ulong) {
+    let fd = usize::try_from(fd).unwrap_or(0);
+    let word = set.cast::<c_ulong>().wrapping_add(fd / WORD);
+    (word, 1 << (fd % WORD))
+}
+
+/// Whether a descriptor is in a set.
+///
 /// # Safety
-/// `set` is null or valid, and `fd` is not negative and less than `FD_SETSIZE`.
-unsafe fn is_set(fd: c_int, set: *const fd_set) -> bool {
+/// `set` is null or valid for `fd`, which is not negative.
+pub unsafe fn is_set(fd: c_int, set: *mut fd_set) -> bool {
     if set.is_null() {
         return false;
     }
-    // SAFETY: valid, and `fd` is one of its bits.
-    unsafe { libc::FD_ISSET(fd, set) }
+    let (word, bit) = bit_of(fd, set);
+    // SAFETY: valid, as the caller promises.
+    unsafe { *word & bit != 0 }
 }
 
-/// `rselect(nfds, readfds, writefds, exceptfds, timeout)`—Waits for rsockets and other descriptors.
+/// # Safety
+/// As for [`is_set`], and `set` is not null.
+unsafe fn clear(fd: c_int, set: *mut fd_set) {
+    let (word, bit) = bit_of(fd, set);
+    // SAFETY: valid, as the caller promises.
+    unsafe { *word &= !bit };
+}
+
+/// Number of descriptors that the kernel examines for a `select` of `count` descriptors. Above `FD_SETSIZE`, at most the
+/// size of the process' descriptor table: a program may pass a larger number than its sets have bits.
+///
+/// # Errors
+/// - `EINVAL`: a negative number.
+pub fn select_count(count: c_int) -> io::Result<c_int> {
+    let usual = c_int::try_from(libc::FD_SETSIZE).unwrap_or(c_int::MAX);
+    if count < 0 {
+        return Err(os(libc::EINVAL));
+    }
+    if count <= usual {
+        return Ok(count);
+    }
+    let status = fs::read_to_string("/proc/self/status")?;
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    let size = size.and_then(|size| size.trim().parse().ok());
+    Ok(count.min(size.unwrap_or(usual)))
+}
+
+/// Stores the time left of a `select`.
 ///
 /// # Safety
-/// Each pointer is null or valid.
+/// `timeout` is null or valid.
+unsafe fn store_left(timeout: *mut timeval, left: Duration) {
+    let left = timeval {
+        tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_usec: left.subsec_micros().into(),
+    };
+    // SAFETY: as the caller promises.
+    unsafe { store(timeout, left) };
+}
+
+/// `rselect(nfds, readfds, writefds, exceptfds, timeout)`—Waits for rsockets and other descriptors. As on Linux, sets may be
+/// larger than `FD_SETSIZE`, and the call stores the time left at `timeout`.
+///
+/// # Safety
+/// Each pointer is null or valid; sets have `count` bits, or at least `FD_SETSIZE` and one for each open descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rselect(
     count: c_int,
@@ -176,12 +230,9 @@ pub unsafe fn select_by(
 ) -> c_int {
     let [read, write, except] = sets;
     run(|| {
-        let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(c_int::MAX);
-        if !(0..=most).contains(&count) {
-            return Err(os(libc::EINVAL));
-        }
+        let count = select_count(count)?;
         // SAFETY: null or valid, as the caller promises.
-        let timeout = match unsafe { load(timeout) } {
+        let time = match unsafe { load(timeout) } {
             None => None,
             Some(time) => {
                 let seconds = u64::try_from(time.tv_sec).map_err(|_| os(libc::EINVAL))?;
@@ -195,7 +246,7 @@ pub unsafe fn select_by(
         for fd in 0..count {
             let mut events = PollEvents::empty();
             for (set, (asks, _)) in sets {
-                // SAFETY: null or valid, and `fd` is below `FD_SETSIZE`.
+                // SAFETY: null or valid, as the caller promises.
                 if unsafe { is_set(fd, set) } {
                     events |= asks;
                 }
@@ -205,7 +256,13 @@ pub unsafe fn select_by(
                 fds.push(fd);
             }
         }
-        let answers = wait(&asked, timeout, sleep)?;
+        let start = Instant::now();
+        let answers = wait(&asked, time, sleep);
+        if let Some(time) = time {
+            // SAFETY: as the caller promises.
+            unsafe { store_left(timeout, time.saturating_sub(start.elapsed())) };
+        }
+        let answers = answers?;
         if answers
             .iter()
             .any(|answer| answer.contains(PollEvents::NVAL))
@@ -221,8 +278,8 @@ pub unsafe fn select_by(
                 if answer.intersects(answers) {
                     ready += 1;
                 } else {
-                    // SAFETY: valid, and `fd` is below `FD_SETSIZE`.
-                    unsafe { libc::FD_CLR(fd, set) };
+                    // SAFETY: not null, and valid as the caller promises.
+                    unsafe { clear(fd, set) };
                 }
             }
         }

@@ -7,7 +7,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 use rsocket::{Family, Socket};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-use super::memory::{address, bytes, give, give_address};
+use super::memory::{address, bytes, checked_len, give, give_address};
 use crate::{
     address as bytes_of,
     errno::{compat, os, run},
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen
     run(|| {
         let opened = table::socket(fd)?;
         // SAFETY: as the caller promises.
-        let peer = unsafe { bytes(addr.cast(), len as usize) }?;
+        let peer = unsafe { bytes(addr.cast(), checked_len(len)?) }?;
         if opened.socket.is_datagram() && bytes_of::is_unspecified(peer) {
             opened.socket.disconnect()?;
             return Ok(0);
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn rsetsockopt(
     run(|| {
         let opened = table::socket(fd)?;
         // SAFETY: as the caller promises.
-        let value = unsafe { bytes(value, len as usize) }?;
+        let value = unsafe { bytes(value, checked_len(len)?) }?;
         options::set(&opened, level, name, value)?;
         Ok(0)
     })
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn rgetsockopt(
         let mut found = options::get(&*table::socket(fd)?, level, name)?;
         // SAFETY: null or valid, as the caller promises.
         if let Some(room) = unsafe { load(len) } {
-            options::fit(level, name, &mut found, room as usize)?;
+            options::fit(level, name, &mut found, checked_len(room)?)?;
         }
         // SAFETY: as the caller promises.
         unsafe { give(&found, value, len) }?;

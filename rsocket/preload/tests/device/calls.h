@@ -47,21 +47,6 @@ static inline struct ends connected(void) {
     return ends;
 }
 
-/* Whether the descriptor is no network socket of the kernel: the descriptor of an rsocket is a local one. */
-static inline int is_rsocket(int fd) {
-    struct sockaddr_storage name;
-    socklen_t length = sizeof name;
-    CHECK(syscall(SYS_getsockname, fd, &name, &length) == 0);
-    return name.ss_family == AF_UNIX;
-}
-
-static inline void passes(int from, int to) {
-    char out[] = "some bytes", in[sizeof out];
-    CHECK(write(from, out, sizeof out) == sizeof out);
-    CHECK(recv(to, in, sizeof in, MSG_WAITALL) == sizeof in);
-    CHECK(memcmp(in, out, sizeof in) == 0);
-}
-
 /* A system call by an instruction, as Go's compiler makes them: no library sees it. */
 static inline long raw(long number, long a, long b, long c, long d, long e, long f) {
     long result;
@@ -77,6 +62,21 @@ static inline long raw(long number, long a, long b, long c, long d, long e, long
 #endif
     errno = result < 0 ? (int)-result : 0;
     return result < 0 ? -1 : result;
+}
+
+/* Whether the descriptor is no network socket of the kernel: the descriptor of an rsocket is a local one. */
+static inline int is_rsocket(int fd) {
+    struct sockaddr_storage name;
+    socklen_t length = sizeof name;
+    CHECK(raw(SYS_getsockname, fd, (long)&name, (long)&length, 0, 0, 0) == 0);
+    return name.ss_family == AF_UNIX;
+}
+
+static inline void passes(int from, int to) {
+    char out[] = "some bytes", in[sizeof out];
+    CHECK(write(from, out, sizeof out) == sizeof out);
+    CHECK(recv(to, in, sizeof in, MSG_WAITALL) == sizeof in);
+    CHECK(memcmp(in, out, sizeof in) == 0);
 }
 
 /* A part of a program, and its name. */

@@ -265,6 +265,29 @@ fn socket_calls_behave_as_documented() {
 }
 
 #[test]
+fn calls_have_the_results_of_tcp() {
+    for part in [
+        "discarding",
+        "selecting",
+        "accepting",
+        "mapping",
+        "sending",
+        "unsharing",
+        "numbered",
+        "waiting",
+    ] {
+        assert_eq!(call_of("semantics.c", part, &[]), "");
+    }
+}
+
+#[test]
+fn rsocket_passed_by_a_message_reports_the_reason() {
+    let output = call_of("semantics.c", "passing", &[]);
+    let expected = "cannot be passed to another process";
+    assert_eq!(output.matches(expected).count(), 1, "{output}");
+}
+
+#[test]
 fn ppoll_and_pselect_with_unblocked_signal_return_eintr() {
     call("masks", &[]);
 }
