@@ -17,6 +17,30 @@ pub struct Faults {
     pub delay: Range<Duration>,
 }
 
+impl Faults {
+    /// Checks the values.
+    ///
+    /// # Panics
+    /// If a probability is not between 0 and 1, or the range of delays ends before its start.
+    pub(super) fn check(&self) {
+        for (name, probability) in [
+            ("loss", self.loss),
+            ("duplication", self.duplication),
+            ("corruption", self.corruption),
+        ] {
+            assert!(
+                (0.0..=1.0).contains(&probability),
+                "the probability of {name} is {probability}: it must be between 0 and 1"
+            );
+        }
+        let Range { start, end } = &self.delay;
+        assert!(
+            start <= end,
+            "the range of delays, {start:?} to {end:?}, ends before its start"
+        );
+    }
+}
+
 impl Default for Faults {
     fn default() -> Self {
         Self {

@@ -8,15 +8,44 @@ use std::{
     thread,
 };
 
-use super::port::Port;
+use super::port::{Port, Shared};
 use crate::{
     abi::scripted,
     failure::{Call, Failing, Holding, When},
 };
 
 thread_local! {
-    /// Entered hosts of this thread; the last one is current.
-    static CURRENT: RefCell<Vec<Port>> = const { RefCell::new(Vec::new()) };
+    /// Stays of this thread; the last one is current.
+    static CURRENT: RefCell<Stays> = const { RefCell::new(Stays::new()) };
+}
+
+/// Stays of a thread on hosts.
+struct Stays {
+    /// Number of the last stay.
+    last: u64,
+    /// Stays that have not ended, with their numbers.
+    hosts: Vec<(u64, Port)>,
+}
+
+impl Stays {
+    const fn new() -> Self {
+        Self {
+            last: 0,
+            hosts: Vec::new(),
+        }
+    }
+
+    /// Starts a stay, and returns its number.
+    fn start(&mut self, port: Port) -> u64 {
+        self.last += 1;
+        self.hosts.push((self.last, port));
+        self.last
+    }
+
+    /// Ends a stay, which need not be the last one.
+    fn end(&mut self, ended: u64) {
+        self.hosts.retain(|(number, _)| *number != ended);
+    }
 }
 
 /// The default host, for threads without an entered host.
@@ -24,7 +53,7 @@ static DEFAULT: Mutex<Option<Port>> = Mutex::new(None);
 
 /// The device of this thread's entered host.
 pub(crate) fn entered() -> Option<Port> {
-    CURRENT.with_borrow(|entered| entered.last().cloned())
+    CURRENT.with_borrow(|stays| stays.hosts.last().map(|(_, port)| port.clone()))
 }
 
 /// The device of this thread's entered host, or of the default host.
@@ -51,7 +80,16 @@ impl Host {
         Self { port }
     }
 
-    pub(super) fn index(&self) -> usize {
+    /// Index of the host in its fabric.
+    ///
+    /// # Panics
+    /// If the host is of another fabric.
+    pub(super) fn index_in(&self, fabric: &Arc<Shared>) -> usize {
+        assert!(
+            self.port.is_of(fabric),
+            "the host {} is of another fabric",
+            self.addr()
+        );
         self.port.index
     }
 
@@ -136,17 +174,17 @@ impl Host {
         self.port.hold(call)
     }
 
-    /// Puts this thread on the host until the result is dropped.
+    /// Puts this thread on the host until the result is dropped, or a later call puts the thread on another host.
     pub fn enter(&self) -> Entered {
-        self.stay();
         Entered {
+            stay: CURRENT.with_borrow_mut(|stays| stays.start(self.port.clone())),
             _of_this_thread: PhantomData,
         }
     }
 
     /// Puts this thread on the host until the thread ends. Use it in the start hook of a runtime's threads.
     pub fn stay(&self) {
-        CURRENT.with_borrow_mut(|entered| entered.push(self.port.clone()));
+        CURRENT.with_borrow_mut(|stays| stays.start(self.port.clone()));
     }
 
     /// Makes the host the default of all threads of the process without an entered host. Use it in programs with one
@@ -176,13 +214,13 @@ impl Host {
 #[derive(Debug)]
 #[must_use = "dropping it leaves the host"]
 pub struct Entered {
+    /// Number of the stay.
+    stay: u64,
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        CURRENT.with_borrow_mut(|entered| {
-            entered.pop();
-        });
+        CURRENT.with_borrow_mut(|stays| stays.end(self.stay));
     }
 }

@@ -16,7 +16,7 @@ mod traffic;
 
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     ops::Range,
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -33,6 +33,9 @@ pub use recording::RecordedFrame;
 pub use traffic::Traffic;
 
 use crate::abi;
+
+/// Maximum number of addresses of a host: the indices of GIDs have 8 bits.
+const MAX_ADDRS: usize = 256;
 
 /// A network of hosts in this process.
 ///
@@ -111,24 +114,36 @@ impl Fabric {
     }
 
     /// Sets the probability, 0 to 1, of the loss of a copy of a frame.
+    ///
+    /// # Panics
+    /// If the probability is not between 0 and 1.
     #[must_use]
     pub fn loss(self, probability: f64) -> Self {
         self.change_faults(|faults| faults.loss = probability)
     }
 
     /// Sets the probability, 0 to 1, of a second copy of a frame.
+    ///
+    /// # Panics
+    /// If the probability is not between 0 and 1.
     #[must_use]
     pub fn duplication(self, probability: f64) -> Self {
         self.change_faults(|faults| faults.duplication = probability)
     }
 
     /// Sets the probability, 0 to 1, of a flipped bit in a copy of a frame.
+    ///
+    /// # Panics
+    /// If the probability is not between 0 and 1.
     #[must_use]
     pub fn corruption(self, probability: f64) -> Self {
         self.change_faults(|faults| faults.corruption = probability)
     }
 
     /// Sets the range of delays. Frames with different delays overtake each other.
+    ///
+    /// # Panics
+    /// If the range ends before its start.
     #[must_use]
     pub fn delay(self, range: Range<Duration>) -> Self {
         self.change_faults(|faults| faults.delay = range)
@@ -155,68 +170,108 @@ impl Fabric {
     }
 
     fn change_faults(self, change: impl FnOnce(&mut Faults)) -> Self {
-        change(&mut self.shared.lock().faults);
+        let mut faults = self.shared.lock().faults.clone();
+        change(&mut faults);
+        self.set_faults(faults);
         self
     }
 
     /// Sets the faults of frames sent from now on.
+    ///
+    /// # Panics
+    /// If a probability is not between 0 and 1, or the range of delays ends before its start.
     pub fn set_faults(&self, faults: Faults) {
+        faults.check();
         self.shared.lock().faults = faults;
     }
 
     /// Adds a host with one device, one port and one address. Devices are named `softnic0`, `softnic1` and so on.
     ///
     /// # Panics
-    /// If another host has the address.
+    /// If another host has the address, or no host can have it: unspecified, multicast and broadcast addresses.
     pub fn host(&self, addr: IpAddr) -> Host {
         self.host_with_addrs(&[addr])
     }
 
-    /// Adds a host with several addresses, in the order of its GIDs.
+    /// Adds a host with up to 256 addresses, in the order of its GIDs. An IPv4 address mapped to IPv6 counts as the IPv4
+    /// address.
     ///
     /// # Panics
-    /// If `addrs` is empty, or another host has one of the addresses.
+    /// If `addrs` is empty or too long, has an address twice or one of another host, or has one that no host can have, as for
+    /// [`host`](Self::host).
     pub fn host_with_addrs(&self, addrs: &[IpAddr]) -> Host {
-        assert!(!addrs.is_empty(), "a host has at least one address");
-        let index = self.shared.lock().add_host(addrs);
+        assert!(
+            (1..=MAX_ADDRS).contains(&addrs.len()),
+            "a host has 1 to {MAX_ADDRS} addresses, not {}",
+            addrs.len()
+        );
+        let addrs: Vec<_> = addrs.iter().map(IpAddr::to_canonical).collect();
+        for addr in &addrs {
+            let is_broadcast = *addr == IpAddr::V4(Ipv4Addr::BROADCAST);
+            assert!(
+                !(addr.is_unspecified() || addr.is_multicast() || is_broadcast),
+                "{addr} is no address of a host"
+            );
+        }
+        let index = self.shared.lock().add_host(&addrs);
         Host::new(Port::new(&self.shared, index))
     }
 
     /// Drops all frames between two hosts, in both directions, until [`heal`](Self::heal).
+    ///
+    /// # Panics
+    /// If a host is of another fabric.
     pub fn cut(&self, a: &Host, b: &Host) {
         self.set_cut(a, b, true);
     }
 
     /// Ends a [`cut`](Self::cut).
+    ///
+    /// # Panics
+    /// If a host is of another fabric.
     pub fn heal(&self, a: &Host, b: &Host) {
         self.set_cut(a, b, false);
     }
 
     fn set_cut(&self, a: &Host, b: &Host, is_cut: bool) {
+        let (a, b) = (a.index_in(&self.shared), b.index_in(&self.shared));
         let mut network = self.shared.lock();
-        network.set_cut((a.index(), b.index()), is_cut);
-        network.set_cut((b.index(), a.index()), is_cut);
+        network.set_cut((a, b), is_cut);
+        network.set_cut((b, a), is_cut);
     }
 
     /// Sets the link of a host's port down: frames are lost until [`link_up`](Self::link_up), and the host's programs
     /// get `IBV_EVENT_PORT_ERR`.
+    ///
+    /// # Panics
+    /// If the host is of another fabric.
     pub fn link_down(&self, host: &Host) {
-        self.shared
-            .change(|network, _| network.set_link(host.index(), false));
+        self.set_link(host, false);
     }
 
     /// Ends a [`link_down`](Self::link_down).
+    ///
+    /// # Panics
+    /// If the host is of another fabric.
     pub fn link_up(&self, host: &Host) {
+        self.set_link(host, true);
+    }
+
+    fn set_link(&self, host: &Host, has_link: bool) {
+        let host = host.index_in(&self.shared);
         self.shared
-            .change(|network, _| network.set_link(host.index(), true));
+            .change(|network, _| network.set_link(host, has_link));
     }
 
     /// Kills a host. Peers get no message: the host is silent from now on. The host's programs see a failed device:
     /// requests are flushed, and each bound connection identifier has `RDMA_CM_EVENT_DEVICE_REMOVAL`. A new host may
     /// take the addresses over, as after a restart.
+    ///
+    /// # Panics
+    /// If the host is of another fabric.
     pub fn kill(&self, host: &Host) {
-        self.shared
-            .change(|network, now| network.kill(host.index(), now));
+        let host = host.index_in(&self.shared);
+        self.shared.change(|network, now| network.kill(host, now));
     }
 
     /// Takes one step of a manual fabric: posted frames leave, or, if none are left, time advances to the next arrival

@@ -97,13 +97,20 @@ impl Network {
         }
     }
 
+    /// Adds a host, and returns its index.
+    ///
+    /// # Panics
+    /// If an address is taken or given twice. The network is unchanged then.
     pub(super) fn add_host(&mut self, addrs: &[IpAddr]) -> usize {
         let index = self.hosts.len();
+        let mut own = BTreeSet::new();
         for addr in addrs {
-            let taken = self.by_addr.insert(*addr, index);
-            assert!(taken.is_none(), "another host has the address {addr}");
+            let is_free = !self.by_addr.contains_key(addr);
+            assert!(is_free, "another host has the address {addr}");
+            assert!(own.insert(*addr), "the host has the address {addr} twice");
         }
         let all = addrs.iter().copied();
+        self.by_addr.extend(all.clone().map(|addr| (addr, index)));
         // Successive managers start with distant communication ids.
         let first = u32::try_from(index).unwrap_or(0).rotate_right(12);
         self.hosts.push(NetworkHost {

@@ -136,6 +136,11 @@ impl Port {
         Arc::ptr_eq(&self.shared, &other.shared) && self.index == other.index
     }
 
+    /// Whether the host is of a fabric.
+    pub(super) fn is_of(&self, fabric: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, fabric)
+    }
+
     /// Whether the host has been killed.
     pub(crate) fn is_removed(&self) -> bool {
         self.look(|nic| nic.manager.is_removed())

@@ -9,4 +9,5 @@ mod flight_recorder;
 mod key_value;
 mod listing;
 mod outages;
+mod setup;
 mod xrc;
