@@ -64,6 +64,27 @@ fn connection_error_names_the_peer() {
 }
 
 #[test]
+fn connection_with_more_reads_than_the_device_has_is_refused() {
+    let listener = Listener::bind(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let too_many = [
+        ConnParam::new().initiator_depth(200),
+        ConnParam::new().responder_resources(200),
+    ];
+    for param in too_many {
+        let choices = builder().param(param.clone());
+        let refused = choices.connect(addr).map(drop).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{refused}");
+        let connecting = thread::spawn(move || builder().connect(addr).map(drop));
+        let mut incoming = listener.request().unwrap();
+        *incoming.param_mut() = param;
+        let refused = incoming.accept().map(drop).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{refused}");
+        connecting.join().unwrap().unwrap_err();
+    }
+}
+
+#[test]
 fn port_in_use_error_names_the_command_for_its_user() {
     let listener = Listener::bind(local()).unwrap();
     let taken = listener.local_addr().unwrap();

@@ -31,7 +31,7 @@ unsafe impl Object for Mr {
 }
 
 /// Rights known to the engine; other rights are refused unless in the optional range.
-const KNOWN: u32 = 0x33f;
+const KNOWN: u32 = Access::ALL.0;
 
 /// Size of a page in bytes.
 const PAGE_SIZE: u64 = 4096;

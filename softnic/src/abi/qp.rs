@@ -255,6 +255,9 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     };
     let result = port.call(|nic, now| {
         let (from, _) = nic.engine.query_qp(qp.num)?;
+        if mask.contains(AttributeMask::CUR_STATE) && state(attr.cur_qp_state) != Some(from) {
+            return None;
+        }
         let to = if mask.contains(AttributeMask::STATE) {
             state(attr.qp_state)?
         } else {

@@ -8,7 +8,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{functions::Kind, scripted::Properties, set_errno};
-use crate::fabric::Port;
+use crate::{engine::MAX_RD_ATOMIC, fabric::Port};
 
 /// The only partition key, with full membership.
 const PKEY: u16 = 0xffff;
@@ -27,9 +27,6 @@ pub(super) const MAX_CQE: c_int = 1 << 22;
 
 /// Maximum number of bytes of inline data.
 pub(super) const MAX_INLINE: u32 = 512;
-
-/// Maximum number of reads and atomics in flight of a queue pair.
-const MAX_RD_ATOMIC: c_int = 128;
 
 /// Reported maximum number of objects of each kind; the engine has no fixed limits.
 const MAX_OBJECTS: c_int = 1 << 20;
@@ -100,9 +97,9 @@ fn basic(port: &Port) -> ffi::ibv_device_attr {
     found.max_cqe = MAX_CQE;
     found.max_mr = MAX_OBJECTS;
     found.max_pd = MAX_OBJECTS;
-    found.max_qp_rd_atom = MAX_RD_ATOMIC;
+    found.max_qp_rd_atom = MAX_RD_ATOMIC.into();
     found.max_res_rd_atom = MAX_OBJECTS;
-    found.max_qp_init_rd_atom = MAX_RD_ATOMIC;
+    found.max_qp_init_rd_atom = MAX_RD_ATOMIC.into();
     found.atomic_cap = ffi::ibv_atomic_cap::IBV_ATOMIC_GLOB;
     found.max_mw = MAX_OBJECTS;
     found.max_mcast_grp = MAX_OBJECTS;

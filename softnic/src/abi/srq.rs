@@ -151,14 +151,19 @@ pub(super) unsafe extern "C" fn ibv_modify_srq(
     let mask = mask.cast_unsigned();
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
-    if mask & !(has::IBV_SRQ_LIMIT.0 | has::IBV_SRQ_MAX_WR.0) != 0 || attr.max_wr > MAX_WR {
+    let resizes = mask & has::IBV_SRQ_MAX_WR.0 != 0;
+    let arms = mask & has::IBV_SRQ_LIMIT.0 != 0;
+    if mask & !(has::IBV_SRQ_LIMIT.0 | has::IBV_SRQ_MAX_WR.0) != 0
+        || (resizes && attr.max_wr > MAX_WR)
+        || (resizes && arms && attr.srq_limit > attr.max_wr)
+    {
         return libc::EINVAL;
     }
     let changed = srq.device.port.look(|nic| {
-        if mask & has::IBV_SRQ_MAX_WR.0 != 0 {
+        if resizes {
             nic.engine.resize_srq(srq.id, attr.max_wr as usize)?;
         }
-        if mask & has::IBV_SRQ_LIMIT.0 != 0 {
+        if arms {
             nic.engine.arm_srq(srq.id, attr.srq_limit as usize)?;
         }
         Ok(())

@@ -43,8 +43,8 @@ impl Manager {
     /// Sends a connection request (REQ) to the peer.
     ///
     /// # Errors
-    /// - [`CmError::Invalid`]: the route is not resolved, the identifier is for datagrams, or the private data exceed 56
-    ///   bytes.
+    /// - [`CmError::Invalid`]: the route is not resolved, the identifier is for datagrams, the private data exceed 56
+    ///   bytes, or the device has fewer reads and atomics in flight.
     pub fn connect(
         &mut self,
         num: IdNum,
@@ -53,6 +53,7 @@ impl Manager {
         now: Duration,
     ) -> Result<(), CmError> {
         let ca_guid = self.ca_guid;
+        param.check()?;
         let param = param.limited(ConnParam::DEVICE_MAX, ConnParam::DEVICE_MAX);
         let id = self.id(num)?;
         let (State::RouteResolved, Some(local), Some(peer)) = (&id.state, id.local, id.peer) else {

@@ -1,7 +1,7 @@
 //! Parameters of connections.
 
-/// Maximum number of reads and atomics in flight of a queue pair.
-const MAX_RD_ATOMIC: u8 = 128;
+use super::error::CmError;
+use crate::engine::MAX_RD_ATOMIC;
 
 /// Parameters of a connection, as requested by one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,19 @@ impl ConnParam {
     /// Value of [`responder_resources`](Self::responder_resources) and [`initiator_depth`](Self::initiator_depth) for
     /// the maximum: the device's limit, or the peer's request if lower.
     pub const DEVICE_MAX: u8 = u8::MAX;
+
+    /// Checks the numbers of reads and atomics.
+    pub(super) fn check(self) -> Result<(), CmError> {
+        let counts = [self.responder_resources, self.initiator_depth];
+        let is_valid = |count: u8| count <= MAX_RD_ATOMIC || count == Self::DEVICE_MAX;
+        if counts.into_iter().all(is_valid) {
+            Ok(())
+        } else {
+            Err(CmError::Invalid(
+                "the device has fewer reads and atomics in flight than that",
+            ))
+        }
+    }
 
     /// Replaces [`DEVICE_MAX`](Self::DEVICE_MAX) by the given limit or the device's, whichever is lower.
     pub(super) fn limited(self, responder_resources: u8, initiator_depth: u8) -> Self {

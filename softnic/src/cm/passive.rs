@@ -102,8 +102,8 @@ impl Manager {
     /// Accepts a connection request.
     ///
     /// # Errors
-    /// - [`CmError::Invalid`]: the identifier is not a request, the peer has given up, or the private data exceed 196
-    ///   bytes.
+    /// - [`CmError::Invalid`]: the identifier is not a request, the peer has given up, the private data exceed 196
+    ///   bytes, or the device has fewer reads and atomics in flight.
     pub fn accept(
         &mut self,
         num: IdNum,
@@ -114,6 +114,7 @@ impl Manager {
         if private_data.len() > PRIVATE_LEN {
             return Err(CmError::Invalid("the private data are too long"));
         }
+        param.check()?;
         let (ca_guid, ece) = (self.ca_guid, self.id(num)?.ece);
         let connection = self.connection(num);
         let Some(connection) = connection.filter(|conn| conn.phase == Phase::RequestReceived)

@@ -27,6 +27,9 @@ impl Access {
     /// Peers may flush for persistence.
     pub const FLUSH_PERSISTENT: Self = Self(1 << 9);
 
+    /// All known rights.
+    pub(crate) const ALL: Self = Self(0x33f);
+
     /// Whether all of `other`'s flags are set.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -191,8 +191,13 @@ impl KeyTable {
         let Some(Entry::Window(window)) = self.entry(key) else {
             return None;
         };
-        let rebinds = window.kind == WindowKind::Type2 && window.bound.is_some();
-        if window.pd != pd || new_key >> 8 != key >> 8 || (rebinds && binding.len > 0) {
+        let suits = match window.kind {
+            WindowKind::Type1 => !binding.access.contains(Access::ZERO_BASED),
+            // Only an invalidation unbinds.
+            WindowKind::Type2 => window.bound.is_none() && binding.len > 0,
+        };
+        let is_known = Access::ALL.contains(binding.access);
+        if window.pd != pd || new_key >> 8 != key >> 8 || !suits || !is_known {
             return None;
         }
         if binding.len > 0 {
@@ -525,7 +530,11 @@ mod tests {
             access: Access::REMOTE_READ,
         };
         for end in 0..4 {
-            let window = keys.alloc_window(PD, WindowKind::Type2).unwrap();
+            let kind = match end {
+                3 => WindowKind::Type1,
+                _ => WindowKind::Type2,
+            };
+            let window = keys.alloc_window(PD, kind).unwrap();
             keys.bind(PD, 7, (window, window), binding).unwrap();
             assert!(keys.deregister(key).is_err(), "{end}");
             assert_eq!(keys.len(), 2);

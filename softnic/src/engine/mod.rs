@@ -52,5 +52,5 @@ pub(crate) use packet::{Outgoing, Packet};
 pub use path::Path;
 pub use psn::Psn;
 pub(crate) use qp::transition;
-pub use qp::{AttributeMask, Capacity, QpAttributes, QpInit, QpKind, State};
+pub use qp::{AttributeMask, Capacity, MAX_RD_ATOMIC, QpAttributes, QpInit, QpKind, State};
 pub use request::{Destination, Payload, Placement, RecvRequest, Remote, SendOp, SendRequest, Sge};

@@ -83,12 +83,26 @@ fn datagram_of_the_ports_mtu_arrives() {
 }
 
 #[test]
-fn datagrams_longer_than_the_mtu_are_not_sent() {
+fn datagrams_longer_than_the_mtu_are_dropped_without_an_error() {
     let mut pair = Pair::connected(QpKind::Ud);
-    pair.post(0, to_peer(&pair, QKEY, 4097));
+    let sge = pair.hosts[1].sge(0, 40 + 8192);
+    pair.post_recv(1, 5, &[sge]);
+    for (wr_id, len) in [(1, 4096 + 1), (2, 8192), (3, 5)] {
+        let mut wr = to_peer(&pair, QKEY, len);
+        wr.wr_id = wr_id;
+        pair.post(0, wr);
+    }
     pair.run();
-    assert_eq!(pair.hosts[0].poll()[0].status, Status::LocalLength);
-    assert_eq!(pair.state(0), State::Sqe);
+    let sent = pair.hosts[0].poll();
+    let sent: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let success = Status::Success;
+    assert_eq!(sent, [(1, success), (2, success), (3, success)]);
+    let received = pair.hosts[1].poll();
+    assert_eq!(
+        received.iter().map(|wc| wc.byte_len).collect::<Vec<_>>(),
+        [45]
+    );
+    assert_eq!(pair.state(0), State::Rts);
 }
 
 #[test]

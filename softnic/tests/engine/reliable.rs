@@ -81,6 +81,31 @@ fn operations_that_the_queue_pair_does_not_grant_are_invalid() {
 }
 
 #[test]
+fn read_without_an_agreed_number_of_reads_fails() {
+    let mut pair = Pair::new(QpKind::Rc, false);
+    pair.connect(&QpAttributes {
+        max_rd_atomic: 0,
+        ..attributes()
+    });
+    let remote = Remote {
+        addr: BASE,
+        rkey: pair.hosts[1].key,
+    };
+    let sge = pair.hosts[0].sge(0, 8);
+    pair.post_recv(1, 7, &[sge]);
+    pair.post(0, request(1, SEND, &[sge]));
+    pair.post(0, request(2, SendOp::Read(remote), &[sge]));
+    pair.post(0, request(3, SEND, &[sge]));
+    pair.run();
+    let expected = [
+        (1, Status::Success),
+        (2, Status::LocalOperation),
+        (3, Status::Flushed),
+    ];
+    assert_eq!(statuses(&mut pair, 0), expected);
+}
+
+#[test]
 fn send_without_receive_exhausts_rnr_retries() {
     let mut pair = Pair::new(QpKind::Rc, false);
     pair.connect(&QpAttributes {

@@ -1,6 +1,8 @@
 //! States of queue pairs: accepted requests, and transitions.
 
-use softnic::engine::{AttributeMask, EngineError, Event, QpAttributes, QpKind, State, Status};
+use softnic::engine::{
+    Access, AttributeMask, EngineError, Event, MAX_RD_ATOMIC, QpAttributes, QpKind, State, Status,
+};
 
 use crate::pair::{Pair, SEND, attributes, request};
 
@@ -17,6 +19,12 @@ fn illegal_transitions_and_missing_attributes_are_refused() {
         invalid("the transition needs more attributes")
     );
     let more = init | AttributeMask::TIMEOUT;
+    assert_eq!(
+        to(State::Init, more),
+        invalid("the transition does not allow an attribute")
+    );
+    // The current state can be given only on the way to RTS.
+    let more = init | AttributeMask::CUR_STATE;
     assert_eq!(
         to(State::Init, more),
         invalid("the transition does not allow an attribute")
@@ -65,6 +73,27 @@ fn attributes_out_of_range_are_refused() {
                 ..attributes()
             },
             AttributeMask::MIN_RNR_TIMER,
+        ),
+        (
+            QpAttributes {
+                max_rd_atomic: MAX_RD_ATOMIC + 1,
+                ..attributes()
+            },
+            AttributeMask::MAX_RD_ATOMIC,
+        ),
+        (
+            QpAttributes {
+                max_dest_rd_atomic: MAX_RD_ATOMIC + 1,
+                ..attributes()
+            },
+            AttributeMask::MAX_DEST_RD_ATOMIC,
+        ),
+        (
+            QpAttributes {
+                access: Access(1 << 31),
+                ..attributes()
+            },
+            AttributeMask::ACCESS,
         ),
         (attributes(), AttributeMask::PATH),
     ] {

@@ -113,19 +113,16 @@ fn window_is_invalidated_locally_after_earlier_requests() {
     assert_eq!(write(&mut pair, rkey, BASE + 128), Status::RemoteAccess);
 }
 
-#[test]
-fn window_beyond_its_region_is_not_bound() {
+/// The status of the binding of a new window of the second host.
+fn bind(kind: WindowKind, addr: u64, len: u64, access: Access) -> Status {
     let mut pair = Pair::connected(QpKind::Rc);
     let host = &mut pair.hosts[1];
-    let rkey = host
-        .engine
-        .alloc_window(host.pd, WindowKind::Type2)
-        .unwrap();
+    let rkey = host.engine.alloc_window(host.pd, kind).unwrap();
     let binding = Binding {
         region: host.key,
-        addr: BASE + (1 << 20) - 4096 - 8,
-        len: 16,
-        access: Access::REMOTE_READ,
+        addr,
+        len,
+        access,
     };
     let op = SendOp::Bind {
         rkey,
@@ -134,5 +131,30 @@ fn window_beyond_its_region_is_not_bound() {
     };
     pair.post(1, request(1, op, &[]));
     pair.run();
-    assert_eq!(pair.hosts[1].poll()[0].status, Status::Bind);
+    pair.hosts[1].poll()[0].status
+}
+
+#[test]
+fn window_beyond_its_region_is_not_bound() {
+    let end = BASE + (1 << 20) - 4096;
+    for kind in [WindowKind::Type1, WindowKind::Type2] {
+        let read = Access::REMOTE_READ;
+        assert_eq!(bind(kind, end - 8, 8, read), Status::Success);
+        assert_eq!(bind(kind, end - 8, 16, read), Status::Bind);
+        assert_eq!(bind(kind, BASE - 8, 16, read), Status::Bind);
+    }
+}
+
+#[test]
+fn only_windows_of_type_2_count_addresses_from_zero() {
+    let access = Access::REMOTE_READ | Access::ZERO_BASED;
+    assert_eq!(bind(WindowKind::Type1, BASE, 8, access), Status::Bind);
+    assert_eq!(bind(WindowKind::Type2, BASE, 8, access), Status::Success);
+}
+
+#[test]
+fn only_windows_of_type_1_are_unbound_by_an_empty_range() {
+    let access = Access::REMOTE_READ;
+    assert_eq!(bind(WindowKind::Type1, BASE, 0, access), Status::Success);
+    assert_eq!(bind(WindowKind::Type2, BASE, 0, access), Status::Bind);
 }

@@ -148,6 +148,22 @@ fn modify_within_state_changes_attributes() {
 }
 
 #[test]
+fn transition_from_another_state_than_expected_is_refused() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let (mut qp, _peer) = fixture.pair::<Buf, Buf>(&cq, 4);
+    for expected in [QpState::RESET, QpState::INIT, QpState::RTR, QpState::ERR] {
+        let changed = Attributes::<verbs::Rc, Rts>::unchanged().access(RemoteAccess::READ);
+        let err = qp.modify(&changed.cur_state(expected)).unwrap_err();
+        assert_eq!(err.raw_os_error(), Some(libc::EINVAL), "{expected:?}");
+    }
+    assert!(
+        qp.query().unwrap().access.contains(RemoteAccess::WRITE),
+        "nothing has changed"
+    );
+}
+
+#[test]
 fn drained_send_queue_resumes() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);

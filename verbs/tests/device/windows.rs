@@ -100,6 +100,53 @@ fn window_of_type_2_can_be_bound_invalidated_and_bound_again() {
 }
 
 #[test]
+fn window_of_type_2_is_not_bound_to_an_empty_range() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let region = fixture.pd.alloc_for_windows(64).unwrap();
+    for is_bound in [false, true] {
+        let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
+        let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
+        let mut bind = |b: &mut Qp, cq: &mut CompletionQueue, range| {
+            let (region, work) = (region.slice(range), small(&fixture));
+            let access = RemoteAccess::WRITE;
+            let token = b.bind_window(&mut window, &region, access, work).unwrap();
+            (token, status(cq, b))
+        };
+        if is_bound {
+            let (token, bound) = bind(&mut b, &mut cq, 8..24);
+            assert_eq!(bound, WcStatus::SUCCESS);
+            assert_eq!(write(&fixture, &mut cq, &mut a, token), WcStatus::SUCCESS);
+        }
+        let (_, unbound) = bind(&mut b, &mut cq, 8..8);
+        assert_eq!(unbound, WcStatus::MW_BIND_ERR, "bound: {is_bound}");
+    }
+}
+
+#[test]
+fn window_of_type_1_is_unbound_by_an_empty_range() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
+    let region = fixture.pd.alloc_for_windows(64).unwrap();
+    let mut window = fixture.pd.alloc_mw(WindowType::Type1).unwrap();
+    let mut bind = |b: &mut Qp, cq: &mut CompletionQueue, range| {
+        let (region, work) = (region.slice(range), small(&fixture));
+        let access = RemoteAccess::WRITE;
+        let token = b.bind_window(&mut window, &region, access, work).unwrap();
+        assert_eq!(status(cq, b), WcStatus::SUCCESS);
+        token
+    };
+    let first = bind(&mut b, &mut cq, 8..24);
+    assert_eq!(write(&fixture, &mut cq, &mut a, first), WcStatus::SUCCESS);
+    bind(&mut b, &mut cq, 8..8);
+    assert_eq!(
+        write(&fixture, &mut cq, &mut a, first),
+        WcStatus::REM_ACCESS_ERR
+    );
+}
+
+#[test]
 fn peer_can_invalidate_a_window() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);

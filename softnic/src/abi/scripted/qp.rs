@@ -270,8 +270,12 @@ pub(in crate::abi) unsafe extern "C" fn modify_qp(
     let Some((needs, allows)) = attributes_of(from, to, this.kind) else {
         return libc::EINVAL;
     };
-    let given = mask & !state_bit & !ffi::ibv_qp_attr_mask::IBV_QP_CUR_STATE.0;
-    if given & needs != needs || given & !(needs | allows) != 0 {
+    let given = mask & !state_bit;
+    let assumes = mask & ffi::ibv_qp_attr_mask::IBV_QP_CUR_STATE.0 != 0;
+    if given & needs != needs
+        || given & !(needs | allows) != 0
+        || (assumes && attr.cur_qp_state != from)
+    {
         return libc::EINVAL;
     }
     if mask & ffi::ibv_qp_attr_mask::IBV_QP_PORT.0 != 0 && attr.port_num != 1 {

@@ -93,6 +93,9 @@ pub struct QpAttributes {
     pub sqd_notify: bool,
 }
 
+/// Maximum number of reads and atomics in flight of a queue pair, in each direction.
+pub const MAX_RD_ATOMIC: u8 = 128;
+
 /// MTU of the port in bytes, the maximum length of a datagram.
 const PORT_MTU: u32 = 4096;
 
@@ -143,7 +146,7 @@ pub struct AttributeMask(
 impl AttributeMask {
     /// The state.
     pub const STATE: Self = Self(1);
-    /// The state assumed by the caller.
+    /// The state assumed by the caller, which compares it with the state of the queue pair.
     pub const CUR_STATE: Self = Self(1 << 1);
     /// [`QpAttributes::sqd_notify`].
     pub const SQD_NOTIFY: Self = Self(1 << 2);
@@ -257,6 +260,17 @@ impl QpAttributes {
             }
             () if has(AttributeMask::MIN_RNR_TIMER) && self.min_rnr_timer > 31 => {
                 Some("the code of the RNR timer exceeds 31")
+            }
+            () if has(AttributeMask::MAX_RD_ATOMIC) && self.max_rd_atomic > MAX_RD_ATOMIC => {
+                Some("the number of reads and atomics to the peer exceeds 128")
+            }
+            () if has(AttributeMask::MAX_DEST_RD_ATOMIC)
+                && self.max_dest_rd_atomic > MAX_RD_ATOMIC =>
+            {
+                Some("the number of reads and atomics from the peer exceeds 128")
+            }
+            () if has(AttributeMask::ACCESS) && !Access::ALL.contains(self.access) => {
+                Some("the rights contain an unknown one")
             }
             () => None,
         }

@@ -116,7 +116,7 @@ impl QueuePair {
     }
 
     /// Completes the oldest request successfully.
-    fn complete_oldest(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn complete_oldest(&mut self, ctx: &mut Context<'_>) {
         if let Some(wqe) = self.requester.retire() {
             self.complete_send(&wqe.request, wqe.len, Status::Success, ctx);
         }

@@ -25,7 +25,7 @@ use super::{
     resources::{Context, Target},
 };
 
-pub use attributes::{AttributeMask, QpAttributes, QpKind, State};
+pub use attributes::{AttributeMask, MAX_RD_ATOMIC, QpAttributes, QpKind, State};
 pub(super) use requester::Requester;
 use responder::Responder;
 pub(crate) use transition::transition;

@@ -47,10 +47,7 @@ impl QueuePair {
         if !given.contains(needs) {
             return Err(EngineError::Invalid("the transition needs more attributes"));
         }
-        if !given
-            .without(needs | allows | AttributeMask::CUR_STATE)
-            .is_empty()
-        {
+        if !given.without(needs | allows).is_empty() {
             return Err(EngineError::Invalid(
                 "the transition does not allow an attribute",
             ));

@@ -367,6 +367,10 @@ impl QueuePair {
             }
             return Started::Yes;
         }
+        if op.needs_response() && self.attributes.max_rd_atomic == 0 && self.state != State::Sqd {
+            // The request would wait for ever.
+            return Started::Failed(Status::LocalOperation);
+        }
         if self.must_wait(wqe) {
             return Started::Wait;
         }
@@ -374,11 +378,12 @@ impl QueuePair {
             return self.do_locally(&op, ctx);
         }
         let (len, mtu) = (wqe.len, self.attributes.mtu);
-        let too_long = match self.init.kind {
-            QpKind::Ud => len > mtu,
-            _ => u64::from(len) > MAX_MESSAGE,
-        };
-        if too_long || (op.is_atomic() && len != 8) {
+        if self.init.kind == QpKind::Ud && len > mtu {
+            // Not sent, and no error, by the specification (C10-93.1.1). No earlier datagram is unfinished.
+            self.complete_oldest(ctx);
+            return Started::Local;
+        }
+        if u64::from(len) > MAX_MESSAGE || (op.is_atomic() && len != 8) {
             return Started::Failed(Status::LocalLength);
         }
         let requester = &mut self.requester;

@@ -24,7 +24,9 @@ pub(crate) fn transition(
     let initiator = Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
     let initiator = only(initiates, initiator);
     Some(match (from, to) {
-        (State::Reset, State::Reset | State::Err) | (_, State::Reset | State::Err) => (none, none),
+        // A new queue pair has no work to flush: Linux refuses its transition to the error state.
+        (State::Reset, State::Err) => return None,
+        (_, State::Reset | State::Err) => (none, none),
         (State::Reset, State::Init) => (init, none),
         (State::Init, State::Init) => (none, init),
         (State::Init, State::Rtr) => {
@@ -45,6 +47,7 @@ pub(crate) fn transition(
             let path = only(!ud, Has::PATH);
             let timers = only(reliable, Has::PORT | Has::TIMEOUT) | initiator;
             let depth = only(responds, Has::MAX_DEST_RD_ATOMIC);
+            let running = running.without(Has::CUR_STATE);
             (none, running | Has::PKEY_INDEX | path | timers | depth)
         }
         (State::Sqe, State::Rts) if !reliable => (none, running),
@@ -81,7 +84,7 @@ mod tests {
                     .collect()
             };
             use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-            assert_eq!(legal(Reset), [Reset, Init, Err]);
+            assert_eq!(legal(Reset), [Reset, Init]);
             assert_eq!(legal(Init), [Reset, Init, Rtr, Err]);
             assert_eq!(legal(Rtr), [Reset, Rts, Err]);
             assert_eq!(legal(Rts), [Reset, Rts, Sqd, Err]);
