@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
-use cm::{ConnParam, Event, EventChannel};
+use anyhow::{Context as _, ensure};
+use cm::{Event, EventChannel};
 use verbs::{Init, QueuePair};
 
-use super::endpoint::{Endpoint, Link, Output, Peer};
+use super::endpoint::{Endpoint, Link, Output, Peer, param};
 
 /// Timeout for resolving the address and the route.
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 /// Connects to a server, exchanges one message in each direction, and disconnects.
 ///
 /// # Errors
-/// The server does not answer, or the device or the process is at a limit.
+/// The server does not answer, the exchange has failed, or the device or the process is at a limit.
 pub fn run(server_address: &str, server_port: u16, output: &Output) -> anyhow::Result<()> {
     let server = resolve(server_address, server_port)?;
     let channel = EventChannel::new()?;
@@ -39,7 +39,7 @@ pub fn run(server_address: &str, server_port: u16, output: &Output) -> anyhow::R
             Event::RouteResolved(id) => {
                 output.line("route resolved.");
                 let (_, qp) = making.as_ref().context("the address was not resolved")?;
-                id.connect(qp, &ConnParam::zeroed())?;
+                id.connect(qp, &param())?;
             }
             Event::ConnectResponse(response) => {
                 let (endpoint, qp) = making.take().context("nothing was connected")?;
@@ -60,6 +60,7 @@ pub fn run(server_address: &str, server_port: u16, output: &Output) -> anyhow::R
                 if let Some(endpoint) = made {
                     endpoint.end(key);
                     endpoint.wait_until_idle();
+                    ensure!(!endpoint.has_failed(), "the exchange has failed");
                 }
                 return Ok(());
             }

@@ -10,13 +10,16 @@
 use std::{
     collections::HashMap,
     fmt, process,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
-use cm::{CmId, Connection, Key, phases::HasDevice};
+use cm::{CmId, ConnParam, Connection, Key, phases::HasDevice};
 use verbs::{
     Completed, CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rts, WcStatus,
     WorkCompletion,
@@ -36,6 +39,12 @@ const CQ_ENTRIES: u32 = 1024;
 
 /// Timeout from the first completion of a queue pair to the event of the connection.
 const ADDED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The parameters of the C program, except for its retry counts of 0, with which one lost packet ends a connection.
+/// Soft-RoCE treats 7 retries as unlimited, and the loss of a peer must be detected.
+pub fn param() -> ConnParam {
+    ConnParam::zeroed().retry_count(6).rnr_retry_count(7)
+}
 
 /// Resources created once, as soon as the device is known.
 pub struct Endpoint {
@@ -78,6 +87,8 @@ struct Shared {
     peers: Mutex<Peers>,
     /// Signaled when a connection is added or removed.
     changed: Condvar,
+    /// Whether a request of a connection has failed.
+    has_failed: AtomicBool,
 }
 
 /// All connections, by the number of the queue pair.
@@ -192,6 +203,11 @@ impl Endpoint {
         self.shared.forget_ended(&mut peers);
     }
 
+    /// Whether a request of a connection has failed.
+    pub fn has_failed(&self) -> bool {
+        self.shared.has_failed.load(Ordering::Acquire)
+    }
+
     /// Blocks until the last connection has been removed.
     pub fn wait_until_idle(&self) {
         drop(
@@ -244,7 +260,8 @@ impl Shared {
                     .and_then(|()| after_completion(peer));
                 if let Err(err) = done {
                     eprintln!("a connection has failed: {err}");
-                    peer.end();
+                    self.has_failed.store(true, Ordering::Release);
+                    peer.fail();
                 }
                 self.forget_ended(&mut peers);
             }
@@ -304,6 +321,19 @@ impl Peer {
         }
         self.completions += 1;
         Ok(())
+    }
+
+    /// Disconnects after a failure. The event of the end follows, and removes the connection.
+    fn fail(&mut self) {
+        match &mut self.link {
+            // The identifier is not here, and reports the end by itself.
+            Link::Accepted(_) => self.end(),
+            Link::Established(connection) => {
+                if let Err(err) = connection.disconnect() {
+                    eprintln!("a connection did not end as it should: {err}");
+                }
+            }
+        }
     }
 
     /// Moves the queue pair to the error state, which flushes all requests in flight.

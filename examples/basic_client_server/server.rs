@@ -6,9 +6,9 @@ use std::{net::SocketAddr, process};
 
 use anyhow::Context as _;
 use cm::{CmId, phases::Connected};
-use cm::{ConnParam, ConnectRequest, Connection, Event, EventChannel, Key, Refused};
+use cm::{ConnectRequest, Connection, Event, EventChannel, Key, Refused};
 
-use super::endpoint::{Endpoint, Link, Output, Peer};
+use super::endpoint::{Endpoint, Link, Output, Peer, param};
 
 /// Maximum number of pending connection requests.
 const BACKLOG: u32 = 10;
@@ -75,7 +75,7 @@ fn on_connect_request(endpoint: &Endpoint, request: ConnectRequest) -> anyhow::R
     let key = request.id().key();
     let qp = endpoint.create_qp(request.id())?;
     let mut peers = endpoint.peers();
-    let qp = request.accept(qp, &ConnParam::zeroed())?;
+    let qp = request.accept(qp, &param())?;
     endpoint.add(&mut peers, Peer::new(key, Link::Accepted(qp)));
     Ok(())
 }

@@ -70,11 +70,13 @@ impl Protocol for Exchange {
     type State = State;
     type Error = anyhow::Error;
 
-    /// Parameters of the C program: one RDMA read at a time, and no retries except on RNR.
+    /// Parameters of the C program, with one RDMA read at a time, except for its retry count of 0, with which one
+    /// lost packet ends the exchange. Soft-RoCE treats 7 as unlimited, and the loss of a peer must be detected.
     fn param(&self) -> ConnParam {
         ConnParam::zeroed()
             .responder_resources(1)
             .initiator_depth(1)
+            .retry_count(6)
             .rnr_retry_count(7)
     }
 

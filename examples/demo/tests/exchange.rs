@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 fn run(arguments: &[&str]) -> Output {
@@ -78,6 +78,29 @@ fn exchange_prints_the_lines_of_both_programs_and_each_frame() {
     let at = |part: &str| text.find(part).unwrap();
     assert!(at("b: route resolved.") < at("(REQ)"));
     assert!(at("(REQ)") < at("a: received connection request."));
+}
+
+#[test]
+fn exchange_over_a_lossy_network_succeeds_with_every_seed() {
+    // The programs wait for retransmissions most of the time, and so run at the same time.
+    let programs: Vec<_> = (1..=12)
+        .map(|seed| {
+            Command::new(env!("CARGO_BIN_EXE_demo"))
+                .args(["--loss", "0.3"])
+                .env("SOFTNIC_SEED", seed.to_string())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the demo can be run")
+        })
+        .collect();
+    for (seed, program) in (1..).zip(programs) {
+        let output = program.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "seed {seed}: {errors}\n{text}");
+        assert_eq!(text.matches("received message: ").count(), 2, "{text}");
+    }
 }
 
 #[test]
