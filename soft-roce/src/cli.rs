@@ -35,7 +35,7 @@ pub enum Command {
         one: Host,
         /// The other host
         other: Host,
-        /// down, up, loss=PROBABILITY or delay=20ms
+        /// up, down, loss=0.1, delay=20ms, duplication=0.1 or corruption=0.1
         change: LinkChange,
         /// Process id of the run, if several are in progress
         #[arg(long, value_name = "PID")]

@@ -98,11 +98,32 @@ fn probability(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::{CommandFactory, ValueEnum};
 
     #[test]
     fn command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_and_benchmarks_are_in_the_document() {
+        let document = include_str!("../../CONTRIBUTING.md");
+        let cli = Cli::command();
+        for command in cli.get_subcommands() {
+            let name = command.get_name();
+            let line = format!("cargo xtask {name}");
+            assert!(document.contains(&line), "`{line}` is missing");
+            let options = command.get_arguments().filter_map(|arg| arg.get_long());
+            for option in options.filter(|_| name == "test") {
+                let option = format!("--{option}");
+                assert!(document.contains(&option), "`{option}` is missing");
+            }
+        }
+        for name in bench::Name::value_variants() {
+            let name = name.to_possible_value().unwrap();
+            let row = format!("| `{}` |", name.get_name());
+            assert!(document.contains(&row), "no row of `bench {row}`");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod codegen;
 mod conformance;
 mod demo;
 mod differences;
+mod document_paths;
 mod miri;
 mod mutants;
 mod outcomes;

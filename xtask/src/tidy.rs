@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Package};
 
 use crate::workspace::Workspace;
-use crate::{builders, miri, packages, prose, surface, test, test_names};
+use crate::{builders, document_paths, miri, packages, prose, surface, test, test_names};
 
 /// Maximum number of lines of a file, except generated files.
 const MAX_LINES: usize = 800;
@@ -79,8 +79,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         );
         tests.extend(tests_in(&name, &text));
     }
+    let all = files(root, "")?;
     for file in files(root, ".md")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
+        complaints.extend(document_paths::dead(&name, &text, &all));
         complaints.extend(surface::hiding_imports(&name, &text));
         complaints.extend(prose::check(&name, &text, &mut exceptions));
     }
