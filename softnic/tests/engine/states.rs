@@ -38,65 +38,25 @@ fn attributes_out_of_range_are_refused() {
     let mut pair = Pair::connected(QpKind::Rc);
     pair.modify(0, State::Sqd, &attributes(), AttributeMask::STATE)
         .unwrap();
-    for (bad, mask) in [
-        (
-            QpAttributes {
-                port: 2,
-                ..attributes()
-            },
-            AttributeMask::PORT,
-        ),
-        (
-            QpAttributes {
-                pkey_index: 1,
-                ..attributes()
-            },
-            AttributeMask::PKEY_INDEX,
-        ),
-        (
-            QpAttributes {
-                timeout: 32,
-                ..attributes()
-            },
-            AttributeMask::TIMEOUT,
-        ),
-        (
-            QpAttributes {
-                retry_count: 8,
-                ..attributes()
-            },
-            AttributeMask::RETRY_COUNT,
-        ),
-        (
-            QpAttributes {
-                min_rnr_timer: 32,
-                ..attributes()
-            },
-            AttributeMask::MIN_RNR_TIMER,
-        ),
-        (
-            QpAttributes {
-                max_rd_atomic: MAX_RD_ATOMIC + 1,
-                ..attributes()
-            },
-            AttributeMask::MAX_RD_ATOMIC,
-        ),
-        (
-            QpAttributes {
-                max_dest_rd_atomic: MAX_RD_ATOMIC + 1,
-                ..attributes()
-            },
-            AttributeMask::MAX_DEST_RD_ATOMIC,
-        ),
-        (
-            QpAttributes {
-                access: Access(1 << 31),
-                ..attributes()
-            },
-            AttributeMask::ACCESS,
-        ),
-        (attributes(), AttributeMask::PATH),
-    ] {
+    let changes: [(AttributeMask, fn(&mut QpAttributes)); 9] = [
+        (AttributeMask::PORT, |bad| bad.port = 2),
+        (AttributeMask::PKEY_INDEX, |bad| bad.pkey_index = 1),
+        (AttributeMask::TIMEOUT, |bad| bad.timeout = 32),
+        (AttributeMask::RETRY_COUNT, |bad| bad.retry_count = 8),
+        (AttributeMask::MIN_RNR_TIMER, |bad| bad.min_rnr_timer = 32),
+        (AttributeMask::MAX_RD_ATOMIC, |bad| {
+            bad.max_rd_atomic = MAX_RD_ATOMIC + 1;
+        }),
+        (AttributeMask::MAX_DEST_RD_ATOMIC, |bad| {
+            bad.max_dest_rd_atomic = MAX_RD_ATOMIC + 1;
+        }),
+        (AttributeMask::ACCESS, |bad| bad.access = Access(1 << 31)),
+        // No path.
+        (AttributeMask::PATH, |_| {}),
+    ];
+    for (mask, change) in changes {
+        let mut bad = attributes();
+        change(&mut bad);
         let refused = pair.modify(0, State::Sqd, &bad, mask);
         assert!(matches!(refused, Err(EngineError::Invalid(_))), "{mask:?}");
     }
