@@ -82,11 +82,11 @@ fn exchange_prints_the_lines_of_both_programs_and_each_frame() {
 
 #[test]
 fn exchange_over_a_lossy_network_succeeds_with_every_seed() {
-    // The programs wait for retransmissions most of the time, and so run at the same time.
+    // With this loss, the retries of a message fail once in some thousand runs. The programs mostly wait, so all run at once.
     let programs: Vec<_> = (1..=12)
         .map(|seed| {
             Command::new(env!("CARGO_BIN_EXE_demo"))
-                .args(["--loss", "0.3"])
+                .args(["--loss", "0.2"])
                 .env("SOFTNIC_SEED", seed.to_string())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
