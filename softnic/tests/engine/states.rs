@@ -33,12 +33,15 @@ fn illegal_transitions_and_missing_attributes_are_refused() {
     assert_eq!(pair.state(0), State::Init);
 }
 
+/// A change of one attribute.
+type Change = fn(&mut QpAttributes);
+
 #[test]
 fn attributes_out_of_range_are_refused() {
     let mut pair = Pair::connected(QpKind::Rc);
     pair.modify(0, State::Sqd, &attributes(), AttributeMask::STATE)
         .unwrap();
-    let changes: [(AttributeMask, fn(&mut QpAttributes)); 9] = [
+    let changes: [(AttributeMask, Change); 9] = [
         (AttributeMask::PORT, |bad| bad.port = 2),
         (AttributeMask::PKEY_INDEX, |bad| bad.pkey_index = 1),
         (AttributeMask::TIMEOUT, |bad| bad.timeout = 32),
