@@ -2,7 +2,10 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use verbs::{
@@ -108,6 +111,11 @@ impl SharedCq {
         })
     }
 
+    /// Whether polling has failed. The queue is destroyed with its last connection.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
     /// Requests a notification for the next completion of this kind. Returns whether the queue was
     /// not armed for it.
     pub(crate) fn arm(&mut self, wanted: Armed) -> verbs::Result<bool> {
@@ -144,7 +152,7 @@ impl Device {
             let (cq, failed) = shared(&own);
             return Ok((cq, failed, Some(own)));
         }
-        let has_room = |cq: &&SharedCq| cq.cq.available() >= self.entries();
+        let has_room = |cq: &&SharedCq| cq.cq.available() >= self.entries() && !cq.has_failed();
         let free = self.cqs().iter().find(has_room).map(shared);
         let (cq, failed) = match free {
             Some(free) => free,
@@ -237,7 +245,7 @@ impl Device {
         (self.receives as usize / 16).min(16)
     }
 
-    /// A slot for a header and `body` bytes of a message.
+    /// A slot for a header and `body` bytes of a message. Enters the kernel if no slot is free.
     pub(crate) fn slot(&self, body: usize) -> verbs::Result<PoolBuf> {
         self.slots.take(&self.pd, body)
     }

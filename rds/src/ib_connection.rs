@@ -27,8 +27,9 @@ use crate::{
     proto::{
         connection::{Completion, Tag},
         link::Attempt,
+        wire::FRAGMENT,
     },
-    slots::FRAME_SIZE,
+    slots::SpareSlot,
     trace::ConnectionSpan,
 };
 
@@ -119,6 +120,9 @@ pub(crate) struct IbConnection {
     pub(crate) broken: Option<(Tag, Completion)>,
     /// Receive buffers to repost. Reposting in batches is cheaper than one doorbell per message.
     pub(crate) repost_queue: Vec<RecvWork>,
+    pub(crate) spare: SpareSlot,
+    /// No slot was free, and the engine thread was asked to register more.
+    pub(crate) is_starved: bool,
     rtu: Rtu,
 }
 
@@ -176,9 +180,11 @@ impl QpResources<Pair<Init>> {
             .create_for()?;
         let mut qp = id.init_qp(qp).map_err(Error::from)?;
         for _ in 0..receives {
-            let slot = device.slot(FRAME_SIZE)?;
+            let slot = device.slot(FRAGMENT as usize)?;
             qp.post_recv(slot).map_err(Error::from)?;
         }
+        // One is free for the first frame.
+        drop(device.slot(FRAGMENT as usize)?);
         Ok(Self {
             qp,
             device: Arc::clone(device),
@@ -327,6 +333,8 @@ impl IbConnection {
             destroy_attempts: 0,
             broken: None,
             repost_queue: Vec::new(),
+            spare: SpareSlot::default(),
+            is_starved: false,
             rtu: Rtu::NoData,
         }
     }

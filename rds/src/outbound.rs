@@ -16,7 +16,7 @@ use crate::{
         connection::Bodies,
         wire::{FRAGMENT, Header},
     },
-    slots::Body,
+    slots::{Body, SpareSlot},
 };
 
 /// Bodies of the frames of a message, `None` while posted. Inline for the common case of one frame.
@@ -54,8 +54,11 @@ pub(crate) struct Frame {
 pub(crate) type Payload = Arc<Outbound>;
 
 impl Outbound {
-    /// Copies `bufs` into slots of `device`, or to the heap if there is no device.
-    pub(crate) fn copy(bufs: &[IoSlice<'_>], device: Option<&Device>) -> verbs::Result<Self> {
+    /// Copies `bufs` into the bodies made by `alloc`, of at most [`FRAGMENT`] bytes each.
+    pub(crate) fn copy<E>(
+        bufs: &[IoSlice<'_>],
+        alloc: impl Fn(usize) -> Result<Body, E>,
+    ) -> Result<Self, E> {
         let mut left: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut source = Source::new(bufs);
         let mut frames = Frames::new();
@@ -65,7 +68,9 @@ impl Outbound {
         while left > 0 {
             let len = left.min(FRAGMENT as usize);
             left -= len;
-            frames.push(Some(source.body(len, device)?));
+            let mut body = alloc(len)?;
+            source.fill(body.as_mut());
+            frames.push(Some(body));
         }
         Ok(Self {
             frames: Mutex::new(frames),
@@ -97,18 +102,23 @@ impl Outbound {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the frame of these bytes for posting on `device`; `None` if the frame is posted
-    /// already.
-    pub(crate) fn take(&self, range: Range<u32>, device: &Device) -> verbs::Result<Option<Frame>> {
+    /// Takes the frame of these bytes for posting on `device`, with a new slot from `spare` if
+    /// required; `None` if the frame is posted already.
+    pub(crate) fn take(
+        &self,
+        range: Range<u32>,
+        device: &Device,
+        spare: &mut SpareSlot,
+    ) -> verbs::Result<Option<Frame>> {
         let (start, end) = (range.start as usize, range.end as usize);
         if let Some((memory, _)) = self.borrowed.as_deref() {
             let part = memory.slice(start..end);
             if part.pd() == &device.pd {
-                let slot = device.slot(0)?;
+                let slot = spare.take(&device.slots, 0)?;
                 let rest = Some(part);
                 return Ok(Some(Frame { slot, rest }));
             }
-            let mut slot = device.slot(end - start)?;
+            let mut slot = spare.take(&device.slots, end - start)?;
             part.read(0, &mut slot[Header::SIZE..]);
             return Ok(Some(Frame { slot, rest: None }));
         }
@@ -118,7 +128,7 @@ impl Outbound {
             return Ok(None);
         };
         let is_usable = |slot: &PoolBuf| slot.pool().pd() == &device.pd;
-        let slot = take_from(place, is_usable, |len| device.slot(len))?;
+        let slot = take_from(place, is_usable, |len| spare.take(&device.slots, len))?;
         Ok(slot.map(|slot| Frame { slot, rest: None }))
     }
 
@@ -147,6 +157,11 @@ impl Outbound {
         for body in self.lock().iter_mut().flatten() {
             body.leave(pd);
         }
+    }
+
+    /// Whether the payload keeps memory of the program registered.
+    pub(crate) fn has_regions(&self) -> bool {
+        self.borrowed.is_some() || self.operands.is_some()
     }
 
     /// Whether a frame is posted.
@@ -219,18 +234,6 @@ impl<'a> Source<'a> {
         Self { bufs, at: 0 }
     }
 
-    /// Copies the next `len` bytes into a slot of `device`, or to the heap.
-    fn body(&mut self, len: usize, device: Option<&Device>) -> verbs::Result<Body> {
-        let Some(device) = device else {
-            let mut bytes = vec![0; len].into_boxed_slice();
-            self.fill(&mut bytes);
-            return Ok(Body::Heap(bytes));
-        };
-        let mut slot = device.slot(len)?;
-        self.fill(&mut slot[Header::SIZE..]);
-        Ok(Body::Slot(slot))
-    }
-
     /// Fills `to`. The caller guarantees `to.len()` remaining bytes.
     fn fill(&mut self, mut to: &mut [u8]) {
         while let Some((first, rest)) = self.bufs.split_first() {
@@ -256,13 +259,18 @@ impl<'a> Source<'a> {
 mod tests {
     use super::*;
 
+    /// A copy on the heap.
+    fn copy(bufs: &[IoSlice<'_>]) -> Outbound {
+        Outbound::copy(bufs, |len| Body::alloc(None, len)).unwrap()
+    }
+
     #[test]
     fn copy_of_scattered_buffers_fragments_at_4096() {
         let bytes: Vec<u8> = (0..10_000_u32).map(|i| i.to_le_bytes()[0]).collect();
         let (a, rest) = bytes.split_at(1);
         let (b, c) = rest.split_at(5000);
         let bufs = [a, &[], b, c].map(IoSlice::new);
-        let outbound = Outbound::copy(&bufs, None).unwrap();
+        let outbound = copy(&bufs);
         let bodies = outbound.bodies();
         let lens: Vec<usize> = bodies.as_slice().iter().map(|b| b.as_ref().len()).collect();
         assert_eq!(lens, [4096, 4096, 1808]);
@@ -292,9 +300,9 @@ mod tests {
 
     #[test]
     fn copy_of_short_and_empty_messages_has_one_and_no_frame() {
-        let short = Outbound::copy(&[IoSlice::new(b"hi")], None).unwrap();
+        let short = copy(&[IoSlice::new(b"hi")]);
         assert!(matches!(short.bodies(), Bodies::One(body) if body.as_ref() == b"hi"));
-        let empty = Outbound::copy(&[], None).unwrap();
+        let empty = copy(&[]);
         assert!(matches!(empty.bodies(), Bodies::Many(bodies) if bodies.is_empty()));
     }
 }

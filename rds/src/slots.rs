@@ -8,7 +8,10 @@ use verbs::{
     mr::{BufPool, PoolBuf},
 };
 
-use crate::proto::wire::{FRAGMENT, Header};
+use crate::{
+    device::Device,
+    proto::wire::{FRAGMENT, Header},
+};
 
 /// Size of the largest frame, and of every receive slot.
 pub(crate) const FRAME_SIZE: usize = Header::SIZE + FRAGMENT as usize;
@@ -25,37 +28,73 @@ const MAX_POOL_SLOTS: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     pools: [Mutex<Vec<BufPool>>; SLOT_SIZES.len()],
+    /// Locked while a thread registers a pool.
+    growing: Mutex<()>,
 }
 
-fn lock(pools: &Mutex<Vec<BufPool>>) -> MutexGuard<'_, Vec<BufPool>> {
-    pools.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Slots {
-    /// Takes a slot for a header and `body` bytes, at most [`FRAGMENT`]. Registers another pool if
-    /// none is free.
-    pub(crate) fn take(&self, pd: &ProtectionDomain, body: usize) -> verbs::Result<PoolBuf> {
+    /// Takes a slot for a header and `body` bytes, at most [`FRAGMENT`], if one is free.
+    pub(crate) fn try_take(&self, body: usize) -> Option<PoolBuf> {
         let len = Header::SIZE + body;
-        let class = SLOT_SIZES.iter().position(|&size| len <= size);
-        let class = class.unwrap_or(SLOT_SIZES.len() - 1);
-        let mut pools = lock(&self.pools[class]);
-        let free = pools.iter().rev().find_map(BufPool::try_take);
-        let mut slot = match free {
-            Some(slot) => slot,
-            None => {
-                let allocated: usize = pools.iter().map(BufPool::count).sum();
-                let more = allocated.clamp(INITIAL_POOL_SLOTS, MAX_POOL_SLOTS);
-                let pool = pd.alloc_pool(more, SLOT_SIZES[class])?;
-                let slot = pool.try_take();
-                pools.push(pool);
-                // A new pool always has a free slot.
-                slot.ok_or_else(|| {
-                    verbs::Error::from_errno("ibv_reg_mr", Errno::NOMEM.raw_os_error())
-                })?
+        let pools = lock(&self.pools[class_of(len)]);
+        let mut slot = pools.iter().rev().find_map(BufPool::try_take)?;
+        slot.set_len(len.min(slot.capacity()));
+        Some(slot)
+    }
+
+    /// Takes a slot like [`try_take`](Self::try_take). Registers another pool if none is free: enters
+    /// the kernel.
+    pub(crate) fn take(&self, pd: &ProtectionDomain, body: usize) -> verbs::Result<PoolBuf> {
+        if let Some(slot) = self.try_take(body) {
+            return Ok(slot);
+        }
+        let _growing = lock(&self.growing);
+        let class = class_of(Header::SIZE + body);
+        loop {
+            // Another thread may have registered a pool, or taken all of its slots.
+            if let Some(slot) = self.try_take(body) {
+                return Ok(slot);
             }
-        };
-        slot.set_len(len.min(SLOT_SIZES[class]));
-        Ok(slot)
+            let allocated: usize = lock(&self.pools[class]).iter().map(BufPool::count).sum();
+            let more = allocated.clamp(INITIAL_POOL_SLOTS, MAX_POOL_SLOTS);
+            let pool = pd.alloc_pool(more, SLOT_SIZES[class])?;
+            lock(&self.pools[class]).push(pool);
+        }
+    }
+}
+
+/// Index of the pools for slots of `len` bytes.
+fn class_of(len: usize) -> usize {
+    let class = SLOT_SIZES.iter().position(|&size| len <= size);
+    class.unwrap_or(SLOT_SIZES.len() - 1)
+}
+
+/// A slot kept by a connection for its next frame, so that a frame taken from the protocol is
+/// always posted.
+#[derive(Debug, Default)]
+pub(crate) struct SpareSlot(Option<PoolBuf>);
+
+impl SpareSlot {
+    /// Whether there is a slot for the next frame.
+    pub(crate) fn is_ready(&mut self, slots: &Slots) -> bool {
+        if self.0.is_none() {
+            self.0 = slots.try_take(FRAGMENT as usize);
+        }
+        self.0.is_some()
+    }
+
+    /// Takes a slot for a header and `body` bytes: another free one, or else the spare.
+    pub(crate) fn take(&mut self, slots: &Slots, body: usize) -> verbs::Result<PoolBuf> {
+        let slot = slots.try_take(body).or_else(|| {
+            let mut spare = self.0.take()?;
+            spare.set_len(Header::SIZE + body);
+            Some(spare)
+        });
+        slot.ok_or_else(|| verbs::Error::from_errno("ibv_reg_mr", Errno::NOMEM.raw_os_error()))
     }
 }
 
@@ -69,6 +108,23 @@ pub(crate) enum Body {
 }
 
 impl Body {
+    /// Memory for `len` bytes: a slot of `device`, which may enter the kernel, or the heap without a
+    /// device.
+    pub(crate) fn alloc(device: Option<&Device>, len: usize) -> verbs::Result<Self> {
+        match device {
+            Some(device) => Ok(Self::Slot(device.slot(len)?)),
+            None => Ok(Self::Heap(vec![0; len].into())),
+        }
+    }
+
+    /// Memory like that of [`alloc`](Self::alloc), unless no slot is free.
+    pub(crate) fn try_alloc(device: Option<&Device>, len: usize) -> Option<Self> {
+        match device {
+            Some(device) => device.slots.try_take(len).map(Self::Slot),
+            None => Some(Self::Heap(vec![0; len].into())),
+        }
+    }
+
     /// Copies the body to the heap if its slot belongs to the removed device of `pd`.
     pub(crate) fn leave(&mut self, pd: &ProtectionDomain) {
         if let Self::Slot(slot) = self
@@ -83,6 +139,15 @@ impl AsRef<[u8]> for Body {
     fn as_ref(&self) -> &[u8] {
         match self {
             Self::Slot(slot) => slot.get(Header::SIZE..).unwrap_or_default(),
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl AsMut<[u8]> for Body {
+    fn as_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Slot(slot) => slot.get_mut(Header::SIZE..).unwrap_or_default(),
             Self::Heap(bytes) => bytes,
         }
     }

@@ -126,9 +126,9 @@ impl State {
     }
 
     fn accept(&mut self, id: ConnectionId, request: RequestId, attempt: Attempt) -> io::Result<()> {
-        let request = self.requests.remove(&request).ok_or_else(invalid)?;
         let answer = self.node.answer(id).ok_or_else(invalid)?.encode();
         let span = ConnectionSpan::new(self.node.route(id).ok_or_else(invalid)?);
+        let request = self.requests.remove(&request).ok_or_else(invalid)?;
         note!(debug, span, ?attempt, "accepting");
         let key = request.id().key();
         let conn = IbConnection::new(attempt, Some(key), span);
@@ -442,6 +442,11 @@ impl State {
             }
             let hosts = (local.ip(), peer.ip());
             HostPair::new(hosts.1, hosts.0)?;
+            // The socket may not be bound yet.
+            if !self.listeners.is_open(hosts.0) {
+                self.node.refused();
+                return None;
+            }
             let data = &request.param().private_data;
             self.node.request(now, hosts, data, name).ok()
         });

@@ -77,6 +77,11 @@ impl Listeners {
         is_held || self.open.contains_key(&ip)
     }
 
+    /// Whether an address is listening, with a socket bound.
+    pub(super) fn is_open(&self, ip: IpAddr) -> bool {
+        self.open.contains_key(&ip)
+    }
+
     /// The address of a listening identifier.
     pub(super) fn of(&self, key: Key) -> Option<IpAddr> {
         let mut open = self.open.iter();
@@ -125,8 +130,8 @@ struct BoundId {
 
 impl Shared {
     /// Listens on the IP of `addr`, and opens its device. A loopback address has no device and no
-    /// listener. Enters the kernel without the lock, but for `rdma_listen`: the caller binds the
-    /// socket before the first message arrives.
+    /// listener. Enters the kernel without the lock. Requests of peers are accepted after the lock is
+    /// released, so the caller can bind the socket before the first message arrives.
     pub(crate) fn open(&self, addr: SocketAddr) -> io::Result<Guard<'_>> {
         let ip = addr.ip();
         if ip.is_loopback() {
@@ -158,11 +163,21 @@ impl Shared {
         }
         let addr = state.on_link(ip, ip, family(ip).port());
         let devices = state.transport.known.clone();
+        let is_paused = state.listeners.paused.is_some();
         drop(state);
         claim_devices()?;
         let BoundId { id, device } = self.bind(addr, &devices)?;
+        let key = id.key();
+        let listener = if is_paused {
+            // Until accepting resumes, another program may use the address.
+            drop(id);
+            None
+        } else {
+            let listener = id.listen(BACKLOG);
+            Some(listener.map_err(|refused| explain(ip, &refused.error))?)
+        };
         let mut state = self.lock()?;
-        if state.listeners.opening.take() != Some(id.key()) {
+        if state.listeners.opening.take() != Some(key) {
             drop(state);
             let removed = Errno::NODEV.raw_os_error();
             return Err(explain(
@@ -171,18 +186,12 @@ impl Shared {
             ));
         }
         state.transport.add_device(&device);
-        if let Some(paused) = &mut state.listeners.paused {
-            paused.insert(ip);
-            state.listeners.devices.insert(ip.into(), device);
-            drop(state);
-            // Until accepting resumes, another program may use the address.
-            drop(id);
-            return self.lock();
-        }
-        let id = id.listen(BACKLOG);
-        let id = id.map_err(|refused| explain(ip, &refused.error))?;
-        state.listeners.open.insert(ip, id);
         state.listeners.devices.insert(ip.into(), device);
+        if let Some(listener) = listener {
+            state.listeners.open.insert(ip, listener);
+        } else {
+            state.listeners.paused.get_or_insert_default().insert(ip);
+        }
         Ok(state)
     }
 

@@ -100,7 +100,7 @@ pub(crate) struct LocalAtomic {
 impl LocalAtomic {
     /// Performs the operation, and stores the previous value in `place`, 8 bytes. Blocks until the
     /// device completes the operation, up to 10 s: call without the engine's lock.
-    pub(crate) fn perform(&self, place: &RemoteRegion) -> Status {
+    pub(crate) fn perform(self, place: &RemoteRegion) -> Status {
         let ended = self.ended.read().unwrap_or_else(PoisonError::into_inner);
         let Some(region) = self.region.upgrade().filter(|_| !*ended) else {
             return Status::RemoteError;

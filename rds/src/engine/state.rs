@@ -28,10 +28,15 @@ use crate::{
         connection::MessageOutcome,
         link::RequestId,
         node::{ConnectionId, Node, SocketError},
+        wire::FRAGMENT,
     },
     slots::Body,
     socket::Descriptors,
 };
+
+/// Interval between attempts to register slots for a connection. Slots of other messages may become
+/// free meanwhile.
+const SLOT_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The protocol, with the payloads and bodies of this crate.
 pub(crate) type Protocol = Node<Payload, Body>;
@@ -145,6 +150,9 @@ impl State {
             self.advance(now, id);
         }
         self.schedule.wake_for_timers();
+        while let Some(id) = self.transport.starved.pop() {
+            self.add_slots(id);
+        }
         self.release_devices();
         if self.node.retire_due() {
             self.node.retire_acked();
@@ -157,10 +165,38 @@ impl State {
                 self.operations.end(owner, peer, finished.sequence, failed);
             }
             self.over(owner, &payload);
+            if payload.has_regions() {
+                self.schedule.waiters.drop_unlocked(payload);
+            }
         }
         while let Some(id) = self.node.woken() {
             self.wake(id);
         }
+    }
+
+    /// Has the engine thread register slots for a connection without free ones, which then
+    /// continues.
+    #[cold]
+    fn add_slots(&mut self, id: ConnectionId) {
+        let conn = self.transport.ib_connections.get(&id);
+        let Some(device) = conn.and_then(|conn| conn.stage.device()).cloned() else {
+            return;
+        };
+        self.unlocked(move |_| {
+            // The slot becomes free.
+            let is_free = device.slot(FRAGMENT as usize).is_ok();
+            move |state: &mut Self, now| {
+                if let Some(conn) = state.transport.ib_connections.get_mut(&id) {
+                    conn.is_starved = false;
+                    let wait = if is_free {
+                        Duration::ZERO
+                    } else {
+                        SLOT_RETRY_INTERVAL
+                    };
+                    state.schedule.set_timer(id, now + wait);
+                }
+            }
+        });
     }
 
     /// Sets the timers of all connections, after a change that affects all.

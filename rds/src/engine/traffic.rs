@@ -1,6 +1,6 @@
 //! Posting requests and handling completions.
 
-use std::{iter::Peekable, sync::Arc, time::Duration};
+use std::{iter::Peekable, mem, sync::Arc, time::Duration};
 
 use rustix::io::Errno;
 use verbs::{
@@ -23,9 +23,9 @@ use crate::{
         },
         link::Failure,
         node::{ConnectionId, MAX_COPIED_LEN, Route},
-        wire::Header,
+        wire::{FRAGMENT, Header},
     },
-    slots::{Body, FRAME_SIZE},
+    slots::{Body, FRAME_SIZE, SpareSlot},
 };
 
 /// Completions handled per completion queue before other threads get their turn.
@@ -124,6 +124,7 @@ impl Transport {
             closing,
             lost: false,
             arrived: false,
+            starved: false,
             used: &mut self.used,
         };
         completing.completed(now, first);
@@ -131,9 +132,12 @@ impl Transport {
             completing.completed(now, wc);
         }
         completing.repost();
-        let (lost, arrived) = (completing.lost, completing.arrived);
+        let (lost, arrived, starved) = (completing.lost, completing.arrived, completing.starved);
         if arrived {
             conn.data_received(now);
+        }
+        if starved && !mem::replace(&mut conn.is_starved, true) {
+            self.starved.push(id);
         }
         if lost {
             node.failed(id, attempt, Failure::Lost);
@@ -146,46 +150,19 @@ impl Transport {
             stage: Stage::Up(resources, _),
             closing: None,
             attempt,
+            spare,
+            is_starved,
             ..
         }) = self.ib_connections.get_mut(&id)
         else {
             return;
         };
-        let device = &resources.device;
+        let device = &*resources.device;
         let qp = &mut resources.qp;
         let free = qp.send_queue().capacity() - qp.send_queue().in_flight();
-        let mut free = u32::try_from(free).unwrap_or(u32::MAX);
-        let mut failed = false;
+        let free = u32::try_from(free).unwrap_or(u32::MAX);
         let mut batch = qp.batch();
-        while let Some(work) = node.transmit(id, free.saturating_sub(RESERVED_SENDS)) {
-            let requests = match work.request {
-                Request::Rdma { rdma, .. } => rdma.requests,
-                Request::Frame { .. } | Request::Atomic { .. } => 1,
-            };
-            free = free.saturating_sub(requests);
-            if push(&mut batch, work, device).is_err() {
-                failed = true;
-                break;
-            }
-        }
-        if !failed && let Some((tag, header)) = node.acknowledge(now, id) {
-            failed |= frame(tag, &header, Bytes::Nothing, device)
-                .and_then(|work| {
-                    batch
-                        .push(op::Send::new(work).solicited())
-                        .map_err(|refused| refused.error)
-                })
-                .is_err();
-        }
-        if !failed && let Some(tag) = node.probe(now, id) {
-            let nothing = SendWork::new((None, Vec::new()), Posted::alone(tag));
-            let nowhere = RemoteToken {
-                addr: 0,
-                len: 0,
-                rkey: 0,
-            };
-            failed |= batch.push(op::Write::new(nothing, nowhere)).is_err();
-        }
+        let mut failed = push_all(&mut batch, node, now, id, free, device, spare).is_err();
         if !batch.is_empty()
             && let Err(Refused { value, .. }) = batch.post()
         {
@@ -196,6 +173,9 @@ impl Transport {
         }
         if failed {
             node.failed(id, *attempt, Failure::Lost);
+        }
+        if !spare.is_ready(&device.slots) && !mem::replace(is_starved, true) {
+            self.starved.push(id);
         }
     }
 }
@@ -213,6 +193,8 @@ struct Completing<'a> {
     lost: bool,
     /// Whether a frame has arrived.
     arrived: bool,
+    /// Whether a long body was copied, since no slot was free.
+    starved: bool,
     used: &'a mut Vec<UsedExport>,
 }
 
@@ -272,6 +254,7 @@ impl Completing<'_> {
         }
         self.arrived = true;
         let (header, header_len, body, next) = unpack(done.into_parts().1, len, self.device);
+        self.starved |= matches!(&body, Body::Heap(body) if body.len() > MAX_COPIED_LEN as usize);
         if !self.closing {
             self.repost_queue.push(next);
         }
@@ -287,8 +270,52 @@ impl Completing<'_> {
     }
 }
 
+/// Adds queued frames and operations, acknowledgement and probe of a connection to the batch, given
+/// `free` entries of the send queue. Stops without a slot for a frame.
+fn push_all(
+    batch: &mut Requests<'_>,
+    node: &mut Protocol,
+    now: Duration,
+    id: ConnectionId,
+    mut free: u32,
+    device: &Device,
+    spare: &mut SpareSlot,
+) -> verbs::Result<()> {
+    while spare.is_ready(&device.slots)
+        && let Some(work) = node.transmit(id, free.saturating_sub(RESERVED_SENDS))
+    {
+        let requests = match work.request {
+            Request::Rdma { rdma, .. } => rdma.requests,
+            Request::Frame { .. } | Request::Atomic { .. } => 1,
+        };
+        free = free.saturating_sub(requests);
+        push(batch, work, device, spare)?;
+    }
+    if spare.is_ready(&device.slots)
+        && let Some((tag, header)) = node.acknowledge(now, id)
+    {
+        let ack = frame(tag, &header, Bytes::Nothing, device, spare)?;
+        batch.push(op::Send::new(ack).solicited())?;
+    }
+    if let Some(tag) = node.probe(now, id) {
+        let nothing = SendWork::new((None, Vec::new()), Posted::alone(tag));
+        let nowhere = RemoteToken {
+            addr: 0,
+            len: 0,
+            rkey: 0,
+        };
+        batch.push(op::Write::new(nothing, nowhere))?;
+    }
+    Ok(())
+}
+
 /// Adds a request to the batch.
-fn push(batch: &mut Requests<'_>, work: Work<'_, Payload>, device: &Device) -> verbs::Result<()> {
+fn push(
+    batch: &mut Requests<'_>,
+    work: Work<'_, Payload>,
+    device: &Device,
+    spare: &mut SpareSlot,
+) -> verbs::Result<()> {
     let (tag, signaled) = (work.tag, work.signaled);
     match work.request {
         Request::Frame {
@@ -296,7 +323,7 @@ fn push(batch: &mut Requests<'_>, work: Work<'_, Payload>, device: &Device) -> v
             body,
             solicited,
             fence,
-        } => frame(tag, &header, body, device).and_then(|work| {
+        } => frame(tag, &header, body, device, spare).and_then(|work| {
             let mut send = op::Send::new(work);
             if solicited {
                 send = send.solicited();
@@ -336,9 +363,10 @@ fn unpack(
     let start_len = start.len();
     let mut header = [0; Header::SIZE];
     header[..start_len].copy_from_slice(start);
-    // A short body is copied, so that its slot can be reposted at once.
+    // A short body is copied, so that its slot can be reposted at once. So is any body if no other
+    // slot is free.
     if body.len() > MAX_COPIED_LEN as usize
-        && let Ok(next) = device.slot(FRAME_SIZE)
+        && let Some(next) = device.slots.try_take(FRAGMENT as usize)
     {
         return (header, start_len, Body::Slot(slot), next);
     }
@@ -353,13 +381,14 @@ fn frame(
     header: &[u8; Header::SIZE],
     body: Bytes<'_, Payload>,
     device: &Device,
+    spare: &mut SpareSlot,
 ) -> verbs::Result<SendWork> {
     let mut posted = Posted::alone(tag);
     let (slot, rest) = match body {
-        Bytes::Nothing => (device.slot(0)?, None),
+        Bytes::Nothing => (spare.take(&device.slots, 0)?, None),
         Bytes::Map { map, range } => {
             let part = map.as_bytes().get(range).unwrap_or_default();
-            let mut slot = device.slot(part.len())?;
+            let mut slot = spare.take(&device.slots, part.len())?;
             slot[Header::SIZE..].copy_from_slice(part);
             (slot, None)
         }
@@ -367,7 +396,7 @@ fn frame(
             let start = range.start;
             // The body is present, since only one connection at a time posts a message.
             let Frame { slot, rest } = payload
-                .take(range, device)?
+                .take(range, device, spare)?
                 .ok_or_else(|| verbs::Error::from_errno(POST, Errno::BUSY.raw_os_error()))?;
             posted.message = Some((Arc::clone(payload), start));
             (slot, rest)

@@ -43,6 +43,8 @@ pub(super) struct Transport {
     channels: Arc<OwnedFd>,
     /// Exports used by operations of peers, for the caller.
     pub(super) used: Vec<UsedExport>,
+    /// Connections without a free slot, for the caller.
+    pub(super) starved: Vec<ConnectionId>,
 }
 
 /// Exported memory used by an operation of a peer.
@@ -64,6 +66,7 @@ impl Transport {
             lost: Vec::new(),
             channels,
             used: Vec::new(),
+            starved: Vec::new(),
         }
     }
 
@@ -133,13 +136,12 @@ impl Transport {
             let Some(device) = self.polled_devices().nth(index).map(Arc::clone) else {
                 break;
             };
-            device.cqs().retain_mut(|cq| {
+            for cq in device.cqs().iter_mut().filter(|cq| !cq.has_failed()) {
                 let result = with(self, node, &device, cq);
                 any |= *result.as_ref().unwrap_or(&true);
                 cq.failed.store(result.is_err(), Relaxed);
                 failed |= result.is_err();
-                result.is_ok()
-            });
+            }
         }
         if failed {
             for (&id, conn) in &mut self.ib_connections {

@@ -21,6 +21,7 @@ use crate::{
         node::{self, Delivery, LocalMessage, SocketError},
         wire::{Cookie, FRAGMENT},
     },
+    slots::Body,
 };
 
 /// Options of a send: destination, flags, cookie, operations.
@@ -177,24 +178,26 @@ impl Socket {
     /// [sendmsg(2)](https://man7.org/linux/man-pages/man2/sendmsg.2.html)
     pub fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<Sent> {
         let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
-        match u32::try_from(bytes) {
-            Ok(len) if len <= FRAGMENT && options.is_plain() => {
-                // Locking twice would cost more than copying under the lock.
-                let state = self.lock()?;
-                let device = state.device_of(self.id).map_err(socket_error)?;
-                let payload = Outbound::copy(bufs, device.map(AsRef::as_ref))?;
+        if let Ok(len) = u32::try_from(bytes)
+            && len <= FRAGMENT
+            && options.is_plain()
+        {
+            // Locking twice would cost more than copying under the lock.
+            let state = self.lock()?;
+            // Held until the end of the call: destroying a removed device enters the kernel.
+            let device = state.device_of(self.id).map_err(socket_error)?.cloned();
+            let alloc = |len| Body::try_alloc(device.as_deref(), len).ok_or(());
+            if let Ok(payload) = Outbound::copy(bufs, alloc) {
                 let draft = Draft {
                     silent: options.silent,
                     ..Draft::new(len, Arc::new(payload))
                 };
-                self.submit(state, draft, options)
-            }
-            _ => {
-                let (len, device) = self.check(bytes, options)?;
-                let payload = Outbound::copy(bufs, device.as_deref())?;
-                self.transmit(len, device, payload, options)
+                return self.submit(state, draft, options);
             }
         }
+        let (len, device) = self.check(bytes, options)?;
+        let payload = Outbound::copy(bufs, |len| Body::alloc(device.as_deref(), len))?;
+        self.transmit(len, device, payload, options)
     }
 
     /// `MSG_ZEROCOPY`—Sends registered memory without a copy. Do not change the memory until

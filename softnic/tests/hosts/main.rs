@@ -6,6 +6,7 @@ mod extended;
 mod identifiers;
 mod messages;
 mod streams;
+mod unlocked;
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -89,11 +89,12 @@ pub enum Sleep {
 }
 
 /// Eventfds and tasks to be notified without a lock, since a woken thread takes the lock first, and
-/// wakers are foreign code.
-#[derive(Debug, Default)]
+/// wakers are foreign code. Then values are dropped.
+#[derive(Default)]
 pub(super) struct Woken {
     events: Vec<Arc<EventFd>>,
     tasks: Vec<Waker>,
+    values: Vec<Box<dyn Send + Sync>>,
 }
 
 impl Woken {
@@ -187,6 +188,12 @@ impl<I: Copy + Ord> Waiters<I> {
     pub fn poller_sleeps(&self) -> bool {
         let poller = self.poller.and_then(|name| self.calls.get(&name));
         poller.is_some_and(|poller| poller.asleep)
+    }
+
+    /// Drops a value once the lock has been released, such as memory to be deregistered by a call into
+    /// the kernel.
+    pub fn drop_unlocked(&mut self, value: impl Send + Sync + 'static) {
+        self.woken.values.push(Box::new(value));
     }
 
     /// Wakes the standby thread, for work of its own.
