@@ -5,7 +5,7 @@
 //! address of an export is random, within the 32 bits of a cookie.
 
 use std::{
-    collections::{BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeSet, HashMap},
     io,
     net::IpAddr,
     sync::{Arc, PoisonError, RwLock},
@@ -57,42 +57,46 @@ impl<R> Exported<R> {
         }
     }
 
+    /// Records a recipient of the cookie. From now on, only recipients can end the single use of
+    /// the memory.
+    pub(crate) fn sent_to(&mut self, host: IpAddr) {
+        if self.hosts.len() <= MAX_HOSTS {
+            self.hosts.insert(host);
+        }
+    }
+
     fn is_for(&self, host: IpAddr) -> bool {
         let any = self.hosts.is_empty() || self.hosts.len() > MAX_HOSTS;
         any || self.hosts.contains(&host)
     }
 }
 
-/// Exported memory of all sockets of an engine.
+/// Exported memory of all sockets of an engine, by owner and key.
 #[derive(Debug)]
-pub(crate) struct Exports<R = RemoteRegion> {
-    all: HashMap<(SocketId, u32), Exported<R>>,
-}
+pub(crate) struct Exports<R = RemoteRegion>(HashMap<SocketId, HashMap<u32, Exported<R>>>);
 
 impl<R> Default for Exports<R> {
     fn default() -> Self {
-        Self {
-            all: HashMap::new(),
-        }
+        Self(HashMap::new())
     }
 }
 
 impl<R> Exports<R> {
     pub(crate) fn insert(&mut self, owner: SocketId, rkey: u32, exported: Exported<R>) {
-        self.all.insert((owner, rkey), exported);
+        self.0.entry(owner).or_default().insert(rkey, exported);
     }
 
-    pub(crate) fn contains(&self, owner: SocketId, rkey: u32) -> bool {
-        self.all.contains_key(&(owner, rkey))
+    pub(crate) fn get_mut(&mut self, owner: SocketId, rkey: u32) -> Option<&mut Exported<R>> {
+        self.0.get_mut(&owner)?.get_mut(&rkey)
     }
 
     pub(crate) fn remove(&mut self, owner: SocketId, rkey: u32) -> Option<Exported<R>> {
-        self.all.remove(&(owner, rkey))
+        self.0.get_mut(&owner)?.remove(&rkey)
     }
 
     /// Number of exports of a socket.
     pub(crate) fn count(&self, owner: SocketId) -> usize {
-        self.all.keys().filter(|(of, _)| *of == owner).count()
+        self.0.get(&owner).map_or(0, HashMap::len)
     }
 
     /// An export with this key that matches `which`.
@@ -101,43 +105,22 @@ impl<R> Exports<R> {
         rkey: u32,
         which: impl Fn(&Exported<R>) -> bool,
     ) -> Option<&Exported<R>> {
-        let mut all = self.all.iter();
-        let found = all.find(|((_, key), exported)| *key == rkey && which(exported));
-        found.map(|(_, exported)| exported)
-    }
-
-    /// Records a recipient of the cookie. From now on, only recipients can end the single use of
-    /// the memory.
-    pub(crate) fn sent_to(&mut self, owner: SocketId, rkey: u32, host: IpAddr) {
-        if let Some(exported) = self.all.get_mut(&(owner, rkey))
-            && exported.hosts.len() <= MAX_HOSTS
-        {
-            exported.hosts.insert(host);
-        }
+        let mut all = self.0.values().filter_map(|own| own.get(&rkey));
+        all.find(|exported| which(exported))
     }
 
     /// Ends a use-once export after a host has reported its use, and returns it.
     #[must_use]
     fn used(&mut self, owner: SocketId, rkey: u32, by: IpAddr) -> Option<Exported<R>> {
-        match self.all.entry((owner, rkey)) {
-            Entry::Occupied(exported) if exported.get().use_once && exported.get().is_for(by) => {
-                Some(exported.remove())
-            }
-            _ => None,
-        }
+        let exported = self.get_mut(owner, rkey)?;
+        let ends = exported.use_once && exported.is_for(by);
+        ends.then(|| self.remove(owner, rkey))?
     }
 
     /// Ends all exports of a closed socket, and returns them.
     #[must_use]
-    pub(super) fn forget(&mut self, owner: SocketId) -> Vec<Exported<R>> {
-        self.take(|of, _| of == owner)
-    }
-
-    fn take(&mut self, mut which: impl FnMut(SocketId, &Exported<R>) -> bool) -> Vec<Exported<R>> {
-        let taken = self
-            .all
-            .extract_if(|(owner, _), exported| which(*owner, exported));
-        taken.map(|(_, exported)| exported).collect()
+    pub(super) fn forget(&mut self, owner: SocketId) -> HashMap<u32, Exported<R>> {
+        self.0.remove(&owner).unwrap_or_default()
     }
 }
 
@@ -145,7 +128,9 @@ impl Exports {
     /// Ends all exports on a removed device, and returns them.
     #[must_use]
     pub(super) fn leave(&mut self, pd: &ProtectionDomain) -> Vec<Exported> {
-        self.take(|_, exported| exported.region.pd() == pd)
+        let all = self.0.values_mut();
+        let gone = all.flat_map(|own| own.extract_if(|_, exported| exported.region.pd() == pd));
+        gone.map(|(_, exported)| exported).collect()
     }
 }
 
@@ -200,9 +185,8 @@ mod tests {
             let mut exports = exports(use_once);
             drop(exports.used(SocketId(2), 5, PEER));
             drop(exports.used(OWNER, 6, PEER));
-            assert!(exports.contains(OWNER, 5), "that was another");
+            assert_eq!(exports.count(OWNER), 1, "that was another");
             drop(exports.used(OWNER, 5, PEER));
-            assert_eq!(exports.contains(OWNER, 5), !use_once);
             assert_eq!(exports.count(OWNER), usize::from(!use_once));
         }
     }
@@ -210,22 +194,23 @@ mod tests {
     #[test]
     fn export_use_once_ignores_hosts_without_the_cookie() {
         let mut exports = exports(true);
-        exports.sent_to(OWNER, 5, PEER);
+        exports.get_mut(OWNER, 5).unwrap().sent_to(PEER);
         drop(exports.used(OWNER, 5, OTHER_PEER));
-        assert!(exports.contains(OWNER, 5));
+        assert_eq!(exports.count(OWNER), 1);
         drop(exports.used(OWNER, 5, PEER));
-        assert!(!exports.contains(OWNER, 5));
+        assert_eq!(exports.count(OWNER), 0);
     }
 
     #[test]
     fn export_recipients_are_bounded() {
         let mut exports = exports(true);
+        let exported = exports.get_mut(OWNER, 5).unwrap();
         for host in 0..1000 {
-            exports.sent_to(OWNER, 5, std::net::Ipv4Addr::from_bits(host).into());
+            exported.sent_to(std::net::Ipv4Addr::from_bits(host).into());
         }
-        assert_eq!(exports.all[&(OWNER, 5)].hosts.len(), MAX_HOSTS + 1);
+        assert_eq!(exported.hosts.len(), MAX_HOSTS + 1);
         drop(exports.used(OWNER, 5, OTHER_PEER));
-        assert!(!exports.contains(OWNER, 5), "it is for any host");
+        assert_eq!(exports.count(OWNER), 0, "it is for any host");
     }
 
     #[test]

@@ -12,9 +12,7 @@ const MAX_FAILURES: usize = 1024;
 
 /// Operations of all sockets, by owner and target host.
 #[derive(Debug, Default)]
-pub(crate) struct Operations {
-    books: HashMap<(SocketId, IpAddr), Book>,
-}
+pub(crate) struct Operations(HashMap<SocketId, HashMap<IpAddr, Book>>);
 
 #[derive(Debug, Default)]
 struct Book {
@@ -33,16 +31,24 @@ pub(crate) struct Progress {
 }
 
 impl Operations {
+    fn get(&mut self, owner: SocketId, peer: IpAddr) -> Option<&mut Book> {
+        self.0.get_mut(&owner)?.get_mut(&peer)
+    }
+
+    fn book(&mut self, owner: SocketId, peer: IpAddr) -> &mut Book {
+        self.0.entry(owner).or_default().entry(peer).or_default()
+    }
+
     /// Records the start of an operation.
     pub(crate) fn begin(&mut self, owner: SocketId, peer: IpAddr, id: u64) {
-        let book = self.books.entry((owner, peer)).or_default();
+        let book = self.book(owner, peer);
         book.open.insert(id);
         book.last = book.last.max(id);
     }
 
     /// Records the end of an operation.
     pub(super) fn end(&mut self, owner: SocketId, peer: IpAddr, id: u64, failed: bool) {
-        if let Some(book) = self.books.get_mut(&(owner, peer)) {
+        if let Some(book) = self.get(owner, peer) {
             book.open.remove(&id);
             if failed {
                 book.failed.insert(id);
@@ -56,8 +62,7 @@ impl Operations {
 
     /// Records an operation that completed immediately; returns its number.
     pub(crate) fn at_once(&mut self, owner: SocketId, peer: IpAddr, failed: bool) -> u64 {
-        let book = self.books.entry((owner, peer)).or_default();
-        let id = book.last + 1;
+        let id = self.book(owner, peer).last + 1;
         self.begin(owner, peer, id);
         self.end(owner, peer, id, failed);
         id
@@ -65,7 +70,7 @@ impl Operations {
 
     /// Progress of the operations up to `wanted`. Reports each failure once.
     pub(crate) fn progress(&mut self, owner: SocketId, peer: IpAddr, wanted: u64) -> Progress {
-        let Some(book) = self.books.get_mut(&(owner, peer)) else {
+        let Some(book) = self.get(owner, peer) else {
             return Progress {
                 ended: wanted,
                 failed: false,
@@ -81,7 +86,7 @@ impl Operations {
 
     /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, owner: SocketId) {
-        self.books.retain(|(of, _), _| *of != owner);
+        self.0.remove(&owner);
     }
 }
 

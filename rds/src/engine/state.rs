@@ -258,7 +258,7 @@ impl State {
 
     /// Forgets a closed socket. Returns its exports, to be deregistered without the lock.
     #[must_use]
-    pub(crate) fn forget(&mut self, id: SocketId) -> Vec<Exported> {
+    pub(crate) fn forget(&mut self, id: SocketId) -> HashMap<u32, Exported> {
         self.sockets.remove(&id);
         self.schedule.unwatch(id);
         // Removes abandoned tasks.

@@ -248,10 +248,10 @@ impl Socket {
             }
         }
         if let Some(cookie) = options.cookie {
-            if !state.exports.contains(self.id, cookie.rkey) {
+            let Some(exported) = state.exports.get_mut(self.id, cookie.rkey) else {
                 return Err(invalid("the cookie is not an export of this socket"));
-            }
-            state.exports.sent_to(self.id, cookie.rkey, to.ip());
+            };
+            exported.sent_to(to.ip());
         }
         let device = state.device_of(self.id).map_err(socket_error)?;
         Ok((len, device.cloned()))
