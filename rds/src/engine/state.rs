@@ -178,8 +178,11 @@ impl State {
     /// continues.
     #[cold]
     fn add_slots(&mut self, id: ConnectionId) {
-        let conn = self.transport.ib_connections.get(&id);
-        let Some(device) = conn.and_then(|conn| conn.stage.device()).cloned() else {
+        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
+            return;
+        };
+        let Some(device) = conn.stage.device().cloned() else {
+            conn.is_starved = false;
             return;
         };
         self.unlocked(move |_| {
