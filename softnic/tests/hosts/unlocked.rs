@@ -108,7 +108,7 @@ fn receive(socket: &Socket) {
 /// Connections in both directions, more messages in flight than slots, and memory released with the
 /// last message that uses it.
 fn exchange(fabric: &Fabric, engine: &Engine, own: &Host, other: &Host) {
-    let own_socket = socket(own, engine, 4000);
+    let [own_socket, last] = [4000, 4001].map(|port| socket(own, engine, port));
     let third = fabric.host(IpAddr::from([10, 9, 26, 3]));
     let dialed = socket(&third, &start(&third), 4000);
     let to = dialed.local_addr().unwrap();
@@ -124,6 +124,9 @@ fn exchange(fabric: &Fabric, engine: &Engine, own: &Host, other: &Host) {
         }
     };
     send(&socket, own_socket.local_addr().unwrap());
+    // Arrives after the messages, which all hold a slot until they are received.
+    socket.send_to(b"last", last.local_addr().unwrap()).unwrap();
+    assert_eq!(last.recv(&mut [0; 4]).unwrap(), 4);
     receive(&own_socket);
     send(&own_socket, dest);
     receive(&socket);
@@ -151,7 +154,7 @@ fn exchange(fabric: &Fabric, engine: &Engine, own: &Host, other: &Host) {
     let memory = own_socket.alloc(4096).unwrap();
     own_socket.export(&memory, ExportOptions::new()).unwrap();
     // Before the peers, so that the engine does not dial again.
-    drop(own_socket);
+    drop((own_socket, last));
     drop((socket, dialed));
 }
 
