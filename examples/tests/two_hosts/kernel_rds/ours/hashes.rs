@@ -19,8 +19,9 @@ const LEN: usize = 64;
 /// The message after all acknowledgements.
 const END: &[u8] = b"end";
 
-/// Time for the delivery of [`END`] over a faulty link.
-const GRACE: Duration = Duration::from_secs(10);
+/// Time for the delivery of [`END`] over a faulty link, which may have to be connected again. Until then, the kernel's host may
+/// repeat messages whose acknowledgement was lost.
+const GRACE: Duration = Duration::from_secs(60);
 
 /// The messages of one direction.
 #[derive(Default)]
