@@ -7,7 +7,7 @@ use std::{
 };
 
 use cm::{DatagramEndpoint, EndpointBuilder, Listener, Membership};
-use softnic::{Call, Fabric, When};
+use softnic::{Call, Fabric, Host, When};
 use verbs::Gid;
 
 const SERVER: &str = "10.9.0.1";
@@ -16,13 +16,19 @@ fn builder() -> EndpointBuilder {
     EndpointBuilder::new().timeout(Duration::from_secs(20))
 }
 
+/// Two hosts, and a listener of the first one.
+fn listening(fabric: &Fabric) -> ([Host; 2], SocketAddr, Listener) {
+    let hosts = [SERVER, "10.9.0.2"].map(|addr| fabric.host(addr.parse().unwrap()));
+    let addr = SocketAddr::new(SERVER.parse().unwrap(), 7471);
+    let listener = hosts[0].run(|| builder().listen(addr)).unwrap();
+    (hosts, addr, listener)
+}
+
 /// The peer has completed its handshake, and sees no error of this side.
 #[test]
 fn established_connection_waits_for_free_descriptors() {
     let fabric = Fabric::new();
-    let hosts = [SERVER, "10.9.0.2"].map(|addr| fabric.host(addr.parse().unwrap()));
-    let addr = SocketAddr::new(SERVER.parse().unwrap(), 7471);
-    let listener: Listener = hosts[0].run(|| builder().listen(addr)).unwrap();
+    let (hosts, addr, listener) = listening(&fabric);
     for failed in [Call::CreateEventChannel, Call::MigrateId] {
         let client = hosts[1].spawn(move || builder().connect(addr));
         // A request migrates to the channel of the handshakes first.
@@ -45,9 +51,7 @@ fn established_connection_waits_for_free_descriptors() {
 #[test]
 fn connection_that_ends_before_descriptors_are_free_reports_its_end() {
     let fabric = Fabric::new();
-    let hosts = [SERVER, "10.9.0.2"].map(|addr| fabric.host(addr.parse().unwrap()));
-    let addr = SocketAddr::new(SERVER.parse().unwrap(), 7471);
-    let listener: Listener = hosts[0].run(|| builder().listen(addr)).unwrap();
+    let (hosts, addr, listener) = listening(&fabric);
     let client = hosts[1].spawn(move || builder().connect(addr));
     let failing = hosts[0].fail(Call::CreateEventChannel, When::Nth(1), libc::EMFILE);
     hosts[0].run(|| listener.accept()).unwrap_err();
