@@ -350,8 +350,8 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     connected
 }
 
-/// Whether the process may open the descriptors of an accepted connection; sets `errno` otherwise. Checked before, so
-/// that a connection stays in the backlog until the program has closed other descriptors, as with TCP. `fd` is any open
+/// Whether the process may open the descriptors of an accepted connection; sets `errno` otherwise. The call asks before it
+/// accepts: a connection stays in the backlog until the program has closed other descriptors, as with TCP. `fd` is any open
 /// descriptor.
 fn has_room(fd: c_int) -> bool {
     /// Two `epoll` instances, an eventfd, the mirror's two ends, the program's descriptor, and one for its creation.
