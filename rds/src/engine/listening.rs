@@ -74,7 +74,7 @@ impl Listeners {
             .paused
             .as_ref()
             .is_some_and(|paused| paused.contains(&ip));
-        is_held || self.open.contains_key(&ip)
+        is_held || self.is_open(ip)
     }
 
     /// Whether an address is listening, with a socket bound.
