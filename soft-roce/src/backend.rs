@@ -235,24 +235,31 @@ fn name(source: &Source) -> Option<&KernelName> {
     }
 }
 
-/// Builds the User-Mode Linux kernel of `source` if `backend` would use it. For test suites, where the build saves more time than
-/// it costs. If the build fails, `Auto` falls back to QEMU.
+/// Builds the User-Mode Linux kernel of `source` if `backend` would use it, and returns the backend with the choice of
+/// User-Mode Linux made explicit. For test suites, where the build saves more time than it costs. If the build fails, `Auto`
+/// falls back to QEMU.
 ///
 /// # Errors
 ///
 /// [`Backend::Uml`] was chosen, and the kernel cannot be built.
-pub fn prepare_for_many_runs(backend: Backend, source: &Source) -> Result<()> {
-    if let Source::Files { .. } = source {
-        return Ok(());
+pub fn prepare_for_many_runs(backend: Backend, source: &Source) -> Result<Backend> {
+    let would_use = match backend {
+        Backend::Uml => true,
+        Backend::Auto => !accelerator::may_answer(),
+        Backend::Qemu => false,
+    };
+    if !would_use || matches!(source, Source::Files { .. }) {
+        return Ok(backend);
     }
-    let name = name(source);
-    let would_use = backend == Backend::Auto && !accelerator::may_answer();
-    if backend == Backend::Uml {
-        uml::build::ensure(name)?;
-    } else if would_use && let Err(error) = uml::build::ensure(name) {
-        eprintln!("note: {error:#}\nGuests are emulated by QEMU instead, several times slower.");
+    match uml::build::ensure(name(source)) {
+        Err(error) if backend == Backend::Auto => {
+            eprintln!(
+                "note: {error:#}\nGuests are emulated by QEMU instead, several times slower."
+            );
+            Ok(backend)
+        }
+        built => built.map(|_| Backend::Uml),
     }
-    Ok(())
 }
 
 /// Prints advice about building the User-Mode Linux kernel, once for each `cache`.

@@ -7,8 +7,8 @@ pub(crate) const PREPARE: &str = "ip rule add pref 2 lookup local && ip rule del
 pub(crate) const CUT: &str = "ip rule add pref 1 iif eth0 blackhole";
 /// Restores it.
 pub(crate) const RESTORE: &str = "ip rule del pref 1";
-/// TCP port exempt from cuts after [`SPARE`], for synchronization of both hosts during a cut.
-pub(crate) const SPARED_PORT: u16 = 7600;
-/// Preparation on each host after [`PREPARE`], to exempt [`SPARED_PORT`] from cuts.
-pub(crate) const SPARE: &str = "ip rule add pref 0 iif eth0 ipproto tcp dport 7600 lookup local && \
-                                ip rule add pref 0 iif eth0 ipproto tcp sport 7600 lookup local";
+/// TCP ports exempt from cuts after [`SPARE`], for synchronization of both hosts before, during and after a cut.
+pub(crate) const SPARED_PORTS: [u16; 3] = [7600, 7601, 7602];
+/// Preparation on each host after [`PREPARE`], to exempt [`SPARED_PORTS`] from cuts.
+pub(crate) const SPARE: &str = "ip rule add pref 0 iif eth0 ipproto tcp dport 7600-7602 lookup local && \
+                                ip rule add pref 0 iif eth0 ipproto tcp sport 7600-7602 lookup local";

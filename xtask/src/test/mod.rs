@@ -43,10 +43,10 @@ use crate::stack::{self, Stack};
 use crate::stack_table;
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
-use soft_roce::Source;
 use soft_roce::backend::{self, Backend};
 use soft_roce::process::{self, Supervised};
 use soft_roce::setup::{self, Group};
+use soft_roce::{KernelName, Source};
 
 /// Selection of tests, and their options.
 #[derive(Args, Clone, Debug, Default)]
@@ -126,6 +126,9 @@ const AT_ONCE: u32 = 2;
 /// The number for tests on two hosts, in User-Mode Linux or on KVM: they mostly wait for time-outs of protocols, and four at
 /// once leave two processors idle for part of the time.
 const TWO_HOSTS_AT_ONCE: u32 = 4;
+
+/// The kernel of User-Mode Linux guests for the tests of iWARP on two hosts, if the kernel is not chosen.
+const IWARP_ON_TWO_HOSTS: Source = Source::Named(KernelName::Newest);
 
 /// Number of tests of the integration test `name` that run in parallel.
 fn at_once(name: &str, backend: Backend) -> u32 {
@@ -212,15 +215,12 @@ pub(crate) fn run_stages(
 
 /// Runs the tests of the host and of guests with `kernel`.
 fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) -> Result<()> {
-    let options = suite.options;
     let mut outcomes = Outcomes::default();
-    setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
-    if options.long {
-        setup::ensure(&[Group::Programs])?;
-    }
-    if !options.host_only && !options.valgrind && !options.sanitize {
-        backend::prepare_for_many_runs(options.backend, kernel)?;
-    }
+    let options = &Options {
+        backend: prepare_guests(suite.options, kernel)?,
+        ..suite.options.clone()
+    };
+    let suite = Suite { options, ..suite };
     if options.sanitize {
         Sanitizer::Address.require()?;
         let options = Options {
@@ -272,6 +272,27 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
         _ => {}
     }
     Ok(())
+}
+
+/// Installs the packages and builds the kernels that these tests need, and returns the backend of the guests.
+fn prepare_guests(options: &Options, kernel: &Source) -> Result<Backend> {
+    setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
+    if options.long {
+        setup::ensure(&[Group::Programs])?;
+    }
+    let backend = options.backend;
+    if options.host_only || options.valgrind || options.sanitize {
+        return Ok(backend);
+    }
+    let backend = backend::prepare_for_many_runs(backend, kernel)?;
+    // With a filter, the first test that needs this kernel builds it.
+    if matches!(
+        (backend, kernel, &options.filter),
+        (Backend::Uml, Source::Distribution, None)
+    ) {
+        backend::prepare_for_many_runs(backend, &IWARP_ON_TWO_HOSTS)?;
+    }
+    Ok(backend)
 }
 
 /// Compares the results of a complete run with the tables of tests.

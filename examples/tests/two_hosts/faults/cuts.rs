@@ -11,7 +11,7 @@ use std::env;
 use super::PEER;
 use crate::{
     guests::{named, run_for},
-    link::{CUT as CUT_LINK, PREPARE, RESTORE, SPARE, SPARED_PORT},
+    link::{CUT as CUT_LINK, PREPARE, RESTORE, SPARE, SPARED_PORTS},
 };
 
 /// Actions of both sides, the phase of the link cut, and the expected outcomes.
@@ -122,21 +122,18 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
         .map(|side| format!("ready-{}", side.port))
         .collect();
     let peer = if host == 'a' { "$B" } else { "$A" };
-    let connect_command = |port: u16| match host {
-        'a' => format!("rping -s -C 1 -p {port} > /dev/null 2>&1; "),
-        _ => format!("until rping -c -C 1 -a $A -p {port} > /dev/null 2>&1; do sleep 0.2; done; "),
+    let meet = |port: u16| match host {
+        'a' => format!("busybox nc -l -p {port} < /dev/null; "),
+        _ => format!("until busybox nc $A {port} < /dev/null; do sleep 0.2; done; "),
     };
-    // Wait for the other host, until both have seen the end of all connections.
+    // A host still in the first meeting does not notice that the other one has cut the link already.
+    let [both_are_ready, both_have_cut, both_have_ended] = SPARED_PORTS.map(meet);
     let (back, end) = match restored {
         true => (
             format!("sleep {SECONDS}; {RESTORE}; touch restored; "),
-            connect_command(7618),
+            both_have_ended.as_str(),
         ),
-        false => (String::new(), String::new()),
-    };
-    let both_have_cut = match host {
-        'a' => format!("busybox nc -l -p {SPARED_PORT} < /dev/null; "),
-        _ => format!("until busybox nc $A {SPARED_PORT} < /dev/null; do sleep 0.2; done; "),
+        false => (String::new(), ""),
     };
     // A permanent neighbor entry, so that missing ARP answers go unnoticed.
     format!(
@@ -146,11 +143,10 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
          ip neigh replace {peer} $mac dev eth0 nud permanent; \
          [ {host} = b ] && ip address add {UNKNOWN}/24 dev eth0; \
          {}for file in {}; do until [ -e $file ]; do sleep 0.1; done; done; \
-         {}{CUT_LINK}; {both_have_cut}touch cut; {back}\
+         {both_are_ready}{CUT_LINK}; {both_have_cut}touch cut; {back}\
          wait $pids; {end}{}",
         sides.iter().map(start).collect::<String>(),
         ready.join(" "),
-        connect_command(7619),
         super::LEFT
     )
 }
