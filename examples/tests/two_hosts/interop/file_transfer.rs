@@ -122,8 +122,9 @@ fn is_refused(output: &CellOutput, reason: &str, left: &[&str]) -> Result<(), St
 pub(super) fn refused_by_iwarp() -> Vec<Cell> {
     vec![Cell::of_ours(
         "file-transfer",
-        format!("timeout 60 {SERVER} -4 --port 7111 --clients 1; true"),
-        format!("echo text > text; sleep 2; {CLIENT} -p 7111 $A text"),
+        // The client does not connect.
+        "true".to_owned(),
+        format!("echo text > text; {CLIENT} -p 7111 $A text"),
         |output| {
             let reason = "iWARP has no RDMA write with immediate data, which this protocol needs";
             match output.client.iter().any(|line| line.ends_with(reason)) {

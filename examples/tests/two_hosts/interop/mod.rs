@@ -204,7 +204,7 @@ impl Limits {
                 cells: 8,
                 memory: 1024,
                 clients: 240,
-                client: 60,
+                client: 30,
                 attempts: 2,
                 one_host: false,
                 kernel: &[],
@@ -303,7 +303,7 @@ fn play_within(
 }
 
 /// Port on host a for the signal of finished clients. Then the file [`THROUGH`] is created, and servers still
-/// running a minute later are killed.
+/// running after the timeout of one more client are killed.
 const THROUGH_PORT: u32 = 7099;
 const THROUGH: &str = "/tmp/through";
 
@@ -312,12 +312,13 @@ fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     let Limits {
         memory,
         clients,
+        client: last,
         attempts,
         ..
     } = limits;
     let mut a = format!(
         "cd /tmp; for tool in {C_TOOLS}; do echo \"c: $(command -v $tool)\"; done; \
-         {{ busybox nc -l -p {THROUGH_PORT}; touch {THROUGH}; sleep 60; busybox killall timeout; }} & waiting=$!; "
+         {{ busybox nc -l -p {THROUGH_PORT}; touch {THROUGH}; sleep {last}; busybox killall timeout; }} & waiting=$!; "
     );
     let mut b = "cd /tmp; begin=$(date +%s); ".to_owned();
     for (i, cell) in cells.iter().enumerate() {

@@ -345,6 +345,7 @@ def sink(own, peer, count, first=None):
     before = afrds.counters(sock)
     if first is not None:
         sock.send_soon(request(first), peer)
+        wait_for_stop(peer)
     for number in range(int(count)):
         sock.send_soon(request(SINK, 0, number), peer)
     limit = time.monotonic() + 120
@@ -354,6 +355,17 @@ def sink(own, peer, count, first=None):
     after = afrds.counters(sock)
     acks, resets = (after[name] - before[name] for name in ("ib_ack_received", "conn_reset"))
     print(f"{'sunk' if first is None else 'stalled'} {count} acks {acks} resets {resets}")
+
+
+def wait_for_stop(peer):
+    """Waits until a server is stopped: only then is it reachable by TCP."""
+    limit = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(peer, 10).close()
+        except OSError:
+            assert time.monotonic() < limit, f"{peer} does not stop"
+            time.sleep(0.1)
 
 
 def stall(own, peer, count):

@@ -243,7 +243,7 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
                 ensure!(len == sunk, "{len} instead of {sunk}");
                 sunk += 1;
             }
-            STALL => stall::stall()?,
+            STALL => stall::stall(own)?,
             // As if killed: the kernel destroys the objects.
             STOP if die => std::process::abort(),
             STOP => {
