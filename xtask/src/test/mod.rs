@@ -247,7 +247,7 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
     }
     if !options.host_only && !options.device_only {
         stages.test("harness", |counts| {
-            suite.on_host("harness", counts, &mut outcomes)
+            suite.on_host("harness", &[], counts, &mut outcomes)
         });
     }
     if !options.host_only {
@@ -258,7 +258,7 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
             stages.test("device, iWARP", |counts| suite.iwarp(counts));
         }
         stages.test("two hosts", |counts| {
-            suite.on_host("two_hosts", counts, &mut outcomes)
+            suite.on_host("two_hosts", &[], counts, &mut outcomes)
         });
     }
     if options.newest_too {
@@ -339,14 +339,14 @@ pub(crate) fn run_stages_in_qemu(workspace: &Workspace, stages: &mut Stages) {
     };
     let mut outcomes = Outcomes::default();
     stages.test("harness, QEMU", |counts| {
-        suite.on_host("harness", counts, &mut outcomes)
+        suite.on_host("harness", &[], counts, &mut outcomes)
     });
     stages.test("device, QEMU", |counts| {
         suite.device(|_| true, counts, &mut outcomes)
     });
     stages.test("iWARP, QEMU", |counts| suite.iwarp(counts));
     stages.test("two, QEMU", |counts| {
-        suite.on_host("two_hosts", counts, &mut outcomes)
+        suite.on_host("two_hosts", &[], counts, &mut outcomes)
     });
 }
 
@@ -418,8 +418,14 @@ impl Suite<'_> {
         self.require_some(counts)
     }
 
-    /// Runs the integration tests called `name` on the host. The tests start guests.
-    fn on_host(&self, name: &str, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
+    /// Runs the integration tests called `name` on the host, with one of `parts`, if any, in their names. The tests start guests.
+    fn on_host(
+        &self,
+        name: &str,
+        parts: &[&str],
+        counts: &mut Counts,
+        outcomes: &mut Outcomes,
+    ) -> Result<()> {
         if self.packages_with(name).is_empty() {
             output::print(format_args!("there are no tests called {name} yet"));
             return Ok(());
@@ -430,7 +436,8 @@ impl Suite<'_> {
         let threads = at_once(name, self.options.backend);
         cargo
             .args(["--", &format!("--test-threads={threads}")])
-            .args(&self.options.filter);
+            .args(&self.options.filter)
+            .args(parts);
         cargo.env("XTASK", self.workspace.xtask());
         cargo.env(backend::VARIABLE, self.options.backend.name());
         self.stack.choose_for_guests(&mut cargo);
