@@ -18,7 +18,7 @@
 //!   in seconds, by the environment variable `RS_EXIT_LINGER`. With librdmacm, the data is lost, and the peer's
 //!   calls fail. `_exit` and the death by a signal lose the data here, too.
 //! - Linux options without semantic effect, such as `TCP_CORK`, are accepted; options a program would rely on
-//!   fail with `ENOTSUP`. `OPTIONS.md` beside the sources has the decision for each. `rrecvmsg` accepts a
+//!   fail with `ENOPROTOOPT`, as from a kernel without them. `OPTIONS.md` beside the sources has the decision for each. `rrecvmsg` accepts a
 //!   control buffer and leaves the buffer empty.
 //! - `TCP_MAXSEG` and `TCP_INFO` report at most the maximum length of a datagram.
 //! - `repoll_*` return -1 and set `errno`. Closed sockets leave the set.

@@ -11,7 +11,7 @@ use std::{
 
 use libc::c_int;
 
-use crate::errno::os;
+use crate::{errno::os, options::int};
 
 /// Options missing in `libc`.
 const TCP_TX_DELAY: c_int = 37;
@@ -19,78 +19,129 @@ const IP_RECVERR_RFC4884: c_int = 26;
 const IP_LOCAL_PORT_RANGE: c_int = 51;
 const IPV6_RECVERR_RFC4884: c_int = 31;
 
-/// Options accepted and stored, with their default values.
-const ACCEPTED: &[(c_int, c_int, c_int)] = &[
-    (libc::SOL_SOCKET, libc::SO_DEBUG, 0),
-    (libc::SOL_SOCKET, libc::SO_BROADCAST, 0),
-    (libc::SOL_SOCKET, libc::SO_NO_CHECK, 0),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY, 0),
-    (libc::SOL_SOCKET, libc::SO_BSDCOMPAT, 0),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT, 0),
-    (libc::SOL_SOCKET, libc::SO_PASSCRED, 0),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
-    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0),
-    (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE, 0),
-    (libc::SOL_SOCKET, libc::SO_BUSY_POLL, 0),
-    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1),
-    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, -1),
-    (libc::SOL_SOCKET, libc::SO_CNX_ADVICE, 0),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP_NEW, 0),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS_NEW, 0),
-    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 0),
-    (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, 0),
-    (libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0),
-    (libc::SOL_SOCKET, libc::SO_RESERVE_MEM, 0),
-    (libc::SOL_SOCKET, libc::SO_TXREHASH, 1),
-    (libc::IPPROTO_TCP, libc::TCP_CORK, 0),
-    (libc::IPPROTO_TCP, libc::TCP_SYNCNT, 6),
-    (libc::IPPROTO_TCP, libc::TCP_LINGER2, 60),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 0),
-    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 0),
-    (libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1),
-    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, 0),
-    (libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK, 0),
-    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN, 0),
-    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 0),
-    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 0),
-    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, 0),
-    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, 0),
-    (libc::IPPROTO_IP, libc::IP_TTL, 64),
-    (libc::IPPROTO_IP, libc::IP_RECVOPTS, 0),
-    (libc::IPPROTO_IP, libc::IP_RETOPTS, 0),
-    (libc::IPPROTO_IP, libc::IP_PKTINFO, 0),
+/// Values that Linux accepts for an option; others fail with `EINVAL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Values {
+    /// All, read back as set.
+    Any,
+    /// All, read back as 0 or 1.
+    Flag,
+    /// From the first to the second.
+    Within(c_int, c_int),
+    /// From the first to the second, or -1 for the default.
+    OrDefault(c_int, c_int),
+}
+
+use Values::{Any, Flag, OrDefault, Within};
+
+/// Options accepted and stored: level, name, default, and values.
+const ACCEPTED: &[(c_int, c_int, c_int, Values)] = &[
+    (libc::SOL_SOCKET, libc::SO_DEBUG, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_NO_CHECK, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY, 0, Any),
+    (libc::SOL_SOCKET, libc::SO_BSDCOMPAT, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_PASSCRED, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE, 0, Flag),
+    (
+        libc::SOL_SOCKET,
+        libc::SO_BUSY_POLL,
+        0,
+        Within(0, c_int::MAX),
+    ),
+    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1, Any),
+    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, -1, Any),
+    (libc::SOL_SOCKET, libc::SO_CNX_ADVICE, 0, Any),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP_NEW, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS_NEW, 0, Flag),
+    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 0, Flag),
+    (
+        libc::SOL_SOCKET,
+        libc::SO_BUSY_POLL_BUDGET,
+        0,
+        Within(0, 0xffff),
+    ),
+    (libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0, Within(0, 3)),
+    (libc::SOL_SOCKET, libc::SO_RESERVE_MEM, 0, Any),
+    (libc::SOL_SOCKET, libc::SO_TXREHASH, 1, OrDefault(0, 1)),
+    (libc::IPPROTO_TCP, libc::TCP_CORK, 0, Flag),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT, 6, Within(1, 127)),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2, 60, Any),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 0, Any),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 0, Any),
+    (libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1, Flag),
+    (
+        libc::IPPROTO_TCP,
+        libc::TCP_THIN_LINEAR_TIMEOUTS,
+        0,
+        Within(0, 1),
+    ),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK, 0, Within(0, 1)),
+    (
+        libc::IPPROTO_TCP,
+        libc::TCP_FASTOPEN,
+        0,
+        Within(0, c_int::MAX),
+    ),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 0, Any),
+    (
+        libc::IPPROTO_TCP,
+        libc::TCP_FASTOPEN_CONNECT,
+        0,
+        Within(0, 1),
+    ),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, 0, Any),
+    (
+        libc::IPPROTO_TCP,
+        libc::TCP_FASTOPEN_NO_COOKIE,
+        0,
+        Within(0, 1),
+    ),
+    (libc::IPPROTO_IP, libc::IP_TTL, 64, OrDefault(1, 255)),
+    (libc::IPPROTO_IP, libc::IP_RECVOPTS, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_RETOPTS, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO, 0, Flag),
     (
         libc::IPPROTO_IP,
         libc::IP_MTU_DISCOVER,
         libc::IP_PMTUDISC_WANT,
+        Within(0, 5),
     ),
-    (libc::IPPROTO_IP, libc::IP_RECVERR, 0),
-    (libc::IPPROTO_IP, libc::IP_RECVTTL, 0),
-    (libc::IPPROTO_IP, libc::IP_RECVTOS, 0),
-    (libc::IPPROTO_IP, libc::IP_FREEBIND, 0),
-    (libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, 0),
-    (libc::IPPROTO_IP, libc::IP_CHECKSUM, 0),
-    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0),
-    (libc::IPPROTO_IP, libc::IP_RECVFRAGSIZE, 0),
-    (libc::IPPROTO_IP, IP_RECVERR_RFC4884, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 64),
-    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, 1),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 0),
-    (libc::IPPROTO_IPV6, IPV6_RECVERR_RFC4884, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPOPTS, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVRTHDR, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVDSTOPTS, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVPATHMTU, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 1),
-    (libc::IPPROTO_IPV6, libc::IPV6_ADDR_PREFERENCES, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVFRAGSIZE, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 0),
+    (libc::IPPROTO_IP, libc::IP_RECVERR, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_FREEBIND, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_CHECKSUM, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0, Flag),
+    (libc::IPPROTO_IP, libc::IP_RECVFRAGSIZE, 0, Any),
+    (libc::IPPROTO_IP, IP_RECVERR_RFC4884, 0, Within(0, 1)),
+    (
+        libc::IPPROTO_IPV6,
+        libc::IPV6_UNICAST_HOPS,
+        64,
+        OrDefault(0, 255),
+    ),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, 1, Within(0, 5)),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 0, Flag),
+    (libc::IPPROTO_IPV6, IPV6_RECVERR_RFC4884, 0, Within(0, 1)),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPOPTS, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVRTHDR, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVDSTOPTS, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPATHMTU, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 1, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_ADDR_PREFERENCES, 0, Any),
+    (libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVFRAGSIZE, 0, Flag),
+    (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 0, Flag),
 ];
 
 /// Options accepted with one value only, the one without effect.
@@ -118,6 +169,14 @@ const ASKING_FOR_NOTHING: &[(c_int, c_int, c_int)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, 0),
 ];
 
+/// Levels of a TCP socket. `getsockopt` fails with `ENOTSUP` at others, `setsockopt` with `ENOPROTOOPT`, as in Linux.
+const LEVELS: [c_int; 4] = [
+    libc::SOL_SOCKET,
+    libc::IPPROTO_TCP,
+    libc::IPPROTO_IP,
+    libc::IPPROTO_IPV6,
+];
+
 /// Size of an algorithm name in bytes, including the final zero.
 const TCP_CA_NAME_MAX: usize = 16;
 
@@ -128,11 +187,33 @@ const CONGESTION: &[u8] = b"device";
 #[derive(Debug, Default)]
 pub(crate) struct Noted(Mutex<BTreeMap<(c_int, c_int), Vec<u8>>>);
 
-fn find(table: &[(c_int, c_int, c_int)], level: c_int, name: c_int) -> Option<c_int> {
-    let found = table
-        .iter()
-        .find(|entry| (entry.0, entry.1) == (level, name));
+/// Returns the default and the values of an accepted option.
+fn accepted(level: c_int, name: c_int) -> Option<(c_int, Values)> {
+    let mut entries = ACCEPTED.iter();
+    let found = entries.find(|entry| (entry.0, entry.1) == (level, name));
+    found.map(|entry| (entry.2, entry.3))
+}
+
+/// Returns the only value of an option without effect.
+fn only(level: c_int, name: c_int) -> Option<c_int> {
+    let mut entries = ASKING_FOR_NOTHING.iter();
+    let found = entries.find(|entry| (entry.0, entry.1) == (level, name));
     found.map(|entry| entry.2)
+}
+
+impl Values {
+    /// Returns the value read back after `value` has been set.
+    fn stored(self, value: c_int, default: c_int) -> io::Result<c_int> {
+        match self {
+            Any => Ok(value),
+            Flag => Ok((value != 0).into()),
+            OrDefault(..) if value == -1 => Ok(default),
+            Within(least, most) | OrDefault(least, most) => match (least..=most).contains(&value) {
+                true => Ok(value),
+                false => Err(os(libc::EINVAL)),
+            },
+        }
+    }
 }
 
 impl Noted {
@@ -146,15 +227,15 @@ impl Noted {
     ///
     /// # Errors
     /// - `ENOENT`: no such upper layer protocol (`TCP_ULP`).
-    /// - `ENOTSUP`: the program would rely on the option.
+    /// - `EINVAL`: a value or length that Linux refuses.
+    /// - `ENOTSUP`: the program would rely on the value.
+    /// - `ENOPROTOOPT`: the option is unknown, or the program would rely on it.
     pub(crate) fn set(&self, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
-        let number = || match value {
-            [byte] => Ok(c_int::from(*byte)),
-            _ => match value.first_chunk() {
-                Some(bytes) => Ok(c_int::from_ne_bytes(*bytes)),
-                None => Err(os(libc::EINVAL)),
-            },
-        };
+        let number = || int(level, value);
+        let is_string = matches!(name, libc::TCP_CONGESTION | libc::TCP_ULP);
+        if level == libc::IPPROTO_TCP && is_string && value.is_empty() {
+            return Err(os(libc::EINVAL));
+        }
         let noted = if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
             let len = value.iter().position(|byte| *byte == 0);
             let name = &value[..len.unwrap_or(value.len())];
@@ -166,14 +247,20 @@ impl Noted {
                 return Err(os(libc::ENOTSUP));
             }
             return Ok(());
-        } else if find(ACCEPTED, level, name).is_some() {
-            number()?.to_ne_bytes().to_vec()
-        } else if let Some(only) = find(ASKING_FOR_NOTHING, level, name)
-            && number()? == only
-        {
-            return Ok(());
+        } else if let Some((default, values)) = accepted(level, name) {
+            let stored = values.stored(number()?, default)?;
+            stored.to_ne_bytes().to_vec()
+        } else if let Some(only) = only(level, name) {
+            return match number()? == only {
+                true => Ok(()),
+                false => Err(os(libc::ENOTSUP)),
+            };
         } else {
-            return Err(os(libc::ENOTSUP));
+            if matches!(level, libc::SOL_SOCKET | libc::IPPROTO_TCP) {
+                // The length is checked first.
+                number()?;
+            }
+            return Err(os(libc::ENOPROTOOPT));
         };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert((level, name), noted);
@@ -183,7 +270,8 @@ impl Noted {
     /// Returns the value of an option.
     ///
     /// # Errors
-    /// - `ENOTSUP`: unknown option.
+    /// - `ENOPROTOOPT`: unknown option.
+    /// - `ENOTSUP`: unknown level.
     pub(crate) fn get(&self, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let set = all.get(&(level, name)).cloned();
@@ -196,10 +284,11 @@ impl Noted {
         if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) {
             return Ok(Vec::new());
         }
-        let default = find(ACCEPTED, level, name).or(find(ASKING_FOR_NOTHING, level, name));
-        match (set, default) {
+        let default = accepted(level, name).map(|(default, _)| default);
+        match (set, default.or_else(|| only(level, name))) {
             (Some(set), _) => Ok(set),
             (None, Some(default)) => Ok(default.to_ne_bytes().to_vec()),
+            (None, None) if LEVELS.contains(&level) => Err(os(libc::ENOPROTOOPT)),
             (None, None) => Err(os(libc::ENOTSUP)),
         }
     }
@@ -216,14 +305,23 @@ mod tests {
             let bytes = noted.get(level, name).unwrap();
             c_int::from_ne_bytes(bytes.try_into().unwrap())
         };
-        for &(level, name, default) in ACCEPTED {
+        for &(level, name, default, values) in ACCEPTED {
             assert_eq!(get(level, name), default);
-            noted.set(level, name, &7_i32.to_ne_bytes()).unwrap();
-            assert_eq!(get(level, name), 7);
-            assert_eq!(
-                noted.set(level, name, &[]).unwrap_err().raw_os_error(),
-                Some(22)
-            );
+            let set = |value: c_int| noted.set(level, name, &value.to_ne_bytes());
+            let (value, stored) = match values {
+                Any => (7, 7),
+                Flag => (7, 1),
+                Within(_, most) | OrDefault(_, most) => (most, most),
+            };
+            set(value).unwrap();
+            assert_eq!(get(level, name), stored);
+            let beyond = match values {
+                Within(_, c_int::MAX) => -1,
+                Within(_, most) | OrDefault(_, most) => most + 1,
+                Any | Flag => continue,
+            };
+            assert_eq!(set(beyond).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(get(level, name), stored);
         }
         for &(level, name, only) in ASKING_FOR_NOTHING {
             noted.set(level, name, &only.to_ne_bytes()).unwrap();
@@ -232,15 +330,15 @@ mod tests {
             assert_eq!(get(level, name), only);
         }
         // One byte, as IP's options may have, and more than a number.
-        let cork = (libc::IPPROTO_TCP, libc::TCP_CORK);
-        noted.set(cork.0, cork.1, &[5]).unwrap();
-        assert_eq!(get(cork.0, cork.1), 5);
+        let ttl = (libc::IPPROTO_IP, libc::IP_TTL);
+        noted.set(ttl.0, ttl.1, &[5]).unwrap();
+        assert_eq!(get(ttl.0, ttl.1), 5);
         let longer = [7_i32.to_ne_bytes(), 9_i32.to_ne_bytes()].concat();
-        noted.set(cork.0, cork.1, &longer).unwrap();
-        assert_eq!(get(cork.0, cork.1), 7);
+        noted.set(ttl.0, ttl.1, &longer).unwrap();
+        assert_eq!(get(ttl.0, ttl.1), 7);
         let inherited = noted.inherit();
-        let cork = inherited.get(libc::IPPROTO_TCP, libc::TCP_CORK).unwrap();
-        assert_eq!(cork, 7_i32.to_ne_bytes());
+        let ttl = inherited.get(libc::IPPROTO_IP, libc::IP_TTL).unwrap();
+        assert_eq!(ttl, 7_i32.to_ne_bytes());
         for (level, name) in [
             (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
             (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
@@ -249,7 +347,7 @@ mod tests {
             (12345, 1),
         ] {
             let refused = noted.set(level, name, &[0; 4]).unwrap_err();
-            assert_eq!(refused.raw_os_error(), Some(libc::ENOTSUP));
+            assert_eq!(refused.raw_os_error(), Some(libc::ENOPROTOOPT));
             assert!(noted.get(level, name).is_err());
         }
     }

@@ -35,6 +35,10 @@ const IP_PROTOCOL: c_int = 52;
 const MAX_DATAGRAM_V4: u32 = 2032;
 const MAX_DATAGRAM_V6: u32 = 2020;
 
+/// Linux's maxima of `TCP_KEEPIDLE` and `TCP_KEEPINTVL`, and of `TCP_KEEPCNT`.
+const MAX_KEEPALIVE_SECONDS: u32 = 32767;
+const MAX_KEEPALIVE_PROBES: u32 = 127;
+
 /// Offsets of fields in `struct tcp_info`.
 const TCP_INFO_SIZE: usize = 104;
 const TCP_INFO_SEND_MSS: usize = 16;
@@ -49,14 +53,12 @@ fn not_supported<T>() -> io::Result<T> {
     Err(os(libc::ENOTSUP))
 }
 
-/// Decodes an integer of four bytes or one.
-fn int(value: &[u8]) -> io::Result<c_int> {
-    match value {
-        [byte] => Ok(c_int::from(*byte)),
-        _ => match value.first_chunk() {
-            Some(bytes) => Ok(c_int::from_ne_bytes(*bytes)),
-            None => Err(os(libc::EINVAL)),
-        },
+/// Decodes an integer of four bytes. At the level of IP, fewer bytes are an integer of one, and none are zero, as in Linux.
+pub(crate) fn int(level: c_int, value: &[u8]) -> io::Result<c_int> {
+    match value.first_chunk() {
+        Some(bytes) => Ok(c_int::from_ne_bytes(*bytes)),
+        None if level == libc::IPPROTO_IP => Ok(value.first().copied().unwrap_or(0).into()),
+        None => Err(os(libc::EINVAL)),
     }
 }
 
@@ -71,26 +73,52 @@ fn paths(value: &[u8]) -> io::Result<Vec<PathRecord>> {
         .collect())
 }
 
-/// Truncates a value to the available room: an array to whole elements, at least one.
+/// Truncates a value to the available room: an array to whole elements, at least one; a small number at the level of IP
+/// to one byte, as in Linux.
 pub(crate) fn fit(level: c_int, name: c_int, value: &mut Vec<u8>, room: usize) -> io::Result<()> {
     if (level, name) == (SOL_RDMA, RDMA_ROUTE) {
         if room < PathRecord::SIZE {
             return Err(os(libc::EINVAL));
         }
         value.truncate(room - room % PathRecord::SIZE);
+    } else if level == libc::IPPROTO_IP
+        && (1..4).contains(&room)
+        && int(level, value).is_ok_and(|value| (0..=255).contains(&value))
+    {
+        value.truncate(1);
     } else {
         value.truncate(room);
     }
     Ok(())
 }
 
-fn flag(value: &[u8]) -> io::Result<bool> {
-    int(value).map(|value| value != 0)
+fn flag(level: c_int, value: &[u8]) -> io::Result<bool> {
+    int(level, value).map(|value| value != 0)
+}
+
+/// Checks a number from 1 to `most`.
+fn within(value: c_int, most: u32) -> io::Result<u32> {
+    let value = u32::try_from(value).ok();
+    let checked = value.filter(|value| (1..=most).contains(value));
+    checked.ok_or_else(|| os(libc::EINVAL))
+}
+
+/// Decodes a type of service or traffic class. The two bits of congestion notification are the device's for a stream,
+/// as they are TCP's.
+fn traffic_class(level: c_int, value: &[u8], is_datagram: bool) -> io::Result<u8> {
+    /// `INET_ECN_MASK`
+    const ECN: u8 = 3;
+    let class = match (level, int(level, value)?) {
+        (libc::IPPROTO_IP, class) => class.to_le_bytes()[0],
+        (_, -1) => 0,
+        (_, class) => u8::try_from(class).map_err(|_| os(libc::EINVAL))?,
+    };
+    Ok(if is_datagram { class } else { class & !ECN })
 }
 
 /// Decodes a buffer size.
-fn size(value: &[u8]) -> io::Result<u32> {
-    let value = u32::try_from(int(value)?).unwrap_or(0);
+fn size(level: c_int, value: &[u8]) -> io::Result<u32> {
+    let value = u32::try_from(int(level, value)?).unwrap_or(0);
     Ok(if compat() {
         value.saturating_mul(2)
     } else {
@@ -99,22 +127,24 @@ fn size(value: &[u8]) -> io::Result<u32> {
 }
 
 /// Decodes a number of entries, limited to the maximum.
-fn count(value: &[u8]) -> io::Result<u16> {
-    let value = int(value)?.clamp(0, 65534);
+fn count(level: c_int, value: &[u8]) -> io::Result<u16> {
+    let value = int(level, value)?.clamp(0, 65534);
     u16::try_from(value).map_err(|_| os(libc::EINVAL))
 }
 
+/// Decodes a timeout. Zero is none; a negative number of seconds is a timeout of zero, as in Linux.
 fn timeout(value: &[u8]) -> io::Result<Option<Duration>> {
     let (seconds, micros) = value
         .first_chunk::<16>()
         .map(|bytes| bytes.split_at(8))
         .ok_or_else(|| os(libc::EINVAL))?;
     let number = |bytes: &[u8]| bytes.try_into().map(i64::from_ne_bytes).unwrap_or(-1);
-    let seconds = u64::try_from(number(seconds)).map_err(|_| os(libc::EDOM))?;
-    let micros = u32::try_from(number(micros)).map_err(|_| os(libc::EDOM))?;
-    if micros >= 1_000_000 {
-        return Err(os(libc::EDOM));
-    }
+    let micros = u32::try_from(number(micros)).ok();
+    let micros = micros.filter(|micros| *micros < 1_000_000);
+    let micros = micros.ok_or_else(|| os(libc::EDOM))?;
+    let Ok(seconds) = u64::try_from(number(seconds)) else {
+        return Ok(Some(Duration::ZERO));
+    };
     let timeout = Duration::new(seconds, micros * 1000);
     Ok((!timeout.is_zero()).then_some(timeout))
 }
@@ -132,7 +162,7 @@ pub(crate) fn set(opened: &Opened, level: c_int, name: c_int, value: &[u8]) -> i
     let socket = &*opened.socket;
     if level == SOL_RDMA || !socket.is_datagram() {
         return match set_own(socket, level, name, value) {
-            Err(err) if err.raw_os_error() == Some(libc::ENOTSUP) => {
+            Err(err) if level != SOL_RDMA && err.raw_os_error() == Some(libc::ENOTSUP) => {
                 opened.noted.set(level, name, value)
             }
             set => set,
@@ -147,21 +177,21 @@ pub(crate) fn set(opened: &Opened, level: c_int, name: c_int, value: &[u8]) -> i
 
 fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => socket.set_reuse_addr(flag(value)?)?,
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => socket.set_reuse_addr(flag(level, value)?)?,
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
-            return unless_too_late(socket.set_receive_buffer(size(value)?));
+            return unless_too_late(socket.set_receive_buffer(size(level, value)?));
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
-            return unless_too_late(socket.set_send_buffer(size(value)?));
+            return unless_too_late(socket.set_send_buffer(size(level, value)?));
         }
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
-            let on = flag(value.get(..4).unwrap_or_default())?;
-            let seconds = int(value.get(4..).unwrap_or_default())?;
+            let on = flag(level, value)?;
+            let seconds = int(level, value.get(4..).unwrap_or_default())?;
             let linger = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
             socket.set_linger(on.then_some(linger));
         }
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.set_keep_alive(flag(value)?),
-        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.set_oob_inline(flag(value)?),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.set_keep_alive(flag(level, value)?),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.set_oob_inline(flag(level, value)?),
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
             socket.set_read_timeout(timeout(value)?);
         }
@@ -169,31 +199,30 @@ fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Resu
             socket.set_write_timeout(timeout(value)?);
         }
         (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-            let tos = u8::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
-            socket.set_tos(tos)?;
+            socket.set_tos(traffic_class(level, value, socket.is_datagram())?)?;
         }
-        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.set_v6_only(flag(value)?)?,
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.set_no_delay(flag(value)?),
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.set_v6_only(flag(level, value)?)?,
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.set_no_delay(flag(level, value)?),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
-            let seconds = u64::try_from(int(value)?).unwrap_or(0);
-            return socket.set_keep_idle(Duration::from_secs(seconds));
+            let seconds = within(int(level, value)?, MAX_KEEPALIVE_SECONDS)?;
+            return socket.set_keep_idle(Duration::from_secs(seconds.into()));
         }
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
-            let seconds = u64::try_from(int(value)?).unwrap_or(0);
-            return socket.set_keep_interval(Duration::from_secs(seconds));
+            let seconds = within(int(level, value)?, MAX_KEEPALIVE_SECONDS)?;
+            return socket.set_keep_interval(Duration::from_secs(seconds.into()));
         }
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
-            return socket.set_keep_count(u32::try_from(int(value)?).unwrap_or(0));
+            return socket.set_keep_count(within(int(level, value)?, MAX_KEEPALIVE_PROBES)?);
         }
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
-            let millis = u64::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
+            let millis = u64::try_from(int(level, value)?).map_err(|_| os(libc::EINVAL))?;
             socket.set_user_timeout(Some(Duration::from_millis(millis)));
         }
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {}
-        (SOL_RDMA, RDMA_SQSIZE) => return socket.set_send_queue(count(value)?),
-        (SOL_RDMA, RDMA_RQSIZE) => return socket.set_receive_queue(count(value)?),
-        (SOL_RDMA, RDMA_INLINE) => return socket.set_inline(count(value)?.into()),
-        (SOL_RDMA, RDMA_IOMAPSIZE) => return socket.set_iomap_size(count(value)?),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => drop(int(level, value)?),
+        (SOL_RDMA, RDMA_SQSIZE) => return socket.set_send_queue(count(level, value)?),
+        (SOL_RDMA, RDMA_RQSIZE) => return socket.set_receive_queue(count(level, value)?),
+        (SOL_RDMA, RDMA_INLINE) => return socket.set_inline(count(level, value)?.into()),
+        (SOL_RDMA, RDMA_IOMAPSIZE) => return socket.set_iomap_size(count(level, value)?),
         (SOL_RDMA, RDMA_ROUTE) => return socket.set_route(&paths(value)?),
         _ => return not_supported(),
     }
@@ -361,11 +390,13 @@ mod tests {
 
     #[test]
     fn int_option_is_decoded_and_clamped() {
-        assert_eq!(int(&[7]).unwrap(), 7);
-        assert_eq!(int(&(-3_i32).to_ne_bytes()).unwrap(), -3);
-        assert!(int(&[1, 2, 3]).is_err());
-        assert_eq!(count(&70_000_i32.to_ne_bytes()).unwrap(), 65534);
-        assert_eq!(count(&(-1_i32).to_ne_bytes()).unwrap(), 0);
+        let [ip, tcp] = [libc::IPPROTO_IP, libc::IPPROTO_TCP];
+        assert_eq!(int(ip, &[7]).unwrap(), 7);
+        assert_eq!(int(tcp, &(-3_i32).to_ne_bytes()).unwrap(), -3);
+        assert_eq!(int(ip, &[]).unwrap(), 0);
+        assert!(int(tcp, &[1, 2, 3]).is_err());
+        assert_eq!(count(SOL_RDMA, &70_000_i32.to_ne_bytes()).unwrap(), 65534);
+        assert_eq!(count(SOL_RDMA, &(-1_i32).to_ne_bytes()).unwrap(), 0);
     }
 
     /// T-OP5

@@ -236,11 +236,11 @@ pub unsafe extern "C" fn rgetsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     run(|| {
-        let mut found = options::get(&*table::socket(fd)?, level, name)?;
         // SAFETY: null or valid, as the caller promises.
-        if let Some(room) = unsafe { load(len) } {
-            options::fit(level, name, &mut found, checked_len(room)?)?;
-        }
+        let room = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))?;
+        let room = checked_len(room)?;
+        let mut found = options::get(&*table::socket(fd)?, level, name)?;
+        options::fit(level, name, &mut found, room)?;
         // SAFETY: as the caller promises.
         unsafe { give(&found, value, len) }?;
         Ok(0)

@@ -101,9 +101,31 @@ fn len_of(len: usize) -> libc::socklen_t {
 }
 
 const NOT_SUPPORTED: Option<i32> = Some(libc::ENOTSUP);
+const UNKNOWN: Option<i32> = Some(libc::ENOPROTOOPT);
+const INVALID: Option<i32> = Some(libc::EINVAL);
 
 fn int(value: c_int) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
+}
+
+/// Checks a stored option with its default and range.
+fn check_noted(fd: c_int, row: Row, values: &str) {
+    let (before, range) = values.split_once(", ").unwrap_or((values, ""));
+    assert_eq!(get(fd, row), Ok(int(before.parse().unwrap())), "{row:?}");
+    let most = range
+        .split_once(" to ")
+        .map(|(_, most)| most.parse().unwrap());
+    let beyond = match (most, range) {
+        (Some(most), _) => Some(most + 1),
+        (None, "at least 0") => Some(-1),
+        _ => None,
+    };
+    if let Some(beyond) = beyond {
+        assert_eq!(set(fd, row, &int(beyond)), Err(INVALID), "{row:?}");
+    }
+    let value = int(most.unwrap_or(7));
+    assert_eq!(set(fd, row, &value), Ok(()), "{row:?}");
+    assert_eq!(get(fd, row), Ok(value), "{row:?}");
 }
 
 /// Checks a row on a new or a connected socket.
@@ -118,10 +140,11 @@ fn check(fd: c_int, is_new: bool, row: Row) {
             }
             assert_eq!(get(), Ok(value), "{row:?}");
         }
-        ("noted", before) => {
+        ("noted", values) => check_noted(fd, row, values),
+        ("flag", before) => {
             assert_eq!(get(), Ok(int(before.parse().unwrap())), "{row:?}");
             assert_eq!(set(&int(7)), Ok(()), "{row:?}");
-            assert_eq!(get(), Ok(int(7)), "{row:?}");
+            assert_eq!(get(), Ok(int(1)), "{row:?}");
         }
         ("a", "name") => {
             assert_eq!(set(b"cubic"), Ok(()), "{row:?}");
@@ -139,7 +162,7 @@ fn check(fd: c_int, is_new: bool, row: Row) {
             assert_eq!(get(), Ok(int(value)), "{row:?}");
         }
         ("read", "") => {
-            assert_eq!(set(&int(1)), Err(NOT_SUPPORTED), "{row:?}");
+            assert_eq!(set(&int(1)), Err(UNKNOWN), "{row:?}");
             if !is_new {
                 assert!(get().is_ok_and(|value| value.len() >= 4), "{row:?}");
             }
@@ -151,17 +174,17 @@ fn check(fd: c_int, is_new: bool, row: Row) {
         }
         ("set", "") => {
             assert_eq!(set(&int(1 << 18)), Ok(()), "{row:?}");
-            assert_eq!(get(), Err(NOT_SUPPORTED), "{row:?}");
+            assert_eq!(get(), Err(UNKNOWN), "{row:?}");
         }
         ("refused", "") => {
             let expected = match row.name {
                 "TCP_ULP" => Some(libc::ENOENT),
-                _ => NOT_SUPPORTED,
+                _ => UNKNOWN,
             };
             for value in [&[0; 4][..], &[1; 4], &[0; 64], b"tls\0"] {
                 assert_eq!(set(value), Err(expected), "{row:?}");
             }
-            assert_eq!(get(), Err(NOT_SUPPORTED), "{row:?}");
+            assert_eq!(get(), Err(UNKNOWN), "{row:?}");
         }
         other => panic!("{row:?}: {other:?} is no decision"),
     }

@@ -173,11 +173,11 @@ static void more_options(void) {
         CHECK(rgetsockopt(fd, SOL_SOCKET, timeout, &read, &len) == 0 && len == sizeof read);
         CHECK(read.tv_sec == 2 && read.tv_usec == 500000);
     }
-    FAILS(rsetsockopt(fd, SOL_SOCKET, SO_ERROR, &one, sizeof one), ENOTSUP);
-    FAILS(rsetsockopt(fd, SOL_SOCKET, SO_TYPE, &one, sizeof one), ENOTSUP);
-    FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_INFO, &one, sizeof one), ENOTSUP);
+    FAILS(rsetsockopt(fd, SOL_SOCKET, SO_ERROR, &one, sizeof one), ENOPROTOOPT);
+    FAILS(rsetsockopt(fd, SOL_SOCKET, SO_TYPE, &one, sizeof one), ENOPROTOOPT);
+    FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_INFO, &one, sizeof one), ENOPROTOOPT);
     FAILS(rsetsockopt(fd, SOL_RDMA, RDMA_ROUTE, &one, sizeof one), EINVAL);
-    FAILS(rsetsockopt(fd, 12345, 1, &one, sizeof one), ENOTSUP);
+    FAILS(rsetsockopt(fd, 12345, 1, &one, sizeof one), ENOPROTOOPT);
     socklen_t len = sizeof one;
     FAILS(rgetsockopt(fd, 12345, 1, &one, &len), ENOTSUP);
     CHECK(rclose(fd) == 0);
