@@ -1,6 +1,7 @@
 //! A connected stream and its queue pair.
 
 mod ending;
+mod receiving;
 mod turn;
 
 use std::{
@@ -191,32 +192,6 @@ impl Connection {
             })
             .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
         Ok(done)
-    }
-
-    /// Receives the available bytes, after waiting for the first; 0 at the end of the stream. `peek` leaves
-    /// the bytes in the buffer.
-    pub(crate) fn recv(
-        &self,
-        bufs: &mut [IoSliceMut<'_>],
-        peek: bool,
-        mode: WaitMode<'_>,
-    ) -> io::Result<usize> {
-        let _turn = self.receiving.take(mode)?;
-        self.shared.until(Interest::READ, mode, |state| {
-            if peek {
-                // A caller may peek repeatedly for more bytes. `recv` reports a failure once no bytes are
-                // left.
-                drop(state.process());
-            }
-            state.recv(bufs, peek)
-        })
-    }
-
-    /// Number of bytes received and not yet read.
-    pub(crate) fn unread(&self) -> io::Result<usize> {
-        let mut state = self.shared.lock();
-        state.process()?;
-        Ok(state.stream.unread() as usize)
     }
 
     /// Number of bytes sent and not yet acknowledged.

@@ -13,7 +13,8 @@ use verbs::mr::Memory;
 
 use super::{Phase, Socket, os_error};
 use crate::{
-    datagram::RecvMeta, mapped::MappedBuffer, names::unmapped, stream::Stream, waiting::WaitMode,
+    connection::Connection, datagram::RecvMeta, mapped::MappedBuffer, names::unmapped,
+    stream::Stream, waiting::WaitMode,
 };
 
 bitflags! {
@@ -22,9 +23,9 @@ bitflags! {
     pub struct RecvFlags: u8 {
         /// Returns at once, even on a blocking socket.
         const DONT_WAIT = 1;
-        /// Leaves the bytes in the buffer for the next receive. Overrides `WAIT_ALL`.
+        /// Leaves the bytes in the buffer for the next receive.
         const PEEK = 2;
-        /// Waits until the buffers are full or the stream ends.
+        /// Waits until the buffers are full or the stream ends; with `PEEK`, at most until the socket's receive buffer is full.
         const WAIT_ALL = 4;
     }
 }
@@ -55,6 +56,19 @@ impl SendOptions {
     pub fn dont_wait(mut self) -> Self {
         self.dont_wait = true;
         self
+    }
+}
+
+/// Receives no bytes as Linux does: waits for a byte, and succeeds after the timeout or a signal too.
+fn wait_for_byte(connection: &Connection, mode: WaitMode<'_>) -> io::Result<usize> {
+    let mut byte = [0];
+    match connection.recv(&mut [IoSliceMut::new(&mut byte)], true, mode) {
+        Err(err) if mode.is_nonblocking() => Err(err),
+        Err(err) => match err.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+            _ => Err(err),
+        },
+        Ok(_) => Ok(0),
     }
 }
 
@@ -97,7 +111,7 @@ impl Socket {
     /// buffer. Returns the number of bytes: 0 at the end of the stream, and after a
     /// [shutdown](Self::shutdown) of reading.
     ///
-    /// Blocks until bytes arrive, unless [nonblocking](Self::set_nonblocking).
+    /// Blocks until bytes arrive, also for an empty buffer, unless [nonblocking](Self::set_nonblocking).
     ///
     /// # Errors
     /// As for [`recv_msg`](Self::recv_msg).
@@ -154,8 +168,15 @@ impl Socket {
         let mode = self.wait_mode(dont_wait, timeout);
         let connection = stream.connection();
         let peek = flags.contains(RecvFlags::PEEK);
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return wait_for_byte(connection, mode);
+        }
+        let wait_all = flags.contains(RecvFlags::WAIT_ALL);
+        if wait_all && peek && !mode.is_nonblocking() {
+            return connection.peek_all(bufs, mode);
+        }
         let mut done = connection.recv(bufs, peek, mode)?;
-        if !flags.contains(RecvFlags::WAIT_ALL) || peek {
+        if !wait_all || peek {
             return Ok(done);
         }
         let mut rest = bufs;

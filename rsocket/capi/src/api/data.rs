@@ -254,12 +254,15 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -
     })
 }
 
-/// `rread(fd, buf, len)`—Receives bytes; 0 at the end.
+/// `rread(fd, buf, len)`—Receives bytes; 0 at the end, and at once for a length of 0.
 ///
 /// # Safety
 /// As for [`rrecv`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    if len == 0 {
+        return run(|| table::socket(fd).map(|_| 0));
+    }
     // SAFETY: as the caller promises.
     unsafe { rrecv(fd, buf, len, 0) }
 }
@@ -274,7 +277,7 @@ pub unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: size_t) -> s
     unsafe { rsend(fd, buf, len, 0) }
 }
 
-/// `rreadv(fd, iov, iovcnt)`—Receives bytes into several buffers; 0 at the end.
+/// `rreadv(fd, iov, iovcnt)`—Receives bytes into several buffers; 0 at the end, and at once for a length of 0.
 ///
 /// # Safety
 /// `count` vectors are readable, and their buffers are as for [`rrecv`], and do not overlap.
@@ -283,6 +286,9 @@ pub unsafe extern "C" fn rreadv(fd: c_int, vectors: *const iovec, count: c_int) 
     run(|| {
         // SAFETY: as the caller promises.
         let mut places = unsafe { scatter(vectors, vector_count(count)?) }?;
+        if places.iter().all(|place| place.is_empty()) {
+            return table::socket(fd).map(|_| 0);
+        }
         recv(fd, &mut places, 0)
     })
 }

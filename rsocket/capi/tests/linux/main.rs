@@ -8,4 +8,5 @@
 #[path = "../option_table/mod.rs"]
 mod option_table;
 mod options;
+mod receives;
 mod sockets;

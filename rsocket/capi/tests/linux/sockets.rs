@@ -122,6 +122,33 @@ impl Stream {
         let at = bytes.as_mut_ptr().cast();
         outcome(call!(self.kind, recv, rrecv, self.fd, at, len, flags))
     }
+
+    pub(crate) fn read(&self, len: usize) -> Outcome {
+        let mut bytes = vec![0_u8; len];
+        let at = bytes.as_mut_ptr().cast();
+        outcome(call!(self.kind, read, rread, self.fd, at, len))
+    }
+
+    /// Reads into two empty buffers.
+    pub(crate) fn read_nothing(&self) -> Outcome {
+        let none = libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        };
+        let vectors = [none; 2];
+        let at = vectors.as_ptr();
+        outcome(call!(self.kind, readv, rreadv, self.fd, at, 2))
+    }
+
+    pub(crate) fn send(&self, bytes: &[u8], flags: c_int) -> Outcome {
+        let (at, len) = (bytes.as_ptr().cast(), bytes.len());
+        outcome(call!(self.kind, send, rsend, self.fd, at, len, flags))
+    }
+
+    pub(crate) fn shut_down(&self, how: c_int) -> Outcome {
+        let ended = call!(self.kind, shutdown, safe rshutdown, self.fd, how);
+        outcome(isize::try_from(ended).unwrap())
+    }
 }
 
 impl Drop for Stream {

@@ -236,6 +236,12 @@ impl Stream {
         self.receiving.unread()
     }
 
+    /// Whether the peer has no room, or no credit, for more data until bytes are consumed.
+    pub fn is_full(&self) -> bool {
+        let receiving = &self.receiving;
+        receiving.room() == 0 || receiving.arrived == receiving.limit
+    }
+
     /// Returns the pieces of the next `len` bytes, or of all unread bytes if fewer.
     pub fn next_bytes(&self, len: usize) -> impl Iterator<Item = Piece> {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
