@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
+    ptr,
     sync::Arc,
     task::Waker,
     time::{Duration, Instant},
@@ -272,13 +273,29 @@ struct Wait<'s> {
 }
 
 fn begin<'s>(entries: &[PollEntry<'s>], task: &Waker) -> io::Result<Vec<Wait<'s>>> {
+    waited_for(entries)
+        .into_iter()
+        .map(|(socket, events)| socket.begin_wait(events, task))
+        .collect()
+}
+
+/// Each socket of the entries once, with the events requested by all of its entries: a second registration of a task would
+/// replace the first.
+fn waited_for<'s>(entries: &[PollEntry<'s>]) -> Vec<(&'s Socket, PollEvents)> {
     let sockets = entries.iter().filter_map(|entry| match entry.subject {
         Subject::Socket(socket) => Some((socket, entry.interest)),
         Subject::Fd(_) => None,
     });
+    let mut sockets: Vec<_> = sockets.collect();
+    sockets.sort_unstable_by_key(|(socket, _)| ptr::from_ref(*socket));
+    sockets.dedup_by(|(next, events), (kept, all)| {
+        let is_same = ptr::eq(*next, *kept);
+        if is_same {
+            *all |= *events;
+        }
+        is_same
+    });
     sockets
-        .map(|(socket, interest)| socket.begin_wait(interest, task))
-        .collect()
 }
 
 impl Drop for Wait<'_> {

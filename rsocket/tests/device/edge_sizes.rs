@@ -144,6 +144,40 @@ fn poll_for_room_returns_when_the_peer_reads() {
     assert!(client.send(&bytes).unwrap() > 0);
 }
 
+/// Two entries for a socket, as `nc` has them, while another thread handles the socket's completions.
+#[test]
+fn poll_of_a_socket_in_two_entries_waits_for_both_events() {
+    let (client, server) = nonblocking_client();
+    let bytes = vec![7; 8192];
+    let mut sent = 0;
+    while let Ok(len) = client.send(&bytes) {
+        sent += len;
+    }
+    client.set_nonblocking(false);
+    thread::scope(|scope| {
+        let received = scope.spawn(|| client.recv(&mut [0]).unwrap());
+        // The first thread to sleep handles the completions.
+        thread::sleep(Duration::from_millis(50));
+        let polled = scope.spawn(|| {
+            let mut entries =
+                [PollEvents::OUT, PollEvents::IN].map(|events| PollEntry::socket(&client, events));
+            poll(&mut entries, Some(TEST_TIMEOUT)).unwrap();
+            entries.map(|entry| entry.ready())
+        });
+        // Room becomes available while both threads sleep.
+        thread::sleep(Duration::from_millis(100));
+        let mut got = 0;
+        let mut buf = vec![0; 1 << 16];
+        while got < sent {
+            got += server.recv(&mut buf).unwrap();
+        }
+        let ready = polled.join().unwrap();
+        server.send(b"x").unwrap();
+        assert_eq!(received.join().unwrap(), 1);
+        assert_eq!(ready, [PollEvents::OUT, PollEvents::empty()]);
+    });
+}
+
 /// T-PO4: P8.
 #[test]
 fn poll_of_listener_returns_on_connection() {
