@@ -30,9 +30,14 @@ enum Values {
     Within(c_int, c_int),
     /// From the first to the second, or -1 for the default.
     OrDefault(c_int, c_int),
+    /// The default, which is without effect; others fail with `ENOTSUP`, because the program would rely on them.
+    Only,
 }
 
-use Values::{Any, Flag, OrDefault, Within};
+use Values::{Any, Flag, Only, OrDefault, Within};
+
+const BIT: Values = Within(0, 1);
+const NOT_NEGATIVE: Values = Within(0, c_int::MAX);
 
 /// Options accepted and stored: level, name, default, and values.
 const ACCEPTED: &[(c_int, c_int, c_int, Values)] = &[
@@ -47,12 +52,7 @@ const ACCEPTED: &[(c_int, c_int, c_int, Values)] = &[
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0, Flag),
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0, Flag),
     (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE, 0, Flag),
-    (
-        libc::SOL_SOCKET,
-        libc::SO_BUSY_POLL,
-        0,
-        Within(0, c_int::MAX),
-    ),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL, 0, NOT_NEGATIVE),
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1, Any),
     (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, -1, Any),
     (libc::SOL_SOCKET, libc::SO_CNX_ADVICE, 0, Any),
@@ -74,33 +74,13 @@ const ACCEPTED: &[(c_int, c_int, c_int, Values)] = &[
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 0, Any),
     (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 0, Any),
     (libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1, Flag),
-    (
-        libc::IPPROTO_TCP,
-        libc::TCP_THIN_LINEAR_TIMEOUTS,
-        0,
-        Within(0, 1),
-    ),
-    (libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK, 0, Within(0, 1)),
-    (
-        libc::IPPROTO_TCP,
-        libc::TCP_FASTOPEN,
-        0,
-        Within(0, c_int::MAX),
-    ),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, 0, BIT),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK, 0, BIT),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN, 0, NOT_NEGATIVE),
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 0, Any),
-    (
-        libc::IPPROTO_TCP,
-        libc::TCP_FASTOPEN_CONNECT,
-        0,
-        Within(0, 1),
-    ),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 0, BIT),
     (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, 0, Any),
-    (
-        libc::IPPROTO_TCP,
-        libc::TCP_FASTOPEN_NO_COOKIE,
-        0,
-        Within(0, 1),
-    ),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, 0, BIT),
     (libc::IPPROTO_IP, libc::IP_TTL, 64, OrDefault(1, 255)),
     (libc::IPPROTO_IP, libc::IP_RECVOPTS, 0, Flag),
     (libc::IPPROTO_IP, libc::IP_RETOPTS, 0, Flag),
@@ -119,7 +99,7 @@ const ACCEPTED: &[(c_int, c_int, c_int, Values)] = &[
     (libc::IPPROTO_IP, libc::IP_CHECKSUM, 0, Flag),
     (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0, Flag),
     (libc::IPPROTO_IP, libc::IP_RECVFRAGSIZE, 0, Any),
-    (libc::IPPROTO_IP, IP_RECVERR_RFC4884, 0, Within(0, 1)),
+    (libc::IPPROTO_IP, IP_RECVERR_RFC4884, 0, BIT),
     (
         libc::IPPROTO_IPV6,
         libc::IPV6_UNICAST_HOPS,
@@ -128,7 +108,7 @@ const ACCEPTED: &[(c_int, c_int, c_int, Values)] = &[
     ),
     (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, 1, Within(0, 5)),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 0, Flag),
-    (libc::IPPROTO_IPV6, IPV6_RECVERR_RFC4884, 0, Within(0, 1)),
+    (libc::IPPROTO_IPV6, IPV6_RECVERR_RFC4884, 0, BIT),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0, Flag),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 0, Flag),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPOPTS, 0, Flag),
@@ -142,31 +122,27 @@ const ACCEPTED: &[(c_int, c_int, c_int, Values)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, 0, Flag),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVFRAGSIZE, 0, Flag),
     (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 0, Flag),
-];
-
-/// Options accepted with one value only, the one without effect.
-const ASKING_FOR_NOTHING: &[(c_int, c_int, c_int)] = &[
-    (libc::SOL_SOCKET, libc::SO_DONTROUTE, 0),
-    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
-    (libc::SOL_SOCKET, libc::SO_MARK, 0),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
-    (libc::SOL_SOCKET, libc::SO_WIFI_STATUS, 0),
-    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
-    (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, 0),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING_NEW, 0),
-    (libc::SOL_SOCKET, libc::SO_RCVMARK, 0),
-    (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 0),
-    (libc::IPPROTO_TCP, libc::TCP_INQ, 0),
-    (libc::IPPROTO_TCP, TCP_TX_DELAY, 0),
-    (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 0),
-    (libc::IPPROTO_IP, libc::IP_MINTTL, 0),
-    (libc::IPPROTO_IP, libc::IP_UNICAST_IF, 0),
-    (libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, 0),
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE, 0, Only),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1, Only),
+    (libc::SOL_SOCKET, libc::SO_MARK, 0, Only),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0, Only),
+    (libc::SOL_SOCKET, libc::SO_WIFI_STATUS, 0, Only),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1, Only),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0, Only),
+    (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, 0, Only),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING_NEW, 0, Only),
+    (libc::SOL_SOCKET, libc::SO_RCVMARK, 0, Only),
+    (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 0, Only),
+    (libc::IPPROTO_TCP, libc::TCP_INQ, 0, Only),
+    (libc::IPPROTO_TCP, TCP_TX_DELAY, 0, Only),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 0, Only),
+    (libc::IPPROTO_IP, libc::IP_MINTTL, 0, Only),
+    (libc::IPPROTO_IP, libc::IP_UNICAST_IF, 0, Only),
+    (libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0, Only),
+    (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 0, Only),
+    (libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, 0, Only),
+    (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 0, Only),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, 0, Only),
 ];
 
 /// Levels of a TCP socket. `getsockopt` fails with `ENOTSUP` at others, `setsockopt` with `ENOPROTOOPT`, as in Linux.
@@ -194,13 +170,6 @@ fn accepted(level: c_int, name: c_int) -> Option<(c_int, Values)> {
     found.map(|entry| (entry.2, entry.3))
 }
 
-/// Returns the only value of an option without effect.
-fn only(level: c_int, name: c_int) -> Option<c_int> {
-    let mut entries = ASKING_FOR_NOTHING.iter();
-    let found = entries.find(|entry| (entry.0, entry.1) == (level, name));
-    found.map(|entry| entry.2)
-}
-
 impl Values {
     /// Returns the value read back after `value` has been set.
     fn stored(self, value: c_int, default: c_int) -> io::Result<c_int> {
@@ -208,6 +177,8 @@ impl Values {
             Any => Ok(value),
             Flag => Ok((value != 0).into()),
             OrDefault(..) if value == -1 => Ok(default),
+            Only if value != default => Err(os(libc::ENOTSUP)),
+            Only => Ok(default),
             Within(least, most) | OrDefault(least, most) => match (least..=most).contains(&value) {
                 true => Ok(value),
                 false => Err(os(libc::EINVAL)),
@@ -250,11 +221,6 @@ impl Noted {
         } else if let Some((default, values)) = accepted(level, name) {
             let stored = values.stored(number()?, default)?;
             stored.to_ne_bytes().to_vec()
-        } else if let Some(only) = only(level, name) {
-            return match number()? == only {
-                true => Ok(()),
-                false => Err(os(libc::ENOTSUP)),
-            };
         } else {
             if matches!(level, libc::SOL_SOCKET | libc::IPPROTO_TCP) {
                 // The length is checked first.
@@ -284,10 +250,9 @@ impl Noted {
         if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) {
             return Ok(Vec::new());
         }
-        let default = accepted(level, name).map(|(default, _)| default);
-        match (set, default.or_else(|| only(level, name))) {
+        match (set, accepted(level, name)) {
             (Some(set), _) => Ok(set),
-            (None, Some(default)) => Ok(default.to_ne_bytes().to_vec()),
+            (None, Some((default, _))) => Ok(default.to_ne_bytes().to_vec()),
             (None, None) if LEVELS.contains(&level) => Err(os(libc::ENOPROTOOPT)),
             (None, None) => Err(os(libc::ENOTSUP)),
         }
@@ -312,22 +277,22 @@ mod tests {
                 Any => (7, 7),
                 Flag => (7, 1),
                 Within(_, most) | OrDefault(_, most) => (most, most),
+                Only => (default, default),
             };
             set(value).unwrap();
             assert_eq!(get(level, name), stored);
-            let beyond = match values {
-                Within(_, c_int::MAX) => -1,
-                Within(_, most) | OrDefault(_, most) => most + 1,
+            if level != libc::IPPROTO_IP {
+                let empty = noted.set(level, name, &[]).unwrap_err();
+                assert_eq!(empty.raw_os_error(), Some(libc::EINVAL));
+            }
+            let (beyond, refused) = match values {
+                Within(_, c_int::MAX) => (-1, libc::EINVAL),
+                Within(_, most) | OrDefault(_, most) => (most + 1, libc::EINVAL),
+                Only => (7, libc::ENOTSUP),
                 Any | Flag => continue,
             };
-            assert_eq!(set(beyond).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(set(beyond).unwrap_err().raw_os_error(), Some(refused));
             assert_eq!(get(level, name), stored);
-        }
-        for &(level, name, only) in ASKING_FOR_NOTHING {
-            noted.set(level, name, &only.to_ne_bytes()).unwrap();
-            let refused = noted.set(level, name, &7_i32.to_ne_bytes()).unwrap_err();
-            assert_eq!(refused.raw_os_error(), Some(libc::ENOTSUP));
-            assert_eq!(get(level, name), only);
         }
         // One byte, as IP's options may have, and more than a number.
         let ttl = (libc::IPPROTO_IP, libc::IP_TTL);
