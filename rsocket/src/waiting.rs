@@ -273,8 +273,8 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
         self.watch_readiness(Interest::BOTH, WaitMode::Watch)
     }
 
-    /// Returns the operations possible without blocking, and wakes a task for the next change. The task watches
-    /// the [channel](Self::channel) too.
+    /// Returns the operations possible without blocking, and wakes a task for the next change. Replaces the task's earlier
+    /// interest. The task watches the [channel](Self::channel) too.
     pub(crate) fn begin_wait(&self, interest: Interest, task: &Waker) -> io::Result<Readiness> {
         self.watch_readiness(interest, WaitMode::Task(task))
     }

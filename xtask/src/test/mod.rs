@@ -157,6 +157,7 @@ const TOO_LARGE: &str = "huge_mapping_with_empty_pool_names_the_pool";
 pub(crate) fn selections() -> Vec<&'static str> {
     let mut parts = vec![MEASURING_MEMORY, TOO_LARGE];
     parts.extend(newest::HOSTS);
+    parts.push(newest::NOT_YET);
     parts.extend(DIFFERENT_OVER_IWARP);
     parts.extend(COMPILING);
     parts.extend(EXHAUSTIVE);
@@ -418,11 +419,11 @@ impl Suite<'_> {
         self.require_some(counts)
     }
 
-    /// Runs the integration tests called `name` on the host, with one of `parts`, if any, in their names. The tests start guests.
+    /// Runs the integration tests called `name` on the host, with further `arguments`. The tests start guests.
     fn on_host(
         &self,
         name: &str,
-        parts: &[&str],
+        arguments: &[&str],
         counts: &mut Counts,
         outcomes: &mut Outcomes,
     ) -> Result<()> {
@@ -437,7 +438,7 @@ impl Suite<'_> {
         cargo
             .args(["--", &format!("--test-threads={threads}")])
             .args(&self.options.filter)
-            .args(parts);
+            .args(arguments);
         cargo.env("XTASK", self.workspace.xtask());
         cargo.env(backend::VARIABLE, self.options.backend.name());
         self.stack.choose_for_guests(&mut cargo);

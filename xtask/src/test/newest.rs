@@ -24,7 +24,7 @@ pub(super) const HOSTS: [&str; 3] = ["kernel_rds::", "pingpong::", "tool_over_ro
 
 /// A test left out on this stack for a known fault, yet to be explained: in one of three runs with Linux 7.2, a second process
 /// at the address of a killed one receives nothing for two minutes.
-const NOT_YET: &str = "interop_reloaded_kernel_is_replaced";
+pub(super) const NOT_YET: &str = "interop_reloaded_kernel_is_replaced";
 
 /// Runs the part as further `stages`; the first one builds the stack if necessary.
 pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
@@ -43,8 +43,8 @@ pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
     });
     stages.test("new iWARP", |counts| suite.iwarp(counts));
     stages.test("new hosts", |counts| {
-        let parts = [&HOSTS[..], &["--skip", NOT_YET]].concat();
-        suite.on_host("two_hosts", &parts, counts, &mut Outcomes::default())
+        let arguments = [&HOSTS[..], &["--skip", NOT_YET]].concat();
+        suite.on_host("two_hosts", &arguments, counts, &mut Outcomes::default())
     });
 }
 
