@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use cm::{
@@ -356,6 +356,13 @@ impl Backlog {
         self.event_fd.notify();
     }
 
+    /// Returns a taken connection to the front of the queue.
+    fn put_back(&self, connection: Arc<Connection>) {
+        let mut queues = self.lock();
+        queues.waiting.push_front(connection);
+        self.event_fd.notify();
+    }
+
     /// Stops listening. Queued connections can still be accepted; held requests are dropped.
     pub(crate) fn close(&self, engine: &Engine, cause: Closed) {
         let mut queues = self.lock();
@@ -420,8 +427,9 @@ pub struct Listener {
 #[derive(Debug)]
 struct Inner {
     backlog: Arc<Backlog>,
-    // Field order: dropped before `engine`.
-    id: CmId<Listening>,
+    key: Key,
+    /// `None` once the address is free. Field order: dropped before `engine`.
+    id: Mutex<Option<CmId<Listening>>>,
     engine: Arc<Engine>,
     nonblocking: AtomicBool,
     local_addr: SocketAddr,
@@ -505,6 +513,21 @@ impl Listener {
         }
     }
 
+    /// Ends all connections not accepted, and frees the address, even with calls in progress in other threads.
+    pub(crate) fn end(&self) {
+        self.shutdown();
+        self.inner.end();
+    }
+
+    /// Makes an accepted connection the next one to be accepted. `stream` is its only handle.
+    pub(crate) fn put_back(&self, stream: Arc<Stream>) {
+        let connection = Arc::clone(stream.connection());
+        // So that the drop of the handle ends nothing. The next handle sets the time again.
+        connection.set_linger(Duration::ZERO);
+        drop(stream);
+        self.inner.backlog.put_back(connection);
+    }
+
     /// Readable while a connection is ready to be accepted, or after the end of the listener.
     pub(crate) fn event_fd(&self) -> &Arc<EventFd> {
         &self.inner.backlog.event_fd
@@ -585,14 +608,37 @@ impl AsFd for Listener {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.engine.forget(self.id.key());
-        let queues = std::mem::take(&mut *self.backlog.lock());
-        let held = queues.held.iter().map(Request::key);
-        for key in queues.half_open.keys().into_iter().chain(held) {
+impl Inner {
+    /// Ends all connections not accepted, and frees the address.
+    fn end(&self) {
+        let id = self
+            .id
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if id.is_none() {
+            return;
+        }
+        self.engine.forget(self.key);
+        drop(id);
+        let mut queues = self.backlog.lock();
+        let ended = Queues {
+            closed: queues.closed,
+            refusals: queues.refusals,
+            ..Queues::default()
+        };
+        let ended = std::mem::replace(&mut *queues, ended);
+        drop(queues);
+        let held = ended.held.iter().map(Request::key);
+        for key in ended.half_open.keys().into_iter().chain(held) {
             self.engine.abandon(key);
         }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -646,7 +692,8 @@ impl Options {
         let inner = Inner {
             local_addr: id.local_addr().unwrap_or_else(unspecified),
             backlog,
-            id,
+            key,
+            id: Mutex::new(Some(id)),
             engine: Arc::clone(engine),
             nonblocking: AtomicBool::new(false),
         };

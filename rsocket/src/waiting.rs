@@ -143,6 +143,11 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
         Ok(self.watcher.get_or_init(|| watcher))
     }
 
+    /// Returns the descriptor of [`AsFd`], or the error of its creation.
+    pub(crate) fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.watcher()?.as_fd())
+    }
+
     /// Repeats an attempt until there is a result, processing completions and waiting in between.
     pub(crate) fn until<T>(
         &self,
@@ -316,11 +321,8 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
 
 impl<S: Pollable, C: EventSource> AsFd for Shared<S, C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self.watcher() {
-            Ok(watcher) => watcher.as_fd(),
-            // Too many open files: the next nonblocking call that would block fails.
-            Err(_) => self.channel(),
-        }
+        // Too many open files: the next nonblocking call that would block fails.
+        self.descriptor().unwrap_or_else(|_| self.channel())
     }
 }
 

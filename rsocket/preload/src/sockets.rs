@@ -3,13 +3,17 @@
 use std::{
     cell::Cell,
     env, fs, io,
-    os::fd::AsRawFd,
+    os::fd::{AsRawFd, IntoRawFd, OwnedFd},
     sync::{Arc, OnceLock},
 };
 
-use interpose::{duplicate, interpose, last_errno, os, real, set_errno, watch_forks};
+use interpose::{
+    MAX_DESCRIPTORS, duplicate, interpose, last_errno, os, real, set_errno, watch_forks,
+};
 use libc::{c_int, c_void, sockaddr, sockaddr_storage, socklen_t};
+use rsocket::Socket;
 use rsocket_capi as own;
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::{
     config::Rules,
@@ -128,24 +132,41 @@ pub(crate) fn take(listener: c_int) -> Option<c_int> {
     (inner >= 0).then_some(inner)
 }
 
-/// Creates a descriptor of the program for an rsocket. Returns a negative number with `errno` set on failure.
-fn show(inner: c_int, close_on_exec: bool) -> c_int {
-    match own::mirror_of(inner) {
-        Ok(shown) => duplicate(shown.as_raw_fd(), close_on_exec),
-        Err(err) => {
-            set_errno(rsocket::errno(&err));
-            -1
-        }
+/// Creates a descriptor of the program for an rsocket.
+///
+/// # Errors
+/// - `EMFILE`: too many open descriptors, or a number beyond the table.
+fn show(socket: &Socket, close_on_exec: bool) -> io::Result<OwnedFd> {
+    let shown = socket.mirror()?;
+    if usize::try_from(shown.as_raw_fd()).is_ok_and(|fd| fd >= MAX_DESCRIPTORS) {
+        return Err(os(libc::EMFILE));
     }
+    if !close_on_exec {
+        fcntl_setfd(&shown, FdFlags::empty())?;
+    }
+    Ok(shown)
+}
+
+/// Gives an rsocket and its descriptor to the program.
+fn give(inner: Arc<Held>, shown: OwnedFd) -> c_int {
+    let fd = shown.into_raw_fd();
+    SOCKETS.add(fd, inner);
+    fd
 }
 
 /// Creates an rsocket with a descriptor of the program.
-fn open(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
-    let inner = make(domain, kind, protocol)?;
+fn open(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<c_int> {
+    let inner = make(domain, kind, protocol).ok_or_else(io::Error::last_os_error)?;
     watch_forks(child);
     let held = table::hold(inner);
-    let fd = show(inner, kind & libc::SOCK_CLOEXEC != 0);
-    (fd >= 0 && SOCKETS.add(fd, held)).then_some(fd)
+    let socket = own::socket_of(inner).ok_or_else(|| os(libc::EBADF))?;
+    let shown = show(&socket, kind & libc::SOCK_CLOEXEC != 0)?;
+    Ok(give(held, shown))
+}
+
+/// Whether an error means too many open descriptors.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn real_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -161,8 +182,11 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     }
     match wanted(domain, kind, protocol) {
         Wanted::Plain => real_socket(domain, kind, protocol),
-        Wanted::Rsocket => open(domain, kind, protocol).unwrap_or_else(|| {
-            let why = io::Error::last_os_error();
+        Wanted::Rsocket => open(domain, kind, protocol).unwrap_or_else(|why| {
+            if is_full(&why) {
+                set_errno(rsocket::errno(&why));
+                return -1;
+            }
             let fd = real_socket(domain, kind, protocol);
             log::write_line(|| {
                 format!("descriptor {fd}: TCP or UDP, as there can be no rsocket: {why}")
@@ -350,20 +374,15 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     connected
 }
 
-/// Whether the process may open the descriptors of an accepted connection; sets `errno` otherwise. The call asks before it
-/// accepts: a connection stays in the backlog until the program has closed other descriptors, as with TCP. `fd` is any open
-/// descriptor.
+/// Whether the process may open another descriptor; sets `errno` otherwise. As in the kernel, `accept` asks before it
+/// waits. `fd` is any open descriptor.
 fn has_room(fd: c_int) -> bool {
-    /// Two `epoll` instances, an eventfd, the mirror's two ends, the program's descriptor, and one for its creation.
-    const OF_CONNECTION: usize = 7;
-    let spare = [(); OF_CONNECTION].map(|()| duplicate(fd, true));
-    let error = last_errno();
-    for spare in spare.into_iter().filter(|spare| *spare >= 0) {
+    let spare = duplicate(fd, true);
+    if spare >= 0 {
         // SAFETY: a private descriptor, not used elsewhere.
         unsafe { libc::close(spare) };
     }
-    set_errno(error);
-    spare.iter().all(|spare| *spare >= 0)
+    spare >= 0
 }
 
 /// # Safety
@@ -392,18 +411,19 @@ unsafe extern "C" fn accept4(
         return -1;
     }
     let own_flags = flags | libc::SOCK_CLOEXEC;
+    let show = |socket: &Socket| show(socket, flags & libc::SOCK_CLOEXEC != 0);
     // SAFETY: as the caller promises.
-    let inner = unsafe { own::raccept4(held.fd(), addr, len, own_flags) };
-    if inner < 0 {
-        return -1;
+    match unsafe { own::accept_with(held.fd(), addr, len, own_flags, show) } {
+        Ok((inner, shown)) => {
+            let fd = give(table::hold(inner), shown);
+            log::write_line(|| format!("descriptor {fd}: accepted by RDMA"));
+            fd
+        }
+        Err(err) => {
+            set_errno(rsocket::errno(&err));
+            -1
+        }
     }
-    let accepted = table::hold(inner);
-    let fd = show(inner, flags & libc::SOCK_CLOEXEC != 0);
-    if fd < 0 || !SOCKETS.add(fd, accepted) {
-        return -1;
-    }
-    log::write_line(|| format!("descriptor {fd}: accepted by RDMA"));
-    fd
 }
 
 /// # Safety

@@ -87,7 +87,7 @@ impl Socket {
                     let error = self.take_error();
                     return Err(error.unwrap_or_else(|| io::ErrorKind::NotConnected.into()));
                 }
-                Phase::Idle(_) | Phase::Listening(_) | Phase::Ended | Phase::Datagram(_) => {
+                Phase::Idle(_) | Phase::Listening(_) | Phase::Ended(_) | Phase::Datagram(_) => {
                     return Err(io::ErrorKind::NotConnected.into());
                 }
             };

@@ -134,8 +134,8 @@ enum Phase {
     Datagram(Arc<DatagramSocket>),
     /// The connection attempt has failed.
     Failed,
-    /// A listener after a shutdown.
-    Ended,
+    /// A listener after a shutdown, bound to its address again; not bound if another socket has taken the address.
+    Ended(Option<CmId<Idle>>),
     Closed,
 }
 
@@ -231,6 +231,14 @@ impl Socket {
         }
     }
 
+    /// Returns the descriptor of [`AsFd`], or the error of its creation.
+    ///
+    /// # Errors
+    /// - `EMFILE`, `ENFILE`: too many open descriptors.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.poller()?.as_fd())
+    }
+
     /// The `epoll` instance of [`AsFd`].
     fn poller(&self) -> io::Result<&OwnedFd> {
         // Locked, so that no phase begins meanwhile. The end of a connection attempt stays to be reported.
@@ -241,10 +249,10 @@ impl Socket {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         match &state.phase {
             Phase::Connecting(connecting) => watch(&poller, connecting.event_fd())?,
-            Phase::Connected(stream) => watch(&poller, &**stream)?,
+            Phase::Connected(stream) => watch(&poller, stream.connection().shared().descriptor()?)?,
             Phase::Listening(listener) => watch(&poller, &**listener)?,
-            Phase::Datagram(datagram) => watch(&poller, &**datagram)?,
-            Phase::Idle(_) | Phase::Failed | Phase::Ended | Phase::Closed => {}
+            Phase::Datagram(datagram) => watch(&poller, datagram.shared().descriptor()?)?,
+            Phase::Idle(_) | Phase::Failed | Phase::Ended(_) | Phase::Closed => {}
         }
         Ok(self.poller.get_or_init(|| poller))
     }
@@ -353,7 +361,7 @@ impl Socket {
     }
 
     /// Listens, with at most `backlog` half-open or unaccepted connections. A second call has no effect. An
-    /// unbound socket gets a free port.
+    /// unbound socket gets a free port. After a [shutdown](Self::shutdown), listens at the same address again.
     ///
     /// # Errors
     /// - `InvalidInput`: the socket is connected or connecting.
@@ -365,6 +373,7 @@ impl Socket {
         let id = match &mut state.phase {
             Phase::Listening(_) => return Ok(()),
             Phase::Idle(id) => id.take(),
+            Phase::Ended(id) => Some(id.take().ok_or_else(|| os_error(Errno::ADDRINUSE))?),
             Phase::Datagram(_) => return Err(os_error(Errno::OPNOTSUPP)),
             _ => return Err(os_error(Errno::INVAL)),
         };
@@ -407,12 +416,29 @@ impl Socket {
     /// - `Interrupted`: a signal interrupted the call.
     /// - `Unsupported`: the socket is a datagram socket.
     pub fn accept(&self) -> io::Result<(Self, SocketAddr)> {
-        let accepted = self.take_connection();
+        let (accepted, peer, ()) = self.accept_with(|_| Ok(()))?;
+        Ok((accepted, peer))
+    }
+
+    /// As [`accept`](Self::accept), and calls `prepare` with the new socket before the connection leaves the
+    /// backlog. If `prepare` fails, for instance for lack of descriptors, the connection stays the next one to be
+    /// accepted.
+    ///
+    /// # Errors
+    /// As for [`accept`](Self::accept), and the error of `prepare`.
+    pub fn accept_with<T>(
+        &self,
+        prepare: impl FnOnce(&Self) -> io::Result<T>,
+    ) -> io::Result<(Self, SocketAddr, T)> {
+        let accepted = self.take_connection(prepare);
         self.reflect(false);
         accepted
     }
 
-    fn take_connection(&self) -> io::Result<(Self, SocketAddr)> {
+    fn take_connection<T>(
+        &self,
+        prepare: impl FnOnce(&Self) -> io::Result<T>,
+    ) -> io::Result<(Self, SocketAddr, T)> {
         loop {
             let (listener, choices) = {
                 let state = self.lock();
@@ -425,10 +451,21 @@ impl Socket {
             };
             if let Some(stream) = listener.try_accept()? {
                 let peer = self.name_of(stream.connection().peer_addr());
-                let phase = Phase::Connected(Arc::new(stream));
+                let stream = Arc::new(stream);
+                let phase = Phase::Connected(Arc::clone(&stream));
                 let engine = Arc::clone(&self.engine);
-                let family = self.family;
-                return Ok((Self::with_phase(engine, family, phase, choices), peer));
+                let accepted = Self::with_phase(engine, self.family, phase, choices);
+                return match prepare(&accepted) {
+                    Ok(prepared) => {
+                        drop(stream);
+                        Ok((accepted, peer, prepared))
+                    }
+                    Err(err) => {
+                        drop(accepted.lock_raw().set_phase(Phase::Closed));
+                        listener.put_back(stream);
+                        Err(err)
+                    }
+                };
             }
             drop(listener);
             if self.is_nonblocking() {
@@ -468,13 +505,11 @@ impl Socket {
             let mut state = self.lock();
             let peer = self.plain(peer, &state.choices, Errno::NETUNREACH)?;
             let id = match &mut state.phase {
-                Phase::Idle(id) => id.take(),
+                Phase::Idle(id) | Phase::Ended(id) => id.take(),
                 Phase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
                 Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
                 Phase::Failed => return Err(os_error(Errno::NOTCONN)),
-                Phase::Listening(_) | Phase::Ended | Phase::Datagram(_) => {
-                    return Err(os_error(Errno::INVAL));
-                }
+                Phase::Listening(_) | Phase::Datagram(_) => return Err(os_error(Errno::INVAL)),
                 Phase::Closed => return Err(os_error(Errno::BADF)),
             };
             let id = match id {
@@ -587,13 +622,18 @@ impl Socket {
         ended
     }
 
-    /// Stops listening; threads blocked in `accept` return.
+    /// Stops listening; threads blocked in `accept` return. The socket stays bound.
     fn end_listening(&self) {
         let mut state = self.lock();
-        if !matches!(state.phase, Phase::Listening(_)) {
+        let Phase::Listening(listener) = &state.phase else {
             return;
-        }
-        let listener = state.set_phase(Phase::Ended);
+        };
+        listener.end();
+        let rebound = self.create_id(&state.choices).and_then(|mut id| {
+            id.bind(unmapped(listener.local_addr()?))?;
+            Ok(id)
+        });
+        let listener = state.set_phase(Phase::Ended(rebound.ok()));
         drop(state);
         drop(listener);
         self.reflect(true);
@@ -632,14 +672,14 @@ impl Socket {
     /// None today; a `Result` as in [`std::net`].
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let addr = match &self.lock().phase {
-            Phase::Idle(Some(id)) => id.local_addr(),
+            Phase::Idle(Some(id)) | Phase::Ended(Some(id)) => id.local_addr(),
             Phase::Connected(stream) => Some(stream.connection().local_addr()),
             Phase::Listening(listener) => listener.local_addr().ok(),
             Phase::Datagram(datagram) => datagram.local_addr().ok(),
             Phase::Idle(None)
             | Phase::Connecting(_)
             | Phase::Failed
-            | Phase::Ended
+            | Phase::Ended(None)
             | Phase::Closed => None,
         };
         Ok(addr.map_or_else(|| self.family.unspecified(), |addr| self.name_of(addr)))

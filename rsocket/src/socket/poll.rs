@@ -368,10 +368,11 @@ impl Socket {
                 ..Readiness::default()
             }),
             source::Subject::Failed => Ok(FAILED),
+            // As on Linux.
             source::Subject::Ended => Ok(Readiness {
-                writable: false,
-                failed: false,
-                ..FAILED
+                writable: true,
+                hung_up: true,
+                ..Readiness::default()
             }),
             source::Subject::Closed => return PollEvents::NVAL,
             source::Subject::Quiet | source::Subject::Connecting(_) => Ok(Readiness::default()),

@@ -74,7 +74,7 @@ impl Socket {
             Phase::Connected(stream) => Subject::Stream(Arc::clone(stream.connection())),
             Phase::Datagram(datagram) => Subject::Datagram(Arc::clone(datagram)),
             Phase::Failed => Subject::Failed,
-            Phase::Ended => Subject::Ended,
+            Phase::Ended(_) => Subject::Ended,
             Phase::Closed => Subject::Closed,
         }
     }
@@ -169,9 +169,11 @@ impl Watch {
             }
             Subject::Ended => {
                 self.end();
+                // Not hung up, which is final for a mirror: the listener may listen again.
                 Ok(Readiness {
-                    failed: false,
-                    ..FAILED
+                    readable: true,
+                    writable: true,
+                    ..Readiness::default()
                 })
             }
             Subject::Connecting(event_fd) => {

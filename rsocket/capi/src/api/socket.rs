@@ -49,9 +49,10 @@ fn open(socket: Socket, flags: c_int, noted: Noted) -> io::Result<c_int> {
     exit::prepare();
     socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
     let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
-    let mut fd_flags = fcntl_getfd(&socket)?;
+    let fd = socket.descriptor()?;
+    let mut fd_flags = fcntl_getfd(fd)?;
     fd_flags.set(FdFlags::CLOEXEC, close_on_exec);
-    fcntl_setfd(&socket, fd_flags)?;
+    fcntl_setfd(fd, fd_flags)?;
     Ok(table::add_socket(socket, noted))
 }
 
@@ -103,18 +104,42 @@ pub unsafe extern "C" fn raccept4(
     flags: c_int,
 ) -> c_int {
     run(|| {
-        let opened = table::socket(fd)?;
-        let (accepted, peer) = opened.socket.accept().map_err(|err| {
-            if compat() && rsocket::errno(&err) == libc::EINVAL {
-                os(libc::EBADF)
-            } else {
-                err
-            }
-        })?;
         // SAFETY: as the caller promises.
-        unsafe { give_address(peer, addr, len) }?;
-        open(accepted, flags, opened.noted.inherit())
+        let (accepted, ()) = unsafe { accept_with(fd, addr, len, flags, |_| Ok(())) }?;
+        Ok(accepted)
     })
+}
+
+/// As [`raccept4`], and calls `prepare` with the new socket before the connection leaves the backlog. If `prepare`
+/// fails, the connection stays the next one to be accepted.
+///
+/// # Errors
+/// As for [`raccept4`], and the error of `prepare`.
+///
+/// # Safety
+/// As for [`raccept`].
+pub unsafe fn accept_with<T>(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+    prepare: impl FnOnce(&Socket) -> io::Result<T>,
+) -> io::Result<(c_int, T)> {
+    let opened = table::socket(fd)?;
+    let accepted = opened.socket.accept_with(|socket| {
+        socket.descriptor()?;
+        prepare(socket)
+    });
+    let (accepted, peer, prepared) = accepted.map_err(|err| {
+        if compat() && rsocket::errno(&err) == libc::EINVAL {
+            os(libc::EBADF)
+        } else {
+            err
+        }
+    })?;
+    // SAFETY: as the caller promises.
+    unsafe { give_address(peer, addr, len) }?;
+    Ok((open(accepted, flags, opened.noted.inherit())?, prepared))
 }
 
 /// `rconnect(fd, addr, addrlen)`—Connects to a peer. On a datagram socket, `AF_UNSPEC` clears the peer.

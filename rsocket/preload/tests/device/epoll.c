@@ -232,7 +232,7 @@ static void listeners(void) {
     CHECK(pthread_create(&thread, NULL, shut_down, &listener) == 0);
     CHECK(accept(listener, NULL, NULL) == -1 && errno == EINVAL);
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK((next_event(set, TEST_TIMEOUT) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
+    CHECK(next_event(set, TEST_TIMEOUT) & EPOLLIN);
     struct pollfd asked = {listener, POLLIN, 0};
     CHECK(poll(&asked, 1, TEST_TIMEOUT) == 1 && (asked.revents & POLLHUP));
     int late = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);

@@ -1,0 +1,108 @@
+//! Listeners after a shutdown.
+
+use std::{net::SocketAddr, sync::mpsc, thread};
+
+use crate::program::{Epoll, Fd, Outcome, Rdma, Tcp, alone};
+
+#[test]
+fn listener_after_shutdown_listens_again() {
+    let _alone = alone();
+    let ends = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR];
+    for how in ends {
+        let of_kind = |kind| {
+            let listener = Fd::listener(kind);
+            listener.set_nonblocking();
+            let waiting = listener.dial(kind);
+            listener.wait_readable();
+            let ended = listener.shut_down(how);
+            let now: [Outcome; 2] = [ended, listener.accept().map(|_| 0)];
+            let events = listener.events() & (libc::POLLHUP | libc::POLLIN);
+            // The connections of the backlog end.
+            waiting.wait_readable();
+            let end = waiting.recv(1).map(|bytes| bytes.len()).unwrap_or(0);
+            let again = [listener.listen(), listener.accept().map(|_| 0)];
+            let client = listener.dial(kind);
+            listener.wait_readable();
+            let server = listener.accept().unwrap();
+            client.send(b"x").unwrap();
+            assert_eq!(server.recv(9).unwrap(), b"x");
+            (now, events, end, again)
+        };
+        assert_eq!(of_kind(Tcp), of_kind(Rdma), "{how}");
+    }
+}
+
+#[test]
+fn listener_after_shutdown_keeps_its_address() {
+    let _alone = alone();
+    let other = Fd::listener(Rdma);
+    let listener = Fd::listener(Rdma);
+    let name = listener.name();
+    for _ in 0..3 {
+        listener.shut_down(libc::SHUT_RDWR).unwrap();
+        assert_eq!(listener.name(), name);
+        let any: SocketAddr = ([10, 9, 0, 1], 0).into();
+        assert_eq!(listener.bind(any), Err(libc::EINVAL));
+        listener.listen().unwrap();
+        assert_eq!(listener.name(), name);
+    }
+    // A former listener may connect.
+    listener.shut_down(libc::SHUT_RDWR).unwrap();
+    listener.connect(&other.name()).unwrap();
+    let server = other.accept().unwrap();
+    listener.send(b"x").unwrap();
+    assert_eq!(server.recv(9).unwrap(), b"x");
+}
+
+/// In an `epoll` instance, the end of a listener is an event.
+#[test]
+fn watched_listener_after_shutdown_listens_again() {
+    let _alone = alone();
+    for kind in [Tcp, Rdma] {
+        let listener = Fd::listener(kind);
+        let set = Epoll::new();
+        set.add(&listener, libc::EPOLLIN | libc::EPOLLRDHUP);
+        for _ in 0..3 {
+            assert_eq!(set.events(0), 0);
+            listener.shut_down(libc::SHUT_RDWR).unwrap();
+            assert_ne!(set.events(10_000), 0);
+            assert_eq!(listener.accept().unwrap_err(), libc::EINVAL);
+            listener.listen().unwrap();
+            assert_eq!(set.events(0), 0, "{kind:?}");
+            let client = listener.dial(kind);
+            assert_eq!(set.events(10_000), libc::EPOLLIN.cast_unsigned());
+            let server = listener.accept().unwrap();
+            client.send(b"x").unwrap();
+            assert_eq!(server.recv(9).unwrap(), b"x");
+        }
+    }
+}
+
+/// The address is free for the next `listen`, although another thread is inside `accept`.
+#[test]
+fn blocked_accept_ends_with_the_shutdown_and_the_listener_listens_again() {
+    let _alone = alone();
+    for kind in [Tcp, Rdma] {
+        let listener = Fd::listener(kind);
+        let (sender, accepted) = mpsc::channel();
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                let first = listener.accept().unwrap();
+                sender.send(()).unwrap();
+                (first, listener.accept().map(drop))
+            });
+            let _client = listener.dial(kind);
+            accepted.recv().unwrap();
+            listener.shut_down(libc::SHUT_RDWR).unwrap();
+            listener.listen().unwrap();
+            // Either the end of the former listener, or a connection of the present one.
+            let next = listener.dial(kind);
+            let (_first, ended) = accepting.join().unwrap();
+            if ended == Err(libc::EINVAL) {
+                let server = listener.accept().unwrap();
+                next.send(b"x").unwrap();
+                assert_eq!(server.recv(9).unwrap(), b"x");
+            }
+        });
+    }
+}
