@@ -1,7 +1,6 @@
 //! One reliable connection to a peer: queue pair and connection manager identifier.
 
 use std::{
-    mem,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -16,7 +15,7 @@ use cm::{
 use verbs::{
     Error, Init, QueuePair, RemoteRegion, Rtr, Rts,
     mr::PoolBuf,
-    qp::{Attributes, QpHandle, QpId, RnrTimer},
+    qp::{Attributes, QpHandle, QpId, RnrTimer, State},
     work::With,
 };
 
@@ -114,8 +113,6 @@ pub(crate) struct IbConnection {
     pub(crate) closing: Option<Duration>,
     /// The disconnect of a closing connection was requested.
     pub(crate) is_disconnected: bool,
-    /// Failed `ibv_destroy_qp` attempts.
-    pub(crate) destroy_attempts: u32,
     /// Tag and first error of a partially failed RDMA operation.
     pub(crate) broken: Option<(Tag, Completion)>,
     /// Receive buffers to repost. Reposting in batches is cheaper than one doorbell per message.
@@ -229,14 +226,12 @@ pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
 pub(crate) struct Ending {
     qp: Option<(QpHandle<verbs::Rc>, bool)>,
     id: Option<Arc<CmId<Connected>>>,
-    /// Resources without traffic.
-    _dropped: Stage,
 }
 
 impl Ending {
     /// Ends the traffic, so that every request completes. Without an established identifier,
     /// cancels the identifier `key` with an outstanding event.
-    pub(crate) fn run(self, reaper: &mut Reaper, channel: &Arc<EventChannel>, key: Option<Key>) {
+    pub(crate) fn run(self, reaper: &Reaper, channel: &Arc<EventChannel>, key: Option<Key>) {
         // On iWARP, the kernel closes the connection through the queue pair.
         if let Some((qp, iwarp)) = self.qp
             && !(iwarp && self.id.is_some())
@@ -270,7 +265,7 @@ impl Stage {
         }
     }
 
-    /// Begins the end: the queue pair of a connection that can carry data remains.
+    /// Begins the end. The resources remain.
     pub(crate) fn begin_end(&mut self) -> Ending {
         let qp = self.resources().map(|resources| {
             let iwarp = resources.device.iwarp;
@@ -280,43 +275,33 @@ impl Stage {
             Self::Up(_, id) => Some(Arc::clone(id)),
             _ => None,
         };
-        let dropped = match qp {
-            Some(_) => Self::Gone,
-            None => mem::replace(self, Self::Gone),
-        };
-        Ending {
-            qp,
-            id,
-            _dropped: dropped,
-        }
+        Ending { qp, id }
     }
 
     /// Destroys the queue pair, and returns its send work. Enters the kernel. The identifier is
     /// destroyed by a thread of the reaper, since `rdma_destroy_id` can block.
     ///
     /// # Errors
-    /// `ibv_destroy_qp` fails. The stage is returned.
-    pub(crate) fn destroy(self, reaper: &mut Reaper) -> Result<Vec<SendWork>, (Self, Error)> {
-        let (resources, id) = match self {
-            Self::Ready(resources) => (*resources, None),
-            Self::Up(resources, id) => (*resources, Some(id)),
-            Self::Busy | Self::Resolving | Self::Asked(_) | Self::Gone => return Ok(Vec::new()),
-        };
-        let destroyed = resources.qp.destroy();
-        if let Some(id) = id {
-            reaper.destroy(id);
-        }
-        match destroyed {
-            Ok(leftover) => {
-                resources.device.release_cqs();
-                Ok(leftover.send)
+    /// `ibv_destroy_qp` fails. The queue pair and its buffers are leaked.
+    pub(crate) fn destroy(self, reaper: &Reaper) -> verbs::Result<Vec<SendWork>> {
+        match self {
+            Self::Asked(resources) => resources.destroy(),
+            Self::Ready(resources) => resources.destroy(),
+            Self::Up(resources, id) => {
+                let destroyed = resources.destroy();
+                reaper.destroy(id);
+                destroyed
             }
-            Err(refused) => {
-                let qp = refused.value;
-                let stage = Self::Ready(Box::new(QpResources { qp, ..resources }));
-                Err((stage, refused.error))
-            }
+            Self::Busy | Self::Resolving | Self::Gone => Ok(Vec::new()),
         }
+    }
+}
+
+impl<S: State> QpResources<Pair<S>> {
+    fn destroy(self) -> verbs::Result<Vec<SendWork>> {
+        let leftover = self.qp.destroy().map_err(|refused| refused.error)?;
+        self.device.release_cqs();
+        Ok(leftover.send)
     }
 }
 
@@ -330,7 +315,6 @@ impl IbConnection {
             stage: Stage::Busy,
             closing: None,
             is_disconnected: false,
-            destroy_attempts: 0,
             broken: None,
             repost_queue: Vec::new(),
             spare: SpareSlot::default(),

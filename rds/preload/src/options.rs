@@ -14,7 +14,7 @@ use crate::{
     control::{export, free, to_os_error},
     memory::{bytes, bytes_mut, give},
     sockets::AF_RDS,
-    table::{Held, Settings, find, trying, with},
+    table::{Held, find, trying, with},
 };
 
 /// Socket options of level `SOL_RDS`.
@@ -106,23 +106,13 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
             Ok(())
         }
         libc::SO_TIMESTAMP => {
-            let wanted = int(value)? != 0;
-            set_times(held, |settings| settings.timestamp = wanted);
+            held.settings().timestamp = int(value)? != 0;
             Ok(())
         }
         // An address cannot be shared between sockets.
         libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_PRIORITY => int(value).map(drop),
         _ => Err(os(libc::ENOPROTOOPT)),
     }
-}
-
-/// Changes the times reported with messages. With any, exact times are enabled, as the kernel's
-/// are.
-fn set_times(held: &Held, change: impl FnOnce(&mut Settings)) {
-    let mut settings = held.settings();
-    change(&mut settings);
-    let wanted = settings.timestamp || settings.latency.is_some();
-    held.socket.set_exact_times(wanted);
 }
 
 /// # Safety
@@ -153,7 +143,7 @@ unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
         name::RXPATH_LATENCY => {
             let points = LatencyPoints::decode(value).map_err(|_| os(libc::EFAULT))?;
             let points = (value[0] != 0).then_some(points);
-            set_times(held, |settings| settings.latency = points);
+            held.settings().latency = points;
             Ok(())
         }
         _ => Err(os(libc::ENOPROTOOPT)),

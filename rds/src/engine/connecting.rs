@@ -1,35 +1,28 @@
 //! Connection establishment and teardown. Calls into the kernel are made [without the
 //! lock](super::jobs).
 
-use std::{io, mem, net::IpAddr, sync::Arc, time::Duration};
+use std::{io, mem, sync::Arc, time::Duration};
 
 use cm::{
     CmId, ConnParam, ConnectFailure, ConnectRequest, ConnectResponse, Event, Key,
-    phases::{AddrResolved, Connected, HasDevice, RouteResolved},
+    phases::{AddrResolved, Connected, HasDevice, IdPhase, RouteResolved},
 };
 use verbs::Init;
 
-use super::State;
+use super::{State, listening::family};
 use crate::{
     device::KnownDevices,
     ib_connection::{IbConnection, Pair, Posted, QpResources, SendWork, Stage, conn_param},
     proto::{
         link::{Action, Attempt, Failure, RequestId},
         node::ConnectionId,
-        wire::{Family, HostPair, REJECTED},
+        wire::{HostPair, REJECTED},
     },
     trace::{ConnectionSpan, note},
 };
 
 /// Time-out of address resolution and of route resolution, each.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Failed `ibv_destroy_qp` attempts after which the queue pair and its buffers are leaked.
-const MAX_DESTROY_ATTEMPTS: u32 = 10;
-
-fn invalid() -> io::Error {
-    io::ErrorKind::InvalidData.into()
-}
 
 /// Result of calls into the kernel for a connection attempt.
 type Outcome = Result<Stage, (Failure, io::Error)>;
@@ -47,16 +40,8 @@ impl State {
     #[cold]
     pub(super) fn act(&mut self, now: Duration, id: ConnectionId, action: Action) {
         match action {
-            Action::Dial(attempt) => {
-                if let Err(error) = self.dial(id, attempt) {
-                    self.give_up(id, attempt, Failure::Unreachable, &error);
-                }
-            }
-            Action::Accept(request, attempt) => {
-                if let Err(error) = self.accept(id, request, attempt) {
-                    self.give_up(id, attempt, Failure::Lost, &error);
-                }
-            }
+            Action::Dial(attempt) => self.dial(id, attempt),
+            Action::Accept(request, attempt) => self.accept(id, request, attempt),
             Action::Reject(request) => {
                 if let Some(request) = self.requests.remove(&request) {
                     self.reject(request);
@@ -72,25 +57,18 @@ impl State {
     }
 
     /// Reports the local failure of an attempt. The link answers with a close in any case.
-    fn give_up(
-        &mut self,
-        id: ConnectionId,
-        attempt: Attempt,
-        failure: Failure,
-        _error: &io::Error,
-    ) {
-        if let Some(_route) = self.node.route(id) {
-            note!(warn, ConnectionSpan::new(_route), error = %_error, "connection attempt failed");
+    fn give_up(&mut self, id: ConnectionId, attempt: Attempt, _error: &verbs::Error) {
+        if let Some(_conn) = self.transport.ib_connections.get(&id) {
+            note!(warn, _conn.span, error = %_error, "connection attempt failed");
         }
-        self.node.failed(id, attempt, failure);
+        self.node.failed(id, attempt, Failure::Lost);
     }
 
-    fn dial(&mut self, id: ConnectionId, attempt: Attempt) -> io::Result<()> {
-        let route = self.node.route(id).ok_or_else(invalid)?;
-        let port = match route.peer {
-            IpAddr::V4(_) => Family::V4.port(),
-            IpAddr::V6(_) => Family::V6.port(),
+    fn dial(&mut self, id: ConnectionId, attempt: Attempt) {
+        let Some(route) = self.node.route(id) else {
+            return;
         };
+        let port = family(route.peer).port();
         let span = ConnectionSpan::new(route);
         note!(debug, span, ?attempt, "connecting");
         let from = self.on_link(route.local, route.local, 0);
@@ -122,19 +100,23 @@ impl State {
                 state.finish(now, id, key.map(|_| Stage::Resolving));
             }
         });
-        Ok(())
     }
 
-    fn accept(&mut self, id: ConnectionId, request: RequestId, attempt: Attempt) -> io::Result<()> {
-        let answer = self.node.answer(id).ok_or_else(invalid)?.encode();
-        let span = ConnectionSpan::new(self.node.route(id).ok_or_else(invalid)?);
-        let request = self.requests.remove(&request).ok_or_else(invalid)?;
+    fn accept(&mut self, id: ConnectionId, request: RequestId, attempt: Attempt) {
+        let known = self.node.answer(id).zip(self.node.route(id));
+        let Some((answer, route)) = known else {
+            return;
+        };
+        let Some(request) = self.requests.remove(&request) else {
+            return;
+        };
+        let span = ConnectionSpan::new(route);
         note!(debug, span, ?attempt, "accepting");
         let key = request.id().key();
         let conn = IbConnection::new(attempt, Some(key), span);
         self.transport.insert(id, conn);
         let devices = self.transport.known.clone();
-        let param = conn_param(answer, self.options.retries);
+        let param = conn_param(answer.encode(), self.options.retries);
         self.unlocked(move |_| {
             let ready = create(&devices, request.id());
             let ready = ready.and_then(|resources| resources.bring_up(request.id()));
@@ -147,7 +129,6 @@ impl State {
                 }
             }
         });
-        Ok(())
     }
 
     /// Accepts the request of a connection that can carry data.
@@ -165,7 +146,7 @@ impl State {
             let accepted = request.accept_number(qp_num, &param);
             move |state: &mut Self, _| {
                 if let Err(error) = accepted {
-                    state.give_up(id, attempt, Failure::Lost, &error.into());
+                    state.give_up(id, attempt, &error);
                 }
             }
         });
@@ -247,59 +228,39 @@ impl State {
         let stage = self.transport.take_stage(id);
         self.unlocked(move |reaper| {
             let destroyed = stage.destroy(reaper);
-            move |state: &mut Self, now| match destroyed {
-                Ok(leftover) => state.destroyed(now, id, may_have_lost_rx, leftover),
-                Err((stage, error)) => state.not_destroyed(now, id, stage, &error),
-            }
+            move |state: &mut Self, now| state.destroyed(now, id, may_have_lost_rx, destroyed)
         });
     }
 
-    /// Handles the end of a connection. The work of its queue pair returns to the messages.
+    /// Handles the end of a connection. The work of its queue pair returns to the messages; if the
+    /// device has not destroyed the queue pair, its buffers are leaked.
     fn destroyed(
         &mut self,
         now: Duration,
         id: ConnectionId,
         may_have_lost_rx: bool,
-        leftover: Vec<SendWork>,
+        destroyed: verbs::Result<Vec<SendWork>>,
     ) {
-        for work in leftover {
-            Posted::give_back(work);
-        }
         let Some(conn) = self.transport.remove(id) else {
             return;
         };
         if may_have_lost_rx {
             self.node.mark_rx_lost(id);
         }
-        self.node.closed(now, id, conn.attempt);
-    }
-
-    /// Retries later, since the device has not released the queue pair; finally leaks the queue pair
-    /// and its buffers.
-    fn not_destroyed(
-        &mut self,
-        now: Duration,
-        id: ConnectionId,
-        stage: Stage,
-        _error: &verbs::Error,
-    ) {
-        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
-            return;
-        };
-        note!(warn, conn.span, error = %_error, "queue pair not destroyed");
-        conn.stage = stage;
-        conn.destroy_attempts += 1;
-        if conn.destroy_attempts < MAX_DESTROY_ATTEMPTS {
-            conn.closing = Some(now);
-            self.advance(now, id);
-            return;
+        match destroyed {
+            Ok(leftover) => {
+                for work in leftover {
+                    Posted::give_back(work);
+                }
+                self.node.closed(now, id, conn.attempt);
+            }
+            Err(_error) => {
+                note!(warn, conn.span, error = %_error, "queue pair not destroyed");
+                self.node.closed(now, id, conn.attempt);
+                // Messages with leaked buffers cannot be sent again.
+                self.node.give_up(id, |payload| payload.is_posted());
+            }
         }
-        let may_have_lost_rx = conn.may_have_lost_rx();
-        let stage = self.transport.take_stage(id);
-        self.reap(stage);
-        self.destroyed(now, id, may_have_lost_rx, Vec::new());
-        // Messages with leaked buffers cannot be sent again.
-        self.node.give_up(id, |payload| payload.is_posted());
     }
 
     /// Handles a connection manager event. Unknown identifiers in the event are destroyed.
@@ -307,14 +268,8 @@ impl State {
         match event {
             Event::AddrResolved(id) => self.addr_resolved(id),
             Event::RouteResolved(id) => self.route_resolved(id),
-            Event::AddrError { id, .. } => {
-                self.failed(id.key(), Failure::Unreachable);
-                self.reap(id);
-            }
-            Event::RouteError { id, .. } => {
-                self.failed(id.key(), Failure::Unreachable);
-                self.reap(id);
-            }
+            Event::AddrError { id, .. } => self.attempt_failed(id, Failure::Unreachable),
+            Event::RouteError { id, .. } => self.attempt_failed(id, Failure::Unreachable),
             Event::ConnectResponse(response) => self.responded(response),
             Event::ConnectRequest(request) => self.requested(now, request),
             Event::Established(id) => self.established(now, id, None),
@@ -324,14 +279,15 @@ impl State {
                     ConnectFailure::Disconnected | ConnectFailure::DeviceRemoved => Failure::Lost,
                     _ => Failure::Unreachable,
                 };
-                self.failed(id.key(), failure);
-                self.reap(id);
+                self.attempt_failed(id, failure);
             }
             Event::Disconnected { key, .. } | Event::AddrChange(key) | Event::TimewaitExit(key) => {
                 self.failed(key, Failure::Lost);
             }
             Event::DeviceRemoval(key) => {
-                if let Some(device) = self.transport.device_of(key).cloned() {
+                let id = self.transport.keys.get(&key);
+                let conn = id.and_then(|id| self.transport.ib_connections.get(id));
+                if let Some(device) = conn.and_then(|conn| conn.stage.device()).cloned() {
                     self.device_lost(device);
                 }
                 self.failed(key, Failure::Lost);
@@ -350,10 +306,14 @@ impl State {
         }
     }
 
+    fn attempt_failed<P: IdPhase + Send>(&mut self, cm_id: CmId<P>, failure: Failure) {
+        self.failed(cm_id.key(), failure);
+        self.reap(cm_id);
+    }
+
     fn addr_resolved(&mut self, cm_id: CmId<AddrResolved>) {
         let Some((id, _)) = self.transport.current(cm_id.key()) else {
-            self.reap(cm_id);
-            return;
+            return self.reap(cm_id);
         };
         self.transport.take_stage(id);
         self.unlocked(move |_| {
@@ -370,8 +330,7 @@ impl State {
         let current = self.transport.current(cm_id.key()).map(|(id, _)| id);
         let current = current.and_then(|id| Some((id, self.node.proposal(id)?.encode())));
         let Some((id, data)) = current else {
-            self.reap(cm_id);
-            return;
+            return self.reap(cm_id);
         };
         self.transport.take_stage(id);
         let devices = self.transport.known.clone();
@@ -425,7 +384,7 @@ impl State {
             let established = response.establish_number(qp_num);
             move |state: &mut Self, now| match established {
                 Ok(cm_id) => state.established(now, cm_id, Some(&reply)),
-                Err(error) => state.give_up(id, attempt, Failure::Lost, &error.into()),
+                Err(error) => state.give_up(id, attempt, &error),
             }
         });
     }
@@ -436,7 +395,7 @@ impl State {
         let name = RequestId(self.next_request);
         self.next_request += 1;
         let known = hosts.and_then(|(local, peer)| {
-            if self.reaper_overloaded {
+            if self.reaper.is_overloaded() {
                 self.node.refused();
                 return None;
             }

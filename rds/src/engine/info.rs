@@ -34,9 +34,7 @@ impl Engine {
     pub fn info(&self) -> io::Result<Info> {
         Ok(self.inner().lock()?.info())
     }
-}
 
-impl Engine {
     /// Returns the statistics of this engine: the counters of [`info`](Self::info), with names. Takes the engine's lock, which
     /// sends and receives take too, for the time of a copy.
     ///
@@ -76,36 +74,27 @@ impl State {
         let mut info = self.node.info();
         let routes = self.node.connections();
         for (id, route) in routes.filter_map(|id| Some((id, self.node.route(id)?))) {
-            let mut reported = DeviceConnectionInfo {
+            let conn = self.transport.ib_connections.get(&id);
+            let device = conn.and_then(|conn| match &conn.stage {
+                Stage::Up(resources, _) => Some(&resources.device),
+                _ => None,
+            });
+            let gid = |ip| device.map_or([0; 16], |_| Gid::from(ip).0);
+            info.device_connections.push(DeviceConnectionInfo {
                 local: route.local,
                 peer: route.peer,
-                local_gid: [0; 16],
-                peer_gid: [0; 16],
-                max_send_wr: 0,
-                max_recv_wr: 0,
-                max_send_sge: 0,
-                mr_max: 0,
-                mr_size: 0,
+                local_gid: gid(route.local),
+                peer_gid: gid(route.peer),
+                max_send_wr: device.map_or(0, |device| device.sends),
+                max_recv_wr: device.map_or(0, |device| device.receives),
+                max_send_sge: device.map_or(0, |device| device.elements),
+                // Memory is registered without a pool, so only the device is a limit.
+                mr_max: device.map_or(0, |_| u32::MAX),
+                mr_size: device.map_or(0, |_| MAX_MESSAGE / 4096 + 1),
                 tos: route.tos,
                 sl: route.tos & 15,
                 cache_allocs: 0,
-            };
-            let stage = self
-                .transport
-                .ib_connections
-                .get(&id)
-                .map(|conn| &conn.stage);
-            if let Some(Stage::Up(resources, _)) = stage {
-                reported.local_gid = Gid::from(route.local).0;
-                reported.peer_gid = Gid::from(route.peer).0;
-                reported.max_send_wr = resources.device.sends;
-                reported.max_recv_wr = resources.device.receives;
-                reported.max_send_sge = resources.device.elements;
-                // Memory is registered without a pool, so only the device is a limit.
-                reported.mr_max = u32::MAX;
-                reported.mr_size = MAX_MESSAGE / 4096 + 1;
-            }
-            info.device_connections.push(reported);
+            });
         }
         info
     }

@@ -3,27 +3,17 @@
 //! Creating, connecting and destroying a queue pair, and deregistering memory, take up to
 //! milliseconds. Sends and receives of other sockets continue meanwhile.
 
-use std::{collections::VecDeque, fmt, time::Duration};
+use std::time::Duration;
 
 use super::{Reaper, Shared, State};
 
 /// The calls. Returns the change of the state, made with the lock.
-pub(super) type Job = Box<dyn FnOnce(&mut Reaper) -> Change + Send>;
+pub(super) type Job = Box<dyn FnOnce(&Reaper) -> Change + Send>;
 pub(super) type Change = Box<dyn FnOnce(&mut State, Duration)>;
-
-/// The requested calls, in order.
-#[derive(Default)]
-pub(super) struct Jobs(pub(super) VecDeque<Job>);
-
-impl fmt::Debug for Jobs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Jobs").field(&self.0.len()).finish()
-    }
-}
 
 impl State {
     /// Has the engine thread make calls without the lock, and then change the state.
-    pub(super) fn unlocked<C>(&mut self, calls: impl FnOnce(&mut Reaper) -> C + Send + 'static)
+    pub(super) fn unlocked<C>(&mut self, calls: impl FnOnce(&Reaper) -> C + Send + 'static)
     where
         C: FnOnce(&mut Self, Duration) + 'static,
     {
@@ -32,7 +22,7 @@ impl State {
     }
 
     /// Has the engine thread make calls without the lock.
-    pub(super) fn call_unlocked(&mut self, calls: impl FnOnce(&mut Reaper) + Send + 'static) {
+    pub(super) fn call_unlocked(&mut self, calls: impl FnOnce(&Reaper) + Send + 'static) {
         self.unlocked(|reaper| {
             calls(reaper);
             |_: &mut Self, _| {}
@@ -47,9 +37,9 @@ impl State {
 
 impl Shared {
     /// Makes the requested calls.
-    pub(super) fn run_jobs(&self, reaper: &mut Reaper) {
+    pub(super) fn run_jobs(&self, reaper: &Reaper) {
         loop {
-            let next = self.lock_here().schedule.next_job();
+            let next = self.lock_here().schedule.jobs.pop_front();
             let Some(job) = next else {
                 return;
             };

@@ -47,13 +47,8 @@ impl Listeners {
         self.lost.values().min().copied()
     }
 
-    /// Whether it is time to listen again on an address.
-    pub(super) fn is_due(&self, now: Duration) -> bool {
-        self.deadline().is_some_and(|at| at <= now)
-    }
-
     /// Addresses on which it is time to listen again.
-    fn due(&self, now: Duration) -> Vec<IpAddr> {
+    pub(super) fn due(&self, now: Duration) -> Vec<IpAddr> {
         let due = self.lost.iter().filter(|&(_, &at)| at <= now);
         due.map(|(&ip, _)| ip).collect()
     }
@@ -89,7 +84,7 @@ impl Listeners {
     }
 }
 
-fn family(ip: IpAddr) -> Family {
+pub(super) fn family(ip: IpAddr) -> Family {
     match ip {
         IpAddr::V4(_) => Family::V4,
         IpAddr::V6(_) => Family::V6,
@@ -120,12 +115,6 @@ fn explain(ip: IpAddr, err: &verbs::Error) -> io::Error {
         _ => (err.kind(), format!("cannot listen on {ip}: {err}")),
     };
     io::Error::new(kind, reason)
-}
-
-/// A bound identifier, and the device of its address.
-struct BoundId {
-    id: CmId<Idle>,
-    device: Arc<Device>,
 }
 
 impl Shared {
@@ -166,7 +155,7 @@ impl Shared {
         let is_paused = state.listeners.paused.is_some();
         drop(state);
         claim_devices()?;
-        let BoundId { id, device } = self.bind(addr, &devices)?;
+        let (id, device) = self.bind(addr, &devices)?;
         let key = id.key();
         let listener = if is_paused {
             // Until accepting resumes, another program may use the address.
@@ -195,7 +184,12 @@ impl Shared {
         Ok(state)
     }
 
-    fn bind(&self, addr: SocketAddr, devices: &KnownDevices) -> io::Result<BoundId> {
+    /// A bound identifier, and the device of its address.
+    fn bind(
+        &self,
+        addr: SocketAddr,
+        devices: &KnownDevices,
+    ) -> io::Result<(CmId<Idle>, Arc<Device>)> {
         let ip = addr.ip();
         let fail = |err: verbs::Error| explain(ip, &err);
         let mut id = self.channel.create_id().map_err(fail)?;
@@ -209,7 +203,7 @@ impl Shared {
             io::Error::new(io::ErrorKind::AddrNotAvailable, reason)
         })?;
         let device = devices.open(&ctx)?;
-        Ok(BoundId { id, device })
+        Ok((id, device))
     }
 
     pub(super) fn pause_accept(&self) -> io::Result<()> {

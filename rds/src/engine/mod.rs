@@ -1,6 +1,5 @@
 //! The engine: drives the protocol with connection events, completions and timers.
 
-mod clock;
 mod connecting;
 mod exports;
 mod info;
@@ -26,7 +25,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use cm::{Event, EventChannel};
@@ -36,7 +35,6 @@ use verbs::{
     waiting::{EventFd, Sleep, Standby},
 };
 
-use clock::Clock;
 pub(crate) use exports::{Exported, PAGE, random_address};
 pub(crate) use operations::Progress;
 pub use options::EngineOptions;
@@ -74,7 +72,8 @@ pub(crate) struct Shared {
     /// Its channel is an epoll descriptor over the completion channels of all devices.
     state: verbs::waiting::Shared<State, Arc<OwnedFd>>,
     channel: Arc<EventChannel>,
-    clock: Arc<Clock>,
+    /// Zero of the times of the protocol.
+    pub(crate) epoch: Instant,
     /// Locked while a thread changes the listeners, which enters the kernel.
     listening: Mutex<()>,
     /// A readable descriptor, for a socket that can create none.
@@ -138,14 +137,14 @@ impl Engine {
         options.node.seed = micros ^ u64::from(std::process::id()).rotate_right(16);
         options.node.max_links = options.max_links();
         let channels = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let clock = Arc::new(Clock::start());
+        let epoch = Instant::now();
         let devices = KnownDevices {
             devices: Vec::new(),
             sends: options.sends,
             receives: options.receives,
         };
         let transport = Transport::new(devices, Arc::clone(&channels));
-        let state = State::new(options, Arc::clone(&channel), transport, Arc::clone(&clock));
+        let state = State::new(options, Arc::clone(&channel), transport, epoch);
         let event = EventFd::new()?;
         event.notify();
         let notify_fd = NotifyFd::of(event.as_fd())?;
@@ -154,7 +153,7 @@ impl Engine {
             readable: (event, notify_fd),
             state: verbs::waiting::Shared::new(state, channels),
             channel,
-            clock,
+            epoch,
             stopped: AtomicBool::new(false),
             process: verbs::fork::fork_generation(),
         });
@@ -221,16 +220,12 @@ impl Drop for Handle {
 impl Shared {
     /// Time since the engine started.
     pub(crate) fn now(&self) -> Duration {
-        self.clock.now()
+        self.epoch.elapsed()
     }
 
     /// A descriptor that is always readable.
     pub(crate) fn readable_fd(&self) -> BorrowedFd<'_> {
         self.readable.1.as_fd()
-    }
-
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
     }
 
     /// Locks the state; fails in a child of the process that created the engine.
@@ -257,25 +252,18 @@ impl Shared {
 
     /// Runs the engine thread: connection events, timers, and completions while no call polls.
     fn run(&self, mut standby: Standby) {
-        let mut reaper = Reaper::default();
-        let mut has_events = false;
+        let reaper = self.lock_here().reaper.clone();
         while !self.stopped.load(Relaxed) {
-            let events = if has_events {
-                self.events()
-            } else {
-                Vec::new()
-            };
-            has_events = false;
+            let events = self.events();
             let mut state = self.lock_here();
             let now = self.now();
-            state.reaper_overloaded = reaper.is_overloaded();
             for event in events {
                 state.handle(now, event);
             }
             state.expire(now);
-            if state.schedule.has_jobs() || state.listeners.is_due(now) {
+            if !state.schedule.jobs.is_empty() || !state.listeners.due(now).is_empty() {
                 drop(state);
-                self.run_jobs(&mut reaper);
+                self.run_jobs(&reaper);
                 self.listen_again(now);
                 continue;
             }
@@ -285,10 +273,10 @@ impl Shared {
             let retry = state.listeners.deadline();
             let until = state.schedule.begin_sleep(now, retry);
             drop(state);
-            has_events = self.sleep(&standby, sleep, until);
+            self.sleep(&standby, sleep, until);
         }
-        self.run_jobs(&mut reaper);
-        self.lock_here().end(&mut reaper);
+        self.run_jobs(&reaper);
+        self.lock_here().end(&reaper);
         reaper.wait(reaper::SHUTDOWN_TIMEOUT);
     }
 
@@ -298,9 +286,8 @@ impl Shared {
         events.take(EVENT_BATCH).collect()
     }
 
-    /// Sleeps until the thread has work, at most for `time`. Returns whether there are connection
-    /// events.
-    fn sleep(&self, standby: &Standby, sleep: Sleep, time: Option<Duration>) -> bool {
+    /// Sleeps until the thread has work, at most for `time`.
+    fn sleep(&self, standby: &Standby, sleep: Sleep, time: Option<Duration>) {
         let (polls, limit) = match sleep {
             Sleep::Channel => (true, None),
             Sleep::Event(limit) => (false, Some(limit)),
@@ -314,10 +301,8 @@ impl Shared {
         let fds = if polls { &mut fds[..] } else { &mut fds[..2] };
         let time = time.into_iter().chain(limit).min();
         let timeout = time.and_then(|time| time.try_into().ok());
-        if poll(fds, timeout.as_ref()).is_err() {
-            return false;
-        }
+        // Fails after a signal.
+        let _: Result<_, _> = poll(fds, timeout.as_ref());
         standby.event().drain();
-        !fds[0].revents().is_empty()
     }
 }

@@ -11,13 +11,7 @@
 
 use std::{
     collections::VecDeque,
-    convert::Infallible,
-    fmt, mem,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    },
-    thread::JoinHandle,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -39,85 +33,65 @@ struct Work {
     threads: usize,
 }
 
-impl fmt::Debug for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work")
-            .field("queue", &self.queue.len())
-            .field("threads", &self.threads)
-            .finish()
-    }
+#[derive(Default)]
+struct Shared {
+    work: Mutex<Work>,
+    /// Notified when a thread exits.
+    ended: Condvar,
 }
 
-fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
-    work.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes the next item for an idle thread. Without one, the thread is counted off and exits.
-fn next(work: &Mutex<Work>) -> Option<Box<dyn Send>> {
-    let mut work = lock(work);
-    let next = work.queue.pop_front();
-    if next.is_none() {
-        work.threads -= 1;
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    next
+
+    /// Takes the next item for an idle thread. Without one, the thread is counted off and exits.
+    fn next(&self) -> Option<Box<dyn Send>> {
+        let mut work = self.lock();
+        let next = work.queue.pop_front();
+        if next.is_none() {
+            work.threads -= 1;
+            self.ended.notify_all();
+        }
+        next
+    }
 }
 
 /// Destroys values in background threads.
-#[derive(Debug)]
-pub(crate) struct Reaper {
-    threads: Vec<JoinHandle<()>>,
-    work: Arc<Mutex<Work>>,
-    /// Cloned into each thread, and dropped when the thread exits.
-    at_work: Sender<Infallible>,
-    done: Receiver<Infallible>,
-}
-
-impl Default for Reaper {
-    fn default() -> Self {
-        let (at_work, done) = mpsc::channel();
-        Self {
-            threads: Vec::new(),
-            work: Arc::default(),
-            at_work,
-            done,
-        }
-    }
-}
+#[derive(Clone, Default)]
+pub(crate) struct Reaper(Arc<Shared>);
 
 impl Reaper {
     /// Drops `what` in a background thread, or queues it if [`MAX_THREADS`] are busy. Blocks only
     /// if no thread can be spawned.
-    pub(crate) fn destroy(&mut self, what: impl Send + 'static) {
-        self.threads.retain(|thread| !thread.is_finished());
-        let mut work = lock(&self.work);
+    pub(crate) fn destroy(&self, what: impl Send + 'static) {
+        let mut work = self.0.lock();
         if work.threads >= MAX_THREADS {
             work.queue.push_back(Box::new(what));
             return;
         }
         work.threads += 1;
         drop(work);
-        let (work, at_work) = (Arc::clone(&self.work), self.at_work.clone());
+        let shared = Arc::clone(&self.0);
         // If spawning fails, the closure and `what` are dropped here.
         let thread = verbs::signals::spawn_without_signals("rds-end", move || {
             drop(what);
-            while let Some(what) = next(&work) {
+            while let Some(what) = shared.next() {
                 drop(what);
             }
-            drop(at_work);
         });
-        match thread {
-            Ok(thread) => self.threads.push(thread),
-            Err(_) => lock(&self.work).threads -= 1,
+        if thread.is_err() {
+            self.0.lock().threads -= 1;
         }
     }
 
     /// Whether new connections should be rejected.
     pub(super) fn is_overloaded(&self) -> bool {
-        lock(&self.work).queue.len() >= MAX_QUEUED
+        self.0.lock().queue.len() >= MAX_QUEUED
     }
 
     /// Cancels an identifier with an outstanding event, in a background thread.
-    pub(crate) fn cancel(&mut self, channel: &Arc<EventChannel>, key: Key) {
+    pub(crate) fn cancel(&self, channel: &Arc<EventChannel>, key: Key) {
         self.destroy(Waiting {
             channel: Arc::clone(channel),
             key,
@@ -126,23 +100,13 @@ impl Reaper {
 
     /// Waits up to `timeout` for everything to be destroyed. Returns whether it is. On timeout,
     /// the threads continue.
-    pub(super) fn wait(&mut self, timeout: Duration) -> bool {
-        let Self {
-            threads,
-            at_work,
-            done,
-            work: _,
-        } = mem::take(self);
-        drop(at_work);
-        // Nothing is ever sent; the channel closes with the last sender.
-        if done.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
-            return false;
-        }
-        for thread in threads {
-            // The threads do not panic; there is nothing to do with an error here.
-            drop(thread.join());
-        }
-        true
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
+        let is_busy = |work: &mut Work| work.threads > 0;
+        let waited = self
+            .0
+            .ended
+            .wait_timeout_while(self.0.lock(), timeout, is_busy);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
@@ -162,7 +126,10 @@ impl Drop for Waiting {
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::atomic::{AtomicUsize, Ordering::SeqCst},
+        sync::{
+            atomic::{AtomicUsize, Ordering::SeqCst},
+            mpsc::{self, Receiver, RecvTimeoutError},
+        },
         thread,
     };
 
@@ -184,7 +151,7 @@ mod tests {
     #[test]
     fn reaper_destroy_does_not_block_on_slow_values() {
         let ended = Arc::new(AtomicUsize::new(0));
-        let mut reaper = Reaper::default();
+        let reaper = Reaper::default();
         let (tell, may): (Vec<_>, Vec<_>) = (0..3).map(|_| mpsc::channel()).unzip();
         for may in may {
             reaper.destroy(Slow(may, Arc::clone(&ended)));
@@ -201,7 +168,7 @@ mod tests {
     #[test]
     fn reaper_wait_times_out_on_slow_values() {
         let ended = Arc::new(AtomicUsize::new(0));
-        let mut reaper = Reaper::default();
+        let reaper = Reaper::default();
         let (tell, may) = mpsc::channel();
         let (is_over, over) = mpsc::channel();
         reaper.destroy(());
@@ -219,12 +186,12 @@ mod tests {
     fn reaper_threads_are_bounded_and_queue_is_drained() {
         const MANY: usize = MAX_QUEUED + MAX_THREADS;
         let ended = Arc::new(AtomicUsize::new(0));
-        let mut reaper = Reaper::default();
+        let reaper = Reaper::default();
         let (tell, may): (Vec<_>, Vec<_>) = (0..MANY).map(|_| mpsc::channel()).unzip();
         for (i, may) in may.into_iter().enumerate() {
             assert!(!reaper.is_overloaded(), "by {i}");
             reaper.destroy(Slow(may, Arc::clone(&ended)));
-            assert!(reaper.threads.len() <= MAX_THREADS);
+            assert!(reaper.0.lock().threads <= MAX_THREADS);
         }
         assert!(reaper.is_overloaded());
         for tell in &tell {
@@ -240,17 +207,5 @@ mod tests {
         tell.send(()).unwrap();
         assert!(reaper.wait(TEST_TIMEOUT));
         assert_eq!(ended.load(SeqCst), MANY + 1);
-    }
-
-    #[test]
-    fn reaper_joins_finished_threads() {
-        let mut reaper = Reaper::default();
-        for _ in 0..100 {
-            reaper.destroy(());
-            while !reaper.threads.iter().all(JoinHandle::is_finished) {
-                thread::yield_now();
-            }
-        }
-        assert_eq!(reaper.threads.len(), 1);
     }
 }

@@ -1,26 +1,25 @@
 //! Times and waiting calls: scheduling, without devices.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use verbs::waiting::Waiters;
 
-use super::{
-    jobs::{Job, Jobs},
-    timers::Timers,
-};
+use super::{jobs::Job, timers::Timers};
 use crate::proto::SocketId;
 
 /// Blocked calls, and the work of the engine thread. `K` names a connection.
-#[derive(Debug)]
 pub(crate) struct Schedule<K> {
     pub(crate) waiters: Waiters<SocketId>,
     /// Sockets with possible waiters on the descriptor, since no call has blocked on them.
     watched: BTreeSet<SocketId>,
-    timers: Timers<K>,
+    pub(super) timers: Timers<K>,
     /// Time of the engine thread's next wake-up: zero while the thread is awake.
     thread_wakes_at: Duration,
     /// Calls into the kernel, made by the engine thread without the lock.
-    jobs: Jobs,
+    pub(super) jobs: VecDeque<Job>,
 }
 
 impl<K: Copy + Ord> Schedule<K> {
@@ -30,7 +29,7 @@ impl<K: Copy + Ord> Schedule<K> {
             watched: BTreeSet::new(),
             timers: Timers::new(),
             thread_wakes_at: Duration::ZERO,
-            jobs: Jobs::default(),
+            jobs: VecDeque::new(),
         }
     }
 
@@ -51,22 +50,8 @@ impl<K: Copy + Ord> Schedule<K> {
 
     /// Has the engine thread make calls without the lock.
     pub(super) fn add_job(&mut self, job: Job) {
-        self.jobs.0.push_back(job);
+        self.jobs.push_back(job);
         self.waiters.wake_standby();
-    }
-
-    /// The calls to make next.
-    pub(super) fn next_job(&mut self) -> Option<Job> {
-        self.jobs.0.pop_front()
-    }
-
-    pub(super) fn has_jobs(&self) -> bool {
-        !self.jobs.0.is_empty()
-    }
-
-    /// Sets the timer of a connection, unless it expires earlier.
-    pub(super) fn set_timer(&mut self, connection: K, at: Duration) {
-        self.timers.set(connection, at);
     }
 
     /// Ends the sleep of the engine thread. Returns the connections whose timers have expired.
@@ -148,7 +133,7 @@ mod tests {
         let mut standby = shared.stand_by().unwrap();
         let set = |connection, time| {
             let mut state = shared.lock();
-            state.0.set_timer(connection, at(time));
+            state.0.timers.set(connection, at(time));
             state.0.wake_for_timers();
         };
         let sleep = |now, deadline: Option<u64>| {
@@ -181,8 +166,6 @@ mod tests {
         let job: Job = Box::new(|_| Box::new(|_, _| {}));
         shared.lock().0.add_job(job);
         assert!(is_woken(&standby));
-        let mut state = shared.lock();
-        assert!(state.0.has_jobs() && state.0.next_job().is_some());
-        assert!(!state.0.has_jobs() && state.0.next_job().is_none());
+        assert_eq!(shared.lock().0.jobs.len(), 1);
     }
 }

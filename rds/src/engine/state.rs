@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     net::IpAddr,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cm::{ConnectRequest, EventChannel};
@@ -12,12 +12,11 @@ use verbs::event::EventType;
 
 use super::{
     EngineOptions, Reaper,
-    clock::Clock,
     exports::{Exported, Exports},
     listening::Listeners,
     operations::Operations,
     schedule::Schedule,
-    transport::{Transport, UsedExport},
+    transport::Transport,
 };
 use crate::{
     device::Device,
@@ -43,14 +42,13 @@ pub(crate) type Protocol = Node<Payload, Body>;
 
 /// State of an engine, protected by one lock: the protocol, with the times of its work and its
 /// connections over devices.
-#[derive(Debug)]
 pub(crate) struct State {
     pub(crate) node: Protocol,
     pub(crate) schedule: Schedule<ConnectionId>,
     pub(super) transport: Transport,
     pub(super) channel: Arc<EventChannel>,
-    pub(super) clock: Arc<Clock>,
-    pub(super) options: EngineOptions,
+    pub(super) epoch: Instant,
+    pub(crate) options: EngineOptions,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
@@ -58,8 +56,7 @@ pub(crate) struct State {
     /// Exported memory, by owner and key.
     pub(crate) exports: Exports,
     pub(crate) operations: Operations,
-    /// Too many identifiers wait for their destruction: connection requests are rejected.
-    pub(super) reaper_overloaded: bool,
+    pub(super) reaper: Reaper,
     /// Scope ids of link-local addresses.
     pub(super) scopes: BTreeMap<IpAddr, u32>,
 }
@@ -69,14 +66,14 @@ impl State {
         options: EngineOptions,
         channel: Arc<EventChannel>,
         transport: Transport,
-        clock: Arc<Clock>,
+        epoch: Instant,
     ) -> Self {
         Self {
             node: Node::new(options.node),
             schedule: Schedule::new(),
             transport,
             channel,
-            clock,
+            epoch,
             options,
             requests: HashMap::new(),
             next_request: 0,
@@ -84,14 +81,9 @@ impl State {
             sockets: BTreeMap::new(),
             exports: Exports::default(),
             operations: Operations::default(),
-            reaper_overloaded: false,
+            reaper: Reaper::default(),
             scopes: BTreeMap::new(),
         }
-    }
-
-    /// Initial busy-poll time of sockets.
-    pub(crate) fn busy_poll(&self) -> Duration {
-        self.options.busy_poll
     }
 
     pub(crate) fn devices(&self) -> &[Arc<Device>] {
@@ -136,9 +128,9 @@ impl State {
     }
 
     /// Polls the completion queues. Returns whether there were completions.
-    pub(crate) fn complete(&mut self, now: Duration) -> bool {
-        let any = self.transport.complete(&mut self.node, now, &self.clock);
-        while let Some(UsedExport { owner, rkey, peer }) = self.transport.used.pop() {
+    pub(crate) fn complete(&mut self) -> bool {
+        let any = self.transport.complete(&mut self.node, self.epoch);
+        while let Some((owner, rkey, peer)) = self.transport.used.pop() {
             self.export_used(owner, rkey, peer);
         }
         any
@@ -196,7 +188,7 @@ impl State {
                     } else {
                         SLOT_RETRY_INTERVAL
                     };
-                    state.schedule.set_timer(id, now + wait);
+                    state.schedule.timers.set(id, now + wait);
                 }
             }
         });
@@ -214,17 +206,16 @@ impl State {
     fn set_timer(&mut self, id: ConnectionId) {
         let deadlines = [self.node.deadline(id), self.transport.deadline(id)];
         if let Some(at) = deadlines.into_iter().flatten().min() {
-            self.schedule.set_timer(id, at);
+            self.schedule.timers.set(id, at);
         }
     }
 
     /// Runs the protocol of one connection, and sets its timer.
     pub(super) fn advance(&mut self, now: Duration, id: ConnectionId) {
-        if self.node.is_idle(now, id) {
-            self.transport.eager.remove(&id);
-        } else {
+        if !self.node.is_idle(now, id) {
             self.run_protocol(now, id);
         }
+        self.transport.update_eager(&self.node, id);
         self.set_timer(id);
     }
 
@@ -234,7 +225,6 @@ impl State {
             self.act(now, id, action);
         }
         self.transport.post(&mut self.node, now, id);
-        self.transport.update_eager(&self.node, id);
         let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
             return;
         };
@@ -280,7 +270,7 @@ impl State {
     }
 
     /// Closes and destroys all connections. Enters the kernel; no other thread uses the engine.
-    pub(super) fn end(&mut self, reaper: &mut Reaper) {
+    pub(super) fn end(&mut self, reaper: &Reaper) {
         self.requests.clear();
         self.listeners = Listeners::default();
         let connections = std::mem::take(&mut self.transport.ib_connections);

@@ -1,28 +1,28 @@
 //! Posting requests and handling completions.
 
-use std::{iter::Peekable, mem, sync::Arc, time::Duration};
+use std::{
+    mem,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::io::Errno;
 use verbs::{
-    Completed, RemoteRegion, RemoteToken, Rts, WcStatus, WorkCompletion, cq::Completions,
-    error::Refused, mr::PoolBuf, op, qp::Batch,
+    Completed, RemoteRegion, RemoteToken, WcStatus, WorkCompletion, error::Refused, mr::PoolBuf,
+    op, qp::Batch,
 };
 
-use super::{
-    clock::Clock,
-    state::Protocol,
-    transport::{Transport, UsedExport},
-};
+use super::{state::Protocol, transport::Transport};
 use crate::{
-    device::{Device, POLL_BATCH, SharedCq},
-    ib_connection::{IbConnection, Pair, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage},
+    device::{Device, POLL_BATCH},
+    ib_connection::{IbConnection, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage},
     outbound::{Frame, Payload},
     proto::{
-        connection::{
-            Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag, Work,
-        },
+        SocketId,
+        connection::{AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag, Work},
         link::Failure,
-        node::{ConnectionId, MAX_COPIED_LEN, Route},
+        node::{ConnectionId, MAX_COPIED_LEN},
         wire::{FRAGMENT, Header},
     },
     slots::{Body, FRAME_SIZE, SpareSlot},
@@ -49,98 +49,49 @@ pub(super) fn outcome(status: WcStatus) -> Completion {
     }
 }
 
-/// Writes the header of a frame into its slot.
-fn finish(mut slot: PoolBuf, header: &[u8; Header::SIZE]) -> PoolBuf {
-    slot[..Header::SIZE].copy_from_slice(header);
-    slot
-}
-
 impl Transport {
     /// Polls the completion queues. Returns whether there were completions.
-    pub(super) fn complete(&mut self, node: &mut Protocol, now: Duration, clock: &Clock) -> bool {
+    pub(super) fn complete(&mut self, node: &mut Protocol, epoch: Instant) -> bool {
         self.each_cq(node, |transport, node, _, cq| {
-            Ok(transport.complete_some(node, now, clock, cq)? > 0)
+            let mut handled = 0;
+            loop {
+                let now = epoch.elapsed();
+                let completions = cq.cq.poll()?;
+                let polled = completions.len();
+                for wc in completions {
+                    transport.completed(node, now, wc);
+                }
+                handled += polled;
+                if polled < POLL_BATCH {
+                    // The queue is empty.
+                    return Ok(handled > 0);
+                }
+                if handled >= COMPLETION_BUDGET {
+                    // The rest makes no event.
+                    cq.armed = None;
+                    return Ok(true);
+                }
+            }
         })
     }
 
-    /// Handles at most [`COMPLETION_BUDGET`] completions of a queue, rounded up to a batch. Returns the
-    /// number.
-    fn complete_some(
-        &mut self,
-        node: &mut Protocol,
-        mut now: Duration,
-        clock: &Clock,
-        shared: &mut SharedCq,
-    ) -> verbs::Result<usize> {
-        let mut handled = 0;
-        loop {
-            let mut completions = shared.cq.poll()?.peekable();
-            let polled = completions.len();
-            while let Some(first) = completions.next() {
-                self.complete_run(node, now, first, &mut completions);
-            }
-            handled += polled;
-            if polled < POLL_BATCH {
-                // The queue is empty.
-                return Ok(handled);
-            }
-            if handled >= COMPLETION_BUDGET {
-                // The rest makes no event.
-                shared.armed = None;
-                return Ok(handled);
-            }
-            // Handling a batch takes time, so read the clock again.
-            now = clock.now();
-        }
-    }
-
-    /// Handles a completion, and the following ones of the same queue pair. Drops completions of a
-    /// queue pair being destroyed.
-    fn complete_run(
-        &mut self,
-        node: &mut Protocol,
-        now: Duration,
-        first: WorkCompletion<'_>,
-        rest: &mut Peekable<Completions<'_>>,
-    ) {
-        let qp_id = first.qp_id();
-        let Some(&id) = self.queue_pairs.get(&qp_id) else {
+    /// Handles a completion, unless its queue pair is being destroyed.
+    fn completed(&mut self, node: &mut Protocol, now: Duration, wc: WorkCompletion<'_>) {
+        let conn = self.queue_pairs.get(&wc.qp_id());
+        let conn = conn.and_then(|id| Some((*id, self.ib_connections.get_mut(id)?)));
+        let Some((id, conn)) = conn else {
             return;
         };
-        let Some(conn) = self.ib_connections.get_mut(&id) else {
-            return;
-        };
-        let (attempt, closing) = (conn.attempt, conn.closing.is_some());
-        let Some(resources) = conn.stage.resources() else {
-            return;
-        };
-        let mut completing = Completing {
-            node,
-            id,
-            qp: &mut resources.qp,
-            device: &resources.device,
-            broken: &mut conn.broken,
-            repost_queue: &mut conn.repost_queue,
-            closing,
-            lost: false,
-            arrived: false,
-            starved: false,
-            used: &mut self.used,
-        };
-        completing.completed(now, first);
-        while let Some(wc) = rest.next_if(|wc| wc.qp_id() == qp_id) {
-            completing.completed(now, wc);
+        if wc.status() != WcStatus::SUCCESS {
+            node.failed(id, conn.attempt, Failure::Lost);
         }
-        completing.repost();
-        let (lost, arrived, starved) = (completing.lost, completing.arrived, completing.starved);
-        if arrived {
-            conn.data_received(now);
+        if !wc.is_receive() {
+            return sent(node, id, conn, wc);
         }
-        if starved && !mem::replace(&mut conn.is_starved, true) {
+        let was_starved = conn.is_starved;
+        self.used.extend(received(node, now, id, conn, wc));
+        if conn.is_starved && !was_starved {
             self.starved.push(id);
-        }
-        if lost {
-            node.failed(id, attempt, Failure::Lost);
         }
     }
 
@@ -180,94 +131,79 @@ impl Transport {
     }
 }
 
-/// The connection whose completions are being handled, and the outcome.
-struct Completing<'a> {
-    node: &'a mut Protocol,
-    id: ConnectionId,
-    qp: &'a mut Pair<Rts>,
-    device: &'a Arc<Device>,
-    broken: &'a mut Option<(Tag, Completion)>,
-    repost_queue: &'a mut Vec<RecvWork>,
-    closing: bool,
-    /// Whether the RDMA connection has failed.
-    lost: bool,
-    /// Whether a frame has arrived.
-    arrived: bool,
-    /// Whether a long body was copied, since no slot was free.
-    starved: bool,
-    used: &'a mut Vec<UsedExport>,
+/// Handles the completion of a signaled request, and of the unsignaled ones before.
+fn sent(node: &mut Protocol, id: ConnectionId, conn: &mut IbConnection, wc: WorkCompletion<'_>) {
+    let Some(resources) = conn.stage.resources() else {
+        return;
+    };
+    let status = wc.status();
+    let done = resources.qp.complete_each(wc, |earlier| {
+        if let (tag, true) = Posted::give_back(earlier) {
+            node.completed(id, tag, Completion::Success);
+        }
+    });
+    let Ok(done) = done else {
+        return;
+    };
+    let (tag, whole) = Posted::give_back(done.into_parts().1);
+    let mut result = outcome(status);
+    if !whole {
+        if status != WcStatus::SUCCESS {
+            conn.broken.get_or_insert((tag, result));
+        }
+        return;
+    }
+    if let Some((_, first)) = conn.broken.take_if(|(of, _)| *of == tag) {
+        result = first;
+    }
+    node.completed(id, tag, result);
 }
 
-impl Completing<'_> {
-    /// Reposts receives in batches.
-    fn repost(&mut self) {
-        if self.repost_queue.len() >= self.device.max_reposts() {
-            for slot in self.repost_queue.drain(..) {
-                self.lost |= self.qp.post_recv(slot).is_err();
+/// Handles a received frame, and reposts receives in batches. Returns owner, key and user of
+/// an export used by the peer.
+fn received(
+    node: &mut Protocol,
+    now: Duration,
+    id: ConnectionId,
+    conn: &mut IbConnection,
+    wc: WorkCompletion<'_>,
+) -> Option<(SocketId, u32, IpAddr)> {
+    let resources = conn.stage.resources()?;
+    let (len, status) = (wc.byte_len(), wc.status());
+    let Ok(Completed::Receive(done)) = resources.qp.complete(wc) else {
+        return None;
+    };
+    if status != WcStatus::SUCCESS {
+        return None;
+    }
+    let device = &resources.device;
+    let (header, header_len, body, next) = unpack(done.into_parts().1, len, device);
+    conn.is_starved |= matches!(&body, Body::Heap(body) if body.len() > MAX_COPIED_LEN as usize);
+    // The node closes the connection on a violation: further frames find no receive.
+    let used = node.received(now, id, &header[..header_len], body);
+    if conn.closing.is_none() && used.is_ok() {
+        conn.repost_queue.push(next);
+    }
+    if conn.repost_queue.len() >= device.max_reposts() {
+        for slot in conn.repost_queue.drain(..) {
+            if resources.qp.post_recv(slot).is_err() {
+                node.failed(id, conn.attempt, Failure::Lost);
             }
         }
     }
+    conn.data_received(now);
+    let (owner, rkey) = used.ok()??;
+    Some((owner, rkey, node.route(id)?.peer))
+}
 
-    /// Handles a completion.
-    fn completed(&mut self, now: Duration, wc: WorkCompletion<'_>) {
-        self.lost |= wc.status() != WcStatus::SUCCESS;
-        if wc.is_receive() {
-            self.received(now, wc);
-        } else {
-            self.sent(wc);
+/// Adds a request to a batch; unsignaled, unless a completion is wanted.
+macro_rules! push {
+    ($batch:expr, $signaled:expr, $request:expr) => {
+        match $signaled {
+            true => $batch.push($request),
+            false => $batch.push($request.unsignaled()),
         }
-    }
-
-    /// Handles the completion of a signaled request, and of the unsignaled ones before.
-    fn sent(&mut self, wc: WorkCompletion<'_>) {
-        let (node, id, status) = (&mut *self.node, self.id, wc.status());
-        let done = self.qp.complete_each(wc, |earlier| {
-            if let (tag, true) = Posted::give_back(earlier) {
-                node.completed(id, tag, Completion::Success);
-            }
-        });
-        let Ok(done) = done else {
-            return;
-        };
-        let (tag, whole) = Posted::give_back(done.into_parts().1);
-        let mut result = outcome(status);
-        if !whole {
-            if status != WcStatus::SUCCESS {
-                self.broken.get_or_insert((tag, result));
-            }
-            return;
-        }
-        if let Some((_, first)) = self.broken.take_if(|(of, _)| *of == tag) {
-            result = first;
-        }
-        node.completed(id, tag, result);
-    }
-
-    /// Handles a received frame.
-    fn received(&mut self, now: Duration, wc: WorkCompletion<'_>) {
-        let (len, status) = (wc.byte_len(), wc.status());
-        let Ok(Completed::Receive(done)) = self.qp.complete(wc) else {
-            return;
-        };
-        if status != WcStatus::SUCCESS {
-            return;
-        }
-        self.arrived = true;
-        let (header, header_len, body, next) = unpack(done.into_parts().1, len, self.device);
-        self.starved |= matches!(&body, Body::Heap(body) if body.len() > MAX_COPIED_LEN as usize);
-        if !self.closing {
-            self.repost_queue.push(next);
-        }
-        // The node closes the connection on a violation.
-        let received = self
-            .node
-            .received(now, self.id, &header[..header_len], body);
-        if let Ok(Some((owner, rkey))) = received
-            && let Some(Route { peer, .. }) = self.node.route(self.id)
-        {
-            self.used.push(UsedExport { owner, rkey, peer });
-        }
-    }
+    };
 }
 
 /// Adds queued frames and operations, acknowledgement and probe of a connection to the batch, given
@@ -309,7 +245,7 @@ fn push_all(
     Ok(())
 }
 
-/// Adds a request to the batch.
+/// Adds the request of the protocol to the batch.
 fn push(
     batch: &mut Requests<'_>,
     work: Work<'_, Payload>,
@@ -323,31 +259,50 @@ fn push(
             body,
             solicited,
             fence,
-        } => frame(tag, &header, body, device, spare).and_then(|work| {
-            let mut send = op::Send::new(work);
+        } => {
+            let mut send = op::Send::new(frame(tag, &header, body, device, spare)?);
             if solicited {
                 send = send.solicited();
             }
             if fence {
                 send = send.fenced();
             }
-            if !signaled {
-                send = send.unsignaled();
-            }
-            batch.push(send).map_err(|refused| {
+            push!(batch, signaled, send).map_err(|refused| {
                 Posted::give_back(refused.value.into_work());
                 refused.error
             })
-        }),
+        }
         Request::Rdma { rdma, payload } => {
-            let elements = device.elements as usize;
             let pieces = payload.operands().map(|operands| &operands.rdma[..]);
-            let pieces = pieces.unwrap_or_default();
-            push_rdma(batch, tag, signaled, rdma, pieces, elements)
+            let elements = device.elements as usize;
+            push_rdma(
+                batch,
+                tag,
+                signaled,
+                rdma,
+                pieces.unwrap_or_default(),
+                elements,
+            )
         }
         Request::Atomic { atomic, payload } => {
-            let place = payload.operands().and_then(|all| all.atomic.as_ref());
-            push_atomic(batch, tag, signaled, atomic, place)
+            let place = payload.operands().and_then(|all| all.atomic.clone());
+            let work = (None, place.into_iter().collect());
+            let work = SendWork::new(work, Posted::alone(tag));
+            let remote = RemoteToken {
+                addr: atomic.addr,
+                len: 8,
+                rkey: atomic.rkey,
+            };
+            match atomic.op {
+                AtomicOp::FetchAdd(add) => {
+                    push!(batch, signaled, op::FetchAdd::new(work, remote, add))?;
+                }
+                AtomicOp::CompareSwap(compare, swap) => {
+                    let request = op::CompareSwap::new(work, remote, compare, swap);
+                    push!(batch, signaled, request)?;
+                }
+            }
+            Ok(())
         }
     }
 }
@@ -384,7 +339,7 @@ fn frame(
     spare: &mut SpareSlot,
 ) -> verbs::Result<SendWork> {
     let mut posted = Posted::alone(tag);
-    let (slot, rest) = match body {
+    let (mut slot, rest) = match body {
         Bytes::Nothing => (spare.take(&device.slots, 0)?, None),
         Bytes::Map { map, range } => {
             let part = map.as_bytes().get(range).unwrap_or_default();
@@ -402,17 +357,14 @@ fn frame(
             (slot, rest)
         }
     };
-    let slot = finish(slot, header);
-    let rest = match rest {
-        Some(rest) => vec![rest],
-        None => Vec::new(),
-    };
-    Ok(SendWork::new((Some(slot), rest), posted))
+    slot[..Header::SIZE].copy_from_slice(header);
+    Ok(SendWork::new(
+        (Some(slot), rest.into_iter().collect()),
+        posted,
+    ))
 }
 
-/// Adds the requests of an RDMA operation to the batch. Not inlined, to keep the path of plain
-/// messages short.
-#[inline(never)]
+/// Adds the requests of an RDMA operation to the batch.
 fn push_rdma(
     batch: &mut Requests<'_>,
     tag: Tag,
@@ -437,59 +389,10 @@ fn push_rdma(
             ..Posted::alone(tag)
         };
         let work = SendWork::new((None, part.to_vec()), posted);
-        let unsignaled = partial || !signaled;
+        let signaled = signaled && !partial;
         match rdma.direction {
-            Direction::Write => {
-                let mut request = op::Write::new(work, remote);
-                if unsignaled {
-                    request = request.unsignaled();
-                }
-                batch.push(request)?;
-            }
-            Direction::Read => {
-                let mut request = op::Read::new(work, remote);
-                if unsignaled {
-                    request = request.unsignaled();
-                }
-                batch.push(request)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Adds the request of an atomic operation to the batch. Not inlined, as [`push_rdma`].
-#[inline(never)]
-fn push_atomic(
-    batch: &mut Requests<'_>,
-    tag: Tag,
-    signaled: bool,
-    atomic: &Atomic,
-    place: Option<&RemoteRegion>,
-) -> verbs::Result<()> {
-    let remote = RemoteToken {
-        addr: atomic.addr,
-        len: 8,
-        rkey: atomic.rkey,
-    };
-    let work = SendWork::new(
-        (None, place.cloned().into_iter().collect()),
-        Posted::alone(tag),
-    );
-    match atomic.op {
-        AtomicOp::FetchAdd(add) => {
-            let mut request = op::FetchAdd::new(work, remote, add);
-            if !signaled {
-                request = request.unsignaled();
-            }
-            batch.push(request)?;
-        }
-        AtomicOp::CompareSwap(compare, swap) => {
-            let mut request = op::CompareSwap::new(work, remote, compare, swap);
-            if !signaled {
-                request = request.unsignaled();
-            }
-            batch.push(request)?;
+            Direction::Write => push!(batch, signaled, op::Write::new(work, remote))?,
+            Direction::Read => push!(batch, signaled, op::Read::new(work, remote))?,
         }
     }
     Ok(())

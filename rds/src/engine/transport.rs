@@ -26,7 +26,6 @@ use crate::{
 
 /// Connections and devices of an engine. Posts the requests of the protocol, and passes completions
 /// to the protocol; the caller chooses the time.
-#[derive(Debug)]
 pub(super) struct Transport {
     pub(super) ib_connections: BTreeMap<ConnectionId, IbConnection>,
     /// Connections by connection manager identifier.
@@ -41,18 +40,10 @@ pub(super) struct Transport {
     lost: Vec<Arc<Device>>,
     /// Epoll descriptor over the completion channels of all devices.
     channels: Arc<OwnedFd>,
-    /// Exports used by operations of peers, for the caller.
-    pub(super) used: Vec<UsedExport>,
+    /// Exports used by operations of peers, for the caller: owner, key and peer.
+    pub(super) used: Vec<(SocketId, u32, IpAddr)>,
     /// Connections without a free slot, for the caller.
     pub(super) starved: Vec<ConnectionId>,
-}
-
-/// Exported memory used by an operation of a peer.
-#[derive(Debug)]
-pub(super) struct UsedExport {
-    pub(super) owner: SocketId,
-    pub(super) rkey: u32,
-    pub(super) peer: IpAddr,
 }
 
 impl Transport {
@@ -206,12 +197,6 @@ impl Transport {
         let conn = self.ib_connections.get(&id)?;
         let counts = conn.key == Some(key) && conn.closing.is_none();
         counts.then_some((id, conn.attempt))
-    }
-
-    /// The device of an identifier's connection.
-    pub(super) fn device_of(&self, key: Key) -> Option<&Arc<Device>> {
-        let conn = self.ib_connections.get(self.keys.get(&key)?)?;
-        conn.stage.device()
     }
 
     /// Takes the resources of a connection, for calls into the kernel without the lock.

@@ -95,8 +95,8 @@ impl Source for State {
     }
 
     fn process(&mut self) -> verbs::Result<bool> {
-        let now = self.clock.now();
-        let any = self.complete(now);
+        let any = self.complete();
+        let now = self.epoch.elapsed();
         if any || !self.node.is_quiet() {
             self.work(now);
         }
@@ -128,7 +128,7 @@ impl State {
             if !self.schedule.waiters.poller_sleeps() || !self.transport.arm(&mut self.node) {
                 return;
             }
-            if self.complete(now) {
+            if self.complete() {
                 self.work(now);
             }
         }

@@ -66,8 +66,6 @@ struct SocketOptions {
     tos: u8,
     /// `SO_RDS_TRANSPORT` was set.
     transport: bool,
-    /// Exact timestamps are enabled.
-    exact: bool,
 }
 
 /// Flags of a receive call.
@@ -143,7 +141,7 @@ impl Socket {
     pub(crate) fn of(engine: &Engine) -> io::Result<Self> {
         let mut state = engine.inner().lock()?;
         let id = state.node.socket();
-        let descriptors = Arc::new(Descriptors::new(id, state.busy_poll()));
+        let descriptors = Arc::new(Descriptors::new(id, state.options.busy_poll));
         state.sockets.insert(id, Arc::clone(&descriptors));
         drop(state);
         Ok(Self {
@@ -371,12 +369,12 @@ impl Socket {
             cookie,
             ..
         } = delivery;
-        let clock = self.engine.inner().clock();
-        let now = clock.now();
+        let epoch = self.engine.inner().epoch;
+        let now = epoch.elapsed();
         let (began, whole) = times.unwrap_or((now, now));
         Message {
             from: state.sender(self.id, from),
-            timestamps: RxTimestamps::new(clock.epoch(), began, whole, now),
+            timestamps: RxTimestamps::new(epoch, began, whole, now),
             len,
             bodies,
             cookie,
@@ -601,9 +599,6 @@ impl AsFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if lock(&self.options).exact {
-            self.engine.inner().clock().count_exact(false);
-        }
         // A socket of the parent process stays open.
         if let Ok(mut state) = self.lock() {
             let exports = state.forget(self.id);

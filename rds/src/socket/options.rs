@@ -149,24 +149,6 @@ impl Socket {
         Ok(())
     }
 
-    /// `SO_TIMESTAMP`, `SO_RDS_MSG_RXPATH_LATENCY`—Sets whether [times](crate::Message::timestamp)
-    /// of later messages are exact. Otherwise they have the resolution of the kernel's tick, 1 to
-    /// 10 ms, because reading a fine clock can cost as much as a small message. Applies to all
-    /// sockets of the engine while one enables it.
-    #[doc(alias = "SO_TIMESTAMP")]
-    #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
-    pub fn set_exact_times(&self, wanted: bool) {
-        let mut options = lock(&self.options);
-        if std::mem::replace(&mut options.exact, wanted) != wanted {
-            self.engine.inner().clock().count_exact(wanted);
-        }
-    }
-
-    /// Whether this socket has enabled exact times.
-    pub fn exact_times(&self) -> bool {
-        lock(&self.options).exact
-    }
-
     /// `SIOCRDSSETTOS`—Sets the type of service, once, before the first send. Each type of service
     /// uses its own connection, without order between them.
     ///

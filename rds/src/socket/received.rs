@@ -151,8 +151,7 @@ impl Message {
         self.len == 0
     }
 
-    /// `RDS_CMSG_RXPATH_LATENCY`—Latency of the receive path, with the resolution of the kernel's
-    /// tick or [exact](crate::Socket::set_exact_times).
+    /// `RDS_CMSG_RXPATH_LATENCY`—Latency of the receive path.
     #[doc(alias = "RDS_CMSG_RXPATH_LATENCY")]
     #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
     pub fn latency(&self) -> Latency {
@@ -163,8 +162,7 @@ impl Message {
         }
     }
 
-    /// `SO_TIMESTAMP`—Arrival of the last frame, with the resolution of the kernel's tick or
-    /// [exact](crate::Socket::set_exact_times).
+    /// `SO_TIMESTAMP`—Arrival of the last frame.
     #[doc(alias = "SO_TIMESTAMP")]
     pub fn timestamp(&self) -> SystemTime {
         let whole = Duration::from_nanos(self.timestamps.whole);

@@ -359,7 +359,7 @@ impl Socket {
         if let node::Sent::Queued(..) = sent {
             // Post before polling.
             state.drive(now);
-            if !state.complete(now) {
+            if !state.complete() {
                 return None;
             }
         }

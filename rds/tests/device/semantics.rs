@@ -146,7 +146,6 @@ fn message_timestamp_and_latency_are_plausible() {
     let (a, b) = (socket(any()), socket(other()));
     let before = std::time::SystemTime::now();
     a.set_send_limit(1 << 20).unwrap();
-    b.set_exact_times(true);
     let mut last = before;
     let mut takes_time = false;
     // All frames of a message may arrive within one poll.
@@ -169,15 +168,6 @@ fn message_timestamp_and_latency_are_plausible() {
     }
     assert!(takes_time);
     assert!(last <= std::time::SystemTime::now());
-    // Without exact times, the error is a few ticks of a possibly slow guest.
-    b.set_exact_times(false);
-    assert!(!b.exact_times() && !a.exact_times());
-    a.send_to(b"and now", addr(&b)).unwrap();
-    let Event::Message(message) = b.recv_event().unwrap() else {
-        panic!("something else");
-    };
-    assert!(message.timestamp() + Duration::from_secs(60) >= last);
-    assert!(message.timestamp() <= std::time::SystemTime::now());
 }
 
 /// Cases L-S10, L-S21 and X-D10, without a kernel.
