@@ -42,31 +42,17 @@ pub(crate) fn run_with(options: &[&str], seconds: u32, a: &str, b: &str) -> Prin
     printed(repeated(options, seconds, a, b))
 }
 
-/// Like [`run_with`], with the kernel's RDS on one host. `None` if a guest's kernel is at fault, and is so in one of
-/// [`ALONE`] runs of `kernels` too: two commands for hosts that both have the kernel's RDS. Then the fault is the kernel's own.
-pub(crate) fn run_unless_kernels_fault(
+/// Like [`run_with`], of commands that a guest's kernel may not survive. `None` if one crashed or hung.
+pub(crate) fn run_unless_kernel_dies(
     options: &[&str],
     seconds: u32,
-    [a, b]: [&str; 2],
-    kernels: [&str; 2],
+    a: &str,
+    b: &str,
 ) -> Option<Printed> {
     let output = start(options, seconds, a, b);
-    if !is_at_fault(&output) {
-        return Some(printed(output));
-    }
-    for _ in 0..ALONE {
-        let alone = start(&["--rds", "a,b"], seconds, kernels[0], kernels[1]);
-        let complaints = String::from_utf8_lossy(&alone.stderr);
-        println!("two kernels, {}:\n{complaints}", alone.status);
-        if is_at_fault(&alone) {
-            return None;
-        }
-    }
-    Some(printed(repeated(options, seconds, a, b)))
+    let is_dead = is_at_fault(&output) || output.status.code() == Some(TIMED_OUT);
+    (!is_dead).then(|| printed(output))
 }
-
-/// Maximum number of runs of two kernels that have to show a fault of their own.
-const ALONE: u32 = 3;
 
 /// Output of the two commands. Runs affected by known faults of kernels are repeated.
 fn repeated(options: &[&str], seconds: u32, a: &str, b: &str) -> Output {

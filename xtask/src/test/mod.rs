@@ -157,7 +157,6 @@ const TOO_LARGE: &str = "huge_mapping_with_empty_pool_names_the_pool";
 pub(crate) fn selections() -> Vec<&'static str> {
     let mut parts = vec![MEASURING_MEMORY, TOO_LARGE];
     parts.extend(newest::HOSTS);
-    parts.push(newest::NOT_YET);
     parts.extend(DIFFERENT_OVER_IWARP);
     parts.extend(COMPILING);
     parts.extend(EXHAUSTIVE);
