@@ -68,6 +68,10 @@ impl RecvLimits {
         if sges.len() > max_sge as usize {
             return Some(too_many(call, sges.len(), max_sge));
         }
+        let too_long = sges.too_long(call);
+        if too_long.is_some() {
+            return too_long;
+        }
         self.misplaced(call, sges.special()?)
     }
 

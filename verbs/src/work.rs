@@ -6,6 +6,7 @@
 //! [`With`] a context of the caller. All of these need no `unsafe`.
 
 use std::{
+    io,
     mem::MaybeUninit,
     ptr::{self, NonNull},
     slice,
@@ -13,11 +14,18 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use crate::context::ContextId;
+use crate::{context::ContextId, error::Error};
 
 /// Maximum number of scatter/gather elements in a request. No known device takes more: most take up
 /// to 32, and a few up to 96. On a device with a higher limit, the excess is unusable.
 pub const MAX_SGE: usize = 128;
+
+/// Maximum number of bytes of a request: of a message of InfiniBand.
+const MAX_BYTES: u64 = 1 << 31;
+
+/// Maximum number of bytes of an element. Providers keep the length in 31 bits: the device takes the
+/// highest bit of 32 for the mark of inline data.
+pub(crate) const MAX_ELEMENT: u32 = (1 << 31) - 1;
 
 /// `ibv_sge`—One element of a scatter/gather list: a range of registered memory.
 ///
@@ -67,8 +75,8 @@ pub struct SgeList {
     elements: [MaybeUninit<ffi::ibv_sge>; MAX_SGE],
     // May be more than `MAX_SGE`: excess elements are counted, and the post is refused.
     len: usize,
-    // INVARIANT: where the element lies for as long as the work does, if there is one element and
-    // this is not null.
+    // INVARIANT: where the element, of at most `MAX_ELEMENT` bytes, lies for as long as the work
+    // does, if there is one element and this is not null.
     resident: *mut ffi::ibv_sge,
     special: Option<Special>,
 }
@@ -146,6 +154,31 @@ impl SgeList {
             .sum()
     }
 
+    /// Why no request can have these elements, because of their lengths, if so.
+    #[inline]
+    pub(crate) fn too_long(&self, call: &'static str) -> Option<Error> {
+        // A resident element has at most `MAX_ELEMENT` bytes.
+        if self.resident().is_some() || self.bytes() < MAX_BYTES {
+            return None;
+        }
+        self.lengths_refusal(call)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lengths_refusal(&self, call: &'static str) -> Option<Error> {
+        let bytes = self.bytes();
+        let mut elements = self.elements().iter();
+        if bytes <= MAX_BYTES && elements.all(|sge| sge.length <= MAX_ELEMENT) {
+            return None;
+        }
+        let reason = format!(
+            "{bytes} bytes; a request has at most {MAX_BYTES}, and an element at most {MAX_ELEMENT}: \
+             post the memory in parts"
+        );
+        Some(Error::refused(call, io::ErrorKind::InvalidInput, reason))
+    }
+
     /// Adds an element.
     #[inline]
     pub fn push(&mut self, sge: Sge) {
@@ -159,7 +192,7 @@ impl SgeList {
     ///
     /// # Safety
     /// - The element stays at its address, unchanged, until the work is dropped or returned,
-    ///   regardless of moves of the work.
+    ///   regardless of moves of the work, and has at most [`MAX_ELEMENT`] bytes.
     #[inline]
     pub(crate) unsafe fn push_resident(&mut self, sge: NonNull<Sge>) {
         self.resident = sge.as_ptr().cast();

@@ -13,7 +13,7 @@ use super::{memory::Words, region::Region};
 use crate::{
     error::{Error, Result},
     pd::ProtectionDomain,
-    work::{Gather, Scatter, Sge, SgeList},
+    work::{Gather, MAX_ELEMENT, Scatter, Sge, SgeList},
 };
 
 impl ProtectionDomain {
@@ -23,7 +23,8 @@ impl ProtectionDomain {
     /// access. Enters the kernel, and pins the memory.
     ///
     /// # Errors
-    /// - `InvalidInput`: `len` is zero, or more than `u32::MAX`, the longest element of a request.
+    /// - `InvalidInput`: `len` is zero, or at least 2 GiB, more than an element of a request can
+    ///   have.
     /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
     ///
     /// # Examples
@@ -89,7 +90,8 @@ pub struct Buf {
 // The element comes first, so that element and range have one address.
 #[repr(C)]
 struct Range {
-    // INVARIANT: from `start`, and at most `capacity` bytes, with the LKey of `region`.
+    // INVARIANT: from `start`, and at most `capacity` bytes, with the LKey of `region`. `capacity` is
+    // at most `MAX_ELEMENT`.
     sge: Sge,
     // INVARIANT: `start..start + capacity` is inside `region`, and no other `Range` overlaps.
     region: Arc<Region>,
@@ -111,9 +113,9 @@ impl Buf {
     /// Checks that a buffer can have `len` bytes.
     pub(super) fn check(len: usize) -> Result<()> {
         let reason = match u32::try_from(len) {
-            Ok(1..) => return Ok(()),
+            Ok(1..=MAX_ELEMENT) => return Ok(()),
             Ok(0) => "a buffer has at least one byte",
-            Err(_) => "a buffer is at most 4294967295 bytes long",
+            _ => "a buffer is at most 2147483647 bytes long; use several, or a `RemoteRegion`",
         };
         let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
         Err(error.detail(format!("{len} bytes")))
@@ -121,7 +123,7 @@ impl Buf {
 
     /// All of a region, whose length has been checked.
     pub(super) fn whole(region: Region) -> Self {
-        let len = u32::try_from(region.len()).unwrap_or(u32::MAX);
+        let len = u32::try_from(region.len()).unwrap_or(MAX_ELEMENT);
         let (start, lkey) = (region.start(), region.mr().lkey());
         Self::of(Range::new(start, len, lkey, Arc::new(region)))
     }

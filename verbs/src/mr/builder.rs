@@ -134,8 +134,8 @@ impl<M: OwnedMemory> Registration<'_, M> {
     ///
     /// # Errors
     /// The error returns the memory:
-    /// - `InvalidInput`: the memory has no bytes, or more than `u32::MAX`, the longest element of a
-    ///   request.
+    /// - `InvalidInput`: the memory has no bytes, or at least 2 GiB, more than an element of a
+    ///   request can have.
     /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
     /// - `EINVAL`, `EOPNOTSUPP`: the device does not support a chosen option.
     ///

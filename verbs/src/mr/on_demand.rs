@@ -136,7 +136,7 @@ impl Everything {
     ///
     /// # Errors
     /// The error returns the memory:
-    /// - `InvalidInput`: the memory has no bytes, or more than `u32::MAX`.
+    /// - `InvalidInput`: the memory has no bytes, or at least 2 GiB.
     pub fn buf<M: OwnedMemory>(&self, mut memory: M) -> Result<Buf, Refused<M>> {
         match Buf::check(memory.range().len()) {
             Ok(()) => Ok(Buf::whole(Region::covered(&self.mr, memory))),

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     error::{Error, Refused, Result},
     pd::ProtectionDomain,
-    work::{Gather, Scatter, Sge, SgeList},
+    work::{Gather, MAX_ELEMENT, Scatter, Sge, SgeList},
 };
 
 /// Alignment of each buffer in the pool, in bytes: a cache line, so that no two buffers share one.
@@ -84,7 +84,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// - `InvalidInput`: `count` or `len` is zero, or either or both are too large: there can be
-    ///   16777215 buffers, of `u32::MAX` bytes each.
+    ///   16777215 buffers, each of less than 2 GiB.
     /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
     ///
     /// # References
@@ -109,8 +109,8 @@ impl<M: OwnedMemory> Registration<'_, M> {
     ///
     /// # Errors
     /// The error returns the memory:
-    /// - `InvalidInput`: `len` is zero or more than `u32::MAX`; or there would be no buffer, or more
-    ///   than 16777215.
+    /// - `InvalidInput`: `len` is zero or at least 2 GiB; or there would be no buffer, or more than
+    ///   16777215.
     /// - As for [`create_buf`](Self::create_buf).
     ///
     /// # Examples
@@ -138,8 +138,8 @@ impl<M: OwnedMemory> Registration<'_, M> {
                 region,
                 free: FreeList::new(slots),
                 stride,
-                // At most `u32::MAX`, or there would be no stride.
-                capacity: u32::try_from(len).unwrap_or(u32::MAX),
+                // At most `MAX_ELEMENT`, or there would be no stride.
+                capacity: u32::try_from(len).unwrap_or(MAX_ELEMENT),
             }),
         })
     }
@@ -152,10 +152,10 @@ fn refused(reason: &'static str) -> Error {
 /// From one buffer of `len` bytes to the next.
 fn stride(len: usize) -> Result<usize> {
     let stride = match u32::try_from(len) {
-        Ok(1..) => len.checked_next_multiple_of(ALIGNMENT),
+        Ok(1..=MAX_ELEMENT) => len.checked_next_multiple_of(ALIGNMENT),
         _ => None,
     };
-    stride.ok_or_else(|| refused("a buffer has from 1 to 4294967295 bytes"))
+    stride.ok_or_else(|| refused("a buffer has from 1 to 2147483647 bytes"))
 }
 
 /// From one buffer to the next, and how many there are.
@@ -324,8 +324,8 @@ mod tests {
     #[test]
     fn pool_of_impossible_size_is_refused() {
         for (memory, len, reason) in [
-            (100, 0, "from 1 to 4294967295"),
-            (usize::MAX / 2, 1 << 32, "from 1 to 4294967295"),
+            (100, 0, "from 1 to 2147483647"),
+            (usize::MAX / 2, 1 << 31, "from 1 to 2147483647"),
             (9, 10, "too small"),
             (0, 10, "too small"),
             (1 << 30, 1, "at most 16777215"),

@@ -20,7 +20,7 @@ use crate::{
     context::ContextId,
     error::{Error, Refused, Result, cvt_ptr, found},
     pd::ProtectionDomain,
-    work::{Sge, SgeList},
+    work::{MAX_ELEMENT, Sge, SgeList},
 };
 
 /// A C registration and its domain.
@@ -359,8 +359,8 @@ pub(super) unsafe fn element(addr: u64, length: u32, lkey: u32) -> Sge {
     unsafe { mem::transmute::<ffi::ibv_sge, Sge>(raw) }
 }
 
-/// Adds `len` bytes from `addr` to a list: in several elements for more than 4 GiB, and a device
-/// may refuse such a request. `addr` is the address of the bytes in this process, unless only the
+/// Adds `len` bytes from `addr` to a list: in several elements for 2 GiB or more, and posting refuses
+/// more than 2 GiB. `addr` is the address of the bytes in this process, unless only the
 /// device can interpret the address.
 ///
 /// # Safety
@@ -374,7 +374,11 @@ pub(super) unsafe fn push_elements(
     device: Option<ContextId>,
 ) {
     loop {
-        let part = u32::try_from(len).unwrap_or(1 << 31);
+        let part = match u32::try_from(len) {
+            Ok(part @ ..=MAX_ELEMENT) => part,
+            // Whole pages.
+            _ => MAX_ELEMENT & !0xfff,
+        };
         // SAFETY: a part of the caller's range.
         let sge = unsafe { element(addr, part, lkey) };
         match device {

@@ -308,19 +308,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             Some(srq) => Some((Arc::clone(srq), srq.reserve_on(call, self.recv_cq)?)),
             None => None,
         };
-        let id = QpId::next();
+        let send_entries = self.send_cq.reserve(call, self.max_send_wr)?;
+        let recv_entries = self.recv_cq.reserve(call, max_recv_wr)?;
         let ctx = self.pd.context();
-        let (sends, receives) = (Order::of_sends(ctx), Order::of_receives(ctx));
-        let send = Parts {
-            reservation: self.send_cq.reserve(call, self.max_send_wr)?,
-            in_flight: InFlight::new(QueueId::send(id), self.max_send_wr, sends),
-            max_sge: self.max_send_sge,
-        };
-        let receive = Parts {
-            reservation: self.recv_cq.reserve(call, max_recv_wr)?,
-            in_flight: InFlight::new(QueueId::receive(id), max_recv_wr, receives),
-            max_sge: self.max_recv_sge,
-        };
         let tso = self.tso_limits()?;
         let quirks = PostingQuirks::of(ctx)?;
         let mut attr = self.init_attr(max_recv_wr);
@@ -330,6 +320,19 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if let Some((_, entries)) = &shared {
             entries.begin_use();
         }
+        // Allocated only now: the device has checked the numbers.
+        let id = QpId::next();
+        let (sends, receives) = (Order::of_sends(ctx), Order::of_receives(ctx));
+        let send = Parts {
+            reservation: send_entries,
+            in_flight: InFlight::new(QueueId::send(id), self.max_send_wr, sends),
+            max_sge: self.max_send_sge,
+        };
+        let receive = Parts {
+            reservation: recv_entries,
+            in_flight: InFlight::new(QueueId::receive(id), max_recv_wr, receives),
+            max_sge: self.max_recv_sge,
+        };
         // SAFETY: the queue pair has just been created with these queues, in this domain, and has
         // no other owner, as the caller promises.
         let mut inner = unsafe {

@@ -414,7 +414,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     /// - `WouldBlock`: as many requests are in flight as the queue can hold. Poll the completion
     ///   queue.
     /// - `InvalidInput`: the request has more elements, or carries more bytes, than the queue pair
-    ///   was made for.
+    ///   was made for; or an element has 2 GiB or more, or the request more than 2 GiB.
     /// - `EINVAL`, `ENOMEM`, `EFAULT`: the device refused the request.
     ///
     /// A request accepted by the device counts as posted even if its doorbell fails, a system call
@@ -702,6 +702,8 @@ impl Limits {
             && (sges.len() != 1 || sges.bytes() != u64::from(bytes))
         {
             Some(refusal::not_exactly(call, sges.len(), sges.bytes(), bytes))
+        } else if let Some(error) = sges.too_long(call) {
+            Some(error)
         } else if R::LOOKED_AT > 0 && !can_be_looked_at(sges, R::LOOKED_AT) {
             Some(refusal::not_looked_at(call, R::LOOKED_AT))
         } else if of_another() || to_another() {

@@ -327,7 +327,8 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
     ///
     /// # Errors
     /// - `WouldBlock`: the queue is full.
-    /// - `InvalidInput`: more elements than the queue was made for.
+    /// - `InvalidInput`: more elements than the queue was made for, an element of 2 GiB or more, or
+    ///   more than 2 GiB.
     /// - `EINVAL`: the queue is not ready.
     ///
     /// The error returns the work.

@@ -7,7 +7,7 @@ use std::{
     slice,
 };
 
-use crate::work::{Gather, Scatter, Sge, SgeList};
+use crate::work::{Gather, MAX_ELEMENT, Scatter, Sge, SgeList};
 
 /// A range of memory registered by a scope.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +20,9 @@ pub(super) struct Part {
 impl Part {
     #[inline]
     fn sge(self) -> Sge {
-        let len = u32::try_from(self.len).unwrap_or(u32::MAX);
+        let len = u32::try_from(self.len).unwrap_or(MAX_ELEMENT);
         // SAFETY: the range is registered with this key; registration checked that its length is at
-        // most `u32::MAX`.
+        // most `MAX_ELEMENT`.
         unsafe { Sge::new(self.start, len, self.lkey) }
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     error::{Error, Result},
     pd::ProtectionDomain,
     qp::{Member, QueuePair, QueuePairBuilder, Queued, Reset},
+    work::MAX_ELEMENT,
 };
 
 pub use self::{
@@ -150,7 +151,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// `ibv_reg_mr`—Registers memory for reading and writing by the device.
     ///
     /// # Errors
-    /// - `InvalidInput`: no bytes, or more than `u32::MAX`.
+    /// - `InvalidInput`: no bytes, or at least 2 GiB.
     /// - As for [`alloc_buf`](ProtectionDomain::alloc_buf).
     ///
     /// # References
@@ -212,8 +213,8 @@ impl Regions {
     ///   dropped.
     unsafe fn register(&self, start: NonNull<u8>, len: usize, access: u32) -> Result<u32> {
         let detail = || format!("{len} bytes");
-        if len == 0 || u32::try_from(len).is_err() {
-            let reason = "from 1 to 4294967295 bytes can be registered in a scope";
+        if !(1..=MAX_ELEMENT as usize).contains(&len) {
+            let reason = "from 1 to 2147483647 bytes can be registered in a scope";
             return Err(
                 Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason).detail(detail()),
             );

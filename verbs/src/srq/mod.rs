@@ -300,7 +300,8 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
     /// # Errors
     /// The error returns the work:
     /// - `WouldBlock`: as many receives are in flight as the queue can hold.
-    /// - `InvalidInput`: the work has more elements than the queue was made for.
+    /// - `InvalidInput`: the work has more elements than the queue was made for, an element of 2 GiB
+    ///   or more, or more than 2 GiB.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.
     ///
     /// # References

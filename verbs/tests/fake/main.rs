@@ -16,6 +16,7 @@ mod faults;
 mod fixture;
 mod identifiers;
 mod interleavings;
+mod long_requests;
 mod memory;
 mod of_another_device;
 mod on_demand;

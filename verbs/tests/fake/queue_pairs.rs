@@ -13,9 +13,13 @@ use verbs::{
         AckTimeout, AlternatePath, Attributes, MigState, Psn, QpFlags, QpState, RateLimit, Sqd,
         WrOpcode,
     },
+    work::With,
 };
 
-use crate::fixture::{Fixture, error_text};
+use crate::{
+    allocations::allocated_bytes,
+    fixture::{Fixture, error_text},
+};
 
 pub(crate) fn address_vector(last: u8) -> AddressVector {
     AddressVector::global(1, 1, Gid([last; 16]))
@@ -300,4 +304,20 @@ fn qp_creation_flags_reach_the_device() {
     let err = builder().create().map(drop).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
     assert!(err.to_string().contains("BLOCK_SELF_MULTICAST"), "{err}");
+}
+
+#[test]
+fn queue_pair_refused_by_the_device_allocates_no_slots() {
+    const DEPTH: u32 = 1 << 16;
+    type Work = With<Buf, [u8; 1024]>;
+    let fixture = Fixture::new();
+    let cq = fixture.cq(2 * DEPTH);
+    fixture.fake.fail(Call::CreateQp, libc::ENOMEM);
+    let bytes = allocated_bytes(|| {
+        let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
+        let builder = builder.max_send_wr(DEPTH).max_recv_wr(DEPTH);
+        let refused = builder.create_for::<Work, Work>().map(drop);
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+    });
+    assert!(bytes < 1 << 16, "{bytes} bytes");
 }

@@ -16,7 +16,7 @@ use verbs::{
 
 use crate::fixture::Fixture;
 
-const ROOM: TagMatchingRoom = TagMatchingRoom {
+pub(crate) const ROOM: TagMatchingRoom = TagMatchingRoom {
     max_wr: 4,
     max_sge: 1,
     max_num_tags: 10,
@@ -93,7 +93,7 @@ impl Matching {
     }
 }
 
-fn can_match(fixture: &Fixture) {
+pub(crate) fn can_match(fixture: &Fixture) {
     fixture.fake.describe(|device| {
         device.attr.tm_caps.max_num_tags = 127;
         device.attr.tm_caps.max_ops = 64;
