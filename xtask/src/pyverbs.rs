@@ -23,8 +23,6 @@ struct Case<'t> {
     name: &'t str,
     /// Test program and name of the equivalent test.
     twin: Option<(&'t str, &'t str)>,
-    /// Whether no test can be the equivalent, for a reason in the table.
-    has_no_twin: bool,
 }
 
 /// Prints the number of cases whose equivalent passed, and the names of the other cases.
@@ -55,40 +53,12 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let case = match *line.split_whitespace().collect::<Vec<_>>() {
-            [file, name, place @ ("rxe" | "fake"), program, twin] => {
-                let on_device = program.ends_with("/device");
-                ensure!(
-                    on_device == (place == "rxe"),
-                    "{TABLE}:{}: the twin of a case for {place} is not in {program}",
-                    number + 1
-                );
-                Case {
-                    file,
-                    name,
-                    twin: Some((program, twin)),
-                    has_no_twin: false,
-                }
-            }
-            [file, name, "rxe" | "fake"] => Case {
-                file,
-                name,
-                twin: None,
-                has_no_twin: false,
-            },
-            [file, name, "none", _, ..] => Case {
-                file,
-                name,
-                twin: None,
-                has_no_twin: true,
-            },
-            _ => bail!(
-                "{TABLE}:{}: expected `FILE CASE rxe|fake [PROGRAM TEST]` or `FILE CASE none REASON`",
-                number + 1
-            ),
-        };
+        let (case, is_shared) =
+            parse_line(line, &cases).with_context(|| format!("{TABLE}:{}", number + 1))?;
         let mut fresh = seen.insert((case.file, case.name));
-        if let Some((program, twin)) = case.twin {
+        if let Some((program, twin)) = case.twin
+            && !is_shared
+        {
             fresh &= seen.insert((program, twin));
         }
         ensure!(
@@ -101,12 +71,41 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
     Ok(cases)
 }
 
+/// Parses a line below those of `cases`. Returns whether the case shares the test of one of `cases`.
+fn parse_line<'t>(line: &'t str, cases: &[Case<'t>]) -> Result<(Case<'t>, bool)> {
+    let case = |file, name, twin| Case { file, name, twin };
+    match *line.split_whitespace().collect::<Vec<_>>() {
+        [file, name, place @ ("rxe" | "fake"), program, twin] => {
+            let on_device = program.ends_with("/device");
+            ensure!(
+                on_device == (place == "rxe"),
+                "the twin of a case for {place} is not in {program}"
+            );
+            Ok((case(file, name, Some((program, twin))), false))
+        }
+        [file, name, "rxe" | "fake"] => Ok((case(file, name, None), false)),
+        [file, name, "same", other] => {
+            let twin = cases.iter().find(|case| case.name == other);
+            let twin = twin.and_then(|case| case.twin);
+            ensure!(twin.is_some(), "{other} is not above, or has no twin");
+            Ok((case(file, name, twin), true))
+        }
+        _ => {
+            bail!("expected `FILE CASE rxe|fake [PROGRAM TEST]` or `FILE CASE same CASE`")
+        }
+    }
+}
+
 /// The run of an equivalent test that did not pass, or the first one, and its outcome. A test on a device runs on
-/// Soft-RoCE and on softnic.
+/// Soft-RoCE and on softnic. A program that must not compile is a file, and one test compiles all of them.
 fn outcome((program, name): (&str, &str), outcomes: &Outcomes) -> (String, &'static str) {
     let run = |program: &str| {
         let test = format!("{program} {name}");
-        let outcome = match outcomes.passed(&test) {
+        let passed = match program {
+            "compile_fail" => outcomes.passed("compile_fail misuse_does_not_compile"),
+            _ => outcomes.passed(&test),
+        };
+        let outcome = match passed {
             Some(true) => "passed",
             Some(false) => "FAILED",
             None => "NOT RUN",
@@ -124,12 +123,7 @@ fn outcome((program, name): (&str, &str), outcomes: &Outcomes) -> (String, &'sta
 fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, String, usize) {
     let (mut full, mut complaints) = (String::new(), String::new());
     let mut files = BTreeMap::<_, (usize, usize)>::new();
-    let mut without = 0;
     for case in cases {
-        if case.has_no_twin {
-            without += 1;
-            continue;
-        }
         let (twin, outcome) = match case.twin {
             None => ("no twin".to_owned(), "MISSING"),
             Some(twin) => outcome(twin, outcomes),
@@ -153,10 +147,6 @@ fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, String, usize) {
         passed += passed_of_file;
     }
     let _infallible = writeln!(summary, "{:24} {total:>5} {passed:>6}", "all");
-    let _infallible = writeln!(
-        summary,
-        "{without} more have no equivalent, for the reasons in {TABLE}"
-    );
     (summary + &complaints, full, total - passed)
 }
 
@@ -173,7 +163,8 @@ mod tests {
         test_pd.py PDTest.e rxe verbs/device pd::e\n\
         test_dm.py DMTest.a fake fake dm::a\n\
         test_dm.py DMTest.b fake\n\
-        test_dm.py DMTest.c none no such device\n";
+        test_dm.py DMTest.c same DMTest.a\n\
+        test_dm.py DMTest.d fake compile_fail dm_twice\n";
 
     #[test]
     fn compare_looks_up_each_test_in_its_own_programs() {
@@ -187,6 +178,8 @@ mod tests {
             "     Running tests/fake/main.rs (target/debug/deps/fake-0123456789abcdef)",
             "test pd::a ... ok",
             "test dm::a ... ok",
+            "     Running tests/compile_fail.rs (target/debug/deps/compile_fail-0123456789abcdef)",
+            "test misuse_does_not_compile ... ok",
             "Running the device tests of verbs",
             "test pd::b ... FAILED",
             "test pd::c ... ok",
@@ -204,7 +197,8 @@ mod tests {
         assert!(summary.contains("FAILED   test_pd.py PDTest.b"));
         assert!(summary.contains("MISSING  test_dm.py DMTest.b"));
         assert!(full.contains("passed   test_dm.py DMTest.a: fake dm::a"));
-        assert!(summary.contains("1 more have no equivalent"), "{summary}");
+        assert!(full.contains("passed   test_dm.py DMTest.c: fake dm::a"));
+        assert!(full.contains("passed   test_dm.py DMTest.d: compile_fail dm_twice"));
     }
 
     #[test]
@@ -215,7 +209,10 @@ mod tests {
             "test_pd.py PDTest.f rxe verbs/device pd::a",
             "test_pd.py PDTest.a rxe verbs/device pd::f",
             "test_pd.py PDTest.f somewhere",
-            "test_pd.py PDTest.f none",
+            "test_pd.py PDTest.f same",
+            "test_pd.py PDTest.a same DMTest.a",
+            "test_pd.py PDTest.f same DMTest.b",
+            "test_pd.py PDTest.f same PDTest.g",
         ] {
             assert!(parse(&format!("{TEXT}{line}\n")).is_err(), "{line}");
         }
@@ -228,10 +225,8 @@ mod tests {
         let is_row = |line: &&str| !line.starts_with('#');
         let on_device = |line: &&str| line.contains(" rxe ");
         let on_device = text.lines().filter(is_row).filter(on_device).count();
-        let without = cases.iter().filter(|case| case.has_no_twin).count();
-        assert_eq!((cases.len(), on_device, without), (235, 114, 22));
-        let has_row = |case: &Case<'_>| case.twin.is_some() || case.has_no_twin;
-        assert!(cases.iter().all(has_row));
+        assert_eq!((cases.len(), on_device), (235, 115));
+        assert!(cases.iter().all(|case| case.twin.is_some()));
         // `ci` leaves none of them out.
         for (program, twin) in cases.iter().filter_map(|case| case.twin) {
             let library = program.split('/').next().unwrap();

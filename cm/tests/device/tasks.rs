@@ -1,6 +1,6 @@
 //! Connecting and accepting in tasks, and cancellation at every step.
 
-use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::{future::poll_fn, net::SocketAddr, pin::pin, task::Poll, time::Duration};
 
 use cm::{
     ConnParam, EndpointBuilder, Event, Outgoing, PortSpace,
@@ -14,6 +14,11 @@ use crate::support::{Halfway, TEST_TIMEOUT, local};
 
 async fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let addr = listener.local_addr().unwrap();
+    pair_at(listener, addr).await
+}
+
+/// A connection to the listener by the address `addr`.
+async fn pair_at(listener: &Listener, addr: SocketAddr) -> (Endpoint, Endpoint) {
     let choices = EndpointBuilder::new();
     let receive = |outgoing: &mut Outgoing<Buf, Buf>| {
         let buf = outgoing.reg_msgs([0; 64])?;
@@ -34,6 +39,22 @@ async fn exchange(from: &mut Endpoint, to: &mut Endpoint) {
     let (sent, received) = tokio::join!(from.send_comp(), to.recv_comp());
     sent.unwrap().ok().unwrap();
     assert_eq!(received.unwrap().received().unwrap(), b"hello");
+}
+
+/// The peer's text, as from a configuration, is resolved without blocking the thread of the tasks.
+#[tokio::test]
+async fn rdmacm_async_resolve_addrinfo() {
+    soon(async {
+        let listener = Listener::bind(local()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let text = (addr.ip().to_string(), addr.port());
+        let mut found = tokio::net::lookup_host(text).await.unwrap();
+        let found = found.next().expect("the text is an address");
+        let (mut active, mut passive) = pair_at(&listener, found).await;
+        exchange(&mut passive, &mut active).await;
+        exchange(&mut active, &mut passive).await;
+    })
+    .await;
 }
 
 /// Runs a future with a timeout.

@@ -1,7 +1,7 @@
 //! Registered memory without an address in this process.
 
 use std::{
-    fmt, io,
+    fmt, io, mem,
     ops::Range,
     os::fd::{AsRawFd, BorrowedFd},
     sync::Arc,
@@ -10,13 +10,14 @@ use std::{
 use ibverbs_sys::{self as ffi, ibv_access_flags as flag};
 
 use super::{
+    dmah::DmaHandle,
     region::{Mr, push_elements},
     remote::RemoteToken,
 };
 use crate::{
     access::RemoteAccess,
     dm::{DeviceMemory, DmShare},
-    error::{Error, Result},
+    error::{Error, Result, found},
     pd::ProtectionDomain,
     work::{Gather, Scatter, SgeList},
 };
@@ -40,6 +41,8 @@ struct Inner {
     mr: Mr,
     /// Freed after the registration has ended. The kernel keeps a dma-buf by itself.
     _dm: Option<DmShare>,
+    /// Freed after the registration has ended.
+    _dmah: Option<DmaHandle>,
 }
 
 /// The part of a dma-buf to register, and its addresses in requests; see
@@ -111,7 +114,7 @@ impl ProtectionDomain {
         // SAFETY: `raw` is the call's result.
         let mr = unsafe { Mr::new(CALL, raw, self) }.map_err(fail)?;
         let dm = Some(dm.share());
-        Ok(UnmappedRegion::new(mr, dm, 0, len))
+        Ok(UnmappedRegion::new(mr, (dm, None), 0, len))
     }
 
     /// `ibv_reg_dmabuf_mr(pd, …, fd, …)`—Registers a part of a dma-buf, for example memory of
@@ -136,7 +139,73 @@ impl ProtectionDomain {
         range: DmaBufRange,
         access: RemoteAccess,
     ) -> Result<UnmappedRegion> {
-        const CALL: &str = "ibv_reg_dmabuf_mr";
+        let mr = self.dmabuf("ibv_reg_dmabuf_mr", range, access, |rights| {
+            let (pd, fd) = (self.as_raw(), fd.as_raw_fd());
+            let DmaBufRange { offset, len, iova } = range;
+            // SAFETY: the domain is allocated for as long as `self` lives, and the descriptor is
+            // open; the kernel checks for a dma-buf, and keeps a reference.
+            Ok(unsafe { ffi::ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, rights) })
+        })?;
+        Ok(UnmappedRegion::new(mr, (None, None), range.iova, range.len))
+    }
+
+    /// `ibv_reg_mr_ex(pd, …)`—Like [`register_dmabuf`](Self::register_dmabuf), with hints attached
+    /// to each access.
+    ///
+    /// # Errors
+    /// - As for [`register_dmabuf`](Self::register_dmabuf).
+    /// - `InvalidInput`: the handle is of another device.
+    /// - `EOPNOTSUPP`: the library is older than rdma-core 59, or the device does not support hints.
+    ///
+    /// # References
+    /// [ibv_reg_mr_ex(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_reg_mr.3)
+    pub fn register_dmabuf_with_hints(
+        &self,
+        fd: BorrowedFd<'_>,
+        range: DmaBufRange,
+        access: RemoteAccess,
+        handle: &DmaHandle,
+    ) -> Result<UnmappedRegion> {
+        use ffi::ibv_mr_init_attr_mask as has;
+        const CALL: &str = "ibv_reg_mr_ex";
+        let mask = has::IBV_REG_MR_MASK_FD.0
+            | has::IBV_REG_MR_MASK_FD_OFFSET.0
+            | has::IBV_REG_MR_MASK_IOVA.0
+            | has::IBV_REG_MR_MASK_DMAH.0;
+        let mr = self.dmabuf(CALL, range, access, |rights| {
+            self.context()
+                .check_same(CALL, "the DMA handle", handle.context())?;
+            let reg_mr_ex = found(CALL, ffi::late::ibv_reg_mr_ex())?;
+            // SAFETY: integers and pointers; zero is a value of each.
+            let mut attr: ffi::ibv_mr_init_attr = unsafe { mem::zeroed() };
+            attr.comp_mask = u64::from(mask);
+            attr.length = range.len;
+            attr.access = rights;
+            attr.iova = range.iova;
+            attr.fd = fd.as_raw_fd();
+            attr.fd_offset = range.offset;
+            attr.dmah = handle.as_raw();
+            // SAFETY: as for `ibv_reg_dmabuf_mr`; C keeps no pointer to the attributes, and the
+            // region keeps the handle.
+            Ok(unsafe { reg_mr_ex(self.as_raw(), &raw mut attr) })
+        })?;
+        let handle = Some(handle.clone());
+        Ok(UnmappedRegion::new(
+            mr,
+            (None, handle),
+            range.iova,
+            range.len,
+        ))
+    }
+
+    /// Checks the range, and registers it by `register` with these access rights.
+    fn dmabuf(
+        &self,
+        call: &'static str,
+        range: DmaBufRange,
+        access: RemoteAccess,
+        register: impl FnOnce(i32) -> Result<*mut ffi::ibv_mr>,
+    ) -> Result<Mr> {
         const PAGE: u64 = 4096;
         let fail = |err: Error| err.detail(format!("{range:?}, {access:?}"));
         let DmaBufRange { offset, len, iova } = range;
@@ -148,19 +217,12 @@ impl ProtectionDomain {
         } else if offset % PAGE != iova % PAGE {
             "offset and iova have different places in a page"
         } else {
-            let (pd, fd, rights) = (self.as_raw(), fd.as_raw_fd(), rights(access) as i32);
-            // SAFETY: the domain is allocated for as long as `self` lives, and the descriptor is
-            // open; the kernel checks for a dma-buf, and keeps a reference.
-            let raw = unsafe { ffi::ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, rights) };
-            // SAFETY: `raw` is the call's result.
-            let mr = unsafe { Mr::new(CALL, raw, self) }.map_err(fail)?;
-            return Ok(UnmappedRegion::new(mr, None, iova, len));
+            let raw = register(rights(access) as i32).map_err(fail)?;
+            // SAFETY: `raw` is the result of `call`.
+            return unsafe { Mr::new(call, raw, self) }.map_err(fail);
         };
-        Err(fail(Error::refused(
-            CALL,
-            io::ErrorKind::InvalidInput,
-            reason,
-        )))
+        let refused = Error::refused(call, io::ErrorKind::InvalidInput, reason);
+        Err(fail(refused))
     }
 }
 
@@ -170,9 +232,19 @@ fn rights(access: RemoteAccess) -> u32 {
 }
 
 impl UnmappedRegion {
-    fn new(mr: Mr, dm: Option<DmShare>, addr: u64, len: usize) -> Self {
+    fn new(
+        mr: Mr,
+        (dm, dmah): (Option<DmShare>, Option<DmaHandle>),
+        addr: u64,
+        len: usize,
+    ) -> Self {
+        let inner = Inner {
+            mr,
+            _dm: dm,
+            _dmah: dmah,
+        };
         Self {
-            inner: Arc::new(Inner { mr, _dm: dm }),
+            inner: Arc::new(inner),
             addr,
             len: len as u64,
         }

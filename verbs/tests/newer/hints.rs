@@ -1,14 +1,16 @@
 //! DMA hints (rdma-core 59): the calls missing in rdma-core 44, with the refusals of the kernel and of its driver for cards with
 //! hints, and the twins of pyverbs' cases (`test_dmah.py`), by their names.
 
-use std::{cell::RefCell, collections::BTreeMap, ffi::c_int, ptr, sync::Mutex};
+use std::{
+    cell::RefCell, collections::BTreeMap, ffi::c_int, io::ErrorKind, os::fd::AsFd, ptr, sync::Mutex,
+};
 
 use ibverbs_sys::{
     self as ffi, ibv_access_flags as flag, ibv_dmah_init_attr_mask as has, ibv_wr_opcode as opcode,
 };
 use verbs::{
     Buf, QueuePair, RemoteAccess, RemoteToken, Rts,
-    mr::{DmaHandle, DmaHints, TphMemory},
+    mr::{DmaBufRange, DmaHandle, DmaHints, SharedMemory, TphMemory, UnmappedRegion},
     op,
 };
 
@@ -65,19 +67,49 @@ unsafe extern "C" fn ibv_dealloc_dmah(handle: *mut ffi::ibv_dmah) -> c_int {
     0
 }
 
-/// Registers memory with a handle, which excludes paging on demand.
-pub(crate) fn register(pd: *mut ffi::ibv_pd, attr: &ffi::ibv_mr_init_attr) -> *mut ffi::ibv_mr {
+/// Remembers the hints of a registration. Refuses another device's, access rights unknown to libibverbs, and paging on demand,
+/// as the kernel does.
+fn remember(pd: *mut ffi::ibv_pd, attr: &ffi::ibv_mr_init_attr) -> Result<(), i32> {
     // SAFETY: one of the fake's.
     let context = unsafe { (*pd).context };
     let (of, hints) = HANDLES.lock().unwrap()[&attr.dmah.addr()];
     let access = attr.access.cast_unsigned();
+    if access & UNKNOWN != 0 {
+        return Err(libc::EINVAL);
+    }
     if of != context.addr() || access & flag::IBV_ACCESS_ON_DEMAND.0 != 0 {
-        fail(libc::EOPNOTSUPP);
-        return ptr::null_mut();
+        return Err(libc::EOPNOTSUPP);
     }
     REGISTERED.set(Some(hints));
+    Ok(())
+}
+
+/// An access right that does not exist.
+const UNKNOWN: u32 = 1 << 18;
+
+/// Registers memory with a handle.
+pub(crate) fn register(pd: *mut ffi::ibv_pd, attr: &ffi::ibv_mr_init_attr) -> *mut ffi::ibv_mr {
+    if let Err(errno) = remember(pd, attr) {
+        fail(errno);
+        return ptr::null_mut();
+    }
+    let access = attr.access.cast_unsigned();
     // SAFETY: of the fake.
     unsafe { ffi::ibv_reg_mr_iova2(pd, attr.addr, attr.length, attr.iova, access) }
+}
+
+/// Registers a dma-buf with a handle.
+pub(crate) fn register_dmabuf(
+    pd: *mut ffi::ibv_pd,
+    attr: &ffi::ibv_mr_init_attr,
+) -> *mut ffi::ibv_mr {
+    if let Err(errno) = remember(pd, attr) {
+        fail(errno);
+        return ptr::null_mut();
+    }
+    let (length, iova, access) = (attr.length, attr.iova, attr.access);
+    // SAFETY: of the fake.
+    unsafe { ffi::ibv_reg_dmabuf_mr(pd, attr.fd_offset, length, iova, attr.fd, access) }
 }
 
 /// Number of handles of a device.
@@ -163,6 +195,87 @@ fn dmah_mrex_odp_bad_flow() {
     let refused = registration.on_demand().create_buf().unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EOPNOTSUPP));
     assert_eq!(refused.value, [7; 64]);
+}
+
+/// Access rights that do not exist are refused by the device, and the memory comes back.
+#[test]
+fn reg_mrex_bad_flags() {
+    let fixture = Fixture::new();
+    let handle = handle(&fixture);
+    let unknown = RemoteAccess::from_bits_retain(UNKNOWN);
+    let registration = fixture.pd.register(vec![7; 64]).dma_handle(&handle);
+    let refused = registration.remote(unknown).create().unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(refused.value, [7; 64]);
+}
+
+const RANGE: DmaBufRange = DmaBufRange {
+    offset: 4096,
+    len: 4096,
+    iova: 0x7000,
+};
+
+/// Ranges that no dma-buf can have are refused before the call, and those outside of this one by the device.
+#[test]
+fn reg_mrex_inval_params() {
+    let fixture = Fixture::new();
+    let (handle, file) = (handle(&fixture), SharedMemory::create(8192).unwrap());
+    let empty = DmaBufRange { len: 0, ..RANGE };
+    let late = u64::MAX - 4095;
+    let offset = late;
+    let behind = DmaBufRange { offset, ..RANGE };
+    let iova = late;
+    let above = DmaBufRange { iova, ..RANGE };
+    let iova = 0x7001;
+    let shifted = DmaBufRange { iova, ..RANGE };
+    for range in [empty, behind, above, shifted] {
+        let write = RemoteAccess::WRITE;
+        let result = fixture
+            .pd
+            .register_dmabuf_with_hints(file.as_fd(), range, write, &handle);
+        let err = result.unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::InvalidInput, "{range:?}");
+        assert_eq!(REGISTERED.take(), None);
+    }
+}
+
+/// Writes from one dma-buf to another, both with hints, which the regions keep.
+#[test]
+fn mrex_dmah_cuda_dmabuf_rdma_write_traffic() {
+    let fixture = Fixture::new();
+    let region = |access| {
+        let (handle, file) = (handle(&fixture), SharedMemory::create(8192).unwrap());
+        let (pd, fd) = (&fixture.pd, file.as_fd());
+        let region = pd.register_dmabuf_with_hints(fd, RANGE, access, &handle);
+        assert_eq!(REGISTERED.take(), Some((Some(0), Some(3), Some(0))));
+        region.unwrap()
+    };
+    let (from, to) = (region(RemoteAccess::empty()), region(RemoteAccess::WRITE));
+    assert_eq!(count(&fixture), 2);
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<verbs::Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 2);
+    let token = to.token();
+    qp.post(op::Write::new(from, token)).unwrap();
+    let posted = &fixture.fake.sends(qp.qp_num())[0];
+    assert_eq!(posted.remote, Some((RANGE.iova, token.rkey)));
+    assert_eq!(posted.sges[0].addr, RANGE.iova);
+    drop(to);
+    assert_eq!(count(&fixture), 1);
+    drop((qp, cq));
+    assert_eq!(count(&fixture), 0);
+}
+
+#[test]
+fn dmabuf_with_hints_of_another_device_is_refused() {
+    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (handle, file) = (handle(&other), SharedMemory::create(8192).unwrap());
+    let (pd, nothing) = (&fixture.pd, RemoteAccess::empty());
+    let result = pd.register_dmabuf_with_hints(file.as_fd(), RANGE, nothing, &handle);
+    let text = result.unwrap_err().to_string();
+    assert!(
+        text.contains("the DMA handle is of another device"),
+        "{text}"
+    );
 }
 
 #[test]

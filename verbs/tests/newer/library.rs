@@ -162,6 +162,11 @@ unsafe extern "C" fn ibv_reg_mr_ex(
     if attr.comp_mask == u64::from(addresses | has::IBV_REG_MR_MASK_DMAH.0) {
         return hints::register(pd, attr);
     }
+    let dmabuf = has::IBV_REG_MR_MASK_FD.0 | has::IBV_REG_MR_MASK_FD_OFFSET.0;
+    let dmabuf = dmabuf | has::IBV_REG_MR_MASK_IOVA.0 | has::IBV_REG_MR_MASK_DMAH.0;
+    if attr.comp_mask == u64::from(dmabuf) {
+        return hints::register_dmabuf(pd, attr);
+    }
     let all = addresses | has::IBV_REG_MR_MASK_BUF.0;
     if attr.comp_mask != u64::from(all) {
         fail(libc::EINVAL);

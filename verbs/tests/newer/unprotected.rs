@@ -1,9 +1,14 @@
 //! Provider memory readable by the host of a virtual machine (rdma-core 64), and the twins of pyverbs' cases (`test_buf.py`)
 //! about such memory, by their names.
 
-use std::io::ErrorKind;
+use std::{
+    io::ErrorKind,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use ibverbs_sys::ibv_wr_opcode as opcode;
+use softnic::Call;
 use verbs::{Buf, QueuePair, RemoteAccess, RemoteToken, Rts, op, work::Gather};
 
 use crate::{
@@ -79,6 +84,69 @@ fn buf_reg_wrong_allocating_pd_fails_cc_pd() {
     let refused = other.unwrap().register(memory).create_buf().unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
     assert_eq!(library::count(&fixture.pd), 1, "it is given back");
+}
+
+/// A device that reaches only memory readable by the host refuses the program's own memory, which comes back.
+#[test]
+fn plain_mr_rejected_on_bounce_device() {
+    let fixture = unprotected();
+    fixture.fake.fail(Call::RegMr, libc::EOPNOTSUPP);
+    let refused = fixture.pd.register(vec![7; 64]).create_buf().unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EOPNOTSUPP));
+    assert_eq!(refused.value, [7; 64]);
+    let _allowed = registered(&fixture, 64);
+}
+
+/// A registration is of all of its memory, and refuses the rest to requests and to peers.
+fn exceeds(fixture: &Fixture, range: Range<usize>) {
+    let memory = fixture.pd.alloc_provider_memory(64).unwrap();
+    let registration = fixture.pd.register(memory).remote(RemoteAccess::WRITE);
+    let region = registration.create().unwrap();
+    assert_eq!(library::last().unwrap().len, 64);
+    let (start, end) = (range.start as u64, range.end as u64);
+    let err = region.token().slice(start..end).unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::InvalidInput);
+    let part = catch_unwind(AssertUnwindSafe(|| region.slice(range)));
+    assert!(part.is_err());
+}
+
+#[test]
+fn buf_reg_length_exceeds_buffer_fails_plain_pd() {
+    exceeds(&Fixture::new(), 0..65);
+}
+
+#[test]
+fn buf_reg_length_exceeds_buffer_fails_cc_pd() {
+    exceeds(&unprotected(), 0..65);
+}
+
+#[test]
+fn buf_reg_offset_length_exceeds_buffer_fails_plain_pd() {
+    exceeds(&Fixture::new(), 32..65);
+}
+
+#[test]
+fn buf_reg_offset_length_exceeds_buffer_fails_cc_pd() {
+    exceeds(&unprotected(), 32..65);
+}
+
+/// A message from a part of the memory, and one into another part.
+#[test]
+fn buf_rc_send_mr_subrange_cc_pd_reg_buf_mr() {
+    let fixture = unprotected();
+    let mut work = registered(&fixture, 64);
+    work.fill(3);
+    work[16..48].fill(4);
+    let [_, middle, _] = parts(work);
+    let [_, room, _] = parts(registered(&fixture, 64));
+    exchange(&fixture, middle, &[4; 32], room);
+}
+
+/// The bytes 0 to 16, 16 to 48, and 48 to 64.
+fn parts(mut first: Buf) -> [Buf; 3] {
+    let mut middle = first.split_off(16);
+    let last = middle.split_off(32);
+    [first, middle, last]
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod on_demand;
 mod parent_domain;
 mod raw_packets;
 mod shared_pd;
+mod timestamps;
 mod traffic;
 mod unmapped;
 mod xrc;
