@@ -304,6 +304,15 @@ mod tests {
     }
 
     #[test]
+    fn error_with_the_address_keeps_the_status() {
+        let error = error("rdma_resolve_route", 3).detail("10.9.0.1:7471");
+        assert!(
+            error.to_string().contains("(status 3, 10.9.0.1:7471)"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn unknown_event_becomes_other() {
         assert_eq!(Kind::from(rdma_cm_event_type(99)), Kind::Other);
         assert_eq!(

@@ -83,7 +83,8 @@
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
 //! - `dlopen`: libibverbs and librdmacm are loaded at the first call; see `verbs`.
-//! - `tokio`: connecting, accepting and waiting in tasks.
+//! - `tokio`: connecting, accepting and waiting in tasks. Import names of this crate one by one: `use cm::*` would import the
+//!   module `tokio` too, and hide the crate `tokio`.
 //! - `tracing`: a span for each identifier, with events; see below.
 //!
 //! # Tracing

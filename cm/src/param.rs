@@ -70,6 +70,11 @@ impl Limit {
         }
     }
 
+    /// Limit of an answer to a datagram peer. iWARP has no datagrams.
+    pub(crate) fn of_datagram_reply() -> Self {
+        Self::infiniband(Message::Reply, true, false)
+    }
+
     /// Limit on iWARP: the maximum length in librdmacm's parameters.
     const IWARP: Self = Self(255);
 
@@ -80,7 +85,7 @@ impl Limit {
             .filter(|&len| usize::from(len) <= self.0)
             .ok_or_else(|| {
                 let reason = format!(
-                    "{} bytes of private data, and at most {} here",
+                    "{} bytes of private data, and at most {} here; send the rest in messages",
                     data.len(),
                     self.0
                 );
@@ -326,7 +331,7 @@ mod tests {
             assert_eq!(
                 too_long.to_string(),
                 format!(
-                    "`rdma_connect` failed: {} bytes of private data, and at most {limit} here",
+                    "`rdma_connect` failed: {} bytes of private data, and at most {limit} here; send the rest in messages",
                     limit + 1
                 )
             );

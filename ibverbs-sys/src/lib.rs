@@ -108,6 +108,10 @@ mod newer;
 mod strings;
 mod zeroed;
 
+/// How a thread gets a device, set by the crate that defines the functions (feature `provided`) when a thread has none.
+#[doc(hidden)]
+pub static NO_DEVICE_ADVICE: std::sync::OnceLock<&str> = std::sync::OnceLock::new();
+
 pub use be::{__be16, __be32, __be64};
 pub use bindings::*;
 pub use gid::{ibv_gid, ibv_gid_global};

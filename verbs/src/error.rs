@@ -119,10 +119,16 @@ impl Error {
         }
     }
 
-    /// Adds the arguments of the call, or another detail; shown in parentheses.
+    /// Adds the arguments of the call, or another detail; shown in parentheses, after earlier
+    /// details.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
-        self.notes.get_or_insert_default().detail = Some(detail.into());
+        let (notes, detail) = (self.notes.get_or_insert_default(), detail.into());
+        notes.detail = Some(match notes.detail.take() {
+            Some(earlier) if earlier.ends_with(&*detail) => earlier,
+            Some(earlier) => format!("{earlier}, {detail}").into(),
+            None => detail,
+        });
         self
     }
 
@@ -404,6 +410,13 @@ mod tests {
         let nested = Error::refused("x", io::ErrorKind::Other, lower);
         assert_eq!(nested.to_string(), "`x` failed: cause");
         assert!(std::error::Error::source(&nested).is_none());
+    }
+
+    #[test]
+    fn later_detail_keeps_the_earlier_one() {
+        let err = Error::from_errno("x", libc::EIO).detail("status 3");
+        let err = err.detail("10.9.0.1").detail("10.9.0.1").to_string();
+        assert!(err.contains("(status 3, 10.9.0.1)"), "{err}");
     }
 
     #[test]

@@ -134,7 +134,8 @@
 //! - `flight-recorder`: [`QueuePairBuilder`](qp::QueuePairBuilder)`::flight_recorder` keeps the last posts and completions of a
 //!   queue pair, and [`QueuePair`]`::flight_record` displays them after a failure. Without the feature nothing of this is in
 //!   the posting code.
-//! - `tokio`: awaiting completions and events, in the module `tokio`.
+//! - `tokio`: awaiting completions and events, in the module `tokio`. Import names of this crate one by one: `use verbs::*`
+//!   would import this module too, and hide the crate `tokio`.
 //! - `tracing`: events with the target `verbs` for a subscriber of the crate `tracing`: at `DEBUG` each transition of a
 //!   queue pair, with the peer's queue pair number and GID, and each asynchronous event taken; at `WARN` refused
 //!   transitions, and queue pairs that could not be destroyed. Posting and polling emit nothing.

@@ -28,6 +28,7 @@ use crate::{
     event::Event,
     id::CmId,
     multicast::{Membership, MulticastGroup},
+    param::Limit,
     phases::{AddrResolved, Listening},
     port_space::PortSpace,
 };
@@ -126,8 +127,14 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     }
 
     /// Sets the private data of answers to peers, up to 136 bytes; empty by default.
-    pub fn set_private_data(&mut self, private_data: impl Into<Vec<u8>>) {
-        self.service.private_data = private_data.into();
+    ///
+    /// # Errors
+    /// - `InvalidInput`: more bytes than an answer has room for. The earlier data stays.
+    pub fn set_private_data(&mut self, private_data: impl Into<Vec<u8>>) -> Result<()> {
+        let private_data = private_data.into();
+        Limit::of_datagram_reply().check("DatagramEndpoint::set_private_data", &private_data)?;
+        self.service.private_data = private_data;
+        Ok(())
     }
 
     /// Resolves the datagram address of a peer, with up to 180 bytes of private data.

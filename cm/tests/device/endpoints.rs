@@ -378,7 +378,13 @@ fn endpoint_dropped_disconnects() {
 
 fn datagrams(addr: SocketAddr) {
     let mut server = builder().bind(addr).unwrap();
-    server.set_private_data(*b"a server");
+    server.set_private_data(*b"a server").unwrap();
+    let refused = server.set_private_data([0; 137]).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "`DatagramEndpoint::set_private_data` failed: 137 bytes of private data, and at most 136 here; send the rest in \
+         messages"
+    );
     let at = server.local_addr().unwrap();
     server
         .post_recv(server.reg_msgs([0; GRH_LEN + 64]).unwrap())

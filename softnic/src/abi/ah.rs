@@ -1,6 +1,6 @@
 //! Address handles.
 
-use std::{cell::UnsafeCell, ffi::c_int, net::IpAddr};
+use std::{cell::UnsafeCell, ffi::c_int, net::IpAddr, sync::atomic::Ordering};
 
 use ibverbs_sys as ffi;
 
@@ -32,9 +32,10 @@ pub(super) unsafe extern "C" fn ibv_create_ah(
     let pd = unsafe { Pd::borrow(raw_pd) };
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
-    let path = attributes::path(&pd.device.port, attr);
-    let Some(path) = path.filter(|path| path.src.is_ipv4() == path.dst.is_ipv4()) else {
-        return null(libc::EINVAL);
+    let path = match attributes::path(&pd.device.port, attr) {
+        Ok(path) if path.src.is_ipv4() == path.dst.is_ipv4() => path,
+        Ok(_) => return null(libc::EINVAL),
+        Err(errno) => return null(errno),
     };
     let mut raw: ffi::ibv_ah = zeroed();
     raw.context = pd.context();
@@ -43,10 +44,16 @@ pub(super) unsafe extern "C" fn ibv_create_ah(
         raw: UnsafeCell::new(raw),
         path,
     };
+    pd.handles.fetch_add(1, Ordering::Relaxed);
     ah.into_raw()
 }
 
 pub(super) unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
+    // SAFETY: a live handle.
+    let pd = unsafe { (*raw).pd };
+    // SAFETY: the domain is not deallocated before its handles.
+    let pd = unsafe { Pd::borrow(pd) };
+    pd.handles.fetch_sub(1, Ordering::Release);
     // Requests in flight have copies of the path, so destroying the handle does not affect them.
     // SAFETY: live until here; the caller gives the handle up.
     unsafe { Ah::free(raw) };

@@ -1,8 +1,10 @@
 //! Attributes of queue pairs, between C and the engine.
 
+use std::ffi::c_int;
+
 use ibverbs_sys as ffi;
 
-use super::query::{addr, gid};
+use super::query::{addr, gid, gid_tbl_len};
 use crate::{
     engine::{Access, AttributeMask, Path, QpAttributes, State},
     fabric::Port,
@@ -37,13 +39,20 @@ pub(super) fn raw_state(state: State) -> ffi::ibv_qp_state {
     }
 }
 
-/// The path of an address vector; `None` without a GRH, or if port or GID index is not of this device.
-pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Option<Path> {
+/// The path of an address vector. `EINVAL` without a GRH, or if port or GID index is not of this device; `ENODATA` for an
+/// empty entry of the GID table, as the kernel since 5.10.
+pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Result<Path, c_int> {
     if av.is_global == 0 || av.port_num != 1 {
-        return None;
+        return Err(libc::EINVAL);
     }
-    Some(Path {
-        src: *port.addrs().get(usize::from(av.grh.sgid_index))?,
+    let (addrs, index) = (port.addrs(), av.grh.sgid_index);
+    let src = match addrs.get(usize::from(index)) {
+        Some(src) => *src,
+        None if c_int::from(index) < gid_tbl_len(addrs.len()) => return Err(libc::ENODATA),
+        None => return Err(libc::EINVAL),
+    };
+    Ok(Path {
+        src,
         dst: addr(av.grh.dgid),
         hop_limit: av.grh.hop_limit,
         traffic_class: av.grh.traffic_class,
@@ -72,12 +81,12 @@ fn depth(request: u8) -> u8 {
     }
 }
 
-/// Converts attributes from C. Only the attributes in `mask` are valid. `None` if the path is not from this port.
+/// Converts attributes from C. Only the attributes in `mask` are valid. Fails as [`path`] does.
 pub(super) fn attributes(
     port: &Port,
     raw: &ffi::ibv_qp_attr,
     mask: AttributeMask,
-) -> Option<QpAttributes> {
+) -> Result<QpAttributes, c_int> {
     let mut attributes = QpAttributes {
         access: Access(raw.qp_access_flags),
         pkey_index: raw.pkey_index,
@@ -102,7 +111,7 @@ pub(super) fn attributes(
     if mask.contains(AttributeMask::MTU) && raw.path_mtu.0 <= 5 {
         attributes.mtu = 128 << raw.path_mtu.0;
     }
-    Some(attributes)
+    Ok(attributes)
 }
 
 /// Converts attributes to C.

@@ -1,6 +1,13 @@
 //! Protection domains.
 
-use std::{cell::UnsafeCell, ffi::c_int, sync::Arc};
+use std::{
+    cell::UnsafeCell,
+    ffi::c_int,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use ibverbs_sys as ffi;
 
@@ -17,6 +24,8 @@ pub(super) struct Pd {
     raw: UnsafeCell<ffi::ibv_pd>,
     pub(super) device: Arc<OpenDevice>,
     pub(super) id: PdId,
+    /// Number of address handles in the domain.
+    pub(super) handles: AtomicUsize,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -42,6 +51,7 @@ pub(super) unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut
         raw: UnsafeCell::new(raw),
         device: Arc::clone(device),
         id,
+        handles: AtomicUsize::new(0),
     };
     pd.into_raw()
 }
@@ -49,6 +59,9 @@ pub(super) unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut
 pub(super) unsafe extern "C" fn ibv_dealloc_pd(raw: *mut ffi::ibv_pd) -> c_int {
     // SAFETY: a live domain.
     let pd = unsafe { Pd::borrow(raw) };
+    if pd.handles.load(Ordering::Acquire) > 0 {
+        return libc::EBUSY;
+    }
     let ret = outcome(pd.device.port.look(|nic| nic.engine.dealloc_pd(pd.id)));
     if ret == 0 {
         // SAFETY: live until here; the caller gives the domain up.

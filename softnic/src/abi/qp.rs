@@ -250,8 +250,9 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     let attr = unsafe { &*attr };
     let mask = AttributeMask(mask.cast_unsigned());
     let port = &qp.device.port;
-    let Some(attributes) = attributes(port, attr, mask) else {
-        return libc::EINVAL;
+    let attributes = match attributes(port, attr, mask) {
+        Ok(attributes) => attributes,
+        Err(errno) => return errno,
     };
     let result = port.call(|nic, now| {
         let (from, _) = nic.engine.query_qp(qp.num)?;

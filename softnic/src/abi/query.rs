@@ -130,6 +130,11 @@ fn extended(port: &Port) -> ffi::ibv_device_attr_ex {
     found
 }
 
+/// Length of the GID table of an engine's port with this number of addresses.
+pub(super) fn gid_tbl_len(addrs: usize) -> c_int {
+    c_int::try_from(addrs).unwrap_or(c_int::MAX).max(MIN_GIDS)
+}
+
 /// Attributes of an engine's port.
 fn of_port(port: &Port) -> ffi::ibv_port_attr {
     let mut found = ffi::ibv_port_attr::zeroed();
@@ -141,8 +146,7 @@ fn of_port(port: &Port) -> ffi::ibv_port_attr {
     found.phys_state = phys_state;
     found.max_mtu = ffi::ibv_mtu::IBV_MTU_4096;
     found.active_mtu = ffi::ibv_mtu::IBV_MTU_4096;
-    let addrs = c_int::try_from(port.addrs().len()).unwrap_or(c_int::MAX);
-    found.gid_tbl_len = addrs.max(MIN_GIDS);
+    found.gid_tbl_len = gid_tbl_len(port.addrs().len());
     found.max_msg_sz = 1 << 31;
     found.pkey_tbl_len = 1;
     // Width 4X at 25 Gb/s a lane; both are invented.

@@ -56,14 +56,23 @@ pub(crate) fn entered() -> Option<Port> {
     CURRENT.with_borrow(|stays| stays.hosts.last().map(|(_, port)| port.clone()))
 }
 
+/// The hint of `verbs` and `cm` for a thread without a device.
+const ADVICE: &str = "the devices of this program are softnic's, and a thread has those of its own host only: put the \
+                      thread on a host with `Host::run`, `Host::spawn` or `Host::enter`, or make a host the default \
+                      of all threads with `Host::make_default`";
+
 /// The device of this thread's entered host, or of the default host.
 pub(crate) fn current() -> Option<Port> {
-    entered().or_else(|| {
+    let port = entered().or_else(|| {
         DEFAULT
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
-    })
+    });
+    if port.is_none() {
+        ibverbs_sys::NO_DEVICE_ADVICE.get_or_init(|| ADVICE);
+    }
+    port
 }
 
 /// A host of a fabric.

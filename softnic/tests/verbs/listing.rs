@@ -1,6 +1,8 @@
 //! Devices listed for a thread, and their properties.
 
+use ibverbs_sys as ffi;
 use softnic::Fabric;
+use verbs::{Gid, ah::AddressVector};
 
 #[test]
 fn thread_sees_the_device_of_its_host() {
@@ -17,6 +19,12 @@ fn thread_sees_the_device_of_its_host() {
             .collect()
     };
     assert_eq!(names(), [""; 0], "on no host");
+    let error = verbs::devices().unwrap().first().unwrap_err().to_string();
+    assert!(
+        error.contains("put the thread on a host with `Host::run`"),
+        "{error}"
+    );
+    assert!(!error.contains("modprobe"), "{error}");
     assert_eq!(a.run(names), ["softnic0"]);
     assert_eq!(b.spawn(names).join().unwrap(), ["softnic1"]);
     let entered = a.enter();
@@ -95,4 +103,46 @@ fn process_has_no_library_of_rdma_core() {
     for library in ["libibverbs", "librdmacm"] {
         assert!(!maps.contains(library), "{maps}");
     }
+}
+
+#[test]
+fn empty_gid_index_is_no_data() {
+    let fabric = Fabric::new();
+    let host = fabric.host([10, 9, 0, 1].into());
+    let ctx = host.run(|| verbs::devices().unwrap().first().unwrap().open().unwrap());
+    let pd = ctx.alloc_pd().unwrap();
+    let create = |index| {
+        let address_vector = AddressVector::global(1, index, Gid::from(host.addr()));
+        pd.create_ah(&address_vector).map(drop)
+    };
+    assert!(create(0).is_ok());
+    for (index, errno) in [(1, libc::ENODATA), (15, libc::ENODATA), (16, libc::EINVAL)] {
+        let error = create(index).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(errno), "{index}");
+    }
+}
+
+#[test]
+fn domain_with_an_address_handle_is_busy() {
+    let fabric = Fabric::new();
+    let host = fabric.host([10, 9, 0, 1].into());
+    let ctx = host.run(|| verbs::devices().unwrap().first().unwrap().open().unwrap());
+    let gid = Gid::from(host.addr());
+    let mut attr = ffi::ibv_ah_attr {
+        is_global: 1,
+        port_num: 1,
+        ..ffi::ibv_ah_attr::zeroed()
+    };
+    attr.grh.dgid = ffi::ibv_gid::from_raw(gid.0);
+    // SAFETY: the context is open; the domain and the handle are used until destroyed.
+    let pd = unsafe { ffi::ibv_alloc_pd(ctx.as_raw()) };
+    // SAFETY: see above.
+    let ah = unsafe { ffi::ibv_create_ah(pd, &raw mut attr) };
+    assert!(!ah.is_null());
+    // SAFETY: see above. A failed call leaves the domain.
+    assert_eq!(unsafe { ffi::ibv_dealloc_pd(pd) }, libc::EBUSY);
+    // SAFETY: see above.
+    assert_eq!(unsafe { ffi::ibv_destroy_ah(ah) }, 0);
+    // SAFETY: see above.
+    assert_eq!(unsafe { ffi::ibv_dealloc_pd(pd) }, 0);
 }

@@ -11,6 +11,8 @@ pub(crate) struct Machine {
     pub(super) devices: Vec<String>,
     /// Whether the kernel offers them to programs.
     pub(super) uverbs: bool,
+    /// How a thread gets a device of a library that needs no kernel.
+    pub(super) advice: Option<&'static str>,
 }
 
 impl Machine {
@@ -22,6 +24,7 @@ impl Machine {
         }
         let mut machine = Self::below(Path::new("/sys/class"));
         machine.memlock = memlock();
+        machine.advice = ibverbs_sys::NO_DEVICE_ADVICE.get().copied();
         machine
     }
 
@@ -40,6 +43,7 @@ impl Machine {
             uverbs: names("infiniband_verbs")
                 .iter()
                 .any(|name| name.starts_with("uverbs")),
+            advice: None,
         }
     }
 }

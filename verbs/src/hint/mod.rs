@@ -69,7 +69,9 @@ impl Hint {
         match self {
             Self::LockedMemory => write_locked_memory(machine, f),
             Self::Device => f.write_str(no_device(machine)),
-            Self::ConnectionManager if machine.devices.is_empty() => f.write_str(no_device(machine)),
+            Self::ConnectionManager if machine.devices.is_empty() || machine.advice.is_some() => {
+                f.write_str(no_device(machine))
+            }
             Self::ConnectionManager => f.write_str(
                 "the kernel's connection manager is missing; load it with `modprobe rdma_ucm`",
             ),
@@ -151,6 +153,9 @@ fn write_locked_memory(machine: &Machine, f: &mut fmt::Formatter<'_>) -> fmt::Re
 
 /// The hint for a machine without a device.
 pub(crate) fn no_device(machine: &Machine) -> &'static str {
+    if let Some(advice) = machine.advice {
+        return advice;
+    }
     match (machine.devices.is_empty(), machine.uverbs) {
         (true, _) => {
             "there is no RDMA device: load the driver of the card, or make a device in software with \

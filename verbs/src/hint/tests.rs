@@ -19,6 +19,7 @@ fn ready() -> Machine {
         memlock: Some(64 << 10),
         devices: vec!["rxe0".to_owned()],
         uverbs: true,
+        advice: None,
     }
 }
 
@@ -55,6 +56,10 @@ fn hint_is_chosen_by_call_and_errno() {
         uverbs: false,
         ..ready()
     };
+    let advised = Machine {
+        advice: Some("enter a host"),
+        ..ready()
+    };
     let unlimited = Machine {
         memlock: None,
         ..ready()
@@ -76,6 +81,8 @@ fn hint_is_chosen_by_call_and_errno() {
         (channel, libc::ENOSYS, &ready(), &["modprobe rdma_ucm"]),
         (channel, libc::ENXIO, &ready(), &["modprobe rdma_ucm"]),
         ("rdma_get_devices", libc::ENODEV, &bare, &["no RDMA device"]),
+        (channel, libc::ENODEV, &advised, &["enter a host"]),
+        ("ibv_open_device", libc::ENODEV, &advised, &["enter a host"]),
         (
             "rdma_create_id",
             libc::ENODEV,
