@@ -1,7 +1,7 @@
 //! Admission of connection requests: serve at once, displace a half-open connection, hold back, or reject.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -10,9 +10,10 @@ use std::{
 /// a lost RTU, seconds. Without competing requests, an older handshake continues.
 const DISPLACE_AFTER: Duration = Duration::from_secs(1);
 
-/// Number of younger half-open connections after which any request may displace the oldest, at any age.
-/// Serving a request takes about as long as a handshake, so an honest peer has completed by then. Without
-/// this bound, a flood from many addresses reoccupies each place as soon as its age limit expires. In a
+/// Number of addresses with younger half-open connections after which any request may displace the oldest, at any
+/// age. Serving a request takes about as long as a handshake, so an honest peer has completed by then. Without
+/// this bound, a flood from many addresses reoccupies each place as soon as its age limit expires. Addresses are
+/// counted, not connections: many requests of one honest peer at once come faster than its handshakes. In a
 /// backlog of at most this length, only the age counts.
 const DISPLACE_BEHIND: usize = 16;
 
@@ -131,7 +132,8 @@ impl<K: Copy + Eq> Admission<K> {
         let age = now.saturating_duration_since(half_open.since);
         let later = self.half_open.iter().rev();
         let later = later.take_while(|other| other.key != half_open.key);
-        age >= DISPLACE_AFTER || later.count() >= DISPLACE_BEHIND
+        let addrs = later.map(|other| other.addr).collect::<HashSet<_>>();
+        age >= DISPLACE_AFTER || addrs.len() >= DISPLACE_BEHIND
     }
 
     /// Adds a half-open connection.
@@ -348,13 +350,26 @@ mod tests {
         };
         assert_eq!(decide(16, places(16)), Decision::Reject);
         assert_eq!(decide(17, places(17)), Decision::ServeInsteadOf(0));
-        // An address at its limit, with 15 or 16 younger connections after its first.
+        // An address at its limit, with younger connections of 15 or 16 addresses after its first.
         let own = |others: u8| {
             let hosts = [200, 200, 200].into_iter().chain(1..=others);
             with(hosts, now).decide(addr(200), now, 0, places(100))
         };
-        assert_eq!(own(13), Decision::Reject);
-        assert_eq!(own(14), Decision::ServeInsteadOf(0));
+        assert_eq!(own(14), Decision::Reject);
+        assert_eq!(own(15), Decision::ServeInsteadOf(0));
+    }
+
+    /// With any number of connections not accepted.
+    #[test]
+    fn many_requests_of_one_address_at_once_displace_none() {
+        let now = Instant::now();
+        let limits = Limits::new(30, None);
+        for waiting in 0..=limits.places {
+            let half_open = limits.per_address.min(limits.places - waiting);
+            let admission = with(std::iter::repeat_n(1, half_open), now);
+            let decide = |now| admission.decide(addr(1), now, waiting, limits);
+            assert_eq!(decide(now), Decision::Reject, "{waiting}");
+        }
     }
 
     #[test]
@@ -424,6 +439,10 @@ mod tests {
                 let now = start + Duration::from_micros(200) * u32::try_from(number).unwrap();
                 let host = u8::try_from(number % hosts).unwrap();
                 let from = if number % 1000 == 999 { HONEST } else { host };
+                if number % 1000 == 50 && number > 1000 {
+                    // The honest client's RTU.
+                    completed += usize::from(admission.end(number - 51));
+                }
                 match admission.decide(addr(from), now, 0, limits) {
                     Decision::Serve => {}
                     Decision::ServeInsteadOf(key) => assert!(admission.end(key)),
@@ -431,10 +450,6 @@ mod tests {
                 }
                 admission.begin(number, addr(from), now);
                 assert!(admission.half_open.len() <= limits.places);
-                if number % 1000 == 50 && number > 1000 {
-                    // The honest client's RTU.
-                    completed += usize::from(admission.end(number - 51));
-                }
             }
             assert_eq!(completed, 19, "of a flood from {hosts} addresses");
         }

@@ -127,7 +127,7 @@ impl Options {
 
     /// Sets the maximum number of half-open connections from one address, at least 1. If not set: three
     /// quarters of the [backlog](Self::backlog), but at least 16. At the limit, a request displaces the
-    /// oldest connection of its address if older than a second or than 16 others, or else waits.
+    /// oldest connection of its address if older than a second, or than connections of 16 addresses, or else waits.
     pub fn half_open_per_address(mut self, connections: u32) -> Self {
         self.half_open_per_address = Some(connections);
         self

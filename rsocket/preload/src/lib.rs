@@ -43,8 +43,11 @@
 //!   the peer's end fails, where TCP's succeeds, so that the signal would end programs that TCP lets live.
 //! - A listener does not accept TCP connections.
 //! - A nonblocking `connect` does not fall back to TCP.
-//! - Not intercepted: `splice`, `preadv2`, `pwritev2`, `dprintf`, `io_uring`, system calls bypassing the C library, and
-//!   a `FILE` that was opened before its descriptor became an rsocket, such as `stdout` after `dup2`. Such a write to
+//! - A datagram over 2032 bytes (IPv6: 2020) fails with `EMSGSIZE`.
+//! - `splice` with an rsocket fails with `EINVAL`, so that programs copy the data themselves. `io_uring_setup` through
+//!   `syscall(2)`, as libuv makes it, fails with `ENOSYS`. `freopen` of a `FILE` on an rsocket closes it and fails.
+//! - Not intercepted: `dprintf`, `vdprintf`, `aio_read` and its kin, system calls bypassing the C library, such as
+//!   liburing's, and a `FILE` that was opened before its descriptor became an rsocket, such as `stdout` after `dup2`. Such a write to
 //!   an rsocket fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read fails with `EAGAIN`
 //!   or finds an end of stream. After a false end of stream, standard error has a message when the socket is closed.
 //!   Calls through `syscall(2)` are intercepted, except the creation of sockets.
@@ -86,4 +89,5 @@ mod sockets;
 mod stdio;
 mod syscall;
 mod table;
+mod vectored;
 mod wait;

@@ -1,6 +1,8 @@
 //! `sendfile` to an rsocket: reads pieces of the file and sends each.
 
-use interpose::{load, real, store};
+use std::io;
+
+use interpose::{last_errno, load, os, real, run, store};
 use libc::{c_int, off_t, size_t, ssize_t};
 use rsocket_capi as own;
 
@@ -9,59 +11,73 @@ use crate::fork;
 /// Number of bytes read from a file at once.
 const PIECE: usize = 64 << 10;
 
-/// Reads a piece of a file, at `offset` if given.
-fn read_file(fd: c_int, piece: &mut [u8], offset: Option<off_t>) -> ssize_t {
-    let place = piece.as_mut_ptr().cast();
-    match offset {
-        // SAFETY: the buffer has `piece.len()` bytes.
-        Some(offset) => unsafe { libc::pread(fd, place, piece.len(), offset) },
-        // SAFETY: as above.
-        None => unsafe { libc::read(fd, place, piece.len()) },
+/// Position of a file. Fails, as `sendfile` does, for files without one, such as sockets and pipes.
+fn position(file: c_int) -> io::Result<off_t> {
+    // SAFETY: numbers only.
+    let at = unsafe { libc::lseek(file, 0, libc::SEEK_CUR) };
+    match (at, last_errno()) {
+        (0.., _) => Ok(at),
+        (_, libc::ESPIPE) => Err(os(libc::EINVAL)),
+        (_, error) => Err(os(error)),
     }
+}
+
+/// Reads a piece of a file at a position.
+fn read_file(file: c_int, piece: &mut [u8], at: off_t) -> io::Result<usize> {
+    let (place, len) = (piece.as_mut_ptr().cast(), piece.len());
+    // SAFETY: the buffer has `len` bytes.
+    let got = unsafe { libc::pread(file, place, len, at) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sends up to `count` bytes from a position of a file. Returns the number of bytes; the error of the first piece.
+fn send_from(to: c_int, from: c_int, at: off_t, count: usize) -> io::Result<usize> {
+    let mut piece = vec![0; count.min(PIECE)];
+    let mut done = 0;
+    loop {
+        let wanted = (count - done).min(PIECE);
+        let next = at.saturating_add(off_t::try_from(done).unwrap_or(off_t::MAX));
+        let sent = read_file(from, &mut piece[..wanted], next).and_then(|got| {
+            if got == 0 {
+                return Ok(0);
+            }
+            // SAFETY: the first `got` bytes have been read.
+            let sent = unsafe { own::rsend(to, piece.as_ptr().cast(), got, 0) };
+            usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        });
+        match sent {
+            Ok(sent) => done += sent,
+            Err(err) if done == 0 => return Err(err),
+            Err(_) => break,
+        }
+        if done == count || !matches!(sent, Ok(sent) if sent == wanted) {
+            break;
+        }
+    }
+    Ok(done)
 }
 
 /// # Safety
 /// `offset` is null or valid.
-unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+unsafe fn send_file(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: usize,
+) -> io::Result<ssize_t> {
     // SAFETY: null or valid, as the caller promises.
-    let mut at = unsafe { load(offset) };
-    let mut piece = vec![0; count.min(PIECE)];
-    let mut done = 0;
-    while done < count {
-        let wanted = (count - done).min(PIECE);
-        let got = read_file(from, &mut piece[..wanted], at);
-        let Ok(got @ 1..) = usize::try_from(got) else {
-            if got < 0 && done == 0 {
-                return -1;
-            }
-            break;
-        };
-        // SAFETY: the first `got` bytes have been read.
-        let sent = unsafe { own::rsend(to, piece.as_ptr().cast(), got, 0) };
-        let sent_len = usize::try_from(sent).unwrap_or(0);
-        done += sent_len;
-        let forward = |len: usize| off_t::try_from(len).unwrap_or(0);
-        match &mut at {
-            Some(at) => *at += forward(sent_len),
-            None if sent_len < got => {
-                // Seeks back over the bytes read but not sent.
-                // SAFETY: it takes numbers only.
-                unsafe { libc::lseek(from, -forward(got - sent_len), libc::SEEK_CUR) };
-            }
-            None => {}
-        }
-        if sent_len < got {
-            if done == 0 {
-                return -1;
-            }
-            break;
-        }
-    }
-    if let Some(at) = at {
+    let given = unsafe { load(offset) };
+    let at = given.map_or_else(|| position(from), Ok)?;
+    let sent = send_from(to, from, at, count)?;
+    let sent = off_t::try_from(sent).unwrap_or(off_t::MAX);
+    if given.is_some() {
         // SAFETY: not null, since it was read.
-        unsafe { store(offset, at) };
+        unsafe { store(offset, at + sent) };
+    } else {
+        // SAFETY: numbers only.
+        unsafe { libc::lseek(from, at + sent, libc::SEEK_SET) };
     }
-    ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
+    Ok(isize::try_from(sent).unwrap_or(isize::MAX))
 }
 
 /// # Safety
@@ -75,7 +91,9 @@ unsafe extern "C" fn sendfile(
 ) -> ssize_t {
     if let Some(held) = fork::find(to) {
         // SAFETY: as the caller promises.
-        return unsafe { send_file(held.fd(), from, offset, count) };
+        return run(rsocket::errno, || unsafe {
+            send_file(held.fd(), from, offset, count)
+        });
     }
     let real = real!(
         sendfile: unsafe extern "C" fn(c_int, c_int, *mut off_t, size_t) -> ssize_t

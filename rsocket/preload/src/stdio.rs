@@ -139,6 +139,53 @@ pub(crate) fn flush_all() {
     }
 }
 
+/// # Safety
+/// As for the function of the same name.
+unsafe fn reopen(
+    real: Freopen,
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    if let Some(fd) = known_fileno(file) {
+        // The C library crashes, as for any stream with functions. As there, a failure closes the stream.
+        // SAFETY: open, as in the map.
+        unsafe { libc::fflush(file) };
+        // SAFETY: the stream owns the descriptor, and ends here.
+        unsafe { close_file(ptr::without_provenance_mut(fd.unsigned_abs() as usize)) };
+        set_errno(libc::EOPNOTSUPP);
+        return ptr::null_mut();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { real(path, mode, file) }
+}
+
+type Freopen = unsafe extern "C" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: as the caller promises.
+    unsafe { reopen(real!(freopen: Freopen), path, mode, file) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: as the caller promises.
+    unsafe { reopen(real!(freopen64: Freopen), path, mode, file) }
+}
+
 fn known_fileno(file: *mut FILE) -> Option<c_int> {
     if COUNT.load(SeqCst) == 0 {
         return None;

@@ -101,6 +101,11 @@ unsafe fn by_function(number: c_long, arguments: Arguments) -> Option<c_long> {
         exit::disconnect();
         return None;
     }
+    // Calls through a ring would bypass this library. As in a kernel without rings, programs make the calls themselves.
+    if number == libc::SYS_io_uring_setup {
+        interpose::set_errno(libc::ENOSYS);
+        return Some(-1);
+    }
     // SAFETY: as the caller promises.
     if let Some(result) = unsafe { wait_by_function(number, arguments) } {
         return Some(result);
@@ -115,12 +120,32 @@ unsafe fn by_function(number: c_long, arguments: Arguments) -> Option<c_long> {
     if number == libc::SYS_dup3 && concerns(&[a, b]) {
         return by_name!(libc::dup3, a => c_int, b => c_int, c => c_int);
     }
+    if number == libc::SYS_splice && concerns(&[a, c]) {
+        return by_name!(
+            libc::splice, a => c_int, b => *mut _, c => c_int, d => *mut _, e => usize, f => c_uint
+        );
+    }
     if number == libc::SYS_epoll_ctl && concerns(&[c]) {
         return by_name!(libc::epoll_ctl, a => c_int, b => c_int, c => c_int, d => *mut _);
     }
     if !concerns(&[a]) {
         return None;
     }
+    // SAFETY: as the caller promises.
+    unsafe { transfer_by_function(number, arguments) }
+}
+
+/// As [`by_function`], for calls on one rsocket.
+///
+/// # Safety
+/// As for the system call.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "registers hold arguments of all types"
+)]
+unsafe fn transfer_by_function(number: c_long, arguments: Arguments) -> Option<c_long> {
+    let [a, b, c, d, e, f] = arguments;
     match number {
         libc::SYS_close => by_name!(libc::close, a => c_int),
         libc::SYS_dup => by_name!(libc::dup, a => c_int),
@@ -129,6 +154,13 @@ unsafe fn by_function(number: c_long, arguments: Arguments) -> Option<c_long> {
         libc::SYS_readv => by_name!(libc::readv, a => c_int, b => *const _, c => c_int),
         libc::SYS_write => by_name!(libc::write, a => c_int, b => *const _, c => usize),
         libc::SYS_writev => by_name!(libc::writev, a => c_int, b => *const _, c => c_int),
+        // The fifth argument is the upper half of the position on machines of 32 bits.
+        libc::SYS_preadv2 => by_name!(
+            libc::preadv2, a => c_int, b => *const _, c => c_int, d => _, f => c_int
+        ),
+        libc::SYS_pwritev2 => by_name!(
+            libc::pwritev2, a => c_int, b => *const _, c => c_int, d => _, f => c_int
+        ),
         libc::SYS_recvfrom => by_name!(
             libc::recvfrom, a => c_int, b => *mut _, c => usize, d => c_int, e => *mut _, f => *mut _
         ),
@@ -151,7 +183,7 @@ unsafe fn by_function(number: c_long, arguments: Arguments) -> Option<c_long> {
     }
 }
 
-/// As [`by_function`], for calls that transfer no data.
+/// As [`transfer_by_function`], for calls that transfer no data.
 ///
 /// # Safety
 /// As for the system call.

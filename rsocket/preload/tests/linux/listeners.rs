@@ -54,6 +54,29 @@ fn listener_after_shutdown_keeps_its_address() {
     assert_eq!(server.recv(9).unwrap(), b"x");
 }
 
+/// More clients at once than the backlog of `Fd::listen` has places, and than one address may have half-open.
+#[test]
+fn many_clients_at_once_connect() {
+    let _alone = alone();
+    let listener = Fd::listener(Rdma);
+    for _ in 0..2 {
+        let clients = [(); 60].map(|()| {
+            let client = Fd::stream(Rdma);
+            client.set_nonblocking();
+            assert_eq!(client.connect(&listener.name()), Err(libc::EINPROGRESS));
+            client
+        });
+        let servers = [(); 60].map(|()| listener.accept().unwrap());
+        for server in &servers {
+            server.send(b"hello").unwrap();
+        }
+        for client in &clients {
+            client.wait_readable();
+            assert_eq!(client.recv(9).unwrap(), b"hello");
+        }
+    }
+}
+
 /// In an `epoll` instance, the end of a listener is an event.
 #[test]
 fn watched_listener_after_shutdown_listens_again() {

@@ -8,3 +8,4 @@ extern crate rspreload as _;
 mod descriptors;
 mod listeners;
 mod program;
+mod transfers;

@@ -94,7 +94,7 @@ impl Fd {
 
     pub(crate) fn listen(&self) -> Outcome {
         // SAFETY: numbers only.
-        outcome(unsafe { libc::listen(self.0, 8) })
+        outcome(unsafe { libc::listen(self.0, 30) })
     }
 
     pub(crate) fn shut_down(&self, how: c_int) -> Outcome {
@@ -206,6 +206,13 @@ impl Epoll {
         assert!(ready >= 0);
         event.events
     }
+}
+
+/// Both ends of a connection.
+pub(crate) fn connected(kind: Kind) -> [Fd; 2] {
+    let listener = Fd::listener(kind);
+    let client = listener.dial(kind);
+    [client, listener.accept().unwrap()]
 }
 
 /// Limit of open descriptors. The former limit returns on drop.
