@@ -241,7 +241,13 @@ impl Ending {
         match (self.id, key) {
             // Fails if the peer has disconnected first.
             (Some(id), _) => drop(id.disconnect()),
-            (None, Some(key)) => reaper.cancel(channel, key),
+            (None, Some(key)) => {
+                let channel = Arc::clone(channel);
+                // If the event arrives first, its handler destroys the identifier.
+                reaper.run(move || {
+                    channel.cancel(key);
+                });
+            }
             (None, None) => {}
         }
     }

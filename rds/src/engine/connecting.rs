@@ -4,10 +4,10 @@
 use std::{io, mem, sync::Arc, time::Duration};
 
 use cm::{
-    CmId, ConnParam, ConnectFailure, ConnectRequest, ConnectResponse, Event, Key,
+    CmId, ConnectFailure, ConnectRequest, ConnectResponse, Event, Key,
     phases::{AddrResolved, Connected, HasDevice, IdPhase, RouteResolved},
 };
-use verbs::Init;
+use verbs::{Init, qp::QpNum};
 
 use super::{State, listening::family};
 use crate::{
@@ -53,7 +53,7 @@ impl State {
 
     fn reject(&mut self, request: ConnectRequest) {
         // The peer retransmits its REQ if the REJ is lost.
-        self.call_unlocked(|_| drop(request.reject(&REJECTED)));
+        self.unlocked(|_| drop(request.reject(&REJECTED)));
     }
 
     /// Reports the local failure of an attempt. The link answers with a close in any case.
@@ -73,12 +73,11 @@ impl State {
         note!(debug, span, ?attempt, "connecting");
         let from = self.on_link(route.local, route.local, 0);
         let to = self.on_link(route.local, route.peer, port);
-        let channel = Arc::clone(&self.channel);
         let conn = IbConnection::new(attempt, None, span.clone());
         self.transport.insert(id, conn);
-        self.unlocked(move |_| {
+        self.unlocked(move |shared| {
             let dial = || -> io::Result<Key> {
-                let mut cm_id = span.run(|| channel.create_id())?;
+                let mut cm_id = span.run(|| shared.channel.create_id())?;
                 if route.tos != 0 {
                     cm_id.set_tos(route.tos)?;
                 }
@@ -88,9 +87,8 @@ impl State {
                     .map_err(|refused| refused.error)?;
                 Ok(key)
             };
-            let key = dial();
-            move |state: &mut Self, now| {
-                let key = key.map_err(|error| (Failure::Unreachable, error));
+            let key = dial().map_err(|error| (Failure::Unreachable, error));
+            shared.change(|state, now| {
                 if let Ok(key) = key
                     && let Some(conn) = state.transport.ib_connections.get_mut(&id)
                 {
@@ -98,7 +96,7 @@ impl State {
                     state.transport.keys.insert(key, id);
                 }
                 state.finish(now, id, key.map(|_| Stage::Resolving));
-            }
+            });
         });
     }
 
@@ -117,73 +115,51 @@ impl State {
         self.transport.insert(id, conn);
         let devices = self.transport.known.clone();
         let param = conn_param(answer.encode(), self.options.retries);
-        self.unlocked(move |_| {
+        self.unlocked(move |shared| {
             let ready = create(&devices, request.id());
             let ready = ready.and_then(|resources| resources.bring_up(request.id()));
-            move |state: &mut Self, now| {
-                let ready = ready.map_err(|error| (Failure::Lost, error.into()));
-                if state.finish(now, id, ready) {
-                    state.accept_ready(id, attempt, request, param);
-                } else {
-                    state.reap(request);
-                }
+            let ready = ready.map_err(|error| (Failure::Lost, error.into()));
+            let Some(qp_num) = shared.change(|state, now| state.finish(now, id, ready)) else {
+                return shared.reaper.destroy(request);
+            };
+            if let Err(error) = request.accept_number(qp_num, &param) {
+                shared.change(|state, _| state.give_up(id, attempt, &error));
             }
         });
     }
 
-    /// Accepts the request of a connection that can carry data.
-    fn accept_ready(
-        &mut self,
-        id: ConnectionId,
-        attempt: Attempt,
-        request: ConnectRequest,
-        param: ConnParam,
-    ) {
-        let Some(qp_num) = self.transport.qp_num(id) else {
-            return self.reap(request);
-        };
-        self.unlocked(move |_| {
-            let accepted = request.accept_number(qp_num, &param);
-            move |state: &mut Self, _| {
-                if let Err(error) = accepted {
-                    state.give_up(id, attempt, &error);
-                }
-            }
-        });
-    }
-
-    /// Stores the outcome of calls into the kernel. Returns whether the attempt continues.
-    fn finish(&mut self, now: Duration, id: ConnectionId, outcome: Outcome) -> bool {
+    /// Stores the outcome of calls into the kernel. Returns the queue pair of an attempt that
+    /// continues and can carry data.
+    fn finish(&mut self, now: Duration, id: ConnectionId, outcome: Outcome) -> Option<QpNum> {
         if let Some(device) = outcome.as_ref().ok().and_then(Stage::device) {
             self.transport.add_device(device);
         }
-        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
-            return false;
-        };
-        let (attempt, is_closing) = (conn.attempt, conn.closing.is_some());
-        let is_ok = outcome.is_ok();
+        let conn = self.transport.ib_connections.get_mut(&id)?;
+        let is_closing = conn.closing.is_some();
+        let mut qp_num = None;
         match outcome {
             Ok(stage) => {
                 conn.stage = stage;
                 if let Some(resources) = conn.stage.resources() {
+                    qp_num = Some(resources.qp.qp_num()).filter(|_| !is_closing);
                     self.transport.queue_pairs.insert(resources.qp.id(), id);
                     resources.device.cqs().extend(resources.own_cq.take());
                 }
                 if conn.has_failed_cq() {
-                    self.node.failed(id, attempt, Failure::Lost);
+                    self.node.failed(id, conn.attempt, Failure::Lost);
                 }
             }
             Err((failure, _error)) => {
                 note!(warn, conn.span, error = %_error, "connection attempt failed");
                 conn.stage = Stage::Gone;
-                self.node.failed(id, attempt, failure);
+                self.node.failed(id, conn.attempt, failure);
             }
         }
         if is_closing {
             self.disconnect(id);
         }
         self.advance(now, id);
-        is_ok && !is_closing
+        qp_num
     }
 
     fn begin_close(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
@@ -207,10 +183,9 @@ impl State {
             return;
         }
         let (key, ending) = (conn.key, conn.stage.begin_end());
-        let channel = Arc::clone(&self.channel);
-        self.unlocked(move |reaper| {
-            ending.run(reaper, &channel, key);
-            move |state: &mut Self, now| state.advance(now, id)
+        self.unlocked(move |shared| {
+            ending.run(&shared.reaper, &shared.channel, key);
+            shared.change(|state, now| state.advance(now, id));
         });
     }
 
@@ -226,9 +201,9 @@ impl State {
         }
         let may_have_lost_rx = conn.may_have_lost_rx();
         let stage = self.transport.take_stage(id);
-        self.unlocked(move |reaper| {
-            let destroyed = stage.destroy(reaper);
-            move |state: &mut Self, now| state.destroyed(now, id, may_have_lost_rx, destroyed)
+        self.unlocked(move |shared| {
+            let destroyed = stage.destroy(&shared.reaper);
+            shared.change(|state, now| state.destroyed(now, id, may_have_lost_rx, destroyed));
         });
     }
 
@@ -316,13 +291,12 @@ impl State {
             return self.reap(cm_id);
         };
         self.transport.take_stage(id);
-        self.unlocked(move |_| {
-            let resolving = cm_id.resolve_route(RESOLVE_TIMEOUT);
-            let resolving = resolving.map_err(|refused| refused.error);
-            move |state: &mut Self, now| {
-                let resolving = resolving.map_err(|error| (Failure::Unreachable, error.into()));
-                state.finish(now, id, resolving.map(|_| Stage::Resolving));
-            }
+        self.unlocked(move |shared| {
+            let resolving = match cm_id.resolve_route(RESOLVE_TIMEOUT) {
+                Ok(_) => Ok(Stage::Resolving),
+                Err(refused) => Err((Failure::Unreachable, refused.error.into())),
+            };
+            shared.change(|state, now| state.finish(now, id, resolving));
         });
     }
 
@@ -335,17 +309,15 @@ impl State {
         self.transport.take_stage(id);
         let devices = self.transport.known.clone();
         let param = conn_param(data, self.options.retries);
-        self.unlocked(move |_| {
+        self.unlocked(move |shared| {
             let asked = create(&devices, &cm_id).and_then(|resources| {
                 cm_id
                     .connect(&resources.qp, &param)
                     .map_err(|refused| refused.error)?;
-                Ok(Box::new(resources))
+                Ok(Stage::Asked(Box::new(resources)))
             });
-            move |state: &mut Self, now| {
-                let asked = asked.map_err(|error| (Failure::Unreachable, error.into()));
-                state.finish(now, id, asked.map(Stage::Asked));
-            }
+            let asked = asked.map_err(|error| (Failure::Unreachable, error.into()));
+            shared.change(|state, now| state.finish(now, id, asked));
         });
     }
 
@@ -361,31 +333,19 @@ impl State {
                 return self.reap(response);
             }
         };
-        self.unlocked(move |_| {
+        self.unlocked(move |shared| {
             let ready = resources.bring_up(response.id());
-            move |state: &mut Self, now| {
-                let ready = ready.map_err(|error| (Failure::Lost, error.into()));
-                if state.finish(now, id, ready) {
-                    state.establish(id, attempt, response);
-                } else {
-                    state.reap(response);
-                }
-            }
-        });
-    }
-
-    /// Sends the RTU of a connection that can carry data.
-    fn establish(&mut self, id: ConnectionId, attempt: Attempt, response: ConnectResponse) {
-        let Some(qp_num) = self.transport.qp_num(id) else {
-            return self.reap(response);
-        };
-        self.unlocked(move |_| {
+            let ready = ready.map_err(|error| (Failure::Lost, error.into()));
+            let Some(qp_num) = shared.change(|state, now| state.finish(now, id, ready)) else {
+                return shared.reaper.destroy(response);
+            };
             let reply = response.param().private_data.clone();
+            // Sends the RTU.
             let established = response.establish_number(qp_num);
-            move |state: &mut Self, now| match established {
+            shared.change(|state, now| match established {
                 Ok(cm_id) => state.established(now, cm_id, Some(&reply)),
                 Err(error) => state.give_up(id, attempt, &error),
-            }
+            });
         });
     }
 

@@ -139,7 +139,7 @@ impl State {
     /// memory.
     pub(crate) fn export_used(&mut self, owner: SocketId, rkey: u32, by: IpAddr) {
         if let Some(exported) = self.exports.used(owner, rkey, by) {
-            self.call_unlocked(|_| drop(exported));
+            self.unlocked(|_| drop(exported));
         }
     }
 }

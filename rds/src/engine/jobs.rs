@@ -5,49 +5,41 @@
 
 use std::time::Duration;
 
-use super::{Reaper, Shared, State};
+use super::{Shared, State};
 
-/// The calls. Returns the change of the state, made with the lock.
-pub(super) type Job = Box<dyn FnOnce(&Reaper) -> Change + Send>;
-pub(super) type Change = Box<dyn FnOnce(&mut State, Duration)>;
+/// The calls, which [change](Shared::change) the state by their results.
+pub(super) type Job = Box<dyn FnOnce(&Shared) + Send>;
 
 impl State {
-    /// Has the engine thread make calls without the lock, and then change the state.
-    pub(super) fn unlocked<C>(&mut self, calls: impl FnOnce(&Reaper) -> C + Send + 'static)
-    where
-        C: FnOnce(&mut Self, Duration) + 'static,
-    {
-        let job: Job = Box::new(|reaper| Box::new(calls(reaper)));
-        self.schedule.add_job(job);
-    }
-
     /// Has the engine thread make calls without the lock.
-    pub(super) fn call_unlocked(&mut self, calls: impl FnOnce(&Reaper) + Send + 'static) {
-        self.unlocked(|reaper| {
-            calls(reaper);
-            |_: &mut Self, _| {}
-        });
+    pub(super) fn unlocked(&mut self, calls: impl FnOnce(&Shared) + Send + 'static) {
+        self.schedule.add_job(Box::new(calls));
     }
 
     /// Destroys an identifier in a thread of the reaper.
     pub(super) fn reap(&mut self, what: impl Send + 'static) {
-        self.call_unlocked(|reaper| reaper.destroy(what));
+        self.unlocked(|shared| shared.reaper.destroy(what));
     }
 }
 
 impl Shared {
+    /// Changes the state, and performs the work caused by the change.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State, Duration) -> T) -> T {
+        let mut state = self.lock_here();
+        let now = self.now();
+        let result = change(&mut state, now);
+        state.drive(now);
+        result
+    }
+
     /// Makes the requested calls.
-    pub(super) fn run_jobs(&self, reaper: &Reaper) {
+    pub(super) fn run_jobs(&self) {
         loop {
             let next = self.lock_here().schedule.jobs.pop_front();
             let Some(job) = next else {
                 return;
             };
-            let change = job(reaper);
-            let mut state = self.lock_here();
-            let now = self.now();
-            change(&mut state, now);
-            state.drive(now);
+            job(self);
         }
     }
 }

@@ -72,6 +72,7 @@ pub(crate) struct Shared {
     /// Its channel is an epoll descriptor over the completion channels of all devices.
     state: verbs::waiting::Shared<State, Arc<OwnedFd>>,
     channel: Arc<EventChannel>,
+    reaper: Reaper,
     /// Zero of the times of the protocol.
     pub(crate) epoch: Instant,
     /// Locked while a thread changes the listeners, which enters the kernel.
@@ -144,7 +145,8 @@ impl Engine {
             receives: options.receives,
         };
         let transport = Transport::new(devices, Arc::clone(&channels));
-        let state = State::new(options, Arc::clone(&channel), transport, epoch);
+        let reaper = Reaper::default();
+        let state = State::new(options, transport, epoch, reaper.clone());
         let event = EventFd::new()?;
         event.notify();
         let notify_fd = NotifyFd::of(event.as_fd())?;
@@ -153,6 +155,7 @@ impl Engine {
             readable: (event, notify_fd),
             state: verbs::waiting::Shared::new(state, channels),
             channel,
+            reaper,
             epoch,
             stopped: AtomicBool::new(false),
             process: verbs::fork::fork_generation(),
@@ -252,7 +255,6 @@ impl Shared {
 
     /// Runs the engine thread: connection events, timers, and completions while no call polls.
     fn run(&self, mut standby: Standby) {
-        let reaper = self.lock_here().reaper.clone();
         while !self.stopped.load(Relaxed) {
             let events = self.events();
             let mut state = self.lock_here();
@@ -263,7 +265,7 @@ impl Shared {
             state.expire(now);
             if !state.schedule.jobs.is_empty() || !state.listeners.due(now).is_empty() {
                 drop(state);
-                self.run_jobs(&reaper);
+                self.run_jobs();
                 self.listen_again(now);
                 continue;
             }
@@ -275,9 +277,9 @@ impl Shared {
             drop(state);
             self.sleep(&standby, sleep, until);
         }
-        self.run_jobs(&reaper);
-        self.lock_here().end(&reaper);
-        reaper.wait(reaper::SHUTDOWN_TIMEOUT);
+        self.run_jobs();
+        self.lock_here().end(&self.channel);
+        self.reaper.wait(reaper::SHUTDOWN_TIMEOUT);
     }
 
     /// The next connection events.

@@ -163,8 +163,7 @@ mod tests {
         let mut standby = shared.stand_by().unwrap();
         standby.poll(&mut shared.lock()).unwrap();
         assert!(!is_woken(&standby));
-        let job: Job = Box::new(|_| Box::new(|_, _| {}));
-        shared.lock().0.add_job(job);
+        shared.lock().0.add_job(Box::new(|_| {}));
         assert!(is_woken(&standby));
         assert_eq!(shared.lock().0.jobs.len(), 1);
     }

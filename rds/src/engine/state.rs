@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     device::Device,
-    ib_connection::Stage,
+    ib_connection::{IbConnection, Stage},
     outbound::{Operands, Payload},
     proto::{
         SocketId,
@@ -46,7 +46,6 @@ pub(crate) struct State {
     pub(crate) node: Protocol,
     pub(crate) schedule: Schedule<ConnectionId>,
     pub(super) transport: Transport,
-    pub(super) channel: Arc<EventChannel>,
     pub(super) epoch: Instant,
     pub(crate) options: EngineOptions,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
@@ -64,15 +63,14 @@ pub(crate) struct State {
 impl State {
     pub(super) fn new(
         options: EngineOptions,
-        channel: Arc<EventChannel>,
         transport: Transport,
         epoch: Instant,
+        reaper: Reaper,
     ) -> Self {
         Self {
             node: Node::new(options.node),
             schedule: Schedule::new(),
             transport,
-            channel,
             epoch,
             options,
             requests: HashMap::new(),
@@ -81,7 +79,7 @@ impl State {
             sockets: BTreeMap::new(),
             exports: Exports::default(),
             operations: Operations::default(),
-            reaper: Reaper::default(),
+            reaper,
             scopes: BTreeMap::new(),
         }
     }
@@ -123,7 +121,7 @@ impl State {
                 body.leave(&device.pd);
             }
             // Destroys the completion queues.
-            self.call_unlocked(|_| drop(device));
+            self.unlocked(|_| drop(device));
         }
     }
 
@@ -177,10 +175,10 @@ impl State {
             conn.is_starved = false;
             return;
         };
-        self.unlocked(move |_| {
+        self.unlocked(move |shared| {
             // The slot becomes free.
             let is_free = device.slot(FRAGMENT as usize).is_ok();
-            move |state: &mut Self, now| {
+            shared.change(|state, now| {
                 if let Some(conn) = state.transport.ib_connections.get_mut(&id) {
                     conn.is_starved = false;
                     let wait = if is_free {
@@ -190,7 +188,7 @@ impl State {
                     };
                     state.schedule.timers.set(id, now + wait);
                 }
-            }
+            });
         });
     }
 
@@ -229,10 +227,10 @@ impl State {
             return;
         };
         if conn.take_rtu_timeout(now) {
-            let (channel, key) = (Arc::clone(&self.channel), conn.key);
+            let key = conn.key;
             // Fails if the RTU has arrived meanwhile.
-            self.call_unlocked(move |_| {
-                drop(key.map(|key| channel.notify(key, EventType::COMM_EST)));
+            self.unlocked(move |shared| {
+                drop(key.map(|key| shared.channel.notify(key, EventType::COMM_EST)));
             });
         } else if let Some(until) = conn.drain_deadline()
             && (conn.is_drained() || until <= now)
@@ -270,21 +268,17 @@ impl State {
     }
 
     /// Closes and destroys all connections. Enters the kernel; no other thread uses the engine.
-    pub(super) fn end(&mut self, reaper: &Reaper) {
+    pub(super) fn end(&mut self, channel: &Arc<EventChannel>) {
         self.requests.clear();
         self.listeners = Listeners::default();
         let connections = std::mem::take(&mut self.transport.ib_connections);
-        let stages: Vec<Stage> = connections
-            .into_values()
-            .map(|mut conn| {
-                let ending = conn.stage.begin_end();
-                ending.run(reaper, &self.channel, conn.key);
-                conn.stage
-            })
-            .collect();
+        let end = |mut conn: IbConnection| {
+            conn.stage.begin_end().run(&self.reaper, channel, conn.key);
+            conn.stage
+        };
+        let stages: Vec<Stage> = connections.into_values().map(end).collect();
         for stage in stages {
-            // Dropping a stage destroys the rest.
-            drop(stage.destroy(reaper));
+            drop(stage.destroy(&self.reaper));
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use cm::Key;
 use rustix::event::epoll;
-use verbs::qp::{QpId, QpNum};
+use verbs::qp::QpId;
 
 use super::state::Protocol;
 use crate::{
@@ -211,11 +211,5 @@ impl Transport {
         if let Some(conn) = self.ib_connections.get_mut(&id) {
             conn.stage = stage;
         }
-    }
-
-    /// The number of a queue pair that can carry data.
-    pub(super) fn qp_num(&mut self, id: ConnectionId) -> Option<QpNum> {
-        let conn = self.ib_connections.get_mut(&id)?;
-        Some(conn.stage.resources()?.qp.qp_num())
     }
 }
