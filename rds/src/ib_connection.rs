@@ -115,6 +115,8 @@ pub(crate) struct IbConnection {
     pub(crate) is_disconnected: bool,
     /// Tag and first error of a partially failed RDMA operation.
     pub(crate) broken: Option<(Tag, Completion)>,
+    /// The peer has violated the protocol, so that no receives are reposted.
+    pub(crate) has_violation: bool,
     /// Receive buffers to repost. Reposting in batches is cheaper than one doorbell per message.
     pub(crate) repost_queue: Vec<RecvWork>,
     pub(crate) spare: SpareSlot,
@@ -322,6 +324,7 @@ impl IbConnection {
             closing: None,
             is_disconnected: false,
             broken: None,
+            has_violation: false,
             repost_queue: Vec::new(),
             spare: SpareSlot::default(),
             is_starved: false,

@@ -11,7 +11,6 @@ mod options;
 mod reaper;
 mod schedule;
 mod state;
-mod timers;
 mod traffic;
 mod transport;
 mod waiting;

@@ -1,13 +1,13 @@
 //! Times and waiting calls: scheduling, without devices.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
 use verbs::waiting::Waiters;
 
-use super::{jobs::Job, timers::Timers};
+use super::jobs::Job;
 use crate::proto::SocketId;
 
 /// Blocked calls, and the work of the engine thread. `K` names a connection.
@@ -15,7 +15,10 @@ pub(crate) struct Schedule<K> {
     pub(crate) waiters: Waiters<SocketId>,
     /// Sockets with possible waiters on the descriptor, since no call has blocked on them.
     watched: BTreeSet<SocketId>,
-    pub(super) timers: Timers<K>,
+    /// One timer for each connection, at or before the connection's deadline. Deadlines mostly move
+    /// later, with each message: the timer stays, and the deadline is computed anew when it expires.
+    timers: BTreeSet<(Duration, K)>,
+    times: BTreeMap<K, Duration>,
     /// Time of the engine thread's next wake-up: zero while the thread is awake.
     thread_wakes_at: Duration,
     /// Calls into the kernel, made by the engine thread without the lock.
@@ -27,7 +30,8 @@ impl<K: Copy + Ord> Schedule<K> {
         Self {
             waiters: Waiters::new(),
             watched: BTreeSet::new(),
-            timers: Timers::new(),
+            timers: BTreeSet::new(),
+            times: BTreeMap::new(),
             thread_wakes_at: Duration::ZERO,
             jobs: VecDeque::new(),
         }
@@ -54,10 +58,31 @@ impl<K: Copy + Ord> Schedule<K> {
         self.waiters.wake_standby();
     }
 
+    /// Sets the timer of a connection, unless it expires earlier.
+    pub(super) fn set_timer(&mut self, connection: K, at: Duration) {
+        match self.times.get(&connection) {
+            Some(&earlier) if earlier <= at => return,
+            Some(&later) => self.timers.remove(&(later, connection)),
+            None => false,
+        };
+        self.times.insert(connection, at);
+        self.timers.insert((at, connection));
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
     /// Ends the sleep of the engine thread. Returns the connections whose timers have expired.
     pub(super) fn expire(&mut self, now: Duration) -> Vec<K> {
         self.thread_wakes_at = Duration::ZERO;
-        self.timers.expire(now)
+        let mut expired = Vec::new();
+        while let Some(&(_, key)) = self.timers.first().filter(|(at, _)| *at <= now) {
+            self.timers.pop_first();
+            self.times.remove(&key);
+            expired.push(key);
+        }
+        expired
     }
 
     /// Begins the sleep of the engine thread, at most until `deadline`. Returns its length.
@@ -66,14 +91,14 @@ impl<K: Copy + Ord> Schedule<K> {
         now: Duration,
         deadline: Option<Duration>,
     ) -> Option<Duration> {
-        let at = self.timers.next().into_iter().chain(deadline).min();
+        let at = self.next_timer().into_iter().chain(deadline).min();
         self.thread_wakes_at = at.unwrap_or(Duration::MAX);
         at.map(|at| at.saturating_sub(now))
     }
 
     /// Wakes the engine thread if a timer expires before its next wake-up.
     pub(super) fn wake_for_timers(&mut self) {
-        if let Some(at) = self.timers.next().filter(|at| *at < self.thread_wakes_at) {
+        if let Some(at) = self.next_timer().filter(|at| *at < self.thread_wakes_at) {
             self.thread_wakes_at = at;
             self.waiters.wake_standby();
         }
@@ -133,7 +158,7 @@ mod tests {
         let mut standby = shared.stand_by().unwrap();
         let set = |connection, time| {
             let mut state = shared.lock();
-            state.0.timers.set(connection, at(time));
+            state.0.set_timer(connection, at(time));
             state.0.wake_for_timers();
         };
         let sleep = |now, deadline: Option<u64>| {
@@ -144,13 +169,17 @@ mod tests {
         assert_eq!(sleep(10, None), Some(40));
         standby.poll(&mut shared.lock()).unwrap();
         assert!(!is_woken(&standby));
-        set(2, 60);
+        set(3, 60);
         assert!(!is_woken(&standby), "the thread wakes up before");
         set(3, 40);
         assert!(is_woken(&standby));
         set(4, 40);
         assert!(!is_woken(&standby));
-        assert_eq!(shared.lock().0.expire(at(50)), [3, 4, 1]);
+        set(4, 90);
+        assert_eq!(shared.lock().0.expire(at(49)), [3, 4]);
+        assert_eq!(shared.lock().0.expire(at(50)), [1]);
+        let later = shared.lock().0.expire(at(99));
+        assert_eq!(later, [], "a connection has one timer");
         set(5, 20);
         assert!(!is_woken(&standby), "the thread is awake");
         assert_eq!(sleep(15, Some(18)), Some(3));

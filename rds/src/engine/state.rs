@@ -186,7 +186,7 @@ impl State {
                     } else {
                         SLOT_RETRY_INTERVAL
                     };
-                    state.schedule.timers.set(id, now + wait);
+                    state.schedule.set_timer(id, now + wait);
                 }
             });
         });
@@ -204,7 +204,7 @@ impl State {
     fn set_timer(&mut self, id: ConnectionId) {
         let deadlines = [self.node.deadline(id), self.transport.deadline(id)];
         if let Some(at) = deadlines.into_iter().flatten().min() {
-            self.schedule.timers.set(id, at);
+            self.schedule.set_timer(id, at);
         }
     }
 

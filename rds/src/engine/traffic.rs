@@ -179,9 +179,10 @@ fn received(
     let device = &resources.device;
     let (header, header_len, body, next) = unpack(done.into_parts().1, len, device);
     conn.is_starved |= matches!(&body, Body::Heap(body) if body.len() > MAX_COPIED_LEN as usize);
-    // The node closes the connection on a violation: further frames find no receive.
+    // The node closes the connection on a violation.
     let used = node.received(now, id, &header[..header_len], body);
-    if conn.closing.is_none() && used.is_ok() {
+    conn.has_violation |= used.is_err();
+    if conn.closing.is_none() && !conn.has_violation {
         conn.repost_queue.push(next);
     }
     if conn.repost_queue.len() >= device.max_reposts() {

@@ -17,7 +17,7 @@ use softnic::{Call, Fabric, Holding, Host};
 use crate::{TEST_TIMEOUT, at, hosts, pattern};
 
 /// Calls of the exchange that enter the kernel on hardware.
-const CALLS: [Call; 18] = [
+const CALLS: [Call; 17] = [
     Call::AllocPd,
     Call::RegMr,
     Call::DeregMr,
@@ -26,7 +26,6 @@ const CALLS: [Call; 18] = [
     Call::CreateQp,
     Call::ModifyQp,
     Call::DestroyQp,
-    Call::DestroyCq,
     Call::CreateId,
     Call::BindAddr,
     Call::Listen,
