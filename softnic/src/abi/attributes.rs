@@ -40,7 +40,7 @@ pub(super) fn raw_state(state: State) -> ffi::ibv_qp_state {
 }
 
 /// The path of an address vector. `EINVAL` without a GRH, or if port or GID index is not of this device; `ENODATA` for an
-/// empty entry of the GID table, as the kernel since 5.10.
+/// empty entry of the GID table, as the kernel (`rdma_get_gid_attr`).
 pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Result<Path, c_int> {
     if av.is_global == 0 || av.port_num != 1 {
         return Err(libc::EINVAL);
