@@ -254,8 +254,13 @@ impl Shared {
 
     /// Runs the engine thread: connection events, timers, and completions while no call polls.
     fn run(&self, mut standby: Standby) {
+        let mut has_events = false;
         while !self.stopped.load(Relaxed) {
-            let events = self.events();
+            let events = match has_events {
+                true => self.events(),
+                false => Vec::new(),
+            };
+            has_events = false;
             let mut state = self.lock_here();
             let now = self.now();
             for event in events {
@@ -274,7 +279,7 @@ impl Shared {
             let retry = state.listeners.deadline();
             let until = state.schedule.begin_sleep(now, retry);
             drop(state);
-            self.sleep(&standby, sleep, until);
+            has_events = self.sleep(&standby, sleep, until);
         }
         self.run_jobs();
         self.lock_here().end(&self.channel);
@@ -287,8 +292,9 @@ impl Shared {
         events.take(EVENT_BATCH).collect()
     }
 
-    /// Sleeps until the thread has work, at most for `time`.
-    fn sleep(&self, standby: &Standby, sleep: Sleep, time: Option<Duration>) {
+    /// Sleeps until the thread has work, at most for `time`. Returns whether there may be connection
+    /// events.
+    fn sleep(&self, standby: &Standby, sleep: Sleep, time: Option<Duration>) -> bool {
         let (polls, limit) = match sleep {
             Sleep::Channel => (true, None),
             Sleep::Event(limit) => (false, Some(limit)),
@@ -303,7 +309,8 @@ impl Shared {
         let time = time.into_iter().chain(limit).min();
         let timeout = time.and_then(|time| time.try_into().ok());
         // Fails after a signal.
-        let _: Result<_, _> = poll(fds, timeout.as_ref());
+        let polled = poll(fds, timeout.as_ref());
         standby.event().drain();
+        polled.is_err() || !fds[0].revents().is_empty()
     }
 }
