@@ -125,7 +125,7 @@ impl Error {
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         let (notes, detail) = (self.notes.get_or_insert_default(), detail.into());
         notes.detail = Some(match notes.detail.take() {
-            Some(earlier) if earlier.ends_with(&*detail) => earlier,
+            Some(earlier) if earlier.split(", ").any(|known| known == detail) => earlier,
             Some(earlier) => format!("{earlier}, {detail}").into(),
             None => detail,
         });
@@ -417,6 +417,9 @@ mod tests {
         let err = Error::from_errno("x", libc::EIO).detail("status 3");
         let err = err.detail("10.9.0.1").detail("10.9.0.1").to_string();
         assert!(err.contains("(status 3, 10.9.0.1)"), "{err}");
+        let err = Error::from_errno("x", libc::EIO).detail("status 13");
+        let err = err.detail("3").to_string();
+        assert!(err.contains("(status 13, 3)"), "{err}");
     }
 
     #[test]
