@@ -42,16 +42,22 @@ pub(crate) fn run_with(options: &[&str], seconds: u32, a: &str, b: &str) -> Prin
     printed(repeated(options, seconds, a, b))
 }
 
-/// Like [`run_with`], of commands that a guest's kernel may not survive. `None` if one crashed or hung.
+/// Like [`run_with`], of commands that a guest's kernel may not survive. `None` if one crashed, or hung after b had printed
+/// the line `sign`.
 pub(crate) fn run_unless_kernel_dies(
     options: &[&str],
     seconds: u32,
     a: &str,
     b: &str,
+    sign: &str,
 ) -> Option<Printed> {
     let output = start(options, seconds, a, b);
-    let is_dead = is_at_fault(&output) || output.status.code() == Some(TIMED_OUT);
-    (!is_dead).then(|| printed(output))
+    let text = String::from_utf8_lossy(&output.stdout);
+    let has_sign = text
+        .lines()
+        .any(|line| line.strip_prefix("b| ") == Some(sign));
+    let hangs = has_sign && output.status.code() == Some(TIMED_OUT);
+    (!hangs && !is_at_fault(&output)).then(|| printed(output))
 }
 
 /// Output of the two commands. Runs affected by known faults of kernels are repeated.

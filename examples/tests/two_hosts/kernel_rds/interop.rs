@@ -267,7 +267,7 @@ fn unloads_cleanly() -> bool {
         "{}; rmmod rds_rdma && {{ dmesg | grep -q '{LEFT}' && echo left || echo clean; }}",
         traffic("$B:4300", "$A:4300")
     );
-    let printed = run_unless_kernel_dies(&["--rds", "a,b"], 60, &a, &b);
+    let printed = run_unless_kernel_dies(&["--rds", "a,b"], 60, &a, &b, "left");
     printed.is_some_and(|printed| match printed.b.last().map(String::as_str) {
         Some("clean") => true,
         Some("left") => false,
