@@ -47,9 +47,10 @@
 //! - `splice` with an rsocket fails with `EINVAL`, so that programs copy the data themselves. `io_uring_setup` through
 //!   `syscall(2)`, as libuv makes it, fails with `ENOSYS`. `freopen` of a `FILE` on an rsocket closes it and fails.
 //! - Not intercepted: `dprintf`, `vdprintf`, `aio_read` and its kin, system calls bypassing the C library, such as
-//!   liburing's, and a `FILE` that was opened before its descriptor became an rsocket, such as `stdout` after `dup2`. Such a write to
-//!   an rsocket fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read fails with `EAGAIN`
-//!   or finds an end of stream. After a false end of stream, standard error has a message when the socket is closed.
+//!   liburing's, and a `FILE` that was opened before its descriptor became an rsocket, such as `stdout` after `dup2`.
+//!   Such a write to an rsocket fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read
+//!   fails with `EAGAIN` or finds an end of stream. After a false end of stream, standard error has a message when the
+//!   socket is closed.
 //!   Calls through `syscall(2)` are intercepted, except the creation of sockets.
 //! - Programs built by Go's own compiler (`gc`) make all system calls directly, and most are linked
 //!   statically and cannot load a library: their sockets stay TCP. Programs that do load this library log the

@@ -11,19 +11,21 @@ use crate::{fork, table::with};
 /// Flags that Linux accepts for a socket. Only `RWF_NOWAIT` has an effect; the last is `RWF_NOSIGNAL`.
 const ACCEPTED: c_int = 0x3f | 0x100;
 
-/// Returns the flags of the message, or the error of Linux for a socket.
-fn message_flags(position: off_t, flags: c_int) -> io::Result<c_int> {
-    match position {
-        -1 if flags & !ACCEPTED != 0 => Err(os(libc::EOPNOTSUPP)),
-        -1 if flags & libc::RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
-        -1 => Ok(0),
-        0.. => Err(os(libc::ESPIPE)),
-        _ => Err(os(libc::EINVAL)),
-    }
-}
-
-fn message(pieces: *const iovec, count: c_int) -> io::Result<msghdr> {
-    Ok(msghdr {
+/// Returns the message and its flags, or the error of Linux for a socket.
+fn message(
+    pieces: *const iovec,
+    count: c_int,
+    position: off_t,
+    flags: c_int,
+) -> io::Result<(msghdr, c_int)> {
+    let flags = match position {
+        -1 if flags & !ACCEPTED != 0 => return Err(os(libc::EOPNOTSUPP)),
+        -1 if flags & libc::RWF_NOWAIT != 0 => libc::MSG_DONTWAIT,
+        -1 => 0,
+        0.. => return Err(os(libc::ESPIPE)),
+        _ => return Err(os(libc::EINVAL)),
+    };
+    let message = msghdr {
         msg_name: ptr::null_mut(),
         msg_namelen: 0,
         msg_iov: pieces.cast_mut(),
@@ -31,7 +33,8 @@ fn message(pieces: *const iovec, count: c_int) -> io::Result<msghdr> {
         msg_control: ptr::null_mut(),
         msg_controllen: 0,
         msg_flags: 0,
-    })
+    };
+    Ok((message, flags))
 }
 
 /// # Safety
@@ -44,8 +47,7 @@ unsafe fn own_preadv2(
     flags: c_int,
 ) -> ssize_t {
     run(rsocket::errno, || {
-        let flags = message_flags(position, flags)?;
-        let mut message = message(pieces, count)?;
+        let (mut message, flags) = message(pieces, count, position, flags)?;
         // SAFETY: as the caller promises.
         Ok(unsafe { own::rrecvmsg(fd, &raw mut message, flags) })
     })
@@ -61,8 +63,7 @@ unsafe fn own_pwritev2(
     flags: c_int,
 ) -> ssize_t {
     run(rsocket::errno, || {
-        let flags = message_flags(position, flags)?;
-        let message = message(pieces, count)?;
+        let (message, flags) = message(pieces, count, position, flags)?;
         // SAFETY: as the caller promises.
         Ok(unsafe { own::rsendmsg(fd, &raw const message, flags) })
     })
