@@ -114,7 +114,7 @@ impl ProtectionDomain {
         // SAFETY: `raw` is the call's result.
         let mr = unsafe { Mr::new(CALL, raw, self) }.map_err(fail)?;
         let dm = Some(dm.share());
-        Ok(UnmappedRegion::new(mr, (dm, None), 0, len))
+        Ok(UnmappedRegion::new(mr, dm, None, 0, len))
     }
 
     /// `ibv_reg_dmabuf_mr(pd, …, fd, …)`—Registers a part of a dma-buf, for example memory of
@@ -146,7 +146,8 @@ impl ProtectionDomain {
             // open; the kernel checks for a dma-buf, and keeps a reference.
             Ok(unsafe { ffi::ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, rights) })
         })?;
-        Ok(UnmappedRegion::new(mr, (None, None), range.iova, range.len))
+        let DmaBufRange { len, iova, .. } = range;
+        Ok(UnmappedRegion::new(mr, None, None, iova, len))
     }
 
     /// `ibv_reg_mr_ex(pd, …)`—Like [`register_dmabuf`](Self::register_dmabuf), with hints attached
@@ -189,13 +190,9 @@ impl ProtectionDomain {
             // region keeps the handle.
             Ok(unsafe { reg_mr_ex(self.as_raw(), &raw mut attr) })
         })?;
+        let DmaBufRange { len, iova, .. } = range;
         let handle = Some(handle.clone());
-        Ok(UnmappedRegion::new(
-            mr,
-            (None, handle),
-            range.iova,
-            range.len,
-        ))
+        Ok(UnmappedRegion::new(mr, None, handle, iova, len))
     }
 
     /// Checks the range, and registers it by `register` with these access rights.
@@ -232,12 +229,7 @@ fn rights(access: RemoteAccess) -> u32 {
 }
 
 impl UnmappedRegion {
-    fn new(
-        mr: Mr,
-        (dm, dmah): (Option<DmShare>, Option<DmaHandle>),
-        addr: u64,
-        len: usize,
-    ) -> Self {
+    fn new(mr: Mr, dm: Option<DmShare>, dmah: Option<DmaHandle>, addr: u64, len: usize) -> Self {
         let inner = Inner {
             mr,
             _dm: dm,
