@@ -45,10 +45,10 @@ impl CmId<Idle> {
     }
 
     /// `rdma_listen`—Listens for connection requests, with at most `backlog` pending. Each is delivered as
-    /// [`Event::ConnectRequest`](crate::Event::ConnectRequest).
+    /// [`Event::ConnectRequest`](crate::Event::ConnectRequest). An unbound identifier listens on all IPv4 addresses,
+    /// at a free port.
     ///
     /// # Errors
-    /// - `EINVAL`: not bound.
     /// - `EADDRINUSE`: another listener has the address.
     ///
     /// # References

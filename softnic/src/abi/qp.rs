@@ -1,6 +1,14 @@
 //! Queue pairs.
 
-use std::{cell::UnsafeCell, ffi::c_int, ptr, sync::Arc};
+use std::{
+    cell::UnsafeCell,
+    ffi::c_int,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use ibverbs_sys as ffi;
 
@@ -46,6 +54,14 @@ impl Qp {
     /// Type of the queue pair.
     pub(super) fn kind(&self) -> ffi::ibv_qp_type {
         self.init.qp_type
+    }
+
+    /// Writes the state of the C struct: atomically, since threads may modify and query a queue pair at the same time.
+    fn record_state(&self, state: ffi::ibv_qp_state) {
+        // SAFETY: the struct lives as long as `self`; no reference to the field is made.
+        let field = unsafe { &raw mut (*self.raw.get()).ex.qp_base.state };
+        // SAFETY: a transparent `u32`, aligned, and accessed only here after the creation.
+        unsafe { AtomicU32::from_ptr(field.cast()) }.store(state.0, Ordering::Relaxed);
     }
 
     /// Whether each send request has a destination of its own (UD).
@@ -269,8 +285,7 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     });
     match result {
         Some((to, Ok(()))) => {
-            // SAFETY: live; the field is the library's to change, and the caller modifies from one thread at a time.
-            unsafe { (*raw).state = raw_state(to) };
+            qp.record_state(raw_state(to));
             0
         }
         Some((_, Err(error))) => errno(error),
@@ -295,8 +310,7 @@ pub(super) unsafe extern "C" fn ibv_query_qp(
     unsafe { *attr = found };
     // SAFETY: the caller's place.
     unsafe { *init = qp.init };
-    // SAFETY: live; as for `ibv_modify_qp`.
-    unsafe { (*raw).state = raw_state(state) };
+    qp.record_state(raw_state(state));
     0
 }
 

@@ -1,9 +1,27 @@
 //! Identifiers of threads on no host, such as those of an engine for all hosts.
 
-use cm::{Event, EventChannel};
+use std::{
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use cm::{ConnParam, Connection, Event, EventChannel};
 use softnic::Fabric;
 
 use crate::{TEST_TIMEOUT, at, hosts};
+
+/// Takes the next event, of this kind.
+macro_rules! taken {
+    ($channel:expr, $kind:pat => $value:expr) => {
+        match $channel.wait_timeout(TEST_TIMEOUT.unwrap()).unwrap() {
+            Some($kind) => $value,
+            other => panic!("{other:?}"),
+        }
+    };
+}
 
 #[test]
 fn identifier_of_a_thread_on_no_host_belongs_to_the_host_with_its_address() {
@@ -38,4 +56,56 @@ fn identifier_of_a_thread_on_no_host_belongs_to_the_host_with_its_address() {
     let mut own = a.run(|| channel.create_id().unwrap());
     let refused = own.bind(at(&b, 0)).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+}
+
+#[test]
+fn identifier_read_by_a_thread_during_its_events_has_no_race() {
+    let timeout = TEST_TIMEOUT.unwrap();
+    let fabric = Fabric::new();
+    let [a, _] = hosts(&fabric, 42);
+    let _entered = a.enter();
+    let channel = EventChannel::new().unwrap();
+    let mut server = channel.create_id().unwrap();
+    server.bind(at(&a, 0)).unwrap();
+    let server = server.listen(1).unwrap();
+    let addr = server.local_addr().unwrap();
+    let client = channel.create_id().unwrap();
+    client.resolve_addr(None, addr, timeout).unwrap();
+    let client = taken!(channel, Event::AddrResolved(id) => id);
+    client.resolve_route(timeout).unwrap();
+    let client = taken!(channel, Event::RouteResolved(id) => id);
+    let ctx = client.context().unwrap();
+    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(64).unwrap());
+    let qp = || pd.qp_builder::<verbs::Rc>(&cq, &cq).create().unwrap();
+    let client_qp = client.init_qp(qp()).unwrap();
+    client.connect(&client_qp, &ConnParam::new()).unwrap();
+    let request = taken!(channel, Event::ConnectRequest(request) => request);
+    let server_qp = request.id().init_qp(qp()).unwrap();
+    let server_qp = request.accept(server_qp, &ConnParam::new()).unwrap();
+    let response = taken!(channel, Event::ConnectResponse(response) => response);
+    let mut client = response.establish(client_qp).unwrap();
+    let id = taken!(channel, Event::Established(id) => id);
+    let server_side = Connection::new(id, server_qp).unwrap();
+
+    let (start, is_over) = (Barrier::new(2), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            start.wait();
+            // At least one read, ordered neither before nor after the event.
+            loop {
+                let id = server_side.id();
+                assert_eq!(id.local_addr(), Some(addr));
+                assert_eq!(id.peer_gid(), id.local_gid());
+                assert!(id.bound_context().unwrap().is_some());
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        start.wait();
+        client.disconnect().unwrap();
+        let key = taken!(channel, Event::Disconnected { key, .. } => key);
+        assert_eq!(key, server_side.key());
+        is_over.store(true, Ordering::Relaxed);
+    });
 }

@@ -10,4 +10,5 @@ mod key_value;
 mod listing;
 mod outages;
 mod setup;
+mod threads;
 mod xrc;

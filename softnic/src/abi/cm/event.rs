@@ -147,8 +147,16 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
     }
     // SAFETY: the listener's new identifier, or the live identifier of the event.
     let subject = unsafe { Id::borrow(raw.id) };
-    subject.refresh();
-    if matches!(contents.kind, Kind::RDMA_CM_EVENT_ROUTE_RESOLVED) || contents.child.is_some() {
+    // No event after the resolution changes the C struct, which other threads may read then.
+    let is_route = matches!(contents.kind, Kind::RDMA_CM_EVENT_ROUTE_RESOLVED);
+    let is_addr = matches!(
+        contents.kind,
+        Kind::RDMA_CM_EVENT_ADDR_RESOLVED | Kind::RDMA_CM_EVENT_ADDR_ERROR
+    );
+    if is_addr || is_route || contents.child.is_some() {
+        subject.refresh();
+    }
+    if is_route || contents.child.is_some() {
         subject.refresh_path();
     }
     if let Some(ece) = contents.ece {
