@@ -138,7 +138,7 @@ impl Engine {
         });
         new.always_readable.notify();
         let served = Arc::downgrade(&new);
-        verbs::signals::spawn_without_signals("rsocket-setup", move || set_up(&served, &work))?;
+        verbs::signals::spawn_without_signals("rsocket-setup", move || run_setup(&served, &work))?;
         let driven = Arc::clone(&new);
         verbs::signals::spawn_without_signals("rsocket", move || driven.run())?;
         if let Some(old) = engine.replace(Arc::clone(&new)) {
@@ -331,14 +331,16 @@ impl Engine {
         self.subjects().insert(key, subject);
     }
 
-    /// Serves the held requests with a free place. Returns the time of the next check.
+    /// Serves one held request of each listener with a free place. Returns the time of the next check.
     fn serve_held(&self) -> Option<Instant> {
         let mut holding = std::mem::take(&mut *self.holding());
+        let mut any_served = false;
         holding.retain(|backlog| {
             let Some(backlog) = backlog.upgrade() else {
                 return false;
             };
-            while let Some((key, served)) = backlog.serve_held(self) {
+            if let Some((key, served)) = backlog.serve_held(self) {
+                any_served = true;
                 match served {
                     Ok(half_open) => self.accepting(key, &backlog, Box::new(half_open)),
                     Err(_) => drop(self.remove_subject(key)),
@@ -350,7 +352,12 @@ impl Engine {
             }
             others
         });
-        let next = (!holding.is_empty()).then(|| Instant::now() + HELD_CHECK);
+        let pause = if any_served {
+            Duration::ZERO
+        } else {
+            HELD_CHECK
+        };
+        let next = (!holding.is_empty()).then(|| Instant::now() + pause);
         self.holding().append(&mut holding);
         next
     }
@@ -581,6 +588,14 @@ impl Engine {
         }
     }
 
+    fn set_up(self: &Arc<Self>, work: Setup) {
+        match work {
+            Setup::Event(event) => self.handle(event),
+            Setup::Expire(key) => self.expire(key),
+            Setup::ServeHeld => {}
+        }
+    }
+
     /// Handles one event. Dropping an identifier without an owner destroys the identifier.
     fn handle(self: &Arc<Self>, event: Event) {
         match event {
@@ -716,7 +731,7 @@ impl Engine {
 }
 
 /// The set-up thread.
-fn set_up(engine: &Weak<Engine>, work: &Receiver<Setup>) {
+fn run_setup(engine: &Weak<Engine>, work: &Receiver<Setup>) {
     let mut next: Option<Instant> = None;
     loop {
         let received = match next {
@@ -727,10 +742,13 @@ fn set_up(engine: &Weak<Engine>, work: &Receiver<Setup>) {
             return;
         };
         match received {
-            Ok(Setup::Event(event)) => engine.handle(event),
-            Ok(Setup::Expire(key)) => engine.expire(key),
-            Ok(Setup::ServeHeld) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(first) => engine.set_up(first),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // A held request may displace a half-open connection: the handshakes completed meanwhile come first.
+        for other in work.try_iter().take(MAX_SETUP_WORK) {
+            engine.set_up(other);
         }
         next = engine.serve_held();
     }

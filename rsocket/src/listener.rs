@@ -175,8 +175,7 @@ impl Backlog {
         let request = Request { request, peer };
         let (key, addr) = (request.key(), request.addr());
         // Held requests come first; the engine serves them before sleeping.
-        let is_first = self.lock().held.is_empty();
-        if is_first && self.make_room(engine, key, addr, &options, now) {
+        if self.lock().held.is_empty() && self.has_place(key, addr, &options, now) {
             let served = self.serve(engine, request, &options, now)?;
             return Ok(RequestOutcome::HalfOpen(Box::new(served)));
         }
@@ -200,30 +199,38 @@ impl Backlog {
         Ok(RequestOutcome::Held)
     }
 
-    /// Accepts the next held request with a free place. Returns its key, with the half-open connection or the
-    /// failure; `None` without a servable request.
+    /// Accepts the next held request with a place, which may displace a half-open connection. Returns its key, with the
+    /// half-open connection or the failure; `None` without a servable request.
     pub(crate) fn serve_held(&self, engine: &Engine) -> Option<(Key, io::Result<HalfOpen>)> {
         let options = self.options();
         let now = Instant::now();
         let limits = Limits::new(options.backlog, options.half_open_per_address);
-        let request = {
-            let mut queues = self.lock();
-            let Queues {
-                half_open,
-                held,
-                waiting,
-                ..
-            } = &mut *queues;
-            held.take(
-                |addr| half_open.count(addr),
-                |addr| half_open.decide(addr, now, waiting.len(), limits) != Decision::Reject,
-            )?
+        let mut queues = self.lock();
+        let Queues {
+            half_open,
+            held,
+            waiting,
+            refusals,
+            ..
+        } = &mut *queues;
+        let decide = |addr| half_open.decide(addr, now, waiting.len(), limits);
+        let request = held.take(
+            |addr| half_open.count(addr),
+            |addr| decide(addr) != Decision::Reject,
+        )?;
+        let (key, addr) = (request.key(), request.addr());
+        let displaced = match decide(addr) {
+            Decision::ServeInsteadOf(displaced) => Some(displaced),
+            _ => None,
         };
-        let key = request.key();
-        if !self.make_room(engine, key, request.addr(), &options, now) {
-            // Unreachable: only the engine thread takes places.
-            self.lock().refusals.rejected += 1;
-            return Some((key, Err(io::ErrorKind::ConnectionRefused.into())));
+        if let Some(displaced) = displaced {
+            refusals.displaced += 1;
+            half_open.end(displaced);
+        }
+        half_open.begin(key, addr, now);
+        drop(queues);
+        if let Some(displaced) = displaced {
+            engine.abandon(displaced);
         }
         Some((key, self.serve(engine, request, &options, now)))
     }
@@ -283,37 +290,18 @@ impl Backlog {
         })
     }
 
-    /// Reserves a place for a request, displacing a half-open connection if necessary. Returns whether there
-    /// was one.
-    fn make_room(
-        &self,
-        engine: &Engine,
-        key: Key,
-        addr: IpAddr,
-        options: &Options,
-        now: Instant,
-    ) -> bool {
-        let limits = Limits::new(options.backlog, options.half_open_per_address);
+    /// Reserves a free place for a request. Returns whether there was one.
+    fn has_place(&self, key: Key, addr: IpAddr, options: &Options, now: Instant) -> bool {
         let mut queues = self.lock();
-        if queues.closed.is_some() {
-            return false;
-        }
-        let waiting = queues.waiting.len();
-        let displaced = match queues.half_open.decide(addr, now, waiting, limits) {
-            Decision::Serve => None,
-            Decision::ServeInsteadOf(key) => {
-                queues.refusals.displaced += 1;
-                queues.half_open.end(key);
-                Some(key)
-            }
-            Decision::Reject => return false,
+        let serves = queues.closed.is_none() && {
+            let limits = Limits::new(options.backlog, options.half_open_per_address);
+            let waiting = queues.waiting.len();
+            queues.half_open.decide(addr, now, waiting, limits) == Decision::Serve
         };
-        queues.half_open.begin(key, addr, now);
-        drop(queues);
-        if let Some(key) = displaced {
-            engine.abandon(key);
+        if serves {
+            queues.half_open.begin(key, addr, now);
         }
-        true
+        serves
     }
 
     /// Records a failed handshake.

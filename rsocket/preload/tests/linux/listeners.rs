@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::mpsc, thread};
 
-use crate::program::{Epoll, Fd, Outcome, Rdma, Tcp, alone};
+use crate::program::{Epoll, Fd, Outcome, Rdma, Tcp, alone, outcome};
 
 #[test]
 fn listener_after_shutdown_listens_again() {
@@ -74,6 +74,34 @@ fn many_clients_at_once_connect() {
             client.wait_readable();
             assert_eq!(client.recv(9).unwrap(), b"hello");
         }
+    }
+}
+
+/// As many as a backlog of 128 has places for, with the requests that wait for one. Serving them may take longer than
+/// the age at which a half-open connection may be displaced.
+#[test]
+fn connections_of_a_burst_stay_connected() {
+    let _alone = alone();
+    let listener = Fd::stream(Rdma);
+    listener.bind(([10, 9, 0, 1], 0).into()).unwrap();
+    // SAFETY: numbers only.
+    outcome(unsafe { libc::listen(listener.0, 128) }).unwrap();
+    let clients = [(); 220].map(|()| {
+        let client = Fd::stream(Rdma);
+        client.set_nonblocking();
+        assert_eq!(client.connect(&listener.name()), Err(libc::EINPROGRESS));
+        client
+    });
+    let servers = [(); 220].map(|()| {
+        listener.wait_readable();
+        listener.accept().unwrap()
+    });
+    for server in &servers {
+        server.send(b"hello").unwrap();
+    }
+    for client in &clients {
+        client.wait_readable();
+        assert_eq!(client.recv(9), Ok(b"hello".to_vec()));
     }
 }
 
