@@ -324,8 +324,9 @@ impl Engine {
 
     /// Keeps the half-open connection of an accepted request until the handshake completes.
     fn accepting(&self, key: Key, backlog: &Arc<Backlog>, half_open: Box<HalfOpen>) {
-        let expiry = (half_open.deadline, key, Action::Expire);
-        self.timers().add(expiry);
+        if let Some(deadline) = half_open.deadline {
+            self.timers().add((deadline, key, Action::Expire));
+        }
         let backlog = Arc::downgrade(backlog);
         let subject = Subject::Accepting(backlog, half_open);
         self.subjects().insert(key, subject);
@@ -722,9 +723,10 @@ impl Engine {
     /// Removes the owner of an identifier, with the timer of a half-open connection.
     fn remove_subject(&self, key: Key) -> Option<Subject> {
         let subject = self.subjects().remove(&key)?;
-        if let Subject::Accepting(_, half_open) = &subject {
-            let expiry = (half_open.deadline, key, Action::Expire);
-            self.timers().remove(expiry);
+        if let Subject::Accepting(_, half_open) = &subject
+            && let Some(deadline) = half_open.deadline
+        {
+            self.timers().remove((deadline, key, Action::Expire));
         }
         Some(subject)
     }

@@ -45,7 +45,7 @@ pub(crate) struct HalfOpen {
     peer: ConnectData,
     addrs: ConnectionAddrs,
     /// When the connection is dropped unless the handshake has completed.
-    pub(crate) deadline: Instant,
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl HalfOpen {
@@ -286,7 +286,7 @@ impl Backlog {
             endpoint: accepted?,
             peer,
             addrs,
-            deadline: now + options.handshake_timeout,
+            deadline: now.checked_add(options.handshake_timeout),
         })
     }
 

@@ -43,8 +43,11 @@ impl HostRun {
         let _device = self.rdma_device()?;
         let mut command = self.command(workspace, script)?;
         let mut child = Supervised::spawn(&mut command, &[]).context("cannot start /bin/sh")?;
-        let status = match self.timeout {
-            Some(timeout) => child.wait_until(Instant::now() + timeout)?,
+        let status = match self
+            .timeout
+            .and_then(|timeout| Instant::now().checked_add(timeout))
+        {
+            Some(deadline) => child.wait_until(deadline)?,
             None => Some(child.wait()?),
         };
         drop(child);

@@ -319,7 +319,10 @@ impl Runner {
     fn start_commands_when_ready(&mut self) {
         if self.boot_limit.is_some() && self.guests.iter().all(|run| run.phase == Phase::Ready) {
             self.boot_limit = None;
-            self.command_limit = self.policy.timeout.map(|timeout| Instant::now() + timeout);
+            self.command_limit = self
+                .policy
+                .timeout
+                .and_then(|timeout| Instant::now().checked_add(timeout));
             for run in &mut self.guests {
                 run.guest.send(&run.script);
                 run.phase = Phase::Running;

@@ -4,6 +4,9 @@ use std::{ops::Range, time::Duration};
 
 use crate::failure::mix;
 
+/// Maximum delay of a frame.
+const MAX_DELAY: Duration = Duration::from_secs(86_400);
+
 /// Probabilities of faults for each frame, and the range of delays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
@@ -13,7 +16,7 @@ pub struct Faults {
     pub duplication: f64,
     /// Probability of a flipped bit in a copy of a frame.
     pub corruption: f64,
-    /// Range of delays.
+    /// Range of delays, up to a day.
     pub delay: Range<Duration>,
 }
 
@@ -21,7 +24,7 @@ impl Faults {
     /// Checks the values.
     ///
     /// # Panics
-    /// If a probability is not between 0 and 1, or the range of delays ends before its start.
+    /// If a probability is not between 0 and 1, or the range of delays ends before its start or after a day.
     pub(super) fn check(&self) {
         for (name, probability) in [
             ("loss", self.loss),
@@ -37,6 +40,10 @@ impl Faults {
         assert!(
             start <= end,
             "the range of delays, {start:?} to {end:?}, ends before its start"
+        );
+        assert!(
+            *end <= MAX_DELAY,
+            "the range of delays, {start:?} to {end:?}, ends after a day"
         );
     }
 }

@@ -143,7 +143,7 @@ impl Fabric {
     /// Sets the range of delays. Frames with different delays overtake each other.
     ///
     /// # Panics
-    /// If the range ends before its start.
+    /// If the range ends before its start, or after a day.
     #[must_use]
     pub fn delay(self, range: Range<Duration>) -> Self {
         self.change_faults(|faults| faults.delay = range)
@@ -179,7 +179,8 @@ impl Fabric {
     /// Sets the faults of frames sent from now on.
     ///
     /// # Panics
-    /// If a probability is not between 0 and 1, or the range of delays ends before its start.
+    /// If a probability is not between 0 and 1, or the range of delays ends before its start
+    /// or after a day.
     pub fn set_faults(&self, faults: Faults) {
         faults.check();
         self.shared.lock().faults = faults;

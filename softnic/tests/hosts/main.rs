@@ -4,6 +4,7 @@
 
 mod extended;
 mod identifiers;
+mod longest_times;
 mod messages;
 mod streams;
 mod unlocked;

@@ -106,9 +106,13 @@ fn faults_out_of_range_are_refused() {
     };
     let text = refusal(|| Fabric::new().set_faults(faults));
     assert!(text.contains("80µs to 5µs"), "{text}");
+    let day = Duration::from_secs(86_400);
+    let text = refusal(|| Fabric::new().delay(day..day + Duration::from_nanos(1)));
+    assert!(text.contains("after a day"), "{text}");
     // The limits themselves, and the delay of one length.
     let _fabric = Fabric::new().loss(1.0).duplication(0.0);
     let _fabric = Fabric::new().delay(Duration::from_micros(5)..Duration::from_micros(5));
+    let _fabric = Fabric::new().delay(day..day);
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Acks {
         self.handled = sequence;
         self.requested |= asked;
         if self.delayed_ack_at.is_none() {
-            self.delayed_ack_at = self.delay.map(|delay| now + delay);
+            self.delayed_ack_at = self.delay.map(|delay| now.saturating_add(delay));
         }
     }
 

@@ -53,6 +53,6 @@ impl Probes {
 
     pub(super) fn deadline(&self) -> Option<Duration> {
         let after = self.after.filter(|_| !self.posted)?;
-        Some(self.last_rx + after)
+        Some(self.last_rx.saturating_add(after))
     }
 }

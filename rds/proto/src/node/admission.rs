@@ -167,7 +167,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.retire_acked();
         let (after, now) = (self.settings.idle_after, self.latest);
         let idle = self.peers.iter().filter(|(_, peer)| peer.is_idle());
-        let idle = idle.filter(|(_, peer)| peer.link.is_up() && peer.used_at + after <= now);
+        let is_due = |used_at: Duration| used_at.saturating_add(after) <= now;
+        let idle = idle.filter(|(_, peer)| peer.link.is_up() && is_due(peer.used_at));
         if let Some((id, _)) = idle.min_by_key(|(_, peer)| peer.used_at)
             && let Some(peer) = self.peer(id)
         {
