@@ -42,7 +42,7 @@ pub(crate) use state::State;
 use transport::Transport;
 pub(crate) use waiting::{Guard, Patience};
 
-use crate::{device::KnownDevices, socket::Socket};
+use crate::{device::KnownDevices, proto::SocketId, socket::Socket};
 
 /// State shared by sockets: bound addresses, connections to other hosts, and the engine thread.
 ///
@@ -253,7 +253,7 @@ impl Shared {
     }
 
     /// Runs the engine thread: connection events, timers, and completions while no call polls.
-    fn run(&self, mut standby: Standby) {
+    fn run(&self, mut standby: Standby<SocketId>) {
         let mut has_events = false;
         while !self.stopped.load(Relaxed) {
             let events = match has_events {
@@ -294,7 +294,7 @@ impl Shared {
 
     /// Sleeps until the thread has work, at most for `time`. Returns whether there may be connection
     /// events.
-    fn sleep(&self, standby: &Standby, sleep: Sleep, time: Option<Duration>) -> bool {
+    fn sleep(&self, standby: &Standby<SocketId>, sleep: Sleep, time: Option<Duration>) -> bool {
         let (polls, limit) = match sleep {
             Sleep::Channel => (true, None),
             Sleep::Event(limit) => (false, Some(limit)),

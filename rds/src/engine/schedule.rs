@@ -145,7 +145,7 @@ mod tests {
     }
 
     /// Whether the engine thread is woken.
-    fn is_woken(standby: &Standby) -> bool {
+    fn is_woken(standby: &Standby<SocketId>) -> bool {
         let event = standby.event();
         let woken = wait_readable("poll", event.as_fd(), Some(Duration::ZERO)).unwrap();
         event.drain();

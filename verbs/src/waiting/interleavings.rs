@@ -12,7 +12,7 @@ use loom::thread;
 
 use super::notifier;
 use os::{Channel, Instant, KERNEL};
-use shared::{Shared, Source, Standby, Step, WaitEnd};
+use shared::{Shared, Source, Standby, WaitEnd};
 use waiters::{Sleep, Ticket, Waiters};
 
 #[expect(
@@ -38,7 +38,6 @@ mod os {
 
     use loom::sync::Condvar;
 
-    use super::shared::Slept;
     use crate::error::Result;
 
     pub(super) use loom::{
@@ -187,23 +186,23 @@ mod os {
         event: Option<&EventFd>,
         channel: Option<&impl AsFd>,
         time: Option<Duration>,
-    ) -> Slept {
+    ) -> bool {
         let event = event.expect("descriptors are there");
         let mut state = KERNEL.state.lock().unwrap();
         loop {
             if std::mem::take(&mut state.readable[event.0]) || channel.is_some() && state.events > 0
             {
-                return Slept::Ready;
+                return false;
             }
             if state.signaled.take_if(|on| *on == event.0).is_some() {
-                return Slept::Interrupted;
+                return true;
             }
             if let Some(time) = time
                 && state.ticks_seen[event.0] < state.ticks
             {
                 state.ticks_seen[event.0] += 1;
                 state.now += time;
-                return Slept::Elapsed;
+                return false;
             }
             state = KERNEL.changed.wait(state).unwrap();
         }
@@ -272,15 +271,13 @@ fn receive_until(mail: &Mail, receiver: u8, deadline: Option<Instant>) -> Result
 }
 
 /// A call whose thread never runs again once it sleeps.
-fn stalled_call(mail: &Mail, receiver: u8) -> (Ticket, Sleep) {
+fn stalled_call(mail: &Mail, receiver: u8) -> (Ticket<u8>, Sleep) {
     let mut state = mail.lock();
     let mut ticket = state
         .waiters()
         .add(Some(receiver), os::EventFd::of_thread().ok());
-    match shared::step(&mut *state, &mut ticket, false).unwrap() {
-        Step::Sleep(sleep) => (ticket, sleep),
-        Step::Woken | Step::Again => unreachable!("there are no messages yet"),
-    }
+    let sleep = shared::step(&mut *state, &mut ticket, false).unwrap();
+    (ticket, sleep.expect("there are no messages yet"))
 }
 
 /// Runs a test with every interleaving of at most three preemptions.
@@ -370,8 +367,8 @@ fn interrupted_poller_hands_over() {
         assert_eq!(sleep, Sleep::Channel);
         let other = spawn(mail, |mail| receive(mail, 1));
         KERNEL.signal(0);
-        let slept = os::sleep(ticket.event.as_deref(), Some(mail.channel()), None);
-        assert_eq!(slept, shared::Slept::Interrupted);
+        let interrupted = os::sleep(ticket.event.as_deref(), Some(mail.channel()), None);
+        assert!(interrupted);
         mail.lock().waiters().remove(&ticket);
         KERNEL.complete(1);
         other.join().unwrap();
@@ -453,7 +450,7 @@ impl Wake for Task {
 }
 
 /// Runs the standby thread until `completions` have been handled, by any thread.
-fn stand_by(mail: &Mail, mut standby: Standby, completions: u32) {
+fn stand_by(mail: &Mail, mut standby: Standby<u8>, completions: u32) {
     loop {
         let mut state = mail.lock();
         let sleep = standby.poll(&mut state).unwrap();
@@ -502,16 +499,38 @@ fn standby_thread_polls_after_last_call() {
     });
 }
 
+/// A standby thread that polls, since no call has come between two checks.
+fn polling_standby(mail: &Mail) -> Standby<u8> {
+    let mut standby = mail.stand_by().unwrap();
+    let sleeps = [(); 3].map(|()| {
+        KERNEL.tick();
+        standby.poll(&mut mail.lock()).unwrap()
+    });
+    assert_eq!(sleeps[2], Some(Sleep::Channel));
+    standby
+}
+
+#[test]
+fn replaced_standby_thread_polls_after_last_call() {
+    // A third preemption would take a minute.
+    interleavings(2, |mail| {
+        let standby = polling_standby(mail);
+        let thread = spawn(mail, |mail| stand_by(mail, standby, 2));
+        let device = thread::spawn(|| KERNEL.complete(0));
+        receive(mail, 0);
+        device.join().unwrap();
+        KERNEL.complete(1);
+        KERNEL.tick();
+        KERNEL.tick();
+        thread.join().unwrap();
+        assert_eq!(mail.lock().arrived, [0, 1, 0]);
+    });
+}
+
 #[test]
 fn call_replaces_standby_thread() {
     every_interleaving(|mail| {
-        let mut standby = mail.stand_by().unwrap();
-        // The thread becomes the poller once no call has come between two checks.
-        let sleeps = [(); 3].map(|()| {
-            KERNEL.tick();
-            standby.poll(&mut mail.lock()).unwrap()
-        });
-        assert_eq!(sleeps[2], Some(Sleep::Channel));
+        let _standby = polling_standby(mail);
         let device = thread::spawn(|| KERNEL.complete(0));
         // The thread does not run from here on.
         receive(mail, 0);

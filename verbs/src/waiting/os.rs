@@ -2,8 +2,8 @@
 
 use std::{io, time::Duration};
 
-use super::{event_fd::unnotified_sleep, shared::Slept};
-use crate::{error::Error, fd::poll_once};
+use super::event_fd::unnotified_sleep;
+use crate::fd::poll_once;
 
 pub(super) use std::{
     os::fd::AsFd,
@@ -18,52 +18,26 @@ pub(super) use crate::fork::fork_generation as process;
 /// Operation in errors.
 const POLL: &str = "poll";
 
-/// Sleeps until `event` or `channel` is readable, at most for `time`. Drains `event`. Without
-/// `event`, may end at any time.
+/// Sleeps until `event` or `channel` is readable, at most for `time`, rounded up. Drains `event`.
+/// Without `event`, may end at any time. Returns whether a signal handler has run.
 pub(super) fn sleep(
     event: Option<&EventFd>,
     channel: Option<&impl AsFd>,
     time: Option<Duration>,
-) -> Slept {
-    let Some(event) = event else {
-        return sleep_unnotified(channel, time);
-    };
-    let own = event.as_fd();
-    let polled = match channel {
-        Some(channel) => {
-            poll_once(POLL, [own, channel.as_fd()], time).map(|ready| ready.map(|[own, _]| own))
+) -> bool {
+    let own = event.map(AsFd::as_fd);
+    let time = own.map_or_else(|| Some(unnotified_sleep(time)), |_| time);
+    let polled = match (own, channel.map(AsFd::as_fd)) {
+        (Some(own), Some(channel)) => {
+            poll_once(POLL, [own, channel], time).map(|ready| ready.is_some_and(|[own, _]| own))
         }
-        None => poll_once(POLL, [own], time).map(|ready| ready.map(|[own]| own)),
+        (Some(own), None) => poll_once(POLL, [own], time).map(|ready| ready.is_some()),
+        (None, Some(channel)) => poll_once(POLL, [channel], time).map(|_| false),
+        (None, None) => poll_once(POLL, [], time).map(|_| false),
     };
-    match polled {
-        Ok(Some(own)) => {
-            if own {
-                event.drain();
-            }
-            Slept::Ready
-        }
-        Ok(None) => Slept::Elapsed,
-        Err(err) => failed(&err),
+    if let (Ok(true), Some(event)) = (&polled, event) {
+        event.drain();
     }
-}
-
-fn sleep_unnotified(channel: Option<&impl AsFd>, time: Option<Duration>) -> Slept {
-    let at_most = unnotified_sleep(time);
-    let polled = match channel {
-        Some(channel) => poll_once(POLL, [channel.as_fd()], Some(at_most)).map(|_| ()),
-        None => poll_once(POLL, [], Some(at_most)).map(|_| ()),
-    };
-    match polled {
-        Ok(()) if time == Some(at_most) => Slept::Elapsed,
-        Ok(()) => Slept::Ready,
-        Err(err) => failed(&err),
-    }
-}
-
-fn failed(err: &Error) -> Slept {
-    match err.kind() {
-        io::ErrorKind::Interrupted => Slept::Interrupted,
-        // Out of memory: the caller checks, and sleeps again.
-        _ => Slept::Ready,
-    }
+    // Any other error is lack of memory: the caller checks, and sleeps again.
+    polled.is_err_and(|err| err.kind() == io::ErrorKind::Interrupted)
 }

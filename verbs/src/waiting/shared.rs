@@ -82,17 +82,6 @@ pub enum WaitEnd {
     Interrupted,
 }
 
-/// Result of a sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slept {
-    /// A descriptor is readable.
-    Ready,
-    /// The whole time has elapsed.
-    Elapsed,
-    /// A signal handler has run.
-    Interrupted,
-}
-
 /// A [`Source`] behind a lock, with its channel: see the [module](super).
 pub struct Shared<S, C> {
     state: Mutex<S>,
@@ -157,53 +146,32 @@ impl<S: Source> DerefMut for Guard<'_, S> {
     }
 }
 
-/// Next action of a waiter.
-pub(super) enum Step {
-    /// The interest is met.
-    Woken,
-    /// There were completions, and possibly more.
-    Again,
-    Sleep(Sleep),
-}
-
-/// Polls as far as the role of the waiter requires. `elapsed` is set if the last sleep of a follower
-/// has lasted for its whole interval.
+/// Polls, as the poller or for a check, and arms unless `is_busy`. Returns where to sleep; `None`:
+/// nowhere, since the interest is met, or there may be more completions.
 pub(super) fn step<S: Source>(
     state: &mut S,
-    ticket: &mut Ticket,
-    elapsed: bool,
-) -> Result<Step, S::Error> {
-    if state.waiters().is_notified(ticket) {
-        return Ok(Step::Woken);
+    ticket: &mut Ticket<S::Interest>,
+    is_busy: bool,
+) -> Result<Option<Sleep>, S::Error> {
+    let waiters = state.waiters();
+    waiters.end_sleep(ticket);
+    if waiters.is_notified(ticket) {
+        return Ok(None);
     }
-    let follows = state.waiters().follows(ticket, elapsed);
-    let found = if !follows || ticket.is_new {
-        notifier::ready(&mut Queues(state))?
-    } else {
-        elapsed && state.process()?
-    };
-    if found && follows && elapsed {
-        state.waiters().replace_poller(ticket);
+    let is_due = ticket.is_due();
+    if is_busy {
+        if !waiters.follows(ticket, is_due) {
+            waiters.become_poller(ticket);
+        }
+        state.process()?;
+        return Ok(None);
     }
-    // The source may have handled completions while arming.
-    if state.waiters().is_notified(ticket) {
-        return Ok(Step::Woken);
+    let found = notifier::ready(&mut Queues(state))?;
+    if found && is_due {
+        // The poller has left completions unhandled.
+        state.waiters().become_poller(ticket);
     }
-    if found {
-        return Ok(Step::Again);
-    }
-    ticket.is_new = false;
-    Ok(Step::Sleep(state.waiters().begin_sleep(ticket, elapsed)))
-}
-
-/// Polls without arming, before a call sleeps.
-fn busy_step<S: Source>(state: &mut S, ticket: &Ticket) -> Result<Step, S::Error> {
-    state.waiters().poll_busily(ticket);
-    state.process()?;
-    Ok(match state.waiters().is_notified(ticket) {
-        true => Step::Woken,
-        false => Step::Again,
-    })
+    Ok((!found).then(|| state.waiters().begin_sleep(ticket, is_due)))
 }
 
 impl<S: Source, C: AsFd> Shared<S, C> {
@@ -293,29 +261,23 @@ impl<S: Source, C: AsFd> Shared<S, C> {
         busy_until: Option<Instant>,
     ) -> Result<(Guard<'s, S>, WaitEnd), S::Error> {
         let mut ticket = state.waiters().add(Some(interest), event);
-        let mut elapsed = false;
         let end = loop {
-            let step = if busy_until.is_some_and(|until| Instant::now() < until) {
-                busy_step(&mut *state, &ticket)
-            } else {
-                step(&mut *state, &mut ticket, elapsed)
-            };
-            let sleep = match step {
-                Ok(Step::Woken) => break Ok(WaitEnd::Woken),
-                Ok(Step::Again) => None,
-                Ok(Step::Sleep(sleep)) => Some(sleep),
+            let is_busy = busy_until.is_some_and(|until| Instant::now() < until);
+            let sleep = match step(&mut *state, &mut ticket, is_busy) {
+                Ok(sleep) => sleep,
                 Err(err) => break Err(err),
             };
+            if state.waiters().is_notified(&ticket) {
+                break Ok(WaitEnd::Woken);
+            }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 break Ok(WaitEnd::TimedOut);
             }
             drop(state);
-            let slept = self.sleep(&ticket, sleep, left);
+            let interrupted = self.sleep(&ticket, sleep, left);
             state = self.lock();
-            state.waiters().end_sleep(&ticket);
-            elapsed = slept == Slept::Elapsed;
-            if slept == Slept::Interrupted && !state.waiters().is_notified(&ticket) {
+            if interrupted && !state.waiters().is_notified(&ticket) {
                 break Ok(WaitEnd::Interrupted);
             }
         };
@@ -323,13 +285,19 @@ impl<S: Source, C: AsFd> Shared<S, C> {
         Ok((state, end?))
     }
 
-    /// Sleeps without the lock. Without a place, only lets other threads have the lock.
-    fn sleep(&self, ticket: &Ticket, sleep: Option<Sleep>, left: Option<Duration>) -> Slept {
+    /// Sleeps without the lock. Without a place, only lets other threads have the lock. Returns
+    /// whether a signal handler has run.
+    fn sleep(
+        &self,
+        ticket: &Ticket<S::Interest>,
+        sleep: Option<Sleep>,
+        left: Option<Duration>,
+    ) -> bool {
         let event = ticket.event.as_deref();
         match sleep {
             None => {
                 os::yield_now();
-                Slept::Ready
+                false
             }
             Some(Sleep::Channel) => os::sleep(event, Some(&self.channel), left),
             Some(Sleep::Event(interval)) => {
@@ -343,12 +311,11 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     ///
     /// # Errors
     /// - `EMFILE`, `ENFILE`: too many open files.
-    pub fn stand_by(&self) -> Result<Standby> {
+    pub fn stand_by(&self) -> Result<Standby<S::Interest>> {
         let event = Arc::new(EventFd::new()?);
         Ok(Standby {
             ticket: self.lock().waiters().add(None, Some(Arc::clone(&event))),
             event,
-            check_at: None,
         })
     }
 
@@ -363,38 +330,23 @@ impl<S: Source, C: AsFd> Shared<S, C> {
 
 /// The part of the standby thread: see [`Shared::stand_by`].
 #[derive(Debug)]
-pub struct Standby {
-    ticket: Ticket,
+pub struct Standby<I> {
+    pub(super) ticket: Ticket<I>,
     event: Arc<EventFd>,
-    /// Time of the next check, while calls poll.
-    pub(super) check_at: Option<Instant>,
 }
 
-impl Standby {
-    /// Polls, unless calls do. Returns where to sleep, until [`event`](Self::event) or one of the
+impl<I: Copy + Ord> Standby<I> {
+    /// Polls. Returns where to sleep, until [`event`](Self::event) or one of the
     /// thread's own descriptors is readable; then the thread calls again. `None`: there were
     /// completions, so the thread unlocks the state and calls again at once.
     ///
     /// # Errors
     /// The errors of the source.
-    pub fn poll<S: Source>(&mut self, state: &mut Guard<'_, S>) -> Result<Option<Sleep>, S::Error> {
-        state.waiters().end_sleep(&self.ticket);
-        let now = Instant::now();
-        let elapsed = self.check_at.is_some_and(|at| at <= now);
-        Ok(match step(&mut **state, &mut self.ticket, elapsed)? {
-            Step::Sleep(Sleep::Event(interval)) => {
-                let last = self.check_at.filter(|_| !elapsed);
-                self.check_at = last.or_else(|| now.checked_add(interval));
-                let left = self.check_at.map(|at| at.saturating_duration_since(now));
-                Some(Sleep::Event(left.unwrap_or(interval)))
-            }
-            Step::Sleep(Sleep::Channel) => {
-                self.check_at = None;
-                Some(Sleep::Channel)
-            }
-            // The thread has no interest, so is never woken for one.
-            Step::Again | Step::Woken => None,
-        })
+    pub fn poll<S: Source<Interest = I>>(
+        &mut self,
+        state: &mut Guard<'_, S>,
+    ) -> Result<Option<Sleep>, S::Error> {
+        step(&mut **state, &mut self.ticket, false)
     }
 
     /// Notified when the thread has to [poll](Self::poll) again. Drained by the thread.

@@ -13,11 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    EventFd, Guard, Shared, Sleep, Source, WaitEnd, Waiters,
-    shared::{Step, step},
-    waiters::Ticket,
-};
+use super::{EventFd, Guard, Shared, Sleep, Source, WaitEnd, Waiters, shared::step, waiters};
 use crate::{
     error::{Error, Result},
     fd::wait_readable,
@@ -143,6 +139,9 @@ fn receive_with(
 }
 
 /// A call whose thread never runs again once it sleeps.
+/// A call that waits for a message.
+type Ticket = waiters::Ticket<usize>;
+
 fn stalled_call(mail: &Mail) -> (Ticket, Sleep) {
     stalled_call_for(mail, 0)
 }
@@ -152,10 +151,14 @@ fn stalled_call_for(mail: &Mail, receiver: usize) -> (Ticket, Sleep) {
     let mut ticket = state
         .waiters()
         .add(Some(receiver), EventFd::new().ok().map(Arc::new));
-    match step(&mut *state, &mut ticket, false).unwrap() {
-        Step::Sleep(sleep) => (ticket, sleep),
-        Step::Woken | Step::Again => unreachable!("there are no messages yet"),
-    }
+    let sleep = step(&mut *state, &mut ticket, false).unwrap();
+    (ticket, sleep.expect("there are no messages yet"))
+}
+
+/// Steps of a follower whose time for a check has come.
+fn check(mail: &Mail, follower: &mut Ticket) -> Option<Sleep> {
+    follower.check_at = Some(Instant::now());
+    step(&mut *mail.lock(), follower, false).unwrap()
 }
 
 #[test]
@@ -349,11 +352,19 @@ fn call_woken_while_arming_does_not_sleep() {
     let (_device, mail) = mail(1);
     let mut state = mail.lock();
     state.handles_while_arming = true;
-    let mut ticket = state
-        .waiters()
-        .add(Some(0), EventFd::new().ok().map(Arc::new));
-    let next = step(&mut *state, &mut ticket, false).unwrap();
-    assert!(matches!(next, Step::Woken));
+    let late = Some(Instant::now() + Duration::from_secs(20));
+    let (state, end) = mail.wait(state, 0, late).unwrap();
+    assert_eq!(end, WaitEnd::Woken, "no event follows");
+    assert_eq!(state.arrived, [1]);
+}
+
+#[test]
+fn poller_that_returns_wakes_the_latest_follower() {
+    let (_device, mail) = mail(3);
+    let calls = [0, 2, 1].map(|receiver| stalled_call_for(&mail, receiver).0);
+    mail.lock().waiters().remove(&calls[0]);
+    let woken = calls.each_ref().map(|call| is_readable(event_of(call)));
+    assert_eq!(woken, [false, false, true]);
 }
 
 #[test]
@@ -363,21 +374,19 @@ fn checks_of_followers_become_rarer() {
     let (mut follower, first) = stalled_call(&mail);
     let mut intervals = vec![first];
     for _ in 0..9 {
-        let mut state = mail.lock();
-        match step(&mut *state, &mut follower, true).unwrap() {
-            Step::Sleep(sleep) => intervals.push(sleep),
-            Step::Woken | Step::Again => unreachable!("there are no messages"),
-        }
+        intervals.push(check(&mail, &mut follower).expect("there are no messages"));
     }
     let millis = [1, 2, 4, 8, 16, 32, 64, 128, 200, 200];
     let expected = millis.map(|millis| Sleep::Event(Duration::from_millis(millis)));
     assert_eq!(intervals, expected);
     // A spurious wake-up is no check.
+    let at = follower.check_at;
     let again = step(&mut *mail.lock(), &mut follower, false).unwrap();
-    assert!(matches!(again, Step::Sleep(sleep) if sleep == expected[9]));
+    assert!(matches!(again, Some(Sleep::Event(_))));
+    assert_eq!(follower.check_at, at);
     mail.lock().waiters().remove(&poller);
     let next = step(&mut *mail.lock(), &mut follower, false).unwrap();
-    assert!(matches!(next, Step::Sleep(Sleep::Channel)));
+    assert_eq!(next, Some(Sleep::Channel));
 }
 
 fn event_of(call: &Ticket) -> &EventFd {
@@ -393,16 +402,13 @@ fn check_that_finds_completions_replaces_the_poller() {
     let (device, mail) = mail(2);
     let (poller, _) = stalled_call(&mail);
     let (mut follower, _) = stalled_call(&mail);
-    let mut check = |elapsed| step(&mut *mail.lock(), &mut follower, elapsed).unwrap();
-    assert!(matches!(check(true), Step::Sleep(Sleep::Event(_))));
+    assert!(matches!(check(&mail, &mut follower), Some(Sleep::Event(_))));
     device.complete(1);
-    assert!(matches!(check(true), Step::Again));
-    // The replaced poller is woken to become a follower.
-    assert!(is_readable(event_of(&poller)));
-    assert!(matches!(check(false), Step::Sleep(Sleep::Channel)));
+    assert_eq!(check(&mail, &mut follower), None);
+    let next = |ticket| step(&mut *mail.lock(), ticket, false).unwrap();
+    assert_eq!(next(&mut follower), Some(Sleep::Channel));
     let mut replaced = poller;
-    let step = step(&mut *mail.lock(), &mut replaced, false).unwrap();
-    assert!(matches!(step, Step::Sleep(Sleep::Event(_))));
+    assert!(matches!(next(&mut replaced), Some(Sleep::Event(_))));
 }
 
 #[test]
@@ -415,13 +421,11 @@ fn new_follower_polls_and_arms_for_its_interest() {
     let mut follower = state
         .waiters()
         .add(Some(0), EventFd::new().ok().map(Arc::new));
-    assert!(matches!(
-        step(&mut *state, &mut follower, false).unwrap(),
-        Step::Again
-    ));
+    let sleep = step(&mut *state, &mut follower, false).unwrap();
+    assert_eq!(sleep, None);
     assert_eq!(state.arrived, [0, 1]);
     let sleep = step(&mut *state, &mut follower, false).unwrap();
-    assert!(matches!(sleep, Step::Sleep(Sleep::Event(_))));
+    assert!(matches!(sleep, Some(Sleep::Event(_))));
     drop(state);
     assert!(!is_readable(device.channel()));
     device.complete(0);
@@ -433,7 +437,7 @@ fn standby_thread_checks_rarely_while_calls_poll() {
     let (_device, mail) = mail(1);
     let mut standby = mail.stand_by().unwrap();
     let mut check = || {
-        standby.check_at = Some(Instant::now());
+        standby.ticket.check_at = Some(Instant::now());
         standby.poll(&mut mail.lock()).unwrap().unwrap()
     };
     let event = |millis| Sleep::Event(Duration::from_millis(millis));
@@ -458,7 +462,10 @@ fn standby_thread_waits_for_its_check() {
         if sleep == Sleep::Channel {
             unreachable!("only a check, after its interval, makes the thread the poller");
         }
-        standby.check_at = standby.check_at.map(|at| at + Duration::from_secs(60));
+        standby.ticket.check_at = standby
+            .ticket
+            .check_at
+            .map(|at| at + Duration::from_secs(60));
     }
     mail.lock().waiters().add_task(0, Waker::noop());
     assert!(is_readable(standby.event()));

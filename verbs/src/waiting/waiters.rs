@@ -2,15 +2,9 @@
 //!
 //! The parent module provides `os`: the tests compile this file a second time, over a model.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt, mem,
-    sync::Arc,
-    task::Waker,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, mem, sync::Arc, task::Waker, time::Duration};
 
-use super::os::EventFd;
+use super::os::{EventFd, Instant};
 
 /// Interval after which a follower first checks whether completions are unhandled. Longer than a
 /// wake-up, so that a poller that runs is not replaced.
@@ -27,19 +21,28 @@ const STANDBY_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum interval between two checks of the standby thread while the same call polls.
 const MAX_STANDBY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Interest and number of a call. The standby thread waits for nothing of its own, so is the first.
+type Key<I> = (Option<I>, u64);
+
+/// Interval before the first check.
+fn first_interval(is_standby: bool) -> Duration {
+    if is_standby {
+        STANDBY_INTERVAL
+    } else {
+        FIRST_CHECK
+    }
+}
+
 /// The waiters of a [`Source`](super::Source): blocked calls, and tasks.
 ///
 /// One blocked call is the poller, and sleeps until the channel is readable. The other calls are
 /// followers, and sleep until woken. `I` is the interest of a waiter, such as a direction or the
 /// number of a socket.
 pub struct Waiters<I> {
-    calls: BTreeMap<u64, Call<I>>,
-    /// The calls by interest.
-    names: BTreeSet<(I, u64)>,
-    next_name: u64,
-    /// The call, or the standby thread, that sleeps on the channel.
-    poller: Option<u64>,
-    standby: Option<u64>,
+    calls: BTreeMap<Key<I>, Call>,
+    next_number: u64,
+    /// The call, or the standby thread, that polls, or sleeps on the channel.
+    poller: Option<Key<I>>,
     tasks: BTreeMap<I, Vec<Waker>>,
     /// The standby thread polls as for tasks.
     is_watched: bool,
@@ -48,9 +51,7 @@ pub struct Waiters<I> {
 }
 
 /// A blocked call, or the standby thread.
-struct Call<I> {
-    /// `None` for the standby thread, which waits for nothing of its own.
-    interest: Option<I>,
+struct Call {
     /// `None` for a thread that got no descriptor: its sleeps are short.
     event: Option<Arc<EventFd>>,
     /// The thread sleeps, or is about to.
@@ -58,7 +59,7 @@ struct Call<I> {
     notified: bool,
 }
 
-impl<I> Call<I> {
+impl Call {
     fn wake(&mut self, woken: &mut Woken) {
         // A call that is awake finds the flag.
         if !mem::replace(&mut self.notified, true) && self.asleep {
@@ -69,14 +70,25 @@ impl<I> Call<I> {
 
 /// The thread's part of a call.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    name: u64,
+pub(super) struct Ticket<I> {
+    key: Key<I>,
     pub(super) event: Option<Arc<EventFd>>,
-    /// The call has not polled yet.
-    pub(super) is_new: bool,
+    /// Time of the next check of a follower.
+    pub(super) check_at: Option<Instant>,
     check_interval: Duration,
-    /// Number of calls and threads that had come when the standby thread last checked.
+    /// Number of calls that had come at the last check.
     calls_seen: u64,
+}
+
+impl<I> Ticket<I> {
+    fn is_standby(&self) -> bool {
+        self.key.0.is_none()
+    }
+
+    /// Whether the time of a follower's check has come.
+    pub(super) fn is_due(&self) -> bool {
+        self.check_at.is_some_and(|at| at <= Instant::now())
+    }
 }
 
 /// Place and duration of a sleep.
@@ -115,10 +127,8 @@ impl<I: Copy + Ord> Waiters<I> {
     pub fn new() -> Self {
         Self {
             calls: BTreeMap::new(),
-            names: BTreeSet::new(),
-            next_name: 0,
+            next_number: 0,
             poller: None,
-            standby: None,
             tasks: BTreeMap::new(),
             is_watched: false,
             woken: Woken::default(),
@@ -128,8 +138,8 @@ impl<I: Copy + Ord> Waiters<I> {
     /// Wakes the calls and tasks whose interest is met, once the lock has been released. Asks for
     /// each waiter.
     pub fn wake(&mut self, mut is_met: impl FnMut(&I) -> bool) {
-        for call in self.calls.values_mut() {
-            if call.interest.as_ref().is_some_and(&mut is_met) {
+        for ((interest, _), call) in &mut self.calls {
+            if interest.as_ref().is_some_and(&mut is_met) {
                 call.wake(&mut self.woken);
             }
         }
@@ -145,10 +155,9 @@ impl<I: Copy + Ord> Waiters<I> {
     /// [Wakes](Self::wake) the calls and tasks with this interest. The duration does not depend on the
     /// number of other waiters.
     pub fn wake_interest(&mut self, interest: I) {
-        for (_, name) in self.names.range((interest, 0)..=(interest, u64::MAX)) {
-            if let Some(call) = self.calls.get_mut(name) {
-                call.wake(&mut self.woken);
-            }
+        let keys = (Some(interest), 0)..=(Some(interest), u64::MAX);
+        for (_, call) in self.calls.range_mut(keys) {
+            call.wake(&mut self.woken);
         }
         if let Some(tasks) = self.tasks.remove(&interest) {
             self.woken.tasks.extend(tasks);
@@ -186,7 +195,7 @@ impl<I: Copy + Ord> Waiters<I> {
     /// Whether the poller sleeps. Then each unlock leaves every queue armed: a source that takes the
     /// event of a queue, or finds a queue unarmed, arms the queue.
     pub fn poller_sleeps(&self) -> bool {
-        let poller = self.poller.and_then(|name| self.calls.get(&name));
+        let poller = self.poller.and_then(|key| self.calls.get(&key));
         poller.is_some_and(|poller| poller.asleep)
     }
 
@@ -198,9 +207,14 @@ impl<I: Copy + Ord> Waiters<I> {
 
     /// Wakes the standby thread, for work of its own.
     pub fn wake_standby(&mut self) {
-        if let Some(standby) = self.standby.and_then(|name| self.calls.get(&name)) {
+        if let Some(standby) = self.standby() {
             self.woken.events.extend(standby.event.clone());
         }
+    }
+
+    fn standby(&self) -> Option<&Call> {
+        let ((interest, _), first) = self.calls.first_key_value()?;
+        interest.is_none().then_some(first)
     }
 
     fn has_tasks(&self) -> bool {
@@ -209,53 +223,41 @@ impl<I: Copy + Ord> Waiters<I> {
 
     /// Whether there is a blocked call or a task.
     pub fn is_empty(&self) -> bool {
-        self.tasks.is_empty() && self.names.is_empty()
+        self.interests().next().is_none()
     }
 
     /// The interests of all waiters.
     pub fn interests(&self) -> impl Iterator<Item = &I> {
         let calls = self
             .calls
-            .values()
-            .filter_map(|call| call.interest.as_ref());
+            .keys()
+            .filter_map(|(interest, _)| interest.as_ref());
         calls.chain(self.tasks.keys())
     }
 
     /// Adds a call, or the standby thread, woken by `event`.
-    pub(super) fn add(&mut self, interest: Option<I>, event: Option<Arc<EventFd>>) -> Ticket {
-        let name = self.next_name;
-        self.next_name += 1;
-        let is_new = interest.is_some();
-        match interest {
-            Some(interest) => {
-                self.names.insert((interest, name));
-            }
-            None => self.standby = Some(name),
-        }
+    pub(super) fn add(&mut self, interest: Option<I>, event: Option<Arc<EventFd>>) -> Ticket<I> {
+        let key = (interest, self.next_number);
+        self.next_number += 1;
         let call = Call {
-            interest,
             event: event.clone(),
             asleep: false,
             notified: false,
         };
-        self.calls.insert(name, call);
+        self.calls.insert(key, call);
         Ticket {
-            name,
+            key,
             event,
-            is_new,
-            check_interval: FIRST_CHECK,
-            calls_seen: name,
+            check_at: None,
+            check_interval: first_interval(interest.is_none()),
+            calls_seen: key.1,
         }
     }
 
     /// Removes a call. If no other call is the poller, wakes a follower to become the poller.
-    pub(super) fn remove(&mut self, ticket: &Ticket) {
-        let call = self.calls.remove(&ticket.name);
-        if let Some(interest) = call.and_then(|call| call.interest) {
-            self.names.remove(&(interest, ticket.name));
-        }
-        self.standby.take_if(|name| *name == ticket.name);
-        self.poller.take_if(|name| *name == ticket.name);
+    pub(super) fn remove(&mut self, ticket: &Ticket<I>) {
+        self.calls.remove(&ticket.key);
+        self.poller.take_if(|key| *key == ticket.key);
         if self.poller.is_none() {
             self.hand_over();
         }
@@ -264,93 +266,78 @@ impl<I: Copy + Ord> Waiters<I> {
     /// Wakes one waiter to become the poller: the latest call, most likely to run at once. Any other
     /// call that runs earlier takes the place.
     fn hand_over(&mut self) {
-        let is_free = |call: &&Call<I>| call.interest.is_some() && !call.notified;
-        let standby = self.standby.filter(|_| self.has_tasks());
-        let next = self.calls.values().rev().find(is_free);
-        let next = next.or_else(|| self.calls.get(&standby?));
+        let calls = self.calls.iter();
+        let free = calls.filter(|((interest, _), call)| interest.is_some() && !call.notified);
+        let latest = free.max_by_key(|((_, number), _)| number);
+        let next = latest.map(|(_, call)| call);
+        let next = next.or_else(|| self.standby().filter(|_| self.has_tasks()));
         if let Some(call) = next {
             self.woken.events.extend(call.event.clone());
         }
     }
 
-    pub(super) fn is_notified(&self, ticket: &Ticket) -> bool {
-        let call = self.calls.get(&ticket.name);
+    pub(super) fn is_notified(&self, ticket: &Ticket<I>) -> bool {
+        let call = self.calls.get(&ticket.key);
         call.is_some_and(|call| call.notified)
     }
 
     /// Whether the waiter leaves the polling to others. A call replaces the standby thread. The
     /// standby thread polls for tasks, and if no call has come between two checks.
-    pub(super) fn follows(&self, ticket: &Ticket, has_checked: bool) -> bool {
-        let is_standby = self.standby == Some(ticket.name);
+    pub(super) fn follows(&self, ticket: &Ticket<I>, is_due: bool) -> bool {
         match self.poller {
-            Some(name) if name == ticket.name => false,
-            Some(name) => is_standby || self.standby != Some(name),
-            None if is_standby => {
-                let may_poll = has_checked && ticket.calls_seen == self.next_name;
-                !self.has_tasks() && !may_poll
+            Some(key) if key == ticket.key => false,
+            Some((interest, _)) => ticket.is_standby() || interest.is_some(),
+            None => {
+                let is_idle = is_due && ticket.calls_seen == self.next_number;
+                ticket.is_standby() && !self.has_tasks() && !is_idle
             }
-            None => false,
         }
     }
 
-    /// Makes a follower the poller, because the poller has left completions unhandled.
-    pub(super) fn replace_poller(&mut self, ticket: &Ticket) {
-        if self.poller.is_some() {
-            self.become_poller(ticket.name);
-        }
+    /// Makes a waiter the poller. The replaced one becomes a follower when it wakes up, at the next
+    /// event of the channel at the latest.
+    pub(super) fn become_poller(&mut self, ticket: &mut Ticket<I>) {
+        self.poller = Some(ticket.key);
+        ticket.check_at = None;
+        ticket.check_interval = first_interval(ticket.is_standby());
     }
 
-    /// Makes a call the poller while awake, unless another call is.
-    pub(super) fn poll_busily(&mut self, ticket: &Ticket) {
-        if !self.follows(ticket, false) {
-            self.become_poller(ticket.name);
-        }
-    }
-
-    fn become_poller(&mut self, name: u64) {
-        let replaced = self.poller.replace(name).filter(|last| *last != name);
-        if let Some(call) = replaced.and_then(|last| self.calls.get(&last)) {
-            // The replaced poller becomes a follower, with checks of its own.
-            self.woken.events.extend(call.event.clone());
-        }
-    }
-
-    /// Begins a sleep: as the poller, unless the waiter follows. `has_checked` is set if the last
-    /// sleep of a follower has lasted for its whole interval.
-    pub(super) fn begin_sleep(&mut self, ticket: &mut Ticket, has_checked: bool) -> Sleep {
-        let follows = self.follows(ticket, has_checked);
-        if let Some(call) = self.calls.get_mut(&ticket.name) {
+    /// Begins a sleep: as the poller, or as a follower until its check.
+    pub(super) fn begin_sleep(&mut self, ticket: &mut Ticket<I>, is_due: bool) -> Sleep {
+        if let Some(call) = self.calls.get_mut(&ticket.key) {
             call.asleep = true;
         }
-        if !follows {
-            self.become_poller(ticket.name);
-            ticket.check_interval = FIRST_CHECK;
+        if !self.follows(ticket, is_due) {
+            self.become_poller(ticket);
             return Sleep::Channel;
         }
-        let is_standby = self.standby == Some(ticket.name);
-        let has_new_calls = ticket.calls_seen != self.next_name;
-        if has_checked {
-            ticket.calls_seen = self.next_name;
-            ticket.check_interval *= 2;
+        if is_due {
+            self.lengthen_interval(ticket);
         }
-        ticket.check_interval = if !is_standby {
-            let calls = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
-            ticket
-                .check_interval
-                .min(MAX_CHECK_INTERVAL.saturating_mul(calls))
-        } else if has_checked && has_new_calls {
-            STANDBY_INTERVAL
-        } else {
-            ticket
-                .check_interval
-                .clamp(STANDBY_INTERVAL, MAX_STANDBY_INTERVAL)
+        let now = Instant::now();
+        let at = ticket.check_at.filter(|_| !is_due);
+        let at = at.or_else(|| now.checked_add(ticket.check_interval));
+        ticket.check_at = at;
+        Sleep::Event(at.map_or(ticket.check_interval, |at| {
+            at.saturating_duration_since(now)
+        }))
+    }
+
+    fn lengthen_interval(&self, ticket: &mut Ticket<I>) {
+        let calls = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
+        let has_new_calls =
+            mem::replace(&mut ticket.calls_seen, self.next_number) != self.next_number;
+        let longest = match ticket.is_standby() {
+            true if has_new_calls => STANDBY_INTERVAL,
+            true => MAX_STANDBY_INTERVAL,
+            false => MAX_CHECK_INTERVAL.saturating_mul(calls),
         };
-        Sleep::Event(ticket.check_interval)
+        ticket.check_interval = longest.min(ticket.check_interval * 2);
     }
 
     /// Ends a sleep.
-    pub(super) fn end_sleep(&mut self, ticket: &Ticket) {
-        if let Some(call) = self.calls.get_mut(&ticket.name) {
+    pub(super) fn end_sleep(&mut self, ticket: &Ticket<I>) {
+        if let Some(call) = self.calls.get_mut(&ticket.key) {
             call.asleep = false;
         }
     }
@@ -371,7 +358,7 @@ impl<I> fmt::Debug for Waiters<I> {
         f.debug_struct("Waiters")
             .field("calls", &self.calls.len())
             .field("tasks", &self.tasks.len())
-            .field("poller", &self.poller)
+            .field("poller", &self.poller.is_some())
             .finish_non_exhaustive()
     }
 }
