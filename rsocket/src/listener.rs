@@ -697,11 +697,12 @@ impl Options {
             Some(ctx) => vec![ctx],
             None => cm::devices()?,
         };
+        let settings = self.settings.clamped(u32::MAX);
         let mut failure = None;
         for ctx in contexts {
             let registered = ctx.alloc_pd().and_then(|pd| {
-                let exposed = Exposed::new(&pd, &self.settings)?;
-                Memory::new(&pd, &self.settings, exposed)
+                let exposed = Exposed::new(&pd, &settings)?;
+                Memory::new(&pd, &settings, exposed)
             });
             match registered {
                 Ok(_) => return Ok(()),

@@ -133,7 +133,7 @@ fn options_out_of_range_are_clamped() {
     let least = Options::new().send_queue(0).receive_queue(1);
     let odd = Options::new().send_queue(u16::MAX).receive_queue(u16::MAX);
     for (options, depths) in [
-        (least.send_buffer(1).receive_buffer(1), 16..17),
+        (least.send_buffer(0).receive_buffer(0), 16..17),
         // More than the default, but less than requested: limited by the device.
         (odd.send_buffer(1).receive_buffer(4097), 385..u16::MAX),
     ] {

@@ -353,7 +353,8 @@ impl Drop for Fabric {
             let books = self.books();
             assert!(
                 books.is_empty(),
-                "objects exist that were not destroyed before their fabric was dropped: {books}"
+                "objects exist that were not destroyed before their fabric was dropped: {books}; drop them first, or make \
+                 the fabric with `keep_objects` for a library that keeps them until the process ends"
             );
         }
     }

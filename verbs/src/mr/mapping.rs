@@ -113,7 +113,7 @@ impl Mapping {
         let mapped = len.checked_next_multiple_of(granularity);
         let mapped = mapped.filter(|&mapped| mapped > 0 && isize::try_from(mapped).is_ok());
         let Some(mapped) = mapped else {
-            let reason = "a mapping has at least one byte, and no beyond the address space";
+            let reason = "a mapping has at least one byte, and fits into the address space";
             return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
         };
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -82,17 +82,19 @@ impl Settings {
     #[must_use]
     pub fn clamped(self, max_depth: u32) -> Self {
         let max = u16::try_from(max_depth).unwrap_or(u16::MAX).min(MAX_DEPTH);
-        let idle = |idle: u32, in_use: u32| idle.min(in_use).clamp(MIN_BUFFER, MAX_BUFFER);
+        let buffer = |bytes: u32| bytes.clamp(MIN_BUFFER, MAX_BUFFER);
+        let idle = |idle: u32, in_use: u32| buffer(idle.min(in_use));
+        let most = |most: u32, in_use: u32| buffer(most.max(in_use));
         let depth = |wanted: u16, spare| wanted.max(MIN_DEPTH).min(max.saturating_sub(spare));
         Self {
             send_depth: depth(self.send_depth, 0),
             recv_depth: depth(self.recv_depth, SPARE_RECEIVES),
-            send_buffer: self.send_buffer.clamp(MIN_BUFFER, MAX_BUFFER),
-            recv_buffer: self.recv_buffer.clamp(MIN_BUFFER, MAX_BUFFER) & !1,
+            send_buffer: buffer(self.send_buffer),
+            recv_buffer: buffer(self.recv_buffer) & !1,
             send_buffer_idle: idle(self.send_buffer_idle, self.send_buffer),
             recv_buffer_idle: idle(self.recv_buffer_idle, self.recv_buffer) & !1,
-            send_buffer_max: self.send_buffer_max.min(MAX_BUFFER),
-            recv_buffer_max: self.recv_buffer_max.min(MAX_BUFFER),
+            send_buffer_max: most(self.send_buffer_max, self.send_buffer),
+            recv_buffer_max: most(self.recv_buffer_max, self.recv_buffer) & !1,
             ..self
         }
     }
@@ -176,6 +178,33 @@ mod tests {
             Settings::default(),
             "defaults are within the limits"
         );
+    }
+
+    #[test]
+    fn buffer_of_any_fixed_size_neither_grows_nor_shrinks() {
+        for (bytes, size) in [
+            (0, 4096),
+            (4095, 4096),
+            (65_537, 65_537),
+            (u32::MAX, MAX_BUFFER),
+        ] {
+            let mut settings = Settings::default();
+            settings.set_send_buffer(bytes);
+            settings.set_recv_buffer(bytes);
+            let fixed = settings.clamped(u32::MAX);
+            let sends = [
+                fixed.send_buffer_idle,
+                fixed.send_buffer,
+                fixed.send_buffer_max,
+            ];
+            let receives = [
+                fixed.recv_buffer_idle,
+                fixed.recv_buffer,
+                fixed.recv_buffer_max,
+            ];
+            assert_eq!(sends, [size; 3]);
+            assert_eq!(receives, [size & !1; 3]);
+        }
     }
 
     #[test]
