@@ -35,7 +35,8 @@ pub enum WindowType {
 /// [request](crate::qp::SendQueue::bind_window) instead of a call into the kernel.
 ///
 /// A window keeps the region of its last binding, and of the one before, which may be in force
-/// until the last one's request has succeeded. A window of type 2 keeps every queue pair that has
+/// until the last one's request has succeeded. Memory of a still earlier binding, in force since the
+/// later ones are queued or have failed, stays registered until the window is dropped. A window of type 2 keeps every queue pair that has
 /// bound the window, with the last region of each, until the window is dropped: at most 16; a
 /// binding by a further one is refused. Dropping the window revokes its RKey.
 ///
@@ -52,8 +53,8 @@ pub struct MemoryWindow {
     /// Dropped after the window, as is `earlier`.
     bound: Option<Bound>,
     /// Bindings before the last one. One of them may still be in force on the device: a later
-    /// binding that fails ends nothing. Bindings by one queue pair are over when two more have been
-    /// posted to that queue pair.
+    /// binding that fails ends nothing. A binding replaced by two more, which are queued or have
+    /// failed, may be in force as well: see `BoundRegions`.
     earlier: Vec<Bound>,
     pd: ProtectionDomain,
 }
@@ -237,7 +238,8 @@ impl Drop for MemoryWindow {
     fn drop(&mut self) {
         // SAFETY: the window is allocated and deallocated once, here; the domain is allocated,
         // since its field is dropped later. A binding still in force ends with the window. If this
-        // fails, deregistering the region fails too, and leaks the region.
+        // fails, deregistering the region fails too, and the region stays until the domain's end.
         let _: i32 = unsafe { ffi::ibv_dealloc_mw(self.raw.as_ptr()) };
+        self.pd.bound_regions().end(self.pd.context());
     }
 }

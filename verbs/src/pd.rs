@@ -20,6 +20,7 @@ use crate::{
     context::Context,
     error::{Result, cvt_ptr},
     event::KernelHandle,
+    mr::BoundRegions,
     parent_domain::Parts,
 };
 
@@ -43,6 +44,7 @@ struct Inner {
     // INVARIANT: allocated until `self` is dropped.
     raw: NonNull<ffi::ibv_pd>,
     origin: Origin,
+    bound: BoundRegions,
     ctx: Context,
 }
 
@@ -92,8 +94,15 @@ impl ProtectionDomain {
     /// # Safety
     /// - `raw` is a new domain of this context and of that origin, with no other owner.
     pub(crate) unsafe fn from_raw(raw: NonNull<ffi::ibv_pd>, origin: Origin, ctx: Context) -> Self {
+        let bound = BoundRegions::default();
+        let inner = Inner {
+            raw,
+            origin,
+            bound,
+            ctx,
+        };
         Self {
-            inner: Arc::new(Inner { raw, origin, ctx }),
+            inner: Arc::new(inner),
         }
     }
 
@@ -112,6 +121,11 @@ impl ProtectionDomain {
     /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_pd {
         self.inner.raw.as_ptr()
+    }
+
+    /// Memory of this domain to which a window is still bound.
+    pub(crate) fn bound_regions(&self) -> &BoundRegions {
+        &self.inner.bound
     }
 
     /// Whether both are one domain for the device: a parent domain equals the domain underneath.
@@ -145,6 +159,7 @@ impl fmt::Debug for ProtectionDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.bound.end(&self.ctx);
         if let Origin::Imported = self.origin {
             // SAFETY: the domain was imported, and is unimported once, here; the context is open,
             // since `self.ctx` is dropped later.

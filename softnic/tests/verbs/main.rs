@@ -11,4 +11,5 @@ mod listing;
 mod outages;
 mod setup;
 mod threads;
+mod windows;
 mod xrc;

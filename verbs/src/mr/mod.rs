@@ -31,6 +31,7 @@
 mod atomic {
     pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
+mod bound;
 mod buf;
 mod builder;
 mod copying;
@@ -51,6 +52,7 @@ mod unmapped;
 #[cfg(test)]
 mod interleavings;
 
+pub(crate) use bound::BoundRegions;
 pub use buf::{Buf, SharedBuf};
 pub use builder::{Registration, RemoteRegistration};
 pub use dmah::{DmaHandle, DmaHints, TphMemory};

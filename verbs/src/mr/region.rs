@@ -11,6 +11,7 @@ use std::{
 use ibverbs_sys::{self as ffi, ibv_access_flags as flag};
 
 use super::{
+    bound::BoundRegion,
     dmah::DmaHandle,
     memory::{Memory, OwnedMemory},
     on_demand::Implicit,
@@ -140,7 +141,9 @@ pub(super) struct Region {
     // access, or never.
     memory: Option<Box<dyn Memory>>,
     /// Dropped after the registration has ended.
-    _dmah: Option<DmaHandle>,
+    dmah: Option<DmaHandle>,
+    /// Whether windows can be bound.
+    for_windows: bool,
 }
 
 /// The registration behind the device's access.
@@ -177,7 +180,8 @@ impl Region {
                 len: range.len(),
                 iova: terms.iova.unwrap_or(address(range.cast())),
                 memory: Some(memory),
-                _dmah: terms.dmah,
+                for_windows: terms.access & flag::IBV_ACCESS_MW_BIND.0 != 0,
+                dmah: terms.dmah,
             }),
             Err(error) => {
                 let value = *memory;
@@ -196,7 +200,8 @@ impl Region {
             len: range.len(),
             iova: address(range.cast()),
             memory: Some(memory),
-            _dmah: None,
+            dmah: None,
+            for_windows: false,
         }
     }
 
@@ -252,22 +257,41 @@ impl Region {
     /// the memory is leaked.
     pub(super) fn end(&mut self) -> Option<Box<dyn Memory>> {
         let memory = ManuallyDrop::new(self.memory.take()?);
-        let ended = match &mut self.grant {
-            // SAFETY: once, since there was still memory; not used afterwards, since the caller is
-            // either `drop`, or the only owner of an unusable registration.
+        // SAFETY: once, since there was still memory; not used afterwards, since the registration
+        // is unusable, and `self` its only owner.
+        let ended = unsafe { self.dereg() };
+        ended.then(|| ManuallyDrop::into_inner(memory))
+    }
+
+    /// Ends the registration. Returns whether the device has certainly lost its access.
+    ///
+    /// # Safety
+    /// - As for [`Mr::dereg`].
+    unsafe fn dereg(&mut self) -> bool {
+        match &mut self.grant {
+            // SAFETY: the caller's promise.
             Grant::Own(mr) => unsafe { mr.dereg() },
             // Only requests with a buffer or a region of this memory named the bytes to the device,
             // and none is left, neither here nor in flight.
             Grant::Everything(_) => true,
-        };
-        ended.then(|| ManuallyDrop::into_inner(memory))
+        }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
         // No buffer is left, since each holds an `Arc` of `self`.
-        drop(self.end());
+        let Some(memory) = self.memory.take().map(ManuallyDrop::new) else {
+            return;
+        };
+        // SAFETY: once, since there was still memory; if this fails, only `BoundRegion` tries again.
+        if unsafe { self.dereg() } {
+            drop(ManuallyDrop::into_inner(memory));
+        } else if let (true, Grant::Own(mr)) = (self.for_windows, &self.grant) {
+            // SAFETY: registered, since ending failed, and `self` has no other owner.
+            let bound = unsafe { BoundRegion::new(mr.raw, memory, self.dmah.take()) };
+            mr.pd.bound_regions().keep(bound, mr.pd.context());
+        }
     }
 }
 
