@@ -43,11 +43,14 @@
 //!   the peer's end fails, where TCP's succeeds, so that the signal would end programs that TCP lets live.
 //! - A listener does not accept TCP connections.
 //! - A nonblocking `connect` does not fall back to TCP.
+//! - There is no urgent data: `MSG_OOB` sends its bytes as others. Datagrams have no control messages: `sendmsg` with one,
+//!   such as `IPV6_HOPLIMIT`, fails.
 //! - A datagram over 2032 bytes (IPv6: 2020) fails with `EMSGSIZE`.
 //! - `splice` with an rsocket fails with `EINVAL`, so that programs copy the data themselves. `io_uring_setup` through
 //!   `syscall(2)`, as libuv makes it, fails with `ENOSYS`. `freopen` of a `FILE` on an rsocket closes it and fails.
-//! - Not intercepted: `dprintf`, `vdprintf`, `aio_read` and its kin, system calls bypassing the C library, such as
-//!   liburing's, and a `FILE` that was opened before its descriptor became an rsocket, such as `stdout` after `dup2`.
+//!   `aio_read` and its kin fail with `EOPNOTSUPP`. `CALLS.md` lists all calls with a descriptor.
+//! - Not intercepted: `dprintf`, system calls bypassing the C library, such as liburing's, and a `FILE` that was opened
+//!   before its descriptor became an rsocket, such as `stdout` after `dup2`.
 //!   Such a write to an rsocket fails with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; such a read
 //!   fails with `EAGAIN` or finds an end of stream. After a false end of stream, standard error has a message when the
 //!   socket is closed.
@@ -74,6 +77,7 @@
 //! Intercepted calls on other descriptors, such as `read`, cost one table lookup without a lock, and remain
 //! callable in signal handlers.
 
+mod aio;
 mod config;
 mod datagrams;
 mod epoll;

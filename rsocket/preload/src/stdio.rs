@@ -37,6 +37,7 @@ struct Functions {
 }
 
 unsafe extern "C" {
+    fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
     fn ftrylockfile(file: *mut FILE) -> c_int;
     fn fflush_unlocked(file: *mut FILE) -> c_int;
@@ -120,6 +121,50 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         COUNT.store(open.len(), SeqCst);
     }
     file
+}
+
+/// The C library passes a `va_list` by its address on all supported architectures.
+///
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    let cookie = usize::try_from(fd).ok().map(ptr::without_provenance_mut);
+    let Some(cookie) = cookie.filter(|_| fork::is_own(fd)) else {
+        let real = real!(
+            vdprintf: unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int
+        );
+        // SAFETY: as the caller promises.
+        return unsafe { real(fd, format, arguments) };
+    };
+    let mut text = ptr::null_mut();
+    // SAFETY: as the caller promises; the text is a local variable.
+    let len = unsafe { vasprintf(&raw mut text, format, arguments) };
+    let Ok(wanted) = usize::try_from(len) else {
+        return -1;
+    };
+    // SAFETY: the text has this length.
+    let written = unsafe { write_file(cookie, text, wanted) };
+    // SAFETY: allocated by `vasprintf`, and not used any more.
+    unsafe { libc::free(text.cast()) };
+    if written.unsigned_abs() == wanted {
+        len
+    } else {
+        -1
+    }
+}
+
+/// # Safety
+/// As for `vdprintf`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __vdprintf_chk(
+    fd: c_int,
+    _flag: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { vdprintf(fd, format, arguments) }
 }
 
 /// Writes the buffered data of all open streams, except those in use by another thread.

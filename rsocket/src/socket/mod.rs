@@ -688,7 +688,7 @@ impl Socket {
     /// Returns the address of the peer.
     ///
     /// # Errors
-    /// - `NotConnected`: the socket has no peer.
+    /// - `NotConnected`: the socket has no peer, or its connection has failed.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         if let Some(datagram) = self.datagram_socket() {
             let peer = datagram.peer_addr();
@@ -696,6 +696,9 @@ impl Socket {
         }
         let stream = self.stream();
         let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
+        if stream.take_error().is_some() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         Ok(self.name_of(stream.connection().peer_addr()))
     }
 

@@ -5,7 +5,9 @@
 // The test is linked with the library, whose functions come before the C library's.
 extern crate rspreload as _;
 
+mod calls;
 mod descriptors;
+mod endings;
 mod listeners;
 mod program;
 mod transfers;

@@ -4,7 +4,7 @@ use std::{
     ffi::CStr,
     fs::File,
     io::{Seek, Write},
-    mem::ManuallyDrop,
+    mem::{self, ManuallyDrop},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     ptr,
 };
@@ -156,6 +156,54 @@ fn ring_of_io_uring_is_refused() {
     // SAFETY: the call reads no memory, as it is refused.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, ptr::null_mut::<u8>()) };
     assert_eq!(outcome(ring), Err(libc::ENOSYS));
+}
+
+#[test]
+fn asynchronous_calls_on_rsocket_are_refused() {
+    let _alone = alone();
+    let [client, server] = connected(Rdma);
+    client.send(b"abc").unwrap();
+    server.wait_readable();
+    let mut bytes = [0_u8; 3];
+    // SAFETY: a control block is plain data.
+    let mut block: libc::aiocb = unsafe { mem::zeroed() };
+    block.aio_fildes = server.0;
+    block.aio_buf = bytes.as_mut_ptr().cast();
+    block.aio_nbytes = bytes.len();
+    block.aio_lio_opcode = libc::LIO_READ;
+    let at = &raw mut block;
+    let list = [ptr::null_mut(), at];
+    let (wait, event) = (libc::LIO_WAIT, ptr::null_mut());
+    let all = [
+        // SAFETY: a valid block.
+        unsafe { libc::aio_read(at) },
+        // SAFETY: as above.
+        unsafe { libc::aio_write(at) },
+        // SAFETY: as above.
+        unsafe { libc::aio_fsync(libc::O_SYNC, at) },
+        // SAFETY: two entries, null or valid.
+        unsafe { libc::lio_listio(wait, list.as_ptr(), 2, event) },
+    ];
+    assert_eq!(all, [-1; 4]);
+    let error = std::io::Error::last_os_error().raw_os_error();
+    assert_eq!(error, Some(libc::EOPNOTSUPP));
+    assert_eq!(server.recv(9).unwrap(), b"abc");
+}
+
+unsafe extern "C" {
+    fn vdprintf(fd: c_int, format: *const libc::c_char, arguments: *mut libc::c_void) -> c_int;
+}
+
+#[test]
+fn vdprintf_on_rsocket_writes_the_text() {
+    let _alone = alone();
+    let [client, server] = connected(Rdma);
+    let mut none = [0_u64; 8];
+    // SAFETY: the format takes no arguments.
+    let written = unsafe { vdprintf(client.0, c"hello%%".as_ptr(), none.as_mut_ptr().cast()) };
+    assert_eq!(written, 6);
+    server.wait_readable();
+    assert_eq!(server.recv(9).unwrap(), b"hello%");
 }
 
 /// The C library would crash.

@@ -1,0 +1,170 @@
+//! `CALLS.md`, compared with the symbols of the libraries and with the C library's headers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// Headers with calls that take descriptors.
+const HEADERS: [&str; 30] = [
+    "aio.h",
+    "dirent.h",
+    "fcntl.h",
+    "netinet/in.h",
+    "poll.h",
+    "spawn.h",
+    "stdio.h",
+    "stdlib.h",
+    "sys/epoll.h",
+    "sys/eventfd.h",
+    "sys/fanotify.h",
+    "sys/file.h",
+    "sys/inotify.h",
+    "sys/ioctl.h",
+    "sys/mman.h",
+    "sys/select.h",
+    "sys/sendfile.h",
+    "sys/signalfd.h",
+    "sys/socket.h",
+    "sys/stat.h",
+    "sys/statfs.h",
+    "sys/statvfs.h",
+    "sys/time.h",
+    "sys/timerfd.h",
+    "sys/uio.h",
+    "sys/wait.h",
+    "sys/xattr.h",
+    "termios.h",
+    "unistd.h",
+    "utime.h",
+];
+
+/// Beginnings of the names of parameters for descriptors, without underscores.
+const PARAMETERS: [&str; 11] = [
+    "fd", "fildes", "infd", "outfd", "in_fd", "out_fd", "epfd", "oldfd", "newfd", "dfd", "lowfd",
+];
+
+/// Types of parameters that contain descriptors.
+const TYPES: [&str; 3] = ["struct aiocb", "struct pollfd", "fd_set"];
+
+/// Decisions by call.
+fn table() -> BTreeMap<&'static str, &'static str> {
+    let rows = include_str!("../../CALLS.md").lines();
+    let rows = rows.filter(|row| row.starts_with("| `"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_eq!(cells.len(), 5, "{row}");
+        let (call, decision, reason) = (cells[1], cells[2], cells[3]);
+        let explained = match decision {
+            "intercepted" => reason.is_empty(),
+            "refused" | "harmless" | "fails" => !reason.is_empty(),
+            _ => false,
+        };
+        assert!(explained, "{row}");
+        (call.trim_matches('`'), decision)
+    })
+    .collect()
+}
+
+/// Functions defined by a library.
+fn symbols(library: &Path) -> BTreeSet<String> {
+    let mut command = Command::new("nm");
+    let output = command.args(["-D", "--defined-only"]).arg(library);
+    let output = output.output().unwrap();
+    assert!(output.status.success(), "{}", library.display());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let name = words.nth(2)?;
+        Some(name.split('@').next()?.to_owned())
+    });
+    names.collect()
+}
+
+fn c_library() -> BTreeSet<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let library = maps.lines().find_map(|line| {
+        let path = line.split_whitespace().nth(5)?;
+        path.ends_with("/libc.so.6").then(|| Path::new(path))
+    });
+    symbols(library.unwrap())
+}
+
+/// Cargo builds the library for this test, into the same folder.
+fn own_library() -> BTreeSet<String> {
+    let program = env::current_exe().unwrap();
+    symbols(&program.with_file_name("librspreload.so"))
+}
+
+fn is_of_descriptor(parameter: &str) -> bool {
+    let words: Vec<&str> = parameter
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    let name = words.iter().rfind(|word| !word.is_empty());
+    let name = name.map_or("", |name| name.trim_start_matches('_'));
+    let begins = PARAMETERS.iter().any(|start| {
+        let rest = name.strip_prefix(start);
+        rest.is_some_and(|rest| rest.is_empty() || rest.bytes().all(|b| b.is_ascii_digit()))
+    });
+    begins && words.contains(&"int") || TYPES.iter().any(|kind| parameter.contains(kind))
+}
+
+/// Functions of the headers with a descriptor among their parameters.
+fn declared() -> BTreeSet<String> {
+    let mut compiler = Command::new("cc")
+        .args(["-D_GNU_SOURCE", "-E", "-P", "-x", "c", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = compiler.stdin.take().unwrap();
+    for header in HEADERS {
+        writeln!(input, "#include <{header}>").unwrap();
+    }
+    drop(input);
+    let output = compiler.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let declarations = text.split(';').filter(|text| text.contains("extern"));
+    let functions = declarations.filter_map(|text| {
+        let (before, parameters) = text.split_once('(')?;
+        let (parameters, _) = parameters.split_once(')')?;
+        let name = before.split_whitespace().next_back()?;
+        let name = name.trim_start_matches('*');
+        parameters
+            .split(',')
+            .any(is_of_descriptor)
+            .then(|| name.to_owned())
+    });
+    functions.collect()
+}
+
+#[test]
+fn intercepted_and_refused_calls_are_exported_and_no_others() {
+    let c_library = c_library();
+    let own = own_library();
+    let exported: BTreeSet<&str> = own.intersection(&c_library).map(String::as_str).collect();
+    let listed = table().into_iter();
+    let listed = listed.filter(|(_, decision)| ["intercepted", "refused"].contains(decision));
+    assert_eq!(
+        listed.map(|(call, _)| call).collect::<BTreeSet<_>>(),
+        exported
+    );
+}
+
+/// Older C libraries have fewer calls, newer ones may have more.
+#[test]
+fn call_of_the_headers_with_a_descriptor_has_a_decision() {
+    let table = table();
+    let declared = declared();
+    assert!(declared.len() > 150, "{declared:?}");
+    let c_library = c_library();
+    let missing: Vec<&String> = declared
+        .iter()
+        .filter(|call| c_library.contains(*call) && !table.contains_key(call.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
