@@ -138,13 +138,6 @@ impl Watcher {
             self.event.drain();
         }
     }
-
-    /// Notifies callers with an interest.
-    pub(crate) fn notify(&self, interest: Interest) {
-        for (_, direction) in self.directions(interest) {
-            Arc::clone(direction).wake();
-        }
-    }
 }
 
 impl AsFd for Watcher {
@@ -175,6 +168,12 @@ mod tests {
 
         fn watch(&mut self, interest: Interest) {
             self.watcher.watch(&mut self.waiters, interest);
+        }
+
+        fn notify(&self, interest: Interest) {
+            for (_, direction) in self.watcher.directions(interest) {
+                Arc::clone(direction).wake();
+            }
         }
 
         fn is_readable(&self) -> bool {
@@ -230,12 +229,12 @@ mod tests {
         let mut fixture = Fixture::new();
         fixture.watch(Interest::BOTH);
         assert!(!fixture.is_readable());
-        fixture.watcher.notify(Interest::BOTH);
+        fixture.notify(Interest::BOTH);
         for (first, second) in [
             (Interest::READ, Interest::WRITE),
             (Interest::WRITE, Interest::READ),
         ] {
-            fixture.watcher.notify(second);
+            fixture.notify(second);
             fixture.watch(first);
             assert!(fixture.is_readable(), "the other direction is due");
             fixture.watch(second);

@@ -184,7 +184,7 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
             let end;
             (state, end) = self
                 .state
-                .wait_busy(state, interest, deadline, Some(busy_until))?;
+                .wait(state, interest, deadline, Some(busy_until))?;
             match end {
                 WaitEnd::Woken => {}
                 WaitEnd::TimedOut => return Err(io::ErrorKind::WouldBlock.into()),
@@ -214,7 +214,8 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
         }
-        self.notify(interest, mode);
+        self.register(&mut state, interest, mode)?;
+        state.waiters().wake(|_| true);
         Err(io::ErrorKind::WouldBlock.into())
     }
 
@@ -237,23 +238,15 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
         Ok(())
     }
 
-    fn notify(&self, interest: Interest, mode: WaitMode<'_>) {
-        match (mode, self.watcher.get()) {
-            (WaitMode::Task(task), _) => task.wake_by_ref(),
-            (_, Some(watcher)) => watcher.notify(interest),
-            (_, None) => {}
-        }
-    }
-
-    /// Processes completions and requests events for all waiters. Returns whether there are more
-    /// completions.
-    fn poll_or_arm(state: &mut Guard<'_, S>) -> io::Result<bool> {
+    /// Processes completions and requests events for all waiters. More completions than that wake all waiters.
+    fn poll_or_arm(state: &mut Guard<'_, S>) -> io::Result<()> {
         for _ in 0..MAX_ROUNDS {
             if !state.poll_or_arm()? {
-                return Ok(false);
+                return Ok(());
             }
         }
-        Ok(true)
+        state.waiters().wake(|_| true);
+        Ok(())
     }
 
     /// Returns the operations possible without blocking.
@@ -267,9 +260,7 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
     /// has changed the dependence on send completions: without room, writability depends on them.
     pub(crate) fn readiness_armed(&self) -> io::Result<Readiness> {
         let mut state = self.lock();
-        if Self::poll_or_arm(&mut state)? {
-            state.waiters().wake(|_| true);
-        }
+        Self::poll_or_arm(&mut state)?;
         Ok(state.readiness())
     }
 
@@ -288,9 +279,7 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
         let mut state = self.lock();
         self.leave(&mut state, interest, mode);
         self.register(&mut state, interest, mode)?;
-        if Self::poll_or_arm(&mut state)? {
-            self.notify(interest, mode);
-        }
+        Self::poll_or_arm(&mut state)?;
         Ok(state.readiness())
     }
 
@@ -565,8 +554,10 @@ mod tests {
         shared.begin_wait(Interest::READ, &task).unwrap();
         assert!(is_readable(&event));
         event.drain();
+        shared.lock().flooded = false;
         shared.begin_wait(Interest::READ, &task).unwrap();
-        event.drain();
+        assert!(!is_readable(&event));
+        shared.lock().flooded = true;
         shared.readiness_armed().unwrap();
         assert!(is_readable(&event));
         shared.lock().flooded = false;

@@ -77,7 +77,7 @@ impl Shared {
             return Ok(state);
         }
         let (deadline, busy_until) = (patience.deadline, patience.busy_until);
-        let (state, end) = self.state.wait_busy(state, id, deadline, busy_until)?;
+        let (state, end) = self.state.wait(state, id, deadline, busy_until)?;
         match end {
             WaitEnd::Woken => Ok(state),
             WaitEnd::TimedOut => Err(timeout_elapsed()),

@@ -263,7 +263,7 @@ fn receive_until(mail: &Mail, receiver: u8, deadline: Option<Instant>) -> Result
             return Ok(());
         }
         let end;
-        (state, end) = mail.wait(state, receiver, deadline).unwrap();
+        (state, end) = mail.wait(state, receiver, deadline, None).unwrap();
         if end != WaitEnd::Woken {
             return Err(end);
         }
@@ -593,7 +593,7 @@ fn busy_call_loses_no_wake_up() {
         let mut state = mail.lock();
         while state.arrived[0] == 0 {
             let busy_until = Some(Instant::after(Duration::from_secs(1)));
-            state = mail.wait_busy(state, 0, None, busy_until).unwrap().0;
+            state = mail.wait(state, 0, None, busy_until).unwrap().0;
         }
         state.arrived[0] -= 1;
         drop(state);

@@ -87,7 +87,7 @@
 //!             *count -= 1;
 //!             return Ok(());
 //!         }
-//!         (state, _) = inbox.wait(state, receiver, None)?;
+//!         (state, _) = inbox.wait(state, receiver, None, None)?;
 //!     }
 //! }
 //!

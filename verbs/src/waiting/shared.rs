@@ -221,26 +221,15 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     /// The first blocked call of a thread creates [its eventfd](EventFd::of_thread). While too many
     /// files are open, the call has none, and wakes up every millisecond.
     ///
+    /// Polls until `busy_until` before the first sleep. A wait that ends in this time costs no
+    /// notification and no wake-up, but keeps a processor busy.
+    ///
     /// Call only after the state has been found not to meet the interest, with the lock held since.
     ///
     /// # Errors
     /// - `Unsupported`: in a forked child of the process that created the value.
     /// - The errors of the source, if the calling thread polls.
     pub fn wait<'s>(
-        &'s self,
-        state: Guard<'s, S>,
-        interest: S::Interest,
-        deadline: Option<Instant>,
-    ) -> Result<(Guard<'s, S>, WaitEnd), S::Error> {
-        self.wait_busy(state, interest, deadline, None)
-    }
-
-    /// Blocks like [`wait`](Self::wait), and polls until `busy_until` before the first sleep. A wait
-    /// that ends in this time costs no notification and no wake-up, but keeps a processor busy.
-    ///
-    /// # Errors
-    /// As for [`wait`](Self::wait).
-    pub fn wait_busy<'s>(
         &'s self,
         state: Guard<'s, S>,
         interest: S::Interest,

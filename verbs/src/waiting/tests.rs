@@ -321,7 +321,7 @@ fn wait_in_forked_child_is_refused() {
     // no other thread uses the mailbox.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let refused = mail.wait(mail.lock(), 0, None);
+        let refused = mail.wait(mail.lock(), 0, None, None);
         let is_refused = refused.is_err_and(|err| err.kind() == io::ErrorKind::Unsupported);
         // The notification of the poller stays in the child.
         mail.lock().waiters().wake(|_| true);
@@ -353,7 +353,7 @@ fn call_woken_while_arming_does_not_sleep() {
     let mut state = mail.lock();
     state.handles_while_arming = true;
     let late = Some(Instant::now() + Duration::from_secs(20));
-    let (state, end) = mail.wait(state, 0, late).unwrap();
+    let (state, end) = mail.wait(state, 0, late, None).unwrap();
     assert_eq!(end, WaitEnd::Woken, "no event follows");
     assert_eq!(state.arrived, [1]);
 }
@@ -505,9 +505,7 @@ fn busy_call_polls_instead_of_standby_thread_and_arms_nothing() {
     device.complete(0);
     let busy_wait = |deadline| {
         let busy_until = Some(Instant::now() + Duration::from_secs(60));
-        mail.wait_busy(mail.lock(), 0, deadline, busy_until)
-            .unwrap()
-            .1
+        mail.wait(mail.lock(), 0, deadline, busy_until).unwrap().1
     };
     assert_eq!(busy_wait(None), WaitEnd::Woken);
     standby.event().drain();
@@ -524,7 +522,7 @@ fn busy_call_sleeps_after_its_time() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let busy_until = Some(Instant::now() + Duration::from_millis(5));
-            mail.wait_busy(mail.lock(), 0, None, busy_until).unwrap().1
+            mail.wait(mail.lock(), 0, None, busy_until).unwrap().1
         });
         while !mail.lock().waiters().poller_sleeps() {
             thread::yield_now();

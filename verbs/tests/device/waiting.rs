@@ -236,7 +236,7 @@ fn threads_that_share_a_queue_lose_no_wake_up() {
                 let mut state = inbox.lock();
                 while state.arrived[number] == 0 {
                     let end;
-                    (state, end) = inbox.wait(state, number, None).unwrap();
+                    (state, end) = inbox.wait(state, number, None, None).unwrap();
                     assert_eq!(end, WaitEnd::Woken);
                 }
                 state.arrived[number] -= 1;
