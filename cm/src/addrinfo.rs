@@ -147,8 +147,8 @@ impl AddrHints {
     /// service answers.
     ///
     /// # Errors
-    /// - `InvalidInput`: a name with a zero byte; neither node nor service; or, for
-    ///   [InfiniBand](Self::infiniband), a node other than a GID.
+    /// - `InvalidInput`: a name with a zero byte; neither node nor service; a port above 65535; or,
+    ///   for [InfiniBand](Self::infiniband), a node other than a GID.
     /// - `EOPNOTSUPP`: a [service record](Self::service_record) with a library before rdma-core 60.
     /// - `NotFound`: the name is unknown, with the message of `getaddrinfo(3)`.
     /// - Any other error of the system.
@@ -167,6 +167,10 @@ impl AddrHints {
             return Err(Error::from_errno(CALL, libc::EOPNOTSUPP)
                 .detail(detail())
                 .hint("service records need rdma-core 60 or later"));
+        }
+        if self.flags & ffi::RAI_SA == 0 && service.is_some_and(is_beyond_ports) {
+            let reason = "the port is above 65535";
+            return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason).detail(detail()));
         }
         // The wildcard address; librdmacm would use the wrong family.
         let any = self.family == ffi::AF_IB && self.flags & ffi::RAI_PASSIVE != 0;
@@ -313,6 +317,12 @@ fn reason(code: c_int) -> String {
     let text = unsafe { libc::gai_strerror(code) };
     // SAFETY: the text is constant, and terminated.
     unsafe { read_name(text) }.unwrap_or_else(|| format!("code {code}"))
+}
+
+/// Whether a service is a number of which `getaddrinfo` would take the lowest 16 bits.
+fn is_beyond_ports(service: &str) -> bool {
+    let is_number = !service.is_empty() && service.bytes().all(|digit| digit.is_ascii_digit());
+    is_number && service.parse::<u16>().is_err()
 }
 
 fn as_int(number: u32) -> c_int {

@@ -461,7 +461,14 @@ fn addr_hints_lookup_of_invalid_names_fails() {
     let err = hints.lookup(Some("no.such.name"), Some("1")).unwrap_err();
     assert_eq!(err.kind(), std::io::ErrorKind::NotFound);
     assert!(err.to_string().contains("no.such.name:1"), "{err}");
-    for (node, service) in [(None, None), (Some("a\0b"), None)] {
+    let node = Some("10.9.0.1");
+    assert!(hints.lookup(node, Some("65535")).is_ok());
+    for (node, service) in [
+        (None, None),
+        (Some("a\0b"), None),
+        (node, Some("65536")),
+        (node, Some("99999999999999999999")),
+    ] {
         let err = hints.lookup(node, service).unwrap_err();
         assert_eq!(err.kind(), std::io::ErrorKind::InvalidInput);
     }
