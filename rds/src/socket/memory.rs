@@ -17,9 +17,12 @@ use super::Socket;
 use crate::{
     device::Device,
     engine::{Exported, PAGE, random_address},
-    errno::socket_error,
+    errno::{refused, socket_error},
     proto::wire::{Cookie, MAX_MESSAGE},
 };
+
+/// Operation in errors of exports.
+const EXPORT: &str = "RDS_GET_MR";
 
 /// Access of peers to exported memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -216,10 +219,13 @@ impl Socket {
         let range = memory.range();
         let offset = range.cast::<u8>().addr().get() % PAGE;
         if range.is_empty() {
-            return Err(Errno::INVAL.into());
+            let reason = "memory to export has at least one byte";
+            return Err(refused(EXPORT, Errno::INVAL, reason));
         }
         if (offset + range.len()).next_multiple_of(PAGE) > MAX_MESSAGE as usize + PAGE {
-            return Err(Errno::MSGSIZE.into());
+            let len = range.len();
+            let reason = format!("{len} bytes; an export has at most 1 MiB and a page");
+            return Err(refused(EXPORT, Errno::MSGSIZE, reason));
         }
         let mut access = RemoteAccess::READ;
         access.set(RemoteAccess::WRITE, !options.read_only);
@@ -254,7 +260,11 @@ impl Socket {
                 drop(exported);
                 Ok(())
             }
-            None => Err(Errno::INVAL.into()),
+            None => {
+                let rkey = cookie.rkey;
+                let reason = format!("key {rkey:#x} is no export of this socket, or freed already");
+                Err(refused("RDS_FREE_MR", Errno::INVAL, reason))
+            }
         }
     }
 

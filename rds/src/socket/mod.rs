@@ -27,7 +27,7 @@ pub use sending::{SendOptions, Sent};
 
 use crate::{
     engine::{Engine, Guard, Patience, State},
-    errno::socket_error,
+    errno::{refused, socket_error},
     proto::{
         SocketId,
         node::{self, DEFAULT_LIMIT, Delivery, SocketStats},
@@ -179,7 +179,9 @@ impl Socket {
         let bound = self.lock()?.node.can_bind(self.id, addr);
         let bound = bound.map_err(socket_error)?;
         if bound.ip().is_loopback() && lock(&self.options).transport {
-            return Err(Errno::NOPROTOOPT.into());
+            let reason =
+                format!("{bound} has no RDMA device, but transport 0, InfiniBand, is selected");
+            return Err(refused("bind", Errno::NOPROTOOPT, reason));
         }
         let mut state = self.engine.inner().open(bound)?;
         let is_first = !state.node.is_local(bound.ip());

@@ -5,9 +5,12 @@ use std::io;
 use rustix::io::Errno;
 use verbs::{ProtectionDomain, RemoteRegion};
 
-use crate::proto::{
-    connection::{self, AtomicOp, Direction, Report},
-    wire::{Cookie, MAX_MESSAGE},
+use crate::{
+    errno::refused,
+    proto::{
+        connection::{self, AtomicOp, Direction, Report},
+        wire::{Cookie, MAX_MESSAGE},
+    },
 };
 
 /// Maximum number of local pieces of an operation.
@@ -143,7 +146,9 @@ impl Rdma {
             return Err(invalid("the operation has no local memory"));
         }
         if self.local.len() > MAX_PIECES {
-            return Err(Errno::MSGSIZE.into());
+            let pieces = self.local.len();
+            let reason = format!("{pieces} local pieces, of at most {MAX_PIECES}");
+            return Err(refused("sendmsg", Errno::MSGSIZE, reason));
         }
         for piece in &self.local {
             check_device(piece, pd)?;
@@ -151,7 +156,8 @@ impl Rdma {
         let len: u64 = self.local.iter().map(|piece| piece.len() as u64).sum();
         let remote = self.remote_len.unwrap_or(len);
         if remote > MAX_MESSAGE.into() {
-            return Err(Errno::MSGSIZE.into());
+            let reason = format!("{remote} bytes of remote memory, of at most {MAX_MESSAGE}");
+            return Err(refused("sendmsg", Errno::MSGSIZE, reason));
         }
         if len > remote {
             return Err(invalid("the local memory is longer than the remote memory"));
@@ -223,8 +229,13 @@ impl Atomic {
             ));
         }
         let addr = self.offset.wrapping_add(self.cookie.offset.into());
-        if addr % 8 != 0 || !self.place.token().addr.is_multiple_of(8) {
-            return Err(Errno::FAULT.into());
+        let place = self.place.token().addr;
+        if addr % 8 != 0 || !place.is_multiple_of(8) {
+            let reason = format!(
+                "an atomic operation at remote address {addr:#x} with local memory at {place:#x}: both must be \
+                 multiples of 8"
+            );
+            return Err(refused("sendmsg", Errno::FAULT, reason));
         }
         Ok(connection::Atomic {
             op: self.op,

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::{Socket, lock};
 use crate::{
     engine::Guard,
-    errno::socket_error,
+    errno::{refused, socket_error},
     outbound::Payload,
     proto::{
         SocketId,
@@ -178,15 +178,23 @@ impl Socket {
     #[doc(alias = "SO_RDS_TRANSPORT")]
     pub fn set_transport(&self, transport: i32) -> io::Result<()> {
         if self.transport()?.is_some() {
-            return Err(Errno::OPNOTSUPP.into());
+            let reason = "the transport is selected already, or by the bound address";
+            return Err(refused("setsockopt", Errno::OPNOTSUPP, reason));
         }
         match transport {
             INFINIBAND => {
                 lock(&self.options).transport = true;
                 Ok(())
             }
-            1 | 2 => Err(Errno::NOPROTOOPT.into()),
-            _ => Err(Errno::INVAL.into()),
+            1 | 2 => {
+                let reason = format!("transport {transport}; the only one here is 0, InfiniBand");
+                Err(refused("setsockopt", Errno::NOPROTOOPT, reason))
+            }
+            _ => {
+                let reason =
+                    format!("{transport} is no transport; the only one here is 0, InfiniBand");
+                Err(refused("setsockopt", Errno::INVAL, reason))
+            }
         }
     }
 

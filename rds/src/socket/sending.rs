@@ -14,7 +14,7 @@ use super::{Atomic, Rdma, Socket, lock};
 use crate::{
     device::Device,
     engine::{Guard, Progress, State},
-    errno::socket_error,
+    errno::{refused, socket_error},
     outbound::{Operands, Outbound},
     proto::{
         connection::{self, Draft, Report, Status},
@@ -284,7 +284,8 @@ impl Socket {
             let to = state.node.can_send(self.id, options.to, len);
             let ip = to.map_err(socket_error)?.ip();
             if too_many && !state.node.is_local(ip) {
-                return Err(Errno::MSGSIZE.into());
+                let reason = "more local pieces than the send queue has room for";
+                return Err(refused("sendmsg", Errno::MSGSIZE, reason));
             }
             let pieces = options.rdma.as_ref().map(|rdma| rdma.local.clone());
             payload.operands = Some(Box::new(Operands {
@@ -464,7 +465,10 @@ impl Socket {
         let mut state = self.lock()?;
         loop {
             match state.operations.progress(self.id, peer, operation) {
-                Progress { failed: true, .. } => return Err(Errno::IO.into()),
+                Progress { failed: true, .. } => {
+                    let reason = "an operation has failed; its notification has the reason";
+                    return Err(refused("RDS_BARRIER", Errno::IO, reason));
+                }
                 Progress { ended, .. } if ended >= operation => return Ok(ended),
                 Progress { .. } => {}
             }

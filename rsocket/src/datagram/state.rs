@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     engine::Engine,
+    errno::refused,
     proto::{
         datagram::{
             DatagramStats, Encoded, Exchange, Node, Operation, Route, SLOT, canonical, fit,
@@ -123,7 +124,7 @@ impl State {
     }
 
     fn udp(&self) -> io::Result<&Udp> {
-        Ok(self.udp.as_ref().ok_or(Errno::BADF)?)
+        self.udp.as_ref().ok_or_else(closed)
     }
 
     fn now(&self) -> Duration {
@@ -195,7 +196,8 @@ impl State {
 
     pub(super) fn set_settings(&mut self, set: impl FnOnce(&mut Settings)) -> io::Result<()> {
         if self.node.is_some() {
-            return Err(Errno::INVAL.into());
+            let reason = "the sizes of a socket are set before its first use";
+            return Err(refused("setsockopt", Errno::INVAL, reason));
         }
         set(&mut self.settings);
         Ok(())
@@ -312,7 +314,7 @@ impl State {
     /// Fails if the socket is closed, or with the pending error.
     fn check_open(&mut self) -> io::Result<()> {
         if self.udp.is_none() || self.closing {
-            return Err(Errno::BADF.into());
+            return Err(closed());
         }
         self.take_error().map_or(Ok(()), Err)
     }
@@ -327,7 +329,10 @@ impl State {
             return Ok(None);
         }
         let connected = self.node.as_ref().and_then(Node::connected);
-        let peer = to.or(connected).ok_or(Errno::DESTADDRREQ)?;
+        let peer = to.or(connected).ok_or_else(|| {
+            let reason = "no destination: name one, or connect the socket";
+            refused("sendmsg", Errno::DESTADDRREQ, reason)
+        })?;
         let peer = canonical(peer);
         self.udp()?.check(peer)?;
         self.begin()?;
@@ -335,14 +340,16 @@ impl State {
         let len = bufs.iter().map(|buf| buf.len()).sum::<usize>();
         let now = self.now();
         let (Some(node), Some(local)) = (&mut self.node, self.locals.get_mut(&name)) else {
-            return Err(Errno::NETDOWN.into());
+            return Err(removed());
         };
         if node.is_write_shut() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         // The limit is independent of the route, which the program does not know.
         if len > max_len_by_udp(peer.ip()) {
-            return Err(Errno::MSGSIZE.into());
+            let most = max_len_by_udp(peer.ip());
+            let reason = format!("{len} bytes; a datagram has at most {most}");
+            return Err(refused("sendmsg", Errno::MSGSIZE, reason));
         }
         if let Some(Route::Direct { path, qp_num, .. }) = node.route(peer, now)
             && len <= max_len_by_path(peer.ip(), path.mtu)
@@ -377,7 +384,7 @@ impl State {
         peer: SocketAddr,
         local: u64,
     ) -> io::Result<Option<usize>> {
-        let local = self.locals.get(&local).ok_or(Errno::NETDOWN)?;
+        let local = self.locals.get(&local).ok_or_else(removed)?;
         let header = exchange(local, Operation::Data);
         let mut pieces = vec![IoSlice::new(&header)];
         pieces.extend(bufs.iter().map(|buf| IoSlice::new(buf)));
@@ -404,7 +411,10 @@ impl State {
         peek: bool,
     ) -> io::Result<Option<RecvMeta>> {
         self.check_open()?;
-        let node = self.node.as_mut().ok_or(Errno::INVAL)?;
+        let node = self.node.as_mut().ok_or_else(|| {
+            let reason = "the socket has no address: bind or connect it, or send first";
+            refused("recvmsg", Errno::INVAL, reason)
+        })?;
         let Some(first) = node.first() else {
             return Ok(node.is_read_shut().then_some(RecvMeta {
                 len: 0,
@@ -642,6 +652,15 @@ impl Source for State {
     fn arm(&mut self) -> io::Result<()> {
         self.locals.values_mut().try_for_each(Local::arm)
     }
+}
+
+fn closed() -> io::Error {
+    refused("socket", Errno::BADF, "the socket is closed")
+}
+
+fn removed() -> io::Error {
+    let reason = "the device of the socket's address is removed";
+    refused("sendmsg", Errno::NETDOWN, reason)
 }
 
 /// Encodes the header of a UDP message from a local endpoint.

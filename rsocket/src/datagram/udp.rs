@@ -16,7 +16,7 @@ use rustix::{
     },
 };
 
-use crate::socket::Family;
+use crate::{errno::refused, socket::Family};
 
 /// A UDP socket of one address family.
 #[derive(Debug)]
@@ -57,7 +57,10 @@ impl Udp {
                 let mapped = v4.ip().to_ipv6_mapped();
                 Ok(SocketAddrV6::new(mapped, v4.port(), 0, 0).into())
             }
-            (Family::V4, SocketAddr::V6(_)) => Err(Errno::AFNOSUPPORT.into()),
+            (Family::V4, SocketAddr::V6(_)) => {
+                let reason = format!("{addr} is no address of IPv4, the family of the socket");
+                Err(refused("connect", Errno::AFNOSUPPORT, reason))
+            }
             _ => Ok(addr),
         }
     }

@@ -6,6 +6,7 @@ mod extended;
 mod identifiers;
 mod longest_times;
 mod messages;
+mod refusals;
 mod streams;
 mod unlocked;
 

@@ -51,7 +51,10 @@ impl fmt::Display for SocketError {
                 f,
                 "{addr} has another family or scope than the address of the socket"
             ),
-            Self::TooLong(len) => write!(f, "{len} bytes exceed the maximum message size"),
+            Self::TooLong(len) => write!(
+                f,
+                "{len} bytes exceed the maximum of a message: the send limit (SO_SNDBUF), and at most 1 MiB"
+            ),
             Self::Congested(addr) => {
                 write!(f, "{addr} is congested; try again when the socket is ready")
             }
