@@ -56,7 +56,7 @@ pub(crate) const SOFTNIC: [&str; 5] = [
 ];
 
 /// Parts of the names of tests excluded from Miri, each with the reason.
-pub(crate) const LEFT_OUT: [(&str, &str); 25] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 26] = [
     (
         "interleavings",
         "loom switches stacks by itself; or all orders, which take hours",
@@ -92,6 +92,10 @@ pub(crate) const LEFT_OUT: [(&str, &str); 25] = [
     (
         "pool_buffer_has_one_owner",
         "threads that spin for each other take hours",
+    ),
+    (
+        "same_frames_with_and_without_recording",
+        "a thousand frames",
     ),
     ("repeatedly_failing", "hundreds of rounds"),
     ("many_rounds", "thousands of rounds"),
