@@ -36,9 +36,10 @@ pub enum WindowType {
 ///
 /// A window keeps the region of its last binding, and of the one before, which may be in force
 /// until the last one's request has succeeded. Memory of a still earlier binding, in force since the
-/// later ones are queued or have failed, stays registered until the window is dropped. A window of type 2 keeps every queue pair that has
-/// bound the window, with the last region of each, until the window is dropped: at most 16; a
-/// binding by a further one is refused. Dropping the window revokes its RKey.
+/// later ones are queued or have failed, stays registered until the window is dropped. A window of
+/// type 2 keeps every queue pair that has bound the window, with the last region of each, until the
+/// window is dropped: at most 16; a binding by a further one is refused. Dropping the window revokes
+/// its RKey.
 ///
 /// Soft-RoCE of kernel 6.1 does not enforce the bounds of a window.
 ///

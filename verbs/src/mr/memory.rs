@@ -127,7 +127,7 @@ impl Words {
         let fail = |err: Error| err.detail(format!("{len} bytes"));
         let layout = Layout::array::<u64>(len.div_ceil(size_of::<u64>()));
         let Some(layout) = layout.ok().filter(|layout| layout.size() > 0) else {
-            let reason = "a region has at least one byte, and no more than the address space";
+            let reason = "a region has at least one byte, and fits into the address space";
             let refused = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
             return Err(fail(refused));
         };

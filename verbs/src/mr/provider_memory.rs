@@ -69,7 +69,7 @@ impl ProtectionDomain {
         const CALL: &str = "ibv_alloc_buf";
         let fail = |err: Error| err.detail(format!("{len} bytes"));
         if len == 0 || isize::try_from(len).is_err() {
-            let reason = "memory has at least one byte, and no beyond the address space";
+            let reason = "memory has at least one byte, and fits into the address space";
             let refused = Error::refused(CALL, io::ErrorKind::InvalidInput, reason);
             return Err(fail(refused));
         }

@@ -175,13 +175,18 @@ impl RemoteRegion {
     /// Panics when the range is not inside.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
-        let len = range.end.wrapping_sub(range.start);
-        let start = self.part(range.start, len);
+        let Range { start, end } = range;
+        assert!(
+            start <= end,
+            "the range {start}..{end} ends before its start"
+        );
+        let len = end - start;
+        let first = self.part(start, len);
         Self {
             region: Arc::clone(&self.region),
-            start,
+            start: first,
             len,
-            iova: self.iova + range.start as u64,
+            iova: self.iova + start as u64,
         }
     }
 

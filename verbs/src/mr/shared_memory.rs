@@ -57,7 +57,7 @@ impl SharedMemory {
         const CALL: &str = "memfd_create";
         let size = libc::off_t::try_from(len).ok().filter(|&size| size > 0);
         let Some(size) = size else {
-            let reason = "shared memory has at least one byte, and no more than a file can have";
+            let reason = "shared memory has at least one byte, and fits into a file";
             return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason)
                 .detail(format!("{len} bytes")));
         };

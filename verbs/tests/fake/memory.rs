@@ -3,6 +3,7 @@
 use std::{
     io::ErrorKind,
     os::fd::AsFd,
+    panic::{AssertUnwindSafe, catch_unwind},
     ptr::NonNull,
     sync::{
         Arc,
@@ -88,6 +89,45 @@ fn peers_reach_no_more_than_the_registration() {
         assert_eq!((fixture.fake.region().1, region.len()), (len as u64, len));
     }
     assert_eq!(Prefix::new(vec![0; 3], 4).unwrap_err(), [0; 3]);
+}
+
+#[test]
+fn access_outside_of_a_region_panics_with_the_range() {
+    let fixture = Fixture::new();
+    let region = fixture.pd.alloc_remote(100, RemoteAccess::WRITE).unwrap();
+    let panic_of = |act: &dyn Fn()| {
+        let panic = catch_unwind(AssertUnwindSafe(act)).unwrap_err();
+        panic.downcast_ref::<String>().unwrap().clone()
+    };
+    #[expect(clippy::reversed_empty_ranges, reason = "the point of the test")]
+    let reversed = 50..10;
+    let slice = |range| drop(region.slice(range));
+    for (panic, text) in [
+        (
+            panic_of(&|| slice(reversed.clone())),
+            "50..10 ends before its start",
+        ),
+        (
+            panic_of(&|| slice(60..101)),
+            "41 bytes from 60 are not inside of 100",
+        ),
+        (
+            panic_of(&|| slice(usize::MAX..usize::MAX)),
+            "are not inside of 100",
+        ),
+        (
+            panic_of(&|| region.read(usize::MAX, &mut [0])),
+            "are not inside of 100",
+        ),
+        (panic_of(&|| region.write(99, &[0; 2])), "2 bytes from 99"),
+        (
+            panic_of(&|| region.store(usize::MAX - 7, 0)),
+            "are not inside of 100",
+        ),
+    ] {
+        assert!(panic.contains(text), "{panic}");
+    }
+    assert_eq!(region.slice(100..100).len(), 0);
 }
 
 /// Memory with a flag set at its drop.
