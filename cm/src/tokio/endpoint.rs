@@ -2,7 +2,7 @@
 
 use verbs::{
     Buf, Completed, CompletionQueue, ProtectionDomain, QueuePair, Result, Rts, cq::Attempts,
-    qp::Completion, tokio as watched,
+    error::Refused, op::SendRequest, qp::Completion, tokio as watched, work::Scatter,
 };
 
 use super::{
@@ -108,6 +108,30 @@ impl<SW, RW> Endpoint<SW, RW> {
     #[inline]
     pub fn qp_mut(&mut self) -> &mut QueuePair<verbs::Rc, Rts, SW, RW> {
         self.connection.qp_mut()
+    }
+
+    /// Posts a request with any options.
+    ///
+    /// # Errors
+    /// The request is returned in the error; see [`post`](QueuePair::post).
+    #[inline]
+    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: SendRequest<verbs::Rc, Work = SW>,
+    {
+        self.qp_mut().post(request)
+    }
+
+    /// Posts memory for one message.
+    ///
+    /// # Errors
+    /// The memory is returned in the error; see [`post_recv`](QueuePair::post_recv).
+    #[inline]
+    pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>>
+    where
+        RW: Scatter,
+    {
+        self.qp_mut().post_recv(work)
     }
 
     /// Waits until a send, read or write has completed, and returns the payload.

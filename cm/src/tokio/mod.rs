@@ -18,7 +18,7 @@
 //!     loop {
 //!         let mut endpoint = listener.accept().await?;
 //!         let buf = endpoint.pd().alloc_buf(64)?;
-//!         endpoint.qp_mut().post_recv(buf)?;
+//!         endpoint.post_recv(buf)?;
 //!         println!("{:?}", endpoint.recv_comp().await?.received()?);
 //!     }
 //! }
@@ -26,7 +26,7 @@
 //! async fn send() -> verbs::Result<()> {
 //!     let mut endpoint: Endpoint = connect("10.9.0.1:7471".parse().unwrap()).await?;
 //!     let hello = endpoint.pd().register_buf(*b"hello")?;
-//!     endpoint.qp_mut().post(verbs::op::Send::new(hello))?;
+//!     endpoint.post(verbs::op::Send::new(hello))?;
 //!     endpoint.send_comp().await?.ok()?;
 //!     endpoint.disconnect().await
 //! }

@@ -35,7 +35,7 @@ async fn pair_at(listener: &Listener, addr: SocketAddr) -> (Endpoint, Endpoint) 
 
 async fn exchange(from: &mut Endpoint, to: &mut Endpoint) {
     let hello = from.pd().register_buf(*b"hello").unwrap();
-    from.qp_mut().post(op::Send::new(hello)).unwrap();
+    from.post(op::Send::new(hello)).unwrap();
     let (sent, received) = tokio::join!(from.send_comp(), to.recv_comp());
     sent.unwrap().ok().unwrap();
     assert_eq!(received.unwrap().received().unwrap(), b"hello");
@@ -72,7 +72,7 @@ async fn messages_in_both_directions_then_disconnect_is_detected() {
         exchange(&mut active, &mut passive).await;
         exchange(&mut passive, &mut active).await;
         let buf = passive.pd().alloc_buf(8).unwrap();
-        passive.qp_mut().post_recv(buf).unwrap();
+        passive.post_recv(buf).unwrap();
         let (ended, flushed) = tokio::join!(active.disconnect(), passive.recv_comp());
         ended.unwrap();
         assert!(flushed.unwrap().ok().is_err());
