@@ -26,7 +26,7 @@
 //! # Features
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
-//!
+//! - `dlopen`: libibverbs and librdmacm are loaded at the first call; see [`verbs`].
 //! - `tracing`: each connection attempt has a span `connection` of the crate `tracing`, with the addresses. Steps of
 //!   connections are events at the level `DEBUG`, and failures at `WARN`, with the target `rds`; those of [`cm`] are enabled
 //!   too. Sending and receiving emit nothing. A subscriber must not use sockets of this crate, since it may run while the

@@ -25,6 +25,7 @@
 //! # Features
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
+//! - `dlopen`: libibverbs and librdmacm are loaded at the first call; see [`verbs`].
 //! - `tokio`: `AsyncStream`, `AsyncListener` and `AsyncDatagram`, for tasks.
 //! - `tracing`: each stream has a span `stream` of the crate `tracing`, with the addresses and the number of the queue pair.
 //!   Steps of connections are events at the level `DEBUG`, and failures at `WARN`, with the target `rsocket`; those of [`cm`] are

@@ -175,7 +175,7 @@ impl Backlog {
         let request = Request { request, peer };
         let (key, addr) = (request.key(), request.addr());
         // Held requests come first; the engine serves them before sleeping.
-        if self.lock().held.is_empty() && self.has_place(key, addr, &options, now) {
+        if self.lock().held.is_empty() && self.take_place(key, addr, &options, now) {
             let served = self.serve(engine, request, &options, now)?;
             return Ok(RequestOutcome::HalfOpen(Box::new(served)));
         }
@@ -291,7 +291,7 @@ impl Backlog {
     }
 
     /// Reserves a free place for a request. Returns whether there was one.
-    fn has_place(&self, key: Key, addr: IpAddr, options: &Options, now: Instant) -> bool {
+    fn take_place(&self, key: Key, addr: IpAddr, options: &Options, now: Instant) -> bool {
         let mut queues = self.lock();
         let serves = queues.closed.is_none() && {
             let limits = Limits::new(options.backlog, options.half_open_per_address);
