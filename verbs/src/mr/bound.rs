@@ -14,8 +14,8 @@ use crate::context::Context;
 /// Registrations of a protection domain that the device has not ended, since a window was bound to
 /// the memory.
 ///
-/// A window keeps the memory of its last bindings. But several bindings may be queued, or fail, so
-/// that an earlier one is in force. The registration is ended when the window is dropped, or the
+/// A window keeps the memory of its last bindings. But several bindings may be queued, or fail:
+/// then an earlier binding is in force. The registration ends at the drop of the window, or of the
 /// domain.
 #[derive(Default)]
 pub(crate) struct BoundRegions(Mutex<Vec<BoundRegion>>);
@@ -59,7 +59,7 @@ impl BoundRegions {
 
 impl BoundRegion {
     /// # Safety
-    /// - The registration exists, and is used by no one else. The range of `memory` is registered.
+    /// - The registration exists, without another user. The range of `memory` is registered.
     pub(super) unsafe fn new(
         raw: NonNull<ffi::ibv_mr>,
         memory: ManuallyDrop<Box<dyn Memory>>,

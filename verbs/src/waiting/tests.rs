@@ -138,10 +138,10 @@ fn receive_with(
     }
 }
 
-/// A call whose thread never runs again once it sleeps.
 /// A call that waits for a message.
 type Ticket = waiters::Ticket<usize>;
 
+/// A call whose thread never runs again once it sleeps.
 fn stalled_call(mail: &Mail) -> (Ticket, Sleep) {
     stalled_call_for(mail, 0)
 }
