@@ -1,6 +1,6 @@
 //! Conversion of errors to the `errno` of the kernel's RDS sockets.
 
-use std::{borrow::Cow, error::Error, fmt, io};
+use std::{error::Error, fmt, io};
 
 use rustix::io::Errno;
 
@@ -70,17 +70,6 @@ pub(crate) fn socket_error(err: SocketError) -> io::Error {
         _ => io::Error::from(of_socket(err)).kind(),
     };
     io::Error::new(kind, err)
-}
-
-/// The error of a call refused with an error number of the kernel's RDS sockets.
-#[cold]
-pub(crate) fn refused(
-    call: &'static str,
-    errno: Errno,
-    reason: impl Into<Cow<'static, str>>,
-) -> io::Error {
-    let err = verbs::Error::from_errno(call, errno.raw_os_error());
-    err.detail(reason).into()
 }
 
 /// The end of a blocking call by its timeout.

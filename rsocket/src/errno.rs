@@ -1,6 +1,6 @@
 //! Error numbers for C.
 
-use std::{borrow::Cow, io};
+use std::io;
 
 use rustix::io::Errno;
 
@@ -29,17 +29,6 @@ pub fn errno(err: &io::Error) -> i32 {
         _ => of_kind(err.kind()),
     };
     errno.raw_os_error()
-}
-
-/// Returns the error of a call refused with an error number of sockets.
-#[cold]
-pub(crate) fn refused(
-    call: &'static str,
-    errno: Errno,
-    reason: impl Into<Cow<'static, str>>,
-) -> io::Error {
-    let err = verbs::Error::from_errno(call, errno.raw_os_error());
-    err.detail(reason).into()
 }
 
 fn of_kind(kind: io::ErrorKind) -> Errno {

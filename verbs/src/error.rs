@@ -60,15 +60,21 @@ pub(crate) const COMPLETION: &str = "ibv_wc";
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// A failure of the call, with the system's error.
+    #[cold]
+    pub fn from_io(call: &'static str, err: impl Into<io::Error>) -> Self {
+        Self {
+            call,
+            notes: None,
+            source: Source::Io(err.into()),
+        }
+    }
+
     /// An error with the given error number, a positive one.
     #[cold]
     pub fn from_errno(call: &'static str, errno: i32) -> Self {
         debug_assert!(errno > 0, "{call}: errno {errno} is not positive");
-        Self {
-            call,
-            notes: None,
-            source: Source::Io(io::Error::from_raw_os_error(errno)),
-        }
+        Self::from_io(call, io::Error::from_raw_os_error(errno))
     }
 
     /// An error with the calling thread's `errno`, read now.
@@ -79,11 +85,7 @@ impl Error {
             Some(0) | None => io::Error::other("the call failed without setting errno"),
             Some(_) => source,
         };
-        Self {
-            call,
-            notes: None,
-            source: Source::Io(source),
-        }
+        Self::from_io(call, source)
     }
 
     /// A refusal by these crates, before any call into the system; or a failure reported by the
@@ -95,11 +97,7 @@ impl Error {
         kind: io::ErrorKind,
         reason: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self {
-            call,
-            notes: None,
-            source: Source::Io(io::Error::new(kind, reason)),
-        }
+        Self::from_io(call, io::Error::new(kind, reason))
     }
 
     /// A refusal with the kind [`WouldBlock`](io::ErrorKind::WouldBlock): the caller must wait

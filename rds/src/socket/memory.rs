@@ -17,7 +17,7 @@ use super::Socket;
 use crate::{
     device::Device,
     engine::{Exported, PAGE, random_address},
-    errno::{refused, socket_error},
+    errno::socket_error,
     proto::wire::{Cookie, MAX_MESSAGE},
 };
 
@@ -220,12 +220,16 @@ impl Socket {
         let offset = range.cast::<u8>().addr().get() % PAGE;
         if range.is_empty() {
             let reason = "memory to export has at least one byte";
-            return Err(refused(EXPORT, Errno::INVAL, reason));
+            return Err(verbs::Error::from_io(EXPORT, Errno::INVAL)
+                .detail(reason)
+                .into());
         }
         if (offset + range.len()).next_multiple_of(PAGE) > MAX_MESSAGE as usize + PAGE {
             let len = range.len();
             let reason = format!("{len} bytes; an export has at most 1 MiB and a page");
-            return Err(refused(EXPORT, Errno::MSGSIZE, reason));
+            return Err(verbs::Error::from_io(EXPORT, Errno::MSGSIZE)
+                .detail(reason)
+                .into());
         }
         let mut access = RemoteAccess::READ;
         access.set(RemoteAccess::WRITE, !options.read_only);
@@ -263,7 +267,9 @@ impl Socket {
             None => {
                 let rkey = cookie.rkey;
                 let reason = format!("key {rkey:#x} is no export of this socket, or freed already");
-                Err(refused("RDS_FREE_MR", Errno::INVAL, reason))
+                Err(verbs::Error::from_io("RDS_FREE_MR", Errno::INVAL)
+                    .detail(reason)
+                    .into())
             }
         }
     }

@@ -27,7 +27,7 @@ pub use sending::{SendOptions, Sent};
 
 use crate::{
     engine::{Engine, Guard, Patience, State},
-    errno::{refused, socket_error},
+    errno::socket_error,
     proto::{
         SocketId,
         node::{self, DEFAULT_LIMIT, Delivery, SocketStats},
@@ -181,7 +181,9 @@ impl Socket {
         if bound.ip().is_loopback() && lock(&self.options).transport {
             let reason =
                 format!("{bound} has no RDMA device, but transport 0, InfiniBand, is selected");
-            return Err(refused("bind", Errno::NOPROTOOPT, reason));
+            return Err(verbs::Error::from_io("bind", Errno::NOPROTOOPT)
+                .detail(reason)
+                .into());
         }
         let mut state = self.engine.inner().open(bound)?;
         let is_first = !state.node.is_local(bound.ip());

@@ -5,12 +5,9 @@ use std::io;
 use rustix::io::Errno;
 use verbs::{ProtectionDomain, RemoteRegion};
 
-use crate::{
-    errno::refused,
-    proto::{
-        connection::{self, AtomicOp, Direction, Report},
-        wire::{Cookie, MAX_MESSAGE},
-    },
+use crate::proto::{
+    connection::{self, AtomicOp, Direction, Report},
+    wire::{Cookie, MAX_MESSAGE},
 };
 
 /// Maximum number of local pieces of an operation.
@@ -148,7 +145,9 @@ impl Rdma {
         if self.local.len() > MAX_PIECES {
             let pieces = self.local.len();
             let reason = format!("{pieces} local pieces, of at most {MAX_PIECES}");
-            return Err(refused("sendmsg", Errno::MSGSIZE, reason));
+            return Err(verbs::Error::from_io("sendmsg", Errno::MSGSIZE)
+                .detail(reason)
+                .into());
         }
         for piece in &self.local {
             check_device(piece, pd)?;
@@ -157,7 +156,9 @@ impl Rdma {
         let remote = self.remote_len.unwrap_or(len);
         if remote > MAX_MESSAGE.into() {
             let reason = format!("{remote} bytes of remote memory, of at most {MAX_MESSAGE}");
-            return Err(refused("sendmsg", Errno::MSGSIZE, reason));
+            return Err(verbs::Error::from_io("sendmsg", Errno::MSGSIZE)
+                .detail(reason)
+                .into());
         }
         if len > remote {
             return Err(invalid("the local memory is longer than the remote memory"));
@@ -235,7 +236,9 @@ impl Atomic {
                 "an atomic operation at remote address {addr:#x} with local memory at {place:#x}: both must be \
                  multiples of 8"
             );
-            return Err(refused("sendmsg", Errno::FAULT, reason));
+            return Err(verbs::Error::from_io("sendmsg", Errno::FAULT)
+                .detail(reason)
+                .into());
         }
         Ok(connection::Atomic {
             op: self.op,

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::{Socket, lock};
 use crate::{
     engine::Guard,
-    errno::{refused, socket_error},
+    errno::socket_error,
     outbound::Payload,
     proto::{
         SocketId,
@@ -179,7 +179,9 @@ impl Socket {
     pub fn set_transport(&self, transport: i32) -> io::Result<()> {
         if self.transport()?.is_some() {
             let reason = "the transport is selected already, or by the bound address";
-            return Err(refused("setsockopt", Errno::OPNOTSUPP, reason));
+            return Err(verbs::Error::from_io("setsockopt", Errno::OPNOTSUPP)
+                .detail(reason)
+                .into());
         }
         match transport {
             INFINIBAND => {
@@ -188,12 +190,16 @@ impl Socket {
             }
             1 | 2 => {
                 let reason = format!("transport {transport}; the only one here is 0, InfiniBand");
-                Err(refused("setsockopt", Errno::NOPROTOOPT, reason))
+                Err(verbs::Error::from_io("setsockopt", Errno::NOPROTOOPT)
+                    .detail(reason)
+                    .into())
             }
             _ => {
                 let reason =
                     format!("{transport} is no transport; the only one here is 0, InfiniBand");
-                Err(refused("setsockopt", Errno::INVAL, reason))
+                Err(verbs::Error::from_io("setsockopt", Errno::INVAL)
+                    .detail(reason)
+                    .into())
             }
         }
     }

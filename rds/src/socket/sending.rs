@@ -14,7 +14,7 @@ use super::{Atomic, Rdma, Socket, lock};
 use crate::{
     device::Device,
     engine::{Guard, Progress, State},
-    errno::{refused, socket_error},
+    errno::socket_error,
     outbound::{Operands, Outbound},
     proto::{
         connection::{self, Draft, Report, Status},
@@ -285,7 +285,9 @@ impl Socket {
             let ip = to.map_err(socket_error)?.ip();
             if too_many && !state.node.is_local(ip) {
                 let reason = "more local pieces than the send queue has room for";
-                return Err(refused("sendmsg", Errno::MSGSIZE, reason));
+                return Err(verbs::Error::from_io("sendmsg", Errno::MSGSIZE)
+                    .detail(reason)
+                    .into());
             }
             let pieces = options.rdma.as_ref().map(|rdma| rdma.local.clone());
             payload.operands = Some(Box::new(Operands {
@@ -467,7 +469,9 @@ impl Socket {
             match state.operations.progress(self.id, peer, operation) {
                 Progress { failed: true, .. } => {
                     let reason = "an operation has failed; its notification has the reason";
-                    return Err(refused("RDS_BARRIER", Errno::IO, reason));
+                    return Err(verbs::Error::from_io("RDS_BARRIER", Errno::IO)
+                        .detail(reason)
+                        .into());
                 }
                 Progress { ended, .. } if ended >= operation => return Ok(ended),
                 Progress { .. } => {}

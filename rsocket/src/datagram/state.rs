@@ -26,7 +26,6 @@ use super::{
 };
 use crate::{
     engine::Engine,
-    errno::refused,
     proto::{
         datagram::{
             DatagramStats, Encoded, Exchange, Node, Operation, Route, SLOT, canonical, fit,
@@ -197,7 +196,9 @@ impl State {
     pub(super) fn set_settings(&mut self, set: impl FnOnce(&mut Settings)) -> io::Result<()> {
         if self.node.is_some() {
             let reason = "the sizes of a socket are set before its first use";
-            return Err(refused("setsockopt", Errno::INVAL, reason));
+            return Err(verbs::Error::from_io("setsockopt", Errno::INVAL)
+                .detail(reason)
+                .into());
         }
         set(&mut self.settings);
         Ok(())
@@ -331,7 +332,7 @@ impl State {
         let connected = self.node.as_ref().and_then(Node::connected);
         let peer = to.or(connected).ok_or_else(|| {
             let reason = "no destination: name one, or connect the socket";
-            refused("sendmsg", Errno::DESTADDRREQ, reason)
+            verbs::Error::from_io("sendmsg", Errno::DESTADDRREQ).detail(reason)
         })?;
         let peer = canonical(peer);
         self.udp()?.check(peer)?;
@@ -346,10 +347,12 @@ impl State {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         // The limit is independent of the route, which the program does not know.
-        if len > max_len_by_udp(peer.ip()) {
-            let most = max_len_by_udp(peer.ip());
+        let most = max_len_by_udp(peer.ip());
+        if len > most {
             let reason = format!("{len} bytes; a datagram has at most {most}");
-            return Err(refused("sendmsg", Errno::MSGSIZE, reason));
+            return Err(verbs::Error::from_io("sendmsg", Errno::MSGSIZE)
+                .detail(reason)
+                .into());
         }
         if let Some(Route::Direct { path, qp_num, .. }) = node.route(peer, now)
             && len <= max_len_by_path(peer.ip(), path.mtu)
@@ -413,7 +416,7 @@ impl State {
         self.check_open()?;
         let node = self.node.as_mut().ok_or_else(|| {
             let reason = "the socket has no address: bind or connect it, or send first";
-            refused("recvmsg", Errno::INVAL, reason)
+            verbs::Error::from_io("recvmsg", Errno::INVAL).detail(reason)
         })?;
         let Some(first) = node.first() else {
             return Ok(node.is_read_shut().then_some(RecvMeta {
@@ -655,12 +658,16 @@ impl Source for State {
 }
 
 fn closed() -> io::Error {
-    refused("socket", Errno::BADF, "the socket is closed")
+    verbs::Error::from_io("socket", Errno::BADF)
+        .detail("the socket is closed")
+        .into()
 }
 
 fn removed() -> io::Error {
     let reason = "the device of the socket's address is removed";
-    refused("sendmsg", Errno::NETDOWN, reason)
+    verbs::Error::from_io("sendmsg", Errno::NETDOWN)
+        .detail(reason)
+        .into()
 }
 
 /// Encodes the header of a UDP message from a local endpoint.

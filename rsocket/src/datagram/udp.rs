@@ -16,7 +16,7 @@ use rustix::{
     },
 };
 
-use crate::{errno::refused, socket::Family};
+use crate::socket::Family;
 
 /// A UDP socket of one address family.
 #[derive(Debug)]
@@ -59,7 +59,9 @@ impl Udp {
             }
             (Family::V4, SocketAddr::V6(_)) => {
                 let reason = format!("{addr} is no address of IPv4, the family of the socket");
-                Err(refused("connect", Errno::AFNOSUPPORT, reason))
+                Err(verbs::Error::from_io("connect", Errno::AFNOSUPPORT)
+                    .detail(reason)
+                    .into())
             }
             _ => Ok(addr),
         }
