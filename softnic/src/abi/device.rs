@@ -96,16 +96,18 @@ struct Listed {
 /// Lengths of the lists not yet freed, by address.
 static LISTS: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 
-/// The C struct of a host's own device, created by the first call.
+/// The C struct of a host's own device, created by the first call, with a use counted for the caller.
 pub(super) fn listed(port: &Port) -> *mut ffi::ibv_device {
     list(Backend::Engine(port.clone()))
 }
 
-/// The C struct of a device, created by the first call.
+/// The C struct of a device, created by the first call. A use is counted for the caller before the list of devices is
+/// unlocked, so the drop of a fabric in another thread does not free the device.
 fn list(backend: Backend) -> *mut ffi::ibv_device {
     let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = listed.iter().find(|known| known.backend.is(&backend));
+    let known = listed.iter_mut().find(|known| known.backend.is(&backend));
     if let Some(known) = known {
+        known.uses += 1;
         return ptr::with_exposed_provenance_mut(known.raw);
     }
     let device = Device {
@@ -116,7 +118,7 @@ fn list(backend: Backend) -> *mut ffi::ibv_device {
     listed.push(Listed {
         backend,
         raw: raw.expose_provenance(),
-        uses: 0,
+        uses: 1,
     });
     raw
 }
@@ -148,7 +150,7 @@ pub(super) fn free_abandoned() {
     let abandoned: Vec<_> = listed.extract_if(.., is_abandoned).collect();
     drop(listed);
     for known in abandoned {
-        // SAFETY: from `into_raw` in `listed`. No longer in the list, so freed once; neither a list nor a context of a
+        // SAFETY: from `into_raw` in `list`. No longer in the list, so freed once; neither a list nor a context of a
         // program has the device.
         unsafe { Device::free(ptr::with_exposed_provenance_mut(known.raw)) };
     }
@@ -166,7 +168,6 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ffi::ib
         unsafe { *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX) };
     }
     devices.push(ptr::null_mut());
-    devices.iter().for_each(|device| hold(*device));
     let len = devices.len();
     let list: *mut *mut ffi::ibv_device = Box::into_raw(devices.into_boxed_slice()).cast();
     let mut lists = LISTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -244,5 +245,36 @@ unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ffi::ibv_context {
     let device = list(Backend::Scripted(Arc::clone(&shared)));
     // SAFETY: open, and from here on the context's: as for libibverbs, the caller has given it up.
     let cmd_fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
-    scripted::functions::open(&shared, device, cmd_fd)
+    let opened = scripted::functions::open(&shared, device, cmd_fd);
+    release(device);
+    opened
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Fabric;
+
+    /// Uses of a device, or `None` if the device has been freed.
+    fn uses(device: *mut ffi::ibv_device) -> Option<usize> {
+        let listed = LISTED.lock().unwrap();
+        let known = listed.iter().find(|known| known.raw == device.addr());
+        known.map(|known| known.uses)
+    }
+
+    /// The moment between the parts of a listing, in which another thread drops the fabric.
+    #[test]
+    fn device_listed_during_the_drop_of_its_fabric_stays() {
+        let fabric = Fabric::new();
+        let host = fabric.host([10, 9, 0, 1].into());
+        let port = host.run(|| fabric::current().unwrap());
+        let device = listed(&port);
+        drop(fabric);
+        assert_eq!(uses(device), Some(1));
+        assert_eq!(listed(&port), device);
+        release(device);
+        assert_eq!(uses(device), Some(1));
+        release(device);
+        assert_eq!(uses(device), None);
+    }
 }

@@ -52,3 +52,18 @@ fn shared_objects_used_by_two_threads_have_no_race() {
         drop(format!("{ctx:?} {pd:?} {cq:?} {srq:?} {buf:?}"));
     });
 }
+
+/// `AddressSanitizer` detects a list with a freed device.
+#[test]
+fn device_list_during_the_drop_of_its_fabric_keeps_its_devices() {
+    for _ in 0..200 {
+        let fabric = Fabric::new();
+        let host = fabric.host([10, 9, 0, 1].into());
+        let name = |_| host.run(|| verbs::devices().unwrap().first().unwrap().name().to_owned());
+        thread::scope(|scope| {
+            let names = scope.spawn(|| (0..20).map(name).collect::<Vec<_>>());
+            drop(fabric);
+            assert_eq!(names.join().unwrap(), ["softnic0"; 20]);
+        });
+    }
+}

@@ -34,12 +34,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The context of a host's device, opened by the first call; null with `errno` set if opening fails.
 pub(super) fn context(port: &Port) -> *mut ffi::ibv_context {
-    let mut opened = lock(&OPENED);
+    context_among(&mut lock(&OPENED), port)
+}
+
+/// The context of a host's device among the open ones.
+fn context_among(opened: &mut Vec<Opened>, port: &Port) -> *mut ffi::ibv_context {
     let known = opened.iter().find(|known| known.port.is(port));
     if let Some(known) = known {
         return ptr::with_exposed_provenance_mut(known.context);
     }
-    let context = context::open(port, device::listed(port));
+    let device = device::listed(port);
+    let context = context::open(port, device);
+    device::release(device);
     if !context.is_null() {
         opened.push(Opened {
             port: port.clone(),
@@ -58,15 +64,20 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ffi::ibv_c
     if let Some(Err(errno)) = port.as_ref().map(|port| port.attempt(Call::GetDevices)) {
         return null(errno);
     }
-    let own = port.map(|port| context(&port).addr());
     let mut devices: Vec<*mut ffi::ibv_context> = Vec::new();
-    for known in lock(&OPENED).iter_mut() {
-        let is_own = own.is_none_or(|own| own == known.context);
+    // Locked until the list is counted, so no drop of a fabric closes a listed context.
+    let mut opened = lock(&OPENED);
+    if let Some(port) = &port {
+        context_among(&mut opened, port);
+    }
+    for known in opened.iter_mut() {
+        let is_own = port.as_ref().is_none_or(|port| known.port.is(port));
         if is_own && !known.port.is_removed() {
             known.lists += 1;
             devices.push(ptr::with_exposed_provenance_mut(known.context));
         }
     }
+    drop(opened);
     if devices.is_empty() {
         return null(libc::ENODEV);
     }
