@@ -16,9 +16,12 @@ use rsocket_capi as own;
 use crate::{
     epoll,
     files::replace,
-    fork, log, passing,
+    fork, log, loopback, passing,
     table::{Held, SOCKETS},
 };
+
+/// Reason of the fallback for the log.
+pub(crate) const NO_ROUTE: &str = "no RDMA device leads to the peer";
 
 /// Whether an error means that no RDMA device leads to the address, though another interface may.
 pub(crate) fn leads_elsewhere(error: c_int) -> bool {
@@ -29,8 +32,8 @@ pub(crate) fn leads_elsewhere(error: c_int) -> bool {
 }
 
 /// Replaces a datagram rsocket with its UDP socket under all descriptors of the program, bound and connected
-/// as before. Returns whether the replacement succeeded; always false for streams.
-pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
+/// as before. `why` is the reason for the log. Returns whether the replacement succeeded; always false for streams.
+pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>, why: &str) -> bool {
     let Some(socket) = own::socket_of(held.fd()) else {
         return false;
     };
@@ -49,16 +52,14 @@ pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
         replaced
     });
     epoll::join(&left);
-    log::write_line(|| {
-        format!("descriptor {fd}: UDP from now on, as no RDMA device leads to the peer")
-    });
+    log::write_line(|| format!("descriptor {fd}: UDP from now on: {why}"));
     moved && known.contains(&fd)
 }
 
 /// Whether a failed call should be repeated on the UDP socket.
 fn try_again(fd: c_int, held: Arc<Held>, result: ssize_t) -> bool {
     let error = last_errno();
-    let again = result < 0 && leads_elsewhere(error) && turn_to_udp(fd, held);
+    let again = result < 0 && leads_elsewhere(error) && turn_to_udp(fd, held, NO_ROUTE);
     set_errno(error);
     again
 }
@@ -74,7 +75,9 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
-    if let Some(held) = fork::find(fd) {
+    // SAFETY: as the caller promises.
+    let sender = |held| unsafe { loopback::sender(fd, held, to, to_len) };
+    if let Some(held) = fork::find(fd).and_then(sender) {
         let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
         // As for TCP, the address has no effect on a stream.
         let (to, to_len) = if is_datagram {
@@ -101,7 +104,15 @@ unsafe extern "C" fn sendto(
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-    if let Some(held) = fork::find(fd) {
+    let sender = |held| {
+        // SAFETY: null or valid, as the caller promises.
+        match unsafe { load(msg) } {
+            // SAFETY: as the caller promises.
+            Some(to) => unsafe { loopback::sender(fd, held, to.msg_name.cast(), to.msg_namelen) },
+            None => Some(held),
+        }
+    };
+    if let Some(held) = fork::find(fd).and_then(sender) {
         // SAFETY: as the caller promises.
         let sent = unsafe { own::rsendmsg(held.fd(), msg, flags) };
         if !try_again(fd, held, sent) {

@@ -317,6 +317,9 @@ fn stays() -> io::Error {
 fn take_over(tcp: BorrowedFd<'_>) -> io::Result<Inner> {
     let local = address(getsockname(tcp)?)?;
     let peer = peer_of(tcp)?;
+    if peer.ip().is_loopback() {
+        return Err(stays());
+    }
     let listener = Inner::new(local)?;
     let deadline = Instant::now() + MOVE_TIMEOUT;
     loop {
@@ -383,6 +386,9 @@ fn await_peer(listener: &Inner, tcp: BorrowedFd<'_>, peer: IpAddr) -> io::Result
 fn follow_over(tcp: BorrowedFd<'_>) -> io::Result<Inner> {
     let local = address(getsockname(tcp)?)?;
     let peer = peer_of(tcp)?;
+    if peer.ip().is_loopback() {
+        return Err(stays());
+    }
     let inner = Inner::new(peer)?;
     // Fails at once without an RDMA device on the route.
     inner.socket.bind(SocketAddr::new(local.ip(), 0))?;

@@ -9,7 +9,8 @@
 //! IPv4 and IPv6 sockets become rsockets; both ends must use this library or rsockets. Sockets fall back to
 //! TCP where RDMA is impossible: without an RDMA device, for addresses of other interfaces, and when a
 //! blocking `connect` finds no rsocket listener. A bound socket is bound again. A datagram socket falls back
-//! to UDP when it connects or sends to an address beyond the reach of any RDMA device.
+//! to UDP when it connects or sends to an address beyond the reach of any RDMA device. At loopback addresses, such as
+//! 127.0.0.1 and `::1`, all sockets are TCP and UDP.
 //!
 //! # Configuration
 //! - `RS_SQ_SIZE`, `RS_RQ_SIZE`, `RS_INLINE`: queue depths, and the maximum number of bytes sent inline, for
@@ -41,7 +42,8 @@
 //!   standard error has the reason. With `RDMAV_FORK_SAFE`, a stream passed before its use stays TCP there.
 //! - A write to an ended stream fails with `EPIPE` and raises no `SIGPIPE`, as with librdmacm: the first write after
 //!   the peer's end fails, where TCP's succeeds, so that the signal would end programs that TCP lets live.
-//! - A listener does not accept TCP connections.
+//! - A listener does not accept TCP connections. Bound to all addresses (0.0.0.0 or `::`), a listener is reachable at the
+//!   addresses of RDMA devices, and not at 127.0.0.1 or `::1`, except with `RDMAV_FORK_SAFE`.
 //! - A nonblocking `connect` does not fall back to TCP.
 //! - There is no urgent data: `MSG_OOB` sends its bytes as others. Datagrams have no control messages: `sendmsg` with one,
 //!   such as `IPV6_HOPLIMIT`, fails.
@@ -88,6 +90,7 @@ mod golang;
 mod inherited;
 mod ioctl;
 mod log;
+mod loopback;
 mod passing;
 mod sendfile;
 mod sockets;

@@ -17,10 +17,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::{
     config::Rules,
-    datagrams::{leads_elsewhere, turn_to_udp},
+    datagrams::{NO_ROUTE, leads_elsewhere, turn_to_udp},
     epoll,
     files::replace,
-    fork, inherited, log,
+    fork, inherited, log, loopback,
     table::{self, Held, SOCKETS, with},
 };
 
@@ -203,13 +203,13 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 }
 
 /// Address of a socket, of any family.
-struct Name {
+pub(crate) struct Name {
     storage: sockaddr_storage,
     len: socklen_t,
 }
 
 impl Name {
-    fn of(held: &Held) -> Option<Self> {
+    pub(crate) fn of(held: &Held) -> Option<Self> {
         let mut name = Self {
             // SAFETY: addresses are plain data; all zeros are valid.
             storage: unsafe { std::mem::zeroed() },
@@ -221,7 +221,7 @@ impl Name {
         (got == 0).then_some(name)
     }
 
-    fn has_port(&self) -> bool {
+    pub(crate) fn has_port(&self) -> bool {
         let v4 = (&raw const self.storage).cast::<libc::sockaddr_in>();
         // SAFETY: the port has the same offset in the addresses of both families, and the storage is large
         // enough.
@@ -237,6 +237,12 @@ const COPIED: [(c_int, c_int); 4] = [
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
 ];
 
+/// Sets `errno`. Returns the result of a failed call.
+fn failed(error: &io::Error) -> c_int {
+    set_errno(rsocket::errno(error));
+    -1
+}
+
 fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let real = real!(bind: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
     // SAFETY: the address is the program's or a valid local one; the kernel checks it.
@@ -248,7 +254,12 @@ fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
 ///
 /// # Errors
 /// Of the TCP socket, such as `EADDRINUSE`; the descriptor stays an rsocket.
-fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> io::Result<()> {
+pub(crate) fn turn_to_tcp(
+    fd: c_int,
+    held: Arc<Held>,
+    bind: Option<&Name>,
+    why: &str,
+) -> io::Result<()> {
     let name = Name::of(&held).ok_or_else(io::Error::last_os_error)?;
     let flags = own::rfcntl(held.fd(), libc::F_GETFL, 0);
     let nonblock = if flags & libc::O_NONBLOCK != 0 {
@@ -311,6 +322,13 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
         return real_bind(fd, addr, len);
     };
     // SAFETY: as the caller promises.
+    if unsafe { loopback::is_loopback(addr, len) } && loopback::may_bind(&held) {
+        return match loopback::leave_rdma(fd, held) {
+            Ok(()) => real_bind(fd, addr, len),
+            Err(err) => failed(&err),
+        };
+    }
+    // SAFETY: as the caller promises.
     let bound = unsafe { own::rbind(held.fd(), addr, len) };
     if bound == 0 {
         return 0;
@@ -327,43 +345,62 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
     real_bind(fd, addr, len)
 }
 
+/// Connects an rsocket. Returns `None` if the socket fell back to TCP or UDP and is not connected yet.
+///
+/// # Safety
+/// As for `connect`.
+unsafe fn connect_by_rdma(
+    fd: c_int,
+    held: Arc<Held>,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Option<c_int> {
+    if own::socket_of(held.fd()).is_some_and(|socket| socket.is_listening()) {
+        return Some(failed(&os(libc::EISCONN)));
+    }
+    let before = Name::of(&held).filter(Name::has_port);
+    // SAFETY: as the caller promises.
+    let connected = unsafe { own::rconnect(held.fd(), addr, len) };
+    if connected == 0 {
+        log::write_line(|| format!("descriptor {fd}: connected by RDMA"));
+        return Some(0);
+    }
+    let error = last_errno();
+    let turned = match own::socket_of(held.fd()) {
+        Some(socket) if socket.is_datagram() => {
+            drop(socket);
+            leads_elsewhere(error) && turn_to_udp(fd, held, NO_ROUTE)
+        }
+        socket => {
+            // `AF_UNSPEC` disconnects.
+            let is_connected = socket.is_some_and(|socket| socket.is_connected());
+            let stays = matches!(
+                error,
+                libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
+            ) || is_connected && error != libc::EAFNOSUPPORT;
+            let why = || os(error).to_string();
+            !stays && turn_to_tcp(fd, held, before.as_ref(), &why()).is_ok()
+        }
+    };
+    (!turned).then(|| failed(&os(error)))
+}
+
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    if let Some(held) = table::find(fd) {
-        if own::socket_of(held.fd()).is_some_and(|socket| socket.is_listening()) {
-            set_errno(libc::EISCONN);
-            return -1;
-        }
-        let before = Name::of(&held).filter(Name::has_port);
+    let done = match table::find(fd) {
         // SAFETY: as the caller promises.
-        let connected = unsafe { own::rconnect(held.fd(), addr, len) };
-        if connected == 0 {
-            log::write_line(|| format!("descriptor {fd}: connected by RDMA"));
-            return 0;
+        Some(held) if unsafe { loopback::is_peer(addr, len) } && loopback::may_connect(&held) => {
+            let left = loopback::leave_rdma(fd, held);
+            left.err().map(|err| failed(&err))
         }
-        let error = last_errno();
-        let turned = match own::socket_of(held.fd()) {
-            Some(socket) if socket.is_datagram() => {
-                drop(socket);
-                leads_elsewhere(error) && turn_to_udp(fd, held)
-            }
-            socket => {
-                // `AF_UNSPEC` disconnects.
-                let is_connected = socket.is_some_and(|socket| socket.is_connected());
-                let stays = matches!(
-                    error,
-                    libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
-                ) || is_connected && error != libc::EAFNOSUPPORT;
-                let why = || os(error).to_string();
-                !stays && turn_to_tcp(fd, held, before.as_ref(), &why()).is_ok()
-            }
-        };
-        if !turned {
-            set_errno(error);
-            return connected;
-        }
+        // SAFETY: as the caller promises.
+        Some(held) => unsafe { connect_by_rdma(fd, held, addr, len) },
+        None => None,
+    };
+    if let Some(done) = done {
+        return done;
     }
     let real = real!(connect: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
     // SAFETY: as the caller promises.

@@ -442,6 +442,11 @@ impl Socket {
         }
     }
 
+    /// Whether a connection attempt is in progress.
+    pub fn is_connecting(&self) -> bool {
+        matches!(self.lock().phase, Phase::Connecting(_))
+    }
+
     /// Whether this is a [datagram socket](Self::datagram).
     pub fn is_datagram(&self) -> bool {
         self.datagram_socket().is_some()

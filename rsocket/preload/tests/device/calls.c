@@ -511,6 +511,57 @@ static void watched_fallback(void) {
     CHECK(epoll_wait(set, events, 2, 20000) == 1 && events[0].data.u32 == 9);
 }
 
+/* Data both ways between a client and a server at a loopback address; the server may be a child. */
+static void at_loopback(int family, const void *at, socklen_t size, int forked) {
+    struct sockaddr_storage name = {0};
+    socklen_t length = sizeof name;
+    int listener = socket(family, SOCK_STREAM, 0), client = socket(family, SOCK_STREAM, 0);
+    CHECK(bind(listener, at, size) == 0 && listen(listener, 4) == 0 && !is_rsocket(listener));
+    CHECK(getsockname(listener, (struct sockaddr *)&name, &length) == 0);
+    pid_t child = forked ? fork() : -1;
+    if (child != 0) {
+        CHECK(connect(client, (struct sockaddr *)&name, length) == 0 && !is_rsocket(client));
+        CHECK(connect(client, (struct sockaddr *)&name, length) == -1 && errno == EISCONN);
+    }
+    int server = child > 0 ? -1 : accept(listener, NULL, NULL);
+    char bytes[6] = "hello";
+    if (child != 0)
+        CHECK(send(client, bytes, sizeof bytes, 0) == sizeof bytes);
+    if (child <= 0) {
+        CHECK(server >= 0 && recv(server, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes);
+        CHECK(send(server, bytes, sizeof bytes, 0) == sizeof bytes && !is_rsocket(server));
+    }
+    if (child == 0)
+        _exit(0);
+    memset(bytes, 0, sizeof bytes);
+    CHECK(recv(client, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes && strcmp(bytes, "hello") == 0);
+    int status = 0;
+    CHECK(child < 0 || (waitpid(child, &status, 0) == child && status == 0));
+    CHECK(close(listener) == 0 && close(client) == 0 && (server < 0 || close(server) == 0));
+    /* Nothing listens any more, and the socket may try again. */
+    client = socket(family, SOCK_STREAM, 0);
+    for (int attempt = 0; attempt < 2; attempt++)
+        CHECK(connect(client, (struct sockaddr *)&name, length) == -1 && errno == ECONNREFUSED);
+    CHECK(close(client) == 0);
+}
+
+static void loopback(void) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT}, mapped = v6;
+    CHECK(inet_pton(AF_INET6, "::ffff:127.0.0.1", &mapped.sin6_addr) == 1);
+    for (int forked = 0; forked < 2; forked++) {
+        at_loopback(AF_INET, &v4, sizeof v4, forked);
+        at_loopback(AF_INET6, &v6, sizeof v6, forked);
+        at_loopback(AF_INET6, &mapped, sizeof mapped, forked);
+    }
+    int ends[] = {socket(AF_INET, SOCK_DGRAM, 0), socket(AF_INET, SOCK_DGRAM, 0)};
+    socklen_t length = sizeof v4;
+    CHECK(bind(ends[0], (struct sockaddr *)&v4, sizeof v4) == 0 && !is_rsocket(ends[0]));
+    CHECK(getsockname(ends[0], (struct sockaddr *)&v4, &length) == 0);
+    CHECK(connect(ends[1], (struct sockaddr *)&v4, sizeof v4) == 0 && !is_rsocket(ends[1]));
+    passes(ends[1], ends[0]);
+}
+
 /* A child using an inherited rsocket gets a message, and its parent continues. */
 static void inherited(void) {
     struct ends ends = connected();
@@ -613,6 +664,7 @@ static const struct part parts[] = {
     {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},
     {"threads", threads},           {"inherited", inherited},       {"moved", moved},
     {"misused", misused},           {"limited", limited},           {"limited-taken", limited_at_taken_port},
+    {"loopback", loopback},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

@@ -427,6 +427,15 @@ fn fallback_to_tcp_keeps_address_and_options() {
     call("fallback", &[]);
 }
 
+/// T-PL2: servers and clients in one program, and servers in children.
+#[test]
+fn sockets_at_loopback_are_tcp_and_udp() {
+    let before = packets();
+    call("loopback", &[]);
+    call("loopback", &[("RDMAV_FORK_SAFE", "1")]);
+    assert_eq!(packets(), before);
+}
+
 /// T-PL2
 #[test]
 fn fallback_to_tcp_keeps_epoll_registration() {

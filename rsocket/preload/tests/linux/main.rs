@@ -9,5 +9,6 @@ mod calls;
 mod descriptors;
 mod endings;
 mod listeners;
+mod loopback;
 mod program;
 mod transfers;
