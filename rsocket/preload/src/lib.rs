@@ -8,7 +8,7 @@
 //!
 //! IPv4 and IPv6 sockets become rsockets; both ends must use this library or rsockets. Sockets fall back to
 //! TCP where RDMA is impossible: without an RDMA device, for addresses of other interfaces, and when a
-//! blocking `connect` finds no rsocket listener. A bound socket is bound again. A datagram socket falls back
+//! blocking `connect` finds no rsocket listener. A bound socket is bound again, with the options set before. A datagram socket falls back
 //! to UDP when it connects or sends to an address beyond the reach of any RDMA device. At loopback addresses, such as
 //! 127.0.0.1 and `::1`, all sockets are TCP and UDP.
 //!
@@ -93,6 +93,7 @@ mod log;
 mod loopback;
 mod passing;
 mod sendfile;
+mod set_options;
 mod sockets;
 mod stdio;
 mod syscall;

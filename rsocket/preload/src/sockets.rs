@@ -67,7 +67,7 @@ const _: () = assert!(size_of::<c_int>() == INT as usize);
 const _: () = assert!(size_of::<sockaddr_storage>() == STORAGE as usize);
 
 /// Level of the rsockets options.
-const SOL_RDMA: c_int = 0x10000;
+pub(crate) const SOL_RDMA: c_int = 0x10000;
 
 /// Kind of a new socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,14 +229,6 @@ impl Name {
     }
 }
 
-/// Options copied to the TCP socket.
-const COPIED: [(c_int, c_int); 4] = [
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-];
-
 /// Sets `errno`. Returns the result of a failed call.
 fn failed(error: &io::Error) -> c_int {
     set_errno(rsocket::errno(error));
@@ -272,21 +264,7 @@ pub(crate) fn turn_to_tcp(
     if tcp < 0 {
         return Err(io::Error::last_os_error());
     }
-    for (level, option) in COPIED {
-        let mut value: c_int = 0;
-        let mut len = INT;
-        let at = &raw mut value;
-        // SAFETY: there is room for an `int`.
-        let got = unsafe { own::rgetsockopt(held.fd(), level, option, at.cast(), &raw mut len) };
-        if got == 0 && value != 0 {
-            let real = real!(
-                setsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t)
-                    -> c_int
-            );
-            // SAFETY: the value is an `int`.
-            unsafe { real(tcp, level, option, at.cast(), len) };
-        }
-    }
+    held.options().set_on(tcp);
     if let Some(name) = bind
         && real_bind(tcp, (&raw const name.storage).cast(), name.len) != 0
     {
@@ -558,9 +536,6 @@ interpose! {
     fn getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
     ) -> c_int => own::rgetsockopt;
-    fn setsockopt(
-        fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t,
-    ) -> c_int => own::rsetsockopt;
 }
 
 interpose::messages! {

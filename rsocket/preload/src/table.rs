@@ -8,7 +8,7 @@ use interpose::Table;
 use libc::c_int;
 use rsocket_capi::{rclose, socket_of};
 
-use crate::log;
+use crate::{log, set_options::SetOptions};
 
 /// An rsocket, open until the last of the program's descriptors is closed.
 #[derive(Debug)]
@@ -16,12 +16,18 @@ pub(crate) struct Held {
     fd: c_int,
     /// Process that opened the rsocket; a child must not close it.
     process: u32,
+    options: SetOptions,
 }
 
 impl Held {
     /// Returns the descriptor in `rsocket_capi`.
     pub(crate) fn fd(&self) -> c_int {
         self.fd
+    }
+
+    /// Returns the options set by the program.
+    pub(crate) fn options(&self) -> &SetOptions {
+        &self.options
     }
 }
 
@@ -55,6 +61,7 @@ pub(crate) fn hold(fd: c_int) -> Arc<Held> {
     Arc::new(Held {
         fd,
         process: process::id(),
+        options: SetOptions::default(),
     })
 }
 

@@ -8,6 +8,7 @@ extern crate rspreload as _;
 mod calls;
 mod descriptors;
 mod endings;
+mod fallback;
 mod listeners;
 mod loopback;
 mod program;

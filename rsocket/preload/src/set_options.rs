@@ -1,0 +1,106 @@
+//! Options set by the program on streams, for the TCP socket that may replace the rsocket.
+
+use std::sync::{Mutex, PoisonError};
+
+use interpose::real;
+use libc::{c_int, c_void, socklen_t};
+use rsocket_capi as own;
+
+use crate::{
+    sockets::SOL_RDMA,
+    table::{self, Held},
+};
+
+/// Maximum size in bytes of a recorded value. Of the options that the library accepts, only an array of paths is
+/// longer, and has no counterpart in TCP.
+const MAX_VALUE_LEN: usize = 64;
+
+/// An option with the value set last.
+#[derive(Debug)]
+struct SetOption {
+    level: c_int,
+    name: c_int,
+    value: Vec<u8>,
+}
+
+/// Options of a socket in the order of their first setting.
+#[derive(Debug, Default)]
+pub(crate) struct SetOptions(Mutex<Vec<SetOption>>);
+
+impl SetOptions {
+    fn record(&self, level: c_int, name: c_int, value: &[u8]) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = value.to_vec();
+        match all
+            .iter_mut()
+            .find(|set| (set.level, set.name) == (level, name))
+        {
+            Some(set) => set.value = value,
+            None => all.push(SetOption { level, name, value }),
+        }
+    }
+
+    /// Sets the options on a TCP socket. The kernel may refuse one that has no effect on an rsocket, such as an unknown
+    /// `TCP_CONGESTION`.
+    pub(crate) fn set_on(&self, tcp: c_int) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for SetOption { level, name, value } in &*all {
+            let len = socklen_t::try_from(value.len()).unwrap_or(0);
+            // SAFETY: `len` bytes of the value are readable.
+            unsafe { real_setsockopt(tcp, *level, *name, value.as_ptr().cast(), len) };
+        }
+    }
+}
+
+/// # Safety
+/// As for `setsockopt`.
+unsafe fn real_setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let real = real!(
+        setsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int
+    );
+    // SAFETY: as the caller promises.
+    unsafe { real(fd, level, name, value, len) }
+}
+
+/// Records an option that an rsocket has accepted.
+///
+/// # Safety
+/// `len` bytes of `value` are readable.
+unsafe fn record(held: &Held, level: c_int, name: c_int, value: *const c_void, len: socklen_t) {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    if value.is_null() || len > MAX_VALUE_LEN {
+        return;
+    }
+    // SAFETY: not null, and as the caller promises.
+    let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) };
+    held.options().record(level, name, value);
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let Some(held) = table::find(fd) else {
+        // SAFETY: as the caller promises.
+        return unsafe { real_setsockopt(fd, level, name, value, len) };
+    };
+    // SAFETY: as the caller promises.
+    let set = unsafe { own::rsetsockopt(held.fd(), level, name, value, len) };
+    if set == 0 && level != SOL_RDMA {
+        // SAFETY: as the caller promises; the rsocket has read the same bytes.
+        unsafe { record(&held, level, name, value, len) };
+    }
+    set
+}
