@@ -198,6 +198,7 @@ impl ProtectionDomain {
     /// [ibv_create_ah(3)](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html)
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, vector: &AddressVector) -> Result<AddressHandle> {
+        self.context().check_process("ibv_create_ah")?;
         let mut raw = vector.to_raw();
         // SAFETY: the domain is allocated for as long as `self` lives; C copies the attributes.
         let ah = unsafe { ffi::ibv_create_ah(self.as_raw(), &raw mut raw) };
@@ -222,6 +223,7 @@ impl ProtectionDomain {
         received: &[u8],
         port_num: u8,
     ) -> Result<AddressHandle> {
+        self.context().check_process("ibv_create_ah_from_wc")?;
         let mut wc = wc.to_raw();
         let mut grh = grh_of("ibv_create_ah_from_wc", received)?;
         // SAFETY: the domain is allocated for as long as `self` lives; C only reads the completion
@@ -309,9 +311,11 @@ impl fmt::Debug for AddressHandle {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the handle exists and is destroyed once, here. Posted requests hold an `Arc` of
-        // `self`, so none is in flight. The domain is allocated, since its field is dropped later.
-        let _: i32 = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
+        let _: i32 = self.pd.context().destroy(|| {
+            // SAFETY: the handle exists and is destroyed once, here. Posted requests hold an `Arc` of
+            // `self`, so none is in flight. The domain is allocated, since its field is dropped later.
+            unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) }
+        });
     }
 }
 

@@ -139,6 +139,7 @@ impl Context {
     pub fn create_completion_counter(&self, unit: CountedUnit) -> Result<CompletionCounter> {
         const CALL: &str = "ibv_create_comp_cntr";
         let fail = |err: Error| err.detail(format!("{unit:?}"));
+        self.check_process(CALL).map_err(fail)?;
         let create = found(CALL, late::ibv_create_comp_cntr()).map_err(fail)?;
         let mut attr = ffi::ibv_comp_cntr_init_attr {
             comp_mask: 0,
@@ -294,11 +295,13 @@ impl fmt::Debug for CompletionCounter {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(destroy) = late::ibv_destroy_comp_cntr() {
-            // SAFETY: the counter exists and is destroyed once, here; the context is open, since
-            // its field is dropped later. Attached queue pairs hold an `Arc` of `self`, so none is
-            // left, except leaked ones; then this fails (`EBUSY`), and the counter stays until the
-            // context is closed.
-            let _: i32 = unsafe { destroy(self.raw.as_ptr()) };
+            let _: i32 = self.ctx.destroy(|| {
+                // SAFETY: the counter exists and is destroyed once, here; the context is open, since
+                // its field is dropped later. Attached queue pairs hold an `Arc` of `self`, so none is
+                // left, except leaked ones; then this fails (`EBUSY`), and the counter stays until the
+                // context is closed.
+                unsafe { destroy(self.raw.as_ptr()) }
+            });
         }
     }
 }

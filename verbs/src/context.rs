@@ -13,6 +13,7 @@ use ibverbs_sys as ffi;
 
 use crate::{
     error::{Error, Result},
+    fork::fork_generation,
     removal::Presence,
 };
 
@@ -46,6 +47,8 @@ struct Inner {
     /// The vendor ID, once queried; see `vendor_id`.
     vendor_id: OnceLock<u32>,
     presence: Presence,
+    /// The process that opened the device, by its fork generation.
+    process: u64,
 }
 
 /// Identity of an object's open device, for comparison only.
@@ -79,6 +82,7 @@ impl Context {
                 vendor_id: OnceLock::new(),
                 // SAFETY: open, as the caller promises.
                 presence: unsafe { Presence::of(raw) },
+                process: fork_generation(),
             }),
         }
     }
@@ -98,6 +102,7 @@ impl Context {
                 vendor_id: OnceLock::new(),
                 // SAFETY: open, as the caller promises.
                 presence: unsafe { Presence::of(raw) },
+                process: fork_generation(),
             }),
         }
     }
@@ -111,6 +116,35 @@ impl Context {
     /// The C object, for calls that this crate does not wrap. Open as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_context {
         self.inner.raw.as_ptr()
+    }
+
+    /// Whether the context was opened before a fork, by a parent of this process. The kernel's
+    /// objects are the parent's then.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inner.process != fork_generation()
+    }
+
+    /// Makes the call that destroys an object of this context, and returns the call's result.
+    /// Each such call is made here.
+    ///
+    /// With an inherited object, does nothing, and returns `EPERM`, as if the device had refused:
+    /// the parent's object stays, and this process leaks its copy, with the memory of the device's
+    /// requests.
+    pub(crate) fn destroy(&self, call: impl FnOnce() -> i32) -> i32 {
+        if self.is_inherited() {
+            return libc::EPERM;
+        }
+        call()
+    }
+
+    /// Refuses `call` on an inherited object.
+    pub(crate) fn check_process(&self, call: &'static str) -> Result<()> {
+        if !self.is_inherited() {
+            return Ok(());
+        }
+        let reason = "the object was inherited by a fork and belongs to the parent process; a \
+                      forked child must open its own context";
+        Err(Error::refused(call, io::ErrorKind::Unsupported, reason))
     }
 
     /// Whether the kernel has removed the device, so that the failure of a destroying call with
@@ -155,7 +189,9 @@ impl Context {
     }
 
     /// Refuses an object of another open device, with the context `other`, on behalf of `call`. `what` is the object.
+    /// Refuses inherited objects as well: see [`check_process`](Self::check_process).
     pub(crate) fn check_same(&self, call: &'static str, what: &str, other: &Self) -> Result<()> {
+        self.check_process(call)?;
         if self == other {
             return Ok(());
         }
@@ -198,7 +234,9 @@ impl fmt::Debug for Context {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Owner::Us = self.owner {
+        if let Owner::Us = self.owner
+            && self.process == fork_generation()
+        {
             // SAFETY: the context is open, ours to close, and closed once. Every object made from
             // the context holds an `Arc` of `self`, so none is left, except objects leaked after a
             // failed destruction: nothing uses those again, and the kernel ends their device access

@@ -92,6 +92,7 @@ impl Context {
     /// [ibv_create_counters(3)](https://man7.org/linux/man-pages/man3/ibv_create_counters.3.html)
     #[doc(alias = "ibv_create_counters")]
     pub fn create_counters(&self) -> Result<Counters> {
+        self.check_process("ibv_create_counters")?;
         let mut attr = ffi::ibv_counters_init_attr::zeroed();
         // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
         // attributes.
@@ -180,10 +181,12 @@ impl fmt::Debug for CountersInner {
 
 impl Drop for CountersInner {
     fn drop(&mut self) {
-        // SAFETY: the counters exist and are destroyed once, here; the context is open, since
-        // `self.ctx` is dropped later. Flows with these counters hold an `Arc` of `self`, so none
-        // is left, except leaked ones: then this fails, and the counters stay until the context is
-        // closed.
-        let _: i32 = unsafe { ffi::ibv_destroy_counters(self.raw.as_ptr()) };
+        let _: i32 = self.ctx.destroy(|| {
+            // SAFETY: the counters exist and are destroyed once, here; the context is open, since
+            // `self.ctx` is dropped later. Flows with these counters hold an `Arc` of `self`, so none
+            // is left, except leaked ones: then this fails, and the counters stay until the context is
+            // closed.
+            unsafe { ffi::ibv_destroy_counters(self.raw.as_ptr()) }
+        });
     }
 }

@@ -82,6 +82,7 @@ impl Context {
     /// [ibv_alloc_dm(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&self, len: usize, log_align: u32) -> Result<DeviceMemory> {
+        self.check_process("ibv_alloc_dm")?;
         let mut attr = ffi::ibv_alloc_dm_attr::zeroed();
         attr.length = len;
         attr.log_align_req = log_align;
@@ -107,6 +108,7 @@ impl Context {
     #[doc(alias = "ibv_unimport_dm")]
     #[doc(alias = "ibv_import_dm")]
     pub fn import_dm(&self, handle: KernelHandle) -> Result<DeviceMemory> {
+        self.check_process("ibv_import_dm")?;
         // SAFETY: the context is open for as long as `self` lives; the kernel checks the handle.
         let raw = unsafe { ffi::ibv_import_dm(self.as_raw(), handle.0) };
         let raw = cvt_ptr("ibv_import_dm", raw).map_err(|err| err.detail(format!("{handle:?}")))?;
@@ -243,13 +245,19 @@ impl fmt::Debug for DeviceMemory {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Origin::Imported = self.origin {
-            // SAFETY: the memory was imported, and is unimported once, here; the context is open,
-            // since `self.ctx` is dropped later.
-            return unsafe { ffi::ibv_unimport_dm(self.raw.as_ptr()) };
+            let _: i32 = self.ctx.destroy(|| {
+                // SAFETY: the memory was imported, and is unimported once, here; the context is
+                // open, since `self.ctx` is dropped later.
+                unsafe { ffi::ibv_unimport_dm(self.raw.as_ptr()) };
+                0
+            });
+            return;
         }
-        // SAFETY: the memory is allocated and freed once, here; the context is open, since
-        // `self.ctx` is dropped later. Registrations of the memory hold an `Arc` of `self`; if one
-        // could not be deregistered, this fails, and the memory stays until the context is closed.
-        let _: i32 = unsafe { ffi::ibv_free_dm(self.raw.as_ptr()) };
+        let _: i32 = self.ctx.destroy(|| {
+            // SAFETY: the memory is allocated and freed once, here; the context is open, since
+            // `self.ctx` is dropped later. Registrations of the memory hold an `Arc` of `self`; if one
+            // could not be deregistered, this fails, and the memory stays until the context is closed.
+            unsafe { ffi::ibv_free_dm(self.raw.as_ptr()) }
+        });
     }
 }

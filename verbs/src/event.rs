@@ -245,6 +245,7 @@ impl AsyncEvents {
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
+        self.ctx.check_process("ibv_get_async_event")?;
         let mut raw = ffi::ibv_async_event::zeroed();
         // SAFETY: the context is open for as long as `self.ctx` lives; C writes the event before
         // returning success.

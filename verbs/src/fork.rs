@@ -1,5 +1,20 @@
 //! `fork` in a process with registered memory: preparation, and its effect.
 //!
+//! # Inherited objects
+//! A child inherits each object of this crate, with the descriptor of its device. The kernel's
+//! object is the parent's, and a child opens a [`Context`](crate::Context) of its own:
+//!
+//! - A child that drops its copy makes no destroying call, so the parent's object stays. The copy
+//!   is leaked, with the work in flight and the registered memory. A destroying call with a result,
+//!   such as [`QueuePair::destroy`](crate::QueuePair::destroy), fails.
+//! - Calls that create an object of an inherited one, that modify a queue pair, a shared receive
+//!   queue or a completion queue, or that take an event, are refused with the kind
+//!   [`Unsupported`](std::io::ErrorKind::Unsupported).
+//! - Not checked: posting and polling, arming (`ibv_req_notify_cq`), windows bound by a request,
+//!   queries, counters set or read, `ibv_set_ece`, `ibv_modify_qp_rate_limit`, `ibv_advise_mr`,
+//!   the content of device memory, and calls on the C objects of `as_raw`. A child must not make
+//!   these calls on an inherited object: they act on the parent's.
+//!
 //! # References
 //! [ibv_fork_init(3)](https://man7.org/linux/man-pages/man3/ibv_fork_init.3.html),
 //! [ibv_is_fork_initialized(3)](https://man7.org/linux/man-pages/man3/ibv_is_fork_initialized.3.html)
@@ -46,7 +61,7 @@ named! {
 ///
 /// A child that only calls `exec` needs no such call if the parent does not run in the meantime, as
 /// with [`std::process::Command`] in general. [`fork_status`] reports whether the kernel
-/// makes the call unnecessary. A child cannot use any inherited object of this crate.
+/// makes the call unnecessary. A child cannot use any [inherited object](self#inherited-objects).
 ///
 /// Cost: one more system call for each registration. The environment variables `RDMAV_FORK_SAFE`
 /// and `IBV_FORK_SAFE` have the same effect.

@@ -109,6 +109,7 @@ impl Context {
     #[doc(alias = "ibv_unimport_pd")]
     #[doc(alias = "ibv_import_pd")]
     pub fn import_pd(&self, handle: KernelHandle) -> Result<ProtectionDomain> {
+        self.check_process("ibv_import_pd")?;
         // SAFETY: the context is open for as long as `self` lives; the kernel checks the handle.
         let raw = unsafe { ffi::ibv_import_pd(self.as_raw(), handle.0) };
         let raw = cvt_ptr("ibv_import_pd", raw).map_err(|err| err.detail(format!("{handle:?}")))?;
@@ -147,6 +148,7 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_unimport_mr")]
     #[doc(alias = "ibv_import_mr")]
     pub fn import_mr(&self, handle: KernelHandle) -> Result<ImportedRegion> {
+        self.context().check_process("ibv_import_mr")?;
         // SAFETY: the domain is allocated for as long as `self` lives; the kernel checks the
         // handle.
         let raw = unsafe { ffi::ibv_import_mr(self.as_raw(), handle.0) };
@@ -186,8 +188,11 @@ impl fmt::Debug for ImportedRegion {
 
 impl Drop for ImportedRegion {
     fn drop(&mut self) {
-        // SAFETY: the registration was imported, and is unimported once, here; the domain is
-        // allocated, since `self.pd` is dropped later.
-        unsafe { ffi::ibv_unimport_mr(self.raw.as_ptr()) };
+        let _: i32 = self.pd.context().destroy(|| {
+            // SAFETY: the registration was imported, and is unimported once, here; the domain is
+            // allocated, since `self.pd` is dropped later.
+            unsafe { ffi::ibv_unimport_mr(self.raw.as_ptr()) };
+            0
+        });
     }
 }

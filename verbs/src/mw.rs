@@ -111,6 +111,7 @@ impl ProtectionDomain {
     /// [ibv_alloc_mw(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html)
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow> {
+        self.context().check_process("ibv_alloc_mw")?;
         let raw_type = match window_type {
             WindowType::Type1 => ffi::ibv_mw_type::IBV_MW_TYPE_1,
             WindowType::Type2 => ffi::ibv_mw_type::IBV_MW_TYPE_2,
@@ -237,10 +238,12 @@ impl fmt::Debug for MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // SAFETY: the window is allocated and deallocated once, here; the domain is allocated,
-        // since its field is dropped later. A binding still in force ends with the window. If this
-        // fails, deregistering the region fails too, and the region stays until the domain's end.
-        let _: i32 = unsafe { ffi::ibv_dealloc_mw(self.raw.as_ptr()) };
+        let _: i32 = self.pd.context().destroy(|| {
+            // SAFETY: the window is allocated and deallocated once, here; the domain is allocated,
+            // since its field is dropped later. A binding still in force ends with the window. If this
+            // fails, deregistering the region fails too, and the region stays until the domain's end.
+            unsafe { ffi::ibv_dealloc_mw(self.raw.as_ptr()) }
+        });
         self.pd.bound_regions().end(self.pd.context());
     }
 }

@@ -162,6 +162,7 @@ impl<'a> ParentDomainBuilder<'a> {
     pub fn create(self) -> Result<ProtectionDomain> {
         const CALL: &str = "ibv_alloc_parent_domain";
         let ctx = self.pd.context();
+        ctx.check_process(CALL)?;
         let mut attr = ffi::ibv_parent_domain_init_attr::zeroed();
         attr.pd = self.pd.as_raw();
         if let Some(td) = self.td {

@@ -82,6 +82,7 @@ impl Context {
     /// [ibv_alloc_pd(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html)
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
+        self.check_process("ibv_alloc_pd")?;
         // SAFETY: the context is open for as long as `self` lives.
         let raw = unsafe { ffi::ibv_alloc_pd(self.as_raw()) };
         let raw = cvt_ptr("ibv_alloc_pd", raw)?;
@@ -161,15 +162,21 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.bound.end(&self.ctx);
         if let Origin::Imported = self.origin {
-            // SAFETY: the domain was imported, and is unimported once, here; the context is open,
-            // since `self.ctx` is dropped later.
-            return unsafe { ffi::ibv_unimport_pd(self.raw.as_ptr()) };
+            let _: i32 = self.ctx.destroy(|| {
+                // SAFETY: the domain was imported, and is unimported once, here; the context is
+                // open, since `self.ctx` is dropped later.
+                unsafe { ffi::ibv_unimport_pd(self.raw.as_ptr()) };
+                0
+            });
+            return;
         }
-        // SAFETY: the domain is allocated and freed once, here; the context is open, since
-        // `self.ctx` is dropped later. Every object made in the domain holds an `Arc` of `self`, so
-        // any remaining object was leaked before. If such an object makes the call fail (`EBUSY`),
-        // the domain stays allocated until the context is closed.
-        let errno = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
+        let errno = self.ctx.destroy(|| {
+            // SAFETY: the domain is allocated and freed once, here; the context is open, since
+            // `self.ctx` is dropped later. Every object made in the domain holds an `Arc` of `self`, so
+            // any remaining object was leaked before. If such an object makes the call fail (`EBUSY`),
+            // the domain stays allocated until the context is closed.
+            unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) }
+        });
         if let (Origin::Parent(parts), true) = (&mut self.origin, errno != 0) {
             // Possibly still in use.
             parts.give_up();

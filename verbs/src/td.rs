@@ -47,6 +47,7 @@ impl Context {
     /// [ibv_alloc_td(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html)
     #[doc(alias = "ibv_alloc_td")]
     pub fn alloc_td(&self) -> Result<ThreadDomain> {
+        self.check_process("ibv_alloc_td")?;
         let mut attr = ffi::ibv_td_init_attr::zeroed();
         // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
         // attributes.
@@ -85,10 +86,12 @@ impl fmt::Debug for ThreadDomain {
 
 impl Drop for TdInner {
     fn drop(&mut self) {
-        // SAFETY: the domain is allocated and freed once, here; the context is open, since
-        // `self.ctx` is dropped later. Parent domains hold an `Arc` of `self`, so none is left,
-        // except leaked ones; then this fails (`EBUSY`), and the domain stays until the context is
-        // closed.
-        let _: i32 = unsafe { ffi::ibv_dealloc_td(self.raw.as_ptr()) };
+        let _: i32 = self.ctx.destroy(|| {
+            // SAFETY: the domain is allocated and freed once, here; the context is open, since
+            // `self.ctx` is dropped later. Parent domains hold an `Arc` of `self`, so none is left,
+            // except leaked ones; then this fails (`EBUSY`), and the domain stays until the context is
+            // closed.
+            unsafe { ffi::ibv_dealloc_td(self.raw.as_ptr()) }
+        });
     }
 }

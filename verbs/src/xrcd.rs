@@ -92,6 +92,7 @@ impl Context {
     }
 
     fn open_xrcd_raw(&self, fd: i32, how: XrcdOpen) -> Result<XrcDomain> {
+        self.check_process("ibv_open_xrcd")?;
         let mut attr = ffi::ibv_xrcd_init_attr::zeroed();
         attr.comp_mask = (has::IBV_XRCD_INIT_ATTR_FD | has::IBV_XRCD_INIT_ATTR_OFLAGS).0;
         attr.fd = fd;
@@ -137,10 +138,12 @@ impl fmt::Debug for XrcDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the domain is open and closed once, here; the context is open, since `self.ctx`
-        // is dropped later. Every object made in the domain holds an `Arc` of `self`, so none is
-        // left, except leaked ones; then this fails (`EBUSY`), and the domain stays until the
-        // context is closed.
-        let _: i32 = unsafe { ffi::ibv_close_xrcd(self.raw.as_ptr()) };
+        let _: i32 = self.ctx.destroy(|| {
+            // SAFETY: the domain is open and closed once, here; the context is open, since `self.ctx`
+            // is dropped later. Every object made in the domain holds an `Arc` of `self`, so none is
+            // left, except leaked ones; then this fails (`EBUSY`), and the domain stays until the
+            // context is closed.
+            unsafe { ffi::ibv_close_xrcd(self.raw.as_ptr()) }
+        });
     }
 }

@@ -65,7 +65,6 @@ pub(crate) struct ChannelHandle {
     /// acknowledgement. Created by the first use; `None` in place of a failure.
     notify: OnceLock<Option<NotifyFd>>,
     reserve: &'static Reserve,
-    ctx: Context,
 }
 
 /// The descriptor of every channel without one of its own: readable while one of these has an
@@ -78,7 +77,7 @@ struct Reserve {
 }
 
 // INVARIANT: created, and destroyed only in `drop`.
-struct OwnedChannel(NonNull<ffi::ibv_comp_channel>);
+struct OwnedChannel(NonNull<ffi::ibv_comp_channel>, Context);
 
 // SAFETY: a channel is a file descriptor and a reference count; libibverbs guards the count by a
 // lock.
@@ -104,16 +103,16 @@ impl Context {
     /// [ibv_create_comp_channel(3)](https://man7.org/linux/man-pages/man3/ibv_create_comp_channel.3.html)
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> Result<CompletionChannel> {
+        self.check_process("ibv_create_comp_channel")?;
         let reserve = Reserve::get()?;
         // SAFETY: the context is open for as long as `self` lives.
         let raw = unsafe { ffi::ibv_create_comp_channel(self.as_raw()) };
-        let raw = OwnedChannel(cvt_ptr("ibv_create_comp_channel", raw)?);
+        let raw = OwnedChannel(cvt_ptr("ibv_create_comp_channel", raw)?, self.clone());
         set_nonblocking(raw.event_fd(), true)?;
         let inner = ChannelHandle {
             notify: OnceLock::new(),
             reserve,
             raw,
-            ctx: self.clone(),
         };
         Ok(CompletionChannel {
             inner: Arc::new(inner),
@@ -199,7 +198,7 @@ impl CompletionChannel {
 
     /// Refuses the channel for a queue of another device, on behalf of `call`.
     pub(super) fn check_device(&self, call: &'static str, ctx: &Context) -> Result<()> {
-        ctx.check_same(call, "the completion channel", &self.inner.ctx)
+        ctx.check_same(call, "the completion channel", &self.inner.raw.1)
     }
 
     pub(crate) fn handle(&self) -> Arc<ChannelHandle> {
@@ -216,6 +215,7 @@ impl CompletionChannel {
 impl ChannelHandle {
     /// Takes the next event; `None` if there is none.
     fn take(&self) -> Result<Option<CqKey>> {
+        self.raw.1.check_process("ibv_get_cq_event")?;
         let mut cq = ptr::null_mut();
         let mut context = ptr::null_mut();
         // SAFETY: the channel is created (invariant); both places are valid, and C writes there
@@ -343,9 +343,11 @@ impl fmt::Debug for CompletionChannel {
 
 impl Drop for OwnedChannel {
     fn drop(&mut self) {
-        // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of the
-        // handle, so none is left. A queue that could not be destroyed makes this fail with
-        // `EBUSY`: the channel is then leaked as well.
-        let _: i32 = unsafe { ffi::ibv_destroy_comp_channel(self.as_ptr()) };
+        let _: i32 = self.1.destroy(|| {
+            // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of
+            // the handle, so none is left. A queue that could not be destroyed makes this fail with
+            // `EBUSY`: the channel is then leaked as well.
+            unsafe { ffi::ibv_destroy_comp_channel(self.as_ptr()) }
+        });
     }
 }

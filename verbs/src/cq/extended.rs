@@ -223,6 +223,7 @@ impl<'a> ExtendedCqBuilder<'a> {
             self.ctx
                 .check_same(CALL, "the parent domain", pd.context())?;
         }
+        self.ctx.check_process(CALL)?;
         if let Some((channel, _)) = self.channel {
             channel.check_device(CALL, self.ctx)?;
         }

@@ -219,6 +219,7 @@ impl<'a> CompletionQueueBuilder<'a> {
     /// [ibv_create_cq(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html)
     #[doc(alias = "ibv_create_cq")]
     pub fn create(self) -> Result<CompletionQueue> {
+        self.ctx.check_process("ibv_create_cq")?;
         let as_int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
         if let Channel::Shared(channel, _) = self.channel {
             channel.check_device("ibv_create_cq", self.ctx)?;
@@ -663,11 +664,13 @@ impl Queue {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // SAFETY: the queue exists and is destroyed once, here; queue pairs on the queue hold an
-        // `Arc` of `self`. Every event is acknowledged when taken, so this does not block. A queue
-        // pair that could not be destroyed makes this fail with `EBUSY`: the queue is then leaked
-        // as well.
-        let _: i32 = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
+        let _: i32 = self.ctx.destroy(|| {
+            // SAFETY: the queue exists and is destroyed once, here; queue pairs on the queue hold an
+            // `Arc` of `self`. Every event is acknowledged when taken, so this does not block. A queue
+            // pair that could not be destroyed makes this fail with `EBUSY`: the queue is then leaked
+            // as well.
+            unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) }
+        });
     }
 }
 

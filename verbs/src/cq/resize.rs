@@ -37,6 +37,7 @@ impl CqHandle {
             let err = err.detail(format!("{cqe} entries"));
             hint::limits::cq(err, self.context(), cqe, 0)
         };
+        self.context().check_process("ibv_resize_cq")?;
         let room = self.room();
         let before = room.capacity();
         room.shrink(cqe).map_err(detail)?;
@@ -80,6 +81,7 @@ impl CqHandle {
     #[doc(alias = "IBV_CQ_ATTR_MODERATE")]
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, count: u16, period: u16) -> Result<()> {
+        self.context().check_process("ibv_modify_cq")?;
         let mut attr = ffi::ibv_modify_cq_attr::zeroed();
         attr.attr_mask = ffi::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
         attr.moderate.cq_count = count;

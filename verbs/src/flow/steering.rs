@@ -54,6 +54,7 @@ pub trait FlowTarget: Steerable {
     fn create_flow(&self, rule: &FlowRule) -> Result<Flow> {
         const CALL: &str = "ibv_create_flow";
         let fail = |err: Error| err.detail(rule.to_string());
+        self.ctx().check_process(CALL).map_err(fail)?;
         if let Some(counters) = rule.counters() {
             let same = self
                 .ctx()
@@ -74,6 +75,7 @@ pub trait FlowTarget: Steerable {
             destroyed: false,
             qp: ManuallyDrop::new(self.share()),
             counters: ManuallyDrop::new(rule.counters()),
+            ctx: self.ctx().clone(),
         })
     }
 }
@@ -117,6 +119,7 @@ pub struct Flow {
     // Dropped after the flow has been destroyed, or never.
     qp: ManuallyDrop<Arc<dyn Any + Send + Sync>>,
     counters: ManuallyDrop<Option<Arc<CountersInner>>>,
+    ctx: Context,
 }
 
 // SAFETY: the only operation on a flow is its destruction, allowed from any thread.
@@ -134,6 +137,7 @@ impl Flow {
     /// [ibv_create_flow(3)](https://man7.org/linux/man-pages/man3/ibv_create_flow.3.html)
     #[doc(alias = "ibv_destroy_flow")]
     pub fn destroy(mut self) -> Result<()> {
+        self.ctx.check_process("ibv_destroy_flow")?;
         let errno = self.end();
         cvt_errno("ibv_destroy_flow", errno)
     }
@@ -144,9 +148,11 @@ impl Flow {
             return 0;
         }
         self.destroyed = true;
-        // SAFETY: the flow is created (invariant) and destroyed once, here; its queue pair and its
-        // counters exist, since their fields are dropped later.
-        let errno = unsafe { ffi::ibv_destroy_flow(self.raw.as_ptr()) };
+        let errno = self.ctx.destroy(|| {
+            // SAFETY: the flow is created (invariant) and destroyed once, here; its queue pair and
+            // its counters exist, since their fields are dropped later.
+            unsafe { ffi::ibv_destroy_flow(self.raw.as_ptr()) }
+        });
         if errno == 0 {
             // SAFETY: dropped once, here, since `destroyed` was not set before.
             unsafe { ManuallyDrop::drop(&mut self.counters) };

@@ -71,9 +71,11 @@ impl BoundRegion {
 
     /// Ends the registration, and drops the memory, if the device has certainly lost its access.
     fn end(self, ctx: &Context) -> Result<(), Self> {
-        // SAFETY: registered (invariant), and owned by `self`; the domain is allocated, since its
-        // owner or a window of the domain calls this.
-        let errno = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
+        let errno = ctx.destroy(|| {
+            // SAFETY: registered (invariant), and owned by `self`; the domain is allocated, since its
+            // owner or a window of the domain calls this.
+            unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) }
+        });
         if errno != 0 && !ctx.is_removed(errno) {
             return Err(self);
         }

@@ -75,6 +75,7 @@ impl Context {
         use ffi::ibv_dmah_init_attr_mask as has;
         const CALL: &str = "ibv_alloc_dmah";
         let fail = |err: Error| err.detail(format!("{hints:?}"));
+        self.check_process(CALL).map_err(fail)?;
         let alloc = found(CALL, ffi::late::ibv_alloc_dmah()).map_err(fail)?;
         let bit = |set: bool, flag: has| if set { flag.0 } else { 0 };
         let mut attr = ffi::ibv_dmah_init_attr {
@@ -122,10 +123,12 @@ impl fmt::Debug for DmaHandle {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(dealloc) = ffi::late::ibv_dealloc_dmah() {
-            // SAFETY: allocated, and freed once, here; the context is open, since its field is
-            // dropped later. Each registration with this handle holds an `Arc` of `self`. After a
-            // failure, the handle stays until the context is closed.
-            let _: i32 = unsafe { dealloc(self.raw.as_ptr()) };
+            let _: i32 = self.ctx.destroy(|| {
+                // SAFETY: allocated, and freed once, here; the context is open, since its field is
+                // dropped later. Each registration with this handle holds an `Arc` of `self`. After a
+                // failure, the handle stays until the context is closed.
+                unsafe { dealloc(self.raw.as_ptr()) }
+            });
         }
     }
 }

@@ -58,6 +58,7 @@ impl ProtectionDomain {
     /// [ibv_alloc_null_mr(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_null_mr.3.html)
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn alloc_null_mr(&self) -> Result<NullRegion> {
+        self.context().check_process("ibv_alloc_null_mr")?;
         // SAFETY: the domain is allocated for as long as `self` lives.
         let raw = unsafe { ffi::ibv_alloc_null_mr(self.as_raw()) };
         // SAFETY: `raw` is the call's result.

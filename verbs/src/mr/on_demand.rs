@@ -68,6 +68,7 @@ impl ProtectionDomain {
     #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
     pub fn register_everything(&self) -> Result<Everything> {
         const CALL: &str = "ibv_reg_mr";
+        self.context().check_process(CALL)?;
         let access = flag::IBV_ACCESS_LOCAL_WRITE.0 | flag::IBV_ACCESS_ON_DEMAND.0;
         let (pd, all) = (self.as_raw(), usize::MAX);
         // SAFETY: the domain is allocated for as long as `self` lives. C's notation for all

@@ -73,6 +73,7 @@ impl ProtectionDomain {
             let refused = Error::refused(CALL, io::ErrorKind::InvalidInput, reason);
             return Err(fail(refused));
         }
+        self.context().check_process(CALL).map_err(fail)?;
         let alloc = found(CALL, ffi::late::ibv_alloc_buf()).map_err(fail)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the domain is allocated for as long as `self` lives, and `raw` is written to until the call
@@ -158,9 +159,12 @@ impl fmt::Debug for ProviderMemory {
 impl Drop for ProviderMemory {
     fn drop(&mut self) {
         if let Some(free) = ffi::late::ibv_free_buf() {
-            // SAFETY: allocated, and freed once, here; the domain is allocated, since its field is
-            // dropped later. A registration drops the memory after its own end.
-            unsafe { free(self.raw.as_ptr()) };
+            let _: i32 = self.pd.context().destroy(|| {
+                // SAFETY: allocated, and freed once, here; the domain is allocated, since its field is
+                // dropped later. A registration drops the memory after its own end.
+                unsafe { free(self.raw.as_ptr()) };
+                0
+            });
         }
     }
 }

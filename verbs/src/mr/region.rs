@@ -78,9 +78,11 @@ impl Mr {
     /// # Safety
     /// - `dereg` has not succeeded before, and `self` is not used again.
     pub(super) unsafe fn dereg(&mut self) -> bool {
-        // SAFETY: registered (invariant), and `&mut self` excludes other users; the domain is
-        // allocated, since its field is dropped later.
-        let errno = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
+        let errno = self.pd.context().destroy(|| {
+            // SAFETY: registered (invariant), and `&mut self` excludes other users; the domain is
+            // allocated, since its field is dropped later.
+            unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) }
+        });
         errno == 0 || self.pd.context().is_removed(errno)
     }
 }
@@ -272,8 +274,8 @@ impl Region {
             // SAFETY: the caller's promise.
             Grant::Own(mr) => unsafe { mr.dereg() },
             // Only requests with a buffer or a region of this memory named the bytes to the device,
-            // and none is left, neither here nor in flight.
-            Grant::Everything(_) => true,
+            // and none is left, neither here nor in flight; a parent process may have some.
+            Grant::Everything(implicit) => !implicit.mr().pd.context().is_inherited(),
         }
     }
 }
@@ -314,6 +316,7 @@ unsafe fn register(
 ) -> Result<Mr> {
     let (start, len) = (range.cast::<u8>(), range.len());
     let fail = |err: Error| err.detail(terms.describe(len));
+    pd.context().check_process("ibv_reg_mr").map_err(fail)?;
     if provider.is_some_and(|memory| memory.pd() != pd) {
         let reason = "the memory was allocated in another protection domain";
         let refused = Error::refused("ibv_reg_buf_mr", io::ErrorKind::InvalidInput, reason);

@@ -176,6 +176,9 @@ impl Changes {
     /// Why the changes are refused, if they are.
     fn refusal(&mut self, region: &RemoteRegion) -> Option<Error> {
         let Self { pd, memory, access } = self;
+        if let Err(inherited) = region.pd().context().check_process(CALL) {
+            return Some(inherited);
+        }
         if memory
             .as_mut()
             .is_some_and(|memory| memory.range().is_empty())

@@ -206,6 +206,7 @@ impl ProtectionDomain {
         const PAGE: u64 = 4096;
         let fail = |err: Error| err.detail(format!("{range:?}, {access:?}"));
         let DmaBufRange { offset, len, iova } = range;
+        self.context().check_process(call).map_err(fail)?;
         let ends = |start: u64| start.checked_add(len as u64).is_some();
         let reason = if len == 0 {
             "a region has at least one byte"

@@ -301,6 +301,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         call: &'static str,
         create: impl FnOnce(*mut ffi::ibv_context, &mut ffi::ibv_qp_init_attr_ex) -> *mut ffi::ibv_qp,
     ) -> Result<Inner<SW, RW>> {
+        self.pd.context().check_process(call)?;
         self.validate()?;
         let receives = T::RECEIVES && self.srq.is_none();
         let max_recv_wr = if receives { self.max_recv_wr } else { 0 };

@@ -11,7 +11,7 @@ use super::{
     state::{Rts, State},
     transport::Transport,
 };
-use crate::error::Result;
+use crate::{context::Context, error::Result};
 
 /// The shareable part of a queue pair: ends its traffic, while another thread posts requests and
 /// takes completions.
@@ -25,10 +25,15 @@ pub struct QpHandle<T> {
 
 /// A queue pair of any work.
 trait Raw: Send + Sync {
+    fn ctx(&self) -> &Context;
     fn raw(&self) -> *mut ffi::ibv_qp;
 }
 
 impl<SW: Send, RW: Send> Raw for Inner<SW, RW> {
+    fn ctx(&self) -> &Context {
+        self.pd.context()
+    }
+
     fn raw(&self) -> *mut ffi::ibv_qp {
         self.raw.as_ptr()
     }
@@ -60,7 +65,7 @@ impl<T: Transport> QpHandle<T> {
         attr.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
         let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE;
         // SAFETY: the queue pair exists for as long as `self` lives.
-        unsafe { modify::modify::<T, Rts>(self.inner.raw(), attr, mask.0, "ERR") }
+        unsafe { modify::modify::<T, Rts>(self.inner.ctx(), self.inner.raw(), attr, mask.0, "ERR") }
     }
 }
 

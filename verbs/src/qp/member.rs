@@ -93,12 +93,12 @@ impl Member {
         !self.destroyed.is_set()
     }
 
-    /// Destroys the queue pair unless already destroyed, and leaks the work.
+    /// Destroys the queue pair unless already destroyed, or inherited, and leaks the work.
     ///
     /// # Safety
     /// - This is the only call. No handle of the queue pair is used any more, nor dropped.
     pub(crate) unsafe fn end(&self) -> Result<()> {
-        if !self.exists() {
+        if !self.exists() || self.pd.context().is_inherited() {
             return Ok(());
         }
         if let Some(inner) = self.inner.upgrade() {
@@ -111,10 +111,12 @@ impl Member {
             mem::forget(inner);
             return ended;
         }
-        // SAFETY: the queue pair exists: destroying it failed when its last handle was dropped. Its
-        // domain and its completion queues exist, the latter since they were leaked then.
-        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
         let ctx = self.pd.context();
+        let errno = ctx.destroy(|| {
+            // SAFETY: the queue pair exists: destroying it failed when its last handle was dropped.
+            // Its domain and its completion queues exist, the latter since they were leaked then.
+            unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) }
+        });
         let discard = || self.queues.iter().all(Queue::discard_completions);
         if ctx.is_removed(errno) && (!quirk::copies_messages(ctx) || discard()) {
             return Ok(());

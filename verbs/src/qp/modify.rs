@@ -34,13 +34,15 @@ pub(super) fn check_target(ctx: &Context, mask: u32, to: &'static str) -> Result
 /// the state `to`.
 ///
 /// # Safety
-/// - `qp` exists.
+/// - `qp` exists, and is of `ctx`.
 pub(super) unsafe fn modify<T: Transport, S: State>(
+    ctx: &Context,
     qp: *mut ffi::ibv_qp,
     mut attr: ffi::ibv_qp_attr,
     mask: u32,
     to: &'static str,
 ) -> Result<()> {
+    ctx.check_process("ibv_modify_qp")?;
     if mask == 0 {
         // Nothing to change: on iWARP the kernel has made the transition itself.
         return Ok(());

@@ -87,6 +87,7 @@ pub(super) unsafe fn attach_again<SW, RW>(inner: &Inner<SW, RW>, groups: Vec<(Gi
 /// # Safety
 /// - The queue pair exists.
 unsafe fn attach<SW, RW>(inner: &Inner<SW, RW>, gid: Gid, lid: u16) -> Result<()> {
+    inner.pd.context().check_process("ibv_attach_mcast")?;
     let raw = ffi::ibv_gid::from(gid);
     // SAFETY: as the caller promised; C copies the address.
     let errno = unsafe { ffi::ibv_attach_mcast(inner.raw.as_ptr(), &raw const raw, lid) };
@@ -96,6 +97,7 @@ unsafe fn attach<SW, RW>(inner: &Inner<SW, RW>, gid: Gid, lid: u16) -> Result<()
 /// # Safety
 /// - The queue pair exists.
 pub(super) unsafe fn detach<SW, RW>(inner: &Inner<SW, RW>, gid: Gid, lid: u16) -> Result<()> {
+    inner.pd.context().check_process("ibv_detach_mcast")?;
     let raw = ffi::ibv_gid::from(gid);
     // SAFETY: as the caller promised; C copies the address.
     let errno = unsafe { ffi::ibv_detach_mcast(inner.raw.as_ptr(), &raw const raw, lid) };

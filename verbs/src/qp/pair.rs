@@ -269,7 +269,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         to: &'static str,
     ) -> Result<()> {
         // SAFETY: the queue pair exists for as long as `self` lives.
-        unsafe { modify::modify::<T, S>(self.as_raw(), attr, mask, to) }
+        unsafe { modify::modify::<T, S>(self.pd().context(), self.as_raw(), attr, mask, to) }
     }
 }
 
@@ -428,9 +428,9 @@ macro_rules! ending_both {
                 let mut attr = ffi::ibv_qp_attr::zeroed();
                 attr.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
                 let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE;
-                let qp = self.inner.raw.as_ptr();
+                let (ctx, qp) = (self.inner.pd.context(), self.inner.raw.as_ptr());
                 // SAFETY: the queue pair exists for as long as `self` lives.
-                unsafe { modify::modify::<T, Rts>(qp, attr, mask.0, "ERR") }
+                unsafe { modify::modify::<T, Rts>(ctx, qp, attr, mask.0, "ERR") }
             }
 
             /// `ibv_query_qp`—Queries the attributes of the queue pair; see [`QueuePair::query`].

@@ -196,19 +196,23 @@ impl<SW, RW> Inner<SW, RW> {
     /// - The queue pair exists, and nothing else uses `self` during the call. If the result is
     ///   `Ok`, the object is not used any more.
     pub(super) unsafe fn destroy_raw(&self) -> Result<()> {
+        let ctx = self.pd.context();
+        ctx.check_process("ibv_destroy_qp")?;
         for (gid, lid) in self.attached.take_groups() {
             // SAFETY: the queue pair exists, as the caller promises. A failed detachment shows when
             // the queue pair is destroyed.
             let _: Option<()> = unsafe { multicast::detach(self, gid, lid) }.ok();
         }
-        // SAFETY: the queue pair exists, and is not used any more, as the caller promises. Its
-        // domain and its completion queues exist, since they are dropped after `self`.
-        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        let errno = ctx.destroy(|| {
+            // SAFETY: the queue pair exists, and is not used any more, as the caller promises. Its
+            // domain and its completion queues exist, since they are dropped after `self`.
+            unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) }
+        });
         // SAFETY: nothing else uses the cell, as the caller promises.
         let send = unsafe { &*self.send.get() };
         // SAFETY: see above.
         let receive = unsafe { &*self.receive.get() };
-        if self.pd.context().is_removed(errno) && self.discard_completions(send, receive) {
+        if ctx.is_removed(errno) && self.discard_completions(send, receive) {
             return Ok(());
         }
         cvt_errno("ibv_destroy_qp", errno)

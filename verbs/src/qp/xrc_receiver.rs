@@ -70,6 +70,7 @@ impl XrcDomain {
     /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_qp(&self) -> Result<XrcReceiver<Reset>> {
+        self.context().check_process("ibv_create_qp_ex")?;
         let mut attr = ffi::ibv_qp_init_attr_ex::zeroed();
         attr.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
         attr.qp_type = XrcRecv::RAW;
@@ -105,6 +106,7 @@ impl XrcDomain {
     #[doc(alias = "ibv_open_qp")]
     pub fn open_qp<S: State>(&self, number: QpNum) -> Result<XrcReceiver<S>> {
         const CALL: &str = "ibv_open_qp";
+        self.context().check_process(CALL)?;
         let mut attr = ffi::ibv_qp_open_attr::zeroed();
         let mask = has::IBV_QP_OPEN_ATTR_NUM | has::IBV_QP_OPEN_ATTR_XRCD;
         attr.comp_mask = (mask | has::IBV_QP_OPEN_ATTR_TYPE).0;
@@ -183,7 +185,9 @@ impl<S: State> XrcReceiver<S> {
     /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), Refused<Self>> {
-        match cvt_errno("ibv_destroy_qp", self.inner.destroy()) {
+        const CALL: &str = "ibv_destroy_qp";
+        let process = self.inner.xrcd.context().check_process(CALL);
+        match process.and_then(|()| cvt_errno(CALL, self.inner.destroy())) {
             Ok(()) => Ok(()),
             Err(error) => Err(Refused { value: self, error }),
         }
@@ -192,7 +196,15 @@ impl<S: State> XrcReceiver<S> {
     fn modify_to<To: State>(&self, attributes: &Attributes<XrcRecv, To>) -> Result<()> {
         let (attr, mask) = attributes.as_raw();
         // SAFETY: the queue pair exists (invariant).
-        unsafe { modify::modify::<XrcRecv, S>(self.as_raw(), *attr, mask, To::NAME) }
+        unsafe {
+            modify::modify::<XrcRecv, S>(
+                self.inner.xrcd.context(),
+                self.as_raw(),
+                *attr,
+                mask,
+                To::NAME,
+            )
+        }
     }
 
     fn transition<To: State>(
@@ -246,9 +258,11 @@ transitions! {
 
 impl Inner {
     fn destroy(&mut self) -> i32 {
-        // SAFETY: the queue pair exists (invariant), and its domain is open, since the domain is
-        // dropped later. Destroyed once: `destroyed` is not set yet, and will be.
-        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        let errno = self.xrcd.context().destroy(|| {
+            // SAFETY: the queue pair exists (invariant), and its domain is open, since the domain is
+            // dropped later. Destroyed once: `destroyed` is not set yet, and will be.
+            unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) }
+        });
         self.destroyed = errno == 0;
         errno
     }

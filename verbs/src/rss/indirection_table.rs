@@ -119,10 +119,12 @@ impl fmt::Debug for IndirectionTable {
 
 impl Drop for TableInner {
     fn drop(&mut self) {
-        // SAFETY: the table exists and is destroyed once, here; the context is open, and the work
-        // queues exist, since their fields are dropped later. Queue pairs with this table hold an
-        // `Arc` of `self`, so none is left, except leaked ones: then this fails, and so does
-        // destroying the work queues, whose work is leaked.
-        let _: i32 = unsafe { ffi::ibv_destroy_rwq_ind_table(self.raw.as_ptr()) };
+        let _: i32 = self.ctx.destroy(|| {
+            // SAFETY: the table exists and is destroyed once, here; the context is open, and the work
+            // queues exist, since their fields are dropped later. Queue pairs with this table hold an
+            // `Arc` of `self`, so none is left, except leaked ones: then this fails, and so does
+            // destroying the work queues, whose work is leaked.
+            unsafe { ffi::ibv_destroy_rwq_ind_table(self.raw.as_ptr()) }
+        });
     }
 }

@@ -150,6 +150,7 @@ impl RssQueuePair {
     }
 
     fn modify(&self, attr: &mut ffi::ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<()> {
+        self.inner.pd.context().check_process("ibv_modify_qp")?;
         let bits = i32::try_from(mask.0).unwrap_or(0);
         // SAFETY: the queue pair is created (invariant); C keeps no pointer to the attributes.
         let errno = unsafe { ffi::ibv_modify_qp(self.as_raw(), attr, bits) };
@@ -189,9 +190,11 @@ impl fmt::Debug for RssQueuePair {
 
 impl Drop for RssInner {
     fn drop(&mut self) {
-        // SAFETY: the queue pair exists and is destroyed once, here; flows hold an `Arc` of `self`,
-        // so none is left. The table and the domain exist, since their fields are dropped later. If
-        // this fails, so does destroying the table and its work queues, whose work is leaked.
-        let _: i32 = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        let _: i32 = self.pd.context().destroy(|| {
+            // SAFETY: the queue pair exists and is destroyed once, here; flows hold an `Arc` of `self`,
+            // so none is left. The table and the domain exist, since their fields are dropped later. If
+            // this fails, so does destroying the table and its work queues, whose work is leaked.
+            unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) }
+        });
     }
 }

@@ -310,6 +310,7 @@ impl<RW: Send + 'static> WorkQueue<RW> {
     }
 
     fn modify(&mut self, state: ibv_wq_state) -> Result<()> {
+        self.inner.pd.context().check_process("ibv_modify_wq")?;
         let mut attr = ffi::ibv_wq_attr::zeroed();
         attr.attr_mask = ibv_wq_attr_mask::IBV_WQ_ATTR_STATE.0;
         attr.wq_state = state;
@@ -381,10 +382,12 @@ impl<RW: Send + 'static> Drop for WorkQueue<RW> {
 
 impl Drop for WqInner {
     fn drop(&mut self) {
-        // SAFETY: the queue exists and is destroyed once, here; tables with this queue hold an
-        // `Arc` of `self`, so none is left. The domain and the completion queue exist, since their
-        // fields are dropped later.
-        let errno = unsafe { ffi::ibv_destroy_wq(self.raw.as_ptr()) };
+        let errno = self.pd.context().destroy(|| {
+            // SAFETY: the queue exists and is destroyed once, here; tables with this queue hold an
+            // `Arc` of `self`, so none is left. The domain and the completion queue exist, since their
+            // fields are dropped later.
+            unsafe { ffi::ibv_destroy_wq(self.raw.as_ptr()) }
+        });
         let parked = self.parked.get_mut();
         let (parked, left) = parked.unwrap_or_else(PoisonError::into_inner);
         let reservation = self.reservation.get_mut();

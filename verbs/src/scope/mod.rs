@@ -213,6 +213,7 @@ impl Regions {
     ///   dropped.
     unsafe fn register(&self, start: NonNull<u8>, len: usize, access: u32) -> Result<u32> {
         let detail = || format!("{len} bytes");
+        self.pd.context().check_process("ibv_reg_mr")?;
         if !(1..=MAX_ELEMENT as usize).contains(&len) {
             let reason = "from 1 to 2147483647 bytes can be registered in a scope";
             return Err(
@@ -239,12 +240,14 @@ impl Drop for Regions {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         for Registered(mr) in registered.drain(..) {
-            // SAFETY: the region is registered (invariant), and deregistered once, here; the domain
-            // is allocated, since its field is dropped later.
-            //
-            // The result is of no use: only requests on queue pairs of the scope named the region,
-            // and those queue pairs are destroyed. Peers have no access.
-            let _: i32 = unsafe { ffi::ibv_dereg_mr(mr.as_ptr()) };
+            let _: i32 = self.pd.context().destroy(|| {
+                // SAFETY: the region is registered (invariant), and deregistered once, here; the domain
+                // is allocated, since its field is dropped later.
+                //
+                // The result is of no use: only requests on queue pairs of the scope named the region,
+                // and those queue pairs are destroyed. Peers have no access.
+                unsafe { ffi::ibv_dereg_mr(mr.as_ptr()) }
+            });
         }
     }
 }

@@ -42,6 +42,7 @@ impl ProtectionDomain {
     ) -> Result<SharedReceiveQueue<RW>> {
         const CALL: &str = "ibv_create_srq";
         check(CALL, max_wr, max_sge)?;
+        self.context().check_process(CALL)?;
         let mut attr = ffi::ibv_srq_init_attr::zeroed();
         attr.attr.max_wr = max_wr;
         attr.attr.max_sge = max_sge;

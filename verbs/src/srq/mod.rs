@@ -261,6 +261,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     }
 
     fn modify(&self, mut attr: ffi::ibv_srq_attr, mask: ffi::ibv_srq_attr_mask) -> Result<()> {
+        self.pd().context().check_process("ibv_modify_srq")?;
         // SAFETY: the queue is created (invariant); C keeps no pointer to the attributes.
         let errno = unsafe { ffi::ibv_modify_srq(self.as_raw(), &raw mut attr, mask.0 as i32) };
         cvt_errno("ibv_modify_srq", errno)
@@ -412,10 +413,12 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // SAFETY: the queue exists and is destroyed once, here; queue pairs on the queue hold an
-        // `Arc` of `self`, so none is left. The domain is allocated, since its field is dropped
-        // later.
-        let errno = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
+        let errno = self.pd.context().destroy(|| {
+            // SAFETY: the queue exists and is destroyed once, here; queue pairs on the queue hold an
+            // `Arc` of `self`, so none is left. The domain is allocated, since its field is dropped
+            // later.
+            unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) }
+        });
         if errno != 0 && !self.is_removed(errno) {
             // The device may still write to memory in flight, so the works are leaked.
             let parked = self

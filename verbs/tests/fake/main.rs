@@ -5,6 +5,8 @@
 mod allocations;
 mod allocator;
 mod attributes;
+#[path = "../shared/children.rs"]
+mod children;
 mod completion_counters;
 mod cqs;
 mod descriptors;
@@ -14,6 +16,7 @@ mod extended_posting;
 mod fake_device;
 mod faults;
 mod fixture;
+mod forks;
 mod identifiers;
 mod interleavings;
 mod long_requests;
