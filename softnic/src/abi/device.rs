@@ -47,6 +47,14 @@ impl Backend {
         }
     }
 
+    /// The C struct of the device, for a new entry in the list.
+    fn describe(&self) -> ffi::ibv_device {
+        match self {
+            Self::Engine(port) => describe(&query::of_engine(port)),
+            Self::Scripted(shared) => shared.listed(describe),
+        }
+    }
+
     /// Calls `read` with the attributes of the device.
     fn properties<R>(&self, read: impl FnOnce(&Properties) -> R) -> R {
         match self {
@@ -111,7 +119,7 @@ fn list(backend: Backend) -> *mut ffi::ibv_device {
         return ptr::with_exposed_provenance_mut(known.raw);
     }
     let device = Device {
-        raw: UnsafeCell::new(backend.properties(describe)),
+        raw: UnsafeCell::new(backend.describe()),
         backend: backend.clone(),
     };
     let raw = device.into_raw();

@@ -83,7 +83,31 @@ impl Fake {
     }
 
     pub(crate) fn deliver(&self, sges: &[ffi::ibv_sge], message: &[u8]) -> WcStatus {
-        WcStatus(self.device.deliver(sges, message).0)
+        // SAFETY: the tests name the elements of receives in flight, or memory that is not registered.
+        let status = unsafe { self.device.deliver(sges, message) };
+        WcStatus(status.0)
+    }
+
+    pub(crate) fn complete_receive_with(
+        &self,
+        qp_num: QpNum,
+        message: &[u8],
+        change: impl FnOnce(&mut ffi::ibv_wc),
+    ) {
+        // SAFETY: the tests change the opcode, the flags, and the length within the receive, whose bytes are initialized.
+        unsafe {
+            self.device
+                .complete_receive_with(qp_num.get(), message, change);
+        }
+    }
+
+    pub(crate) fn push(&self, cq: &CqHandle, wc: ffi::ibv_wc) {
+        self.push_extended(cq.as_raw(), wc, Extra::default());
+    }
+
+    pub(crate) fn push_extended(&self, cq: *mut ffi::ibv_cq, wc: ffi::ibv_wc, extra: Extra) {
+        // SAFETY: the tests end requests in flight, which the device ends too, or name none: `verbs` checks both.
+        unsafe { self.device.push_extended(cq, wc, extra) };
     }
 }
 
@@ -101,7 +125,6 @@ forward! {
     sends(qp: QpNum => get) -> Vec<PostedSend>;
     receives(qp: QpNum => get) -> Vec<PostedReceive>;
     complete_receive(qp: QpNum => get, message: &[u8]);
-    complete_receive_with(qp: QpNum => get, message: &[u8], change: impl FnOnce(&mut ffi::ibv_wc));
     complete_xrc(qp: QpNum => get, srq: *mut ffi::ibv_srq, message: &[u8], imm_data: Option<u32>);
     flush(qp: QpNum => get);
     rx_hash(qp: QpNum => get) -> (u8, Vec<u8>, u64);
@@ -110,7 +133,6 @@ forward! {
     rate_limit(qp: QpNum => get) -> (u32, u32, u16);
     create_flags(qp: QpNum => get) -> u32;
     qp_state(qp: QpNum => get) -> ffi::ibv_qp_state;
-    push(cq: &CqHandle => as_raw, wc: ffi::ibv_wc);
     poll_returns(cq: &CqHandle => as_raw, ret: i32);
     moderation(cq: &CqHandle => as_raw) -> (u16, u16);
     cq_flags(cq: &CqHandle => as_raw) -> u32;

@@ -38,7 +38,9 @@ impl Removable {
         let directory = std::env::temp_dir().join(name).join("fake0");
         fs::create_dir_all(&directory).unwrap();
         let fake = Fake::new();
-        fake.describe(|device| device.directory = directory.to_str().unwrap().to_owned());
+        let path = directory.to_str().unwrap();
+        // SAFETY: the tests complete nothing after a removal.
+        fake.describe(|device| unsafe { device.set_directory(path) });
         let fixture = Fixture::on(fake);
         Self { fixture, directory }
     }

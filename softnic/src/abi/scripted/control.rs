@@ -23,10 +23,12 @@ use crate::{
 
 /// A scripted device, with a test's controls. Made by [`Host::add_scripted`](crate::Host::add_scripted).
 ///
-/// The device is in the list of its host until the drop. Open contexts keep working after the drop. No method blocks.
+/// The device is in the list of its host until the drop. Open contexts keep working after the drop. No method blocks,
+/// except while the closure of [`describe`](Self::describe) or [`change_qp`](Self::change_qp) runs in another thread:
+/// these two wait for its end. Closures run unlocked, and may call any other method and use the device.
 ///
 /// # Panics
-/// A method panics if an object named by the test does not exist, or has no request to complete. The drop panics, unless
+/// A method panics if an object named by the test does not exist on this device, or has no request to complete. The drop panics, unless
 /// the thread is panicking, if the records have a complaint: a use of a destroyed object, the destruction of an object
 /// with unacknowledged events, memory of requests in flight that was deregistered, an overflow of a completion queue, or
 /// a requested failure that did not happen.
@@ -46,9 +48,16 @@ impl Device {
         Self { shared }
     }
 
-    /// Changes the attributes of the device. Name, type and directory are read at the first listing only.
+    /// Changes the attributes of the device, once the closure has returned. Name, type, transport and directory are read at
+    /// the first listing only.
+    ///
+    /// # Panics
+    /// If called from within its own closure, or that of [`change_qp`](Self::change_qp).
     pub fn describe(&self, change: impl FnOnce(&mut Properties)) {
-        change(&mut self.state().properties);
+        let _turn = self.shared.turns.start("describe");
+        let mut properties = self.state().properties.clone();
+        change(&mut properties);
+        self.state().properties = properties;
     }
 
     /// Lets calls of a C function fail with an error number, without effect, for as long as the device exists. The three
@@ -92,14 +101,14 @@ impl Device {
 
     /// The receives in flight on a shared receive queue, the oldest first.
     pub fn srq_receives(&self, srq: *mut ffi::ibv_srq) -> Vec<PostedReceive> {
-        let state = self.state();
-        state.srqs[&srq.addr()].receives.iter().cloned().collect()
+        let mut state = self.state();
+        state.srq_mut(srq.addr()).receives.iter().cloned().collect()
     }
 
     /// Takes all receives of a shared receive queue, for completion in any order.
     pub fn take_srq_receives(&self, srq: *mut ffi::ibv_srq) -> Vec<PostedReceive> {
         let mut state = self.state();
-        let count = state.srqs[&srq.addr()].receives.len();
+        let count = state.srq_mut(srq.addr()).receives.len();
         (0..count)
             .map(|_| state.take_from_srq(srq.addr()))
             .collect()
@@ -110,24 +119,43 @@ impl Device {
         self.complete_send_at(qp_num, 0, status);
     }
 
-    /// Completes one of the requests in flight, counted from the oldest: on iWARP a request can overtake another.
+    /// Completes one of the requests in flight, counted from the oldest.
+    ///
+    /// # Panics
+    /// If the request overtakes another, except over iWARP: elsewhere a program takes the earlier requests as completed.
     pub fn complete_send_at(&self, qp_num: u32, index: usize, status: ffi::ibv_wc_status) {
         self.state().complete_send(qp_num, index, status.0);
     }
 
     /// Delivers a message to the oldest receive, of the queue pair or of its shared receive queue.
     pub fn complete_receive(&self, qp_num: u32, message: &[u8]) {
-        self.complete_receive_with(qp_num, message, |_| {});
+        self.receive(qp_num, message, |_| {});
     }
 
     /// Delivers a message, with a modified completion.
-    pub fn complete_receive_with(
+    ///
+    /// # Panics
+    /// If the closure completes the receive itself, or destroys the queue pair.
+    ///
+    /// # Safety
+    /// - The modified completion is one of the same receive, and true: a program reads as many bytes of the receive as
+    ///   `byte_len` states, and takes memory named by the completion as its own.
+    pub unsafe fn complete_receive_with(
         &self,
         qp_num: u32,
         message: &[u8],
         change: impl FnOnce(&mut ffi::ibv_wc),
     ) {
-        self.state().complete_receive(qp_num, message, change);
+        self.receive(qp_num, message, change);
+    }
+
+    /// Delivers a message, with a completion changed by a closure that runs unlocked. The receive stays in flight until the
+    /// closure has returned.
+    fn receive(&self, qp_num: u32, message: &[u8], change: impl FnOnce(&mut ffi::ibv_wc)) {
+        let mut wc = self.state().fill_receive(qp_num, message);
+        let filled = wc.wr_id;
+        change(&mut wc);
+        self.state().complete_receive(qp_num, (filled, message), wc);
     }
 
     /// Delivers a message to an XRC queue, through a receiving queue pair.
@@ -167,7 +195,9 @@ impl Device {
         self.state().finish_rendezvous(srq.addr(), data);
     }
 
-    /// Completes the oldest tagged buffer, with a status and flags of `ibv_wc_flags`.
+    /// Completes the oldest tagged buffer, with a status and flags of `ibv_wc_flags`. The buffer stays with the device for
+    /// [`finish_rendezvous`](Self::finish_rendezvous) if the status is success or `IBV_WC_TM_RNDV_INCOMPLETE`, without
+    /// `IBV_WC_TM_DATA_VALID`.
     pub fn fail_tagged(&self, srq: *mut ffi::ibv_srq, status: ffi::ibv_wc_status, flags: u32) {
         self.state().fail_tagged(srq.addr(), status.0, flags);
     }
@@ -178,26 +208,44 @@ impl Device {
     }
 
     /// Puts any completion into a queue. Its request, if any, is finished, and without iWARP also all earlier ones.
-    pub fn push(&self, cq: *mut ffi::ibv_cq, wc: ffi::ibv_wc) {
-        self.push_extended(cq, wc, Extra::default());
+    ///
+    /// # Safety
+    /// - The completion is true of the request that the program has posted under the identifier, or the program takes it for
+    ///   none of its own: a program reads as many bytes of a receive as `byte_len` states.
+    pub unsafe fn push(&self, cq: *mut ffi::ibv_cq, wc: ffi::ibv_wc) {
+        // SAFETY: the caller's promise.
+        unsafe { self.push_extended(cq, wc, Extra::default()) };
     }
 
     /// Puts a completion into a queue, with the fields of an extended queue.
-    pub fn push_extended(&self, cq: *mut ffi::ibv_cq, wc: ffi::ibv_wc, extra: Extra) {
+    ///
+    /// # Safety
+    /// - As for [`push`](Self::push).
+    pub unsafe fn push_extended(&self, cq: *mut ffi::ibv_cq, wc: ffi::ibv_wc, extra: Extra) {
         let mut state = self.state();
+        state.cq_mut(cq.addr());
         state.end_request(wc.wr_id);
         state.push(cq.addr(), wc, extra);
     }
 
     /// Lets the next poll of a queue return `ret`, and no completion.
+    ///
+    /// # Panics
+    /// If `ret` is positive: the number of completions that the program reads, and the poll writes none.
     pub fn poll_returns(&self, cq: *mut ffi::ibv_cq, ret: i32) {
+        assert!(ret <= 0, "a poll that returns {ret} writes completions");
         let mut state = self.state();
         state.cq_mut(cq.addr()).returns.push_back(ret);
     }
 
-    /// Raises an asynchronous event. `element` is the object's address, or the port's number.
+    /// Raises an asynchronous event. `element` is the address of an object of the device, or the port's number.
+    ///
+    /// # Panics
+    /// If the event is one of an object, and the device has no object of this kind at the address.
     pub fn raise(&self, event: ffi::ibv_event_type, element: usize) {
-        self.state().raise(event, element);
+        let mut state = self.state();
+        state.check_subject(event, element);
+        state.raise(event, element);
     }
 
     /// The only registration: its first address and its length in bytes, its access flags, and its place.
@@ -218,9 +266,12 @@ impl Device {
         self.state().advised.clone()
     }
 
-    /// Copies the bytes of a request's elements, from any kind of registered memory.
+    /// Copies the bytes of a posted request's elements, from any kind of registered memory.
+    ///
+    /// # Panics
+    /// If the request is not in flight on this device, or the memory is not registered any more.
     pub fn collect(&self, send: &PostedSend) -> Vec<u8> {
-        self.state().collect(&send.sges)
+        self.state().bytes_of(send)
     }
 
     /// The only flow: its attributes, and the type and bytes of each specification.
@@ -236,8 +287,13 @@ impl Device {
         self.state().qp(qp_num).rx_hash.clone().unwrap()
     }
 
-    /// Writes a message to elements, as the device does at delivery, and returns the status of the completion.
-    pub fn deliver(&self, sges: &[ffi::ibv_sge], message: &[u8]) -> ffi::ibv_wc_status {
+    /// Writes a message to elements, as the device does at delivery, and returns the status of the completion. Memory that is
+    /// not registered under the key of its element is not written.
+    ///
+    /// # Safety
+    /// - The bytes of the elements, if registered, are valid for writes, and no reference to them is in use: they belong to
+    ///   a receive in flight, for example.
+    pub unsafe fn deliver(&self, sges: &[ffi::ibv_sge], message: &[u8]) -> ffi::ibv_wc_status {
         self.state().deliver(sges, message)
     }
 
@@ -273,13 +329,18 @@ impl Device {
         self.state().qp_by_number(qp_num).state = to;
     }
 
-    /// Changes the attributes of a queue pair, as reported by the device.
+    /// Changes the attributes of a queue pair, as reported by the device, once the closure has returned.
+    ///
+    /// # Panics
+    /// If called from within its own closure, or that of [`describe`](Self::describe).
     pub fn change_qp(&self, qp_num: u32, change: impl FnOnce(&mut ffi::ibv_qp_attr)) {
+        let _turn = self.shared.turns.start("change_qp");
+        let mut attr = self.state().qp_attr(qp_num);
+        change(&mut attr);
         let mut state = self.state();
         let qp = state.qp_by_number(qp_num);
-        qp.attr.qp_state = qp.state;
-        change(&mut qp.attr);
-        qp.state = qp.attr.qp_state;
+        qp.state = attr.qp_state;
+        qp.attr = attr;
     }
 
     /// Limit of a queue pair's rate: the rate in kb/s, the burst and the typical packet in bytes.

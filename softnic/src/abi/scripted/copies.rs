@@ -39,6 +39,13 @@ impl State {
         status
     }
 
+    /// Drops the copies for a queue pair that is reset: its library removes the completions.
+    pub(super) fn forget_copies(&mut self, owner: usize) {
+        for cq in self.cqs.values_mut() {
+            cq.copies.retain(|_, copied| copied.owner != owner);
+        }
+    }
+
     /// Copies the message of a polled completion, and complains if the memory is gone.
     pub(super) fn copy_polled(&mut self, cq: usize, wr_id: u64) {
         let Some(copied) = self.cq_mut(cq).copies.remove(&wr_id) else {

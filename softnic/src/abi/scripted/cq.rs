@@ -66,7 +66,8 @@ pub fn wc(wr_id: u64, opcode: ffi::ibv_wc_opcode) -> ffi::ibv_wc {
 
 impl State {
     pub(super) fn cq_mut(&mut self, cq: usize) -> &mut Cq {
-        self.cqs.get_mut(&cq).unwrap()
+        let found = self.cqs.get_mut(&cq);
+        found.unwrap_or_else(|| panic!("there is no completion queue at {cq:#x}"))
     }
 
     /// Enters a new queue into the books.

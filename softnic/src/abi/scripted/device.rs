@@ -8,6 +8,7 @@ use super::state::Shared;
 use crate::failure::Call;
 
 /// Attributes of a device; see [`Device::describe`](super::Device::describe).
+#[derive(Clone)]
 pub struct Properties {
     pub(in crate::abi) name: String,
     /// Type of the node: channel adapter by default.
@@ -32,8 +33,7 @@ pub struct Properties {
     pub clock: Option<u64>,
     /// Operations, of `ibv_qp_create_send_ops_flags`, that the device accepts but lacks.
     pub promised: u64,
-    /// The directory in sysfs.
-    pub directory: String,
+    pub(in crate::abi) directory: String,
 }
 
 impl Properties {
@@ -79,6 +79,15 @@ impl Properties {
             promised: 0,
             directory: String::new(),
         }
+    }
+
+    /// Sets the directory in sysfs; empty by default, for none.
+    ///
+    /// # Safety
+    /// - From the removal of the directory on, the device completes no request, nor reads the bytes of one: a program may free
+    ///   the memory of a removed device's requests.
+    pub unsafe fn set_directory(&mut self, directory: &str) {
+        directory.clone_into(&mut self.directory);
     }
 }
 

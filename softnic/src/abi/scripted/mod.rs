@@ -27,7 +27,8 @@
 //! queue pair stay. Dropping a [`Device`] checks its records.
 //!
 //! Objects are named as in C: queue pairs by number, other objects by the pointer to their C struct, whose types are in
-//! [`ffi`].
+//! [`ffi`]. A name is looked up in the device's records, and never dereferenced: a missing object panics. Methods with
+//! contents that only the test can vouch for, such as a made-up completion, are `unsafe`.
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
@@ -59,6 +60,7 @@ mod srq;
 mod state;
 mod table;
 mod tags;
+mod turn;
 mod wq;
 
 pub use ibverbs_sys as ffi;

@@ -18,6 +18,8 @@ use crate::{
 pub struct PostedSend {
     /// Dangling until the device takes the request.
     pub(super) device: Weak<Shared>,
+    /// Number among the requests of the device; 0 until the device takes the request.
+    number: u64,
     /// Identifier of the request.
     pub wr_id: u64,
     /// Operation.
@@ -91,6 +93,7 @@ impl PostedSend {
     pub(in crate::abi) fn new(wr_id: u64, opcode: ffi::ibv_wr_opcode, flags: u32) -> Self {
         Self {
             device: Weak::new(),
+            number: 0,
             bind_keys: (0, 0),
             wr_id,
             opcode,
@@ -119,12 +122,15 @@ impl PostedSend {
     /// Copies the bytes that the request sends, or writes to the peer: read now, as by a device.
     ///
     /// # Panics
-    /// If the memory is not registered any more, or the device is gone.
+    /// If the request is not in flight any more, so that its memory is the program's again, or the memory is not registered
+    /// any more. Inline data have no such condition.
     pub fn bytes(&self) -> Vec<u8> {
-        match &self.inline {
-            Some(bytes) => bytes.clone(),
-            None => self.device.upgrade().unwrap().lock().collect(&self.sges),
+        if let Some(bytes) = &self.inline {
+            return bytes.clone();
         }
+        let device = self.device.upgrade();
+        let device = device.unwrap_or_else(|| panic!("the device of a request is gone"));
+        device.lock().bytes_of(self)
     }
 
     /// Sets the window to bind, its new key, and the binding.
@@ -183,6 +189,7 @@ impl State {
             return errno;
         }
         posted.device = Weak::clone(&self.device);
+        posted.number = self.next_posted();
         if let Some((ah, ..)) = posted.datagram {
             self.used("ibv_post_send", ah);
         }
@@ -269,8 +276,27 @@ impl State {
         }
     }
 
+    /// The bytes of a request in flight, of its elements at the time of posting.
+    pub(super) fn bytes_of(&self, send: &PostedSend) -> Vec<u8> {
+        let is_own = Weak::ptr_eq(&send.device, &self.device);
+        let mut sends = self.qps.values().flat_map(|qp| &qp.sends);
+        let found = sends.find(|posted| is_own && posted.number == send.number);
+        let found = found.unwrap_or_else(|| {
+            panic!(
+                "the request {:#x} is not in flight on this device: its memory is the program's",
+                send.wr_id
+            )
+        });
+        self.collect(&found.sges)
+    }
+
     pub(super) fn complete_send(&mut self, qp_num: u32, index: usize, status: u32) {
+        let is_ordered = self.is_ordered();
         let this = self.qp_by_number(qp_num);
+        assert!(
+            index == 0 || !is_ordered,
+            "request {index} overtakes earlier ones: only over iWARP"
+        );
         let posted = this.sends.remove(index).unwrap();
         let cq = this.send_cq;
         let bytes: u32 = posted.sges.iter().map(|sge| sge.length).sum();
@@ -287,25 +313,48 @@ impl State {
         }
     }
 
+    /// The address of a queue pair.
+    fn owner(&self, qp_num: u32) -> usize {
+        let found = self.qps.iter().find(|(_, qp)| qp.number == qp_num);
+        let found = found.unwrap_or_else(|| panic!("there is no queue pair {qp_num:#x}"));
+        *found.0
+    }
+
+    /// Writes a message to the oldest receive, which stays in flight. Returns its completion.
+    pub(super) fn fill_receive(&mut self, qp_num: u32, message: &[u8]) -> ffi::ibv_wc {
+        let owner = self.owner(qp_num);
+        let posted = match self.qp_mut(owner).srq {
+            0 => self.qp_mut(owner).receives.front(),
+            srq => self.srq_mut(srq).receives.front(),
+        };
+        let posted = posted.unwrap().clone();
+        let mut wc = super::wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
+        wc.qp_num = qp_num;
+        wc.byte_len = message.len() as u32;
+        wc.status = self.deliver(&posted.sges, message);
+        wc
+    }
+
+    /// Completes the oldest receive, filled by [`fill_receive`](Self::fill_receive) with a message, by a completion that the
+    /// test may have changed since.
     pub(super) fn complete_receive(
         &mut self,
         qp_num: u32,
-        message: &[u8],
-        change: impl FnOnce(&mut ffi::ibv_wc),
+        (filled, message): (u64, &[u8]),
+        wc: ffi::ibv_wc,
     ) {
-        let found = self.qps.iter().find(|(_, qp)| qp.number == qp_num);
-        let owner = *found.unwrap().0;
+        let owner = self.owner(qp_num);
         let this = self.qp_mut(owner);
         let (cq, srq) = (this.recv_cq, this.srq);
         let posted = match srq {
             0 => this.receives.pop_front().unwrap(),
             srq => self.take_from_srq(srq),
         };
-        let mut wc = super::wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
-        wc.qp_num = qp_num;
-        wc.byte_len = message.len() as u32;
-        wc.status = self.deliver_to(owner, cq, &posted, message);
-        change(&mut wc);
+        assert_eq!(
+            posted.wr_id, filled,
+            "the receive has been completed within the closure of `complete_receive_with`"
+        );
+        self.deliver_to(owner, cq, &posted, message);
         let receive = ffi::ibv_qp_attach_comp_cntr_op::IBV_QP_ATTACH_COMP_CNTR_OP_RECV;
         let failed = wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS;
         self.count(qp_num, receive.0, wc.byte_len.into(), failed);
@@ -315,8 +364,7 @@ impl State {
     /// Takes the request with this identifier out of flight, and with guaranteed order also those
     /// before.
     pub(super) fn end_request(&mut self, wr_id: u64) {
-        let iwarp = ffi::ibv_transport_type::IBV_TRANSPORT_IWARP;
-        let ordered = self.properties.transport_type != iwarp;
+        let ordered = self.is_ordered();
         let first = |index: usize| if ordered { 0 } else { index };
         for qp in self.qps.values_mut() {
             if let Some(index) = qp.sends.iter().position(|send| send.wr_id == wr_id) {

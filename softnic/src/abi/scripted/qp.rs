@@ -102,6 +102,15 @@ impl State {
         found.unwrap_or_else(|| panic!("there is no queue pair {number:#x}"))
     }
 
+    /// The attributes of a queue pair, with its state.
+    pub(super) fn qp_attr(&self, number: u32) -> ffi::ibv_qp_attr {
+        let qp = self.qp(number);
+        ffi::ibv_qp_attr {
+            qp_state: qp.state,
+            ..qp.attr
+        }
+    }
+
     pub(super) fn qp_mut(&mut self, qp: usize) -> &mut Qp {
         self.qps.get_mut(&qp).unwrap()
     }
@@ -293,6 +302,7 @@ pub(in crate::abi) unsafe extern "C" fn modify_qp(
             let this = state.qp_mut(qp.addr());
             this.sends.clear();
             this.receives.clear();
+            state.forget_copies(qp.addr());
         }
         ffi::ibv_qp_state::IBV_QPS_ERR => state.flush(number),
         ffi::ibv_qp_state::IBV_QPS_SQD if from != to => {

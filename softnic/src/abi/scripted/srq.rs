@@ -75,8 +75,13 @@ impl State {
         self.push(cq, wc, Extra::default());
     }
 
+    pub(super) fn srq_mut(&mut self, srq: usize) -> &mut Srq {
+        let found = self.srqs.get_mut(&srq);
+        found.unwrap_or_else(|| panic!("there is no shared receive queue at {srq:#x}"))
+    }
+
     pub(super) fn take_from_srq(&mut self, srq: usize) -> PostedReceive {
-        let this = self.srqs.get_mut(&srq).unwrap();
+        let this = self.srq_mut(srq);
         let posted = this.receives.pop_front().unwrap();
         if this.receives.len() < this.attr.srq_limit as usize {
             // Reaching the limit disarms the limit.

@@ -15,10 +15,13 @@ use ibverbs_sys as ffi;
 
 use super::{
     comp_cntr::CompCntr, cq::Cq, device::Properties, dm::Dm, domain::Allocator, flow::Flow, mr::Mr,
-    qp::Qp, srq::Srq, wq::Wq,
+    qp::Qp, srq::Srq, turn::Turns, wq::Wq,
 };
 use crate::{
-    abi::object::Plain,
+    abi::{
+        event::{About, about},
+        object::Plain,
+    },
     failure::{Call, Failures},
 };
 
@@ -27,6 +30,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// A counter, whose value is the number of events not yet taken.
     pub(super) async_fd: OwnedFd,
+    /// Turns of the test's closures.
+    pub(super) turns: Turns,
     /// Whether the device is in the list of its host.
     is_plugged: AtomicBool,
 }
@@ -56,6 +61,10 @@ pub(super) struct State {
     /// The completion queues with pending events, by channel.
     pub(super) channels: BTreeMap<usize, VecDeque<Ptr<ffi::ibv_cq>>>,
     pub(super) events: VecDeque<(ffi::ibv_event_type, usize)>,
+    /// Number of requests taken by send queues, the last one's number.
+    posted: u64,
+    /// The transport in the list of devices, constant from the first listing on.
+    listed_transport: Option<ffi::ibv_transport_type>,
     async_fd: RawFd,
     /// Events taken and not acknowledged, by their object or port.
     pub(super) unacknowledged: BTreeMap<usize, u32>,
@@ -114,6 +123,8 @@ impl Shared {
             allocators: BTreeMap::new(),
             channels: BTreeMap::new(),
             events: VecDeque::new(),
+            posted: 0,
+            listed_transport: None,
             async_fd: async_fd.as_raw_fd(),
             unacknowledged: BTreeMap::new(),
             complaints: Vec::new(),
@@ -126,6 +137,7 @@ impl Shared {
         Self {
             state: Mutex::new(state),
             async_fd,
+            turns: Turns::default(),
             is_plugged: AtomicBool::new(true),
         }
     }
@@ -138,6 +150,13 @@ impl Shared {
     /// Removes the device from the list of its host.
     pub(super) fn unplug(&self) {
         self.is_plugged.store(false, Ordering::Relaxed);
+    }
+
+    /// Calls `read` with the attributes for a new entry in the list of devices.
+    pub(in crate::abi) fn listed<R>(&self, read: impl FnOnce(&Properties) -> R) -> R {
+        let mut state = self.lock();
+        state.listed_transport = Some(state.properties.transport_type);
+        read(&state.properties)
     }
 
     /// Records a call, and returns its failure, if requested.
@@ -155,6 +174,19 @@ impl State {
     pub(super) fn next(&mut self) -> u32 {
         self.serial += 1;
         self.serial
+    }
+
+    /// A number for a request, of no other request of the device.
+    pub(super) fn next_posted(&mut self) -> u64 {
+        self.posted += 1;
+        self.posted
+    }
+
+    /// Whether requests of a queue complete in their order, as everywhere but over iWARP.
+    pub(super) fn is_ordered(&self) -> bool {
+        let listed = self.listed_transport;
+        let transport = listed.unwrap_or(self.properties.transport_type);
+        transport != ffi::ibv_transport_type::IBV_TRANSPORT_IWARP
     }
 
     /// Records a call, and returns its failure, if requested.
@@ -215,6 +247,18 @@ impl State {
     /// Gives an object other parents.
     pub(super) fn adopt(&mut self, object: usize, parent: usize) {
         self.objects.get_mut(&object).unwrap().parents = vec![parent];
+    }
+
+    /// Panics unless an object exists that an event of this type can name.
+    pub(super) fn check_subject(&self, event: ffi::ibv_event_type, element: usize) {
+        let (exists, kind) = match about(event) {
+            Some(About::Cq) => (self.cqs.contains_key(&element), "completion queue"),
+            Some(About::Qp) => (self.qps.contains_key(&element), "queue pair"),
+            Some(About::Srq) => (self.srqs.contains_key(&element), "shared receive queue"),
+            Some(About::Wq) => (self.wqs.contains_key(&element), "work queue"),
+            None => return,
+        };
+        assert!(exists, "there is no {kind} at {element:#x}");
     }
 
     /// Lets an asynchronous event happen.

@@ -54,7 +54,7 @@ pub(super) struct Tags {
 
 impl State {
     fn tags(&mut self, srq: usize) -> &mut Tags {
-        &mut self.srqs.get_mut(&srq).unwrap().tags
+        &mut self.srq_mut(srq).tags
     }
 
     pub(super) fn tag_operations(&mut self, srq: usize) -> Vec<PostedTagOp> {
@@ -160,19 +160,22 @@ impl State {
         self.push(cq, wc, Extra::default());
     }
 
-    /// Ends the oldest tagged buffer with a status and flags, and keeps the buffer if its message
-    /// is incomplete.
+    /// Ends the oldest tagged buffer with a status and flags, and keeps the buffer if its data are
+    /// still to come, as a program does.
     pub(super) fn fail_tagged(&mut self, srq: usize, status: u32, flags: u32) {
+        let status = ffi::ibv_wc_status(status);
+        let continues = status == ffi::ibv_wc_status::IBV_WC_SUCCESS
+            || status == ffi::ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE;
+        let is_whole = flags & ffi::ibv_wc_flags::IBV_WC_TM_DATA_VALID.0 != 0;
         let tags = self.tags(srq);
-        let buffer = match flags & ffi::ibv_wc_flags::IBV_WC_TM_MATCH.0 {
-            0 => tags.list.remove(0).buffer,
-            _ => {
-                tags.list[0].matched = true;
-                tags.list[0].buffer.clone()
-            }
+        let buffer = if continues && !is_whole {
+            tags.list[0].matched = true;
+            tags.list[0].buffer.clone()
+        } else {
+            tags.list.remove(0).buffer
         };
         let mut wc = super::wc(buffer.wr_id, ffi::ibv_wc_opcode::IBV_WC_TM_RECV);
-        wc.status = ffi::ibv_wc_status(status);
+        wc.status = status;
         wc.wc_flags = flags;
         let cq = self.srqs[&srq].cq;
         self.push(cq, wc, Extra::default());
