@@ -139,6 +139,7 @@ pub mod event_loop;
 #[doc = include_str!("../FUNCTIONS.md")]
 pub mod functions {}
 mod dispatch;
+mod half_open;
 mod ib_addr;
 mod id;
 mod migrate;

@@ -10,26 +10,26 @@ use verbs::{QueuePair, Result, Rts};
 
 use super::{EndpointBuilder, Queues, connected::Endpoint};
 use crate::{
-    accept::ConnectRequest, channel::EventChannel, connection::Connection, event::Event, id::CmId,
-    param::PeerParam, phases::Connected, registry::Key,
+    accept::ConnectRequest, channel::EventChannel, connection::Connection, event::Event,
+    half_open::HalfOpen, id::CmId, param::PeerParam, phases::Connected,
 };
 
 /// The half-open connections of a listener. Their events come to one channel, so that a peer that does not complete
 /// its handshake holds up no other.
 pub(crate) struct Handshakes<SW, RW> {
     // Destroyed before the identifiers, which the channel has.
-    half_open: Mutex<Entries<SW, RW>>,
+    entries: Mutex<Entries<SW, RW>>,
     channel: EventChannel,
 }
 
-/// In the order of their requests.
-struct Entries<SW, RW>(Vec<HalfOpen<SW, RW>>);
+struct Entries<SW, RW> {
+    half_open: HalfOpen<Accepted<SW, RW>>,
+    /// A complete handshake, until the program takes the connection.
+    established: Option<(Accepted<SW, RW>, CmId<Connected>)>,
+}
 
-struct HalfOpen<SW, RW> {
-    key: Key,
+struct Accepted<SW, RW> {
     qp: QueuePair<verbs::Rc, Rts, SW, RW>,
-    /// Once the peer has completed its handshake.
-    established: Option<CmId<Connected>>,
     queues: Queues,
     peer: PeerParam,
     timeout: Option<Duration>,
@@ -38,7 +38,10 @@ struct HalfOpen<SW, RW> {
 impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
-            half_open: Mutex::new(Entries(Vec::new())),
+            entries: Mutex::new(Entries {
+                half_open: HalfOpen::new(),
+                established: None,
+            }),
             channel: EventChannel::new()?,
         })
     }
@@ -48,9 +51,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries<SW, RW>> {
-        self.half_open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Accepts a request, and does not wait for the peer. As many peers as the backlog has places can be half-open; one
@@ -63,22 +64,21 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
         request.migrate(&self.channel)?;
         let (queues, qp) = Queues::with_qp(request.id(), choices)?;
         let (key, peer) = (request.id().key(), request.param().clone());
-        let limit = usize::try_from(choices.backlog.max(1)).unwrap_or(usize::MAX);
+        let limit = usize::try_from(choices.backlog).unwrap_or(usize::MAX);
         // Held while the request is accepted, so that another thread does not take the next event of the identifier
         // before there is an entry for it.
-        let mut half_open = self.lock();
-        let displaced = (half_open.0.len() >= limit).then(|| half_open.0.remove(0));
+        let mut entries = self.lock();
         let qp = request.accept(qp, &choices.param)?;
-        half_open.0.push(HalfOpen {
-            key,
+        let accepted = Accepted {
             qp,
-            established: None,
             queues,
             peer,
             timeout: choices.timeout,
-        });
-        drop(half_open);
-        if let Some(HalfOpen { key, qp, .. }) = displaced {
+        };
+        entries.half_open.add(key, accepted);
+        let displaced = entries.half_open.displaced(limit);
+        drop(entries);
+        if let Some((key, Accepted { qp, .. })) = displaced {
             // Before the identifier.
             drop(qp);
             self.channel.cancel(key);
@@ -90,17 +90,21 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
     /// the connection stays for the next call.
     pub(super) fn try_next(&self) -> Result<Option<Endpoint<SW, RW>>> {
         // Held until the identifier has a channel of its own, so that no other thread takes its later events.
-        let mut half_open = self.lock();
+        let mut entries = self.lock();
         loop {
-            if let Some(endpoint) = half_open.take_established()? {
+            if let Some(endpoint) = entries.take_established()? {
                 return Ok(Some(endpoint));
             }
             let Some(event) = self.channel.try_next()? else {
                 return Ok(None);
             };
             match event {
-                Event::Established(id) => half_open.establish(id),
-                Event::ConnectFailed { id, .. } => half_open.remove(id.key()),
+                Event::Established(id) => {
+                    let accepted = entries.half_open.remove(id.key());
+                    entries.established = accepted.map(|accepted| (accepted, id));
+                }
+                // The peer has given up.
+                Event::ConnectFailed { id, .. } => drop(entries.half_open.remove(id.key())),
                 _ => {}
             }
         }
@@ -108,44 +112,27 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
 }
 
 impl<SW, RW> Entries<SW, RW> {
-    fn position(&self, key: Key) -> Option<usize> {
-        self.0.iter().position(|entry| entry.key == key)
-    }
-
-    /// Records the end of a handshake.
-    fn establish(&mut self, id: CmId<Connected>) {
-        if let Some(found) = self.position(id.key()) {
-            self.0[found].established = Some(id);
-        }
-    }
-
-    /// Drops a connection that the peer has given up.
-    fn remove(&mut self, key: Key) {
-        if let Some(found) = self.position(key) {
-            drop(self.0.remove(found));
-        }
-    }
-
     /// Makes an endpoint of an established connection, if there is one.
     fn take_established(&mut self) -> Result<Option<Endpoint<SW, RW>>> {
-        let Some(index) = (self.0.iter()).position(|entry| entry.established.is_some()) else {
+        let Some((_, id)) = &mut self.established else {
             return Ok(None);
         };
         // Needs descriptors, and there may be none.
         let channel = EventChannel::new()?;
-        if let Some(id) = &mut self.0[index].established {
-            id.migrate(&channel)?;
-        }
-        let HalfOpen {
+        id.migrate(&channel)?;
+        let Some((accepted, id)) = self.established.take() else {
+            return Ok(None);
+        };
+        let Accepted {
             qp,
-            established,
             queues,
             peer,
             timeout,
-            ..
-        } = self.0.remove(index);
-        let connection = established.map(|id| Connection::new(id, qp)).transpose()?;
-        Ok(connection.map(|connection| Endpoint::new(connection, peer, queues, channel, timeout)))
+        } = accepted;
+        let connection = Connection::new(id, qp)?;
+        Ok(Some(Endpoint::new(
+            connection, peer, queues, channel, timeout,
+        )))
     }
 }
 

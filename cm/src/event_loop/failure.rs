@@ -22,6 +22,8 @@ pub enum Failure {
     DeviceRemoved,
     /// The device has completed a request that is not in flight.
     StaleCompletion,
+    /// A newer request has taken the place of a connection whose peer has not completed the handshake.
+    Displaced,
 }
 
 impl fmt::Display for Failure {
@@ -37,6 +39,9 @@ impl fmt::Display for Failure {
                 f.write_str("the device has been removed; start a new event loop once it is back")
             }
             Self::StaleCompletion => f.write_str("a completion belongs to no request in flight"),
+            Self::Displaced => f.write_str(
+                "displaced by a newer request, because the peer has not completed the handshake",
+            ),
         }
     }
 }
@@ -55,7 +60,9 @@ impl std::error::Error for Failure {
             Self::Call(err) => std::error::Error::source(err),
             Self::Connect(err) => std::error::Error::source(err),
             Self::Request(err) => std::error::Error::source(err),
-            Self::OtherDevice | Self::DeviceRemoved | Self::StaleCompletion => None,
+            Self::OtherDevice | Self::DeviceRemoved | Self::StaleCompletion | Self::Displaced => {
+                None
+            }
         }
     }
 }

@@ -58,13 +58,21 @@
 //! - [`Protocol`] is called for the next completion once the last call has returned. Work of milliseconds belongs in another
 //!   thread.
 //! - A silent peer is detected only while a request to it is in flight. Send pings where this is too late.
+//! - Half of the completion queue, and at most 128 connections, may be half-open: accepted, without the peer's end of the
+//!   handshake. One more request displaces the oldest, which fails with [`Failure::Displaced`].
 
 mod failure;
 mod peer;
 mod protocol;
 mod stopper;
 
-use std::{collections::HashMap, fmt, net::SocketAddr, os::fd::AsFd as _, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    net::SocketAddr,
+    os::fd::AsFd as _,
+    time::{Duration, Instant},
+};
 
 use verbs::{
     CompletionQueue, Context, ProtectionDomain, QueuePair, Reset,
@@ -80,7 +88,8 @@ pub use self::{
     stopper::Stopper,
 };
 use crate::{
-    CmId, ConnectRequest, Event, EventChannel, Key,
+    CmId, ConnectFailure, ConnectRequest, Event, EventChannel, Key,
+    half_open::HalfOpen,
     phases::{HasDevice, Listening},
 };
 
@@ -93,10 +102,20 @@ const BACKLOG: u32 = 10;
 /// Entries of the completion queue: sends and receives in flight, over all connections.
 const CQ_ENTRIES: u32 = 4096;
 
+/// Maximum number of half-open connections: far more than an honest peer's handshake of milliseconds lets come, and few enough
+/// for their queue pairs and receives. Half of the completion queue if that is less, so that they never fill it.
+const HALF_OPEN: u32 = 128;
+
+/// Maximum time of a stop, for the peers' answers to disconnect requests. The connection manager retries for a time chosen by
+/// the peer, of up to many hours.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The connections of a protocol, and the thread's wait for them.
 pub struct EventLoop<P: Protocol> {
     // Fields are dropped in this order.
     peers: HashMap<QpId, Peer<P>>,
+    /// Keys of accepted `peers` whose handshake is incomplete.
+    half_open: HalfOpen<QpId>,
     /// Connection of the active side before establishment.
     making: Option<(InitQp<P>, P::State)>,
     device: Option<Device>,
@@ -148,6 +167,7 @@ impl<P: Protocol> EventLoop<P> {
     fn new(protocol: P, limit: Option<u32>) -> Result<Self, Failure> {
         Ok(Self {
             peers: HashMap::new(),
+            half_open: HalfOpen::new(),
             making: None,
             device: None,
             listener: None,
@@ -178,14 +198,15 @@ impl<P: Protocol> EventLoop<P> {
     }
 
     /// `poll(2)`—Runs the protocol over all connections. Blocks until the end of the connection to a server, until the limit
-    /// of ended connections, or until [`Stopper::stop`] and the end of the connections then open. Returns the protocol.
+    /// of ended connections, or until [`Stopper::stop`] and the end of the connections then open, for which a stop waits at most 10
+    /// s. Returns the protocol.
     ///
     /// # Errors
     /// - Without the call of [`Stopper::stop`]: the error of the last connection. Errors of earlier ones are passed to
     ///   [`Protocol::connection_failed`].
     /// - The connection to a server has not been made, or the device has been removed.
     pub fn run(mut self) -> Result<P, P::Error> {
-        let mut is_stopping = false;
+        let mut stop_by = None;
         loop {
             // Armed before the poll, so that no completion is missed.
             if let Some(device) = &self.device {
@@ -196,17 +217,21 @@ impl<P: Protocol> EventLoop<P> {
                 self.on_event(event)?;
                 self.take_completions()?;
             }
-            if self.stopper.is_stopped() && !is_stopping {
-                is_stopping = true;
+            if self.stopper.is_stopped() && stop_by.is_none() {
+                stop_by = Some(Instant::now() + STOP_TIMEOUT);
                 self.stop();
             }
-            if is_stopping && self.peers.is_empty() {
+            let left = stop_by.map(|by| by.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                self.abandon_all();
+            }
+            if left.is_some() && self.peers.is_empty() {
                 return Ok(self.protocol);
             }
             if self.is_done() {
                 return self.last.map(|()| self.protocol);
             }
-            self.wait(is_stopping)?;
+            self.wait(left)?;
         }
     }
 
@@ -214,26 +239,55 @@ impl<P: Protocol> EventLoop<P> {
         self.limit.is_some_and(|limit| self.ended >= limit)
     }
 
-    /// Closes the listener, abandons a connection attempt, and disconnects.
+    /// Closes the listener, abandons connection attempts of either side, and disconnects.
     fn stop(&mut self) {
         self.listener = None;
         self.making = None;
+        while let Some(half_open) = self.half_open.oldest() {
+            self.abandon(half_open, Ok(()));
+        }
         for peer in self.peers.values_mut() {
             peer.stop();
         }
     }
 
-    /// Blocks until an event or a completion is ready, or the loop is stopped.
-    fn wait(&self, is_stopping: bool) -> Result<(), Failure> {
+    /// Drops a half-open connection at once: its peer may never answer.
+    fn abandon(&mut self, (key, qp_id): (Key, QpId), outcome: Result<(), P::Error>) {
+        if let Some(mut peer) = self.peers.remove(&qp_id) {
+            peer.abandon(outcome);
+            if let Err(err) = peer.outcome(&mut self.protocol) {
+                self.protocol.connection_failed(err);
+            }
+        }
+        // After its queue pair.
+        self.channel.cancel(key);
+    }
+
+    /// Drops connections whose peers have not answered a stop in time.
+    fn abandon_all(&mut self) {
+        let peers: Vec<_> = self
+            .peers
+            .values()
+            .map(|peer| (peer.key, peer.qp().id()))
+            .collect();
+        for peer in peers {
+            let status = -libc::ETIMEDOUT;
+            let silent = Failure::Connect(ConnectFailure::Unreachable { status });
+            self.abandon(peer, Err(silent.into()));
+        }
+    }
+
+    /// Blocks until an event or a completion is ready, the loop is stopped, or the time `left` of a stop is over.
+    fn wait(&self, left: Option<Duration>) -> Result<(), Failure> {
         let channel = self.channel.as_fd();
         // Once stopped, the stopper stays readable.
-        let stop = if is_stopping {
+        let stop = if left.is_some() {
             channel
         } else {
             self.stopper.event_fd()
         };
         let events = self.device.as_ref().map(|device| device.events.as_fd());
-        wait_any_readable("poll", [channel, stop, events.unwrap_or(channel)], None)?;
+        wait_any_readable("poll", [channel, stop, events.unwrap_or(channel)], left)?;
         Ok(())
     }
 
@@ -284,7 +338,7 @@ impl<P: Protocol> EventLoop<P> {
                 }
             }
             Event::Established(id) => {
-                let qp_id = self.find(id.key());
+                let qp_id = self.half_open.remove(id.key());
                 // Otherwise the protocol has already failed.
                 if let Some(peer) = qp_id.and_then(|qp_id| self.peers.remove(&qp_id)) {
                     match peer.join(id) {
@@ -301,6 +355,7 @@ impl<P: Protocol> EventLoop<P> {
                 return Err(Failure::from(failure).into());
             }
             Event::ConnectFailed { id, failure } => {
+                self.half_open.remove(id.key());
                 self.end(id.key(), Err(Failure::from(failure).into()));
             }
             Event::AddrError { error, .. } | Event::RouteError { error, .. } => {
@@ -315,13 +370,41 @@ impl<P: Protocol> EventLoop<P> {
 
     fn accept(&mut self, request: ConnectRequest) -> Result<(), P::Error> {
         let key = request.id().key();
+        if !self.has_room()
+            && let Some(oldest) = self.half_open.oldest()
+        {
+            self.displace(oldest)?;
+        }
         let (qp, state) = self.open(request.id())?;
         let qp = request
             .accept(qp, &self.protocol.param())
             .map_err(Failure::from)?;
         let peer = Peer::accepted(key, qp, state);
+        self.half_open.add(key, peer.qp().id());
         self.peers.insert(peer.qp().id(), peer);
+        let limit = (CQ_ENTRIES / 2 / Self::DEPTH).clamp(1, HALF_OPEN);
+        if let Some(oldest) = self.half_open.displaced(limit as usize) {
+            self.displace(oldest)?;
+        }
         Ok(())
+    }
+
+    /// Entries of the completion queue for one connection.
+    const DEPTH: u32 = {
+        let depth = P::SEND_DEPTH.saturating_add(P::RECEIVE_DEPTH);
+        if depth == 0 { 1 } else { depth }
+    };
+
+    /// Whether the completion queue has room for one more connection.
+    fn has_room(&self) -> bool {
+        let device = self.device.as_ref();
+        device.is_none_or(|device| device.cq.available() >= Self::DEPTH)
+    }
+
+    fn displace(&mut self, half_open: (Key, QpId)) -> Result<(), Failure> {
+        self.abandon(half_open, Err(Failure::Displaced.into()));
+        // Entries of a dropped queue pair are free once the completion queue has been found empty.
+        self.take_completions()
     }
 
     /// Creates a queue pair, and calls the protocol's `open`.
@@ -383,7 +466,12 @@ impl<P: Protocol> EventLoop<P> {
             let Some(peer) = self.peers.remove(&qp_id) else {
                 continue;
             };
+            let key = peer.key;
             let outcome = peer.outcome(&mut self.protocol);
+            if self.half_open.remove(key).is_some() {
+                // The peer may never complete the handshake.
+                self.channel.cancel(key);
+            }
             self.ended += 1;
             match outcome {
                 Err(err) if self.stopper.is_stopped() || !self.is_done() => {

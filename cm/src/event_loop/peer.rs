@@ -154,6 +154,16 @@ impl<P: Protocol> Peer<P> {
         };
     }
 
+    /// Ends the connection without waiting for requests in flight: the caller drops the queue pair at once.
+    pub(super) fn abandon(&mut self, outcome: Result<(), P::Error>) {
+        if !matches!(self.end, End::Ended { .. }) {
+            self.end = End::Ended {
+                outcome,
+                flushed: false,
+            };
+        }
+    }
+
     pub(super) fn is_gone(&self) -> bool {
         let qp = self.qp();
         let in_flight = qp.send_queue().in_flight() + qp.receive_queue().in_flight();

@@ -29,8 +29,9 @@ impl Stopper {
         })))
     }
 
-    /// `write(2)`—Makes the loop close its listener, disconnect its connections, and return once they have ended. A
-    /// further call has no effect, nor has a call after the loop's end. Does not block.
+    /// `write(2)`—Makes the loop close its listener, disconnect its connections, and return once they have ended, or 10 s later
+    /// if a peer does not answer. Connections whose peers have not completed the handshake end at once. A further call has no
+    /// effect, nor has a call after the loop's end. Does not block.
     pub fn stop(&self) {
         if !self.0.stopped.swap(true, Ordering::Release) {
             self.0.event.notify();

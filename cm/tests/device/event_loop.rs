@@ -8,28 +8,31 @@ use std::{
 };
 
 use cm::{
-    ConnectFailure, EndpointBuilder,
+    ConnectFailure, EndpointBuilder, EventChannel,
     event_loop::{EventLoop, Failure, InitQp, Next, Protocol, Qp, Step, Stopper},
 };
 use verbs::{Buf, Completed, ProtectionDomain, op};
 
-use crate::support::{TEST_TIMEOUT, local};
+use crate::support::{TEST_TIMEOUT, local, silent_client};
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
 /// Sends each message back. The message `wrong` violates the protocol.
-struct Echo {
+struct Echo<const DEPTH: u32 = 10> {
     echoed: u32,
     closed: u32,
     failures: Vec<String>,
     established: Option<Sender<()>>,
 }
 
-impl Protocol for Echo {
+impl<const DEPTH: u32> Protocol for Echo<DEPTH> {
     type Send = Buf;
     type Receive = Buf;
     type State = ProtectionDomain;
     type Error = AnyError;
+
+    const SEND_DEPTH: u32 = DEPTH;
+    const RECEIVE_DEPTH: u32 = DEPTH;
 
     fn open(
         &mut self,
@@ -73,7 +76,7 @@ impl Protocol for Echo {
     }
 }
 
-fn echo() -> Echo {
+fn echo<const DEPTH: u32>() -> Echo<DEPTH> {
     Echo {
         echoed: 0,
         closed: 0,
@@ -131,9 +134,12 @@ fn ask(addr: SocketAddr, message: &'static str) -> Vec<u8> {
     client.run().unwrap().answer
 }
 
-type Serving = JoinHandle<Result<Echo, AnyError>>;
+type Serving<const DEPTH: u32> = JoinHandle<Result<Echo<DEPTH>, AnyError>>;
 
-fn start(protocol: Echo, limit: Option<u32>) -> (SocketAddr, Stopper, Serving) {
+fn start<const DEPTH: u32>(
+    protocol: Echo<DEPTH>,
+    limit: Option<u32>,
+) -> (SocketAddr, Stopper, Serving<DEPTH>) {
     let mut server = EventLoop::listen(protocol, local()).unwrap();
     let (addr, stopper) = (server.local_addr().unwrap(), server.stopper());
     if let Some(limit) = limit {
@@ -144,7 +150,7 @@ fn start(protocol: Echo, limit: Option<u32>) -> (SocketAddr, Stopper, Serving) {
 
 #[test]
 fn event_loop_with_a_limit_ends_after_that_number_of_connections() {
-    let (addr, _, serving) = start(echo(), Some(3));
+    let (addr, _, serving) = start(echo::<10>(), Some(3));
     let clients = ["a", "b", "c"].map(|message| thread::spawn(move || ask(addr, message)));
     let answers = clients.map(|client| client.join().unwrap());
     assert_eq!(answers, [b"a", b"b", b"c"]);
@@ -155,7 +161,7 @@ fn event_loop_with_a_limit_ends_after_that_number_of_connections() {
 
 #[test]
 fn event_loop_reports_a_failed_connection_and_serves_the_next() {
-    let (addr, _, serving) = start(echo(), Some(2));
+    let (addr, _, serving) = start(echo::<10>(), Some(2));
     assert_eq!(ask(addr, "wrong"), b"");
     assert_eq!(ask(addr, "right"), b"right");
     let echo = serving.join().unwrap().unwrap();
@@ -165,7 +171,7 @@ fn event_loop_reports_a_failed_connection_and_serves_the_next() {
 
 #[test]
 fn event_loop_returns_the_error_of_the_last_connection() {
-    let (addr, _, serving) = start(echo(), Some(1));
+    let (addr, _, serving) = start(echo::<10>(), Some(1));
     ask(addr, "wrong");
     let err = serving.join().unwrap().err().unwrap();
     assert_eq!(err.to_string(), "a wrong message");
@@ -174,7 +180,7 @@ fn event_loop_returns_the_error_of_the_last_connection() {
 #[test]
 fn stop_of_an_event_loop_disconnects_its_clients() {
     let (established, connected) = channel();
-    let protocol = Echo {
+    let protocol: Echo = Echo {
         established: Some(established),
         ..echo()
     };
@@ -196,7 +202,7 @@ fn stop_of_an_event_loop_disconnects_its_clients() {
 
 #[test]
 fn stopped_event_loop_without_connections_returns_at_once() {
-    let server = EventLoop::listen(echo(), local()).unwrap();
+    let server = EventLoop::listen(echo::<10>(), local()).unwrap();
     let stopper = server.stopper();
     stopper.stop();
     assert_eq!(server.run().map(|echo| echo.closed).unwrap(), 0);
@@ -205,7 +211,7 @@ fn stopped_event_loop_without_connections_returns_at_once() {
 
 #[test]
 fn connect_of_an_event_loop_without_listener_is_rejected() {
-    let (addr, stopper, serving) = start(echo(), None);
+    let (addr, stopper, serving) = start(echo::<10>(), None);
     stopper.stop();
     serving.join().unwrap().unwrap();
     let client = Client {
@@ -218,4 +224,35 @@ fn connect_of_an_event_loop_without_listener_is_rejected() {
         panic!("{err}");
     };
     assert!(matches!(cause, ConnectFailure::Rejected { .. }), "{cause}");
+}
+
+/// Connections that fit a completion queue of the loop, each with 512 entries.
+const FITTING: usize = 8;
+
+#[test]
+fn half_open_connections_yield_to_new_requests() {
+    let (addr, stopper, serving) = start(echo::<256>(), None);
+    let channels = [(); FITTING].map(|()| EventChannel::new().unwrap());
+    let silent = (channels.each_ref()).map(|channel| silent_client(channel, addr));
+    assert_eq!(ask(addr, "honest"), b"honest");
+    stopper.stop();
+    let echo = serving.join().unwrap().unwrap();
+    // Half of the queue stays for connections with a complete handshake.
+    let displaced = Failure::Displaced.to_string();
+    assert_eq!(echo.failures, vec![displaced; FITTING / 2 + 1]);
+    assert_eq!((echo.echoed, echo.closed), (1, 9));
+    drop(silent);
+}
+
+#[test]
+fn half_open_connection_does_not_hold_up_the_stop() {
+    let (addr, stopper, serving) = start(echo::<10>(), None);
+    let clients = EventChannel::new().unwrap();
+    let silent = silent_client(&clients, addr);
+    stopper.stop();
+    let (sender, ended) = channel();
+    thread::spawn(move || sender.send(serving.join().unwrap().unwrap()));
+    let echo = ended.recv_timeout(TEST_TIMEOUT).unwrap();
+    assert_eq!((echo.closed, echo.failures), (1, Vec::new()));
+    drop(silent);
 }

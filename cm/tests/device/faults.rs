@@ -9,16 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cm::{
-    ConnParam, ConnectFailure, ConnectResponse, EndpointBuilder, Event, EventChannel, Listener,
-};
-
-use verbs::{Init, QueuePair};
+use cm::{ConnParam, ConnectFailure, EndpointBuilder, Event, EventChannel, Listener};
 
 use crate::{
     connections::connect,
     resources,
-    support::{Halfway, Side, TEST_TIMEOUT, listen, local, next, request, response, taken},
+    support::{Halfway, TEST_TIMEOUT, listen, local, next, request, silent_client, taken},
 };
 
 #[test]
@@ -131,18 +127,6 @@ fn listener_skips_requests_withdrawn_before_accept() {
     let pause = Duration::from_millis(500);
     let incoming = listener.request_timeout(pause).unwrap();
     assert!(incoming.is_none(), "{incoming:?}");
-}
-
-/// Client side of a connection.
-type ClientSide = (Side, QueuePair<verbs::Rc, Init>);
-
-/// A client with a reply and an incomplete handshake.
-fn silent_client(channel: &EventChannel, addr: SocketAddr) -> (ClientSide, ConnectResponse) {
-    let half = Halfway::new(channel, addr);
-    half.active
-        .connect(&half.active_qp, &ConnParam::new())
-        .unwrap();
-    ((half.side, half.active_qp), response(channel))
 }
 
 #[test]

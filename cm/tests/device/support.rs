@@ -141,3 +141,18 @@ pub(crate) fn accepted(
     let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
     (side, active_qp, passive_qp)
 }
+
+/// Client side of a connection.
+pub(crate) type ClientSide = (Side, QueuePair<verbs::Rc, Init>);
+
+/// A client with a reply and an incomplete handshake.
+pub(crate) fn silent_client(
+    channel: &EventChannel,
+    addr: SocketAddr,
+) -> (ClientSide, ConnectResponse) {
+    let half = Halfway::new(channel, addr);
+    half.active
+        .connect(&half.active_qp, &ConnParam::new())
+        .unwrap();
+    ((half.side, half.active_qp), response(channel))
+}
