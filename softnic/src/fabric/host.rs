@@ -53,7 +53,18 @@ static DEFAULT: Mutex<Option<Port>> = Mutex::new(None);
 
 /// The device of this thread's entered host.
 pub(crate) fn entered() -> Option<Port> {
-    CURRENT.with_borrow(|stays| stays.hosts.last().map(|(_, port)| port.clone()))
+    let last = CURRENT.try_with(|stays| {
+        let stays = stays.borrow();
+        stays.hosts.last().map(|(_, port)| port.clone())
+    });
+    last.ok().flatten()
+}
+
+/// Changes the stays of this thread. Without effect after the destruction of the thread's local values, when all stays
+/// have ended.
+fn change_stays<T: Default>(change: impl FnOnce(&mut Stays) -> T) -> T {
+    let changed = CURRENT.try_with(|stays| change(&mut stays.borrow_mut()));
+    changed.unwrap_or_default()
 }
 
 /// The hint of `verbs` and `cm` for a thread without a device.
@@ -183,17 +194,19 @@ impl Host {
         self.port.hold(call)
     }
 
-    /// Puts this thread on the host until the result is dropped, or a later call puts the thread on another host.
+    /// Puts this thread on the host until the result is dropped, or a later call puts the thread on another host. No
+    /// effect once the thread's local values have been destroyed, such as in a handler of `atexit`: only the
+    /// [default](Self::make_default) counts there.
     pub fn enter(&self) -> Entered {
         Entered {
-            stay: CURRENT.with_borrow_mut(|stays| stays.start(self.port.clone())),
+            stay: change_stays(|stays| stays.start(self.port.clone())),
             _of_this_thread: PhantomData,
         }
     }
 
     /// Puts this thread on the host until the thread ends. Use it in the start hook of a runtime's threads.
     pub fn stay(&self) {
-        CURRENT.with_borrow_mut(|stays| stays.start(self.port.clone()));
+        change_stays(|stays| stays.start(self.port.clone()));
     }
 
     /// Makes the host the default of all threads of the process without an entered host. Use it in programs with one
@@ -230,6 +243,6 @@ pub struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        CURRENT.with_borrow_mut(|stays| stays.end(self.stay));
+        change_stays(|stays| stays.end(self.stay));
     }
 }

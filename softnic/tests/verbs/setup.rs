@@ -1,8 +1,10 @@
 //! Mistakes in the set-up of a fabric are refused where they are made, and change nothing.
 
 use std::{
+    cell::RefCell,
     net::IpAddr,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc,
     time::Duration,
 };
 
@@ -153,4 +155,37 @@ fn thread_leaves_hosts_in_any_order() {
         current_device()
     });
     assert_eq!(stayed.join().unwrap().as_deref(), Some("softnic1"));
+}
+
+/// A thread-local value that looks for a device in its destructor.
+struct LooksAtEnd(Host, mpsc::Sender<[Option<String>; 2]>);
+
+impl Drop for LooksAtEnd {
+    fn drop(&mut self) {
+        let Self(host, seen) = self;
+        seen.send([current_device(), host.run(current_device)])
+            .unwrap();
+        host.stay();
+    }
+}
+
+#[test]
+fn stay_ends_with_its_thread() {
+    thread_local! {
+        static FIRST: RefCell<Option<LooksAtEnd>> = const { RefCell::new(None) };
+        static LAST: RefCell<Option<LooksAtEnd>> = const { RefCell::new(None) };
+    }
+    let fabric = Fabric::new();
+    let host = fabric.host(addr("10.9.0.1"));
+    let (sender, seen) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // Destructors run in the opposite order: the one of the stay is between the others.
+        FIRST.set(Some(LooksAtEnd(host.clone(), sender.clone())));
+        host.stay();
+        LAST.set(Some(LooksAtEnd(host, sender)));
+    });
+    thread.join().unwrap();
+    let on_host = || Some("softnic0".to_owned());
+    let seen: Vec<_> = seen.iter().collect();
+    assert_eq!(seen, [[on_host(), on_host()], [None, None]]);
 }

@@ -59,20 +59,22 @@ impl EventFd {
     }
 
     /// Returns the descriptor of this thread, for one wait at a time. Created by the first call of the
-    /// thread; a forked child gets another one. May be readable, from an earlier wait.
+    /// thread; a forked child gets another one. May be readable, from an earlier wait. After the
+    /// destruction of the thread's local values, as in a handler of `atexit`, each call creates one.
     ///
     /// # Errors
     /// - `EMFILE`, `ENFILE`: too many open files.
     pub fn of_thread() -> Result<Arc<Self>> {
         let process = fork_generation();
-        OF_THREAD.with_borrow_mut(|own| match own {
+        let kept = OF_THREAD.try_with(|own| match &mut *own.borrow_mut() {
             Some((owner, event)) if *owner == process => Ok(Arc::clone(event)),
-            _ => {
+            own => {
                 let event = Arc::new(Self::new()?);
                 *own = Some((process, Arc::clone(&event)));
                 Ok(event)
             }
-        })
+        });
+        kept.unwrap_or_else(|_destroyed| Ok(Arc::new(Self::new()?)))
     }
 
     /// `write(2)`—Makes the descriptor readable. Never blocks.

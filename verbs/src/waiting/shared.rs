@@ -5,6 +5,7 @@
 use std::{
     fmt, io,
     ops::{Deref, DerefMut},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -174,6 +175,19 @@ pub(super) fn step<S: Source>(
     Ok((!found).then(|| state.waiters().begin_sleep(ticket, is_due)))
 }
 
+/// As [`step`]. If the source panics, the waiter is removed, and another one becomes the poller.
+fn step_or_leave<S: Source>(
+    state: &mut S,
+    ticket: &mut Ticket<S::Interest>,
+    is_busy: bool,
+) -> Result<Option<Sleep>, S::Error> {
+    let stepped = catch_unwind(AssertUnwindSafe(|| step(state, ticket, is_busy)));
+    stepped.unwrap_or_else(|panic| {
+        state.waiters().remove(ticket);
+        resume_unwind(panic)
+    })
+}
+
 impl<S: Source, C: AsFd> Shared<S, C> {
     /// `channel` is readable while a notification of the state's queues is pending.
     pub fn new(state: S, channel: C) -> Self {
@@ -229,6 +243,9 @@ impl<S: Source, C: AsFd> Shared<S, C> {
     /// # Errors
     /// - `Unsupported`: in a forked child of the process that created the value.
     /// - The errors of the source, if the calling thread polls.
+    ///
+    /// # Panics
+    /// If the source panics; another call becomes the poller.
     pub fn wait<'s>(
         &'s self,
         state: Guard<'s, S>,
@@ -252,7 +269,7 @@ impl<S: Source, C: AsFd> Shared<S, C> {
         let mut ticket = state.waiters().add(Some(interest), event);
         let end = loop {
             let is_busy = busy_until.is_some_and(|until| Instant::now() < until);
-            let sleep = match step(&mut *state, &mut ticket, is_busy) {
+            let sleep = match step_or_leave(&mut *state, &mut ticket, is_busy) {
                 Ok(sleep) => sleep,
                 Err(err) => break Err(err),
             };
@@ -331,11 +348,14 @@ impl<I: Copy + Ord> Standby<I> {
     ///
     /// # Errors
     /// The errors of the source.
+    ///
+    /// # Panics
+    /// If the source panics; then the thread stands by no longer.
     pub fn poll<S: Source<Interest = I>>(
         &mut self,
         state: &mut Guard<'_, S>,
     ) -> Result<Option<Sleep>, S::Error> {
-        step(&mut **state, &mut self.ticket, false)
+        step_or_leave(&mut **state, &mut self.ticket, false)
     }
 
     /// Notified when the thread has to [poll](Self::poll) again. Drained by the thread.

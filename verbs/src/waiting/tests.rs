@@ -1,14 +1,16 @@
 //! Waiters on this system, with an eventfd as the channel.
 
 use std::{
+    cell::RefCell,
     collections::VecDeque,
     io,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::thread::JoinHandleExt,
     },
-    sync::{Arc, Mutex},
-    task::Waker,
+    panic::{AssertUnwindSafe, catch_unwind, panic_any},
+    sync::{Arc, Mutex, mpsc},
+    task::{Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -56,6 +58,8 @@ struct Mailbox {
     arrived: Vec<u32>,
     /// Polling fails.
     is_broken: bool,
+    /// Polling panics.
+    panics: bool,
     /// A completion arrives and is handled before the queue is armed, without an event.
     handles_while_arming: bool,
 }
@@ -69,6 +73,7 @@ impl Source for Mailbox {
     }
 
     fn process(&mut self) -> Result<bool> {
+        assert!(!self.panics, "the source panics");
         if self.is_broken {
             return Err(Error::from_errno("ibv_poll_cq", libc::EIO));
         }
@@ -107,6 +112,7 @@ fn mail(receivers: usize) -> (Arc<Device>, Mail) {
         waiters: Waiters::new(),
         arrived: vec![0; receivers],
         is_broken: false,
+        panics: false,
         handles_while_arming: false,
     };
     let channel = Channel(Arc::clone(&device));
@@ -630,6 +636,34 @@ fn eventfds_are_reused() {
     assert!(!Arc::ptr_eq(&first, &other.join().unwrap()));
 }
 
+/// A thread-local value that waits in its destructor.
+struct WaitsAtEnd(mpsc::Sender<bool>);
+
+impl Drop for WaitsAtEnd {
+    fn drop(&mut self) {
+        let event = EventFd::of_thread().unwrap();
+        event.notify();
+        self.0.send(is_readable(&event)).unwrap();
+    }
+}
+
+#[test]
+fn destructor_of_a_thread_local_value_has_an_eventfd() {
+    thread_local! {
+        static FIRST: RefCell<Option<WaitsAtEnd>> = const { RefCell::new(None) };
+        static LAST: RefCell<Option<WaitsAtEnd>> = const { RefCell::new(None) };
+    }
+    let (sender, waited) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        // Whatever the order of the destructors, one of them runs after that of the thread's eventfd.
+        FIRST.set(Some(WaitsAtEnd(sender.clone())));
+        EventFd::of_thread().unwrap();
+        LAST.set(Some(WaitsAtEnd(sender)));
+    });
+    thread.join().unwrap();
+    assert_eq!(waited.iter().collect::<Vec<_>>(), [true, true]);
+}
+
 #[test]
 fn removed_task_is_not_woken() {
     let (device, mail) = mail(1);
@@ -647,6 +681,73 @@ fn removed_task_is_not_woken() {
         events.each_ref().map(|event| is_readable(event)),
         [false, true]
     );
+}
+
+/// A waker that panics, and so does the destructor of its panic's payload.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic_any(Self);
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        assert!(thread::panicking(), "the payload panics");
+    }
+}
+
+#[test]
+fn waker_that_panics_loses_no_other_wake_up() {
+    let (device, mail) = mail(1);
+    let events = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
+    let [first, last] = events
+        .each_ref()
+        .map(|event| Waker::from(Arc::clone(event)));
+    for task in [&first, &Waker::from(Arc::new(Panics)), &last] {
+        mail.lock().waiters().add_task(0, task);
+    }
+    device.complete(0);
+    assert!(mail.lock().process().unwrap());
+    assert_eq!(events.each_ref().map(|event| is_readable(event)), [true; 2]);
+    assert!(mail.lock().waiters().is_empty());
+}
+
+#[test]
+fn call_whose_source_panics_is_no_waiter() {
+    let (device, mail) = mail(2);
+    // A follower from now on.
+    let mut follower = mail
+        .lock()
+        .waiters()
+        .add(Some(1), EventFd::new().ok().map(Arc::new));
+    mail.lock().panics = true;
+    for (interest, busy_for) in [(0, Duration::ZERO), (0, Duration::from_secs(60))] {
+        let busy_until = Instant::now().checked_add(busy_for);
+        let wait = || mail.wait(mail.lock(), interest, None, busy_until).map(drop);
+        assert!(catch_unwind(AssertUnwindSafe(wait)).is_err());
+        let mut state = mail.lock();
+        assert_eq!(state.waiters().interests().collect::<Vec<_>>(), [&1]);
+        drop(state);
+        assert!(
+            is_readable(follower.event.as_ref().unwrap()),
+            "it hands over"
+        );
+        follower.event.as_ref().unwrap().drain();
+    }
+    let mut standby = mail.stand_by().unwrap();
+    mail.lock().waiters().remove(&follower);
+    mail.lock().waiters().add_task(0, Waker::noop());
+    let poll = || standby.poll(&mut mail.lock()).map(drop);
+    assert!(catch_unwind(AssertUnwindSafe(poll)).is_err());
+    // The next call is the poller.
+    mail.lock().panics = false;
+    device.complete(1);
+    assert_eq!(receive(&mail, 1, None).unwrap(), WaitEnd::Woken);
+    follower = mail.lock().waiters().add(Some(1), None);
+    let sleep = step(&mut *mail.lock(), &mut follower, false).unwrap();
+    assert_eq!(sleep, Some(Sleep::Channel));
 }
 
 #[test]

@@ -2,7 +2,15 @@
 //!
 //! The parent module provides `os`: the tests compile this file a second time, over a model.
 
-use std::{collections::BTreeMap, fmt, mem, sync::Arc, task::Waker, time::Duration};
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    fmt, mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
 
 use super::os::{EventFd, Instant};
 
@@ -114,11 +122,20 @@ impl Woken {
         for event in self.events.drain(..) {
             event.notify();
         }
-        self.tasks.drain(..).for_each(Waker::wake);
+        self.tasks.drain(..).for_each(wake_task);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.events.is_empty() && self.tasks.is_empty()
+    }
+}
+
+/// Wakes a task. A panic of the waker, which the panic hook has reported, ends here: the calling
+/// thread, such as an engine thread, has no part in the task, and has other tasks to wake.
+fn wake_task(task: Waker) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task.wake())) {
+        // Leaked, since its destructor may panic too.
+        let _: &mut dyn Any = Box::leak(panic);
     }
 }
 
@@ -165,6 +182,8 @@ impl<I: Copy + Ord> Waiters<I> {
     }
 
     /// Adds a task, which is woken once. Without a blocked call, the standby thread polls for tasks.
+    ///
+    /// If the waker panics when woken, the panic ends there, once reported by the panic hook.
     pub fn add_task(&mut self, interest: I, task: &Waker) {
         let tasks = self.tasks.entry(interest).or_default();
         if !tasks.iter().any(|other| other.will_wake(task)) {
