@@ -16,13 +16,19 @@ static unsigned char bytes[SIZE];
 static int fd = -1;
 static const char *late;
 
-static void send_all(void) {
-    for (size_t sent = 0; sent < SIZE;) {
+static size_t sent;
+
+static void send_until(size_t end) {
+    while (sent < end) {
         struct pollfd room = {fd, POLLOUT, 0};
-        ssize_t more = write(fd, bytes + sent, SIZE - sent);
+        ssize_t more = write(fd, bytes + sent, end - sent);
         CHECK(more > 0 || (errno == EAGAIN && poll(&room, 1, -1) == 1));
         sent += more > 0 ? more : 0;
     }
+}
+
+static void send_all(void) {
+    send_until(SIZE);
 }
 
 static void send_late(const char *from) {
@@ -53,6 +59,19 @@ static void *exiting_thread(void *unused) {
     return unused;
 }
 
+static void send_rest(void *unused) {
+    (void)unused;
+    send_all();
+}
+
+/* More than the send buffer, so a call waits. */
+static void *half_sending_thread(void *unused) {
+    pthread_key_t key;
+    CHECK(pthread_key_create(&key, send_rest) == 0 && pthread_setspecific(key, bytes) == 0);
+    send_until(SIZE / 2);
+    return unused;
+}
+
 static void start(void *(*run)(void *)) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
@@ -75,6 +94,17 @@ static void end(const char *way) {
     if (strcmp(way, "handler") == 0 || strcmp(way, "destructor") == 0) {
         late = way;
         CHECK(atexit(at_exit) == 0);
+        exit(STATUS);
+    }
+    if (strcmp(way, "half-handler") == 0) {
+        late = "handler";
+        send_until(SIZE / 2);
+        CHECK(atexit(at_exit) == 0);
+        exit(STATUS);
+    }
+    if (strcmp(way, "half-destructor") == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, half_sending_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
         exit(STATUS);
     }
     if (strcmp(way, "signal") == 0) {

@@ -67,6 +67,8 @@ fn exit_without_close_delivers_all_data_and_the_end() {
         "stdio",
         "handler",
         "destructor",
+        "half-handler",
+        "half-destructor",
         "nonblocking",
         "closed",
         "shut",
