@@ -13,6 +13,7 @@ use verbs::{
     Result,
     error::{cvt_neg, cvt_ptr},
     fd::{NotifyFd, set_nonblocking, wait_for},
+    fork::fork_generation,
 };
 
 use crate::{
@@ -58,7 +59,11 @@ pub(crate) struct ChannelHandle {
 }
 
 // INVARIANT: open, and closed only in `drop`.
-struct OwnedChannel(NonNull<ffi::rdma_event_channel>);
+struct OwnedChannel {
+    raw: NonNull<ffi::rdma_event_channel>,
+    /// The process that opened the channel, by its fork generation.
+    process: u64,
+}
 
 // SAFETY: a channel is a file descriptor; librdmacm allows its calls from any thread.
 unsafe impl Send for OwnedChannel {}
@@ -79,7 +84,10 @@ impl EventChannel {
     pub fn new() -> Result<Self> {
         // SAFETY: the call has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
-        let raw = OwnedChannel(cvt_ptr("rdma_create_event_channel", raw)?);
+        let raw = OwnedChannel {
+            raw: cvt_ptr("rdma_create_event_channel", raw)?,
+            process: fork_generation(),
+        };
         set_nonblocking(raw.event_fd(), true)?;
         let handle = ChannelHandle {
             notify: NotifyFd::of(raw.event_fd())?,
@@ -225,6 +233,9 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
+        if self.handle.is_inherited() {
+            return;
+        }
         let waiting = self.handle.registry().close();
         // Destroyed here, outside the lock.
         drop(waiting);
@@ -240,7 +251,7 @@ impl AsFd for EventChannel {
 
 impl ChannelHandle {
     pub(crate) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
-        self.raw.0.as_ptr()
+        self.raw.raw.as_ptr()
     }
 
     /// The channel's own descriptor, read by librdmacm; not exposed to users.
@@ -256,6 +267,12 @@ impl ChannelHandle {
     /// Posts an event of this process.
     pub(crate) fn post(&self, event: Posted) {
         self.posted.post(event);
+    }
+
+    /// Whether the channel was opened before a fork, by a parent of this process. The kernel's objects are the
+    /// parent's then, and another thread of the parent may have held any lock.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.raw.is_inherited()
     }
 
     /// Devices of the identifiers of this channel.
@@ -275,9 +292,13 @@ impl ChannelHandle {
 }
 
 impl OwnedChannel {
+    fn is_inherited(&self) -> bool {
+        self.process != fork_generation()
+    }
+
     fn event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is open (invariant), and `fd` is constant.
-        let fd = unsafe { (*self.0.as_ptr()).fd };
+        let fd = unsafe { (*self.raw.as_ptr()).fd };
         // SAFETY: the descriptor is open for as long as the channel, so for as long as `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
@@ -299,8 +320,11 @@ impl fmt::Debug for ChannelHandle {
 
 impl Drop for OwnedChannel {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of the handle, so
         // none is left.
-        unsafe { ffi::rdma_destroy_event_channel(self.0.as_ptr()) };
+        unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }

@@ -4,7 +4,7 @@ use std::ptr::{self, NonNull};
 
 use ibverbs_sys::ibv_context;
 use rdmacm_sys as ffi;
-use verbs::{Context, Error, Result, error::cvt_ptr};
+use verbs::{Context, Error, Result, error::cvt_ptr, fork::fork_generation};
 
 /// Devices of the identifiers of one channel.
 ///
@@ -67,6 +67,8 @@ struct DeviceList {
     // INVARIANT: returned by `rdma_get_devices`, and not freed; `count` contexts.
     raw: NonNull<*mut ibv_context>,
     count: usize,
+    /// The process that got the list, by its fork generation.
+    process: u64,
 }
 
 // SAFETY: the list is immutable, and librdmacm guards its reference count by a lock.
@@ -83,6 +85,7 @@ impl DeviceList {
         Ok(Self {
             raw,
             count: usize::try_from(count).unwrap_or(0),
+            process: fork_generation(),
         })
     }
 
@@ -95,6 +98,10 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
+        // Freeing the last list may close a removed device, the parent's after a fork.
+        if self.process != fork_generation() {
+            return;
+        }
         // SAFETY: the list came from `rdma_get_devices`, and is freed once, here.
         unsafe { ffi::rdma_free_devices(self.raw.as_ptr()) };
     }

@@ -123,6 +123,10 @@ impl fmt::Debug for RawId {
 
 impl Drop for RawId {
     fn drop(&mut self) {
+        // The parent's identifier, which stays.
+        if self.channel.is_inherited() {
+            return;
+        }
         // A pending identifier is removed before being dropped, so none is found here.
         drop(self.channel.registry().remove(self.key));
         // SAFETY: the identifier exists and is destroyed once, here; the channel is open, being dropped after the

@@ -2,7 +2,10 @@
 //! books of the fabric are checked at its drop.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../../verbs/tests/shared/children.rs"]
+mod children;
 mod connections;
+mod forks;
 mod objects;
 mod sweep;
 
