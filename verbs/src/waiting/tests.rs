@@ -655,7 +655,7 @@ fn destructor_of_a_thread_local_value_has_an_eventfd() {
     }
     let (sender, waited) = mpsc::channel();
     let thread = thread::spawn(move || {
-        // Whatever the order of the destructors, one of them runs after that of the thread's eventfd.
+        // In either order of the destructors, one of them runs after that of the thread's eventfd.
         FIRST.set(Some(WaitsAtEnd(sender.clone())));
         EventFd::of_thread().unwrap();
         LAST.set(Some(WaitsAtEnd(sender)));
