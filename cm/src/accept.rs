@@ -95,7 +95,8 @@ impl ConnectRequest {
         self.id.check_transport::<T>(CALL)?;
         let (responder_resources, initiator_depth) = param.resources();
         let qp = self.id.bring_up(qp, responder_resources, initiator_depth);
-        self.accept_ready(qp.map_err(|err| bring_up_failure(err, param))?, param)
+        let qp = qp.map_err(|err| bring_up_failure(err, || self.supports(param)))?;
+        self.accept_ready(qp, param)
     }
 
     /// `rdma_accept`—Accepts with a queue pair already in the state RTS, prepared by the program with the
@@ -156,7 +157,7 @@ impl ConnectRequest {
         self.id.check_transport::<XrcRecv>(CALL)?;
         let (responder_resources, _) = param.resources();
         let qp = self.id.bring_up_receiver(qp, responder_resources);
-        let qp = qp.map_err(|err| bring_up_failure(err, param))?;
+        let qp = qp.map_err(|err| bring_up_failure(err, || self.supports(param)))?;
         self.accept_number(qp.qp_num(), param)?;
         Ok(qp)
     }
@@ -192,13 +193,25 @@ impl ConnectRequest {
     }
 }
 
-/// Maps the failure to prepare a queue pair for a request. If `param` leaves the counts to the connection
-/// manager, only the peer's parameters can be wrong: an address without route, or an MTU above the port's.
-fn bring_up_failure(error: Error, param: &ConnParam) -> Error {
-    let is_unspecified = error.call() == "ibv_modify_qp" && param.resources() == (None, None);
+impl ConnectRequest {
+    /// Whether the device has as many reads and atomics at once as `param` chooses.
+    fn supports(&self, param: &ConnParam) -> bool {
+        let (responder_resources, initiator_depth) = param.resources();
+        let attr = self.id.context().and_then(|ctx| ctx.query_device());
+        attr.is_ok_and(|attr| {
+            let fits = |count: Option<u8>, most| u32::from(count.unwrap_or(0)) <= most;
+            fits(responder_resources, attr.max_qp_rd_atom())
+                && fits(initiator_depth, attr.max_qp_init_rd_atom())
+        })
+    }
+}
+
+/// Maps the failure to prepare a queue pair for a request. If the device supports the counts chosen by this side, only the
+/// peer's parameters can be wrong: an address without route, or an MTU above the port's.
+fn bring_up_failure(error: Error, is_supported: impl Fn() -> bool) -> Error {
     match error.raw_os_error() {
         Some(errno @ (libc::EINVAL | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH))
-            if is_unspecified =>
+            if error.call() == "ibv_modify_qp" && is_supported() =>
         {
             let failure = ConnectFailure::Failed { status: -errno };
             failure.into_error(CALL).detail(error.to_string())
@@ -224,22 +237,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bring_up_fails_by_the_peer_unless_this_side_chose_the_counts() {
-        let failure = |errno, param: &ConnParam| {
-            bring_up_failure(Error::from_errno("ibv_modify_qp", errno), param)
+    fn bring_up_fails_by_the_peer_unless_the_device_lacks_the_counts() {
+        let failure = |errno, is_supported| {
+            bring_up_failure(Error::from_errno("ibv_modify_qp", errno), || is_supported)
         };
         for errno in [libc::EINVAL, libc::ETIMEDOUT, libc::EHOSTUNREACH] {
-            let error = failure(errno, &ConnParam::new());
+            let error = failure(errno, true);
             let expected = ConnectFailure::Failed { status: -errno };
             assert_eq!(ConnectFailure::of(&error), Some(&expected));
         }
-        for (errno, param) in [
-            (libc::ENOMEM, ConnParam::new()),
-            (libc::EINVAL, ConnParam::new().responder_resources(200)),
-            (libc::EINVAL, ConnParam::new().initiator_depth(200)),
-        ] {
-            let error = failure(errno, &param);
+        for (errno, is_supported) in [(libc::ENOMEM, true), (libc::EINVAL, false)] {
+            let error = failure(errno, is_supported);
             assert_eq!(error.raw_os_error(), Some(errno));
+            assert_eq!(ConnectFailure::of(&error), None);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! State transitions of queue pairs with the attributes of the connection manager.
 
-use ibverbs_sys::ibv_qp_attr;
+use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask};
 use rdmacm_sys as ffi;
 use verbs::{
     Error, Init, QueuePair, Reset, Result, Rtr, Rts, Ud,
@@ -205,9 +205,48 @@ impl<P: IdPhase> CmId<P> {
 
     fn to_rtr<T: Transport>(&self, responder_resources: Option<u8>) -> Result<Attributes<T, Rtr>> {
         let (mut attr, mask) = self.raw_attributes::<Rtr>()?;
+        check_mtu(&attr, mask)?;
         if let Some(count) = responder_resources {
             attr.max_dest_rd_atomic = count;
         }
         Ok(Attributes::from_raw(attr, mask))
+    }
+}
+
+/// Refuses a path MTU outside of the codes 1 (256 bytes) to 5 (4096 bytes), as a failure of the peer. The kernel passes the code
+/// of the peer's request on unchecked, and some devices accept any. The attributes of iWARP have no path MTU.
+fn check_mtu(attr: &ibv_qp_attr, mask: u32) -> Result<()> {
+    let code = attr.path_mtu.0;
+    if mask & ibv_qp_attr_mask::IBV_QP_PATH_MTU.0 == 0 || (1..=5).contains(&code) {
+        return Ok(());
+    }
+    let status = -libc::EINVAL;
+    let failure = ConnectFailure::Failed { status }.into_error("ibv_modify_qp");
+    Err(failure.detail(format!("the peer's path MTU has the unknown code {code}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use ibverbs_sys::ibv_mtu;
+
+    use super::*;
+    use crate::endpoint::is_of_peer;
+
+    #[test]
+    fn unknown_path_mtu_is_a_failure_of_the_peer() {
+        let mut attr = ibv_qp_attr::zeroed();
+        let with_mtu = ibv_qp_attr_mask::IBV_QP_PATH_MTU.0;
+        for code in 0..=16 {
+            attr.path_mtu = ibv_mtu(code);
+            let is_known = (1..=5).contains(&code);
+            let checked = check_mtu(&attr, with_mtu);
+            assert_eq!(checked.is_ok(), is_known, "{code}");
+            assert_eq!(
+                checked.is_err_and(|err| is_of_peer(&err)),
+                !is_known,
+                "{code}"
+            );
+            check_mtu(&attr, !with_mtu).unwrap();
+        }
     }
 }
