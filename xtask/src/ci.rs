@@ -11,7 +11,7 @@ use crate::output;
 use crate::stack::Stack;
 use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
-use crate::{codegen, packages, semver, test, tidy};
+use crate::{codegen, dependencies, fuzz, packages, semver, test, tidy};
 
 /// Packages also checked without default features, and the features instead: for the -sys crates, without generated
 /// bindings.
@@ -31,10 +31,18 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 const TESTS_IN_GUESTS: [&str; 3] = ["device", "two_hosts", "harness"];
 
 /// Runs all checks and tests, and a part of the tests on the newest stack too; without `long`, device tests of
-/// [`crate::own_logic`] run on softnic only, and `long` repeats the guest tests in QEMU. Returns whether everything passed.
+/// [`crate::own_logic`] run on softnic only, and `long` runs the fuzz targets, and repeats the guest tests in QEMU. Returns whether everything passed.
 pub(crate) fn run(long: bool) -> Result<bool> {
     setup::ensure(Group::ALL)?;
     let workspace = Workspace::load()?;
+    let options = test::Options {
+        brief: true,
+        without_repeats: !long,
+        newest_too: true,
+        ..test::Options::default()
+    };
+    let stack = Stack::default();
+    let preparation = test::prepare_guests(&options, &stack)?;
     let mut stages = Stages::default();
     stages.check("format", || cargo(&workspace, &["fmt", "--all", "--check"]));
     stages.check("tidy", || tidy::run(&workspace));
@@ -54,16 +62,15 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     });
     stages.check("codegen", || codegen::run(true));
     stages.check("msrv", || msrv(&workspace));
+    stages.check("deny", || dependencies::deny_if_possible(&workspace));
+    stages.check("fuzz targets", || fuzz::check(&workspace));
     stages.check("packages", || packages::run(&workspace));
     stages.check("semver", || semver::run_if_possible(&workspace));
-    let options = test::Options {
-        brief: true,
-        without_own_logic: !long,
-        newest_too: true,
-        ..test::Options::default()
-    };
-    test::run_stages(&workspace, &options, &Stack::default(), &mut stages)?;
+    test::run_stage_in_miri(&workspace, &mut stages);
+    let preparation = preparation.as_ref();
+    test::run_stages(&workspace, &options, &stack, preparation, &mut stages)?;
     if long {
+        stages.check("fuzz", || fuzz::run(&workspace));
         test::run_stages_in_qemu(&workspace, &mut stages);
     }
     Ok(stages.close())
@@ -169,17 +176,17 @@ fn too_new(metadata: &Metadata) -> Result<Vec<String>> {
             bail!("{} states no rust-version", member.name)
         };
         let mut todo = vec![&member.id];
-        let mut seen: Vec<&PackageId> = Vec::new();
+        let mut visited: Vec<&PackageId> = Vec::new();
         while let Some(id) = todo.pop() {
-            if seen.contains(&id) {
+            if visited.contains(&id) {
                 continue;
             }
-            seen.push(id);
+            visited.push(id);
             let package = &metadata[id];
             if package
                 .rust_version
                 .as_ref()
-                .is_some_and(|wanted| wanted > limit)
+                .is_some_and(|required| required > limit)
             {
                 let text = format!("{} {}", package.name, package.version);
                 if !found.contains(&text) {

@@ -56,7 +56,7 @@ pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
 /// Parses the rows of the table.
 fn parse(text: &str) -> Result<Vec<Case<'_>>> {
     let mut cases = Vec::new();
-    let mut seen = BTreeSet::new();
+    let mut ids = BTreeSet::new();
     let rows = text
         .lines()
         .enumerate()
@@ -83,7 +83,7 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
                 .with_context(complain)?,
         };
         ensure!(
-            seen.insert(id),
+            ids.insert(id),
             "{TABLE}:{}: the case {id} is listed twice",
             number + 1
         );
@@ -98,8 +98,9 @@ fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, usize) {
     let mut ran = HashMap::<&str, HashMap<(&str, &str), bool>>::new();
     for (program, name, passed) in outcomes.iter() {
         let mut programs = PROGRAMS.iter().copied();
-        let program =
-            programs.find(|own| *own == program || differences::on_softnic(own) == Some(program));
+        let program = programs.find(|candidate| {
+            *candidate == program || differences::on_softnic(candidate) == Some(program)
+        });
         if let Some(program) = program {
             let function = name.rsplit("::").next().unwrap_or(name);
             let tests = ran.entry(function).or_default();

@@ -1,4 +1,4 @@
-//! Selection of tests for `cargo xtask test --miri`, with the reasons for omissions.
+//! Selection of tests for `cargo xtask test --miri` and for `ci`, with the reasons for omissions.
 //!
 //! Miri interprets a test and detects undefined behaviour: data races, out-of-bounds accesses, uses after free, and
 //! aliasing references. The fake device's tests and the pure modules' tests run with Tree Borrows. Stacked Borrows rejects
@@ -12,7 +12,7 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use soft_roce::process;
 
 /// Miri's flags: permissive provenance for the fake device's accesses by address, leaks allowed because some tests leak
@@ -21,10 +21,60 @@ pub(crate) const FLAGS: &str =
     "-Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation";
 
 /// Flag for the aliasing model Tree Borrows.
-pub(crate) const TREE_BORROWS: &str = "-Zmiri-tree-borrows";
+const TREE_BORROWS: &str = "-Zmiri-tree-borrows";
+
+/// Tests of one target under one aliasing model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selection {
+    pub(crate) package: &'static str,
+    pub(crate) target: &'static [&'static str],
+    /// Flag for the aliasing model; empty for Stacked Borrows.
+    pub(crate) aliasing: &'static str,
+    /// Parts of the names of the tests; empty for all tests.
+    pub(crate) names: &'static [&'static str],
+}
+
+impl Selection {
+    const fn new(
+        package: &'static str,
+        target: &'static [&'static str],
+        names: &'static [&'static str],
+    ) -> Self {
+        Self {
+            package,
+            target,
+            aliasing: TREE_BORROWS,
+            names,
+        }
+    }
+
+    const fn stacked(self) -> Self {
+        Self {
+            aliasing: "",
+            ..self
+        }
+    }
+}
+
+/// The tests of `test --miri`: 40 minutes.
+pub(crate) const COMPLETE: [Selection; 6] = [
+    Selection::new("rdma-verbs", &["--lib"], &PURE),
+    Selection::new("rdma-verbs", &["--test", "fake"], &[]),
+    Selection::new("rdma-verbs", &["--lib"], &STACKED).stacked(),
+    Selection::new("softnic", &["--lib"], &SOFTNIC_COPIES),
+    Selection::new("softnic", &["--test", "scripted"], &[]),
+    Selection::new("softnic", &["--test", "verbs"], &SOFTNIC),
+];
+
+/// The tests of `ci`: 4 minutes on two processors, with the compilation.
+pub(crate) const IN_CI: [Selection; 3] = [
+    Selection::new("rdma-verbs", &["--lib"], &PURE_IN_CI),
+    Selection::new("softnic", &["--lib"], &SOFTNIC_COPIES),
+    Selection::new("softnic", &["--test", "verbs"], &SOFTNIC_IN_CI),
+];
 
 /// Modules of `verbs` whose tests need no device and no system call.
-pub(crate) const PURE: [&str; 7] = [
+const PURE: [&str; 7] = [
     "mr::copying",
     "mr::remote::tests",
     "qp::",
@@ -35,7 +85,7 @@ pub(crate) const PURE: [&str; 7] = [
 ];
 
 /// Modules whose tests also run with Stacked Borrows.
-pub(crate) const STACKED: [&str; 8] = [
+const STACKED: [&str; 8] = [
     "mr::copying",
     "mr::remote::tests",
     "qp::inflight",
@@ -47,7 +97,7 @@ pub(crate) const STACKED: [&str; 8] = [
 ];
 
 /// Tests of softnic's device under `verbs`. Miri lacks the calls of the others: `poll`, flags of event descriptors.
-pub(crate) const SOFTNIC: [&str; 5] = [
+const SOFTNIC: [&str; 5] = [
     "connected::",
     "extended::",
     "books_count_objects",
@@ -55,8 +105,21 @@ pub(crate) const SOFTNIC: [&str; 5] = [
     "xrc_atomic_changes_memory",
 ];
 
+/// Tests of the copies between softnic and the program's memory.
+const SOFTNIC_COPIES: [&str; 1] = ["abi::copying"];
+
+/// Modules of `verbs` under Miri in `ci`: the memory of requests in flight, and shared memory.
+const PURE_IN_CI: [&str; 3] = ["mr::copying", "qp::inflight", "qp::slots"];
+
+/// Tests of softnic's device under Miri in `ci`: a device is opened, messages pass, and threads share memory with a peer.
+const SOFTNIC_IN_CI: [&str; 3] = [
+    "message_arrives",
+    "remote_memory_accessed_by_program",
+    "region_without_rights_read",
+];
+
 /// Parts of the names of tests excluded from Miri, each with the reason.
-pub(crate) const LEFT_OUT: [(&str, &str); 26] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 29] = [
     (
         "interleavings",
         "loom switches stacks by itself; or all orders, which take hours",
@@ -68,6 +131,8 @@ pub(crate) const LEFT_OUT: [(&str, &str); 26] = [
         "compares the whole table of transitions, without unsafe code",
     ),
     ("largest_ring", "8 million slots"),
+    ("every_sequence_has_a_slot", "8 million slots"),
+    ("every_list_beyond_a_limit", "2401 lists of elements"),
     ("zero_sized_or_aligned_work", "8 million slots"),
     ("slab_names_wrap_around", "8 million slots"),
     ("processes_share", "memfd_create"),
@@ -79,6 +144,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 26] = [
         "the device of a file, reported differently by two calls",
     ),
     ("fork", "fork"),
+    ("removal::", "open directories, and fstatat"),
     ("completion_counters", "functions looked up at run time"),
     ("waiting::", "poll"),
     ("descriptors::", "poll"),
@@ -112,8 +178,38 @@ pub(crate) const LEFT_OUT: [(&str, &str); 26] = [
 /// The selections of this file. `cargo xtask tidy` checks that each matches a test.
 pub(crate) fn selections() -> Vec<&'static str> {
     let left_out = LEFT_OUT.iter().map(|(part, _)| *part);
-    let selected = PURE.into_iter().chain(STACKED).chain(SOFTNIC);
+    let runs = COMPLETE.iter().chain(&IN_CI);
+    let selected = runs.flat_map(|run| run.names).copied();
     selected.chain(left_out).collect()
+}
+
+/// Installs a nightly toolchain with Miri by rustup, unless there is one.
+///
+/// # Errors
+///
+/// rustup is not installed, or cannot install the toolchain.
+pub(crate) fn install() -> Result<()> {
+    if require().is_ok() {
+        return Ok(());
+    }
+    // An installed toolchain stays as it is.
+    let mut component = Command::new("rustup");
+    component.args([
+        "component",
+        "add",
+        "--toolchain",
+        "nightly",
+        "miri",
+        "rust-src",
+    ]);
+    if process::run(&mut component).is_err() {
+        let mut toolchain = Command::new("rustup");
+        toolchain.args(["toolchain", "install", "nightly", "--profile", "minimal"]);
+        toolchain.args(["--component", "miri,rust-src", "--no-self-update"]);
+        process::run(&mut toolchain)
+            .context("rustup cannot install a nightly toolchain with Miri")?;
+    }
+    require()
 }
 
 /// Requires a nightly toolchain with Miri.

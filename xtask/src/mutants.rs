@@ -43,11 +43,11 @@ pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<bool> {
         !mutants.is_empty(),
         "no mutant in {LIST} has the filter's text in its name or file"
     );
-    let place = workspace.target().join("mutants");
+    let folder = workspace.target().join("mutants");
     let bench = Bench {
-        sources: place.join("sources"),
-        target: place.join("target"),
-        log: place.join("log"),
+        sources: folder.join("sources"),
+        target: folder.join("target"),
+        log: folder.join("log"),
     };
     copy(workspace.root(), &bench.sources)?;
     let tests: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.tests).collect();

@@ -1,7 +1,6 @@
 //! Output of test programs: the lines printed, and those left out of a brief log.
 
 use std::fmt::Display;
-use std::io::{self, Write};
 
 /// First words of the lines with which cargo reports progress.
 const PROGRESS: [&str; 6] = [
@@ -14,8 +13,16 @@ const PROGRESS: [&str; 6] = [
 ];
 
 /// Prints a line. A full or closed standard output loses the line only: the exit code is the result of a run.
+#[cfg(not(test))]
 pub(crate) fn print(line: impl Display) {
-    let _lost = writeln!(io::stdout().lock(), "{line}");
+    use std::io::Write as _;
+    let _lost = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+/// Prints a line into the output of the test that calls.
+#[cfg(test)]
+pub(crate) fn print(line: impl Display) {
+    println!("{line}");
 }
 
 /// Whether a line reports expected progress only: a passed test, the start of a program, a compiled crate, nothing.

@@ -1,4 +1,4 @@
-//! Modules of device tests that `cargo xtask ci` leaves out on Soft-RoCE: tests of a crate's own logic.
+//! Modules of device tests that `cargo xtask test` and `ci` leave out on Soft-RoCE: tests of a crate's own logic.
 //!
 //! A module belongs here if both hold:
 //! - its tests pass on softnic, in the stage *host*; the table of both devices ([`crate::differences`]) checks this;
@@ -6,7 +6,7 @@
 //!
 //! All tests of `verbs` and `cm` stay, because each call reaches the kernel, and so do tests of connection setup, of the
 //! wire, of memory accessed by the device, of ends of processes, of libraries loaded into other programs, and of peers in C.
-//! `cargo xtask test` and `ci --long` leave nothing out.
+//! With `--long`, a filter, `--device-only` or a stack, nothing is left out.
 
 /// Libraries and modules.
 pub(crate) const MODULES: [(&str, &str); 7] = [
@@ -24,7 +24,7 @@ pub(crate) const MODULES: [(&str, &str); 7] = [
     ("rds", "semantics::"),
 ];
 
-/// Whether `ci` leaves the test out on Soft-RoCE.
+/// Whether the test is left out on Soft-RoCE.
 pub(crate) fn has(library: &str, test: &str) -> bool {
     of(library).any(|module| test.starts_with(module))
 }

@@ -65,24 +65,24 @@ const LINTS: &str = "[lints]\nworkspace = true\n";
 /// Packages the crates, and runs the tests of projects that depend on the packaged files. Downloads nothing.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let packages: Vec<&Package> = published(workspace.packages()).collect();
-    let place = workspace.target().join("packages");
+    let build_folder = workspace.target().join("packages");
     let mut cargo = workspace::cargo(workspace);
     cargo.args(["package", "--quiet", "--offline", "--locked"]);
     // Built below, as a dependency.
     cargo.args(["--no-verify", "--allow-dirty", "--target-dir"]);
-    cargo.arg(&place);
+    cargo.arg(&build_folder);
     for package in &packages {
         cargo.args(["--package", package.name.as_str()]);
     }
     process::run(&mut cargo)?;
     for package in &packages {
-        unpack(&place, package, &folder(workspace.root(), package)?)?;
+        unpack(&build_folder, package, &folder(workspace.root(), package)?)?;
     }
-    let manifest = write_consumer(workspace, &place, &packages)?;
+    let manifest = write_consumer(workspace, &build_folder, &packages)?;
     let mut cargo = workspace::cargo(workspace);
     cargo.args(["test", "--offline", "--tests", "--manifest-path"]);
     cargo.arg(&manifest).arg("--target-dir");
-    cargo.arg(place.join("target"));
+    cargo.arg(build_folder.join("target"));
     // As on a machine with neither rdma-core nor its headers.
     cargo.env("PKG_CONFIG", "/nonexistent/pkg-config");
     cargo.env("LIBCLANG_PATH", "/nonexistent");
@@ -94,15 +94,21 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     process::run(&mut cargo).context("the packages do not serve a foreign crate")?;
     let mut cargo = workspace::cargo(workspace);
     cargo.args(["test", "--offline", "--tests", "--manifest-path"]);
-    cargo.arg(move_store(workspace, &place, &packages)?);
+    cargo.arg(move_store(workspace, &build_folder, &packages)?);
     // The folder of the foreign crate has the build for a machine without rdma-core.
-    cargo.arg("--target-dir").arg(place.join("store-target"));
+    cargo
+        .arg("--target-dir")
+        .arg(build_folder.join("store-target"));
     process::run(&mut cargo).context("the packages do not serve the moved key-value store")
 }
 
 /// Copies the key-value store to a workspace of its own, and returns the path of its manifest.
-fn move_store(workspace: &Workspace, place: &Path, packages: &[&Package]) -> Result<PathBuf> {
-    let (from, to) = (workspace.root().join(STORE), place.join("kv_store"));
+fn move_store(
+    workspace: &Workspace,
+    build_folder: &Path,
+    packages: &[&Package],
+) -> Result<PathBuf> {
+    let (from, to) = (workspace.root().join(STORE), build_folder.join("kv_store"));
     let (manifest, lock) = (to.join("Cargo.toml"), to.join("Cargo.lock"));
     clear(&to)?;
     // Times are kept, so that cargo builds only changed files again.
@@ -156,11 +162,11 @@ fn folder(root: &Path, package: &Package) -> Result<String> {
 }
 
 /// Unpacks a package. Unchanged files keep their time, so that cargo builds only changed packages again.
-fn unpack(place: &Path, package: &Package, folder: &str) -> Result<()> {
+fn unpack(build_folder: &Path, package: &Package, folder: &str) -> Result<()> {
     let Package { name, version, .. } = package;
-    let archive = place.join(format!("package/{name}-{version}.crate"));
-    let fresh = place.join("fresh");
-    let unpacked = place.join("rdma").join(folder);
+    let archive = build_folder.join(format!("package/{name}-{version}.crate"));
+    let fresh = build_folder.join("fresh");
+    let unpacked = build_folder.join("rdma").join(folder);
     clear(&fresh)?;
     fs::create_dir_all(&fresh).with_context(|| format!("cannot create {}", fresh.display()))?;
     let mut tar = Command::new("tar");
@@ -176,8 +182,8 @@ fn unpack(place: &Path, package: &Package, folder: &str) -> Result<()> {
         return Ok(());
     }
     clear(&unpacked)?;
-    fs::create_dir_all(place.join("rdma"))
-        .with_context(|| format!("cannot create folders in {}", place.display()))?;
+    fs::create_dir_all(build_folder.join("rdma"))
+        .with_context(|| format!("cannot create folders in {}", build_folder.display()))?;
     fs::rename(&fresh, &unpacked).with_context(|| format!("cannot create {}", unpacked.display()))
 }
 
@@ -191,7 +197,11 @@ fn clear(folder: &Path) -> Result<()> {
 }
 
 /// Writes the foreign crate and returns the path of its manifest.
-fn write_consumer(workspace: &Workspace, place: &Path, packages: &[&Package]) -> Result<PathBuf> {
+fn write_consumer(
+    workspace: &Workspace,
+    build_folder: &Path,
+    packages: &[&Package],
+) -> Result<PathBuf> {
     let dependencies = dependencies(workspace.root())?;
     let mut manifest = format!("{MANIFEST}{dependencies}");
     for package in packages {
@@ -203,7 +213,7 @@ fn write_consumer(workspace: &Workspace, place: &Path, packages: &[&Package]) ->
         }
     }
     manifest += &patches(workspace.root(), packages)?;
-    let consumer = place.join("consumer");
+    let consumer = build_folder.join("consumer");
     let files = [
         ("Cargo.toml", manifest.as_str()),
         ("src/lib.rs", "//! A crate of somebody else.\n"),
@@ -300,18 +310,18 @@ fn disorder(releasing: &str, packages: &[Package]) -> Vec<String> {
     let items = section.lines().filter(is_item);
     let listed: Vec<(usize, &str)> = items
         .enumerate()
-        .flat_map(|(place, line)| {
+        .flat_map(|(build_folder, line)| {
             let names = line.split('`').skip(1).step_by(2);
-            names.map(move |name| (place, name))
+            names.map(move |name| (build_folder, name))
         })
         .collect();
-    let places = |wanted: &str| -> Vec<usize> {
-        let found = listed.iter().filter(|(_, name)| *name == wanted);
-        found.map(|(place, _)| *place).collect()
+    let positions = |package_name: &str| -> Vec<usize> {
+        let found = listed.iter().filter(|(_, name)| *name == package_name);
+        found.map(|(build_folder, _)| *build_folder).collect()
     };
     let mut complaints = Vec::new();
     for package in published(packages) {
-        let [place] = places(&package.name)[..] else {
+        let [build_folder] = positions(&package.name)[..] else {
             complaints.push(format!(
                 "{RELEASING}: the order must have `{}` once",
                 package.name
@@ -321,9 +331,9 @@ fn disorder(releasing: &str, packages: &[Package]) -> Vec<String> {
         for dependency in &package.dependencies {
             // Dependencies of tests by path only are not in the packaged manifest.
             let is_dropped = dependency.req.to_string() == "*";
-            let is_later = places(&dependency.name)
+            let is_later = positions(&dependency.name)
                 .first()
-                .is_some_and(|other| *other >= place);
+                .is_some_and(|other| *other >= build_folder);
             if is_later && !is_dropped {
                 complaints.push(format!(
                     "{RELEASING}: `{}` depends on `{}`, which must be in an earlier item",
@@ -373,11 +383,11 @@ mod tests {
             let without = COMPLETE.replace(&format!("\"{item}\""), &format!("\"_{item}\""));
             assert_eq!(found("rdma-verbs", &without).len(), 1, "{item}");
         }
-        let many = COMPLETE.replace(
+        let long = COMPLETE.replace(
             r#""keywords": ["x"]"#,
             r#""keywords": ["1", "2", "3", "4", "5", "6"]"#,
         );
-        assert_eq!(found("rdma-verbs", &many).len(), 1);
+        assert_eq!(found("rdma-verbs", &long).len(), 1);
         fs::remove_file(folder.path().join("LICENSE-MIT")).unwrap();
         let found = found("rdma-verbs", COMPLETE);
         assert!(found[0].ends_with("no `LICENSE-MIT` beside the manifest"));
@@ -391,11 +401,15 @@ mod tests {
                     "uses_default_features": true, "features": []}}]"#
             );
             let fields = COMPLETE.replace(r#""dependencies": []"#, &dependency);
-            let place = Path::new("/x");
+            let build_folder = Path::new("/x");
             [
-                package(place, "rdma-a", COMPLETE),
-                package(place, "rdma-b", &fields),
-                package(place, "kept", &format!(r#"{COMPLETE}, "publish": []"#)),
+                package(build_folder, "rdma-a", COMPLETE),
+                package(build_folder, "rdma-b", &fields),
+                package(
+                    build_folder,
+                    "kept",
+                    &format!(r#"{COMPLETE}, "publish": []"#),
+                ),
             ]
         };
         let complaints = |text: &str, req: &str| {

@@ -48,18 +48,18 @@ pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
 /// Parses the table.
 fn parse(text: &str) -> Result<Vec<Case<'_>>> {
     let mut cases = Vec::new();
-    let mut seen = HashSet::new();
+    let mut unique = HashSet::new();
     for (number, line) in text.lines().enumerate() {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         let (case, is_shared) =
             parse_line(line, &cases).with_context(|| format!("{TABLE}:{}", number + 1))?;
-        let mut fresh = seen.insert((case.file, case.name));
+        let mut fresh = unique.insert((case.file, case.name));
         if let Some((program, twin)) = case.twin
             && !is_shared
         {
-            fresh &= seen.insert((program, twin));
+            fresh &= unique.insert((program, twin));
         }
         ensure!(
             fresh,
@@ -75,11 +75,11 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
 fn parse_line<'t>(line: &'t str, cases: &[Case<'t>]) -> Result<(Case<'t>, bool)> {
     let case = |file, name, twin| Case { file, name, twin };
     match *line.split_whitespace().collect::<Vec<_>>() {
-        [file, name, place @ ("rxe" | "fake"), program, twin] => {
+        [file, name, kind @ ("rxe" | "fake"), program, twin] => {
             let on_device = program.ends_with("/device");
             ensure!(
-                on_device == (place == "rxe"),
-                "the twin of a case for {place} is not in {program}"
+                on_device == (kind == "rxe"),
+                "the twin of a case for {kind} is not in {program}"
             );
             Ok((case(file, name, Some((program, twin))), false))
         }

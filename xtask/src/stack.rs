@@ -49,6 +49,17 @@ impl Default for Stack {
 }
 
 impl Stack {
+    /// Whether neither a kernel nor an rdma-core has been chosen.
+    pub(crate) fn is_default(&self) -> bool {
+        matches!(
+            self,
+            Self::Guests {
+                kernel: Source::Distribution,
+                rdma_core: None,
+            }
+        )
+    }
+
     /// Release of the rdma-core, the part before the dot.
     ///
     /// # Errors
@@ -166,12 +177,12 @@ fn major(rdma_core: &RdmaCore) -> &str {
     rdma_core.release().split('.').next().unwrap_or_default()
 }
 
-/// The newest rdma-core, if of the release `wanted`.
-fn newest(wanted: &str, installed: Option<&RdmaCore>) -> Result<RdmaCore> {
+/// The newest rdma-core, if of the release `requested`.
+fn newest(requested: &str, installed: Option<&RdmaCore>) -> Result<RdmaCore> {
     let newest = RdmaCore::find(Path::new("newest"))?;
     ensure!(
-        wanted == "newest" || major(&newest) == wanted,
-        "rdma-core {wanted} is neither installed ({}) nor the newest ({}): give a build's folder with --rdma-core",
+        requested == "newest" || major(&newest) == requested,
+        "rdma-core {requested} is neither installed ({}) nor the newest ({}): give a build's folder with --rdma-core",
         installed.map_or("none", RdmaCore::release),
         newest.release()
     );

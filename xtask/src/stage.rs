@@ -1,6 +1,5 @@
 //! Stages of `test` and `ci`: results of each, and the table at the end.
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -74,8 +73,8 @@ impl Counts {
         self.passed += other.passed;
         self.failed += other.failed;
         self.programs += other.programs;
-        let room = Failures::TESTS.saturating_sub(self.failures.tests.len());
-        let tests = other.failures.tests.into_iter().take(room);
+        let capacity = Failures::TESTS.saturating_sub(self.failures.tests.len());
+        let tests = other.failures.tests.into_iter().take(capacity);
         self.failures.tests.extend(tests);
     }
 
@@ -92,6 +91,19 @@ struct Stage {
     counts: Option<Counts>,
     error: Option<String>,
     time: Duration,
+}
+
+impl Stage {
+    /// The line of the table.
+    fn row(&self) -> String {
+        let (passed, failed) = match (&self.counts, &self.error) {
+            (Some(counts), _) => (counts.passed.to_string(), counts.failed.to_string()),
+            (None, None) => ("ok".to_owned(), String::new()),
+            (None, Some(_)) => (String::new(), "failed".to_owned()),
+        };
+        let (name, time) = (self.name, self.time.as_secs_f64());
+        format!("{name:12} {passed:>7} {failed:>7} {time:>7.1} s\n")
+    }
 }
 
 /// The finished stages.
@@ -156,6 +168,7 @@ impl Stages {
             stage.error = Some(format!("{error:#}"));
         }
         stage.time = begin.elapsed();
+        output::print(stage.row().trim_end());
         self.done.push(stage);
     }
 
@@ -190,20 +203,7 @@ impl Stages {
             "{:12} {:>7} {:>7} {:>9}\n",
             "stage", "passed", "failed", "time"
         );
-        for stage in &self.done {
-            let (passed, failed) = match (&stage.counts, &stage.error) {
-                (Some(counts), _) => (counts.passed.to_string(), counts.failed.to_string()),
-                (None, None) => ("ok".to_owned(), String::new()),
-                (None, Some(_)) => (String::new(), "failed".to_owned()),
-            };
-            let time = stage.time.as_secs_f64();
-            // Writing to a string cannot fail.
-            let _infallible = writeln!(
-                text,
-                "{:12} {passed:>7} {failed:>7} {time:>7.1} s",
-                stage.name
-            );
-        }
+        text.extend(self.done.iter().map(Stage::row));
         text
     }
 }

@@ -8,7 +8,10 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Package};
 
 use crate::workspace::Workspace;
-use crate::{builders, document_paths, miri, packages, prose, surface, test, test_names};
+use crate::{
+    assumptions, builders, dependencies, document_paths, documented_limits, miri, packages, prose,
+    surface, test, test_names,
+};
 
 /// Maximum number of lines of a file, except generated files.
 const MAX_LINES: usize = 800;
@@ -54,7 +57,7 @@ const HOLES: &str = "verbs/tests/holes.md";
 /// Sources of the libraries with builders.
 const LIBRARIES: [&str; 4] = ["verbs/src/", "cm/src/", "rsocket/src/", "rds/src/"];
 
-/// Checks the Rust files, documents and packages of the workspace, and the table of holes.
+/// Checks the Rust files, documents and packages of the workspace, and the tables of holes and assumptions.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let root = workspace.root();
     let read = |file: &Path| {
@@ -63,11 +66,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     };
     let mut complaints = Vec::new();
     let (mut tests, mut exceptions) = (HashSet::new(), HashSet::new());
-    let mut paths = Vec::new();
+    let (mut paths, mut citations) = (Vec::new(), Vec::new());
     for file in files(root, ".rs")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
         complaints.extend(check(&name, &text));
         complaints.extend(surface::hiding_imports(&name, &text));
+        citations.extend(assumptions::citations(&name, &text));
         if LIBRARIES.iter().any(|library| name.starts_with(library)) {
             complaints.extend(builders::other_ends(&name, &text));
         }
@@ -92,13 +96,23 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let suppressions = read(Path::new(SUPPRESSIONS))?;
     complaints.extend(test_names::empty_suppressions(&suppressions, &paths));
     complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
+    complaints.extend(documented_limits::differing(
+        &read(Path::new(documented_limits::DOCUMENT))?,
+        &read(Path::new(documented_limits::LIST))?,
+        &tests,
+        |file| fs::read_to_string(root.join(file)).ok(),
+    ));
+    let table = read(Path::new(assumptions::FILE))?;
+    complaints.extend(assumptions::complaints(&table, &tests, &citations));
     let verbs = read(Path::new(surface::ROOT))?;
     complaints.extend(surface::crowded_root(&verbs));
     let source = |file: &str| fs::read_to_string(root.join("verbs/src").join(file)).ok();
     complaints.extend(surface::names_of_two_modules(&verbs, source));
-    complaints.extend(partial_docs(workspace.packages()));
-    complaints.extend(packages::complaints(root, workspace.packages())?);
-    complaints.extend(io_dependencies(workspace.packages()));
+    let (members, table) = (workspace.packages(), read(Path::new(dependencies::FILE))?);
+    complaints.extend(dependencies::complaints(&table, members));
+    complaints.extend(partial_docs(members));
+    complaints.extend(packages::complaints(root, members)?);
+    complaints.extend(io_dependencies(members));
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));
     }
@@ -152,6 +166,10 @@ fn check(name: &str, text: &str) -> Vec<String> {
         }
         if example && has_word(code, "unsafe") {
             complain(number, "unsafe code in an example");
+        }
+        if let Some(id) = id_of_case(line) {
+            let what = format!("`{id}` is defined in no document of this tree: say it in words");
+            complain(number, &what);
         }
     }
     complaints.extend(unreadable_errors(name, text));
@@ -227,16 +245,8 @@ fn tests_in(name: &str, text: &str) -> Vec<String> {
 /// Reports tests in the table that do not exist, and rows without a test.
 fn absent_tests(tables: &str, tests: &HashSet<String>) -> Vec<String> {
     let mut complaints = Vec::new();
-    let is_rule = |line: &str| line.starts_with("|-");
-    let next = tables.lines().skip(1).chain([""]);
-    let rows = tables
-        .lines()
-        .zip(next)
-        .enumerate()
-        .filter(|(_, (line, next))| line.starts_with('|') && !is_rule(line) && !is_rule(next));
-    for (index, (row, _)) in rows {
-        let named = row.rsplit('|').nth(1).unwrap_or_default();
-        let named: Vec<_> = named.split('`').skip(1).step_by(2).collect();
+    for (index, row) in assumptions::rows(tables) {
+        let named = assumptions::quoted(row.rsplit('|').nth(1).unwrap_or_default());
         if named.is_empty() {
             complaints.push(format!("{HOLES}:{}: no test", index + 1));
         }
@@ -276,6 +286,24 @@ fn starts_with_header(text: &str) -> bool {
     lines
         .find(|line| !line.starts_with("#!"))
         .is_some_and(|line| line.starts_with("//!"))
+}
+
+/// An id of a list of cases, in a line: a letter, a hyphen, one to four letters and one to three digits.
+fn id_of_case(line: &str) -> Option<&str> {
+    let is_id = |word: &&str| {
+        let Some((list, case)) = word.split_once('-') else {
+            return false;
+        };
+        let digits = case.trim_start_matches(|c: char| c.is_ascii_uppercase());
+        let letters = case.len() - digits.len();
+        list.len() == 1
+            && list.chars().all(|c| c.is_ascii_uppercase())
+            && (1..=4).contains(&letters)
+            && (1..=3).contains(&digits.len())
+            && digits.chars().all(|c| c.is_ascii_digit())
+    };
+    line.split(|c: char| !(c.is_alphanumeric() || c == '-'))
+        .find(is_id)
 }
 
 fn has_word(code: &str, word: &str) -> bool {
@@ -466,5 +494,20 @@ mod tests {
             complaints("examples/src/bin/x.rs", "//! X.\n// never unsafe\n"),
             0
         );
+    }
+
+    #[test]
+    fn ids_of_cases_are_reported() {
+        let complaints = |id: &str| check("x.rs", &format!("//! Case {id}: text.\n")).len();
+        for id in [
+            concat!("T-", "DT1"),
+            concat!("X-", "F09"),
+            concat!("L-", "API12"),
+        ] {
+            assert_eq!(complaints(id), 1, "{id}");
+        }
+        for text in ["ISO-8859", "A-1", "AF_X25", "RFC-5044", "X-FF", "Q-X12b"] {
+            assert_eq!(complaints(text), 0, "{text}");
+        }
     }
 }

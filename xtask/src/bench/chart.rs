@@ -112,7 +112,7 @@ fn limit(row: &Row) -> Option<f64> {
     match row.bar? {
         Bar::Times(limit) | Bar::NotBelow(limit) => Some(limit),
         Bar::Added(more) => reference.map(|reference| (reference + more) / reference),
-        Bar::Total(most) => reference.map(|reference| most / reference),
+        Bar::Total(maximum) => reference.map(|reference| maximum / reference),
     }
 }
 
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn row_with_each_verdict_has_its_color() {
         let at_most = Some(Bar::Times(1.25));
-        let held = draw("x", &[row(1.0, Some(1.0), at_most)]);
-        assert!(held.contains(HELD) && !held.contains(MISSED));
+        let met = draw("x", &[row(1.0, Some(1.0), at_most)]);
+        assert!(met.contains(HELD) && !met.contains(MISSED));
         let missed = draw("x", &[row(9.0, Some(1.0), at_most)]);
         assert!(missed.contains(MISSED) && !missed.contains(HELD));
         let plain = draw("x", &[row(9.0, None, None)]);

@@ -38,15 +38,15 @@ struct Transcript {
     milliseconds: f64,
     rates: BTreeMap<Side, Vec<f64>>,
     /// Bytes per connection, and number of threads.
-    many: Option<(f64, f64)>,
+    counted: Option<(f64, f64)>,
 }
 
 /// Runs all programs in a guest and returns the rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
-    let many = program::build_ours(workspace, "rdma-cm", "connections")?;
+    let counted = program::build_ours(workspace, "rdma-cm", "connections")?;
     let cmtime = program::build_example(workspace, "cmtime")?;
     eprintln!("Running cmtime and its twin in a guest");
-    let plan = Run::single(script(&cmtime, &many)?)
+    let plan = Run::single(script(&cmtime, &counted)?)
         .memory_mib(MEMORY_MIB)
         .timeout(TIMEOUT)
         .by_line();
@@ -57,11 +57,11 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
 }
 
 /// The guest's script. The programs swap order in each round.
-fn script(cmtime: &Path, many: &Path) -> Result<String> {
+fn script(cmtime: &Path, counted: &Path) -> Result<String> {
     let mut text = format!(
         "ours={}\nreference=/usr/bin/cmtime\nmany={}\nbudget={}\n",
         quote(cmtime)?,
-        quote(many)?,
+        quote(counted)?,
         BUDGET.as_secs()
     );
     writeln!(text, "timeout 90 \"$many\" \"$A\" {MANY} || exit 1")?;
@@ -105,7 +105,7 @@ impl Transcript {
                 .filter_map(|number| number.parse().ok())
                 .collect();
             if let [_, bytes, threads] = numbers[..] {
-                self.many = Some((bytes, threads));
+                self.counted = Some((bytes, threads));
             }
         } else if let (Some(side), Some((step, total))) = (self.current, step(line)) {
             self.milliseconds += total;
@@ -120,7 +120,7 @@ impl Transcript {
 
     fn rows(&self) -> Result<Vec<Row>> {
         let rate = |side| guest::typical("cmtime", self.rates.get(&side));
-        let (bytes, threads) = self.many.context("no connections were counted")?;
+        let (bytes, threads) = self.counted.context("no connections were counted")?;
         Ok(vec![
             Row {
                 case: format!("{CONNECTIONS} made and ended"),
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(rows[0].reference, Some(rate(100.0)));
         assert_eq!((rows[1].ours, rows[2].ours), (40960.0, 1.0));
         assert_eq!(rows[0].pass(), Some(true));
-        transcript.many = Some((40960.0, 2.0));
+        transcript.counted = Some((40960.0, 2.0));
         assert_eq!(transcript.rows().unwrap()[2].pass(), Some(false));
     }
 

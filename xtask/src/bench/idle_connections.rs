@@ -76,15 +76,15 @@ idle() { # SIDE PRELOAD SECONDS PORT COUNT
         let name = side.name();
         writeln!(text, "idle {name} {preload} {timeout} {port} {count}")
     };
-    let [few, many] = TIMEOUTS;
+    let [small, large] = TIMEOUTS;
     for round in 0..ROUNDS {
         for side in guest::sides(round) {
-            run(side, few, FEW)?;
+            run(side, small, FEW)?;
         }
     }
-    run(Side::Ours, many, MANY)?;
+    run(Side::Ours, large, MANY)?;
     // Last, because the reference most likely hangs and may leave connections behind.
-    run(Side::Reference, few, MANY)?;
+    run(Side::Reference, small, MANY)?;
     Ok(text)
 }
 
@@ -93,8 +93,8 @@ idle() { # SIDE PRELOAD SECONDS PORT COUNT
 struct Transcript {
     /// Library of the line being read.
     current: Option<Side>,
-    few: BTreeMap<Side, Vec<f64>>,
-    many: BTreeMap<Side, Figures>,
+    small: BTreeMap<Side, Vec<f64>>,
+    large: BTreeMap<Side, Figures>,
 }
 
 impl Transcript {
@@ -112,26 +112,26 @@ impl Transcript {
                 return;
             };
             if count == f64::from(FEW) {
-                self.few.entry(side).or_default().push(bytes);
+                self.small.entry(side).or_default().push(bytes);
             } else if count == f64::from(MANY) {
                 let figures = Figures {
                     bytes,
                     threads,
                     idle,
                 };
-                self.many.insert(side, figures);
+                self.large.insert(side, figures);
             }
         }
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        let few = |side: Side| {
+        let small = |side: Side| {
             let case = format!("memory of {FEW} connections, {}", side.name());
-            guest::typical(&case, self.few.get(&side))
+            guest::typical(&case, self.small.get(&side))
         };
-        let ours = self.many.get(&Side::Ours);
+        let ours = self.large.get(&Side::Ours);
         let ours = ours.with_context(|| format!("{MANY} connections at once gave nothing"))?;
-        let reference = self.many.get(&Side::Reference);
+        let reference = self.large.get(&Side::Reference);
         let case = match reference {
             Some(_) => format!("{MANY} idle"),
             None => format!("{MANY} idle (C's got stuck)"),
@@ -140,8 +140,8 @@ impl Transcript {
             Row {
                 case: "memory of an accepted connection".to_owned(),
                 unit: "bytes",
-                ours: few(Side::Ours)?,
-                reference: Some(few(Side::Reference)?),
+                ours: small(Side::Ours)?,
+                reference: Some(small(Side::Reference)?),
                 bar: Some(Bar::Times(1.0)),
             },
             Row {
@@ -180,15 +180,15 @@ mod tests {
         transcript
     }
 
-    fn few() -> String {
+    fn small() -> String {
         "== ours\nidle_connections 5 700000 2 0\n== reference\nidle_connections 5 600000 1 0\n"
             .repeat(ROUNDS)
     }
 
     #[test]
     fn transcript_becomes_rows() {
-        let many = "== ours\nidle_connections 1000 4096 2 15\n== reference\nidle_connections 1000 8192 4 30\n";
-        let rows = read(&(few() + many)).rows().unwrap();
+        let large = "== ours\nidle_connections 1000 4096 2 15\n== reference\nidle_connections 1000 8192 4 30\n";
+        let rows = read(&(small() + large)).rows().unwrap();
         assert_eq!((rows[0].ours, rows[0].reference), (700_000.0, Some(6e5)));
         assert_eq!(rows[0].pass(), Some(false));
         assert_eq!((rows[1].ours, rows[1].reference), (4096.0, Some(8192.0)));
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn reference_that_hangs_is_named_in_the_rows() {
-        let rows = read(&(few() + "== ours\nidle_connections 1000 4096 3 15\n== reference\n"))
+        let rows = read(&(small() + "== ours\nidle_connections 1000 4096 3 15\n== reference\n"))
             .rows()
             .unwrap();
         assert_eq!(rows[1].case, "1000 idle (C's got stuck), memory of each");
@@ -212,7 +212,7 @@ mod tests {
         let error = |text: &str| read(text).rows().unwrap_err().to_string();
         let stuck = "== ours\n== reference\nidle_connections 1000 4096 1 0\n";
         assert_eq!(
-            error(&(few() + stuck)),
+            error(&(small() + stuck)),
             "1000 connections at once gave nothing"
         );
         let error = error("== ours\nidle_connections 1000 4096 2 15\n");

@@ -240,8 +240,8 @@ fn times(programs: &Programs) -> Result<Figures> {
     for _ in 0..ROUNDS {
         for (side, case) in cases() {
             let typical = one_number(&mut programs.run(side, case, COUNT, CHUNKS))?;
-            let known = figures.entry((side, case)).or_insert(typical);
-            *known = known.min(typical);
+            let least = figures.entry((side, case)).or_insert(typical);
+            *least = least.min(typical);
         }
     }
     Ok(figures)

@@ -175,8 +175,8 @@ impl Transcript {
             ["==", side, size, transfers, iterations] => {
                 let arguments = [size, transfers, iterations];
                 let case = CASES.into_iter().find(|case| {
-                    let own = [case.size, case.transfers, case.iterations];
-                    own.map(|number| number.to_string()) == arguments
+                    let expected = [case.size, case.transfers, case.iterations];
+                    expected.map(|number| number.to_string()) == arguments
                 });
                 self.current = case.zip(Side::of_name(side));
                 self.complete = false;

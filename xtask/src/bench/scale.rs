@@ -37,9 +37,9 @@ const PAIRS_TIME_LIMIT: f64 = 1.5;
 /// Measures all rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let program = program::build_ours(workspace, "softnic", "scale")?;
-    let many = stream_count(&program)?;
-    let mut rows = Vec::from(streams(&program, many)?);
-    rows.extend(idle(&program, many)?);
+    let large = stream_count(&program)?;
+    let mut rows = Vec::from(streams(&program, large)?);
+    rows.extend(idle(&program, large)?);
     rows.extend(messages(&program)?);
     rows.extend(round_trips(&program)?);
     Ok(rows)
@@ -63,11 +63,11 @@ fn figures<const COUNT: usize>(program: &Path, case: &[&str]) -> Result<[f64; CO
 )]
 fn stream_count(program: &Path) -> Result<u32> {
     let [limit] = figures(program, &["limit"])?;
-    let many = MANY.min(limit as u32);
-    if many < MANY {
-        eprintln!("the limit of open descriptors permits {many} streams of {MANY}");
+    let large = MANY.min(limit as u32);
+    if large < MANY {
+        eprintln!("the limit of open descriptors permits {large} streams of {MANY}");
     }
-    Ok(many)
+    Ok(large)
 }
 
 /// A row without a reference.
@@ -81,20 +81,20 @@ fn row(case: String, unit: &'static str, ours: f64, bar: Option<Bar>) -> Row {
     }
 }
 
-fn streams(program: &Path, many: u32) -> Result<[Row; 2]> {
-    let [_, few] = figures(program, &["streams", &FEW.to_string()])?;
-    let [rate, echo] = figures(program, &["streams", &many.to_string()])?;
+fn streams(program: &Path, large: u32) -> Result<[Row; 2]> {
+    let [_, small] = figures(program, &["streams", &FEW.to_string()])?;
+    let [rate, echo] = figures(program, &["streams", &large.to_string()])?;
     Ok([
         row(
-            format!("set-up of {many} streams, each, at most {SETUP_RATE} per second"),
+            format!("set-up of {large} streams, each, at most {SETUP_RATE} per second"),
             "ns",
             1e9 / rate,
             Some(Bar::Total(1e9 / SETUP_RATE)),
         ),
         Row {
-            reference: Some(few),
+            reference: Some(small),
             ..row(
-                format!("echo on {many} streams, 99th percentile, against {FEW}"),
+                format!("echo on {large} streams, 99th percentile, against {FEW}"),
                 "us",
                 echo,
                 Some(Bar::Times(ECHO_LIMIT)),
@@ -105,8 +105,8 @@ fn streams(program: &Path, many: u32) -> Result<[Row; 2]> {
 
 fn idle(program: &Path, count: u32) -> Result<[Row; 4]> {
     let [one, ..] = figures::<3>(program, &["idle", "1"])?;
-    let [few, ..] = figures::<3>(program, &["idle", &FEW.to_string()])?;
-    let [many, resident, registered] = figures(program, &["idle", &count.to_string()])?;
+    let [small, ..] = figures::<3>(program, &["idle", &FEW.to_string()])?;
+    let [large, resident, registered] = figures(program, &["idle", &count.to_string()])?;
     let event = |count: u32, time: f64| Row {
         reference: Some(one),
         ..row(
@@ -117,8 +117,8 @@ fn idle(program: &Path, count: u32) -> Result<[Row; 4]> {
         )
     };
     Ok([
-        event(FEW, few),
-        event(count, many),
+        event(FEW, small),
+        event(count, large),
         row(
             "resident memory of an idle stream".to_owned(),
             "bytes",
@@ -136,7 +136,7 @@ fn idle(program: &Path, count: u32) -> Result<[Row; 4]> {
 
 fn messages(program: &Path) -> Result<[Row; 4]> {
     let [one] = figures(program, &["peers", "1", "10"])?;
-    let [many] = figures(program, &["peers", "1000", &MANY.to_string()])?;
+    let [large] = figures(program, &["peers", "1000", &MANY.to_string()])?;
     let [pair, pair_time] = figures(program, &["pairs", "1"])?;
     let [pairs, pairs_time] = figures(program, &["pairs", "4"])?;
     let [wire_pair, _] = figures(program, &["wire", "1"])?;
@@ -147,7 +147,7 @@ fn messages(program: &Path) -> Result<[Row; 4]> {
             ..row(
                 format!("message of 1000 peers to {MANY} sockets, against 1 to 10"),
                 "ns",
-                many,
+                large,
                 Some(Bar::Times(PEERS_LIMIT)),
             )
         },

@@ -18,9 +18,10 @@ const SUITES: [&str; 4] = ["verbs_suite", "cm_suite", "rsocket_suite", "rds_suit
 const VERBS_LIMIT: f64 = 20.0;
 const SUITES_LIMIT: f64 = 90.0;
 
-/// Limits: of a round trip in nanoseconds, of a write as a multiple of a copy, and of the set-up in seconds.
+/// Limits: of a round trip in nanoseconds, of a write as a multiple of a copy, and of the set-up in seconds. A write is made
+/// in words, each with an atomic store; a copy by vector instructions.
 const ROUND_TRIP_LIMIT: f64 = 3000.0;
-const WRITE_LIMIT: f64 = 2.0;
+const WRITE_LIMIT: f64 = 4.0;
 const SETUP_LIMIT: f64 = 10.0;
 
 /// Measures all rows.

@@ -24,7 +24,7 @@ const GUESTS_AT_ONCE: usize = 2;
 /// Prints the output of a guest: at once if no other guest is printing, else when the other guest has ended.
 struct Output<'p> {
     printer: &'p Mutex<Printer>,
-    turn: Option<MutexGuard<'p, Printer>>,
+    printing: Option<MutexGuard<'p, Printer>>,
     waiting: Vec<Event>,
 }
 
@@ -32,17 +32,17 @@ impl<'p> Output<'p> {
     fn new(printer: &'p Mutex<Printer>) -> Self {
         Self {
             printer,
-            turn: None,
+            printing: None,
             waiting: Vec::new(),
         }
     }
 
     fn print(&mut self, event: &Event) {
         self.waiting.push(event.clone());
-        if self.turn.is_none() {
-            self.turn = self.printer.try_lock().ok();
+        if self.printing.is_none() {
+            self.printing = self.printer.try_lock().ok();
         }
-        if let Some(printer) = &mut self.turn {
+        if let Some(printer) = &mut self.printing {
             self.waiting
                 .drain(..)
                 .for_each(|event| printer.print(&event));
@@ -51,16 +51,16 @@ impl<'p> Output<'p> {
 
     fn end(self) {
         let wait = || self.printer.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut printer = self.turn.unwrap_or_else(wait);
+        let mut printer = self.printing.unwrap_or_else(wait);
         self.waiting.iter().for_each(|event| printer.print(event));
     }
 }
 
 impl Suite<'_> {
-    /// Runs the device tests of the `wanted` packages on Soft-RoCE.
+    /// Runs the device tests of the `is_selected` packages on Soft-RoCE.
     pub(super) fn device(
         &self,
-        wanted: impl Fn(&str) -> bool,
+        is_selected: impl Fn(&str) -> bool,
         counts: &mut Counts,
         outcomes: &mut Outcomes,
     ) -> Result<()> {
@@ -68,10 +68,10 @@ impl Suite<'_> {
         if self.options.sanitize {
             arguments.extend(["--skip", MEASURING_MEMORY]);
         }
-        let programs = self.build_device_tests(wanted)?;
+        let programs = self.build_device_tests(is_selected)?;
         let arguments = |program: &Program| {
             let mut all = arguments.clone();
-            if self.options.without_own_logic {
+            if self.options.without_repeats {
                 let modules = own_logic::of(&program.library);
                 all.extend(modules.flat_map(|module| ["--skip", module]));
             }

@@ -14,6 +14,8 @@
 //! device tests on softnic, in the *host* stage, and on Soft-RoCE, in the *device* stage ([`differences`]), and the table of
 //! stacks ([`stack_table`]).
 //!
+//! The kernel of the guests is built during the *host* stage, at the lowest priority; the stage *kernel* waits for it.
+//!
 //! `ci` adds a part of the tests on the [`newest`] stack.
 //!
 //! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
@@ -44,9 +46,9 @@ use crate::stack_table;
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
 use soft_roce::backend::{self, Backend};
+use soft_roce::preparation::Preparation;
 use soft_roce::process::{self, Supervised};
 use soft_roce::setup::{self, Group};
-use soft_roce::{KernelName, Source};
 
 /// Selection of tests, and their options.
 #[derive(Args, Clone, Debug, Default)]
@@ -82,9 +84,10 @@ pub(crate) struct Options {
     /// Prints no routine lines, as in the log of `ci`.
     #[arg(skip)]
     pub(crate) brief: bool,
-    /// Whether device tests of [`own_logic`] are left out on Soft-RoCE.
+    /// Whether guests leave out the device tests of [`own_logic`], which run on softnic, and the tests over iWARP that need
+    /// the [`newest`] kernel.
     #[arg(skip)]
-    pub(crate) without_own_logic: bool,
+    pub(crate) without_repeats: bool,
     /// Whether a part of the tests runs on the [`newest`] stack too.
     #[arg(skip)]
     pub(crate) newest_too: bool,
@@ -112,8 +115,9 @@ const ON_SOFTNIC: [&str; 2] = ["softnic", "kv-store"];
 const ALSO_OVER_IWARP: [&str; 2] = ["rdma-cm", "rdma-rsocket"];
 
 /// Parts of the names of tests that must also pass over iWARP.
-const DIFFERENT_OVER_IWARP: [&str; 5] = [
+const DIFFERENT_OVER_IWARP: [&str; 6] = [
     "overtaking::",
+    "refused_batches::",
     "wire::",
     "streams::",
     "drop_of_both_sides_at_once_succeeds",
@@ -126,9 +130,6 @@ const AT_ONCE: u32 = 2;
 /// The number for tests on two hosts, in User-Mode Linux or on KVM: they mostly wait for time-outs of protocols, and four at
 /// once leave two processors idle for part of the time.
 const TWO_HOSTS_AT_ONCE: u32 = 4;
-
-/// The kernel of User-Mode Linux guests for the tests of iWARP on two hosts, if the kernel is not chosen.
-const IWARP_ON_TWO_HOSTS: Source = Source::Named(KernelName::Newest);
 
 /// Number of tests of the integration test `name` that run in parallel.
 fn at_once(name: &str, backend: Backend) -> u32 {
@@ -143,11 +144,13 @@ const COMPILING: [&str; 1] = ["compile_fail"];
 
 /// Parts of the names of exhaustive tests: too slow under valgrind, or on loom's stacks, unsupported by valgrind. Other
 /// tests cover the same code.
-const EXHAUSTIVE: [&str; 4] = [
+const EXHAUSTIVE: [&str; 6] = [
     "interleavings::",
     "every_order",
     "failed_destroy_in_drop",
     "every_sequence",
+    "every_distance",
+    "every_slot_and",
 ];
 
 /// Part of the name of a test that maps more address space than valgrind supports.
@@ -169,19 +172,32 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     setup::ensure(&[Group::Build])?;
     let stack = options.stack.resolve()?;
     let workspace = stack.workspace()?;
+    let is_complete = options.filter.is_none() && !options.device_only && !options.long;
+    let options = &Options {
+        without_repeats: is_complete && stack.is_default(),
+        ..options.clone()
+    };
+    let preparation = prepare_guests(options, &stack)?;
     let mut stages = Stages::default();
-    run_stages(&workspace, options, &stack, &mut stages)?;
+    run_stages(
+        &workspace,
+        options,
+        &stack,
+        preparation.as_ref(),
+        &mut stages,
+    )?;
     if let (0, Some(filter)) = (stages.total(), &options.filter) {
         bail!("no test has `{filter}` in its name");
     }
     Ok(stages.close())
 }
 
-/// Runs the selected tests on `stack` as further `stages`.
+/// Runs the selected tests on `stack` as further `stages`. `preparation` is that of [`prepare_guests`].
 pub(crate) fn run_stages(
     workspace: &Workspace,
     options: &Options,
     stack: &Stack,
+    preparation: Option<&Preparation>,
     stages: &mut Stages,
 ) -> Result<()> {
     let suite = Suite {
@@ -192,7 +208,10 @@ pub(crate) fn run_stages(
     if options.miri {
         setup::ensure(&[Group::Build])?;
         miri::require()?;
-        stages.test("miri", |counts| suite.miri(counts));
+        for (test, reason) in miri::LEFT_OUT {
+            output::print(format_args!("left out: {test} ({reason})"));
+        }
+        stages.test("miri", |counts| suite.miri(&miri::COMPLETE, counts));
         return Ok(());
     }
     if options.sanitize_softnic {
@@ -209,18 +228,18 @@ pub(crate) fn run_stages(
             }
             Ok(())
         }
-        Stack::Guests { kernel, .. } => run_stages_of_guests(suite, kernel, stages),
+        Stack::Guests { .. } => run_stages_of_guests(suite, preparation, stages),
     }
 }
 
-/// Runs the tests of the host and of guests with `kernel`.
-fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) -> Result<()> {
+/// Runs the tests that need no guest first: the kernel of the guests is built meanwhile.
+fn run_stages_of_guests(
+    suite: Suite<'_>,
+    preparation: Option<&Preparation>,
+    stages: &mut Stages,
+) -> Result<()> {
     let mut outcomes = Outcomes::default();
-    let options = &Options {
-        backend: prepare_guests(suite.options, kernel)?,
-        ..suite.options.clone()
-    };
-    let suite = Suite { options, ..suite };
+    let options = suite.options;
     if options.sanitize {
         Sanitizer::Address.require()?;
         let options = Options {
@@ -231,9 +250,9 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
             options: &options,
             ..suite
         };
-        let wanted = |package: &str| !LOADED_ELSEWHERE.contains(&package);
+        let is_selected = |package: &str| !LOADED_ELSEWHERE.contains(&package);
         stages.test("device", |counts| {
-            suite.device(wanted, counts, &mut outcomes)
+            suite.device(is_selected, counts, &mut outcomes)
         });
         return Ok(());
     }
@@ -245,24 +264,21 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
     if !options.device_only {
         stages.test("host", |counts| suite.host(counts, &mut outcomes));
     }
-    if !options.host_only && !options.device_only {
-        stages.test("harness", |counts| {
-            suite.on_host("harness", &[], counts, &mut outcomes)
+    if let Some(preparation) = preparation {
+        let mut backend = None;
+        stages.check("kernel", || {
+            backend = Some(preparation.next()?);
+            Ok(())
         });
-    }
-    if !options.host_only {
-        stages.test("device", |counts| {
-            suite.device(|_| true, counts, &mut outcomes)
-        });
-        if options.filter.is_none() {
-            stages.test("device, iWARP", |counts| suite.iwarp(counts));
-        }
-        stages.test("two hosts", |counts| {
-            suite.on_host("two_hosts", &[], counts, &mut outcomes)
-        });
-    }
-    if options.newest_too {
-        newest::run(&suite, stages);
+        let Some(backend) = backend else {
+            return Ok(());
+        };
+        let options = &Options {
+            backend,
+            ..options.clone()
+        };
+        let suite = Suite { options, ..suite };
+        run_tests_with_guests(&suite, preparation, &mut outcomes, stages);
     }
     match (&options.filter, options.host_only, options.device_only) {
         (None, false, false) => compare_with_tables(&suite, &outcomes, stages),
@@ -274,25 +290,53 @@ fn run_stages_of_guests(suite: Suite<'_>, kernel: &Source, stages: &mut Stages) 
     Ok(())
 }
 
-/// Installs the packages and builds the kernels that these tests need, and returns the backend of the guests.
-fn prepare_guests(options: &Options, kernel: &Source) -> Result<Backend> {
+/// Runs the tests that need guests.
+fn run_tests_with_guests(
+    suite: &Suite<'_>,
+    preparation: &Preparation,
+    outcomes: &mut Outcomes,
+    stages: &mut Stages,
+) {
+    let options = suite.options;
+    if !options.device_only {
+        stages.test("harness", |counts| {
+            suite.on_host("harness", &[], counts, outcomes)
+        });
+    }
+    stages.test("device", |counts| suite.device(|_| true, counts, outcomes));
+    if options.filter.is_none() {
+        stages.test("device, iWARP", |counts| suite.iwarp(counts));
+    }
+    let without_iwarp: &[&str] = match options.without_repeats {
+        true => &["--skip", newest::OVER_IWARP],
+        false => &[],
+    };
+    stages.test("two hosts", |counts| {
+        suite.on_host("two_hosts", without_iwarp, counts, outcomes)
+    });
+    if options.newest_too {
+        newest::run(suite, preparation, stages);
+    }
+}
+
+/// Installs the packages that these tests need, and starts to build the kernels of their guests, if any.
+pub(crate) fn prepare_guests(options: &Options, stack: &Stack) -> Result<Option<Preparation>> {
+    let on_host = options.host_only || options.valgrind || options.miri || options.sanitize_softnic;
+    let Stack::Guests { kernel, .. } = stack else {
+        return Ok(None);
+    };
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
     if options.long {
         setup::ensure(&[Group::Programs])?;
     }
-    let backend = options.backend;
-    if options.host_only || options.valgrind || options.sanitize {
-        return Ok(backend);
+    if on_host || options.sanitize {
+        return Ok(None);
     }
-    let backend = backend::prepare_for_many_runs(backend, kernel)?;
-    // With a filter, the first test that needs this kernel builds it.
-    if matches!(
-        (backend, kernel, &options.filter),
-        (Backend::Uml, Source::Distribution, None)
-    ) {
-        backend::prepare_for_many_runs(backend, &IWARP_ON_TWO_HOSTS)?;
+    let mut kernels = vec![kernel.clone()];
+    if options.newest_too {
+        kernels.push(newest::KERNEL);
     }
-    Ok(backend)
+    Preparation::start(options.backend, kernels).map(Some)
 }
 
 /// Compares the results of a complete run with the tables of tests.
@@ -305,7 +349,7 @@ fn compare_with_tables(suite: &Suite<'_>, outcomes: &Outcomes, stages: &mut Stag
     stages.check("pyverbs", || pyverbs::report(workspace, outcomes));
     stages.check("cases of RDS", || conformance::report(workspace, outcomes));
     stages.check("two devices", || {
-        differences::report(workspace, outcomes, options.without_own_logic)
+        differences::report(workspace, outcomes, options.without_repeats)
     });
     stages.check("stacks", || stack_table::report(workspace, stack, outcomes));
 }
@@ -323,6 +367,24 @@ fn sanitize_softnic(suite: &Suite<'_>, stages: &mut Stages) -> Result<()> {
         suite.softnic(Sanitizer::Thread, counts)
     });
     Ok(())
+}
+
+/// Runs the tests under Miri that `ci` has time for. Where no nightly toolchain can be installed, prints the reason.
+pub(crate) fn run_stage_in_miri(workspace: &Workspace, stages: &mut Stages) {
+    if let Err(error) = miri::install() {
+        output::print(format_args!("no test ran under Miri: {error:#}"));
+        return;
+    }
+    let options = Options {
+        brief: true,
+        ..Options::default()
+    };
+    let suite = Suite {
+        workspace,
+        options: &options,
+        stack: &Stack::default(),
+    };
+    stages.test("miri", |counts| suite.miri(&miri::IN_CI, counts));
 }
 
 /// Runs the stages with guests in QEMU, with the distribution's kernel and full iteration counts.
@@ -491,36 +553,29 @@ impl Suite<'_> {
         self.require_some(counts)
     }
 
-    /// Runs tests of `verbs` under Miri: the pure modules, and the fake device's; and tests of softnic's devices.
-    fn miri(&self, counts: &mut Counts) -> Result<()> {
-        for (test, reason) in miri::LEFT_OUT {
-            output::print(format_args!("left out: {test} ({reason})"));
+    /// Runs tests of `verbs` and softnic under Miri.
+    fn miri(&self, selections: &[miri::Selection], counts: &mut Counts) -> Result<()> {
+        for selection in selections {
+            let before = counts.total();
+            self.interpret(selection, counts)?;
+            ensure!(
+                counts.total() > before || self.options.filter.is_some(),
+                "no test of {} has one of {:?} in its name",
+                selection.package,
+                selection.names
+            );
         }
-        let (verbs, softnic) = ("rdma-verbs", "softnic");
-        self.interpret(verbs, miri::TREE_BORROWS, &["--lib"], &miri::PURE, counts)?;
-        self.interpret(verbs, miri::TREE_BORROWS, &["--test", "fake"], &[], counts)?;
-        self.interpret(verbs, "", &["--lib"], &miri::STACKED, counts)?;
-        self.interpret(
-            softnic,
-            miri::TREE_BORROWS,
-            &["--test", "scripted"],
-            &[],
-            counts,
-        )?;
-        let device = ["--test", "verbs"];
-        self.interpret(softnic, miri::TREE_BORROWS, &device, &miri::SOFTNIC, counts)?;
-        self.require_some(counts)
+        Ok(())
     }
 
-    /// Runs the tests of a package's target under Miri: those with one of `names` in the name, or all for an empty list.
-    fn interpret(
-        &self,
-        package: &str,
-        aliasing: &str,
-        target: &[&str],
-        names: &[&str],
-        counts: &mut Counts,
-    ) -> Result<()> {
+    /// Runs the selected tests of a package's target under Miri.
+    fn interpret(&self, selection: &miri::Selection, counts: &mut Counts) -> Result<()> {
+        let miri::Selection {
+            package,
+            target,
+            aliasing,
+            names,
+        } = *selection;
         let mut cargo = Command::new("rustup");
         cargo
             .current_dir(self.workspace.root())
@@ -544,8 +599,8 @@ impl Suite<'_> {
         self.run_counting(&mut cargo, counts, &mut Outcomes::default())
     }
 
-    /// Builds the device tests of all packages and returns the programs of the `wanted` packages.
-    fn build_device_tests(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
+    /// Builds the device tests of all packages and returns the programs of the `is_selected` packages.
+    fn build_device_tests(&self, is_selected: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
         let mut cargo = self.cargo();
         if self.options.sanitize {
             cargo = Sanitizer::Address.cargo(self.workspace.root());
@@ -556,19 +611,23 @@ impl Suite<'_> {
             Sanitizer::Address.add_target(&mut cargo, self.workspace.target());
         }
         let mut programs = self.build(&mut cargo, |test| test == "device")?;
-        programs.retain(|program| wanted(&program.package));
+        programs.retain(|program| is_selected(&program.package));
         // In this order, no long one is the last: cargo's order differs from build to build.
         programs.sort_by(|a, b| b.library.cmp(&a.library));
         let expected = self.packages_with("device").into_iter();
         ensure!(
-            programs.len() == expected.filter(|package| wanted(package)).count(),
+            programs.len() == expected.filter(|package| is_selected(package)).count(),
             "cargo did not build all of the device tests"
         );
         Ok(programs)
     }
 
-    /// Builds test programs with `cargo test --no-run` and returns the programs with a `wanted` name.
-    fn build(&self, cargo: &mut Command, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
+    /// Builds test programs with `cargo test --no-run` and returns the programs with a `is_selected` name.
+    fn build(
+        &self,
+        cargo: &mut Command,
+        is_selected: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Program>> {
         cargo.arg("--message-format=json-render-diagnostics");
         cargo.stdout(Stdio::piped());
         let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
@@ -585,7 +644,7 @@ impl Suite<'_> {
             let Some(executable) = artifact.executable else {
                 continue;
             };
-            if wanted(&artifact.target.name) {
+            if is_selected(&artifact.target.name) {
                 let folder = artifact
                     .manifest_path
                     .parent()

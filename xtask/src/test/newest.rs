@@ -7,7 +7,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use soft_roce::backend;
+use soft_roce::preparation::Preparation;
+use soft_roce::{KernelName, Source};
 
 use super::Suite;
 use crate::outcomes::Outcomes;
@@ -18,15 +19,21 @@ use crate::stage::{Counts, Stages};
 /// Packages with bindings. Their tests compare layouts and functions with the headers, and with the checked-in bindings.
 pub(super) const BINDINGS: [&str; 2] = ["rdma-ibverbs-sys", "rdmacm-sys"];
 
+/// The kernel of the stack.
+pub(super) const KERNEL: Source = Source::Named(KernelName::Newest);
+
+/// Part of the names of the tests on two hosts over iWARP. They choose this kernel.
+pub(super) const OVER_IWARP: &str = "over_iwarp_";
+
 /// Parts of the names of the tests on two hosts: those with a peer that changes with the kernel, its RDS, or with rdma-core, its
-/// tools. The tools over iWARP run on this kernel in the stage *two hosts* already.
-pub(super) const HOSTS: [&str; 3] = ["kernel_rds::", "pingpong::", "tool_over_roce"];
+/// tools.
+pub(super) const HOSTS: [&str; 4] = ["kernel_rds::", "pingpong::", "tool_over_roce", OVER_IWARP];
 
 /// Runs the part as further `stages`; the first one builds the stack if necessary.
-pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
+pub(super) fn run(suite: &Suite<'_>, preparation: &Preparation, stages: &mut Stages) {
     let mut built = None;
     stages.check("newest stack", || {
-        built = Some(build(suite)?);
+        built = Some(build(preparation)?);
         Ok(())
     });
     let Some(stack) = &built else { return };
@@ -43,16 +50,14 @@ pub(super) fn run(suite: &Suite<'_>, stages: &mut Stages) {
     });
 }
 
-fn build(suite: &Suite<'_>) -> Result<Stack> {
+fn build(preparation: &Preparation) -> Result<Stack> {
     let choice = Choice {
         kernel: Some(PathBuf::from("newest")),
         rdma_core: Some(PathBuf::from("newest")),
         ..Choice::default()
     };
     let stack = choice.resolve()?;
-    if let Stack::Guests { kernel, .. } = &stack {
-        backend::prepare_for_many_runs(suite.options.backend, kernel)?;
-    }
+    preparation.next()?;
     Ok(stack)
 }
 
