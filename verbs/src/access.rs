@@ -4,7 +4,8 @@ use bitflags::bitflags;
 use ibverbs_sys::ibv_access_flags;
 
 bitflags! {
-    /// `ibv_access_flags`—Access of peers, by requests with the RKey. Empty by default.
+    /// `ibv_access_flags`—Access of peers, by requests with the RKey. Empty by default. Unknown bits reach no device, since
+    /// they may be options of a registration.
     #[doc(alias = "ibv_access_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RemoteAccess: u32 {
@@ -21,5 +22,12 @@ bitflags! {
         const FLUSH_GLOBAL = ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0;
         /// [Flush](crate::op::Flush) to persistence. Since rdma-core 45.
         const FLUSH_PERSISTENT = ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0;
+    }
+}
+
+impl RemoteAccess {
+    /// The known rights, for C.
+    pub(crate) fn rights(self) -> u32 {
+        self.intersection(Self::all()).bits()
     }
 }

@@ -83,11 +83,15 @@ pub struct GlobalRoute {
     pub sgid_index: u8,
     /// Flow label, by which switches keep the packets of a flow on one path; 0 if none.
     pub flow_label: u32,
-    /// Maximum number of routers passed by the packets.
+    /// Hop limit, or time to live: a router takes one, and drops a packet at 0, so with 1 no router is passed. On RoCE, Linux
+    /// chooses the limit by the route where the kernel makes the address handle or the connection.
     pub hop_limit: u8,
     /// Traffic class, for quality of service in switches.
     pub traffic_class: u8,
 }
+
+/// Default hop limit of IP packets (`IPDEFTTL`, `IPV6_DEFAULT_HOPLIMIT` of Linux).
+const HOP_LIMIT: u8 = 64;
 
 impl AddressVector {
     /// The path to a port of the subnet, by its local identifier.
@@ -102,13 +106,13 @@ impl AddressVector {
         }
     }
 
-    /// The path to a GID, from an entry of the local port's GID table, over at most one router.
+    /// The path to a GID, from an entry of the local port's GID table, over up to 63 routers, as of IP packets of Linux.
     pub fn global(port_num: u8, sgid_index: u8, dgid: Gid) -> Self {
         let grh = GlobalRoute {
             dgid,
             sgid_index,
             flow_label: 0,
-            hop_limit: 1,
+            hop_limit: HOP_LIMIT,
             traffic_class: 0,
         };
         Self {
@@ -180,8 +184,8 @@ struct Inner {
     pd: ProtectionDomain,
 }
 
-// SAFETY: an address handle is never changed after its creation, and libibverbs documents its calls
-// as thread-safe.
+// SAFETY: an address handle is never changed after its creation. Assumption: calls of libibverbs
+// may be made from any thread, and several at once.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -211,7 +215,8 @@ impl ProtectionDomain {
     /// route header.
     ///
     /// # Errors
-    /// - `InvalidInput`: `received` is too short to begin with the header.
+    /// - `InvalidInput`: `received` is too short to begin with the header, or `wc` is not of a received
+    ///   message.
     /// - As for [`create_ah`](Self::create_ah).
     ///
     /// # References
@@ -224,7 +229,7 @@ impl ProtectionDomain {
         port_num: u8,
     ) -> Result<AddressHandle> {
         self.context().check_process("ibv_create_ah_from_wc")?;
-        let mut wc = wc.to_raw();
+        let mut wc = wc.to_raw("ibv_create_ah_from_wc")?;
         let mut grh = grh_of("ibv_create_ah_from_wc", received)?;
         // SAFETY: the domain is allocated for as long as `self` lives; C only reads the completion
         // and the header, local copies, and not after the return.
@@ -246,7 +251,7 @@ impl ProtectionDomain {
         received: &[u8],
         port_num: u8,
     ) -> Result<AddressVector> {
-        let mut wc = wc.to_raw();
+        let mut wc = wc.to_raw("ibv_init_ah_from_wc")?;
         let mut grh = grh_of("ibv_init_ah_from_wc", received)?;
         let mut attr = ffi::ibv_ah_attr::zeroed();
         // SAFETY: the context is open for as long as `self` lives; the other arguments are local,

@@ -95,7 +95,8 @@ struct Inner {
     ctx: Context,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe, and the device increments atomically.
+// SAFETY: the device increments atomically. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -146,8 +147,8 @@ impl Context {
             type_: ibv_comp_cntr_type(unit.0),
             flags: 0,
         };
-        // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
-        // attributes.
+        // SAFETY: the context is open for as long as `self` lives. Assumption: C keeps no pointer
+        // to the attributes.
         let raw = unsafe { create(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(fail)?;
         let ctx = self.clone();
@@ -275,8 +276,8 @@ impl<T: Transport, S: CanAttachCounter, SW, RW> QueuePair<T, S, SW, RW> {
             op_mask: ops.bits(),
         };
         // SAFETY: the queue pair exists for as long as `self` lives; the counter for as long as
-        // `counter` does, and then for as long as the queue pair, which gets a share. C keeps no
-        // pointer to the attributes.
+        // `counter` does, and then for as long as the queue pair, which gets a share. Assumption: C
+        // keeps no pointer to the attributes.
         let errno = unsafe { attach(self.as_raw(), counter.as_raw(), &raw mut attr) };
         cvt_errno(CALL, errno).map_err(fail)?;
         self.keep(counter.clone());

@@ -63,8 +63,8 @@ enum Owner {
     Other(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one context; the pointer itself is never
-// changed.
+// SAFETY: the pointer itself is never changed. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -74,6 +74,7 @@ impl Context {
     ///
     /// # Safety
     /// - `raw` is open, and no other code closes the context.
+    /// - [`check_environment`](crate::device::check_environment) returned success before the device was opened.
     pub unsafe fn from_open(raw: NonNull<ffi::ibv_context>) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -91,6 +92,7 @@ impl Context {
     ///
     /// # Safety
     /// - `raw` is open, and stays open for as long as `keep_alive` has not been dropped.
+    /// - [`check_environment`](crate::device::check_environment) returned success before the device was opened.
     pub unsafe fn from_borrowed(
         raw: NonNull<ffi::ibv_context>,
         keep_alive: Box<dyn Any + Send + Sync>,
@@ -125,7 +127,8 @@ impl Context {
     }
 
     /// Makes the call that destroys an object of this context, and returns the call's result.
-    /// Each such call is made here.
+    /// Each such call is made here. Assumption: a destroying call that succeeds has ended the device's access to the
+    /// memory of the object.
     ///
     /// With an inherited object, does nothing, and returns `EPERM`, as if the device had refused:
     /// the parent's object stays, and this process leaks its copy, with the memory of the device's

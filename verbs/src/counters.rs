@@ -76,7 +76,8 @@ pub(crate) struct CountersInner {
     pub(crate) ctx: Context,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe, and the kernel locks the counters.
+// SAFETY: the kernel locks the counters. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for CountersInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for CountersInner {}
@@ -94,8 +95,8 @@ impl Context {
     pub fn create_counters(&self) -> Result<Counters> {
         self.check_process("ibv_create_counters")?;
         let mut attr = ffi::ibv_counters_init_attr::zeroed();
-        // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
-        // attributes.
+        // SAFETY: the context is open for as long as `self` lives. Assumption: C keeps no pointer
+        // to the attributes.
         let raw = unsafe { ffi::ibv_create_counters(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr("ibv_create_counters", raw)?;
         let ctx = self.clone();
@@ -122,8 +123,8 @@ impl Counters {
         attr.counter_desc = ibv_counter_description(kind.0);
         attr.index = index;
         let raw = &raw mut attr;
-        // SAFETY: the counters exist for as long as `self` lives; no flow is named, and C keeps no
-        // pointer to the attributes.
+        // SAFETY: the counters exist for as long as `self` lives; no flow is named. Assumption: C
+        // keeps no pointer to the attributes.
         let errno =
             unsafe { ffi::ibv_attach_counters_point_flow(self.as_raw(), raw, ptr::null_mut()) };
         cvt_errno("ibv_attach_counters_point_flow", errno)

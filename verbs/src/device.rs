@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`devices`], [`DeviceList`], [`Device`] | the devices of this machine |
 //! | [`Context`] | an open device |
+//! | [`check_environment`] | refusal of an environment in which libibverbs hides failures |
 //! | [`Guid`], [`NodeType`], [`TransportType`] | the identity and the kind of a device |
 //!
 //! # References
@@ -18,10 +19,12 @@ use ibverbs_sys as ffi;
 use crate::{
     error::{Error, Result, cvt_ptr},
     hint::{self, Machine},
+    masked_failures,
 };
 
 pub use crate::{
     context::Context,
+    masked_failures::check_environment,
     node::{NodeType, TransportType},
 };
 
@@ -46,6 +49,7 @@ pub use crate::{
 /// [ibv_get_device_list(3)](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html)
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<DeviceList> {
+    masked_failures::note();
     let mut count = 0;
     // SAFETY: `count` is a valid place for the number of devices; C keeps no pointer to `count`.
     let list = unsafe { ffi::ibv_get_device_list(&raw mut count) };
@@ -241,16 +245,19 @@ impl Device {
     /// # Errors
     /// - `EACCES` or `EPERM`: no right to open the device's `uverbs` file.
     /// - `ENOMEM`: out of memory, often a limit on locked memory.
+    /// - `Unsupported`: the environment variable `RDMAV_ALLOW_DISASSOC_DESTROY` or `MLX4_DEVICE_FATAL_CLEANUP` is set,
+    ///   which hides failures of destroying calls. Unset it before the program starts.
     ///
     /// # References
     /// [ibv_open_device(3)](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html)
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
+        check_environment("ibv_open_device")?;
         // SAFETY: `self.raw` is a device of the list kept alive by `self`.
         let raw = unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
         let raw = NonNull::new(raw)
             .ok_or_else(|| Error::last_os("ibv_open_device").detail(self.name().to_owned()))?;
-        // SAFETY: the context is fresh, open, and has no other owner.
+        // SAFETY: the context is fresh, open, and has no other owner; the environment was checked.
         Ok(unsafe { Context::from_open(raw) })
     }
 }

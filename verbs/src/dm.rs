@@ -62,8 +62,8 @@ enum Origin {
     Imported,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe; C copies to and from the memory, without
-// references.
+// SAFETY: C copies to and from the memory, without references. Assumption: calls of libibverbs may
+// be made from any thread, and several at once.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -86,8 +86,8 @@ impl Context {
         let mut attr = ffi::ibv_alloc_dm_attr::zeroed();
         attr.length = len;
         attr.log_align_req = log_align;
-        // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
-        // attributes.
+        // SAFETY: the context is open for as long as `self` lives. Assumption: C keeps no pointer
+        // to the attributes.
         let raw = unsafe { ffi::ibv_alloc_dm(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr("ibv_alloc_dm", raw)
             .map_err(|err| err.detail(format!("{len} bytes, alignment 2^{log_align}")))?;

@@ -65,7 +65,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
             options: ece.options,
             comp_mask: ece.comp_mask,
         };
-        // SAFETY: the queue pair exists for as long as `self` lives; C keeps no pointer to `raw`.
+        // SAFETY: the queue pair exists for as long as `self` lives. Assumption: C keeps no pointer
+        // to the attributes.
         let errno = unsafe { ffi::ibv_set_ece(self.as_raw(), &raw mut raw) };
         cvt_errno("ibv_set_ece", errno).map_err(|err| err.detail(format!("{ece:?}")))
     }

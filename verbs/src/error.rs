@@ -287,6 +287,69 @@ impl<T> From<Refused<T>> for Error {
     }
 }
 
+/// A failed post, with the request returned, if the device certainly does not have it.
+///
+/// `?` converts into a plain [`Error`], and drops the request.
+pub struct PostError<R> {
+    /// The request, not posted.
+    ///
+    /// `None` if the device may have it: the call failed, and the source of the device's library does
+    /// not prove the effect. The queue keeps the work, as if posted, until a completion, or until its
+    /// destruction.
+    pub value: Option<R>,
+    /// Why the call failed.
+    pub error: Error,
+}
+
+impl<R> PostError<R> {
+    /// Maps the returned request.
+    pub fn map<U>(self, f: impl FnOnce(R) -> U) -> PostError<U> {
+        PostError {
+            value: self.value.map(f),
+            error: self.error,
+        }
+    }
+
+    /// A request refused before any call into the system.
+    #[inline]
+    pub(crate) fn refused(value: R, error: Error) -> Self {
+        let value = Some(value);
+        Self { value, error }
+    }
+}
+
+impl<R> fmt::Display for PostError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+/// Formats as [`Display`](fmt::Display), so that `unwrap` and `fn main() -> Result` print the error
+/// and not the request.
+impl<R> fmt::Debug for PostError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<R> std::error::Error for PostError<R> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl<R> From<PostError<R>> for Error {
+    fn from(failed: PostError<R>) -> Self {
+        failed.error
+    }
+}
+
+impl<R> From<Refused<R>> for PostError<R> {
+    fn from(refused: Refused<R>) -> Self {
+        Self::refused(refused.value, refused.error)
+    }
+}
+
 /// A function missing in older libraries: without the function, the error is that of a device
 /// without support.
 pub(crate) fn found<F>(call: &'static str, function: Option<F>) -> Result<F> {

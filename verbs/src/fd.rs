@@ -7,12 +7,17 @@
 //! object once the descriptor is readable.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ffi::c_int,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-use crate::error::{Result, cvt_neg};
+use crate::{
+    error::{Error, Result, cvt_neg},
+    signals::{interrupting, is_interrupted},
+};
 
 /// A descriptor with the readiness of another one, and no access to the other: an `epoll(7)`
 /// descriptor with the other one as a member.
@@ -56,7 +61,7 @@ impl NotifyFd {
         let epoll = cvt_neg("epoll_create1", epoll)?;
         // SAFETY: the descriptor is fresh, and belongs to no other object.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        let notify = Self(epoll);
+        let notify = Self(raised(epoll));
         notify.add(fd)?;
         Ok(notify)
     }
@@ -104,6 +109,75 @@ impl AsFd for NotifyFd {
     }
 }
 
+/// Lowest number of a raised descriptor, or half of the limit of open files if that is less: `select(2)` has no higher numbers.
+const RAISED_BASE: libc::rlim_t = 1024;
+
+/// Lowest number above those of the standard streams.
+const ABOVE_STANDARD: c_int = 3;
+
+/// Whether the descriptors of these crates have high numbers.
+static RAISES: AtomicBool = AtomicBool::new(false);
+
+/// Number of descriptors of which [`was_raised`] knows.
+const KNOWN: usize = 1 << 16;
+
+/// Numbers of raised descriptors, a bit each.
+static RAISED: [AtomicU64; KNOWN / 64] = [const { AtomicU64::new(0) }; KNOWN / 64];
+
+fn place_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((RAISED.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// Whether a descriptor of this number has been [raised](raise). The program may have it after the end of that descriptor.
+pub fn was_raised(fd: RawFd) -> bool {
+    place_of(fd).is_some_and(|(place, bit)| place.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// Has the descriptors that these crates make from now on get high numbers, for a library in a program that counts on low ones: by
+/// `select(2)`, or by the numbers of its standard streams. A descriptor made by libibverbs or librdmacm keeps its number.
+pub fn raise_all() {
+    RAISES.store(true, Ordering::Relaxed);
+}
+
+/// `fcntl(fd, F_DUPFD_CLOEXEC)`—Moves a descriptor to a high number, from 1024 or half of the limit of open files on. Without a
+/// free one, the descriptor stays where it is, but for numbers of the standard streams.
+#[doc(alias = "F_DUPFD_CLOEXEC")]
+pub fn raise(fd: OwnedFd) -> OwnedFd {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the limit is written during the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let base = c_int::try_from((limit.rlim_cur / 2).min(RAISED_BASE)).unwrap_or(0);
+    let mut raised = None;
+    for base in [base, ABOVE_STANDARD] {
+        // SAFETY: takes and returns numbers.
+        let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, base) };
+        if high >= 0 {
+            // SAFETY: the descriptor is fresh, and belongs to no other object.
+            raised = Some(unsafe { OwnedFd::from_raw_fd(high) });
+        }
+        if raised.is_some() || fd.as_raw_fd() >= ABOVE_STANDARD {
+            break;
+        }
+    }
+    let fd = raised.unwrap_or(fd);
+    if let Some((place, bit)) = place_of(fd.as_raw_fd()) {
+        place.fetch_or(bit, Ordering::Relaxed);
+    }
+    fd
+}
+
+/// As [`raise`], after [`raise_all`].
+pub fn raised(fd: OwnedFd) -> OwnedFd {
+    match RAISES.load(Ordering::Relaxed) {
+        true => raise(fd),
+        false => fd,
+    }
+}
+
 /// `poll(2)`—Blocks until `fd` is readable. Returns false if `timeout` elapses first.
 ///
 /// A signal neither ends nor prolongs the wait.
@@ -117,6 +191,30 @@ pub fn wait_readable(
     timeout: Option<Duration>,
 ) -> Result<bool> {
     wait_any_readable(call, [fd], timeout)
+}
+
+/// `poll(2)`—As [`wait_readable`], but a signal ends the wait.
+///
+/// # Errors
+/// - `EINTR`: a signal handler has run, or [has to](crate::signals::interrupt_by).
+/// - `ENOMEM`: out of memory.
+#[doc(alias = "poll")]
+pub fn wait_interruptible(
+    call: &'static str,
+    fd: BorrowedFd<'_>,
+    timeout: Option<Duration>,
+) -> Result<bool> {
+    // A timeout beyond the clock's range counts as none.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match poll_some(call, [Some(fd), interrupting()], left)? {
+            [true, _] => return Ok(true),
+            [_, true] if is_interrupted() => return Err(Error::from_errno(call, libc::EINTR)),
+            _ if deadline.is_some_and(|deadline| Instant::now() >= deadline) => return Ok(false),
+            _ => {}
+        }
+    }
 }
 
 /// `poll(2)`—Blocks until one of `fds` is readable. Returns false if `timeout` elapses first.
@@ -156,20 +254,40 @@ pub(crate) fn poll_once<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     timeout: Option<Duration>,
 ) -> Result<Option<[bool; N]>> {
-    let mut pollfds = fds.map(|fd| libc::pollfd {
-        fd: fd.as_raw_fd(),
+    let ready = poll_some(call, fds.map(Some), timeout)?;
+    Ok(ready.contains(&true).then_some(ready))
+}
+
+/// `poll(2)`—As [`poll_once`], without the absent ones of `fds`.
+///
+/// # Errors
+/// As for [`poll_once`].
+pub(crate) fn poll_some<const N: usize>(
+    call: &'static str,
+    fds: [Option<BorrowedFd<'_>>; N],
+    timeout: Option<Duration>,
+) -> Result<[bool; N]> {
+    let absent = libc::pollfd {
+        fd: -1,
         events: libc::POLLIN,
         revents: 0,
-    });
+    };
+    let mut pollfds = [absent; N];
+    let mut count = 0;
+    for fd in fds.iter().flatten() {
+        pollfds[count].fd = fd.as_raw_fd();
+        count += 1;
+    }
     let millis = timeout.map_or(-1, |left| {
         // Rounded up, so that the wait does not spin during its last millisecond.
         i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
     });
-    // SAFETY: `pollfds` has `N` valid entries, written by the kernel only during the call; the
+    // SAFETY: `pollfds` has `count` valid entries, written by the kernel only during the call; the
     // descriptors are open for as long as they are borrowed.
-    let ready = unsafe { libc::poll(pollfds.as_mut_ptr(), N as libc::nfds_t, millis) };
-    let count = cvt_neg(call, ready)?;
-    Ok((count > 0).then(|| pollfds.map(|polled| polled.revents != 0)))
+    let polled = unsafe { libc::poll(pollfds.as_mut_ptr(), count as libc::nfds_t, millis) };
+    cvt_neg(call, polled)?;
+    let mut polled = pollfds.iter().map(|polled| polled.revents != 0);
+    Ok(fds.map(|fd| fd.is_some() && polled.next() == Some(true)))
 }
 
 /// `fcntl(2)`—Sets whether reads of `fd` return at once without data, instead of blocking.

@@ -19,8 +19,10 @@
 //! [ibv_fork_init(3)](https://man7.org/linux/man-pages/man3/ibv_fork_init.3.html),
 //! [ibv_is_fork_initialized(3)](https://man7.org/linux/man-pages/man3/ibv_is_fork_initialized.3.html)
 
+#[cfg(not(miri))]
+use std::ptr;
 use std::{
-    process, ptr,
+    process,
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -144,6 +146,16 @@ pub fn fork_generation() -> u64 {
 }
 
 /// Memory that is zero here and reset to zero in each child; `None` without support in the kernel.
+///
+/// Under Miri, which has neither `madvise` nor `fork`, any memory is.
+#[cfg(miri)]
+fn wiped_on_fork() -> Option<&'static AtomicU64> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    Some(&NUMBER)
+}
+
+/// Memory that is zero here and reset to zero in each child; `None` without support in the kernel.
+#[cfg(not(miri))]
 fn wiped_on_fork() -> Option<&'static AtomicU64> {
     let len = size_of::<AtomicU64>();
     let access = libc::PROT_READ | libc::PROT_WRITE;

@@ -20,6 +20,7 @@ use crate::{
     context::Context,
     error::{Error, Result, cvt_ptr},
     event::KernelHandle,
+    masked_failures::check_environment,
     pd::{Origin, ProtectionDomain},
 };
 
@@ -34,6 +35,7 @@ use crate::{
 /// - `EINVAL`: the descriptor is not one of an RDMA device.
 /// - `ENODEV`: the device is gone.
 /// - `EOPNOTSUPP`: the device cannot be shared.
+/// - `Unsupported`: see [`Device::open`](crate::Device::open).
 ///
 /// # Examples
 /// ```no_run
@@ -52,6 +54,7 @@ use crate::{
 #[doc(alias = "ibv_import_device")]
 pub fn import_device(cmd_fd: OwnedFd) -> Result<Context> {
     const CALL: &str = "ibv_import_device";
+    check_environment(CALL)?;
     let cmd_fd = cmd_fd.into_raw_fd();
     // SAFETY: the descriptor is open, and has no other owner.
     let raw = unsafe { ffi::ibv_import_device(cmd_fd) };
@@ -61,7 +64,7 @@ pub fn import_device(cmd_fd: OwnedFd) -> Result<Context> {
         // may have its number already.
         return Err(Error::last_os(CALL));
     };
-    // SAFETY: the context is fresh, open, and has no other owner.
+    // SAFETY: the context is fresh, open, and has no other owner; the environment was checked.
     Ok(unsafe { Context::from_open(raw) })
 }
 

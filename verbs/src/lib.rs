@@ -92,7 +92,7 @@
 //! [`functions`] has the counterpart of every function, constant and field. A search of this
 //! documentation for a name of C also finds the counterpart.
 //!
-//! Without a counterpart in C: [`error`], [`hint`], [`mod@scope`], [`port_counters`], [`fd`], [`signals`] and, with
+//! Without a counterpart in C: [`error`], [`hint`], [`mod@scope`], [`port_counters`], [`fd`], [`signals`], [`mod@exit`] and, with
 //! its feature, `tokio`.
 //!
 //! # A queue pair's life
@@ -125,6 +125,8 @@
 //!   enough to recover its slots.
 //! - *Remote memory*: no reference exists to bytes that a peer may write. The program copies in and
 //!   out, and the RKey is revoked before the memory is freed.
+//!
+//! These rest on sentences about C, the kernel and devices. [`assumptions`] lists them, each with its source and its test.
 //!
 //! # Features
 //!
@@ -161,7 +163,8 @@
 //! | [`advise`](ProtectionDomain::advise) | Linux 6.17 | 59 |
 //! | [`alloc_provider_memory`](ProtectionDomain::alloc_provider_memory) | any | 64 |
 //!
-//! Paging on demand of Linux 7.2 accesses the start of a page, at any offset: a fault of the driver.
+//! Paging on demand of Linux 7.2 accesses the start of a page, at any offset: a fault of the driver. On Soft-RoCE only whole
+//! pages are registered on demand, so that the device accesses no memory of another owner.
 //!
 //! | subject | tested on Soft-RoCE | tested on a fake device | untested |
 //! |---|---|---|---|
@@ -180,6 +183,8 @@
 mod access;
 mod addr;
 pub mod ah;
+#[doc = include_str!("../ASSUMPTIONS.md")]
+pub mod assumptions {}
 pub mod attr;
 mod bad_wr;
 mod bounded;
@@ -192,6 +197,7 @@ pub mod dm;
 mod ece;
 pub mod error;
 pub mod event;
+pub mod exit;
 pub mod fd;
 pub mod flow;
 pub mod fork;
@@ -199,6 +205,7 @@ pub mod fork;
 pub mod functions {}
 pub mod hint;
 pub mod import;
+mod masked_failures;
 pub mod mr;
 mod mtu;
 pub mod mw;

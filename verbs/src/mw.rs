@@ -95,7 +95,8 @@ pub(crate) struct Before {
     rkey: u32,
 }
 
-// SAFETY: libibverbs allows its calls from any thread; the window is changed only through `&mut`.
+// SAFETY: the window is changed only through `&mut`. Assumption: calls of libibverbs may be made
+// from any thread, and several at once.
 unsafe impl Send for MemoryWindow {}
 // SAFETY: through a shared window nothing is changed.
 unsafe impl Sync for MemoryWindow {}

@@ -251,8 +251,8 @@ impl<'a> ExtendedCqBuilder<'a> {
             attr.parent_domain = pd.as_raw();
         }
         // SAFETY: the context is open for as long as `self.ctx` lives; the channel and the domain
-        // exist for as long as `handle` holds them. C keeps no pointer to the attributes, and the
-        // key is a number, only returned with events.
+        // exist for as long as `handle` holds them. The key is a number, only
+        // returned with events. Assumption: C keeps no pointer to the attributes.
         let raw = unsafe { ffi::ibv_create_cq_ex(self.ctx.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| {
             let (cqe, vector, fields) = (self.cqe, self.vector, self.fields);
@@ -401,10 +401,11 @@ impl ExtendedCq {
             return Ok(true);
         }
         cvt_errno("ibv_next_poll", mem::take(&mut self.failed))?;
+        self.check_failure("ibv_start_poll")?;
         let stale = self.handle.room().stale();
         let mut attr = ffi::ibv_poll_cq_attr::zeroed();
-        // SAFETY: the queue exists, is an extended one, and is not being polled: each poll ends in
-        // the call that started it. C keeps no pointer to the attributes.
+        // SAFETY: the queue exists, has not failed, is an extended one, and is not being polled: each
+        // poll ends in the call that started it. Assumption: C keeps no pointer to the attributes.
         let errno = unsafe { ffi::ibv_start_poll(self.as_raw_ex().as_ptr(), &raw mut attr) };
         if errno == libc::ENOENT {
             if stale > 0 {

@@ -18,7 +18,7 @@ use crate::{
 /// A completion of an [`ExtendedCq`](crate::cq::ExtendedCq), before its queue pair has taken it.
 ///
 /// Reading a field is an error if the queue was made [without](crate::cq::ExtendedCqBuilder::with)
-/// the field.
+/// the field; or if the request failed, and the device sets the field for successful requests only.
 pub struct ExtendedCompletion<'p> {
     entry: &'p Entry,
     fields: WcFields,
@@ -55,8 +55,9 @@ macro_rules! fields {
         ///
         /// # Errors
         #[doc = concat!("- `Unsupported`: the queue was made without [`", stringify!($field), "`](WcFields::", stringify!($field), ").")]
+        /// - `InvalidInput`: the request failed.
         pub fn $name(&self) -> Result<$ty> {
-            self.need(stringify!($call), WcFields::$field)?;
+            self.need_defined(stringify!($call), WcFields::$field)?;
             let $entry = self.entry;
             Ok($value)
         }
@@ -138,11 +139,20 @@ impl Entry {
         }
     }
 
+    /// Whether the device sets more fields than those of a failed request.
+    fn is_defined(&self) -> bool {
+        let defined = [WcStatus::SUCCESS, WcStatus::TM_RNDV_INCOMPLETE];
+        defined.contains(&WcStatus(self.plain.status.0))
+    }
+
     /// Reads the fields specific to extended completions.
     ///
     /// # Safety
     /// - As for [`read`](Self::read).
     unsafe fn read_more(&mut self, cq: *mut ffi::ibv_cq_ex, fields: WcFields) {
+        if !self.is_defined() {
+            return;
+        }
         if fields.contains(WcFields::COMPLETION_TIMESTAMP) {
             // SAFETY: the queue was made with the field, here and below.
             self.completion_ts = unsafe { ffi::ibv_wc_read_completion_ts(cq) };
@@ -150,10 +160,6 @@ impl Entry {
         if fields.contains(WcFields::COMPLETION_TIMESTAMP_WALLCLOCK) {
             // SAFETY: see above.
             self.completion_wallclock_ns = unsafe { ffi::ibv_wc_read_completion_wallclock_ns(cq) };
-        }
-        let defined = [WcStatus::SUCCESS, WcStatus::TM_RNDV_INCOMPLETE];
-        if !defined.contains(&WcStatus(self.plain.status.0)) {
-            return;
         }
         if fields.contains(WcFields::CVLAN) {
             // SAFETY: see above.
@@ -188,6 +194,19 @@ impl<'p> ExtendedCompletion<'p> {
         Err(Error::refused(call, io::ErrorKind::Unsupported, reason))
     }
 
+    /// As [`need`](Self::need), of a field undefined if the request failed.
+    fn need_defined(&self, call: &'static str, field: WcFields) -> Result<()> {
+        self.need(call, field)?;
+        if self.entry.is_defined() {
+            return Ok(());
+        }
+        let reason = format!(
+            "the request failed ({:?}), and has no {field:?}",
+            self.status()
+        );
+        Err(Error::refused(call, io::ErrorKind::InvalidInput, reason))
+    }
+
     fn wr_id(&self) -> WrId {
         WrId(self.entry.plain.wr_id)
     }
@@ -218,10 +237,10 @@ impl<'p> ExtendedCompletion<'p> {
         }
     }
 
-    /// The completed operation. Meaningless if the request failed.
+    /// The completed operation; `None` if the request failed.
     #[doc(alias = "ibv_wc_read_opcode")]
-    pub fn opcode(&self) -> WcOpcode {
-        WcOpcode(self.entry.plain.opcode.0)
+    pub fn opcode(&self) -> Option<WcOpcode> {
+        (self.status() == WcStatus::SUCCESS).then_some(WcOpcode(self.entry.plain.opcode.0))
     }
 
     /// The device maker's own code for a failure.
@@ -239,9 +258,6 @@ impl<'p> ExtendedCompletion<'p> {
         #[doc(alias = "ibv_wc_read_byte_len")]
         "The number of received or transferred bytes."
         byte_len -> usize = BYTE_LEN, ibv_wc_read_byte_len, |entry| entry.plain.byte_len as usize;
-        #[doc(alias = "ibv_wc_read_qp_num")]
-        "The number of the local queue pair."
-        qp_num -> QpNum = QP_NUM, ibv_wc_read_qp_num, |entry| QpNum::from_low_bits(entry.plain.qp_num);
         #[doc(alias = "ibv_wc_read_src_qp")]
         "The number of a datagram's sending queue pair."
         src_qp -> QpNum = SRC_QP, ibv_wc_read_src_qp, |entry| QpNum::from_low_bits(entry.plain.src_qp);
@@ -268,6 +284,16 @@ impl<'p> ExtendedCompletion<'p> {
         flow_tag -> u32 = FLOW_TAG, ibv_wc_read_flow_tag, |entry| entry.flow_tag;
     }
 
+    /// `ibv_wc_read_qp_num`—The number of the local queue pair.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the queue was made without [`QP_NUM`](WcFields::QP_NUM).
+    #[doc(alias = "ibv_wc_read_qp_num")]
+    pub fn qp_num(&self) -> Result<QpNum> {
+        self.need("ibv_wc_read_qp_num", WcFields::QP_NUM)?;
+        Ok(QpNum::from_low_bits(self.entry.plain.qp_num))
+    }
+
     /// The immediate data of the message, as the number given by the sender.
     ///
     /// # Errors
@@ -285,9 +311,10 @@ impl<'p> ExtendedCompletion<'p> {
     ///
     /// # Errors
     /// - `Unsupported`: the queue was made without [`TM_INFO`](WcFields::TM_INFO).
+    /// - `InvalidInput`: the request failed.
     #[doc(alias = "ibv_wc_read_tm_info")]
     pub fn tm_info(&self) -> Result<TagMatch> {
-        self.need("ibv_wc_read_tm_info", WcFields::TM_INFO)?;
+        self.need_defined("ibv_wc_read_tm_info", WcFields::TM_INFO)?;
         Ok(self.entry.tag)
     }
 

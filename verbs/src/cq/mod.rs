@@ -24,6 +24,7 @@ mod completion;
 mod extended;
 mod extended_wc;
 mod queue;
+mod reservation;
 mod resize;
 mod room;
 mod status;
@@ -38,4 +39,5 @@ pub use status::{WcError, WcOpcode, WcStatus};
 
 #[cfg(feature = "tokio")]
 pub(crate) use channel::ChannelHandle;
-pub(crate) use queue::{Queue, Reservation};
+pub(crate) use queue::Queue;
+pub(crate) use reservation::Reservation;

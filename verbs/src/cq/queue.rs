@@ -16,6 +16,7 @@ use ibverbs_sys as ffi;
 use super::{
     channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
     completion::WorkCompletion,
+    resize::Resizes,
     room::Room,
 };
 use crate::{
@@ -23,6 +24,7 @@ use crate::{
     error::{Error, Result, cvt_count, cvt_errno, cvt_ptr},
     hint,
     pd::ProtectionDomain,
+    quirk,
     waiting::notifier::{self, NotifySource},
 };
 
@@ -65,7 +67,8 @@ pub struct CompletionQueue {
     // INVARIANT: `next + left` is at most the length of the batch.
     next: u32,
     left: u32,
-    // INVARIANT: the queue of `handle`, and its provider's poll function.
+    // INVARIANT: the queue of `handle`, and its provider's poll function, or a replacement that does not touch the queue,
+    // if the queue has failed.
     raw: NonNull<ffi::ibv_cq>,
     poll: PollFn,
 }
@@ -85,11 +88,12 @@ pub struct CqHandle {
     inner: Arc<CqInner>,
 }
 
-struct CqInner {
+pub(super) struct CqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_cq>,
     is_extended: bool,
     room: Room,
+    resizes: Resizes,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
     /// The parent domain of the queue, if any.
@@ -127,8 +131,13 @@ unsafe extern "C" fn lacks_poll(_: *mut ffi::ibv_cq, _: i32, _: *mut ffi::ibv_wc
     -libc::EOPNOTSUPP
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one completion queue, and providers lock
-// the queue.
+/// Replacement for the provider's function after a failed resize.
+unsafe extern "C" fn fails_poll(_: *mut ffi::ibv_cq, _: i32, _: *mut ffi::ibv_wc) -> i32 {
+    -libc::EPIPE
+}
+
+// SAFETY: the queue is polled through its one `CompletionQueue`, and by `discard_completions`.
+// Assumption: calls of libibverbs may be made from any thread, and several at once.
 unsafe impl Send for CqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for CqInner {}
@@ -278,8 +287,9 @@ impl CompletionQueue {
     /// left in the iterator.
     ///
     /// # Errors
-    /// The queue is broken: the device has reported an overrun, or is gone. A failed call completes
-    /// nothing; dropping the queue pairs drops their work.
+    /// The queue is broken: the device has reported an overrun, or is gone, or a
+    /// [resize](Self::resize) has failed (`BrokenPipe`). A failed call completes nothing; dropping
+    /// the queue pairs drops their work.
     ///
     /// # References
     /// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)
@@ -399,14 +409,16 @@ impl CompletionQueue {
     #[inline]
     fn fetch_raw(&mut self) -> i32 {
         let batch = self.batch.as_mut_ptr();
-        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `ask`
-        // completions (invariant); C writes there only before the return.
+        // SAFETY: the queue is created (invariant of `CqInner`) and has not failed, or `poll` does not
+        // touch the queue (invariant). The batch has room for `ask` completions (invariant); C
+        // writes there only before the return.
         unsafe { (self.poll)(self.raw.as_ptr(), self.ask as i32, batch) }
     }
 
     /// Continues after C's result `ret`. If the queue was found empty, but a destroyed queue pair
     /// may have left completions after the poll, polls again.
     fn fetch_after(&mut self, ret: i32) -> Result<()> {
+        self.check_failure("ibv_poll_cq")?;
         let mut ret = ret;
         if ret == 0 {
             let stale = self.handle.inner.room.stale();
@@ -441,6 +453,11 @@ impl CompletionQueue {
         self.next = next;
         self.left = end - next;
         self.ask = 0;
+    }
+
+    /// Lets later polls fail without a call of the provider.
+    pub(super) fn refuse_polls(&mut self) {
+        self.poll = fails_poll;
     }
 
     /// The number of completions that fit in the batch.
@@ -524,6 +541,7 @@ impl CqHandle {
             raw,
             is_extended,
             room: Room::new(u32::try_from(cqe).unwrap_or(0)),
+            resizes: Resizes::default(),
             channel,
             _pd: pd,
             ctx,
@@ -537,16 +555,26 @@ impl CqHandle {
         &self.inner.room
     }
 
+    pub(super) fn resizes(&self) -> &Resizes {
+        &self.inner.resizes
+    }
+
+    pub(super) fn share(&self) -> Arc<CqInner> {
+        Arc::clone(&self.inner)
+    }
+
     /// `ibv_req_notify_cq`—Arms the queue for one event on its channel. Poll once more after this
     /// call, for earlier completions, and only then wait.
     ///
     /// # Errors
     /// - `Unsupported`: the queue has no channel.
+    /// - `BrokenPipe`: a resize of the queue has failed.
     ///
     /// # References
     /// [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html)
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, notify: Notify) -> Result<()> {
+        self.check_failure("ibv_req_notify_cq")?;
         if self.inner.channel.is_none() {
             return Err(Error::refused(
                 "ibv_req_notify_cq",
@@ -555,7 +583,8 @@ impl CqHandle {
             ));
         }
         let solicited_only = i32::from(notify == Notify::Solicited);
-        // SAFETY: the queue is created (invariant of `CqInner`).
+        // SAFETY: the queue is created (invariant of `CqInner`). A resize may fail at the same time.
+        // Assumption: arming a queue whose resize has failed does not access its memory.
         let ret = unsafe { ffi::ibv_req_notify_cq(self.as_raw(), solicited_only) };
         cvt_errno("ibv_req_notify_cq", ret)
     }
@@ -582,16 +611,6 @@ impl CqHandle {
     pub fn as_raw(&self) -> *mut ffi::ibv_cq {
         self.inner.raw.as_ptr()
     }
-
-    /// Reserves entries, on behalf of `call`.
-    pub(crate) fn reserve(&self, call: &'static str, entries: u32) -> Result<Reservation> {
-        self.inner.room.reserve(call, entries)?;
-        Ok(Reservation {
-            cq: Arc::clone(&self.inner),
-            entries,
-            unreaped: 0,
-        })
-    }
 }
 
 impl fmt::Debug for CqHandle {
@@ -604,8 +623,20 @@ impl fmt::Debug for CqHandle {
 }
 
 impl CqInner {
-    /// Fetches and discards all completions of the queue. Returns whether the queue is empty.
-    fn discard_completions(&self) -> bool {
+    pub(super) fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Fetches and discards all completions of the queue. Returns whether the queue is empty. A queue that is polled
+    /// without a lock is left as it is: its poller may be in a call.
+    pub(super) fn discard_completions(&self) -> bool {
+        if quirk::polls_without_lock(&self.ctx) {
+            return false;
+        }
+        let resizing = self.resizes.start();
+        if resizing.has_failed() {
+            return false;
+        }
         // No more than the queue has entries, since the device adds none.
         for _ in 0..=self.room.capacity() {
             let count = if self.is_extended {
@@ -623,8 +654,9 @@ impl CqInner {
     /// Fetches one completion. Returns how many there were, or less than 0 if the queue is broken.
     fn discard_plain(&self) -> i32 {
         let mut wc = MaybeUninit::uninit();
-        // SAFETY: the queue is created (invariant), and there is room for one completion. Providers
-        // lock the queue, so its poller may be in a call.
+        // SAFETY: the queue is created (invariant) and has not failed, and there is room for one
+        // completion. Its poller may be in a call. Assumption: providers lock a completion queue
+        // while it is polled.
         unsafe { ffi::ibv_poll_cq(self.raw.as_ptr(), 1, wc.as_mut_ptr()) }
     }
 
@@ -632,9 +664,9 @@ impl CqInner {
     fn discard_extended(&self) -> i32 {
         let raw: *mut ffi::ibv_cq_ex = self.raw.as_ptr().cast();
         let mut attr = ffi::ibv_poll_cq_attr::zeroed();
-        // SAFETY: the queue is created (invariant), and an extended one. Providers lock the queue
-        // until the poll has ended, and a poller's own poll begins and ends in one call, so the
-        // poller may be in a call.
+        // SAFETY: the queue is created (invariant), has not failed, and is an extended one. A
+        // poller's own poll begins and ends in one call, so the poller may be in a call. Assumption:
+        // providers lock a completion queue while it is polled.
         match unsafe { ffi::ibv_start_poll(raw, &raw mut attr) } {
             0 => {
                 // SAFETY: the poll was started above.
@@ -652,6 +684,10 @@ impl CqInner {
 pub(crate) struct Queue(Weak<CqInner>);
 
 impl Queue {
+    pub(super) fn of(queue: &Arc<CqInner>) -> Self {
+        Self(Arc::downgrade(queue))
+    }
+
     /// After the removal of a device, fetches and discards all completions of the queue, so that
     /// the device's library copies no more messages. Returns whether the queue is empty; a
     /// destroyed queue is.
@@ -668,7 +704,8 @@ impl Drop for CqInner {
             // SAFETY: the queue exists and is destroyed once, here; queue pairs on the queue hold an
             // `Arc` of `self`. Every event is acknowledged when taken, so this does not block. A queue
             // pair that could not be destroyed makes this fail with `EBUSY`: the queue is then leaked
-            // as well.
+            // as well. A resize may have failed. Assumption: a queue whose resize has failed can be
+            // destroyed.
             unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) }
         });
     }
@@ -718,69 +755,6 @@ impl fmt::Debug for Completions<'_> {
         f.debug_struct("Completions")
             .field("left", &self.len())
             .finish()
-    }
-}
-
-/// Entries of a completion queue reserved by another queue, until dropped.
-#[derive(Debug)]
-pub(crate) struct Reservation {
-    cq: Arc<CqInner>,
-    entries: u32,
-    /// The number of reserved entries possibly still in use at the drop.
-    pub(crate) unreaped: u32,
-}
-
-impl Reservation {
-    /// The number of entries.
-    pub(crate) fn entries(&self) -> u32 {
-        self.entries
-    }
-
-    /// See [`Queue::discard_completions`].
-    pub(crate) fn discard_completions(&self) -> bool {
-        self.cq.discard_completions()
-    }
-
-    /// The completion queue of the entries.
-    pub(crate) fn queue(&self) -> Queue {
-        Queue(Arc::downgrade(&self.cq))
-    }
-
-    /// Reserves more entries, for completions possibly left in the queue when its queue pair is
-    /// reset by `call`. The result releases the entries when dropped, unless kept: then, when the queue
-    /// has been found empty.
-    pub(crate) fn more_for_stale(&self, call: &'static str, entries: u32) -> Result<StaleEntries> {
-        self.cq.room.reserve(call, entries)?;
-        Ok(StaleEntries {
-            cq: Arc::clone(&self.cq),
-            entries,
-        })
-    }
-}
-
-/// See [`Reservation::more_for_stale`].
-#[derive(Debug)]
-pub(crate) struct StaleEntries {
-    cq: Arc<CqInner>,
-    entries: u32,
-}
-
-impl StaleEntries {
-    pub(crate) fn keep(mut self) {
-        self.cq.room.release(self.entries, self.entries);
-        self.entries = 0;
-    }
-}
-
-impl Drop for StaleEntries {
-    fn drop(&mut self) {
-        self.cq.room.release(self.entries, 0);
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.cq.room.release(self.entries, self.unreaped);
     }
 }
 

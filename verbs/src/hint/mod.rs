@@ -40,6 +40,8 @@ pub(crate) enum Hint {
     OpenFiles,
     /// A library could not be loaded (feature `dlopen`).
     Library,
+    /// The process has other credentials than when it opened the device.
+    Credentials,
 }
 
 impl Hint {
@@ -58,6 +60,7 @@ impl Hint {
             }
             ("ibv_open_device", errno) if is_missing(errno) => Some(Self::Device),
             ("ibv_open_device", libc::EACCES | libc::EPERM) => Some(Self::DeviceFile),
+            ("ibv_post_send" | "ibv_req_notify_cq", libc::EACCES) => Some(Self::Credentials),
             ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => Some(Self::PortInUse),
             ("rdma_bind_addr", libc::EACCES) => Some(Self::PrivilegedPort),
             (call, libc::ENOMEM) if locks_memory(call) => Some(Self::LockedMemory),
@@ -91,6 +94,10 @@ impl Hint {
             }
             Self::OpenFiles => f.write_str(
                 "this process has as many open files as it may (RLIMIT_NOFILE); raise the limit with `ulimit -n`",
+            ),
+            Self::Credentials => f.write_str(
+                "the kernel refuses calls on a device that the process opened with another user, group or capabilities; \
+                 open the device after the change, or in a process of its own",
             ),
             Self::Library => f.write_str(
                 "libibverbs or librdmacm is missing or older than rdma-core 39; install them, as `libibverbs1` and \

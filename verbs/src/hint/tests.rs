@@ -129,6 +129,18 @@ fn hint_is_chosen_by_call_and_errno() {
             &["/dev/infiniband/uverbs", "group"],
         ),
         (
+            "ibv_post_send",
+            libc::EACCES,
+            &ready(),
+            &["another user", "open the device after"],
+        ),
+        (
+            "ibv_req_notify_cq",
+            libc::EACCES,
+            &ready(),
+            &["another user"],
+        ),
+        (
             "rdma_bind_addr",
             libc::EADDRINUSE,
             &ready(),

@@ -29,7 +29,8 @@ pub(super) struct BoundRegion {
     dmah: ManuallyDrop<Option<DmaHandle>>,
 }
 
-// SAFETY: a registration may be ended from any thread, and memory may be dropped by any.
+// SAFETY: a registration belongs to no thread, and memory may be dropped by any. Assumption: calls
+// of libibverbs may be made from any thread, and several at once.
 unsafe impl Send for BoundRegion {}
 
 impl BoundRegions {
@@ -73,7 +74,8 @@ impl BoundRegion {
     fn end(self, ctx: &Context) -> Result<(), Self> {
         let errno = ctx.destroy(|| {
             // SAFETY: registered (invariant), and owned by `self`; the domain is allocated, since its
-            // owner or a window of the domain calls this.
+            // owner or a window of the domain calls this. An earlier attempt may have failed.
+            // Assumption: a failed deregistration leaves the registration as it was.
             unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) }
         });
         if errno != 0 && !ctx.is_removed(errno) {

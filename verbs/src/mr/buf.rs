@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{memory::Words, region::Region};
+use super::{frozen::Frozen, memory::Words, region::Region};
 use crate::{
     error::{Error, Result},
     pd::ProtectionDomain,
@@ -93,7 +93,7 @@ struct Range {
     // INVARIANT: from `start`, and at most `capacity` bytes, with the LKey of `region`. `capacity` is
     // at most `MAX_ELEMENT`.
     sge: Sge,
-    // INVARIANT: `start..start + capacity` is inside `region`, and no other `Range` overlaps.
+    // INVARIANT: `start..start + capacity` is inside `region`, in whole granules, and no other `Range` overlaps.
     region: Arc<Region>,
     start: NonNull<u8>,
     capacity: u32,
@@ -172,7 +172,8 @@ impl Buf {
     /// capacity. Both are full.
     ///
     /// # Panics
-    /// Panics when `at` is more than the capacity.
+    /// Panics when `at` is more than the capacity, and when the parts would share a page [paged on
+    /// demand](crate::mr::Registration::on_demand) by Soft-RoCE.
     #[must_use = "the rest of the buffer is lost when this is dropped"]
     pub fn split_off(&mut self, at: usize) -> Self {
         let head = match u32::try_from(at) {
@@ -180,6 +181,14 @@ impl Buf {
             _ => length_panic(at, self.capacity()),
         };
         let range = self.range_mut();
+        let granule = range.region.granule();
+        let offset = range.start.addr().get() - range.region.start().addr().get() + at;
+        assert!(
+            granule.divides(offset),
+            "Soft-RoCE accesses the start of a page paged on demand at any offset: split at a multiple of \
+             {} bytes, not at {at}",
+            granule.bytes()
+        );
         let tail = range.capacity - head;
         // SAFETY: `at` is at most the capacity, so the result is inside `region` or one past the
         // end.
@@ -197,7 +206,7 @@ impl Buf {
         // SAFETY: the leaked box (invariant); `this` does not drop the box.
         let range = unsafe { Box::from_raw(this.range.as_ptr()) };
         SharedBuf {
-            range: Arc::new(*range),
+            range: Frozen::new(*range),
         }
     }
 }
@@ -240,8 +249,8 @@ impl Range {
     #[inline]
     fn bytes(&self) -> &[u8] {
         // SAFETY: the bytes are inside `region`, initialised and owned by `self` alone (invariant).
-        // The device writes only the bytes of a posted `Buf`, and posting would have moved `self`
-        // away.
+        // Assumption: a device accesses local memory for posted requests only. Posting would have
+        // moved `self` away.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
@@ -322,19 +331,28 @@ unsafe impl Scatter for Buf {}
 /// for retransmission.
 #[derive(Clone)]
 pub struct SharedBuf {
-    range: Arc<Range>,
+    range: Frozen<Range>,
 }
 
 impl SharedBuf {
-    /// Returns the buffer if this is the only handle: no request in flight has another one.
+    /// Gives this handle up, and returns the buffer if the handle is the last one: no request in
+    /// flight has another.
     ///
-    /// # Errors
-    /// There are other handles; the error returns this one.
-    pub fn try_thaw(self) -> Result<Buf, Self> {
-        match Arc::try_unwrap(self.range) {
-            Ok(range) => Ok(Buf::of(range)),
-            Err(range) => Err(Self { range }),
-        }
+    /// Like [`Arc::into_inner`]: if all owners call this, one of them gets the buffer, also if they
+    /// call at the same time. `None` means that another owner has or will get the buffer.
+    ///
+    /// # Examples
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
+    /// let pd = ctx.alloc_pd()?;
+    /// let one = pd.alloc_buf(4096)?.freeze();
+    /// let other = one.clone();
+    /// assert!(one.thaw().is_none());
+    /// let buf = other.thaw().expect("the last handle");
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    pub fn thaw(self) -> Option<Buf> {
+        self.range.thaw().map(Buf::of)
     }
 }
 

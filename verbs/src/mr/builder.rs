@@ -7,14 +7,16 @@ use ibverbs_sys::ibv_access_flags as flag;
 use super::{
     buf::Buf,
     dmah::DmaHandle,
+    granule::Granule,
     memory::{Memory, OwnedMemory},
     region::{Region, Terms},
     remote::RemoteRegion,
 };
 use crate::{
     access::RemoteAccess,
-    error::{Error, Refused},
+    error::{self, Error, Refused},
     pd::ProtectionDomain,
+    quirk,
 };
 
 impl ProtectionDomain {
@@ -73,6 +75,10 @@ impl<'pd, M: Memory> Registration<'pd, M> {
     ///
     /// [`DeviceAttr`](crate::attr::DeviceAttr) lists the operations with support for such memory;
     /// others fail. [`advise`](ProtectionDomain::advise) prefetches pages.
+    ///
+    /// Soft-RoCE accesses the start of a page at any offset of a request. There the memory must be whole pages, such as
+    /// a [`Mapping`](crate::mr::Mapping) of a multiple of 4096 bytes, and buffers divide it by whole pages; other memory is
+    /// refused with `Unsupported`, as are huge pages, windows and other addresses.
     #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
     pub fn on_demand(mut self) -> Self {
         self.terms.allow(flag::IBV_ACCESS_ON_DEMAND);
@@ -96,9 +102,11 @@ impl<'pd, M: Memory> Registration<'pd, M> {
         self
     }
 
-    /// Lets peers access the memory. The program then has no reference to the bytes.
+    /// Lets peers access the memory. The program then has no reference to the bytes. Rights without a
+    /// name in [`RemoteAccess`] are refused with `EINVAL`.
     pub fn remote(mut self, access: RemoteAccess) -> RemoteRegistration<'pd, M> {
-        self.terms.access |= access.bits();
+        self.terms.access |= access.rights();
+        self.terms.unknown_rights |= access.bits() & !access.rights();
         RemoteRegistration { inner: self }
     }
 
@@ -117,7 +125,18 @@ impl<'pd, M: Memory> Registration<'pd, M> {
         }
     }
 
+    /// Multiples at which buffers of the registration can begin and end.
+    pub(super) fn granule(&self) -> error::Result<Granule> {
+        Granule::of(self.pd, &self.terms)
+    }
+
     pub(super) fn region(self) -> Result<Region, Refused<M>> {
+        let unknown = self.terms.unknown_rights;
+        if unknown != 0 {
+            let error = Error::from_errno("ibv_reg_mr", libc::EINVAL);
+            let error = error.detail(format!("unknown rights {unknown:#x} of peers"));
+            return Err(self.refuse(error));
+        }
         let (ctx, dmah) = (self.pd.context(), self.terms.dmah.as_ref());
         let same = dmah.map_or(Ok(()), |dmah| {
             ctx.check_same("ibv_reg_mr_ex", "the DMA handle", dmah.context())
@@ -204,6 +223,8 @@ impl<M: Memory> RemoteRegistration<'_, M> {
     /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
     /// - `EINVAL`, `EOPNOTSUPP`: the device does not support a chosen option, or the `iova` has
     ///   another offset within a page.
+    /// - `Unsupported`: on Soft-iWARP, memory with rights of peers that the drop does not give back to the
+    ///   kernel ([`Memory::frees_pages`]): use a [`Mapping`](crate::mr::Mapping).
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
@@ -216,9 +237,34 @@ impl<M: Memory> RemoteRegistration<'_, M> {
         } else if iova.checked_add(len as u64).is_none() {
             "it would end after the last address"
         } else {
+            if let Err(error) = self.check_pages() {
+                return Err(self.inner.refuse(error));
+            }
+            self.inner.terms.access |= quirk::rights_of_shared_memory(self.inner.pd.context());
             return Ok(RemoteRegion::whole(self.inner.region()?));
         };
         let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
         Err(self.inner.refuse(error))
+    }
+
+    /// Refuses memory that the process may use again while the device accesses it for a peer.
+    fn check_pages(&self) -> error::Result<()> {
+        let rights = flag::IBV_ACCESS_REMOTE_READ
+            | flag::IBV_ACCESS_REMOTE_WRITE
+            | flag::IBV_ACCESS_REMOTE_ATOMIC;
+        let is_for_peers = self.inner.terms.access & rights.0 != 0;
+        if !is_for_peers
+            || self.inner.memory.frees_pages()
+            || !quirk::access_outlives_registration(self.inner.pd.context())?
+        {
+            return Ok(());
+        }
+        let reason = "Soft-iWARP may access memory for a peer after the end of its registration; register pages \
+                      that are given back to the kernel, such as a `Mapping`";
+        Err(Error::refused(
+            "ibv_reg_mr",
+            io::ErrorKind::Unsupported,
+            reason,
+        ))
     }
 }

@@ -56,7 +56,8 @@ struct Inner {
     ctx: Context,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe, and a handle never changes.
+// SAFETY: a handle never changes. Assumption: calls of libibverbs may be made from any thread, and
+// several at once.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -89,8 +90,8 @@ impl Context {
             ph: hints.processing.unwrap_or(0),
             tph_mem_type: hints.memory.map_or(0, |kind| kind.0),
         };
-        // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
-        // attributes.
+        // SAFETY: the context is open for as long as `self` lives. Assumption: C keeps no pointer
+        // to the attributes.
         let raw = unsafe { alloc(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(fail)?;
         let ctx = self.clone();

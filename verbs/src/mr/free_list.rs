@@ -98,3 +98,22 @@ fn next(head: u64, slot: u32) -> u64 {
     let count = (head >> SLOT_BITS).wrapping_add(1);
     count << SLOT_BITS | u64::from(slot)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_and_the_next_count_are_in_a_head() {
+        let last_count = u64::MAX >> SLOT_BITS;
+        for count in [0, last_count] {
+            let head = count << SLOT_BITS | u64::from(NONE);
+            let next_count = if count == last_count { 0 } else { count + 1 };
+            for slot in 0..=NONE {
+                let changed = next(head, slot);
+                assert_eq!(slot_of(changed), slot);
+                assert_eq!(changed >> SLOT_BITS, next_count);
+            }
+        }
+    }
+}

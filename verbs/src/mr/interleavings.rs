@@ -1,9 +1,10 @@
-//! The free list under every interleaving of a few threads, and every permitted order of their
-//! memory accesses: loom tries all.
+//! The free list, and the handles of a frozen buffer, under every interleaving of a few threads, and
+//! every permitted order of their memory accesses: loom tries all.
 
 use loom::{cell::UnsafeCell, model, model::Builder, sync::Arc, thread};
 
 use free_list::FreeList;
+use frozen::Frozen;
 
 /// The atomics of the free list under loom.
 mod atomic {
@@ -12,6 +13,79 @@ mod atomic {
 #[expect(clippy::duplicate_mod, reason = "over other atomics")]
 #[path = "free_list.rs"]
 mod free_list;
+
+/// A reference count under loom, by the algorithm of [`std::sync::Arc`].
+mod count {
+    use std::{cell::UnsafeCell, mem::ManuallyDrop, ops::Deref};
+
+    use loom::sync::{
+        self,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    struct Counted<T> {
+        handles: AtomicUsize,
+        value: UnsafeCell<ManuallyDrop<T>>,
+    }
+
+    // SAFETY: the value is shared, and taken by the last handle only.
+    unsafe impl<T: Send + Sync> Sync for Counted<T> {}
+
+    pub(super) struct Arc<T>(Option<sync::Arc<Counted<T>>>);
+
+    impl<T> Arc<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(Some(sync::Arc::new(Counted {
+                handles: AtomicUsize::new(1),
+                value: UnsafeCell::new(ManuallyDrop::new(value)),
+            })))
+        }
+
+        pub(super) fn into_inner(mut this: Self) -> Option<T> {
+            this.release()
+        }
+
+        fn release(&mut self) -> Option<T> {
+            let counted = self.0.take()?;
+            if counted.handles.fetch_sub(1, Ordering::AcqRel) > 1 {
+                return None;
+            }
+            // SAFETY: no other handle exists, and none will.
+            let value = unsafe { &mut *counted.value.get() };
+            // SAFETY: once, by the last handle.
+            Some(unsafe { ManuallyDrop::take(value) })
+        }
+    }
+
+    impl<T> Clone for Arc<T> {
+        fn clone(&self) -> Self {
+            let counted = self.0.clone();
+            if let Some(counted) = &counted {
+                counted.handles.fetch_add(1, Ordering::Relaxed);
+            }
+            Self(counted)
+        }
+    }
+
+    impl<T> Deref for Arc<T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            let counted = self.0.as_ref().unwrap();
+            // SAFETY: shared while a handle exists.
+            unsafe { &*counted.value.get() }
+        }
+    }
+
+    impl<T> Drop for Arc<T> {
+        fn drop(&mut self) {
+            drop(self.release());
+        }
+    }
+}
+#[expect(clippy::duplicate_mod, reason = "over another count")]
+#[path = "frozen.rs"]
+mod frozen;
 
 /// Slots with memory under loom's watch: two concurrent owners of a slot fail the test, and so does
 /// an owner that does not see the last owner's writes.
@@ -137,5 +211,36 @@ fn free_list_slot_shows_its_last_owners_writes() {
         if again.is_none() {
             assert_eq!(slots.take(), Some(slot));
         }
+    });
+}
+
+#[test]
+fn one_of_the_last_owners_thaws_a_frozen_buffer() {
+    model(|| {
+        let mine = Frozen::new(7);
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let other = mine.clone();
+                thread::spawn(move || {
+                    assert_eq!(*other, 7);
+                    other.thaw()
+                })
+            })
+            .collect();
+        let mut thawed: Vec<i32> = mine.thaw().into_iter().collect();
+        thawed.extend(others.into_iter().filter_map(|other| other.join().unwrap()));
+        assert_eq!(thawed, [7]);
+    });
+}
+
+#[test]
+fn dropped_handle_leaves_the_value_to_the_owner_that_thaws() {
+    model(|| {
+        let mine = Frozen::new(7);
+        let other = mine.clone();
+        let dropped = thread::spawn(move || drop(other));
+        let early = mine.clone().thaw();
+        dropped.join().unwrap();
+        assert_eq!((early, mine.thaw()), (None, Some(7)));
     });
 }

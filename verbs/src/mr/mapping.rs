@@ -169,6 +169,10 @@ unsafe impl Memory for Mapping {
     fn range(&mut self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.len)
     }
+
+    fn frees_pages(&self) -> bool {
+        true
+    }
 }
 
 // SAFETY: a private mapping has one owner (invariant).

@@ -33,6 +33,15 @@ pub unsafe trait Memory: fmt::Debug + Send + 'static {
     fn provider(&self) -> Option<&ProviderMemory> {
         None
     }
+
+    /// Whether the drop of the value gives the pages of the range back to the kernel, and no other memory of this process
+    /// is in these pages: `false` for memory of an allocator, which uses the bytes again. Soft-iWARP accepts no other
+    /// memory for peers: its accesses for a peer may end after the registration.
+    ///
+    /// An implementation that returns `true` promises both.
+    fn frees_pages(&self) -> bool {
+        false
+    }
 }
 
 /// Memory with no other user while registered.
@@ -108,6 +117,10 @@ unsafe impl<M: Memory> Memory for Prefix<M> {
     fn provider(&self) -> Option<&ProviderMemory> {
         self.memory.provider()
     }
+
+    fn frees_pages(&self) -> bool {
+        self.memory.frees_pages()
+    }
 }
 
 // SAFETY: as for `memory`.
@@ -166,6 +179,10 @@ unsafe impl Memory for Box<dyn Memory> {
 
     fn provider(&self) -> Option<&ProviderMemory> {
         (**self).provider()
+    }
+
+    fn frees_pages(&self) -> bool {
+        (**self).frees_pages()
     }
 }
 

@@ -31,12 +31,18 @@
 mod atomic {
     pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
+/// The reference count of frozen buffers.
+mod count {
+    pub(super) use std::sync::Arc;
+}
 mod bound;
 mod buf;
 mod builder;
 mod copying;
 mod dmah;
 mod free_list;
+mod frozen;
+mod granule;
 mod mapping;
 mod memory;
 mod null;

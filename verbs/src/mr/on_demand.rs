@@ -14,6 +14,7 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno},
     named::named,
     pd::ProtectionDomain,
+    quirk,
     work::{Gather, MAX_SGE, SgeList},
 };
 
@@ -61,6 +62,7 @@ impl ProtectionDomain {
     /// # Errors
     /// - `EINVAL`, `EOPNOTSUPP`: the device does not support it; see
     ///   [`OdpCaps`](crate::attr::OdpCaps).
+    /// - `Unsupported`: Soft-RoCE, which accesses the start of a page at any offset.
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
@@ -70,6 +72,11 @@ impl ProtectionDomain {
         const CALL: &str = "ibv_reg_mr";
         self.context().check_process(CALL)?;
         let access = flag::IBV_ACCESS_LOCAL_WRITE.0 | flag::IBV_ACCESS_ON_DEMAND.0;
+        if quirk::paging_ignores_offsets(self.context())? {
+            let reason = "Soft-RoCE accesses the start of a page paged on demand at any offset; register \
+                          whole pages by `register`";
+            return Err(Error::refused(CALL, io::ErrorKind::Unsupported, reason));
+        }
         let (pd, all) = (self.as_raw(), usize::MAX);
         // SAFETY: the domain is allocated for as long as `self` lives. C's notation for all
         // addresses, not a range of valid memory. Only a buffer of `Everything`, the owner of its

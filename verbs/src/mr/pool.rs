@@ -52,8 +52,8 @@ struct Shared {
     region: Region,
     free: FreeList,
     /// From one buffer to the next.
-    // INVARIANT: `stride` times the number of slots is at most the length of the region, and
-    // `capacity` at most `stride`.
+    // INVARIANT: `stride` times the number of slots is at most the length of the region, `capacity` is
+    // at most `stride`, and `stride` is a multiple of the region's granule.
     stride: usize,
     capacity: u32,
 }
@@ -111,6 +111,7 @@ impl<M: OwnedMemory> Registration<'_, M> {
     /// The error returns the memory:
     /// - `InvalidInput`: `len` is zero or at least 2 GiB; or there would be no buffer, or more than
     ///   16777215.
+    /// - `Unsupported`: buffers would share pages [paged on demand](Self::on_demand) by Soft-RoCE.
     /// - As for [`create_buf`](Self::create_buf).
     ///
     /// # Examples
@@ -128,7 +129,24 @@ impl<M: OwnedMemory> Registration<'_, M> {
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
     pub fn create_pool(mut self, len: usize) -> Result<BufPool, Refused<M>> {
-        let (stride, slots) = match carve(self.len(), len) {
+        let memory = self.len();
+        let carved = self.granule().and_then(|granule| {
+            let (stride, slots) = carve(memory, len)?;
+            if granule.divides(stride) {
+                return Ok((stride, slots));
+            }
+            let reason = format!(
+                "Soft-RoCE accesses the start of a page paged on demand at any offset; a buffer has a \
+                 multiple of {} bytes there",
+                granule.bytes()
+            );
+            Err(Error::refused(
+                "ibv_reg_mr",
+                io::ErrorKind::Unsupported,
+                reason,
+            ))
+        });
+        let (stride, slots) = match carved {
             Ok(carved) => carved,
             Err(error) => return Err(self.refuse(error)),
         };
@@ -249,8 +267,9 @@ impl Deref for PoolBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are the slot's, initialised, and owned by `self` alone (invariant). The
-        // device writes only bytes of posted work, and posting would have moved `self` away.
+        // SAFETY: the bytes are the slot's, initialised, and owned by `self` alone (invariant).
+        // Assumption: a device accesses local memory for posted requests only. Posting would have
+        // moved `self` away.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
     }
 }

@@ -48,7 +48,8 @@ pub struct ProviderMemory {
     pd: ProtectionDomain,
 }
 
-// SAFETY: the memory owns its bytes alone (invariant), and libibverbs documents its calls as thread-safe.
+// SAFETY: the memory owns its bytes alone (invariant). Assumption: calls of libibverbs may be made from
+// any thread, and several at once.
 unsafe impl Send for ProviderMemory {}
 // SAFETY: a shared one only allows reading.
 unsafe impl Sync for ProviderMemory {}

@@ -13,6 +13,7 @@ use ibverbs_sys::{self as ffi, ibv_access_flags as flag};
 use super::{
     bound::BoundRegion,
     dmah::DmaHandle,
+    granule::Granule,
     memory::{Memory, OwnedMemory},
     on_demand::Implicit,
     provider_memory::ProviderMemory,
@@ -31,7 +32,8 @@ pub(super) struct Mr {
     pd: ProtectionDomain,
 }
 
-// SAFETY: a registration may be used and ended from any thread.
+// SAFETY: a registration belongs to no thread. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for Mr {}
 // SAFETY: a shared reference only allows reading numbers, and changing the numbers takes `&mut`.
 unsafe impl Sync for Mr {}
@@ -92,6 +94,8 @@ impl Mr {
 pub(super) struct Terms {
     /// Of `ibv_access_flags`.
     pub(super) access: u32,
+    /// Requested rights of peers that `RemoteAccess` does not name. The registration is refused.
+    pub(super) unknown_rights: u32,
     /// The address of the first byte in requests, if not the virtual address.
     pub(super) iova: Option<u64>,
     pub(super) dmah: Option<DmaHandle>,
@@ -146,6 +150,8 @@ pub(super) struct Region {
     dmah: Option<DmaHandle>,
     /// Whether windows can be bound.
     for_windows: bool,
+    /// Buffers of the region begin and end at multiples.
+    granule: Granule,
 }
 
 /// The registration behind the device's access.
@@ -156,7 +162,8 @@ enum Grant {
     Everything(Arc<Implicit>),
 }
 
-// SAFETY: a registration may be used and ended from any thread, and memory may be dropped by any.
+// SAFETY: a registration belongs to no thread, and memory may be dropped by any. Assumption: calls
+// of libibverbs may be made from any thread, and several at once.
 unsafe impl Send for Region {}
 // SAFETY: through a shared `Region` only addresses and keys can be read; the memory is touched by
 // `drop` alone.
@@ -173,10 +180,20 @@ impl Region {
         let mut memory = Box::new(memory);
         let range = memory.range();
         terms.allow(flag::IBV_ACCESS_LOCAL_WRITE);
-        // SAFETY: the range is valid until the memory is dropped, and the drop follows the end of
-        // the registration.
-        match unsafe { register(pd, range, memory.provider(), &terms) } {
-            Ok(mr) => Ok(Self {
+        let granule = Granule::of(pd, &terms).and_then(|granule| {
+            granule.check(range, &terms)?;
+            Ok(granule)
+        });
+        let granule = granule.map_err(|error| error.detail(terms.describe(range.len())));
+        let registered = granule.and_then(|granule| {
+            // SAFETY: the range is valid until the memory is dropped, and the drop follows the end of
+            // the registration. The device accesses whole granules, all inside of the range.
+            let mr = unsafe { register(pd, range, memory.provider(), &terms) }?;
+            Ok((mr, granule))
+        });
+        match registered {
+            Ok((mr, granule)) => Ok(Self {
+                granule,
                 grant: Grant::Own(mr),
                 start: range.cast(),
                 len: range.len(),
@@ -204,6 +221,7 @@ impl Region {
             memory: Some(memory),
             dmah: None,
             for_windows: false,
+            granule: Granule::BYTE,
         }
     }
 
@@ -214,6 +232,11 @@ impl Region {
             Grant::Own(mr) => mr,
             Grant::Everything(implicit) => implicit.mr(),
         }
+    }
+
+    /// Buffers of the region begin and end at multiples.
+    pub(super) fn granule(&self) -> Granule {
+        self.granule
     }
 
     /// Records that the registration now covers other memory, under its own addresses. Returns the
@@ -366,8 +389,8 @@ unsafe fn register(
                 mask |= has::IBV_REG_MR_MASK_DMAH.0;
             }
             attr.comp_mask = u64::from(mask);
-            // SAFETY: as above; C keeps no pointer to the attributes, and the handle lives as long
-            // as `terms`, kept by the region.
+            // SAFETY: as above; the handle lives as long as `terms`, kept by the region. Assumption: C
+            // keeps no pointer to the attributes.
             (CALL, unsafe { reg_mr_ex(pd.as_raw(), &raw mut attr) })
         }
     };

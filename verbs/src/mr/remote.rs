@@ -14,6 +14,7 @@ use ibverbs_sys::ibv_mr;
 
 use super::{
     copying::{copy_in, copy_out},
+    mapping::Mapping,
     memory::Words,
     region::{Region, address, push_elements},
 };
@@ -21,6 +22,7 @@ use crate::{
     access::RemoteAccess,
     error::{Error, Result},
     pd::ProtectionDomain,
+    quirk,
     work::{Gather, Scatter, SgeList},
 };
 
@@ -28,12 +30,15 @@ use crate::{
 /// the peer, in a format of its own.
 ///
 /// For the receiver, a token is a number checked by the device: a request with a wrong one fails
-/// with [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
+/// with [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR). The bounds of the token are
+/// checked by posting: a request beyond [`len`](Self::len) is refused.
+///
+/// Assumption: the device checks the bounds of the registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteToken {
     /// The address of the first byte, in the address space of the registration.
     pub addr: u64,
-    /// The number of bytes.
+    /// The number of bytes: the maximum for a request.
     pub len: u64,
     /// The RKey, checked by the device for each request.
     pub rkey: u32,
@@ -116,6 +121,9 @@ impl ProtectionDomain {
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_remote(&self, len: usize, access: RemoteAccess) -> Result<RemoteRegion> {
+        if quirk::access_outlives_registration(self.context())? {
+            return Ok(self.register(Mapping::new(len)?).remote(access).create()?);
+        }
         Ok(self.register(Words::zeroed(len)?).remote(access).create()?)
     }
 

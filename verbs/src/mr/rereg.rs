@@ -7,7 +7,11 @@ use ibverbs_sys::{
     ibv_rereg_mr_flags as change,
 };
 
-use super::{memory::Memory, region::Region, remote::RemoteRegion};
+use super::{
+    memory::Memory,
+    region::{Region, Terms},
+    remote::RemoteRegion,
+};
 use crate::{
     access::RemoteAccess,
     error::{Error, Refused},
@@ -215,12 +219,16 @@ impl Region {
         });
         let access = changes.access.map_or(0, |access| {
             flags |= change::IBV_REREG_MR_CHANGE_ACCESS.0;
-            access.bits() | flag::IBV_ACCESS_LOCAL_WRITE.0
+            access.rights() | flag::IBV_ACCESS_LOCAL_WRITE.0
         });
         let (addr, len) = match range {
             Some(range) => (range.cast().as_ptr(), range.len()),
             None => (ptr::null_mut(), 0),
         };
+        if let Some(range) = range {
+            let kept = self.granule().check(range, &Terms::default());
+            kept.map_err(|error| (Remainder::Unchanged, error))?;
+        }
         let mr = self.mr().as_raw();
         // SAFETY: the registration exists, and `&mut self` excludes other users; the domain and the
         // memory live as long as `changes`, and from success on as long as `self`. On failure, both

@@ -186,8 +186,8 @@ impl ProtectionDomain {
             attr.fd = fd.as_raw_fd();
             attr.fd_offset = range.offset;
             attr.dmah = handle.as_raw();
-            // SAFETY: as for `ibv_reg_dmabuf_mr`; C keeps no pointer to the attributes, and the
-            // region keeps the handle.
+            // SAFETY: as for `ibv_reg_dmabuf_mr`; the region keeps the handle. Assumption: C keeps no
+            // pointer to the attributes.
             Ok(unsafe { reg_mr_ex(self.as_raw(), &raw mut attr) })
         })?;
         let DmaBufRange { len, iova, .. } = range;
@@ -226,7 +226,7 @@ impl ProtectionDomain {
 
 /// The access of peers, and local writes for requests of this process.
 fn rights(access: RemoteAccess) -> u32 {
-    access.bits() | flag::IBV_ACCESS_LOCAL_WRITE.0
+    access.rights() | flag::IBV_ACCESS_LOCAL_WRITE.0
 }
 
 impl UnmappedRegion {

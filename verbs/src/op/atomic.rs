@@ -49,7 +49,15 @@ impl<W: Scatter> CompareSwap<W> {
     common_options!();
 }
 
-request!(CompareSwap, transport: Reliable, work: Scatter, parts: { const EXACTLY: Option<u32> = Some(8); }, |this, to| {
+request!(CompareSwap, transport: Reliable, work: Scatter, parts: {
+    const EXACTLY: Option<u32> = Some(8);
+    const READS: bool = true;
+
+    #[inline]
+    fn remote_len(&self) -> u64 {
+        self.remote.len
+    }
+}, |this, to| {
     to.atomic_cmp_swp(this.remote, this.compare, this.swap);
 });
 
@@ -85,7 +93,15 @@ impl<W: Scatter> FetchAdd<W> {
     common_options!();
 }
 
-request!(FetchAdd, transport: Reliable, work: Scatter, parts: { const EXACTLY: Option<u32> = Some(8); }, |this, to| {
+request!(FetchAdd, transport: Reliable, work: Scatter, parts: {
+    const EXACTLY: Option<u32> = Some(8);
+    const READS: bool = true;
+
+    #[inline]
+    fn remote_len(&self) -> u64 {
+        self.remote.len
+    }
+}, |this, to| {
     to.atomic_fetch_add(this.remote, this.add);
 });
 
@@ -123,7 +139,15 @@ impl<W> AtomicWrite<W> {
     common_options!();
 }
 
-keeps_work!(AtomicWrite, transport: Reliable);
+keeps_work!(AtomicWrite, transport: Reliable, parts: {
+    const REMOTE_BYTES: Option<u64> = Some(8);
+    const READS: bool = true;
+
+    #[inline]
+    fn remote_len(&self) -> u64 {
+        self.remote.len
+    }
+});
 
 impl<W> DescribeExtended for AtomicWrite<W> {
     #[inline]
