@@ -247,7 +247,8 @@ unsafe extern "C" fn free(
     // lifetime.
     let allocator = unsafe { &*pd_context.cast::<Box<dyn QueueAllocator>>() };
     let freed = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the provider returns memory from `alloc`, after its last use.
+        // SAFETY: the memory is from `alloc`. Assumption: a provider returns memory of its
+        // allocator after the last use.
         unsafe { allocator.free(memory, resource_type) };
     }));
     if let Err(panic) = freed {

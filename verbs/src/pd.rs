@@ -58,8 +58,8 @@ pub(crate) enum Origin {
     Imported,
 }
 
-// SAFETY: calls change no state of a protection domain in user space; libibverbs documents its
-// calls as thread-safe.
+// SAFETY: calls change no state of a protection domain in user space. Assumption: calls of
+// libibverbs may be made from any thread, and several at once.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}

@@ -4,7 +4,12 @@ use std::ptr;
 
 use ibverbs_sys as ffi;
 
-use crate::{bad_wr::BadWr, work::SgeList, wr_id::WrId};
+use crate::{
+    bad_wr::{BadWr, Effect, QueueKind},
+    quirk::FailedPosts,
+    work::{NO_MEMORY, SgeList},
+    wr_id::WrId,
+};
 
 /// Receives on their way to the device. The list grows on demand, and keeps the allocation.
 #[derive(Default)]
@@ -37,7 +42,11 @@ impl RecvList {
             sg_list: ptr::null_mut(),
             num_sge: sges.count(),
         });
-        self.sges.extend_from_slice(sges.elements());
+        match sges.elements() {
+            // See `SgeList::as_mut_ptr`.
+            [] => self.sges.push(NO_MEMORY),
+            elements => self.sges.extend_from_slice(elements),
+        }
     }
 
     /// The identifier of a receive.
@@ -52,9 +61,8 @@ impl RecvList {
         let sges = self.sges.as_mut_ptr();
         let mut next = ptr::null_mut();
         for wr in self.wrs.iter_mut().rev() {
-            // Each has `num_sge` elements, one after the other.
-            end -= usize::try_from(wr.num_sge).unwrap_or(0);
-            // In bounds, or one past the end where a receive has no elements.
+            // Each has `num_sge` elements, or one that does not count, one after the other.
+            end -= usize::try_from(wr.num_sge).unwrap_or(0).max(1);
             wr.sg_list = sges.wrapping_add(end);
             wr.next = next;
             next = wr;
@@ -62,8 +70,42 @@ impl RecvList {
         (!next.is_null()).then_some(next)
     }
 
-    /// The number of receives counted as posted, after a post failed with `errno`.
-    pub(crate) fn posted(&self, errno: i32, bad: &BadWr<ffi::ibv_recv_wr>) -> usize {
-        bad.first_of(errno, self.wrs.len(), |index| &raw const self.wrs[index])
+    /// The effect of a failed post of the list.
+    pub(crate) fn effect(
+        &self,
+        proven: FailedPosts,
+        queue: QueueKind,
+        bad: &BadWr<ffi::ibv_recv_wr>,
+    ) -> Effect {
+        bad.effect_on(proven, queue, self.wrs.len(), |index| {
+            &raw const self.wrs[index]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wr_id::{QpId, QueueId};
+
+    /// Some providers read the first element without looking at the number.
+    #[test]
+    fn listed_receive_without_elements_points_to_no_memory() {
+        let queue = QueueId::receive(QpId::next());
+        let mut list = RecvList::default();
+        for sequence in 0..3 {
+            list.add(queue.wr_id(sequence), &SgeList::of(&()));
+        }
+        let mut next = list.chain().unwrap();
+        for _ in 0..3 {
+            // SAFETY: a receive of the list.
+            let wr = unsafe { *next };
+            // SAFETY: there is always one element.
+            let element = unsafe { *wr.sg_list };
+            assert_eq!((element.addr, element.length, element.lkey), (0, 0, 0));
+            assert_eq!(wr.num_sge, 0);
+            next = wr.next;
+        }
+        assert!(next.is_null());
     }
 }

@@ -1,7 +1,10 @@
-//! Threads started by libraries, with all signals blocked for the program.
+//! Threads started by libraries, with all signals blocked for the program, and the end of a sleep by a signal that waits.
 
 use std::{
-    io, ptr,
+    cell::Cell,
+    io,
+    os::fd::BorrowedFd,
+    ptr,
     thread::{Builder, JoinHandle},
 };
 
@@ -69,6 +72,58 @@ pub fn spawn_without_signals<T: Send + 'static>(
     // A new thread inherits the mask.
     let _blocked = Blocked::new();
     Builder::new().name(name.to_owned()).spawn(run)
+}
+
+/// The end of a sleep by a signal that waits: see [`interrupt_by`].
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupt {
+    /// Readable while a signal is pending.
+    pub fd: BorrowedFd<'static>,
+    /// Whether to end a sleep, called when `fd` is readable. If not, the thread sleeps again: `fd` is no longer readable then.
+    pub is_due: fn() -> bool,
+}
+
+thread_local! {
+    static INTERRUPT: Cell<Option<Interrupt>> = const { Cell::new(None) };
+}
+
+/// Has blocked calls of this thread end with `Interrupted` when a descriptor is readable, until called with `None`.
+///
+/// For a library with functions of C that blocks signals during a call, so that no handler runs inside: the descriptor is a
+/// `signalfd(2)` with these signals, and the handlers run when the call has returned.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// use verbs::{signals::{Interrupt, interrupt_by, interrupting}, waiting::EventFd};
+///
+/// let event: &'static EventFd = Box::leak(Box::new(EventFd::new()?));
+/// interrupt_by(Some(Interrupt { fd: event.as_fd(), is_due: || true }));
+/// assert!(interrupting().is_some());
+/// interrupt_by(None);
+/// # Ok::<(), verbs::Error>(())
+/// ```
+///
+/// # References
+/// [signalfd(2)](https://man7.org/linux/man-pages/man2/signalfd.2.html)
+pub fn interrupt_by(interrupt: Option<Interrupt>) {
+    INTERRUPT.set(interrupt);
+}
+
+/// Takes the argument of [`interrupt_by`], for a part of the call where handlers run.
+pub fn take_interrupt() -> Option<Interrupt> {
+    INTERRUPT.take()
+}
+
+/// The descriptor given to [`interrupt_by`], for a sleep of another kind.
+pub fn interrupting() -> Option<BorrowedFd<'static>> {
+    INTERRUPT.get().map(|interrupt| interrupt.fd)
+}
+
+/// Whether a sleep has to end, once the descriptor is readable.
+pub fn is_interrupted() -> bool {
+    INTERRUPT
+        .get()
+        .is_some_and(|interrupt| (interrupt.is_due)())
 }
 
 #[cfg(test)]

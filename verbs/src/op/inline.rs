@@ -99,9 +99,9 @@ impl<'d, R: CanInline> InlineList<'d, R> {
 fn push(list: &mut SgeList, data: &[u8]) {
     // Longer data are refused by their length; see `Sending::refusal`.
     let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-    // SAFETY: the device never accesses this range: the provider copies the bytes before the post
-    // returns, while `data` is borrowed, and ignores the LKey. Data of 4 GiB or more are never
-    // posted.
+    // SAFETY: the device never accesses this range. Assumption: the provider copies inline data
+    // before a post returns, and ignores the LKey. `data` is borrowed until then. Data of 4 GiB or
+    // more are never posted.
     list.push(unsafe { Sge::new(NonNull::from(data).cast(), len, 0) });
 }
 
@@ -110,6 +110,11 @@ macro_rules! inline {
         impl<R: Parts> Parts for $name<'_, R> {
             const INLINE: bool = true;
             const LOOKED_AT: u32 = R::LOOKED_AT;
+
+            #[inline]
+            fn remote_len(&self) -> u64 {
+                self.request.remote_len()
+            }
 
             #[inline]
             fn flags(&self) -> ffi::ibv_send_flags {

@@ -82,6 +82,18 @@ mod sealed {
         /// Minimum length in bytes of the first element, where providers read its bytes.
         const LOOKED_AT: u32 = 0;
 
+        /// The number of bytes of the peer's memory accessed by the request, if not that of the elements.
+        const REMOTE_BYTES: Option<u64> = None;
+
+        /// Whether the peer answers with data, limited in number by `max_rd_atomic`.
+        const READS: bool = false;
+
+        /// The length of the peer's memory, by its token. Requests without a token have no limit.
+        #[inline]
+        fn remote_len(&self) -> u64 {
+            u64::MAX
+        }
+
         /// The flags chosen by the caller.
         fn flags(&self) -> ffi::ibv_send_flags;
 
@@ -243,8 +255,13 @@ pub(crate) use request;
 /// Implements [`ExtendedRequest`] for a request without elements, whose work is only kept.
 macro_rules! keeps_work {
     ($name:ident, transport: $transport:path) => {
+        keeps_work!($name, transport: $transport, parts: {});
+    };
+    ($name:ident, transport: $transport:path, parts: { $($part:item)* }) => {
         impl<W> Parts for $name<W> {
             const DATA: bool = false;
+
+            $($part)*
 
             #[inline]
             fn flags(&self) -> ffi::ibv_send_flags {

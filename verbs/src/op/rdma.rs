@@ -44,7 +44,7 @@ pub struct Write<W> {
 }
 
 impl<W: Gather> Write<W> {
-    /// Writes the bytes of `work` to the start of the peer's memory `remote`.
+    /// Writes the bytes of `work` to the start of the peer's memory `remote`, which is at least as long.
     #[inline]
     pub fn new(work: W, remote: RemoteToken) -> Self {
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
@@ -89,7 +89,12 @@ impl<W: Gather> Write<W> {
     common_options!();
 }
 
-request!(Write, transport: Connected, work: Gather, |this, to| {
+request!(Write, transport: Connected, work: Gather, parts: {
+    #[inline]
+    fn remote_len(&self) -> u64 {
+        self.remote.len
+    }
+}, |this, to| {
     match this.imm_data {
         None => to.rdma_write(this.remote),
         Some(imm_data) => to.rdma_write_imm(this.remote, imm_data),
@@ -127,7 +132,7 @@ pub struct Read<W> {
 }
 
 impl<W: Scatter> Read<W> {
-    /// Fills `work` from the start of the peer's memory `remote`.
+    /// Fills `work` from the start of the peer's memory `remote`, which is at least as long.
     #[inline]
     pub fn new(work: W, remote: RemoteToken) -> Self {
         Self {
@@ -140,6 +145,13 @@ impl<W: Scatter> Read<W> {
     common_options!();
 }
 
-request!(Read, transport: Reliable, work: Scatter, |this, to| {
+request!(Read, transport: Reliable, work: Scatter, parts: {
+    const READS: bool = true;
+
+    #[inline]
+    fn remote_len(&self) -> u64 {
+        self.remote.len
+    }
+}, |this, to| {
     to.rdma_read(this.remote);
 });

@@ -50,6 +50,12 @@ impl<R: Parts> Parts for ToSrq<R> {
     const INLINE: bool = R::INLINE;
     const DATA: bool = R::DATA;
     const EXACTLY: Option<u32> = R::EXACTLY;
+    const READS: bool = R::READS;
+
+    #[inline]
+    fn remote_len(&self) -> u64 {
+        self.request.remote_len()
+    }
 
     #[inline]
     fn flags(&self) -> ffi::ibv_send_flags {

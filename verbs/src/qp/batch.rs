@@ -12,9 +12,10 @@ use super::{
     transport::Transport,
 };
 use crate::{
-    bad_wr::BadWr,
+    bad_wr::{self, BadWr, Effect, QueueKind},
     error::{Refused, Result},
     op::SendRequest,
+    quirk::FailedPosts,
     work::SgeList,
     wr_id::WrId,
 };
@@ -77,6 +78,15 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
     where
         R: SendRequest<T, Work = SW> + 'q,
     {
+        self.push_gathered::<R, false>(request)
+    }
+
+    /// Adds a request, with elements without bytes if `EMPTY`.
+    #[inline(always)]
+    fn push_gathered<R, const EMPTY: bool>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: SendRequest<T, Work = SW> + 'q,
+    {
         let sending = self.queue.sending_mut();
         if self.cursor.is_stopped() {
             let Some(cursor) = sending.in_flight.moved_on(self.cursor.tail) else {
@@ -86,6 +96,11 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         }
         let mut sges = SgeList::new();
         request.gather(&mut sges);
+        if EMPTY {
+            sges.omit_empty();
+        } else if sges.has_empty() {
+            return self.push_with_empty(request);
+        }
         let request = ManuallyDrop::new(request);
         let refuse = |request, error| {
             let value = ManuallyDrop::into_inner(request);
@@ -121,6 +136,15 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         Ok(())
     }
 
+    #[cold]
+    #[inline(never)]
+    fn push_with_empty<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: SendRequest<T, Work = SW> + 'q,
+    {
+        self.push_gathered::<R, true>(request)
+    }
+
     /// The number of requests added.
     pub fn len(&self) -> usize {
         self.queue.sending().staging.len(self.next)
@@ -136,7 +160,8 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
     /// # Errors
     /// The device refused a request, named by the error. Earlier requests are posted. The error returns
     /// the work of the refused request and of all later ones, in order. If the device names no
-    /// request, as after a failed doorbell, all requests count as posted, and the error has no work.
+    /// request, as after a failed doorbell, or the effect of the failure is not proven, as for
+    /// [`SendQueue::post`], all requests count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -155,14 +180,17 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `first` is a list of
-        // complete requests inside the staging area, which does not move during the call. C reads
-        // them and their elements only before the return. The described memory stays as `Gather`
-        // promises while the work is in flight.
+        // complete requests inside the staging area, which does not move during the call.
+        // Assumption: C reads requests and their elements only before a post returns. The described
+        // memory stays as `Gather` promises while the work is in flight.
         let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, bad.place()) };
         // SAFETY: as for `list`, which has found a request before `next`.
         unsafe { sending.staging.relink(next) };
-        if errno != 0 {
-            return Err(sending.take_unposted(errno, &bad, next, before));
+        if errno != 0 || bad.is_named() {
+            let proven = FailedPosts::of(inner.pd.context());
+            if errno != 0 || proven.named_in_success {
+                return Err(sending.take_unposted(proven, errno, &bad, next, before));
+            }
         }
         sending.signaling.set(unsignaled, cursor.tail);
         Ok(())
@@ -176,13 +204,20 @@ impl<SW> Sending<SW> {
     #[inline(never)]
     fn take_unposted(
         &mut self,
+        proven: FailedPosts,
         errno: i32,
         bad: &BadWr<ffi::ibv_send_wr>,
         next: Next,
         before: u32,
     ) -> Refused<Vec<SW>> {
+        // The provider has no error for a request refused with success: the device has no such request.
+        let errno = if errno == 0 { libc::EINVAL } else { errno };
         let staged = self.staging.len(next);
-        let posted = self.staging.posted(next, errno, bad);
+        let effect = self.staging.effect(proven, next, bad);
+        let posted = match effect {
+            Effect::Posted(count) => count,
+            Effect::Unknown => staged,
+        };
         // SAFETY: `posted` is at most the number of requests.
         let unsignaled = unsafe { self.staging.unsignaled(before, posted) };
         let unposted = (posted..staged).filter_map(|_| self.in_flight.unpush());
@@ -191,8 +226,8 @@ impl<SW> Sending<SW> {
         // A signaled request that was not posted does not count.
         self.signaling.set(unsignaled, self.in_flight.next());
         (self.recorder).refused(self.in_flight.next(), value.len(), errno);
-        let error = refusal::device(POST_SEND, errno)
-            .detail(format!("request {posted} of {staged}, counting from 0"));
+        let error = bad_wr::failure(POST_SEND, errno, effect, QueueKind::Send);
+        let error = error.detail(bad_wr::of_batch("request", posted, staged));
         Refused { value, error }
     }
 

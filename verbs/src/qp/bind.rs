@@ -1,6 +1,11 @@
 //! Binding memory windows.
 
-use std::{any::Any, io, ptr, sync::Arc};
+use std::{
+    any::Any,
+    io,
+    ptr::{self, NonNull},
+    sync::Arc,
+};
 
 use ibverbs_sys as ffi;
 
@@ -10,13 +15,16 @@ use super::{
 };
 use crate::{
     access::RemoteAccess,
-    bad_wr::BadWr,
-    error::{Error, Refused, Result, cvt_errno},
+    bad_wr::{self, BadWr, Effect, QueueKind},
+    context::Context,
+    error::{Error, PostError, Refused, Result},
     mr::{RemoteRegion, RemoteToken},
     mw::{Before, MemoryWindow, WindowType},
     op::{self, Parts, SendOps, SendWr},
     pd::ProtectionDomain,
+    quirk::{FailedBind, FailedPosts},
     work::SgeList,
+    wr_id::WrId,
 };
 
 impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> {
@@ -34,7 +42,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
     ///   the window, and allocate another.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.
     ///
-    /// A binding whose doorbell fails counts as posted, as other [requests](Self::post) do.
+    /// After a failure without a proof that the device does not have the request, the error returns
+    /// no work, and the window keeps the region, as if bound; see [`post`](Self::post).
     ///
     /// # References
     /// [ibv_bind_mw(3)](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html)
@@ -46,15 +55,16 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         region: &RemoteRegion,
         access: RemoteAccess,
         work: SW,
-    ) -> Result<RemoteToken, Refused<SW>> {
+    ) -> Result<RemoteToken, PostError<SW>> {
         let call = match window.window_type() {
             WindowType::Type1 => "ibv_bind_mw",
             WindowType::Type2 => "ibv_post_send",
         };
         if let Err(error) = same_domain(call, window, region, &self.inner.pd) {
-            return Err(Refused { value: work, error });
+            return Err(PostError::refused(work, error));
         }
         let raw = self.inner.raw;
+        let ctx = self.inner.pd.context().clone();
         // A binding of type 2 also belongs to the queue pair, which cannot be destroyed before the
         // window.
         let qp = (window.window_type() == WindowType::Type2)
@@ -62,57 +72,93 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         if let Some(qp) = &qp
             && let Err(error) = window.check_binder(call, qp)
         {
-            return Err(Refused { value: work, error });
+            return Err(PostError::refused(work, error));
         }
         let sending = self.sending_mut();
         let Some(vacancy) = sending.in_flight.vacancy() else {
-            let error = refusal::full(call);
-            return Err(Refused { value: work, error });
+            return Err(PostError::refused(work, refusal::full(call)));
         };
         let token = region.token();
         let bind_info = bind_info(region, access);
         let id = vacancy.id();
-        let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
-        // Soft-RoCE's `ibv_bind_mw` posts the same request as for type 2, and does not report
-        // whether a failed call has posted.
-        let as_request = window.window_type() == WindowType::Type2 || sending.bind_fails_posted;
-        let (posted, rkey) = if as_request {
-            let rkey = ffi::ibv_inc_rkey(window.rkey());
-            let mut wr = SendWr::unwritten();
-            wr.begin(id, ptr::null_mut(), 0, signaled);
-            wr.bind_window(window.as_raw(), rkey, bind_info);
-            let mut bad = BadWr::new();
-            // SAFETY: the queue pair exists, and `wr` is one complete request, without elements.
-            // The window and the region exist during the call, and C does not use them afterwards.
-            let errno = unsafe { ffi::ibv_post_send(raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
-            if errno != 0 && bad.is_refused(errno, wr.as_mut_ptr()) {
-                (cvt_errno(call, errno), rkey)
-            } else {
-                (Ok(()), rkey)
-            }
+        let as_request = window.window_type() == WindowType::Type2
+            || FailedPosts::of(&ctx).bind == FailedBind::AsRequest;
+        let bind = if as_request {
+            bind_as_request
         } else {
-            let mut bind = ffi::ibv_mw_bind {
-                wr_id: id.0,
-                send_flags: signaled.0,
-                bind_info,
-            };
-            // SAFETY: the queue pair and the window exist, and `&mut` excludes other uses of
-            // either; the region is registered for as long as `region` lives. C keeps no pointer to
-            // `bind`.
-            let errno = unsafe { ffi::ibv_bind_mw(raw.as_ptr(), window.as_raw(), &raw mut bind) };
-            // C has set the new key.
-            (cvt_errno(call, errno), window.rkey())
+            bind_by_call
         };
-        if let Err(error) = posted {
-            return Err(Refused { value: work, error });
+        // SAFETY: the queue pair and the window exist, and `&mut` excludes other uses of either; the
+        // region is registered for as long as `region` lives.
+        let (errno, effect, rkey) = unsafe { bind(raw, &ctx, id, window, bind_info) };
+        if effect == Effect::Posted(0) {
+            let error = bad_wr::failure(call, errno, effect, QueueKind::Send);
+            return Err(PostError::refused(work, error));
         }
         let before = window.set_bound(region, rkey, qp);
-        sending.recorder.posted::<MemoryWindow>(id, 0, signaled);
+        (sending.recorder).posted::<MemoryWindow>(id, 0, ffi::ibv_send_flags::IBV_SEND_SIGNALED);
         vacancy.fill(work);
+        if errno != 0 && matches!(effect, Effect::Posted(_)) {
+            sending.doorbell = errno;
+        }
         // Once the posted request is recorded.
         drop(before);
-        Ok(RemoteToken { rkey, ..token })
+        bad_wr::kept(call, errno, effect, QueueKind::Send).map(|()| RemoteToken { rkey, ..token })
     }
+}
+
+/// Posts a binding as a request. Returns the error number, the effect, and the new key.
+///
+/// # Safety
+/// - The queue pair and the window exist without other users, and the region is registered.
+unsafe fn bind_as_request(
+    qp: NonNull<ffi::ibv_qp>,
+    ctx: &Context,
+    id: WrId,
+    window: &mut MemoryWindow,
+    bind_info: ffi::ibv_mw_bind_info,
+) -> (i32, Effect, u32) {
+    let rkey = ffi::ibv_inc_rkey(window.rkey());
+    let mut wr = SendWr::unwritten();
+    let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
+    wr.begin(id, ptr::null_mut(), 0, signaled);
+    wr.bind_window(window.as_raw(), rkey, bind_info);
+    let mut bad = BadWr::new();
+    // SAFETY: the queue pair exists, and `wr` is one complete request, without elements. The window and
+    // the region exist during the call, and C does not use them afterwards.
+    let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.place()) };
+    let effect = match errno {
+        0 => Effect::Posted(1),
+        _ => bad.effect(ctx, QueueKind::Send, wr.as_mut_ptr()),
+    };
+    (errno, effect, rkey)
+}
+
+/// Posts a binding by `ibv_bind_mw`. Returns the error number, the effect, and the new key.
+///
+/// # Safety
+/// - As for [`bind_as_request`].
+unsafe fn bind_by_call(
+    qp: NonNull<ffi::ibv_qp>,
+    ctx: &Context,
+    id: WrId,
+    window: &mut MemoryWindow,
+    bind_info: ffi::ibv_mw_bind_info,
+) -> (i32, Effect, u32) {
+    let mut bind = ffi::ibv_mw_bind {
+        wr_id: id.0,
+        send_flags: ffi::ibv_send_flags::IBV_SEND_SIGNALED.0,
+        bind_info,
+    };
+    // SAFETY: the caller's promise. C keeps no pointer to `bind`.
+    let errno = unsafe { ffi::ibv_bind_mw(qp.as_ptr(), window.as_raw(), &raw mut bind) };
+    let effect = match (errno, FailedPosts::of(ctx).bind) {
+        (0, _) => Effect::Posted(1),
+        (_, FailedBind::Unposted) => Effect::Posted(0),
+        _ => Effect::Unknown,
+    };
+    // C has set the new key.
+    (errno, effect, window.rkey())
 }
 
 impl<T: Connected, SW: Send + 'static, RW: Send + 'static> QueuePair<T, Rts, SW, RW> {
@@ -127,7 +173,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> QueuePair<T, Rts, SW,
         region: &RemoteRegion,
         access: RemoteAccess,
         work: SW,
-    ) -> Result<RemoteToken, Refused<SW>> {
+    ) -> Result<RemoteToken, PostError<SW>> {
         self.halves_mut()
             .0
             .bind_window(window, region, access, work)
@@ -167,7 +213,7 @@ fn bind_info(region: &RemoteRegion, access: RemoteAccess) -> ffi::ibv_mw_bind_in
         mr: region.mr(),
         addr: token.addr,
         length: token.len,
-        mw_access_flags: access.bits(),
+        mw_access_flags: access.rights(),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     mr::Buf,
     op::SendOps,
     pd::ProtectionDomain,
-    quirk::PostingQuirks,
+    quirk,
     srq::{Kind, SharedReceiveQueue, SrqInner, TagMatchingQueue},
     work::MAX_SGE,
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
@@ -100,7 +100,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self
     }
 
-    /// Maximum number of receives in flight; 1 if not set.
+    /// Maximum number of receives in flight; 1 if not set. Not used beside a [shared receive queue](Self::srq), nor is the
+    /// number of their elements.
     pub fn max_recv_wr(mut self, receives: u32) -> Self {
         self.max_recv_wr = receives;
         self
@@ -169,7 +170,21 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// `IBV_QP_INIT_ATTR_CREATE_FLAGS`—Options for the handling of packets; none, if not set.
     #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
     pub fn flags(mut self, flags: QpFlags) -> Self {
-        self.flags = flags;
+        let padding = self.flags.difference(QpFlags::all());
+        self.flags = padding | flags.intersection(QpFlags::all());
+        self
+    }
+
+    /// `IBV_QP_CREATE_PCI_WRITE_END_PADDING`—Lets the device pad the end of a message in memory to a cache line, which
+    /// makes the write faster on some machines.
+    ///
+    /// # Safety
+    /// - The memory of each receive ends at the end of a cache line, or is followed by bytes of the line that the
+    ///   device may overwrite.
+    #[doc(alias = "IBV_QP_CREATE_PCI_WRITE_END_PADDING")]
+    pub unsafe fn pci_write_end_padding(mut self) -> Self {
+        let padding = ffi::ibv_qp_create_flags::IBV_QP_CREATE_PCI_WRITE_END_PADDING;
+        self.flags |= QpFlags::from_bits_retain(padding.0);
         self
     }
 
@@ -313,7 +328,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         let recv_entries = self.recv_cq.reserve(call, max_recv_wr)?;
         let ctx = self.pd.context();
         let tso = self.tso_limits()?;
-        let quirks = PostingQuirks::of(ctx)?;
+        let mangles_lists = quirk::mangles_lists(ctx)?;
         let mut attr = self.init_attr(max_recv_wr);
         let attr_in = attr;
         let raw = create(self.pd.context().as_raw(), &mut attr);
@@ -350,9 +365,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             None
         } else {
             // SAFETY: the queue pair has just been created, with `T::RAW`, for these operations.
-            Some(unsafe { Extended::of::<T>(raw, self.send_ops, quirks) }?)
+            Some(unsafe { Extended::of::<T>(raw, self.send_ops, mangles_lists) }?)
         };
-        inner.extend(extended, tso, quirks.fails_posted);
+        inner.extend(extended, tso);
         if self.receives_elsewhere {
             inner.receive_elsewhere();
         }
@@ -384,6 +399,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         attr.cap.max_inline_data = self.max_inline_data;
         if T::RECEIVES {
             attr.recv_cq = self.recv_cq.as_raw();
+        }
+        if T::RECEIVES && self.srq.is_none() {
             attr.cap.max_recv_wr = max_recv_wr;
             attr.cap.max_recv_sge = self.max_recv_sge.get();
         }
@@ -479,17 +496,19 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
                 return refuse("the send queue is the device's, for matching tags".to_owned());
             }
         }
-        for (name, requests) in [
-            ("max_send_wr", self.max_send_wr),
-            ("max_recv_wr", self.max_recv_wr),
-        ] {
+        // A shared receive queue has capacities of its own.
+        let (recv_wr, recv_sge) = match self.srq {
+            Some(_) => (0, 0),
+            None => (self.max_recv_wr, self.max_recv_sge.get()),
+        };
+        for (name, requests) in [("max_send_wr", self.max_send_wr), ("max_recv_wr", recv_wr)] {
             if requests > MAX_IN_FLIGHT {
                 return refuse(format!("{name} is {requests}, and at most {MAX_IN_FLIGHT}"));
             }
         }
         for (name, elements) in [
             ("max_send_sge", self.max_send_sge.get()),
-            ("max_recv_sge", self.max_recv_sge.get()),
+            ("max_recv_sge", recv_sge),
         ] {
             if elements as usize > MAX_SGE {
                 return refuse(format!("{name} is {elements}, and at most {MAX_SGE}"));
@@ -509,8 +528,8 @@ unsafe fn max_inline(ctx: &Context, attr_in: &ffi::ibv_qp_init_attr_ex) -> Optio
     let is_created = |max_inline_data| {
         let mut attr = *attr_in;
         attr.cap.max_inline_data = max_inline_data;
-        // SAFETY: the context is open for as long as `ctx` lives, and the caller's promise for the rest; C keeps no
-        // pointer to the attributes.
+        // SAFETY: the context is open for as long as `ctx` lives, and the caller's promise for the rest.
+        // Assumption: C keeps no pointer to the attributes.
         let Some(qp) = NonNull::new(unsafe { ffi::ibv_create_qp_ex(ctx.as_raw(), &raw mut attr) })
         else {
             return false;

@@ -120,8 +120,8 @@ impl<W: AsRef<[u8]>> Completion<'_, W> {
     pub fn received(&self) -> Result<&[u8], WcError> {
         let work = self.work()?.as_ref();
         let arrived = match self.opcode() {
-            WcOpcode::RECV | WcOpcode::RDMA_READ => self.byte_len(),
-            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => ATOMIC_LEN,
+            Some(WcOpcode::RECV | WcOpcode::RDMA_READ) => self.byte_len(),
+            Some(WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD) => ATOMIC_LEN,
             _ => 0,
         };
         Ok(&work[..arrived.min(work.len())])

@@ -138,11 +138,28 @@ impl Explanation {
             ),
             WcStatus::LOC_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR => {
                 let rights = Rights(attr.access);
-                write!(f, "\n  this queue pair allows the peer {rights}")
+                write!(f, "\n  this queue pair allows the peer {rights}")?;
+                write_depths(attr, f)
             }
+            WcStatus::LOC_QP_OP_ERR => write_depths(attr, f),
             _ => Ok(()),
         }
     }
+}
+
+/// The depths in force, and which of the two sides has to change a depth of 0.
+fn write_depths(attr: &QpAttr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (own, peer) = (attr.max_rd_atomic, attr.max_dest_rd_atomic);
+    write!(
+        f,
+        "\n  reads and atomics at once: {own} of this side (max_rd_atomic), {peer} of the peer (max_dest_rd_atomic)"
+    )?;
+    if own == 0 {
+        f.write_str(
+            "; to read, set this side's initiator_depth and the peer's responder_resources",
+        )?;
+    }
+    Ok(())
 }
 
 /// The rights of a peer, in words.
@@ -232,7 +249,9 @@ mod tests {
         attr.dest_qp_num = 0x11;
         attr.timeout = 14;
         attr.retry_cnt = 7;
-        attr.qp_access_flags = access.bits();
+        attr.max_rd_atomic = 4;
+        attr.max_dest_rd_atomic = 2;
+        attr.qp_access_flags = access.rights();
         QpAttr::new(&attr, &ffi::ibv_qp_init_attr::zeroed())
     }
 
@@ -245,6 +264,7 @@ mod tests {
     #[test]
     fn explanation_of_each_status_has_its_line() {
         let time = "given up after at least 536.9ms: 8 transmissions without an acknowledgement";
+        let depths = "reads and atomics at once: 4 of this side (max_rd_atomic), 2 of the peer (max_dest_rd_atomic)";
         let all = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
         let table: &[(WcStatus, RemoteAccess, &[&str])] = &[
             (WcStatus::RETRY_EXC_ERR, all, &[time]),
@@ -256,13 +276,20 @@ mod tests {
             (
                 WcStatus::LOC_ACCESS_ERR,
                 RemoteAccess::empty(),
-                &["this queue pair allows the peer no RDMA, only messages"],
+                &[
+                    "this queue pair allows the peer no RDMA, only messages",
+                    depths,
+                ],
             ),
             (
                 WcStatus::REM_INV_REQ_ERR,
                 all,
-                &["this queue pair allows the peer reads, writes, atomics"],
+                &[
+                    "this queue pair allows the peer reads, writes, atomics",
+                    depths,
+                ],
             ),
+            (WcStatus::LOC_QP_OP_ERR, all, &[depths]),
             (WcStatus::REM_ACCESS_ERR, all, &[]),
             (WcStatus::WR_FLUSH_ERR, all, &[]),
         ];
@@ -279,6 +306,16 @@ mod tests {
             );
             assert_eq!(lines[2..], **expected, "{text}");
         }
+    }
+
+    #[test]
+    fn explanation_of_a_depth_of_zero_names_the_remedy() {
+        let mut attr = attributes(RemoteAccess::READ);
+        attr.max_rd_atomic = 0;
+        let failed = WcError::new(WcStatus::LOC_QP_OP_ERR, 0);
+        let text = Explanation::new(failed, QpNum::from_low_bits(0x12), Some(attr)).to_string();
+        let remedy = "to read, set this side's initiator_depth and the peer's responder_resources";
+        assert!(text.ends_with(remedy), "{text}");
     }
 
     #[test]

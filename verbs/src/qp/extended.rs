@@ -8,7 +8,6 @@ use super::{refusal, transport::Transport};
 use crate::{
     error::{Error, Result},
     op::{Deferred, SendOps},
-    quirk::PostingQuirks,
     work::SgeList,
 };
 
@@ -20,14 +19,16 @@ pub(super) struct Extended {
     pub(super) deferred: Deferred,
 }
 
-/// The functions, and their operations and bugs.
+/// The functions, and their operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table {
     // INVARIANT: the queue pair itself, whose table has the functions of `ops`, and those needed by
     // every batch.
     pub(super) qp: NonNull<ffi::ibv_qp_ex>,
     pub(super) ops: SendOps,
-    pub(super) quirks: PostingQuirks,
+    /// Whether all elements of a list must have the same length; see
+    /// [`quirk::mangles_lists`](crate::quirk::mangles_lists).
+    mangles_lists: bool,
 }
 
 // SAFETY: only the owner of the send queue uses the queue pair, and the owner may change threads.
@@ -43,7 +44,7 @@ impl Extended {
     pub(super) unsafe fn of<T: Transport>(
         qp: NonNull<ffi::ibv_qp>,
         ops: SendOps,
-        quirks: PostingQuirks,
+        mangles_lists: bool,
     ) -> Result<Self> {
         // SAFETY: the caller's promise.
         let extended = unsafe { ffi::ibv_qp_to_qp_ex(qp.as_ptr()) };
@@ -51,7 +52,11 @@ impl Extended {
             // SAFETY: the same queue pair, and the device has accepted `ops`.
             Some(qp) => match unsafe { missing::<T>(qp, ops) } {
                 None => {
-                    let table = Table { qp, ops, quirks };
+                    let table = Table {
+                        qp,
+                        ops,
+                        mangles_lists,
+                    };
                     return Ok(Self {
                         table,
                         deferred: Deferred::default(),
@@ -73,7 +78,7 @@ impl Table {
     pub(super) fn refusal(&self, op: SendOps, sges: &SgeList, inline: bool) -> Option<Error> {
         if !self.ops.contains(op) {
             Some(refusal::operation(op))
-        } else if self.quirks.wrong_lists && !inline && !equally_long(sges) {
+        } else if self.mangles_lists && !inline && !equally_long(sges) {
             Some(refusal::lengths(op.call()))
         } else {
             None

@@ -18,18 +18,20 @@ use super::{
     transport::Transport,
 };
 use crate::{
+    bad_wr::{self, Effect, QueueKind},
     error::{Error, Refused, Result},
     op::{Deferred, ExtendedRequest, Parts, Recording, SendOps},
+    quirk::FailedPosts,
     work::SgeList,
 };
 
-/// Requests written directly into the device's send queue, and posted together: all of them or none.
+/// Requests written directly into the device's send queue, and posted together.
 ///
 /// The extended API of posting, for queue pairs created with
 /// [`send_ops`](crate::qp::QueuePairBuilder::send_ops). The requests are those of
 /// [`op`](crate::op), the completions are the same, and both APIs can be used alternately. Differences
 /// from a [`Batch`](crate::qp::Batch): inline data are copied when added, some operations exist
-/// only here, and a failure posts nothing.
+/// only here, and a failure names no request.
 ///
 /// The requests are kept as data until the batch is posted, and only then the device's lock on the
 /// send queue is taken. While the batch is open, any other call is allowed, from any thread.
@@ -151,6 +153,7 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         request.describe_extended(&mut op);
         let mut sges = SgeList::new();
         request.gather(&mut sges);
+        sges.omit_empty();
         let admitted = match self.admit(op, &sges, &request) {
             Ok(admitted) => admitted,
             Err(error) => {
@@ -236,9 +239,10 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     /// # Errors
     /// - `EINVAL`, `ENOMEM`: the device refused one of the requests, without naming one.
     ///
-    /// Nothing is posted then, and the error returns all of the work, in order. Exception: on
-    /// Soft-RoCE the requests stay posted, and the work in flight: the kernel finds them with the
-    /// next request.
+    /// The error returns all of the work, in order, if the source of the device's library proves that
+    /// nothing is posted then: of mlx5, efa, hns, `bnxt_re` and ionic. Otherwise the requests count as
+    /// posted, and the error has no work. On Soft-RoCE only the doorbell may have failed, and the
+    /// kernel finds the requests with the next one.
     ///
     /// # References
     /// [ibv_wr_complete(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
@@ -262,20 +266,24 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         // `bindings` keep the windows and their regions.
         let errno = unsafe { this.deferred.post(table.qp) };
         this.give_back_memory();
-        let sending = this.queue.sending_mut();
         if errno == 0 {
+            let sending = this.queue.sending_mut();
             sending.signaling.set(unsignaled, cursor.tail);
             return Ok(());
         }
-        let error = refusal::device("ibv_wr_complete", errno);
+        let proven = FailedPosts::of(this.queue.inner.pd.context());
+        let sending = this.queue.sending_mut();
         let mut value = Vec::new();
-        if table.quirks.fails_posted {
-            sending.signaling.set(unsignaled, cursor.tail);
-        } else {
+        let effect = if proven.complete_is_all_or_none {
             undo(bindings);
             value = sending.take_unposted_all(len, before);
             (sending.recorder).refused(sending.in_flight.next(), len, errno);
-        }
+            Effect::Posted(0)
+        } else {
+            sending.signaling.set(unsignaled, cursor.tail);
+            Effect::Unknown
+        };
+        let error = bad_wr::failure("ibv_wr_complete", errno, effect, QueueKind::Send);
         Err(Refused { value, error })
     }
 

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use ibverbs_sys::ibv_qp_create_flags;
 
 bitflags! {
-    /// `ibv_qp_create_flags`—Options for a queue pair's handling of packets.
+    /// `ibv_qp_create_flags`—Options for a queue pair's handling of packets. Unknown bits reach no device.
     ///
     /// # References
     /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
@@ -20,8 +20,5 @@ bitflags! {
         /// Takes the VLAN tag out of packets.
         #[doc(alias = "IBV_QP_CREATE_CVLAN_STRIPPING")]
         const CVLAN_STRIPPING = ibv_qp_create_flags::IBV_QP_CREATE_CVLAN_STRIPPING.0;
-        /// Pads the end of writes over PCI.
-        #[doc(alias = "IBV_QP_CREATE_PCI_WRITE_END_PADDING")]
-        const PCI_WRITE_END_PADDING = ibv_qp_create_flags::IBV_QP_CREATE_PCI_WRITE_END_PADDING.0;
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     bounded::QpNum,
     cq::{WcStatus, WorkCompletion},
     error::Error,
+    work::SgeList,
     wr_id::WrId,
 };
 
@@ -82,6 +83,11 @@ impl Recorder {
             *oldest = event;
         }
         self.next = (self.next + 1) % self.limit;
+    }
+
+    /// Length of a request in bytes.
+    pub(super) fn bytes(sges: &SgeList) -> u64 {
+        sges.bytes()
     }
 
     pub(super) fn posted<R>(&mut self, id: WrId, bytes: u64, flags: ffi::ibv_send_flags) {

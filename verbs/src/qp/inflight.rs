@@ -10,9 +10,9 @@ use crate::wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId};
 
 /// A ring of posted work.
 ///
-/// Nearly every device completes the work of one queue in order, so a completion also covers all
-/// earlier requests: unsignaled ones, and those whose completion was dropped unread. Where order is
-/// not guaranteed, a completion covers its own request only.
+/// Nearly every device completes the work of one queue in order. Assumption: a completion also
+/// covers all earlier requests. They are unsignaled, or their completion was dropped unread. Where
+/// order is not guaranteed, a completion covers its own request only.
 pub(crate) struct InFlight<W> {
     cursor: Cursor<W>,
     // The oldest request.
@@ -337,6 +337,8 @@ impl<W> First<'_, W> {
     fn take(self) -> W {
         let slot = self.ring.slots.slot(self.ring.head);
         self.ring.head = self.ring.head.next();
+        // The work returns to the program. Assumption: a completion ends the device's access to the memory of its
+        // request.
         // SAFETY: the slot belonged to `head`, before `tail` (invariant), so it is initialised
         // (invariant of the ring). With `head` moved on, the slot counts as uninitialised from
         // here, so the work has one owner.

@@ -112,11 +112,17 @@ impl Member {
             return ended;
         }
         let ctx = self.pd.context();
-        let errno = ctx.destroy(|| {
-            // SAFETY: the queue pair exists: destroying it failed when its last handle was dropped.
-            // Its domain and its completion queues exist, the latter since they were leaked then.
-            unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) }
-        });
+        let errno = if quirk::failed_destroy_frees_queues(ctx) {
+            // No second call: only a removal has ended the queue pair since.
+            libc::EIO
+        } else {
+            ctx.destroy(|| {
+                // SAFETY: the queue pair exists: destroying it failed when its last handle was dropped.
+                // Assumption: a failed destruction leaves the queue pair as it was. Its domain and its
+                // completion queues exist, the latter since they were leaked then.
+                unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) }
+            })
+        };
         let discard = || self.queues.iter().all(Queue::discard_completions);
         if ctx.is_removed(errno) && (!quirk::copies_messages(ctx) || discard()) {
             return Ok(());

@@ -40,6 +40,7 @@ mod flight_recorder;
 mod handle;
 pub(crate) mod inflight;
 mod legal;
+mod limits;
 mod member;
 mod modify;
 mod multicast;

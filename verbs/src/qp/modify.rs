@@ -47,7 +47,8 @@ pub(super) unsafe fn modify<T: Transport, S: State>(
         // Nothing to change: on iWARP the kernel has made the transition itself.
         return Ok(());
     }
-    // SAFETY: the queue pair exists, and `attr` is complete. C keeps no pointer to `attr`.
+    // SAFETY: the queue pair exists, and `attr` is complete. Assumption: C keeps no pointer to the
+    // attributes.
     let errno = unsafe { ffi::ibv_modify_qp(qp, &raw mut attr, mask as i32) };
     let modified = cvt_errno("ibv_modify_qp", errno).map_err(|err| {
         let mut detail = format!("{} {} to {to}", T::NAME, S::NAME);

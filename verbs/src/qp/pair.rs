@@ -18,7 +18,7 @@ use crate::{
     bounded::QpNum,
     completion_counter::CompletionCounter,
     cq::WorkCompletion,
-    error::{Refused, Result},
+    error::{Error, PostError, Refused, Result},
     mr::Buf,
     op::SendRequest,
     pd::ProtectionDomain,
@@ -213,6 +213,10 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// and work posted later returns with the status
     /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
     ///
+    /// Soft-RoCE since Linux 6.4 may complete the message that is being received at this moment once
+    /// for each posted receive, with success; so may a failure of the queue pair. A protocol has to
+    /// recognize a message that it has received before, as by a sequence number.
+    ///
     /// # Errors
     /// The device refused, or is gone.
     ///
@@ -251,7 +255,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     }
 
     fn transition<To: State>(
-        self,
+        mut self,
         attributes: &Attributes<T, To>,
     ) -> Result<QueuePair<T, To, SW, RW>, Refused<Self>> {
         let (attr, mask) = attributes.as_raw();
@@ -263,13 +267,17 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     }
 
     pub(super) fn modify_raw(
-        &self,
+        &mut self,
         attr: ffi::ibv_qp_attr,
         mask: u32,
         to: &'static str,
     ) -> Result<()> {
         // SAFETY: the queue pair exists for as long as `self` lives.
-        unsafe { modify::modify::<T, S>(self.pd().context(), self.as_raw(), attr, mask, to) }
+        unsafe { modify::modify::<T, S>(self.pd().context(), self.as_raw(), attr, mask, to) }?;
+        if mask & ffi::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 != 0 {
+            self.send.sending_mut().limits.max_rd_atomic = attr.max_rd_atomic;
+        }
+        Ok(())
     }
 }
 
@@ -390,11 +398,16 @@ impl<T: Transport, S: CanPostSend, SW, RW> QueuePair<T, S, SW, RW> {
     /// As for [`SendQueue::post`].
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
-    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    pub fn post<R>(&mut self, request: R) -> Result<(), PostError<R>>
     where
         R: SendRequest<T, Work = SW>,
     {
         self.send.post(request)
+    }
+
+    /// Takes the error of a failed doorbell; see [`SendQueue::take_doorbell_error`].
+    pub fn take_doorbell_error(&mut self) -> Option<Error> {
+        self.send.take_doorbell_error()
     }
 
     /// Begins a batch of requests, to be posted with one doorbell.
@@ -410,7 +423,7 @@ impl<T: Transport, S: CanPostReceive, SW, RW: Scatter> QueuePair<T, S, SW, RW> {
     /// As for [`ReceiveQueue::post`].
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
-    pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>> {
+    pub fn post_recv(&mut self, work: RW) -> Result<(), PostError<RW>> {
         self.receive.post(work)
     }
 }

@@ -4,7 +4,7 @@ use std::{
     cell::UnsafeCell,
     fmt,
     marker::PhantomData,
-    mem::{ManuallyDrop, MaybeUninit},
+    mem::{self, ManuallyDrop, MaybeUninit},
     num::NonZero,
     ptr::{self, NonNull},
     sync::Arc,
@@ -14,16 +14,16 @@ use ibverbs_sys as ffi;
 
 use super::{
     attached::Attached, completion::Completion, extended::Extended, flight_recorder::Recorder,
-    inflight::InFlight, member::Destroyed, multicast, refusal, signaling::Signaling,
-    staging::Staging, table::Table, teardown::Leftover, transport::Transport, tso::TsoLimits,
+    inflight::InFlight, limits::Limits, member::Destroyed, multicast, refusal,
+    signaling::Signaling, staging::Staging, table::Table, teardown::Leftover, transport::Transport,
+    tso::TsoLimits,
 };
 use crate::{
-    bad_wr::BadWr,
+    bad_wr::{self, BadWr, Effect, QueueKind},
     bounded::QpNum,
-    context::ContextId,
     cq::{Queue, Reservation, WorkCompletion},
-    error::{Error, Refused, Result, cvt_errno},
-    op::{Parts as Described, SendRequest, SendWr},
+    error::{Error, PostError, Result, cvt_errno},
+    op::{SendRequest, SendWr},
     pd::ProtectionDomain,
     quirk,
     recv_limits::RecvLimits,
@@ -59,9 +59,9 @@ pub(super) struct Sending<SW> {
     pub(super) staging: Staging,
     /// The extended way of posting, if the queue pair was made with one.
     pub(super) extended: Option<Extended>,
-    /// Whether a failed `ibv_bind_mw` may have posted, without reporting so.
-    pub(super) bind_fails_posted: bool,
     pub(super) recorder: Recorder,
+    /// Error number of a failed doorbell since the last [`SendQueue::take_doorbell_error`]; 0 for none.
+    pub(super) doorbell: i32,
 }
 
 pub(super) struct Receiving<RW> {
@@ -72,9 +72,9 @@ pub(super) struct Receiving<RW> {
     pub(super) recorder: Recorder,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one queue pair. Each of the two cells is
-// accessed through one half only (invariants), so from one thread at a time, and their content may
-// change threads.
+// SAFETY: each of the two cells is accessed through one half only (invariants), so from one thread
+// at a time, and their content may change threads. Assumption: calls of libibverbs may be made from
+// any thread, and several at once.
 unsafe impl<SW: Send, RW: Send> Send for Inner<SW, RW> {}
 // SAFETY: see `Send`. A half shared between threads gives only shared access to its cell.
 unsafe impl<SW: Send, RW: Send> Sync for Inner<SW, RW> {}
@@ -110,12 +110,13 @@ impl<SW, RW> Inner<SW, RW> {
                 device: pd.context().id(),
                 max_inline,
                 tso: TsoLimits::default(),
+                max_rd_atomic: u8::MAX,
             },
             signaling,
             staging: Staging::new(send.max_sge),
             extended: None,
-            bind_fails_posted: false,
             recorder: Recorder::new(0),
+            doorbell: 0,
         });
         let receive = UnsafeCell::new(Receiving {
             in_flight: ManuallyDrop::new(receive.in_flight),
@@ -140,16 +141,10 @@ impl<SW, RW> Inner<SW, RW> {
     }
 
     /// Adds optional parts, before the first use of this queue pair.
-    pub(super) fn extend(
-        &mut self,
-        extended: Option<Extended>,
-        tso: TsoLimits,
-        bind_fails_posted: bool,
-    ) {
+    pub(super) fn extend(&mut self, extended: Option<Extended>, tso: TsoLimits) {
         let send = self.send.get_mut();
         send.extended = extended;
         send.limits.tso = tso;
-        send.bind_fails_posted = bind_fails_posted;
     }
 
     /// Keeps the last events of each queue, with the feature `flight-recorder`.
@@ -227,7 +222,8 @@ impl<SW, RW> Inner<SW, RW> {
             || send.reservation.discard_completions() && receive.reservation.discard_completions()
     }
 
-    /// Takes all work in flight. The device must have lost its access.
+    /// Takes all work in flight, after the destruction or the reset of the queue pair. Assumption: a queue pair that is
+    /// destroyed or reset has no access to the memory of its requests any more.
     pub(super) fn take_leftover(&mut self) -> Leftover<SW, RW> {
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
         Leftover {
@@ -251,17 +247,20 @@ impl<SW, RW> Inner<SW, RW> {
 
 impl<SW, RW> Drop for Inner<SW, RW> {
     fn drop(&mut self) {
-        if !self.destroyed
-            && let Err(_error) = self.destroy()
-        {
-            // The device may still access the works in flight: they are leaked, with the completion
-            // queues and the shared receive queue.
-            #[expect(clippy::mem_forget, reason = "the device may still use it")]
-            std::mem::forget(self.shared.take());
-            // Last: a subscriber is the program's code, and may panic.
+        if !self.destroyed {
+            // Before the destruction, whose failure may free the queue pair.
             #[cfg(feature = "tracing")]
-            crate::trace::leaked(self.qp_num(), &_error);
-            return;
+            let number = self.qp_num();
+            if let Err(_error) = self.destroy() {
+                // The device may still access the works in flight: they are leaked, with the completion
+                // queues and the shared receive queue.
+                #[expect(clippy::mem_forget, reason = "the device may still use it")]
+                mem::forget(self.shared.take());
+                // Last: a subscriber is the program's code, and may panic.
+                #[cfg(feature = "tracing")]
+                crate::trace::leaked(number, &_error);
+                return;
+            }
         }
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
         // All in variables before the first drop: if the drop of a work panics, the others are dropped all the same.
@@ -325,6 +324,17 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     /// The number of requests posted and not returned.
     pub fn in_flight(&self) -> usize {
         self.sending().in_flight.len() as usize
+    }
+
+    /// Takes the error of a doorbell that has failed since the last call of this method, for a request that counts as
+    /// [posted](Self::post).
+    ///
+    /// The device executes the request only after a successful doorbell, which comes with a later request. A doorbell
+    /// that fails with `EACCES` always fails: the kernel refuses calls after a change of the process's user,
+    /// group or capabilities since the opening of the device.
+    pub fn take_doorbell_error(&mut self) -> Option<Error> {
+        let errno = mem::take(&mut self.sending_mut().doorbell);
+        (errno != 0).then(|| Error::from_errno(POST_SEND, errno.saturating_abs()))
     }
 
     /// The number of unsignaled requests posted since the last signaled one.
@@ -418,17 +428,35 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     /// - `WouldBlock`: as many requests are in flight as the queue can hold. Poll the completion
     ///   queue.
     /// - `InvalidInput`: the request has more elements, or carries more bytes, than the queue pair
-    ///   was made for; or an element has 2 GiB or more, or the request more than 2 GiB.
+    ///   was made for, or more bytes than its [token](crate::RemoteToken) grants; or an element has 2 GiB
+    ///   or more, or the request more than 2 GiB; or the request reads, and
+    ///   [`max_rd_atomic`](crate::qp::Attributes::max_rd_atomic) is 0.
     /// - `EINVAL`, `ENOMEM`, `EFAULT`: the device refused the request.
     ///
-    /// A request accepted by the device counts as posted even if its doorbell fails, a system call
-    /// on Soft-RoCE and Soft-iWARP: the kernel finds the request with the next doorbell.
+    /// After a failure without a proof that the device does not have the request, the error returns
+    /// [no request](PostError::value), whose work stays in flight: until its completion, a completion
+    /// of a later request, a [reset](crate::QueuePair::to_reset), or the destruction of the queue
+    /// pair. A proof is the source of the device's library; devices of unknown vendors have none.
+    ///
+    /// On Soft-RoCE and Soft-iWARP the doorbell is a system call. A request whose doorbell fails
+    /// counts as posted: the kernel finds the request with the next doorbell. Without a next one, nothing is sent:
+    /// [`take_doorbell_error`](Self::take_doorbell_error) returns the error.
     ///
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
-    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    pub fn post<R>(&mut self, request: R) -> Result<(), PostError<R>>
+    where
+        R: SendRequest<T, Work = SW>,
+    {
+        self.post_gathered::<R, false>(request)
+    }
+
+    /// Posts a request, with elements without bytes if `EMPTY`. The elements of others, known to the
+    /// compiler in number, need no memory.
+    #[inline(always)]
+    fn post_gathered<R, const EMPTY: bool>(&mut self, request: R) -> Result<(), PostError<R>>
     where
         R: SendRequest<T, Work = SW>,
     {
@@ -436,16 +464,21 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         // First of all: this may be a function call, and the compiler would forget all about the
         // elements.
         let Some(vacancy) = sending.in_flight.vacancy() else {
-            return Err(sending.limits.refused(request));
+            return Err(sending.limits.refused(request).into());
         };
         let mut sges = SgeList::new();
         request.gather(&mut sges);
+        if EMPTY {
+            sges.omit_empty();
+        } else if sges.has_empty() {
+            return self.post_with_empty(request);
+        }
         // Nothing below panics. A possible panic would force `request` into memory, to be dropped
         // from there.
         let request = ManuallyDrop::new(request);
         let refuse = |request, error| {
             let value = ManuallyDrop::into_inner(request);
-            Err(Refused { value, error })
+            Err(PostError::refused(value, error))
         };
         let refusal = sending.limits.refusal(POST_SEND, &sges, &*request);
         if let Some(error) = refusal {
@@ -460,19 +493,67 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         request.describe(&mut wr);
         let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with
-        // every field used by its opcode. C reads the request and the elements only before the
-        // return. The described memory stays as `Gather` promises until `request` is dropped, and
-        // so until the queue pair is destroyed or the completion has come.
+        // every field used by its opcode. Assumption: C reads requests and their elements only
+        // before a post returns. The described memory stays as `Gather` promises until `request` is
+        // dropped, and so until the queue pair is destroyed or the completion has come.
         let errno =
             unsafe { (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
-        if errno != 0 && bad.is_refused(errno, wr.as_mut_ptr()) {
-            sending.recorder.refused(id, 1, errno);
-            return refuse(request, refusal::device(POST_SEND, errno));
+        if errno != 0 {
+            let effect = bad.effect(inner.pd.context(), QueueKind::Send, wr.as_mut_ptr());
+            let request = ManuallyDrop::into_inner(request);
+            let bytes = Recorder::bytes(&sges);
+            return self.post_failed(request, errno, effect, flags, unsignaled, bytes);
         }
         sending.recorder.posted::<R>(id, sges.bytes(), flags);
-        sending.signaling.posted(unsignaled, vacancy.id().next());
+        sending.signaling.posted(unsignaled, id.next());
         vacancy.fill(ManuallyDrop::into_inner(request).into_work());
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_with_empty<R>(&mut self, request: R) -> Result<(), PostError<R>>
+    where
+        R: SendRequest<T, Work = SW>,
+    {
+        self.post_gathered::<R, true>(request)
+    }
+
+    /// Ends a failed post: the queue keeps the work, unless the request is certainly not posted.
+    #[cold]
+    #[inline(never)]
+    fn post_failed<R>(
+        &mut self,
+        request: R,
+        errno: i32,
+        effect: Effect,
+        flags: ffi::ibv_send_flags,
+        unsignaled: u32,
+        bytes: u64,
+    ) -> Result<(), PostError<R>>
+    where
+        R: SendRequest<T, Work = SW>,
+    {
+        let sending = self.sending_mut();
+        if effect == Effect::Posted(0) {
+            let id = sending.in_flight.next();
+            sending.recorder.refused(id, 1, errno);
+            let error = bad_wr::failure(POST_SEND, errno, effect, QueueKind::Send);
+            return Err(PostError::refused(request, error));
+        }
+        let Some(vacancy) = sending.in_flight.vacancy() else {
+            // Not reached: the post has found a slot.
+            let _leaked = ManuallyDrop::new(request);
+            return bad_wr::kept(POST_SEND, errno, effect, QueueKind::Send);
+        };
+        let id = vacancy.id();
+        sending.recorder.posted::<R>(id, bytes, flags);
+        sending.signaling.posted(unsignaled, id.next());
+        vacancy.fill(request.into_work());
+        if matches!(effect, Effect::Posted(_)) {
+            sending.doorbell = errno;
+        }
+        bad_wr::kept(POST_SEND, errno, effect, QueueKind::Send)
     }
 }
 
@@ -553,24 +634,33 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
     /// # Errors
-    /// As for [`SendQueue::post`]; the error returns the work.
+    /// As for [`SendQueue::post`]; the error returns the work, if the device certainly does not have it.
     ///
     /// # References
     /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
-    pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
+    pub fn post(&mut self, work: RW) -> Result<(), PostError<RW>> {
+        self.post_gathered::<false>(work)
+    }
+
+    /// Posts work, with elements without bytes if `EMPTY`, as for a request to send.
+    #[inline(always)]
+    fn post_gathered<const EMPTY: bool>(&mut self, work: RW) -> Result<(), PostError<RW>> {
         let (inner, receiving) = self.parts();
         // First of all, as for a request to send.
         let Some(vacancy) = receiving.in_flight.vacancy() else {
             return Err(full_of_receives(receiving.limits, work));
         };
-        let mut sges = SgeList::of(&work);
-        if let Some(error) = receiving.limits.refusal(POST_RECV, &sges) {
-            return Err(Refused { value: work, error });
+        let mut sges = SgeList::new();
+        work.gather(&mut sges);
+        if EMPTY {
+            sges.omit_empty();
+        } else if sges.has_empty() {
+            return self.post_with_empty(work);
         }
-        if sges.has_empty() {
-            return self.post_without_empty(work);
+        if let Some(error) = receiving.limits.refusal(POST_RECV, &sges) {
+            return Err(PostError::refused(work, error));
         }
         let (mut single, num_sge) = (MaybeUninit::uninit(), sges.count());
         let mut wr = ffi::ibv_recv_wr {
@@ -581,48 +671,52 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one complete
-        // request. C reads the request and the elements only before the return. The described
-        // memory stays as `Scatter` promises until `work` is dropped, and so until the queue pair
-        // is destroyed or the completion has come.
+        // request. Assumption: C reads requests and their elements only before a post returns. The
+        // described memory stays as `Scatter` promises until `work` is dropped, and so until the
+        // queue pair is destroyed or the completion has come.
         let errno =
             unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
-        if errno != 0 && bad.is_refused(errno, &raw const wr) {
-            receiving.recorder.refused(vacancy.id(), 1, errno);
-            let error = refusal::device(POST_RECV, errno);
-            return Err(Refused { value: work, error });
+        if errno != 0 {
+            let effect = bad.effect(inner.pd.context(), QueueKind::Receive, &raw const wr);
+            return self.post_failed(work, errno, effect, Recorder::bytes(&sges));
         }
         receiving.recorder.received(vacancy.id(), sges.bytes());
         vacancy.fill(work);
         Ok(())
     }
 
-    /// Posts work with elements that have no bytes.
     #[cold]
     #[inline(never)]
-    fn post_without_empty(&mut self, work: RW) -> Result<(), Refused<RW>> {
-        let (inner, receiving) = self.parts();
-        let Some(vacancy) = receiving.in_flight.vacancy() else {
-            return Err(full_of_receives(receiving.limits, work));
-        };
-        let mut sges = SgeList::of(&work);
-        sges.drop_empty();
-        let mut wr = ffi::ibv_recv_wr {
-            wr_id: vacancy.id().0,
-            next: ptr::null_mut(),
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.count(),
-        };
-        let mut bad = BadWr::new();
-        // SAFETY: as for `post`.
-        let errno = unsafe { ffi::ibv_post_recv(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
-        if errno != 0 && bad.is_refused(errno, &raw const wr) {
-            receiving.recorder.refused(vacancy.id(), 1, errno);
-            let error = refusal::device(POST_RECV, errno);
-            return Err(Refused { value: work, error });
+    fn post_with_empty(&mut self, work: RW) -> Result<(), PostError<RW>> {
+        self.post_gathered::<true>(work)
+    }
+
+    /// Ends a failed post: the queue keeps the work, unless the receive is certainly not posted.
+    #[cold]
+    #[inline(never)]
+    fn post_failed(
+        &mut self,
+        work: RW,
+        errno: i32,
+        effect: Effect,
+        bytes: u64,
+    ) -> Result<(), PostError<RW>> {
+        let receiving = self.receiving_mut();
+        if effect == Effect::Posted(0) {
+            let id = receiving.in_flight.next();
+            receiving.recorder.refused(id, 1, errno);
+            let error = bad_wr::failure(POST_RECV, errno, effect, QueueKind::Receive);
+            let error = bad_wr::explain_receive(error, &work);
+            return Err(PostError::refused(work, error));
         }
-        receiving.recorder.received(vacancy.id(), sges.bytes());
+        let Some(vacancy) = receiving.in_flight.vacancy() else {
+            // Not reached: the post has found a slot.
+            let _leaked = ManuallyDrop::new(work);
+            return bad_wr::kept(POST_RECV, errno, effect, QueueKind::Receive);
+        };
+        receiving.recorder.received(vacancy.id(), bytes);
         vacancy.fill(work);
-        Ok(())
+        bad_wr::kept(POST_RECV, errno, effect, QueueKind::Receive)
     }
 }
 
@@ -644,79 +738,10 @@ fn given_back<'p, W>(
 /// The refusal of a receive on a full queue, with a more lasting reason if there is one.
 #[cold]
 #[inline(never)]
-fn full_of_receives<W: Scatter>(limits: RecvLimits, work: W) -> Refused<W> {
+fn full_of_receives<W: Scatter>(limits: RecvLimits, work: W) -> PostError<W> {
     let error = limits.refusal(POST_RECV, &SgeList::of(&work));
     let error = error.unwrap_or_else(|| refusal::full(POST_RECV));
-    Refused { value: work, error }
-}
-
-/// Whether the first element has at least `bytes` bytes, and all elements are memory of this
-/// process.
-fn can_be_looked_at(sges: &SgeList, bytes: u32) -> bool {
-    let first = sges.elements().first();
-    sges.special().is_none() && first.is_some_and(|sge| sge.length >= bytes)
-}
-
-/// The limits for requests of a send queue.
-#[derive(Debug)]
-pub(super) struct Limits {
-    pub(super) max_sge: NonZero<u32>,
-    device: ContextId,
-    max_inline: u32,
-    tso: TsoLimits,
-}
-
-impl Limits {
-    /// The refusal of a request on a full queue, with a more lasting reason if there is one.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn refused<T: Transport, R: SendRequest<T>>(&self, request: R) -> Refused<R> {
-        let mut sges = SgeList::new();
-        request.gather(&mut sges);
-        let error = self.refusal(POST_SEND, &sges, &request);
-        let error = error.unwrap_or_else(|| refusal::full(POST_SEND));
-        Refused {
-            value: request,
-            error,
-        }
-    }
-
-    /// Why a request with these elements can never be posted, if so.
-    #[inline]
-    pub(super) fn refusal<R: Described>(
-        &self,
-        call: &'static str,
-        sges: &SgeList,
-        request: &R,
-    ) -> Option<Error> {
-        let max_sge = self.max_sge.get();
-        let of_another = || {
-            sges.special()
-                .is_some_and(|it| it.device != Some(self.device))
-        };
-        let to_another = || {
-            let ah = request.address();
-            ah.is_some_and(|ah| ah.pd().context().id() != self.device)
-        };
-        if sges.len() > max_sge as usize {
-            Some(refusal::elements(call, sges.len(), max_sge))
-        } else if R::INLINE && sges.bytes() > u64::from(self.max_inline) {
-            Some(refusal::inline(call, sges.bytes(), self.max_inline))
-        } else if let Some(bytes) = R::EXACTLY
-            && (sges.len() != 1 || sges.bytes() != u64::from(bytes))
-        {
-            Some(refusal::not_exactly(call, sges.len(), sges.bytes(), bytes))
-        } else if let Some(error) = sges.too_long(call) {
-            Some(error)
-        } else if R::LOOKED_AT > 0 && !can_be_looked_at(sges, R::LOOKED_AT) {
-            Some(refusal::not_looked_at(call, R::LOOKED_AT))
-        } else if of_another() || to_another() {
-            Some(refusal::of_another_device(call))
-        } else {
-            let segments = request.segments()?;
-            self.tso.refusal(call, segments, sges.bytes())
-        }
-    }
+    PostError::refused(work, error)
 }
 
 impl<T: Transport, SW, RW> fmt::Debug for SendQueue<T, SW, RW> {

@@ -48,7 +48,8 @@ impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
         attr.rate_limit = rate;
         attr.max_burst_sz = limit.max_burst;
         attr.typical_pkt_sz = limit.typical_packet;
-        // SAFETY: the queue pair exists for as long as `self` lives; C keeps no pointer to `attr`.
+        // SAFETY: the queue pair exists for as long as `self` lives. Assumption: C keeps no pointer
+        // to the attributes.
         let errno = unsafe { ffi::ibv_modify_qp_rate_limit(self.as_raw(), &raw mut attr) };
         cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{}, {limit:?}", T::NAME)))
     }

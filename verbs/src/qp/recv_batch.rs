@@ -8,8 +8,9 @@ use super::{
     pair::QueuePair, queues::ReceiveQueue, refusal, state::CanPostReceive, transport::Transport,
 };
 use crate::{
-    bad_wr::BadWr,
+    bad_wr::{self, BadWr, Effect, QueueKind},
     error::{Refused, Result},
+    quirk::FailedPosts,
     work::{Scatter, SgeList},
 };
 
@@ -60,11 +61,10 @@ impl<T: Transport, SW, RW: Scatter> RecvBatch<'_, T, SW, RW> {
     #[inline]
     pub fn push(&mut self, work: RW) -> Result<(), Refused<RW>> {
         let receiving = self.queue.receiving_mut();
-        let mut sges = SgeList::of(&work);
+        let sges = SgeList::of(&work);
         if let Some(error) = receiving.limits.refusal(CALL, &sges) {
             return Err(Refused { value: work, error });
         }
-        sges.drop_empty();
         let Some(vacancy) = receiving.in_flight.vacancy() else {
             let error = refusal::full(CALL);
             return Err(Refused { value: work, error });
@@ -92,13 +92,16 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
     /// # Errors
     /// The device refused a receive, named by the error. Earlier receives are posted. The error returns
     /// the work of the refused receive and of all later ones, in order. If the device names no
-    /// receive, as after a failed doorbell, all receives count as posted, and the error has no work.
+    /// receive, or the effect of the failure is not proven, as for [`SendQueue::post`], all receives
+    /// count as posted, and the error has no work.
+    ///
+    /// [`SendQueue::post`]: crate::qp::SendQueue::post
     ///
     /// # References
     /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
     #[doc(alias = "ibv_post_recv")]
     pub fn post(self) -> Result<(), Refused<Vec<RW>>> {
-        let qp = self.queue.inner.raw;
+        let (qp, pd) = (self.queue.inner.raw, self.queue.inner.pd.clone());
         let receiving = self.queue.receiving_mut();
         let staged = receiving.staging.len();
         let Some(first) = receiving.staging.chain() else {
@@ -106,24 +109,27 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `first` is a list of
-        // complete requests inside the staging area, which does not move during the call. C reads
-        // them and their elements only before the return. The described memory stays as `Scatter`
-        // promises while the work is in flight.
+        // complete requests inside the staging area, which does not move during the call.
+        // Assumption: C reads requests and their elements only before a post returns. The described
+        // memory stays as `Scatter` promises while the work is in flight.
         let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), first, bad.place()) };
-        let posted = match errno {
-            0 => staged,
-            _ => receiving.staging.posted(errno, &bad),
-        };
-        receiving.staging.clear();
         if errno == 0 {
+            receiving.staging.clear();
             return Ok(());
         }
+        let proven = FailedPosts::of(pd.context());
+        let effect = receiving.staging.effect(proven, QueueKind::Receive, &bad);
+        let posted = match effect {
+            Effect::Posted(count) => count,
+            Effect::Unknown => staged,
+        };
+        receiving.staging.clear();
         let unposted = (posted..staged).filter_map(|_| receiving.in_flight.unpush());
         let mut value: Vec<RW> = unposted.collect();
         value.reverse();
         (receiving.recorder).refused(receiving.in_flight.next(), value.len(), errno);
-        let error = refusal::device(CALL, errno)
-            .detail(format!("receive {posted} of {staged}, counting from 0"));
+        let error = bad_wr::failure(CALL, errno, effect, QueueKind::Receive);
+        let error = error.detail(bad_wr::of_batch("receive", posted, staged));
         Err(Refused { value, error })
     }
 }

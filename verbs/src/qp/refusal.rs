@@ -34,6 +34,15 @@ pub(super) fn inline(call: &'static str, found: u64, limit: u32) -> Error {
 
 #[cold]
 #[inline(never)]
+pub(super) fn no_reads(call: &'static str) -> Error {
+    let reason = "max_rd_atomic is 0, and the read or atomic would wait for ever; set \
+                  `Attributes::max_rd_atomic`, or with a connection manager this side's `initiator_depth` and \
+                  the peer's `responder_resources`";
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+#[inline(never)]
 pub(super) fn not_exactly(call: &'static str, elements: usize, bytes: u64, wanted: u32) -> Error {
     let reason = format!(
         "{elements} elements of {bytes} bytes, and the operation has one of {wanted} bytes"
@@ -47,6 +56,16 @@ pub(super) fn not_looked_at(call: &'static str, wanted: u32) -> Error {
     let reason = format!(
         "the first element must have {wanted} bytes, and all must be memory of this process, at which the device's \
          library may look"
+    );
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn beyond_token(call: &'static str, bytes: u64, granted: u64) -> Error {
+    let reason = format!(
+        "the request accesses {bytes} bytes of the peer's memory, and its token grants {granted}; use the \
+         token of the whole memory, or transfer less"
     );
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }
@@ -87,11 +106,4 @@ pub(super) fn operation(op: SendOps) -> Error {
 pub(super) fn lengths(call: &'static str) -> Error {
     let reason = "Soft-RoCE before rdma-core 64 takes all elements to be equally long";
     Error::refused(call, io::ErrorKind::Unsupported, reason)
-}
-
-/// The device's error: some providers negate the number.
-#[cold]
-#[inline(never)]
-pub(crate) fn device(call: &'static str, errno: i32) -> Error {
-    Error::from_errno(call, errno.saturating_abs())
 }

@@ -170,6 +170,21 @@ mod tests {
         }
     }
 
+    /// Slots of work without bytes need no memory.
+    #[test]
+    fn every_sequence_has_a_slot_in_a_ring_of_every_size() {
+        let queue = QueueId::send(QpId::next());
+        for count in (1..=24).map(|bits| 1_u32 << bits) {
+            let slots = Slots::<()>::new(count);
+            let step = if count == 1 << 24 { 1 } else { 251 };
+            for sequence in (0..MAX_IN_FLIGHT).step_by(step) {
+                let id = queue.wr_id(sequence);
+                assert_eq!(slots.index(id), (sequence % count) as usize);
+                assert_eq!(slots.to_the_end(id), count - sequence % count);
+            }
+        }
+    }
+
     #[test]
     fn largest_ring_has_a_slot_for_each_request() {
         check::<u8>(MAX_IN_FLIGHT, MAX_IN_FLIGHT);

@@ -9,7 +9,13 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use crate::{bad_wr::BadWr, op::SendWr, work::SgeList, wr_id::WrId};
+use crate::{
+    bad_wr::{BadWr, Effect, QueueKind},
+    op::SendWr,
+    quirk::FailedPosts,
+    work::{NO_MEMORY, SgeList},
+    wr_id::WrId,
+};
 
 /// Requests and their elements, written in place for C.
 ///
@@ -131,6 +137,11 @@ impl Staging {
     fn copy(&mut self, next: Next, sges: &SgeList) -> *mut ffi::ibv_sge {
         let first = self.len(next) * self.stride.get();
         let elements: *mut ffi::ibv_sge = self.sges.as_ptr().wrapping_add(first).cast();
+        if sges.len() == 0 {
+            // See `SgeList::as_mut_ptr`.
+            // SAFETY: there is room for at least one element of each request (invariant).
+            unsafe { elements.write(NO_MEMORY) };
+        }
         // SAFETY: there is room for `stride` elements of each request (invariant). They do not
         // overlap `sges`, since no reference to them exists.
         unsafe { ptr::copy_nonoverlapping(sges.as_ptr(), elements, sges.len()) };
@@ -173,9 +184,16 @@ impl Staging {
         unsafe { last.as_mut() }.link(successor);
     }
 
-    /// The number of requests of a batch counted as posted, after a post failed with `errno`.
-    pub(super) fn posted(&self, next: Next, errno: i32, bad: &BadWr<ffi::ibv_send_wr>) -> usize {
-        bad.first_of(errno, self.len(next), |index| self.wr(index))
+    /// The effect of a failed post of a batch.
+    pub(super) fn effect(
+        &self,
+        proven: FailedPosts,
+        next: Next,
+        bad: &BadWr<ffi::ibv_send_wr>,
+    ) -> Effect {
+        bad.effect_on(proven, QueueKind::Send, self.len(next), |index| {
+            self.wr(index)
+        })
     }
 
     /// The number of unsignaled requests after the first `count`, with `before` unsignaled ones
@@ -243,6 +261,7 @@ impl Drop for Staging {
 mod tests {
     use super::*;
     use crate::{
+        quirk::Named,
         work::{Gather, Sge},
         wr_id::{QpId, QueueId},
     };
@@ -317,6 +336,23 @@ mod tests {
         }
     }
 
+    /// Some providers read the first element without looking at the number.
+    #[test]
+    fn staged_request_without_elements_points_to_no_memory() {
+        let (mut staging, mut next) = staging(1, 2);
+        assert!(add(&mut staging, &mut next, 0, &[5, 6]));
+        assert_eq!(listed(&mut staging, next), [[5, 6]]);
+        let mut next = staging.begin(1);
+        assert!(add(&mut staging, &mut next, 1, &[]));
+        // SAFETY: of this area.
+        let first = unsafe { staging.list(next) }.unwrap();
+        // SAFETY: a request of the list, with this field written.
+        let elements = unsafe { (*first).sg_list };
+        // SAFETY: there is always one element.
+        let element = unsafe { *elements };
+        assert_eq!((element.addr, element.length, element.lkey), (0, 0, 0));
+    }
+
     #[test]
     fn staging_refuses_too_many_elements() {
         let (mut staging, mut next) = staging(2, 2);
@@ -350,6 +386,10 @@ mod tests {
 
     #[test]
     fn staging_finds_the_bad_request() {
+        let proven = FailedPosts {
+            named_send: Named::Unposted,
+            ..FailedPosts::UNKNOWN
+        };
         let (mut staging, mut next) = staging(3, 1);
         for sequence in 0..3 {
             assert!(add(&mut staging, &mut next, sequence, &[1]));
@@ -358,13 +398,14 @@ mod tests {
         let first = unsafe { staging.list(next) }.unwrap();
         // SAFETY: a request of the list, whose common fields are written.
         let second = unsafe { (*first).next };
-        let posted = |named| {
+        let effect = |named| {
             let mut bad = BadWr::new();
             // SAFETY: the place is of `bad`.
             unsafe { *bad.place() = named };
-            staging.posted(next, libc::EINVAL, &bad)
+            staging.effect(proven, next, &bad)
         };
-        assert_eq!((posted(first), posted(second)), (0, 1));
-        assert_eq!(posted(ptr::null_mut()), 3, "none is named");
+        assert_eq!(effect(first), Effect::Posted(0));
+        assert_eq!(effect(second), Effect::Posted(1));
+        assert_eq!(effect(ptr::null_mut()), Effect::Unknown, "none is named");
     }
 }

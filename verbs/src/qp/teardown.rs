@@ -1,7 +1,7 @@
 //! Teardown of a queue pair, with the return of all work in flight.
 
 use std::{
-    fmt, io,
+    fmt, io, mem,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     cq::{CompletionQueue, WorkCompletion},
     error::{Error, Refused, Result},
+    quirk,
     wr_id::{QpId, QueueId},
 };
 
@@ -132,12 +133,14 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     ///   [`QpHandle`](crate::qp::QpHandle) needs the queue pair. Drop the dependent object first.
     /// - `EBUSY`: another object, made by C code, still uses the queue pair.
     ///
-    /// The error returns the queue pair, attached to its multicast groups.
+    /// The error returns the queue pair, attached to its multicast groups. If `ibv_destroy_qp` fails
+    /// with a provider that frees parts of the queue pair first (Soft-iWARP, ocrdma), the queue
+    /// pair and its work are leaked, and the error returns `None`.
     ///
     /// # References
     /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
     #[doc(alias = "ibv_destroy_qp")]
-    pub fn destroy(self) -> Result<Leftover<SW, RW>, Refused<Self>> {
+    pub fn destroy(self) -> Result<Leftover<SW, RW>, Refused<Option<Self>>> {
         // Both halves are here, so the only other owners are flows, windows and handles.
         let shared = self.into_inner();
         let mut inner = match Arc::try_unwrap(shared) {
@@ -146,18 +149,25 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
                 let reason = "a flow, a window or a handle still needs it";
                 let error = Error::refused("ibv_destroy_qp", io::ErrorKind::ResourceBusy, reason);
                 // SAFETY: just taken out of a queue pair of this type.
-                let value = unsafe { Self::from_inner(shared) };
+                let value = Some(unsafe { Self::from_inner(shared) });
                 return Err(Refused { value, error });
             }
         };
         let groups = inner.attached.groups();
         match inner.destroy() {
             Ok(()) => Ok(inner.take_leftover()),
+            Err(error) if quirk::failed_destroy_frees_queues(inner.pd.context()) => {
+                // No call is made with the queue pair any more.
+                #[expect(clippy::mem_forget, reason = "the device may still use it")]
+                mem::forget(inner);
+                Err(Refused { value: None, error })
+            }
             Err(error) => {
-                // SAFETY: the queue pair exists, since its destruction failed.
+                // SAFETY: the queue pair exists. Assumption: a failed destruction leaves the queue
+                // pair as it was.
                 unsafe { multicast::attach_again(&inner, groups) };
                 // SAFETY: just taken out of a queue pair of this type.
-                let value = unsafe { Self::from_inner(Arc::new(inner)) };
+                let value = Some(unsafe { Self::from_inner(Arc::new(inner)) });
                 Err(Refused { value, error })
             }
         }

@@ -53,7 +53,8 @@ struct Inner {
     xrcd: XrcDomain,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one queue pair.
+// SAFETY: the queue pair has no state here. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -76,7 +77,7 @@ impl XrcDomain {
         attr.qp_type = XrcRecv::RAW;
         attr.xrcd = self.as_raw();
         // SAFETY: the context and the domain are open for as long as `self` lives, and then for as
-        // long as the queue pair has its share; C keeps no pointer to the attributes.
+        // long as the queue pair has its share. Assumption: C keeps no pointer to the attributes.
         let raw = unsafe { ffi::ibv_create_qp_ex(self.context().as_raw(), &raw mut attr) };
         let raw = cvt_ptr("ibv_create_qp_ex", raw).map_err(|err| err.detail(XrcRecv::NAME))?;
         Ok(XrcReceiver::new(raw, self))

@@ -29,8 +29,8 @@ pub(super) struct TableInner {
     pub(super) ctx: Context,
 }
 
-// SAFETY: calls change no state of a table in user space; libibverbs documents its calls as
-// thread-safe.
+// SAFETY: calls change no state of a table in user space. Assumption: calls of libibverbs may be
+// made from any thread, and several at once.
 unsafe impl Send for TableInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for TableInner {}
@@ -80,8 +80,8 @@ impl Context {
         attr.log_ind_tbl_size = queues.len().ilog2();
         attr.ind_tbl = raw_queues.as_mut_ptr();
         // SAFETY: the context is open for as long as `self` lives; the number of queues in the
-        // table matches its size, and the queues exist for as long as `TableInner` holds them. C
-        // keeps no pointer to the attributes or to the array.
+        // table matches its size, and the queues exist for as long as `TableInner` holds them.
+        // Assumption: C keeps no pointer to the attributes. Nor to the array.
         let raw = unsafe { ffi::ibv_create_rwq_ind_table(self.as_raw(), &raw mut attr) };
         let raw =
             cvt_ptr(CALL, raw).map_err(|err| err.detail(format!("{} queues", queues.len())))?;

@@ -56,7 +56,8 @@ struct RssInner {
     pd: ProtectionDomain,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one queue pair; this one has no queues.
+// SAFETY: the queue pair has no queues. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for RssInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for RssInner {}
@@ -152,7 +153,8 @@ impl RssQueuePair {
     fn modify(&self, attr: &mut ffi::ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<()> {
         self.inner.pd.context().check_process("ibv_modify_qp")?;
         let bits = i32::try_from(mask.0).unwrap_or(0);
-        // SAFETY: the queue pair is created (invariant); C keeps no pointer to the attributes.
+        // SAFETY: the queue pair is created (invariant). Assumption: C keeps no pointer to the
+        // attributes.
         let errno = unsafe { ffi::ibv_modify_qp(self.as_raw(), attr, bits) };
         cvt_errno("ibv_modify_qp", errno)
             .map_err(|err| err.detail(format!("to {:?}, port {}", attr.qp_state, attr.port_num)))

@@ -12,9 +12,9 @@ use ibverbs_sys as ffi;
 use ibverbs_sys::{ibv_wq_attr_mask, ibv_wq_flags, ibv_wq_init_attr_mask, ibv_wq_state};
 
 use crate::{
-    bad_wr::BadWr,
+    bad_wr::{self, BadWr, Effect, QueueKind},
     cq::{CqHandle, Reservation, WorkCompletion},
-    error::{Error, Refused, Result, cvt_errno, cvt_ptr},
+    error::{Error, PostError, Result, cvt_errno, cvt_ptr},
     hint,
     mr::Buf,
     pd::ProtectionDomain,
@@ -26,7 +26,7 @@ use crate::{
 };
 
 bitflags! {
-    /// `ibv_wq_flags`—Options for a work queue's handling of packets.
+    /// `ibv_wq_flags`—Options for a work queue's handling of packets. Unknown bits reach no device.
     #[doc(alias = "ibv_wq_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WqFlags: u32 {
@@ -39,9 +39,6 @@ bitflags! {
         /// Without a receive, waits for a while before dropping a packet.
         #[doc(alias = "IBV_WQ_FLAGS_DELAY_DROP")]
         const DELAY_DROP = ibv_wq_flags::IBV_WQ_FLAGS_DELAY_DROP.0;
-        /// Pads the end of writes over PCI.
-        #[doc(alias = "IBV_WQ_FLAGS_PCI_WRITE_END_PADDING")]
-        const PCI_WRITE_END_PADDING = ibv_wq_flags::IBV_WQ_FLAGS_PCI_WRITE_END_PADDING.0;
     }
 }
 
@@ -83,8 +80,8 @@ pub(super) struct WqInner {
     pub(crate) pd: ProtectionDomain,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one work queue. Mutable parts are behind
-// locks.
+// SAFETY: mutable parts are behind locks. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for WqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for WqInner {}
@@ -129,7 +126,20 @@ impl WorkQueueBuilder<'_> {
     /// Options for the handling of packets.
     #[doc(alias = "IBV_WQ_INIT_ATTR_FLAGS")]
     pub fn flags(mut self, flags: WqFlags) -> Self {
-        self.flags |= flags;
+        self.flags |= flags.intersection(WqFlags::all());
+        self
+    }
+
+    /// `IBV_WQ_FLAGS_PCI_WRITE_END_PADDING`—Lets the device pad the end of a packet in memory to a cache line, which
+    /// makes the write faster on some machines.
+    ///
+    /// # Safety
+    /// - The memory of each receive ends at the end of a cache line, or is followed by bytes of the line that the
+    ///   device may overwrite.
+    #[doc(alias = "IBV_WQ_FLAGS_PCI_WRITE_END_PADDING")]
+    pub unsafe fn pci_write_end_padding(mut self) -> Self {
+        let padding = ibv_wq_flags::IBV_WQ_FLAGS_PCI_WRITE_END_PADDING;
+        self.flags |= WqFlags::from_bits_retain(padding.0);
         self
     }
 
@@ -182,7 +192,7 @@ impl WorkQueueBuilder<'_> {
         }
         // SAFETY: the context is open, and the domain and the completion queue exist, for as long
         // as `self` borrows them, and then for as long as `WqInner` holds them. C writes only
-        // `attr`, and keeps no pointer to `attr`.
+        // `attr`. Assumption: C keeps no pointer to the attributes.
         let raw = unsafe { ffi::ibv_create_wq(ctx.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| {
             hint::limits::work_queue(err.detail(detail), ctx, self.max_wr, self.max_sge)
@@ -314,7 +324,8 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         let mut attr = ffi::ibv_wq_attr::zeroed();
         attr.attr_mask = ibv_wq_attr_mask::IBV_WQ_ATTR_STATE.0;
         attr.wq_state = state;
-        // SAFETY: the queue is created (invariant); C keeps no pointer to the attributes.
+        // SAFETY: the queue is created (invariant). Assumption: C keeps no pointer to the
+        // attributes.
         let errno = unsafe { ffi::ibv_modify_wq(self.as_raw(), &raw mut attr) };
         cvt_errno("ibv_modify_wq", errno).map_err(|err| err.detail(format!("to {state:?}")))
     }
@@ -332,22 +343,21 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
     ///   more than 2 GiB.
     /// - `EINVAL`: the queue is not ready.
     ///
-    /// The error returns the work.
+    /// The error returns the work, except after a failure without a proof that the device does not have
+    /// it, as for [`SendQueue::post`](crate::qp::SendQueue::post): then the work stays in flight.
     ///
     /// # References
     /// [ibv_post_wq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_wq_recv.3.html)
     #[doc(alias = "ibv_post_wq_recv")]
-    pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
+    pub fn post(&mut self, work: RW) -> Result<(), PostError<RW>> {
         const CALL: &str = "ibv_post_wq_recv";
         let mut sges = SgeList::of(&work);
         if let Some(error) = self.limits.refusal(CALL, &sges) {
-            return Err(Refused { value: work, error });
+            return Err(PostError::refused(work, error));
         }
-        sges.drop_empty();
         let raw = self.as_raw();
         let Some(vacancy) = self.in_flight.vacancy() else {
-            let error = refusal::full(CALL);
-            return Err(Refused { value: work, error });
+            return Err(PostError::refused(work, refusal::full(CALL)));
         };
         let mut wr = ffi::ibv_recv_wr {
             wr_id: vacancy.id().0,
@@ -356,17 +366,21 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
             num_sge: sges.count(),
         };
         let mut bad = BadWr::new();
-        // SAFETY: the queue is created (invariant), and `wr` is one complete request. C reads the
-        // request and the elements only before the return. The described memory stays as `Scatter`
-        // promises until `work` is dropped, and so until the queue is destroyed or the completion
-        // has come.
+        // SAFETY: the queue is created (invariant), and `wr` is one complete request. Assumption: C
+        // reads requests and their elements only before a post returns. The described memory stays
+        // as `Scatter` promises until `work` is dropped, and so until the queue is destroyed or the
+        // completion has come.
         let errno = unsafe { ffi::ibv_post_wq_recv(raw, &raw mut wr, bad.place()) };
-        if errno != 0 && bad.is_refused(errno, &raw const wr) {
-            let error = refusal::device(CALL, errno);
-            return Err(Refused { value: work, error });
+        let effect = match errno {
+            0 => Effect::Posted(1),
+            _ => bad.effect(self.inner.pd.context(), QueueKind::Work, &raw const wr),
+        };
+        if effect == Effect::Posted(0) {
+            let error = bad_wr::failure(CALL, errno, effect, QueueKind::Work);
+            return Err(PostError::refused(work, error));
         }
         vacancy.fill(work);
-        Ok(())
+        bad_wr::kept(CALL, errno, effect, QueueKind::Work)
     }
 }
 

@@ -80,8 +80,9 @@ impl Deref for ScopedBuf<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are initialised and borrowed exclusively by `self` (invariant). The
-        // device writes only bytes of posted work, and posting would have moved `self` away.
+        // SAFETY: the bytes are initialised and borrowed exclusively by `self` (invariant).
+        // Assumption: a device accesses local memory for posted requests only. Posting would have
+        // moved `self` away.
         unsafe { slice::from_raw_parts(self.memory.start.as_ptr(), self.memory.len) }
     }
 }

@@ -101,7 +101,8 @@ struct Regions {
 
 struct Registered(NonNull<ffi::ibv_mr>);
 
-// SAFETY: a registration may be ended from any thread.
+// SAFETY: a registration belongs to no thread. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for Registered {}
 
 impl<'scope, 'env> Scope<'scope, 'env> {

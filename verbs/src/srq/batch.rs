@@ -6,9 +6,10 @@ use ibverbs_sys as ffi;
 
 use super::{CALL, SharedReceiveQueue};
 use crate::{
-    bad_wr::BadWr,
-    error::{Error, Refused, Result},
+    bad_wr::{self, BadWr, Effect, QueueKind},
+    error::{Refused, Result},
     mr::Buf,
+    quirk::FailedPosts,
     work::{Scatter, SgeList},
 };
 
@@ -51,8 +52,8 @@ impl<RW: Scatter + Send + 'static> SrqBatch<'_, RW> {
     /// The error returns the work, and the batch is unchanged; see [`SharedReceiveQueue::post`].
     #[inline]
     pub fn push(&mut self, work: RW) -> Result<(), Refused<RW>> {
-        let mut sges = SgeList::of(&work);
-        let slot = match self.srq.slot_for(&mut sges) {
+        let sges = SgeList::of(&work);
+        let slot = match self.srq.slot_for(&sges) {
             Ok(slot) => slot,
             Err(error) => return Err(Refused { value: work, error }),
         };
@@ -80,7 +81,8 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
     /// # Errors
     /// The device refused a receive, named by the error. Earlier receives are posted. The error returns
     /// the work of the refused receive and of all later ones, in order. If the device names no
-    /// receive, as after a failed doorbell, all receives count as posted, and the error has no work.
+    /// receive, or the effect of the failure is not proven, as for [`SharedReceiveQueue::post`], all
+    /// receives count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
@@ -92,19 +94,25 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant of `SrqInner`), and `first` is a list of complete
-        // requests inside the staging area, which does not move during the call. C reads them and
-        // their elements only before the return. The described memory stays as `Scatter` promises
-        // while the work is in flight.
+        // requests inside the staging area, which does not move during the call. Assumption: C
+        // reads requests and their elements only before a post returns. The described memory stays
+        // as `Scatter` promises while the work is in flight.
         let errno = unsafe { ffi::ibv_post_srq_recv(self.srq.as_raw(), first, bad.place()) };
         if errno == 0 {
             self.srq.staging.clear();
             return Ok(());
         }
-        let posted = self.srq.staging.posted(errno, &bad);
+        let proven = FailedPosts::of(self.srq.pd().context());
+        let queue = QueueKind::SharedReceive;
+        let effect = self.srq.staging.effect(proven, queue, &bad);
+        let posted = match effect {
+            Effect::Posted(count) => count,
+            Effect::Unknown => staged,
+        };
         let value = self.srq.unstage(posted).collect();
         self.srq.staging.clear();
-        let error = Error::from_errno(CALL, errno.saturating_abs())
-            .detail(format!("receive {posted} of {staged}, counting from 0"));
+        let error = bad_wr::failure(CALL, errno, effect, queue);
+        let error = error.detail(bad_wr::of_batch("receive", posted, staged));
         Err(Refused { value, error })
     }
 }

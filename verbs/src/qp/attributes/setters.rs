@@ -81,7 +81,7 @@ setters! {
     Init Rtr Rts Sqd [any Routed] {
         /// The access of the peer, to memory whose region allows the access, too.
         #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
-        fn access(access: RemoteAccess) { IBV_QP_ACCESS_FLAGS, qp_access_flags = access.bits() }
+        fn access(access: RemoteAccess) { IBV_QP_ACCESS_FLAGS, qp_access_flags = access.rights() }
     }
 
     Init Rtr Rts Sqd [any Datagram] {
