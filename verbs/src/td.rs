@@ -49,8 +49,8 @@ impl Context {
     pub fn alloc_td(&self) -> Result<ThreadDomain> {
         self.check_process("ibv_alloc_td")?;
         let mut attr = ffi::ibv_td_init_attr::zeroed();
-        // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
-        // attributes.
+        // SAFETY: the context is open for as long as `self` lives. Assumption: C keeps no pointer
+        // to the attributes.
         let raw = unsafe { ffi::ibv_alloc_td(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr("ibv_alloc_td", raw)?;
         let ctx = self.clone();

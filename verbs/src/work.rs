@@ -68,6 +68,13 @@ impl Sge {
     }
 }
 
+/// An element without bytes, under no key.
+pub(crate) const NO_MEMORY: ffi::ibv_sge = ffi::ibv_sge {
+    addr: 0,
+    length: 0,
+    lkey: 0,
+};
+
 /// The scatter/gather list of one request, being filled by [`Gather::gather`].
 #[derive(Debug)]
 pub struct SgeList {
@@ -105,11 +112,12 @@ impl SgeList {
         }
     }
 
-    /// The elements of some work.
+    /// The elements of some work that have bytes.
     #[inline]
     pub(crate) fn of(work: &(impl Gather + ?Sized)) -> Self {
         let mut list = Self::new();
         work.gather(&mut list);
+        list.omit_empty();
         list
     }
 
@@ -122,8 +130,9 @@ impl SgeList {
         unsafe { slice::from_raw_parts(filled.as_ptr().cast(), filled.len()) }
     }
 
-    /// The array for C. A single non-resident element is copied to `single`, so that a list of
-    /// known length need not lie in memory.
+    /// The array for C; see [`as_mut_ptr`](Self::as_mut_ptr). A single
+    /// non-resident element is copied to `single`, so that a list of known length need not lie in
+    /// memory.
     #[inline]
     pub(crate) fn lay_out(&mut self, single: &mut MaybeUninit<ffi::ibv_sge>) -> *mut ffi::ibv_sge {
         if let Some(resident) = self.resident() {
@@ -179,7 +188,7 @@ impl SgeList {
         Some(Error::refused(call, io::ErrorKind::InvalidInput, reason))
     }
 
-    /// Adds an element.
+    /// Adds an element. Elements without bytes are omitted from the request.
     #[inline]
     pub fn push(&mut self, sge: Sge) {
         if let Some(slot) = self.elements.get_mut(self.len) {
@@ -231,31 +240,43 @@ impl SgeList {
         self.special
     }
 
-    /// Removes elements without bytes. Receives must not have any: in some providers' device
-    /// format, zero bytes mean 2 GiB.
-    pub(crate) fn drop_empty(&mut self) {
-        let mut kept = 0;
-        for index in 0..self.elements().len() {
-            let sge = self.elements()[index];
-            if sge.length > 0 {
-                self.elements[kept].write(sge);
-                kept += 1;
-            }
-        }
-        if kept < self.len {
-            self.len = kept;
-            // The resident element may have been removed.
-            self.resident = ptr::null_mut();
-        }
-    }
-
-    /// Whether there is anything to [leave out](Self::drop_empty).
+    /// Whether there is an element to [omit](Self::omit_empty).
     #[inline]
     pub(crate) fn has_empty(&self) -> bool {
         match self.elements() {
             [sge] => sge.length == 0,
             list => list.iter().any(|sge| sge.length == 0),
         }
+    }
+
+    /// Removes elements without bytes, before a post. Assumption: an element of length 0 has no bytes. False for
+    /// some devices (mthca, and receives of mlx4 and mlx5): they take 0 for 2 GiB.
+    ///
+    /// A list of more than [`MAX_SGE`] elements stays too long.
+    #[inline]
+    pub(crate) fn omit_empty(&mut self) {
+        if self.has_empty() {
+            self.remove_empty();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_empty(&mut self) {
+        if self.len > MAX_SGE {
+            return;
+        }
+        let mut retained = 0;
+        for index in 0..self.len {
+            let sge = self.elements()[index];
+            if sge.length > 0 {
+                self.elements[retained].write(sge);
+                retained += 1;
+            }
+        }
+        self.len = retained;
+        // The resident element may have been removed.
+        self.resident = ptr::null_mut();
     }
 
     /// The number of pushed elements.
@@ -279,8 +300,14 @@ impl SgeList {
         self.elements.as_ptr().cast()
     }
 
+    /// The array for C. Assumption: C reads as many elements as a request has. False for some providers:
+    /// they hand the first one to the device also if there is none (irdma for writes, reads and
+    /// receives, erdma for reads). So the array of an empty list begins with an element without memory.
     #[inline]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut ffi::ibv_sge {
+        if self.len == 0 {
+            self.elements[0].write(NO_MEMORY);
+        }
         self.elements.as_mut_ptr().cast()
     }
 }
@@ -461,7 +488,7 @@ mod tests {
     // SAFETY: never posted.
     unsafe impl Gather for Elements {
         fn gather(&self, list: &mut SgeList) {
-            for i in (0..).take(self.0) {
+            for i in (1..).take(self.0) {
                 // SAFETY: never reaches a device.
                 list.push(unsafe { Sge::new(NonNull::dangling(), i, 0) });
             }
@@ -478,18 +505,18 @@ mod tests {
         assert_eq!(lengths(&()), []);
         assert_eq!(
             lengths(&(Elements(2), [Elements(1), Elements(3)])),
-            [0, 1, 0, 0, 1, 2]
+            [1, 2, 1, 1, 2, 3]
         );
         assert_eq!(
             lengths(&With::new(vec![Elements(1), Elements(2)], "context")),
-            [0, 0, 1]
+            [1, 1, 2]
         );
         assert_eq!(lengths(&None::<Elements>), []);
         let works: [Either<Elements, [Elements; 2]>; 2] = [
             Either::Left(Elements(2)),
             Either::Right([Elements(1), Elements(2)]),
         ];
-        assert_eq!(works.each_ref().map(lengths), [vec![0, 1], vec![0, 0, 1]]);
+        assert_eq!(works.each_ref().map(lengths), [vec![1, 2], vec![1, 1, 2]]);
     }
 
     #[test]
@@ -498,14 +525,81 @@ mod tests {
         assert_eq!(list.len(), MAX_SGE + 9);
     }
 
+    /// Work with elements of these lengths, never passed to a device; the first one is resident.
+    struct Lengths(&'static [u32]);
+
+    // SAFETY: never posted.
+    unsafe impl Gather for Lengths {
+        fn gather(&self, list: &mut SgeList) {
+            for (index, &length) in self.0.iter().enumerate() {
+                // SAFETY: never reaches a device.
+                let sge = unsafe { Sge::new(NonNull::dangling(), length, 7) };
+                match index {
+                    // SAFETY: a leaked element, never changed.
+                    0 => unsafe { list.push_resident(NonNull::from(Box::leak(Box::new(sge)))) },
+                    _ => list.push(sge),
+                }
+            }
+        }
+    }
+
+    /// An element without bytes means 2 GiB to some devices.
     #[test]
-    fn empty_elements_are_omitted() {
-        let mut list = SgeList::of(&(Elements(1), [Elements(3), Elements(1), Elements(2)]));
-        list.drop_empty();
-        let lengths: Vec<_> = list.elements().iter().map(|sge| sge.length).collect();
-        assert_eq!((lengths, list.len()), (vec![1, 2, 1], 3));
-        let mut list = SgeList::of(&Elements(1));
-        list.drop_empty();
-        assert_eq!(list.len(), 0);
+    fn elements_without_bytes_are_omitted() {
+        for (pushed, expected) in [
+            (&[0, 1, 0, 2, 1, 0][..], &[1, 2, 1][..]),
+            (&[0, 5], &[5]),
+            (&[5, 0], &[5]),
+            (&[0], &[]),
+        ] {
+            let mut list = SgeList::of(&Lengths(pushed));
+            let lengths: Vec<_> = list.elements().iter().map(|sge| sge.length).collect();
+            assert_eq!((&lengths[..], list.len()), (expected, expected.len()));
+            // The first element for C, in every layout.
+            let mut single = MaybeUninit::uninit();
+            let first = list.lay_out(&mut single);
+            // SAFETY: there is at least one element.
+            let first = unsafe { *first };
+            assert_eq!(first.length, *expected.first().unwrap_or(&0), "{pushed:?}");
+        }
+    }
+
+    /// Lists of every four lengths at a limit, compared with sums of 128 bits.
+    #[test]
+    fn every_list_beyond_a_limit_is_too_long() {
+        let lengths = [
+            0,
+            1,
+            1 << 30,
+            MAX_ELEMENT - 1,
+            MAX_ELEMENT,
+            MAX_ELEMENT + 1,
+            u32::MAX,
+        ];
+        // SAFETY: never reaches a device.
+        let sge = |length| unsafe { Sge::new(NonNull::dangling(), length, 7) };
+        for case in 0..7_usize.pow(4) {
+            let picked = [1, 7, 49, 343].map(|weight| lengths[case / weight % 7]);
+            let mut list = SgeList::new();
+            picked.iter().for_each(|&length| list.push(sge(length)));
+            let sum: u128 = picked.iter().map(|&length| u128::from(length)).sum();
+            assert_eq!(u128::from(list.bytes()), sum);
+            let longest = picked.iter().max();
+            let fits = sum <= u128::from(MAX_BYTES) && longest.is_some_and(|&l| l <= MAX_ELEMENT);
+            assert_eq!(list.too_long("ibv_post_send").is_none(), fits, "{picked:?}");
+        }
+        let mut longest = SgeList::new();
+        (0..MAX_SGE).for_each(|_| longest.push(sge(u32::MAX)));
+        assert_eq!(longest.bytes(), MAX_SGE as u64 * u64::from(u32::MAX));
+        assert!(longest.too_long("ibv_post_send").is_some());
+    }
+
+    #[test]
+    fn array_of_an_empty_list_begins_with_no_memory() {
+        let mut list = SgeList::of(&());
+        let mut single = MaybeUninit::uninit();
+        // SAFETY: there is at least one element.
+        let first = unsafe { *list.lay_out(&mut single) };
+        assert_eq!((first.addr, first.length, first.lkey), (0, 0, 0));
     }
 }

@@ -7,7 +7,10 @@
 //! The sequence number is in the lower bits, and so directly the index into a ring. The bit above
 //! takes the carry on wrap-around, and is cleared at once.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    process,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 /// The identity of a queue pair in this process, never reused. Both its queues share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,12 +18,20 @@ pub struct QpId(u64);
 
 impl QpId {
     /// A fresh identity.
+    ///
+    /// # Aborts
+    /// The process is aborted after 2^38 queue pairs and resets: a completion polled late must not name
+    /// a later request. At one reset each microsecond, these are three days' worth.
     pub(crate) fn next() -> Self {
-        // Zero is never used: the value in memory that was never written. 2^38 queue pairs are more
-        // than a process can make: at one each microsecond, three days' worth, and a device needs
-        // far longer for each.
+        // Zero is never used: the value in memory that was never written.
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> QP_SHIFT))
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self::numbered(number).unwrap_or_else(|| process::abort())
+    }
+
+    /// The identity of this number; `None` if the bits of an identifier do not hold it.
+    fn numbered(number: u64) -> Option<Self> {
+        (number <= u64::MAX >> QP_SHIFT).then_some(Self(number))
     }
 }
 
@@ -168,6 +179,18 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn identity_is_not_reused_after_the_last_one() {
+        let last = QpId::numbered((1 << 38) - 1).unwrap();
+        let id = QueueId::receive(last).wr_id(0xff_ffff);
+        assert_eq!(
+            (id.qp(), id.is_receive(), id.sequence()),
+            (last, true, 0xff_ffff)
+        );
+        assert_eq!(QpId::numbered(1 << 38), None);
+        assert_eq!(QpId::numbered(u64::MAX), None);
     }
 
     #[test]

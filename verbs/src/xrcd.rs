@@ -54,8 +54,8 @@ struct Inner {
     ctx: Context,
 }
 
-// SAFETY: calls change no state of a domain in user space; libibverbs documents its calls as
-// thread-safe.
+// SAFETY: calls change no state of a domain in user space. Assumption: calls of libibverbs may be
+// made from any thread, and several at once.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -98,7 +98,7 @@ impl Context {
         attr.fd = fd;
         attr.oflags = how.bits();
         // SAFETY: the context is open for as long as `self` lives, and the descriptor during the
-        // call, or is none; C keeps no pointer to the attributes.
+        // call, or is none. Assumption: C keeps no pointer to the attributes.
         let raw = unsafe { ffi::ibv_open_xrcd(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr("ibv_open_xrcd", raw)?;
         let ctx = self.clone();

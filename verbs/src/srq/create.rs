@@ -46,8 +46,8 @@ impl ProtectionDomain {
         let mut attr = ffi::ibv_srq_init_attr::zeroed();
         attr.attr.max_wr = max_wr;
         attr.attr.max_sge = max_sge;
-        // SAFETY: the domain is allocated for as long as `self` lives; C writes only `attr`, and
-        // keeps no pointer to it.
+        // SAFETY: the domain is allocated for as long as `self` lives; C writes only `attr`.
+        // Assumption: C keeps no pointer to the attributes.
         let raw = unsafe { ffi::ibv_create_srq(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| self.refused_srq(err, max_wr, max_sge))?;
         // SAFETY: it has just been created, in this domain.
@@ -104,7 +104,8 @@ impl ProtectionDomain {
         attr.xrcd = xrcd.as_raw();
         attr.cq = cq.as_raw();
         // SAFETY: the context and the objects exist for as long as they are borrowed, and then for
-        // as long as the queue has its shares; C writes only `attr`, and keeps no pointer to it.
+        // as long as the queue has its shares; C writes only `attr`. Assumption: C keeps no pointer
+        // to the attributes.
         let raw = unsafe { ffi::ibv_create_srq_ex(self.context().as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| self.refused_srq(err, max_wr, max_sge))?;
         let kind = Kind::Xrc {

@@ -1,13 +1,13 @@
 //! Completion queue entries reserved for the receives of a shared queue.
 
 use std::{
-    mem,
+    io, mem,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use crate::{
     cq::{CqHandle, Reservation},
-    error::Result,
+    error::{Error, Result},
 };
 
 /// Entries of one completion queue, kept by the queue pairs with receives that complete there.
@@ -54,6 +54,8 @@ pub(super) struct Books {
     /// The entries of the completion queue given when the shared queue was made, if any: then all
     /// receives complete there.
     own: Option<Arc<Entries>>,
+    /// A failed resize may have left the shared queue without memory: no call but the destruction is made.
+    failed: bool,
 }
 
 impl Books {
@@ -63,6 +65,7 @@ impl Books {
             max_wr,
             shared: Vec::new(),
             own: None,
+            failed: false,
         }
     }
 
@@ -72,6 +75,21 @@ impl Books {
             own: Some(Entries::new(call, cq, max_wr.saturating_add(extra))?),
             ..Self::new(max_wr)
         })
+    }
+
+    /// Records a failed resize.
+    pub(super) fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Refuses `call` after a failed resize.
+    pub(super) fn check_failure(&self, call: &'static str) -> Result<()> {
+        if !self.failed {
+            return Ok(());
+        }
+        let reason = "an earlier `ibv_modify_srq` failed to resize the queue, and may have left it without \
+                      memory; drop the queue and its queue pairs, and create new ones";
+        Err(Error::refused(call, io::ErrorKind::BrokenPipe, reason))
     }
 
     /// Records the creation of the queue.
@@ -85,6 +103,7 @@ impl Books {
     /// Entries for a queue pair whose receives complete in `cq`, on behalf of `call`. If the queue pair is created, its
     /// [use](Entries::begin_use) begins.
     pub(super) fn reserve_on(&mut self, call: &'static str, cq: &CqHandle) -> Result<Arc<Entries>> {
+        self.check_failure(call)?;
         if let Some(own) = &self.own {
             return Ok(Arc::clone(own));
         }

@@ -32,14 +32,14 @@ use ibverbs_sys as ffi;
 
 use self::{entries::Books, slab::Slab};
 use crate::{
-    bad_wr::BadWr,
+    bad_wr::{self, BadWr, Effect, QueueKind},
     cq::{CqHandle, WorkCompletion},
-    error::{Error, Refused, Result, cvt_errno},
+    error::{Error, PostError, Result, cvt_errno},
     hint,
     mr::Buf,
     pd::ProtectionDomain,
     qp::Completion,
-    quirk,
+    quirk::{self, keeps_size},
     recv_limits::RecvLimits,
     recv_list::RecvList,
     work::{Scatter, SgeList},
@@ -87,8 +87,8 @@ pub(crate) use self::entries::Entries;
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue<RW: Send + 'static = Buf> {
     inner: Arc<SrqInner>,
-    // INVARIANT: holds the work of every receive posted and not returned. Parked in `inner` when
-    // this is dropped.
+    // INVARIANT: holds the work of every receive posted and not returned, and has no free slot if a
+    // resize has failed. Parked in `inner` when this is dropped.
     posted: Slab<RW>,
     /// The receives of a batch, whose work is in `posted`.
     staging: RecvList,
@@ -119,8 +119,8 @@ pub(crate) enum Kind {
     TagMatching,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one shared receive queue. Mutable parts
-// are behind locks.
+// SAFETY: mutable parts are behind locks. Assumption: calls of libibverbs may be made from any
+// thread, and several at once.
 unsafe impl Send for SrqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for SrqInner {}
@@ -215,6 +215,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     #[doc(alias = "IBV_SRQ_LIMIT")]
     #[doc(alias = "ibv_modify_srq")]
     pub fn arm_limit(&self, limit: u32) -> Result<()> {
+        self.inner.books().check_failure("ibv_modify_srq")?;
         let mut attr = ffi::ibv_srq_attr::zeroed();
         attr.srq_limit = limit;
         let modified = self.modify(attr, ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT);
@@ -229,6 +230,11 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     ///   more.
     /// - `EINVAL`: `max_wr` is more than the device allows.
     /// - `EOPNOTSUPP`, `ENOSYS`: the device does not resize shared receive queues.
+    ///
+    /// The queue is unchanged then. After any other error, such as `ENOMEM`, the device may have
+    /// begun to resize the queue, and the queue has failed: receives in flight still complete, and
+    /// every later post, query, change, and queue pair on the queue is refused with `BrokenPipe`.
+    /// Drop the queue and its queue pairs, and create new ones.
     ///
     /// # References
     /// [ibv_modify_srq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html)
@@ -247,22 +253,32 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
             return refuse(format!("{} are in flight", self.in_flight()));
         }
         let mut books = self.inner.books();
+        books.check_failure("ibv_modify_srq")?;
         let more = books.reserve_for(max_wr)?;
         let mut attr = ffi::ibv_srq_attr::zeroed();
         attr.max_wr = max_wr;
         let modified = self.modify(attr, ffi::ibv_srq_attr_mask::IBV_SRQ_MAX_WR);
-        modified.map_err(|err| {
-            hint::limits::srq(err.detail(detail()), self.pd().context(), max_wr, 0)
-        })?;
-        books.resized(max_wr, more);
+        match &modified {
+            Ok(()) => {
+                books.resized(max_wr, more);
+                self.posted.set_limit(max_wr);
+            }
+            Err(err) if err.raw_os_error().is_some_and(|errno| !keeps_size(errno)) => {
+                books.fail();
+                self.posted.close();
+            }
+            Err(_) => {}
+        }
         drop(books);
-        self.posted.set_limit(max_wr);
-        Ok(())
+        modified
+            .map_err(|err| hint::limits::srq(err.detail(detail()), self.pd().context(), max_wr, 0))
     }
 
     fn modify(&self, mut attr: ffi::ibv_srq_attr, mask: ffi::ibv_srq_attr_mask) -> Result<()> {
         self.pd().context().check_process("ibv_modify_srq")?;
-        // SAFETY: the queue is created (invariant); C keeps no pointer to the attributes.
+        // SAFETY: the queue is created (invariant), and no resize has failed, as the callers have checked.
+        // Assumption: C keeps no pointer to the attributes. After a failed resize, no call but the
+        // destruction uses the queue, unless the error is one of `keeps_size`.
         let errno = unsafe { ffi::ibv_modify_srq(self.as_raw(), &raw mut attr, mask.0 as i32) };
         cvt_errno("ibv_modify_srq", errno)
     }
@@ -276,6 +292,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     /// [ibv_query_srq(3)](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html)
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqAttr> {
+        self.inner.books().check_failure("ibv_query_srq")?;
         let mut attr = ffi::ibv_srq_attr::zeroed();
         // SAFETY: the queue is created (invariant), and `attr` is a valid place for the result.
         let errno = unsafe { ffi::ibv_query_srq(self.as_raw(), &raw mut attr) };
@@ -301,19 +318,23 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
     /// # Errors
     /// The error returns the work:
     /// - `WouldBlock`: as many receives are in flight as the queue can hold.
+    /// - `BrokenPipe`: a [resize](Self::resize) of the queue has failed.
     /// - `InvalidInput`: the work has more elements than the queue was made for, an element of 2 GiB
     ///   or more, or more than 2 GiB.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.
+    ///
+    /// After a failure without a proof that the device does not have the receive, as for
+    /// [`SendQueue::post`](crate::qp::SendQueue::post), the error returns no work, which stays in flight.
     ///
     /// # References
     /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
-    pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
+    pub fn post(&mut self, work: RW) -> Result<(), PostError<RW>> {
         let mut sges = SgeList::of(&work);
-        let slot = match self.slot_for(&mut sges) {
+        let slot = match self.slot_for(&sges) {
             Ok(slot) => slot,
-            Err(error) => return Err(Refused { value: work, error }),
+            Err(error) => return Err(PostError::refused(work, error)),
         };
         let mut wr = ffi::ibv_recv_wr {
             wr_id: self.inner.queue.wr_id(slot).0,
@@ -322,38 +343,47 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
             num_sge: sges.count(),
         };
         let mut bad = BadWr::new();
-        // SAFETY: the queue is created (invariant of `SrqInner`), and `wr` is one complete request.
-        // C reads the request and the elements only before the return. The described memory stays
-        // as `Scatter` promises until `work` is dropped, and so until the queue is destroyed or the
-        // completion has come.
+        // SAFETY: the queue is created (invariant of `SrqInner`) and has not failed, since it has a
+        // slot, and `wr` is one complete request. Assumption: C reads requests and their elements
+        // only before a post returns. The described memory stays as `Scatter` promises until `work`
+        // is dropped, and so until the queue is destroyed or the completion has come.
         let errno = unsafe { ffi::ibv_post_srq_recv(self.as_raw(), &raw mut wr, bad.place()) };
-        if errno != 0 && bad.is_refused(errno, &raw const wr) {
-            let error = Error::from_errno(CALL, errno.saturating_abs());
-            return Err(Refused { value: work, error });
+        let effect = match errno {
+            0 => Effect::Posted(1),
+            _ => bad.effect(self.pd().context(), QueueKind::SharedReceive, &raw const wr),
+        };
+        if effect == Effect::Posted(0) {
+            let error = bad_wr::failure(CALL, errno, effect, QueueKind::SharedReceive);
+            let error = bad_wr::explain_receive(error, &work);
+            return Err(PostError::refused(work, error));
         }
         self.posted.put(slot, work);
-        Ok(())
+        bad_wr::kept(CALL, errno, effect, QueueKind::SharedReceive)
     }
 }
 
 const CALL: &str = "ibv_post_srq_recv";
 
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
-    /// The slot for the work of these elements. Elements without bytes are removed.
+    /// The slot for the work of these elements.
     #[inline]
-    fn slot_for(&self, sges: &mut SgeList) -> Result<u32> {
+    fn slot_for(&self, sges: &SgeList) -> Result<u32> {
         if let Some(error) = self.inner.limits.refusal(CALL, sges) {
             return Err(error);
         }
-        sges.drop_empty();
-        self.posted.free().ok_or_else(full)
+        self.posted.free().ok_or_else(|| self.no_slot())
     }
-}
 
-#[cold]
-fn full() -> Error {
-    let reason = "every receive that the queue can hold is in flight; poll its completion queue";
-    Error::would_block(CALL, reason)
+    /// Why there is no slot.
+    #[cold]
+    fn no_slot(&self) -> Error {
+        if let Err(failed) = self.inner.books().check_failure(CALL) {
+            return failed;
+        }
+        let reason =
+            "every receive that the queue can hold is in flight; poll its completion queue";
+        Error::would_block(CALL, reason)
+    }
 }
 
 impl<RW: Send + 'static> fmt::Debug for SharedReceiveQueue<RW> {
@@ -416,7 +446,8 @@ impl Drop for SrqInner {
         let errno = self.pd.context().destroy(|| {
             // SAFETY: the queue exists and is destroyed once, here; queue pairs on the queue hold an
             // `Arc` of `self`, so none is left. The domain is allocated, since its field is dropped
-            // later.
+            // later. A resize may have failed. Assumption: a queue whose resize has failed can be
+            // destroyed.
             unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) }
         });
         if errno != 0 && !self.is_removed(errno) {

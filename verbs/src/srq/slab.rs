@@ -40,6 +40,11 @@ impl<W> Slab<W> {
         self.limit
     }
 
+    /// Hands out no slot any more. The works in flight stay.
+    pub(super) fn close(&mut self) {
+        self.limit = 0;
+    }
+
     /// Changes the number of slots, to at least the number in use.
     pub(super) fn set_limit(&mut self, limit: u32) {
         debug_assert!(limit as usize >= self.len());

@@ -10,6 +10,7 @@ use std::{
 
 use crate::{
     error::{Result, cvt_neg},
+    fd::raised,
     fork::fork_generation,
 };
 
@@ -55,7 +56,7 @@ impl EventFd {
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         let fd = cvt_neg("eventfd", fd)?;
         // SAFETY: the descriptor is fresh, and belongs to no other object.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Self(raised(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
     /// Returns the descriptor of this thread, for one wait at a time. Created by the first call of the

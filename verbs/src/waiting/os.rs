@@ -3,7 +3,10 @@
 use std::{io, time::Duration};
 
 use super::event_fd::unnotified_sleep;
-use crate::fd::poll_once;
+use crate::{
+    fd::poll_some,
+    signals::{interrupting, is_interrupted},
+};
 
 pub(super) use std::{
     os::fd::AsFd,
@@ -19,7 +22,8 @@ pub(super) use crate::fork::fork_generation as process;
 const POLL: &str = "poll";
 
 /// Sleeps until `event` or `channel` is readable, at most for `time`, rounded up. Drains `event`.
-/// Without `event`, may end at any time. Returns whether a signal handler has run.
+/// Without `event`, may end at any time. Returns whether a signal handler has run, or
+/// [has to](interrupting).
 pub(super) fn sleep(
     event: Option<&EventFd>,
     channel: Option<&impl AsFd>,
@@ -27,17 +31,14 @@ pub(super) fn sleep(
 ) -> bool {
     let own = event.map(AsFd::as_fd);
     let time = own.map_or_else(|| Some(unnotified_sleep(time)), |_| time);
-    let polled = match (own, channel.map(AsFd::as_fd)) {
-        (Some(own), Some(channel)) => {
-            poll_once(POLL, [own, channel], time).map(|ready| ready.is_some_and(|[own, _]| own))
-        }
-        (Some(own), None) => poll_once(POLL, [own], time).map(|ready| ready.is_some()),
-        (None, Some(channel)) => poll_once(POLL, [channel], time).map(|_| false),
-        (None, None) => poll_once(POLL, [], time).map(|_| false),
-    };
-    if let (Ok(true), Some(event)) = (&polled, event) {
+    let channel = channel.map(AsFd::as_fd);
+    let polled = poll_some(POLL, [own, channel, interrupting()], time);
+    if let (Ok([true, ..]), Some(event)) = (&polled, event) {
         event.drain();
     }
     // Any other error is lack of memory: the caller checks, and sleeps again.
-    polled.is_err_and(|err| err.kind() == io::ErrorKind::Interrupted)
+    match polled {
+        Ok(ready) => ready == [false, false, true] && is_interrupted(),
+        Err(err) => err.kind() == io::ErrorKind::Interrupted,
+    }
 }

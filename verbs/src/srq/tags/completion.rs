@@ -122,7 +122,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     fn untagged(&mut self, wc: &WorkCompletion<'_>) -> Option<TagEvent<RW>> {
         let work = self.srq.posted.take(wc.wr_id().sequence())?;
         Some(match (wc.status(), wc.opcode()) {
-            (WcStatus::SUCCESS, WcOpcode::TM_NO_TAG) => TagEvent::NoTag(work),
+            (WcStatus::SUCCESS, Some(WcOpcode::TM_NO_TAG)) => TagEvent::NoTag(work),
             (WcStatus::SUCCESS, _) => {
                 self.unexpected = self.unexpected.wrapping_add(1);
                 TagEvent::Unexpected(work)

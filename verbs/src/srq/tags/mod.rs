@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     attr::TagMatchingCaps,
-    bad_wr::BadWr,
+    bad_wr::{self, BadWr, Effect, QueueKind},
     cq::CqHandle,
-    error::{Error, Refused, Result, cvt_ptr},
+    error::{Error, PostError, Result, cvt_ptr},
     mr::Buf,
     pd::ProtectionDomain,
     recv_limits::RecvLimits,
@@ -140,18 +140,20 @@ struct Entry<RW> {
     incomplete: bool,
 }
 
-/// A buffer added in this slot. If the post failed without a refusal, the handle is unknown, so the
-/// buffer cannot be removed.
+/// A buffer added in this slot.
 struct Added {
     slot: u32,
-    handle: Option<u32>,
+    posted: Posted,
+    /// C's name for the buffer, unless only assumed.
+    handle: u32,
 }
 
-#[derive(PartialEq)]
+/// An operation that counts as posted.
 enum Posted {
     Known,
-    /// The post has failed, and has not named the operation as refused; see [`BadWr`].
-    Assumed,
+    /// The post has failed, and the device may have the operation. Then a handle is unknown, so its
+    /// buffer cannot be removed.
+    Assumed(Error),
 }
 
 #[derive(Clone, Copy)]
@@ -159,6 +161,15 @@ enum Operation {
     Add(u32),
     Remove(u32),
     Sync,
+}
+
+impl Posted {
+    fn into_result(self) -> Result<()> {
+        match self {
+            Self::Known => Ok(()),
+            Self::Assumed(error) => Err(error),
+        }
+    }
 }
 
 impl TagPattern {
@@ -232,7 +243,8 @@ impl ProtectionDomain {
         attr.tm_cap.max_num_tags = max_num_tags;
         attr.tm_cap.max_ops = max_ops;
         // SAFETY: the context and the objects exist for as long as they are borrowed, and then for
-        // as long as the queue has its shares; C writes only `attr`, and keeps no pointer to it.
+        // as long as the queue has its shares; C writes only `attr`. Assumption: C keeps no pointer
+        // to the attributes.
         let raw = unsafe { ffi::ibv_create_srq_ex(self.context().as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CREATE, raw).map_err(|err| {
             let receives = detail(max_wr, max_sge);
@@ -266,7 +278,7 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
     /// # References
     /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
     #[doc(alias = "ibv_post_srq_recv")]
-    pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
+    pub fn post(&mut self, work: RW) -> Result<(), PostError<RW>> {
         self.srq.post(work)
     }
 
@@ -284,28 +296,39 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
     ///   allows.
     /// - `ENOMEM`, `EINVAL`: the device refused the operation.
     ///
+    /// After a failure without a proof that the device does not have the buffer, as for
+    /// [`SendQueue::post`](crate::qp::SendQueue::post), the error returns no work. The buffer cannot be
+    /// removed then, but returns with its message.
+    ///
     /// # References
     /// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
     #[doc(alias = "ibv_post_srq_ops")]
     #[doc(alias = "IBV_WR_TAG_ADD")]
-    pub fn add(&mut self, pattern: TagPattern, work: RW) -> Result<TagEntry, Refused<RW>> {
+    pub fn add(&mut self, pattern: TagPattern, work: RW) -> Result<TagEntry, PostError<RW>> {
         let mut sges = SgeList::of(&work);
         match self.try_add(pattern, &mut sges) {
-            Ok(Added { slot, handle }) => {
+            Ok(Added {
+                slot,
+                posted,
+                handle,
+            }) => {
                 let number = self.next;
                 self.next += 1;
                 let entry = Entry {
                     work: Some(work),
                     number,
-                    handle: handle.unwrap_or(0),
+                    handle,
                     outstanding: 1,
-                    removing: handle.is_none(),
+                    removing: matches!(posted, Posted::Assumed(_)),
                     incomplete: false,
                 };
                 self.entries.put(slot, entry);
-                Ok(TagEntry { slot, number })
+                match posted {
+                    Posted::Known => Ok(TagEntry { slot, number }),
+                    Posted::Assumed(error) => Err(PostError { value: None, error }),
+                }
             }
-            Err(error) => Err(Refused { value: work, error }),
+            Err(error) => Err(PostError::refused(work, error)),
         }
     }
 
@@ -326,7 +349,6 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
         if let Some(error) = self.tagged.refusal(POST, sges) {
             return Err(error);
         }
-        sges.drop_empty();
         let Some(slot) = self.entries.free() else {
             let reason = "there are as many tagged buffers as the queue can hold";
             return Err(Error::would_block(POST, reason));
@@ -342,8 +364,12 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
         // `Scatter` promises until the work is dropped, and so until the queue is destroyed or the
         // device is done with the memory.
         let posted = unsafe { self.execute(&mut wr, Operation::Add(slot)) }?;
-        let handle = (posted == Posted::Known).then_some(wr.tm.handle);
-        Ok(Added { slot, handle })
+        let handle = wr.tm.handle;
+        Ok(Added {
+            slot,
+            posted,
+            handle,
+        })
     }
 }
 
@@ -381,12 +407,12 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         wr.tm.handle = handle;
         // SAFETY: there are no elements. C knows the handle: the entry has operations or a message
         // still to complete, and until then C does not reuse the handle.
-        let _: Posted = unsafe { self.execute(&mut wr, Operation::Remove(slot)) }?;
+        let posted = unsafe { self.execute(&mut wr, Operation::Remove(slot)) }?;
         if let Some(found) = self.entries.get_mut(slot) {
             found.removing = true;
             found.outstanding += 1;
         }
-        Ok(())
+        posted.into_result()
     }
 
     /// `ibv_post_srq_ops`, `IBV_WR_TAG_SYNC`—Reports the number of unexpected messages seen by the
@@ -407,7 +433,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         let mut wr = ffi::ibv_ops_wr::zeroed();
         wr.opcode = op::IBV_WR_TAG_SYNC;
         // SAFETY: there are no elements, and no handle.
-        unsafe { self.execute(&mut wr, Operation::Sync) }.map(|_| ())
+        unsafe { self.execute(&mut wr, Operation::Sync) }?.into_result()
     }
 
     /// Posts one operation.
@@ -431,14 +457,18 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         // operation, with valid elements as the caller promises. C reads them, and sets the handle,
         // only before the return.
         let errno = unsafe { ffi::ibv_post_srq_ops(self.as_raw(), wr, bad.place()) };
-        if errno != 0 && bad.is_refused(errno, wr) {
-            return Err(Error::from_errno(POST, errno.saturating_abs()));
+        if errno == 0 {
+            self.operations.put(slot, operation);
+            return Ok(Posted::Known);
+        }
+        let queue = QueueKind::SharedReceive;
+        let effect = bad.effect(self.pd().context(), queue, wr);
+        if effect == Effect::Posted(0) {
+            return Err(bad_wr::failure(POST, errno, effect, queue));
         }
         self.operations.put(slot, operation);
-        Ok(match errno {
-            0 => Posted::Known,
-            _ => Posted::Assumed,
-        })
+        let error = bad_wr::failure(POST, errno, Effect::Unknown, queue);
+        Ok(Posted::Assumed(error))
     }
 
     /// `ibv_modify_srq(srq, IBV_SRQ_LIMIT)`—Requests one asynchronous event once fewer than `limit`
