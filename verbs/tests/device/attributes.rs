@@ -3,6 +3,7 @@
 use verbs::{
     attr::{DeviceCaps, GidEntry, GidType, LinkLayer, OdpGeneralCaps, Pkey, PortCaps, PortState},
     device::NodeType,
+    mr::Mapping,
 };
 
 use crate::loopback::open;
@@ -36,7 +37,7 @@ fn device_limits_are_reported() {
     assert!(ctx.create_cq(attr.max_cqe()).is_ok());
     assert!(ctx.create_cq(attr.max_cqe() + 1).is_err());
     let pd = ctx.alloc_pd().unwrap();
-    let registered = pd.register(vec![0; 64]).on_demand();
+    let registered = pd.register(Mapping::new(4096).unwrap()).on_demand();
     assert_eq!(
         attr.odp_caps().general.contains(OdpGeneralCaps::SUPPORT),
         registered.create_buf().is_ok(),

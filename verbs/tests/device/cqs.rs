@@ -85,7 +85,7 @@ fn extended_cq_receives_messages() {
             while let Some(wc) = polled.next().unwrap() {
                 assert_eq!(wc.status(), WcStatus::SUCCESS);
                 if wc.is_receive() {
-                    assert_eq!(wc.opcode(), WcOpcode::RECV);
+                    assert_eq!(wc.opcode(), Some(WcOpcode::RECV));
                     assert_eq!(wc.byte_len().unwrap(), 10 + received as usize);
                     assert_eq!(wc.imm_data().unwrap(), Some(round));
                     assert_eq!(wc.qp_num().unwrap(), b.qp_num());

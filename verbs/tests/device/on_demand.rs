@@ -1,6 +1,8 @@
 //! Memory paged on demand, where the device has it: Soft-RoCE since Linux 6.15, and not softnic. Other devices refuse its
 //! registration.
 
+use std::io::ErrorKind;
+
 use verbs::{
     Buf, Completed, Init, QueuePair, RemoteAccess, RemoteRegion, Reset, Rtr, Rts,
     SharedReceiveQueue, Ud, WcStatus,
@@ -74,6 +76,35 @@ fn paged(fixture: &Fixture) -> Buf {
         .on_demand()
         .create_buf()
         .unwrap()
+}
+
+/// Soft-RoCE writes at the start of the page of a receive: memory beside the receive, if others own a part of the page.
+#[test]
+fn memory_that_shares_a_page_is_not_paged_beside_its_neighbour() {
+    let fixture = Fixture::new();
+    let Some(_) = paging(&fixture) else { return };
+    let page = || Mapping::new(4096).unwrap();
+    if fixture.is_soft_roce() {
+        let refused = fixture.pd.register(vec![0xaa; 64]).on_demand().create_buf();
+        assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::Unsupported);
+        let refused = fixture.pd.register(page()).on_demand().create_pool(64);
+        assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::Unsupported);
+    } else {
+        let registration = fixture.pd.register(page()).on_demand();
+        let mut neighbour = registration.create_buf().unwrap();
+        let to = neighbour.split_off(1024);
+        neighbour.fill(0xaa);
+        let message = fixture.pd.register_buf(*b"message").unwrap();
+        let (_, to) = exchange(&fixture, message, to);
+        assert_eq!(&to[..7], b"message");
+        check(&neighbour, 0xaa);
+    }
+    // Whole pages are.
+    let mut to = paged(&fixture);
+    evict(&mut to);
+    let message = fixture.pd.register_buf(*b"message").unwrap();
+    let (_, to) = exchange(&fixture, message, to);
+    assert_eq!(&to[..7], b"message");
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn full_shared_receive_queue_returns_the_work() {
         .post(With::new(fixture.pd.alloc_buf(16).unwrap(), 9))
         .unwrap_err();
     assert_eq!(
-        (refused.error.kind(), refused.value.context),
+        (refused.error.kind(), refused.value.unwrap().context),
         (ErrorKind::WouldBlock, 9)
     );
     let SrqAttr { max_wr, limit, .. } = srq.query().unwrap();

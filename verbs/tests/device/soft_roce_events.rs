@@ -1,6 +1,14 @@
-//! Asynchronous events triggered by changes of a network interface, and by Soft-RoCE's queues, longer than requested.
+//! Asynchronous events triggered by changes of a network interface, and by Soft-RoCE's queues, longer than requested; and
+//! the directory of a device in sysfs.
 
-use std::{process::Command, ptr, time::Duration};
+use std::{
+    fs::OpenOptions,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    path::Path,
+    process::Command,
+    ptr,
+    time::Duration,
+};
 
 use ibverbs_sys as ffi;
 use verbs::{
@@ -103,6 +111,26 @@ fn gid_change_event_is_reported() {
             }
         }
     });
+}
+
+/// The sign of a removal, after which memory of the device is freed.
+#[test]
+fn attributes_of_a_device_outlive_its_name_and_not_its_removal() {
+    let spare = Spare::new();
+    let name = format!("{}_spare", spare.kind);
+    let path = Path::new("/sys/class/infiniband").join(&name);
+    let mut options = OpenOptions::new();
+    options.read(true);
+    options.custom_flags(libc::O_PATH | libc::O_DIRECTORY);
+    let directory = options.open(&path).unwrap();
+    let fd = directory.as_raw_fd();
+    let attribute = format!("/proc/self/fd/{fd}/node_guid");
+    let has_attribute = || Path::new(&attribute).try_exists().unwrap();
+    run(&format!("rdma dev set {name} name renamed0"));
+    assert!(!path.exists());
+    assert!(has_attribute(), "the device has another name");
+    drop(spare);
+    assert!(!has_attribute(), "the device is removed");
 }
 
 /// Posts more receives than this crate allows, and flushes them.

@@ -72,7 +72,7 @@ fn queue_pair_ended_through_a_handle_flushes_and_is_destroyed_after_it() {
     let refused = a.destroy().unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::ResourceBusy);
     drop(handle);
-    refused.value.destroy().unwrap();
+    refused.value.unwrap().destroy().unwrap();
 }
 
 #[test]

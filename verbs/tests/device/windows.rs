@@ -263,5 +263,5 @@ fn window_of_another_domain_is_refused() {
             .to_string()
             .contains("different protection domains")
     );
-    assert_eq!(refused.value.len(), 4);
+    assert_eq!(refused.value.unwrap().len(), 4);
 }

@@ -2,6 +2,7 @@
 
 use std::{io::ErrorKind, mem, time::Duration};
 
+use ibverbs_sys as ffi;
 use ibverbs_sys::{ibv_create_cq_attr_flags, ibv_wc_flags, ibv_wc_opcode};
 use softnic::Call;
 use verbs::{
@@ -88,7 +89,7 @@ fn extended_cq_has_its_chosen_fields() {
     let wc = polled.next().unwrap().unwrap();
     assert_eq!(wc.status(), WcStatus::SUCCESS);
     assert!(wc.ok().is_ok());
-    assert_eq!(wc.opcode(), WcOpcode::RECV);
+    assert_eq!(wc.opcode(), Some(WcOpcode::RECV));
     assert_eq!(wc.vendor_err(), 0x77);
     assert_eq!(wc.byte_len().unwrap(), 99);
     assert_eq!(wc.qp_num().unwrap().get(), 7);
@@ -471,12 +472,107 @@ fn failed_completion_shows_no_memory_of_the_allocator() {
         (wc.status(), wc.qp_num()),
         (WcStatus::LOC_PROT_ERR, qp.qp_num())
     );
-    assert_eq!((wc.byte_len(), wc.slid(), wc.sl()), (0, 0, 0));
+    assert_eq!((wc.byte_len(), wc.slid(), wc.sl()), (0, None, None));
     assert_eq!(
-        (wc.src_qp().get(), wc.imm_data(), wc.invalidated_rkey()),
-        (0, None, None)
+        (wc.src_qp(), wc.imm_data(), wc.invalidated_rkey()),
+        (None, None, None)
     );
     assert!(format!("{wc:?}").contains("byte_len: 0"), "{wc:?}");
+}
+
+/// Flags and numbers of an earlier message stay in the memory of a device that does not set them.
+#[test]
+fn failed_receive_shows_no_field_of_a_message() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut wc = wc(1 << 25, ibv_wc_opcode::IBV_WC_RECV);
+    wc.qp_num = 7;
+    wc.vendor_err = 0x77;
+    wc.byte_len = 99;
+    wc.src_qp = 8;
+    wc.slid = 9;
+    wc.sl = 3;
+    wc.__bindgen_anon_1.invalidated_rkey = 5;
+    wc.wc_flags = !0;
+    fixture.fake.push(&cq, wc);
+    let done = cq.poll().unwrap().next().unwrap();
+    let message = (done.imm_data(), done.invalidated_rkey(), done.has_grh());
+    assert_eq!(message, (Some(u32::from_be(5)), Some(5), true));
+    assert_eq!((done.byte_len(), done.opcode()), (99, Some(WcOpcode::RECV)));
+    wc.status = ffi::ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+    fixture.fake.push(&cq, wc);
+    let done = cq.poll().unwrap().next().unwrap();
+    assert_eq!((done.qp_num().get(), done.vendor_err()), (7, 0x77));
+    let message = (done.imm_data(), done.invalidated_rkey(), done.has_grh());
+    assert_eq!(message, (None, None, false));
+    assert_eq!((done.src_qp(), done.slid(), done.sl()), (None, None, None));
+    assert_eq!((done.byte_len(), done.opcode()), (0, None));
+    let refused = fixture.pd.vector_from_wc(&done, &[0; 40], 1).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    let refused = fixture
+        .pd
+        .create_ah_from_wc(&done, &[0; 40], 1)
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+}
+
+/// A request to send has no message. The device may have left fields of an earlier one.
+#[test]
+fn completed_send_shows_no_field_of_a_message() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut wc = wc(1, ibv_wc_opcode::IBV_WC_SEND);
+    wc.src_qp = 8;
+    wc.slid = 9;
+    wc.sl = 3;
+    wc.wc_flags = !0;
+    fixture.fake.push(&cq, wc);
+    let done = cq.poll().unwrap().next().unwrap();
+    let message = (done.imm_data(), done.invalidated_rkey(), done.has_grh());
+    assert_eq!(message, (None, None, false));
+    assert_eq!((done.src_qp(), done.slid(), done.sl()), (None, None, None));
+    assert_eq!(done.opcode(), Some(WcOpcode::SEND));
+}
+
+#[test]
+fn failed_extended_completion_refuses_the_fields_of_a_message() {
+    let fixture = Fixture::new();
+    let every = WcFields::all();
+    let mut cq = fixture.ctx.cq_ex_builder(4).with(every).create().unwrap();
+    let mut wc = wc(1 << 25, ibv_wc_opcode::IBV_WC_RECV);
+    wc.status = ffi::ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+    wc.qp_num = 7;
+    wc.vendor_err = 0x77;
+    wc.wc_flags = !0;
+    fixture
+        .fake
+        .push_extended(cq.as_raw(), wc, Extra::default());
+    let mut polled = cq.poll().unwrap().unwrap();
+    let wc = polled.next().unwrap().unwrap();
+    assert_eq!((wc.qp_num().unwrap().get(), wc.vendor_err()), (7, 0x77));
+    assert_eq!((wc.opcode(), wc.imm_data().unwrap()), (None, None));
+    let refusals = [
+        wc.byte_len().map(drop),
+        wc.src_qp().map(drop),
+        wc.slid().map(drop),
+        wc.sl().map(drop),
+        wc.dlid_path_bits().map(drop),
+        wc.completion_ts().map(drop),
+        wc.completion_wallclock_ns().map(drop),
+        wc.cvlan().map(drop),
+        wc.flow_tag().map(drop),
+        wc.tm_info().map(drop),
+    ];
+    for refused in refusals {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains("WR_FLUSH_ERR"), "{error}");
+    }
+    let plain = wc.into_work_completion();
+    assert_eq!(
+        (plain.imm_data(), plain.has_grh(), plain.byte_len()),
+        (None, false, 0)
+    );
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn failed_shared_receive_returns_the_work() {
             assert_eq!(posted.is_err(), number == failing);
             if let Err(refused) = posted {
                 assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
-                assert_eq!(refused.value.context, number);
+                assert_eq!(refused.value.unwrap().context, number);
             }
         }
         assert_eq!(srq.in_flight(), 3);
@@ -266,7 +266,7 @@ fn queue_pair_with_a_failed_destroy_still_works() {
     fixture.fake.fail(Call::DestroyQp, libc::EBUSY);
     let refused = qp.destroy().unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
-    let mut qp = refused.value;
+    let mut qp = refused.value.unwrap();
     fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
     let wc = cq.poll().unwrap().next().unwrap();
     assert!(
@@ -274,6 +274,39 @@ fn queue_pair_with_a_failed_destroy_still_works() {
     );
     let left = qp.destroy().map_err(|refused| refused.error).unwrap();
     assert_eq!((left.send.len(), left.receive[0].context), (0, 2));
+}
+
+/// The providers of Soft-iWARP and of ocrdma unmap or free the queues first.
+#[test]
+fn queue_pair_without_queues_is_not_used_after_its_failed_destroy() {
+    for vendor in [0x62_6d74, 0x10df] {
+        let destroys = |fixture: &Fixture| {
+            let calls = fixture.fake.calls();
+            calls.iter().filter(|c| **c == Call::DestroyQp).count()
+        };
+        let fixture = Fixture::new();
+        let fake = &fixture.fake;
+        fake.describe(|device| device.attr.orig_attr.vendor_id = vendor);
+        let mut cq = fixture.cq(16);
+        let token = Shared::new(());
+        let connected = || {
+            let mut qp = fixture.rc::<With<Buf, Shared<()>>, Buf>(&cq, 2);
+            let work = With::new(fixture.pd.alloc_buf(4).unwrap(), Shared::clone(&token));
+            qp.post(op::Send::new(work)).unwrap();
+            qp
+        };
+        let (destroyed, dropped) = (connected(), connected());
+        fake.fail(Call::DestroyQp, libc::EBUSY);
+        let refused = destroyed.destroy().unwrap_err();
+        assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
+        assert!(refused.value.is_none());
+        assert_eq!(destroys(&fixture), 1);
+        fake.fail(Call::DestroyQp, libc::EBUSY);
+        drop(dropped);
+        assert_eq!(destroys(&fixture), 2);
+        assert_eq!(Shared::strong_count(&token), 3, "the works are leaked");
+        assert_eq!(cq.poll().unwrap().count(), 0);
+    }
 }
 
 #[test]
@@ -330,7 +363,7 @@ fn window_binding_with_a_failed_doorbell_stays_posted() {
         let (bound, rkey) = bind(1);
         let refused = bound.unwrap_err();
         assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
-        assert_eq!(refused.value.context, 1);
+        assert_eq!(refused.value.unwrap().context, 1);
         assert_eq!(rkey, before);
 
         // Posted: the work stays in flight, and the window has its new key.
@@ -338,6 +371,8 @@ fn window_binding_with_a_failed_doorbell_stays_posted() {
         let (bound, rkey) = bind(2);
         assert_eq!(bound.unwrap().rkey, rkey);
         assert_ne!(rkey, before);
+        let doorbell = qp.take_doorbell_error().unwrap();
+        assert_eq!(doorbell.raw_os_error(), Some(libc::ENOSPC));
         assert_eq!(qp.send_queue().in_flight(), 1);
         fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
         let wc = cq.poll().unwrap().next().unwrap();

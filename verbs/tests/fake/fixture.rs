@@ -38,7 +38,14 @@ impl Fixture {
         Self::on(fake)
     }
 
+    /// On a device whose provider returns the requests of every failed post, as proven by its source,
+    /// unless the test has described the device as another vendor's.
     pub(crate) fn on(fake: Fake) -> Self {
+        const IONIC: u32 = 0x1dd8;
+        fake.describe(|device| {
+            let vendor = &mut device.attr.orig_attr.vendor_id;
+            *vendor = if *vendor == 0 { IONIC } else { *vendor };
+        });
         let ctx = fake.open();
         let pd = ctx.alloc_pd().unwrap();
         Self { pd, ctx, fake }

@@ -21,7 +21,10 @@ use verbs::{
     work::{Gather, Scatter},
 };
 
-use crate::fixture::{Fixture, error_text};
+use crate::{
+    fixture::{Fixture, error_text},
+    refused_posts::{SOFT_IWARP, of_vendor},
+};
 
 pub(crate) const LOCAL: u32 = flag::IBV_ACCESS_LOCAL_WRITE.0;
 
@@ -395,4 +398,39 @@ fn memory_that_is_not_there_is_an_error() {
         );
     }
     assert!(fixture.pd.alloc_pool(1 << 20, 1 << 31).is_err());
+}
+
+/// Soft-iWARP may answer a peer's read after the end of the registration. Then no other memory of the process has the pages.
+#[test]
+fn heap_memory_for_peers_of_soft_iwarp_is_refused() {
+    let fixture = of_vendor(Fixture::iwarp(), SOFT_IWARP);
+    let register = |memory: Vec<u8>| fixture.pd.register(memory);
+    for access in [RemoteAccess::READ, RemoteAccess::WRITE] {
+        let refused = register(vec![7; 64]).remote(access).create().unwrap_err();
+        assert_eq!(refused.error.kind(), ErrorKind::Unsupported);
+        let text = refused.error.to_string();
+        assert!(text.contains("such as a `Mapping`"), "{text}");
+        assert_eq!(refused.value, [7; 64]);
+        let prefix = Prefix::new(Mapping::new(64).unwrap(), 32).unwrap();
+        fixture.pd.register(prefix).remote(access).create().unwrap();
+        for len in [1, 64, 5000] {
+            let regions: Vec<_> = (0..4)
+                .map(|_| fixture.pd.alloc_remote(len, access).unwrap())
+                .collect();
+            for region in &regions {
+                assert_eq!((region.token().addr % 4096, region.len()), (0, len));
+            }
+        }
+    }
+    // Memory without rights of peers is accessed for requests of this process alone.
+    let none = RemoteAccess::empty();
+    register(vec![7; 64]).remote(none).create().unwrap();
+    register(vec![7; 64]).create_buf().unwrap();
+    drop(fixture);
+    let elsewhere = of_vendor(Fixture::iwarp(), 0x1425);
+    let heap = elsewhere
+        .pd
+        .register(vec![7; 64])
+        .remote(RemoteAccess::READ);
+    heap.create().unwrap();
 }

@@ -1,12 +1,12 @@
 //! Paging on demand. Most are twins of pyverbs' cases (`test_odp.py`), by their names.
 
-use std::sync::atomic::Ordering;
+use std::{ptr::NonNull, sync::atomic::Ordering};
 
 use ibverbs_sys::ibv_access_flags as flag;
 use softnic::Call;
 use verbs::{
     RemoteAccess,
-    mr::{Advice, HugePage, Mapping},
+    mr::{Advice, HugePage, Mapping, Memory, OwnedMemory},
     work::MAX_SGE,
 };
 
@@ -177,4 +177,96 @@ fn bad_advice_is_an_error() {
         .advise(&many, Advice::PREFETCH, true)
         .unwrap_err();
     assert!(err.to_string().contains("more than 128 elements"), "{err}");
+}
+
+/// Soft-RoCE, which accesses the start of a page at any offset.
+fn soft_roce() -> Fixture {
+    let fixture = Fixture::new();
+    let fake = &fixture.fake;
+    fake.describe(|device| device.attr.orig_attr.vendor_id = 0xff_ffff);
+    fixture
+}
+
+/// A page's length of bytes that begin inside of a page.
+#[derive(Debug)]
+struct Behind(Mapping);
+
+// SAFETY: a part of the mapping.
+unsafe impl Memory for Behind {
+    fn range(&mut self) -> NonNull<[u8]> {
+        let start: NonNull<u8> = self.0.range().cast();
+        // SAFETY: inside of two pages.
+        NonNull::slice_from_raw_parts(unsafe { start.add(64) }, 4096)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl OwnedMemory for Behind {}
+
+#[test]
+fn memory_that_shares_a_page_is_not_paged_by_soft_roce() {
+    let fixture = soft_roce();
+    let Fixture { pd, fake, .. } = &fixture;
+    let none = RemoteAccess::empty();
+    let map = |len| Mapping::new(len).unwrap();
+    // No whole pages, by the length and by the start.
+    let short = pd.register(map(100)).on_demand().create_buf();
+    let short = short.map(drop).map_err(|refused| refused.error);
+    let offset = pd.register(Behind(map(8192))).on_demand().create_buf();
+    let offset = offset.map(drop).map_err(|refused| refused.error);
+    let remote = || pd.register(map(8192)).on_demand().remote(none);
+    let error = |refused: verbs::error::Refused<Mapping>| refused.error;
+    let paged = RemoteAccess::from_bits_retain(flag::IBV_ACCESS_ON_DEMAND.0);
+    for refused in [
+        short,
+        offset,
+        pd.register_everything().map(drop),
+        // Buffers that share a page.
+        pd.register(map(8192))
+            .on_demand()
+            .create_pool(64)
+            .map(drop)
+            .map_err(error),
+        pd.register(map(8192))
+            .on_demand()
+            .huge_pages()
+            .create_buf()
+            .map(drop)
+            .map_err(error),
+        remote().windows().create().map(drop).map_err(error),
+        remote().zero_based().create().map(drop).map_err(error),
+        remote().iova(1 << 30).create().map(drop).map_err(error),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("start of a page"), "{error}");
+    }
+    // A bit of no right of peers.
+    let refused = pd.register(map(100)).remote(paged).create().unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
+    assert!(!fake.calls().contains(&Call::RegMr));
+}
+
+#[test]
+fn whole_pages_are_paged_by_soft_roce() {
+    let fixture = soft_roce();
+    let map = |len| Mapping::new(len).unwrap();
+    let registration = fixture.pd.register(map(4 * 4096)).on_demand();
+    let mut buf = registration.create_buf().unwrap();
+    let mut tail = buf.split_off(8192);
+    assert_eq!((buf.len(), tail.len()), (8192, 8192));
+    let last = tail.split_off(4096);
+    let parts = std::panic::AssertUnwindSafe(|| tail.split_off(64));
+    assert!(
+        std::panic::catch_unwind(parts).is_err(),
+        "the parts share a page"
+    );
+    assert_eq!(last.len(), 4096);
+    let registration = fixture.pd.register(map(4 * 4096)).on_demand();
+    let pool = registration.create_pool(4000).unwrap_err().value;
+    let pool = fixture.pd.register(pool).on_demand().create_pool(4096);
+    assert_eq!(pool.unwrap().count(), 4);
+    // Pinned memory is accessed where it is.
+    let mut pinned = fixture.pd.alloc_buf(100).unwrap();
+    drop(pinned.split_off(7));
 }

@@ -113,7 +113,7 @@ fn request_with_too_many_elements_is_refused() {
     let mut many = work();
     many.extend(work());
     let refused = qp.post_recv(many).unwrap_err();
-    assert_eq!(refused.value.len(), 2 * usize::from(ELEMENTS));
+    assert_eq!(refused.value.unwrap().len(), 2 * usize::from(ELEMENTS));
     let error = refused.error.to_string();
     assert!(error.contains("192") && error.contains("96"), "{error}");
 }
@@ -202,7 +202,7 @@ fn failed_post_returns_the_work_at_any_request() {
             assert_eq!(posted.is_err(), i == failing);
             if let Err(refused) = posted {
                 assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
-                let work = refused.value.into_work();
+                let work = refused.value.unwrap().into_work();
                 assert_eq!((&work.work[..], work.context), (&[i][..], i));
             }
         }
@@ -234,7 +234,7 @@ fn failed_receive_returns_the_work_at_any_receive() {
             assert_eq!(posted.is_err(), i == failing);
             if let Err(refused) = posted {
                 assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
-                assert_eq!(refused.value.len(), i + 1);
+                assert_eq!(refused.value.unwrap().len(), i + 1);
             }
         }
         assert_eq!(qp.receive_queue().in_flight(), 3);

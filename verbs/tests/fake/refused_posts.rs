@@ -1,11 +1,11 @@
 //! Failing posts, and the requests in the device's view: with every provider, a request not named
-//! as refused stays in flight.
+//! as refused stays in flight. `unproven_posts` has the named ones.
 
 use ibverbs_sys as ffi;
 use softnic::Call;
 use verbs::{
     Buf, Completed, Error, QueuePair, Rts, SharedReceiveQueue, WcStatus,
-    error::Refused,
+    error::{PostError, Refused},
     op,
     srq::{TagEvent, TagMatchingQueue, TagMatchingRoom, TagPattern},
 };
@@ -13,10 +13,13 @@ use verbs::{
 use crate::{allocations::allocations, fixture::Fixture};
 
 const SOFT_ROCE: u32 = 0xff_ffff;
-const SOFT_IWARP: u32 = 0x62_6d74;
+pub(crate) const SOFT_IWARP: u32 = 0x62_6d74;
 
 /// The doorbell failures after the requests have been posted.
 const DOORBELLS: [Call; 2] = [Call::Doorbell, Call::SilentDoorbell];
+
+/// The errors of a doorbell. The last one is also that of libibverbs' stub for a missing function.
+const ERRNOS: [i32; 2] = [libc::ENOMEM, libc::EOPNOTSUPP];
 
 /// Devices of several vendors; some ring a doorbell by a system call.
 const DEVICES: [fn() -> Fixture; 4] = [
@@ -26,22 +29,57 @@ const DEVICES: [fn() -> Fixture; 4] = [
     || of_vendor(Fixture::iwarp(), 0x1425),
 ];
 
-fn of_vendor(fixture: Fixture, vendor: u32) -> Fixture {
+pub(crate) fn of_vendor(fixture: Fixture, vendor: u32) -> Fixture {
     let describe = |attr: &mut ffi::ibv_device_attr_ex| attr.orig_attr.vendor_id = vendor;
     fixture.fake.describe(|device| describe(&mut device.attr));
     fixture
 }
 
+/// A failure of the doorbell.
+#[derive(Clone, Copy)]
+struct Failure {
+    doorbell: Call,
+    errno: i32,
+}
+
+impl Failure {
+    /// Lets the next doorbell fail.
+    fn begin(self, fixture: &Fixture) {
+        fixture.fake.fail(self.doorbell, self.errno);
+    }
+
+    /// Checks the result of a post whose doorbell has failed. Of the providers that ring it by a system
+    /// call, and name no request, the source proves that the request is posted.
+    fn check<R>(self, fixture: &Fixture, posted: Result<(), PostError<R>>) {
+        let vendor = fixture.ctx.query_device().unwrap().vendor_id();
+        if self.doorbell == Call::Doorbell && [SOFT_ROCE, SOFT_IWARP].contains(&vendor) {
+            posted.unwrap();
+        } else {
+            self.check_kept(&posted.unwrap_err());
+        }
+    }
+
+    fn check_kept<R>(self, failed: &PostError<R>) {
+        assert!(failed.value.is_none(), "the device has the request");
+        assert_eq!(failed.error.raw_os_error(), Some(self.errno));
+        let text = failed.error.to_string();
+        assert!(text.contains("the device may have the re"), "{text}");
+        assert!(text.contains("get the memory back") || text.contains("free the memory"));
+    }
+}
+
 /// Each device with each doorbell failure.
-fn each(test: impl Fn(&Fixture, Call)) {
+fn each(test: impl Fn(&Fixture, Failure)) {
     for device in DEVICES {
         for doorbell in DOORBELLS {
-            test(&device(), doorbell);
+            for errno in ERRNOS {
+                test(&device(), Failure { doorbell, errno });
+            }
         }
     }
 }
 
-fn buf(fixture: &Fixture) -> Buf {
+pub(crate) fn buf(fixture: &Fixture) -> Buf {
     fixture.pd.register_buf(*b"mine").unwrap()
 }
 
@@ -51,13 +89,19 @@ fn errno<T>(refused: &Refused<T>) -> Option<i32> {
 
 #[test]
 fn send_whose_doorbell_fails_stays_in_flight() {
-    each(|fixture, doorbell| {
+    each(|fixture, failure| {
         let mut cq = fixture.cq(8);
         let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
         let number = qp.qp_num();
-        fixture.fake.fail(doorbell, libc::ENOMEM);
-        qp.post(op::Send::new(buf(fixture))).unwrap();
+        failure.begin(fixture);
+        let posted = qp.post(op::Send::new(buf(fixture)));
+        let is_posted = posted.is_ok();
+        failure.check(fixture, posted);
         assert_eq!(qp.send_queue().in_flight(), 1);
+        let doorbell = qp.take_doorbell_error();
+        let errno = doorbell.and_then(|error| error.raw_os_error());
+        assert_eq!(errno, is_posted.then_some(failure.errno));
+        assert!(qp.take_doorbell_error().is_none(), "taken once");
         assert_eq!(fixture.fake.sends(number)[0].bytes(), b"mine");
         fixture.fake.complete_send(number, WcStatus::SUCCESS);
         let completion = cq.poll().unwrap().next().unwrap();
@@ -73,11 +117,12 @@ fn send_named_as_bad_wr_is_returned() {
         let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
         fixture.fake.fail(Call::PostSend, libc::ENOMEM);
         let refused = qp.post(op::Send::new(buf(&fixture))).unwrap_err();
-        assert_eq!(errno(&refused), Some(libc::ENOMEM));
-        assert_eq!(&*refused.value.into_work(), b"mine");
+        assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(&*refused.value.unwrap().into_work(), b"mine");
         fixture.fake.fail(Call::PostRecv, libc::ENOMEM);
         let refused = qp.post_recv(buf(&fixture)).unwrap_err();
-        assert_eq!(errno(&refused), Some(libc::ENOMEM));
+        assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(&*refused.value.unwrap(), b"mine");
         assert_eq!(
             qp.send_queue().in_flight() + qp.receive_queue().in_flight(),
             0
@@ -85,31 +130,50 @@ fn send_named_as_bad_wr_is_returned() {
     }
 }
 
+/// Soft-iWARP's provider reports success, and names the refused request.
+#[test]
+fn batch_refused_in_part_with_success_returns_the_refused_requests() {
+    let fixture = of_vendor(Fixture::iwarp(), SOFT_IWARP);
+    let cq = fixture.cq(16);
+    let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
+    let mut batch = qp.batch();
+    for _ in 0..4 {
+        batch.push(op::Send::new(buf(&fixture))).unwrap();
+    }
+    fixture.fake.fail_after(2, Call::PostSend, libc::ENOMEM);
+    let refused = batch.post().unwrap_err();
+    assert_eq!(errno(&refused), Some(libc::EINVAL));
+    assert_eq!(refused.value.len(), 2);
+    let text = refused.error.to_string();
+    assert!(text.contains("request 2 of 4"), "{text}");
+    assert_eq!(qp.send_queue().in_flight(), 2);
+}
+
 #[test]
 fn batch_whose_doorbell_fails_stays_in_flight() {
-    each(|fixture, doorbell| {
+    each(|fixture, failure| {
         let cq = fixture.cq(16);
         let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
         let mut batch = qp.batch();
         for _ in 0..3 {
             batch.push(op::Send::new(buf(fixture))).unwrap();
         }
-        fixture.fake.fail(doorbell, libc::ENOMEM);
+        failure.begin(fixture);
         let refused = batch.post().unwrap_err();
         assert_eq!(
             (errno(&refused), refused.value.len()),
-            (Some(libc::ENOMEM), 0)
+            (Some(failure.errno), 0)
         );
         assert_eq!(qp.send_queue().in_flight(), 3);
         let mut batch = qp.recv_batch();
         for _ in 0..3 {
             batch.push(buf(fixture)).unwrap();
         }
-        fixture.fake.fail(doorbell, libc::ENOMEM);
+        failure.begin(fixture);
         let refused = batch.post().unwrap_err();
         assert_eq!(
             (errno(&refused), refused.value.len()),
-            (Some(libc::ENOMEM), 0)
+            (Some(failure.errno), 0)
         );
         assert_eq!(qp.receive_queue().in_flight(), 3);
     });
@@ -117,16 +181,17 @@ fn batch_whose_doorbell_fails_stays_in_flight() {
 
 #[test]
 fn receive_whose_doorbell_fails_stays_in_flight() {
-    each(|fixture, doorbell| {
+    each(|fixture, failure| {
         let mut cq = fixture.cq(16);
         let mut qp: QueuePair<verbs::Rc, Rts, Buf, [Buf; 2]> = fixture.rc(&cq, 4);
-        fixture.fake.fail(doorbell, libc::ENOMEM);
-        qp.post_recv([buf(fixture), buf(fixture)]).unwrap();
-        // Also for elements without bytes, on a separate path.
-        fixture.fake.fail(doorbell, libc::ENOMEM);
+        failure.begin(fixture);
+        let posted = qp.post_recv([buf(fixture), buf(fixture)]);
+        failure.check(fixture, posted);
+        // Also for elements without bytes.
+        failure.begin(fixture);
         let mut whole = buf(fixture);
         let none = whole.split_off(4);
-        qp.post_recv([whole, none]).unwrap();
+        failure.check(fixture, qp.post_recv([whole, none]));
         for _ in 0..2 {
             fixture.fake.complete_receive(qp.qp_num(), b"news");
             let completion = cq.poll().unwrap().next().unwrap();
@@ -140,17 +205,17 @@ fn receive_whose_doorbell_fails_stays_in_flight() {
 
 #[test]
 fn shared_receive_whose_doorbell_fails_stays_in_flight() {
-    each(|fixture, doorbell| {
+    each(|fixture, failure| {
         let mut srq: SharedReceiveQueue = fixture.pd.create_srq(4, 1).unwrap();
-        fixture.fake.fail(doorbell, libc::ENOMEM);
-        srq.post(buf(fixture)).unwrap();
+        failure.begin(fixture);
+        failure.check(fixture, srq.post(buf(fixture)));
         let mut batch = srq.batch();
         batch.push(buf(fixture)).unwrap();
-        fixture.fake.fail(doorbell, libc::ENOMEM);
+        failure.begin(fixture);
         let refused = batch.post().unwrap_err();
         assert_eq!(
             (errno(&refused), refused.value.len()),
-            (Some(libc::ENOMEM), 0)
+            (Some(failure.errno), 0)
         );
         assert_eq!(
             (
@@ -160,19 +225,19 @@ fn shared_receive_whose_doorbell_fails_stays_in_flight() {
             (2, 2)
         );
         fixture.fake.fail(Call::PostSrqRecv, libc::ENOMEM);
-        assert_eq!(&*srq.post(buf(fixture)).unwrap_err().value, b"mine");
+        let refused = srq.post(buf(fixture)).unwrap_err();
+        assert_eq!(&*refused.value.unwrap(), b"mine");
     });
 }
 
 #[test]
 fn packet_receive_whose_doorbell_fails_stays_in_flight() {
-    for doorbell in DOORBELLS {
-        let fixture = Fixture::new();
+    each(|fixture, failure| {
         let mut cq = fixture.cq(8);
         let mut wq = fixture.pd.wq_builder(&cq).max_wr(4).create().unwrap();
         wq.to_ready().unwrap();
-        fixture.fake.fail(doorbell, libc::ENOMEM);
-        wq.post(buf(&fixture)).unwrap();
+        failure.begin(fixture);
+        failure.check(fixture, wq.post(buf(fixture)));
         fixture.fake.complete_wq(wq.as_raw(), b"news");
         let completion = cq.poll().unwrap().next().unwrap();
         assert_eq!(
@@ -180,8 +245,9 @@ fn packet_receive_whose_doorbell_fails_stays_in_flight() {
             b"news"
         );
         fixture.fake.fail(Call::PostWqRecv, libc::ENOMEM);
-        assert_eq!(&*wq.post(buf(&fixture)).unwrap_err().value, b"mine");
-    }
+        let refused = wq.post(buf(fixture)).unwrap_err();
+        assert_eq!(&*refused.value.unwrap(), b"mine");
+    });
 }
 
 /// The handle of such a buffer is unknown, so the buffer cannot be removed, but returns by
@@ -194,8 +260,7 @@ fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
         max_num_tags: 4,
         max_ops: 4,
     };
-    for doorbell in DOORBELLS {
-        let fixture = Fixture::new();
+    each(|fixture, failure| {
         fixture.fake.describe(|device| {
             device.attr.tm_caps.max_num_tags = 4;
             device.attr.tm_caps.max_ops = 4;
@@ -203,9 +268,9 @@ fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
         });
         let mut cq = fixture.cq(64);
         let mut queue: TagMatchingQueue = fixture.pd.create_tag_matching(&cq, room).unwrap();
-        fixture.fake.fail(doorbell, libc::ENOMEM);
-        let entry = queue.add(TagPattern::exact(7), buf(&fixture)).unwrap();
-        assert!(queue.remove(entry).is_err(), "its handle is not known");
+        failure.begin(fixture);
+        let failed = queue.add(TagPattern::exact(7), buf(fixture)).unwrap_err();
+        failure.check_kept(&failed);
         fixture.fake.run_tag_operation(queue.as_raw());
         let mut message = verbs::srq::TagHeader {
             operation: verbs::srq::TagOperation::EAGER,
@@ -217,16 +282,20 @@ fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
         message.extend_from_slice(b"news");
         fixture.fake.arrive_tagged(queue.as_raw(), &message);
         let mut came = Vec::new();
+        let mut removed = Vec::new();
         for completion in cq.poll().unwrap() {
-            if let TagEvent::Received { work, .. } = queue.complete(completion).unwrap().event {
-                came.push(work.to_vec());
+            match queue.complete(completion).unwrap().event {
+                TagEvent::Added(entry) => removed.push(queue.remove(entry)),
+                TagEvent::Received { work, .. } => came.push(work.to_vec()),
+                other => panic!("{other:?}"),
             }
         }
         assert_eq!(came, [b"news"]);
+        assert!(matches!(removed[..], [Err(_)]), "its handle is not known");
         fixture.fake.fail(Call::PostSrqOps, libc::ENOMEM);
-        let refused = queue.add(TagPattern::exact(8), buf(&fixture)).unwrap_err();
-        assert_eq!(&*refused.value, b"mine");
-    }
+        let refused = queue.add(TagPattern::exact(8), buf(fixture)).unwrap_err();
+        assert_eq!(&*refused.value.unwrap(), b"mine");
+    });
 }
 
 /// A full queue is part of the ordinary course.
@@ -242,9 +311,9 @@ fn full_queue_refuses_without_an_allocation() {
     srq.post(buf(&fixture)).unwrap();
     wq.post(buf(&fixture)).unwrap();
     let mut again = Some(buf(&fixture));
-    let mut refuse = |post: &mut dyn FnMut(Buf) -> Refused<Buf>| {
+    let mut refuse = |post: &mut dyn FnMut(Buf) -> PostError<Buf>| {
         let work = again.take().unwrap();
-        let count = allocations(|| again = Some(post(work).value));
+        let count = allocations(|| again = post(work).value);
         assert_eq!(count, 0);
     };
     refuse(&mut |work| {
@@ -253,16 +322,14 @@ fn full_queue_refuses_without_an_allocation() {
             .map(op::Send::into_work)
     });
     refuse(&mut |work| qp.post_recv(work).unwrap_err());
-    refuse(&mut |work| qp.recv_batch().push(work).unwrap_err());
+    refuse(&mut |work| qp.recv_batch().push(work).unwrap_err().into());
     refuse(&mut |work| srq.post(work).unwrap_err());
-    refuse(&mut |work| srq.batch().push(work).unwrap_err());
+    refuse(&mut |work| srq.batch().push(work).unwrap_err().into());
     refuse(&mut |work| wq.post(work).unwrap_err());
     let mut batch = qp.batch();
     refuse(&mut |work| {
-        batch
-            .push(op::Send::new(work))
-            .unwrap_err()
-            .map(op::Send::into_work)
+        let refused = batch.push(op::Send::new(work)).unwrap_err();
+        refused.map(op::Send::into_work).into()
     });
 }
 

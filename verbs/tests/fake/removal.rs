@@ -37,6 +37,7 @@ impl Removable {
         let name = format!("verbs-removal-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name).join("fake0");
         fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("node_guid"), "0").unwrap();
         let fake = Fake::new();
         let path = directory.to_str().unwrap();
         // SAFETY: the tests complete nothing after a removal.
@@ -47,7 +48,7 @@ impl Removable {
 
     /// Removes the device: every call fails from then on.
     fn remove(&self, calls: &[Call]) {
-        fs::remove_dir(&self.directory).unwrap();
+        fs::remove_dir_all(&self.directory).unwrap();
         for &call in calls {
             self.fixture.fake.fail(call, libc::EIO);
         }
@@ -116,6 +117,27 @@ fn work_of_a_removed_device_is_dropped_with_its_queue_pair() {
         0,
         "no message is copied any more"
     );
+}
+
+/// qedr polls without a lock, so another thread may be polling the queue.
+#[test]
+fn queue_polled_without_a_lock_is_not_emptied_after_a_removal() {
+    const QEDR: u32 = 0x1077;
+    let device = Removable::new();
+    let fake = &device.fixture.fake;
+    fake.describe(|device| device.attr.orig_attr.vendor_id = QEDR);
+    let fixture = &device.fixture;
+    let mut cq = fixture.cq(16);
+    let token = Arc::new(());
+    let mut qp: QueuePair<verbs::Rc, Rts, (), Watched> = fixture.rc(&cq, 4);
+    for _ in 0..2 {
+        qp.post_recv(watched(fixture, &token)).unwrap();
+    }
+    fixture.fake.complete_receive(qp.qp_num(), b"message");
+    device.remove(&[Call::DestroyQp]);
+    drop(qp);
+    assert_eq!(Arc::strong_count(&token), 3, "the work is leaked");
+    assert_eq!(cq.poll().unwrap().count(), 1);
 }
 
 /// Work whose drop is counted.
@@ -260,7 +282,7 @@ fn memory_is_kept_until_the_removal_has_ended() {
             thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(freed.load(Ordering::Relaxed), 0);
-        fs::remove_dir(&device.directory).unwrap();
+        fs::remove_dir_all(&device.directory).unwrap();
     });
     assert_eq!(freed.load(Ordering::Relaxed), 1);
 }

@@ -181,7 +181,7 @@ fn queue_pair_with_a_flow_is_not_destroyed() {
     let refused = qp.destroy().unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::ResourceBusy);
     drop(flow);
-    assert!(refused.value.destroy().is_ok());
+    assert!(refused.value.unwrap().destroy().is_ok());
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn failed_work_queue_post_returns_the_work() {
     fixture.fake.fail_after(1, Call::PostWqRecv, libc::EINVAL);
     wq.post(fixture.pd.alloc_buf(1).unwrap()).unwrap();
     let refused = wq.post(fixture.pd.alloc_buf(2).unwrap()).unwrap_err();
-    assert_eq!(refused.value.len(), 2);
+    assert_eq!(refused.value.unwrap().len(), 2);
     assert_eq!(wq.in_flight(), 1);
 }
 

@@ -11,7 +11,6 @@ use ibverbs_sys::{ibv_access_flags as flag, ibv_wr_opcode as opcode};
 use softnic::Call;
 use verbs::{
     Buf, QueuePair, RemoteAccess, RemoteRegion, RemoteToken, Rts, SharedReceiveQueue,
-    error::Refused,
     mr::{DmaBufRange, Mapping, UnmappedRegion},
     op,
     qp::QpNum,
@@ -301,11 +300,8 @@ fn null_region_discards_writes_and_reads_zeros() {
 }
 
 /// The refusal of a request or a receive.
-pub(crate) fn refusal<W>(posted: Result<(), Refused<W>>) -> String {
-    posted
-        .map_err(|refused| refused.error)
-        .unwrap_err()
-        .to_string()
+pub(crate) fn refusal<E: Into<verbs::Error>>(posted: Result<(), E>) -> String {
+    posted.map_err(Into::into).unwrap_err().to_string()
 }
 
 /// A region whose bytes the device knows by other addresses than this process.

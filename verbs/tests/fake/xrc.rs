@@ -171,6 +171,7 @@ fn xrc_inline_send_reaches_the_shared_queue() {
     assert_eq!(
         refused
             .value
+            .unwrap()
             .into_request()
             .into_request()
             .into_work()

@@ -136,7 +136,7 @@ fn atomic_non_aligned_addr() {
     if players.fixture.is_soft_roce() {
         let refused = posted.unwrap_err();
         assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
-        assert_eq!(&*refused.value.into_work(), b"the work");
+        assert_eq!(&*refused.value.unwrap().into_work(), b"the work");
     } else {
         posted.unwrap();
         assert_eq!(sent(&mut players.cq, active).0, WcStatus::REM_INV_REQ_ERR);

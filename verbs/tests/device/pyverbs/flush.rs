@@ -86,7 +86,7 @@ impl Link {
     fn perform<R: ExtendedRequest<verbs::Rc, Work = Buf>>(
         &mut self,
         request: R,
-    ) -> (WcStatus, WcOpcode) {
+    ) -> (WcStatus, Option<WcOpcode>) {
         let mut batch = self.qp.extended_batch().unwrap();
         assert!(batch.push(request).is_ok());
         batch.post().map_err(|refused| refused.error).unwrap();
@@ -109,7 +109,7 @@ fn qp_ex_rc_flush() {
     let to = link.region.token().slice(8..16).unwrap();
     let write = op::Write::new(link.buf(), to);
     assert_eq!(link.perform(write).0, WcStatus::SUCCESS);
-    let success = (WcStatus::SUCCESS, WcOpcode::FLUSH);
+    let success = (WcStatus::SUCCESS, Some(WcOpcode::FLUSH));
     let range = op::Flush::new(link.buf(), to, Placement::GLOBAL);
     assert_eq!(link.perform(range), success);
     let region = op::Flush::new(link.buf(), to, Placement::GLOBAL).whole_region();
@@ -133,7 +133,10 @@ fn odp_qp_ex_rc_flush() {
     let write = op::Write::new(link.buf(), to);
     assert_eq!(link.perform(write).0, WcStatus::SUCCESS);
     let flush = op::Flush::new(link.buf(), to, Placement::GLOBAL);
-    assert_eq!(link.perform(flush), (WcStatus::SUCCESS, WcOpcode::FLUSH));
+    assert_eq!(
+        link.perform(flush),
+        (WcStatus::SUCCESS, Some(WcOpcode::FLUSH))
+    );
 }
 
 /// The queue pair allows each flush, and the memory those to global visibility only.

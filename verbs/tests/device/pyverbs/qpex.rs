@@ -67,7 +67,7 @@ fn full_rq_bad_flow() {
     }
     let refused = qp.post_recv(room()).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
-    assert_eq!(refused.value.len(), GRH_LEN + SIZE);
+    assert_eq!(refused.value.unwrap().len(), GRH_LEN + SIZE);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn rq_with_larger_sgl_bad_flow() {
     let refused = qp.post_recv(parts(3)).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
     assert!(refused.error.to_string().contains("3 elements"));
-    assert_eq!(refused.value.len(), 3);
+    assert_eq!(refused.value.unwrap().len(), 3);
 }
 
 /// A window without write access for the peer, on a region with such access.

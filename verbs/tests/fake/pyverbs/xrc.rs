@@ -115,7 +115,7 @@ fn xrc_atomic_cmp_and_swap() {
         );
         fixture.fake.complete_send(number, WcStatus::SUCCESS);
         let wc = cq.poll().unwrap().next().unwrap();
-        assert_eq!(wc.opcode(), WcOpcode::COMP_SWAP);
+        assert_eq!(wc.opcode(), Some(WcOpcode::COMP_SWAP));
         assert!(ends.sender.complete(wc).is_ok());
     }
 }
