@@ -9,6 +9,7 @@ use verbs::{
 
 use crate::{
     channel::EventChannel,
+    depths::Depths,
     event::ConnectFailure,
     id::CmId,
     param::{ConnParam, Message, PeerParam},
@@ -71,8 +72,7 @@ impl ConnectRequest {
     /// [`Event::Established`](crate::Event::Established) or
     /// [`Event::ConnectFailed`](crate::Event::ConnectFailed).
     ///
-    /// The number of concurrent RDMA reads and atomics is the smaller of both sides' limits, unless `param`
-    /// sets another. Messages sent before the connection is established may be lost.
+    /// The number of concurrent RDMA reads and atomics is the smaller of both sides' limits. Messages sent before the connection is established may be lost.
     ///
     /// # Errors
     /// - `InvalidInput`: too much private data, or a count out of range.
@@ -93,8 +93,7 @@ impl ConnectRequest {
         param: &ConnParam,
     ) -> Result<QueuePair<T, Rts, SW, RW>> {
         self.id.check_transport::<T>(CALL)?;
-        let (responder_resources, initiator_depth) = param.resources();
-        let qp = self.id.bring_up(qp, responder_resources, initiator_depth);
+        let qp = self.id.bring_up(qp, param.depths());
         let qp = qp.map_err(|err| bring_up_failure(err, || self.supports(param)))?;
         self.accept_ready(qp, param)
     }
@@ -129,13 +128,17 @@ impl ConnectRequest {
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
     #[doc(alias = "rdma_accept")]
     pub fn accept_number(self, qp_num: QpNum, param: &ConnParam) -> Result<()> {
+        let depths = self.depths_in_force(param)?;
         let Self { mut id, .. } = self;
         let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp_num)?;
+        raw.responder_resources = depths.responder_resources;
+        raw.initiator_depth = depths.initiator_depth;
         id.set_qp_num(qp_num);
         note!(debug, id, "accepting the connection");
         let accepted = id.start(Phase::Accepting, CALL, |id| {
             // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
-            // data referenced by `param`, outlive the call; the kernel copies both.
+            // data referenced by `param`, outlive the call. Assumption: librdmacm copies its arguments before
+            // a call returns.
             unsafe { ffi::rdma_accept(id, &raw mut raw) }
         });
         // Dropping an identifier without accepting rejects the peer.
@@ -155,8 +158,7 @@ impl ConnectRequest {
     #[doc(alias = "rdma_accept")]
     pub fn accept_xrc(self, qp: XrcReceiver<Init>, param: &ConnParam) -> Result<XrcReceiver<Rts>> {
         self.id.check_transport::<XrcRecv>(CALL)?;
-        let (responder_resources, _) = param.resources();
-        let qp = self.id.bring_up_receiver(qp, responder_resources);
+        let qp = self.id.bring_up_receiver(qp, param.depths());
         let qp = qp.map_err(|err| bring_up_failure(err, || self.supports(param)))?;
         self.accept_number(qp.qp_num(), param)?;
         Ok(qp)
@@ -187,22 +189,32 @@ impl ConnectRequest {
         let id = self.id;
         note!(debug, id, "rejecting the peer");
         let len = id.limit(Message::Reject).check(CALL, private_data)?;
-        // SAFETY: the identifier exists for as long as `id` lives; the call copies `len` bytes of data.
+        // SAFETY: the identifier exists for as long as `id` lives. Assumption: librdmacm copies its
+        // arguments before a call returns.
         let ret = unsafe { ffi::rdma_reject_ece(id.as_raw(), private_data.as_ptr().cast(), len) };
         cvt_neg(CALL, ret).map(drop)
     }
 }
 
 impl ConnectRequest {
+    /// The numbers of reads and atomics for the answer: the peer may not exceed its own request. iWARP negotiates both
+    /// by itself.
+    fn depths_in_force(&self, param: &ConnParam) -> Result<Depths> {
+        let ctx = self.id.context()?;
+        if ctx.is_iwarp() {
+            return Ok(param.depths());
+        }
+        let peer = Depths {
+            responder_resources: self.param.responder_resources,
+            initiator_depth: self.param.initiator_depth,
+        };
+        Ok(param.depths().in_force(peer, Depths::of_device(&ctx)?))
+    }
+
     /// Whether the device has as many reads and atomics at once as `param` chooses.
     fn supports(&self, param: &ConnParam) -> bool {
-        let (responder_resources, initiator_depth) = param.resources();
-        let attr = self.id.context().and_then(|ctx| ctx.query_device());
-        attr.is_ok_and(|attr| {
-            let fits = |count: Option<u8>, most| u32::from(count.unwrap_or(0)) <= most;
-            fits(responder_resources, attr.max_qp_rd_atom())
-                && fits(initiator_depth, attr.max_qp_init_rd_atom())
-        })
+        let device = self.id.context().and_then(|ctx| Depths::of_device(&ctx));
+        device.is_ok_and(|device| param.depths().fit(device))
     }
 }
 
@@ -226,7 +238,8 @@ impl CmId<Requested> {
         const CALL: &str = "rdma_reject";
         note!(debug, self, "rejecting the peer");
         let len = self.limit(Message::Reject).check(CALL, private_data)?;
-        // SAFETY: the identifier exists for as long as `self` lives; the call copies `len` bytes of data.
+        // SAFETY: the identifier exists for as long as `self` lives. Assumption: librdmacm copies its
+        // arguments before a call returns.
         let ret = unsafe { ffi::rdma_reject(self.as_raw(), private_data.as_ptr().cast(), len) };
         cvt_neg(CALL, ret).map(drop)
     }

@@ -9,7 +9,7 @@ use std::{
 
 use ibverbs_sys::ibv_qp_type;
 use rdmacm_sys as ffi;
-use verbs::{Error, Result};
+use verbs::{Error, Result, device::check_environment};
 
 use crate::{
     addr::{self, Addr, RawAddr},
@@ -202,6 +202,8 @@ impl AddrHints {
         }
         let name = |name: &Option<CString>| name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
         let mut found = ptr::null_mut();
+        // librdmacm may call libibverbs for the first time.
+        check_environment("rdma_getaddrinfo")?;
         // SAFETY: the names are terminated, the hints are complete, and all outlive the call, which keeps no
         // pointer to them; `found` is valid for writes.
         let ret = unsafe {

@@ -11,6 +11,7 @@ use std::{
 use rdmacm_sys as ffi;
 use verbs::{
     Result,
+    device::check_environment,
     error::{cvt_neg, cvt_ptr},
     fd::{NotifyFd, set_nonblocking, wait_for},
     fork::fork_generation,
@@ -65,7 +66,8 @@ struct OwnedChannel {
     process: u64,
 }
 
-// SAFETY: a channel is a file descriptor; librdmacm allows its calls from any thread.
+// SAFETY: a channel is a file descriptor. Assumption: calls of librdmacm may be made from any
+// thread.
 unsafe impl Send for OwnedChannel {}
 // SAFETY: see `Send`.
 unsafe impl Sync for OwnedChannel {}
@@ -77,11 +79,14 @@ impl EventChannel {
     /// - `ENODEV`, `ENOENT`: the kernel has no RDMA connection manager (module `rdma_ucm`).
     /// - `EACCES`: no permission to open `/dev/infiniband/rdma_cm`.
     /// - `EMFILE`, `ENFILE`: too many open files.
+    /// - `Unsupported`: see [`check_environment`].
     ///
     /// # References
     /// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html)
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self> {
+        // librdmacm opens all devices.
+        check_environment("rdma_create_event_channel")?;
         // SAFETY: the call has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = OwnedChannel {

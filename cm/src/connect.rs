@@ -45,10 +45,12 @@ impl CmId<RouteResolved> {
             Err(error) => return Err(Refused { value: self, error }),
         };
         self.set_qp_num(qp.qp_num());
+        self.set_depths(param.depths());
         note!(debug, self, "requesting the connection");
         self.start(Phase::Connecting, CALL, |id| {
             // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
-            // data referenced by `param`, outlive the call; the kernel copies both.
+            // data referenced by `param`, outlive the call. Assumption: librdmacm copies its arguments before
+            // a call returns.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
         })
     }
@@ -85,7 +87,7 @@ impl ConnectResponse {
     }
 
     /// `rdma_establish`—Moves `qp`, the queue pair of the request, to RTR and RTS, and sends the RTU message
-    /// to the peer.
+    /// to the peer. The number of concurrent RDMA reads and atomics is the smaller of both sides' limits.
     ///
     /// # Errors
     /// - `InvalidInput`: `qp` is not the queue pair of the request.
@@ -102,7 +104,7 @@ impl ConnectResponse {
         qp: QueuePair<T, Init, SW, RW>,
     ) -> Result<Connection<SW, RW, T>> {
         self.check_qp(qp.qp_num())?;
-        let qp = self.id.bring_up(qp, None, None)?;
+        let qp = self.id.bring_up(qp, self.id.depths())?;
         self.establish_ready(qp)
     }
 

@@ -4,7 +4,9 @@ use std::ptr::{self, NonNull};
 
 use ibverbs_sys::ibv_context;
 use rdmacm_sys as ffi;
-use verbs::{Context, Error, Result, error::cvt_ptr, fork::fork_generation};
+use verbs::{
+    Context, Error, Result, device::check_environment, error::cvt_ptr, fork::fork_generation,
+};
 
 /// Devices of the identifiers of one channel.
 ///
@@ -18,8 +20,8 @@ pub(crate) struct Contexts {
 impl Contexts {
     /// Returns the context for librdmacm's device at `raw`.
     pub(crate) fn find(&mut self, raw: *mut ibv_context) -> Result<Context> {
-        if let Some(known) = self.known.iter().find(|known| ptr::eq(known.as_raw(), raw)) {
-            return Ok(known.clone());
+        if let Some(known) = self.known(raw) {
+            return Ok(known);
         }
         // No event reports the removal of a device without identifiers.
         self.known.retain(|known| known.query_device().is_ok());
@@ -32,9 +34,23 @@ impl Contexts {
                     .detail("the device has been removed")
             })?;
         // SAFETY: the context is open, and stays open until the list containing the device is freed.
+        // The environment was checked.
         let context = unsafe { Context::from_borrowed(found, Box::new(list)) };
         self.known.push(context.clone());
         Ok(context)
+    }
+
+    /// The context for librdmacm's device at `raw`, if known.
+    pub(crate) fn known(&self, raw: *mut ibv_context) -> Option<Context> {
+        let mut known = self.known.iter();
+        known.find(|known| ptr::eq(known.as_raw(), raw)).cloned()
+    }
+
+    /// Takes over the context of an identifier from another channel.
+    pub(crate) fn adopt(&mut self, context: Context) {
+        if self.known(context.as_raw()).is_none() {
+            self.known.push(context);
+        }
     }
 
     /// Forgets a device being removed: librdmacm closes the device after the last user's release.
@@ -48,6 +64,7 @@ impl Contexts {
 ///
 /// # Errors
 /// - `ENODEV`, `ENOENT`: the kernel has no RDMA.
+/// - `Unsupported`: see [`check_environment`].
 ///
 /// # References
 /// [rdma_get_devices(3)](https://man7.org/linux/man-pages/man3/rdma_get_devices.3.html)
@@ -78,6 +95,7 @@ unsafe impl Sync for DeviceList {}
 
 impl DeviceList {
     fn get() -> Result<Self> {
+        check_environment("rdma_get_devices")?;
         let mut count = 0;
         // SAFETY: `count` is valid for writes; C keeps no pointer to it.
         let raw = unsafe { ffi::rdma_get_devices(&raw mut count) };

@@ -138,7 +138,8 @@ impl CmId<RouteResolved> {
         note!(debug, self, "requesting the datagram address");
         self.start(Phase::ResolvingService, CALL, |id| {
             // SAFETY: the identifier exists: `start` holds the registry lock. The parameters, and the private
-            // data referenced by `param`, outlive the call; the kernel copies both.
+            // data referenced by `param`, outlive the call. Assumption: librdmacm copies its arguments before
+            // a call returns.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
         })
     }
@@ -206,7 +207,8 @@ impl ServiceRequest {
         let param = ConnParam::new().private_data(private_data);
         let mut raw = param.to_raw(CALL, self.id.limit(Message::Reply), qp.qp_num())?;
         // SAFETY: the identifier exists for as long as `self.id` lives. The parameters, and the private data
-        // referenced by `param`, outlive the call; the kernel copies both.
+        // referenced by `param`, outlive the call. Assumption: librdmacm copies its arguments before a call
+        // returns.
         let ret = unsafe { ffi::rdma_accept(self.id.as_raw(), ptr::from_mut(&mut raw)) };
         cvt_neg(CALL, ret)?;
         note!(debug, self.id, qp = %qp.qp_num(), "answered with a datagram address");

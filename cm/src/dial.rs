@@ -6,10 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use verbs::{Error, Init, QueuePair, Result, Rts};
+use verbs::{Error, Init, QueuePair, Result};
 
 use crate::{
-    accept::ConnectRequest,
     addr::Addr,
     channel::EventChannel,
     connection::Connection,
@@ -109,15 +108,27 @@ pub(crate) fn block<T>(steps: impl Future<Output = Result<T>>) -> Result<T> {
     }
 }
 
+/// This side of a route.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalEnd {
+    pub(crate) space: PortSpace,
+    pub(crate) source: Option<SocketAddr>,
+    /// Type of service; the kernel's default if `None`.
+    pub(crate) tos: Option<u8>,
+}
+
 /// Resolves the address.
 async fn resolve_addr(
     events: &impl Events,
-    space: PortSpace,
-    source: Option<SocketAddr>,
+    end: LocalEnd,
     destination: SocketAddr,
 ) -> Result<CmId<AddrResolved>> {
     const CALL: &str = "rdma_resolve_addr";
-    let id = events.channel().create_id_in(space)?;
+    let source = end.source;
+    let mut id = events.channel().create_id_in(end.space)?;
+    if let Some(tos) = end.tos {
+        id.set_tos(tos)?;
+    }
     id.resolve_addr(source, destination, events.left().unwrap_or(RESOLVE))?;
     let peer = Peer(Some(destination.into()));
     loop {
@@ -145,12 +156,12 @@ fn unresolved(error: Error, source: Option<SocketAddr>, destination: SocketAddr)
 /// Resolves the address and the route.
 pub(crate) async fn resolve(
     events: &impl Events,
-    space: PortSpace,
-    source: Option<SocketAddr>,
+    end: LocalEnd,
     destination: SocketAddr,
 ) -> Result<CmId<RouteResolved>> {
     const CALL: &str = "rdma_resolve_route";
-    let id = resolve_addr(events, space, source, destination).await?;
+    let source = end.source;
+    let id = resolve_addr(events, end, destination).await?;
     id.resolve_route(events.left().unwrap_or(RESOLVE))?;
     let peer = Peer(Some(destination.into()));
     loop {
@@ -186,24 +197,6 @@ pub(crate) async fn connect<SW, RW>(
     }
 }
 
-/// Accepts a request, and waits until the connection is established.
-pub(crate) async fn accept<SW, RW>(
-    events: &impl Events,
-    request: ConnectRequest,
-    qp: QueuePair<verbs::Rc, Init, SW, RW>,
-    param: &ConnParam,
-) -> Result<(Connection<SW, RW>, PeerParam)> {
-    const CALL: &str = "rdma_accept";
-    let (peer, param_of_peer) = (Peer(request.id().any_peer_addr()), request.param().clone());
-    let qp: QueuePair<verbs::Rc, Rts, SW, RW> = request.accept(qp, param)?;
-    loop {
-        match peer.next(events, CALL).await? {
-            Event::Established(id) => return Ok((Connection::new(id, qp)?, param_of_peer)),
-            other => peer.check(CALL, other)?,
-        }
-    }
-}
-
 /// Resolves the datagram address of a peer.
 pub(crate) async fn resolve_service(
     events: &impl Events,
@@ -225,12 +218,12 @@ pub(crate) async fn resolve_service(
 /// Joins a multicast group.
 pub(crate) async fn join(
     events: &impl Events,
-    source: Option<SocketAddr>,
+    end: LocalEnd,
     group: SocketAddr,
     membership: Membership,
 ) -> Result<(CmId<AddrResolved>, MulticastGroup)> {
     const CALL: &str = "rdma_join_multicast_ex";
-    let mut id = resolve_addr(events, PortSpace::Udp, source, group).await?;
+    let mut id = resolve_addr(events, end, group).await?;
     id.join_multicast(group, membership)?;
     let peer = Peer(Some(group.into()));
     loop {
@@ -286,7 +279,7 @@ impl ConnectFailure {
             }
             Self::Unreachable { status } if status == -libc::ETIMEDOUT => io::ErrorKind::TimedOut,
             Self::Unreachable { .. } => io::ErrorKind::HostUnreachable,
-            Self::Failed { .. } => io::ErrorKind::ConnectionAborted,
+            Self::Failed { .. } | Self::Displaced => io::ErrorKind::ConnectionAborted,
             Self::Disconnected => io::ErrorKind::ConnectionReset,
             Self::DeviceRemoved => io::ErrorKind::NetworkDown,
         }

@@ -63,7 +63,7 @@ impl RawEvent {
         // SAFETY: as above; the type is constant after creation.
         let datagram = unsafe { (*subject).qp_type } == Ud::RAW;
         if kind == Kind::DeviceRemoval {
-            // SAFETY: as above; the device of an identifier is set once.
+            // SAFETY: as above. Assumption: librdmacm sets the device of an identifier once.
             let device = unsafe { (*subject).verbs };
             channel.contexts().forget(device);
         }
@@ -151,8 +151,8 @@ impl EventData {
     /// # Safety
     /// - The event is not yet acknowledged, and `datagram` is the kind of the event's identifier.
     unsafe fn read(raw: &ffi::rdma_cm_event, kind: Kind, datagram: bool) -> Self {
-        // SAFETY: both variants of the union begin with a pointer and a length, and are plain data; fields
-        // not written by librdmacm are zero.
+        // SAFETY: both variants of the union begin with a pointer and a length, and are plain data.
+        // Assumption: librdmacm clears an event before it fills the event.
         let mut ud = unsafe { raw.param.ud };
         match kind {
             Kind::MulticastJoin | Kind::MulticastError => {
@@ -223,15 +223,16 @@ fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, data: EventDa
     }
 }
 
-/// Cause of a connection's end without a disconnect by either side.
+/// Cause of a connection's end without a disconnect by either side, or with one that the other has not answered: the status
+/// of the event is then the failure of the connection manager's message.
 fn cause(kind: Kind, status: i32, data: EventData) -> Option<ConnectFailure> {
     match kind {
-        Kind::Disconnected => None,
+        Kind::Disconnected if status == 0 => None,
         kind => Some(failure(kind, status, data)),
     }
 }
 
-/// Cause of a failed connection setup.
+/// Cause of a failed connection setup, or of a connection's end.
 fn failure(kind: Kind, status: i32, data: EventData) -> ConnectFailure {
     match (kind, data) {
         (Kind::Unreachable, EventData::Datagram(peer)) if status > 0 => {
@@ -244,8 +245,9 @@ fn failure(kind: Kind, status: i32, data: EventData) -> ConnectFailure {
             reason: status,
             private_data: data.private_data(),
         },
-        (Kind::Unreachable, _) => ConnectFailure::Unreachable { status },
-        (Kind::Disconnected, _) => ConnectFailure::Disconnected,
+        (Kind::Disconnected, _) if status == 0 => ConnectFailure::Disconnected,
+        // A disconnect without an answer has the status `-ETIMEDOUT`.
+        (Kind::Unreachable | Kind::Disconnected, _) => ConnectFailure::Unreachable { status },
         (Kind::DeviceRemoval, _) => ConnectFailure::DeviceRemoved,
         _ => ConnectFailure::Failed { status },
     }
@@ -287,6 +289,13 @@ mod tests {
     fn late_failure_of_established_connection_keeps_its_cause() {
         let cause = |kind, status| cause(kind, status, default_data());
         assert_eq!(cause(Kind::Disconnected, 0), None);
+        let unanswered = ConnectFailure::Unreachable {
+            status: -libc::ETIMEDOUT,
+        };
+        assert_eq!(
+            cause(Kind::Disconnected, -libc::ETIMEDOUT),
+            Some(unanswered)
+        );
         let unreachable = ConnectFailure::Unreachable {
             status: -libc::ETIMEDOUT,
         };

@@ -141,8 +141,9 @@ pub enum Event {
     Disconnected {
         /// Key of the identifier, owned by the program.
         key: Key,
-        /// Cause, unless either side has disconnected; for example, the peer is
-        /// [unreachable](ConnectFailure::Unreachable) after a change of its hardware address.
+        /// Cause, unless either side has disconnected and the other has answered; for example, the peer is
+        /// [unreachable](ConnectFailure::Unreachable) after a change of its hardware address, or has not answered a local
+        /// disconnect (status `-ETIMEDOUT`).
         cause: Option<ConnectFailure>,
     },
     /// The device is being removed. All resources of the device are unusable, and must be dropped.
@@ -226,6 +227,8 @@ pub enum ConnectFailure {
     Disconnected,
     /// The device has been removed.
     DeviceRemoved,
+    /// This side has ended the half-open connection in favor of a newer request.
+    Displaced,
 }
 
 impl fmt::Display for ConnectFailure {
@@ -252,6 +255,9 @@ impl fmt::Display for ConnectFailure {
             Self::Failed { status } => write!(f, "failed: {}", Status(*status)),
             Self::Disconnected => f.write_str("the peer disconnected during the handshake"),
             Self::DeviceRemoved => f.write_str("the device has been removed"),
+            Self::Displaced => {
+                f.write_str("displaced by a newer request before the end of the handshake")
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::trace::IdSpan;
 use crate::{
     addr::{self, Addr},
     channel::{ChannelHandle, EventChannel},
+    depths::Depths,
     phase::Phase,
     phases::{IdPhase, Idle},
     port_space::PortSpace,
@@ -49,14 +50,19 @@ pub(crate) struct RawId {
     channel: Arc<ChannelHandle>,
     /// Number of the queue pair in the request or the answer.
     qp_num: Option<QpNum>,
+    /// This side's numbers of reads and atomics in the request.
+    depths: Depths,
     #[cfg(feature = "tracing")]
     span: IdSpan,
 }
 
-// SAFETY: librdmacm allows calls from any thread. Two concurrent calls on one identifier are excluded:
-// mutating calls need ownership or `&mut`, or hold the lock of the registry with the parked identifier.
+// SAFETY: two concurrent calls on one identifier are excluded: mutating calls need ownership or `&mut`,
+// or hold the lock of the registry with the parked identifier. Assumption: calls of librdmacm may be
+// made from any thread.
 unsafe impl Send for RawId {}
-// SAFETY: shared access only reads fields set before the identifier was shared.
+// SAFETY: shared access reads fields set before the identifier was shared, and makes calls that do the same,
+// and write to the channel's descriptor: `rdma_disconnect`, `rdma_notify`, `rdma_get_remote_ece`. No queue pair
+// is attached to the C object, which the first would change.
 unsafe impl Sync for RawId {}
 
 impl RawId {
@@ -72,6 +78,7 @@ impl RawId {
             key,
             channel,
             qp_num: None,
+            depths: Depths::DEVICE_MAX,
             #[cfg(feature = "tracing")]
             span: IdSpan::none(),
         }
@@ -81,7 +88,7 @@ impl RawId {
     pub(crate) fn any_peer_addr(&self) -> Option<Addr> {
         // SAFETY: the identifier exists (invariant), and the address is inside it.
         let addr = unsafe { ffi::rdma_get_peer_addr(self.as_ptr()) };
-        // SAFETY: librdmacm keeps a whole `sockaddr_storage` there.
+        // SAFETY: as above. Assumption: librdmacm keeps a whole `sockaddr_storage` for each address.
         unsafe { addr::read(addr.cast()) }
     }
 
@@ -233,6 +240,14 @@ impl<P: IdPhase> CmId<P> {
         self.raw.qp_num
     }
 
+    pub(crate) fn set_depths(&mut self, depths: Depths) {
+        self.raw.depths = depths;
+    }
+
+    pub(crate) fn depths(&self) -> Depths {
+        self.raw.depths
+    }
+
     pub(crate) fn raw(&self) -> &RawId {
         &self.raw
     }
@@ -289,7 +304,7 @@ impl<P: IdPhase> CmId<P> {
     pub fn any_local_addr(&self) -> Option<Addr> {
         // SAFETY: the identifier exists (invariant), and contains the address.
         let addr = unsafe { ffi::rdma_get_local_addr(self.as_raw()) };
-        // SAFETY: librdmacm keeps a whole `sockaddr_storage` there.
+        // SAFETY: as above. Assumption: librdmacm keeps a whole `sockaddr_storage` for each address.
         unsafe { addr::read(addr.cast()) }
     }
 

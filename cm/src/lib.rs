@@ -101,13 +101,13 @@
 //! DEBUG cm_id{key=1 peer=10.9.0.1:7480}: cm: address resolved local=10.9.0.2:32768 gid=::ffff:10.9.0.2
 //! DEBUG cm_id{key=1 peer=10.9.0.1:7480}: cm: resolving the route
 //! DEBUG cm_id{key=1 peer=10.9.0.1:7480}: cm: route resolved gid=::ffff:10.9.0.2 peer_gid=::ffff:10.9.0.1
-//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: requesting the connection
-//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: accepted by the peer peer_qp=0x000011
-//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: queue pair ready to send peer_qp=0x000011 peer_gid=::ffff:10.9.0.1 mtu=4096
-//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: established
-//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: disconnecting
-//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: disconnected
-//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0x000011}: cm: destroyed
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0xab04fc}: cm: requesting the connection
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0xab04fc}: cm: accepted by the peer peer_qp=0xcb9f33
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0xab04fc}: cm: queue pair ready to send peer_qp=0xcb9f33 peer_gid=::ffff:10.9.0.1 mtu=4096
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0xab04fc}: cm: established
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0xab04fc}: cm: disconnecting
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0xab04fc}: cm: disconnected
+//! DEBUG cm_id{key=1 peer=10.9.0.1:7480 qp=0xab04fc}: cm: destroyed
 //! ```
 //!
 //! No lock of this crate is held while a subscriber runs.
@@ -126,11 +126,13 @@
 mod accept;
 mod addr;
 mod addrinfo;
+mod by_address;
 mod channel;
 mod connect;
 mod connection;
 mod contexts;
 mod datagram;
+mod depths;
 mod device;
 mod dial;
 mod endpoint;
@@ -168,7 +170,7 @@ pub use connection::Connection;
 pub use contexts::devices;
 pub use datagram::{DatagramPeer, Destination, ServiceRequest};
 pub use endpoint::{
-    DatagramEndpoint, Endpoint, EndpointBuilder, Incoming, Listener, Outgoing, connect,
+    DatagramEndpoint, Endpoint, EndpointBuilder, Incoming, Listener, Outgoing, Refusals, connect,
 };
 pub use event::{ConnectFailure, Event, event_name};
 pub use ib_addr::IbAddr;
@@ -178,5 +180,8 @@ pub use param::{ConnParam, PeerParam};
 pub use path::PathRecord;
 pub use port_space::PortSpace;
 pub use registry::Key;
-pub use verbs::{Error, Result, error::Refused};
+pub use verbs::{
+    Error, Result,
+    error::{PostError, Refused},
+};
 pub use xrc::{XrcConnection, XrcEnd};

@@ -45,6 +45,13 @@ impl<P: IdPhase> CmId<P> {
         let groups = from.registry().groups(key);
         drop(from.registry().remove(key));
         to.registry().adopt(key, P::PHASE.0, groups);
+        // SAFETY: the identifier exists. Assumption: librdmacm sets the device of an identifier
+        // once.
+        let device = unsafe { (*self.as_raw()).verbs };
+        let context = from.contexts().known(device);
+        if let Some(context) = context {
+            to.contexts().adopt(context);
+        }
         self.raw_mut().set_channel(Arc::clone(to));
         #[cfg(feature = "tracing")]
         to.registry().set_span(key, self.span().clone());

@@ -123,8 +123,8 @@ impl<P: IdPhase> CmId<P> {
         let (key, channel) = (self.key(), self.raw().channel());
         let name = channel.registry().add_group(key, group);
         // SAFETY: the identifier exists for as long as `self` lives; the attributes and the address outlive
-        // the call, which copies both. The context is a number returned with events, as a pointer never
-        // dereferenced.
+        // the call. Assumption: librdmacm copies its arguments before a call returns. The context is a
+        // number returned with events, as a pointer never dereferenced.
         let ret =
             unsafe { ffi::rdma_join_multicast_ex(self.as_raw(), &raw mut attr, name.to_context()) };
         cvt_neg(CALL, ret).map(drop).map_err(|err| {

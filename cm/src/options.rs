@@ -26,7 +26,8 @@ const SET_OPTION: &str = "rdma_set_option";
 /// # Safety
 /// - `id` exists, and `T` is the type of the option.
 unsafe fn set<T>(id: *mut ffi::rdma_cm_id, level: c_int, option: c_int, value: &mut [T]) -> i32 {
-    // SAFETY: as the caller promised; the call copies the value.
+    // SAFETY: as the caller promised. Assumption: librdmacm copies its arguments before a call
+    // returns.
     unsafe {
         ffi::rdma_set_option(
             id,
@@ -139,7 +140,8 @@ impl<P: HasDevice> CmId<P> {
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<()> {
         let mut raw = raw_ece(ece);
-        // SAFETY: the identifier exists for as long as `self` lives; the call copies the value.
+        // SAFETY: the identifier exists for as long as `self` lives. Assumption: librdmacm copies
+        // its arguments before a call returns.
         let ret = unsafe { ffi::rdma_set_local_ece(self.as_raw(), &raw mut raw) };
         cvt_neg("rdma_set_local_ece", ret)
             .map(drop)

@@ -5,7 +5,11 @@ use std::io;
 use rdmacm_sys as ffi;
 use verbs::{Error, Result, qp::QpNum};
 
-use crate::{id::CmId, phases::HasDevice};
+use crate::{
+    depths::{DEVICE_MAX, Depths},
+    id::CmId,
+    phases::HasDevice,
+};
 
 /// Parameters of a connection request or an acceptance.
 ///
@@ -34,9 +38,6 @@ pub struct ConnParam {
     retry_count: u8,
     rnr_retry_count: u8,
 }
-
-/// The device's maximum (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
-const DEVICE_MAX: u8 = 0xff;
 
 /// A message with private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +152,7 @@ impl ConnParam {
     }
 
     /// Sets the maximum number of concurrent RDMA reads and atomics served for the peer; 255 means the
-    /// device's maximum. Limits the peer's outstanding operations, not the local ones.
+    /// device's maximum. Limits the peer's outstanding operations, not the local ones. With 0 the peer cannot read.
     #[doc(alias = "RDMA_MAX_RESP_RES")]
     #[must_use]
     pub fn responder_resources(mut self, count: u8) -> Self {
@@ -160,8 +161,8 @@ impl ConnParam {
     }
 
     /// Sets the maximum number of outstanding local RDMA reads and atomics; 255 means the device's maximum.
-    /// The effective limit is the smaller of this and the peer's
-    /// [`responder_resources`](Self::responder_resources).
+    /// The limit in force, reported by [`query`](verbs::QueuePair::query), is the smaller of this and the peer's
+    /// [`responder_resources`](Self::responder_resources). If the limit is 0, posting a read is refused.
     #[doc(alias = "RDMA_MAX_INIT_DEPTH")]
     #[must_use]
     pub fn initiator_depth(mut self, count: u8) -> Self {
@@ -209,9 +210,11 @@ impl ConnParam {
         self
     }
 
-    pub(crate) fn resources(&self) -> (Option<u8>, Option<u8>) {
-        let given = |count| (count != DEVICE_MAX).then_some(count);
-        (given(self.responder_resources), given(self.initiator_depth))
+    pub(crate) fn depths(&self) -> Depths {
+        Depths {
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+        }
     }
 
     /// Converts the parameters for C. The result points into `self`.

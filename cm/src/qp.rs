@@ -3,12 +3,13 @@
 use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask};
 use rdmacm_sys as ffi;
 use verbs::{
-    Error, Init, QueuePair, Reset, Result, Rtr, Rts, Ud,
+    Context, Error, Init, QueuePair, Reset, Result, Rtr, Rts, Ud,
     error::{Refused, cvt_neg},
     qp::{Attributes, Psn, Queued, Routed, State, Transport, XrcReceiver, XrcRecv},
 };
 
 use crate::{
+    depths::Depths,
     event::ConnectFailure,
     id::CmId,
     phase::Phase,
@@ -167,25 +168,21 @@ impl<P: IdPhase> CmId<P> {
         error
     }
 
-    /// Moves a queue pair to RTS. `responder_resources` and `initiator_depth` replace the values of the
-    /// connection manager, if given; iWARP negotiates both by itself.
+    /// Moves a queue pair to RTS, with at most `depths` reads and atomics at once; iWARP negotiates both by itself.
     pub(crate) fn bring_up<T: Routed + Queued, SW, RW>(
         &self,
         mut qp: QueuePair<T, Init, SW, RW>,
-        responder_resources: Option<u8>,
-        initiator_depth: Option<u8>,
+        depths: Depths,
     ) -> Result<QueuePair<T, Rts, SW, RW>> {
         #[cfg(feature = "tracing")]
         let _entered = self.span().enter_for(qp.qp_num());
         // Port and P_Key may have become known, or changed, since the initialization of the queue pair.
         qp.modify(&self.attributes()?)?;
-        let iwarp = qp.pd().context().is_iwarp();
-        let to_rtr = self.to_rtr(responder_resources.filter(|_| !iwarp))?;
+        let limits = Limits::new(qp.pd().context(), depths)?;
+        let to_rtr = self.to_rtr(limits)?;
         let qp = qp.to_rtr(&to_rtr)?;
         let (mut attr, mask) = self.raw_attributes::<Rts>()?;
-        if let Some(count) = initiator_depth.filter(|_| !iwarp) {
-            attr.max_rd_atomic = count;
-        }
+        limits.apply(&mut attr);
         let qp = qp.to_rts(&Attributes::from_raw(attr, mask))?;
         #[cfg(feature = "tracing")]
         crate::trace::ready(to_rtr.as_raw());
@@ -196,20 +193,55 @@ impl<P: IdPhase> CmId<P> {
     pub(crate) fn bring_up_receiver(
         &self,
         mut qp: XrcReceiver<Init>,
-        responder_resources: Option<u8>,
-    ) -> Result<XrcReceiver<Rts>> {
+        depths: Depths,
+    ) -> Result<XrcReceiver<Rts>>
+    where
+        P: HasDevice,
+    {
         qp.modify(&self.attributes()?)?;
-        let qp = qp.to_rtr(&self.to_rtr(responder_resources)?)?;
+        let limits = Limits::new(&self.context()?, depths)?;
+        let qp = qp.to_rtr(&self.to_rtr(limits)?)?;
         Ok(qp.to_rts(&self.attributes()?)?)
     }
 
-    fn to_rtr<T: Transport>(&self, responder_resources: Option<u8>) -> Result<Attributes<T, Rtr>> {
+    fn to_rtr<T: Transport>(&self, limits: Limits) -> Result<Attributes<T, Rtr>> {
         let (mut attr, mask) = self.raw_attributes::<Rtr>()?;
         check_mtu(&attr, mask)?;
-        if let Some(count) = responder_resources {
-            attr.max_dest_rd_atomic = count;
-        }
+        limits.apply(&mut attr);
         Ok(Attributes::from_raw(attr, mask))
+    }
+}
+
+/// The limits of this side for the depths of the peer.
+#[derive(Clone, Copy)]
+struct Limits {
+    chosen: Depths,
+    /// `None` on iWARP, where the kernel negotiates.
+    device: Option<Depths>,
+}
+
+impl Limits {
+    fn new(ctx: &Context, chosen: Depths) -> Result<Self> {
+        let device = if ctx.is_iwarp() {
+            None
+        } else {
+            Some(Depths::of_device(ctx)?)
+        };
+        Ok(Self { chosen, device })
+    }
+
+    /// Lowers the depths of the connection manager, which are the peer's.
+    fn apply(self, attr: &mut ibv_qp_attr) {
+        let Some(device) = self.device else {
+            return;
+        };
+        let peer = Depths {
+            responder_resources: attr.max_dest_rd_atomic,
+            initiator_depth: attr.max_rd_atomic,
+        };
+        let in_force = self.chosen.in_force(peer, device);
+        attr.max_dest_rd_atomic = in_force.responder_resources;
+        attr.max_rd_atomic = in_force.initiator_depth;
     }
 }
 

@@ -36,8 +36,8 @@ impl CmId<Idle> {
     pub fn bind(&mut self, addr: impl Into<Addr>) -> Result<()> {
         let addr = addr.into();
         let mut raw = RawAddr::new(addr);
-        // SAFETY: the identifier exists (invariant), and the address outlives the call, which copies the
-        // bytes.
+        // SAFETY: the identifier exists (invariant), and the address outlives the call. Assumption:
+        // librdmacm copies its arguments before a call returns.
         let ret = unsafe { ffi::rdma_bind_addr(self.as_raw(), raw.as_mut_ptr()) };
         cvt_neg("rdma_bind_addr", ret)
             .map(drop)
@@ -180,8 +180,8 @@ impl CmId<Idle> {
             let source = raw_source
                 .as_mut()
                 .map_or(ptr::null_mut(), RawAddr::as_mut_ptr);
-            // SAFETY: the identifier exists: `start` holds the registry lock. The addresses outlive the call,
-            // which copies both.
+            // SAFETY: the identifier exists: `start` holds the registry lock. The addresses outlive the call.
+            // Assumption: librdmacm copies its arguments before a call returns.
             unsafe {
                 ffi::rdma_resolve_addr(id, source, raw_destination.as_mut_ptr(), millis(timeout))
             }

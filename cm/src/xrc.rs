@@ -110,8 +110,8 @@ impl EventChannel {
         info.ai_src_len = source.len();
         info.ai_src_addr = source.as_mut_ptr();
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is valid for writes; the address referenced by `info` outlives the call, which copies
-        // the bytes. No queue pair is requested.
+        // SAFETY: `raw` is valid for writes; the address referenced by `info` outlives the call. Assumption:
+        // librdmacm copies its arguments before a call returns. No queue pair is requested.
         let ret = unsafe {
             ffi::rdma_create_ep(
                 &raw mut raw,

@@ -11,7 +11,11 @@ use super::{
     connected::Endpoint, datagram::DatagramEndpoint, each_addr, incoming::Listener,
     outgoing::Outgoing,
 };
-use crate::{channel::EventChannel, param::ConnParam};
+use crate::{
+    channel::EventChannel,
+    half_open::{ACCEPT_TIMEOUT, CONNECT_TIMEOUT},
+    param::ConnParam,
+};
 
 /// Connects to a listener, with the defaults of [`EndpointBuilder`].
 ///
@@ -62,9 +66,11 @@ pub struct EndpointBuilder {
     pub(super) max_inline_data: u32,
     pub(super) comp_vector: u32,
     pub(super) backlog: u32,
-    pub(super) param: ConnParam,
+    pub(crate) param: ConnParam,
     pub(super) source: Option<SocketAddr>,
+    pub(super) tos: Option<u8>,
     pub(super) timeout: Option<Duration>,
+    pub(super) handshake_timeout: Option<Duration>,
     pub(super) domains: Vec<ProtectionDomain>,
 }
 
@@ -80,7 +86,9 @@ impl Default for EndpointBuilder {
             backlog: 128,
             param: ConnParam::new(),
             source: None,
+            tos: None,
             timeout: None,
+            handshake_timeout: None,
             domains: Vec::new(),
         }
     }
@@ -88,7 +96,8 @@ impl Default for EndpointBuilder {
 
 impl EndpointBuilder {
     /// Creates the default configuration: 16 sends and 16 receives in flight, each with one buffer and
-    /// without inline data; completion vector 0; [`ConnParam::new`]; and no timeout.
+    /// without inline data; completion vector 0; [`ConnParam::new`]; and no timeout, except of
+    /// [handshakes](Self::handshake_timeout).
     pub fn new() -> Self {
         Self::default()
     }
@@ -129,7 +138,8 @@ impl EndpointBuilder {
         self
     }
 
-    /// Sets the maximum number of pending requests on a listener; the default is 128.
+    /// Sets the maximum number of pending requests, and of half-open connections, on a listener; the default is 128. One more
+    /// half-open connection displaces the oldest of the address with the most of them.
     pub fn backlog(mut self, backlog: u32) -> Self {
         self.backlog = backlog;
         self
@@ -147,10 +157,25 @@ impl EndpointBuilder {
         self
     }
 
+    /// Sets the [type of service](crate::CmId::set_tos): the traffic class of the packets. The connecting side chooses for
+    /// both sides.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    pub fn tos(mut self, tos: u8) -> Self {
+        self.tos = Some(tos);
+        self
+    }
+
     /// Sets the timeout of each blocking call, from start to end: connecting, accepting, waiting for a
     /// request or a completion, disconnecting.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the maximum time of a handshake: from accepting a request to the peer's end of the handshake, by default 10 s, and from
+    /// requesting a connection to the peer's answer, by default 120 s. A shorter [timeout](Self::timeout) counts as well.
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake_timeout = Some(timeout);
         self
     }
 
@@ -250,17 +275,24 @@ impl EndpointBuilder {
         })
     }
 
+    /// Maximum time of a handshake on the passive side.
+    pub(crate) fn accept_timeout(&self) -> Duration {
+        let timeout = self.handshake_timeout.unwrap_or(ACCEPT_TIMEOUT);
+        self.timeout.map_or(timeout, |of_call| of_call.min(timeout))
+    }
+
+    /// Maximum time of a handshake on the active side.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        let timeout = self.handshake_timeout.unwrap_or(CONNECT_TIMEOUT);
+        self.timeout.map_or(timeout, |of_call| of_call.min(timeout))
+    }
+
     /// Protection domain for this device.
     pub(super) fn domain(&self, ctx: &Context) -> Result<ProtectionDomain> {
         match self.domains.iter().find(|pd| pd.context() == ctx) {
             Some(pd) => Ok(pd.clone()),
             None => ctx.alloc_pd(),
         }
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn conn_param(&self) -> &ConnParam {
-        &self.param
     }
 
     #[cfg(feature = "tokio")]

@@ -6,17 +6,26 @@ use verbs::{
     Buf, Completed, CompletionQueue, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken,
     Result,
     cq::Attempts,
-    error::Refused,
+    error::PostError,
     fd::wait_any_readable,
     op::{self, SendRequest},
     qp::Completion,
     work::{Gather, Scatter},
 };
 
-use super::{Ending, Queues, notify_fd, receiving, registration, unmatched_completion};
+use super::{
+    Ending, Queues,
+    ending::{DISCONNECT_TIMEOUT, disconnected},
+    notify_fd, receiving, registration, unmatched_completion,
+};
 use crate::{
-    channel::EventChannel, connection::Connection, dial::Deadline, event::Event, id::CmId,
-    param::PeerParam, phases::Connected,
+    channel::EventChannel,
+    connection::Connection,
+    dial::Deadline,
+    event::{ConnectFailure, Event},
+    id::CmId,
+    param::PeerParam,
+    phases::Connected,
 };
 
 /// A connection with completion queues and an event channel of its own: the counterpart of C's identifier
@@ -37,6 +46,20 @@ use crate::{
 /// endpoint.send_comp()?.ok()?;
 /// println!("answer: {:?}", endpoint.recv_comp()?.received()?);
 /// endpoint.disconnect()?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
+/// Requests have one type of payload. Buffers of its own and messages shared by several peers are
+/// [`Either`](verbs::work::Either):
+/// ```
+/// # let _server = doctest::server();
+/// use cm::{Endpoint, EndpointBuilder};
+/// use verbs::{Buf, SharedBuf, work::Either};
+///
+/// let mut endpoint: Endpoint<Either<Buf, SharedBuf>> =
+///     EndpointBuilder::new().connect_for("10.9.0.1:7471")?;
+/// let shared = endpoint.reg_msgs(*b"to all")?.freeze();
+/// endpoint.post_send(Either::Right(shared.clone()))?;
+/// endpoint.post_send(Either::Left(endpoint.reg_msgs(*b"to one")?))?;
 /// # Ok::<(), verbs::Error>(())
 /// ```
 #[doc(alias = "rdma_destroy_ep")]
@@ -79,6 +102,11 @@ impl<SW, RW> Endpoint<SW, RW> {
         }
     }
 
+    /// Takes notice of an event of the end, read before the endpoint had its channel.
+    pub(super) fn notice(&mut self, event: Event) -> Result<()> {
+        self.link.ending.notice(event, &mut self.connection)
+    }
+
     registration!();
     receiving!(connection.qp_mut());
 
@@ -107,7 +135,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// # Errors
     /// The request is returned in the error; see [`post`](verbs::QueuePair::post).
     #[inline]
-    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    pub fn post<R>(&mut self, request: R) -> Result<(), PostError<R>>
     where
         R: SendRequest<verbs::Rc, Work = SW>,
     {
@@ -121,7 +149,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// The payload is returned in the error; see [`post`](verbs::QueuePair::post).
     #[doc(alias = "rdma_post_send")]
     #[doc(alias = "rdma_post_sendv")]
-    pub fn post_send(&mut self, work: SW) -> Result<(), Refused<SW>>
+    pub fn post_send(&mut self, work: SW) -> Result<(), PostError<SW>>
     where
         SW: Gather,
     {
@@ -135,7 +163,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// The payload is returned in the error; see [`post`](verbs::QueuePair::post).
     #[doc(alias = "rdma_post_read")]
     #[doc(alias = "rdma_post_readv")]
-    pub fn post_read(&mut self, work: SW, remote: RemoteToken) -> Result<(), Refused<SW>>
+    pub fn post_read(&mut self, work: SW, remote: RemoteToken) -> Result<(), PostError<SW>>
     where
         SW: Scatter,
     {
@@ -149,7 +177,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// The payload is returned in the error; see [`post`](verbs::QueuePair::post).
     #[doc(alias = "rdma_post_write")]
     #[doc(alias = "rdma_post_writev")]
-    pub fn post_write(&mut self, work: SW, remote: RemoteToken) -> Result<(), Refused<SW>>
+    pub fn post_write(&mut self, work: SW, remote: RemoteToken) -> Result<(), PostError<SW>>
     where
         SW: Gather,
     {
@@ -209,15 +237,17 @@ impl<SW, RW> Endpoint<SW, RW> {
     }
 
     /// `rdma_disconnect`—Ends the connection, and blocks until the peer has answered: by its own call, or by
-    /// dropping its side. Without an answer the kernel gives up after about a minute. Requests in flight
-    /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
+    /// dropping its side; without a timeout at most 60 s. Requests in flight complete with the status
+    /// [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
     ///
     /// # Errors
-    /// - `TimedOut`: no answer before the timeout. The connection has ended nevertheless.
+    /// - `TimedOut`: no answer before the timeout, or before the connection manager has given up. The connection has ended
+    ///   nevertheless.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<()> {
         const CALL: &str = "rdma_disconnect";
-        let deadline = Deadline::after(self.timeout);
+        let timeout = self.timeout.unwrap_or(DISCONNECT_TIMEOUT);
+        let deadline = Deadline::after(Some(timeout));
         self.link.attend(&mut self.connection)?;
         if self.link.ending.is_noticed() {
             return self.link.ending.answer(&mut self.connection);
@@ -230,8 +260,13 @@ impl<SW, RW> Endpoint<SW, RW> {
             };
             match event {
                 None => return Err(deadline.missed(CALL)),
-                Some(Event::Disconnected { .. } | Event::DeviceRemoval(_)) => {
-                    self.link.ending.set_over();
+                Some(Event::Disconnected { cause, .. }) => {
+                    self.link.ending.set_over(cause.clone());
+                    return disconnected(CALL, cause);
+                }
+                Some(Event::DeviceRemoval(_)) => {
+                    let cause = ConnectFailure::DeviceRemoved;
+                    self.link.ending.set_over(Some(cause));
                     return Ok(());
                 }
                 Some(_) => {}
@@ -239,9 +274,52 @@ impl<SW, RW> Endpoint<SW, RW> {
         }
     }
 
+    /// Blocks until the connection has ended: the peer has disconnected, or the connection is lost;
+    /// [`end_cause`](Self::end_cause) returns the cause. Returns at once after the end.
+    ///
+    /// The peer's disconnect is answered, unless sends are in flight; wait for their completions then, or drop the
+    /// endpoint.
+    ///
+    /// # Errors
+    /// - `TimedOut`: the connection is still open after the timeout.
+    ///
+    /// # Examples
+    /// ```
+    /// # let _server = doctest::server();
+    /// let mut endpoint = cm::connect("10.9.0.1:7471")?;
+    /// # endpoint.set_timeout(Some(std::time::Duration::from_millis(1)));
+    /// # let ended =
+    /// endpoint.wait_disconnected();
+    /// # assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    /// match endpoint.end_cause() {
+    ///     None => println!("the peer has disconnected"),
+    ///     Some(cause) => println!("lost: {cause}"),
+    /// }
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
+    pub fn wait_disconnected(&mut self) -> Result<()> {
+        const CALL: &str = "Endpoint::wait_disconnected";
+        let deadline = Deadline::after(self.timeout);
+        while !self.link.ending.is_noticed() {
+            let event = match deadline.left() {
+                None => Some(self.link.channel.wait()?),
+                Some(left) => self.link.channel.wait_timeout(left)?,
+            };
+            let event = event.ok_or_else(|| deadline.missed(CALL))?;
+            self.link.ending.notice(event, &mut self.connection)?;
+        }
+        self.link.ending.answer_if_idle(&mut self.connection)
+    }
+
     /// Whether the end of the connection has been detected.
     pub fn is_disconnected(&self) -> bool {
         self.link.ending.is_noticed()
+    }
+
+    /// Why the connection has ended: `None` if it is open, as far as detected, or if either side has disconnected.
+    pub fn end_cause(&self) -> Option<ConnectFailure> {
+        self.link.ending.cause()
     }
 
     #[cfg(feature = "tokio")]

@@ -10,7 +10,7 @@ use verbs::{
     Buf, Completed, CompletionQueue, Error, ProtectionDomain, QueuePair, RemoteAccess,
     RemoteRegion, Result, Rts, Ud,
     ah::Addressed,
-    error::Refused,
+    error::PostError,
     fd::wait_any_readable,
     op::SendRequest,
     qp::Completion,
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     channel::EventChannel,
     datagram::Destination,
-    dial::{self, Deadline, Thread, block},
+    dial::{self, Deadline, LocalEnd, Thread, block},
     event::Event,
     id::CmId,
     multicast::{Membership, MulticastGroup},
@@ -137,6 +137,19 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         Ok(())
     }
 
+    /// This side of a route: the own address with another port.
+    fn local_end(&self) -> LocalEnd {
+        let mut source = self.local_addr();
+        if let Some(source) = &mut source {
+            source.set_port(0);
+        }
+        LocalEnd {
+            space: PortSpace::Udp,
+            source,
+            tos: self.choices.tos,
+        }
+    }
+
     /// Resolves the datagram address of a peer, with up to 180 bytes of private data.
     ///
     /// # Errors
@@ -148,12 +161,9 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
                 channel: &channel,
                 deadline: Deadline::after(self.choices.timeout),
             };
-            let mut source = self.local_addr();
-            if let Some(source) = &mut source {
-                source.set_port(0);
-            }
+            let end = self.local_end();
             let (_id, peer) = block(async {
-                let id = dial::resolve(&thread, PortSpace::Udp, source, addr).await?;
+                let id = dial::resolve(&thread, end, addr).await?;
                 dial::resolve_service(&thread, id, private_data).await
             })?;
             peer.destination(&self.queues.pd)
@@ -168,15 +178,12 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     pub fn join(&mut self, group: SocketAddr, membership: Membership) -> Result<Destination> {
         let channel = self.choices.channel()?;
         let deadline = Deadline::after(self.choices.timeout);
-        let mut source = self.local_addr();
-        if let Some(source) = &mut source {
-            source.set_port(0);
-        }
+        let end = self.local_end();
         let thread = Thread {
             channel: &channel,
             deadline,
         };
-        let (mut id, group) = block(dial::join(&thread, source, group, membership))?;
+        let (mut id, group) = block(dial::join(&thread, end, group, membership))?;
         let destination = group.destination(&self.queues.pd)?;
         id.migrate(&self.service.channel)?;
         // Last: an identifier that is dropped leaves the group, and the queue pair would stay attached.
@@ -214,7 +221,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     ///
     /// # Errors
     /// The request is returned in the error; see [`post`](QueuePair::post).
-    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    pub fn post<R>(&mut self, request: R) -> Result<(), PostError<R>>
     where
         R: SendRequest<Ud, Work = SW>,
     {
@@ -269,7 +276,7 @@ impl<W: Gather + 'static, RW: 'static> DatagramEndpoint<Addressed<W>, RW> {
     /// # Errors
     /// The payload is returned in the error; see [`post`](QueuePair::post).
     #[doc(alias = "rdma_post_ud_send")]
-    pub fn post_ud_send(&mut self, work: W, to: &Destination) -> Result<(), Refused<W>> {
+    pub fn post_ud_send(&mut self, work: W, to: &Destination) -> Result<(), PostError<W>> {
         let posted = self.post(to.send(work));
         posted.map_err(|refused| refused.map(|request| request.into_work().work))
     }

@@ -16,6 +16,18 @@ use crate::{
 /// independent, so the disconnect can overtake the acknowledgement of the last message.
 const ACK: Duration = Duration::from_secs(1);
 
+/// Maximum time of a disconnect without another timeout, for the peer's answer. The connection manager retries for a time
+/// chosen by the peer, of up to many hours.
+pub(crate) const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Outcome of a disconnect by this side: an error if the connection manager has given up waiting for the peer's answer.
+pub(crate) fn disconnected(call: &'static str, cause: Option<ConnectFailure>) -> Result<()> {
+    match cause {
+        Some(cause) if cause.kind() == io::ErrorKind::TimedOut => Err(cause.into_error(call)),
+        _ => Ok(()),
+    }
+}
+
 /// A connection to end: a whole endpoint, or one half of a split endpoint.
 pub(crate) trait Closing {
     /// Number of requests in the send queue, as last recorded.
@@ -77,8 +89,22 @@ impl Ending {
     }
 
     /// Records that the connection has ended, and that the peer has the answer.
-    pub(crate) fn set_over(&mut self) {
+    pub(crate) fn set_over(&mut self, cause: Option<ConnectFailure>) {
         self.stage = Stage::Over;
+        self.cause = cause;
+    }
+
+    /// Cause of the end, unless the connection is open, or either side has disconnected.
+    pub(crate) fn cause(&self) -> Option<ConnectFailure> {
+        self.cause.clone()
+    }
+
+    /// Answers a noticed disconnect of the peer, unless sends are in flight: a later call answers then.
+    pub(crate) fn answer_if_idle(&mut self, closing: &mut impl Closing) -> Result<()> {
+        match closing.sends_in_flight() {
+            0 => self.answer(closing),
+            _ => Ok(()),
+        }
     }
 
     /// Takes notice of an event.

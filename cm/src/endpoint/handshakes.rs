@@ -1,48 +1,102 @@
 //! Connections that a listener has accepted, and whose peers have not completed the handshake.
 
 use std::{
+    collections::BTreeMap,
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    os::fd::AsFd as _,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+    time::{Duration, Instant},
 };
 
-use verbs::{QueuePair, Result, Rts};
+use verbs::{Error, Init, QueuePair, Result, Rts, fd::wait_any_readable, waiting::EventFd};
 
-use super::{EndpointBuilder, Queues, connected::Endpoint};
+use super::{EndpointBuilder, Queues, Refusals, connected::Endpoint};
 use crate::{
-    accept::ConnectRequest, channel::EventChannel, connection::Connection, event::Event,
-    half_open::HalfOpen, id::CmId, param::PeerParam, phases::Connected,
+    accept::ConnectRequest,
+    by_address::peer_ip,
+    channel::EventChannel,
+    connection::Connection,
+    dial::Deadline,
+    event::{ConnectFailure, Event},
+    half_open::HalfOpen,
+    id::CmId,
+    param::PeerParam,
+    phases::Connected,
+    registry::Key,
 };
 
-/// The half-open connections of a listener. Their events come to one channel, so that a peer that does not complete
-/// its handshake holds up no other.
+const CALL: &str = "rdma_accept";
+
+/// Interval between attempts to open a channel for an established connection while too many files are open.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The half-open connections of a listener. Their events come to one channel, so a half-open connection has no descriptors
+/// for events of its own, and a peer that does not complete its handshake delays no other.
 pub(crate) struct Handshakes<SW, RW> {
     // Destroyed before the identifiers, which the channel has.
     entries: Mutex<Entries<SW, RW>>,
+    /// Notified when an awaited handshake has ended, or when no thread sleeps on the channel any more.
+    changed: Condvar,
+    /// Notified when an awaited handshake has ended, for the thread that sleeps on the channel.
+    event: EventFd,
     channel: EventChannel,
+    timeout: Duration,
+    limit: usize,
+    /// Whether a call waits for each handshake, and takes its outcome. Otherwise connections are taken by any call, and
+    /// failures are only counted.
+    is_awaited: bool,
 }
 
 struct Entries<SW, RW> {
     half_open: HalfOpen<Accepted<SW, RW>>,
-    /// A complete handshake, until the program takes the connection.
-    established: Option<(Accepted<SW, RW>, CmId<Connected>)>,
+    /// Ended handshakes until taken, in the order of their requests.
+    ended: BTreeMap<Key, Ended<SW, RW>>,
+    /// Whether a blocked call sleeps on the channel, on behalf of all.
+    is_watched: bool,
+    refusals: Refusals,
 }
 
-struct Accepted<SW, RW> {
+/// A connection accepted by this side.
+pub(crate) struct Accepted<SW, RW> {
     qp: QueuePair<verbs::Rc, Rts, SW, RW>,
     queues: Queues,
     peer: PeerParam,
     timeout: Option<Duration>,
+    /// Task that waits for the outcome.
+    waker: Option<Waker>,
+}
+
+enum Ended<SW, RW> {
+    Established(Box<Established<SW, RW>>),
+    Failed(ConnectFailure),
+}
+
+/// A connection whose peer has completed the handshake, until a call takes it.
+struct Established<SW, RW> {
+    accepted: Accepted<SW, RW>,
+    id: CmId<Connected>,
+    /// Events of its end that have been read meanwhile.
+    events: Vec<Event>,
 }
 
 impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
-    pub(super) fn new() -> Result<Self> {
+    pub(super) fn new(choices: &EndpointBuilder, is_awaited: bool) -> Result<Self> {
         Ok(Self {
             entries: Mutex::new(Entries {
                 half_open: HalfOpen::new(),
-                established: None,
+                ended: BTreeMap::new(),
+                is_watched: false,
+                refusals: Refusals::default(),
             }),
+            changed: Condvar::new(),
+            event: EventFd::new()?,
             channel: EventChannel::new()?,
+            timeout: choices.accept_timeout(),
+            limit: usize::try_from(choices.backlog)
+                .unwrap_or(usize::MAX)
+                .max(1),
+            is_awaited,
         })
     }
 
@@ -54,18 +108,22 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts a request, and does not wait for the peer. As many peers as the backlog has places can be half-open; one
-    /// more ends the handshake that has taken longest.
+    pub(super) fn refusals(&self) -> Refusals {
+        self.lock().refusals
+    }
+
+    /// Accepts a request, and does not wait for the peer. As many connections as the backlog has entries can be half-open;
+    /// one more displaces another.
     pub(super) fn begin(
         &self,
         mut request: ConnectRequest,
+        (queues, qp): (Queues, QueuePair<verbs::Rc, Init, SW, RW>),
         choices: &EndpointBuilder,
-    ) -> Result<()> {
+    ) -> Result<Key> {
         request.migrate(&self.channel)?;
-        let (queues, qp) = Queues::with_qp(request.id(), choices)?;
-        let (key, peer) = (request.id().key(), request.param().clone());
-        let limit = usize::try_from(choices.backlog).unwrap_or(usize::MAX);
-        // Held while the request is accepted, so that another thread does not take the next event of the identifier
+        let (key, addr) = (request.id().key(), peer_ip(request.id()));
+        let peer = request.param().clone();
+        // Locked while the request is accepted, so that another thread does not take the next event of the identifier
         // before there is an entry for it.
         let mut entries = self.lock();
         let qp = request.accept(qp, &choices.param)?;
@@ -74,65 +132,312 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
             queues,
             peer,
             timeout: choices.timeout,
+            waker: None,
         };
-        entries.half_open.add(key, accepted);
-        let displaced = entries.half_open.displaced(limit);
+        entries.half_open.add(key, addr, accepted);
+        let is_full = entries.half_open.len() > self.limit;
         drop(entries);
-        if let Some((key, Accepted { qp, .. })) = displaced {
-            // Before the identifier.
-            drop(qp);
-            self.channel.cancel(key);
+        if is_full {
+            self.displace();
+        }
+        Ok(key)
+    }
+
+    /// Ends the half-open connection that gives way to a new request. Returns false if there is none.
+    pub(super) fn displace(&self) -> bool {
+        let mut entries = self.lock();
+        let Some((key, accepted)) = entries.half_open.displace() else {
+            return false;
+        };
+        entries.refusals.displaced += 1;
+        self.drop_half_open(entries, key, accepted, ConnectFailure::Displaced);
+        true
+    }
+
+    /// Ends the connections that have been half-open for too long.
+    fn expire(&self) {
+        loop {
+            let mut entries = self.lock();
+            let Some((key, accepted)) = entries.half_open.expired(self.timeout, Instant::now())
+            else {
+                return;
+            };
+            entries.refusals.timed_out += 1;
+            let failure = ConnectFailure::Unreachable {
+                status: -libc::ETIMEDOUT,
+            };
+            self.drop_half_open(entries, key, accepted, failure);
+        }
+    }
+
+    /// Time until the next connection has been half-open for too long, or until the next attempt for an established one that
+    /// needs descriptors.
+    pub(crate) fn next_expiry(&self) -> Option<Duration> {
+        let entries = self.lock();
+        if !entries.ended.is_empty() {
+            return Some(RETRY_INTERVAL);
+        }
+        let at = entries.half_open.next_expiry(self.timeout)?;
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+
+    fn drop_half_open(
+        &self,
+        mut entries: MutexGuard<'_, Entries<SW, RW>>,
+        key: Key,
+        accepted: Accepted<SW, RW>,
+        failure: ConnectFailure,
+    ) {
+        let Accepted {
+            qp, queues, waker, ..
+        } = accepted;
+        if self.is_awaited {
+            entries.ended.insert(key, Ended::Failed(failure));
+        }
+        drop(entries);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.notify_waiters();
+        drop((qp, queues));
+        // After its queue pair.
+        self.channel.cancel(key);
+    }
+
+    /// Wakes the blocked calls: one of them sleeps on the channel.
+    fn notify_waiters(&self) {
+        self.event.notify();
+        self.changed.notify_all();
+    }
+
+    /// Handles the pending events. Never blocks. Unless a call waits for each handshake, stops at the first connection, so that
+    /// the events of others wake other calls.
+    fn process(&self) -> Result<()> {
+        self.expire();
+        let mut entries = self.lock();
+        while (self.is_awaited || entries.ended.is_empty())
+            && let Some(event) = self.channel.try_next()?
+        {
+            let (key, outcome) = match event {
+                Event::Established(id) => (id.key(), Ok(id)),
+                // The peer has given up.
+                Event::ConnectFailed { id, failure } => (id.key(), Err(failure)),
+                // Established already, and not taken yet.
+                Event::Disconnected { key, .. } | Event::DeviceRemoval(key) => {
+                    entries.keep(key, event);
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(mut accepted) = entries.half_open.remove(key) else {
+                continue;
+            };
+            let waker = accepted.waker.take();
+            match outcome {
+                Ok(id) => {
+                    let established = Established {
+                        accepted,
+                        id,
+                        events: Vec::new(),
+                    };
+                    let ended = Ended::Established(Box::new(established));
+                    entries.ended.insert(key, ended);
+                }
+                Err(failure) => {
+                    entries.refusals.failed += 1;
+                    if self.is_awaited {
+                        entries.ended.insert(key, Ended::Failed(failure));
+                    }
+                }
+            }
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            self.notify_waiters();
         }
         Ok(())
     }
 
-    /// Takes the next connection whose peer has completed its handshake, if there is one. Never blocks. After an error,
-    /// the connection stays for the next call.
+    /// Takes the next connection whose peer has completed its handshake, if there is one. Never blocks. Without a descriptor
+    /// free for its events, or after an error, the connection stays for the next call.
     pub(super) fn try_next(&self) -> Result<Option<Endpoint<SW, RW>>> {
-        // Held until the identifier has a channel of its own, so that no other thread takes its later events.
-        let mut entries = self.lock();
-        loop {
-            if let Some(endpoint) = entries.take_established()? {
-                return Ok(Some(endpoint));
-            }
-            let Some(event) = self.channel.try_next()? else {
-                return Ok(None);
+        self.process()?;
+        let mut is_empty = self.lock().ended.is_empty();
+        while !is_empty {
+            let channel = match self.new_channel() {
+                Err(err) if is_exhausted(&err) => return Ok(None),
+                other => other?,
             };
-            match event {
-                Event::Established(id) => {
-                    let accepted = entries.half_open.remove(id.key());
-                    entries.established = accepted.map(|accepted| (accepted, id));
-                }
-                // The peer has given up.
-                Event::ConnectFailed { id, .. } => drop(entries.half_open.remove(id.key())),
-                _ => {}
+            let mut entries = self.lock();
+            let first = entries.ended.pop_first();
+            if let Some((key, Ended::Established(mut established))) = first {
+                return match established.id.migrate(&channel) {
+                    Ok(()) => established.endpoint(channel).map(Some),
+                    Err(err) => {
+                        let ended = Ended::Established(established);
+                        entries.ended.insert(key, ended);
+                        if is_exhausted(&err) {
+                            Ok(None)
+                        } else {
+                            Err(err)
+                        }
+                    }
+                };
             }
+            is_empty = entries.ended.is_empty();
+        }
+        Ok(None)
+    }
+
+    /// Takes the outcome of an awaited handshake, if it has ended. Never blocks.
+    fn try_take(&self, key: Key) -> Option<Result<Endpoint<SW, RW>>> {
+        let is_established = matches!(self.lock().ended.get(&key)?, Ended::Established(_));
+        let channel = is_established.then(|| self.new_channel());
+        let mut entries = self.lock();
+        // Moved under the lock, so that no other thread takes the next event of the identifier here.
+        let migrated = match entries.ended.remove(&key)? {
+            Ended::Established(mut established) => channel?.and_then(|channel| {
+                established.id.migrate(&channel)?;
+                Ok((established, channel))
+            }),
+            Ended::Failed(failure) => Err(failure.into_error(CALL)),
+        };
+        drop(entries);
+        Some(migrated.and_then(|(established, channel)| established.endpoint(channel)))
+    }
+
+    /// Opens the channel of an established connection. Half-open connections give way to its descriptors.
+    fn new_channel(&self) -> Result<EventChannel> {
+        loop {
+            match EventChannel::new() {
+                Err(err) if is_exhausted(&err) && self.displace() => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Ends a handshake whose outcome is not awaited any more.
+    fn abandon(&self, key: Key) {
+        let mut entries = self.lock();
+        let ended = entries.ended.remove(&key);
+        let accepted = entries.half_open.remove(key);
+        drop(entries);
+        drop((ended, accepted));
+        self.channel.cancel(key);
+    }
+
+    /// Blocks until a handshake has ended, at most until `deadline`. One of the calls that wait sleeps on the channel, and
+    /// handles the events of all; the others sleep until notified.
+    fn wait(&self, key: Key, deadline: Deadline) -> Result<Endpoint<SW, RW>> {
+        loop {
+            self.process()?;
+            if let Some(outcome) = self.try_take(key) {
+                return outcome;
+            }
+            let left = deadline.left();
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(deadline.missed(CALL));
+            }
+            let mut entries = self.lock();
+            if entries.ended.contains_key(&key) {
+                continue;
+            }
+            if entries.is_watched {
+                let left = left.unwrap_or(self.timeout);
+                let woken = self.changed.wait_timeout(entries, left);
+                drop(woken.unwrap_or_else(PoisonError::into_inner));
+                continue;
+            }
+            entries.is_watched = true;
+            drop(entries);
+            let fds = [self.channel.handle().event_fd(), self.event.as_fd()];
+            let readable = wait_any_readable(CALL, fds, left);
+            self.event.drain();
+            self.lock().is_watched = false;
+            self.changed.notify_all();
+            readable?;
         }
     }
 }
 
 impl<SW, RW> Entries<SW, RW> {
-    /// Makes an endpoint of an established connection, if there is one.
-    fn take_established(&mut self) -> Result<Option<Endpoint<SW, RW>>> {
-        let Some((_, id)) = &mut self.established else {
-            return Ok(None);
-        };
-        // Needs descriptors, and there may be none.
-        let channel = EventChannel::new()?;
-        id.migrate(&channel)?;
-        let Some((accepted, id)) = self.established.take() else {
-            return Ok(None);
-        };
+    /// Keeps an event for the endpoint of an established connection that no call has taken yet.
+    fn keep(&mut self, key: Key, event: Event) {
+        if let Some(Ended::Established(established)) = self.ended.get_mut(&key) {
+            established.events.push(event);
+        }
+    }
+}
+
+impl<SW, RW> Established<SW, RW> {
+    /// Makes the endpoint, after the identifier has moved to `channel`.
+    fn endpoint(self, channel: EventChannel) -> Result<Endpoint<SW, RW>> {
         let Accepted {
             qp,
             queues,
             peer,
             timeout,
-        } = accepted;
-        let connection = Connection::new(id, qp)?;
-        Ok(Some(Endpoint::new(
-            connection, peer, queues, channel, timeout,
-        )))
+            ..
+        } = self.accepted;
+        let connection = Connection::new(self.id, qp)?;
+        let mut endpoint = Endpoint::new(connection, peer, queues, channel, timeout);
+        for event in self.events {
+            endpoint.notice(event)?;
+        }
+        Ok(endpoint)
+    }
+}
+
+/// Whether the process or the device is at a limit, as any peer can cause it.
+pub(crate) fn is_exhausted(error: &Error) -> bool {
+    let at_limit = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| at_limit.contains(&errno))
+}
+
+/// A handshake awaited by a call. Drop ends it, unless the outcome has been taken.
+pub(crate) struct Awaited<SW: 'static, RW: 'static> {
+    handshakes: Arc<Handshakes<SW, RW>>,
+    key: Key,
+}
+
+impl<SW: 'static, RW: 'static> Awaited<SW, RW> {
+    pub(super) fn new(handshakes: Arc<Handshakes<SW, RW>>, key: Key) -> Self {
+        Self { handshakes, key }
+    }
+
+    /// Blocks until the handshake has ended, at most until `deadline`.
+    pub(super) fn wait(self, deadline: Deadline) -> Result<Endpoint<SW, RW>> {
+        self.handshakes.wait(self.key, deadline)
+    }
+
+    /// Handles the pending events of all handshakes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn process(&self) -> Result<()> {
+        self.handshakes.process()
+    }
+
+    /// Takes the outcome, or has the task woken once there is one.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll(
+        &self,
+        task: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<Endpoint<SW, RW>>> {
+        use std::task::Poll;
+        if let Some(accepted) = self.handshakes.lock().half_open.get_mut(self.key) {
+            accepted.waker = Some(task.waker().clone());
+            return Poll::Pending;
+        }
+        let outcome = self.handshakes.try_take(self.key);
+        // Without an entry the outcome has been taken: the future was polled after its end.
+        outcome.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<SW: 'static, RW: 'static> Drop for Awaited<SW, RW> {
+    fn drop(&mut self) {
+        self.handshakes.abandon(self.key);
     }
 }
 

@@ -4,23 +4,29 @@ use std::{
     fmt,
     marker::PhantomData,
     net::{SocketAddr, ToSocketAddrs},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use verbs::{
     Buf, Error, Init, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, Result,
-    error::Refused, fd::wait_any_readable, work::Scatter,
+    fd::wait_any_readable, work::Scatter,
 };
 
 use super::{
-    Queues, builder::EndpointBuilder, connected::Endpoint, handshakes::Handshakes, receiving,
-    registration,
+    Queues,
+    builder::EndpointBuilder,
+    connected::Endpoint,
+    handshakes::{Awaited, Handshakes, is_exhausted},
+    receiving,
 };
 use crate::{
     accept::ConnectRequest,
     channel::EventChannel,
-    dial::{self, Deadline, Thread, block},
+    dial::Deadline,
     event::{ConnectFailure, Event},
     id::CmId,
     param::{ConnParam, PeerParam},
@@ -56,7 +62,12 @@ use crate::{
 pub struct Listener<SW = Buf, RW = Buf> {
     id: CmId<Listening>,
     channel: EventChannel,
+    /// Half-open connections of [`accept`](Self::accept).
     handshakes: Handshakes<SW, RW>,
+    /// Half-open connections of [`Incoming::accept`], created for the first request.
+    awaited: OnceLock<Arc<Handshakes<SW, RW>>>,
+    /// Number of requests rejected for lack of resources.
+    exhausted: AtomicU64,
     choices: Mutex<EndpointBuilder>,
     work: PhantomData<fn(SW, RW)>,
 }
@@ -79,7 +90,9 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Ok(Self {
             id: id.listen(choices.backlog)?,
             channel,
-            handshakes: Handshakes::new()?,
+            handshakes: Handshakes::new(choices, false)?,
+            awaited: OnceLock::new(),
+            exhausted: AtomicU64::new(0),
             choices: Mutex::new(choices.clone()),
             work: PhantomData,
         })
@@ -105,13 +118,23 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         self.handshakes.channel()
     }
 
+    /// Time until a half-open connection of [`accept`](Self::accept) has taken too long.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn next_expiry(&self) -> Option<Duration> {
+        self.handshakes.next_expiry()
+    }
+
     /// `rdma_get_request`—Blocks until the next request. The request has a queue pair, so that receives can be
     /// posted before accepting. Skips requests withdrawn by their peers.
+    ///
+    /// Any peer can request connections. If the process or the device is at a limit (`EMFILE`, `ENOMEM`), a half-open
+    /// connection gives way, of this call and of [`accept`](Self::accept); if there is none, the peer is rejected, and counted in
+    /// [`refusals`](Self::refusals).
     ///
     /// # Errors
     /// - `TimedOut`: no request within the builder's timeout.
     /// - `NetworkDown`: the device is being removed.
-    /// - Any error of creating the queue pair. The peer is rejected then.
+    /// - Any other error of creating the queue pair. The peer is rejected then.
     #[doc(alias = "rdma_get_request")]
     pub fn request(&self) -> Result<Incoming<SW, RW>> {
         let deadline = self.deadline();
@@ -130,9 +153,8 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
 
     fn next_incoming(&self, deadline: Deadline) -> Result<Option<Incoming<SW, RW>>> {
         while let Some(request) = self.next_request(deadline)? {
-            match self.incoming(request) {
-                Err(err) if is_of_peer(&err) => {}
-                other => return other.map(Some),
+            if let Some(incoming) = self.incoming(request)? {
+                return Ok(Some(incoming));
             }
         }
         Ok(None)
@@ -140,7 +162,9 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
 
     /// Accepts requests, and blocks until a connection is established. Skips peers that disappear during the
     /// handshake. A peer that does not complete its handshake delays no other: at most
-    /// [`backlog`](EndpointBuilder::backlog) connections are half-open, and stay so for the next call.
+    /// [`backlog`](EndpointBuilder::backlog) connections are half-open, each at most for the
+    /// [handshake timeout](EndpointBuilder::handshake_timeout), and stay so for the next call. Lack of resources is handled as by
+    /// [`request`](Self::request).
     ///
     /// If the peer's first message arrives before a receive is posted, the device retransmits the message. To
     /// post receives before accepting, use [`request`](Self::request).
@@ -156,7 +180,10 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
             }
             let channels = [&self.channel, self.handshakes.channel()];
             let fds = channels.map(|channel| channel.handle().event_fd());
-            if !wait_any_readable(CALL, fds, deadline.left())? {
+            let expiry = self.handshakes.next_expiry();
+            let wait = expiry.into_iter().chain(deadline.left()).min();
+            wait_any_readable(CALL, fds, wait)?;
+            if deadline.left().is_some_and(|left| left.is_zero()) {
                 // Once more: both may have come at the same time.
                 return self.try_accept()?.ok_or_else(|| deadline.missed(CALL));
             }
@@ -176,11 +203,10 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
             let Some(request) = self.understand(event)? else {
                 continue;
             };
-            let choices = self.choices_for(&request)?;
-            match self.handshakes.begin(request, &choices) {
-                Err(err) if is_of_peer(&err) => {}
-                other => other?,
-            }
+            let begun = self.resources(&request).and_then(|(choices, resources)| {
+                self.handshakes.begin(request, resources, &choices)
+            });
+            self.unless_of_peer(begun)?;
         }
     }
 
@@ -235,21 +261,96 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Ok(choices.clone())
     }
 
-    /// Gives a request a channel and a queue pair of its own.
-    pub(crate) fn incoming(&self, mut request: ConnectRequest) -> Result<Incoming<SW, RW>> {
-        let choices = self.choices_for(&request)?;
-        let channel = choices.channel()?;
-        request.migrate(&channel)?;
-        let (queues, qp) = Queues::with_qp(request.id(), &choices)?;
-        Ok(Incoming {
+    /// Creates the queues and the queue pair of a request. At a limit of the process or the device, half-open connections
+    /// give way.
+    fn resources(&self, request: &ConnectRequest) -> Result<(EndpointBuilder, Resources<SW, RW>)> {
+        loop {
+            let created = self.choices_for(request).and_then(|choices| {
+                let resources = Queues::with_qp(request.id(), &choices)?;
+                Ok((choices, resources))
+            });
+            match created {
+                Err(err) if is_exhausted(&err) && self.displace() => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Ends a half-open connection. Returns false if there is none.
+    fn displace(&self) -> bool {
+        let awaited = self.awaited.get();
+        self.handshakes.displace() || awaited.is_some_and(|awaited| awaited.displace())
+    }
+
+    /// Ignores the failure of a request that is its peer's, or for lack of resources: any peer can cause it.
+    fn unless_of_peer<T>(&self, outcome: Result<T>) -> Result<Option<T>> {
+        match outcome {
+            Err(err) if is_exhausted(&err) => {
+                #[cfg(feature = "tracing")]
+                tracing::warn!(target: "cm", error = %err, "rejecting a peer");
+                self.exhausted.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(err) if is_of_peer(&err) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Gives a request a queue pair. `None` if the peer is rejected.
+    pub(crate) fn incoming(&self, request: ConnectRequest) -> Result<Option<Incoming<SW, RW>>> {
+        let made = self
+            .resources(&request)
+            .and_then(|(choices, resources)| Ok((choices, resources, self.awaited()?)));
+        let made = self.unless_of_peer(made)?;
+        Ok(made.map(|(choices, (queues, qp), handshakes)| Incoming {
             qp,
             request,
             queues,
-            channel,
+            handshakes,
             choices,
-        })
+        }))
+    }
+
+    fn awaited(&self) -> Result<Arc<Handshakes<SW, RW>>> {
+        if let Some(awaited) = self.awaited.get() {
+            return Ok(Arc::clone(awaited));
+        }
+        let created = Arc::new(Handshakes::new(&self.choices(), true)?);
+        Ok(Arc::clone(self.awaited.get_or_init(|| created)))
+    }
+
+    /// Counts of requests that did not become connections.
+    pub fn refusals(&self) -> Refusals {
+        let mut sum = self.handshakes.refusals();
+        if let Some(awaited) = self.awaited.get() {
+            let of_requests = awaited.refusals();
+            sum.displaced += of_requests.displaced;
+            sum.timed_out += of_requests.timed_out;
+            sum.failed += of_requests.failed;
+        }
+        sum.exhausted = self.exhausted.load(Ordering::Relaxed);
+        sum
     }
 }
+
+/// Counts of connection requests that a [`Listener`] has not turned into connections.
+///
+/// Peers are not authenticated: a count growing on a healthy network indicates a flood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusals {
+    /// Half-open connections ended in favor of a newer request.
+    pub displaced: u64,
+    /// Half-open connections ended after the [handshake timeout](EndpointBuilder::handshake_timeout).
+    pub timed_out: u64,
+    /// Handshakes ended by the peer, and established connections without a descriptor free for their events.
+    pub failed: u64,
+    /// Requests rejected for lack of memory, descriptors or objects of the device, with no half-open connection to displace. If all
+    /// requests are, raise the limits of the process (`RLIMIT_MEMLOCK`, `RLIMIT_NOFILE`).
+    pub exhausted: u64,
+}
+
+type Resources<SW, RW> = (Queues, QueuePair<verbs::Rc, Init, SW, RW>);
 
 impl<SW, RW> fmt::Debug for Listener<SW, RW> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -272,13 +373,68 @@ pub struct Incoming<SW = Buf, RW = Buf> {
     pub(crate) qp: QueuePair<verbs::Rc, Init, SW, RW>,
     pub(crate) request: ConnectRequest,
     pub(crate) queues: Queues,
-    pub(crate) channel: EventChannel,
+    pub(crate) handshakes: Arc<Handshakes<SW, RW>>,
     pub(crate) choices: EndpointBuilder,
 }
 
-impl<SW, RW> Incoming<SW, RW> {
-    registration!();
+impl<SW: 'static, RW: 'static> Incoming<SW, RW> {
     receiving!(qp);
+
+    /// Protection domain of memory and queue pair. For memory before the handshake, call [`reg_msgs`](Self::reg_msgs) and the
+    /// functions beside it: at a limit of the process or the device, half-open connections give way to them.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.queues.pd
+    }
+
+    /// `rdma_reg_msgs`—Registers memory for sending and receiving messages. At a limit of the process or the device, half-open
+    /// connections of [`Listener::request`] give way.
+    ///
+    /// Drop is `rdma_dereg_mr`. Enters the kernel. Copies the bytes.
+    ///
+    /// # Errors
+    /// As for [`alloc_buf`](ProtectionDomain::alloc_buf).
+    #[doc(alias = "rdma_reg_msgs")]
+    #[doc(alias = "rdma_dereg_mr")]
+    pub fn reg_msgs(&self, memory: impl Into<Box<[u8]>>) -> Result<Buf> {
+        let memory = memory.into();
+        if memory.is_empty() {
+            return self.queues.pd.register_buf(memory);
+        }
+        let mut buf = self.registered(|pd| pd.alloc_buf(memory.len()))?;
+        buf.set_len(memory.len());
+        buf.copy_from_slice(&memory);
+        Ok(buf)
+    }
+
+    /// `rdma_reg_read`—Allocates memory readable by the peer, given the [token](RemoteRegion::token). At a limit, as for
+    /// [`reg_msgs`](Self::reg_msgs).
+    ///
+    /// # Errors
+    /// As for [`alloc_remote`](ProtectionDomain::alloc_remote).
+    #[doc(alias = "rdma_reg_read")]
+    pub fn reg_read(&self, len: usize) -> Result<RemoteRegion> {
+        self.registered(|pd| pd.alloc_remote(len, RemoteAccess::READ))
+    }
+
+    /// `rdma_reg_write`—Allocates memory writable by the peer, given the [token](RemoteRegion::token). At a limit, as for
+    /// [`reg_msgs`](Self::reg_msgs).
+    ///
+    /// # Errors
+    /// As for [`alloc_remote`](ProtectionDomain::alloc_remote).
+    #[doc(alias = "rdma_reg_write")]
+    pub fn reg_write(&self, len: usize) -> Result<RemoteRegion> {
+        self.registered(|pd| pd.alloc_remote(len, RemoteAccess::WRITE))
+    }
+
+    /// Registers memory. At a limit, half-open connections give way: without memory for its messages, a connection is of no use.
+    fn registered<T>(&self, register: impl Fn(&ProtectionDomain) -> Result<T>) -> Result<T> {
+        loop {
+            match register(&self.queues.pd) {
+                Err(err) if is_exhausted(&err) && self.handshakes.displace() => {}
+                other => return other,
+            }
+        }
+    }
 
     /// The identifier, with addresses and device.
     pub fn id(&self) -> &CmId<Requested> {
@@ -295,34 +451,30 @@ impl<SW, RW> Incoming<SW, RW> {
         &mut self.choices.param
     }
 
-    /// `rdma_accept`—Accepts, and blocks until the connection is established.
+    /// `rdma_accept`—Accepts, and blocks until the connection is established. The handshake is one of the listener's half-open
+    /// connections: a newer request may displace it.
     ///
     /// # Errors
-    /// - `ConnectionReset`, `ConnectionAborted`, `HostUnreachable`: the peer has disappeared.
-    /// - `TimedOut`: the builder's timeout has elapsed.
+    /// - `ConnectionReset`, `ConnectionAborted`, `HostUnreachable`: the peer has disappeared, or was displaced.
+    /// - `TimedOut`: the [handshake timeout](EndpointBuilder::handshake_timeout) or the builder's timeout has elapsed.
     /// - As for [`ConnectRequest::accept`].
     #[doc(alias = "rdma_accept")]
     pub fn accept(self) -> Result<Endpoint<SW, RW>> {
-        let deadline = Deadline::after(self.choices.timeout);
+        let deadline = Deadline::after(Some(self.choices.accept_timeout()));
+        self.begin()?.wait(deadline)
+    }
+
+    /// Accepts. The result is the handshake.
+    pub(crate) fn begin(self) -> Result<Awaited<SW, RW>> {
         let Self {
             qp,
             request,
             queues,
-            channel,
+            handshakes,
             choices,
         } = self;
-        let thread = Thread {
-            channel: &channel,
-            deadline,
-        };
-        let (connection, peer) = block(dial::accept(&thread, request, qp, &choices.param))?;
-        Ok(Endpoint::new(
-            connection,
-            peer,
-            queues,
-            channel,
-            choices.timeout,
-        ))
+        let key = handshakes.begin(request, (queues, qp), &choices)?;
+        Ok(Awaited::new(handshakes, key))
     }
 
     /// `rdma_reject`—Rejects the peer; see [`ConnectRequest::reject`].

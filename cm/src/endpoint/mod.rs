@@ -24,12 +24,14 @@ use crate::{id::CmId, phases::HasDevice};
 pub use builder::{EndpointBuilder, connect};
 pub use connected::Endpoint;
 pub use datagram::DatagramEndpoint;
-#[cfg(feature = "tokio")]
-pub(crate) use ending::Closing;
 pub(crate) use ending::Ending;
 #[cfg(feature = "tokio")]
+pub(crate) use ending::{Closing, DISCONNECT_TIMEOUT, disconnected};
+#[cfg(feature = "tokio")]
+pub(crate) use handshakes::Handshakes;
+#[cfg(test)]
 pub(crate) use incoming::is_of_peer;
-pub use incoming::{Incoming, Listener};
+pub use incoming::{Incoming, Listener, Refusals};
 pub use outgoing::Outgoing;
 
 /// Resources of a queue pair.
@@ -173,7 +175,7 @@ macro_rules! receiving {
         /// The memory is returned in the error; see [`post_recv`](verbs::QueuePair::post_recv).
         #[doc(alias = "rdma_post_recv")]
         #[doc(alias = "rdma_post_recvv")]
-        pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>>
+        pub fn post_recv(&mut self, work: RW) -> Result<(), verbs::error::PostError<RW>>
         where
             RW: Scatter,
         {

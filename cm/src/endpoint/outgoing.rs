@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 
 use verbs::{
-    Buf, Init, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, Result, error::Refused,
-    work::Scatter,
+    Buf, Init, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, Result, work::Scatter,
 };
 
 use super::{Queues, builder::EndpointBuilder, connected::Endpoint, receiving, registration};
@@ -56,7 +55,12 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
         choices: &EndpointBuilder,
         addr: SocketAddr,
     ) -> Result<CmId<RouteResolved>> {
-        dial::resolve(events, PortSpace::Tcp, choices.source, addr).await
+        let end = dial::LocalEnd {
+            space: PortSpace::Tcp,
+            source: choices.source,
+            tos: choices.tos,
+        };
+        dial::resolve(events, end, addr).await
     }
 
     pub(crate) fn new(
@@ -82,16 +86,10 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
         CmId<RouteResolved>,
         QueuePair<verbs::Rc, Init, SW, RW>,
         Queues,
-        ConnParam,
+        EndpointBuilder,
         EventChannel,
     ) {
-        (
-            self.id,
-            self.qp,
-            self.queues,
-            self.choices.param,
-            self.channel,
-        )
+        (self.id, self.qp, self.queues, self.choices, self.channel)
     }
 
     registration!();
@@ -122,7 +120,7 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
         } = self;
         let thread = Thread {
             channel: &channel,
-            deadline: Deadline::after(choices.timeout),
+            deadline: Deadline::after(Some(choices.connect_timeout())),
         };
         let (connection, peer) = block(dial::connect(&thread, id, qp, &choices.param))?;
         Ok(Endpoint::new(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use verbs::cq::WcError;
+use verbs::{cq::WcError, error::PostError};
 
 use crate::{ConnectFailure, Error, Refused};
 
@@ -22,8 +22,23 @@ pub enum Failure {
     DeviceRemoved,
     /// The device has completed a request that is not in flight.
     StaleCompletion,
-    /// A newer request has taken the place of a connection whose peer has not completed the handshake.
+    /// A newer request has taken the place of the connection: of one whose peer has not completed the handshake, or at a
+    /// limit of one idle for longest of the address with the most connections.
     Displaced,
+    /// The peer has not completed the handshake within
+    /// [`handshake_timeout`](super::EventLoop::handshake_timeout).
+    HandshakeTimeout,
+    /// No request has completed within [`idle_timeout`](super::EventLoop::idle_timeout).
+    IdleTimeout,
+    /// The peer has not answered the disconnect request within
+    /// [`disconnect_timeout`](super::EventLoop::disconnect_timeout). The connection has ended nevertheless.
+    DisconnectTimeout,
+    /// The peer's address has [`max_per_address`](super::EventLoop::max_per_address) connections: the request is
+    /// rejected.
+    AddressLimit,
+    /// The loop has [`max_connections`](super::EventLoop::max_connections) connections, of which none gives way: the
+    /// request is rejected.
+    ConnectionLimit,
 }
 
 impl fmt::Display for Failure {
@@ -40,7 +55,20 @@ impl fmt::Display for Failure {
             }
             Self::StaleCompletion => f.write_str("a completion belongs to no request in flight"),
             Self::Displaced => f.write_str(
-                "displaced by a newer request, because the peer has not completed the handshake",
+                "displaced by a newer request, at a limit of the event loop, the process or the device",
+            ),
+            Self::HandshakeTimeout => {
+                f.write_str("the peer has not completed the handshake before `handshake_timeout`")
+            }
+            Self::IdleTimeout => f.write_str("no completion within `idle_timeout`"),
+            Self::DisconnectTimeout => {
+                f.write_str("no answer to the disconnect request within `disconnect_timeout`")
+            }
+            Self::AddressLimit => f.write_str(
+                "rejected: the peer's address has as many connections as `max_per_address` permits",
+            ),
+            Self::ConnectionLimit => f.write_str(
+                "rejected: the event loop has as many connections as `max_connections` permits",
             ),
         }
     }
@@ -60,9 +88,15 @@ impl std::error::Error for Failure {
             Self::Call(err) => std::error::Error::source(err),
             Self::Connect(err) => std::error::Error::source(err),
             Self::Request(err) => std::error::Error::source(err),
-            Self::OtherDevice | Self::DeviceRemoved | Self::StaleCompletion | Self::Displaced => {
-                None
-            }
+            Self::OtherDevice
+            | Self::DeviceRemoved
+            | Self::StaleCompletion
+            | Self::Displaced
+            | Self::HandshakeTimeout
+            | Self::IdleTimeout
+            | Self::DisconnectTimeout
+            | Self::AddressLimit
+            | Self::ConnectionLimit => None,
         }
     }
 }
@@ -82,6 +116,12 @@ impl From<ConnectFailure> for Failure {
 impl From<WcError> for Failure {
     fn from(err: WcError) -> Self {
         Self::Request(err)
+    }
+}
+
+impl<T> From<PostError<T>> for Failure {
+    fn from(err: PostError<T>) -> Self {
+        Self::Call(err.into())
     }
 }
 

@@ -1,18 +1,30 @@
 //! State of one connection in the event loop.
 
-use std::io;
+use std::{io, net::SocketAddr, time::Instant};
 
 use verbs::{WcStatus, WorkCompletion, cq::WcError};
 
 use super::{
     Failure,
     protocol::{Next, Protocol, Qp},
+    settings::Settings,
 };
-use crate::{CmId, Connection, Key, Refused, phases::Connected};
+use crate::{
+    CmId, ConnectFailure, Connection, Key, Refused,
+    by_address::{PeerIp, Serial, peer_ip},
+    phases::Connected,
+};
 
 /// A connection before or after establishment, and the protocol's state.
 pub(super) struct Peer<P: Protocol> {
     pub(super) key: Key,
+    /// Address counted for the connection, and the number among the connections of the address.
+    pub(super) addr: PeerIp,
+    pub(super) serial: Serial,
+    /// Time of the last completion, or of the start of the current stage: half-open, established or ending.
+    pub(super) since: Instant,
+    /// Earliest entry of the connection in the timers.
+    pub(super) timer: Option<Instant>,
     pub(super) state: P::State,
     link: Link<P>,
     end: End<P::Error>,
@@ -29,6 +41,9 @@ enum End<E> {
     /// The protocol is done; disconnect once established. On iWARP the protocol can finish before the
     /// established event arrives.
     Wanted,
+    /// The protocol has failed before the established event, which a message may overtake; disconnect once established. An end
+    /// before would reject the connection, although the peer has it already.
+    Failed(E),
     /// This side has disconnected, the peer has not answered yet.
     Asked,
     /// Ended; removed once all requests in flight have been flushed, where the device flushes them.
@@ -39,11 +54,19 @@ enum End<E> {
 }
 
 impl<P: Protocol> Peer<P> {
-    pub(super) fn accepted(key: Key, qp: Qp<P>, state: P::State) -> Self {
+    pub(super) fn accepted((key, addr): (Key, PeerIp), qp: Qp<P>, state: P::State) -> Self {
+        Self::new((key, addr), Link::Accepted(qp), state)
+    }
+
+    fn new((key, addr): (Key, PeerIp), link: Link<P>, state: P::State) -> Self {
         Self {
             key,
+            addr,
+            serial: 0,
+            since: Instant::now(),
+            timer: None,
             state,
-            link: Link::Accepted(qp),
+            link,
             end: End::NotYet,
         }
     }
@@ -52,12 +75,8 @@ impl<P: Protocol> Peer<P> {
         connection: Connection<P::Send, P::Receive>,
         state: P::State,
     ) -> Self {
-        Self {
-            key: connection.key(),
-            state,
-            link: Link::Established(connection),
-            end: End::NotYet,
-        }
+        let peer = (connection.key(), peer_ip(connection.id()));
+        Self::new(peer, Link::Established(connection), state)
     }
 
     /// Attaches the identifier delivered with the established event.
@@ -71,6 +90,52 @@ impl<P: Protocol> Peer<P> {
         Ok(Self { link, ..self })
     }
 
+    /// Whether the connection is established, and neither side has ended it.
+    pub(super) fn is_established(&self) -> bool {
+        matches!(
+            (&self.link, &self.end),
+            (Link::Established(_), End::NotYet | End::Wanted)
+        )
+    }
+
+    pub(super) fn parts_mut(&mut self) -> (&mut P::State, &mut Qp<P>) {
+        (&mut self.state, link_qp(&mut self.link))
+    }
+
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        match &self.link {
+            Link::Accepted(_) => None,
+            Link::Established(connection) => connection.id().peer_addr(),
+        }
+    }
+
+    /// Deadline of the current stage.
+    pub(super) fn deadline(&self, settings: &Settings) -> Option<Instant> {
+        let timeout = match (&self.link, &self.end) {
+            (Link::Accepted(_), End::NotYet | End::Wanted | End::Failed(_)) => {
+                settings.accept_timeout()
+            }
+            (Link::Established(_), End::NotYet | End::Wanted | End::Failed(_)) => {
+                settings.idle_timeout?
+            }
+            (_, End::Asked | End::Ended { .. }) => settings.disconnect_timeout,
+        };
+        self.since.checked_add(timeout)
+    }
+
+    /// The failure of a connection whose deadline has passed.
+    pub(super) fn expiry(&self) -> Failure {
+        match (&self.link, &self.end) {
+            (Link::Accepted(_), End::NotYet | End::Wanted | End::Failed(_)) => {
+                Failure::HandshakeTimeout
+            }
+            (Link::Established(_), End::NotYet | End::Wanted | End::Failed(_)) => {
+                Failure::IdleTimeout
+            }
+            (_, End::Asked | End::Ended { .. }) => Failure::DisconnectTimeout,
+        }
+    }
+
     pub(super) fn qp(&self) -> &Qp<P> {
         match &self.link {
             Link::Accepted(qp) => qp,
@@ -80,6 +145,11 @@ impl<P: Protocol> Peer<P> {
 
     pub(super) fn begin(&mut self, protocol: &mut P) {
         if let End::Ended { .. } = self.end {
+            return;
+        }
+        self.since = Instant::now();
+        if let End::Failed(_) = self.end {
+            self.end(Ok(()));
             return;
         }
         let begun = protocol.established(&mut self.state, link_qp(&mut self.link));
@@ -93,12 +163,24 @@ impl<P: Protocol> Peer<P> {
     }
 
     /// Passes a completion to the protocol.
-    pub(super) fn complete(&mut self, wc: WorkCompletion<'_>, protocol: &mut P) {
+    pub(super) fn complete(&mut self, wc: WorkCompletion<'_>, protocol: &mut P, now: Instant) {
+        if self.is_established() {
+            self.since = now;
+        }
+        let is_accepted = matches!(self.link, Link::Accepted(_));
         let qp = link_qp(&mut self.link);
         let next = match qp.complete(wc) {
             Err(_) => Err(Failure::StaleCompletion.into()),
             Ok(done) => match done.ok() {
-                Ok(()) => protocol.completed(&mut self.state, qp, done),
+                // The protocol is not asked again after its failure.
+                Ok(()) if matches!(self.end, End::Failed(_)) => return,
+                Ok(()) => match protocol.completed(&mut self.state, qp, done) {
+                    Err(err) if is_accepted => {
+                        self.end = End::Failed(err);
+                        return;
+                    }
+                    next => next,
+                },
                 // The connection has ended; an event reports this as well.
                 Err(err) if is_end::<P>(&err, qp) => Ok(Next::Wait),
                 // The peer has disconnected before the acknowledgement of the last message arrived.
@@ -122,6 +204,7 @@ impl<P: Protocol> Peer<P> {
             (Next::Disconnect, End::NotYet, Link::Accepted(_)) => self.end = End::Wanted,
             (Next::Disconnect, End::NotYet | End::Wanted, Link::Established(connection)) => {
                 self.end = End::Asked;
+                self.since = Instant::now();
                 unless_ended(connection.disconnect()).map_err(Failure::from)?;
             }
             _ => {}
@@ -136,16 +219,22 @@ impl<P: Protocol> Peer<P> {
         }
     }
 
-    /// Flushes all requests in flight.
+    /// Ends the connection because of an event of the connection manager: `cause` unless either side has disconnected.
+    pub(super) fn end_by_event(&mut self, cause: Option<ConnectFailure>, protocol: &P) {
+        let failed = cause.filter(|_| !protocol.is_over(&self.state));
+        self.end(failed.map_or(Ok(()), |cause| Err(Failure::from(cause).into())));
+    }
+
+    /// Flushes all requests in flight. An earlier failure of the protocol is the outcome.
     pub(super) fn end(&mut self, outcome: Result<(), P::Error>) {
         let flushed = match (&self.end, &mut self.link) {
             (End::Ended { .. }, _) => return,
             (End::Asked, _) => Ok(()),
-            (End::NotYet | End::Wanted, Link::Accepted(qp)) => qp.to_error(),
-            (End::NotYet | End::Wanted, Link::Established(connection)) => {
-                unless_ended(connection.disconnect())
-            }
+            (_, Link::Accepted(qp)) => qp.to_error(),
+            (_, Link::Established(connection)) => unless_ended(connection.disconnect()),
         };
+        let outcome = self.take_failure().map_or(outcome, Err);
+        self.since = Instant::now();
         // On iWARP the kernel may have closed the queue pair already; requests in flight never complete then.
         let iwarp = self.qp().pd().context().is_iwarp();
         self.end = End::Ended {
@@ -156,6 +245,7 @@ impl<P: Protocol> Peer<P> {
 
     /// Ends the connection without waiting for requests in flight: the caller drops the queue pair at once.
     pub(super) fn abandon(&mut self, outcome: Result<(), P::Error>) {
+        let outcome = self.take_failure().map_or(outcome, Err);
         if !matches!(self.end, End::Ended { .. }) {
             self.end = End::Ended {
                 outcome,
@@ -164,11 +254,27 @@ impl<P: Protocol> Peer<P> {
         }
     }
 
+    /// The failure of the protocol before the established event.
+    fn take_failure(&mut self) -> Option<P::Error> {
+        match std::mem::replace(&mut self.end, End::Wanted) {
+            End::Failed(err) => Some(err),
+            end => {
+                self.end = end;
+                None
+            }
+        }
+    }
+
+    /// Whether the end has been noticed.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.end, End::Ended { .. })
+    }
+
     pub(super) fn is_gone(&self) -> bool {
         let qp = self.qp();
         let in_flight = qp.send_queue().in_flight() + qp.receive_queue().in_flight();
         match self.end {
-            End::NotYet | End::Wanted | End::Asked => false,
+            End::NotYet | End::Wanted | End::Failed(_) | End::Asked => false,
             End::Ended { flushed, .. } => in_flight == 0 || !flushed,
         }
     }
@@ -178,6 +284,7 @@ impl<P: Protocol> Peer<P> {
         let closed = protocol.closed(self.state);
         match self.end {
             End::Ended { outcome, .. } => outcome.and(closed),
+            End::Failed(err) => Err(err),
             End::NotYet | End::Wanted | End::Asked => closed,
         }
     }

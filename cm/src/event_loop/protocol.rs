@@ -5,7 +5,7 @@ use verbs::{
     work::{Gather, Scatter},
 };
 
-use super::Failure;
+use super::{Connections, Failure, Handle};
 use crate::ConnParam;
 
 /// One side of a protocol over reliable connections.
@@ -32,10 +32,15 @@ pub trait Protocol {
         ConnParam::new()
     }
 
+    /// Called once, before the first event: the handle lets callbacks and threads of the protocol
+    /// [wake](Handle::wake) the loop. Does nothing by default.
+    fn started(&mut self, _: Handle) {}
+
     /// Called for a new connection: allocates memory and posts the first receives.
     ///
     /// # Errors
-    /// The device or the process is at a limit. The connection attempt is abandoned.
+    /// The device or the process is at a limit. On the passive side another connection may give way (see the
+    /// [limits](super#limits)), and `open` is called once more; otherwise the connection attempt is abandoned.
     fn open(
         &mut self,
         pd: &ProtectionDomain,
@@ -66,6 +71,29 @@ pub trait Protocol {
     /// been acknowledged.
     fn is_over(&self, _: &Self::State) -> bool {
         false
+    }
+
+    /// Called soon after [`Handle::wake`], with access to all connections: for work handed in from other threads, and for
+    /// messages to other connections than the one of a callback. Does nothing by default.
+    ///
+    /// # Errors
+    /// Ends the loop.
+    fn woken(&mut self, _: &mut Connections<'_, Self>) -> Result<(), Self::Error>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+
+    /// Called at each [tick](super::EventLoop::tick). Does nothing by default.
+    ///
+    /// # Errors
+    /// Ends the loop.
+    fn tick(&mut self, _: &mut Connections<'_, Self>) -> Result<(), Self::Error>
+    where
+        Self: Sized,
+    {
+        Ok(())
     }
 
     /// Called when either side has ended the connection.

@@ -2,18 +2,18 @@
 
 use verbs::{
     Buf, Completed, CompletionQueue, ProtectionDomain, QueuePair, Result, Rts, cq::Attempts,
-    error::Refused, op::SendRequest, qp::Completion, tokio as watched, work::Scatter,
+    error::PostError, op::SendRequest, qp::Completion, tokio as watched, work::Scatter,
 };
 
 use super::{
     EventChannel, First, first,
     halves::{self, RecvHalf, SendHalf},
-    within,
+    in_time, within,
 };
 use crate::{
     connection::Connection,
-    endpoint::{Ending, unmatched_completion},
-    event::Event,
+    endpoint::{DISCONNECT_TIMEOUT, Ending, disconnected, unmatched_completion},
+    event::{ConnectFailure, Event},
     id::CmId,
     param::PeerParam,
     phases::Connected,
@@ -115,7 +115,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// # Errors
     /// The request is returned in the error; see [`post`](QueuePair::post).
     #[inline]
-    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    pub fn post<R>(&mut self, request: R) -> Result<(), PostError<R>>
     where
         R: SendRequest<verbs::Rc, Work = SW>,
     {
@@ -127,7 +127,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// # Errors
     /// The memory is returned in the error; see [`post_recv`](QueuePair::post_recv).
     #[inline]
-    pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>>
+    pub fn post_recv(&mut self, work: RW) -> Result<(), PostError<RW>>
     where
         RW: Scatter,
     {
@@ -192,13 +192,19 @@ impl<SW, RW> Endpoint<SW, RW> {
         }
     }
 
-    /// Ends the connection, and waits until the peer has answered.
+    /// Ends the connection, and waits until the peer has answered, at most 60 s.
     ///
     /// Cancel safe: the first poll disconnects, and a later call continues to wait.
     ///
     /// # Errors
-    /// As for [`Connection::disconnect`].
+    /// - `TimedOut`: no answer in this time, or before the connection manager has given up. The connection has ended
+    ///   nevertheless.
+    /// - As for [`Connection::disconnect`].
+    ///
+    /// # Panics
+    /// As for [`send_comp`](Self::send_comp).
     pub async fn disconnect(&mut self) -> Result<()> {
+        const CALL: &str = "tokio::Endpoint::disconnect";
         let mut requested = false;
         while !self.link.ending.is_noticed() {
             if !requested {
@@ -209,18 +215,44 @@ impl<SW, RW> Endpoint<SW, RW> {
                     other => other?,
                 }
             }
-            if let Event::Disconnected { .. } | Event::DeviceRemoval(_) =
-                self.link.channel.wait().await?
-            {
-                self.link.ending.set_over();
+            let event = in_time(CALL, DISCONNECT_TIMEOUT, self.link.channel.wait());
+            match event.await? {
+                Event::Disconnected { cause, .. } => {
+                    self.link.ending.set_over(cause.clone());
+                    return disconnected(CALL, cause);
+                }
+                Event::DeviceRemoval(_) => {
+                    let cause = ConnectFailure::DeviceRemoved;
+                    self.link.ending.set_over(Some(cause));
+                }
+                _ => {}
             }
         }
         self.link.ending.answer(&mut self.connection)
     }
 
+    /// Waits until the connection has ended; see [`crate::Endpoint::wait_disconnected`].
+    ///
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// Those of [`EventChannel::wait`].
+    pub async fn wait_disconnected(&mut self) -> Result<()> {
+        while !self.link.ending.is_noticed() {
+            let event = self.link.channel.wait().await?;
+            self.link.ending.notice(event, &mut self.connection)?;
+        }
+        self.link.ending.answer_if_idle(&mut self.connection)
+    }
+
     /// Whether the end of the connection has been detected.
     pub fn is_disconnected(&self) -> bool {
         self.link.ending.is_noticed()
+    }
+
+    /// Why the connection has ended; see [`crate::Endpoint::end_cause`].
+    pub fn end_cause(&self) -> Option<ConnectFailure> {
+        self.link.ending.cause()
     }
 }
 

@@ -12,18 +12,18 @@ use ::tokio::sync::Notify;
 use verbs::{
     Buf, ProtectionDomain, Result, WorkCompletion,
     cq::Attempts,
-    error::Refused,
+    error::PostError,
     op::SendRequest,
     qp::{Completion, ReceiveQueue, SendQueue},
     tokio as watched,
     work::Scatter,
 };
 
-use super::{EventChannel, First, first, within};
+use super::{EventChannel, First, first, in_time, within};
 use crate::{
     connection::{self, Connection},
-    endpoint::{Closing, Ending, unmatched_completion},
-    event::Event,
+    endpoint::{Closing, DISCONNECT_TIMEOUT, Ending, disconnected, unmatched_completion},
+    event::{ConnectFailure, Event},
     id::CmId,
     param::PeerParam,
     phases::Connected,
@@ -163,13 +163,32 @@ macro_rules! both {
                 self.shared.ending().is_noticed()
             }
 
-            /// Ends the connection in both directions, and waits until the peer has answered. Requests in flight
+            /// Why the connection has ended; see [`crate::Endpoint::end_cause`].
+            pub fn end_cause(&self) -> Option<ConnectFailure> {
+                self.shared.ending().cause()
+            }
+
+            /// Waits until the connection has ended; see [`crate::Endpoint::wait_disconnected`].
+            ///
+            /// Cancel safe.
+            ///
+            /// # Errors
+            /// As for [`Endpoint::wait_disconnected`](super::Endpoint::wait_disconnected).
+            pub async fn wait_disconnected(&mut self) -> Result<()> {
+                let Self { queue, shared, .. } = self;
+                shared.wait_disconnected(Half { queue, shared }).await
+            }
+
+            /// Ends the connection in both directions, and waits until the peer has answered, at most 60 s. Requests in flight
             /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR), on both halves.
             ///
             /// Cancel safe, as [`Endpoint::disconnect`](super::Endpoint::disconnect).
             ///
             /// # Errors
-            /// As for [`Connection::disconnect`].
+            /// As for [`Endpoint::disconnect`](super::Endpoint::disconnect).
+            ///
+            /// # Panics
+            /// Outside of a runtime with time enabled.
             pub async fn disconnect(&mut self) -> Result<()> {
                 let Self { queue, shared, .. } = self;
                 shared.disconnect(Half { queue, shared }).await
@@ -186,7 +205,7 @@ impl<SW, RW> SendHalf<SW, RW> {
     /// # Errors
     /// The request is returned in the error; see [`post`](verbs::QueuePair::post).
     #[inline]
-    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    pub fn post<R>(&mut self, request: R) -> Result<(), PostError<R>>
     where
         R: SendRequest<verbs::Rc, Work = SW>,
     {
@@ -224,7 +243,7 @@ impl<SW, RW> RecvHalf<SW, RW> {
     /// # Errors
     /// The memory is returned in the error; see [`post_recv`](verbs::QueuePair::post_recv).
     #[inline]
-    pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>>
+    pub fn post_recv(&mut self, work: RW) -> Result<(), PostError<RW>>
     where
         RW: Scatter,
     {
@@ -304,7 +323,22 @@ impl Shared {
         }
     }
 
+    async fn wait_disconnected(&self, mut half: impl Closing) -> Result<()> {
+        loop {
+            let mut noticed = pin!(self.noticed.notified());
+            noticed.as_mut().enable();
+            if self.ending().is_noticed() {
+                return self.ending().answer_if_idle(&mut half);
+            }
+            if let First::A(event) = first(self.channel.wait(), noticed).await {
+                self.ending().notice(event?, &mut half)?;
+                self.noticed.notify_waiters();
+            }
+        }
+    }
+
     async fn disconnect(&self, mut half: impl Closing) -> Result<()> {
+        const CALL: &str = "tokio::Endpoint::disconnect";
         let mut requested = false;
         loop {
             let mut noticed = pin!(self.noticed.notified());
@@ -320,13 +354,18 @@ impl Shared {
                     other => other?,
                 }
             }
-            let event = first(self.channel.wait(), noticed).await;
-            if let First::A(event) = event
-                && let Event::Disconnected { .. } | Event::DeviceRemoval(_) = event?
-            {
-                self.ending().set_over();
-                self.noticed.notify_waiters();
-            }
+            let next = async { Ok(first(self.channel.wait(), noticed).await) };
+            let First::A(event) = in_time(CALL, DISCONNECT_TIMEOUT, next).await? else {
+                continue;
+            };
+            let cause = match event? {
+                Event::Disconnected { cause, .. } => cause,
+                Event::DeviceRemoval(_) => Some(ConnectFailure::DeviceRemoved),
+                _ => continue,
+            };
+            self.ending().set_over(cause.clone());
+            self.noticed.notify_waiters();
+            disconnected(CALL, cause)?;
         }
     }
 }

@@ -1,14 +1,17 @@
 //! Asynchronous listeners.
 
-use std::net::SocketAddr;
+use std::{
+    future::poll_fn,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+};
 
 use ::tokio::task::coop;
 use verbs::{Buf, Result};
 
-use super::{EventChannel, First, Task, channel::Watch, endpoint::Endpoint, first};
+use super::{First, channel::Watch, endpoint::Endpoint, first, in_time, within};
 use crate::{
-    dial,
-    endpoint::{self, EndpointBuilder, is_of_peer},
+    endpoint::{self, EndpointBuilder, Handshakes, Refusals},
     param::PeerParam,
 };
 
@@ -18,6 +21,8 @@ pub struct Listener<SW = Buf, RW = Buf> {
     listener: endpoint::Listener<SW, RW>,
     watch: Watch,
     handshakes: Watch,
+    /// Of the handshakes of [`Incoming::accept`], registered for the first request.
+    awaited: OnceLock<Arc<Watch>>,
 }
 
 impl Listener {
@@ -46,6 +51,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Ok(Self {
             watch: Watch::new(listener.channel())?,
             handshakes: Watch::new(listener.handshakes())?,
+            awaited: OnceLock::new(),
             listener,
         })
     }
@@ -64,13 +70,26 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     pub async fn request(&self) -> Result<Incoming<SW, RW>> {
         loop {
             let event = self.watch.wait(self.listener.channel()).await?;
-            if let Some(request) = self.listener.understand(event)? {
-                match self.listener.incoming(request) {
-                    Err(err) if is_of_peer(&err) => {}
-                    other => return Ok(Incoming { incoming: other? }),
-                }
+            if let Some(request) = self.listener.understand(event)?
+                && let Some(incoming) = self.listener.incoming(request)?
+            {
+                let watch = self.awaited(&incoming.handshakes)?;
+                return Ok(Incoming { incoming, watch });
             }
         }
+    }
+
+    fn awaited(&self, handshakes: &Handshakes<SW, RW>) -> Result<Arc<Watch>> {
+        if let Some(awaited) = self.awaited.get() {
+            return Ok(Arc::clone(awaited));
+        }
+        let created = Arc::new(Watch::new(handshakes.channel())?);
+        Ok(Arc::clone(self.awaited.get_or_init(|| created)))
+    }
+
+    /// Counts of requests that did not become connections.
+    pub fn refusals(&self) -> Refusals {
+        self.listener.refusals()
     }
 
     /// Accepts requests, and waits until a connection is established; see
@@ -80,17 +99,24 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     ///
     /// # Errors
     /// As for [`Listener::accept`](crate::Listener::accept).
+    ///
+    /// # Panics
+    /// Outside of a runtime with time enabled, if a handshake is incomplete.
     pub async fn accept(&self) -> Result<Endpoint<SW, RW>> {
         // A pending connection counts against the task's budget, too.
         coop::consume_budget().await;
         loop {
             // Clearing affects only readiness from before both calls; later connections are noticed.
-            let ready = first(self.watch.readable(), self.handshakes.readable()).await;
-            let (First::A(ready) | First::B(ready)) = ready;
-            let mut ready = ready?;
-            match self.listener.try_accept()? {
-                Some(endpoint) => return Endpoint::new(endpoint),
-                None => ready.clear_ready(),
+            let ready = first(self.watch.readable(), self.handshakes.readable());
+            let expiry = self.listener.next_expiry();
+            let mut ready = match within(expiry, ready).await {
+                Some(First::A(ready) | First::B(ready)) => Some(ready?),
+                None => None,
+            };
+            match (self.listener.try_accept()?, &mut ready) {
+                (Some(endpoint), _) => return Endpoint::new(endpoint),
+                (None, Some(ready)) => ready.clear_ready(),
+                (None, None) => {}
             }
         }
     }
@@ -101,9 +127,10 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
 #[must_use = "accept the connection, or reject it"]
 pub struct Incoming<SW = Buf, RW = Buf> {
     incoming: endpoint::Incoming<SW, RW>,
+    watch: Arc<Watch>,
 }
 
-impl<SW, RW> Incoming<SW, RW> {
+impl<SW: 'static, RW: 'static> Incoming<SW, RW> {
     /// Parameters of the peer's request.
     pub fn param(&self) -> &PeerParam {
         self.incoming.param()
@@ -122,22 +149,26 @@ impl<SW, RW> Incoming<SW, RW> {
     /// As for [`Incoming::accept`](crate::Incoming::accept).
     ///
     /// # Panics
-    /// Outside of a runtime with I/O enabled.
+    /// Outside of a runtime with I/O and time enabled.
     pub async fn accept(self) -> Result<Endpoint<SW, RW>> {
-        let endpoint::Incoming {
-            qp,
-            request,
-            queues,
-            channel,
-            choices,
-        } = self.incoming;
-        let channel = EventChannel::new(channel)?;
-        let task = Task {
-            channel: &channel,
-            timeout: None,
+        let Self { incoming, watch } = self;
+        let timeout = incoming.choices.accept_timeout();
+        let handshake = incoming.begin()?;
+        let established = async {
+            loop {
+                handshake.process()?;
+                let outcome = poll_fn(|task| handshake.poll(task));
+                match first(outcome, watch.readable()).await {
+                    First::A(outcome) => return outcome,
+                    First::B(ready) => {
+                        let mut ready = ready?;
+                        handshake.process()?;
+                        ready.clear_ready();
+                    }
+                }
+            }
         };
-        let (connection, peer) = dial::accept(&task, request, qp, choices.conn_param()).await?;
-        Endpoint::from_parts(connection, peer, queues.send_cq, queues.recv_cq, channel)
+        Endpoint::new(in_time("rdma_accept", timeout, established).await?)
     }
 
     /// Rejects the peer; see [`ConnectRequest::reject`](crate::ConnectRequest::reject).

@@ -1,8 +1,8 @@
 //! Connecting and accepting in tasks of [tokio](https://docs.rs/tokio) (feature `tokio`).
 //!
 //! No function spawns a task or a thread. Every future can be dropped at any time: operations in progress are
-//! cancelled, and unread events stay available for the next call, as documented for each. No function has a
-//! deadline: use `tokio::time::timeout`, which drops the future.
+//! cancelled, and unread events stay available for the next call, as documented for each. Only handshakes and disconnects have
+//! a deadline; for others use `tokio::time::timeout`, which drops the future.
 //!
 //! # Examples
 //! ```
@@ -37,10 +37,10 @@ mod endpoint;
 mod halves;
 mod listener;
 
-use std::{future::poll_fn, net::SocketAddr, pin::pin, task::Poll, time::Duration};
+use std::{future::poll_fn, io, net::SocketAddr, pin::pin, task::Poll, time::Duration};
 
 use ::tokio::time::timeout;
-use verbs::Result;
+use verbs::{Error, Result};
 
 use crate::{
     dial::{self, Events},
@@ -61,13 +61,13 @@ pub use listener::{Incoming, Listener};
 /// As for [`EndpointBuilder::connect`].
 ///
 /// # Panics
-/// Outside of a runtime with I/O enabled.
+/// Outside of a runtime with I/O and time enabled.
 pub async fn connect(addr: SocketAddr) -> Result<Endpoint> {
     connect_with(&EndpointBuilder::new(), addr, |_| Ok(())).await
 }
 
 /// Connects to a listener with the given configuration. `prepare` runs before connecting, for example to post
-/// receives. The builder's timeout applies to each resolution.
+/// receives. The builder's timeout applies to each resolution and to the handshake.
 ///
 /// Cancel safe: a partial connection is destroyed.
 ///
@@ -75,7 +75,7 @@ pub async fn connect(addr: SocketAddr) -> Result<Endpoint> {
 /// As for [`EndpointBuilder::connect`], and those of `prepare`.
 ///
 /// # Panics
-/// Outside of a runtime with I/O enabled.
+/// Outside of a runtime with I/O and time enabled.
 pub async fn connect_with<SW: 'static, RW: 'static>(
     choices: &EndpointBuilder,
     addr: SocketAddr,
@@ -89,13 +89,14 @@ pub async fn connect_with<SW: 'static, RW: 'static>(
     let id = Outgoing::<SW, RW>::resolve_route(&task, choices, addr).await?;
     let mut outgoing = Outgoing::new(channel.into_inner(), id, choices)?;
     prepare(&mut outgoing)?;
-    let (id, qp, queues, param, channel) = outgoing.dismantle();
+    let (id, qp, queues, choices, channel) = outgoing.dismantle();
     let channel = EventChannel::new(channel)?;
     let task = Task {
         channel: &channel,
         timeout: None,
     };
-    let (connection, peer) = dial::connect(&task, id, qp, &param).await?;
+    let connected = dial::connect(&task, id, qp, &choices.param);
+    let (connection, peer) = in_time("rdma_connect", choices.connect_timeout(), connected).await?;
     Endpoint::from_parts(connection, peer, queues.send_cq, queues.recv_cq, channel)
 }
 
@@ -125,6 +126,18 @@ async fn within<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> 
         None => Some(future.await),
         Some(limit) => timeout(limit, future).await.ok(),
     }
+}
+
+/// Waits for the outcome of `call`, at most for `limit`.
+async fn in_time<T>(
+    call: &'static str,
+    limit: Duration,
+    future: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    within(Some(limit), future).await.unwrap_or_else(|| {
+        let reason = format!("not done within {limit:?}");
+        Err(Error::refused(call, io::ErrorKind::TimedOut, reason))
+    })
 }
 
 /// The first result of two futures.

@@ -264,7 +264,7 @@ fn post_with_every_option_returns_the_payload() {
         .post_send(endpoint.reg_msgs(*b"too much").unwrap())
         .unwrap_err();
     assert_eq!(full.error.kind(), ErrorKind::WouldBlock);
-    assert_eq!(&*full.value, b"too much");
+    assert_eq!(&*full.value.unwrap(), b"too much");
     let done = server.recv_comp().unwrap();
     assert_eq!(
         (done.received().unwrap(), done.imm_data()),
@@ -392,7 +392,7 @@ fn datagrams(addr: SocketAddr) {
     let served = thread::spawn(move || {
         let done = server.recv_comp().unwrap();
         let text = done.received().unwrap()[GRH_LEN..].to_vec();
-        (done.src_qp(), text)
+        (done.src_qp().unwrap(), text)
     });
     let mut client = builder().bind(addr).unwrap();
     let peer = client.resolve(at, b"").unwrap();

@@ -8,13 +8,16 @@
 
 mod connections;
 mod datagrams;
+mod depths;
 mod endpoints;
+mod environment;
 mod event_loop;
 mod faults;
 mod hints;
 mod identifiers;
 mod overtaking;
 mod pyverbs;
+mod refused_batches;
 #[path = "../shared/resources.rs"]
 mod resources;
 mod support;

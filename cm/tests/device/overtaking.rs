@@ -10,7 +10,7 @@ const LEN: usize = 128 << 10;
 const MESSAGE: usize = 8;
 
 /// A connection: the active end and the passive end. The order of the events depends on the device.
-fn connect(channel: &EventChannel) -> (Side, Connection, Connection) {
+pub(crate) fn connect(channel: &EventChannel) -> (Side, Connection, Connection) {
     let (_listener, addr) = listen(channel, local());
     let (side, active_qp, passive_qp) = accepted(channel, addr);
     let (active, passive) = match next(channel) {
