@@ -9,14 +9,19 @@ use super::{
     object::{Object, zeroed},
     pd::Pd,
     query::gid,
+    set_errno,
 };
-use crate::engine::Path;
+use crate::{
+    engine::Path,
+    fabric::{Charge, Resource},
+};
 
 /// An address handle.
 #[repr(C)]
 pub(super) struct Ah {
     raw: UnsafeCell<ffi::ibv_ah>,
     pub(super) path: Path,
+    _charge: Charge,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -37,12 +42,18 @@ pub(super) unsafe extern "C" fn ibv_create_ah(
         Ok(_) => return null(libc::EINVAL),
         Err(errno) => return null(errno),
     };
+    let accounts = pd.device.port.accounts();
+    let charge = match accounts.charge(Resource::AddressHandles, 1) {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     let mut raw: ffi::ibv_ah = zeroed();
     raw.context = pd.context();
     raw.pd = raw_pd;
     let ah = Ah {
         raw: UnsafeCell::new(raw),
         path,
+        _charge: charge,
     };
     pd.handles.fetch_add(1, Ordering::Relaxed);
     ah.into_raw()
@@ -60,14 +71,34 @@ pub(super) unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
     0
 }
 
-/// The addresses of a datagram's sender and receiver, from the 40 bytes before the datagram.
-fn addrs(header: &[u8; 40]) -> (IpAddr, IpAddr) {
+/// The path of a received datagram, from the 40 bytes before the datagram: IPv4 headers are in the last 20.
+fn received_path(header: &[u8; 40]) -> Path {
     let v6 = |from: usize| -> [u8; 16] { std::array::from_fn(|at| header[from + at]) };
     let v4 = |from: usize| -> [u8; 4] { std::array::from_fn(|at| header[from + at]) };
+    let word = u32::from_be_bytes(v4(0));
+    let [_, class, _, _] = (word >> 4).to_be_bytes();
     match header[0] >> 4 {
-        6 => (IpAddr::from(v6(8)), IpAddr::from(v6(24))),
-        _ => (IpAddr::from(v4(32)), IpAddr::from(v4(36))),
+        6 => Path {
+            src: IpAddr::from(v6(8)),
+            dst: IpAddr::from(v6(24)),
+            hop_limit: header[7],
+            traffic_class: class,
+            flow_label: word & 0xf_ffff,
+        },
+        _ => Path {
+            src: IpAddr::from(v4(32)),
+            dst: IpAddr::from(v4(36)),
+            hop_limit: header[28],
+            traffic_class: header[21],
+            flow_label: 0,
+        },
     }
+}
+
+/// Result of a failed call that sets the error number, as libibverbs' look-up of a GID.
+fn refused(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
 }
 
 pub(super) unsafe extern "C" fn ibv_init_ah_from_wc(
@@ -80,19 +111,26 @@ pub(super) unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: the caller's completion.
     let has_grh = unsafe { (*wc).wc_flags } & ffi::ibv_wc_flags::IBV_WC_GRH.0 != 0;
     if !has_grh {
-        return libc::EINVAL;
+        return refused(libc::EINVAL);
     }
     // SAFETY: the caller's header, 40 bytes.
     let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
     // SAFETY: the caller's context is open.
     let own = &unsafe { context::device(ctx) }.port;
-    let (from, to) = addrs(&header);
+    let path = received_path(&header);
+    // As in libibverbs, a datagram to a group has no address to answer from.
+    let Some(sgid_index) = own.addr_index(path.dst) else {
+        return refused(libc::EINVAL);
+    };
     let mut found = ffi::ibv_ah_attr::zeroed();
     found.is_global = 1;
     found.port_num = port;
-    found.grh.sgid_index = own.addr_index_for(to);
-    found.grh.dgid = gid(from);
-    found.grh.hop_limit = u8::MAX;
+    found.grh.sgid_index = sgid_index;
+    found.grh.dgid = gid(path.src);
+    // The way back is that of the datagram.
+    found.grh.hop_limit = path.hop_limit;
+    found.grh.traffic_class = path.traffic_class;
+    found.grh.flow_label = path.flow_label;
     // SAFETY: the caller's place.
     unsafe { *attr = found };
     0
@@ -110,8 +148,11 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     let ctx = unsafe { (*pd).context };
     // SAFETY: as the caller promised.
     let ret = unsafe { functions::ibv_init_ah_from_wc(ctx, port, wc, grh, &raw mut attr) };
-    if ret != 0 {
-        return null(ret);
+    match ret {
+        0 => {}
+        // The error number is set.
+        ..0 => return std::ptr::null_mut(),
+        errno => return null(errno),
     }
     // SAFETY: a live domain, and attributes.
     unsafe { functions::ibv_create_ah(pd, &raw mut attr) }

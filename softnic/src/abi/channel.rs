@@ -13,6 +13,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
+    context,
     cq::Cq,
     notifier::CompletionEvents,
     null,
@@ -36,9 +37,11 @@ unsafe impl Object for Channel {
 pub(super) unsafe extern "C" fn ibv_create_comp_channel(
     ctx: *mut ffi::ibv_context,
 ) -> *mut ffi::ibv_comp_channel {
-    let events = match CompletionEvents::new() {
+    // SAFETY: an open context.
+    let device = unsafe { context::device(ctx) };
+    let events = match CompletionEvents::new(Some(&device.port)) {
         Ok(events) => Arc::new(events),
-        Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+        Err(errno) => return null(errno),
     };
     let mut raw: ffi::ibv_comp_channel = zeroed();
     raw.context = ctx;

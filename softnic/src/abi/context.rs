@@ -68,9 +68,9 @@ pub(super) fn fill(table: &mut ffi::verbs_context, device: *mut ffi::ibv_device)
 
 /// Opens a device.
 pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_context {
-    let events = match AsyncEvents::new() {
+    let events = match AsyncEvents::new(Some(port)) {
         Ok(events) => Arc::new(events),
-        Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+        Err(errno) => return null(errno),
     };
     let weak = Arc::downgrade(&events);
     port.notifier().subjects().contexts.push(weak);

@@ -4,7 +4,7 @@ use std::{
     cell::UnsafeCell,
     ffi::{c_int, c_void},
     mem::offset_of,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -24,8 +24,12 @@ use super::{
 };
 use crate::{
     engine::{Armed, Completion, CompletionOp, CqId, Moderation},
+    fabric::{ObjectCharge, Resource, locked},
     failure::Call,
 };
+
+/// Bytes of a completion in locked memory.
+const COMPLETION_BYTES: u64 = 64;
 
 /// A completion queue, plain or extended.
 #[repr(C)]
@@ -40,6 +44,7 @@ pub(super) struct Cq {
     channel: *mut ffi::ibv_comp_channel,
     /// The poll in progress of an extended queue.
     pub(super) polled: Sequence<Polled>,
+    charge: Mutex<ObjectCharge>,
 }
 
 // SAFETY: `repr(C)`, and the extended C struct comes first, with all fields of the plain one before its own (checked
@@ -69,6 +74,11 @@ fn capacity(cqe: c_int) -> Option<(usize, c_int)> {
         .filter(|_| (1..=MAX_CQE).contains(&cqe))?;
     let capacity = (request + 1).next_power_of_two() - 1;
     Some((capacity, c_int::try_from(capacity).ok()?))
+}
+
+/// Bytes of locked memory of a queue with this capacity: one entry stays unused.
+fn queue_bytes(capacity: usize) -> u64 {
+    locked(0, (capacity as u64 + 1).saturating_mul(COMPLETION_BYTES))
 }
 
 pub(super) unsafe extern "C" fn ibv_create_cq(
@@ -103,6 +113,11 @@ pub(super) unsafe fn create(
     let Some((capacity, cqe)) = capacity(request.cqe).filter(|_| request.vector == 0) else {
         return null(libc::EINVAL);
     };
+    let accounts = device.port.accounts();
+    let charge = match accounts.charge_object(Resource::CompletionQueues, queue_bytes(capacity)) {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     let id = device.port.look(|nic| nic.engine.create_cq(capacity));
     let mut raw: ffi::ibv_cq_ex = zeroed();
     raw.context = ctx;
@@ -120,6 +135,7 @@ pub(super) unsafe fn create(
         async_acks: Arc::clone(&async_acks),
         channel,
         polled: Sequence::default(),
+        charge: Mutex::new(charge),
     };
     let raw = cq.into_raw();
     let events = if channel.is_null() {
@@ -161,6 +177,16 @@ pub(super) unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int)
     let Some((capacity, cqe)) = capacity(cqe) else {
         return libc::EINVAL;
     };
+    let bytes = queue_bytes(capacity);
+    let memory = match cq
+        .device
+        .port
+        .accounts()
+        .charge(Resource::LockedMemory, bytes)
+    {
+        Ok(memory) => memory,
+        Err(errno) => return errno,
+    };
     let ret = cq.device.port.look(|nic| {
         // The pending completions must fit the requested size, not the rounded one.
         match nic.engine.cq_len(cq.id) {
@@ -171,6 +197,10 @@ pub(super) unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int)
     if ret == 0 {
         // SAFETY: live; the field is the library's to change, and the caller resizes from one thread at a time.
         unsafe { (*raw).cqe = cqe };
+        cq.charge
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .memory = memory;
     }
     ret
 }

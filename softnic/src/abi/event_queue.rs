@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::set_errno;
+use crate::fabric::{Charge, Port, Resource};
 
 /// Pending events, oldest first.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(super) struct EventQueue<T> {
     /// An `eventfd(2)`; blocking unless changed by the program.
     fd: OwnedFd,
     state: Mutex<State<T>>,
+    /// The descriptor in the accounts of the host, if there is one.
+    _descriptor: Option<Charge>,
 }
 
 #[derive(Debug)]
@@ -25,11 +28,16 @@ struct State<T> {
 }
 
 impl<T> EventQueue<T> {
-    pub(super) fn new() -> io::Result<Self> {
+    /// Creates a queue, whose descriptor counts on the host, if given. Fails with an errno.
+    pub(super) fn new(port: Option<&Port>) -> Result<Self, i32> {
+        let charge = |port: &Port| port.accounts().charge(Resource::Descriptors, 1);
+        let descriptor = port.map(charge).transpose()?;
         // SAFETY: takes and returns numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if fd < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::ENOMEM));
         }
         Ok(Self {
             // SAFETY: the descriptor is fresh, and not owned elsewhere.
@@ -38,6 +46,7 @@ impl<T> EventQueue<T> {
                 events: VecDeque::new(),
                 readers: 0,
             }),
+            _descriptor: descriptor,
         })
     }
 
@@ -139,6 +148,12 @@ mod tests {
     use std::{sync::Arc, thread};
 
     use super::*;
+    use crate::{Fabric, fabric};
+
+    fn queue() -> EventQueue<u64> {
+        let host = Fabric::new().host([10, 9, 0, 1].into());
+        host.run(|| EventQueue::new(fabric::current().as_ref()).unwrap())
+    }
 
     fn is_readable(queue: &EventQueue<u64>) -> bool {
         let mut poll = libc::pollfd {
@@ -152,7 +167,7 @@ mod tests {
 
     #[test]
     fn descriptor_is_readable_exactly_while_events_wait() {
-        let queue = EventQueue::new().unwrap();
+        let queue = queue();
         assert!(!is_readable(&queue));
         for event in [1, 2, 1, 3] {
             queue.push(event);
@@ -170,7 +185,7 @@ mod tests {
 
     #[test]
     fn nonblocking_receive_without_event_fails() {
-        let queue = EventQueue::<u64>::new().unwrap();
+        let queue = queue();
         // SAFETY: an open descriptor, and integers.
         let set = unsafe { libc::fcntl(queue.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         assert_eq!(set, 0);
@@ -188,7 +203,7 @@ mod tests {
     fn each_event_is_received_or_removed_once() {
         const EVENTS: u64 = 20_000;
         const END: u64 = u64::MAX;
-        let queue = Arc::new(EventQueue::new().unwrap());
+        let queue = Arc::new(queue());
         let receive = |queue: &EventQueue<u64>| {
             std::iter::from_fn(|| queue.receive().filter(|event| *event != END)).collect()
         };

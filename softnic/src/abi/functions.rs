@@ -24,7 +24,7 @@ use super::{
     context::{self, OpenDevice},
     cq, cq_ex, event, mr, mw, null, pd, qp, qp_ex, query,
     scripted::{Shared, functions as scripted},
-    srq, unsupported, xrcd,
+    set_errno, srq, unsupported, xrcd,
 };
 use crate::failure::Call;
 
@@ -96,6 +96,14 @@ of_context! {
 trait Answer {
     /// The value for a failure.
     fn failed(errno: i32) -> Self;
+
+    /// The value for a failure of a call by its manual page: some return -1, and set `errno`.
+    fn failed_call(_call: Call, errno: i32) -> Self
+    where
+        Self: Sized,
+    {
+        Self::failed(errno)
+    }
 }
 
 impl<T> Answer for *mut T {
@@ -107,6 +115,16 @@ impl<T> Answer for *mut T {
 impl Answer for c_int {
     fn failed(errno: i32) -> Self {
         errno
+    }
+
+    fn failed_call(call: Call, errno: i32) -> Self {
+        match call {
+            Call::CloseDevice | Call::InitAhFromWc => {
+                set_errno(errno);
+                -1
+            }
+            _ => errno,
+        }
     }
 }
 
@@ -143,8 +161,9 @@ macro_rules! functions {
             let ctx = unsafe { $first.context() };
             // SAFETY: the context of a live object is open.
             let kind = unsafe { Kind::of(ctx) };
-            if let Err(errno) = kind.called(const { Call::of(stringify!($name)) }) {
-                return Answer::failed(errno);
+            const CALL: Call = Call::of(stringify!($name));
+            if let Err(errno) = kind.called(CALL) {
+                return Answer::failed_call(CALL, errno);
             }
             match kind {
                 Kind::Engine(_) => engine!($module $(::$engine)?, $first $($arg)*),

@@ -12,6 +12,7 @@ mod attributes;
 mod channel;
 mod cm;
 mod context;
+mod copying;
 mod cq;
 mod cq_ex;
 mod device;
@@ -30,12 +31,14 @@ mod qp_ex;
 mod query;
 pub mod scripted;
 mod sequence;
+mod signals;
 mod srq;
 mod unsupported;
 mod xrcd;
 
 pub(crate) use memory::ProcessMemory;
 pub(crate) use notifier::Notifier;
+pub(crate) use signals::spawn_without_signals;
 
 use crate::engine::EngineError;
 

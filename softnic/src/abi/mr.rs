@@ -15,7 +15,10 @@ use super::{
     outcome,
     pd::Pd,
 };
-use crate::engine::{Access, Region};
+use crate::{
+    engine::{Access, Region},
+    fabric::{ObjectCharge, Resource, locked},
+};
 
 /// A memory region.
 #[repr(C)]
@@ -23,6 +26,7 @@ struct Mr {
     raw: UnsafeCell<ffi::ibv_mr>,
     device: Arc<OpenDevice>,
     key: u32,
+    _charge: ObjectCharge,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -31,7 +35,7 @@ unsafe impl Object for Mr {
 }
 
 /// Rights known to the engine; other rights are refused unless in the optional range.
-const KNOWN: u32 = Access::ALL.0;
+const KNOWN: u32 = Access::ALL.0 | Access::SHARED_WITH_PROGRAM.0;
 
 /// Size of a page in bytes.
 const PAGE_SIZE: u64 = 4096;
@@ -63,6 +67,12 @@ unsafe fn register(
     if !access.contains(Access::ZERO_BASED) && !(host ^ iova).is_multiple_of(PAGE_SIZE) {
         return null(libc::EINVAL);
     }
+    let accounts = pd.device.port.accounts();
+    let memory = locked(host, len as u64);
+    let charge = match accounts.charge_object(Resource::MemoryRegions, memory) {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     let region = Region {
         pd: pd.id,
         host,
@@ -86,6 +96,7 @@ unsafe fn register(
         raw: UnsafeCell::new(raw),
         device: Arc::clone(&pd.device),
         key,
+        _charge: charge,
     };
     mr.into_raw()
 }

@@ -13,13 +13,17 @@ use super::{
     post,
     qp::Qp,
 };
-use crate::engine::{Access, Binding, Payload, SendOp, SendRequest, WindowKind};
+use crate::{
+    engine::{Access, Binding, Payload, SendOp, SendRequest, WindowKind},
+    fabric::{Charge, Resource},
+};
 
 /// A memory window.
 #[repr(C)]
 pub(super) struct Mw {
     raw: UnsafeCell<ffi::ibv_mw>,
     device: Arc<OpenDevice>,
+    _charge: Charge,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -38,6 +42,11 @@ pub(super) unsafe extern "C" fn alloc_mw(
         ffi::ibv_mw_type::IBV_MW_TYPE_2 => WindowKind::Type2,
         _ => return null(libc::EINVAL),
     };
+    let accounts = pd.device.port.accounts();
+    let charge = match accounts.charge(Resource::MemoryWindows, 1) {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     let key = match pd
         .device
         .port
@@ -55,6 +64,7 @@ pub(super) unsafe extern "C" fn alloc_mw(
     let mw = Mw {
         raw: UnsafeCell::new(raw),
         device: Arc::clone(&pd.device),
+        _charge: charge,
     };
     mw.into_raw()
 }

@@ -13,10 +13,14 @@ use ibverbs_sys as ffi;
 
 use super::{
     context::{self, OpenDevice},
+    null,
     object::{Object, zeroed},
     outcome,
 };
-use crate::engine::PdId;
+use crate::{
+    engine::PdId,
+    fabric::{Charge, Resource},
+};
 
 /// A protection domain.
 #[repr(C)]
@@ -26,6 +30,7 @@ pub(super) struct Pd {
     pub(super) id: PdId,
     /// Number of address handles in the domain.
     pub(super) handles: AtomicUsize,
+    _charge: Charge,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -43,6 +48,14 @@ impl Pd {
 pub(super) unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
     // SAFETY: an open context.
     let device = unsafe { context::device(ctx) };
+    let charge = match device
+        .port
+        .accounts()
+        .charge(Resource::ProtectionDomains, 1)
+    {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     let id = device.port.look(|nic| nic.engine.alloc_pd());
     let mut raw: ffi::ibv_pd = zeroed();
     raw.context = ctx;
@@ -52,6 +65,7 @@ pub(super) unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut
         device: Arc::clone(device),
         id,
         handles: AtomicUsize::new(0),
+        _charge: charge,
     };
     pd.into_raw()
 }

@@ -1,6 +1,6 @@
 //! Posting requests.
 
-use std::{ffi::c_int, ptr, slice};
+use std::{ffi::c_int, mem, ptr, slice};
 
 use ibverbs_sys as ffi;
 
@@ -13,13 +13,22 @@ use crate::{
     failure::Call,
 };
 
-/// Posts a request, and returns 0 or an errno.
-pub(super) fn post(qp: &Qp, request: SendRequest) -> c_int {
+fn post_one(qp: &Qp, request: SendRequest) -> c_int {
     let posted = qp
         .device
         .port
         .call(|nic, now| nic.engine.post_send(qp.num, request, now, nic.memory));
     posted.map_or_else(errno, |()| 0)
+}
+
+/// Posts a request behind those whose doorbell has failed, and returns 0 or an errno.
+pub(super) fn post(qp: &Qp, request: SendRequest) -> c_int {
+    let mut unheard = qp.unheard();
+    if unheard.is_empty() {
+        return post_one(qp, request);
+    }
+    unheard.push(request);
+    post_all(qp, mem::take(&mut *unheard))
 }
 
 /// Posts requests, all or none, and returns 0 or an errno.
@@ -245,15 +254,20 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw) };
+    let doorbell = qp.device.port.attempt(Call::Doorbell);
     while !wr.is_null() {
         // SAFETY: a request of the caller's chain.
         let this = unsafe { &*wr };
         // SAFETY: as above.
         let posted = unsafe { decode(this, qp.kind()) };
         // SAFETY: the caller's address handle is live.
-        let request = unsafe { convert(qp, posted) };
+        let request = check_count(this.num_sge).and_then(|()| unsafe { convert(qp, posted) });
         let ret = match qp.device.port.attempt(Call::PostSend).and(request) {
-            Ok(request) => post(qp, request),
+            Ok(request) if doorbell.is_ok() => post(qp, request),
+            Ok(request) => {
+                qp.unheard().push(request);
+                0
+            }
             Err(errno) => errno,
         };
         if ret != 0 {
@@ -263,7 +277,21 @@ pub(super) unsafe extern "C" fn post_send(
         }
         wr = this.next;
     }
-    0
+    let Err(errno) = doorbell else {
+        return 0;
+    };
+    // SAFETY: the caller's place.
+    unsafe { *bad = ptr::null_mut() };
+    errno
+}
+
+/// Refuses a negative number of elements, where the operation has elements.
+pub(super) fn check_count(num_sge: c_int) -> Result<(), c_int> {
+    if num_sge < 0 {
+        Err(libc::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 /// Converts a receive request.
@@ -291,7 +319,8 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: as above.
         let request = unsafe { recv_request(this) };
         let port = &qp.device.port;
-        let posted = port.attempt(Call::PostRecv).and_then(|()| {
+        let posted = port.attempt(Call::PostRecv).and(check_count(this.num_sge));
+        let posted = posted.and_then(|()| {
             port.call(|nic, now| nic.engine.post_recv(qp.num, request, now, nic.memory))
                 .map_err(errno)
         });

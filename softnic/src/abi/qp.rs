@@ -3,9 +3,9 @@
 use std::{
     cell::UnsafeCell,
     ffi::c_int,
-    ptr,
+    mem, ptr,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -21,6 +21,7 @@ use super::{
     object::{Object, zeroed},
     outcome,
     pd::Pd,
+    post::post_all,
     qp_ex::{self, Table},
     query::{MAX_INLINE, MAX_SGE, MAX_WR, addr},
     scripted::PostedSend,
@@ -28,7 +29,10 @@ use super::{
     srq::Srq,
     xrcd::Xrcd,
 };
-use crate::engine::{AttributeMask, Capacity, CqId, QpInit, QpKind, QpNum};
+use crate::{
+    engine::{AttributeMask, Capacity, CqId, QpInit, QpKind, QpNum, SendRequest, State},
+    fabric::{ObjectCharge, Resource, locked},
+};
 
 /// A queue pair.
 #[repr(C)]
@@ -43,6 +47,9 @@ pub(super) struct Qp {
     is_extended: bool,
     /// Extended requests not posted yet.
     pub(super) building: Sequence<Vec<PostedSend>>,
+    /// Requests whose doorbell has failed: posted with the next one.
+    unheard: Mutex<Vec<SendRequest>>,
+    _charge: ObjectCharge,
 }
 
 // SAFETY: `repr(C)`, and the extended C struct comes first, whose first field is the plain C struct.
@@ -64,10 +71,63 @@ impl Qp {
         unsafe { AtomicU32::from_ptr(field.cast()) }.store(state.0, Ordering::Relaxed);
     }
 
+    /// The requests whose doorbell has failed.
+    pub(super) fn unheard(&self) -> MutexGuard<'_, Vec<SendRequest>> {
+        self.unheard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the wait of requests whose doorbell has failed, in a new state: an error flushes them, a reset drops them.
+    fn hear(&self, state: State) {
+        if !matches!(state, State::Reset | State::Err) {
+            return;
+        }
+        let requests = mem::take(&mut *self.unheard());
+        if state == State::Err && !requests.is_empty() {
+            // Not refused: a queue in the error state has capacity for all requests of `verbs`.
+            let _: c_int = post_all(self, requests);
+        }
+    }
+
     /// Whether each send request has a destination of its own (UD).
     pub(super) fn is_datagram(&self) -> bool {
         self.init.qp_type == ffi::ibv_qp_type::IBV_QPT_UD
     }
+}
+
+/// Bytes of a send request in locked memory, with up to two elements, and of each further one.
+const SEND_BYTES: u64 = 64;
+const ELEMENT_BYTES: u64 = 16;
+
+/// Bytes of locked memory of a receive queue.
+pub(super) fn recv_queue_bytes(max_wr: u32, max_sge: u32) -> u64 {
+    locked(
+        0,
+        u64::from(max_wr) * u64::from(max_sge.max(1)) * ELEMENT_BYTES,
+    )
+}
+
+/// Bytes of locked memory of a queue pair's queues. A queue pair with a shared receive queue, or of extended connections,
+/// has no receive queue.
+fn queues_bytes(attr: &ffi::ibv_qp_init_attr) -> u64 {
+    let cap = &attr.cap;
+    let elements = u64::from(cap.max_send_sge.saturating_sub(2)) * ELEMENT_BYTES;
+    let request = SEND_BYTES + elements.max(cap.max_inline_data.into());
+    let send = locked(0, u64::from(cap.max_send_wr) * request);
+    if attr.srq.is_null() && !attr.recv_cq.is_null() {
+        send + recv_queue_bytes(cap.max_recv_wr, cap.max_recv_sge)
+    } else {
+        send
+    }
+}
+
+/// The attributes of a new queue pair, without the capacities of a receive queue if there is a shared one in its place.
+fn effective(attr: &ffi::ibv_qp_init_attr) -> ffi::ibv_qp_init_attr {
+    let mut attr = *attr;
+    if !attr.srq.is_null() {
+        attr.cap.max_recv_wr = 0;
+        attr.cap.max_recv_sge = 0;
+    }
+    attr
 }
 
 /// Converts the attributes of a new queue pair, except those of its transport.
@@ -156,14 +216,23 @@ pub(super) unsafe fn create(
         ffi::ibv_qp_type::IBV_QPT_XRC_SEND => QpKind::XrcSend,
         _ => return null(libc::EOPNOTSUPP),
     };
+    let attr = &effective(attr);
     // SAFETY: the caller's promise.
     let pd = unsafe { Pd::borrow(raw_pd) };
     // SAFETY: the caller's promise.
     let Some(init) = (unsafe { queued(kind, pd, attr) }) else {
         return null(libc::EINVAL);
     };
+    let accounts = pd.device.port.accounts();
+    let charge = match accounts.charge_object(Resource::QueuePairs, queues_bytes(attr)) {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     match pd.device.port.look(|nic| nic.engine.create_qp(init)) {
-        Ok(num) => adopt((&pd.device, pd.context()), raw_pd, attr, num, operations),
+        Ok(num) => {
+            let context = (&pd.device, pd.context());
+            adopt(context, charge, raw_pd, attr, num, operations)
+        }
         Err(error) => null(errno(error)),
     }
 }
@@ -174,10 +243,15 @@ pub(super) fn create_xrc_receiver(xrcd: &Xrcd, attr: &ffi::ibv_qp_init_attr) -> 
         return null(libc::EINVAL);
     };
     init.xrcd = Some(xrcd.id);
+    let accounts = xrcd.device.port.accounts();
+    let charge = match accounts.charge_object(Resource::QueuePairs, 0) {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     match xrcd.device.port.look(|nic| nic.engine.create_qp(init)) {
         Ok(num) => {
             let context = (&xrcd.device, xrcd.context());
-            adopt(context, ptr::null_mut(), attr, num, None)
+            adopt(context, charge, ptr::null_mut(), attr, num, None)
         }
         Err(error) => null(errno(error)),
     }
@@ -200,6 +274,11 @@ pub(super) unsafe extern "C" fn open_qp(
     // SAFETY: the caller's domain is live.
     let xrcd = unsafe { Xrcd::borrow(attr.xrcd) };
     let num = QpNum(attr.qp_num);
+    let accounts = xrcd.device.port.accounts();
+    let charge = match accounts.charge_object(Resource::QueuePairs, 0) {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     let opened = xrcd
         .device
         .port
@@ -212,12 +291,14 @@ pub(super) unsafe extern "C" fn open_qp(
     if attr.comp_mask & has::IBV_QP_OPEN_ATTR_CONTEXT.0 != 0 {
         init.qp_context = attr.qp_context;
     }
-    adopt((&xrcd.device, ctx), ptr::null_mut(), &init, num, None)
+    let context = (&xrcd.device, ctx);
+    adopt(context, charge, ptr::null_mut(), &init, num, None)
 }
 
 /// Makes the C object of an engine's queue pair.
 fn adopt(
     (device, ctx): (&Arc<OpenDevice>, *mut ffi::ibv_context),
+    charge: ObjectCharge,
     pd: *mut ffi::ibv_pd,
     attr: &ffi::ibv_qp_init_attr,
     num: QpNum,
@@ -247,6 +328,8 @@ fn adopt(
         acks: Arc::clone(&acks),
         is_extended: operations.is_some(),
         building: Sequence::default(),
+        unheard: Mutex::default(),
+        _charge: charge,
     };
     let raw = qp.into_raw();
     let subject = device.subject(raw.expose_provenance() as u64, &acks);
@@ -286,6 +369,7 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     match result {
         Some((to, Ok(()))) => {
             qp.record_state(raw_state(to));
+            qp.hear(to);
             0
         }
         Some((_, Err(error))) => errno(error),

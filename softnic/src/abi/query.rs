@@ -8,7 +8,10 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{functions::Kind, scripted::Properties, set_errno};
-use crate::{engine::MAX_RD_ATOMIC, fabric::Port};
+use crate::{
+    engine::MAX_RD_ATOMIC,
+    fabric::{Port, Resource},
+};
 
 /// The only partition key, with full membership.
 const PKEY: u16 = 0xffff;
@@ -28,7 +31,7 @@ pub(super) const MAX_CQE: c_int = 1 << 22;
 /// Maximum number of bytes of inline data.
 pub(super) const MAX_INLINE: u32 = 512;
 
-/// Reported maximum number of objects of each kind; the engine has no fixed limits.
+/// Reported maximum number of the objects without a limit.
 const MAX_OBJECTS: c_int = 1 << 20;
 
 /// Minimum length of the GID table. The entries after those of the addresses are empty, as in tables of the kernel.
@@ -83,7 +86,8 @@ fn basic(port: &Port) -> ffi::ibv_device_attr {
     found.max_mr_size = u64::MAX;
     found.page_size_cap = 4096;
     found.vendor_id = VENDOR_ID;
-    found.max_qp = MAX_OBJECTS;
+    let limit = |of| c_int::try_from(port.accounts().limit(of)).unwrap_or(c_int::MAX);
+    found.max_qp = limit(Resource::QueuePairs);
     found.max_qp_wr = MAX_WR.cast_signed();
     found.device_cap_flags = ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW.0
         | ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
@@ -93,20 +97,20 @@ fn basic(port: &Port) -> ffi::ibv_device_attr {
         | ffi::ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0;
     found.max_sge = MAX_SGE.cast_signed();
     found.max_sge_rd = MAX_SGE.cast_signed();
-    found.max_cq = MAX_OBJECTS;
+    found.max_cq = limit(Resource::CompletionQueues);
     found.max_cqe = MAX_CQE;
-    found.max_mr = MAX_OBJECTS;
-    found.max_pd = MAX_OBJECTS;
+    found.max_mr = limit(Resource::MemoryRegions);
+    found.max_pd = limit(Resource::ProtectionDomains);
     found.max_qp_rd_atom = MAX_RD_ATOMIC.into();
     found.max_res_rd_atom = MAX_OBJECTS;
     found.max_qp_init_rd_atom = MAX_RD_ATOMIC.into();
     found.atomic_cap = ffi::ibv_atomic_cap::IBV_ATOMIC_GLOB;
-    found.max_mw = MAX_OBJECTS;
+    found.max_mw = limit(Resource::MemoryWindows);
     found.max_mcast_grp = MAX_OBJECTS;
     found.max_mcast_qp_attach = MAX_OBJECTS;
     found.max_total_mcast_qp_attach = MAX_OBJECTS;
-    found.max_ah = MAX_OBJECTS;
-    found.max_srq = MAX_OBJECTS;
+    found.max_ah = limit(Resource::AddressHandles);
+    found.max_srq = limit(Resource::SharedReceiveQueues);
     found.max_srq_wr = MAX_WR.cast_signed();
     found.max_srq_sge = MAX_SGE.cast_signed();
     found.max_pkeys = 1;
@@ -135,6 +139,11 @@ pub(super) fn gid_tbl_len(addrs: usize) -> c_int {
     c_int::try_from(addrs).unwrap_or(c_int::MAX).max(MIN_GIDS)
 }
 
+/// Code of the port's MTU, as in `ibv_mtu`.
+pub(super) fn mtu_code(port: &Port) -> u32 {
+    (port.look(|nic| nic.engine.mtu()) / 128).max(2).ilog2()
+}
+
 /// Attributes of an engine's port.
 fn of_port(port: &Port) -> ffi::ibv_port_attr {
     let mut found = ffi::ibv_port_attr::zeroed();
@@ -145,7 +154,7 @@ fn of_port(port: &Port) -> ffi::ibv_port_attr {
     found.state = state;
     found.phys_state = phys_state;
     found.max_mtu = ffi::ibv_mtu::IBV_MTU_4096;
-    found.active_mtu = ffi::ibv_mtu::IBV_MTU_4096;
+    found.active_mtu = ffi::ibv_mtu(mtu_code(port));
     found.gid_tbl_len = gid_tbl_len(port.addrs().len());
     found.max_msg_sz = 1 << 31;
     found.pkey_tbl_len = 1;
@@ -325,14 +334,22 @@ pub(super) unsafe extern "C" fn query_gid(
     0
 }
 
+/// Whether an entry is requested without flags, none of which is defined, and of the length known here.
+fn is_plain_entry(flags: u32, size: usize) -> bool {
+    flags == 0 && size == size_of::<ffi::ibv_gid_entry>()
+}
+
 pub(super) unsafe extern "C" fn query_gid_ex(
     ctx: *mut ffi::ibv_context,
     port: u32,
     index: u32,
     place: *mut ffi::ibv_gid_entry,
-    _flags: u32,
-    _size: usize,
+    flags: u32,
+    size: usize,
 ) -> c_int {
+    if !is_plain_entry(flags, size) {
+        return libc::EINVAL;
+    }
     // SAFETY: an open context.
     match unsafe { gid_entry(ctx, port, index) } {
         Ok(entry) => {
@@ -348,9 +365,12 @@ pub(super) unsafe extern "C" fn query_gid_table(
     ctx: *mut ffi::ibv_context,
     entries: *mut ffi::ibv_gid_entry,
     max_entries: usize,
-    _flags: u32,
-    _size: usize,
+    flags: u32,
+    size: usize,
 ) -> isize {
+    if !is_plain_entry(flags, size) {
+        return -(libc::EINVAL as isize);
+    }
     // SAFETY: an open context.
     let gids = match unsafe { properties(ctx, |device| device.gids.clone()) } {
         Ok(gids) if gids.len() <= max_entries => gids,

@@ -1,6 +1,10 @@
 //! Shared receive queues.
 
-use std::{cell::UnsafeCell, ffi::c_int, sync::Arc};
+use std::{
+    cell::UnsafeCell,
+    ffi::c_int,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use ibverbs_sys as ffi;
 
@@ -13,10 +17,15 @@ use super::{
     outcome,
     pd::Pd,
     post,
+    qp::recv_queue_bytes,
     query::{MAX_SGE, MAX_WR},
     xrcd::Xrcd,
 };
-use crate::{engine::SrqId, failure::Call};
+use crate::{
+    engine::SrqId,
+    fabric::{ObjectCharge, Resource},
+    failure::Call,
+};
 
 /// A shared receive queue.
 #[repr(C)]
@@ -27,6 +36,7 @@ pub(super) struct Srq {
     max_sge: u32,
     /// Unacknowledged asynchronous events.
     pub(super) acks: Arc<Acks>,
+    charge: Mutex<ObjectCharge>,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -93,6 +103,12 @@ unsafe fn create(
     if max_wr == 0 || max_wr > MAX_WR || max_sge > MAX_SGE || is_foreign {
         return null(libc::EINVAL);
     }
+    let accounts = pd.device.port.accounts();
+    let bytes = recv_queue_bytes(max_wr, max_sge);
+    let charge = match accounts.charge_object(Resource::SharedReceiveQueues, bytes) {
+        Ok(charge) => charge,
+        Err(errno) => return null(errno),
+    };
     let (wrs, sges) = (max_wr as usize, max_sge as usize);
     let create = pd.device.port.look(|nic| match xrc {
         Some((xrcd, cq)) => nic
@@ -116,6 +132,7 @@ unsafe fn create(
         id,
         max_sge,
         acks: Arc::clone(&acks),
+        charge: Mutex::new(charge),
     };
     let raw = srq.into_raw();
     let subject = pd.device.subject(raw.expose_provenance() as u64, &acks);
@@ -159,9 +176,20 @@ pub(super) unsafe extern "C" fn ibv_modify_srq(
     {
         return libc::EINVAL;
     }
+    let resized = resizes.then(|| {
+        let bytes = recv_queue_bytes(attr.max_wr, srq.max_sge);
+        let accounts = srq.device.port.accounts();
+        accounts.charge(Resource::LockedMemory, bytes)
+    });
+    let memory = match resized.transpose() {
+        Ok(memory) => memory,
+        Err(errno) => return errno,
+    };
     let changed = srq.device.port.look(|nic| {
-        if resizes {
+        if let Some(memory) = memory {
             nic.engine.resize_srq(srq.id, attr.max_wr as usize)?;
+            let mut charge = srq.charge.lock().unwrap_or_else(PoisonError::into_inner);
+            charge.memory = memory;
         }
         if arms {
             nic.engine.arm_srq(srq.id, attr.srq_limit as usize)?;
@@ -222,7 +250,10 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         // SAFETY: as above.
         let request = unsafe { post::recv_request(this) };
         let port = &srq.device.port;
-        let posted = port.attempt(Call::PostSrqRecv).and_then(|()| {
+        let posted = port
+            .attempt(Call::PostSrqRecv)
+            .and(post::check_count(this.num_sge));
+        let posted = posted.and_then(|()| {
             port.look(|nic| nic.engine.post_srq_recv(srq.id, request))
                 .map_err(errno)
         });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    connection::{ACK_TIMEOUT, Connection, MTU, Phase},
+    connection::{Connection, Phase},
     error::CmError,
     event::Occurrence,
     id::{Id, IdNum, State},
@@ -13,7 +13,8 @@ use super::{
     param::ConnParam,
     private_data::PrivateData,
     request::{PRIVATE_LEN, Request},
-    timers::{MAX_RETRIES, Pending, RESPONSE_TIMEOUT},
+    timers::{Pending, RetryPolicy},
+    timing::Timing,
 };
 use crate::engine::{Path, QpKind};
 
@@ -34,11 +35,6 @@ pub(super) fn with_header(
     Ok(PrivateData::padded(&whole, len))
 }
 
-/// A pseudorandom number of 24 bits: the first packet sequence number of a connection.
-pub(super) fn starting_psn(num: IdNum) -> u32 {
-    num.0.wrapping_mul(0x9e37_79b1) >> 8
-}
-
 impl Manager {
     /// Sends a connection request (REQ) to the peer.
     ///
@@ -52,7 +48,8 @@ impl Manager {
         private_data: &[u8],
         now: Duration,
     ) -> Result<(), CmError> {
-        let ca_guid = self.ca_guid;
+        let (ca_guid, mtu, timing) = (self.ca_guid, self.mtu, self.timing);
+        let starting_psn = self.random_psn();
         param.check()?;
         let param = param.limited(ConnParam::DEVICE_MAX, ConnParam::DEVICE_MAX);
         let id = self.id(num)?;
@@ -66,8 +63,9 @@ impl Manager {
             traffic_class: id.options.tos,
             ..Path::new(local.ip(), peer.ip())
         };
-        let mut request = request(num, id, &path, param);
-        request.ca_guid = ca_guid;
+        let mut request = request(num, id, &path, param, timing);
+        (request.ca_guid, request.mtu) = (ca_guid, mtu);
+        request.starting_psn = starting_psn;
         request.service_id = id.space.service_id(peer.port());
         let header = IpCmHeader {
             src_port: local.port(),
@@ -75,9 +73,9 @@ impl Manager {
             dst: peer.ip(),
         };
         request.private_data = with_header(&header, private_data, PRIVATE_LEN)?;
-        let mut connection = asking(num, path, &request);
+        let mut connection = asking(num, path, &request, timing);
         let bytes = Message::Request(Box::new(request)).encode(connection.tid);
-        connection.pending = Some(Pending::new(path, bytes, now));
+        connection.pending = Some(Pending::new(path, bytes, connection.retry, now));
         id.state = State::Connection(Box::new(connection));
         self.out.push_back((path, bytes));
         self.arm(num);
@@ -123,7 +121,7 @@ impl Manager {
                 let message = Message::Disconnect(ids, connection.dest_qp);
                 let bytes = message.encode(u64::from(num.0));
                 connection.phase = Phase::DisconnectSent;
-                connection.pending = Some(Pending::new(path, bytes, now));
+                connection.pending = Some(Pending::new(path, bytes, connection.retry, now));
                 self.out.push_back((path, bytes));
             }
             Phase::DisconnectReceived => {
@@ -157,32 +155,34 @@ impl Manager {
 }
 
 /// The REQ of an identifier, except the fields filled by the caller.
-fn request(num: IdNum, id: &Id, path: &Path, param: ConnParam) -> Request {
+fn request(num: IdNum, id: &Id, path: &Path, param: ConnParam, timing: Timing) -> Request {
+    // A timeout of 0 turns this side's timer off; the peer's is not to be that of 0.
+    let option = id.options.ack_timeout.filter(|timeout| *timeout != 0);
     Request {
         local_comm_id: num.0,
         service_id: 0,
         ca_guid: 0,
-        kind: QpKind::Rc,
+        kind: Some(QpKind::Rc),
         param,
-        starting_psn: starting_psn(num),
-        remote_response_timeout: RESPONSE_TIMEOUT,
-        local_response_timeout: RESPONSE_TIMEOUT,
-        max_cm_retries: MAX_RETRIES,
+        starting_psn: 0,
+        remote_response_timeout: timing.response_timeout,
+        local_response_timeout: timing.response_timeout,
+        max_cm_retries: timing.max_retries,
         pkey: PKEY,
-        mtu: MTU,
+        mtu: 0,
         local_addr: path.src,
         remote_addr: path.dst,
         flow_label: path.flow_label,
         traffic_class: path.traffic_class,
         hop_limit: 64,
-        ack_timeout: id.options.ack_timeout.unwrap_or(ACK_TIMEOUT),
+        ack_timeout: option.unwrap_or(timing.ack_timeout),
         ece: id.ece,
         private_data: PrivateData::EMPTY,
     }
 }
 
 /// A new connection in phase `RequestSent`.
-fn asking(num: IdNum, path: Path, request: &Request) -> Connection {
+fn asking(num: IdNum, path: Path, request: &Request, timing: Timing) -> Connection {
     Connection {
         phase: Phase::RequestSent,
         is_passive: false,
@@ -192,12 +192,17 @@ fn asking(num: IdNum, path: Path, request: &Request) -> Connection {
             local: num.0,
             remote: 0,
         },
+        peer_guid: 0,
+        retry: RetryPolicy {
+            interval: timing.request_interval(),
+            max_retries: timing.max_retries,
+        },
         tid: u64::from(num.0),
         path,
         local_qp: request.param.qp_num,
         dest_qp: 0,
-        sq_psn: request.starting_psn,
-        rq_psn: 0,
+        sq_psn: 0,
+        rq_psn: request.starting_psn,
         mtu: request.mtu,
         ack_timeout: request.ack_timeout,
         retry_count: request.param.retry_count,

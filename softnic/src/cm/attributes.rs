@@ -23,7 +23,14 @@ impl Manager {
     ) -> Result<(QpAttributes, AttributeMask), CmError> {
         let id = self.ids.get(&num).ok_or(CmError::NotFound(num))?;
         match &id.state {
-            State::Connection(connection) => connection.qp_attributes(to),
+            State::Connection(connection) => {
+                let (mut attributes, mask) = connection.qp_attributes(to)?;
+                // The option counts at any time, also on the passive side.
+                if let Some(timeout) = id.options.ack_timeout {
+                    attributes.timeout = timeout;
+                }
+                Ok((attributes, mask))
+            }
             _ if id.has_device() => {
                 let mut attributes = QpAttributes::default();
                 let mut mask =
@@ -54,6 +61,7 @@ impl Connection {
         let mut access = Access::REMOTE_WRITE;
         if self.responder_resources > 0 {
             access = access | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+            access = access | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
         }
         let attributes = QpAttributes {
             access,

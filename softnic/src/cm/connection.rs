@@ -4,19 +4,13 @@ use std::time::Duration;
 
 use super::{
     message::CommIds,
-    timers::{Pending, time},
+    remotes::Remote,
+    timers::{Pending, RetryPolicy, time},
 };
 use crate::engine::Path;
 
 /// The errno of a missing answer.
 pub(super) const ETIMEDOUT: i32 = 110;
-
-/// Default acknowledgement timeout, as a code: 268 ms. Eight such timeouts exceed the second granted by `cm` to a
-/// disconnected peer for acknowledgements.
-pub(super) const ACK_TIMEOUT: u8 = 16;
-
-/// Code of the path MTU: 4096 bytes.
-pub(super) const MTU: u8 = 5;
 
 /// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +43,10 @@ pub(super) struct Connection {
     /// Whether the program has been notified of the end.
     pub(super) has_ended: bool,
     pub(super) ids: CommIds,
+    /// GUID of the peer's device; 0 before the reply.
+    pub(super) peer_guid: u64,
+    /// Retransmission of this side's messages.
+    pub(super) retry: RetryPolicy,
     /// Transaction id of the peer's message, for the answer.
     pub(super) tid: u64,
     pub(super) path: Path,
@@ -78,7 +76,29 @@ impl Connection {
     /// Enters the time-wait phase, until no packet of the connection can be in flight.
     pub(super) fn enter_time_wait(&mut self, now: Duration) {
         self.pending = None;
-        self.phase = Phase::TimeWait(now + 2 * time(self.ack_timeout));
+        self.phase = Phase::TimeWait(now + time(self.ack_timeout));
+    }
+
+    /// Whether the connection has not ended, so that the peer's numbers are taken.
+    pub(super) fn is_live(&self) -> bool {
+        !matches!(self.phase, Phase::TimeWait(_) | Phase::Idle)
+    }
+
+    /// The peer's communication id.
+    pub(super) fn remote_id(&self) -> Remote {
+        (self.peer_guid, self.ids.remote)
+    }
+
+    /// Adds the peer's delay of acknowledgements to the acknowledgement timeout, both as codes.
+    pub(super) fn add_ack_delay(&mut self, delay: u8) {
+        let timeout = self.ack_timeout;
+        // The sum of two powers of 2, rounded up to one if the smaller one is more than a quarter of the greater.
+        let sum = if timeout >= delay {
+            timeout + u8::from(delay + 1 >= timeout)
+        } else {
+            delay + u8::from(timeout + 1 >= delay)
+        };
+        self.ack_timeout = sum.min(31);
     }
 
     /// Whether a message belongs to this connection.

@@ -14,7 +14,7 @@ use super::{
     port_space::PortSpace,
     private_data::PrivateData,
     service::{REPLY_LEN, REQUEST_LEN, ServiceReply, ServiceRequest},
-    timers::Pending,
+    timers::{Pending, RetryPolicy, time},
 };
 use crate::engine::{Path, QpKind};
 
@@ -59,6 +59,11 @@ impl Manager {
         private_data: &[u8],
         now: Duration,
     ) -> Result<(), CmError> {
+        let timing = self.timing;
+        let retry = RetryPolicy {
+            interval: time(timing.response_timeout),
+            max_retries: timing.max_retries,
+        };
         let id = self.id(num)?;
         let (State::RouteResolved, Some(local), Some(peer)) = (&id.state, id.local, id.peer) else {
             return Err(CmError::Invalid("the route is not resolved"));
@@ -92,7 +97,7 @@ impl Manager {
             service_id,
             tid,
             path,
-            pending: Some(Pending::new(path, bytes, now)),
+            pending: Some(Pending::new(path, bytes, retry, now)),
         }));
         self.out.push_back((path, bytes));
         self.arm(num);
@@ -106,7 +111,7 @@ impl Manager {
         request: &ServiceRequest,
     ) {
         let peer = (path.dst, request.request_id);
-        if self.by_peer.contains_key(&peer) {
+        if self.services.contains_key(&peer) {
             // Retransmitted: the program has not answered yet, or the answer is sent again.
             return self.repeat_answer(peer);
         }
@@ -119,9 +124,15 @@ impl Manager {
             Some((listener, space, addr, header))
         });
         let Some((listener, space, addr, header)) = found else {
+            let is_served = service.is_some_and(|(space, port)| self.listens_at(space, port));
             let reply = ServiceReply {
                 request_id: request.request_id,
-                status: ServiceReply::UNSUPPORTED,
+                status: if is_served {
+                    // The service exists, but not at this address.
+                    ServiceReply::REJECTED
+                } else {
+                    ServiceReply::UNSUPPORTED
+                },
                 qp_num: 0,
                 service_id: request.service_id,
                 qkey: 0,
@@ -145,7 +156,7 @@ impl Manager {
         let Some(num) = self.add_request(listener, child) else {
             return;
         };
-        self.by_peer.insert(peer, num);
+        self.services.insert(peer, num);
         let data = request.private_data.as_slice().get(ip_header::LEN..);
         let what = Occurrence::ServiceRequest {
             child: num,
@@ -156,7 +167,7 @@ impl Manager {
 
     /// Sends the answer to a request again, if already answered.
     fn repeat_answer(&mut self, peer: (std::net::IpAddr, u32)) {
-        let known = self.by_peer.get(&peer).and_then(|num| self.ids.get(num));
+        let known = self.services.get(&peer).and_then(|num| self.ids.get(num));
         if let Some(State::Service(service)) = known.map(|id| &id.state)
             && let Some(answer) = &service.answer
         {
@@ -221,7 +232,11 @@ impl Manager {
             status,
             qp_num,
             service_id: service.service_id,
-            qkey: QKEY,
+            qkey: if status == ServiceReply::SUCCESS {
+                QKEY
+            } else {
+                0
+            },
             private_data,
         };
         let bytes = Message::ServiceReply(Box::new(reply)).encode(service.tid);

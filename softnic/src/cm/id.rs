@@ -64,6 +64,8 @@ pub(super) struct Id {
     pub(super) waits_at: Option<IdNum>,
     /// The identifier's earliest entry in the manager's timers.
     pub(super) timer: Option<Duration>,
+    /// Number of the identifier in the order of creation; its communication id is pseudorandom.
+    pub(super) serial: u64,
 }
 
 impl Id {
@@ -78,6 +80,7 @@ impl Id {
             groups: Vec::new(),
             waits_at: None,
             timer: None,
+            serial: 0,
         }
     }
 

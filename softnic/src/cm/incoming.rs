@@ -8,8 +8,9 @@ use super::{
     id::{IdNum, State},
     manager::Manager,
     message::{CommIds, Message},
+    private_data::PrivateData,
     reply::Reply,
-    responses::{Mra, Reject, Rejected},
+    responses::{Mra, Reject, RejectInfo, Rejected},
     timers::READY_TIMEOUT,
 };
 use crate::engine::Path;
@@ -26,10 +27,10 @@ impl Manager {
         }
         let path = Path::new(to, from);
         match message {
-            Message::Request(request) => self.handle_request(path, tid, &request),
+            Message::Request(request) => self.handle_request(path, tid, &request, now),
             Message::Mra(mra) => self.handle_mra(&path, mra, now),
             Message::Reject(reject) => self.handle_reject(&path, &reject, now),
-            Message::Reply(reply) => self.handle_reply(&path, tid, &reply),
+            Message::Reply(reply) => self.handle_reply(&path, tid, &reply, now),
             Message::Ready(ids) => self.handle_ready(&path, ids),
             Message::Disconnect(ids, qp_num) => {
                 self.handle_disconnect(path, tid, (ids, qp_num), now);
@@ -59,7 +60,7 @@ impl Manager {
         }
     }
 
-    fn handle_reply(&mut self, path: &Path, tid: u64, reply: &Reply) {
+    fn handle_reply(&mut self, path: &Path, tid: u64, reply: &Reply, now: Duration) {
         let num = IdNum(reply.ids.remote);
         let Some(connection) = self.connection(num) else {
             return;
@@ -86,12 +87,22 @@ impl Manager {
             }
             _ => return,
         }
+        if self.is_stale_reply(path, tid, reply, now) {
+            return;
+        }
+        let numbers = (reply.ids.local, reply.param.qp_num);
+        self.remotes.insert(reply.ca_guid, numbers, num);
+        let Some(connection) = self.connection(num) else {
+            return;
+        };
         connection.phase = Phase::ReplyReceived;
         connection.pending = None;
         connection.tid = tid;
+        connection.peer_guid = reply.ca_guid;
+        connection.add_ack_delay(reply.ack_delay);
         connection.ids.remote = reply.ids.local;
         connection.dest_qp = reply.param.qp_num;
-        connection.rq_psn = reply.starting_psn;
+        connection.sq_psn = reply.starting_psn;
         connection.rnr_retry = reply.param.rnr_retry_count;
         connection.initiator_depth = reply.param.responder_resources;
         connection.responder_resources = reply.param.initiator_depth;
@@ -101,6 +112,29 @@ impl Manager {
             private_data: reply.private_data,
         };
         self.report(num, what);
+    }
+
+    /// Drops a reply with the communication id of another connection, and rejects one with the queue pair of another
+    /// connection, which has ended for the peer.
+    fn is_stale_reply(&mut self, path: &Path, tid: u64, reply: &Reply, now: Duration) -> bool {
+        let by_id = self.remotes.with_id((reply.ca_guid, reply.ids.local));
+        if by_id.is_some_and(|num| self.live(num).is_some()) {
+            return true;
+        }
+        let by_qp = self.remotes.with_qp((reply.ca_guid, reply.param.qp_num));
+        let Some(old) = by_qp.filter(|num| self.live(*num).is_some()) else {
+            return false;
+        };
+        let reject = Reject {
+            ids: reply.ids.reversed(),
+            about: Rejected::Reply,
+            reason: Reject::STALE,
+            info: RejectInfo::None,
+            private_data: PrivateData::EMPTY,
+        };
+        self.send(*path, tid, &Message::Reject(Box::new(reject)));
+        self.send_disconnect(old, now);
+        true
     }
 
     fn handle_ready(&mut self, path: &Path, ids: CommIds) {
@@ -188,11 +222,15 @@ impl Manager {
         self.arm(num);
     }
 
-    /// The connection of a rejection. A rejection after a timeout may lack the receiver's number.
+    /// The connection of a rejection. A rejection after a timeout may lack the receiver's number, and names the sender's
+    /// device.
     fn rejected(&self, path: &Path, reject: &Reject) -> Option<IdNum> {
-        let num = match reject.ids.remote {
-            0 => *self.by_peer.get(&(path.dst, reject.ids.local))?,
-            remote => IdNum(remote),
+        let num = match (reject.reason, reject.info) {
+            (Reject::TIMEOUT, RejectInfo::Guid(guid)) => {
+                self.remotes.with_id((guid, reject.ids.local))?
+            }
+            (Reject::TIMEOUT, _) => return None,
+            _ => IdNum(reject.ids.remote),
         };
         let State::Connection(connection) = &self.ids.get(&num)?.state else {
             return None;

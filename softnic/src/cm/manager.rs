@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    collections::{BinaryHeap, HashMap, VecDeque},
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -17,13 +17,18 @@ use super::{
     port_space::PortSpace,
     ports::{Owner, Ports},
     private_data::PrivateData,
-    responses::{Reject, Rejected},
+    remotes::Remotes,
+    responses::{Reject, RejectInfo, Rejected},
     service::ServiceReply,
+    timing::Timing,
 };
-use crate::engine::Path;
+use crate::{
+    engine::Path,
+    seed::{Seed, Sequence},
+};
 
-/// Maximum number of ended connections remembered; the oldest is forgotten first.
-const MAX_LINGERING: usize = 1 << 16;
+/// Code of the greatest path MTU, 4096 bytes.
+const MTU_4096: u8 = 5;
 
 /// Maximum backlog of a listener, and the default.
 const MAX_BACKLOG: usize = 1024;
@@ -39,38 +44,70 @@ pub struct Manager {
     pub(super) ca_guid: u64,
     pub(super) ids: HashMap<IdNum, Id>,
     pub(super) ports: Ports,
-    /// Identifiers of passive ends, by the peer's address and communication id or request id.
-    pub(super) by_peer: HashMap<(IpAddr, u32), IdNum>,
-    /// Ended passive connections, the oldest first: a retransmitted request of such a connection is rejected as stale.
-    lingering: VecDeque<(IpAddr, u32)>,
-    is_lingering: HashSet<(IpAddr, u32)>,
+    pub(super) timing: Timing,
+    /// Code of the port's MTU, the path MTU of requests: 1 for 256 bytes to 5 for 4096.
+    pub(super) mtu: u8,
+    /// Connections by the peer's numbers.
+    pub(super) remotes: Remotes,
+    /// Passive ends of services, by the peer's address and request id.
+    pub(super) services: HashMap<(IpAddr, u32), IdNum>,
     pub(super) out: VecDeque<(Path, [u8; MAD_LEN])>,
     events: VecDeque<CmEvent>,
     pub(super) timers: BinaryHeap<Reverse<(Duration, IdNum)>>,
-    last_id: u32,
+    /// Packet sequence numbers.
+    psns: Sequence,
+    /// Communication ids.
+    id_nums: Sequence,
+    /// Number of identifiers created.
+    created: u64,
     pub(super) last_group: u32,
     pub(super) is_removed: bool,
 }
 
 impl Manager {
-    /// Creates the connection manager of a host. Successive managers of one address need different `first` numbers, so
-    /// that peers can distinguish their connections.
-    pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ca_guid: u64, first: u32) -> Self {
+    /// Creates the connection manager of a host, with a path MTU of 4096 bytes and the times of [`Timing::FABRIC`]. The seed
+    /// determines the communication ids and the packet sequence numbers. Peers distinguish managers by `ca_guid` and
+    /// their ids: each device, and each process, needs a GUID and a seed of its own.
+    pub fn new(
+        addresses: impl IntoIterator<Item = IpAddr>,
+        ca_guid: u64,
+        seed: impl Into<Seed>,
+    ) -> Self {
+        let seed = seed.into();
         Self {
             local_addrs: addresses.into_iter().collect(),
             ca_guid,
             ids: HashMap::new(),
             ports: Ports::default(),
-            by_peer: HashMap::new(),
-            lingering: VecDeque::new(),
-            is_lingering: HashSet::new(),
+            timing: Timing::FABRIC,
+            mtu: MTU_4096,
+            remotes: Remotes::default(),
+            services: HashMap::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
             timers: BinaryHeap::new(),
-            last_id: first,
+            psns: Sequence::of_24_bits(seed.part(0)),
+            id_nums: Sequence::of_32_bits(seed.part(1)),
+            created: 0,
             last_group: 0,
             is_removed: false,
         }
+    }
+
+    /// Sets the times of connections made from now on.
+    pub fn set_timing(&mut self, timing: Timing) {
+        self.timing = timing;
+    }
+
+    /// Sets the MTU of the port, 256 to 4096 bytes: the path MTU of connections requested from now on.
+    pub fn set_mtu(&mut self, mtu: u32) {
+        let code = (mtu / 128).max(2).ilog2();
+        self.mtu = u8::try_from(code).map_or(MTU_4096, |code| code.min(MTU_4096));
+    }
+
+    /// A pseudorandom number of 24 bits: the first packet sequence number of a connection.
+    pub(super) fn random_psn(&mut self) -> u32 {
+        self.psns.draw()
     }
 
     /// Creates an identifier.
@@ -78,15 +115,17 @@ impl Manager {
         self.add(Id::new(space))
     }
 
-    pub(super) fn add(&mut self, id: Id) -> IdNum {
-        while {
-            self.last_id = self.last_id.wrapping_add(1);
+    pub(super) fn add(&mut self, mut id: Id) -> IdNum {
+        self.created += 1;
+        id.serial = self.created;
+        loop {
+            let num = IdNum(self.id_nums.draw());
             // In messages, 0 means no number.
-            self.last_id == 0 || self.ids.contains_key(&IdNum(self.last_id))
-        } {}
-        let num = IdNum(self.last_id);
-        self.ids.insert(num, id);
-        num
+            if num.0 != 0 && !self.ids.contains_key(&num) {
+                self.ids.insert(num, id);
+                return num;
+            }
+        }
     }
 
     /// Takes an unbound identifier out, for the manager of another host. `None` for other identifiers.
@@ -239,6 +278,13 @@ impl Manager {
         found.map(|owner| owner.id)
     }
 
+    /// Whether an identifier listens at a port, at any address.
+    pub(super) fn listens_at(&self, space: PortSpace, port: u16) -> bool {
+        let owners = self.ports.at(space, port).iter();
+        let mut ids = owners.filter_map(|owner| self.ids.get(&owner.id));
+        ids.any(|id| matches!(id.state, State::Listening { .. }))
+    }
+
     /// Destroys an identifier. The peer gets one message without retries, and requests in the backlog are rejected.
     pub fn destroy_id(&mut self, num: IdNum, now: Duration) {
         for child in self.waiting_at(num) {
@@ -253,16 +299,18 @@ impl Manager {
             self.ports.release(id.space, local.port(), num);
         }
         match &id.state {
-            State::Connection(connection) if connection.is_passive => {
-                let peer = (connection.path.dst, connection.ids.remote);
-                self.by_peer.remove(&peer);
+            State::Connection(connection) => {
+                let numbers = (connection.ids.remote, connection.dest_qp);
+                self.remotes.remove(connection.peer_guid, numbers, num);
                 // A request rejected before the program's answer may be retried by the peer.
-                if connection.is_reported {
-                    self.linger(peer);
+                if connection.is_passive && connection.is_reported {
+                    let until = now + connection.retry.total();
+                    self.remotes.end(connection.remote_id(), until);
                 }
             }
             State::Service(service) if service.is_passive => {
-                self.by_peer.remove(&(service.path.dst, service.request_id));
+                self.services
+                    .remove(&(service.path.dst, service.request_id));
             }
             _ => {}
         }
@@ -295,35 +343,31 @@ impl Manager {
             Some(State::Listening { waiting: 1.., .. }) => {}
             _ => return Vec::new(),
         }
-        let mut waiting: Vec<_> = self
-            .ids
-            .iter()
-            .filter(|(_, id)| id.waits_at == Some(listener))
-            .map(|(child, _)| *child)
-            .collect();
-        waiting.sort_unstable();
-        waiting
+        self.oldest_first(|id| id.waits_at == Some(listener))
     }
 
-    /// Remembers the peer's number of an ended connection.
-    fn linger(&mut self, peer: (IpAddr, u32)) {
-        if self.is_lingering.insert(peer) {
-            self.lingering.push_back(peer);
-        }
-        if self.lingering.len() > MAX_LINGERING
-            && let Some(oldest) = self.lingering.pop_front()
-        {
-            self.is_lingering.remove(&oldest);
-        }
+    /// Matching identifiers in the order of their creation.
+    fn oldest_first(&self, matches: impl Fn(&Id) -> bool) -> Vec<IdNum> {
+        let matching = self.ids.iter().filter(|(_, id)| matches(id));
+        let mut serials: Vec<_> = matching.map(|(num, id)| (id.serial, *num)).collect();
+        serials.sort_unstable();
+        serials.into_iter().map(|(_, num)| num).collect()
     }
 
-    /// Whether the peer's connection of this number has recently ended.
-    pub(super) fn lingers(&self, peer: (IpAddr, u32)) -> bool {
-        self.is_lingering.contains(&peer)
+    /// A connection that has not ended.
+    pub(super) fn live(&self, num: IdNum) -> Option<&Connection> {
+        match &self.ids.get(&num)?.state {
+            State::Connection(connection) => Some(&**connection).filter(|conn| conn.is_live()),
+            _ => None,
+        }
     }
 
     /// Sends a rejection, and ends the connection.
     pub(super) fn refuse(&mut self, num: IdNum, reason: u16, data: PrivateData, now: Duration) {
+        let info = match reason {
+            Reject::TIMEOUT => RejectInfo::Guid(self.ca_guid),
+            _ => RejectInfo::None,
+        };
         let Some(connection) = self.connection(num) else {
             return;
         };
@@ -336,6 +380,7 @@ impl Manager {
             ids: connection.ids,
             about,
             reason,
+            info,
             private_data: data,
         };
         let (path, tid) = (connection.path, connection.tid);
@@ -384,14 +429,7 @@ impl Manager {
         self.is_removed = true;
         self.out.clear();
         self.timers.clear();
-        let mut bound: Vec<_> = self
-            .ids
-            .iter()
-            .filter(|(_, id)| id.has_device() && id.waits_at.is_none())
-            .map(|(num, _)| *num)
-            .collect();
-        bound.sort_unstable();
-        for num in bound {
+        for num in self.oldest_first(|id| id.has_device() && id.waits_at.is_none()) {
             self.push(num, Occurrence::DeviceRemoval);
         }
     }

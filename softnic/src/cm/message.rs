@@ -77,7 +77,7 @@ impl Message {
     pub fn decode(bytes: &[u8]) -> Option<(u64, Self)> {
         let mad = Mad::decode(bytes)?;
         let message = match mad.attribute {
-            REQ => Self::Request(Box::new(Request::decode(&mad)?)),
+            REQ => Self::Request(Box::new(Request::decode(&mad))),
             MRA => Self::Mra(Mra::decode(&mad)),
             REJ => Self::Reject(Box::new(Reject::decode(&mad))),
             REP => Self::Reply(Box::new(Reply::decode(&mad))),

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use super::{
+    active::PKEY,
     connection::{Connection, Phase},
     error::CmError,
     event::Occurrence,
@@ -14,47 +15,104 @@ use super::{
     port_space::PortSpace,
     private_data::PrivateData,
     reply::{PRIVATE_LEN, Reply},
-    request::Request,
-    responses::{Mra, PRIVATE_LEN as REJECT_LEN, Reject, Rejected},
-    timers::{Pending, SERVICE_TIMEOUT},
+    request::{Request, gid},
+    responses::{Mra, PRIVATE_LEN as REJECT_LEN, Reject, RejectInfo, Rejected},
+    timers::{Pending, RetryPolicy, SERVICE_TIMEOUT},
 };
 use crate::engine::{Path, QpKind};
 
+/// Membership bit of a partition key.
+const FULL_MEMBER: u16 = 0x8000;
+
+/// Listener of a request, and addresses of the connection.
+struct Addressee {
+    listener: IdNum,
+    space: PortSpace,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
 impl Manager {
     /// Processes a connection request (REQ).
-    pub(super) fn handle_request(&mut self, path: Path, tid: u64, request: &Request) {
-        let peer = (path.dst, request.local_comm_id);
-        if let Some(&known) = self.by_peer.get(&peer) {
-            return self.handle_copy(known, tid);
+    pub(super) fn handle_request(
+        &mut self,
+        path: Path,
+        tid: u64,
+        request: &Request,
+        now: Duration,
+    ) {
+        let peer = (request.ca_guid, request.local_comm_id);
+        let with_id = self.remotes.with_id(peer);
+        if let Some(num) = with_id.filter(|num| self.live(*num).is_some()) {
+            return self.handle_copy(num, tid);
         }
-        if self.lingers(peer) {
-            return self.refuse_request(path, tid, (request.local_comm_id, Reject::STALE));
+        let was_accepted = with_id
+            .and_then(|num| self.connection(num))
+            .is_some_and(|connection| connection.is_reported);
+        if was_accepted {
+            // A late copy: a rejection could reach the peer's end before the end of its time-wait.
+            return;
         }
-        let header = IpCmHeader::decode(request.private_data.as_slice());
+        if self.remotes.has_ended(peer, now) {
+            return self.refuse_request(path, tid, peer.1, Reject::STALE);
+        }
+        // A connected queue pair asks again: the old connection has ended for the peer.
+        let with_qp = self.remotes.with_qp((peer.0, request.param.qp_num));
+        if let Some(old) = with_qp.filter(|num| self.live(*num).is_some()) {
+            self.refuse_request(path, tid, peer.1, Reject::STALE);
+            return self.send_disconnect(old, now);
+        }
+        match self.addressee(&path, request) {
+            Ok(addressee) => self.add_connection(addressee, (path, tid), request),
+            Err(reason) => self.refuse_request(path, tid, peer.1, reason),
+        }
+    }
+
+    /// The listener of a request, with the addresses of the connection, or the reason of a rejection.
+    fn addressee(&self, path: &Path, request: &Request) -> Result<Addressee, u16> {
         let service = PortSpace::of_service(request.service_id);
-        let found = header.zip(service).and_then(|(header, (space, port))| {
-            let addr = SocketAddr::new(header.dst, port);
-            let fits = request.kind == QpKind::Rc && space.kind() == QpKind::Rc;
-            let listener = self.listener(space, addr).filter(|_| fits)?;
-            Some((listener, space, addr, header))
-        });
-        let Some((listener, space, addr, header)) = found else {
-            let why = (request.local_comm_id, Reject::INVALID_SERVICE);
-            return self.refuse_request(path, tid, why);
-        };
-        let mut child = Id::new(space);
-        child.local = Some(addr);
-        child.peer = Some(SocketAddr::new(header.src, header.src_port));
-        child.state = State::Connection(Box::new(requested(path, tid, request)));
+        let service = service.filter(|(space, port)| self.listens_at(*space, *port));
+        let (space, port) = service.ok_or(Reject::INVALID_SERVICE)?;
+        let is_family = request.local_addr.is_ipv4() == path.src.is_ipv4();
+        if !is_family || request.pkey | FULL_MEMBER != PKEY {
+            return Err(Reject::INVALID_GID);
+        }
+        // The service exists, but not for this peer, address or transport.
+        let header = IpCmHeader::decode(request.private_data.as_slice());
+        let header = header.ok_or(Reject::CONSUMER)?;
+        let addr = SocketAddr::new(header.dst, port);
+        let fits = request.kind == Some(QpKind::Rc) && space.kind() == QpKind::Rc;
+        let listener = self.listener(space, addr).filter(|_| fits);
+        Ok(Addressee {
+            listener: listener.ok_or(Reject::CONSUMER)?,
+            space,
+            local: addr,
+            peer: SocketAddr::new(header.src, header.src_port),
+        })
+    }
+
+    /// Adds the connection of a request to the listener's backlog.
+    fn add_connection(
+        &mut self,
+        addressee: Addressee,
+        (path, tid): (Path, u64),
+        request: &Request,
+    ) {
+        let mut connection = requested(path, tid, request);
+        connection.rq_psn = self.random_psn();
+        let mut child = Id::new(addressee.space);
+        child.local = Some(addressee.local);
+        child.peer = Some(addressee.peer);
+        child.state = State::Connection(Box::new(connection));
         // With a full backlog, the request is dropped, and the peer retransmits.
-        let Some(num) = self.add_request(listener, child) else {
+        let Some(num) = self.add_request(addressee.listener, child) else {
             return;
         };
         if let Some(connection) = self.connection(num) {
             connection.ids.local = num.0;
-            connection.sq_psn = super::active::starting_psn(num);
         }
-        self.by_peer.insert(peer, num);
+        let numbers = (request.local_comm_id, request.param.qp_num);
+        self.remotes.insert(request.ca_guid, numbers, num);
         let data = request.private_data.as_slice().get(ip_header::LEN..);
         let what = Occurrence::ConnectRequest {
             child: num,
@@ -62,15 +120,19 @@ impl Manager {
             ece: request.ece,
             private_data: PrivateData::new(data.unwrap_or_default()),
         };
-        self.push(listener, what);
+        self.push(addressee.listener, what);
     }
 
-    /// Rejects a request without an identifier. The pair is the peer's communication id and the reason.
-    fn refuse_request(&mut self, path: Path, tid: u64, (remote, reason): (u32, u16)) {
+    /// Rejects a request without an identifier, by the peer's communication id.
+    fn refuse_request(&mut self, path: Path, tid: u64, remote: u32, reason: u16) {
         let reject = Reject {
             ids: CommIds { local: 0, remote },
             about: Rejected::Request,
             reason,
+            info: match reason {
+                Reject::INVALID_GID => RejectInfo::Gid(gid(path.src)),
+                _ => RejectInfo::None,
+            },
             private_data: PrivateData::EMPTY,
         };
         self.send(path, tid, &Message::Reject(Box::new(reject)));
@@ -132,7 +194,7 @@ impl Manager {
         let reply = Reply {
             ids: connection.ids,
             param,
-            starting_psn: connection.sq_psn,
+            starting_psn: connection.rq_psn,
             ack_delay: 0,
             ca_guid,
             ece,
@@ -140,7 +202,7 @@ impl Manager {
         };
         let bytes = Message::Reply(Box::new(reply)).encode(connection.tid);
         let path = connection.path;
-        connection.pending = Some(Pending::new(path, bytes, now));
+        connection.pending = Some(Pending::new(path, bytes, connection.retry, now));
         self.out.push_back((path, bytes));
         self.arm(num);
         Ok(())
@@ -193,17 +255,21 @@ fn requested(path: Path, tid: u64, request: &Request) -> Connection {
             remote: request.local_comm_id,
         },
         tid,
+        peer_guid: request.ca_guid,
+        retry: RetryPolicy::of_peer(request.local_response_timeout, request.max_cm_retries),
         path: Path {
+            dst: request.local_addr,
             traffic_class: request.traffic_class,
             flow_label: request.flow_label,
             ..path
         },
         local_qp: 0,
         dest_qp: request.param.qp_num,
-        sq_psn: 0,
-        rq_psn: request.starting_psn,
+        sq_psn: request.starting_psn,
+        rq_psn: 0,
         mtu: request.mtu,
-        ack_timeout: request.ack_timeout,
+        // A timer of 0 would be none.
+        ack_timeout: request.ack_timeout.max(1),
         retry_count: request.param.retry_count,
         rnr_retry: request.param.rnr_retry_count,
         initiator_depth: request.param.responder_resources,

@@ -15,9 +15,6 @@ pub enum PortSpace {
     Ib,
 }
 
-/// Upper bits of service ids for IP addresses.
-const IP_SERVICE: u64 = 0x0100_0000;
-
 impl PortSpace {
     const ALL: [Self; 4] = [Self::IpoIb, Self::Tcp, Self::Udp, Self::Ib];
 
@@ -47,7 +44,7 @@ impl PortSpace {
 
     /// Service id of a port.
     pub(super) fn service_id(self, port: u16) -> u64 {
-        (u64::from(self.number()) << 16) | IP_SERVICE | u64::from(port)
+        (u64::from(self.number()) << 16) | u64::from(port)
     }
 
     /// Space and port of a service id; `None` outside of the IP service ids.
@@ -68,6 +65,7 @@ mod tests {
     fn service_ids_of_ports_are_those_of_the_annex() {
         assert_eq!(PortSpace::Tcp.service_id(0x1d2f), 0x0106_1d2f);
         assert_eq!(PortSpace::Udp.service_id(7), 0x0111_0007);
+        assert_eq!(PortSpace::IpoIb.service_id(7), 0x0002_0007);
         for space in PortSpace::ALL {
             assert_eq!(PortSpace::of_service(space.service_id(9)), Some((space, 9)));
             assert_eq!(PortSpace::from_number(space.number()), Some(space));

@@ -17,7 +17,7 @@ pub struct Reply {
     pub ids: CommIds,
     /// Queue pair and limits of the passive side.
     pub param: ConnParam,
-    /// Sequence number of the passive side's first packet.
+    /// Sequence number of the first packet to the passive side.
     pub starting_psn: u32,
     /// Maximum delay of the passive side's acknowledgements, as 4.096 µs · 2^n.
     pub ack_delay: u8,

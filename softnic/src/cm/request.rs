@@ -21,17 +21,17 @@ pub struct Request {
     pub service_id: u64,
     /// GUID of the active side's device.
     pub ca_guid: u64,
-    /// Transport service of the queue pairs: reliable or unreliable connection.
-    pub kind: QpKind,
+    /// Transport service of the active side's queue pair; `None` for unknown services.
+    pub kind: Option<QpKind>,
     /// Queue pair and limits of the active side.
     pub param: ConnParam,
-    /// Sequence number of the active side's first packet.
+    /// Sequence number of the first packet to the active side.
     pub starting_psn: u32,
-    /// Response timeout of the passive side, as 4.096 µs · 2^n.
+    /// Time within which the passive side is expected to answer, as 4.096 µs · 2^n.
     pub remote_response_timeout: u8,
-    /// Response timeout of the active side, as 4.096 µs · 2^n.
+    /// Time within which the active side answers, as 4.096 µs · 2^n: the passive side's retransmission interval.
     pub local_response_timeout: u8,
-    /// Maximum number of retries of messages of the connection.
+    /// Maximum number of retries of the passive side's messages.
     pub max_cm_retries: u8,
     /// Partition key.
     pub pkey: u16,
@@ -55,11 +55,15 @@ pub struct Request {
     pub private_data: PrivateData,
 }
 
+/// Transport service of extended connections and of unknown ones, which a connection manager of reliable connections
+/// rejects.
+const UNKNOWN_SERVICE: u8 = 3;
+
 /// The permissive LID, in place of the LIDs of a path: `RoCE` has none.
 const NO_LID: u16 = 0xffff;
 
 /// The GID of an address.
-fn gid(addr: IpAddr) -> [u8; 16] {
+pub(super) fn gid(addr: IpAddr) -> [u8; 16] {
     match addr {
         IpAddr::V4(addr) => addr.to_ipv6_mapped().octets(),
         IpAddr::V6(addr) => addr.octets(),
@@ -71,11 +75,12 @@ fn address(gid: [u8; 16]) -> IpAddr {
 }
 
 impl Request {
-    pub(super) fn decode(mad: &Mad) -> Option<Self> {
+    pub(super) fn decode(mad: &Mad) -> Self {
         let kind = match mad.bits(43, 1, 2) {
-            0 => QpKind::Rc,
-            1 => QpKind::Uc,
-            _ => return None,
+            0 => Some(QpKind::Rc),
+            1 => Some(QpKind::Uc),
+            // Unknown services are rejected, not dropped: the peer would retry.
+            _ => None,
         };
         let param = ConnParam {
             qp_num: mad.u24(32),
@@ -86,7 +91,7 @@ impl Request {
             rnr_retry_count: mad.bits(50, 0, 3),
             srq: mad.bits(51, 3, 1) != 0,
         };
-        Some(Self {
+        Self {
             local_comm_id: mad.u32(0),
             service_id: mad.u64(8),
             ca_guid: mad.u64(16),
@@ -109,7 +114,7 @@ impl Request {
                 options: mad.modifier,
             },
             private_data: PrivateData::new(mad.bytes(140, PRIVATE_LEN)),
-        })
+        }
     }
 
     pub(super) fn encode(&self, mad: &mut Mad) {
@@ -122,7 +127,12 @@ impl Request {
         mad.put(35, &[self.param.responder_resources]);
         mad.put(39, &[self.param.initiator_depth]);
         mad.put_bits(43, 3, 5, self.remote_response_timeout);
-        mad.put_bits(43, 1, 2, u8::from(self.kind == QpKind::Uc));
+        let service = match self.kind {
+            Some(QpKind::Rc) => 0,
+            Some(QpKind::Uc) => 1,
+            _ => UNKNOWN_SERVICE,
+        };
+        mad.put_bits(43, 1, 2, service);
         mad.put_bits(43, 0, 1, self.param.flow_control.into());
         mad.put_u24(44, self.starting_psn);
         mad.put_bits(47, 3, 5, self.local_response_timeout);

@@ -67,8 +67,41 @@ pub struct Reject {
     pub about: Rejected,
     /// Reason, as numbered by the specification.
     pub reason: u16,
+    /// Additional rejection information.
+    pub info: RejectInfo,
     /// Private data of the program.
     pub private_data: PrivateData,
+}
+
+/// Additional rejection information (ARI), by the reason of a rejection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectInfo {
+    /// No information, or information of an unknown length.
+    None,
+    /// GUID of the sender's device, for [`Reject::TIMEOUT`]: the receiver may be without the sender's answer.
+    Guid(u64),
+    /// GID that the sender would accept, for [`Reject::INVALID_GID`].
+    Gid([u8; 16]),
+}
+
+impl RejectInfo {
+    fn decode(mad: &Mad) -> Self {
+        match mad.bits(9, 1, 7) {
+            8 => Self::Guid(mad.u64(12)),
+            16 => Self::Gid(mad.array(12)),
+            _ => Self::None,
+        }
+    }
+
+    fn encode(self, mad: &mut Mad) {
+        let (len, bytes): (u8, &[u8]) = match &self {
+            Self::None => (0, &[]),
+            Self::Guid(guid) => (8, &guid.to_be_bytes()),
+            Self::Gid(gid) => (16, gid),
+        };
+        mad.put_bits(9, 1, 7, len);
+        mad.put(12, bytes);
+    }
 }
 
 /// Length of the private data field.
@@ -79,8 +112,10 @@ impl Reject {
     pub const TIMEOUT: u16 = 4;
     /// No listener for the service id.
     pub const INVALID_SERVICE: u16 = 8;
-    /// A connection with the same ids exists or has recently ended.
+    /// A connection with the same ids or queue pair exists or has recently ended.
     pub const STALE: u16 = 10;
+    /// The primary path is unusable: its GIDs or its partition key are not those of the receiver.
+    pub const INVALID_GID: u16 = 12;
     /// The program rejects the connection.
     pub const CONSUMER: u16 = 28;
     /// The program does not support the vendor options.
@@ -91,6 +126,7 @@ impl Reject {
             ids: CommIds::decode(mad),
             about: Rejected::from_code(mad.bits(8, 6, 2)),
             reason: mad.u16(10),
+            info: RejectInfo::decode(mad),
             private_data: PrivateData::new(mad.bytes(84, PRIVATE_LEN)),
         }
     }
@@ -99,6 +135,7 @@ impl Reject {
         self.ids.encode(mad);
         mad.put_bits(8, 6, 2, self.about.code());
         mad.put_u16(10, self.reason);
+        self.info.encode(mad);
         mad.put(84, self.private_data.as_slice());
     }
 }

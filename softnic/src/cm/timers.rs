@@ -13,11 +13,8 @@ use super::{
 };
 use crate::engine::Path;
 
-/// Code of the response timeout, 268 ms: a sixteenth of Linux's.
-pub(super) const RESPONSE_TIMEOUT: u8 = 16;
-
-/// Maximum number of retries of a message.
-pub(super) const MAX_RETRIES: u8 = 15;
+/// Maximum code of a response timeout requested by a peer, 69 s, as granted to programs: 16 copies take 18 min.
+const MAX_RESPONSE_TIMEOUT: u8 = 24;
 
 /// Code of the time granted to a program for its answer to a request, 69 s as on Linux.
 pub(super) const SERVICE_TIMEOUT: u8 = 24;
@@ -31,6 +28,28 @@ pub(super) fn time(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 0x1f))
 }
 
+/// Interval and number of the retries of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RetryPolicy {
+    pub(super) interval: Duration,
+    pub(super) max_retries: u8,
+}
+
+impl RetryPolicy {
+    /// The policy requested by a peer: its response timeout, as a code, and a number of retries.
+    pub(super) fn of_peer(response_timeout: u8, max_retries: u8) -> Self {
+        Self {
+            interval: time(response_timeout.min(MAX_RESPONSE_TIMEOUT)),
+            max_retries,
+        }
+    }
+
+    /// Time of all copies of a message.
+    pub(super) fn total(self) -> Duration {
+        self.interval * (u32::from(self.max_retries) + 1)
+    }
+}
+
 /// A message with an expected answer.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -38,30 +57,44 @@ pub(super) struct Pending {
     pub(super) bytes: [u8; MAD_LEN],
     /// Deadline of the next retry.
     pub(super) at: Duration,
+    interval: Duration,
     /// Number of retries left.
     left: u8,
+    /// Whether the receiver has extended the timeout since the latest copy.
+    is_postponed: bool,
 }
 
 impl Pending {
     /// Wraps a message just sent.
-    pub(super) fn new(path: Path, bytes: [u8; MAD_LEN], now: Duration) -> Box<Self> {
+    pub(super) fn new(
+        path: Path,
+        bytes: [u8; MAD_LEN],
+        retry: RetryPolicy,
+        now: Duration,
+    ) -> Box<Self> {
         Box::new(Self {
             path,
             bytes,
-            at: now + time(RESPONSE_TIMEOUT),
-            left: MAX_RETRIES,
+            at: now + retry.interval,
+            interval: retry.interval,
+            left: retry.max_retries,
+            is_postponed: false,
         })
     }
 
-    /// Extends the timeout, as requested by the receiver (MRA).
+    /// Extends the timeout, as requested by the receiver (MRA), once for each copy of the message.
     pub(super) fn postpone(&mut self, service_timeout: u8, now: Duration) {
-        self.at = now + time(service_timeout) + time(RESPONSE_TIMEOUT);
+        if !self.is_postponed {
+            self.is_postponed = true;
+            self.at = now + time(service_timeout) + self.interval;
+        }
     }
 
     /// Counts a retry, and returns the message; `None` if no retry is left.
     fn retry(&mut self, now: Duration) -> Option<(Path, [u8; MAD_LEN])> {
         self.left = self.left.checked_sub(1)?;
-        self.at = now + time(RESPONSE_TIMEOUT);
+        self.at = now + self.interval;
+        self.is_postponed = false;
         Some((self.path, self.bytes))
     }
 }

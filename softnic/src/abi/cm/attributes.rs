@@ -30,7 +30,7 @@ fn absent(kind: ibv_qp_type) -> AttributeMask {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_init_qp_attr(
+pub(super) unsafe extern "C" fn rdma_init_qp_attr(
     raw: *mut ffi::rdma_cm_id,
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,

@@ -5,7 +5,12 @@ use std::ffi::{c_int, c_void};
 use ibverbs_sys::ibv_event_type;
 use rdmacm_sys as ffi;
 
-use super::{failed, id::Id, outcome};
+use super::{
+    endpoint, failed,
+    id::Id,
+    outcome,
+    qp::{self, Depths},
+};
 use crate::{
     abi::object::Object,
     cm::{ConnParam, Reject},
@@ -56,6 +61,23 @@ unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
 }
 
+/// Names the identifier's own queue pair in the parameters, if there is one. Returns whether there is.
+///
+/// # Safety
+/// - `raw` is a live identifier.
+unsafe fn name_qp(raw: *mut ffi::rdma_cm_id, param: &mut ConnParam) -> bool {
+    // SAFETY: as the caller promised.
+    let qp = unsafe { qp::of(raw) };
+    if qp.is_null() {
+        return false;
+    }
+    // SAFETY: the queue pair of a live identifier is live; the field does not change.
+    param.qp_num = unsafe { (*qp).qp_num };
+    // SAFETY: as above.
+    param.srq = !unsafe { (*qp).srq }.is_null();
+    true
+}
+
 /// Whether an identifier is for datagrams.
 fn is_datagram(id: &Id) -> bool {
     let space = id.port().look(|nic| nic.manager.port_space(id.num()));
@@ -73,15 +95,19 @@ unsafe extern "C" fn rdma_connect(
         return failed(errno);
     }
     // SAFETY: null, or the caller's parameters.
-    let (param, data) = unsafe { read(param) };
+    let (mut param, data) = unsafe { read(param) };
+    // SAFETY: a live identifier.
+    unsafe { name_qp(raw, &mut param) };
     let is_datagram = is_datagram(id);
-    outcome(id.port().call(|nic, now| {
+    let ret = outcome(id.port().call(|nic, now| {
         if is_datagram {
             nic.manager.resolve_service(id.num(), &data, now)
         } else {
             nic.manager.connect(id.num(), param, &data, now)
         }
-    }))
+    }));
+    // SAFETY: a live identifier.
+    unsafe { endpoint::finish(raw, ret) }
 }
 
 #[unsafe(no_mangle)]
@@ -95,15 +121,34 @@ unsafe extern "C" fn rdma_accept(
         return failed(errno);
     }
     // SAFETY: null, or the caller's parameters.
-    let (param, data) = unsafe { read(param) };
+    let (mut param, data) = unsafe { read(param) };
+    // SAFETY: a live identifier.
+    let has_qp = unsafe { name_qp(raw, &mut param) };
     let is_datagram = is_datagram(id);
-    outcome(id.port().call(|nic, now| {
-        if is_datagram {
-            nic.manager.accept_service(id.num(), param.qp_num, &data)
-        } else {
-            nic.manager.accept(id.num(), param, &data, now)
+    if has_qp && !is_datagram {
+        let requested = |count| (count != ConnParam::DEVICE_MAX).then_some(count);
+        let depths = Depths {
+            responder_resources: requested(param.responder_resources),
+            initiator_depth: requested(param.initiator_depth),
+        };
+        // SAFETY: a live identifier with a queue pair.
+        let ret = unsafe { qp::bring_up(raw, depths) };
+        if ret != 0 {
+            return ret;
         }
-    }))
+    }
+    if is_datagram {
+        return outcome(
+            id.port()
+                .call(|nic, _| nic.manager.accept_service(id.num(), param.qp_num, &data)),
+        );
+    }
+    let ret = outcome(
+        id.port()
+            .call(|nic, now| nic.manager.accept(id.num(), param, &data, now)),
+    );
+    // SAFETY: a live identifier.
+    unsafe { endpoint::finish(raw, ret) }
 }
 
 /// Rejects a request with a reason.
@@ -162,10 +207,14 @@ unsafe extern "C" fn rdma_disconnect(raw: *mut ffi::rdma_cm_id) -> c_int {
     if let Err(errno) = id.port().attempt(Call::Disconnect) {
         return failed(errno);
     }
-    outcome(
+    // SAFETY: a live identifier.
+    unsafe { qp::fail(raw) };
+    let ret = outcome(
         id.port()
             .call(|nic, now| nic.manager.disconnect(id.num(), now)),
-    )
+    );
+    // SAFETY: a live identifier.
+    unsafe { endpoint::finish(raw, ret) }
 }
 
 #[unsafe(no_mangle)]

@@ -3,13 +3,18 @@
 use std::{
     cell::UnsafeCell,
     ffi::{CStr, c_char, c_int},
-    ptr,
+    io, ptr,
     sync::Arc,
 };
 
 use rdmacm_sys as ffi;
 
-use super::{channel::Channel, id::Id, queue::Queued};
+use super::{
+    channel::Channel,
+    id::Id,
+    qp::{self, Depths},
+    queue::Queued,
+};
 use crate::{
     abi::{
         acks::Acks,
@@ -18,6 +23,7 @@ use crate::{
     },
     cm::{ConnParam, Ece, IdNum, Occurrence, PrivateData},
     engine::Path,
+    fabric::Port,
     failure::Call,
 };
 
@@ -46,18 +52,21 @@ const MULTICAST_QP: u32 = 0xff_ffff;
 const GROUP_QKEY: u32 = 0x0123_4567;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_cm_event(
+pub(super) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut ffi::rdma_event_channel,
     place: *mut *mut ffi::rdma_cm_event,
 ) -> c_int {
     // SAFETY: a live channel.
     let channel = unsafe { Channel::borrow(channel) };
-    if let Err(errno) = channel.port.attempt(Call::GetCmEvent) {
+    let attempt = |port: &Port| port.attempt(Call::GetCmEvent);
+    if let Some(Err(errno)) = channel.port.as_ref().map(attempt) {
         return super::failed(errno);
     }
     loop {
         // Expired timers may raise the awaited event.
-        channel.port.advance();
+        if let Some(port) = &channel.port {
+            port.advance();
+        }
         let Some(queued) = channel.queue.take(|event| event.acks.add()) else {
             if channel.queue.wait() {
                 continue;
@@ -76,7 +85,7 @@ unsafe extern "C" fn rdma_get_cm_event(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_ack_cm_event(raw: *mut ffi::rdma_cm_event) -> c_int {
+pub(super) unsafe extern "C" fn rdma_ack_cm_event(raw: *mut ffi::rdma_cm_event) -> c_int {
     // SAFETY: a live event.
     let acks = Arc::clone(&unsafe { Event::borrow(raw) }.acks);
     // SAFETY: live until here; the caller gives the event up.
@@ -164,6 +173,8 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
     }
     raw.event = contents.kind;
     raw.status = contents.status;
+    // SAFETY: the live identifier of the event.
+    unsafe { drive_qp(&mut raw) };
     let event = Event {
         raw: UnsafeCell::new(raw),
         private_data: contents.private_data,
@@ -176,6 +187,40 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
     // SAFETY: live, and not yet known to the program.
     unsafe { (*event).param = param };
     Some(event)
+}
+
+/// Brings the identifier's own queue pair up after the peer's answer, which makes the connection established, or fails the
+/// queue pair. Without one, the program does both.
+///
+/// # Safety
+/// - The identifier of the event is live.
+unsafe fn drive_qp(event: &mut ffi::rdma_cm_event) {
+    // SAFETY: the caller's promise.
+    if unsafe { qp::of(event.id) }.is_null() {
+        return;
+    }
+    match event.event {
+        Kind::RDMA_CM_EVENT_CONNECT_RESPONSE => {
+            // SAFETY: live, with a queue pair.
+            let ret = unsafe { qp::bring_up(event.id, Depths::NEGOTIATED) };
+            // SAFETY: live.
+            let id = unsafe { Id::borrow(event.id) };
+            let is_up = ret == 0 && id.call(|manager| manager.establish(id.num())).is_ok();
+            if is_up {
+                event.event = Kind::RDMA_CM_EVENT_ESTABLISHED;
+            } else {
+                event.event = Kind::RDMA_CM_EVENT_CONNECT_ERROR;
+                event.status = -io::Error::last_os_error().raw_os_error().unwrap_or(0);
+                // SAFETY: live.
+                unsafe { qp::fail(event.id) };
+            }
+        }
+        Kind::RDMA_CM_EVENT_REJECTED => {
+            // SAFETY: live.
+            unsafe { qp::fail(event.id) };
+        }
+        _ => {}
+    }
 }
 
 /// The parameters of an event, with a pointer to the private data in the event.

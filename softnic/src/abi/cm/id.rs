@@ -16,15 +16,15 @@ use rdmacm_sys::{
 
 use super::{
     address::{self, Address},
-    channel::Channel,
-    devices, failed,
+    channel::{self, Channel},
+    devices, endpoint, failed, qp,
     queue::{CmEvents, CmSubject},
 };
 use crate::{
     abi::{
         acks::Acks,
         object::{Object, Plain, zeroed},
-        query::gid,
+        query::{gid, mtu_code},
     },
     cm::{Ece, GroupId, IdNum, Manager, PortSpace},
     fabric::{self, Port},
@@ -50,6 +50,12 @@ pub(super) struct Extra {
     path: Option<Box<UnsafeCell<verbs::ibv_sa_path_rec>>>,
     /// Whether the peer was named by a GID.
     pub(super) is_ib: bool,
+    /// Whether the channel is the identifier's own: calls wait for their events.
+    pub(super) has_channel: bool,
+    /// Attributes of the queue pairs of a listener's requests.
+    pub(super) qp_init: Option<verbs::ibv_qp_init_attr>,
+    /// Protection domain allocated for the queue pair of a program without one; null without such a domain.
+    pub(super) pd: *mut verbs::ibv_pd,
 }
 
 /// The host with an identifier, and the identifier's number there.
@@ -80,8 +86,7 @@ unsafe impl Object for Id {
 // SAFETY: integers, raw pointers, and structs and unions of them.
 unsafe impl Plain for ffi::rdma_cm_id {}
 
-/// MTU of paths, 4096 bytes, and rate of paths, 25 Gb/s; the rate is invented.
-const MTU: u8 = 5;
+/// Rate of paths, 25 Gb/s; invented.
 const RATE: u8 = 15;
 
 /// Code of the maximum packet lifetime, 4.096 µs · 2^15.
@@ -125,6 +130,9 @@ impl Id {
                 remote_ece: Ece::default(),
                 path: None,
                 is_ib: false,
+                has_channel: false,
+                qp_init: None,
+                pd: ptr::null_mut(),
             }),
         };
         let raw = id.into_raw();
@@ -253,8 +261,9 @@ impl Id {
         record.traffic_class = path.traffic_class;
         record.reversible = 1;
         record.numb_path = 1;
+        let mtu = u8::try_from(mtu_code(&self.port())).unwrap_or(0);
         record.pkey = 0xffff.into();
-        (record.mtu_selector, record.mtu) = (EXACTLY, MTU);
+        (record.mtu_selector, record.mtu) = (EXACTLY, mtu);
         (record.rate_selector, record.rate) = (EXACTLY, RATE);
         record.packet_life_time_selector = EXACTLY;
         record.packet_life_time = PACKET_LIFE_TIME;
@@ -275,15 +284,22 @@ unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     space: ffi::rdma_port_space,
 ) -> c_int {
-    let Some(space) = PortSpace::from_number(space.0).filter(|_| !channel.is_null()) else {
-        // Synchronous identifiers, without a channel, are not supported.
+    let Some(space) = PortSpace::from_number(space.0) else {
         return failed(libc::EINVAL);
     };
+    if channel.is_null() {
+        // SAFETY: the caller's place.
+        return unsafe { create_waiting(id, context, space) };
+    }
     // SAFETY: a live channel.
     let of = unsafe { Channel::borrow(channel) };
     let entered = fabric::entered();
     let is_floating = entered.is_none();
-    let port = entered.unwrap_or_else(|| of.port.clone());
+    // The call of `current` leaves the advice for a thread on no host.
+    let port = entered.or_else(|| of.port.clone()).or_else(fabric::current);
+    let Some(port) = port else {
+        return failed(libc::ENODEV);
+    };
     if let Err(errno) = port.attempt(Call::CreateId) {
         return failed(errno);
     }
@@ -294,10 +310,34 @@ unsafe extern "C" fn rdma_create_id(
     0
 }
 
+/// Creates an identifier without a channel of the program: calls wait for their events.
+///
+/// # Safety
+/// - `place` is a place for the identifier.
+unsafe fn create_waiting(
+    place: *mut *mut ffi::rdma_cm_id,
+    context: *mut c_void,
+    space: PortSpace,
+) -> c_int {
+    if let Some(Err(errno)) = fabric::current().map(|port| port.attempt(Call::CreateId)) {
+        return failed(errno);
+    }
+    match endpoint::create(space, context) {
+        Ok(created) => {
+            // SAFETY: the caller's promise.
+            unsafe { *place = created };
+            0
+        }
+        Err(errno) => failed(errno),
+    }
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_id(raw: *mut ffi::rdma_cm_id) -> c_int {
+pub(super) unsafe extern "C" fn rdma_destroy_id(raw: *mut ffi::rdma_cm_id) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    // SAFETY: the caller has exclusive use of the identifier.
+    let private_channel = unsafe { endpoint::leave_channel(raw) };
     let num = id.num();
     id.port().call(|nic, now| nic.manager.destroy_id(num, now));
     let subject = id.port().notifier().subjects().ids.remove(&num);
@@ -305,24 +345,36 @@ unsafe extern "C" fn rdma_destroy_id(raw: *mut ffi::rdma_cm_id) -> c_int {
         let _gone = subject.queue.remove(|event| event.addr == subject.addr);
         subject.acks.wait();
     }
+    // SAFETY: live; a program destroys the queue pair first.
+    unsafe { qp::free_pd(raw) };
     // SAFETY: live until here; the caller gives the identifier up.
     unsafe { Id::free(raw) };
+    if let Some(channel) = private_channel {
+        // SAFETY: of the freed identifier alone.
+        unsafe { channel::rdma_destroy_event_channel(channel) };
+    }
     0
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_migrate_id(
+pub(super) unsafe extern "C" fn rdma_migrate_id(
     raw: *mut ffi::rdma_cm_id,
-    channel: *mut ffi::rdma_event_channel,
+    mut channel: *mut ffi::rdma_event_channel,
 ) -> c_int {
-    if channel.is_null() {
-        return failed(libc::EINVAL);
-    }
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
     if let Err(errno) = id.port().attempt(Call::MigrateId) {
         return failed(errno);
     }
+    let waits = channel.is_null();
+    if waits {
+        channel = match channel::create(Some(&id.port())) {
+            Ok(channel) => channel,
+            Err(errno) => return failed(errno),
+        };
+    }
+    // SAFETY: the caller has exclusive use of the identifier.
+    let private_channel = unsafe { endpoint::leave_channel(raw) };
     // SAFETY: a live channel.
     let to = &unsafe { Channel::borrow(channel) }.queue;
     {
@@ -342,64 +394,12 @@ unsafe extern "C" fn rdma_migrate_id(
     id.extra().queue = Arc::clone(to);
     // SAFETY: live; the caller has exclusive use of the identifier.
     unsafe { (*raw).channel = channel };
+    id.extra().has_channel = waits;
     // Blocks until the events taken from the former channel are acknowledged.
     id.acks.wait();
-    0
-}
-
-/// Creates a passive identifier bound to the source of `info`. Active identifiers and queue pairs fail with
-/// `EOPNOTSUPP`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_ep(
-    id: *mut *mut ffi::rdma_cm_id,
-    info: *mut ffi::rdma_addrinfo,
-    _pd: *mut verbs::ibv_pd,
-    qp_init: *mut verbs::ibv_qp_init_attr,
-) -> c_int {
-    // SAFETY: the caller's information.
-    let info = unsafe { &*info };
-    let space = u32::try_from(info.ai_port_space).ok();
-    let space = space.and_then(PortSpace::from_number);
-    let is_passive = info.ai_flags & ffi::RAI_PASSIVE != 0;
-    // SAFETY: null, or the caller's address.
-    let source = unsafe { address::read(info.ai_src_addr) };
-    let (Some(space), Some(source), true, true) = (space, source, is_passive, qp_init.is_null())
-    else {
-        return failed(libc::EOPNOTSUPP);
-    };
-    let Some(port) = fabric::current() else {
-        return failed(libc::ENODEV);
-    };
-    if let Err(errno) = port.attempt(Call::CreateEp) {
-        return failed(errno);
+    if let Some(channel) = private_channel {
+        // SAFETY: the former channel, of this identifier alone.
+        unsafe { channel::rdma_destroy_event_channel(channel) };
     }
-    let queue = match CmEvents::new() {
-        Ok(queue) => Arc::new(queue),
-        Err(error) => return failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
-    };
-    let num = port.look(|nic| nic.manager.create_id(space));
-    let none = (ptr::null_mut(), ptr::null_mut());
-    let created = Id::create(&port, num, &queue, none, false);
-    let kind = u32::try_from(info.ai_qp_type).unwrap_or(0);
-    // SAFETY: live; the field is set before the program knows the identifier.
-    unsafe { (*created).qp_type = verbs::ibv_qp_type(kind) };
-    // SAFETY: a live identifier.
-    let made = unsafe { Id::borrow(created) };
-    let bound = super::outcome(made.call(|manager| manager.bind(num, source.ip())));
-    if bound != 0 {
-        let errno = std::io::Error::last_os_error().raw_os_error();
-        // SAFETY: live, and not yet known to the program.
-        unsafe { rdma_destroy_id(created) };
-        return failed(errno.unwrap_or(libc::EINVAL));
-    }
-    made.refresh();
-    // SAFETY: the caller's place.
-    unsafe { *id = created };
     0
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_ep(id: *mut ffi::rdma_cm_id) {
-    // SAFETY: live until here; the caller gives the identifier up.
-    unsafe { rdma_destroy_id(id) };
 }

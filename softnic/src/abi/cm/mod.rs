@@ -6,10 +6,12 @@ mod attributes;
 mod channel;
 mod connect;
 mod devices;
+mod endpoint;
 mod event;
 mod id;
 mod multicast;
 mod options;
+mod qp;
 mod queue;
 mod resolve;
 

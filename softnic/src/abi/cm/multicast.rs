@@ -6,7 +6,7 @@ use libc::sockaddr;
 use rdmacm_sys as ffi;
 
 use super::{
-    address, errno, failed,
+    address, endpoint, errno, failed,
     id::{Id, Membership},
     outcome,
 };
@@ -26,7 +26,28 @@ unsafe extern "C" fn rdma_join_multicast_ex(
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
     // SAFETY: the caller's address.
-    let Some(group) = (unsafe { address::read(attr.addr) }) else {
+    unsafe { join(raw, attr.addr, context) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_join_multicast(
+    raw: *mut ffi::rdma_cm_id,
+    addr: *mut sockaddr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's identifier and address.
+    unsafe { join(raw, addr, context) }
+}
+
+/// Joins a group.
+///
+/// # Safety
+/// - `raw` is a live identifier, and `addr` null or an address.
+unsafe fn join(raw: *mut ffi::rdma_cm_id, addr: *const sockaddr, context: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: the caller's promise.
+    let Some(group) = (unsafe { address::read(addr) }) else {
         return failed(libc::EINVAL);
     };
     // The event may be taken as soon as the event is raised, and refers to the membership.
@@ -38,7 +59,9 @@ unsafe extern "C" fn rdma_join_multicast_ex(
                 id: membership,
                 context,
             });
-            0
+            drop(extra);
+            // SAFETY: the caller's promise.
+            unsafe { endpoint::finish(raw, 0) }
         }
         Err(error) => failed(errno(error)),
     }

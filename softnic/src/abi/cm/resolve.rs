@@ -7,7 +7,7 @@ use rdmacm_sys as ffi;
 
 use super::{
     address::{self, Address},
-    failed,
+    endpoint, failed,
     id::Id,
     outcome,
 };
@@ -37,7 +37,7 @@ unsafe extern "C" fn rdma_bind_addr(raw: *mut ffi::rdma_cm_id, addr: *mut sockad
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_resolve_addr(
+pub(super) unsafe extern "C" fn rdma_resolve_addr(
     raw: *mut ffi::rdma_cm_id,
     source: *mut sockaddr,
     peer: *mut sockaddr,
@@ -61,14 +61,19 @@ unsafe extern "C" fn rdma_resolve_addr(
     let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
     let addrs = (source.map(Address::ip), peer.ip());
     id.extra().is_ib = matches!(peer, Address::Ib(_));
-    outcome(id.port().call(|nic, now| {
+    let ret = outcome(id.port().call(|nic, now| {
         nic.manager
             .resolve_addr(id.num(), addrs, reach, timeout, now)
-    }))
+    }));
+    // SAFETY: a live identifier.
+    unsafe { endpoint::finish(raw, ret) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_resolve_route(raw: *mut ffi::rdma_cm_id, _timeout_ms: c_int) -> c_int {
+pub(super) unsafe extern "C" fn rdma_resolve_route(
+    raw: *mut ffi::rdma_cm_id,
+    _timeout_ms: c_int,
+) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
     if let Err(errno) = id.port().attempt(Call::ResolveRoute) {
@@ -78,7 +83,9 @@ unsafe extern "C" fn rdma_resolve_route(raw: *mut ffi::rdma_cm_id, _timeout_ms: 
         // As on Linux, `RoCE` has no routes between GIDs.
         return failed(libc::EINVAL);
     }
-    outcome(id.call(|manager| manager.resolve_route(id.num())))
+    let ret = outcome(id.call(|manager| manager.resolve_route(id.num())));
+    // SAFETY: a live identifier.
+    unsafe { endpoint::finish(raw, ret) }
 }
 
 #[unsafe(no_mangle)]

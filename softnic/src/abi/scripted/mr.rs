@@ -9,7 +9,12 @@ use ibverbs_sys as ffi;
 
 use super::state::{State, state_of};
 use crate::{
-    abi::{null, set_errno, xrcd::file_id},
+    abi::{
+        copying::{copy_in, copy_out},
+        null, set_errno,
+        xrcd::file_id,
+    },
+    engine::{Access, HostRange, Shared},
     failure::Call,
 };
 
@@ -54,14 +59,21 @@ impl Mr {
             && start != 0
             && self.access & on_demand == 0
         {
-            let from = ptr::with_exposed_provenance::<u8>(start as usize);
-            for offset in 0..self.len.min(TOUCHED) as usize {
-                // SAFETY: inside of the region, which is mapped: guaranteed by the program.
-                let byte = unsafe { from.add(offset) };
-                // SAFETY: as above; nothing else writes to the memory during the read.
-                std::hint::black_box(unsafe { byte.read_volatile() });
-            }
+            let mut bytes = vec![0; self.len.min(TOUCHED) as usize];
+            let from = self.host_range(start, bytes.len());
+            // SAFETY: inside of the region, which is mapped: guaranteed by the program.
+            unsafe { copy_out(from, &mut bytes) };
+            std::hint::black_box(bytes);
         }
+    }
+
+    /// A range of the process' memory from `addr` on, in the region.
+    fn host_range(&self, addr: u64, len: usize) -> HostRange {
+        let shared = match self.place {
+            Place::Memory(start) => Shared::of(start, self.len, Access(self.access)),
+            _ => Shared::default(),
+        };
+        HostRange { addr, len, shared }
     }
 }
 
@@ -82,10 +94,10 @@ impl State {
             let offset = sge.addr - mr.start;
             match mr.place {
                 Place::Memory(start) => {
-                    let to = ptr::with_exposed_provenance_mut::<u8>((start + offset) as usize);
-                    // SAFETY: memory in flight stays registered, and the device's alone: guaranteed
-                    // by `verbs`, and checked by these tests.
-                    unsafe { to.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
+                    let to = mr.host_range(start + offset, part.len());
+                    // SAFETY: memory in flight stays registered, and the device's alone or shared:
+                    // guaranteed by `verbs`, and checked by these tests.
+                    unsafe { copy_in(part, to) };
                 }
                 Place::Device(dm, start) => {
                     let mut memory = self.dms[&dm].lock();
@@ -109,9 +121,11 @@ impl State {
             let (offset, len) = (sge.addr - mr.start, sge.length as usize);
             match mr.place {
                 Place::Memory(start) => {
-                    let from = ptr::with_exposed_provenance::<u8>((start + offset) as usize);
+                    let from = mr.host_range(start + offset, len);
+                    let filled = bytes.len();
+                    bytes.resize(filled + len, 0);
                     // SAFETY: as for `deliver`.
-                    bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
+                    unsafe { copy_out(from, &mut bytes[filled..]) };
                 }
                 Place::Device(dm, start) => {
                     let memory = self.dms[&dm].lock();

@@ -421,6 +421,9 @@ impl State {
     }
 }
 
+/// The vendor ID of Soft-iWARP.
+const SOFT_IWARP: u32 = 0x62_6d74;
+
 /// Rings the doorbell for posted requests.
 ///
 /// # Safety
@@ -447,6 +450,7 @@ pub(super) unsafe extern "C" fn post_send(
     if state.qps[&qp.addr()].building.is_some() {
         state.complain("`ibv_post_send` waits for the lock of an open batch".to_owned());
     }
+    let first = wr;
     while !wr.is_null() {
         // SAFETY: a request of the caller's chain.
         let this = unsafe { &*wr };
@@ -456,7 +460,9 @@ pub(super) unsafe extern "C" fn post_send(
         if ret != 0 {
             // SAFETY: the caller's place.
             unsafe { *bad = wr };
-            return ret;
+            // As `siw_post_send`: after a posted request, the result of the doorbell replaces the error.
+            let replaced = wr != first && state.properties.attr.orig_attr.vendor_id == SOFT_IWARP;
+            return if replaced { 0 } else { ret };
         }
         wr = this.next;
     }
