@@ -35,18 +35,28 @@
 //! and asynchronous events; address handles and multicast groups; the connections and datagram services of
 //! `rdma_cm(7)` used by the crate `cm`.
 //!
-//! Unsupported: other optional features, whose calls fail with `EOPNOTSUPP`, except on [`scripted`] devices; frames to
-//! other processes. The crate's README has the whole list.
+//! Unsupported: other optional features, whose calls fail with `EOPNOTSUPP`, except on [`scripted`] devices. The crate's
+//! README has the whole list.
+//!
+//! # Other processes
+//!
+//! A host [over UDP](Fabric::host_over_udp) reaches hosts of other processes. The environment variable `SOFTNIC_ADDR` gives
+//! a process such a host, for threads on no other: `SOFTNIC_LOSS` is the probability of a loss, and `SOFTNIC_PCAP` a file
+//! for the frames.
 
 mod abi;
+mod carrier;
 pub mod cm;
 pub mod engine;
 mod fabric;
 mod failure;
+mod mix;
+mod seed;
 #[doc = include_str!("../GUIDE.md")]
 pub mod guide {}
 pub mod wire;
 
 pub use abi::scripted;
-pub use fabric::{Books, Entered, Fabric, Faults, Host, RecordedFrame, Traffic};
+pub use fabric::{Books, Entered, Fabric, Faults, Host, Limits, RecordedFrame, Traffic};
 pub use failure::{Call, Failing, Holding, When};
+pub use seed::Seed;

@@ -27,7 +27,15 @@ impl Access {
     /// Peers may flush for persistence.
     pub const FLUSH_PERSISTENT: Self = Self(1 << 9);
 
-    /// All known rights.
+    /// The program may access the memory at the same time as the engine, by atomic accesses; in the optional range of
+    /// `ibv_access_flags`, and set by `verbs::mr::RemoteRegion`.
+    pub const SHARED_WITH_PROGRAM: Self = Self(1 << 29);
+
+    /// Rights by which the program may access the memory at any time: those of peers, directly or through windows, and
+    /// the program's own.
+    pub(super) const CONCURRENT: Self = Self(0x31e | Self::SHARED_WITH_PROGRAM.0);
+
+    /// All known rights of regions, windows and queue pairs.
     pub(crate) const ALL: Self = Self(0x33f);
 
     /// Whether all of `other`'s flags are set.

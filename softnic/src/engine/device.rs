@@ -15,14 +15,24 @@ use super::{
     management::{self, ManagementQp},
     memory::Memory,
     packet::{Outgoing, Packet},
-    qp::{AttributeMask, QpAttributes, QueuePair, State},
+    qp::{ACK_INTERVAL, AttributeMask, QpAttributes, QueuePair, State},
     request::{RecvRequest, SendRequest},
     resources::{Context, Resources, Timer},
 };
-use crate::wire::Frame;
+use crate::{
+    seed::{Seed, Sequence},
+    wire::Frame,
+};
 
 /// Destination number of datagrams to a multicast group.
 const MULTICAST_QP: u32 = 0xff_ffff;
+
+/// Maximum MTU in bytes.
+const MAX_MTU: u32 = 4096;
+
+/// Default maximum number of packets in flight of a queue pair. The sequence numbers would allow 2^23; this bound limits the
+/// queues of a slow peer.
+const MAX_IN_FLIGHT: u32 = 256;
 
 /// Membership bit of a partition key; the other bits are the partition.
 const FULL_MEMBER: u16 = 0x8000;
@@ -39,35 +49,64 @@ pub struct Engine {
     pub(super) groups: BTreeMap<IpAddr, BTreeSet<u32>>,
     /// The last number of an object other than a queue pair.
     pub(super) serial: u32,
-    /// The last number of a queue pair.
-    pub(super) last_qp: u32,
-    /// The last number of a shared receive queue for extended connections.
-    pub(super) last_srq: u32,
+    /// Numbers of queue pairs.
+    pub(super) qp_nums: Sequence,
+    /// Numbers of shared receive queues for extended connections.
+    pub(super) srq_nums: Sequence,
     /// Queue pair 1.
     pub(super) management: ManagementQp,
     /// Number of dropped frames: malformed, or without a destination here.
     dropped: u64,
     has_link: bool,
     has_failed: bool,
+    mtu: u32,
+    max_in_flight: u32,
 }
 
 impl Engine {
-    /// Creates a device with these IP addresses.
-    pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+    /// Creates a device with these IP addresses and an MTU of 4096 bytes. The seed determines keys of memory and numbers of
+    /// queue pairs, by which peers distinguish successive devices of an address.
+    pub fn new(addresses: impl IntoIterator<Item = IpAddr>, seed: impl Into<Seed>) -> Self {
+        let seed = seed.into();
         Self {
             addresses: addresses.into_iter().collect(),
             qps: BTreeMap::new(),
-            resources: Resources::default(),
+            resources: Resources::new(&seed.part(0)),
             senders: VecDeque::new(),
             groups: BTreeMap::new(),
             serial: 0,
-            last_qp: 0,
-            last_srq: 0,
+            qp_nums: Sequence::of_24_bits(seed.part(1)),
+            srq_nums: Sequence::of_24_bits(seed.part(2)),
             management: ManagementQp::default(),
             dropped: 0,
             has_link: true,
             has_failed: false,
+            mtu: MAX_MTU,
+            max_in_flight: MAX_IN_FLIGHT,
         }
+    }
+
+    /// MTU of the port in bytes.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Sets the MTU of the port: 256, 512, 1024, 2048 or 4096 bytes. The MTU is the maximum length of a datagram of queue
+    /// pairs created from now on.
+    pub fn set_mtu(&mut self, mtu: u32) {
+        self.mtu = mtu;
+    }
+
+    /// Maximum number of packets of a reliable queue pair in flight, those of the peer's answers included.
+    pub fn max_in_flight(&self) -> u32 {
+        self.max_in_flight
+    }
+
+    /// Sets the maximum number of packets in flight of reliable queue pairs created from now on, at least 32, the interval of
+    /// acknowledgements: fewer than the 256 packets of the default do not overrun a small buffer on the way. A single read may
+    /// exceed the maximum.
+    pub fn set_max_in_flight(&mut self, packets: u32) {
+        self.max_in_flight = packets.max(ACK_INTERVAL);
     }
 
     /// Whether the port has a link and the device works. All frames of an inactive device are lost.

@@ -1,11 +1,18 @@
 //! Keys of memory: bounds and rights of regions and windows.
 //!
-//! A key consists of a slot number (upper 24 bits) and a tag (lower 8 bits). The tag changes at each reuse of the slot,
-//! so that a stale key is invalid. Tags repeat after 256 reuses.
+//! A key consists of an index (upper 24 bits) and a tag (lower 8 bits), both pseudorandom: a peer cannot guess a key from
+//! others. An index is used again only after all others, so that a stale key stays invalid. The tag of a window is the
+//! program's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{access::Access, error::EngineError, ids::PdId};
+use super::{
+    access::Access,
+    error::EngineError,
+    ids::PdId,
+    memory::{HostRange, Shared},
+};
+use crate::seed::{Seed, Sequence};
 
 /// Registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +86,10 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     tag: u8,
-    entry: Option<Entry>,
+    entry: Entry,
 }
 
-/// Maximum number of slots, and so of keys at the same time.
+/// Maximum number of keys at the same time: half of the indices, so that the search for a free one is short.
 const MAX_KEYS: usize = 1 << 23;
 
 /// A remote access before the check.
@@ -97,12 +104,14 @@ pub(super) struct RemoteAccess {
 }
 
 /// All keys of a device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct KeyTable {
-    slots: Vec<Slot>,
-    free: Vec<usize>,
-    /// Slots of windows.
-    windows: BTreeSet<usize>,
+    /// Regions and windows by index.
+    slots: BTreeMap<u32, Slot>,
+    indices: Sequence,
+    tags: Sequence,
+    /// Indices of windows.
+    windows: BTreeSet<u32>,
     /// Number of regions and windows of each protection domain, without zero counts.
     users: BTreeMap<PdId, usize>,
     /// Number of windows bound to each region, without zero counts.
@@ -110,6 +119,18 @@ pub(super) struct KeyTable {
 }
 
 impl KeyTable {
+    /// Creates a table with the keys of a seed.
+    pub(super) fn new(seed: &Seed) -> Self {
+        Self {
+            slots: BTreeMap::new(),
+            indices: Sequence::of_24_bits(seed.part(0)),
+            tags: Sequence::of_24_bits(seed.part(1)),
+            windows: BTreeSet::new(),
+            users: BTreeMap::new(),
+            bindings: BTreeMap::new(),
+        }
+    }
+
     /// Number of regions and windows.
     pub(super) fn len(&self) -> usize {
         self.users.values().sum()
@@ -117,8 +138,7 @@ impl KeyTable {
 
     /// Sum of the lengths of the regions.
     pub(super) fn registered_bytes(&self) -> u64 {
-        let entries = self.slots.iter().filter_map(|slot| slot.entry.as_ref());
-        let lens = entries.map(|entry| match entry {
+        let lens = self.slots.values().map(|slot| match &slot.entry {
             Entry::Region(region) => region.len,
             Entry::Window(_) => 0,
         });
@@ -160,11 +180,7 @@ impl KeyTable {
 
     /// Destroys a window by its current or an earlier key: binding changes the tag.
     pub(super) fn dealloc_window(&mut self, key: u32) -> Result<(), EngineError> {
-        match self
-            .slots
-            .get((key >> 8) as usize)
-            .and_then(|slot| slot.entry)
-        {
+        match self.slots.get(&(key >> 8)).map(|slot| slot.entry) {
             Some(Entry::Window(_)) => {
                 self.remove(key);
                 Ok(())
@@ -178,7 +194,8 @@ impl KeyTable {
         self.users.contains_key(&pd)
     }
 
-    /// Binds a window for queue pair `qp`, and changes the window's key from `key` to `new_key`.
+    /// Binds a window for queue pair `qp`, and changes the tag of the window's key from that of `key` to that of `new_key`.
+    /// The other bits of `new_key` have no effect, as on a device.
     ///
     /// `None` if the window or the region does not allow the binding.
     pub(super) fn bind(
@@ -197,7 +214,7 @@ impl KeyTable {
             WindowKind::Type2 => window.bound.is_none() && binding.len > 0,
         };
         let is_known = Access::ALL.contains(binding.access);
-        if window.pd != pd || new_key >> 8 != key >> 8 || !suits || !is_known {
+        if window.pd != pd || !suits || !is_known {
             return None;
         }
         if binding.len > 0 {
@@ -211,19 +228,19 @@ impl KeyTable {
             {
                 return None;
             }
-            region.host_addr(binding.addr, binding.len)?;
+            region.host_range(binding.addr, binding.len)?;
         }
         let bound = (binding.len > 0).then_some((binding, qp));
         let [tag, ..] = new_key.to_le_bytes();
-        self.slot_mut(key)?.tag = tag;
-        self.set_bound((key >> 8) as usize, bound);
+        self.slots.get_mut(&(key >> 8))?.tag = tag;
+        self.set_bound(key >> 8, bound);
         Some(())
     }
 
     /// Replaces the binding of a window, and updates the counts of the regions.
-    fn set_bound(&mut self, index: usize, bound: Option<(Binding, u32)>) {
-        let slot = self.slots.get_mut(index);
-        let Some(Entry::Window(window)) = slot.and_then(|slot| slot.entry.as_mut()) else {
+    fn set_bound(&mut self, index: u32, bound: Option<(Binding, u32)>) {
+        let slot = self.slots.get_mut(&index);
+        let Some(Entry::Window(window)) = slot.map(|slot| &mut slot.entry) else {
             return;
         };
         let before = std::mem::replace(&mut window.bound, bound);
@@ -244,13 +261,13 @@ impl KeyTable {
         if window.pd != pd || window.kind != WindowKind::Type2 || bound_by != Some(qp) {
             return None;
         }
-        self.set_bound((key >> 8) as usize, None);
+        self.set_bound(key >> 8, None);
         Some(())
     }
 
     /// Unbinds all type 2 windows of a queue pair, at destruction or reset.
     pub(super) fn unbind_all(&mut self, qp: u32) {
-        let is_of_qp = |index: &usize| match self.slots.get(*index).and_then(|slot| slot.entry) {
+        let is_of_qp = |index: &u32| match self.slots.get(index).map(|slot| slot.entry) {
             Some(Entry::Window(window)) => {
                 window.kind == WindowKind::Type2 && window.bound.is_some_and(|(_, by)| by == qp)
             }
@@ -262,7 +279,7 @@ impl KeyTable {
         }
     }
 
-    /// Host address of a local access; `None` if the key does not allow the access.
+    /// Host memory of a local access; `None` if the key does not allow the access.
     pub(super) fn local(
         &self,
         pd: PdId,
@@ -270,16 +287,16 @@ impl KeyTable {
         addr: u64,
         len: u64,
         writes: bool,
-    ) -> Option<u64> {
+    ) -> Option<HostRange> {
         let region = self.region(lkey)?;
         let allowed = !writes || region.access.contains(Access::LOCAL_WRITE);
         (region.pd == pd && allowed)
-            .then(|| region.host_addr(addr, len))
+            .then(|| region.host_range(addr, len))
             .flatten()
     }
 
-    /// Host address of a peer's access; `None` if the key does not allow the access.
-    pub(super) fn remote(&self, wanted: RemoteAccess) -> Option<u64> {
+    /// Host memory of a peer's access; `None` if the key does not allow the access.
+    pub(super) fn remote(&self, wanted: RemoteAccess) -> Option<HostRange> {
         let RemoteAccess {
             pd,
             addr,
@@ -289,7 +306,7 @@ impl KeyTable {
         } = wanted;
         match self.entry(wanted.rkey)? {
             Entry::Region(region) if region.pd == pd && region.access.contains(access) => {
-                region.host_addr(addr, len)
+                region.host_range(addr, len)
             }
             Entry::Region(_) => None,
             Entry::Window(window) => {
@@ -303,7 +320,7 @@ impl KeyTable {
                     return None;
                 }
                 let region = self.region(binding.region)?;
-                region.host_addr(binding.addr.checked_add(offset)?, len)
+                region.host_range(binding.addr.checked_add(offset)?, len)
             }
         }
     }
@@ -327,54 +344,34 @@ impl KeyTable {
     }
 
     fn entry(&self, key: u32) -> Option<Entry> {
-        let slot = self.slots.get((key >> 8) as usize)?;
-        (u32::from(slot.tag) == key & 0xff)
-            .then_some(slot.entry)
-            .flatten()
-    }
-
-    fn slot_mut(&mut self, key: u32) -> Option<&mut Slot> {
-        self.slots.get_mut((key >> 8) as usize)
+        let slot = self.slots.get(&(key >> 8))?;
+        (u32::from(slot.tag) == key & 0xff).then_some(slot.entry)
     }
 
     fn insert(&mut self, entry: Entry) -> Result<u32, EngineError> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() < MAX_KEYS => {
-                if self.slots.is_empty() {
-                    // Slot 0 stays empty, so that no key is 0.
-                    self.slots.push(Slot {
-                        tag: 0,
-                        entry: None,
-                    });
-                }
-                self.slots.push(Slot {
-                    tag: 0,
-                    entry: None,
-                });
-                self.slots.len() - 1
-            }
-            None => return Err(EngineError::Full("keys of memory")),
-        };
+        if self.slots.len() >= MAX_KEYS {
+            return Err(EngineError::Full("keys of memory"));
+        }
+        // Index 0 stays free, so that no key is 0.
+        let mut index = 0;
+        while index == 0 || self.slots.contains_key(&index) {
+            index = self.indices.draw();
+        }
+        let [tag, ..] = self.tags.draw().to_le_bytes();
         *self.users.entry(entry.pd()).or_default() += 1;
         if let Entry::Window(_) = entry {
             self.windows.insert(index);
         }
-        let slot = &mut self.slots[index];
-        slot.tag = slot.tag.wrapping_add(1);
-        slot.entry = Some(entry);
-        let index = u32::try_from(index).map_err(|_| EngineError::Full("keys of memory"))?;
-        Ok(index << 8 | u32::from(slot.tag))
+        self.slots.insert(index, Slot { tag, entry });
+        Ok(index << 8 | u32::from(tag))
     }
 
     fn remove(&mut self, key: u32) {
-        let index = (key >> 8) as usize;
+        let index = key >> 8;
         self.set_bound(index, None);
-        let removed = self.slot_mut(key).and_then(|slot| slot.entry.take());
-        if let Some(removed) = removed {
-            count_down(&mut self.users, removed.pd());
+        if let Some(removed) = self.slots.remove(&index) {
+            count_down(&mut self.users, removed.entry.pd());
             self.windows.remove(&index);
-            self.free.push(index);
         }
     }
 }
@@ -390,15 +387,20 @@ fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
 }
 
 impl Region {
-    /// Host address of a range; `None` if the range exceeds the region.
-    fn host_addr(&self, addr: u64, len: u64) -> Option<u64> {
+    /// Host memory of a range; `None` if the range exceeds the region.
+    fn host_range(&self, addr: u64, len: u64) -> Option<HostRange> {
         let offset = if self.access.contains(Access::ZERO_BASED) {
             addr
         } else {
             addr.checked_sub(self.start)?
         };
         let room = self.len.checked_sub(offset)?;
-        (len <= room).then(|| self.host.wrapping_add(offset))
+        let len = (len <= room).then(|| usize::try_from(len).ok())??;
+        Some(HostRange {
+            addr: self.host.wrapping_add(offset),
+            len,
+            shared: Shared::of(self.host, self.len, self.access),
+        })
     }
 }
 
@@ -429,12 +431,41 @@ mod tests {
         }
     }
 
+    fn addr(range: Option<HostRange>) -> Option<u64> {
+        range.map(|range| range.addr)
+    }
+
+    #[test]
+    fn memory_is_shared_where_the_region_has_rights_for_peers() {
+        let shared = Shared {
+            start: 0x9000,
+            end: 0x9100,
+        };
+        for (rights, expected) in [
+            (Access::LOCAL_WRITE, Shared::default()),
+            (Access::LOCAL_WRITE | Access::REMOTE_READ, shared),
+            (Access::LOCAL_WRITE | Access::REMOTE_WRITE, shared),
+            (Access::LOCAL_WRITE | Access::MW_BIND, shared),
+            (Access::LOCAL_WRITE | Access::SHARED_WITH_PROGRAM, shared),
+        ] {
+            let mut keys = KeyTable::new(&7.into());
+            let key = keys.register(region(rights)).unwrap();
+            let range = keys.local(PD, key, 0x1011, 3, true).unwrap();
+            let expected = HostRange {
+                addr: 0x9011,
+                len: 3,
+                shared: expected,
+            };
+            assert_eq!(range, expected, "{rights:?}");
+        }
+    }
+
     #[test]
     fn bounds_rights_and_domains_are_enforced() {
-        let mut keys = KeyTable::default();
+        let mut keys = KeyTable::new(&7.into());
         let key = keys.register(region(Access::REMOTE_READ)).unwrap();
-        assert_eq!(keys.remote(wanted(key, 0x1000, 0x100)), Some(0x9000));
-        assert_eq!(keys.remote(wanted(key, 0x10ff, 1)), Some(0x90ff));
+        assert_eq!(addr(keys.remote(wanted(key, 0x1000, 0x100))), Some(0x9000));
+        assert_eq!(addr(keys.remote(wanted(key, 0x10ff, 1))), Some(0x90ff));
         for (addr, len) in [
             (0xfff, 1),
             (0x1000, 0x101),
@@ -458,24 +489,41 @@ mod tests {
             ..wanted(key, 0x1000, 1)
         };
         assert_eq!(keys.remote(other), None, "another domain");
-        assert_eq!(keys.local(PD, key, 0x1000, 1, false), Some(0x9000));
+        assert_eq!(addr(keys.local(PD, key, 0x1000, 1, false)), Some(0x9000));
         assert_eq!(keys.local(PD, key, 0x1000, 1, true), None, "no right");
     }
 
     #[test]
     fn stale_key_is_refused() {
-        let mut keys = KeyTable::default();
+        let mut keys = KeyTable::new(&7.into());
         let old = keys.register(region(Access::REMOTE_READ)).unwrap();
         keys.deregister(old).unwrap();
         assert_eq!(keys.remote(wanted(old, 0x1000, 1)), None);
         let new = keys.register(region(Access::REMOTE_READ)).unwrap();
-        assert_eq!(old >> 8, new >> 8, "the slot is used again");
+        assert_ne!(old >> 8, new >> 8, "the index is not used again");
         assert_eq!(keys.remote(wanted(old, 0x1000, 1)), None);
-        assert_eq!(keys.remote(wanted(new, 0x1000, 1)), Some(0x9000));
+        assert_eq!(addr(keys.remote(wanted(new, 0x1000, 1))), Some(0x9000));
         assert_eq!(
             keys.deregister(old),
             Err(EngineError::NotFound("region", old))
         );
+    }
+
+    #[test]
+    fn keys_are_those_of_the_seed_and_never_zero() {
+        let keys = |seed: Seed| -> Vec<u32> {
+            let mut keys = KeyTable::new(&seed);
+            let regions = (0..1000).map(|_| keys.register(region(Access::REMOTE_READ)).unwrap());
+            regions.collect()
+        };
+        assert_eq!(keys(7.into()), keys(7.into()));
+        assert_ne!(keys(7.into()), keys(8.into()));
+        assert_ne!(keys(Seed::of_system()), keys(Seed::of_system()));
+        let unordered = keys(7.into());
+        assert!(unordered.iter().all(|key| key >> 8 != 0));
+        assert!(!unordered.is_sorted());
+        let distinct: BTreeSet<_> = unordered.iter().map(|key| key >> 8).collect();
+        assert_eq!(distinct.len(), 1000);
     }
 
     fn bind(keys: &mut KeyTable, kind: WindowKind) -> (u32, u32) {
@@ -493,9 +541,12 @@ mod tests {
 
     #[test]
     fn windows_have_bounds_of_their_own() {
-        let mut keys = KeyTable::default();
+        let mut keys = KeyTable::new(&7.into());
         let (mr, window) = bind(&mut keys, WindowKind::Type1);
-        assert_eq!(keys.remote(wanted(window, 0x1010, 0x10)), Some(0x9010));
+        assert_eq!(
+            addr(keys.remote(wanted(window, 0x1010, 0x10))),
+            Some(0x9010)
+        );
         assert_eq!(keys.remote(wanted(window, 0x100f, 1)), None);
         assert_eq!(keys.remote(wanted(window, 0x1010, 0x11)), None);
         assert!(keys.deregister(mr).is_err(), "a window is bound");
@@ -505,7 +556,7 @@ mod tests {
 
     #[test]
     fn type_2_windows_belong_to_their_queue_pair() {
-        let mut keys = KeyTable::default();
+        let mut keys = KeyTable::new(&7.into());
         let (_, window) = bind(&mut keys, WindowKind::Type2);
         assert!(keys.remote(wanted(window, 0x1010, 1)).is_some());
         let other = RemoteAccess {
@@ -520,7 +571,7 @@ mod tests {
 
     #[test]
     fn regions_are_busy_while_windows_are_bound_to_them() {
-        let mut keys = KeyTable::default();
+        let mut keys = KeyTable::new(&7.into());
         let opened = Access::REMOTE_READ | Access::MW_BIND;
         let key = keys.register(region(opened)).unwrap();
         let binding = Binding {

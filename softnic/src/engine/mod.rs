@@ -47,7 +47,7 @@ pub use event::Event;
 pub use ids::{CqId, PdId, QpNum, SrqId, XrcdId};
 pub use keys::{Binding, Region, WindowKind};
 pub use management::{MANAGEMENT_LEN, ManagementDatagram};
-pub use memory::{Atomic, Memory};
+pub use memory::{Atomic, HostRange, Memory, Shared};
 pub(crate) use packet::{Outgoing, Packet};
 pub use path::Path;
 pub use psn::Psn;

@@ -304,21 +304,24 @@ impl Engine {
         for cq in [init.send_cq, init.recv_cq].into_iter().flatten() {
             self.cq_mut(cq)?.users += 1;
         }
-        self.qps.insert(num, QueuePair::new(num, init));
+        self.qps.insert(
+            num,
+            QueuePair::new(num, init, (self.mtu(), self.max_in_flight())),
+        );
         Ok(QpNum(num))
     }
 
-    /// An unused number, after the last one if possible: frames for a recently destroyed queue pair are then dropped.
+    /// An unused number, not drawn recently: frames for a recently destroyed queue pair are dropped.
     fn free_qp_num(&mut self) -> Option<u32> {
         if self.qps.len() >= MAX_QPS {
             return None;
         }
-        while {
-            let after = self.last_qp.checked_add(1).filter(|num| *num <= LAST_QP);
-            self.last_qp = after.unwrap_or(FIRST_QP).max(FIRST_QP);
-            self.qps.contains_key(&self.last_qp)
-        } {}
-        Some(self.last_qp)
+        loop {
+            let num = self.qp_nums.draw();
+            if (FIRST_QP..=LAST_QP).contains(&num) && !self.qps.contains_key(&num) {
+                return Some(num);
+            }
+        }
     }
 
     /// State and attributes of a queue pair.

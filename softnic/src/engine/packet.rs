@@ -4,8 +4,8 @@
 //! memory to the receiver's. Bytes with an ICRC exist only on a wire.
 
 use super::{
-    memory::Memory,
-    transfer::{self, Piece},
+    memory::{HostRange, Memory},
+    transfer,
 };
 use crate::wire::{Frame, WireError};
 
@@ -14,7 +14,7 @@ use crate::wire::{Frame, WireError};
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),
     /// Memory of the sending host, checked against a key, and the total length.
-    Host(&'a [Piece], usize),
+    Host(&'a [HostRange], usize),
 }
 
 /// A packet for an engine.
@@ -36,7 +36,7 @@ pub(crate) struct Outgoing {
     /// Payload, if not in the memory of the host.
     pub(super) bytes: Vec<u8>,
     /// Payload in the memory of the host.
-    pub(super) pieces: Vec<Piece>,
+    pub(super) ranges: Vec<HostRange>,
     /// Number of frames of the packet.
     count: u32,
     /// Maximum number of frames of the next packet.
@@ -66,12 +66,17 @@ impl Content<'_> {
     fn read(self, memory: &mut dyn Memory, to: &mut [u8]) {
         match self {
             Self::Bytes(bytes) => to.copy_from_slice(bytes),
-            Self::Host(pieces, _) => transfer::gather(memory, pieces, to),
+            Self::Host(ranges, _) => transfer::gather(memory, ranges, to),
         }
     }
 }
 
 impl<'a> Packet<'a> {
+    /// The same payload behind other headers.
+    pub(crate) fn with_headers(self, frame: &'a Frame<'a>) -> Self {
+        Self { frame, ..self }
+    }
+
     /// The packet of a frame from a wire.
     pub(super) fn of(frame: &'a Frame<'a>) -> Self {
         Self {
@@ -79,6 +84,12 @@ impl<'a> Packet<'a> {
             payload: Content::Bytes(frame.payload),
             count: 1,
         }
+    }
+
+    /// Length of the IP packet on a wire, for a single frame.
+    pub(crate) fn frame_len(&self) -> usize {
+        debug_assert_eq!(self.count, 1);
+        self.frame.len_with(self.payload.len())
     }
 
     /// Appends the bytes of the packet, a single frame, on a wire.
@@ -112,7 +123,7 @@ impl Outgoing {
         self.frame = None;
         self.count = 1;
         self.bytes.clear();
-        self.pieces.clear();
+        self.ranges.clear();
     }
 
     /// Sets the headers of the packet.
@@ -127,9 +138,9 @@ impl Outgoing {
 
     /// The packet, once the headers are set.
     pub(super) fn packet(&self) -> Option<Packet<'_>> {
-        let payload = match self.pieces.as_slice() {
+        let payload = match self.ranges.as_slice() {
             [] => Content::Bytes(&self.bytes),
-            pieces => Content::Host(pieces, pieces.iter().map(|piece| piece.len).sum()),
+            ranges => Content::Host(ranges, ranges.iter().map(|range| range.len).sum()),
         };
         Some(Packet {
             frame: self.frame.as_ref()?,

@@ -61,4 +61,22 @@ mod tests {
         assert_eq!(Psn::new(1 << 23).distance(Psn::new(0)), -(1 << 23));
         assert!(last.is_before(Psn::new(0)));
     }
+
+    /// Every distance, from numbers at the ends and in the middle.
+    #[test]
+    fn every_distance_is_added_and_measured() {
+        let half = 1 << 23;
+        for base in [0, 1, half - 1, half, MODULUS - 1].map(Psn::new) {
+            for step in 0..MODULUS {
+                let later = base.plus(step);
+                let sum = (u64::from(base.get()) + u64::from(step)) % u64::from(MODULUS);
+                assert_eq!(u64::from(later.get()), sum);
+                assert_eq!(later.since(base), step);
+                let (ahead, behind) = (step.cast_signed(), (MODULUS - step).cast_signed());
+                let distance = if step < half { ahead } else { -behind };
+                assert_eq!(later.distance(base), distance);
+                assert_eq!(later.is_before(base), step >= half);
+            }
+        }
+    }
 }

@@ -12,12 +12,13 @@ use super::{
     event::Event,
     ids::{CqId, PdId, SrqId, XrcdId},
     keys::KeyTable,
-    memory::Memory,
+    memory::{HostRange, Memory},
     packet::Content,
     request::{RecvRequest, Sge},
     srq::SharedReceiveQueue,
-    transfer::{self, Piece},
+    transfer,
 };
+use crate::seed::Seed;
 
 /// Subject of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +30,7 @@ pub(super) enum Timer {
 }
 
 /// Objects shared by the queue pairs of a device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Resources {
     pub(super) pds: BTreeSet<PdId>,
     /// Numbers of destroyed protection domains, reused from the end: the kernel also reuses handles.
@@ -45,7 +46,7 @@ pub(super) struct Resources {
     /// Overrun completion queues with queue pairs still to be failed.
     pub(super) overrun: Vec<CqId>,
     /// Buffer of [`Context::scatter`], reused so that packets cause no allocation.
-    pieces: Vec<Piece>,
+    ranges: Vec<HostRange>,
 }
 
 /// Objects of a peer's request: where memory is checked, messages are received, and receives complete.
@@ -65,6 +66,23 @@ pub(super) struct Context<'a> {
 }
 
 impl Resources {
+    /// Creates the objects of a new device, whose keys of memory are those of a seed.
+    pub(super) fn new(seed: &Seed) -> Self {
+        Self {
+            pds: BTreeSet::new(),
+            free_pds: Vec::new(),
+            keys: KeyTable::new(seed),
+            cqs: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            xrcds: BTreeSet::new(),
+            xrc_srqs: BTreeMap::new(),
+            events: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            overrun: Vec::new(),
+            ranges: Vec::new(),
+        }
+    }
+
     /// Adds a completion to a queue, with the current time.
     pub(super) fn complete(
         &mut self,
@@ -107,14 +125,14 @@ impl Context<'_> {
         offset: u64,
         from: Content<'_>,
     ) -> bool {
-        let mut pieces = std::mem::take(&mut self.resources.pieces);
-        pieces.clear();
+        let mut ranges = std::mem::take(&mut self.resources.ranges);
+        ranges.clear();
         let (keys, range) = (&self.resources.keys, (offset, from.len() as u64));
-        let allowed = transfer::resolve(keys, pd, sges, range, true, &mut pieces);
+        let allowed = transfer::resolve(keys, pd, sges, range, true, &mut ranges);
         if allowed {
-            transfer::scatter(self.memory, &pieces, from);
+            transfer::scatter(self.memory, &ranges, from);
         }
-        self.resources.pieces = pieces;
+        self.resources.ranges = ranges;
         allowed
     }
 }

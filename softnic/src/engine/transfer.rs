@@ -1,21 +1,12 @@
 //! Copies between packets and scatter/gather lists.
 
-use super::{ids::PdId, keys::KeyTable, memory::Memory, packet::Content, request::Sge};
-
-/// Contiguous host memory, already checked against a key.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
-    pub(super) host: u64,
-    pub(super) len: usize,
-}
-
-impl Piece {
-    /// Drops the first `len` bytes.
-    fn advance(&mut self, len: usize) {
-        self.host = self.host.wrapping_add(len as u64);
-        self.len -= len;
-    }
-}
+use super::{
+    ids::PdId,
+    keys::KeyTable,
+    memory::{HostRange, Memory},
+    packet::Content,
+    request::Sge,
+};
 
 /// Total length of a list in bytes.
 pub(super) fn total_len(sges: &[Sge]) -> u64 {
@@ -30,7 +21,7 @@ pub(super) fn resolve(
     sges: &[Sge],
     (offset, len): (u64, u64),
     writes: bool,
-    pieces: &mut Vec<Piece>,
+    ranges: &mut Vec<HostRange>,
 ) -> bool {
     let (mut skip, mut left) = (offset, len);
     for sge in sges {
@@ -44,16 +35,10 @@ pub(super) fn resolve(
         }
         let part = left.min(sge_len - skip);
         let addr = sge.addr.wrapping_add(skip);
-        let Some(host) = keys.local(pd, sge.lkey, addr, part, writes) else {
+        let Some(range) = keys.local(pd, sge.lkey, addr, part, writes) else {
             return false;
         };
-        let Ok(part_len) = usize::try_from(part) else {
-            return false;
-        };
-        pieces.push(Piece {
-            host,
-            len: part_len,
-        });
+        ranges.push(range);
         skip = 0;
         left -= part;
     }
@@ -61,40 +46,40 @@ pub(super) fn resolve(
 }
 
 /// Copies host memory into a payload of the same length.
-pub(super) fn gather(memory: &mut dyn Memory, pieces: &[Piece], mut to: &mut [u8]) {
-    for piece in pieces {
-        let Some((part, rest)) = to.split_at_mut_checked(piece.len) else {
+pub(super) fn gather(memory: &mut dyn Memory, ranges: &[HostRange], mut to: &mut [u8]) {
+    for range in ranges {
+        let Some((part, rest)) = to.split_at_mut_checked(range.len) else {
             return;
         };
-        memory.read(piece.host, part);
+        memory.read(*range, part);
         to = rest;
     }
 }
 
 /// Copies a payload into host memory of the same length.
-pub(super) fn scatter(memory: &mut dyn Memory, pieces: &[Piece], from: Content<'_>) {
+pub(super) fn scatter(memory: &mut dyn Memory, ranges: &[HostRange], from: Content<'_>) {
     match from {
-        Content::Bytes(bytes) => scatter_bytes(memory, pieces, bytes),
-        Content::Host(from, _) => copy(memory, pieces, from),
+        Content::Bytes(bytes) => scatter_bytes(memory, ranges, bytes),
+        Content::Host(from, _) => copy(memory, ranges, from),
     }
 }
 
-fn scatter_bytes(memory: &mut dyn Memory, pieces: &[Piece], mut from: &[u8]) {
-    for piece in pieces {
-        let Some((part, rest)) = from.split_at_checked(piece.len) else {
+fn scatter_bytes(memory: &mut dyn Memory, ranges: &[HostRange], mut from: &[u8]) {
+    for range in ranges {
+        let Some((part, rest)) = from.split_at_checked(range.len) else {
             return;
         };
-        memory.write(piece.host, part);
+        memory.write(part, *range);
         from = rest;
     }
 }
 
 /// Copies host memory to host memory of the same length.
-fn copy(memory: &mut dyn Memory, to: &[Piece], from: &[Piece]) {
+fn copy(memory: &mut dyn Memory, to: &[HostRange], from: &[HostRange]) {
     let mut from = from.iter().copied();
-    let mut source = Piece { host: 0, len: 0 };
-    for piece in to {
-        let mut target = *piece;
+    let mut source = HostRange::default();
+    for range in to {
+        let mut target = *range;
         while target.len > 0 {
             if source.len == 0 {
                 let Some(next) = from.next() else {
@@ -103,9 +88,9 @@ fn copy(memory: &mut dyn Memory, to: &[Piece], from: &[Piece]) {
                 source = next;
             }
             let len = target.len.min(source.len);
-            memory.copy(source.host, target.host, len);
-            source.advance(len);
-            target.advance(len);
+            memory.copy(source.part(0, len), target.part(0, len));
+            source = source.part(len, source.len - len);
+            target = target.part(len, target.len - len);
         }
     }
 }

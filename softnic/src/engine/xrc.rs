@@ -13,9 +13,6 @@ use super::{
     srq::XrcBinding,
 };
 
-/// Numbers of shared receive queues have 24 bits.
-const LAST_NUMBER: u32 = 0xff_ffff;
-
 impl Resources {
     /// Target of a request that names a shared receive queue; `None` if the queue is not of the domain.
     pub(super) fn xrc_target(&self, xrcd: XrcdId, number: u32) -> Option<Target> {
@@ -87,13 +84,14 @@ impl Engine {
         Ok(id)
     }
 
-    /// An unused number, after the last one if possible.
+    /// An unused number, not drawn recently, and not 0.
     fn free_srq_number(&mut self) -> u32 {
-        while {
-            self.last_srq = self.last_srq % LAST_NUMBER + 1;
-            self.resources.xrc_srqs.contains_key(&self.last_srq)
-        } {}
-        self.last_srq
+        loop {
+            let num = self.srq_nums.draw();
+            if num != 0 && !self.resources.xrc_srqs.contains_key(&num) {
+                return num;
+            }
+        }
     }
 
     /// Number of a shared receive queue for extended connections; `None` for other queues.

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr};
 
-use super::network::Network;
+use super::{limits::Resource, network::Network};
 
 /// Counts of the objects of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ struct HostBooks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Books {
     hosts: Vec<HostBooks>,
+    locked_bytes: u64,
+    descriptors: u64,
 }
 
 impl Books {
@@ -45,8 +47,17 @@ impl Books {
                 registered_bytes: host.engine.registered_bytes(),
             }
         });
+        let used = |resource| {
+            let amounts = network
+                .hosts
+                .iter()
+                .map(|host| host.accounts.used(resource));
+            amounts.fold(0, u64::saturating_add)
+        };
         Self {
             hosts: hosts.filter(|host| !host.objects.is_empty()).collect(),
+            locked_bytes: used(Resource::LockedMemory),
+            descriptors: used(Resource::Descriptors),
         }
     }
 
@@ -75,7 +86,20 @@ impl Books {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Whether all counts are 0.
+    /// Number of bytes locked for the devices, as limited by
+    /// [`Limits::locked_memory`](crate::Limits::locked_memory).
+    pub fn locked_bytes(&self) -> u64 {
+        self.locked_bytes
+    }
+
+    /// Number of descriptors of channels and contexts, as limited by
+    /// [`Limits::descriptors`](crate::Limits::descriptors). Contexts are no objects of the books: a context may stay open
+    /// until the end of the process.
+    pub fn descriptors(&self) -> u64 {
+        self.descriptors
+    }
+
+    /// Whether no object exists.
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty()
     }

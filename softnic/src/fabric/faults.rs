@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use crate::failure::mix;
+use crate::mix::mix;
 
 /// Maximum delay of a frame.
 const MAX_DELAY: Duration = Duration::from_secs(86_400);

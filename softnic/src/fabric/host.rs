@@ -8,7 +8,11 @@ use std::{
     thread,
 };
 
-use super::port::{Port, Shared};
+use super::{
+    environment,
+    limits::Limits,
+    port::{Port, Shared},
+};
 use crate::{
     abi::scripted,
     failure::{Call, Failing, Holding, When},
@@ -80,6 +84,7 @@ pub(crate) fn current() -> Option<Port> {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     });
+    let port = port.or_else(environment::port);
     if port.is_none() {
         ibverbs_sys::NO_DEVICE_ADVICE.get_or_init(|| ADVICE);
     }
@@ -92,7 +97,7 @@ pub(crate) fn current() -> Option<Port> {
 /// host, the list is empty, unless a host is the [default](Self::make_default).
 #[derive(Clone, Debug)]
 pub struct Host {
-    port: Port,
+    pub(super) port: Port,
 }
 
 impl Host {
@@ -132,7 +137,9 @@ impl Host {
     ///
     /// Concerned are the host's own device and its connection identifiers, in all threads. Scripted devices have
     /// [requests of their own](scripted::Device::fail). Posting is counted by request: a chain of `ibv_post_send` is posted
-    /// up to the failed request. Objects that cannot be destroyed because of a failure stay in the
+    /// up to the failed request. A failed [`Call::Doorbell`] is counted by call, and has an effect: `ibv_post_send` fails
+    /// without a request in `bad_wr`, and the device executes the requests after the next post, as Linux' software devices do.
+    /// Objects that cannot be destroyed because of a failure stay in the
     /// [books](crate::Fabric::books).
     ///
     /// # Panics
@@ -165,6 +172,15 @@ impl Host {
             "`{call}` fails on scripted devices only: use `scripted::Device::fail`"
         );
         self.port.fail(call, when, errno)
+    }
+
+    /// Sets the limits of the host for objects created from now on, by programs on the host and on its device. Existing
+    /// objects count, and stay.
+    ///
+    /// # Examples
+    /// See [`Limits`].
+    pub fn set_limits(&self, limits: Limits) {
+        self.port.set_limits(limits);
     }
 
     /// Blocks calls of a C function on the host, until the result is dropped, as a slow kernel would. Concerned are the

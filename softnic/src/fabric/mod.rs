@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod books;
+mod environment;
 mod faults;
 mod host;
+mod limits;
 mod network;
 mod port;
+mod receiver;
 mod recording;
 mod timekeeper;
 mod traffic;
@@ -27,15 +30,21 @@ pub use books::Books;
 pub use faults::Faults;
 pub use host::{Entered, Host};
 pub(crate) use host::{current, entered};
+pub use limits::Limits;
+pub(crate) use limits::{Charge, ObjectCharge, Resource, locked};
 pub(crate) use port::Port;
 use port::Shared;
 pub use recording::RecordedFrame;
+use recording::Recording;
 pub use traffic::Traffic;
 
-use crate::abi;
+use crate::{abi, carrier::Carrier, cm::Timing, seed::Seed};
 
 /// Maximum number of addresses of a host: the indices of GIDs have 8 bits.
 const MAX_ADDRS: usize = 256;
+
+/// Minimum MTU of links: a path MTU of 256 bytes and the headers.
+const MIN_LINK_MTU: u32 = 256 + 96;
 
 /// A network of hosts in this process.
 ///
@@ -66,13 +75,21 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Creates a network without faults.
+    /// Creates a network without faults. Keys of memory, GUIDs, and numbers of queue pairs and connections are random, unless
+    /// the environment variable `SOFTNIC_SEED` has a seed.
+    ///
+    /// # Panics
+    /// If `SOFTNIC_SEED` is not a number.
     pub fn new() -> Self {
-        Self::seeded(0)
+        let fabric = Self::seeded(0);
+        if std::env::var_os("SOFTNIC_SEED").is_none() {
+            fabric.shared.lock().numbers = Seed::of_system();
+        }
+        fabric
     }
 
-    /// Creates a network with a seed for faults, initially without faults. The environment variable `SOFTNIC_SEED`
-    /// overrides the seed, to replay the seed printed by a failed test.
+    /// Creates a network with a seed for faults, and for the keys of memory, GUIDs, numbers of queue pairs and ids of
+    /// connections of its hosts, initially without faults. The environment variable `SOFTNIC_SEED` overrides the seed, to replay the seed printed by a failed test.
     ///
     /// # Panics
     /// If `SOFTNIC_SEED` is not a number.
@@ -161,12 +178,55 @@ impl Fabric {
         self
     }
 
+    /// Sets the MTU of the links, as of an Ethernet: longer IP packets are lost. Hosts added from now on have the path MTU
+    /// that fits, such as 1024 bytes for 1500. Without a link MTU, the path MTU is 4096.
+    ///
+    /// # Panics
+    /// If `bytes` is below 352: the headers of the smallest path MTU do not fit.
+    #[must_use]
+    pub fn link_mtu(self, bytes: u32) -> Self {
+        assert!(
+            bytes >= MIN_LINK_MTU,
+            "the link MTU is {bytes} bytes: it must be at least {MIN_LINK_MTU}"
+        );
+        self.shared.lock().link_mtu = Some(bytes);
+        self
+    }
+
+    /// Puts a router between the networks of the hosts: the first 24 bits of an IPv4 address, or 64 bits of an IPv6 address.
+    /// A frame to another network arrives with one hop less, and is lost if its hop limit is 1. Multicast stays in a
+    /// network. Without a router, all hosts are on one link.
+    #[must_use]
+    pub fn router(self) -> Self {
+        self.shared.lock().has_router = true;
+        self
+    }
+
+    /// Sets the times of the connection managers of hosts added from now on. The default is [`Timing::FABRIC`];
+    /// [`Timing::LINUX`] has those of Linux, sixteen times longer.
+    #[must_use]
+    pub fn cm_timing(self, timing: Timing) -> Self {
+        self.shared.lock().timing = timing;
+        self
+    }
+
     /// Records all sent frames for [`recorded_frames`](Self::recorded_frames) and [`write_pcap`](Self::write_pcap).
     /// Memory grows with the traffic.
     #[must_use]
     pub fn record(self) -> Self {
-        self.shared.lock().record();
+        self.shared.lock().record(Recording::Memory(Vec::new()));
         self
+    }
+
+    /// Writes all frames sent, and frames received [over UDP](Self::host_over_udp), to a pcap file for Wireshark, as they
+    /// pass. The file is complete after each frame, also if the process is killed.
+    ///
+    /// # Errors
+    /// As for [`std::fs::File::create`].
+    pub fn record_to(self, path: impl AsRef<Path>) -> io::Result<Self> {
+        let recording = Recording::create(path.as_ref(), self.shared.start_since_1970)?;
+        self.shared.lock().record(recording);
+        Ok(self)
     }
 
     fn change_faults(self, change: impl FnOnce(&mut Faults)) -> Self {
@@ -208,14 +268,58 @@ impl Fabric {
         );
         let addrs: Vec<_> = addrs.iter().map(IpAddr::to_canonical).collect();
         for addr in &addrs {
-            let is_broadcast = *addr == IpAddr::V4(Ipv4Addr::BROADCAST);
-            assert!(
-                !(addr.is_unspecified() || addr.is_multicast() || is_broadcast),
-                "{addr} is no address of a host"
-            );
+            check_addr(*addr);
         }
         let index = self.shared.lock().add_host(&addrs);
         Host::new(Port::new(&self.shared, index))
+    }
+
+    /// Adds a host with an address of this machine, and with a socket at UDP port 4791 of the address: the host exchanges
+    /// frames with hosts of other processes and machines, as an ordinary user. Frames to other addresses leave by the
+    /// socket, also those to other hosts of the fabric; frames to multicast groups stay in the fabric.
+    ///
+    /// The fabric's faults concern the frames sent. A thread receives frames while no thread of the program polls. On
+    /// addresses other than loopback ones, the path MTU is 1024 bytes, and connections have the times of [`Timing::LINUX`].
+    ///
+    /// Each sender of a datagram to the address can send frames to the host. Loopback addresses such as 127.0.0.2
+    /// are reached by processes of this machine alone.
+    ///
+    /// # Errors
+    /// - [`io::ErrorKind::AddrInUse`]: another process, or Linux's driver `rdma_rxe`, has the port; use another address.
+    /// - [`io::ErrorKind::AddrNotAvailable`]: the machine does not have the address.
+    /// - [`io::ErrorKind::InvalidInput`]: the fabric is [manual](Self::manual).
+    ///
+    /// # Panics
+    /// As for [`host`](Self::host).
+    ///
+    /// # Examples
+    /// ```
+    /// let fabric = softnic::Fabric::new();
+    /// let host = fabric.host_over_udp("127.0.0.77".parse()?)?;
+    /// host.run(|| { /* queue pairs reach those of other processes */ });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn host_over_udp(&self, addr: IpAddr) -> io::Result<Host> {
+        if self.shared.is_manual() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a manual fabric has no hosts over UDP, whose frames arrive by themselves",
+            ));
+        }
+        let addr = addr.to_canonical();
+        check_addr(addr);
+        let carrier = Carrier::bind(addr)?;
+        let link = Arc::clone(carrier.link());
+        let index = {
+            let mut network = self.shared.lock();
+            let index = network.add_host_over_udp(addr, carrier);
+            if !addr.is_loopback() {
+                network.hosts[index].manager.set_timing(Timing::LINUX);
+            }
+            index
+        };
+        receiver::start(&self.shared, index, link)?;
+        Ok(Host::new(Port::new(&self.shared, index)))
     }
 
     /// Drops all frames between two hosts, in both directions, until [`heal`](Self::heal).
@@ -318,6 +422,18 @@ impl Fabric {
     pub fn write_pcap(&self, path: impl AsRef<Path>) -> io::Result<()> {
         std::fs::write(path, recording::pcap(&self.recorded_frames()?))
     }
+}
+
+/// Checks that a host can have an address.
+///
+/// # Panics
+/// For unspecified, multicast and broadcast addresses.
+fn check_addr(addr: IpAddr) {
+    let is_broadcast = addr == IpAddr::V4(Ipv4Addr::BROADCAST);
+    assert!(
+        !(addr.is_unspecified() || addr.is_multicast() || is_broadcast),
+        "{addr} is no address of a host"
+    );
 }
 
 /// The seed in the environment variable, or the given one without the variable.

@@ -11,14 +11,19 @@ use std::{
 
 use super::{
     faults::{Copy, Faults, Nth},
-    recording::RecordedFrame,
+    limits::Accounts,
+    recording::{RecordedFrame, Recording},
     traffic::Traffic,
 };
 use crate::{
     abi::{Notifier, scripted},
-    cm::{Manager, Reach},
+    carrier::Carrier,
+    cm::{Manager, Reach, Timing},
     engine::{Engine, Memory, Outgoing, Packet},
-    failure::{Failures, mix},
+    failure::Failures,
+    mix::mix,
+    seed::Seed,
+    wire::Frame,
 };
 
 /// A host of the network.
@@ -26,11 +31,17 @@ pub(super) struct NetworkHost {
     pub(super) addrs: Arc<[IpAddr]>,
     pub(super) engine: Engine,
     pub(super) manager: Manager,
+    /// GUID of the device.
+    pub(super) guid: u64,
     pub(super) notifier: Arc<Notifier>,
     /// Requested failures of the host's calls.
     pub(super) failures: Arc<Failures>,
+    /// Limits of the host, and the resources in use by its programs.
+    pub(super) accounts: Arc<Accounts>,
     /// Scripted devices of the host.
     pub(super) scripted: Vec<Weak<scripted::Shared>>,
+    /// The socket of a host over UDP.
+    pub(super) carrier: Option<Carrier>,
     /// Whether the host is in `active`.
     is_listed: bool,
     /// The host's earliest entry in `deadlines`.
@@ -38,6 +49,11 @@ pub(super) struct NetworkHost {
 }
 
 impl NetworkHost {
+    /// Whether an address is beyond the host's socket.
+    fn is_beyond(&self, dst: IpAddr) -> bool {
+        self.carrier.is_some() && !dst.is_multicast() && !self.addrs.contains(&dst)
+    }
+
     /// Next deadline of the host's engine and connection manager.
     fn next_timeout(&self) -> Option<Duration> {
         let timers = [self.engine.next_timeout(), self.manager.next_timeout()];
@@ -45,13 +61,40 @@ impl NetworkHost {
     }
 }
 
-/// A frame in flight: arrival time, serial number, receiver, and bytes.
-type InFlight = Reverse<(Duration, u64, usize, Vec<u8>)>;
+/// Receiver of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Receiver {
+    Host(usize),
+    /// The address of another process' host, over UDP.
+    Udp(IpAddr),
+}
+
+impl Receiver {
+    /// Number of the receiver in links; other processes have the last one.
+    fn index(self) -> usize {
+        match self {
+            Self::Host(host) => host,
+            Self::Udp(_) => usize::MAX,
+        }
+    }
+}
+
+/// A frame in flight: arrival time, serial number, sender, receiver, and bytes.
+type InFlight = Reverse<(Duration, u64, usize, Receiver, Vec<u8>)>;
 
 /// Hosts, links, and frames in flight.
 pub(crate) struct Network {
+    /// Seed of the faults.
     seed: u64,
+    /// Seed of the numbers that peers see.
+    pub(super) numbers: Seed,
     pub(super) faults: Faults,
+    /// Maximum length of an IP packet on the links; `None` for links without a limit.
+    pub(super) link_mtu: Option<u32>,
+    /// Whether a router is between the networks, which are one link otherwise.
+    pub(super) has_router: bool,
+    /// Times of the connection managers of hosts added from now on.
+    pub(super) timing: Timing,
     /// Current time of a manual fabric.
     pub(super) virtual_now: Duration,
     pub(super) hosts: Vec<NetworkHost>,
@@ -69,9 +112,22 @@ pub(crate) struct Network {
     outgoing: Outgoing,
     serial: u64,
     pub(super) traffic: Traffic,
-    /// Sent frames; `None` unless recorded.
-    recording: Option<Vec<RecordedFrame>>,
+    /// Sent frames, and frames received over UDP; `None` unless recorded.
+    recording: Option<Recording>,
 }
+
+/// First byte of the GUIDs: the bit for local administration.
+const LOCAL_GUID: u64 = 0x02 << 56;
+
+/// Maximum length of a frame's headers, for the path MTU.
+const MAX_HEADERS: u32 = 40 + 8 + 12 + 4 + 28 + 4;
+
+/// Maximum number of packets of a connection in flight over UDP: the kernel's default buffer of a socket has a few hundred
+/// kilobytes, and a frame of 4096 bytes takes twice as many.
+const MAX_IN_FLIGHT_OVER_UDP: u32 = 32;
+
+/// Maximum number of datagrams that a host receives before other threads get the lock.
+const MAX_RECEIVED: u32 = 64;
 
 /// Maximum number of frames from a host before other hosts send, so that a receiver's RNR NAK stops the sender early.
 const BURST: u32 = 16;
@@ -80,7 +136,11 @@ impl Network {
     pub(super) fn new(seed: u64, memory: Box<dyn Memory + Send>) -> Self {
         Self {
             seed,
+            numbers: seed.into(),
             faults: Faults::default(),
+            link_mtu: None,
+            has_router: false,
+            timing: Timing::FABRIC,
             virtual_now: Duration::ZERO,
             hosts: Vec::new(),
             memory,
@@ -102,6 +162,12 @@ impl Network {
     /// # Panics
     /// If an address is taken or given twice. The network is unchanged then.
     pub(super) fn add_host(&mut self, addrs: &[IpAddr]) -> usize {
+        let seed = self.numbers.part(self.hosts.len() as u64);
+        self.add_host_of(addrs, &seed)
+    }
+
+    /// Adds a host whose numbers are those of a seed.
+    fn add_host_of(&mut self, addrs: &[IpAddr], seed: &Seed) -> usize {
         let index = self.hosts.len();
         let mut own = BTreeSet::new();
         for addr in addrs {
@@ -111,18 +177,45 @@ impl Network {
         }
         let all = addrs.iter().copied();
         self.by_addr.extend(all.clone().map(|addr| (addr, index)));
-        // Successive managers start with distant communication ids.
-        let first = u32::try_from(index).unwrap_or(0).rotate_right(12);
+        // GUID, keys, ids and numbers of queue pairs are those of this host alone, also beside hosts of other processes
+        // with other seeds.
+        let guid = LOCAL_GUID | seed.number(0) >> 8;
+        let mut engine = Engine::new(all.clone(), seed.part(1));
+        let mut manager = Manager::new(all, guid, seed.part(2));
+        manager.set_timing(self.timing);
+        if let Some(link_mtu) = self.link_mtu {
+            engine.set_mtu(path_mtu(link_mtu));
+            manager.set_mtu(path_mtu(link_mtu));
+        }
         self.hosts.push(NetworkHost {
             addrs: addrs.into(),
-            engine: Engine::new(all.clone()),
-            manager: Manager::new(all, guid(index), first),
+            engine,
+            manager,
+            guid,
             notifier: Arc::default(),
             failures: Arc::new(Failures::new(mix(self.seed) ^ index as u64)),
+            accounts: Accounts::new(),
             scripted: Vec::new(),
+            carrier: None,
             is_listed: false,
             deadline: None,
         });
+        index
+    }
+
+    /// Adds a host with a socket, and returns its index.
+    ///
+    /// # Panics
+    /// If another host has the address.
+    pub(super) fn add_host_over_udp(&mut self, addr: IpAddr, carrier: Carrier) -> usize {
+        // Processes with the same seed have hosts with other addresses.
+        let seed = of_addr(&self.numbers, addr);
+        let index = self.add_host_of(&[addr], &seed);
+        let host = &mut self.hosts[index];
+        host.engine.set_mtu(carrier.mtu());
+        host.engine.set_max_in_flight(MAX_IN_FLIGHT_OVER_UDP);
+        host.manager.set_mtu(carrier.mtu());
+        host.carrier = Some(carrier);
         index
     }
 
@@ -137,6 +230,12 @@ impl Network {
         if addr.is_multicast() || self.by_addr.contains_key(&addr) {
             return Reach::Known;
         }
+        if let Some(carrier) = &self.hosts[host].carrier {
+            return match carrier.has_route(addr) {
+                true => Reach::Known,
+                false => Reach::Nowhere,
+            };
+        }
         let own = &self.hosts[host].addrs;
         if own.iter().any(|own| network(*own) == network(addr)) {
             Reach::OnLink
@@ -145,12 +244,12 @@ impl Network {
         }
     }
 
-    pub(super) fn record(&mut self) {
-        self.recording.get_or_insert_default();
+    pub(super) fn record(&mut self, recording: Recording) {
+        self.recording = Some(recording);
     }
 
     pub(super) fn recorded(&self) -> Option<&[RecordedFrame]> {
-        self.recording.as_deref()
+        self.recording.as_ref().and_then(Recording::frames)
     }
 
     pub(super) fn set_cut(&mut self, link: (usize, usize), is_cut: bool) {
@@ -195,8 +294,10 @@ impl Network {
             engine.send_management(path, bytes);
         }
         let mut has_more = true;
-        let is_plain = self.faults == Faults::default() && self.cuts.is_empty();
-        let sends_runs = is_plain && self.recording.is_none();
+        let is_plain =
+            self.faults == Faults::default() && self.cuts.is_empty() && self.link_mtu.is_none();
+        let is_encoded = self.recording.is_some() || self.hosts[host].carrier.is_some();
+        let sends_runs = is_plain && !is_encoded;
         let mut left = BURST;
         while left > 0 {
             outgoing.max_count = if sends_runs { left } else { 1 };
@@ -244,6 +345,44 @@ impl Network {
         self.activate(host);
     }
 
+    /// Hands a frame over to the receiver's engine, or to the sender's socket.
+    fn deliver_bytes(&mut self, from: usize, to: Receiver, frame: &[u8], now: Duration) {
+        match to {
+            Receiver::Host(to) => self.deliver(to, |engine, memory| {
+                engine.handle_frame(frame, now, memory);
+            }),
+            Receiver::Udp(dst) => {
+                let carrier = self.hosts[from].carrier.as_mut();
+                let sent = carrier.is_some_and(|carrier| carrier.send(dst, frame));
+                self.traffic.lost += u64::from(!sent);
+            }
+        }
+    }
+
+    /// Processes datagrams pending at a host's socket, up to a number, so that other threads get the lock.
+    pub(super) fn receive(&mut self, host: usize, now: Duration) {
+        let mut taken = 0;
+        while taken < MAX_RECEIVED {
+            let NetworkHost {
+                engine, carrier, ..
+            } = &mut self.hosts[host];
+            let Some(packet) = carrier.as_mut().and_then(Carrier::receive) else {
+                break;
+            };
+            taken += 1;
+            if let Some(recording) = &mut self.recording {
+                recording.push(now, packet);
+            }
+            if engine.is_active() {
+                engine.handle_frame(packet, now, &mut *self.memory);
+            }
+        }
+        if taken > 0 {
+            self.activate(host);
+            self.pump(now);
+        }
+    }
+
     /// Sets whether a host's port has a link.
     pub(super) fn set_link(&mut self, host: usize, has_link: bool) {
         self.hosts[host].engine.set_link(has_link);
@@ -266,18 +405,60 @@ impl Network {
         if !self.hosts[from].engine.is_active() {
             return;
         }
-        if self.recording.is_some() {
-            let bytes = self.encode(packet);
-            let recording = self.recording.get_or_insert_default();
-            recording.push(RecordedFrame { at: now, bytes });
-        }
         let dst = packet.frame.ip.dst();
+        if self.hosts[from].is_beyond(dst) {
+            let frame = Carrier::outgoing(packet.frame);
+            let packet = packet.with_headers(&frame);
+            self.record_packet(&packet, now);
+            self.send(from, Receiver::Udp(dst), &packet, now);
+            return;
+        }
+        self.record_packet(packet, now);
         if dst.is_multicast() {
             for to in 0..self.hosts.len() {
-                self.send((from, to), packet, now);
+                if !self.is_routed(packet, &self.hosts[to].addrs) {
+                    self.send(from, Receiver::Host(to), packet, now);
+                }
             }
         } else if let Some(&to) = self.by_addr.get(&dst) {
-            self.send((from, to), packet, now);
+            if self.is_routed(packet, &[dst]) {
+                self.forward((from, to), packet, now);
+            } else {
+                self.send(from, Receiver::Host(to), packet, now);
+            }
+        }
+    }
+
+    /// Records a packet, if the fabric records.
+    fn record_packet(&mut self, packet: &Packet<'_>, now: Duration) {
+        if self.recording.is_some() {
+            let bytes = self.encode(packet);
+            if let Some(recording) = &mut self.recording {
+                recording.push(now, &bytes);
+            }
+        }
+    }
+
+    /// Whether a router is between the sender of a packet and a host with these addresses.
+    fn is_routed(&self, packet: &Packet<'_>, addrs: &[IpAddr]) -> bool {
+        let from = network(packet.frame.ip.src());
+        self.has_router && !addrs.iter().any(|addr| network(*addr) == from)
+    }
+
+    /// Sends a packet over the router, which drops the packet if its hops are used up.
+    fn forward(&mut self, (from, to): (usize, usize), packet: &Packet<'_>, now: Duration) {
+        match packet.frame.ip.forwarded() {
+            Some(ip) => {
+                let frame = Frame {
+                    ip,
+                    ..*packet.frame
+                };
+                self.send(from, Receiver::Host(to), &packet.with_headers(&frame), now);
+            }
+            None => {
+                self.traffic.frames += u64::from(packet.count);
+                self.traffic.lost += u64::from(packet.count);
+            }
         }
     }
 
@@ -290,7 +471,8 @@ impl Network {
     }
 
     /// Sends a packet over a link. Copies without a fault are delivered at once, and never encoded.
-    fn send(&mut self, link: (usize, usize), packet: &Packet<'_>, now: Duration) {
+    fn send(&mut self, from: usize, to: Receiver, packet: &Packet<'_>, now: Duration) {
+        let link = (from, to.index());
         let count = self.counts.entry(link).or_default();
         let nth = Nth {
             seed: self.seed,
@@ -299,7 +481,10 @@ impl Network {
         };
         *count += u64::from(packet.count);
         self.traffic.frames += u64::from(packet.count);
-        if self.cuts.contains(&link) {
+        let is_too_long = self
+            .link_mtu
+            .is_some_and(|mtu| packet.frame_len() > mtu as usize);
+        if is_too_long || self.cuts.contains(&link) {
             self.traffic.lost += 1;
             return;
         }
@@ -310,8 +495,10 @@ impl Network {
             _ => self.traffic.duplicated += 1,
         }
         for copy in copies.into_iter().flatten() {
-            if copy == Copy::default() {
-                self.deliver(link.1, |engine, memory| {
+            if let Receiver::Host(to) = to
+                && copy == Copy::default()
+            {
+                self.deliver(to, |engine, memory| {
                     engine.handle_packet(packet, now, memory);
                 });
                 continue;
@@ -323,12 +510,10 @@ impl Network {
                 bytes[at / 8] ^= 1 << (at % 8);
             }
             if copy.delay.is_zero() {
-                self.deliver(link.1, |engine, memory| {
-                    engine.handle_frame(&bytes, now, memory);
-                });
+                self.deliver_bytes(from, to, &bytes, now);
             } else {
                 self.serial += 1;
-                let entry = (now + copy.delay, self.serial, link.1, bytes);
+                let entry = (now + copy.delay, self.serial, from, to, bytes);
                 self.delayed.push(Reverse(entry));
             }
         }
@@ -341,10 +526,8 @@ impl Network {
             .peek()
             .is_some_and(|Reverse((at, ..))| *at <= now)
         {
-            if let Some(Reverse((_, _, host, frame))) = self.delayed.pop() {
-                self.deliver(host, |engine, memory| {
-                    engine.handle_frame(&frame, now, memory);
-                });
+            if let Some(Reverse((_, _, from, to, frame))) = self.delayed.pop() {
+                self.deliver_bytes(from, to, &frame, now);
             }
         }
         // Arrived frames may cancel timers.
@@ -390,9 +573,22 @@ impl Network {
     }
 }
 
-/// GUID of a host's device, with the bit for local administration set.
-pub(crate) fn guid(index: usize) -> u64 {
-    0x0200_00ff_fe00_0001 + index as u64
+/// Greatest path MTU whose frames fit a link's MTU, at least 256: as `iboe_get_mtu` of Linux, which subtracts the headers
+/// of IPv6, UDP, BTH, XRCETH and `AtomicETH`, and the ICRC.
+fn path_mtu(link_mtu: u32) -> u32 {
+    let payload = link_mtu.saturating_sub(MAX_HEADERS);
+    1 << payload.clamp(256, 4096).ilog2()
+}
+
+/// The seed of a host with this address.
+fn of_addr(seed: &Seed, addr: IpAddr) -> Seed {
+    let bytes = match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped().octets(),
+        IpAddr::V6(addr) => addr.octets(),
+    };
+    let (chunks, _) = bytes.as_chunks();
+    let parts = chunks.iter().map(|part| u64::from_be_bytes(*part));
+    parts.fold(seed.clone(), |seed, part| seed.part(part))
 }
 
 /// Network of an address: the first 24 bits (IPv4) or 64 bits (IPv6).

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use super::network::{self, Network};
+use super::{
+    limits::{Accounts, Limits},
+    network::Network,
+};
 use crate::{
     abi::{Notifier, ProcessMemory, scripted},
     cm::{Manager, Reach},
@@ -29,7 +32,7 @@ pub(super) struct Shared {
     pub(super) speed: AtomicU32,
     start: Instant,
     /// Wall-clock time of the start, since 1970; zero for a manual fabric.
-    start_since_1970: Duration,
+    pub(super) start_since_1970: Duration,
 }
 
 impl Shared {
@@ -74,11 +77,33 @@ impl Shared {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Stops the timekeeper.
+    /// Processes datagrams pending at a host's socket.
+    pub(super) fn receive(&self, host: usize) {
+        let mut network = self.lock();
+        let now = self.now(&network);
+        let before = network.next_deadline();
+        network.receive(host, now);
+        self.notify_of_earlier(&network, before);
+    }
+
+    /// Notifies the timekeeper if the next deadline is earlier than before.
+    fn notify_of_earlier(&self, network: &Network, before: Option<Duration>) {
+        let after = network.next_deadline();
+        if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Stops the timekeeper and the receiving threads, and closes their sockets.
     pub(super) fn close(&self) {
-        let _network = self.lock();
+        let mut network = self.lock();
         self.is_closed.store(true, Ordering::Relaxed);
         self.changed.notify_all();
+        for host in &mut network.hosts {
+            if let Some(carrier) = host.carrier.take() {
+                carrier.link().close();
+            }
+        }
     }
 
     pub(super) fn now(&self, network: &Network) -> Duration {
@@ -100,7 +125,9 @@ pub(crate) struct Port {
     shared: Arc<Shared>,
     notifier: Arc<Notifier>,
     failures: Arc<Failures>,
+    accounts: Arc<Accounts>,
     addrs: Arc<[IpAddr]>,
+    guid: u64,
     pub(super) index: usize,
 }
 
@@ -113,20 +140,15 @@ pub(crate) struct Device<'a> {
 
 impl Port {
     pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Self {
-        let (notifier, failures, addrs) = {
-            let host = &shared.lock().hosts[index];
-            let failures = Arc::clone(&host.failures);
-            (
-                Arc::clone(&host.notifier),
-                failures,
-                Arc::clone(&host.addrs),
-            )
-        };
+        let network = shared.lock();
+        let host = &network.hosts[index];
         Self {
             shared: Arc::clone(shared),
-            notifier,
-            failures,
-            addrs,
+            notifier: Arc::clone(&host.notifier),
+            failures: Arc::clone(&host.failures),
+            accounts: Arc::clone(&host.accounts),
+            addrs: Arc::clone(&host.addrs),
+            guid: host.guid,
             index,
         }
     }
@@ -177,18 +199,9 @@ impl Port {
         u8::try_from(index).ok()
     }
 
-    /// Index of the source address for answers to a frame for `to`: the same address, or for multicast the first one of
-    /// the family.
-    pub(crate) fn addr_index_for(&self, to: IpAddr) -> u8 {
-        let same_family = |own: &&IpAddr| own.is_ipv4() == to.is_ipv4();
-        let first = self.addrs.iter().find(same_family);
-        let own = self.addr_index(to);
-        own.or_else(|| self.addr_index(*first?)).unwrap_or(0)
-    }
-
     /// GUID of the device.
     pub(crate) fn guid(&self) -> u64 {
-        network::guid(self.index)
+        self.guid
     }
 
     /// Wall-clock time since 1970 at a time of the fabric. A manual fabric starts in 1970.
@@ -229,6 +242,16 @@ impl Port {
         self.failures.attempt(call)
     }
 
+    /// Limits of the host, and the amounts in use.
+    pub(crate) fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
+    /// Changes the limits of the host.
+    pub(super) fn set_limits(&self, limits: Limits) {
+        self.accounts.set_limits(limits);
+    }
+
     /// Seed of decisions about the host's calls.
     pub(super) fn seed(&self) -> u64 {
         self.failures.seed()
@@ -248,10 +271,7 @@ impl Port {
         network.activate(self.index);
         if !self.shared.is_manual {
             network.pump(now);
-            let after = network.next_deadline();
-            if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
-                self.shared.changed.notify_one();
-            }
+            self.shared.notify_of_earlier(&network, before);
         }
         result
     }
@@ -271,6 +291,12 @@ impl Port {
         if !self.shared.is_manual {
             let mut network = self.shared.lock();
             let now = self.shared.now(&network);
+            if let Some(carrier) = &network.hosts[self.index].carrier {
+                carrier.link().count_poll();
+                let before = network.next_deadline();
+                network.receive(self.index, now);
+                self.shared.notify_of_earlier(&network, before);
+            }
             if network.next_deadline().is_some_and(|at| at <= now) {
                 network.advance(now);
             }

@@ -1,6 +1,11 @@
 //! Recorded frames, and their file format for Wireshark.
 
-use std::time::Duration;
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::Path,
+    time::Duration,
+};
 
 use crate::wire::{Frame, WireError};
 
@@ -32,8 +37,57 @@ impl RecordedFrame {
     }
 }
 
-/// Encodes frames in the classic format of pcap. Frames longer than the format's maximum are omitted.
-pub(super) fn pcap(frames: &[RecordedFrame]) -> Vec<u8> {
+/// Frames recorded in memory or in a file.
+#[derive(Debug)]
+pub(super) enum Recording {
+    Memory(Vec<RecordedFrame>),
+    /// A pcap file, and the wall-clock time of the start, since 1970. `None` after a failed write.
+    File(Option<File>, Duration),
+}
+
+impl Recording {
+    /// Creates a pcap file, with the wall-clock time of the fabric's start.
+    pub(super) fn create(path: &Path, start_since_1970: Duration) -> io::Result<Self> {
+        let mut file = File::create(path)?;
+        file.write_all(&header())?;
+        Ok(Self::File(Some(file), start_since_1970))
+    }
+
+    /// Adds a frame. A file is complete after each frame, also if the process is killed.
+    pub(super) fn push(&mut self, at: Duration, bytes: &[u8]) {
+        match self {
+            Self::Memory(frames) => frames.push(RecordedFrame {
+                at,
+                bytes: bytes.to_vec(),
+            }),
+            Self::File(file, start) => {
+                let record = record(at + *start, bytes).unwrap_or_default();
+                let written = file.as_mut().map(|file| file.write_all(&record));
+                if let Some(Err(error)) = written {
+                    *file = None;
+                    #[expect(
+                        clippy::print_stderr,
+                        reason = "the program has no call that could fail"
+                    )]
+                    {
+                        eprintln!("softnic: the recording ends early, a write has failed: {error}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The frames of a recording in memory.
+    pub(super) fn frames(&self) -> Option<&[RecordedFrame]> {
+        match self {
+            Self::Memory(frames) => Some(frames),
+            Self::File(..) => None,
+        }
+    }
+}
+
+/// Header of a file in the classic format of pcap.
+fn header() -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(MAGIC.to_le_bytes());
     // Version 2.4.
@@ -43,17 +97,25 @@ pub(super) fn pcap(frames: &[RecordedFrame]) -> Vec<u8> {
     bytes.extend([0; 8]);
     bytes.extend(SNAP_LEN.to_le_bytes());
     bytes.extend(LINKTYPE_RAW.to_le_bytes());
+    bytes
+}
+
+/// A frame in the file; `None` for a frame longer than the format's maximum.
+fn record(at: Duration, frame: &[u8]) -> Option<Vec<u8>> {
+    let len = u32::try_from(frame.len()).ok();
+    let len = len.filter(|len| *len <= SNAP_LEN)?;
+    // Seconds wrap around after a century.
+    let seconds = u32::try_from(at.as_secs()).unwrap_or(u32::MAX);
+    let fields = [seconds, at.subsec_nanos(), len, len];
+    let fields = fields.into_iter().flat_map(u32::to_le_bytes);
+    Some(fields.chain(frame.iter().copied()).collect())
+}
+
+/// Encodes frames in the classic format of pcap. Frames longer than the format's maximum are omitted.
+pub(super) fn pcap(frames: &[RecordedFrame]) -> Vec<u8> {
+    let mut bytes = header();
     for frame in frames {
-        let len = u32::try_from(frame.bytes.len()).ok();
-        let Some(len) = len.filter(|len| *len <= SNAP_LEN) else {
-            continue;
-        };
-        // Seconds wrap around after a century.
-        let seconds = u32::try_from(frame.at.as_secs()).unwrap_or(u32::MAX);
-        for field in [seconds, frame.at.subsec_nanos(), len, len] {
-            bytes.extend(field.to_le_bytes());
-        }
-        bytes.extend_from_slice(&frame.bytes);
+        bytes.extend(record(frame.at, &frame.bytes).unwrap_or_default());
     }
     bytes
 }
@@ -77,5 +139,24 @@ mod tests {
         assert_eq!(words(&file[..24]), header);
         assert_eq!(words(&file[24..40]), [3, 7, 3, 3]);
         assert_eq!(file[40..], [0x45, 0, 1]);
+    }
+
+    #[test]
+    fn recording_to_a_file_is_complete_after_each_frame() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.pcap");
+        let start = Duration::from_secs(100);
+        let mut recording = Recording::create(&path, start).unwrap();
+        let frames = [(3, vec![0x45, 0, 1]), (4, vec![0x60])];
+        let mut recorded = Vec::new();
+        for (at, bytes) in frames {
+            let at = Duration::from_secs(at);
+            recording.push(at, &bytes);
+            recorded.push(RecordedFrame {
+                at: start + at,
+                bytes,
+            });
+            assert_eq!(std::fs::read(&path).unwrap(), pcap(&recorded));
+        }
     }
 }

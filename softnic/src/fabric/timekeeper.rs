@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::port::Shared;
+use crate::abi;
 
 /// Maximum sleep. The thread sleeps this long without a deadline, and is notified of a new deadline.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -14,8 +15,7 @@ const IDLE: Duration = Duration::from_secs(3600);
 /// Starts the thread, to be stopped by the drop of the fabric.
 pub(super) fn start(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
-    let thread = thread::Builder::new().name("softnic".to_owned());
-    let started = thread.spawn(move || keep_time(&shared));
+    let started = abi::spawn_without_signals("softnic", move || keep_time(&shared));
     // If the thread cannot be started, frames still move while the program posts and polls.
     drop(started);
 }

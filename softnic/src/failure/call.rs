@@ -110,6 +110,7 @@ calls! {
         GetSrqNum "ibv_get_srq_num",
         DestroySrq "ibv_destroy_srq",
         PostSrqRecv "ibv_post_srq_recv",
+        Doorbell "doorbell that names no request",
         OpenXrcd "ibv_open_xrcd",
         CloseXrcd "ibv_close_xrcd",
     }
@@ -161,7 +162,6 @@ calls! {
         ReadCompCntr "ibv_read_comp_cntr",
         ReadErrCompCntr "ibv_read_err_comp_cntr",
         QpAttachCompCntr "ibv_qp_attach_comp_cntr",
-        Doorbell "doorbell that names no request",
         SilentDoorbell "doorbell without `bad_wr`",
     }
     Connections {

@@ -109,6 +109,14 @@ impl<'a> Frame<'a> {
         Ok(())
     }
 
+    /// Length of the IP packet with a payload of `len` bytes; 0 for a frame that cannot be encoded.
+    pub(crate) fn len_with(&self, len: usize) -> usize {
+        let mut headers =
+            Vec::with_capacity(self.ip.encoded_len() + udp::LEN + MAX_TRANSPORT_HEADERS);
+        let padded = self.encode_headers(len, &mut headers);
+        padded.map_or(0, |padded| headers.len() + padded + icrc::LEN)
+    }
+
     /// Appends the headers of a frame with a payload of `len` bytes, and returns the length of the payload with its
     /// padding.
     pub(crate) fn encode_headers(&self, len: usize, to: &mut Vec<u8>) -> Result<usize, WireError> {

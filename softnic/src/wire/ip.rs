@@ -91,6 +91,16 @@ impl IpHeader {
         }
     }
 
+    /// The header behind a router, which takes one hop; `None` if no hop is left.
+    pub(crate) fn forwarded(mut self) -> Option<Self> {
+        let (Self::V4 { ttl: hops, .. }
+        | Self::V6 {
+            hop_limit: hops, ..
+        }) = &mut self;
+        *hops = hops.checked_sub(1).filter(|hops| *hops > 0)?;
+        Some(self)
+    }
+
     /// Length of the header in bytes.
     pub fn encoded_len(&self) -> usize {
         match self {

@@ -31,6 +31,7 @@ mod extensions;
 mod flush;
 mod frame;
 mod icrc;
+mod identification;
 mod ip;
 mod opcode;
 mod reader;
@@ -45,7 +46,22 @@ pub use error::WireError;
 pub use extensions::Extensions;
 pub use flush::Feth;
 pub use frame::Frame;
+pub(crate) use identification::Identifier;
 pub use ip::IpHeader;
 pub use opcode::{Immediate, Opcode, Operation, Position, Transport};
 pub use reth::Reth;
 pub use udp::PORT;
+
+/// The IP and UDP headers of a datagram of `payload` bytes, as a socket sends it; `None` if the datagram is too long.
+pub(crate) fn socket_headers(ip: &IpHeader, src_port: u16, payload: usize) -> Option<Vec<u8>> {
+    let len = u16::try_from(udp::LEN.checked_add(payload)?).ok()?;
+    let mut headers = Vec::with_capacity(ip.encoded_len() + udp::LEN);
+    ip.encode(len, &mut headers)?;
+    udp::Udp {
+        src_port,
+        len,
+        checksum: 0,
+    }
+    .encode(&mut headers);
+    Some(headers)
+}

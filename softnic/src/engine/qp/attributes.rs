@@ -96,16 +96,13 @@ pub struct QpAttributes {
 /// Maximum number of reads and atomics in flight of a queue pair, in each direction.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
-/// MTU of the port in bytes, the maximum length of a datagram.
-const PORT_MTU: u32 = 4096;
-
 impl QpAttributes {
     /// The attributes of a new queue pair. Datagrams have no MTU of a path.
-    pub(super) fn new(kind: QpKind) -> Self {
+    pub(super) fn new(kind: QpKind, port_mtu: u32) -> Self {
         let new = Self::default();
         match kind {
             QpKind::Ud => Self {
-                mtu: PORT_MTU,
+                mtu: port_mtu,
                 ..new
             },
             _ => new,

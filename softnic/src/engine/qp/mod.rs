@@ -26,7 +26,7 @@ use super::{
 };
 
 pub use attributes::{AttributeMask, MAX_RD_ATOMIC, QpAttributes, QpKind, State};
-pub(super) use requester::Requester;
+pub(super) use requester::{ACK_INTERVAL, Requester};
 use responder::Responder;
 pub(crate) use transition::transition;
 
@@ -76,6 +76,10 @@ pub(super) struct QueuePair {
     pub(super) init: QpInit,
     pub(super) state: State,
     pub(super) attributes: QpAttributes,
+    /// MTU of the port in bytes, the maximum length of a datagram.
+    port_mtu: u32,
+    /// Maximum number of packets in flight.
+    max_in_flight: u32,
     /// Number of calls of `destroy_qp` until the queue pair is destroyed.
     pub(super) owners: usize,
     receives: VecDeque<RecvRequest>,
@@ -88,12 +92,14 @@ pub(super) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(super) fn new(num: u32, init: QpInit) -> Self {
+    pub(super) fn new(num: u32, init: QpInit, (port_mtu, max_in_flight): (u32, u32)) -> Self {
         Self {
             num,
             init,
             state: State::Reset,
-            attributes: QpAttributes::new(init.kind),
+            attributes: QpAttributes::new(init.kind, port_mtu),
+            port_mtu,
+            max_in_flight,
             owners: 1,
             receives: VecDeque::new(),
             requester: Requester::default(),

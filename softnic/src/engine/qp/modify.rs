@@ -87,7 +87,7 @@ impl QueuePair {
     /// Drops all requests without completions.
     pub(in crate::engine) fn reset(&mut self, ctx: &mut Context<'_>) {
         self.state = State::Reset;
-        self.attributes = QpAttributes::new(self.init.kind);
+        self.attributes = QpAttributes::new(self.init.kind, self.port_mtu);
         self.receives.clear();
         self.requester = Requester::default();
         self.responder = Responder::default();

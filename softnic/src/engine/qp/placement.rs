@@ -79,10 +79,10 @@ impl QueuePair {
         let host = self.remote(pd, &reth, (0, 8), Access::REMOTE_WRITE, ctx);
         // The region's addresses may be aligned differently from the host's.
         let host = host
-            .filter(|host| host.is_multiple_of(8))
+            .filter(|host| host.addr.is_multiple_of(8))
             .ok_or(FORBIDDEN)?;
         let value = u64::from_ne_bytes(value);
-        let _before = ctx.memory.atomic(host, Atomic::Write(value));
+        let _before = ctx.memory.atomic(host.addr, Atomic::Write(value));
         self.reply_once(psn, Reply::Empty(psn));
         Ok(())
     }

@@ -19,12 +19,8 @@ use crate::{
     wire::{AtomicEth, Deth, Extensions, Feth, Immediate, Operation, Position, Reth},
 };
 
-/// Maximum number of packets in flight. The sequence numbers would allow 2^23; this bound limits the queues of a slow
-/// peer.
-const MAX_PACKETS_IN_FLIGHT: u32 = 256;
-
 /// Interval in packets between acknowledgement requests within a long message.
-const ACK_INTERVAL: u32 = 32;
+pub(in crate::engine) const ACK_INTERVAL: u32 = 32;
 
 /// Maximum length of a message in bytes.
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -357,7 +353,7 @@ impl QueuePair {
         };
         let op = wqe.request.op;
         let in_flight = self.requester.next.since(self.requester.unacked);
-        if in_flight >= MAX_PACKETS_IN_FLIGHT && self.init.kind.is_reliable() {
+        if in_flight >= self.max_in_flight && self.init.kind.is_reliable() {
             return Started::Wait;
         }
         if wqe.is_issued {
@@ -491,12 +487,12 @@ impl QueuePair {
             }
             (Payload::Sges(sges), _) => {
                 // The memory for a response is checked before the request is sent.
-                let (keys, pieces) = (&ctx.resources.keys, &mut out.pieces);
-                if !transfer::resolve(keys, pd, sges, range, !carries, pieces) {
+                let (keys, ranges) = (&ctx.resources.keys, &mut out.ranges);
+                if !transfer::resolve(keys, pd, sges, range, !carries, ranges) {
                     return Err(Status::LocalProtection);
                 }
                 if !carries {
-                    pieces.clear();
+                    ranges.clear();
                 }
             }
         }
@@ -518,7 +514,7 @@ impl QueuePair {
             return 1;
         }
         let in_flight = requester.next.since(requester.unacked);
-        let window = MAX_PACKETS_IN_FLIGHT.saturating_sub(in_flight);
+        let window = self.max_in_flight.saturating_sub(in_flight);
         let quiet = ACK_INTERVAL - 1 - requester.next.get() % ACK_INTERVAL;
         let before_last = wqe.packets - sent - 1;
         max.min(window).min(quiet).min(before_last).max(1)
@@ -569,8 +565,8 @@ impl QueuePair {
             dest_qp: self.attributes.dest_qp,
             operation,
             psn,
-            solicited: request.solicited && is_last && !answers,
-            ack_request: self.init.kind.is_reliable() && (is_last || interval) && !answers,
+            solicited: request.solicited && is_last && completes_at_peer(&request.op),
+            ack_request: self.init.kind.is_reliable() && (is_last || interval || answers),
             extensions,
         };
         match (self.init.kind, request.destination) {
@@ -644,6 +640,11 @@ impl QueuePair {
             }
         }
     }
+}
+
+/// Whether the peer's completion queue gets a completion of the operation.
+fn completes_at_peer(op: &SendOp) -> bool {
+    matches!(op, SendOp::Send { .. } | SendOp::Write { imm: Some(_), .. })
 }
 
 /// Operation and extension headers of a packet, without the datagram header; `None` for requests without packets.

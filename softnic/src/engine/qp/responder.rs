@@ -14,11 +14,12 @@ use crate::{
         ids::{CqId, PdId},
         keys::RemoteAccess,
         memory::Atomic,
+        memory::HostRange,
         packet::{Outgoing, Packet},
         psn::Psn,
         request::RecvRequest,
         resources::{Context, Target},
-        transfer::{Piece, scatter},
+        transfer::scatter,
     },
     wire::{Aeth, AtomicEth, Extensions, Immediate, Nak, Operation, Position, Reth, Syndrome},
 };
@@ -210,7 +211,9 @@ impl QueuePair {
             _ => return Err(INVALID),
         }
         self.responder.expected = psn.plus(packets);
-        if packet.frame.bth.ack_request {
+        // A response acknowledges its request. An acknowledgement beside a lost response would complete the request.
+        let has_response = !matches!(operation, Operation::Send(..) | Operation::Write(..));
+        if packet.frame.bth.ack_request && !has_response {
             let ack = Aeth::ack(0).syndrome;
             self.responder.acknowledge(psn, ack);
         }
@@ -307,7 +310,7 @@ impl QueuePair {
         }
     }
 
-    /// Host address of a peer's access; `None` if not allowed.
+    /// Host memory of a peer's access; `None` if not allowed.
     pub(super) fn remote(
         &self,
         pd: PdId,
@@ -315,7 +318,7 @@ impl QueuePair {
         (offset, len): (u32, u64),
         access: Access,
         ctx: &Context<'_>,
-    ) -> Option<u64> {
+    ) -> Option<HostRange> {
         let granted = self.attributes.access.contains(access);
         let wanted = RemoteAccess {
             addr: reth.addr.checked_add(offset.into())?,
@@ -354,9 +357,9 @@ impl QueuePair {
         } else {
             None
         };
-        if let (Some(host), true) = (whole, len > 0) {
-            let host = host.wrapping_add(received.into());
-            scatter(ctx.memory, &[Piece { host, len }], packet.payload);
+        if let (Some(whole), true) = (whole, len > 0) {
+            let to = whole.part(received as usize, len);
+            scatter(ctx.memory, &[to], packet.payload);
         }
         self.responder.incoming = Some(Incoming::Write {
             reth,
@@ -469,10 +472,10 @@ impl QueuePair {
         let host = self.remote(pd, &reth, (0, 8), Access::REMOTE_ATOMIC, ctx);
         // The region's addresses may be aligned differently from the host's.
         let host = host
-            .filter(|host| host.is_multiple_of(8))
+            .filter(|host| host.addr.is_multiple_of(8))
             .ok_or(FORBIDDEN)?;
         let original = ctx.memory.atomic(
-            host,
+            host.addr,
             match operation {
                 Operation::CompareSwap => Atomic::CompareSwap {
                     compare,
@@ -535,9 +538,14 @@ impl QueuePair {
             | Operation::Flush
             | Operation::AtomicWrite => {
                 let mut replays = self.responder.replays.iter();
-                if let Some(replay) = replays.find(|replay| replay.psn == psn) {
-                    self.responder.replies.push_back(replay.reply);
-                }
+                let replay = replays.find(|replay| replay.psn == psn);
+                let reply = match (replay, operation) {
+                    (Some(replay), _) => Some(replay.reply),
+                    // A flush has no result, so its reply need not be kept: rxe has more flushes in flight than agreed.
+                    (None, Operation::Flush) => Some(Reply::Empty(psn)),
+                    (None, _) => None,
+                };
+                self.responder.replies.extend(reply);
             }
             _ => {}
         }
@@ -596,9 +604,8 @@ impl QueuePair {
         let Some(head) = self.reply_head(Operation::ReadResponse(position), psn, syndrome) else {
             return false;
         };
-        if let (Some(host), true) = (memory, len > 0) {
-            let len = len as usize;
-            out.pieces.push(Piece { host, len });
+        if let (Some(range), true) = (memory, len > 0) {
+            out.ranges.push(range);
         }
         let sent = self.emit(&head, out);
         if !position.ends() {

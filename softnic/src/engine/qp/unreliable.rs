@@ -11,8 +11,9 @@ use crate::{
         completion::{CompletionOp, Status},
         packet::{Content, Packet},
         psn::Psn,
+        request::RecvRequest,
         resources::{Context, Target},
-        transfer::{Piece, scatter, total_len},
+        transfer::{scatter, total_len},
     },
     wire::{Operation, Position, Reth},
 };
@@ -71,6 +72,16 @@ impl QueuePair {
         }
     }
 
+    /// Drops a message longer than its receive, which is kept for the next message. A shared receive fails, since another
+    /// queue pair may be the one to use it.
+    fn drop_too_long(&mut self, recv: RecvRequest, target: Target, ctx: &mut Context<'_>) {
+        if target.srq.is_some() {
+            self.fail_receive(recv.wr_id, Status::LocalLength, target.cq, ctx);
+        } else {
+            self.responder.held = Some(recv);
+        }
+    }
+
     fn receive_unreliable_send(
         &mut self,
         packet: &Packet<'_>,
@@ -85,6 +96,10 @@ impl QueuePair {
         };
         let end = match take_segment(target.pd, &recv, received, packet.payload, ctx) {
             Ok(end) => end,
+            Err(Status::LocalLength) => {
+                self.drop_too_long(recv, target, ctx);
+                return Some(());
+            }
             Err(status) => {
                 self.fail_receive(recv.wr_id, status, target.cq, ctx);
                 self.fail(ctx);
@@ -125,8 +140,8 @@ impl QueuePair {
         let end = write_end(&reth, received, position, len)?;
         if len > 0 {
             let range = (received, len as u64);
-            let host = self.remote(target.pd, &reth, range, Access::REMOTE_WRITE, ctx)?;
-            scatter(ctx.memory, &[Piece { host, len }], packet.payload);
+            let to = self.remote(target.pd, &reth, range, Access::REMOTE_WRITE, ctx)?;
+            scatter(ctx.memory, &[to], packet.payload);
         }
         if !position.ends() {
             self.responder.incoming = Some(Incoming::Write {
@@ -149,7 +164,7 @@ impl QueuePair {
         Some(())
     }
 
-    /// Processes a datagram. Datagrams with a wrong Q_Key or without a receive are dropped.
+    /// Processes a datagram. Datagrams with a wrong Q_Key, without a receive or longer than the receive are dropped.
     pub(super) fn receive_datagram(&mut self, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         let Some(deth) = packet.frame.extensions.deth else {
             return;
@@ -170,9 +185,10 @@ impl QueuePair {
         let grh = header(packet);
         let len = (GRH_LEN + packet.payload.len()) as u64;
         let pd = target.pd;
-        let status = if len > total_len(&recv.sges) {
-            Status::LocalLength
-        } else if ctx.scatter(pd, &recv.sges, 0, Content::Bytes(&grh))
+        if len > total_len(&recv.sges) {
+            return self.drop_too_long(recv, target, ctx);
+        }
+        let status = if ctx.scatter(pd, &recv.sges, 0, Content::Bytes(&grh))
             && ctx.scatter(pd, &recv.sges, GRH_LEN as u64, packet.payload)
         {
             Status::Success

@@ -1,0 +1,195 @@
+//! `RoCEv2` frames over a UDP socket of the system, to other processes and machines, as an ordinary user.
+//!
+//! A frame without its IP and UDP headers is a datagram from and to port 4791. The kernel writes the headers, some of whose
+//! fields are covered by the ICRC: an unconnected socket that forbids fragmentation sends IPv4's identification 0 and the
+//! flag DF, as the engine's frames have. The source port is the socket's. Fields that the kernel chooses, such as the time
+//! to live, are not covered. Linux's rxe sends other identifications, found by the ICRC.
+//!
+//! Received bytes are hostile: each datagram has a maximum length, and is a frame only if its ICRC is right. Received
+//! datagrams wait in the kernel's buffer of the socket alone, which has a limit in bytes; further ones are lost, as on any
+//! network.
+#![forbid(unsafe_code)]
+
+mod headers;
+mod socket;
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
+};
+
+use headers::Headers;
+pub(crate) use socket::{Link, Readiness};
+
+use crate::wire::{Frame, Identifier, PORT, WireError};
+
+/// Maximum length of a datagram: a payload of 4096 bytes with the longest headers, an ICRC, and some more.
+const MAX_DATAGRAM: usize = 4096 + 256;
+
+/// Path MTU on the loopback interface, whose MTU is 65,536 bytes.
+const LOOPBACK_MTU: u32 = 4096;
+
+/// Path MTU on other interfaces: it fits the 1500 bytes of an Ethernet, and the less of most tunnels.
+const ETHERNET_MTU: u32 = 1024;
+
+/// The socket of one address, and its buffers.
+#[derive(Debug)]
+pub(crate) struct Carrier {
+    local: IpAddr,
+    link: Arc<Link>,
+    /// The packet being received: the headers, followed by the datagram.
+    received: Vec<u8>,
+    /// Identifications of received packets.
+    identifier: Identifier,
+}
+
+impl Carrier {
+    /// Binds the port of `RoCEv2` at an address of this machine.
+    ///
+    /// # Errors
+    /// - [`io::ErrorKind::AddrInUse`]: another process, or the kernel's driver `rdma_rxe`, has the port.
+    /// - [`io::ErrorKind::AddrNotAvailable`]: the machine does not have the address.
+    pub(crate) fn bind(local: IpAddr) -> io::Result<Self> {
+        Ok(Self {
+            local,
+            link: Arc::new(Link::bind(local)?),
+            received: Vec::new(),
+            identifier: Identifier::default(),
+        })
+    }
+
+    /// The socket, for a thread that waits for datagrams.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Path MTU of the interface, for the port.
+    pub(crate) fn mtu(&self) -> u32 {
+        if self.local.is_loopback() {
+            LOOPBACK_MTU
+        } else {
+            ETHERNET_MTU
+        }
+    }
+
+    /// Headers of a frame as they leave the socket.
+    pub(crate) fn outgoing<'a>(frame: &Frame<'a>) -> Frame<'a> {
+        Frame {
+            src_port: PORT,
+            ..*frame
+        }
+    }
+
+    /// Whether the system has a route from the address to a peer's.
+    pub(crate) fn has_route(&self, peer: IpAddr) -> bool {
+        let connected = UdpSocket::bind((self.local, 0))
+            .and_then(|socket| socket.connect(SocketAddr::new(peer, PORT)));
+        connected.is_ok()
+    }
+
+    /// Sends an IP packet. Returns false if the packet is lost: the socket's buffer is full, or the system has no route.
+    pub(crate) fn send(&mut self, to: IpAddr, packet: &[u8]) -> bool {
+        let Some(datagram) = packet.get(Headers::len(self.local)..) else {
+            return false;
+        };
+        self.link.send(to, datagram)
+    }
+
+    /// Takes the next datagram, as an IP packet; `None` if no datagram is pending. Datagrams that are no frames of any peer
+    /// are skipped, up to a number, so that a call ends.
+    pub(crate) fn receive(&mut self) -> Option<&[u8]> {
+        /// Maximum number of skipped datagrams.
+        const MAX_SKIPPED: u32 = 64;
+        let start = Headers::len(self.local);
+        for _ in 0..MAX_SKIPPED {
+            self.received.resize(start + MAX_DATAGRAM, 0);
+            let (len, from) = self.link.receive(self.received.get_mut(start..)?)?;
+            let headers = Headers {
+                src: from.ip(),
+                src_port: from.port(),
+                dst: self.local,
+                identification: 0,
+                dont_fragment: true,
+            };
+            // A longer datagram has been cut off.
+            let packet = self.received.get_mut(..start + len);
+            if packet.is_some_and(|packet| complete(packet, headers, &mut self.identifier)) {
+                return self.received.get(..start + len);
+            }
+        }
+        None
+    }
+}
+
+/// Writes the headers in front of a datagram. Returns false if the packet is no frame: of another family, or corrupted.
+fn complete(packet: &mut [u8], headers: Headers, identifier: &mut Identifier) -> bool {
+    if headers.write(packet).is_none() {
+        return false;
+    }
+    let computed = match Frame::decode(packet) {
+        Ok(_) => return true,
+        Err(WireError::Icrc(computed)) if headers.dst.is_ipv4() => computed,
+        Err(_) => return false,
+    };
+    let sent = packet.last_chunk().copied().map_or(0, u32::from_le_bytes);
+    let found = identifier.identify(packet.len(), sent, computed);
+    let found = found.map(|(identification, dont_fragment)| Headers {
+        identification,
+        dont_fragment,
+        ..headers
+    });
+    found.is_some_and(|headers| headers.write(packet).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames of Linux's rxe, whole IP packets.
+    fn recorded() -> impl Iterator<Item = Vec<u8>> {
+        let lines = include_str!("../../tests/wire/rxe.txt").lines();
+        lines.filter(|line| !line.starts_with('#')).map(|line| {
+            let digits = line.as_bytes().chunks(2);
+            let bytes = digits.map(|digits| {
+                let digits = str::from_utf8(digits).unwrap();
+                u8::from_str_radix(digits, 16).unwrap()
+            });
+            bytes.collect()
+        })
+    }
+
+    #[test]
+    fn frames_of_rxe_have_their_identification_again() {
+        let mut identifier = Identifier::default();
+        let mut with_identification = 0;
+        for packet in recorded() {
+            let frame = Frame::decode(&packet).unwrap();
+            let headers = Headers {
+                src: frame.ip.src(),
+                src_port: frame.src_port,
+                dst: frame.ip.dst(),
+                identification: 0,
+                dont_fragment: true,
+            };
+            let mut received = packet.clone();
+            received[..Headers::len(headers.dst)].fill(0);
+            assert!(complete(&mut received, headers, &mut identifier));
+            let ip = |packet: &[u8]| match Frame::decode(packet).unwrap().ip {
+                crate::wire::IpHeader::V4 {
+                    identification,
+                    dont_fragment,
+                    ..
+                } => Some((identification, dont_fragment)),
+                crate::wire::IpHeader::V6 { .. } => None,
+            };
+            assert_eq!(ip(&received), ip(&packet));
+            with_identification += usize::from(ip(&packet).is_some_and(|(id, _)| id != 0));
+            // A flipped bit of the payload or of the headers behind UDP's.
+            let last = received.len() - 5;
+            received[last] ^= 4;
+            assert!(!complete(&mut received, headers, &mut identifier));
+        }
+        assert!(with_identification > 20, "{with_identification}");
+    }
+}
