@@ -1,0 +1,134 @@
+//! The host of a whole process, described by environment variables.
+
+use std::{env, io, net::IpAddr, sync::OnceLock};
+
+use super::{Fabric, Host, Port};
+use crate::wire::PORT;
+
+/// Address of the host, over UDP.
+const ADDR: &str = "SOFTNIC_ADDR";
+
+/// Probability of the loss of a sent frame.
+const LOSS: &str = "SOFTNIC_LOSS";
+
+/// Name of a pcap file for the frames.
+const PCAP: &str = "SOFTNIC_PCAP";
+
+/// The device of the host described by the environment, made by the first call; `None` without [`ADDR`], or after a failure.
+pub(super) fn port() -> Option<Port> {
+    static CREATED: OnceLock<Option<(Fabric, Host)>> = OnceLock::new();
+    let created = CREATED.get_or_init(|| {
+        let created = make(|name: &str| env::var(name).ok())?;
+        if let Err(error) = &created {
+            #[expect(
+                clippy::print_stderr,
+                reason = "the program only learns that it has no device"
+            )]
+            {
+                eprintln!("softnic: no RDMA device: {error}");
+            }
+        }
+        created.ok()
+    });
+    created.as_ref().map(|(_, host)| host.port.clone())
+}
+
+/// Makes the host; `None` without an address.
+fn make(variable: impl Fn(&str) -> Option<String>) -> Option<io::Result<(Fabric, Host)>> {
+    let addr = variable(ADDR)?;
+    Some(make_at(&addr, variable))
+}
+
+fn make_at(addr: &str, variable: impl Fn(&str) -> Option<String>) -> io::Result<(Fabric, Host)> {
+    let ip: IpAddr = addr
+        .parse()
+        .map_err(|_| io::Error::other(format!("{ADDR} is {addr}, which is no IP address")))?;
+    if ip.is_unspecified() || ip.is_multicast() {
+        return Err(io::Error::other(format!(
+            "{ADDR} is {addr}, which no host has: use an address of this machine, such as 127.0.0.2"
+        )));
+    }
+    let mut fabric = Fabric::new().keep_objects();
+    if let Some(loss) = variable(LOSS) {
+        fabric = fabric.loss(probability(&loss)?);
+    }
+    if let Some(path) = variable(PCAP) {
+        fabric = fabric
+            .record_to(&path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{PCAP} is {path}: {error}")))?;
+    }
+    let host = fabric.host_over_udp(ip).map_err(|error| {
+        let advice = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "another process or Linux's driver rdma_rxe has the port; use another address"
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                "this machine does not have the address; use one of `ip address`, or 127.0.0.2"
+            }
+            _ => "the address is that of SOFTNIC_ADDR",
+        };
+        io::Error::new(
+            error.kind(),
+            format!("UDP port {PORT} of {addr}: {error}: {advice}"),
+        )
+    })?;
+    Ok((fabric, host))
+}
+
+fn probability(text: &str) -> io::Result<f64> {
+    let loss = text.parse().ok();
+    loss.filter(|loss| (0.0..=1.0).contains(loss))
+        .ok_or_else(|| io::Error::other(format!("{LOSS} is {text}: it must be between 0 and 1")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(variables: &[(&str, &str)]) -> Option<String> {
+        let find = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        make(find).map(|made| made.map_or_else(|error| error.to_string(), |_| String::new()))
+    }
+
+    #[test]
+    fn variables_with_bad_values_are_named_with_the_remedy() {
+        assert_eq!(failure(&[]), None);
+        assert_eq!(failure(&[(ADDR, "127.4.0.1")]).unwrap(), "");
+        for (variables, expected) in [
+            (
+                &[(ADDR, "here")][..],
+                "SOFTNIC_ADDR is here, which is no IP address",
+            ),
+            (&[(ADDR, "0.0.0.0")], "use an address of this machine"),
+            (
+                &[(ADDR, "203.0.113.9")],
+                "this machine does not have the address",
+            ),
+            (
+                &[(ADDR, "127.4.0.2"), (LOSS, "2")],
+                "SOFTNIC_LOSS is 2: it must be between 0 and 1",
+            ),
+            (
+                &[(ADDR, "127.4.0.2"), (PCAP, "/no/folder")],
+                "SOFTNIC_PCAP is /no/folder: ",
+            ),
+        ] {
+            let message = failure(variables).unwrap();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn address_in_use_is_reported_with_the_remedy() {
+        let _first = make_at("127.4.0.3", |_| None).unwrap();
+        let second = failure(&[(ADDR, "127.4.0.3")]).unwrap();
+        assert!(
+            second.contains("127.4.0.3: Address already in use"),
+            "{second}"
+        );
+        assert!(second.contains("use another address"), "{second}");
+    }
+}
