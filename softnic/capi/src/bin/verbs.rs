@@ -1,0 +1,5 @@
+//! The shared library: the functions of `softnic` and `softnic_capi`, under the names and versions in `symbols.map`.
+#![no_main]
+
+extern crate softnic as _;
+extern crate softnic_capi as _;

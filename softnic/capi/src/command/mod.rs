@@ -1,0 +1,157 @@
+//! The command `softnic`.
+
+mod addresses;
+mod library;
+
+use std::{
+    ffi::{OsStr, OsString},
+    net::IpAddr,
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+
+/// RDMA in user space for unmodified programs: queue pairs and connections over UDP, as an ordinary user, without a kernel
+/// module.
+#[derive(Debug, Parser)]
+#[command(name = "softnic", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Run a program with a softnic device in place of the machine's RDMA devices
+    Run(Run),
+    /// Print the folder with libibverbs.so.1 and librdmacm.so.1, for `LD_LIBRARY_PATH`; the device has the address in
+    /// `SOFTNIC_ADDR`
+    Libraries,
+}
+
+#[derive(Args, Debug)]
+struct Run {
+    /// Address of the device, one of this machine's: UDP port 4791 of the address. Without it, the first free one of 127.0.0.2,
+    /// 127.0.0.3 and so on. Programs of this machine alone reach an address that starts with 127
+    #[arg(long, value_name = "ADDRESS")]
+    addr: Option<IpAddr>,
+    /// Probability, 0 to 1, of the loss of a sent frame
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability)]
+    loss: Option<f64>,
+    /// Seed of the losses, and of keys and numbers that are random otherwise
+    #[arg(long)]
+    seed: Option<u64>,
+    /// File for the sent and received frames, for Wireshark
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, last = true)]
+    program: Vec<OsString>,
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    let value = text.parse().map_err(|_| "not a number".to_owned())?;
+    match (0.0..=1.0).contains(&value) {
+        true => Ok(value),
+        false => Err("it must be between 0 and 1".to_owned()),
+    }
+}
+
+/// Runs the command. The program of `softnic run` takes the place of this process.
+///
+/// # Errors
+/// - The library is missing, no address is free, or the program cannot be run.
+pub fn run(cli: &Cli) -> Result<()> {
+    match &cli.action {
+        Action::Run(options) => {
+            let mut command = command(options, &library::search_path()?)?;
+            let error = command.exec();
+            let program = command.get_program().display();
+            Err(error).with_context(|| format!("cannot run {program}"))
+        }
+        Action::Libraries => {
+            let folder = library::folder()?;
+            #[expect(clippy::print_stdout, reason = "the answer of the command")]
+            {
+                println!("{}", folder.display());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The program with its environment.
+fn command(options: &Run, search_path: &OsStr) -> Result<Command> {
+    let mut words = options.program.iter();
+    let program = words.next().context("no program is given")?;
+    let addr = match options.addr {
+        Some(addr) => addr,
+        None => addresses::free()?,
+    };
+    let mut command = Command::new(program);
+    command.args(words);
+    command.env("LD_LIBRARY_PATH", search_path);
+    command.env("SOFTNIC_ADDR", addr.to_string());
+    if let Some(loss) = options.loss {
+        command.env("SOFTNIC_LOSS", loss.to_string());
+    }
+    if let Some(seed) = options.seed {
+        command.env("SOFTNIC_SEED", seed.to_string());
+    }
+    if let Some(pcap) = &options.pcap {
+        command.env("SOFTNIC_PCAP", pcap);
+    }
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<Run, String> {
+        let words = [&["softnic", "run"], words].concat();
+        match Cli::try_parse_from(words).map(|cli| cli.action) {
+            Ok(Action::Run(run)) => Ok(run),
+            Ok(Action::Libraries) => unreachable!(),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn options_are_passed_in_the_environment_and_the_rest_to_the_program() {
+        let words = "--addr 127.0.0.9 --loss 0.25 --seed 7 --pcap a.pcap -- rping -s --addr x";
+        let words: Vec<_> = words.split(' ').collect();
+        let command = command(&parsed(&words).unwrap(), "a:b".as_ref()).unwrap();
+        let args: Vec<_> = command.get_args().collect();
+        assert_eq!(args, ["-s", "--addr", "x"]);
+        let envs = command.get_envs().map(|(name, value)| {
+            let value = value.unwrap_or_default().display();
+            format!("{}={value}", name.display())
+        });
+        let envs: Vec<_> = envs.collect();
+        let expected = [
+            "LD_LIBRARY_PATH=a:b",
+            "SOFTNIC_ADDR=127.0.0.9",
+            "SOFTNIC_LOSS=0.25",
+            "SOFTNIC_PCAP=a.pcap",
+            "SOFTNIC_SEED=7",
+        ];
+        assert_eq!(envs, expected);
+    }
+
+    #[test]
+    fn bad_options_are_refused_before_the_program_runs() {
+        for (words, expected) in [
+            ("--loss 2 -- rping", "it must be between 0 and 1"),
+            ("--loss x -- rping", "not a number"),
+            ("--addr here -- rping", "invalid IP address syntax"),
+            ("--addr 127.0.0.2", "required"),
+        ] {
+            let error = parsed(&words.split(' ').collect::<Vec<_>>()).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Functions that fail: conversions of the kernel's structs, and the parts of librdmacm that are missing.
+//!
+//! Functions are declared without the arguments of C, which the caller removes.
+
+use std::ffi::{c_int, c_void};
+
+use crate::set_errno;
+
+/// Declares functions that return -1 with `errno` set.
+macro_rules! failing {
+    ($errno:ident: $($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> c_int {
+            set_errno(libc::$errno);
+            -1
+        }
+    )*};
+}
+
+// Shared receive queues of librdmacm.
+failing! { EOPNOTSUPP:
+    rdma_create_srq
+    rdma_create_srq_ex
+}
+
+// rsockets.
+failing! { ENOSYS:
+    raccept
+    rbind
+    rclose
+    rconnect
+    rfcntl
+    rgetpeername
+    rgetsockname
+    rgetsockopt
+    riounmap
+    rlisten
+    rpoll
+    rread
+    rreadv
+    rrecv
+    rrecvfrom
+    rrecvmsg
+    rselect
+    rsend
+    rsendmsg
+    rsendto
+    rsetsockopt
+    rshutdown
+    rsocket
+    riomap
+    riowrite
+    rwrite
+    rwritev
+}
+
+/// Does nothing: no queue of librdmacm exists.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_destroy_srq() {}
+
+/// Declares conversions between structs of the kernel and of libibverbs. softnic has none of the kernel's.
+macro_rules! conversions {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(_to: *mut c_void, _from: *const c_void) {}
+    )*};
+}
+
+conversions! {
+    ibv_copy_ah_attr_from_kern
+    ibv_copy_path_rec_from_kern
+    ibv_copy_path_rec_to_kern
+    ibv_copy_qp_attr_from_kern
+}

@@ -1,0 +1,46 @@
+//! The shared library's symbols and their versions, compared with the installed libraries of rdma-core.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::BTreeSet, process::Command};
+
+/// Symbols defined by a file, with their default versions, such as `ibv_open_device@@IBVERBS_1.1`.
+fn symbols(file: &str) -> BTreeSet<String> {
+    let nm = Command::new("nm")
+        .args(["-D", "--defined-only", "--with-symbol-versions", file])
+        .output()
+        .unwrap();
+    assert!(nm.status.success(), "{file}: {nm:?}");
+    let lines = String::from_utf8(nm.stdout).unwrap();
+    let names = lines.lines().filter_map(|line| line.split(' ').next_back());
+    // Versions themselves are listed, too. Without `@@`, a symbol is for programs linked before 2007.
+    let names = names.filter(|name| name.contains("@@"));
+    names.map(str::to_owned).collect()
+}
+
+/// The file of a library that the system's programs load.
+fn installed(name: &str) -> String {
+    let loaded = Command::new("sh")
+        .args(["-c", "ldd \"$(command -v rping)\""])
+        .output()
+        .unwrap();
+    let lines = String::from_utf8(loaded.stdout).unwrap();
+    let line = lines.lines().find(|line| line.contains(name)).unwrap();
+    line.split_whitespace().nth(2).unwrap().to_owned()
+}
+
+#[test]
+fn all_symbols_of_both_libraries_are_defined_with_their_versions() {
+    let ours = symbols(env!("CARGO_BIN_EXE_softnic-verbs"));
+    let both = ["libibverbs.so.1", "librdmacm.so.1"];
+    let theirs: BTreeSet<_> = both
+        .iter()
+        .flat_map(|name| symbols(&installed(name)))
+        .collect();
+    assert!(theirs.len() > 200, "{theirs:?}");
+    let missing: Vec<_> = theirs.difference(&ours).collect();
+    let more: Vec<_> = ours.difference(&theirs).collect();
+    assert!(
+        missing.is_empty() && more.is_empty(),
+        "missing: {missing:?}, more: {more:?}"
+    );
+}
