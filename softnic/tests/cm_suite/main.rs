@@ -9,8 +9,12 @@
 mod connections;
 #[path = "../../../cm/tests/device/datagrams.rs"]
 mod datagrams;
+#[path = "../../../cm/tests/device/depths.rs"]
+mod depths;
 #[path = "../../../cm/tests/device/endpoints.rs"]
 mod endpoints;
+#[path = "../../../cm/tests/device/environment.rs"]
+mod environment;
 #[path = "../../../cm/tests/device/event_loop.rs"]
 mod event_loop;
 #[path = "../../../cm/tests/device/faults.rs"]
@@ -23,6 +27,8 @@ mod identifiers;
 mod overtaking;
 #[path = "../../../cm/tests/device/pyverbs.rs"]
 mod pyverbs;
+#[path = "../../../cm/tests/device/refused_batches.rs"]
+mod refused_batches;
 mod resources;
 #[path = "../../../cm/tests/device/support.rs"]
 mod support;

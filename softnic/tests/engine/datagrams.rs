@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use softnic::engine::{Destination, Path, QpKind, SendRequest, State, Status};
+use softnic::engine::{Destination, Path, QpKind, RecvRequest, SendRequest, State, Status};
 
 use crate::{
-    pair::{Pair, SEND, request},
+    pair::{Pair, SEND, attributes, request},
     shadow::BASE,
 };
 
@@ -106,13 +106,42 @@ fn datagrams_longer_than_the_mtu_are_dropped_without_an_error() {
 }
 
 #[test]
-fn receive_shorter_than_its_datagram_fails() {
+fn datagram_longer_than_its_receive_is_dropped() {
     let mut pair = Pair::connected(QpKind::Ud);
     let sge = pair.hosts[1].sge(0, 44);
     pair.post_recv(1, 5, &[sge]);
     pair.post(0, to_peer(&pair, QKEY, 5));
     pair.run();
-    assert_eq!(pair.hosts[1].poll()[0].status, Status::LocalLength);
+    assert_eq!((pair.hosts[1].poll(), pair.state(1)), (vec![], State::Rts));
+    assert_eq!(pair.hosts[1].memory.at(BASE, 44), [0; 44]);
+    // The receive is that of the next datagram that fits.
+    pair.post(0, to_peer(&pair, QKEY, 4));
+    pair.run();
+    let received = pair.hosts[1].poll();
+    assert_eq!(
+        (received[0].wr_id, received[0].status),
+        (5, Status::Success)
+    );
+}
+
+#[test]
+fn datagram_longer_than_its_shared_receive_fails_the_receive_alone() {
+    let mut pair = Pair::new(QpKind::Ud, true);
+    pair.connect(&attributes());
+    let srq = pair.hosts[1].engine.qp_srq(pair.hosts[1].qp).unwrap();
+    for (wr_id, len) in [(5, 44), (6, 64)] {
+        let sges = vec![pair.hosts[1].sge(0, len)];
+        let receive = RecvRequest { wr_id, sges };
+        pair.hosts[1].engine.post_srq_recv(srq, receive).unwrap();
+    }
+    for _ in 0..2 {
+        pair.post(0, to_peer(&pair, QKEY, 5));
+    }
+    pair.run();
+    let received = pair.hosts[1].poll();
+    let received: Vec<_> = received.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(received, [(5, Status::LocalLength), (6, Status::Success)]);
+    assert_eq!(pair.state(1), State::Rts);
 }
 
 #[test]

@@ -3,15 +3,21 @@
 
 mod completion_queues;
 mod datagrams;
+#[path = "../recorded/exchanges.rs"]
+mod exchange_vectors;
+mod exchanges;
 mod hostile;
 mod management;
 mod packets;
 mod pair;
 mod placement;
+mod recorded;
 mod reliable;
 mod rules;
 mod shadow;
 mod simulation;
 mod states;
+#[path = "../wire/vectors.rs"]
+mod vectors;
 mod windows;
 mod xrc;

@@ -13,7 +13,7 @@ const ADDRS: [[u8; 4]; 2] = [[10, 9, 0, 1], [10, 9, 0, 2]];
 
 /// The frame of a datagram from the first host to the second.
 fn frame() -> Vec<u8> {
-    let mut sender = Engine::new([ADDRS[0].into()]);
+    let mut sender = Engine::new([ADDRS[0].into()], 1);
     let path = Path::new(ADDRS[0].into(), ADDRS[1].into());
     sender.send_management(path, [7; MANAGEMENT_LEN]);
     let mut bytes = Vec::new();
@@ -23,7 +23,7 @@ fn frame() -> Vec<u8> {
 
 #[test]
 fn datagrams_reach_the_manager_of_the_peer() {
-    let mut engine = Engine::new([ADDRS[1].into()]);
+    let mut engine = Engine::new([ADDRS[1].into()], 2);
     engine.handle_frame(&frame(), Duration::ZERO, &mut Shadow::new(8));
     let datagram = engine.poll_management().unwrap();
     assert_eq!(
@@ -49,13 +49,13 @@ fn other_keys_lengths_and_hosts_are_dropped() {
     });
     let mut short = right;
     short.payload = &right.payload[..MANAGEMENT_LEN - 4];
-    let mut engine = Engine::new([ADDRS[1].into()]);
+    let mut engine = Engine::new([ADDRS[1].into()], 2);
     for wrong in [wrong_key, short] {
         let mut bytes = Vec::new();
         wrong.encode(&mut bytes).unwrap();
         engine.handle_frame(&bytes, Duration::ZERO, &mut Shadow::new(8));
     }
-    Engine::new([ADDRS[0].into()]).handle_frame(&bytes, Duration::ZERO, &mut Shadow::new(8));
+    Engine::new([ADDRS[0].into()], 1).handle_frame(&bytes, Duration::ZERO, &mut Shadow::new(8));
     assert_eq!(
         (engine.poll_management(), engine.dropped_frames()),
         (None, 2)
@@ -65,7 +65,7 @@ fn other_keys_lengths_and_hosts_are_dropped() {
 #[test]
 fn datagrams_that_are_not_taken_are_bounded() {
     let bytes = frame();
-    let mut engine = Engine::new([ADDRS[1].into()]);
+    let mut engine = Engine::new([ADDRS[1].into()], 2);
     for _ in 0..3000 {
         engine.handle_frame(&bytes, Duration::ZERO, &mut Shadow::new(8));
     }

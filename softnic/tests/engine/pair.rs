@@ -49,7 +49,7 @@ pub(crate) struct Host {
 impl Host {
     fn new(addr: &str, kind: QpKind, srq: bool) -> Self {
         let addr = addr.parse().unwrap();
-        let mut engine = Engine::new([addr]);
+        let mut engine = Engine::new([addr], 7);
         let pd = engine.alloc_pd();
         let cq = engine.create_cq(1 << 14);
         let srq = srq.then(|| engine.create_srq(pd, 64, 4).unwrap());

@@ -1,13 +1,17 @@
-//! The table of rules names tests that exist.
+//! The tables of rules name tests that exist.
 
 use std::{fs, path::Path};
 
-/// The table of rules.
-const TABLE: &str = include_str!("../../TRANSPORT.md");
+/// The tables of rules: of the transport, and of fields used as in Linux.
+const TRANSPORT: &str = include_str!("../../TRANSPORT.md");
+const LINUX: &str = include_str!("../../LINUX.md");
 
-/// Rules of the table, each with the names of its tests.
-fn rules() -> Vec<(&'static str, Vec<&'static str>)> {
-    let rows = TABLE.lines().filter_map(|line| {
+/// Heading after the rules that are the same as in Linux.
+const DIFFERENT: &str = "## Different";
+
+/// Rules of a table, each with the names of its tests.
+fn rules(table: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
+    let rows = table.lines().filter_map(|line| {
         let (rule, tests) = line
             .strip_prefix("| ")?
             .strip_suffix(" |")?
@@ -20,8 +24,10 @@ fn rules() -> Vec<(&'static str, Vec<&'static str>)> {
 
 #[test]
 fn rules_of_the_table_have_tests_that_exist() {
-    let rules = rules();
-    assert!(rules.len() > 40, "{}", rules.len());
+    let (same, _) = LINUX.split_once(DIFFERENT).unwrap();
+    let [mut rules, linux] = [rules(TRANSPORT), rules(same)];
+    assert!(rules.len() > 40 && linux.len() > 20, "{}", rules.len());
+    rules.extend(linux);
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for (rule, names) in rules {
         assert!(!names.is_empty(), "no test: {rule}");

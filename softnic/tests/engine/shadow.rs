@@ -1,6 +1,6 @@
 //! A host's memory that panics at accesses outside of registered ranges.
 
-use softnic::engine::{Atomic, Memory};
+use softnic::engine::{Atomic, HostRange, Memory};
 
 /// Address of the first byte of every shadow memory.
 pub(crate) const BASE: u64 = 0x10_0000;
@@ -47,21 +47,20 @@ impl Shadow {
 }
 
 impl Memory for Shadow {
-    fn read(&mut self, addr: u64, to: &mut [u8]) {
-        self.check(addr, to.len(), false);
-        let len = to.len();
-        to.copy_from_slice(self.at(addr, len));
+    fn read(&mut self, from: HostRange, to: &mut [u8]) {
+        self.check(from.addr, from.len, false);
+        to.copy_from_slice(self.at(from.addr, from.len));
     }
 
-    fn write(&mut self, addr: u64, from: &[u8]) {
-        self.check(addr, from.len(), true);
-        self.at(addr, from.len()).copy_from_slice(from);
+    fn write(&mut self, from: &[u8], to: HostRange) {
+        self.check(to.addr, to.len, true);
+        self.at(to.addr, to.len).copy_from_slice(from);
     }
 
-    fn copy(&mut self, from: u64, to: u64, len: usize) {
-        self.check(from, len, false);
-        let bytes = self.at(from, len).to_vec();
-        self.write(to, &bytes);
+    fn copy(&mut self, from: HostRange, to: HostRange) {
+        let mut bytes = vec![0; from.len];
+        self.read(from, &mut bytes);
+        self.write(&bytes, to);
     }
 
     fn atomic(&mut self, addr: u64, operation: Atomic) -> u64 {

@@ -6,6 +6,8 @@
 mod children;
 mod connections;
 mod forks;
+mod half_open;
+mod limits;
 mod objects;
 mod sweep;
 

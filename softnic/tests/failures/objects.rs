@@ -6,7 +6,7 @@ use softnic::{Call, Fabric, When};
 use verbs::{
     Buf, CompletionQueue, Error, Gid, Init, ProtectionDomain, QueuePair, Rtr, Rts, WcStatus,
     ah::AddressVector,
-    error::Refused,
+    error::PostError,
     op,
     qp::{Attributes, Psn, QpNum},
 };
@@ -115,16 +115,33 @@ fn refused_posts_return_their_buffers_and_work_when_repeated() {
 
     let sends = host.fail(Call::PostSend, When::Nth(1), libc::ENOMEM);
     let request = op::Send::new(pd.register_buf(*b"hello").unwrap());
-    let Refused { value, error } = qp.post(request).unwrap_err();
+    let PostError { value, error } = qp.post(request).unwrap_err();
     check(&error, Call::PostSend, libc::ENOMEM, "");
-    qp.post(value).unwrap();
+    qp.post(value.unwrap()).unwrap();
     assert_eq!((sends.calls(), sends.failed()), (2, 1));
 
     let receives = host.fail(Call::PostRecv, When::Nth(1), libc::ENOMEM);
-    let Refused { value, error } = qp.post_recv(pd.alloc_buf(64).unwrap()).unwrap_err();
+    let PostError { value, error } = qp.post_recv(pd.alloc_buf(64).unwrap()).unwrap_err();
     check(&error, Call::PostRecv, libc::ENOMEM, "");
-    qp.post_recv(value).unwrap();
+    qp.post_recv(value.unwrap()).unwrap();
     assert_eq!((receives.calls(), receives.failed()), (2, 1));
+
+    // As the library of Soft-iWARP does with a receive without elements.
+    let builder = pd.qp_builder::<verbs::Rc>(&cq, &cq);
+    let empty = builder.create_for::<Buf, ()>().unwrap();
+    let init = Attributes::<verbs::Rc, Init>::new(1);
+    let mut empty = empty.to_init(&init).unwrap();
+    let receives = host.fail(Call::PostRecv, When::Nth(1), libc::EINVAL);
+    let error = empty.post_recv(()).unwrap_err().error;
+    check(
+        &error,
+        Call::PostRecv,
+        libc::EINVAL,
+        "post a buffer of one byte",
+    );
+    empty.post_recv(()).unwrap();
+    assert_eq!(receives.failed(), 1);
+    drop(empty);
 
     qp.to_error().unwrap();
     let polls = host.fail(Call::PollCq, When::Nth(1), libc::EIO);

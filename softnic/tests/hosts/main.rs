@@ -2,10 +2,17 @@
 //! each host.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../services/child.rs"]
+mod child;
+mod doorbells;
 mod extended;
 mod identifiers;
+mod limited;
 mod longest_times;
 mod messages;
+mod newcomers;
+#[path = "../../../rds/tests/prober/mod.rs"]
+mod prober;
 mod refusals;
 mod streams;
 mod unlocked;

@@ -8,7 +8,7 @@ use softnic::{Call, Fabric, Host};
 use crate::{TEST_TIMEOUT, at, hosts, pattern};
 
 /// A bound socket on an engine of its own, on a host.
-fn socket(host: &Host, port: u16) -> Socket {
+pub(crate) fn socket(host: &Host, port: u16) -> Socket {
     host.run(|| {
         let engine = EngineOptions::new().start().unwrap();
         let socket = engine.socket().unwrap();

@@ -20,7 +20,7 @@ use crate::{TEST_TIMEOUT, at, hosts, pattern};
 const LEN: usize = 1 << 20;
 
 /// Two connected streams between the hosts, the active side first.
-fn connected([client, server]: &[Host; 2]) -> (Stream, Stream) {
+pub(crate) fn connected([client, server]: &[Host; 2]) -> (Stream, Stream) {
     let listener = server.run(|| Listener::bind(at(server, 0)).unwrap());
     let addr = listener.local_addr().unwrap();
     let accepting = server.spawn(move || listener.accept().unwrap().0);

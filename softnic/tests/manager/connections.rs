@@ -66,7 +66,7 @@ fn both_ends_bring_their_queue_pairs_up_for_each_other() {
     assert_eq!((a.retry_count, a.rnr_retry), (5, 6));
     assert_eq!((b.retry_count, b.rnr_retry), (5, 6));
     let (init, mask) = attributes(1, passive, State::Init);
-    assert!(mask.contains(AttributeMask::ACCESS) && init.access.0 == 0b1110);
+    assert!(mask.contains(AttributeMask::ACCESS) && init.access.0 == 0x30e);
 }
 
 #[test]

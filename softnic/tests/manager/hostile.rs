@@ -79,6 +79,7 @@ fn requests_beyond_the_backlog_are_not_kept() {
     let mut request = request.unwrap();
     for number in 0..1000 {
         request.local_comm_id = 1000 + number;
+        request.param.qp_num = 1000 + number;
         let bytes = Message::Request(request.clone()).encode(1);
         let now = wire.now;
         wire.managers[1].handle_message(ADDRS[0].into(), ADDRS[1].into(), &bytes, now);

@@ -2,8 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 mod connections;
+#[path = "../recorded/exchanges.rs"]
+mod exchange_vectors;
+mod exchanges;
 mod hostile;
 mod identifiers;
+mod linux;
 mod messages;
 mod retries;
 mod services;

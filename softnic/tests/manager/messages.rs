@@ -3,8 +3,8 @@
 use proptest::{prelude::*, proptest};
 use softnic::{
     cm::{
-        CommIds, ConnParam, Ece, MAD_LEN, Message, Mra, PrivateData, Reject, Rejected, Reply,
-        Request, ServiceReply, ServiceRequest,
+        CommIds, ConnParam, Ece, MAD_LEN, Message, Mra, PrivateData, Reject, RejectInfo, Rejected,
+        Reply, Request, ServiceReply, ServiceRequest,
     },
     engine::QpKind,
 };
@@ -55,7 +55,7 @@ fn request() -> impl Strategy<Value = Message> {
             local_comm_id: numbers.0,
             service_id: numbers.1,
             ca_guid: numbers.2,
-            kind: if is_uc { QpKind::Uc } else { QpKind::Rc },
+            kind: Some(if is_uc { QpKind::Uc } else { QpKind::Rc }),
             param,
             starting_psn: numbers.3,
             remote_response_timeout: timeouts[0],
@@ -102,6 +102,14 @@ fn about() -> impl Strategy<Value = Rejected> {
     ]
 }
 
+fn info() -> impl Strategy<Value = RejectInfo> {
+    prop_oneof![
+        Just(RejectInfo::None),
+        any::<u64>().prop_map(RejectInfo::Guid),
+        any::<[u8; 16]>().prop_map(RejectInfo::Gid)
+    ]
+}
+
 fn message() -> impl Strategy<Value = Message> {
     let mra = (ids(), about(), 0_u8..32).prop_map(|(ids, about, service_timeout)| {
         Message::Mra(Mra {
@@ -110,12 +118,13 @@ fn message() -> impl Strategy<Value = Message> {
             service_timeout,
         })
     });
-    let reject = (ids(), about(), any::<u16>(), data(148));
-    let reject = reject.prop_map(|(ids, about, reason, private_data)| {
+    let reject = (ids(), about(), any::<u16>(), info(), data(148));
+    let reject = reject.prop_map(|(ids, about, reason, info, private_data)| {
         Message::Reject(Box::new(Reject {
             ids,
             about,
             reason,
+            info,
             private_data,
         }))
     });
@@ -179,7 +188,7 @@ fn fields_of_a_request_are_where_the_specification_has_them() {
         local_comm_id: 0x0102_0304,
         service_id: 0x0106_1d2f,
         ca_guid: 0x1112_1314_1516_1718,
-        kind: QpKind::Rc,
+        kind: Some(QpKind::Rc),
         param: ConnParam {
             qp_num: 0x21_2223,
             responder_resources: 0x24,

@@ -35,13 +35,15 @@ pub(crate) struct Wire {
     pub(crate) sent: Vec<(usize, Message)>,
     in_flight: Vec<InFlight>,
     serial: u64,
+    /// Numbers of the next queue pairs of both hosts.
+    next_qps: [u32; 2],
 }
 
 impl Wire {
     pub(crate) fn new() -> Self {
         let managers = [0, 1].map(|host: usize| {
-            let first = u32::try_from(host).unwrap() << 20;
-            Manager::new([ADDRS[host].into()], 0x0200_00ff_fe00_0001, first)
+            let (guid, seed) = [(0x0200_00ff_fe00_0001, 1), (0x0200_00ff_fe00_0002, 2)][host];
+            Manager::new([ADDRS[host].into()], guid, seed)
         });
         Self {
             managers,
@@ -54,6 +56,7 @@ impl Wire {
             sent: Vec::new(),
             in_flight: Vec::new(),
             serial: 0,
+            next_qps: [17, 18],
         }
     }
 
@@ -172,11 +175,16 @@ impl Wire {
     /// An identifier of the first host with a connection request in flight.
     pub(crate) fn asking(&mut self) -> IdNum {
         let id = self.resolved(PortSpace::Tcp);
-        let now = self.now;
-        self.managers[0]
-            .connect(id, param(17), b"hello", now)
-            .unwrap();
+        let (now, param) = (self.now, self.next_param(0));
+        self.managers[0].connect(id, param, b"hello", now).unwrap();
         id
+    }
+
+    /// Parameters of a new queue pair of a host: even numbers are of the second host.
+    fn next_param(&mut self, host: usize) -> ConnParam {
+        let qp_num = self.next_qps[host];
+        self.next_qps[host] += 2;
+        param(qp_num)
     }
 
     /// The next request at the listener, handed over: the new identifier, and the peer's parameters and private data.
@@ -196,10 +204,8 @@ impl Wire {
     }
 
     pub(crate) fn accept(&mut self, id: IdNum) {
-        let now = self.now;
-        self.managers[1]
-            .accept(id, param(18), b"welcome", now)
-            .unwrap();
+        let (now, param) = (self.now, self.next_param(1));
+        self.managers[1].accept(id, param, b"welcome", now).unwrap();
     }
 
     /// A connection: the active end and the passive one.

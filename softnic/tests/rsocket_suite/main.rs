@@ -22,6 +22,8 @@ mod probe;
 mod settings;
 #[path = "../../../rsocket/tests/device/sockets.rs"]
 mod sockets;
+#[path = "../../../rsocket/tests/device/stalled_peers.rs"]
+mod stalled_peers;
 #[path = "../../../rsocket/tests/device/streams.rs"]
 mod streams;
 #[path = "../../../rsocket/tests/device/support.rs"]

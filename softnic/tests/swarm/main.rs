@@ -6,6 +6,7 @@
 //! | `connections` | `cm` and `verbs`, all hosts by one thread | virtual; a seed has exactly one course |
 //! | `streams` | `rsocket`, with its engine's thread and two threads for each end of a stream | the fabric's, 10 times as fast as real time |
 //! | `messages` | `rds`, with an engine's thread for each host | as for `streams` |
+//! | `strangers` | random peers of an `rds` engine with little memory, without faults | real |
 //!
 //! A seed of `streams` and `messages` has the same faults in each run, but not the same order of threads.
 //!
@@ -21,7 +22,10 @@
 mod connections;
 mod messages;
 mod outages;
+#[path = "../../../rds/tests/prober/mod.rs"]
+mod prober;
 mod schedule;
+mod strangers;
 mod streams;
 mod swarm;
 mod tally;

@@ -41,7 +41,7 @@ fn connection(server: &Host, client: &Host) -> (Endpoint, Endpoint) {
 
 #[test]
 fn accepted_connection_is_reported_with_its_peer_until_its_end() {
-    let fabric = Fabric::new();
+    let fabric = Fabric::seeded(0);
     let [server, client] = hosts(&fabric, 0);
     let listener = server.run(|| Listener::bind(ADDR).unwrap());
     let connecting = thread::spawn(move || {
@@ -60,8 +60,8 @@ fn accepted_connection_is_reported_with_its_peer_until_its_end() {
     connecting.join().unwrap();
     let steps = [
         "}: cm: connection requested by the peer listener=",
-        " qp=0x000011}: cm: queue pair ready to send peer_qp=0x000011 peer_gid=::ffff:10.9.0.2 mtu=4096",
-        " qp=0x000011}: cm: accepting the connection",
+        " qp=0xcb9f33}: cm: queue pair ready to send peer_qp=0xab04fc peer_gid=::ffff:10.9.0.2 mtu=4096",
+        " qp=0xcb9f33}: cm: accepting the connection",
         "}: cm: established",
         "}: cm: disconnected",
         "}: cm: disconnecting",
@@ -78,14 +78,14 @@ fn accepted_connection_is_reported_with_its_peer_until_its_end() {
 
 #[test]
 fn failed_connection_is_a_warning_with_its_peer() {
-    let fabric = Fabric::new();
+    let fabric = Fabric::seeded(0);
     let [server, client] = hosts(&fabric, 0);
     let refused = Recorder::lines_of("warn", || {
         drop(client.run(|| cm::connect(ADDR).unwrap_err()));
     });
     assert_lines(
         &refused,
-        &["peer=10.9.0.1:7471 qp=0x000011}: cm: not connected failure=rejected: no listener there"],
+        &["peer=10.9.0.1:7471 qp=0xab04fc}: cm: not connected failure=rejected: no listener there"],
     );
     fabric.link_down(&server);
     let unknown = Recorder::lines_of("warn", || {
@@ -98,7 +98,7 @@ fn failed_connection_is_a_warning_with_its_peer() {
 
 #[test]
 fn transitions_of_a_queue_pair_have_the_context_of_its_connection() {
-    let fabric = Fabric::new();
+    let fabric = Fabric::seeded(0);
     let [server, client] = hosts(&fabric, 0);
     let listener = server.run(|| Listener::bind(ADDR).unwrap());
     let same = server.clone();
@@ -111,14 +111,14 @@ fn transitions_of_a_queue_pair_have_the_context_of_its_connection() {
     assert_lines(
         &lines,
         &[
-            "queue pair modified qp=0x000011 from=\"Reset\" to=\"Init\"",
-            "queue pair modified qp=0x000011 from=\"Init\" to=\"Init\"",
-            "from=\"Init\" to=\"Rtr\" peer_qp=0x000011 peer_gid=::ffff:10.9.0.1 mtu=4096",
+            "queue pair modified qp=0xab04fc from=\"Reset\" to=\"Init\"",
+            "queue pair modified qp=0xab04fc from=\"Init\" to=\"Init\"",
+            "from=\"Init\" to=\"Rtr\" peer_qp=0xcb9f33 peer_gid=::ffff:10.9.0.1 mtu=4096",
             "from=\"Rtr\" to=\"Rts\" timeout=16 retries=7",
             "from=\"Rts\" to=\"ERR\"",
         ],
     );
-    let context = "peer=10.9.0.1:7471 qp=0x000011}: verbs: queue pair modified";
+    let context = "peer=10.9.0.1:7471 qp=0xab04fc}: verbs: queue pair modified";
     assert!(
         lines.iter().all(|line| line.contains(context)),
         "{lines:#?}"

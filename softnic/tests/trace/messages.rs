@@ -1,9 +1,11 @@
 //! Events and statistics of `rds`.
 
+use std::net::IpAddr;
+
 use rds::{EngineOptions, Socket};
 use softnic::{Fabric, Host};
 
-use crate::{hosts, recorder::Recorder};
+use crate::{TEST_TIMEOUT, hosts, recorder::Recorder};
 
 /// A bound socket on an engine of its own.
 fn socket(host: &Host) -> Socket {
@@ -11,6 +13,7 @@ fn socket(host: &Host) -> Socket {
         let engine = EngineOptions::new().start().unwrap();
         let socket = engine.socket().unwrap();
         socket.bind_to((host.addr(), 4000).into()).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT));
         socket
     })
 }
@@ -29,7 +32,7 @@ fn connection_of_messages_is_reported_on_both_sides() {
         ),
         (
             "DEBUG connection{local=10.9.34.1 peer=10.9.34.2 tos=0}: rds: ",
-            "established qp=0x0000",
+            "established qp=0x",
         ),
         (
             "DEBUG connection{local=10.9.34.2 peer=10.9.34.1 tos=0}: rds: ",
@@ -37,7 +40,7 @@ fn connection_of_messages_is_reported_on_both_sides() {
         ),
         (
             "DEBUG connection{local=10.9.34.2 peer=10.9.34.1 tos=0}: rds: ",
-            "established qp=0x0000",
+            "established qp=0x",
         ),
     ] {
         recorder.wait_for(&[&format!("{text}{step}")]);
@@ -92,4 +95,62 @@ fn statistics_count_messages_of_sockets_connections_and_engines() {
     let local = a.stats().unwrap();
     assert_eq!((local.messages_sent, local.messages_received), (4, 1));
     assert_eq!(a.engine().stats().unwrap().sent, 3);
+}
+
+/// A message from one socket to the other.
+fn send(from: &Socket, to: &Socket, text: &[u8]) {
+    from.send_to(text, to.local_addr().unwrap()).unwrap();
+    let mut buf = [0; 20];
+    let len = to.recv(&mut buf).unwrap();
+    assert_eq!(&buf[..len], text);
+}
+
+/// The subscriber panics in a step of one connection: in a thread of the engine, or in a call of a program. The connection is
+/// set up again, and no other is concerned.
+#[test]
+fn panic_in_a_step_of_a_connection_mutes_no_socket() {
+    let recorder = Recorder::of_process();
+    for (net, host, step) in [
+        (40, 1, "rds: accepting"),
+        (41, 1, "rds: established"),
+        (42, 2, "rds: connecting"),
+        (43, 2, "rds: established"),
+    ] {
+        let fabric = Fabric::new().keep_objects();
+        let [server, client] = hosts(&fabric, net).map(|host| socket(&host));
+        let bystander = socket(&fabric.host(IpAddr::from([10, 9, net, 3])));
+        send(&bystander, &server, b"before");
+        let (peer, this) = (3 - host, host);
+        let place = format!("{{local=10.9.{net}.{this} peer=10.9.{net}.{peer} ");
+        let (reached, end) = recorder.stall_at(&[&place, step]);
+        end.send(()).unwrap();
+        send(&client, &server, b"in spite of it");
+        reached.recv_timeout(TEST_TIMEOUT).unwrap();
+        send(&server, &client, b"and back");
+        for (from, to) in [(&bystander, &server), (&server, &bystander)] {
+            send(from, to, b"not concerned");
+        }
+        let stats = bystander.engine().connection_stats().unwrap();
+        assert_eq!(stats[0].1.established, 1);
+    }
+}
+
+/// The subscriber panics at the end of a connection: the next one of the same peer is not concerned.
+#[test]
+fn panic_at_the_end_of_a_connection_mutes_no_socket() {
+    let recorder = Recorder::of_process();
+    for (net, step) in [(44, "rds: connection failed"), (45, "rds: closing")] {
+        let fabric = Fabric::new().keep_objects();
+        let [host, peer] = hosts(&fabric, net);
+        let (server, client) = (socket(&host), socket(&peer));
+        send(&client, &server, b"first");
+        let place = format!("{{local=10.9.{net}.1 peer=10.9.{net}.2 ");
+        let (reached, end) = recorder.stall_at(&[&place, step]);
+        end.send(()).unwrap();
+        drop(client);
+        reached.recv_timeout(TEST_TIMEOUT).unwrap();
+        let client = socket(&peer);
+        send(&client, &server, b"second");
+        send(&server, &client, b"and back");
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Recorder(Arc<Shared>);
 struct Shared {
     bytes: Mutex<Vec<u8>>,
     changed: Condvar,
-    stall: Mutex<Option<Stall>>,
+    stalls: Mutex<Vec<Stall>>,
 }
 
 /// A line that blocks its thread.
@@ -84,11 +84,11 @@ impl Recorder {
     }
 
     /// Blocks the thread of the next line with these texts, until the returned sender is dropped. The receiver is notified
-    /// by then.
+    /// by then. The thread panics if the sender has sent.
     pub(crate) fn stall_at(&self, texts: &[&str]) -> (Receiver<()>, Sender<()>) {
         let (reached, is_reached) = mpsc::channel();
         let (sender, end) = mpsc::channel();
-        *self.0.stall.lock().unwrap() = Some(Stall {
+        self.0.stalls.lock().unwrap().push(Stall {
             texts: texts.iter().map(|&text| text.to_owned()).collect(),
             reached,
             end,
@@ -120,16 +120,13 @@ fn lines(bytes: &[u8]) -> Vec<String> {
 
 impl io::Write for Recorder {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let stall = self
-            .0
-            .stall
-            .lock()
-            .unwrap()
-            .take_if(|stall| stall.concerns(bytes));
+        let mut stalls = self.0.stalls.lock().unwrap();
+        let stall = stalls.extract_if(.., |stall| stall.concerns(bytes)).next();
+        drop(stalls);
         if let Some(stall) = stall {
             stall.reached.send(()).unwrap();
             // Fails once the sender has been dropped.
-            let _: Result<(), mpsc::RecvError> = stall.end.recv();
+            assert!(stall.end.recv().is_err(), "as intended by the test");
         }
         self.0.bytes.lock().unwrap().extend_from_slice(bytes);
         self.0.changed.notify_all();

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rsocket::{Listener, Stream};
+use rsocket::{Listener, Options, Stream};
 use softnic::{Fabric, Host};
 
 use crate::{TEST_TIMEOUT, assert_lines, hosts, recorder::Recorder};
@@ -22,7 +22,7 @@ fn connected([server, client]: &[Host; 2]) -> (Stream, Stream) {
 #[test]
 fn stream_is_reported_with_its_peer_on_both_sides() {
     let recorder = Recorder::of_process();
-    let fabric = Fabric::new().keep_objects();
+    let fabric = Fabric::seeded(0).keep_objects();
     let (mut active, mut passive) = connected(&hosts(&fabric, 31));
     active.write_all(b"hello").unwrap();
     passive.read_exact(&mut [0; 5]).unwrap();
@@ -34,7 +34,7 @@ fn stream_is_reported_with_its_peer_on_both_sides() {
         lines.retain(|line| line.starts_with("DEBUG stream{") && line.contains(peer));
         lines
     };
-    let connected = "local=10.9.31.2:32768 qp=0x000011}: rsocket: connected";
+    let connected = "local=10.9.31.2:32768 qp=0xab04fc}: rsocket: connected";
     let active = of("{peer=10.9.31.1:7471");
     assert_lines(
         &active[..3],
@@ -45,7 +45,7 @@ fn stream_is_reported_with_its_peer_on_both_sides() {
         ],
     );
     let passive = of("{peer=10.9.31.2:32768");
-    let connected = "local=10.9.31.1:7471 qp=0x000011}: rsocket: connected";
+    let connected = "local=10.9.31.1:7471 qp=0xcb9f33}: rsocket: connected";
     assert_lines(&passive[..2], &["}: rsocket: accepting", connected]);
 }
 
@@ -64,10 +64,7 @@ fn failed_stream_is_a_warning_with_its_peer() {
     let (mut active, _passive) = connected(&both);
     fabric.kill(server);
     while active.write(&[0; 4096]).is_ok() {}
-    recorder.wait_for(&[
-        "WARN stream{peer=10.9.32.1:7471 local=10.9.32.2:",
-        " qp=0x0000",
-    ]);
+    recorder.wait_for(&["WARN stream{peer=10.9.32.1:7471 local=10.9.32.2:", " qp=0x"]);
 }
 
 /// The set-up stalls in the subscriber, as it may in a call into the kernel.
@@ -118,4 +115,26 @@ fn stream_counts_bytes_messages_and_waits() {
     assert!(waits(full) > waits(sent), "{full:?}");
     active.write(&[2; 4096]).unwrap_err();
     assert_eq!(active.stats(), full, "the same wait");
+}
+
+/// The subscriber panics while a request is accepted. The request is counted, and the thread serves the next ones.
+#[test]
+fn panic_during_set_up_mutes_no_listener() {
+    let recorder = Recorder::of_process();
+    let fabric = Fabric::new().keep_objects();
+    let [server, client] = hosts(&fabric, 39);
+    let addr = (server.addr(), 7471);
+    let options = Options::new().backlog(1);
+    let listener = server.run(|| options.listen(addr).unwrap());
+    let (stalled, end) = recorder.stall_at(&["{peer=10.9.39.2:", "rsocket: accepting"]);
+    end.send(()).unwrap();
+    drop(client.run(|| Stream::connect(addr)).unwrap_err());
+    stalled.recv_timeout(TEST_TIMEOUT).unwrap();
+    assert_eq!(listener.refusals().failed, 1);
+    // The only entry of the backlog is free again.
+    let accepting = server.spawn(move || listener.accept().unwrap().0);
+    let options = Options::new().connect_timeout(TEST_TIMEOUT);
+    let mut active = client.run(|| options.connect(addr).unwrap());
+    active.write_all(b"x").unwrap();
+    accepting.join().unwrap().read_exact(&mut [0]).unwrap();
 }

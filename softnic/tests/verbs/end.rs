@@ -9,6 +9,7 @@ use verbs::{
     ah::AddressVector,
     cq::WcOpcode,
     qp::{AckTimeout, Attributes, Psn, RetryCount},
+    work::Scatter,
 };
 
 /// Timeout of waiting tests.
@@ -29,7 +30,7 @@ pub(crate) struct End {
 pub(crate) struct Done {
     pub(crate) is_receive: bool,
     pub(crate) status: WcStatus,
-    pub(crate) opcode: WcOpcode,
+    pub(crate) opcode: Option<WcOpcode>,
     pub(crate) len: usize,
     pub(crate) imm: Option<u32>,
     pub(crate) buf: Buf,
@@ -53,11 +54,11 @@ impl End {
         builder.create().unwrap()
     }
 
-    pub(crate) fn bring_up(
+    pub(crate) fn bring_up<RW: Scatter + 'static>(
         &self,
-        qp: QueuePair<verbs::Rc, Reset, Buf, Buf>,
+        qp: QueuePair<verbs::Rc, Reset, Buf, RW>,
         peer: (&Self, verbs::qp::QpNum),
-    ) -> Connection {
+    ) -> QueuePair<verbs::Rc, Rts, Buf, RW> {
         let all = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
         let all = all | RemoteAccess::FLUSH_GLOBAL | RemoteAccess::FLUSH_PERSISTENT;
         let address_vector = AddressVector::global(1, 0, peer.0.gid);

@@ -3,12 +3,15 @@
 
 mod connected;
 mod end;
+mod errnos;
 mod extended;
 mod faults;
 mod flight_recorder;
 mod key_value;
+mod links;
 mod listing;
 mod outages;
+mod routes;
 mod setup;
 mod threads;
 mod windows;

@@ -13,16 +13,21 @@ mod capabilities;
 mod cqs;
 #[path = "../../../verbs/tests/device/datagrams.rs"]
 mod datagrams;
+#[path = "../../../verbs/tests/device/environment.rs"]
+mod environment;
 #[path = "../../../verbs/tests/device/events.rs"]
 mod events;
 #[path = "../../../verbs/tests/device/extended_posting.rs"]
 mod extended_posting;
 #[path = "../../../verbs/tests/device/hints.rs"]
 mod hints;
+#[path = "../../../verbs/tests/shared/limited_calls.rs"]
+mod limited_calls;
 #[path = "../../../verbs/tests/device/loopback.rs"]
 mod loopback;
 #[path = "../../../verbs/tests/device/memory.rs"]
 mod memory;
+mod memory_limit;
 #[path = "../../../verbs/tests/device/multicast.rs"]
 mod multicast;
 #[path = "../../../verbs/tests/device/objects.rs"]
@@ -37,6 +42,8 @@ mod pyverbs;
 mod queue_pairs;
 #[path = "../../../verbs/tests/device/rdma.rs"]
 mod rdma;
+#[path = "../../../verbs/tests/device/read_depths.rs"]
+mod read_depths;
 #[path = "../../../verbs/tests/device/scoped.rs"]
 mod scoped;
 #[path = "../../../verbs/tests/device/shared_receives.rs"]
@@ -52,13 +59,13 @@ mod windows;
 
 use std::sync::OnceLock;
 
-use softnic::Fabric;
+use softnic::{Fabric, Host};
 
 /// Puts all threads of the process on a host, before any test starts.
 extern "C" fn put_threads_on_a_host() {
-    let fabric = FABRIC.get_or_init(Fabric::new);
     // A test joins a multicast group of the kernel with the address.
-    fabric.host([127, 0, 0, 1].into()).make_default();
+    let host = || FABRIC.get_or_init(Fabric::new).host([127, 0, 0, 1].into());
+    HOST.get_or_init(host).make_default();
     // Tests run one at a time, as in a guest: some compare the handles of objects made one after another.
     // SAFETY: no other thread uses the environment before `main`.
     unsafe { std::env::set_var("RUST_TEST_THREADS", "1") };
@@ -66,6 +73,9 @@ extern "C" fn put_threads_on_a_host() {
 
 /// The fabric of all tests, which is never dropped.
 static FABRIC: OnceLock<Fabric> = OnceLock::new();
+
+/// The host of all threads.
+static HOST: OnceLock<Host> = OnceLock::new();
 
 // The C library calls the functions of `.init_array` once, before `main`. Their arguments are ignored here. The
 // standard library's locks and threads work by then.

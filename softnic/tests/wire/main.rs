@@ -6,3 +6,4 @@ mod hostile;
 mod kind;
 mod recorded;
 mod round_trip;
+mod vectors;

@@ -2,7 +2,7 @@
 //!
 //! The recording is `examples/tests/two_hosts/frames`, with its messages and fields.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::net::IpAddr;
 
 use softnic::{
     cm::Message,
@@ -12,26 +12,10 @@ use softnic::{
     },
 };
 
-use crate::kind::kind;
+use crate::{kind::kind, vectors::recorded};
 
 /// Immediate data of the recording.
 const IMM: u32 = 0x0102_0304;
-
-/// Frames by the names of their kinds.
-fn recorded() -> BTreeMap<&'static str, Vec<u8>> {
-    let mut frames = BTreeMap::new();
-    let mut name = "";
-    for line in include_str!("rxe.txt").lines() {
-        if let Some(comment) = line.strip_prefix("# ") {
-            name = comment;
-            continue;
-        }
-        let digits = |at: usize| u8::from_str_radix(&line[at..at + 2], 16).unwrap();
-        let bytes = (0..line.len()).step_by(2).map(digits).collect();
-        assert!(frames.insert(name, bytes).is_none(), "{name} twice");
-    }
-    frames
-}
 
 #[test]
 fn recorded_frames_encode_to_the_same_bytes() {
