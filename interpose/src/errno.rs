@@ -23,7 +23,7 @@ pub fn last_errno() -> c_int {
 pub fn set_errno(errno: c_int) {
     // SAFETY: the call has no preconditions.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: the location is valid for the life of the thread, and used by this thread only.
+    // SAFETY: used by this thread only. Assumption: the location of `errno` is valid for the life of its thread.
     unsafe { *place = errno };
 }
 

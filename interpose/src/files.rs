@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_long};
 
-use crate::{last_errno, real, set_errno};
+use crate::{cross, last_errno, real, set_errno};
 
 /// Descriptors of the program known to a library.
 pub trait Descriptors {
@@ -14,6 +14,9 @@ pub trait Descriptors {
 
     /// Makes `new` a duplicate of `old`, replacing its entry.
     fn follow(old: c_int, new: c_int);
+
+    /// Whether a call may concern a descriptor of the library.
+    fn may_have(fd: c_int) -> bool;
 
     /// Runs `F_GETFL` or `F_SETFL` on a descriptor of the library.
     fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int>;
@@ -44,15 +47,31 @@ fn follow<D: Descriptors>(old: c_int, new: c_int) -> c_int {
 /// # Safety
 /// As for the libc function.
 pub unsafe fn close<D: Descriptors>(fd: c_int) -> c_int {
-    let forgotten = D::forget(fd);
-    let real = real!(close: unsafe extern "C" fn(c_int) -> c_int);
-    // SAFETY: guaranteed by the caller.
-    let closed = unsafe { real(fd) };
-    let error = last_errno();
-    // Dropping a socket may block, so the entry is removed before.
-    drop(forgotten);
-    set_errno(error);
-    closed
+    let real = real!(close: unsafe extern "C-unwind" fn(c_int) -> c_int);
+    if !D::may_have(fd) {
+        // SAFETY: guaranteed by the caller.
+        return unsafe { real(fd) };
+    }
+    let closed = cross(false, false, || {
+        let forgotten = D::forget(fd);
+        // SAFETY: guaranteed by the caller.
+        let closed = unsafe { real(fd) };
+        let error = last_errno();
+        // Dropping a socket may block, so the entry is removed before.
+        drop(forgotten);
+        set_errno(error);
+        Some(closed)
+    });
+    closed.unwrap_or(-1)
+}
+
+/// Duplicates a descriptor by `make`, to `to` if known.
+fn duplicating<D: Descriptors>(old: c_int, to: Option<c_int>, make: impl Fn() -> c_int) -> c_int {
+    if !D::may_have(old) && !to.is_some_and(D::may_have) {
+        return follow::<D>(old, make());
+    }
+    let new = cross(false, false, || Some(follow::<D>(old, make())));
+    new.unwrap_or(-1)
 }
 
 /// # Safety
@@ -60,7 +79,7 @@ pub unsafe fn close<D: Descriptors>(fd: c_int) -> c_int {
 pub unsafe fn dup<D: Descriptors>(fd: c_int) -> c_int {
     let real = real!(dup: unsafe extern "C" fn(c_int) -> c_int);
     // SAFETY: guaranteed by the caller.
-    follow::<D>(fd, unsafe { real(fd) })
+    duplicating::<D>(fd, None, || unsafe { real(fd) })
 }
 
 /// # Safety
@@ -68,7 +87,7 @@ pub unsafe fn dup<D: Descriptors>(fd: c_int) -> c_int {
 pub unsafe fn dup2<D: Descriptors>(old: c_int, new: c_int) -> c_int {
     let real = real!(dup2: unsafe extern "C" fn(c_int, c_int) -> c_int);
     // SAFETY: guaranteed by the caller.
-    follow::<D>(old, unsafe { real(old, new) })
+    duplicating::<D>(old, Some(new), || unsafe { real(old, new) })
 }
 
 /// # Safety
@@ -76,7 +95,7 @@ pub unsafe fn dup2<D: Descriptors>(old: c_int, new: c_int) -> c_int {
 pub unsafe fn dup3<D: Descriptors>(old: c_int, new: c_int, flags: c_int) -> c_int {
     let real = real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
     // SAFETY: guaranteed by the caller.
-    follow::<D>(old, unsafe { real(old, new, flags) })
+    duplicating::<D>(old, Some(new), || unsafe { real(old, new, flags) })
 }
 
 /// The argument is variable in C. Every argument type fits into a `long`, and is passed as one.
@@ -84,20 +103,29 @@ pub unsafe fn dup3<D: Descriptors>(old: c_int, new: c_int, flags: c_int) -> c_in
 /// # Safety
 /// As for the libc function.
 pub unsafe fn fcntl<D: Descriptors>(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
-    let real = real!(fcntl: Fcntl);
-    let done = match cmd {
-        libc::F_GETFL | libc::F_SETFL => D::status_flags(fd, cmd, arg),
-        _ => None,
+    // A wait for a lock of a file is a cancellation point.
+    let real = real!(fcntl: unsafe extern "C-unwind" fn(c_int, c_int, ...) -> c_int);
+    let is_duplicating = matches!(cmd, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+    let call = || {
+        // SAFETY: guaranteed by the caller.
+        let done = unsafe { real(fd, cmd, arg) };
+        if is_duplicating {
+            follow::<D>(fd, done)
+        } else {
+            done
+        }
     };
-    if let Some(done) = done {
-        return done;
+    if !D::may_have(fd) {
+        return call();
     }
-    // SAFETY: guaranteed by the caller.
-    let done = unsafe { real(fd, cmd, arg) };
-    match cmd {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => follow::<D>(fd, done),
-        _ => done,
-    }
+    let done = cross(false, false, || {
+        let done = match cmd {
+            libc::F_GETFL | libc::F_SETFL => D::status_flags(fd, cmd, arg),
+            _ => None,
+        };
+        Some(done.unwrap_or_else(call))
+    });
+    done.unwrap_or(-1)
 }
 
 /// Exports functions to close and duplicate descriptors and change their flags, for the
@@ -117,7 +145,7 @@ macro_rules! descriptors {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn fcntl64(
+        unsafe extern "C-unwind" fn fcntl64(
             fd: $crate::libc::c_int,
             cmd: $crate::libc::c_int,
             arg: $crate::libc::c_long,
@@ -131,7 +159,7 @@ macro_rules! descriptors {
             /// # Safety
             /// As for the libc function.
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name($($arg: $crate::libc::$type),*) -> $crate::libc::c_int {
+            unsafe extern "C-unwind" fn $name($($arg: $crate::libc::$type),*) -> $crate::libc::c_int {
                 // SAFETY: guaranteed by the caller.
                 unsafe { $crate::files::$name::<$known>($($arg),*) }
             }

@@ -2,34 +2,41 @@
 
 /// Exports libc functions. For a descriptor found by `$find`, the function calls `$through` with the entry
 /// and a closure that calls `$with`, whose first argument is chosen by `$through`. For other descriptors, the
-/// next definition of the function is called.
+/// next definition of the function is called. `$find` is called only for descriptors that `$may_find` returns true for. With
+/// `$is_point`, the functions are cancellation points.
 #[macro_export]
 macro_rules! interpose {
-    ($find:path, $through:path: $(
+    ($is_point:literal, $may_find:path, $find:path, $through:path: $(
         fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)* $(,)?) -> $ret:ty => $with:path;
     )*) => {
         $($crate::interpose! {
-            @checked $find, $through, {}:
+            @found $is_point, $may_find, { $find($fd) }, $through, {}:
             fn $name($fd: c_int $(, $arg: $type)*) -> $ret => $with, ($($arg),*)
         })*
     };
-    (@checked $find:path, $through:path, $check:block:
+    (@found $is_point:literal, $may_find:path, $found:block, $through:path, $check:block:
         fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)* $(,)?) -> $ret:ty
         => $with:path, ($($passed:ident),*)
     ) => {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($fd: $crate::libc::c_int $(, $arg: $type)*) -> $ret {
-            if let Some(held) = $find($fd) {
-                $check
-                return $through(&held, |own| {
-                    // SAFETY: guaranteed by the caller.
-                    unsafe { $with(own $(, $passed)*) }
+        unsafe extern "C-unwind" fn $name($fd: $crate::libc::c_int $(, $arg: $type)*) -> $ret {
+            if $may_find($fd) {
+                let done = $crate::cross($is_point, true, || {
+                    let held = $found?;
+                    $check
+                    Some($through(&held, |own| {
+                        // SAFETY: guaranteed by the caller.
+                        unsafe { $with(own $(, $passed)*) }
+                    }))
                 });
+                if let Some(done) = done {
+                    return done;
+                }
             }
             let real = $crate::real!(
-                $name: unsafe extern "C" fn($crate::libc::c_int $(, $type)*) -> $ret
+                $name: unsafe extern "C-unwind" fn($crate::libc::c_int $(, $type)*) -> $ret
             );
             // SAFETY: guaranteed by the caller.
             unsafe { real($fd $(, $arg)*) }
@@ -37,11 +44,11 @@ macro_rules! interpose {
     };
 }
 
-/// Exports the functions to receive and send, except `sendto` and `sendmsg`. Paths are as for
-/// [`interpose!`].
+/// Exports the functions to receive and send, except `sendto` and `sendmsg`. `$receiver` and `$sender` find the entry of a
+/// descriptor by the flags of the call; `$may_find` and `$through` are as for [`interpose!`].
 #[macro_export]
 macro_rules! messages {
-    ($find:path, $through:path:
+    ($may_find:path, $receiver:path, $sender:path, $through:path:
         recv => $recv:path;
         recvfrom => $recvfrom:path;
         recvmsg => $recvmsg:path;
@@ -51,50 +58,54 @@ macro_rules! messages {
         write => $write:path;
         writev => $writev:path;
     ) => {
-        $crate::interpose! {
-            $find, $through:
-            fn recv(
-                fd: c_int, buf: *mut $crate::libc::c_void, len: usize, flags: $crate::libc::c_int,
-            ) -> isize => $recv;
-            fn recvfrom(
-                fd: c_int, buf: *mut $crate::libc::c_void, len: usize, flags: $crate::libc::c_int,
-                from: *mut $crate::libc::sockaddr, from_len: *mut $crate::libc::socklen_t,
-            ) -> isize => $recvfrom;
-            fn recvmsg(
-                fd: c_int, msg: *mut $crate::libc::msghdr, flags: $crate::libc::c_int,
-            ) -> isize => $recvmsg;
-            fn read(fd: c_int, buf: *mut $crate::libc::c_void, len: usize) -> isize => $read;
-            fn readv(
-                fd: c_int, pieces: *const $crate::libc::iovec, count: $crate::libc::c_int,
-            ) -> isize => $readv;
-            fn send(
-                fd: c_int, buf: *const $crate::libc::c_void, len: usize, flags: $crate::libc::c_int,
-            ) -> isize => $send;
-            fn write(fd: c_int, buf: *const $crate::libc::c_void, len: usize) -> isize => $write;
-            fn writev(
-                fd: c_int, pieces: *const $crate::libc::iovec, count: $crate::libc::c_int,
-            ) -> isize => $writev;
-        }
-        $crate::interpose! {
-            @checked $find, $through, { $crate::fits(len, room) }:
-            fn __read_chk(
-                fd: c_int, buf: *mut $crate::libc::c_void, len: usize, room: usize,
-            ) -> isize => $read, (buf, len)
-        }
-        $crate::interpose! {
-            @checked $find, $through, { $crate::fits(len, room) }:
-            fn __recv_chk(
-                fd: c_int, buf: *mut $crate::libc::c_void, len: usize, room: usize,
+        $crate::messages! { @each $may_find, $through:
+            { $receiver(fd, flags) }, {}:
+            recv(fd; buf: *mut $crate::libc::c_void, len: usize, flags: $crate::libc::c_int)
+                => $recv, (buf, len, flags);
+            { $receiver(fd, flags) }, {}:
+            recvfrom(fd;
+                buf: *mut $crate::libc::c_void, len: usize, flags: $crate::libc::c_int,
+                from: *mut $crate::libc::sockaddr, from_len: *mut $crate::libc::socklen_t)
+                => $recvfrom, (buf, len, flags, from, from_len);
+            { $receiver(fd, flags) }, {}:
+            recvmsg(fd; msg: *mut $crate::libc::msghdr, flags: $crate::libc::c_int)
+                => $recvmsg, (msg, flags);
+            { $receiver(fd, 0) }, {}:
+            read(fd; buf: *mut $crate::libc::c_void, len: usize) => $read, (buf, len);
+            { $receiver(fd, 0) }, {}:
+            readv(fd; pieces: *const $crate::libc::iovec, count: $crate::libc::c_int)
+                => $readv, (pieces, count);
+            { $sender(fd, flags) }, {}:
+            send(fd; buf: *const $crate::libc::c_void, len: usize, flags: $crate::libc::c_int)
+                => $send, (buf, len, flags);
+            { $sender(fd, 0) }, {}:
+            write(fd; buf: *const $crate::libc::c_void, len: usize) => $write, (buf, len);
+            { $sender(fd, 0) }, {}:
+            writev(fd; pieces: *const $crate::libc::iovec, count: $crate::libc::c_int)
+                => $writev, (pieces, count);
+            { $receiver(fd, 0) }, { $crate::fits(len, room) }:
+            __read_chk(fd; buf: *mut $crate::libc::c_void, len: usize, room: usize)
+                => $read, (buf, len);
+            { $receiver(fd, flags) }, { $crate::fits(len, room) }:
+            __recv_chk(fd;
+                buf: *mut $crate::libc::c_void, len: usize, room: usize,
+                flags: $crate::libc::c_int)
+                => $recv, (buf, len, flags);
+            { $receiver(fd, flags) }, { $crate::fits(len, room) }:
+            __recvfrom_chk(fd;
+                buf: *mut $crate::libc::c_void, len: usize, room: usize,
                 flags: $crate::libc::c_int,
-            ) -> isize => $recv, (buf, len, flags)
+                from: *mut $crate::libc::sockaddr, from_len: *mut $crate::libc::socklen_t)
+                => $recvfrom, (buf, len, flags, from, from_len);
         }
-        $crate::interpose! {
-            @checked $find, $through, { $crate::fits(len, room) }:
-            fn __recvfrom_chk(
-                fd: c_int, buf: *mut $crate::libc::c_void, len: usize, room: usize,
-                flags: $crate::libc::c_int,
-                from: *mut $crate::libc::sockaddr, from_len: *mut $crate::libc::socklen_t,
-            ) -> isize => $recvfrom, (buf, len, flags, from, from_len)
-        }
+    };
+    (@each $may_find:path, $through:path: $(
+        $found:block, $check:block:
+        $name:ident($fd:ident; $($arg:ident: $type:ty),* $(,)?) => $with:path, $passed:tt;
+    )*) => {
+        $($crate::interpose! {
+            @found true, $may_find, $found, $through, $check:
+            fn $name($fd: c_int, $($arg: $type),*) -> isize => $with, $passed
+        })*
     };
 }

@@ -8,24 +8,25 @@
 //! `select`.
 
 mod address;
+#[doc(hidden)]
+pub mod border;
 mod errno;
 #[doc(hidden)]
 pub mod files;
 mod functions;
 mod real;
-mod signals;
 mod table;
 mod unaligned;
 #[doc(hidden)]
 pub mod wait;
 
 pub use address::{Encoded, encode};
+pub use border::{Returned, cross, uncancelled};
 pub use errno::{fits, last_errno, os, run, set_errno};
 pub use files::{Descriptors, duplicate};
 #[doc(hidden)]
 pub use libc;
 pub use real::find;
-pub use signals::restarting;
 pub use table::{MAX_DESCRIPTORS, Table, is_owner, own, watch_forks};
 pub use unaligned::{load, store};
 pub use wait::{Mask, Polled, Selected, milliseconds};

@@ -8,7 +8,7 @@ use libc::c_void;
 /// preloaded library. Aborts the program if there is none.
 #[must_use]
 pub fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is terminated by zero, and the handle is always valid.
+    // SAFETY: the name is terminated by zero, and `RTLD_NEXT` is a handle.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
         // A program cannot be linked with an undefined function, so this is no error of the program.
@@ -32,7 +32,7 @@ macro_rules! real {
             found = $crate::find(name);
             FOUND.store(found, Ordering::Release);
         }
-        // SAFETY: the symbol of this name has this type.
+        // SAFETY: as for a call by a C program. Assumption: a function of the C library has the type of its manual page.
         unsafe { std::mem::transmute::<*mut $crate::libc::c_void, $type>(found) }
     }};
 }

@@ -34,7 +34,8 @@ pub fn is_owner() -> bool {
 pub fn watch_forks(child: unsafe extern "C" fn()) {
     static WATCHED: OnceLock<c_int> = OnceLock::new();
     own();
-    // SAFETY: the function is valid as long as the library, never unloaded, and async-signal-safe.
+    // SAFETY: async-signal-safe, and valid as long as the library. Assumption: a library linked with `-z nodelete` stays
+    // loaded.
     WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });
 }
 

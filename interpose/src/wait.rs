@@ -1,13 +1,23 @@
 //! Interposed functions to wait for many descriptors.
 
-use std::{io, ptr, slice, time::Duration};
+use std::{
+    io,
+    os::fd::AsRawFd,
+    ptr, slice,
+    time::{Duration, Instant},
+};
 
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use crate::{load, real};
+use verbs::signals;
+
+use crate::{border, cross, load, os, real};
 
 /// A `poll` with descriptors of a library.
 pub trait Polled: Sized {
+    /// Whether a descriptor may belong to the library.
+    fn may_have(fd: c_int) -> bool;
+
     /// Returns `None` if no descriptor belongs to the library.
     fn of(fds: &[pollfd]) -> Option<Self>;
 
@@ -17,6 +27,9 @@ pub trait Polled: Sized {
 
 /// A `select` with descriptors of a library, to be read, written, or with exceptions.
 pub trait Selected: Sized {
+    /// Whether a descriptor may belong to the library.
+    fn may_have(fd: c_int) -> bool;
+
     /// Returns `None` if no descriptor belongs to the library.
     ///
     /// # Safety
@@ -46,15 +59,67 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     }
 }
 
+/// The time until the end of a wait, which may be repeated.
+#[derive(Clone, Copy)]
+struct Clock {
+    limit: Option<Duration>,
+    deadline: Option<Instant>,
+}
+
+impl Clock {
+    fn new(limit: Option<Duration>) -> Self {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        Self { limit, deadline }
+    }
+
+    /// Milliseconds left, rounded up; -1 without a limit.
+    fn millis(&self) -> c_int {
+        let left = match (self.limit, self.deadline) {
+            (Some(_), Some(deadline)) => deadline.saturating_duration_since(Instant::now()),
+            (Some(limit), None) => limit,
+            (None, _) => return -1,
+        };
+        c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+    }
+}
+
+/// Duration of a valid time.
+fn duration(time: timespec) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanos)
+}
+
+/// Whether a descriptor in the sets may belong to a library.
+///
+/// # Safety
+/// As for `select`.
+unsafe fn any_in<S: Selected>(count: c_int, sets: [*mut fd_set; 3]) -> bool {
+    let is_in = |fd: c_int, set: &*mut fd_set| {
+        let fd = usize::try_from(fd).unwrap_or(0);
+        let word = set.cast::<u64>().wrapping_add(fd / 64);
+        // SAFETY: null only without a set, and a set has a bit for each descriptor below `count`.
+        !set.is_null() && unsafe { *word } & 1 << (fd % 64) != 0
+    };
+    (0..count).any(|fd| S::may_have(fd) && sets.iter().any(|set| is_in(fd, set)))
+}
+
 /// # Safety
 /// As for the libc function.
 pub unsafe fn poll<P: Polled>(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: guaranteed by the caller.
     let entries_in = unsafe { entries(fds, count) };
-    if let Some(own) = P::of(entries_in) {
-        return own.wait(entries_in, timeout, Mask::SAME);
+    if entries_in.iter().any(|entry| P::may_have(entry.fd)) {
+        let clock = Clock::new(u64::try_from(timeout).ok().map(Duration::from_millis));
+        let ready = cross(true, false, || {
+            let own = P::of(entries_in)?;
+            Some(own.wait(entries_in, clock.millis(), Mask::SAME))
+        });
+        if let Some(ready) = ready {
+            return ready;
+        }
     }
-    let real = real!(poll: unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int);
+    let real = real!(poll: unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int);
     // SAFETY: guaranteed by the caller.
     unsafe { real(fds, count, timeout) }
 }
@@ -131,20 +196,57 @@ impl Mask {
             tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: time.subsec_nanos().into(),
         });
+        let (mask, interrupt) = match self.0 {
+            Some(mask) => {
+                let (mask, cancelled) = border::cancellable(mask);
+                (Some(mask), cancelled)
+            }
+            None => (None, signals::interrupting()),
+        };
+        let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // Without a sleep, a pending signal does not end the call.
+        let sleeps = time.is_none_or(|time| time.tv_sec > 0 || time.tv_nsec > 0);
+        let mut all = fds.to_vec();
+        all.extend(interrupt.filter(|_| sleeps).map(|fd| pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }));
         let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
-        let mask = self.0.as_ref().map_or(ptr::null(), ptr::from_ref);
-        let count = nfds_t::try_from(fds.len()).map_err(io::Error::other)?;
-        let real = real!(ppoll: Ppoll);
-        // SAFETY: `count` is the number of entries, and the other pointers are null or valid.
-        let ready = unsafe { real(fds.as_mut_ptr(), count, time, mask) };
-        if ready < 0 {
-            return Err(io::Error::last_os_error());
+        let ready = if mask.is_null() {
+            poll_kernel(&mut all, time, mask)?
+        } else {
+            border::outside(|| poll_kernel(&mut all, time, mask))?
+        };
+        let is_interrupted = all[fds.len()..].iter().any(|entry| entry.revents != 0);
+        fds.copy_from_slice(&all[..fds.len()]);
+        match ready - c_int::from(is_interrupted) {
+            // A signal for cancellation, or another one that is due.
+            0 if is_interrupted && (!mask.is_null() || signals::is_interrupted()) => {
+                Err(os(libc::EINTR))
+            }
+            ready => Ok(ready),
         }
-        Ok(ready)
     }
 }
 
-type Ppoll = unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
+/// `ppoll(2)`, with null pointers or valid ones.
+fn poll_kernel(
+    fds: &mut [pollfd],
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> io::Result<c_int> {
+    let count = nfds_t::try_from(fds.len()).map_err(io::Error::other)?;
+    let real = real!(ppoll: Ppoll);
+    // SAFETY: `count` is the number of entries, and the other pointers are null or valid.
+    match unsafe { real(fds.as_mut_ptr(), count, time, mask) } {
+        ready @ 0.. => Ok(ready),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+type Ppoll =
+    unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
 
 /// # Safety
 /// As for the libc function.
@@ -157,14 +259,19 @@ pub unsafe fn ppoll<P: Polled>(
     // SAFETY: guaranteed by the caller.
     let entries_in = unsafe { entries(fds, count) };
     // SAFETY: guaranteed by the caller. The real call refuses an invalid timeout.
-    if unsafe { is_valid(timeout) }
-        && let Some(own) = P::of(entries_in)
-    {
+    let is_valid = unsafe { is_valid(timeout) };
+    if is_valid && entries_in.iter().any(|entry| P::may_have(entry.fd)) {
         // SAFETY: null or valid, guaranteed by the caller.
-        let timeout = milliseconds(unsafe { load(timeout) });
+        let clock = Clock::new(unsafe { load(timeout) }.map(duration));
         // SAFETY: guaranteed by the caller.
         let mask = unsafe { Mask::new(mask) };
-        return own.wait(entries_in, timeout, mask);
+        let ready = cross(true, false, || {
+            let own = P::of(entries_in)?;
+            Some(own.wait(entries_in, clock.millis(), mask))
+        });
+        if let Some(ready) = ready {
+            return ready;
+        }
     }
     let real = real!(ppoll: Ppoll);
     // SAFETY: guaranteed by the caller.
@@ -199,12 +306,19 @@ pub unsafe fn select<S: Selected>(
 ) -> c_int {
     let sets = [read, write, except];
     // SAFETY: guaranteed by the caller.
-    if let Some(own) = unsafe { S::of(count, sets) } {
-        // SAFETY: guaranteed by the caller.
-        return unsafe { own.wait(count, sets, timeout, Mask::SAME) };
+    if unsafe { any_in::<S>(count, sets) } {
+        let ready = cross(true, false, || {
+            // SAFETY: guaranteed by the caller.
+            let own = unsafe { S::of(count, sets) }?;
+            // SAFETY: guaranteed by the caller. The call stores the time left, with which it is repeated.
+            Some(unsafe { own.wait(count, sets, timeout, Mask::SAME) })
+        });
+        if let Some(ready) = ready {
+            return ready;
+        }
     }
     let real = real!(
-        select: unsafe extern "C" fn(
+        select: unsafe extern "C-unwind" fn(
             c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int
     );
     // SAFETY: guaranteed by the caller.
@@ -223,23 +337,29 @@ pub unsafe fn pselect<S: Selected>(
 ) -> c_int {
     let sets = [read, write, except];
     // SAFETY: guaranteed by the caller. The real call refuses an invalid timeout.
-    if unsafe { is_valid(timeout) }
-        // SAFETY: guaranteed by the caller.
-        && let Some(own) = unsafe { S::of(count, sets) }
-    {
+    let is_valid = unsafe { is_valid(timeout) };
+    // SAFETY: guaranteed by the caller.
+    if is_valid && unsafe { any_in::<S>(count, sets) } {
         // SAFETY: null or valid, guaranteed by the caller.
         let mut time = unsafe { load(timeout) }.map(|time| timeval {
             tv_sec: time.tv_sec,
             tv_usec: (time.tv_nsec + 999) / 1000,
         });
-        let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
         // SAFETY: guaranteed by the caller.
         let mask = unsafe { Mask::new(mask) };
-        // SAFETY: guaranteed by the caller; the timeout is a local variable.
-        return unsafe { own.wait(count, sets, time, mask) };
+        let ready = cross(true, false, || {
+            // SAFETY: guaranteed by the caller.
+            let own = unsafe { S::of(count, sets) }?;
+            let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+            // SAFETY: guaranteed by the caller; the timeout is a local variable.
+            Some(unsafe { own.wait(count, sets, time, mask) })
+        });
+        if let Some(ready) = ready {
+            return ready;
+        }
     }
     let real = real!(
-        pselect: unsafe extern "C" fn(
+        pselect: unsafe extern "C-unwind" fn(
             c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t)
             -> c_int
     );
@@ -258,7 +378,7 @@ macro_rules! waiting {
                 /// # Safety
                 /// As for the libc function.
                 #[unsafe(no_mangle)]
-                unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+                unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
                     // SAFETY: guaranteed by the caller.
                     unsafe { $crate::wait::$name::<$own>($($arg),*) }
                 }
