@@ -9,16 +9,16 @@ use std::{
 };
 
 use verbs::{
-    CompletionQueue, Context, ProtectionDomain, RemoteToken, WcStatus,
+    CompletionQueue, Context, ProtectionDomain, RemoteToken, Reset, WcStatus,
     attr::AtomicCap,
     cq::{CompletionChannel, CqHandle, CqKey, Notify},
     mr::PoolBuf,
 };
 
 use crate::{
-    ib_connection::RESERVED_SENDS,
+    ib_connection::{Pair, RESERVED_SENDS},
     loopback::{AtomicError, Loopback},
-    proto::connection::AtomicOp,
+    proto::{connection::AtomicOp, wire::FRAGMENT},
     slots::Slots,
 };
 
@@ -35,6 +35,10 @@ pub(crate) struct Device {
     pub(crate) slots: Slots,
     /// Length of a connection's receive queue.
     pub(crate) receives: u32,
+    /// Receives posted for a connection until its peer has proven itself. The device
+    /// of a peer with more messages receives an RNR NAK, and retransmits; on iWARP, the connection
+    /// would end, so all receives are posted.
+    pub(crate) initial_receives: u32,
     /// Length of a connection's send queue.
     pub(crate) sends: u32,
     /// Maximum number of scatter/gather entries per request.
@@ -53,6 +57,7 @@ pub(crate) struct KnownDevices {
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) sends: u32,
     pub(crate) receives: u32,
+    pub(crate) initial_receives: u32,
 }
 
 impl KnownDevices {
@@ -61,7 +66,7 @@ impl KnownDevices {
         let mut devices = self.devices.iter();
         match devices.find(|device| device.pd.context() == ctx) {
             Some(device) => Ok(Arc::clone(device)),
-            None => Ok(Arc::new(Device::new(ctx, self.sends, self.receives)?)),
+            None => Ok(Arc::new(Device::new(ctx, self)?)),
         }
     }
 }
@@ -191,19 +196,25 @@ impl Device {
         Ok(())
     }
 
-    fn new(ctx: &Context, sends: u32, receives: u32) -> verbs::Result<Self> {
+    fn new(ctx: &Context, queues: &KnownDevices) -> verbs::Result<Self> {
         let attr = ctx.query_device()?;
         let most = attr.max_qp_wr();
+        let receives = queues.receives.min(most);
+        let iwarp = ctx.is_iwarp();
         Ok(Self {
             pd: ctx.alloc_pd()?,
             channel: ctx.create_comp_channel()?,
             cqs: Mutex::default(),
             max_cqe: attr.max_cqe(),
             slots: Slots::default(),
-            receives: receives.min(most),
-            sends: sends.min(most),
+            receives,
+            initial_receives: match iwarp {
+                true => receives,
+                false => queues.initial_receives.min(receives),
+            },
+            sends: queues.sends.min(most),
             elements: MAX_SGE.min(attr.max_sge()).max(2),
-            iwarp: ctx.is_iwarp(),
+            iwarp,
             atomics: attr.atomic_cap() != AtomicCap::NONE,
             loopback: Mutex::new(None),
         })
@@ -240,9 +251,25 @@ impl Device {
         self.sends.saturating_sub(RESERVED_SENDS)
     }
 
-    /// Number of receives at which a batch is reposted.
-    pub(crate) fn max_reposts(&self) -> usize {
-        (self.receives as usize / 16).min(16)
+    /// Makes the objects of one connection, except an identifier, and releases them; the slots stay registered. Enters the
+    /// kernel.
+    pub(crate) fn try_connection(&self) -> verbs::Result<()> {
+        let (cq, _, own_cq) = self.cq()?;
+        let qp = self.create_qp(&cq)?;
+        // One for the first frame.
+        let slots = (0..=self.initial_receives).map(|_| self.slot(FRAGMENT as usize));
+        let slots: verbs::Result<Vec<PoolBuf>> = slots.collect();
+        drop((qp, cq, own_cq));
+        self.release_cqs();
+        slots.map(drop)
+    }
+
+    /// Creates the queue pair of a connection. Enters the kernel.
+    pub(crate) fn create_qp(&self, cq: &CqHandle) -> verbs::Result<Pair<Reset>> {
+        let qp = self.pd.qp_builder::<verbs::Rc>(cq, cq);
+        let qp = qp.max_send_wr(self.sends).max_recv_wr(self.receives);
+        let qp = qp.max_send_sge(self.elements).max_recv_sge(1);
+        qp.create_for()
     }
 
     /// A slot for a header and `body` bytes of a message. Enters the kernel if no slot is free.

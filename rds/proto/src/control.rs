@@ -436,7 +436,7 @@ mod tests {
             .collect()
     }
 
-    /// Case U-W13: other sizes are rejected.
+    /// Other sizes are rejected.
     #[test]
     fn control_payloads_have_fixed_sizes() {
         let all = payload(&[8; 12]);
@@ -452,7 +452,6 @@ mod tests {
         assert_eq!(GetMrArgs::decode(&all[..31]), Err(BadControl::Len(31)));
     }
 
-    /// Case L-R11
     #[test]
     fn get_mr_args_reject_empty_and_long_ranges() {
         let decode = |addr, len| GetMrArgs::decode(&payload(&[addr, len, 7, 9]));
@@ -468,7 +467,6 @@ mod tests {
         assert_eq!((args.cookie_addr, args.flags), (7, 9));
     }
 
-    /// Case L-R05
     #[test]
     fn rdma_args_limit_pieces_and_length() {
         let decode =
@@ -482,7 +480,6 @@ mod tests {
         assert_eq!((args.direction(), args.token), (Direction::Write, 9));
     }
 
-    /// Case L-R12
     #[test]
     fn atomic_args_accept_only_trivial_masks() {
         let decode = |kind, operands: [u64; 4], local, remote| {
@@ -507,7 +504,6 @@ mod tests {
         }
     }
 
-    /// Case L-S17
     #[test]
     fn latency_report_keeps_requested_order() {
         let points = LatencyPoints::decode(&[2, 2, 0, 9]).unwrap();
@@ -521,7 +517,6 @@ mod tests {
         assert_eq!(LatencyPoints::decode(&[0; 5]), Err(BadControl::Len(5)));
     }
 
-    /// Case L-S19
     #[test]
     fn zcopy_completion_holds_eight_cookies() {
         let cookies = [1, 2, 3, 4, 5, 6, 7, 8, 9];

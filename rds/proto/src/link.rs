@@ -13,8 +13,8 @@ use fastrand::Rng;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Age from which an own attempt yields to a request of the peer.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
-/// How long a request of the peer is held while the previous connection closes. Then the request is
-/// rejected.
+/// How long a request of the peer is held while the previous connection closes, or another one in
+/// favor of this peer. Then the request is rejected.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Upper bound of the backoff between attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
@@ -76,6 +76,11 @@ pub enum Demand {
 enum State {
     /// No connection, and no dialing before this time.
     Down(Duration),
+    /// A request of the peer waits for [`Link::admit`].
+    Held {
+        request: RequestId,
+        since: Duration,
+    },
     Connecting {
         attempt: Attempt,
         since: Duration,
@@ -133,7 +138,7 @@ impl Link {
     /// The current attempt or connection.
     pub fn current(&self) -> Option<Attempt> {
         match self.state {
-            State::Down(_) => None,
+            State::Down(_) | State::Held { .. } => None,
             State::Connecting { attempt, .. }
             | State::Up(attempt)
             | State::Closing { attempt, .. } => Some(attempt),
@@ -155,17 +160,54 @@ impl Link {
         matches!(self.state, State::Down(_)) && self.actions.is_empty()
     }
 
-    /// When the current request of the peer was accepted, while the connection is not yet
+    /// When the current request of the peer arrived or was accepted, while the connection is not yet
     /// established.
-    pub fn accepting_since(&self) -> Option<Duration> {
+    pub fn pending_since(&self) -> Option<Duration> {
         match self.state {
-            State::Connecting {
+            State::Held { since, .. }
+            | State::Connecting {
                 since,
                 dialled: false,
                 ..
             } => Some(since),
             _ => None,
         }
+    }
+
+    /// Whether a request of the peer waits for [`admit`](Self::admit).
+    pub fn is_held(&self) -> bool {
+        matches!(self.state, State::Held { .. })
+    }
+
+    /// Whether the connection is up, or connecting, or about to be.
+    pub fn is_active(&self) -> bool {
+        !matches!(self.state, State::Down(_) | State::Closing { .. })
+    }
+
+    /// Whether the connection is closing, and no request of the peer waits for its end.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.state, State::Closing { request: None, .. })
+    }
+
+    /// Accepts the held request of the peer, if any: call when there are resources for a connection.
+    pub fn admit(&mut self, now: Duration) {
+        if let State::Held { request, .. } = self.state {
+            self.accept(now, request);
+        }
+    }
+
+    /// Holds an accepted request again, because resources are missing. Returns whether the attempt
+    /// was the current one, which then needs no close.
+    pub fn hold(&mut self, now: Duration, attempt: Attempt, request: RequestId) -> bool {
+        let is_current = matches!(
+            self.state,
+            State::Connecting { attempt: this, dialled: false, .. } if this == attempt
+        );
+        if is_current {
+            let since = now;
+            self.state = State::Held { request, since };
+        }
+        is_current
     }
 
     /// Whether the next [`poll`](Self::poll) would dial.
@@ -180,12 +222,25 @@ impl Link {
         }
     }
 
-    /// Closes an idle connection. Does not count as a loss, so the link does not redial. The caller
-    /// reports [`closed`](Self::closed).
-    pub fn retire(&mut self) {
-        if let State::Up(attempt) = self.state {
-            self.close(attempt, Duration::ZERO, None);
+    /// Ends a connection, an attempt or a held request in favor of another peer. Does not count as a
+    /// loss, so the link does not redial without messages. The caller reports
+    /// [`closed`](Self::closed).
+    pub fn retire(&mut self, now: Duration) {
+        match self.state {
+            State::Up(attempt) | State::Connecting { attempt, .. } => {
+                self.close(attempt, Duration::ZERO, None);
+            }
+            State::Held { request, .. } => {
+                self.actions.push_back(Action::Reject(request));
+                self.state = State::Down(now);
+            }
+            State::Down(_) | State::Closing { .. } => {}
         }
+    }
+
+    /// Whether an attempt of this host is in progress.
+    pub fn is_dialing(&self) -> bool {
+        matches!(self.state, State::Connecting { dialled: true, .. })
     }
 
     /// Whether a connection attempt is in progress.
@@ -209,6 +264,7 @@ impl Link {
             State::Connecting { attempt, since, .. } if since + CONNECT_TIMEOUT <= now => {
                 self.failed(attempt, Failure::Unreachable);
             }
+            State::Held { since, .. } if since + REQUEST_TIMEOUT <= now => self.retire(now),
             State::Closing {
                 attempt,
                 wait,
@@ -242,15 +298,28 @@ impl Link {
         match self.state {
             State::Down(at) => self.wants(demand).then_some(at),
             State::Connecting { since, .. } => Some(since + CONNECT_TIMEOUT),
+            State::Held { since, .. } => Some(since + REQUEST_TIMEOUT),
             State::Closing { request, .. } => request.map(|(_, since)| since + REQUEST_TIMEOUT),
             State::Up(_) => None,
         }
     }
 
-    /// Handles a valid connection request of the peer.
+    /// Handles a valid connection request of the peer. The request is held until
+    /// [`admit`](Self::admit).
     pub fn request(&mut self, now: Duration, request: RequestId) {
         match self.state {
-            State::Down(_) => self.accept(now, request),
+            State::Down(_) => {
+                let since = now;
+                self.state = State::Held { request, since };
+            }
+            // The peer has abandoned its earlier request.
+            State::Held {
+                request: older,
+                since,
+            } => {
+                self.actions.push_back(Action::Reject(older));
+                self.state = State::Held { request, since };
+            }
             State::Connecting {
                 attempt,
                 since,
@@ -363,7 +432,7 @@ impl Link {
                 wait,
                 request,
             } if this == attempt => match request {
-                Some((request, _)) => self.accept(now, request),
+                Some((request, since)) => self.state = State::Held { request, since },
                 None => self.state = State::Down(now + wait),
             },
             _ => {}
@@ -395,6 +464,7 @@ mod tests {
     }
 
     fn accepted(link: &mut Link, now: Duration) -> (RequestId, Attempt) {
+        link.admit(now);
         match link.poll(now, Demand::Nothing) {
             Some(Action::Accept(request, attempt)) => (request, attempt),
             other => panic!("{other:?} at {now:?}"),
@@ -415,7 +485,7 @@ mod tests {
     const R: RequestId = RequestId(1);
     const S: RequestId = RequestId(2);
 
-    /// Case U-P13: no dialing without demand.
+    /// No dialing without demand.
     #[test]
     fn link_down_dials_on_demand_or_accepts() {
         let mut link = link(true, 1);
@@ -430,7 +500,7 @@ mod tests {
         assert!(!link.established(attempt), "once");
     }
 
-    /// Case U-P13: crossed requests.
+    /// Crossed requests.
     #[test]
     fn crossed_requests_higher_address_yields() {
         let mut lower = link(true, 1);
@@ -446,7 +516,6 @@ mod tests {
         assert_eq!(accepted(&mut higher, at(6)).0, R);
     }
 
-    /// Case U-P13
     #[test]
     fn crossed_requests_lower_address_yields_late_or_after_reject() {
         let mut old = link(true, 1);
@@ -473,7 +542,7 @@ mod tests {
         assert_eq!(all(&mut refused, at(401)), [Action::Reject(R)]);
     }
 
-    /// Case U-P13: the old connection closes first, and only the newest request counts.
+    /// The old connection closes first, and only the newest request counts.
     #[test]
     fn request_while_up_replaces_the_connection() {
         let (mut link, attempt) = up(true);
@@ -493,7 +562,6 @@ mod tests {
         assert_eq!(all(&mut link, at(4)), [Action::Close(second)]);
     }
 
-    /// Case U-P13
     #[test]
     fn connect_attempt_times_out() {
         let (mut link, attempt) = up(true);
@@ -527,7 +595,6 @@ mod tests {
         assert_eq!(link.deadline(Demand::Sockets), None);
     }
 
-    /// Case U-P14
     #[test]
     fn reconnect_backoff_doubles_to_one_second_and_resets() {
         for seed in 0..200 {

@@ -7,6 +7,7 @@ use cm::{
     CmId, ConnectFailure, ConnectRequest, ConnectResponse, Event, Key,
     phases::{AddrResolved, Connected, HasDevice, IdPhase, RouteResolved},
 };
+use rustix::io::Errno;
 use verbs::{Init, qp::QpNum};
 
 use super::{State, listening::family};
@@ -26,6 +27,23 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Result of calls into the kernel for a connection attempt.
 type Outcome = Result<Stage, (Failure, io::Error)>;
+
+/// Whether memory, descriptors or objects are missing, which the end of another connection releases.
+fn is_exhaustion(error: &verbs::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(
+        errno,
+        Some(
+            Errno::NOMEM
+                | Errno::MFILE
+                | Errno::NFILE
+                | Errno::NOSPC
+                | Errno::NOBUFS
+                | Errno::AGAIN
+                | Errno::DQUOT
+        )
+    )
+}
 
 /// Creates a queue pair for an identifier, and opens the device on first use.
 fn create<P: HasDevice>(
@@ -75,7 +93,7 @@ impl State {
         let to = self.on_link(route.local, route.peer, port);
         let conn = IbConnection::new(attempt, None, span.clone());
         self.transport.insert(id, conn);
-        self.unlocked(move |shared| {
+        self.unlocked_for(id, move |shared| {
             let dial = || -> io::Result<Key> {
                 let mut cm_id = span.run(|| shared.channel.create_id())?;
                 if route.tos != 0 {
@@ -105,7 +123,8 @@ impl State {
         let Some((answer, route)) = known else {
             return;
         };
-        let Some(request) = self.requests.remove(&request) else {
+        let name = request;
+        let Some(request) = self.requests.remove(&name) else {
             return;
         };
         let span = ConnectionSpan::new(route);
@@ -115,10 +134,17 @@ impl State {
         self.transport.insert(id, conn);
         let devices = self.transport.known.clone();
         let param = conn_param(answer.encode(), self.options.retries);
-        self.unlocked(move |shared| {
+        self.unlocked_for(id, move |shared| {
             let ready = create(&devices, request.id());
             let ready = ready.and_then(|resources| resources.bring_up(request.id()));
-            let ready = ready.map_err(|error| (Failure::Lost, error.into()));
+            let ready = match ready {
+                Err(error) if is_exhaustion(&error) => {
+                    return shared.change(|state, now| {
+                        state.hold(now, id, (name, request), &error);
+                    });
+                }
+                ready => ready.map_err(|error| (Failure::Lost, error.into())),
+            };
             let Some(qp_num) = shared.change(|state, now| state.finish(now, id, ready)) else {
                 return shared.reaper.destroy(request);
             };
@@ -126,6 +152,29 @@ impl State {
                 shared.change(|state, _| state.give_up(id, attempt, &error));
             }
         });
+    }
+
+    /// Handles the lack of resources for the request of a peer: the request is held until another
+    /// connection has ended, or rejected.
+    fn hold(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        (name, request): (RequestId, ConnectRequest),
+        error: &verbs::Error,
+    ) {
+        let Some(conn) = self.transport.ib_connections.get(&id) else {
+            return self.reap(request);
+        };
+        note!(warn, conn.span, %error, "no resources for a connection");
+        if conn.closing.is_none() && self.node.exhausted(now, id, conn.attempt, Some(name)) {
+            self.transport.remove(id);
+            self.requests.insert(name, request);
+            return self.advance(now, id);
+        }
+        self.reap(request);
+        let error = io::Error::other(error.to_string());
+        self.finish(now, id, Err((Failure::Lost, error)));
     }
 
     /// Stores the outcome of calls into the kernel. Returns the queue pair of an attempt that
@@ -143,6 +192,7 @@ impl State {
                 if let Some(resources) = conn.stage.resources() {
                     qp_num = Some(resources.qp.qp_num()).filter(|_| !is_closing);
                     self.transport.queue_pairs.insert(resources.qp.id(), id);
+                    self.node.count_receives(id, resources.receives);
                     resources.device.cqs().extend(resources.own_cq.take());
                 }
                 if conn.has_failed_cq() {
@@ -165,12 +215,20 @@ impl State {
     fn begin_close(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
         match self.transport.ib_connections.get_mut(&id) {
             Some(conn) if conn.attempt == attempt => {
-                note!(debug, conn.span, "closing");
                 conn.closing = Some(now);
+                note!(debug, conn.span, "closing");
                 self.disconnect(id);
             }
             // The attempt failed before any resource was created.
             _ => self.node.closed(now, id, attempt),
+        }
+    }
+
+    /// Continues the end of a closing connection.
+    pub(super) fn disconnect_closing(&mut self, id: ConnectionId) {
+        let conn = self.transport.ib_connections.get(&id);
+        if conn.is_some_and(|conn| conn.closing.is_some()) {
+            self.disconnect(id);
         }
     }
 
@@ -183,7 +241,7 @@ impl State {
             return;
         }
         let (key, ending) = (conn.key, conn.stage.begin_end());
-        self.unlocked(move |shared| {
+        self.unlocked_for(id, move |shared| {
             ending.run(&shared.reaper, &shared.channel, key);
             shared.change(|state, now| state.advance(now, id));
         });
@@ -201,7 +259,7 @@ impl State {
         }
         let may_have_lost_rx = conn.may_have_lost_rx();
         let stage = self.transport.take_stage(id);
-        self.unlocked(move |shared| {
+        self.unlocked_for(id, move |shared| {
             let destroyed = stage.destroy(&shared.reaper);
             shared.change(|state, now| state.destroyed(now, id, may_have_lost_rx, destroyed));
         });
@@ -230,10 +288,10 @@ impl State {
                 self.node.closed(now, id, conn.attempt);
             }
             Err(_error) => {
-                note!(warn, conn.span, error = %_error, "queue pair not destroyed");
                 self.node.closed(now, id, conn.attempt);
                 // Messages with leaked buffers cannot be sent again.
                 self.node.give_up(id, |payload| payload.is_posted());
+                note!(warn, conn.span, error = %_error, "queue pair not destroyed");
             }
         }
     }
@@ -265,8 +323,8 @@ impl State {
                 if let Some(device) = conn.and_then(|conn| conn.stage.device()).cloned() {
                     self.device_lost(device);
                 }
-                self.failed(key, Failure::Lost);
                 self.listener_lost(now, key);
+                self.failed(key, Failure::Lost);
             }
             _ => {}
         }
@@ -291,7 +349,7 @@ impl State {
             return self.reap(cm_id);
         };
         self.transport.take_stage(id);
-        self.unlocked(move |shared| {
+        self.unlocked_for(id, move |shared| {
             let resolving = match cm_id.resolve_route(RESOLVE_TIMEOUT) {
                 Ok(_) => Ok(Stage::Resolving),
                 Err(refused) => Err((Failure::Unreachable, refused.error.into())),
@@ -301,23 +359,29 @@ impl State {
     }
 
     fn route_resolved(&mut self, cm_id: CmId<RouteResolved>) {
-        let current = self.transport.current(cm_id.key()).map(|(id, _)| id);
-        let current = current.and_then(|id| Some((id, self.node.proposal(id)?.encode())));
-        let Some((id, data)) = current else {
+        let current = self.transport.current(cm_id.key());
+        let current =
+            current.and_then(|(id, attempt)| Some((id, attempt, self.node.proposal(id)?.encode())));
+        let Some((id, attempt, data)) = current else {
             return self.reap(cm_id);
         };
         self.transport.take_stage(id);
         let devices = self.transport.known.clone();
         let param = conn_param(data, self.options.retries);
-        self.unlocked(move |shared| {
+        self.unlocked_for(id, move |shared| {
             let asked = create(&devices, &cm_id).and_then(|resources| {
                 cm_id
                     .connect(&resources.qp, &param)
                     .map_err(|refused| refused.error)?;
                 Ok(Stage::Asked(Box::new(resources)))
             });
-            let asked = asked.map_err(|error| (Failure::Unreachable, error.into()));
-            shared.change(|state, now| state.finish(now, id, asked));
+            shared.change(|state, now| {
+                if asked.as_ref().is_err_and(is_exhaustion) {
+                    state.node.exhausted(now, id, attempt, None);
+                }
+                let asked = asked.map_err(|error| (Failure::Unreachable, error.into()));
+                state.finish(now, id, asked)
+            });
         });
     }
 
@@ -333,7 +397,7 @@ impl State {
                 return self.reap(response);
             }
         };
-        self.unlocked(move |shared| {
+        self.unlocked_for(id, move |shared| {
             let ready = resources.bring_up(response.id());
             let ready = ready.map_err(|error| (Failure::Lost, error.into()));
             let Some(qp_num) = shared.change(|state, now| state.finish(now, id, ready)) else {

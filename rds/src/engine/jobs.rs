@@ -3,17 +3,78 @@
 //! Creating, connecting and destroying a queue pair, and deregistering memory, take up to
 //! milliseconds. Sends and receives of other sockets continue meanwhile.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use super::{Shared, State};
+use super::{Shared, State, recovery::survive};
+use crate::proto::node::ConnectionId;
 
 /// The calls, which [change](Shared::change) the state by their results.
-pub(super) type Job = Box<dyn FnOnce(&Shared) + Send>;
+type Calls = Box<dyn FnOnce(&Shared) + Send>;
+
+/// Calls into the kernel, for one connection or for none. `K` names a connection.
+pub(super) struct Job<K> {
+    pub(super) connection: Option<K>,
+    pub(super) calls: Calls,
+}
+
+/// The requested jobs.
+pub(super) struct Jobs<K> {
+    queue: VecDeque<Job<K>>,
+    /// The connection of the job in progress.
+    running: Option<K>,
+}
+
+impl<K: Copy + PartialEq> Jobs<K> {
+    pub(super) const fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            running: None,
+        }
+    }
+
+    pub(super) fn push(&mut self, job: Job<K>) {
+        self.queue.push_back(job);
+    }
+
+    /// Ends the job in progress.
+    fn end(&mut self) {
+        self.running = None;
+    }
+
+    /// Begins the next job.
+    fn next(&mut self) -> Option<Calls> {
+        let next = self.queue.pop_front();
+        self.running = next.as_ref().and_then(|job| job.connection);
+        next.map(|job| job.calls)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether a job of a connection is requested or in progress.
+    pub(super) fn has(&self, connection: K) -> bool {
+        let requested = self.queue.iter().filter_map(|job| job.connection);
+        requested.chain(self.running).any(|of| of == connection)
+    }
+}
 
 impl State {
     /// Has the engine thread make calls without the lock.
     pub(super) fn unlocked(&mut self, calls: impl FnOnce(&Shared) + Send + 'static) {
-        self.schedule.add_job(Box::new(calls));
+        let calls = Box::new(calls);
+        let connection = None;
+        self.schedule.add_job(Job { connection, calls });
+    }
+
+    /// Has the engine thread make calls for a connection without the lock.
+    pub(super) fn unlocked_for(
+        &mut self,
+        id: ConnectionId,
+        calls: impl FnOnce(&Shared) + Send + 'static,
+    ) {
+        let (connection, calls) = (Some(id), Box::new(calls));
+        self.schedule.add_job(Job { connection, calls });
     }
 
     /// Destroys an identifier in a thread of the reaper.
@@ -35,11 +96,15 @@ impl Shared {
     /// Makes the requested calls.
     pub(super) fn run_jobs(&self) {
         loop {
-            let next = self.lock_here().schedule.jobs.pop_front();
-            let Some(job) = next else {
+            let next = self.lock_here().schedule.jobs.next();
+            let Some(calls) = next else {
                 return;
             };
-            job(self);
+            if survive(|| calls(self)).is_none() {
+                let mut state = self.lock_here();
+                state.schedule.jobs.end();
+                state.recover();
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use cm::{
 };
 use rustix::io::Errno;
 
-use super::{Guard, Shared, State, claim_devices};
+use super::{Guard, Shared, State, claim_devices, options::locked_limit};
 use crate::{
     device::{Device, KnownDevices},
     proto::{Host, SocketId, wire::Family},
@@ -117,6 +117,19 @@ fn explain(ip: IpAddr, err: &verbs::Error) -> io::Error {
     io::Error::new(kind, reason)
 }
 
+/// Explains why an address cannot be used: a connection would take more locked memory, descriptors or objects of the device
+/// than the process has.
+fn unlockable(ip: IpAddr, limit: u64, err: &verbs::Error) -> io::Error {
+    if err.raw_os_error() != Some(Errno::NOMEM.raw_os_error()) {
+        return explain(ip, err);
+    }
+    let reason = format!(
+        "cannot use {ip}: the {limit} bytes of memory that this process may lock (RLIMIT_MEMLOCK) do not suffice for one connection; \
+         raise the limit to 8 MiB or more (`ulimit -l 8192`, `LimitMEMLOCK=8M` of systemd) ({err})"
+    );
+    io::Error::new(io::ErrorKind::OutOfMemory, reason)
+}
+
 impl Shared {
     /// Listens on the IP of `addr`, and opens its device. A loopback address has no device and no
     /// listener. Enters the kernel without the lock. Requests of peers are accepted after the lock is
@@ -202,7 +215,15 @@ impl Shared {
             let reason = format!("no RDMA device has the address {ip}");
             io::Error::new(io::ErrorKind::AddrNotAvailable, reason)
         })?;
+        let is_new = !devices
+            .devices
+            .iter()
+            .any(|known| known.pd.context() == &ctx);
         let device = devices.open(&ctx)?;
+        if is_new && let Some(limit) = locked_limit() {
+            let tried = device.try_connection();
+            tried.map_err(|err| unlockable(ip, limit, &err))?;
+        }
         Ok((id, device))
     }
 

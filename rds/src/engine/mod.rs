@@ -9,6 +9,7 @@ mod local_rdma;
 mod operations;
 mod options;
 mod reaper;
+mod recovery;
 mod schedule;
 mod state;
 mod traffic;
@@ -135,13 +136,16 @@ impl Engine {
         // a monotonic wall clock.
         options.node.first_sequence = NonZero::new(micros).unwrap_or(NonZero::<u64>::MIN);
         options.node.seed = micros ^ u64::from(std::process::id()).rotate_right(16);
-        options.node.max_links = options.max_links();
+        options.node.receives = options.receives;
+        options.node.queues = options.queues();
+        options.node.max_receives = options.max_receives();
         let channels = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let epoch = Instant::now();
         let devices = KnownDevices {
             devices: Vec::new(),
             sends: options.sends,
             receives: options.receives,
+            initial_receives: options.node.initial_receives,
         };
         let transport = Transport::new(devices, Arc::clone(&channels));
         let reaper = Reaper::default();
@@ -213,7 +217,7 @@ impl Drop for Handle {
             // The last handle may be dropped by a task, woken on the engine thread.
             && thread.thread().id() != thread::current().id()
         {
-            // The engine thread does not panic; there is nothing to do with an error here.
+            // Panics do not end the engine thread.
             drop(thread.join());
         }
     }
@@ -260,30 +264,35 @@ impl Shared {
                 true => self.events(),
                 false => Vec::new(),
             };
-            has_events = false;
-            let mut state = self.lock_here();
-            let now = self.now();
-            for event in events {
-                state.handle(now, event);
-            }
-            state.expire(now);
-            if !state.schedule.jobs.is_empty() || !state.listeners.due(now).is_empty() {
-                drop(state);
-                self.run_jobs();
-                self.listen_again(now);
-                continue;
-            }
-            let Ok(Some(sleep)) = standby.poll(&mut state) else {
-                continue;
-            };
-            let retry = state.listeners.deadline();
-            let until = state.schedule.begin_sleep(now, retry);
-            drop(state);
-            has_events = self.sleep(&standby, sleep, until);
+            has_events = self.run_once(&mut standby, events);
         }
         self.run_jobs();
-        self.lock_here().end(&self.channel);
+        recovery::survive(|| self.lock_here().end(&self.channel));
         self.reaper.wait(reaper::SHUTDOWN_TIMEOUT);
+    }
+
+    /// Handles events, expired timers and completions, makes the requested calls, or sleeps. Returns whether there may be
+    /// connection events.
+    fn run_once(&self, standby: &mut Standby<SocketId>, events: Vec<Event>) -> bool {
+        let mut state = self.lock_here();
+        let now = self.now();
+        for event in events {
+            state.survive(|state| state.handle(now, event));
+        }
+        state.survive(|state| state.expire(now));
+        if !state.schedule.jobs.is_empty() || !state.listeners.due(now).is_empty() {
+            drop(state);
+            self.run_jobs();
+            recovery::survive(|| self.listen_again(now));
+            return false;
+        }
+        let Ok(Some(sleep)) = standby.poll(&mut state) else {
+            return false;
+        };
+        let retry = state.listeners.deadline();
+        let until = state.schedule.begin_sleep(now, retry);
+        drop(state);
+        self.sleep(standby, sleep, until)
     }
 
     /// The next connection events.

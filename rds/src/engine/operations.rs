@@ -94,7 +94,6 @@ impl Operations {
 mod tests {
     use super::*;
 
-    /// Case L-R13, in part.
     #[test]
     fn barrier_progress_follows_operation_order() {
         let (owner, peer) = (SocketId(1), IpAddr::from([10, 9, 0, 2]));

@@ -2,6 +2,12 @@
 
 use std::{io, num::NonZero, time::Duration};
 
+use rustix::{
+    process::{Resource, getrlimit},
+    system::sysinfo,
+    thread::{CapabilitySet, capabilities},
+};
+
 use super::Engine;
 use crate::{
     proto::{connection, node},
@@ -10,6 +16,38 @@ use crate::{
 
 /// Memory per receive: a frame, rounded up to a cache line.
 const SLOT: u64 = (FRAME_SIZE as u64).next_multiple_of(64);
+
+/// Upper bound of the memory for receives, unless set.
+const MAX_RECEIVE_MEMORY: u64 = 1 << 30;
+
+/// Divisor of `RLIMIT_MEMLOCK`: receives leave half of the limit to sends and to the program.
+const LOCKED_PART: u64 = 2;
+
+/// Divisor of the host's memory: peers control how many receives are posted.
+const RAM_PART: u64 = 16;
+
+/// Maximum number of bytes that the process may lock; `None` without a limit.
+pub(super) fn locked_limit() -> Option<u64> {
+    let unlimited =
+        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    getrlimit(Resource::Memlock).current.filter(|_| !unlimited)
+}
+
+/// Memory for receives, unless set, in bytes.
+fn default_receive_memory() -> u64 {
+    let limit = locked_limit();
+    let info = sysinfo();
+    // `totalram` has 32 bits on 32-bit kernels.
+    let ram = (info.totalram as u64).saturating_mul(info.mem_unit.into());
+    receive_memory_of(ram, limit)
+}
+
+/// Computes the default memory for receives from the host's memory and the lock limit, in bytes;
+/// `None` means no limit.
+fn receive_memory_of(ram: u64, limit: Option<u64>) -> u64 {
+    let locked = limit.unwrap_or(u64::MAX) / LOCKED_PART;
+    MAX_RECEIVE_MEMORY.min(locked).min(ram / RAM_PART)
+}
 
 /// Options of an engine. Defaults equal the kernel's settings where one exists, except for
 /// [`receives`](Self::receives) and [`max_unacked_packets`](Self::max_unacked_packets).
@@ -26,7 +64,7 @@ pub struct EngineOptions {
     pub(crate) node: node::Settings,
     pub(crate) sends: u32,
     pub(crate) receives: u32,
-    pub(crate) receive_memory: u64,
+    receive_memory: Option<u64>,
     pub(crate) retries: u8,
     pub(crate) busy_poll: Duration,
 }
@@ -40,7 +78,7 @@ impl Default for EngineOptions {
             node,
             sends: 256,
             receives: 768,
-            receive_memory: 1 << 30,
+            receive_memory: None,
             retries: 1,
             busy_poll: Duration::ZERO,
         }
@@ -61,16 +99,24 @@ impl EngineOptions {
 
     /// Receive queue length of a connection, in frames of 4160 bytes; 768 by default, at least 64.
     /// The kernel allocates 1024, but a peer of the kernel uses at most 256.
+    ///
+    /// Until the peer has delivered or acknowledged a message, 16 receives are posted, except on
+    /// iWARP. Then the others follow, or half of those free within
+    /// [`receive_memory`](Self::receive_memory) if these are fewer. A peer with more frames in flight
+    /// waits and retransmits.
     pub fn receives(mut self, frames: u32) -> Self {
         self.receives = frames.max(64);
         self
     }
 
-    /// Maximum number of bytes pinned by the receive queues of all connections; 1 GiB by default,
-    /// enough for 336 connections with the default number of [receives](Self::receives). At the
-    /// limit, each connection request closes an idle connection and is rejected, and dialing waits.
+    /// Maximum number of bytes pinned by the queues and receives of all connections. The default is 1 GiB,
+    /// but at most half of `RLIMIT_MEMLOCK`, and at most one sixteenth of the host's memory.
+    ///
+    /// One eighth is reserved for connections with messages of this program, and one quarter for the
+    /// initial receives of connections. At the limit, a connection of the address with most of them
+    /// is closed in favor of a new one, or the request is rejected and dialing waits.
     pub fn receive_memory(mut self, bytes: u64) -> Self {
-        self.receive_memory = bytes;
+        self.receive_memory = Some(bytes);
         self
     }
 
@@ -85,18 +131,16 @@ impl EngineOptions {
     }
 
     /// Maximum number of concurrent connection requests from unknown peers; 64 by default. An
-    /// address can have one eighth of them.
+    /// address can have one eighth of them. At the limit, the oldest of the address with most of them
+    /// is ended.
     pub fn max_pending(mut self, peers: usize) -> Self {
         self.node.max_pending = peers;
         self
     }
 
-    /// Number of connections with room for their receive queues, at least one.
-    pub(super) fn max_links(&self) -> usize {
-        let each = u64::from(self.receives) * SLOT;
-        usize::try_from(self.receive_memory / each.max(1))
-            .unwrap_or(usize::MAX)
-            .max(1)
+    /// Maximum number of posted receives of all connections.
+    pub(super) fn max_receives(&self) -> u64 {
+        self.receive_memory.unwrap_or_else(default_receive_memory) / SLOT
     }
 
     /// Transport retries before the device fails the connection, which is then reestablished; 1 by
@@ -151,8 +195,9 @@ impl EngineOptions {
     }
 
     /// Maximum number of known connections in total and per peer address; 4096 and 16 by default.
-    /// Requests of peers can fill seven eighths. Beyond the limit, the longest idle connection is
-    /// forgotten; messages retransmitted by its peer are then delivered twice.
+    /// Requests of peers can fill seven eighths. Beyond the limit, the longest idle connection of the
+    /// address with most of them is forgotten; messages retransmitted by its peer are then delivered
+    /// twice.
     pub fn max_connections(mut self, all: usize, per_peer: usize) -> Self {
         self.node.max_connections = all;
         self.node.max_connections_per_peer = per_peer;
@@ -163,6 +208,14 @@ impl EngineOptions {
     pub fn connection(mut self, settings: connection::Settings) -> Self {
         self.node.connection = settings;
         self
+    }
+
+    /// Memory of the queues of a connection, in receives: about 160 bytes for a send, 16 for a receive
+    /// and 64 for a completion. Completion queues are up to twice as long as needed.
+    pub(super) fn queues(&self) -> u32 {
+        let (sends, receives) = (u64::from(self.sends), u64::from(self.receives));
+        let bytes = sends * 160 + receives * 16 + 2 * (sends + receives) * 64;
+        u32::try_from(bytes.div_ceil(SLOT)).unwrap_or(u32::MAX)
     }
 
     /// Starts the engine and its thread.
@@ -183,16 +236,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_receive_memory_bounds_connections() {
-        let links = |options: EngineOptions| options.max_links();
-        assert_eq!(links(EngineOptions::new()), 336);
-        let small = EngineOptions::new().receives(64);
-        assert_eq!(links(small.clone().receive_memory(1 << 30)), 4032);
-        assert_eq!(links(small.clone().receive_memory(10 * 64 * 4160)), 10);
-        assert_eq!(
-            links(small.receive_memory(0)),
-            1,
-            "or nothing could be sent"
-        );
+    fn options_receive_memory_bounds_receives() {
+        let receives = |options: EngineOptions| options.max_receives();
+        assert_eq!(receives(EngineOptions::new().receive_memory(10 * 4160)), 10);
+        assert_eq!(receives(EngineOptions::new().receive_memory(4159)), 0);
+    }
+
+    #[test]
+    fn default_receive_memory_is_a_share_of_the_lock_limit() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(receive_memory_of(64 * GIB, None), GIB);
+        assert_eq!(receive_memory_of(8 * GIB, None), GIB / 2);
+        assert_eq!(receive_memory_of(64 * GIB, Some(8 << 20)), 4 << 20);
+        assert_eq!(receive_memory_of(64 * GIB, Some(64 << 10)), 32 << 10);
+        assert_eq!(receive_memory_of(GIB, Some(GIB)), GIB / 16);
     }
 }

@@ -16,6 +16,8 @@ use std::{
     time::Duration,
 };
 
+use super::recovery::survive;
+
 /// How long the shutdown of an engine waits for identifiers to be destroyed.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -87,7 +89,8 @@ impl Reaper {
         let shared = Arc::clone(&self.0);
         let run = move || {
             while let Some(task) = shared.next() {
-                task();
+                // A panic would take a thread off for ever.
+                survive(task);
             }
         };
         if verbs::signals::spawn_without_signals("rds-end", run.clone()).is_err() {
@@ -115,6 +118,7 @@ impl Reaper {
 #[cfg(test)]
 mod tests {
     use std::{
+        panic::resume_unwind,
         sync::{
             atomic::{AtomicUsize, Ordering::SeqCst},
             mpsc::{self, Receiver, RecvTimeoutError},
@@ -152,6 +156,27 @@ mod tests {
         assert_eq!(over, Err(RecvTimeoutError::Disconnected));
         assert_eq!(ended.load(SeqCst), 1);
         assert!(reaper.wait(TEST_TIMEOUT), "it is not waited for twice");
+    }
+
+    /// Panics in `drop`, without a report.
+    struct Panicking;
+
+    impl Drop for Panicking {
+        fn drop(&mut self) {
+            resume_unwind(Box::new(()));
+        }
+    }
+
+    #[test]
+    fn panic_of_a_destructor_takes_no_thread_off() {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let reaper = Reaper::default();
+        (0..2 * MAX_THREADS).for_each(|_| reaper.destroy(Panicking));
+        let (tell, may) = mpsc::channel();
+        reaper.destroy(Slow(may, Arc::clone(&ended)));
+        tell.send(()).unwrap();
+        assert!(reaper.wait(TEST_TIMEOUT));
+        assert_eq!(ended.load(SeqCst), 1);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Times and waiting calls: scheduling, without devices.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
 use verbs::waiting::Waiters;
 
-use super::jobs::Job;
+use super::jobs::{Job, Jobs};
 use crate::proto::SocketId;
 
 /// Blocked calls, and the work of the engine thread. `K` names a connection.
@@ -22,7 +22,7 @@ pub(crate) struct Schedule<K> {
     /// Time of the engine thread's next wake-up: zero while the thread is awake.
     thread_wakes_at: Duration,
     /// Calls into the kernel, made by the engine thread without the lock.
-    pub(super) jobs: VecDeque<Job>,
+    pub(super) jobs: Jobs<K>,
 }
 
 impl<K: Copy + Ord> Schedule<K> {
@@ -33,7 +33,7 @@ impl<K: Copy + Ord> Schedule<K> {
             timers: BTreeSet::new(),
             times: BTreeMap::new(),
             thread_wakes_at: Duration::ZERO,
-            jobs: VecDeque::new(),
+            jobs: Jobs::new(),
         }
     }
 
@@ -53,8 +53,8 @@ impl<K: Copy + Ord> Schedule<K> {
     }
 
     /// Has the engine thread make calls without the lock.
-    pub(super) fn add_job(&mut self, job: Job) {
-        self.jobs.push_back(job);
+    pub(super) fn add_job(&mut self, job: Job<K>) {
+        self.jobs.push(job);
         self.waiters.wake_standby();
     }
 
@@ -192,8 +192,11 @@ mod tests {
         let mut standby = shared.stand_by().unwrap();
         standby.poll(&mut shared.lock()).unwrap();
         assert!(!is_woken(&standby));
-        shared.lock().0.add_job(Box::new(|_| {}));
+        let connection = Some(7);
+        let calls = Box::new(|_: &_| {});
+        shared.lock().0.add_job(Job { connection, calls });
         assert!(is_woken(&standby));
-        assert_eq!(shared.lock().0.jobs.len(), 1);
+        assert!(!shared.lock().0.jobs.is_empty());
+        assert!([7, 8].map(|id| shared.lock().0.jobs.has(id)) == [true, false]);
     }
 }

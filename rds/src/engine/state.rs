@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io, mem,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -20,12 +21,12 @@ use super::{
 };
 use crate::{
     device::Device,
-    ib_connection::{IbConnection, Stage},
+    ib_connection::{IbConnection, RecvWork, Stage},
     outbound::{Operands, Payload},
     proto::{
         SocketId,
         connection::MessageOutcome,
-        link::RequestId,
+        link::{Attempt, Failure, RequestId},
         node::{ConnectionId, Node, SocketError},
         wire::FRAGMENT,
     },
@@ -127,6 +128,11 @@ impl State {
 
     /// Polls the completion queues. Returns whether there were completions.
     pub(crate) fn complete(&mut self) -> bool {
+        // After a panic, completions may remain.
+        self.survive(Self::complete_all).unwrap_or(true)
+    }
+
+    fn complete_all(&mut self) -> bool {
         let any = self.transport.complete(&mut self.node, self.epoch);
         while let Some((owner, rkey, peer)) = self.transport.used.pop() {
             self.export_used(owner, rkey, peer);
@@ -134,8 +140,19 @@ impl State {
         any
     }
 
+    /// Fails once the kernel refuses the calls of this process.
+    pub(crate) fn check_refusal(&self) -> io::Result<()> {
+        self.transport
+            .refusal()
+            .map_or(Ok(()), |error| Err(error.into()))
+    }
+
     /// Runs the protocol of busy connections, and notifies sockets.
     pub(super) fn work(&mut self, now: Duration) {
+        self.survive(|state| state.work_all(now));
+    }
+
+    fn work_all(&mut self, now: Duration) {
         while let Some(id) = self.node.busy() {
             self.advance(now, id);
         }
@@ -143,7 +160,13 @@ impl State {
         while let Some(id) = self.transport.starved.pop() {
             self.add_slots(id);
         }
+        while let Some(id) = self.transport.growing.pop() {
+            self.add_receives(id);
+        }
         self.release_devices();
+        if mem::take(&mut self.transport.is_newly_refused) {
+            self.schedule.waiters.wake(|_| true);
+        }
         if self.node.retire_due() {
             self.node.retire_acked();
         }
@@ -192,6 +215,52 @@ impl State {
         });
     }
 
+    /// Has the engine thread post more receives for a connection whose peer has proven itself.
+    #[cold]
+    fn add_receives(&mut self, id: ConnectionId) {
+        let Some(conn) = self.transport.ib_connections.get_mut(&id) else {
+            return;
+        };
+        let (Some(device), attempt) = (conn.stage.device().cloned(), conn.attempt) else {
+            return;
+        };
+        let more = match device.initial_receives < device.receives {
+            true => self.node.grow(id),
+            false => 0,
+        };
+        if more == 0 {
+            return;
+        }
+        self.unlocked(move |shared| {
+            let slots = (0..more).map_while(|_| device.slot(FRAGMENT as usize).ok());
+            let slots: Vec<RecvWork> = slots.collect();
+            shared.change(|state, _| state.post_receives(id, attempt, slots));
+        });
+    }
+
+    /// Posts more receives for a connection, unless another link has begun.
+    fn post_receives(&mut self, id: ConnectionId, attempt: Attempt, slots: Vec<RecvWork>) {
+        let conn = self.transport.ib_connections.get_mut(&id);
+        let conn = conn.filter(|conn| conn.attempt == attempt && conn.closing.is_none());
+        let Some((conn, resources)) =
+            conn.and_then(|conn| Some((&mut conn.grow_at, conn.stage.resources()?)))
+        else {
+            return;
+        };
+        for slot in slots {
+            if resources.qp.post_recv(slot).is_err() {
+                self.node.failed(id, attempt, Failure::Lost);
+                return;
+            }
+            resources.receives += 1;
+        }
+        if resources.receives >= resources.device.receives {
+            *conn = None;
+        }
+        self.node.count_receives(id, resources.receives);
+        self.transport.update_eager(&self.node, id);
+    }
+
     /// Sets the timers of all connections, after a change that affects all.
     pub(crate) fn set_timers(&mut self) {
         let connections: Vec<ConnectionId> = self.node.connections().collect();
@@ -210,6 +279,7 @@ impl State {
 
     /// Runs the protocol of one connection, and sets its timer.
     pub(super) fn advance(&mut self, now: Duration, id: ConnectionId) {
+        self.transport.in_work = Some(id);
         if !self.node.is_idle(now, id) {
             self.run_protocol(now, id);
         }
@@ -271,7 +341,7 @@ impl State {
     pub(super) fn end(&mut self, channel: &Arc<EventChannel>) {
         self.requests.clear();
         self.listeners = Listeners::default();
-        let connections = std::mem::take(&mut self.transport.ib_connections);
+        let connections = mem::take(&mut self.transport.ib_connections);
         let end = |mut conn: IbConnection| {
             conn.stage.begin_end().run(&self.reaper, channel, conn.key);
             conn.stage

@@ -24,6 +24,8 @@ pub enum Violation {
     /// The receive buffer of a socket is far over its limit, although its port is marked as
     /// congested.
     Overflow(u16),
+    /// A frame of a longer message has arrived after the end of the connection.
+    Ended,
 }
 
 impl fmt::Display for Violation {
@@ -36,6 +38,7 @@ impl fmt::Display for Violation {
             Self::Interleaved => write!(f, "frame of another message than the incomplete one"),
             Self::MessageLen(len) => write!(f, "message of {len} bytes exceeds the limit"),
             Self::Overflow(port) => write!(f, "receive buffer of port {port} overflows"),
+            Self::Ended => write!(f, "frame of a message after the end of the connection"),
         }
     }
 }

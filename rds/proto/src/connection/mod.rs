@@ -13,6 +13,7 @@
 mod acks;
 mod failure;
 mod message;
+mod pongs;
 mod probes;
 mod queue;
 mod receiving;
@@ -23,6 +24,7 @@ mod tests;
 use std::{num::NonZero, time::Duration};
 
 use acks::Acks;
+pub(crate) use pongs::AllPongs;
 use probes::Probes;
 use receiving::Receiving;
 use sending::Sending;
@@ -38,7 +40,7 @@ pub use sending::{Body, Request, Tag, Work};
 
 use super::{
     SocketId,
-    wire::{CongestionMap, Flags, Header, MAX_MESSAGE, RESERVED_PORT},
+    wire::{CongestionMap, FRAGMENT, Flags, Header, MAX_MESSAGE, RESERVED_PORT},
 };
 
 /// Settings of a connection, named after the kernel's where one exists.
@@ -64,7 +66,8 @@ pub struct Settings {
     pub detect_restarts: bool,
     /// Maximum length of a received message in bytes.
     pub max_message: u32,
-    /// Maximum number of queued pongs; further pings are not answered.
+    /// Maximum number of queued pongs of a connection; further pings are not answered. All connections of a node have at most
+    /// 16,384 in addition to 4 of each.
     pub max_pongs: usize,
 }
 
@@ -165,11 +168,16 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
             return;
         }
         self.retire_acked();
-        if self.sending.queue.pongs() >= self.max_pongs {
+        if !self.sending.queue.pongs.may_add(self.max_pongs) {
             self.receiving.stats.unanswered += 1;
             return;
         }
         self.sending.push_pong(to);
+    }
+
+    /// Counts queued pongs together with those of other connections.
+    pub(crate) fn count_pongs_in(&mut self, all: &AllPongs) {
+        self.sending.queue.pongs.count_in(all);
     }
 
     /// Schedules sending the congestion map to the peer.
@@ -225,9 +233,21 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         due.then(|| self.sending.probe())
     }
 
-    /// Time of the next delayed acknowledgement or probe.
+    /// Whether the peer has stalled the connection for 60 s: the rest of a message, or the completion
+    /// of a probe, is missing. Close the RDMA connection.
+    pub fn is_stalled(&self, now: Duration) -> bool {
+        let timeouts = [self.receiving.deadline(), self.probes.timeout()];
+        self.is_up && timeouts.into_iter().flatten().any(|at| at <= now)
+    }
+
+    /// Time of the next delayed acknowledgement, probe or [stall](Self::is_stalled).
     pub fn deadline(&self) -> Option<Duration> {
-        let deadlines = [self.acks.deadline(), self.probes.deadline()];
+        let deadlines = [
+            self.acks.deadline(),
+            self.probes.deadline(),
+            self.receiving.deadline(),
+            self.probes.timeout(),
+        ];
         deadlines.into_iter().flatten().min().filter(|_| self.is_up)
     }
 
@@ -242,7 +262,8 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     /// Whether there is nothing to post, and no send completion to wait for.
     pub fn is_idle(&self, now: Duration) -> bool {
         let nothing = self.is_up && !self.awaits_device() && !self.sending.needs_signal();
-        nothing && !self.acks.is_due(now) && !self.probes.is_due(now)
+        let due = self.acks.is_due(now) || self.probes.is_due(now);
+        nothing && !due && !self.is_stalled(now)
     }
 
     /// Handles the completion of a signaled request. Earlier unsignaled requests have completed,
@@ -358,6 +379,16 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
             });
     }
 
+    /// Handles the end of the RDMA connection. Messages of several frames are ignored from then on,
+    /// since devices may report a frame again when a queue pair fails: Soft-RoCE does since Linux 6.4.
+    /// The peer retransmits these messages.
+    pub(crate) fn ended(&mut self, header: &[u8]) {
+        let header = self.receiving.header(header);
+        if self.violation.is_none() && header.is_ok_and(|header| header.len > FRAGMENT) {
+            self.violation = Some(Violation::Ended);
+        }
+    }
+
     /// Gives up messages with unusable payloads.
     pub fn give_up(&mut self, which: impl Fn(&P) -> bool) {
         self.sending.take_back(MessageOutcome::Dropped, |message| {
@@ -403,7 +434,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.queue.notifications.pop_front()
     }
 
-    /// Whether messages are unsent or unacknowledged.
+    /// Whether messages are unsent or unacknowledged, not counting pongs.
     pub fn has_unacknowledged(&self) -> bool {
         self.sending.queue.has_unacknowledged()
     }
@@ -414,9 +445,9 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.queue.waiting(each);
     }
 
-    /// Whether all messages have finished.
+    /// Whether all messages have finished, not counting pongs.
     pub fn all_finished(&self) -> bool {
-        self.sending.queue.is_empty()
+        !self.sending.queue.has_messages()
     }
 
     /// Next sequence numbers to send and to expect.

@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
+/// Time after which a probe without a completion fails the connection. The peer's device answers, but
+/// its software posts no receives for the frames before the probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// State of the keepalive probe.
 #[derive(Debug)]
 pub(super) struct Probes {
     after: Option<Duration>,
     /// Time of the last received frame or posted probe.
     last_rx: Duration,
-    posted: bool,
+    /// When the probe in flight was posted.
+    posted: Option<Duration>,
 }
 
 impl Probes {
@@ -16,12 +21,12 @@ impl Probes {
         Self {
             after,
             last_rx: Duration::ZERO,
-            posted: false,
+            posted: None,
         }
     }
 
     pub(super) fn reset(&mut self) {
-        self.posted = false;
+        self.posted = None;
     }
 
     pub(super) fn frame_received(&mut self, now: Duration) {
@@ -30,10 +35,10 @@ impl Probes {
 
     /// Whether to post a probe, because it is due or `wanted`. At most one is in flight.
     pub(super) fn post(&mut self, now: Duration, wanted: bool) -> bool {
-        let due = wanted && !self.posted || self.is_due(now);
+        let due = wanted && self.posted.is_none() || self.is_due(now);
         if due {
             self.last_rx = now;
-            self.posted = true;
+            self.posted = Some(now);
         }
         due
     }
@@ -44,15 +49,20 @@ impl Probes {
     }
 
     pub(super) fn awaits_device(&self) -> bool {
-        self.posted
+        self.posted.is_some()
+    }
+
+    /// Time at which the probe in flight, if any, takes too long.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        Some(self.posted?.saturating_add(PROBE_TIMEOUT))
     }
 
     pub(super) fn completed(&mut self) {
-        self.posted = false;
+        self.posted = None;
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
-        let after = self.after.filter(|_| !self.posted)?;
+        let after = self.after.filter(|_| self.posted.is_none())?;
         Some(self.last_rx.saturating_add(after))
     }
 }

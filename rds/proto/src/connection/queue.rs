@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::message::{
-    Direction, Draft, Finished, Message, MessageOutcome, Notification, Report, Status,
+use super::{
+    message::{Direction, Draft, Finished, Message, MessageOutcome, Notification, Report, Status},
+    pongs::Pongs,
 };
 use crate::wire::{FRAGMENT, Flags};
 
@@ -199,7 +200,7 @@ pub(super) struct Queue<P> {
     /// Finished entries with requests in flight.
     leaving: VecDeque<Entry<P>>,
     /// Number of pongs among the entries.
-    pongs: usize,
+    pub(super) pongs: Pongs,
     /// Number of entries with [`Entry::matters`] set.
     observed_ends: usize,
     /// Incomplete requests of operations and of messages after them.
@@ -215,7 +216,7 @@ impl<P> Queue<P> {
             picked: 0,
             handled: 0,
             leaving: VecDeque::new(),
-            pongs: 0,
+            pongs: Pongs::default(),
             observed_ends: 0,
             operations: 0,
             finished: VecDeque::new(),
@@ -224,7 +225,9 @@ impl<P> Queue<P> {
     }
 
     pub(super) fn push(&mut self, entry: Entry<P>) {
-        self.pongs += usize::from(entry.message.is_none());
+        if entry.message.is_none() {
+            self.pongs.add();
+        }
         self.observed_ends += usize::from(entry.matters);
         self.entries.push_back(entry);
     }
@@ -236,14 +239,6 @@ impl<P> Queue<P> {
             let (sent, ports) = (at < self.picked, (entry.from, entry.to));
             each(sent, entry.sequence, ports, entry.len(), entry.flags);
         }
-    }
-
-    pub(super) fn pongs(&self) -> usize {
-        self.pongs
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.leaving.is_empty()
     }
 
     /// Whether a message is being sent or is unacknowledged.
@@ -265,7 +260,17 @@ impl<P> Queue<P> {
 
     /// Whether a message is unsent or unacknowledged.
     pub(super) fn has_unacknowledged(&self) -> bool {
-        self.entries.back().is_some_and(|last| !self.is_over(last))
+        if !self.has_messages() {
+            return false;
+        }
+        let mut messages = self.entries.iter().rev();
+        let last = messages.find(|entry| entry.message.is_some());
+        last.is_some_and(|last| !self.is_over(last))
+    }
+
+    /// Whether an entry is a message. Pongs are none: a peer has them queued as it likes.
+    pub(super) fn has_messages(&self) -> bool {
+        self.entries.len() > self.pongs.count() || !self.leaving.is_empty()
     }
 
     /// Picks the next unsent message.
@@ -405,7 +410,9 @@ impl<P> Queue<P> {
         if at < self.picked {
             self.picked -= 1;
         }
-        self.pongs -= usize::from(entry.message.is_none());
+        if entry.message.is_none() {
+            self.pongs.remove();
+        }
         self.observed_ends -= usize::from(entry.matters);
         let is_plain = entry.is_plain();
         entry.outcome.get_or_insert(outcome);

@@ -8,6 +8,9 @@ use crate::wire::{
     RESERVED_PORT,
 };
 
+/// Time within which all frames of a message have to arrive. Until then, the frames take memory.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Bodies of the frames of a message.
 #[derive(Debug)]
 pub enum Bodies<B> {
@@ -107,7 +110,7 @@ pub struct ConnectionStats {
     pub retransmitted: u64,
     /// Duplicates: `recv_drop_old_seq`.
     pub duplicates: u64,
-    /// Sequence numbers too low, without the retransmission flag.
+    /// Connections whose first message had a number too low, without the retransmission flag.
     pub rewinds: u64,
     /// Detected restarts of the peer.
     pub restarts: u64,
@@ -124,6 +127,8 @@ pub struct ConnectionStats {
 #[derive(Debug)]
 pub(super) struct Receiving<B> {
     next: u64,
+    /// No message was received on this RDMA connection.
+    is_first: bool,
     assembly: Option<Assembly<B>>,
     /// Highest sequence number of an acknowledgement received by the peer's device, on this RDMA
     /// connection and on earlier ones.
@@ -141,6 +146,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     pub(super) fn new(settings: &super::Settings) -> Self {
         Self {
             next: 0,
+            is_first: true,
             assembly: None,
             confirmed: 0,
             confirmed_before: 0,
@@ -157,6 +163,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     }
 
     pub(super) fn reset(&mut self) {
+        self.is_first = true;
         self.assembly = None;
         self.peer_delays_acks = false;
         self.confirmed_before = self.confirmed_before.max(self.confirmed);
@@ -187,6 +194,12 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     /// Accepts a plain message.
     pub(super) fn take_plain(&mut self, now: Duration, acks: &mut Acks, header: &Header) {
         self.taken(now, acks, header.sequence, header.requires_ack());
+    }
+
+    /// Time at which the incomplete message, if any, takes too long.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let assembly = self.assembly.as_ref()?;
+        Some(assembly.began.saturating_add(MESSAGE_TIMEOUT))
     }
 
     /// Adds a frame; returns the message if complete.
@@ -286,11 +299,15 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         }
         let sequence = header.sequence;
         let ack_required = header.requires_ack();
+        let is_retransmitted = header.flags.contains(Flags::RETRANSMITTED);
+        // Later, a low number is a duplicate of the device.
+        let is_first = mem::replace(&mut self.is_first, false);
         if sequence < self.next {
-            if !header.flags.contains(Flags::RETRANSMITTED) {
+            if !is_retransmitted && is_first {
                 self.stats.rewinds += 1;
                 self.forget();
-            } else if self.detect_restarts && sequence <= self.confirmed_before {
+            } else if is_retransmitted && self.detect_restarts && sequence <= self.confirmed_before
+            {
                 // A peer with intact state does not retransmit confirmed messages.
                 self.stats.restarts += 1;
                 self.forget();
@@ -346,6 +363,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     }
 
     fn taken(&mut self, now: Duration, acks: &mut Acks, sequence: u64, ack_required: bool) {
+        self.is_first = false;
         self.next = sequence.wrapping_add(1);
         acks.handled(now, sequence, ack_required);
     }

@@ -45,7 +45,6 @@ fn table(section: Section) -> Table {
     section.decode(&bytes).unwrap()
 }
 
-/// Cases L-S20, U-W13
 #[test]
 fn info_of_kernel_round_trips() {
     assert_eq!(sections().len(), 13);

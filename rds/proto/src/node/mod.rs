@@ -41,7 +41,7 @@ pub use stats::{NodeStats, SocketStats};
 
 use super::{
     Host, PendingSet, SocketId,
-    connection::{self, Finished},
+    connection::{self, AllPongs, Finished},
     wire::CongestionMap,
 };
 
@@ -55,18 +55,26 @@ pub struct Settings {
     /// processes at the same addresses. See [`Connection::new`](connection::Connection::new).
     pub first_sequence: NonZero<u64>,
     /// Maximum number of known connections. One eighth is reserved for peers addressed by local
-    /// programs. At the limit, an idle connection is forgotten.
+    /// programs. At the limit, an idle connection is forgotten, or another connection yields.
     pub max_connections: usize,
     /// Maximum number of connections to one address, with different types of service.
     pub max_connections_per_peer: usize,
-    /// Maximum number of concurrent connection requests from unknown peers. An address can have one
-    /// eighth. Further requests are rejected, and the oldest attempt yields after 2 s.
+    /// Maximum number of concurrent connection requests from unknown peers, which also have at most a
+    /// quarter of the receives. An address can have one eighth; beyond, its oldest attempt yields
+    /// after 2 s. At the limit, the oldest attempt of the address with most of them yields.
     pub max_pending: usize,
-    /// Maximum number of connections with pinned memory: established, connecting or closing. At the
-    /// limit, an idle connection is closed, requests are rejected, and dialing waits.
-    pub max_links: usize,
-    /// Time without a frame from the peer after which a connection without unfinished messages
-    /// counts as idle.
+    /// Receives posted for a connection until its peer has delivered or acknowledged a message.
+    pub initial_receives: u32,
+    /// Receives posted for a connection in the end: see [`Node::grow`].
+    pub receives: u32,
+    /// Memory of the queues of a connection, in receives. Counts as further receives.
+    pub queues: u32,
+    /// Maximum number of receives posted for all connections, established, connecting or closing.
+    /// One eighth is reserved for peers addressed by local programs, and one quarter for the initial
+    /// receives of connections. At the limit, a connection of the address with most of them yields.
+    pub max_receives: u64,
+    /// Time without progress after which the unfinished messages of local programs no longer keep
+    /// the last connection of an address from yielding.
     pub idle_after: Duration,
     /// Maximum number of bytes in the receive buffers of all sockets, counting 256 bytes of
     /// overhead per message, and a whole frame for a body over [`MAX_COPIED_LEN`]. Beyond the limit,
@@ -85,7 +93,10 @@ impl Settings {
             max_connections: 4096,
             max_connections_per_peer: 16,
             max_pending: 64,
-            max_links: 4096,
+            initial_receives: 16,
+            receives: 768,
+            queues: 0,
+            max_receives: 1 << 18,
             idle_after: Duration::from_secs(30),
             max_waiting: 256 << 20,
             seed,
@@ -149,6 +160,10 @@ pub struct Node<P, B> {
     /// Sockets with a full send buffer.
     send_blocked: PendingSet<SocketId>,
     finished: VecDeque<Finished<P>>,
+    /// Resources were missing for a connection, and no other has ended since.
+    is_exhausted: bool,
+    /// Number of queued pongs of all connections.
+    pongs: AllPongs,
     counters: NodeStats,
 }
 
@@ -174,6 +189,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             retire_due: false,
             send_blocked: PendingSet::new(),
             finished: VecDeque::new(),
+            is_exhausted: false,
+            pongs: AllPongs::default(),
             counters: NodeStats::default(),
         }
     }

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeSet, error, fmt, net::IpAddr, time::Duration};
 
-use super::{
-    ConnectionId, Delivery, MAX_UNRETIRED, Node, Route, Settings,
-    admission::{Origin, RETRY_INTERVAL},
-};
+use super::{ConnectionId, Delivery, MAX_UNRETIRED, Node, Route, Settings};
 use crate::{
     SocketId,
-    connection::{Bodies, Completion, Connection, ConnectionStats, Received, Tag, Violation, Work},
+    connection::{
+        Bodies, Completion, Connection, ConnectionStats, MessageOutcome, Received, Tag, Violation,
+        Work,
+    },
     link::{Action, Attempt, Demand, Failure, Link, RequestId},
     wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Header, HostPair, Version},
 };
@@ -37,6 +37,15 @@ pub(super) struct Peer<P, B> {
     /// Requests of the peer are rejected until then, because its connection was closed in favor of
     /// others.
     pub(super) retired_until: Duration,
+    /// Receives posted for the link, in frames.
+    pub(super) receives: u32,
+    /// Time at which the link began to connect.
+    pub(super) linked_at: Duration,
+    /// Time at which the peer last delivered a message to a socket, or acknowledged one of a local
+    /// program, over this link.
+    pub(super) proven_at: Option<Duration>,
+    /// The last request for which another connection has yielded, because resources were missing.
+    pub(super) exhausted_by: Option<RequestId>,
 }
 
 impl<P, B: AsRef<[u8]>> Peer<P, B> {
@@ -59,7 +68,18 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
             used_at: now,
             waiting_bytes: 0,
             retired_until: Duration::ZERO,
+            receives: 0,
+            linked_at: Duration::ZERO,
+            proven_at: None,
+            exhausted_by: None,
         }
+    }
+
+    /// Begins a link with a number of receives.
+    pub(super) fn begin_link(&mut self, now: Duration, receives: u32) {
+        self.receives = receives;
+        self.linked_at = now;
+        self.proven_at = None;
     }
 
     /// Whether no message is unfinished, and no socket waits for the peer.
@@ -70,6 +90,16 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
     /// Whether the entry can be removed at the cost of duplicate detection only.
     pub(super) fn is_forgettable(&self) -> bool {
         self.link.is_down() && self.is_idle()
+    }
+
+    /// Whether the entry can be removed once the connection has closed.
+    pub(super) fn is_ending(&self) -> bool {
+        self.link.is_ending() && self.is_idle()
+    }
+
+    /// Whether this host dials without messages to send: the attempt only spares the peer a request.
+    pub(super) fn is_optional(&self) -> bool {
+        self.link.is_dialing() && self.is_idle()
     }
 }
 
@@ -86,8 +116,8 @@ pub enum BadRequest {
     Connections(usize),
     /// The number of pending requests, in total or from this address, is at this limit.
     Pending(usize),
-    /// The number of established connections is at this limit.
-    Links(usize),
+    /// The number of posted receives of all connections is at the limit, and no connection yields.
+    Receives(u64),
 }
 
 impl fmt::Display for BadRequest {
@@ -99,8 +129,8 @@ impl fmt::Display for BadRequest {
             }
             Self::Connections(count) => write!(f, "the limit of {count} connections is reached"),
             Self::Pending(count) => write!(f, "the limit of {count} pending requests is reached"),
-            Self::Links(count) => {
-                write!(f, "the limit of {count} established connections is reached")
+            Self::Receives(count) => {
+                write!(f, "{count} receives are posted, and no connection yields")
             }
         }
     }
@@ -130,7 +160,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Requests a connection for a socket blocked by congestion, until the peer sends a congestion
     /// map or the socket is closed.
     pub(super) fn await_map(&mut self, id: SocketId, route: Route) {
-        let Ok(connection) = self.connection_to(route, Origin::Program) else {
+        let Ok(connection) = self.connection_to(route) else {
             return;
         };
         if let Some(peer) = self.peer(connection) {
@@ -161,6 +191,22 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Ids of all connections.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
         self.peers.iter().map(|(id, _)| id)
+    }
+
+    /// Whether the peer has delivered a message to a socket, or acknowledged one of a local program,
+    /// over the current link.
+    #[inline]
+    pub fn is_proven(&self, id: ConnectionId) -> bool {
+        self.peers
+            .get(id)
+            .is_some_and(|peer| peer.proven_at.is_some())
+    }
+
+    /// Counts the receives posted for a connection whose device needs more than the initial ones.
+    pub fn count_receives(&mut self, id: ConnectionId, receives: u32) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.receives = receives;
+        }
     }
 
     /// Whether the link is up.
@@ -207,21 +253,28 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// The next action of the link, if any. Without an action, an unknown peer with nothing queued
     /// is forgotten.
     pub fn poll(&mut self, now: Duration, id: ConnectionId) -> Option<Action> {
-        let peer = self.peers.get(id)?;
+        let peer = self.peers.get_mut(id)?;
+        if peer.connection.is_stalled(now)
+            && let Some(attempt) = peer.link.current()
+        {
+            peer.link.failed(attempt, Failure::Lost);
+        }
         if peer.link.is_idle() {
             return None;
         }
         self.latest = now;
         let demand = self.demand(id);
-        if self.peers.get(id)?.link.is_about_to_dial(now, demand)
-            && self.links() >= self.settings.max_links
-        {
-            self.retire_idle();
-            let peer = self.peers.get_mut(id)?;
-            peer.link.postpone(now + RETRY_INTERVAL);
+        self.admit_held(now, id);
+        if self.peers.get(id)?.link.is_about_to_dial(now, demand) {
+            self.postpone_dial(now, id);
         }
+        let receives = self.settings.initial_receives;
         let peer = self.peers.get_mut(id)?;
         match peer.link.poll(now, demand) {
+            Some(Action::Dial(attempt)) => {
+                peer.begin_link(now, receives);
+                Some(Action::Dial(attempt))
+            }
             Some(Action::Accept(request, attempt)) => {
                 peer.accepted = peer.request.map(|proposal| (attempt, proposal));
                 Some(Action::Accept(request, attempt))
@@ -244,7 +297,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub fn deadline(&self, id: ConnectionId) -> Option<Duration> {
         let peer = self.peers.get(id)?;
         let link = peer.link.deadline(self.demand(id)).into_iter();
-        link.chain(peer.connection.deadline()).min()
+        let connection = peer.connection.deadline();
+        link.chain(connection.filter(|_| peer.link.is_up())).min()
     }
 
     /// Handles a connection request of a peer. The answer follows as an [`Action`].
@@ -287,8 +341,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             peer,
             tos: proposal.tos,
         };
-        self.check_links(now, route)?;
-        let id = self.connection_to(route, Origin::Peer)?;
+        let id = self.admit_request(now, route)?;
         if let Some(peer) = self.peer(id) {
             // The link rejects an older pending request.
             peer.request = Some(proposal);
@@ -357,7 +410,15 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             peer.connection.reset();
             peer.link.closed(now, attempt);
             peer.used_at = now;
+            peer.receives = 0;
             self.drain(id);
+            self.is_exhausted = false;
+            // Their resources may be free now.
+            for (id, peer) in self.peers.iter() {
+                if peer.link.is_held() {
+                    self.busy.insert(id);
+                }
+            }
         }
     }
 
@@ -441,6 +502,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             }
         }
         while let Some(finished) = peer.connection.finished() {
+            if finished.outcome == MessageOutcome::Done {
+                peer.proven_at = Some(self.latest);
+            }
             let owner = finished.message.owner;
             if let Some(socket) = self.sockets.get_mut(&owner) {
                 socket.released(finished.message.draft.len);
@@ -528,6 +592,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return;
         };
         peer.connection.take_plain(now, header);
+        peer.proven_at = Some(now);
         let delivery = Delivery {
             connection: Some(id),
             sequence: header.sequence,
@@ -553,6 +618,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let Some(peer) = self.peers.get_mut(id) else {
             return Ok(None);
         };
+        if !peer.link.is_active() {
+            peer.connection.ended(header);
+        }
         let result = match peer.connection.received(now, header, body) {
             Ok(Some(received)) => self.take(now, id, route, received),
             Ok(None) => Ok(None),
@@ -628,6 +696,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                     self.counters.no_socket += 1;
                     return Ok(None);
                 };
+                peer.proven_at = Some(now);
                 let used = incoming.used.map(|rkey| (owner, rkey));
                 let delivery = Delivery {
                     connection: Some(id),

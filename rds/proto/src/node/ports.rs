@@ -81,7 +81,7 @@ impl Ports {
 mod tests {
     use super::*;
 
-    /// Case L-S01: port 0 selects any port but 0 and 1.
+    /// Port 0 selects any port but 0 and 1.
     #[test]
     fn bind_assigns_every_port_but_two() {
         let mut ports = Ports::default();

@@ -351,7 +351,6 @@ impl<B> Socket<B> {
 mod tests {
     use super::*;
 
-    /// Case U-P03
     #[test]
     fn ack_is_requested_while_send_buffer_is_half_full() {
         let mut socket: Socket<Vec<u8>> = Socket::new();

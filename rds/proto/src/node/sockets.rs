@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{
     ConnectionId, Delivery, Event, Node, Pending, Readiness, Route, SocketError, SocketStats,
-    admission::Origin,
     socket::{CachedRoute, Socket},
 };
 use crate::{
@@ -247,7 +246,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         let (local, peer) = (from.ip(), to.ip());
         let route = Route { local, peer, tos };
-        let connection = match self.connection_to(route, Origin::Program) {
+        let connection = match self.connection_to(route) {
             Ok(connection) => connection,
             Err(_) => {
                 return Err(NotSent {

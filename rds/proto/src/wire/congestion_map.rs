@@ -88,7 +88,6 @@ impl fmt::Debug for CongestionMap {
 mod tests {
     use super::*;
 
-    /// Case U-W12
     #[test]
     fn congestion_map_bits_count_from_the_lowest() {
         let mut map = CongestionMap::default();

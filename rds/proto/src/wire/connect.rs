@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Case U-W06, with a captured request.
+    /// With a captured request.
     #[test]
     fn connect_data_matches_captured_request() {
         let request = ConnectData::proposal(v4(), 0);
@@ -278,7 +278,6 @@ mod tests {
         }
     }
 
-    /// Case U-W06
     #[test]
     fn connect_data_round_trips_in_both_families() {
         let v6 = HostPair::new(
@@ -307,7 +306,6 @@ mod tests {
         assert_eq!(HostPair::new(v4().from(), v6.from()), None);
     }
 
-    /// Case U-W07
     #[test]
     fn connect_data_reply_reverses_hosts() {
         let asked = ConnectData {

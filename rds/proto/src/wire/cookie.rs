@@ -45,7 +45,6 @@ impl Cookie {
 mod tests {
     use super::*;
 
-    /// Case U-W11
     #[test]
     fn cookie_encodes_key_first_on_the_wire() {
         let cookie = Cookie {

@@ -180,7 +180,6 @@ mod tests {
         area
     }
 
-    /// Case U-W04
     #[test]
     fn extensions_are_decoded_to_the_end_of_the_area() {
         let all: [(&[u8], Extension); 9] = [
@@ -236,7 +235,6 @@ mod tests {
         assert_eq!(unknown.iter().count(), 0);
     }
 
-    /// Case U-W05
     #[test]
     fn extensions_reject_a_second_one() {
         let mut area = Extensions::NONE;

@@ -184,7 +184,7 @@ mod tests {
         header
     }
 
-    /// Case U-W01. The header of the map was captured; the others are derived.
+    /// The header of the map was captured; the others are derived.
     #[test]
     fn header_matches_golden_bytes() {
         let cookie = Cookie {
@@ -259,7 +259,6 @@ mod tests {
         assert_eq!(decoded.encode()[..], wire);
     }
 
-    /// Case U-W01
     #[test]
     fn header_round_trips_extreme_values() {
         let all = Header {
@@ -279,7 +278,6 @@ mod tests {
         assert_eq!(flags.bits(), 0x58, "unknown flags are kept");
     }
 
-    /// Case U-W02
     #[test]
     fn header_checksum_detects_flipped_bits() {
         let wire = header(0x0102_0304_0506_0708, 9, 10000, 4001, 4002, 6).encode();
@@ -297,7 +295,6 @@ mod tests {
         }
     }
 
-    /// Case U-W03
     #[test]
     fn header_without_checksum_is_accepted_if_allowed() {
         let sent = header(1, 2, 3, 4, 5, 0);

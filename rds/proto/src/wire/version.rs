@@ -73,7 +73,6 @@ mod tests {
         }
     }
 
-    /// Case U-W07
     #[test]
     fn version_reply_follows_the_table() {
         let rows = [
@@ -95,7 +94,6 @@ mod tests {
         assert_eq!(REJECTED, 1_i32.to_ne_bytes());
     }
 
-    /// Case U-W07
     #[test]
     fn version_reply_is_adopted_if_supported() {
         let adopted = |major, minor| {

@@ -126,6 +126,7 @@ impl Ours {
 
     fn tick(&mut self, now: Duration) -> Vec<Packet> {
         let mut packets = vec![];
+        self.link.admit(now);
         while let Some(action) = self.link.poll(now, Demand::Messages) {
             match action {
                 Action::Dial(attempt) => {

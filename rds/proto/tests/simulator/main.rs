@@ -34,31 +34,29 @@ fn run(trouble: Trouble) {
     }
 }
 
-/// Case U-P10
 #[test]
 fn messages_are_delivered_once_and_in_order() {
     run(Trouble::None);
 }
 
-/// Cases U-P10, U-P13: the hosts dial at any time.
+/// The hosts dial at any time.
 #[test]
 fn reconnects_lose_no_messages() {
     run(Trouble::Loss);
 }
 
-/// Cases U-P10, U-P12: sockets are closed, and messages cancelled.
+/// Sockets are closed, and messages cancelled.
 #[test]
 fn cancel_leaves_no_trace() {
     run(Trouble::Cancel);
 }
 
-/// Case U-P16
 #[test]
 fn hostile_peer_affects_no_other_peer() {
     run(Trouble::Hostile);
 }
 
-/// Case U-P13: with any order of dialing and of addresses.
+/// With any order of dialing and of addresses.
 #[test]
 fn link_connects_with_a_kernel() {
     for seed in seeds() {

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Case U-P03
 #[test]
 fn ack_is_requested_by_every_ninth_message() {
     let mut a = up(1);

@@ -60,7 +60,6 @@ fn key_beside_a_length_ends_the_export() {
     }
 }
 
-/// Case U-P11
 #[test]
 fn operations_are_dropped_on_reconnect() {
     let mut a = up(1);
@@ -93,7 +92,7 @@ fn operations_are_dropped_on_reconnect() {
     assert_eq!(take_ended(&mut a), []);
 }
 
-/// Case U-P11, in part: a flushed operation may have been performed.
+/// A flushed operation may have been performed.
 #[test]
 fn flushed_silent_operation_is_dropped() {
     // A silent operation.
@@ -236,7 +235,6 @@ fn operation_is_notified_once_at_the_requested_time() {
     }
 }
 
-/// Case U-P12
 #[test]
 fn cancel_releases_each_message_once() {
     let (mut a, mut b) = (up(1), up(1));
@@ -288,7 +286,7 @@ fn cancel_notifies_operation() {
     assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Cancelled);
 }
 
-/// Case U-P09: operations do not carry acknowledgements.
+/// Operations do not carry acknowledgements.
 #[test]
 fn operation_completion_confirms_no_ack() {
     let mut b = up(1);
@@ -325,7 +323,7 @@ fn operation_waiting_for_room_triggers_probe() {
     assert_eq!(a.probe(NOW), None);
 }
 
-/// Case L-F08: unusable memory, before and after sending.
+/// Unusable memory, before and after sending.
 #[test]
 fn give_up_drops_messages_with_lost_memory() {
     let mut a = up(1);

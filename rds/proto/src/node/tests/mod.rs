@@ -6,6 +6,7 @@ use std::{
 };
 
 mod admission;
+mod fairness;
 mod later;
 mod overload;
 
@@ -145,7 +146,6 @@ fn lens(node: &mut TestNode, id: SocketId) -> Vec<u32> {
     .collect()
 }
 
-/// Case L-S01
 #[test]
 fn bind_rejects_invalid_addresses() {
     let mut node = node();
@@ -187,7 +187,6 @@ fn bind_rejects_invalid_addresses() {
     assert_eq!(node.bind(again, high), Ok(high), "it is free again");
 }
 
-/// Cases L-S02, L-S03
 #[test]
 fn send_uses_the_default_destination() {
     let mut node = node();
@@ -230,7 +229,6 @@ fn connect_requires_matching_scope_id() {
     node.connect(id, addr("[2001:db8::1]:5")).unwrap();
 }
 
-/// Cases L-S05, L-S06
 #[test]
 fn send_limit_is_exceeded_by_the_last_message_only() {
     let mut node = node();
@@ -260,7 +258,6 @@ fn send_limit_is_exceeded_by_the_last_message_only() {
     );
 }
 
-/// Cases L-S09, L-S10
 #[test]
 fn messages_are_delivered_with_sender_address() {
     let (mut pair, from, to) = pair();
@@ -277,7 +274,6 @@ fn messages_are_delivered_with_sender_address() {
     assert!(pair.a.woken().is_some() && pair.b.woken().is_some());
 }
 
-/// Case L-S12
 #[test]
 fn messages_to_unbound_port_are_dropped() {
     let (mut pair, from, _) = pair();
@@ -289,7 +285,6 @@ fn messages_to_unbound_port_are_dropped() {
     assert_eq!(pair.b.stats().no_socket, 100);
 }
 
-/// Case L-S13
 #[test]
 fn close_cancels_unsent_messages() {
     let mut a = node();
@@ -315,7 +310,7 @@ fn close_after_acknowledgement_leaves_peers_idle() {
     assert_eq!((pair.a.busy(), pair.b.busy()), (None, None));
 }
 
-/// Cases X-G01, X-G02, L-S14: a port is congested above its limit, and released below half.
+/// A port is congested above its limit, and released below half.
 #[test]
 fn congestion_blocks_senders_until_half_of_limit() {
     let (mut pair, from, to) = pair();
@@ -350,7 +345,7 @@ fn congestion_blocks_senders_until_half_of_limit() {
     assert!(pair.a.readiness(from).unwrap().map_changed);
 }
 
-/// Case X-G04: a blocked sender sleeps until a map arrives.
+/// A blocked sender sleeps until a map arrives.
 #[test]
 fn congestion_release_wakes_blocked_senders() {
     for watches in [false, true] {
@@ -369,7 +364,7 @@ fn congestion_release_wakes_blocked_senders() {
     }
 }
 
-/// Case X-G02: receiving only messages releases the port, too.
+/// Receiving only messages releases the port, too.
 #[test]
 fn congestion_ends_when_messages_are_received() {
     let (mut pair, from, to) = pair();
@@ -385,7 +380,6 @@ fn congestion_ends_when_messages_are_received() {
     assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
 }
 
-/// Case X-G03
 #[test]
 fn congestion_monitor_reports_released_port() {
     let (mut pair, from, to) = pair();
@@ -405,7 +399,6 @@ fn congestion_monitor_reports_released_port() {
     assert!(pair.a.receive(from).unwrap().is_none());
 }
 
-/// Case X-G06
 #[test]
 fn close_ends_congestion_of_its_port() {
     let (mut pair, from, to) = pair();
@@ -445,7 +438,7 @@ fn statistics_of_a_forgotten_connection_remain() {
     assert_eq!((socket.messages_sent, socket.bytes_sent), (2, 10));
 }
 
-/// Case X-F06: the map arrives on connecting, so a blocked sender has to dial.
+/// The map arrives on connecting, so a blocked sender has to dial.
 #[test]
 fn congestion_blocked_sender_reconnects() {
     let (mut pair, from, _) = pair();
@@ -472,7 +465,7 @@ fn congestion_blocked_sender_reconnects() {
     assert!(matches!(dialled, Some(Action::Dial(_))));
 }
 
-/// Case X-F06: a sender blocked before the loss of the connection keeps the link dialing after a
+/// A sender blocked before the loss of the connection keeps the link dialing after a
 /// failed attempt.
 #[test]
 fn congestion_blocked_sender_retries_until_map_arrives() {
@@ -570,7 +563,6 @@ fn overload_despite_congestion_resets_the_connection() {
     );
 }
 
-/// Case U-P15
 #[test]
 fn ping_from_congested_port_is_not_answered() {
     let (mut pair, _, _) = pair();
@@ -595,7 +587,6 @@ fn ping_from_congested_port_is_not_answered() {
     }
 }
 
-/// Case L-S16
 #[test]
 fn set_tos_works_once_before_sending() {
     let mut a = node();
@@ -642,7 +633,7 @@ fn local_message_is_delivered_without_connection() {
     assert_eq!(a.connections().count(), 0);
 }
 
-/// Case L-R08: requested notifications, and failures for sockets with `RDS_RECVERR`.
+/// Requested notifications, and failures for sockets with `RDS_RECVERR`.
 #[test]
 fn operation_notifications_follow_request_and_recverr() {
     let mut a = node();
@@ -666,7 +657,7 @@ fn operation_notifications_follow_request_and_recverr() {
     assert!(!is_notified(true, end(Status::Success, false)));
 }
 
-/// Case U-P16: addresses in a request must match the connection.
+/// Addresses in a request must match the connection.
 #[test]
 fn requests_with_false_addresses_or_over_limit_are_rejected() {
     let mut settings = Settings::new(NonZero::<u64>::MIN, 1);
@@ -694,7 +685,7 @@ fn requests_with_false_addresses_or_over_limit_are_rejected() {
     }
 }
 
-/// Case U-W07: the version of the reply is adopted, or the attempt fails.
+/// The version of the reply is adopted, or the attempt fails.
 #[test]
 fn reply_with_old_version_fails_the_attempt() {
     let mut a = node();
@@ -715,7 +706,6 @@ fn reply_with_old_version_fails_the_attempt() {
     assert!(!a.is_up(at_a));
 }
 
-/// Case L-S20
 #[test]
 fn info_lists_messages_in_all_queues() {
     let (mut a, mut b) = (node(), node());

@@ -120,7 +120,7 @@ fn woken(node: &mut TestNode) -> Vec<SocketId> {
     std::iter::from_fn(|| node.woken()).collect()
 }
 
-/// Case X-G04: maps at line rate wake refused senders only, and each of these once.
+/// Maps at line rate wake refused senders only, and each of these once.
 #[test]
 fn congestion_map_wakes_only_refused_senders_of_released_ports() {
     let (mut pair, _, to) = pair();
@@ -163,7 +163,7 @@ fn congestion_ends_when_the_host_is_forgotten() {
     assert!(pair.b.readiness(to).unwrap().map_changed);
 }
 
-/// Case X-F06: a woken sender has to register again.
+/// A woken sender has to register again.
 #[test]
 fn congestion_map_without_release_wakes_blocked_senders_once() {
     let (mut pair, _, to) = pair();
