@@ -26,7 +26,7 @@ use crate::{
     proto::{
         connection::{Completion, Tag},
         link::Attempt,
-        wire::FRAGMENT,
+        wire::{FRAGMENT, MAX_MESSAGE},
     },
     slots::SpareSlot,
     trace::ConnectionSpan,
@@ -122,6 +122,8 @@ pub(crate) struct IbConnection {
     pub(crate) spare: SpareSlot,
     /// No slot was free, and the engine thread was asked to register more.
     pub(crate) is_starved: bool,
+    /// Time of the next attempt to post more than the initial receives; `None` once all are posted.
+    pub(crate) grow_at: Option<Duration>,
     rtu: Rtu,
 }
 
@@ -160,25 +162,19 @@ pub(crate) struct QpResources<Q> {
     pub(crate) device: Arc<Device>,
     /// The completion queue, if it is not shared and not polled yet.
     pub(crate) own_cq: Option<SharedCq>,
+    /// Number of posted receives.
+    pub(crate) receives: u32,
     /// Polling the completion queue has failed.
     pub(crate) cq_failed: Arc<AtomicBool>,
 }
 
 impl QpResources<Pair<Init>> {
-    /// Creates a queue pair for `id` with a full receive queue.
+    /// Creates a queue pair for `id` with the initial receives.
     pub(crate) fn new<P: HasDevice>(id: &CmId<P>, device: &Arc<Device>) -> verbs::Result<Self> {
-        let (sends, receives) = (device.sends, device.receives);
         let (cq, cq_failed, own_cq) = device.cq()?;
-        let qp = device
-            .pd
-            .qp_builder::<verbs::Rc>(&cq, &cq)
-            .max_send_wr(sends)
-            .max_recv_wr(receives)
-            .max_send_sge(device.elements)
-            .max_recv_sge(1)
-            .create_for()?;
+        let qp = device.create_qp(&cq)?;
         let mut qp = id.init_qp(qp).map_err(Error::from)?;
-        for _ in 0..receives {
+        for _ in 0..device.initial_receives {
             let slot = device.slot(FRAGMENT as usize)?;
             qp.post_recv(slot).map_err(Error::from)?;
         }
@@ -188,6 +184,7 @@ impl QpResources<Pair<Init>> {
             qp,
             device: Arc::clone(device),
             own_cq,
+            receives: device.initial_receives,
             cq_failed,
         })
     }
@@ -198,6 +195,7 @@ impl QpResources<Pair<Init>> {
             qp: bring_up(id, self.qp)?,
             device: self.device,
             own_cq: self.own_cq,
+            receives: self.receives,
             cq_failed: self.cq_failed,
         })))
     }
@@ -306,6 +304,18 @@ impl Stage {
 }
 
 impl<S: State> QpResources<Pair<S>> {
+    /// Number of receives at which a batch is reposted.
+    pub(crate) fn max_reposts(&self) -> usize {
+        (self.receives as usize / 16).min(16)
+    }
+
+    /// Whether a message, of which only the last frame is solicited, may need more receives than are
+    /// posted. Then each frame has to cause a notification, or none would.
+    pub(crate) fn has_few_receives(&self) -> bool {
+        let posted = (self.receives as usize).saturating_sub(self.max_reposts());
+        posted < (MAX_MESSAGE / FRAGMENT) as usize
+    }
+
     fn destroy(self) -> verbs::Result<Vec<SendWork>> {
         let leftover = self.qp.destroy().map_err(|refused| refused.error)?;
         self.device.release_cqs();
@@ -328,6 +338,7 @@ impl IbConnection {
             repost_queue: Vec::new(),
             spare: SpareSlot::default(),
             is_starved: false,
+            grow_at: Some(Duration::ZERO),
             rtu: Rtu::NoData,
         }
     }

@@ -20,7 +20,7 @@ pub(crate) const FRAME_SIZE: usize = Header::SIZE + FRAGMENT as usize;
 const SLOT_SIZES: [usize; 3] = [256, 1024, FRAME_SIZE];
 
 /// Number of slots in the first pool of a size. Each further pool doubles the total, up to
-/// [`MAX_POOL_SLOTS`] per pool.
+/// [`MAX_POOL_SLOTS`] per pool, if so much memory can be locked.
 const INITIAL_POOL_SLOTS: usize = 64;
 const MAX_POOL_SLOTS: usize = 1024;
 
@@ -60,9 +60,22 @@ impl Slots {
                 return Ok(slot);
             }
             let allocated: usize = lock(&self.pools[class]).iter().map(BufPool::count).sum();
-            let more = allocated.clamp(INITIAL_POOL_SLOTS, MAX_POOL_SLOTS);
-            let pool = pd.alloc_pool(more, SLOT_SIZES[class])?;
+            let pool = alloc_pool(pd, allocated, SLOT_SIZES[class])?;
             lock(&self.pools[class]).push(pool);
+        }
+    }
+}
+
+/// Registers a pool, after `allocated` slots of this size. Near the limit of locked memory, the pool is
+/// smaller.
+fn alloc_pool(pd: &ProtectionDomain, allocated: usize, size: usize) -> verbs::Result<BufPool> {
+    let mut count = allocated.clamp(INITIAL_POOL_SLOTS, MAX_POOL_SLOTS);
+    loop {
+        match pd.alloc_pool(count, size) {
+            Err(err) if count > 1 && err.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => {
+                count /= 2;
+            }
+            result => return result,
         }
     }
 }

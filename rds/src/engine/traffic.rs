@@ -31,6 +31,9 @@ use crate::{
 /// Completions handled per completion queue before other threads get their turn.
 const COMPLETION_BUDGET: usize = 256;
 
+/// Interval between attempts to post more receives for a connection.
+const GROW_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Operation in errors of posting.
 const POST: &str = "ibv_post_send";
 
@@ -82,6 +85,7 @@ impl Transport {
         let Some((id, conn)) = conn else {
             return;
         };
+        self.in_work = Some(id);
         if wc.status() != WcStatus::SUCCESS {
             node.failed(id, conn.attempt, Failure::Lost);
         }
@@ -92,6 +96,10 @@ impl Transport {
         self.used.extend(received(node, now, id, conn, wc));
         if conn.is_starved && !was_starved {
             self.starved.push(id);
+        }
+        if conn.grow_at.is_some_and(|at| at <= now) && node.is_proven(id) {
+            conn.grow_at = Some(now + GROW_INTERVAL);
+            self.growing.push(id);
         }
     }
 
@@ -114,19 +122,28 @@ impl Transport {
         let free = u32::try_from(free).unwrap_or(u32::MAX);
         let mut batch = qp.batch();
         let mut failed = push_all(&mut batch, node, now, id, free, device, spare).is_err();
-        if !batch.is_empty()
-            && let Err(Refused { value, .. }) = batch.post()
-        {
+        let refused = match batch.is_empty() {
+            true => {
+                drop(batch);
+                None
+            }
+            false => batch.post().err(),
+        };
+        let refused = refused.map(|Refused { value, error }| {
             failed = true;
             for work in value {
                 Posted::give_back(work);
             }
-        }
+            error
+        });
         if failed {
             node.failed(id, *attempt, Failure::Lost);
         }
         if !spare.is_ready(&device.slots) && !mem::replace(is_starved, true) {
             self.starved.push(id);
+        }
+        if let Some(error) = refused {
+            self.note_error(&error);
         }
     }
 }
@@ -185,7 +202,7 @@ fn received(
     if conn.closing.is_none() && !conn.has_violation {
         conn.repost_queue.push(next);
     }
-    if conn.repost_queue.len() >= device.max_reposts() {
+    if conn.repost_queue.len() >= resources.max_reposts() {
         for slot in conn.repost_queue.drain(..) {
             if resources.qp.post_recv(slot).is_err() {
                 node.failed(id, conn.attempt, Failure::Lost);

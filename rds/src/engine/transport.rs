@@ -10,7 +10,7 @@ use std::{
 };
 
 use cm::Key;
-use rustix::event::epoll;
+use rustix::{event::epoll, io::Errno};
 use verbs::qp::QpId;
 
 use super::state::Protocol;
@@ -44,6 +44,21 @@ pub(super) struct Transport {
     pub(super) used: Vec<(SocketId, u32, IpAddr)>,
     /// Connections without a free slot, for the caller.
     pub(super) starved: Vec<ConnectionId>,
+    /// Connections that need more than the initial receives, for the caller.
+    pub(super) growing: Vec<ConnectionId>,
+    /// The connection last in work, which a panic resets.
+    pub(super) in_work: Option<ConnectionId>,
+    /// The first call refused for good.
+    refusal: Option<Refusal>,
+    /// The refusal is new: blocked calls wait in vain.
+    pub(super) is_newly_refused: bool,
+}
+
+/// A call that the kernel refuses from now on, because the process has other credentials than when it opened the device.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    call: &'static str,
+    errno: i32,
 }
 
 impl Transport {
@@ -58,7 +73,27 @@ impl Transport {
             channels,
             used: Vec::new(),
             starved: Vec::new(),
+            growing: Vec::new(),
+            in_work: None,
+            refusal: None,
+            is_newly_refused: false,
         }
+    }
+
+    /// Records the error of a call that is refused for good; others may succeed with the next connection.
+    pub(super) fn note_error(&mut self, error: &verbs::Error) {
+        let errno = Errno::ACCESS.raw_os_error();
+        if error.raw_os_error() == Some(errno) && self.refusal.is_none() {
+            let call = error.call();
+            self.refusal = Some(Refusal { call, errno });
+            self.is_newly_refused = true;
+        }
+    }
+
+    /// The error of a call refused for good.
+    pub(super) fn refusal(&self) -> Option<verbs::Error> {
+        let Refusal { call, errno } = self.refusal?;
+        Some(verbs::Error::from_errno(call, errno))
     }
 
     /// The open devices, and removed devices with open connections.
@@ -132,6 +167,9 @@ impl Transport {
                 any |= *result.as_ref().unwrap_or(&true);
                 cq.failed.store(result.is_err(), Relaxed);
                 failed |= result.is_err();
+                if let Err(error) = result {
+                    self.note_error(&error);
+                }
             }
         }
         if failed {
@@ -159,9 +197,14 @@ impl Transport {
     /// Records whether a connection needs a notification of every completion. Without a reason to
     /// see send completions, they are polled along with receives and sends.
     pub(super) fn update_eager(&mut self, node: &Protocol, id: ConnectionId) {
-        let conn = self.ib_connections.get(&id);
-        let conn = conn.filter(|conn| matches!(conn.stage, Stage::Ready(_) | Stage::Up(..)));
-        if conn.is_some_and(|conn| conn.closing.is_some() || node.awaits_device(id)) {
+        let is_eager = |conn: &mut IbConnection| {
+            let is_closing = conn.closing.is_some();
+            let resources = conn.stage.resources();
+            resources.is_some_and(|resources| {
+                is_closing || node.awaits_device(id) || resources.has_few_receives()
+            })
+        };
+        if self.ib_connections.get_mut(&id).is_some_and(is_eager) {
             self.eager.insert(id);
         } else {
             self.eager.remove(&id);
@@ -192,8 +235,9 @@ impl Transport {
     }
 
     /// The current attempt of an identifier; `None` for a superseded one.
-    pub(super) fn current(&self, key: Key) -> Option<(ConnectionId, Attempt)> {
+    pub(super) fn current(&mut self, key: Key) -> Option<(ConnectionId, Attempt)> {
         let id = *self.keys.get(&key)?;
+        self.in_work = Some(id);
         let conn = self.ib_connections.get(&id)?;
         let counts = conn.key == Some(key) && conn.closing.is_none();
         counts.then_some((id, conn.attempt))

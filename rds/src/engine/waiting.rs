@@ -56,12 +56,14 @@ impl Shared {
     /// # Errors
     /// - `WouldBlock`: the call does not wait, or the timeout has elapsed.
     /// - `Interrupted`: a signal handler has run.
+    /// - `EACCES`: the kernel refuses the calls of this process, because its credentials have changed.
     pub(crate) fn wait<'s>(
         &'s self,
         mut state: Guard<'s>,
         id: SocketId,
         patience: &mut Patience,
     ) -> io::Result<Guard<'s>> {
+        state.check_refusal()?;
         if patience.dont_wait {
             let polled = patience.poll_once(&mut state)?;
             return if polled {

@@ -170,6 +170,8 @@ impl Socket {
     /// - `AddrInUse`: another socket is bound to the address, another process uses RDS on its IP,
     ///   or the kernel module `rds_rdma` is loaded. The text names the reason.
     /// - `AddrNotAvailable`: no RDMA device has the address.
+    /// - `OutOfMemory`: the process may lock too little memory (`RLIMIT_MEMLOCK`) for one connection of the device. 8 MiB
+    ///   suffice.
     /// - `Unsupported`: the process is a child of a process with open RDMA devices.
     /// - `ENOPROTOOPT`: a loopback address, after [`set_transport`](Self::set_transport).
     ///

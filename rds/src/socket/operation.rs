@@ -52,7 +52,9 @@ macro_rules! reporting {
         }
 
         /// `RDS_RDMA_NOTIFY_ME`—Requests a [notification](crate::Event::Operation) of the end of
-        /// the operation.
+        /// the operation. Its success does not prove the message received: if the connection is lost
+        /// before the peer's acknowledgement, the message is dropped, as by Linux, without another
+        /// notification. [`remote_complete`](Self::remote_complete) distinguishes the two.
         #[must_use]
         #[doc(alias = "RDS_RDMA_NOTIFY_ME")]
         pub fn notify(mut self) -> Self {

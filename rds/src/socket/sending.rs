@@ -151,6 +151,8 @@ impl Socket {
     /// - `Interrupted`: a signal handler has run, with or without `SA_RESTART`.
     /// - `EMSGSIZE`: the message is longer than 1 MiB, or than the [send buffer](Self::set_send_limit).
     /// - `OutOfMemory`: over the limit of locked memory (`ulimit -l`).
+    /// - `PermissionDenied`: the kernel refuses requests, because the user, a group or a capability of this process has
+    ///   changed since it opened the device. Queued messages are not sent.
     pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
         let sent = self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new().to(to))?;
         Ok(sent.len)
@@ -315,6 +317,7 @@ impl Socket {
         mut draft: Draft<Arc<Outbound>>,
         options: &SendOptions,
     ) -> io::Result<Sent> {
+        state.check_refusal()?;
         let len = draft.len;
         let peer = draft.payload.operands().map(|operands| operands.peer);
         let mut patience = {

@@ -47,7 +47,7 @@ fn message(socket: &Socket) -> Vec<u8> {
     }
 }
 
-/// Case X-C04, with an engine as the peer.
+/// With an engine as the peer.
 #[test]
 fn request_versions_are_answered_or_rejected() {
     let a = socket(any());
@@ -151,7 +151,7 @@ fn retransmitted(wire: &mut Wire, from: SocketAddr, body: &[u8]) -> Header {
     first
 }
 
-/// Case X-D12, and X-F07 in part: each bad frame resets its own connection only, and unacknowledged
+/// Each bad frame resets its own connection only, and unacknowledged
 /// messages are retransmitted on the next one.
 #[test]
 fn malformed_frame_resets_connection_without_loss() {
@@ -197,7 +197,7 @@ fn malformed_frame_resets_connection_without_loss() {
     assert_eq!(message(&a), b"still here");
 }
 
-/// Case X-D12: unusual frames without a violation.
+/// Unusual frames without a violation.
 #[test]
 fn odd_frames_are_ignored_or_accepted() {
     let a = socket(any());
@@ -223,8 +223,9 @@ fn odd_frames_are_ignored_or_accepted() {
         assert!(wire.message(&header, body).unwrap());
     };
     // Low sequence numbers, unknown flags and unknown keys.
-    one(10, 0, None, b"ten");
     one(5, 0, None, b"five");
+    one(4, 0, None, b"four, too late");
+    one(5, 0, None, b"five, reported again by a device");
     one(5, 6, None, b"five, again");
     one(6, 0x38, None, b"six");
     one(7, 0, Some(Extension::Rdma(0xdead)), b"seven");
@@ -233,10 +234,10 @@ fn odd_frames_are_ignored_or_accepted() {
         offset: 0xfff,
     };
     one(8, 0, Some(Extension::Destination(cookie)), b"eight");
-    for body in [&b"ten"[..], b"five", b"six", b"seven", b"eight"] {
+    for body in [&b"five"[..], b"six", b"seven", b"eight"] {
         assert_eq!(message(&a), body);
     }
-    assert_eq!(counter(a.engine(), "recv_drop_old_seq"), 1);
+    assert_eq!(counter(a.engine(), "recv_drop_old_seq"), 3);
     // An acknowledgement of unsent messages, then one of sent messages.
     a.set_nonblocking(true);
     a.send_to(b"to whom?", at_prober).unwrap();
@@ -252,7 +253,7 @@ fn odd_frames_are_ignored_or_accepted() {
     assert_eq!(counter(a.engine(), "conn_reset"), 0);
 }
 
-/// Case X-D12: false addresses, and too many connections.
+/// False addresses, and too many connections.
 #[test]
 fn request_with_false_address_or_over_limit_is_rejected() {
     let engine = EngineOptions::new().receives(64).max_connections(10, 3);
@@ -291,7 +292,7 @@ fn bound(engine: &Engine) -> Socket {
     socket
 }
 
-/// Case X-C10, with an engine as the peer: a new request replaces the connection.
+/// With an engine as the peer: a new request replaces the connection.
 #[test]
 fn request_while_up_takes_over_the_connection() {
     let a = socket(any());
@@ -326,7 +327,7 @@ fn handshake_without_rtu_completes_on_timeout() {
     while !hasty.frame().unwrap().ends_with(b"and you") {}
 }
 
-/// Case X-F05: the connection is lost within a message, in both directions.
+/// The connection is lost within a message, in both directions.
 #[test]
 fn reconnect_delivers_partial_message_once() {
     let a = socket(any());
@@ -376,7 +377,7 @@ fn reconnect_delivers_partial_message_once() {
     assert_eq!(a.queued().unwrap(), (0, 0));
 }
 
-/// Case X-G07: congestion changes many times while the peer has no receives.
+/// Congestion changes many times while the peer has no receives.
 #[test]
 fn congestion_map_changes_are_coalesced() {
     let engine = EngineOptions::new().sends(16).start().unwrap();
@@ -427,7 +428,7 @@ fn congestion_map_changes_are_coalesced() {
     assert!(count <= 4, "{count} maps");
 }
 
-/// Case X-F04, without a cut: keepalive probes detect the loss of a silent peer, and the engine
+/// Without a cut: keepalive probes detect the loss of a silent peer, and the engine
 /// reconnects.
 #[test]
 fn keepalive_detects_a_lost_peer_on_idle_connection() {
@@ -480,7 +481,8 @@ fn connection_limit_evicts_disconnected_peers() {
     let third_socket = socket(third());
     third_socket.send_to(b"hello", to).unwrap();
     assert_eq!(message(&a), b"hello");
-    assert!(engine.info().unwrap().connections.len() <= 7);
+    // 7 of unknown peers, and one that has yielded: it stays until the next request after its end.
+    assert!(engine.info().unwrap().connections.len() <= 8);
 }
 
 /// Only the peer ignoring congestion is reset.

@@ -47,7 +47,7 @@ fn hand_over(from: &Socket, cookie: Cookie, to: &Socket) -> Cookie {
     message(to).cookie().unwrap()
 }
 
-/// Cases X-R03, without a kernel, and L-R05.
+/// Without a kernel.
 #[test]
 fn rdma_write_and_read_work_in_all_sizes() {
     let (client, server, at_client, _) = pair();
@@ -109,7 +109,7 @@ fn rdma_write_and_read_work_in_all_sizes() {
     }
 }
 
-/// Case L-R01, in part: use-once exports.
+/// Use-once exports.
 #[test]
 fn export_use_once_ends_after_use() {
     let (client, server, at_client, _) = pair();
@@ -128,7 +128,7 @@ fn export_use_once_ends_after_use() {
     assert_eq!(rds::errno(&client.free(cookie).unwrap_err()), 22);
 }
 
-/// Cases L-R06, L-R07, L-R10: a rejected operation is notified, without effect on other messages.
+/// A rejected operation is notified, without effect on other messages.
 #[test]
 fn rejected_operation_is_notified() {
     let (client, server, at_client, _) = pair();
@@ -170,7 +170,6 @@ fn rejected_operation_is_notified() {
     assert_eq!(there, [0; 100]);
 }
 
-/// Case L-R09
 #[test]
 fn silent_operation_sends_no_message() {
     let (client, server, at_client, _) = pair();
@@ -190,7 +189,6 @@ fn silent_operation_sends_no_message() {
     assert_eq!(message(&client).to_vec(), b"first");
 }
 
-/// Cases L-R12, in part, and L-R15.
 #[test]
 fn atomic_operations_change_remote_memory() {
     let (client, server, at_client, _) = pair();
@@ -240,7 +238,6 @@ fn atomic_operations_change_remote_memory() {
     assert_eq!(both, [(1, Status::Success), (2, Status::Success)]);
 }
 
-/// Case L-R13, in part.
 #[test]
 fn barrier_waits_for_operations() {
     let (client, server, at_client, _) = pair();
@@ -274,7 +271,6 @@ fn barrier_waits_for_operations() {
     assert_eq!(rds::errno(&err), 5);
 }
 
-/// Case L-S19
 #[test]
 fn zero_copy_send_reports_completion() {
     let (a, b, _, at_b) = pair();
@@ -305,7 +301,6 @@ fn zero_copy_send_reports_completion() {
     assert!(matches!(a.recv_event().unwrap(), Event::ZeroCopyDone(77)));
 }
 
-/// Case L-R14
 #[test]
 fn exports_do_not_leak_memory() {
     let a = socket(any());
@@ -324,7 +319,6 @@ fn exports_do_not_leak_memory() {
     assert_eq!(rds::errno(&err), 22);
 }
 
-/// Case L-R11
 #[test]
 fn export_rejects_invalid_memory() {
     let a = socket(any());
@@ -510,7 +504,7 @@ fn local_atomics_change_memory() {
     }
 }
 
-/// Case L-R12: operations from the same engine and from another one, concurrently.
+/// Operations from the same engine and from another one, concurrently.
 #[test]
 fn local_and_remote_atomics_lose_no_addition() {
     const EACH: u64 = 400;

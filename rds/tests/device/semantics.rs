@@ -17,7 +17,6 @@ fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     rds::errno(&result.unwrap_err())
 }
 
-/// Case L-S01
 #[test]
 fn bind_accepts_device_addresses_only() {
     let engine = EngineOptions::new().start().unwrap();
@@ -48,7 +47,6 @@ fn bind_accepts_device_addresses_only() {
     assert!(ports.iter().all(|&port| port >= 2));
 }
 
-/// Case L-S03
 #[test]
 fn local_and_peer_addr_follow_bind_and_connect() {
     let engine = EngineOptions::new().start().unwrap();
@@ -68,7 +66,6 @@ fn local_and_peer_addr_follow_bind_and_connect() {
     assert_eq!(number(socket.send_to(b"", v6)), 95);
 }
 
-/// Case L-S02
 #[test]
 fn connect_changes_the_default_destination() {
     let (a, b) = (socket(any()), socket(other()));
@@ -81,7 +78,6 @@ fn connect_changes_the_default_destination() {
     }
 }
 
-/// Case L-S05
 #[test]
 fn send_rejects_messages_over_the_limit() {
     let a = socket(any());
@@ -96,7 +92,6 @@ fn send_rejects_messages_over_the_limit() {
     assert_eq!(number(a.send_to(b"", SocketAddr::new(other().ip(), 1))), 22);
 }
 
-/// Case L-S15
 #[test]
 fn set_transport_accepts_infiniband_only() {
     let engine = EngineOptions::new().start().unwrap();
@@ -119,7 +114,6 @@ fn set_transport_accepts_infiniband_only() {
     assert_eq!(at_home.transport().unwrap(), Some(3));
 }
 
-/// Case L-S16
 #[test]
 fn set_tos_works_once() {
     let (a, b) = (socket(any()), socket(other()));
@@ -140,7 +134,6 @@ fn set_tos_works_once() {
     assert_eq!(tos, [0, 3]);
 }
 
-/// Cases L-S17, L-S18
 #[test]
 fn message_timestamp_and_latency_are_plausible() {
     let (a, b) = (socket(any()), socket(other()));
@@ -170,7 +163,7 @@ fn message_timestamp_and_latency_are_plausible() {
     assert!(last <= std::time::SystemTime::now());
 }
 
-/// Cases L-S10, L-S21 and X-D10, without a kernel.
+/// Without a kernel.
 #[test]
 fn concurrent_senders_and_receivers_lose_nothing() {
     const EACH: u32 = 300;
@@ -213,7 +206,7 @@ fn concurrent_senders_and_receivers_lose_nothing() {
     assert_eq!(got.len(), 4 * EACH as usize);
 }
 
-/// Cases X-G01 to X-G05, without a kernel.
+/// Without a kernel.
 #[test]
 fn congestion_of_slow_reader_blocks_senders() {
     let (a, b) = (socket(any()), socket(other()));
@@ -233,13 +226,12 @@ fn congestion_of_slow_reader_blocks_senders() {
     };
     assert_eq!(rds::errno(&err), 105);
     assert!(sent >= 21, "{sent}");
-    // X-G05: another port of the host stays usable.
+    // Another port of the host stays usable.
     let beside = b.engine().socket().unwrap();
     beside.set_read_timeout(TEST_TIMEOUT);
     let at_beside = beside.bind_to(other()).unwrap();
     a.send_to(b"beside", at_beside).unwrap();
     assert!(matches!(beside.recv_event().unwrap(), Event::Message(_)));
-    // X-G04
     a.set_write_timeout(Some(Duration::from_millis(200)));
     assert_eq!(number(a.send_to(&bytes, addr(&b))), 110);
     a.set_write_timeout(TEST_TIMEOUT);
@@ -250,7 +242,6 @@ fn congestion_of_slow_reader_blocks_senders() {
             assert!(matches!(b.recv_event().unwrap(), Event::Message(_)));
         }
     });
-    // X-G03
     match a.recv_event().unwrap() {
         Event::Congestion(ports) => assert_eq!(ports, 1 << (addr(&b).port() % 64)),
         other => panic!("{other:?}"),
@@ -258,7 +249,6 @@ fn congestion_of_slow_reader_blocks_senders() {
     assert!(a.readiness(Interest::ReadWrite).unwrap().writable);
 }
 
-/// Cases L-S13, L-P15
 #[test]
 fn close_of_sender_leaves_a_prefix_and_ping_is_answered() {
     let (a, b) = (socket(any()), socket(other()));
@@ -288,7 +278,7 @@ fn close_of_sender_leaves_a_prefix_and_ping_is_answered() {
     }
 }
 
-/// Case X-C12, without a kernel.
+/// Without a kernel.
 #[test]
 fn ipv6_messages_arrive_both_ways() {
     let (a, b) = crate::v6_pair();

@@ -68,7 +68,7 @@ fn fragment_counts_of_all_sizes_arrive_both_ways() {
     }
 }
 
-/// Case X-C03, without a kernel.
+/// Without a kernel.
 #[test]
 fn connect_works_from_both_sides_at_once() {
     for _ in 0..3 {
@@ -81,7 +81,6 @@ fn connect_works_from_both_sides_at_once() {
     }
 }
 
-/// Case L-S11
 #[test]
 fn send_retries_until_peer_exists() {
     let a = socket(any());
@@ -99,7 +98,6 @@ fn send_retries_until_peer_exists() {
     assert_eq!(b.recv_from(&mut buf).unwrap(), (5, addr(&a)));
 }
 
-/// Case L-S08
 #[test]
 fn recv_truncates_and_peek_keeps_the_message() {
     let (a, b) = (socket(any()), socket(other()));
@@ -173,14 +171,15 @@ fn busy_poll_receives_the_same_messages() {
         assert_eq!(following.join().unwrap(), (4, addr(&b)));
         assert_eq!(looking.join().unwrap(), (2, addr(&third)));
     });
-    // Polling ends with the timeout of the call.
+    // Polling ends with the timeout of the call. Beside other processes, a call may have no processor for most of its time.
     a.set_read_timeout(Some(Duration::from_millis(300)));
-    let before = own_time();
-    assert_eq!(
-        a.recv_event().unwrap_err().kind(),
-        io::ErrorKind::WouldBlock
-    );
-    assert!(own_time() - before > Duration::from_millis(5), "it slept");
+    let polls = || {
+        let before = own_time();
+        let error = a.recv_event().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        own_time() - before > Duration::from_millis(5)
+    };
+    assert!((0..20).any(|_| polls()), "each call slept");
     // After polling, the call sleeps, and is woken.
     a.set_busy_poll(Duration::from_millis(1));
     a.set_read_timeout(TEST_TIMEOUT);
@@ -192,7 +191,6 @@ fn busy_poll_receives_the_same_messages() {
     });
 }
 
-/// Case L-S07, without measuring times.
 #[test]
 fn recv_and_send_time_out() {
     let a = socket(any());
@@ -220,12 +218,10 @@ fn recv_and_send_time_out() {
         (err.kind(), rds::errno(&err)),
         (io::ErrorKind::WouldBlock, 110)
     );
-    // X-C09
     a.cancel_sent_to(Some(unreachable)).unwrap();
     assert_eq!(a.queued().unwrap(), (0, 0));
 }
 
-/// Case L-S12
 #[test]
 fn send_to_unbound_port_succeeds() {
     let (a, b) = (socket(any()), socket(other()));
@@ -242,7 +238,6 @@ fn send_to_unbound_port_succeeds() {
     }
 }
 
-/// Case M-M01
 #[test]
 fn bind_rejects_address_of_another_engine() {
     let a = socket(any());
@@ -340,7 +335,6 @@ fn blocked_follower_outlives_the_poller() {
     });
 }
 
-/// Case L-S14, in part.
 #[test]
 fn descriptor_signals_readiness() {
     let (a, b) = (socket(any()), socket(other()));
@@ -369,8 +363,8 @@ fn as_fd_without_free_descriptor_is_readable() {
     // All descriptors below are in use.
     let limited = Limited::to(8);
     assert!(readable());
-    let nothing = b.try_recv_event().unwrap_err();
-    assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    let error = b.try_recv_event().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     send();
     assert!(readable());
     drop(limited);
