@@ -43,8 +43,8 @@ struct Program(NonNull<[u8]>);
 // SAFETY: the range is accessed by devices only, independent of the thread.
 unsafe impl Send for Program {}
 
-// SAFETY: the range never changes. By passing memory to RDS, a program permits access by devices.
-// The kernel keeps the pages while they are registered, even if the program unmaps the addresses.
+// SAFETY: the range never changes. By passing memory to RDS, a program permits access by devices. If the program unmaps the
+// addresses: Assumption: registered pages stay with the device after the program unmaps them.
 unsafe impl Memory for Program {
     fn range(&mut self) -> NonNull<[u8]> {
         self.0
@@ -70,12 +70,17 @@ pub(crate) unsafe fn export(socket: &Socket, args: &GetMrArgs) -> io::Result<Coo
     if args.flags & USE_ONCE != 0 {
         options = options.use_once();
     }
+    let place = match args.cookie_addr {
+        0 => None,
+        at => {
+            let at = usize::try_from(at).map_err(|_| os(libc::EFAULT))?;
+            let at = std::ptr::with_exposed_provenance_mut::<c_void>(at);
+            // SAFETY: guaranteed by the caller.
+            Some(unsafe { bytes_mut(at, 8) }?)
+        }
+    };
     let cookie = socket.export_memory(Program::new(args.addr, args.len)?, options)?;
-    if args.cookie_addr != 0 {
-        let at = usize::try_from(args.cookie_addr).map_err(|_| os(libc::EFAULT))?;
-        let at = std::ptr::with_exposed_provenance_mut::<c_void>(at);
-        // SAFETY: guaranteed by the caller.
-        let place = unsafe { bytes_mut(at, 8) }?;
+    if let Some(place) = place {
         place.copy_from_slice(&cookie.to_u64().to_ne_bytes());
     }
     Ok(cookie)

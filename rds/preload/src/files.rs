@@ -12,6 +12,10 @@ struct Sockets;
 impl interpose::Descriptors for Sockets {
     type Forgotten = Option<Arc<Held>>;
 
+    fn may_have(fd: c_int) -> bool {
+        SOCKETS.may_have(fd)
+    }
+
     fn forget(fd: c_int) -> Self::Forgotten {
         SOCKETS.remove(fd)
     }

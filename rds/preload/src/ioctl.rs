@@ -52,12 +52,12 @@ unsafe fn ioctl_on(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Resul
 /// # Safety
 /// As for `ioctl(2)`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     if let Some(held) = find(fd) {
         // SAFETY: as the caller promises.
         return with(&held, |held| unsafe { ioctl_on(held, request, arg) });
     }
-    let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
+    let real = real!(ioctl: unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int);
     // SAFETY: as the caller promises.
     unsafe { real(fd, request, arg) }
 }

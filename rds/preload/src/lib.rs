@@ -23,8 +23,7 @@
 //!   before a fork, the first bind of a process is deferred until the first use of the socket, or
 //!   for 100 ms; only then is use of the address by another process reported.
 //! - `RDS_INFO_*` covers the calling process only.
-//! - After a signal handler, calls are restarted if every installed handler has `SA_RESTART`, because
-//!   the library cannot know the handler run.
+//! - Signals that arrive during a call are handled at its end, or end its wait. A cancelled thread leaves its call first.
 //! - `epoll` reports readable sockets correctly, and every socket as writable.
 //! - Not interposed: `sendmmsg`, `recvmmsg`, `io_uring`.
 
@@ -39,3 +38,5 @@ mod options;
 mod sockets;
 mod table;
 mod wait;
+
+interpose::cancellation!();

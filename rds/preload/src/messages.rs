@@ -2,7 +2,7 @@
 
 use std::{io, io::IoSlice};
 
-use interpose::{Encoded, interpose, os, restarting};
+use interpose::{Encoded, interpose, os};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rds::{
     Event, Interest, SendOptions,
@@ -12,9 +12,9 @@ use rds::{
 use crate::{
     address,
     control::{ControlWriter, SendControl},
-    memory::{bytes, bytes_mut, gather, give, scatter},
+    memory::{bytes, bytes_mut, check_place, check_room, gather, give, scatter, value},
     sockets::raw,
-    table::{Held, find, with},
+    table::{Held, find, may_find, with},
 };
 
 /// Sends one message.
@@ -54,7 +54,7 @@ unsafe fn send_one(
     };
     if control.is_empty() && !zero_copy {
         let options = with_flags(SendOptions::new());
-        let sent = restarting(|| held.socket.send_msg(pieces, &options))?;
+        let sent = held.socket.send_msg(pieces, &options)?;
         return Ok(length(sent.len));
     }
     // SAFETY: as the caller promises.
@@ -63,15 +63,15 @@ unsafe fn send_one(
         return Err(control_msgs.undo(&held.socket, os(libc::EINVAL)));
     }
     let options = with_flags(std::mem::take(&mut control_msgs.options));
-    match restarting(|| held.socket.send_msg(pieces, &options)) {
+    match held.socket.send_msg(pieces, &options) {
         Ok(sent) => Ok(length(sent.len)),
         Err(err) => Err(control_msgs.undo(&held.socket, err)),
     }
 }
 
 unsafe fn send_msg(held: &Held, msg: *const msghdr, flags: c_int) -> io::Result<ssize_t> {
-    // SAFETY: null or valid, as the caller promises.
-    let msg = unsafe { msg.as_ref() }.ok_or_else(|| os(libc::EFAULT))?;
+    // SAFETY: as the caller promises.
+    let msg = unsafe { value(msg) }?;
     // SAFETY: as the caller promises.
     let pieces = unsafe { gather(msg.msg_iov, msg.msg_iovlen) }?;
     // SAFETY: as the caller promises.
@@ -164,7 +164,7 @@ fn receive_one(
         if dont_wait && !held.socket.readiness(Interest::Read)?.readable {
             return Err(os(libc::EAGAIN));
         }
-        let peeked = restarting(|| held.socket.peek_msg(pieces))?;
+        let peeked = held.socket.peek_msg(pieces)?;
         return Ok(peeked.map_or_else(Outcome::default, |meta| {
             Outcome::of_message(meta.len, meta.full_len, meta.source, flags)
         }));
@@ -172,7 +172,7 @@ fn receive_one(
     let received = if dont_wait {
         held.socket.try_recv_event()?
     } else {
-        restarting(|| held.socket.recv_event())?
+        held.socket.recv_event()?
     };
     match received {
         Event::Operation(ended) => {
@@ -221,8 +221,13 @@ fn length(len: usize) -> ssize_t {
 }
 
 unsafe fn receive_msg(held: &Held, msg: *mut msghdr, flags: c_int) -> io::Result<ssize_t> {
-    // SAFETY: null or valid, as the caller promises.
+    check_place(msg)?;
+    // SAFETY: accessible, and not used otherwise, as the caller promises.
     let msg = unsafe { msg.as_mut() }.ok_or_else(|| os(libc::EFAULT))?;
+    if !msg.msg_name.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { check_room(msg.msg_name, &raw const msg.msg_namelen) }?;
+    }
     // SAFETY: as the caller promises.
     let mut pieces = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
     // SAFETY: as the caller promises.
@@ -256,6 +261,10 @@ unsafe fn receive_from(
 ) -> io::Result<ssize_t> {
     // SAFETY: as the caller promises.
     let place = unsafe { bytes_mut(buf, len) }?;
+    if !from.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { check_room(from.cast(), from_len) }?;
+    }
     let mut writer = ControlWriter::new(&mut []);
     let outcome = receive_one(held, &mut [io::IoSliceMut::new(place)], &mut writer, flags)?;
     if !from.is_null() {
@@ -285,8 +294,13 @@ unsafe fn read_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Resul
     Ok(length(outcome.len))
 }
 
+/// As [`find`]: flags make no difference.
+fn find_for(fd: c_int, _flags: c_int) -> Option<std::sync::Arc<Held>> {
+    find(fd)
+}
+
 interpose::messages! {
-    find, with:
+    may_find, find_for, find_for, with:
     recv => receive;
     recvfrom => receive_from;
     recvmsg => receive_msg;
@@ -298,7 +312,7 @@ interpose::messages! {
 }
 
 interpose! {
-    find, with:
+    true, may_find, find, with:
     fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => send_msg;
     fn sendto(
         fd: c_int, buf: *const c_void, len: size_t, flags: c_int,

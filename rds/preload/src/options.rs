@@ -2,7 +2,7 @@
 
 use std::{fs, io, sync::OnceLock, time::Duration};
 
-use interpose::{interpose, load, os, store};
+use interpose::{interpose, os, store};
 use libc::{c_int, c_void, socklen_t};
 use rds::{
     info::Section,
@@ -12,9 +12,9 @@ use rds::{
 use crate::{
     address, binding,
     control::{export, free, to_os_error},
-    memory::{bytes, bytes_mut, give},
+    memory::{self, bytes, bytes_mut, check_place, give},
     sockets::AF_RDS,
-    table::{Held, find, trying, with},
+    table::{Held, find, may_find, trying, with},
 };
 
 /// Socket options of level `SOL_RDS`.
@@ -226,8 +226,9 @@ unsafe fn get(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> io::Result<c_int> {
-    // SAFETY: null or valid, as the caller promises.
-    let mut room = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))?;
+    // SAFETY: as the caller promises.
+    let mut room = unsafe { memory::value(len) }?;
+    check_place(len)?;
     let got = match (level, option, Section::from_option(option)) {
         (libc::SOL_SOCKET, ..) => get_general(held, option)?,
         (LEVEL, _, Some(section)) => {
@@ -253,14 +254,14 @@ unsafe fn get(
 }
 
 interpose! {
-    find, trying:
+    false, may_find, find, trying:
     fn setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t,
     ) -> c_int => set;
 }
 
 interpose! {
-    find, with:
+    false, may_find, find, with:
     fn getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
     ) -> c_int => get;

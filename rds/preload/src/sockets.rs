@@ -14,7 +14,7 @@ use crate::{
     address::{self, UNSPECIFIED},
     binding,
     memory::{bytes, give},
-    table::{Held, SOCKETS, find, run, with},
+    table::{Held, SOCKETS, find, may_find, run, with},
 };
 
 /// `AF_RDS`.
@@ -64,7 +64,7 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
             return opened;
         }
     }
-    let real = real!(socket: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
+    let real = real!(socket: unsafe extern "C-unwind" fn(c_int, c_int, c_int) -> c_int);
     // SAFETY: no preconditions.
     unsafe { real(domain, kind, protocol) }
 }
@@ -130,7 +130,7 @@ unsafe fn unsupported_accept4(
 }
 
 interpose! {
-    find, with:
+    false, may_find, find, with:
     fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => bind_to;
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => connect_to;
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => name_of;

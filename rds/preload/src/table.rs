@@ -48,6 +48,11 @@ impl Held {
 /// Sockets by descriptor.
 pub(crate) static SOCKETS: Table<Held> = Table::new();
 
+/// Whether a descriptor may be in the table, without a lock.
+pub(crate) fn may_find(fd: c_int) -> bool {
+    SOCKETS.may_have(fd)
+}
+
 pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
     SOCKETS.find(fd)
 }

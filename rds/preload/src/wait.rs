@@ -114,6 +114,10 @@ fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
 struct Polls;
 
 impl Polled for Polls {
+    fn may_have(fd: c_int) -> bool {
+        SOCKETS.may_have(fd)
+    }
+
     fn of(fds: &[pollfd]) -> Option<Self> {
         has_rds_socket(fds).then_some(Self)
     }
@@ -207,6 +211,10 @@ unsafe fn wait_sets(
 struct Selects(Vec<pollfd>);
 
 impl Selected for Selects {
+    fn may_have(fd: c_int) -> bool {
+        SOCKETS.may_have(fd)
+    }
+
     unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
         // SAFETY: as the caller promises.
         let asked = unsafe { from_sets(count, sets) };

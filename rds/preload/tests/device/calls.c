@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -21,6 +22,7 @@
 #define RDS 21
 #define SOL_RDS 276
 #define RDS_CANCEL_SENT_TO 1
+#define RDS_GET_MR 2
 
 static void check(int condition, const char *what, int line) {
     if (!condition) {
@@ -304,11 +306,56 @@ static void handlers(void) {
     CHECK(pthread_join(sender, NULL) == 0);
 }
 
+/* What no call can read or write fails with the kernel's error, and changes nothing. */
+static void pointers(void) {
+    int fd = bound_to(4000), other = bound_to(4001);
+    char *bad = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), byte = 0;
+    CHECK(bad != MAP_FAILED);
+    struct sockaddr_in to = address;
+    to.sin_port = htons(4000);
+    struct sockaddr *name = (struct sockaddr *)&to;
+    struct iovec good = {&byte, 1}, pieces[2] = {{&byte, 1}, {bad, 1}};
+    struct msghdr out = {.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &good, .msg_iovlen = 1};
+    socklen_t length = sizeof to;
+    CHECK(sendto(other, bad, 1, 0, name, sizeof to) == -1 && errno == EFAULT);
+    CHECK(sendto(other, &byte, 1, 0, (struct sockaddr *)bad, sizeof to) == -1 && errno == EFAULT);
+    CHECK(sendmsg(other, (struct msghdr *)bad, 0) == -1 && errno == EFAULT);
+    struct msghdr wrong[] = {out, out, out, out};
+    wrong[0].msg_name = bad;
+    wrong[1].msg_iov = (struct iovec *)bad;
+    wrong[2].msg_iov = pieces;
+    wrong[2].msg_iovlen = 2;
+    wrong[3].msg_control = bad;
+    wrong[3].msg_controllen = 32;
+    for (int i = 0; i < 4; i++)
+        CHECK(sendmsg(other, &wrong[i], 0) == -1 && errno == EFAULT);
+    CHECK(connect(other, (struct sockaddr *)bad, sizeof to) == -1 && errno == EFAULT);
+    CHECK(setsockopt(other, SOL_SOCKET, SO_SNDBUF, bad, 4) == -1 && errno == EFAULT);
+    CHECK(getsockopt(other, SOL_SOCKET, SO_SNDBUF, bad, &length) == -1 && errno == EFAULT);
+    CHECK(getsockopt(other, SOL_SOCKET, SO_SNDBUF, &byte, (socklen_t *)bad) == -1 && errno == EFAULT);
+    CHECK(getsockname(other, name, (socklen_t *)bad) == -1 && errno == EFAULT);
+    CHECK(getsockname(other, (struct sockaddr *)bad, &length) == -1 && errno == EFAULT);
+    CHECK(setsockopt(other, SOL_RDS, RDS_GET_MR, bad, 32) == -1 && errno == EFAULT);
+    /* Nothing has arrived, and what has stays. */
+    CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    send_here(other, 4000);
+    struct pollfd asked = {.fd = fd, .events = POLLIN};
+    CHECK(poll(&asked, 1, -1) == 1);
+    CHECK(recv(fd, bad, 1, 0) == -1 && errno == EFAULT);
+    CHECK(recvfrom(fd, &byte, 1, 0, (struct sockaddr *)bad, &length) == -1 && errno == EFAULT);
+    CHECK(recvfrom(fd, &byte, 1, 0, name, (socklen_t *)bad) == -1 && errno == EFAULT);
+    CHECK(recvmsg(fd, (struct msghdr *)bad, 0) == -1 && errno == EFAULT);
+    for (int i = 0; i < 4; i++)
+        CHECK(recvmsg(fd, &wrong[i], 0) == -1 && errno == EFAULT);
+    CHECK(recv(fd, &byte, 1, 0) == 1 && byte == '!');
+}
+
 static const struct part {
     const char *name;
     void (*run)(void);
 } parts[] = {
     {"writers", writers}, {"idle", idle}, {"masks", masks}, {"threads", threads}, {"handlers", handlers},
+    {"pointers", pointers},
 };
 
 int main(int argc, char **argv) {

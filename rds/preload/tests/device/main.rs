@@ -68,3 +68,8 @@ fn library_threads_block_all_signals() {
 fn blocked_call_is_restarted_only_with_sa_restart() {
     call("handlers");
 }
+
+#[test]
+fn bad_pointers_fail_with_efault_and_change_nothing() {
+    call("pointers");
+}
