@@ -1,7 +1,10 @@
 //! Admission of connection requests: serve at once, displace a half-open connection, hold back, or reject.
 
 use std::{
-    collections::{HashMap, HashSet},
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs,
+    hash::Hash,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -12,19 +15,32 @@ const DISPLACE_AFTER: Duration = Duration::from_secs(1);
 
 /// Number of addresses with younger half-open connections after which any request may displace the oldest, at any
 /// age. Serving a request takes about as long as a handshake, so an honest peer has completed by then. Without
-/// this bound, a flood from many addresses reoccupies each place as soon as its age limit expires. Addresses are
-/// counted, not connections: many requests of one honest peer at once come faster than its handshakes. In a
+/// this bound, a flood from many addresses reoccupies each entry as soon as its age limit expires. Addresses are
+/// counted, not connections: many requests of one honest peer at once arrive faster than its handshakes. In a
 /// backlog of at most this length, only the age counts.
 const DISPLACE_BEHIND: usize = 16;
 
-/// Minimum per-address limit of [`Limits::new`], for backlogs with at least as many places.
+/// Divisor of the backlog: the part that one address leaves to the others, by default.
+const OTHERS_PART: usize = 4;
+
+/// Minimum per-address limit of [`Limits::new`], for backlogs of at least this length.
 const MIN_PER_ADDRESS: usize = 16;
+
+/// Maximum backlog if `net.core.somaxconn` cannot be read: the kernel's default.
+const SOMAXCONN: u32 = 4096;
+
+/// Maximum backlog of a listener: `net.core.somaxconn`, as for TCP.
+pub(crate) fn max_backlog() -> u32 {
+    let sysctl = fs::read_to_string("/proc/sys/net/core/somaxconn");
+    let connections = sysctl.ok().and_then(|text| text.trim().parse().ok());
+    connections.unwrap_or(SOMAXCONN)
+}
 
 /// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Maximum number of connections that are half-open or wait to be accepted.
-    pub(crate) places: usize,
+    pub(crate) backlog: usize,
     /// Maximum number of half-open connections from one address.
     pub(crate) per_address: usize,
 }
@@ -33,13 +49,13 @@ impl Limits {
     /// Returns the limits for a backlog. The default per-address limit is three quarters of the backlog,
     /// which keeps one address from filling a long backlog.
     pub(crate) fn new(backlog: u32, per_address: Option<u32>) -> Self {
-        let places = usize::try_from(backlog.max(1)).unwrap_or(usize::MAX);
-        let default = (places - places / 4).max(MIN_PER_ADDRESS);
+        let backlog = usize::try_from(backlog.max(1)).unwrap_or(usize::MAX);
+        let default = (backlog - backlog / OTHERS_PART).max(MIN_PER_ADDRESS);
         let per_address = per_address.map_or(default, |limit| {
             usize::try_from(limit.max(1)).unwrap_or(usize::MAX)
         });
         Self {
-            places,
+            backlog,
             per_address,
         }
     }
@@ -55,10 +71,20 @@ pub(crate) enum Decision<K> {
 }
 
 /// Half-open connections of a listener: accepted, RTU outstanding.
+///
+/// Each decision costs a logarithm of the backlog.
 #[derive(Debug)]
 pub(crate) struct Admission<K> {
-    /// Ordered by the arrival of their requests.
-    half_open: Vec<HalfOpen<K>>,
+    /// By the serial numbers of their requests.
+    half_open: BTreeMap<u64, HalfOpen<K>>,
+    serials: HashMap<K, u64>,
+    next_serial: u64,
+    /// Serial numbers by address.
+    addrs: HashMap<IpAddr, BTreeSet<u64>>,
+    /// The addresses by number of half-open connections, and by the serial number of the oldest.
+    by_count: BTreeSet<(usize, Reverse<u64>)>,
+    /// The youngest serial number of each address.
+    youngest: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -71,12 +97,17 @@ struct HalfOpen<K> {
 impl<K> Default for Admission<K> {
     fn default() -> Self {
         Self {
-            half_open: Vec::new(),
+            half_open: BTreeMap::new(),
+            serials: HashMap::new(),
+            next_serial: 0,
+            addrs: HashMap::new(),
+            by_count: BTreeSet::new(),
+            youngest: BTreeSet::new(),
         }
     }
 }
 
-impl<K: Copy + Eq> Admission<K> {
+impl<K: Copy + Eq + Hash> Admission<K> {
     /// Decides about a request from `addr` while `waiting` established connections are not accepted yet.
     pub(crate) fn decide(
         &self,
@@ -85,18 +116,29 @@ impl<K: Copy + Eq> Admission<K> {
         waiting: usize,
         limits: Limits,
     ) -> Decision<K> {
-        let own = self.of(addr).count();
-        let displaced = if own >= limits.per_address {
-            self.of(addr)
-                .next()
-                .filter(|oldest| self.yields(oldest, now))
-        } else if self.half_open.len().saturating_add(waiting) < limits.places {
+        if self.count(addr) >= limits.per_address {
+            let serials = self.addrs.get(&addr);
+            let oldest = serials.and_then(BTreeSet::first).copied();
+            return self.displace(oldest.filter(|&oldest| self.is_displaceable(oldest, now)));
+        }
+        if self.half_open.len().saturating_add(waiting) < limits.backlog {
             return Decision::Serve;
-        } else {
-            let oldest = self.half_open.first();
-            self.of_greediest(own)
-                .or_else(|| oldest.filter(|oldest| self.yields(oldest, now)))
-        };
+        }
+        self.decide_exhausted(addr, now)
+    }
+
+    /// Decides about a request from `addr` without a free entry of the backlog, memory or device object: only
+    /// the end of a half-open connection frees one.
+    pub(crate) fn decide_exhausted(&self, addr: IpAddr, now: Instant) -> Decision<K> {
+        let oldest = self.half_open.first_key_value().map(|(&serial, _)| serial);
+        let displaced = self
+            .oldest_of_largest(self.count(addr))
+            .or_else(|| oldest.filter(|&oldest| self.is_displaceable(oldest, now)));
+        self.displace(displaced)
+    }
+
+    fn displace(&self, serial: Option<u64>) -> Decision<K> {
+        let displaced = serial.and_then(|serial| self.half_open.get(&serial));
         displaced.map_or(Decision::Reject, |displaced| {
             Decision::ServeInsteadOf(displaced.key)
         })
@@ -104,58 +146,70 @@ impl<K: Copy + Eq> Admission<K> {
 
     /// Returns the number of half-open connections of an address.
     pub(crate) fn count(&self, addr: IpAddr) -> usize {
-        self.of(addr).count()
+        self.addrs.get(&addr).map_or(0, BTreeSet::len)
     }
 
-    /// Returns the half-open connections of an address, the oldest first.
-    fn of(&self, addr: IpAddr) -> impl Iterator<Item = &HalfOpen<K>> {
-        self.half_open
-            .iter()
-            .filter(move |half_open| half_open.addr == addr)
+    /// Returns the oldest half-open connection of the address with the most; of several such addresses, of the one
+    /// with the oldest connection. `None` if that address has at most one more than `count`: displacement would only
+    /// reverse the imbalance.
+    fn oldest_of_largest(&self, count: usize) -> Option<u64> {
+        let (largest, Reverse(oldest)) = self.by_count.last()?;
+        (*largest > count + 1).then_some(*oldest)
     }
 
-    /// Returns the oldest half-open connection of the address with the most. `None` if that address has at
-    /// most one more than `own`: displacement would only reverse the imbalance.
-    fn of_greediest(&self, own: usize) -> Option<&HalfOpen<K>> {
-        let mut counts = HashMap::new();
-        for half_open in &self.half_open {
-            *counts.entry(half_open.addr).or_insert(0) += 1;
-        }
-        let most = counts.into_values().max().filter(|&most| most > own + 1)?;
-        // Several addresses may have equal counts; the one with the oldest connection loses it.
-        let of_such = |half_open: &&HalfOpen<K>| self.of(half_open.addr).count() == most;
-        self.half_open.iter().find(of_such)
-    }
-
-    /// Whether a request may displace this half-open connection.
-    fn yields(&self, half_open: &HalfOpen<K>, now: Instant) -> bool {
-        let age = now.saturating_duration_since(half_open.since);
-        let later = self.half_open.iter().rev();
-        let later = later.take_while(|other| other.key != half_open.key);
-        let addrs = later.map(|other| other.addr).collect::<HashSet<_>>();
-        age >= DISPLACE_AFTER || addrs.len() >= DISPLACE_BEHIND
+    /// Whether any request may displace this half-open connection.
+    fn is_displaceable(&self, serial: u64, now: Instant) -> bool {
+        let since = self.half_open.get(&serial).map(|found| found.since);
+        let age = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let younger = self.youngest.range(serial + 1..).take(DISPLACE_BEHIND);
+        age >= DISPLACE_AFTER || younger.count() >= DISPLACE_BEHIND
     }
 
     /// Adds a half-open connection.
     pub(crate) fn begin(&mut self, key: K, addr: IpAddr, now: Instant) {
-        self.half_open.push(HalfOpen {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let half_open = HalfOpen {
             key,
             addr,
             since: now,
-        });
+        };
+        self.half_open.insert(serial, half_open);
+        self.serials.insert(key, serial);
+        self.change(addr, |serials| serials.insert(serial));
     }
 
-    /// Removes a half-open connection, established or failed. Returns whether the key was known.
+    /// Removes a half-open connection, established or failed. Returns whether there was one.
     pub(crate) fn end(&mut self, key: K) -> bool {
-        let before = self.half_open.len();
-        self.half_open.retain(|half_open| half_open.key != key);
-        self.half_open.len() < before
+        let serial = self.serials.remove(&key);
+        let ended = serial.and_then(|serial| Some((serial, self.half_open.remove(&serial)?)));
+        let Some((serial, half_open)) = ended else {
+            return false;
+        };
+        self.change(half_open.addr, |serials| serials.remove(&serial));
+        true
+    }
+
+    /// Changes the half-open connections of an address, and its positions in the orders.
+    fn change(&mut self, addr: IpAddr, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
+        let serials = self.addrs.entry(addr).or_default();
+        if let (Some(&oldest), Some(youngest)) = (serials.first(), serials.last()) {
+            self.by_count.remove(&(serials.len(), Reverse(oldest)));
+            self.youngest.remove(youngest);
+        }
+        change(serials);
+        if let (Some(&oldest), Some(&youngest)) = (serials.first(), serials.last()) {
+            self.by_count.insert((serials.len(), Reverse(oldest)));
+            self.youngest.insert(youngest);
+        } else {
+            self.addrs.remove(&addr);
+        }
     }
 
     /// Returns the keys of all half-open connections.
     pub(crate) fn keys(&self) -> Vec<K> {
         self.half_open
-            .iter()
+            .values()
             .map(|half_open| half_open.key)
             .collect()
     }
@@ -167,17 +221,37 @@ const MAX_HELD: usize = 128;
 /// Maximum age of a held request. The peer's connection manager gives up after about a minute.
 const HELD_FOR: Duration = Duration::from_secs(90);
 
-/// Requests waiting for a place, like those beyond the backlog of a TCP listener.
+/// A request without an entry of the backlog.
+#[derive(Debug)]
+pub(crate) struct HeldRequest<R> {
+    pub(crate) addr: IpAddr,
+    since: Instant,
+    pub(crate) request: R,
+}
+
+impl<R> HeldRequest<R> {
+    pub(crate) fn new(addr: IpAddr, now: Instant, request: R) -> Self {
+        Self {
+            addr,
+            since: now,
+            request,
+        }
+    }
+}
+
+/// Requests waiting for an entry of the backlog, like those beyond the backlog of a TCP listener.
 #[derive(Debug)]
 pub(crate) struct Held<R> {
     /// In order of arrival.
-    requests: Vec<(IpAddr, Instant, R)>,
+    requests: Vec<HeldRequest<R>>,
+    counts: HashMap<IpAddr, usize>,
 }
 
 impl<R> Default for Held<R> {
     fn default() -> Self {
         Self {
             requests: Vec::new(),
+            counts: HashMap::new(),
         }
     }
 }
@@ -188,24 +262,42 @@ impl<R> Held<R> {
     pub(crate) fn hold(&mut self, addr: IpAddr, now: Instant, request: R) -> Option<R> {
         let mut refused = None;
         if self.requests.len() >= MAX_HELD {
-            let own = self.of(addr);
-            let greediest = |entry: &(IpAddr, Instant, R)| self.of(entry.0);
-            let most = self.requests.iter().map(greediest).max().unwrap_or(0);
-            if most <= own + 1 {
+            let largest = self.counts.values().copied().max().unwrap_or(0);
+            if largest <= self.count(addr) + 1 {
                 return Some(request);
             }
-            let youngest = self
-                .requests
-                .iter()
-                .rposition(|entry| greediest(entry) == most);
-            refused = youngest.map(|index| self.requests.remove(index).2);
+            let is_of_largest = |entry: &HeldRequest<R>| self.count(entry.addr) == largest;
+            let youngest = self.requests.iter().rposition(is_of_largest);
+            refused = youngest.map(|index| self.remove_at(index).request);
         }
-        self.requests.push((addr, now, request));
+        let request = HeldRequest::new(addr, now, request);
+        self.insert(self.requests.len(), request);
         refused
     }
 
-    fn of(&self, addr: IpAddr) -> usize {
-        self.requests.iter().filter(|entry| entry.0 == addr).count()
+    /// Holds a request back again that could not be served, before all others.
+    pub(crate) fn put_back(&mut self, held: HeldRequest<R>) {
+        self.insert(0, held);
+    }
+
+    fn insert(&mut self, index: usize, held: HeldRequest<R>) {
+        *self.counts.entry(held.addr).or_default() += 1;
+        self.requests.insert(index, held);
+    }
+
+    fn remove_at(&mut self, index: usize) -> HeldRequest<R> {
+        let removed = self.requests.remove(index);
+        if let Some(count) = self.counts.get_mut(&removed.addr) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&removed.addr);
+            }
+        }
+        removed
+    }
+
+    fn count(&self, addr: IpAddr) -> usize {
+        self.counts.get(&addr).copied().unwrap_or(0)
     }
 
     /// Takes the next servable request: the smallest `load` of its address first, then the oldest.
@@ -213,31 +305,33 @@ impl<R> Held<R> {
         &mut self,
         load: impl Fn(IpAddr) -> usize,
         can_be_served: impl Fn(IpAddr) -> bool,
-    ) -> Option<R> {
+    ) -> Option<HeldRequest<R>> {
         let servable = self.requests.iter().enumerate();
-        let servable = servable.filter(|(_, (addr, ..))| can_be_served(*addr));
-        let (index, _) = servable.min_by_key(|(index, (addr, ..))| (load(*addr), *index))?;
-        Some(self.requests.remove(index).2)
+        let servable = servable.filter(|(_, held)| can_be_served(held.addr));
+        let (index, _) = servable.min_by_key(|(index, held)| (load(held.addr), *index))?;
+        Some(self.remove_at(index))
     }
 
     /// Takes the requests held for at least `HELD_FOR`.
     pub(crate) fn expired(&mut self, now: Instant) -> Vec<R> {
-        let is_old = |entry: &mut (IpAddr, Instant, R)| now - entry.1 >= HELD_FOR;
-        self.requests
-            .extract_if(.., is_old)
-            .map(|(.., request)| request)
-            .collect()
+        let mut expired = Vec::new();
+        while let Some(request) =
+            self.remove(|held| now.saturating_duration_since(held.since) >= HELD_FOR)
+        {
+            expired.push(request);
+        }
+        expired
     }
 
     /// Takes the first request for which `is_meant` holds.
-    pub(crate) fn remove(&mut self, is_meant: impl Fn(&R) -> bool) -> Option<R> {
-        let found = self.requests.iter().position(|entry| is_meant(&entry.2))?;
-        Some(self.requests.remove(found).2)
+    pub(crate) fn remove(&mut self, is_meant: impl Fn(&HeldRequest<R>) -> bool) -> Option<R> {
+        let found = self.requests.iter().position(is_meant)?;
+        Some(self.remove_at(found).request)
     }
 
     /// Iterates over all held requests in order of arrival.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &R> {
-        self.requests.iter().map(|(.., request)| request)
+        self.requests.iter().map(|held| &held.request)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -263,7 +357,7 @@ mod tests {
     }
 
     const LIMITS: Limits = Limits {
-        places: 4,
+        backlog: 4,
         per_address: 3,
     };
 
@@ -271,7 +365,7 @@ mod tests {
     fn default_limits_leave_a_quarter_of_the_backlog_to_other_addresses() {
         let limits = |backlog, per_address| {
             let limits = Limits::new(backlog, per_address);
-            (limits.places, limits.per_address)
+            (limits.backlog, limits.per_address)
         };
         assert_eq!(limits(128, None), (128, 96));
         assert_eq!(limits(0, None), (1, 16));
@@ -344,16 +438,16 @@ mod tests {
     fn oldest_half_open_connection_before_many_later_ones_is_displaced() {
         let now = Instant::now();
         let decide = |hosts: u8, limits| with(1..=hosts, now).decide(addr(200), now, 0, limits);
-        let places = |places| Limits {
-            places,
+        let limits = |backlog| Limits {
+            backlog,
             per_address: 3,
         };
-        assert_eq!(decide(16, places(16)), Decision::Reject);
-        assert_eq!(decide(17, places(17)), Decision::ServeInsteadOf(0));
+        assert_eq!(decide(16, limits(16)), Decision::Reject);
+        assert_eq!(decide(17, limits(17)), Decision::ServeInsteadOf(0));
         // An address at its limit, with younger connections of 15 or 16 addresses after its first.
         let own = |others: u8| {
             let hosts = [200, 200, 200].into_iter().chain(1..=others);
-            with(hosts, now).decide(addr(200), now, 0, places(100))
+            with(hosts, now).decide(addr(200), now, 0, limits(100))
         };
         assert_eq!(own(14), Decision::Reject);
         assert_eq!(own(15), Decision::ServeInsteadOf(0));
@@ -364,8 +458,8 @@ mod tests {
     fn many_requests_of_one_address_at_once_displace_none() {
         let now = Instant::now();
         let limits = Limits::new(30, None);
-        for waiting in 0..=limits.places {
-            let half_open = limits.per_address.min(limits.places - waiting);
+        for waiting in 0..=limits.backlog {
+            let half_open = limits.per_address.min(limits.backlog - waiting);
             let admission = with(std::iter::repeat_n(1, half_open), now);
             let decide = |now| admission.decide(addr(1), now, waiting, limits);
             assert_eq!(decide(now), Decision::Reject, "{waiting}");
@@ -381,11 +475,15 @@ mod tests {
         }
         let load = |ip: IpAddr| usize::from(ip == addr(1));
         // The request of host 2 came before that of host 3; host 1 already has a connection.
-        assert_eq!(held.take(load, |_| true), Some(2));
-        assert_eq!(held.take(load, |ip| ip == addr(1)), Some(0));
-        assert_eq!(held.take(load, |_| false), None);
-        assert_eq!(held.remove(|&request| request == 3), Some(3));
-        assert_eq!(held.remove(|&request| request == 3), None);
+        let take = |held: &mut Held<_>, can_be_served: fn(IpAddr) -> bool| {
+            held.take(load, can_be_served).map(|held| held.request)
+        };
+        assert_eq!(take(&mut held, |_| true), Some(2));
+        assert_eq!(take(&mut held, |ip| ip == addr(1)), Some(0));
+        assert_eq!(take(&mut held, |_| false), None);
+        let third = |held: &HeldRequest<_>| held.request == 3;
+        assert_eq!(held.remove(third), Some(3));
+        assert_eq!(held.remove(third), None);
         assert_eq!(held.iter().collect::<Vec<_>>(), [&1]);
         assert!(!held.is_empty());
         let late = now + HELD_FOR;
@@ -406,12 +504,12 @@ mod tests {
         // An honest host displaces the youngest request of the flood.
         assert_eq!(held.hold(addr(2), now, 2000), Some(MAX_HELD - 1));
         assert_eq!(held.iter().count(), MAX_HELD);
-        assert_eq!(held.of(addr(2)), 1);
+        assert_eq!(held.count(addr(2)), 1);
         // Displacement continues until both hosts hold equally many.
         let refused = (0..MAX_HELD).map(|request| held.hold(addr(2), now, 3000 + request));
         let own = refused.flatten().filter(|&refused| refused >= 3000).count();
         assert!(own >= MAX_HELD / 2, "{own}");
-        assert!(held.of(addr(1)).abs_diff(held.of(addr(2))) <= 1);
+        assert!(held.count(addr(1)).abs_diff(held.count(addr(2))) <= 1);
     }
 
     #[test]
@@ -423,6 +521,100 @@ mod tests {
         assert!(!admission.end(2));
         assert_eq!(admission.keys(), [0, 1, 3]);
         assert_eq!(admission.decide(addr(9), now, 0, LIMITS), Decision::Serve);
+    }
+
+    #[test]
+    fn request_without_memory_displaces_as_in_a_full_backlog() {
+        let now = Instant::now();
+        let decide = |hosts: &[u8], host, after| {
+            with(hosts.iter().copied(), now).decide_exhausted(addr(host), now + after)
+        };
+        let at_once = Duration::ZERO;
+        assert_eq!(decide(&[1, 1], 9, at_once), Decision::ServeInsteadOf(0));
+        assert_eq!(decide(&[1, 1, 1], 1, at_once), Decision::Reject);
+        assert_eq!(decide(&[1], 9, at_once), Decision::Reject);
+        assert_eq!(decide(&[1], 9, DISPLACE_AFTER), Decision::ServeInsteadOf(0));
+        assert_eq!(decide(&[], 9, DISPLACE_AFTER), Decision::Reject);
+    }
+
+    #[test]
+    fn request_held_again_keeps_its_age_and_precedence() {
+        let now = Instant::now();
+        let mut held = Held::default();
+        for request in [0, 1] {
+            assert_eq!(held.hold(addr(1), now, request), None);
+        }
+        let later = now + HELD_FOR;
+        assert_eq!(held.hold(addr(1), later, 2), None);
+        let first = held.take(|_| 0, |_| true).unwrap();
+        assert_eq!((first.addr, first.request), (addr(1), 0));
+        held.put_back(first);
+        assert_eq!(held.iter().collect::<Vec<_>>(), [&0, &1, &2]);
+        assert_eq!((held.expired(later), held.count(addr(1))), (vec![0, 1], 1));
+    }
+
+    /// Decisions of the orders kept against a search through all half-open connections.
+    #[test]
+    fn decision_equals_that_of_a_search_through_the_backlog() {
+        let start = Instant::now();
+        let limits = Limits::new(40, Some(9));
+        let mut rng = fastrand::Rng::with_seed(48);
+        let mut admission = Admission::default();
+        let mut listed: Vec<(usize, u8, Instant)> = Vec::new();
+        for key in 0..20_000 {
+            let now = start + Duration::from_millis(5) * u32::try_from(key).unwrap();
+            let hosts = rng.u8(1..60);
+            let host = rng.u8(0..hosts);
+            let decision = admission.decide(addr(host), now, 0, limits);
+            assert_eq!(decision, search(&listed, host, now, limits), "{key}");
+            if let Decision::ServeInsteadOf(displaced) = decision {
+                assert!(admission.end(displaced));
+                listed.retain(|(other, ..)| *other != displaced);
+            }
+            if decision != Decision::Reject {
+                admission.begin(key, addr(host), now);
+                listed.push((key, host, now));
+            }
+            if rng.u8(..) < 40 && !listed.is_empty() {
+                let (ended, ..) = listed.remove(rng.usize(0..listed.len()));
+                assert!(admission.end(ended));
+            }
+            assert_eq!(admission.keys().len(), listed.len());
+        }
+        for (key, ..) in listed {
+            assert!(admission.end(key));
+        }
+        assert!(admission.addrs.is_empty() && admission.by_count.is_empty());
+        assert!(admission.youngest.is_empty() && admission.serials.is_empty());
+    }
+
+    fn search(
+        listed: &[(usize, u8, Instant)],
+        host: u8,
+        now: Instant,
+        limits: Limits,
+    ) -> Decision<usize> {
+        let count = |host| listed.iter().filter(|entry| entry.1 == host).count();
+        let is_displaceable = |index: &usize| {
+            let younger: std::collections::HashSet<u8> =
+                listed[index + 1..].iter().map(|entry| entry.1).collect();
+            now - listed[*index].2 >= DISPLACE_AFTER || younger.len() >= DISPLACE_BEHIND
+        };
+        let displaced = if count(host) >= limits.per_address {
+            let oldest = listed.iter().position(|entry| entry.1 == host);
+            oldest.filter(is_displaceable)
+        } else if listed.len() < limits.backlog {
+            return Decision::Serve;
+        } else {
+            let largest = listed.iter().map(|entry| count(entry.1)).max().unwrap();
+            let oldest_of_largest = listed.iter().position(|entry| count(entry.1) == largest);
+            oldest_of_largest
+                .filter(|_| largest > count(host) + 1)
+                .or(Some(0).filter(is_displaceable))
+        };
+        displaced.map_or(Decision::Reject, |index| {
+            Decision::ServeInsteadOf(listed[index].0)
+        })
     }
 
     /// 5,000 requests per second from one, seven and 250 addresses: an honest client with five attempts per
@@ -449,7 +641,7 @@ mod tests {
                     Decision::Reject => continue,
                 }
                 admission.begin(number, addr(from), now);
-                assert!(admission.half_open.len() <= limits.places);
+                assert!(admission.half_open.len() <= limits.backlog);
             }
             assert_eq!(completed, 19, "of a flood from {hosts} addresses");
         }

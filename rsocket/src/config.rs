@@ -81,7 +81,6 @@ pub(crate) fn config() -> &'static Config {
 mod tests {
     use super::*;
 
-    /// T-CF1
     #[test]
     fn config_file_sets_a_default() {
         let folder = tempfile::tempdir().unwrap();
@@ -116,7 +115,6 @@ mod tests {
         assert_eq!(Config::read(folder.path()), expected);
     }
 
-    /// T-CF2
     #[test]
     fn config_file_without_a_number_sets_nothing() {
         let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,8 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    os::fd::AsFd,
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,7 @@ use cm::{
     CmId, ConnectFailure, ConnectResponse, Key, PathRecord,
     phases::{AddrResolved, Idle, RouteResolved},
 };
-use verbs::{Context, Init, waiting::EventFd};
+use verbs::{Context, Init, fd::wait_interruptible, waiting::EventFd};
 
 use crate::{
     connection::{Connection, ConnectionAddrs},
@@ -42,7 +43,6 @@ pub(crate) fn timed_out(timeout: Duration) -> io::Error {
 #[derive(Debug)]
 pub(crate) struct Connecting {
     state: Mutex<State>,
-    changed: Condvar,
     /// Notified at the end of the attempt, for callers waiting on a descriptor.
     event_fd: Arc<EventFd>,
     plan: Plan,
@@ -132,7 +132,6 @@ impl Connecting {
                 timeouts: 0,
                 endpoint: None,
             }),
-            changed: Condvar::new(),
             event_fd: Arc::new(EventFd::new()?),
             plan,
             key,
@@ -273,8 +272,9 @@ impl Connecting {
             span: self.span.clone(),
         };
         let endpoint = endpoint.bring_up(|qp| Ok(bring_up(id, qp)?))?;
+        let send_buffer = endpoint.send_buffer()?;
         let establish = |qp| Ok(response.establish_ready(qp)?.into_parts());
-        Connection::new(endpoint, establish, &peer, addrs, engine)
+        Connection::new(endpoint, send_buffer, establish, &peer, addrs, engine)
     }
 
     /// The device of an attempt in progress, once its queue pair exists.
@@ -318,7 +318,6 @@ impl Connecting {
             }
             *state = State::Done(result);
         }
-        self.changed.notify_all();
         self.event_fd.notify();
     }
 
@@ -339,36 +338,38 @@ impl Connecting {
     }
 
     /// Blocks until the attempt ends and leaves the result in place.
-    pub(crate) fn wait_for_end(&self) {
-        let mut state = self.lock();
-        while matches!(*state, State::Open { .. }) {
-            let waited = self.changed.wait(state);
-            state = waited.unwrap_or_else(PoisonError::into_inner);
-        }
+    ///
+    /// # Errors
+    /// - `Interrupted`: a signal handler has run, or has to. The attempt goes on.
+    pub(crate) fn wait_for_end(&self) -> io::Result<()> {
+        self.sleep(None).map(drop)
     }
 
-    /// Blocks until the attempt ends, at most for `timeout`. `None` if the timeout has elapsed or the result
-    /// has been taken before.
+    /// Blocks until the attempt ends, at most until a deadline. Returns whether it has ended.
+    fn sleep(&self, deadline: Option<Instant>) -> io::Result<bool> {
+        while matches!(*self.lock(), State::Open { .. }) {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+            wait_interruptible("poll", self.event_fd.as_fd(), left)?;
+        }
+        Ok(true)
+    }
+
+    /// Blocks until the attempt ends, at most for `timeout`; a signal does not end the wait. `None` if the timeout has elapsed
+    /// or the result has been taken before.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<io::Result<Arc<Connection>>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut state = self.lock();
-        while matches!(*state, State::Open { .. }) {
-            state = match deadline {
-                None => self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return None;
-                    }
-                    let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+        loop {
+            match self.sleep(deadline) {
+                Ok(true) => break,
+                Ok(false) => return None,
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                Err(err) => return Some(Err(err)),
+            }
         }
-        match std::mem::replace(&mut *state, State::Taken) {
+        match std::mem::replace(&mut *self.lock(), State::Taken) {
             State::Done(result) => Some(result),
             State::Open { .. } | State::Taken => None,
         }
@@ -389,7 +390,6 @@ mod tests {
     use super::*;
     use crate::socket::BACKGROUND_RETRIES;
 
-    /// T-CN3
     #[test]
     fn connect_timeout_doubles_with_each_retry() {
         let seconds = (0..=BACKGROUND_RETRIES).map(|timeouts| timeout_after(timeouts).as_secs());

@@ -12,7 +12,7 @@ use verbs::{
 
 use crate::{
     device::{Devices, ProtectionGroup},
-    memory::Exposed,
+    memory::{Exposed, send_buffer},
     proto::{
         ConnectData,
         stream::{Framing, SPARE_RECEIVES, Settings, Stream, Tag},
@@ -141,6 +141,11 @@ impl Endpoint<Init> {
 }
 
 impl<S: State> Endpoint<S> {
+    /// Allocates the send buffer of the connection.
+    pub(crate) fn send_buffer(&self) -> verbs::Result<RemoteRegion> {
+        send_buffer(self.qp.pd(), &self.settings)
+    }
+
     /// Creates the stream of this endpoint with the connect data of the peer.
     pub(crate) fn stream(&self, peer: &ConnectData) -> Stream {
         Stream::new(self.settings, &self.exposed.local(), peer)

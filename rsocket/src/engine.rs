@@ -13,7 +13,7 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
+        mpsc::{self, SyncSender},
     },
     thread,
     time::{Duration, Instant},
@@ -24,22 +24,16 @@ use rustix::event::{Timespec, epoll};
 use verbs::{Context, fd::wait_any_readable, waiting::EventFd};
 
 use crate::{
+    backlog::{Backlog, Closed, HalfOpen, RequestOutcome},
     connecting::Connecting,
     connection::Connection,
     datagram::{DatagramSocket, resolve},
     device::Devices,
-    exit::{ExitProgress, ExitRequest},
-    listener::{Backlog, Closed, HalfOpen, RequestOutcome},
+    exit::{ExitProgress, ExitRequest, wait_at_exit},
+    setup::{self, HELD_CHECK, MAX_SETUP_WORK, SetUp, survive},
     timers::{Action, TimerId, Timers},
-    unsent::{Delivery, Unsent},
+    unsent::Unsent,
 };
-
-/// Interval between checks whether a half-open connection is old enough to be displaced by a held request.
-const HELD_CHECK: Duration = Duration::from_millis(100);
-
-/// Maximum number of events waiting for the set-up thread. Beyond it, events wait in the kernel, which limits the
-/// requests to a listener.
-const MAX_SETUP_WORK: usize = 1024;
 
 /// Maximum number of datagram sockets served per round for received UDP datagrams.
 const MAX_SOCKETS_PER_ROUND: usize = 64;
@@ -81,7 +75,7 @@ pub(crate) struct Engine {
 
 /// Work of the set-up thread, in the order of the connection manager's events.
 #[derive(Debug)]
-enum Setup {
+pub(crate) enum Setup {
     /// An event of an identifier without an established connection.
     Event(Event),
     /// The deadline of a half-open connection has passed.
@@ -131,16 +125,19 @@ impl Engine {
             holding: Mutex::default(),
             datagram_sockets: Mutex::default(),
             next_socket_name: AtomicU64::new(0),
-            udp: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            udp: verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?),
             exit: ExitRequest::default(),
             process: verbs::fork::fork_generation(),
             pid: rustix::process::getpid(),
         });
         new.always_readable.notify();
         let served = Arc::downgrade(&new);
-        verbs::signals::spawn_without_signals("rsocket-setup", move || run_setup(&served, &work))?;
+        verbs::signals::spawn_without_signals("rsocket-setup", move || {
+            setup::run(|| served.upgrade(), &work);
+        })?;
         let driven = Arc::clone(&new);
         verbs::signals::spawn_without_signals("rsocket", move || driven.run())?;
+        wait_at_exit();
         if let Some(old) = engine.replace(Arc::clone(&new)) {
             // After a fork, the old engine belongs to the parent process, so the child must not drop it.
             let _kept = ManuallyDrop::new(old);
@@ -332,35 +329,22 @@ impl Engine {
         self.subjects().insert(key, subject);
     }
 
-    /// Serves one held request of each listener with a free place. Returns the time of the next check.
-    fn serve_held(&self) -> Option<Instant> {
-        let mut holding = std::mem::take(&mut *self.holding());
-        let mut any_served = false;
-        holding.retain(|backlog| {
-            let Some(backlog) = backlog.upgrade() else {
-                return false;
-            };
-            if let Some((key, served)) = backlog.serve_held(self) {
-                any_served = true;
-                match served {
-                    Ok(half_open) => self.accepting(key, &backlog, Box::new(half_open)),
-                    Err(_) => drop(self.remove_subject(key)),
-                }
+    /// Serves one held request of a listener. Returns whether others remain.
+    fn serve_held_of(&self, backlog: &Arc<Backlog>, any_served: &mut bool) -> bool {
+        if let Some((key, served)) = backlog.serve_held(self) {
+            *any_served |= !matches!(served, Ok(RequestOutcome::Held));
+            match served {
+                Ok(RequestOutcome::HalfOpen(half_open)) => self.accepting(key, backlog, half_open),
+                // Without memory or an object of the device for the request.
+                Ok(RequestOutcome::Held) => {}
+                Err(_) => drop(self.remove_subject(key)),
             }
-            let (expired, others) = backlog.expire_held();
-            for key in expired {
-                drop(self.remove_subject(key));
-            }
-            others
-        });
-        let pause = if any_served {
-            Duration::ZERO
-        } else {
-            HELD_CHECK
-        };
-        let next = (!holding.is_empty()).then(|| Instant::now() + pause);
-        self.holding().append(&mut holding);
-        next
+        }
+        let (expired, others) = backlog.expire_held();
+        for key in expired {
+            drop(self.remove_subject(key));
+        }
+        others
     }
 
     /// Sends a keepalive probe every `interval`, replacing an earlier interval. Zero disables the probes.
@@ -396,38 +380,56 @@ impl Engine {
 
     /// Keeps a connection until all sent data has been acknowledged, at most until `deadline`.
     pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Option<Instant>) {
-        let key = connection.key();
-        let delivery = self.unsent.add(Delivery::Data(connection));
-        if let Some(deadline) = deadline {
-            self.set_timer((deadline, key, Action::EndDelivery(delivery)));
+        if let Some(timer) = self.unsent.add_dropped(connection, deadline) {
+            self.set_timer(timer);
         }
     }
 
-    /// Sends the shutdown message of a connection as soon as there is room.
-    pub(crate) fn send_shutdown_later(&self, key: Key) {
-        self.set_timer((Instant::now(), key, Action::SendShutdown));
+    /// Sends the retained data and the shutdown message of a connection as soon as there is room.
+    pub(crate) fn deliver_later(&self, key: Key) {
+        self.set_timer((Instant::now(), key, Action::Deliver));
+    }
+
+    /// Waits until the peers of all streams dropped by the program have acknowledged all data, at most for `limit`.
+    pub(crate) fn wait_for_dropped(&self, limit: Duration) {
+        let start = Instant::now();
+        while self.unsent.has_dropped() && start.elapsed() < limit {
+            thread::sleep(ATTEMPT_INTERVAL);
+        }
+    }
+
+    /// Ends the timers of a connection.
+    pub(crate) fn end_timers(&self, key: Key, check_at: Option<Instant>) {
+        self.timers().end(key, check_at);
     }
 
     fn run(self: Arc<Self>) {
         let mut exit = ExitProgress::default();
         loop {
-            self.unsent.serve();
-            let next = [self.run_timers(), exit.serve(&self)];
-            let next = next.into_iter().flatten().min();
-            let fds = [
-                self.channel.as_fd(),
-                self.event_fd.as_fd(),
-                self.udp.as_fd(),
-                self.unsent.as_fd(),
-            ];
-            let left = next.map(|at| at.saturating_duration_since(Instant::now()));
-            // An expired timer, and a failure, need the same work as an event.
-            drop(wait_any_readable("poll", fds, left));
-            self.event_fd.drain();
-            self.receive_udp();
-            while let Ok(Some(event)) = self.channel.try_next() {
-                self.dispatch(event);
-            }
+            survive(|| self.serve_round(&mut exit));
+        }
+    }
+
+    /// Runs expired timers, waits, and handles the events.
+    fn serve_round(&self, exit: &mut ExitProgress) {
+        for timer in self.unsent.serve() {
+            self.timers().remove(timer);
+        }
+        let next = [self.run_timers(), exit.serve(self)];
+        let next = next.into_iter().flatten().min();
+        let fds = [
+            self.channel.as_fd(),
+            self.event_fd.as_fd(),
+            self.udp.as_fd(),
+            self.unsent.as_fd(),
+        ];
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+        // An expired timer, and a failure, need the same work as an event.
+        drop(wait_any_readable("poll", fds, left));
+        self.event_fd.drain();
+        self.receive_udp();
+        while let Ok(Some(event)) = self.channel.try_next() {
+            self.dispatch(event);
         }
     }
 
@@ -512,10 +514,9 @@ impl Engine {
                 }
             }
             Action::Expire => self.send_to_setup(Setup::Expire(key)),
-            Action::SendShutdown => {
+            Action::Deliver => {
                 if let Some(connection) = self.connection(key) {
-                    let delivery = Delivery::Shutdown(Arc::downgrade(&connection));
-                    self.unsent.add(delivery);
+                    self.unsent.add(&connection);
                 }
             }
             Action::EndDelivery(name) => self.unsent.end(name),
@@ -589,16 +590,8 @@ impl Engine {
         }
     }
 
-    fn set_up(self: &Arc<Self>, work: Setup) {
-        match work {
-            Setup::Event(event) => self.handle(event),
-            Setup::Expire(key) => self.expire(key),
-            Setup::ServeHeld => {}
-        }
-    }
-
     /// Handles one event. Dropping an identifier without an owner destroys the identifier.
-    fn handle(self: &Arc<Self>, event: Event) {
+    fn handle_event(self: &Arc<Self>, event: Event) {
         match event {
             Event::AddrResolved(id) => {
                 let key = id.key();
@@ -716,7 +709,7 @@ impl Engine {
             && let Ok(connection) = backlog.established(self, *half_open, id)
         {
             self.connected(key, &connection);
-            backlog.offer(key, connection);
+            backlog.offer(connection);
         }
     }
 
@@ -732,27 +725,46 @@ impl Engine {
     }
 }
 
-/// The set-up thread.
-fn run_setup(engine: &Weak<Engine>, work: &Receiver<Setup>) {
-    let mut next: Option<Instant> = None;
-    loop {
-        let received = match next {
-            None => work.recv().map_err(RecvTimeoutError::from),
-            Some(at) => work.recv_timeout(at.saturating_duration_since(Instant::now())),
-        };
-        let Some(engine) = engine.upgrade() else {
-            return;
-        };
-        match received {
-            Ok(first) => engine.set_up(first),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+impl SetUp for Arc<Engine> {
+    type Work = Setup;
+
+    fn handle_first(&self, work: Setup) -> Option<Setup> {
+        match work {
+            // A held request may displace a half-open connection: the handshakes completed meanwhile come first.
+            Setup::Event(Event::Established(id)) => {
+                self.established(id);
+                None
+            }
+            other => Some(other),
         }
-        // A held request may displace a half-open connection: the handshakes completed meanwhile come first.
-        for other in work.try_iter().take(MAX_SETUP_WORK) {
-            engine.set_up(other);
+    }
+
+    fn handle(&self, work: Setup) {
+        match work {
+            Setup::Event(event) => self.handle_event(event),
+            Setup::Expire(key) => self.expire(key),
+            Setup::ServeHeld => {}
         }
-        next = engine.serve_held();
+    }
+
+    fn serve_held(&self) -> Option<Instant> {
+        // Taken off the list once without held requests, so that a panic takes none off.
+        let holding = self.holding().clone();
+        let mut any_served = false;
+        for held in &holding {
+            let backlog = held.upgrade();
+            let others =
+                backlog.is_some_and(|backlog| self.serve_held_of(&backlog, &mut any_served));
+            if !others {
+                self.holding().retain(|known| !Weak::ptr_eq(known, held));
+            }
+        }
+        let pause = if any_served {
+            Duration::ZERO
+        } else {
+            HELD_CHECK
+        };
+        (!self.holding().is_empty()).then(|| Instant::now() + pause)
     }
 }
 

@@ -21,6 +21,9 @@ pub fn errno(err: &io::Error) -> i32 {
     }
     let inner = err.get_ref();
     let failure = inner.and_then(|inner| inner.downcast_ref::<ConnectionFailure>());
+    if let Some(errno) = failure.and_then(ConnectionFailure::os_error) {
+        return errno;
+    }
     let errno = match failure.map(ConnectionFailure::failure) {
         Some(Failure::Violation(_)) => Errno::PROTO,
         Some(Failure::Send) => Errno::IO,

@@ -1,8 +1,9 @@
 //! Disconnecting all streams before the process exits.
 
 use std::{
+    env,
     sync::{
-        Arc,
+        Arc, Once, OnceLock,
         atomic::{
             AtomicBool, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -25,8 +26,8 @@ const MAX_LOCKED: Duration = Duration::from_secs(1);
 /// Disconnects all streams of this process, and waits until the peers have acknowledged all data, at most for
 /// `limit`. Returns whether they have.
 ///
-/// For the end of a process: [`std::process::exit`] drops no stream, and the return from `main` ends the
-/// process before a stream dropped in the background has [delivered](crate::Options::linger) its data.
+/// For the end of a process that has not dropped its streams, such as by [`std::process::exit`]. The exit itself waits
+/// for the data of dropped streams, at most for [`exit_linger`].
 /// Programs of C libraries need no such call: `librsocket.so` and `librspreload.so` make it at exit.
 ///
 /// A stream is waited for no longer than for its own [linger time](crate::Options::linger), and not
@@ -36,6 +37,42 @@ const MAX_LOCKED: Duration = Duration::from_secs(1);
 /// nothing.
 pub fn disconnect_all(limit: Duration) -> bool {
     Engine::running().is_none_or(|engine| engine.disconnect_all(limit))
+}
+
+/// Default of [`exit_linger`].
+const EXIT_LINGER: Duration = Duration::from_secs(10);
+
+/// Maximum time for which the exit of the process waits for the data of dropped streams: 10 seconds, or
+/// `RS_EXIT_LINGER` in seconds, as of the first socket.
+///
+/// ```
+/// assert_eq!(rsocket::exit_linger().as_secs(), 10);
+/// ```
+pub fn exit_linger() -> Duration {
+    // The environment cannot be read in a signal handler, which may exit.
+    static LIMIT: OnceLock<Duration> = OnceLock::new();
+    *LIMIT.get_or_init(|| exit_linger_of(env::var("RS_EXIT_LINGER").ok().as_deref()))
+}
+
+fn exit_linger_of(seconds: Option<&str>) -> Duration {
+    let seconds = seconds.and_then(|seconds| seconds.trim().parse().ok());
+    seconds.map_or(EXIT_LINGER, Duration::from_secs)
+}
+
+extern "C" fn exiting() {
+    if let Some(engine) = Engine::running() {
+        engine.wait_for_dropped(exit_linger());
+    }
+}
+
+/// Has the exit of the process wait for the data of dropped streams.
+pub(crate) fn wait_at_exit() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        exit_linger();
+        // Without memory for the registration, the data may be lost.
+        drop(verbs::exit::at_exit(exiting));
+    });
 }
 
 /// Request of an exiting thread to the engine thread. The exiting thread may be inside a signal handler, whose
@@ -182,4 +219,18 @@ fn leaving(engine: &Engine, now: Instant, limit: Duration) -> Vec<Leaving> {
     let datagrams = engine.all_datagram_sockets().into_iter();
     let datagrams = datagrams.map(|socket| leaving(Subject::Datagrams(socket), limit));
     streams.chain(datagrams).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_linger_is_a_number_of_seconds() {
+        for text in [None, Some(""), Some("-1"), Some("long"), Some("1.5")] {
+            assert_eq!(exit_linger_of(text), EXIT_LINGER, "{text:?}");
+        }
+        assert_eq!(exit_linger_of(Some(" 3\n")), Duration::from_secs(3));
+        assert_eq!(exit_linger_of(Some("0")), Duration::ZERO);
+    }
 }

@@ -40,7 +40,41 @@ pub(crate) enum Cause {
     Request(WcError),
     /// Reported by the connection manager in an event.
     Connection(ConnectFailure),
+    /// Reported by a call: the kernel takes no requests, or arms no queue.
+    Call(CallError),
 }
+
+/// A call of the connection's queue pair or completion queue that has failed for good.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallError {
+    call: &'static str,
+    errno: i32,
+}
+
+impl CallError {
+    /// The error of a call; `None` without an error number.
+    pub(crate) fn of(error: &verbs::Error) -> Option<Self> {
+        let errno = error.raw_os_error().filter(|&errno| errno > 0)?;
+        Some(Self {
+            call: error.call(),
+            errno,
+        })
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&verbs::Error::from_errno(self.call, self.errno), f)
+    }
+}
+
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl error::Error for CallError {}
 
 impl ConnectionFailure {
     pub(crate) fn new(failure: Failure, cause: Option<Cause>) -> Self {
@@ -57,6 +91,15 @@ impl ConnectionFailure {
         match self.cause.as_ref()? {
             Cause::Request(cause) => Some(cause),
             Cause::Connection(cause) => Some(cause),
+            Cause::Call(cause) => Some(cause),
+        }
+    }
+
+    /// Error number of the call that has failed the connection, if a call has.
+    pub(crate) fn os_error(&self) -> Option<i32> {
+        match self.cause {
+            Some(Cause::Call(cause)) => Some(cause.errno),
+            _ => None,
         }
     }
 
@@ -65,6 +108,7 @@ impl ConnectionFailure {
         let kind = match self.failure {
             Failure::Violation(_) => io::ErrorKind::InvalidData,
             Failure::TimedOut => io::ErrorKind::TimedOut,
+            _ if let Some(errno) = self.os_error() => io::Error::from_raw_os_error(errno).kind(),
             _ => io::ErrorKind::ConnectionReset,
         };
         io::Error::new(kind, self)
@@ -100,6 +144,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Request(cause) => fmt::Display::fmt(cause, f),
             Self::Connection(cause) => fmt::Display::fmt(cause, f),
+            Self::Call(cause) => fmt::Display::fmt(cause, f),
         }
     }
 }

@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod backlog;
 mod config;
 mod connecting;
 mod connection;
@@ -56,6 +57,7 @@ mod names;
 mod options;
 mod queue;
 mod ready_list;
+mod setup;
 mod socket;
 mod stream;
 mod timers;
@@ -66,13 +68,14 @@ mod unsent;
 mod waiters;
 mod waiting;
 
+pub use backlog::Refusals;
 pub use cm::PathRecord;
 pub use datagram::RecvMeta;
 pub use device::ProtectionGroup;
 pub use errno::errno;
-pub use exit::disconnect_all;
+pub use exit::{disconnect_all, exit_linger};
 pub use failure::ConnectionFailure;
-pub use listener::{Incoming, Listener, Refusals};
+pub use listener::{Incoming, Listener};
 pub use mapped::MappedBuffer;
 pub use options::Options;
 pub use rsocket_proto as proto;

@@ -1,410 +1,36 @@
 //! Listening, and accepting connections.
 
 use std::{
-    collections::VecDeque,
     io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{SocketAddr, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use cm::{
-    CmId, ConnectRequest, Key,
-    phases::{Connected, Idle, Listening},
+    CmId, Key,
+    phases::{Idle, Listening},
 };
 use rustix::event::{PollFd, PollFlags, poll};
-use verbs::{Context, Rts, fd::NotifyFd, waiting::EventFd};
+use verbs::waiting::EventFd;
 
 use crate::{
-    admission::{Admission, Decision, Held, Limits},
-    connection::{Connection, ConnectionAddrs},
-    endpoint::{Endpoint, bring_up},
+    backlog::{Backlog, Closed, Refusals, unspecified},
     engine::Engine,
-    memory::{Exposed, Memory},
-    names::{mapped, scoped, unmapped},
+    memory::{Exposed, send_buffer},
+    names::unmapped,
     options::Options,
-    proto::ConnectData,
     stream::Stream,
-    trace::{StreamSpan, note},
 };
-
-fn unspecified() -> SocketAddr {
-    SocketAddr::from(([0; 4], 0))
-}
-
-/// An accepted connection whose peer has not completed the handshake.
-///
-/// Owns the resources named in the reply: the queue pair, and the memory exposed to the peer.
-#[derive(Debug)]
-pub(crate) struct HalfOpen {
-    endpoint: Endpoint<Rts>,
-    peer: ConnectData,
-    addrs: ConnectionAddrs,
-    /// When the connection is dropped unless the handshake has completed.
-    pub(crate) deadline: Option<Instant>,
-}
-
-impl HalfOpen {
-    pub(crate) fn context(&self) -> &Context {
-        self.endpoint.qp.pd().context()
-    }
-}
-
-/// Counts of connection requests that a [`Listener`] has not turned into connections.
-///
-/// Peers are not authenticated: a count growing on a healthy network indicates a flood.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Refusals {
-    /// Requests rejected because too many waited for a place in the [backlog](Options::backlog), or the
-    /// listener was [shut down](Listener::shutdown).
-    pub rejected: u64,
-    /// Half-open connections ended in favor of a request from another address, or a later one from the same.
-    pub displaced: u64,
-    /// Half-open connections ended after [`Options::handshake_timeout`], and requests held back for 90
-    /// seconds.
-    pub timed_out: u64,
-    /// Requests rejected because of private data outside the protocol.
-    pub invalid: u64,
-    /// Connections ended during the handshake: by the peer, or for lack of memory or a device resource.
-    pub failed: u64,
-}
-
-/// State of a listener filled by the engine.
-#[derive(Debug)]
-pub(crate) struct Backlog {
-    queues: Mutex<Queues>,
-    event_fd: Arc<EventFd>,
-    /// Descriptor for the program, readable with the eventfd. Reading the eventfd itself would lose a wake-up.
-    notify: NotifyFd,
-    /// Options of future connections.
-    options: Mutex<Options>,
-    /// Local address. Connections have addresses of the same family.
-    local_addr: Option<SocketAddr>,
-}
-
-#[derive(Debug, Default)]
-struct Queues {
-    half_open: Admission<Key>,
-    /// Requests waiting for a place.
-    held: Held<Request>,
-    /// Established connections, ready to be accepted.
-    waiting: VecDeque<Arc<Connection>>,
-    refusals: Refusals,
-    /// Set when the listener takes no more connections.
-    closed: Option<Closed>,
-}
-
-/// Cause of the end of a listener.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Closed {
-    ShutDown,
-    DeviceRemoved,
-}
-
-impl Closed {
-    fn error(self) -> io::Error {
-        let (kind, reason) = match self {
-            Self::ShutDown => (
-                io::ErrorKind::InvalidInput,
-                "the listener has been shut down",
-            ),
-            Self::DeviceRemoved => (
-                io::ErrorKind::NetworkDown,
-                "the device of the listener's address has been removed",
-            ),
-        };
-        io::Error::new(kind, reason)
-    }
-}
-
-/// A request with valid private data.
-#[derive(Debug)]
-struct Request {
-    request: ConnectRequest,
-    peer: ConnectData,
-}
-
-impl Request {
-    fn key(&self) -> Key {
-        self.request.id().key()
-    }
-
-    /// Peer address for the per-address limits.
-    fn addr(&self) -> IpAddr {
-        let peer = self.request.id().peer_addr();
-        peer.unwrap_or_else(unspecified).ip().to_canonical()
-    }
-}
-
-/// Outcome of a request that was not rejected.
-#[derive(Debug)]
-pub(crate) enum RequestOutcome {
-    /// Accepted; the handshake is in progress.
-    HalfOpen(Box<HalfOpen>),
-    /// Held back for a place.
-    Held,
-}
-
-impl Backlog {
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Accepts a connection request, or holds the request back until there is a place.
-    /// [`established`](Self::established) completes the connection after the handshake.
-    pub(crate) fn requested(
-        &self,
-        engine: &Engine,
-        request: ConnectRequest,
-    ) -> io::Result<RequestOutcome> {
-        let peer = match ConnectData::decode(&request.param().private_data) {
-            Ok(peer) => peer,
-            Err(err) => {
-                self.lock().refusals.invalid += 1;
-                request.reject(&[])?;
-                return Err(io::Error::new(io::ErrorKind::InvalidData, err));
-            }
-        };
-        let options = self.options();
-        let now = Instant::now();
-        let request = Request { request, peer };
-        let (key, addr) = (request.key(), request.addr());
-        // Held requests come first; the engine serves them before sleeping.
-        if self.lock().held.is_empty() && self.take_place(key, addr, &options, now) {
-            let served = self.serve(engine, request, &options, now)?;
-            return Ok(RequestOutcome::HalfOpen(Box::new(served)));
-        }
-        let mut queues = self.lock();
-        let refused = if queues.closed.is_some() {
-            Some(request)
-        } else {
-            queues.held.hold(addr, now, request)
-        };
-        queues.refusals.rejected += u64::from(refused.is_some());
-        drop(queues);
-        if let Some(refused) = refused {
-            let other = refused.key();
-            // If the rejection fails, dropping the request notifies the peer.
-            drop(refused.request.reject(&[]));
-            if other == key {
-                return Err(io::ErrorKind::ConnectionRefused.into());
-            }
-            engine.abandon(other);
-        }
-        Ok(RequestOutcome::Held)
-    }
-
-    /// Accepts the next held request with a place, which may displace a half-open connection. Returns its key, with the
-    /// half-open connection or the failure; `None` without a servable request.
-    pub(crate) fn serve_held(&self, engine: &Engine) -> Option<(Key, io::Result<HalfOpen>)> {
-        let options = self.options();
-        let now = Instant::now();
-        let limits = Limits::new(options.backlog, options.half_open_per_address);
-        let mut queues = self.lock();
-        let Queues {
-            half_open,
-            held,
-            waiting,
-            refusals,
-            ..
-        } = &mut *queues;
-        let decide = |addr| half_open.decide(addr, now, waiting.len(), limits);
-        let request = held.take(
-            |addr| half_open.count(addr),
-            |addr| decide(addr) != Decision::Reject,
-        )?;
-        let (key, addr) = (request.key(), request.addr());
-        let displaced = match decide(addr) {
-            Decision::ServeInsteadOf(displaced) => Some(displaced),
-            _ => None,
-        };
-        if let Some(displaced) = displaced {
-            refusals.displaced += 1;
-            half_open.end(displaced);
-        }
-        half_open.begin(key, addr, now);
-        drop(queues);
-        if let Some(displaced) = displaced {
-            engine.abandon(displaced);
-        }
-        Some((key, self.serve(engine, request, &options, now)))
-    }
-
-    /// Drops the expired held requests. Returns their keys, and whether others remain.
-    pub(crate) fn expire_held(&self) -> (Vec<Key>, bool) {
-        let mut queues = self.lock();
-        let expired = queues.held.expired(Instant::now());
-        queues.refusals.timed_out += expired.len() as u64;
-        let others = !queues.held.is_empty();
-        drop(queues);
-        // Dropping the requests notifies their peers.
-        (expired.iter().map(Request::key).collect(), others)
-    }
-
-    /// Drops a held request withdrawn by its peer.
-    pub(crate) fn withdrawn(&self, key: Key) {
-        let withdrawn = self.lock().held.remove(|request| request.key() == key);
-        drop(withdrawn);
-    }
-
-    /// Accepts a request with a reserved place.
-    fn serve(
-        &self,
-        engine: &Engine,
-        request: Request,
-        options: &Options,
-        now: Instant,
-    ) -> io::Result<HalfOpen> {
-        let Request { request, peer } = request;
-        let id = request.id();
-        let name = |addr: Option<SocketAddr>, near| {
-            let addr = scoped(addr.unwrap_or_else(unspecified), near);
-            match self.local_addr {
-                Some(SocketAddr::V6(_)) => mapped(addr),
-                _ => addr,
-            }
-        };
-        let local_addr = name(id.local_addr(), self.local_addr);
-        let addrs = ConnectionAddrs {
-            local_addr,
-            peer_addr: name(id.peer_addr(), Some(local_addr)),
-            key: id.key(),
-            span: StreamSpan::new(id.peer_addr().unwrap_or_else(unspecified)),
-        };
-        let key = addrs.key;
-        note!(debug, addrs.span, "accepting");
-        let accepted = accept(engine, request, options).inspect_err(|_error| {
-            note!(warn, addrs.span, error = %_error, "not accepted");
-            self.failed(key);
-        });
-        Ok(HalfOpen {
-            endpoint: accepted?,
-            peer,
-            addrs,
-            deadline: now.checked_add(options.handshake_timeout),
-        })
-    }
-
-    /// Reserves a free place for a request. Returns whether there was one.
-    fn take_place(&self, key: Key, addr: IpAddr, options: &Options, now: Instant) -> bool {
-        let mut queues = self.lock();
-        let serves = queues.closed.is_none() && {
-            let limits = Limits::new(options.backlog, options.half_open_per_address);
-            let waiting = queues.waiting.len();
-            queues.half_open.decide(addr, now, waiting, limits) == Decision::Serve
-        };
-        if serves {
-            queues.half_open.begin(key, addr, now);
-        }
-        serves
-    }
-
-    /// Records a failed handshake.
-    pub(crate) fn failed(&self, key: Key) {
-        let mut queues = self.lock();
-        queues.refusals.failed += u64::from(queues.half_open.end(key));
-    }
-
-    /// Records a handshake past its deadline.
-    pub(crate) fn timed_out(&self, key: Key) {
-        let mut queues = self.lock();
-        queues.refusals.timed_out += u64::from(queues.half_open.end(key));
-    }
-
-    /// Creates the connection after the handshake. The caller [offers](Self::offer) the connection to the
-    /// program next.
-    pub(crate) fn established(
-        &self,
-        engine: &Arc<Engine>,
-        half_open: HalfOpen,
-        id: CmId<Connected>,
-    ) -> io::Result<Arc<Connection>> {
-        let HalfOpen {
-            endpoint,
-            peer,
-            addrs,
-            deadline: _,
-        } = half_open;
-        let key = addrs.key;
-        let connection = Connection::new(endpoint, |qp| Ok((qp, id)), &peer, addrs, engine);
-        Ok(Arc::new(connection.inspect_err(|_| self.failed(key))?))
-    }
-
-    /// Queues an established connection for `accept`.
-    pub(crate) fn offer(&self, key: Key, connection: Arc<Connection>) {
-        let mut queues = self.lock();
-        queues.half_open.end(key);
-        queues.waiting.push_back(connection);
-        // Notified under the lock: taking the connection drains the eventfd.
-        self.event_fd.notify();
-    }
-
-    /// Returns a taken connection to the front of the queue.
-    fn put_back(&self, connection: Arc<Connection>) {
-        let mut queues = self.lock();
-        queues.waiting.push_front(connection);
-        self.event_fd.notify();
-    }
-
-    /// Stops listening. Queued connections can still be accepted; held requests are dropped.
-    pub(crate) fn close(&self, engine: &Engine, cause: Closed) {
-        let mut queues = self.lock();
-        queues.closed = Some(cause);
-        let held = std::mem::take(&mut queues.held);
-        self.event_fd.notify();
-        drop(queues);
-        for request in held.iter() {
-            engine.abandon(request.key());
-        }
-    }
-
-    fn closed(&self) -> Option<Closed> {
-        self.lock().closed
-    }
-
-    fn options(&self) -> Options {
-        let options = self.options.lock();
-        options.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Takes the next connection. The freed place goes to a held request.
-    fn take(&self, engine: &Engine) -> Option<Arc<Connection>> {
-        let mut queues = self.lock();
-        let taken = queues.waiting.pop_front();
-        if queues.waiting.is_empty() && queues.closed.is_none() {
-            self.event_fd.drain();
-        }
-        if taken.is_some() && !queues.held.is_empty() {
-            engine.wake_for_held();
-        }
-        taken
-    }
-}
-
-/// Creates an endpoint for a request and accepts. A failure rejects the request.
-fn accept(
-    engine: &Engine,
-    request: ConnectRequest,
-    options: &Options,
-) -> io::Result<Endpoint<Rts>> {
-    let group = options.group.as_ref();
-    let endpoint = Endpoint::new(request.id(), engine.devices(), group, options.settings)?;
-    let param = endpoint.conn_param();
-    endpoint.bring_up(|qp| {
-        let qp = bring_up(request.id(), qp)?;
-        Ok(request.accept_ready(qp, &param)?)
-    })
-}
 
 /// Accepts connections, like [`std::net::TcpListener`].
 ///
 /// Handshakes complete in the background; a peer that stalls delays no other. Requests beyond the
-/// [backlog](Options::backlog) wait for a place, as with TCP. Dropping the last [clone](Self::try_clone) of
+/// [backlog](Options::backlog) wait for an entry, as with TCP. Dropping the last [clone](Self::try_clone) of
 /// the listener ends all connections not yet accepted.
 #[derive(Debug)]
 pub struct Listener {
@@ -523,21 +149,17 @@ impl Listener {
 
     /// Whether [`try_accept`](Self::try_accept) has a connection or an error.
     pub(crate) fn is_ready(&self) -> bool {
-        let queues = self.inner.backlog.lock();
-        !queues.waiting.is_empty() || queues.closed.is_some()
+        self.inner.backlog.is_ready()
     }
 
     /// Sets the options of future connections, except the backlog.
     pub(crate) fn set_options(&self, options: &Options) {
-        let own = self.inner.backlog.options.lock();
-        let mut own = own.unwrap_or_else(PoisonError::into_inner);
-        let backlog = own.backlog;
-        *own = options.clone().backlog(backlog);
+        self.inner.backlog.set_options(options);
     }
 
     /// Returns the counts of refused requests since the listener was created.
     pub fn refusals(&self) -> Refusals {
-        self.inner.backlog.lock().refusals
+        self.inner.backlog.refusals()
     }
 
     /// Returns an iterator over accepted connections. Each step blocks as [`accept`](Self::accept) does.
@@ -609,18 +231,7 @@ impl Inner {
         }
         self.engine.forget(self.key);
         drop(id);
-        let mut queues = self.backlog.lock();
-        let ended = Queues {
-            closed: queues.closed,
-            refusals: queues.refusals,
-            ..Queues::default()
-        };
-        let ended = std::mem::replace(&mut *queues, ended);
-        drop(queues);
-        let held = ended.held.iter().map(Request::key);
-        for key in ended.half_open.keys().into_iter().chain(held) {
-            self.engine.abandon(key);
-        }
+        self.backlog.end(&self.engine);
     }
 }
 
@@ -663,17 +274,10 @@ impl Options {
 
     /// Listens with a bound identifier.
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
-        let event_fd = Arc::new(EventFd::new()?);
-        let backlog = Arc::new(Backlog {
-            queues: Mutex::default(),
-            notify: NotifyFd::of(event_fd.as_fd())?,
-            event_fd,
-            options: Mutex::new(self.clone()),
-            local_addr: id.local_addr(),
-        });
+        let backlog = Arc::new(Backlog::new(self.clone(), id.local_addr())?);
         let key = id.key();
         engine.listen(key, &backlog, id.bound_context()?);
-        let id = id.listen(self.backlog).map_err(|refused| {
+        let id = id.listen(backlog.options().backlog).map_err(|refused| {
             engine.forget(key);
             refused.error
         })?;
@@ -702,7 +306,7 @@ impl Options {
         for ctx in contexts {
             let registered = ctx.alloc_pd().and_then(|pd| {
                 let exposed = Exposed::new(&pd, &settings)?;
-                Memory::new(&pd, &settings, exposed)
+                Ok((exposed, send_buffer(&pd, &settings)?))
             });
             match registered {
                 Ok(_) => return Ok(()),

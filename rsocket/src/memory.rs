@@ -6,6 +6,7 @@ use std::{
 };
 
 use rustix::{
+    io::Errno,
     param::page_size,
     process::{Resource, getrlimit},
     rand::{GetRandomFlags, getrandom},
@@ -71,36 +72,90 @@ pub(crate) struct Memory {
 /// Total size in bytes of the grown buffers of the process.
 static GROWN: AtomicU64 = AtomicU64::new(0);
 
-/// Divisor of `RLIMIT_MEMLOCK`: grown buffers leave three quarters of the limit to new connections.
+/// Divisor of `RLIMIT_MEMLOCK`: grown buffers leave three quarters of the limit to other connections, and so does the
+/// memory of half-open connections.
 const LOCKED_PART: u64 = 4;
 
 /// Divisor of the host's memory for processes without a memory lock limit: peers control how many buffers
 /// grow.
 const RAM_PART: u64 = 16;
 
-/// A share of the growth allowance, returned on drop.
+/// Total size in bytes of the memory of the process's half-open connections, and the number of their descriptors.
+static HALF_OPEN: AtomicU64 = AtomicU64::new(0);
+static HALF_OPEN_DESCRIPTORS: AtomicU64 = AtomicU64::new(0);
+
+/// Divisor of `RLIMIT_NOFILE`: half-open connections leave three quarters of the descriptors to the program.
+const DESCRIPTORS_PART: u64 = 4;
+
+/// Bytes that drivers such as mlx5 lock for a send request and for a receive, with the completion of each.
+const SEND_BYTES: usize = 128;
+const RECEIVE_BYTES: usize = 80;
+
+/// Descriptors of a half-open connection: its completion channel.
+const DESCRIPTORS: u64 = 1;
+
+/// A share of an allowance of the process, returned on drop.
 #[derive(Debug)]
 struct Share {
-    bytes: u64,
+    amount: u64,
     taken: &'static AtomicU64,
 }
 
 impl Share {
-    /// Takes `bytes` of the allowance `most`, if that much is left.
-    fn take(bytes: u64, taken: &'static AtomicU64, most: u64) -> Option<Self> {
-        let sum = |taken: u64| taken.checked_add(bytes).filter(|&sum| sum <= most);
+    /// Takes `amount` of the allowance `most`, if that much remains.
+    fn take(amount: u64, taken: &'static AtomicU64, most: u64) -> Option<Self> {
+        let sum = |taken: u64| taken.checked_add(amount).filter(|&sum| sum <= most);
         let took = taken.fetch_update(Relaxed, Relaxed, sum);
-        took.ok().map(|_| Self { bytes, taken })
+        took.ok().map(|_| Self { amount, taken })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.taken.fetch_sub(self.bytes, Relaxed);
+        self.taken.fetch_sub(self.amount, Relaxed);
     }
 }
 
-/// Returns the maximum total size of grown buffers, in bytes.
+/// The share of a half-open connection in the memory and the descriptors of the process: peers whose address may be
+/// forged leave the rest to established connections.
+#[derive(Debug)]
+pub(crate) struct HalfOpenShare {
+    _memory: Share,
+    _descriptors: Share,
+}
+
+impl HalfOpenShare {
+    /// Takes the share of a connection with these settings. The first half-open connection always has one.
+    ///
+    /// # Errors
+    /// `ENOMEM`, `EMFILE`: the half-open connections of the process have their part of the limit.
+    pub(crate) fn take(settings: &Settings) -> io::Result<Self> {
+        // The depths are those of the program, not yet those of a device.
+        let receives = usize::from(settings.recv_depth) + usize::from(SPARE_RECEIVES);
+        let parts = [
+            settings.table_size(),
+            settings.recv_buffer_idle as usize,
+            usize::from(settings.send_depth) * SEND_BYTES,
+            receives * RECEIVE_BYTES,
+        ];
+        let paged = parts.map(|len| len.next_multiple_of(page_size()) as u64);
+        let bytes = paged.iter().sum();
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self::take_of(bytes, allowance(), descriptors / DESCRIPTORS_PART)
+    }
+
+    fn take_of(bytes: u64, memory: u64, descriptors: u64) -> io::Result<Self> {
+        let memory = Share::take(bytes, &HALF_OPEN, memory.max(bytes)).ok_or(Errno::NOMEM)?;
+        let most = descriptors.max(DESCRIPTORS);
+        let descriptors = Share::take(DESCRIPTORS, &HALF_OPEN_DESCRIPTORS, most);
+        Ok(Self {
+            _memory: memory,
+            _descriptors: descriptors.ok_or(Errno::MFILE)?,
+        })
+    }
+}
+
+/// Returns the maximum total size of grown buffers, and of the memory of half-open connections, in bytes.
 fn allowance() -> u64 {
     let unlimited =
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
@@ -223,21 +278,27 @@ impl Buffer {
     }
 }
 
+/// Allocates and registers the send buffer of an established connection, with its slots.
+pub(crate) fn send_buffer(
+    pd: &ProtectionDomain,
+    settings: &Settings,
+) -> verbs::Result<RemoteRegion> {
+    private(
+        pd,
+        settings.send_buffer_idle as usize + settings.slots_size(),
+    )
+}
+
 impl Memory {
-    /// Allocates the unexposed memory of an established connection.
-    pub(crate) fn new(
-        pd: &ProtectionDomain,
-        settings: &Settings,
-        exposed: Exposed,
-    ) -> verbs::Result<Self> {
-        let (send_buffer, slots) = (settings.send_buffer_idle as usize, settings.slots_size());
-        Ok(Self {
+    /// Combines the exposed memory of a connection with its [`send_buffer`].
+    pub(crate) fn new(settings: &Settings, exposed: Exposed, send_buffer: RemoteRegion) -> Self {
+        Self {
             exposed,
             old_receive: None,
-            send: private(pd, send_buffer + slots)?.into(),
-            send_buffer,
-            slots,
-        })
+            send: send_buffer.into(),
+            send_buffer: settings.send_buffer_idle as usize,
+            slots: settings.slots_size(),
+        }
     }
 
     /// Replaces the receive buffer with a new one of `bytes` bytes. The previous buffer stays until
@@ -340,5 +401,28 @@ mod tests {
         let all = Share::take(u64::MAX, &TAKEN, u64::MAX);
         assert!(Share::take(1, &TAKEN, u64::MAX).is_none());
         drop(all);
+    }
+
+    /// Half-open connections have their part of each limit, and one of any size.
+    #[test]
+    fn half_open_connections_beyond_their_share_are_refused() {
+        // The program may request any depths.
+        let longest = Settings {
+            send_depth: u16::MAX,
+            recv_depth: u16::MAX,
+            ..Settings::default()
+        };
+        assert!(HalfOpenShare::take(&longest).is_ok());
+        let take = |memory, descriptors| {
+            let share = HalfOpenShare::take_of(30, memory, descriptors);
+            share.map_err(|error| error.raw_os_error())
+        };
+        let shares = [take(100, 3), take(100, 3), take(100, 3)];
+        assert!(shares.iter().all(Result::is_ok));
+        assert_eq!(take(119, 4).unwrap_err(), Some(Errno::NOMEM.raw_os_error()));
+        assert_eq!(take(120, 3).unwrap_err(), Some(Errno::MFILE.raw_os_error()));
+        let fourth = take(120, 4).unwrap();
+        drop((shares, fourth));
+        assert!(take(0, 0).is_ok());
     }
 }

@@ -11,6 +11,9 @@ pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(924);
 /// this time, after about four seconds, in case the reply or the RTU was lost.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Default time for which a dropped stream waits for its peer to acknowledge data.
+const LINGER: Duration = Duration::from_secs(10);
+
 /// Sizes, connection setup and shutdown of a connection.
 ///
 /// ```
@@ -37,6 +40,8 @@ pub struct Options {
     pub(crate) linger_in_background: bool,
     pub(crate) keep_alive: Option<Duration>,
     pub(crate) user_timeout: Option<Duration>,
+    /// Timeout for unacknowledged keepalive probes, unless `user_timeout` is set.
+    pub(crate) keep_alive_timeout: Option<Duration>,
     pub(crate) group: Option<ProtectionGroup>,
 }
 
@@ -49,10 +54,11 @@ impl Default for Options {
             handshake_timeout: HANDSHAKE_TIMEOUT,
             source: None,
             connect_timeout: None,
-            linger: Duration::from_secs(10),
-            linger_in_background: false,
+            linger: LINGER,
+            linger_in_background: true,
             keep_alive: None,
             user_timeout: None,
+            keep_alive_timeout: None,
             group: None,
         }
     }
@@ -153,18 +159,20 @@ impl Options {
         self
     }
 
-    /// Sets how long dropping the stream waits for acknowledgement of sent data; 10 seconds if not set. Zero
-    /// ends the connection at once.
+    /// Sets the time for which a dropped stream waits for acknowledgement of sent data, like `SO_LINGER`: 10 seconds if not
+    /// set. Zero ends the connection at once.
     ///
-    /// The dropping thread blocks for at most this time, or not at all [in the
-    /// background](Self::linger_in_background).
+    /// The engine waits in the background, and the drop returns at once. With a time set by this call, the drop blocks
+    /// instead, at most for this time, unless [in the background](Self::linger_in_background).
+    #[doc(alias = "SO_LINGER")]
     pub fn linger(mut self, timeout: Duration) -> Self {
         self.linger = timeout;
+        self.linger_in_background = false;
         self
     }
 
     /// Sets whether dropping the stream returns at once while the engine delivers the sent data in the
-    /// background, as with TCP. Off by default: a process exiting after the drop loses undelivered data.
+    /// background, as with TCP: the default, until [`linger`](Self::linger) sets a time.
     pub fn linger_in_background(mut self, in_background: bool) -> Self {
         self.linger_in_background = in_background;
         self
@@ -177,7 +185,8 @@ impl Options {
     }
 
     /// Fails the connection with `TimedOut` when data or [keepalive probes](Self::keep_alive) have been
-    /// unacknowledged for this long: at least one second; 924 seconds if not set or zero.
+    /// unacknowledged for this time, or data has waited for room of the peer: at least one second. If not set or zero,
+    /// unacknowledged data fails the connection after 924 seconds, and data waits for room without a limit, as with TCP.
     ///
     /// Most devices give up by themselves after 4 to 15 seconds, some never. A peer running the C library
     /// with full queues and no rsockets call during this time also fails the connection.
@@ -199,7 +208,12 @@ impl Options {
 
     /// Returns the timeout for unacknowledged data, with its default.
     pub(crate) fn limit(&self) -> Duration {
-        let fixed = self.user_timeout.filter(|timeout| !timeout.is_zero());
+        let fixed = self.room_limit().or(self.keep_alive_timeout);
         fixed.unwrap_or(USER_TIMEOUT)
+    }
+
+    /// Returns the timeout for data without room of the peer, if limited.
+    pub(crate) fn room_limit(&self) -> Option<Duration> {
+        self.user_timeout.filter(|timeout| !timeout.is_zero())
     }
 }

@@ -25,7 +25,7 @@ impl Queue {
     }
 
     /// Requests an event, unless one is outstanding: its arrival makes the channel readable all the same.
-    pub(crate) fn arm(&mut self) -> io::Result<()> {
+    pub(crate) fn arm(&mut self) -> verbs::Result<()> {
         if !self.armed {
             self.cq.req_notify(Notify::Next)?;
             self.armed = true;

@@ -31,7 +31,7 @@ pub(crate) struct ReadyList {
 
 impl ReadyList {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let sources = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let sources = verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let event = EventFd::new()?;
         let data = epoll::EventData::new_u64(EVENT);
         epoll::add(&sources, &event, data, epoll::EventFlags::IN)?;

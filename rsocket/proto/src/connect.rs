@@ -153,7 +153,7 @@ mod tests {
         0x00, 0x00, 0x7f, 0xac, 0xcc, 0x02, 0x60, 0x00, 0x00, 0x00, 0x07, 0xbd, 0, 1, 0, 0,
     ];
 
-    /// T-WP1, T-WP2: captured from a librdmacm server.
+    /// Captured from a librdmacm server.
     #[test]
     fn connect_data_matches_the_captured_bytes() {
         assert_eq!(golden().encode(), GOLDEN);
@@ -163,7 +163,6 @@ mod tests {
         assert_eq!(ConnectData::decode(&padded), Ok(golden()));
     }
 
-    /// T-WP11, T-WP15
     #[test]
     fn connect_data_flags_hold_byte_order_and_iomap() {
         let data = ConnectData {
@@ -177,7 +176,6 @@ mod tests {
         assert_eq!(ConnectData::decode(&wire), Ok(data));
     }
 
-    /// T-WP3
     #[test]
     fn connect_data_with_invalid_values_is_refused() {
         let with = |at: usize, with: &[u8]| {

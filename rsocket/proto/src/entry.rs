@@ -93,7 +93,7 @@ impl Mapping {
 mod tests {
     use super::*;
 
-    /// T-WP11: captured from a peer with its host's order set to big-endian.
+    /// Captured from a peer with its host's order set to big-endian.
     #[test]
     fn target_encoding_has_the_byte_order_of_the_peer() {
         let target = Target {
@@ -113,7 +113,6 @@ mod tests {
         assert_eq!(Target::decode(&little, ByteOrder::Little), target);
     }
 
-    /// T-IO1
     #[test]
     fn mapping_encoding_has_fixed_layout() {
         let mapping = Mapping {

@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    /// T-WP9: a counter beyond 16 bits.
+    /// A counter beyond 16 bits.
     #[test]
     fn credit_message_has_sixteen_bits() {
         assert_eq!(Message::decode(0x8001_0005), Message::Credit(5));

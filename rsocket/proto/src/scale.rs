@@ -29,7 +29,6 @@ pub fn decode(scaled: u8) -> u16 {
 mod tests {
     use super::*;
 
-    /// T-WP5
     #[test]
     fn scaled_size_matches_the_table() {
         for (size, scaled, back) in [
@@ -51,7 +50,6 @@ mod tests {
         }
     }
 
-    /// T-WP5
     #[test]
     fn scaled_size_round_trips() {
         for scaled in 0..=u8::MAX {

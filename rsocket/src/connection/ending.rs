@@ -5,13 +5,17 @@ use std::{io, sync::PoisonError, time::Duration};
 use cm::ConnectFailure;
 use verbs::waiting::Source;
 
-use super::{Cause, Connection};
+use super::{Cause, Connection, State};
 use crate::{
+    failure::CallError,
     proto::stream::Direction,
     trace::note,
     waiters::Interest,
     waiting::{Pollable, WaitMode},
 };
+
+/// Number of doorbells in a row that may fail: the last one fails the connection.
+const DOORBELLS: u8 = 3;
 
 impl Connection {
     /// Shuts down one or both directions and notifies the peer. Without room for the message, the engine
@@ -25,16 +29,16 @@ impl Connection {
         let has_sent_shutdown = state.stream.has_sent_shutdown();
         drop(state);
         if !has_sent_shutdown && let Some(engine) = self.engine.upgrade() {
-            engine.send_shutdown_later(self.key);
+            engine.deliver_later(self.key);
         }
         Ok(())
     }
 
-    /// Whether the peer has been notified of every shutdown of this side, or the connection is over.
-    pub(crate) fn has_sent_shutdown(&self) -> io::Result<bool> {
+    /// Whether all retained bytes and the messages of all shutdowns have been sent, or the connection is over.
+    pub(crate) fn has_sent(&self) -> io::Result<bool> {
         let mut state = self.shared.lock();
         state.process()?;
-        Ok(state.stream.has_sent_shutdown())
+        Ok(state.unsent.is_empty() && state.stream.has_sent_shutdown())
     }
 
     /// Waits until the peer has acknowledged all sent data, or the connection is over.
@@ -95,5 +99,38 @@ impl Connection {
         // If the transition fails, the queue pair has already failed otherwise.
         drop(state.qp.to_error());
         state.wake();
+    }
+}
+
+impl State {
+    /// Rings a doorbell that has failed again, by an empty write. After [`DOORBELLS`] failures, the connection fails with
+    /// the error: the requests would stay with the device, unexecuted.
+    #[cold]
+    pub(super) fn ring_again(&mut self, error: &verbs::Error) -> io::Result<()> {
+        self.failed_doorbells += 1;
+        if self.failed_doorbells >= DOORBELLS {
+            return Err(self.fail_by(error));
+        }
+        self.stream.keep_alive();
+        match self.stream.control() {
+            Some(outgoing) => self.post(outgoing, &[]),
+            // Without a free slot, the requests in flight end first.
+            None => Ok(()),
+        }
+    }
+
+    /// Fails the connection by the error of a call. Returns the failure.
+    #[cold]
+    pub(super) fn fail_by(&mut self, error: &verbs::Error) -> io::Error {
+        note!(warn, self.span, %error, "the kernel refuses calls of the connection");
+        if self.cause.is_none() {
+            self.cause = CallError::of(error).map(Cause::Call);
+        }
+        self.stream.lost();
+        // Refused as well, unless another call has failed.
+        drop(self.qp.to_error());
+        self.wake();
+        self.failure()
+            .unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
     }
 }

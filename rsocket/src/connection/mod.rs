@@ -2,10 +2,12 @@
 
 mod ending;
 mod receiving;
+mod sending;
 mod turn;
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    collections::VecDeque,
+    io::{self, IoSliceMut},
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, Weak},
@@ -13,8 +15,9 @@ use std::{
 };
 
 use cm::{CmId, Key, PathRecord, phases::Connected};
+use rustix::io::Errno;
 use verbs::{
-    Completed, RemoteToken, Rts, WcStatus,
+    Completed, RemoteRegion, RemoteToken, Rts, WcStatus,
     cq::{CompletionChannel, WcError},
     op,
     waiting::{Source, Waiters},
@@ -30,14 +33,14 @@ use crate::{
     proto::{
         ConnectData, Mapping, Message,
         stream::{
-            Burst, Framing, MapError, Outgoing, Payload, PayloadSource, Placement, Readiness,
-            SPARE_RECEIVES, Settings, Stream, StreamStats,
+            Framing, MapError, Outgoing, Payload, PayloadSource, Readiness, SPARE_RECEIVES,
+            Settings, Stream, StreamStats,
         },
     },
     queue::Queue,
     trace::{StreamSpan, note},
     waiters::Interest,
-    waiting::{Pollable, Shared, WaitMode},
+    waiting::{Pollable, Shared},
 };
 use turn::Turn;
 
@@ -84,12 +87,17 @@ pub(crate) struct State {
     waiters: Waiters<Interest>,
     /// Gathers the pieces of a message sent from several buffers.
     scratch: Vec<u8>,
-    /// Timeout for unacknowledged data.
+    /// Timeout for unacknowledged data, and for data without room of the peer, if limited.
     limit: Duration,
+    room_limit: Option<Duration>,
+    /// Bytes accepted from the program that wait for room of the peer.
+    unsent: VecDeque<u8>,
     /// First reported cause of a failure.
     cause: Option<Cause>,
     /// Next check for unacknowledged data by the engine, while anything is in flight.
     check_at: Option<Instant>,
+    /// Number of doorbells that have failed since the last success.
+    failed_doorbells: u8,
     /// The process is exiting, and calls stay blocked as if their threads had ended already.
     exiting: bool,
     /// Zero of the stream's clock.
@@ -104,6 +112,7 @@ impl Connection {
     /// last, after everything else has succeeded.
     pub(crate) fn new(
         endpoint: Endpoint<Rts>,
+        send_buffer: RemoteRegion,
         establish: impl FnOnce(Pair<Rts>) -> io::Result<(Pair<Rts>, CmId<Connected>)>,
         peer: &ConnectData,
         addrs: ConnectionAddrs,
@@ -118,7 +127,7 @@ impl Connection {
             exposed,
             settings,
         } = endpoint;
-        let memory = Memory::new(qp.pd(), &settings, exposed)?;
+        let memory = Memory::new(&settings, exposed, send_buffer);
         let channel = Arc::new(channel);
         let (qp, id) = establish(qp)?;
         addrs.span.connected(addrs.local_addr, qp.qp_num());
@@ -134,8 +143,11 @@ impl Connection {
             waiters: Waiters::new(),
             scratch: Vec::new(),
             limit: USER_TIMEOUT,
+            room_limit: None,
+            unsent: VecDeque::new(),
             cause: None,
             check_at: None,
+            failed_doorbells: 0,
             exiting: false,
             start: Instant::now(),
             key: addrs.key,
@@ -175,23 +187,13 @@ impl Connection {
         *self.shared.lock().stream.settings()
     }
 
-    /// Sends the bytes; all of them unless nonblocking.
-    pub(crate) fn send(&self, bufs: &[IoSlice<'_>], mode: WaitMode<'_>) -> io::Result<usize> {
-        let _turn = self.sending.take(mode)?;
-        let total = bufs.iter().map(|buf| buf.len()).sum();
-        let mut burst = Burst::default();
-        let mut done = 0;
-        self.shared
-            .until(Interest::WRITE, mode, |state| {
-                let ended = state.send(bufs, total, &mut done, &mut burst);
-                match ended {
-                    _ if done == total => Ok(Some(())),
-                    Ok(()) => Ok(None),
-                    Err(err) => Err(err),
-                }
-            })
-            .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
-        Ok(done)
+    /// Grows the receive buffer from its size during the handshake to that in use, and advertises the difference.
+    pub(crate) fn grow_receive(&self) {
+        let mut state = self.shared.lock();
+        if state.stream.want_receive_buffer() {
+            // A later call reports a failure.
+            drop(state.process());
+        }
     }
 
     /// Number of bytes sent and not yet acknowledged.
@@ -223,11 +225,12 @@ impl Connection {
         state.process().map(drop)
     }
 
-    /// Sets the timeout for unacknowledged data, at least one second.
-    pub(crate) fn set_limit(&self, limit: Duration) {
+    /// Sets the timeouts for unacknowledged data and for data without room of the peer, at least one second.
+    pub(crate) fn set_limits(&self, limit: Duration, room_limit: Option<Duration>) {
         let mut state = self.shared.lock();
         state.limit = limit.max(MIN_USER_TIMEOUT);
-        if state.check_at.is_some() {
+        state.room_limit = room_limit.map(|limit| limit.max(MIN_USER_TIMEOUT));
+        if state.check_at.is_some() || state.stream.lacks_room() {
             state.plan_check();
         }
     }
@@ -262,29 +265,13 @@ impl Connection {
     pub(crate) fn pd(&self) -> verbs::ProtectionDomain {
         self.shared.lock().qp.pd().clone()
     }
-
-    /// Writes into a mapping of the peer, from `offset` on. Returns the number of bytes written.
-    pub(crate) fn write_at(
-        &self,
-        bytes: &[u8],
-        offset: u64,
-        mode: WaitMode<'_>,
-    ) -> io::Result<usize> {
-        let _turn = self.sending.take(mode)?;
-        let mut burst = Burst::default();
-        let mut done = 0;
-        self.shared
-            .until(Interest::WRITE, mode, |state| {
-                state.write_at(bytes, offset, &mut done, &mut burst)
-            })
-            .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
-        Ok(done)
-    }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
+            let check_at = self.shared.lock().check_at;
+            engine.end_timers(self.key, check_at);
             engine.forget(self.key);
         }
     }
@@ -369,13 +356,20 @@ impl Source for State {
     }
 
     fn arm(&mut self) -> io::Result<()> {
-        self.receives.arm()?;
         let interests = self.waiters.interests().copied();
         let interest = interests.fold(Interest::default(), Interest::or);
+        let mut armed = self.receives.arm();
         if interest.any || self.flushed || self.stream.waits_for_sent(interest.write) {
-            self.sends.arm()?;
+            armed = armed.and_then(|()| self.sends.arm());
         }
-        Ok(())
+        armed.map_err(|error| {
+            // Of a process with other credentials than at the start: for good.
+            if error.raw_os_error() == Some(Errno::ACCESS.raw_os_error()) {
+                self.fail_by(&error)
+            } else {
+                error.into()
+            }
+        })
     }
 }
 
@@ -479,85 +473,16 @@ impl State {
         grown.is_some()
     }
 
-    /// Posts pending control messages.
+    /// Posts unsent bytes with room, and pending control messages.
     fn pump(&mut self) -> io::Result<()> {
         self.grow_receive();
+        if !self.unsent.is_empty() {
+            self.send_unsent()?;
+        }
         while let Some(outgoing) = self.stream.control() {
             self.post(outgoing, &[])?;
         }
         Ok(())
-    }
-
-    /// Fails if the stream is no longer writable: with the failure of the connection, else `BrokenPipe`.
-    fn check_writable(&self) -> io::Result<()> {
-        if self.stream.is_writable() {
-            return Ok(());
-        }
-        Err(self
-            .failure()
-            .unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()))
-    }
-
-    fn send(
-        &mut self,
-        bufs: &[IoSlice<'_>],
-        total: usize,
-        done: &mut usize,
-        burst: &mut Burst,
-    ) -> io::Result<()> {
-        while *done < total && !self.exiting {
-            self.check_writable()?;
-            if self.stream.has_unadvertised_mapping() {
-                let Some(outgoing) = self.stream.advertise_mapping() else {
-                    break;
-                };
-                self.post(outgoing, &[])?;
-                continue;
-            }
-            let Some(outgoing) = self.stream.send(burst, total - *done) else {
-                if self.grow_send() {
-                    continue;
-                }
-                break;
-            };
-            *done += self.post_data(outgoing, bufs, *done)?;
-        }
-        Ok(())
-    }
-
-    fn write_at(
-        &mut self,
-        bytes: &[u8],
-        offset: u64,
-        done: &mut usize,
-        burst: &mut Burst,
-    ) -> io::Result<Option<()>> {
-        while *done < bytes.len() {
-            if self.exiting {
-                return Ok(None);
-            }
-            self.check_writable()?;
-            if self.stream.has_unadvertised_mapping() {
-                let Some(outgoing) = self.stream.advertise_mapping() else {
-                    return Ok(None);
-                };
-                self.post(outgoing, &[])?;
-                continue;
-            }
-            let left = bytes.len() - *done;
-            match self
-                .stream
-                .send_to(burst, left, offset.saturating_add(*done as u64))
-            {
-                Placement::Post(outgoing) => {
-                    *done += self.post_data(outgoing, &[IoSlice::new(bytes)], *done)?;
-                }
-                Placement::Wait if self.grow_send() => {}
-                Placement::Wait => return Ok(None),
-                Placement::Unmapped => break,
-            }
-        }
-        Ok(Some(()))
     }
 
     fn recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Option<usize>> {
@@ -595,41 +520,6 @@ impl State {
             self.pump()?;
         }
         Ok(Some(len))
-    }
-
-    /// Posts a write of the caller's bytes from `done` on. Returns the number of bytes posted.
-    fn post_data(
-        &mut self,
-        outgoing: Outgoing,
-        bufs: &[IoSlice<'_>],
-        done: usize,
-    ) -> io::Result<usize> {
-        let Payload::Data(len, _) = outgoing.payload else {
-            return self.post(outgoing, &[]).map(|()| 0);
-        };
-        let len = len as usize;
-        let mut skip = done;
-        let mut pieces = bufs.iter().filter_map(|buf| {
-            let skipped = skip.min(buf.len());
-            skip -= skipped;
-            Some(&buf[skipped..]).filter(|piece| !piece.is_empty())
-        });
-        let first = pieces.next().unwrap_or_default();
-        if first.len() >= len {
-            self.post(outgoing, &first[..len])?;
-            return Ok(len);
-        }
-        // The message spans several buffers.
-        let mut whole = std::mem::take(&mut self.scratch);
-        whole.clear();
-        whole.extend_from_slice(first);
-        for piece in pieces {
-            let more = (len - whole.len()).min(piece.len());
-            whole.extend_from_slice(&piece[..more]);
-        }
-        let posted = self.post(outgoing, &whole);
-        self.scratch = whole;
-        posted.map(|()| len)
     }
 
     /// Posts a write, a message or both, with the caller's bytes `user` as payload.
@@ -694,14 +584,26 @@ impl State {
         if self.check_at.is_none() {
             self.plan_check();
         }
-        Ok(())
+        self.check_doorbell()
     }
 
-    /// Checks for progress of the requests in flight. Returns the time of the next check.
+    /// Rings the doorbell of a posted request again if it has failed.
+    fn check_doorbell(&mut self) -> io::Result<()> {
+        match self.qp.take_doorbell_error() {
+            Some(error) => self.ring_again(&error),
+            None => {
+                self.failed_doorbells = 0;
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks for progress of the requests in flight, and of data without room. Returns the time of the next check.
     fn check(&mut self) -> Option<Instant> {
-        let next = self.stream.check(self.start.elapsed(), self.limit);
+        let now = self.start.elapsed();
+        let next = self.stream.check(now, self.limit, self.room_limit);
         let next = next.unwrap_or_else(|_timed_out| {
-            note!(warn, self.span, limit = ?self.limit, "data not acknowledged in time");
+            note!(warn, self.span, limit = ?self.limit, room_limit = ?self.room_limit, "data not taken in time");
             // Flushes the outstanding requests. If the transition fails, the queue pair has already failed.
             drop(self.qp.to_error());
             self.wake();

@@ -1,18 +1,45 @@
 //! Exclusive use of one direction of a stream by one blocking call at a time.
 
 use std::{
+    collections::VecDeque,
     io,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    os::fd::AsFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
+};
+
+use verbs::{
+    fd::wait_interruptible,
+    waiting::{EventFd, unnotified_sleep},
 };
 
 use crate::waiting::WaitMode;
 
 /// The turn of one direction, free or taken.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
-    taken: Mutex<bool>,
-    freed: Condvar,
+pub(super) struct Turn(Mutex<Holder>);
+
+#[derive(Debug, Default)]
+struct Holder {
+    is_taken: bool,
+    /// Blocked calls, the oldest first.
+    blocked: VecDeque<Arc<EventFd>>,
+}
+
+impl Holder {
+    /// Removes a blocked call. Returns false if it has been notified.
+    fn remove(&mut self, event: &Arc<EventFd>) -> bool {
+        let before = self.blocked.len();
+        self.blocked.retain(|other| !Arc::ptr_eq(other, event));
+        self.blocked.len() < before
+    }
+
+    /// Notifies the oldest blocked call.
+    fn notify(&mut self) {
+        if let Some(next) = self.blocked.pop_front() {
+            next.notify();
+        }
+    }
 }
 
 impl Turn {
@@ -20,34 +47,49 @@ impl Turn {
     /// waits for a call that has it.
     ///
     /// # Errors
-    /// `WouldBlock`: the deadline of `mode` has passed.
+    /// - `WouldBlock`: the deadline of `mode` has passed.
+    /// - `Interrupted`: a signal handler has run, or has to.
     pub(super) fn take(&self, mode: WaitMode<'_>) -> io::Result<Option<Taken<'_>>> {
         if mode.is_nonblocking() {
             return Ok(None);
         }
-        let mut taken = self.lock();
-        while *taken {
-            taken = match mode.deadline() {
-                None => {
-                    let woken = self.freed.wait(taken);
-                    woken.unwrap_or_else(PoisonError::into_inner)
-                }
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(io::ErrorKind::WouldBlock.into());
+        let mut holder = self.lock();
+        while holder.is_taken {
+            let left = mode
+                .deadline()
+                .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            // Without a descriptor, the call looks for itself.
+            let waited = match EventFd::of_thread() {
+                Ok(event) => {
+                    holder.blocked.push_back(Arc::clone(&event));
+                    drop(holder);
+                    let waited = wait_interruptible("poll", event.as_fd(), left);
+                    event.drain();
+                    holder = self.lock();
+                    if !holder.remove(&event) && !holder.is_taken && waited.is_err() {
+                        // Notified, and about to leave.
+                        holder.notify();
                     }
-                    let woken = self.freed.wait_timeout(taken, left);
-                    woken.unwrap_or_else(PoisonError::into_inner).0
+                    waited
+                }
+                Err(_) => {
+                    drop(holder);
+                    std::thread::sleep(unnotified_sleep(left));
+                    holder = self.lock();
+                    Ok(true)
                 }
             };
+            waited?;
         }
-        *taken = true;
+        holder.is_taken = true;
         Ok(Some(Taken(self)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Holder> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -57,8 +99,9 @@ pub(super) struct Taken<'a>(&'a Turn);
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        *self.0.lock() = false;
-        self.0.freed.notify_one();
+        let mut holder = self.0.lock();
+        holder.is_taken = false;
+        holder.notify();
     }
 }
 

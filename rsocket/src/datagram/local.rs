@@ -214,13 +214,23 @@ impl Local {
         let request = |work| op::SendTo::new(Addressed::new(work, &path.ah), to, QKEY);
         if message.len() <= self.inline {
             let request = request(None).inline(message);
-            return Ok(self.qp.post(request).map_err(verbs::Error::from)?);
+            self.qp.post(request).map_err(verbs::Error::from)?;
+            return self.ring();
         }
         let mut place = self.messages.try_take().ok_or(Errno::AGAIN)?;
         place[..message.len()].copy_from_slice(message);
         place.set_len(message.len());
-        let posted = self.qp.post(request(Some(place)));
-        Ok(posted.map_err(verbs::Error::from)?)
+        self.qp
+            .post(request(Some(place)))
+            .map_err(verbs::Error::from)?;
+        self.ring()
+    }
+
+    /// Fails if the doorbell of the message has failed: the device sends the message with the next one, if at all.
+    fn ring(&mut self) -> io::Result<()> {
+        self.qp
+            .take_doorbell_error()
+            .map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Processes completions. Returns whether there was one.
@@ -268,7 +278,7 @@ impl Local {
 
     /// Requests an event, unless one is outstanding.
     pub(super) fn arm(&mut self) -> io::Result<()> {
-        self.queue.arm()
+        Ok(self.queue.arm()?)
     }
 
     /// Takes the available events.

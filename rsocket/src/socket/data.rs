@@ -95,7 +95,7 @@ impl Socket {
             if dont_wait || self.is_nonblocking() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            connecting.wait_for_end();
+            connecting.wait_for_end()?;
         }
     }
 

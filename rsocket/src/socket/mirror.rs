@@ -23,12 +23,14 @@ use std::{
 };
 
 use rustix::{
-    io::Errno,
+    io::{Errno, fcntl_dupfd_cloexec},
     net::{
         AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
         bind, connect, connect_unspec, getsockname, recv, send, shutdown, socketpair, sockopt,
     },
 };
+
+use verbs::fd::raised;
 
 use crate::proto::stream::Readiness;
 
@@ -68,6 +70,7 @@ impl Mirror {
     pub(super) fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (shown, own) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        let (shown, own) = (raised(shown), raised(own));
         send(&shown, &[0; FILLER], SendFlags::NOSIGNAL)?;
         connect_unspec(&shown)?;
         // The disconnect leaves a pending error on the other end, and the error would fail the next call.
@@ -89,7 +92,8 @@ impl Mirror {
 
     /// Duplicates the program's end.
     pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.shown.as_fd().try_clone_to_owned()
+        // Any number: the program has closed its standard streams if it gets one of theirs.
+        Ok(fcntl_dupfd_cloexec(&self.shown, 0)?)
     }
 
     /// Whether a descriptor is one of the pair.

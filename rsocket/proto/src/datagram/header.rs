@@ -314,7 +314,6 @@ mod tests {
         assert_eq!(Origin::decode(&bytes), Ok((origin, &[7][..])));
     }
 
-    /// T-DG8, P29
     #[test]
     fn datagram_header_truncated_or_invalid_is_refused() {
         let v6: IpAddr = "fd00::9".parse().unwrap();

@@ -66,7 +66,6 @@ pub fn fit(mut settings: Settings) -> Settings {
 mod tests {
     use super::*;
 
-    /// T-DG6: P33.
     #[test]
     fn canonical_address_is_unique() {
         let plain: SocketAddr = "10.9.0.1:5".parse().unwrap();
@@ -83,7 +82,6 @@ mod tests {
         assert_ne!(canonical(local(0, 2).into()), canonical(local(0, 3).into()));
     }
 
-    /// T-DG5
     #[test]
     fn max_datagram_fits_packet_and_receive_slot() {
         let v4: IpAddr = "10.9.0.1".parse().unwrap();

@@ -165,7 +165,9 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
         let is_data = header.operation == Operation::Data;
         Ok(UdpOutcome {
             answer: is_data,
-            resolve: self.peers.qp_num_received(peer, header.qp_num, now),
+            resolve: self
+                .peers
+                .qp_num_received(peer, header.qp_num, !is_data, now),
             payload: is_data.then_some(payload),
         })
     }
@@ -336,7 +338,6 @@ mod tests {
             .unwrap();
     }
 
-    /// T-DG8: P29.
     #[test]
     fn malformed_datagram_is_dropped() {
         let mut node = Plain::new(4, 4);

@@ -23,11 +23,22 @@ struct Peer<L, W> {
     local: L,
     /// Queue pair number advertised by the peer.
     qp_num: Option<u32>,
+    /// Another number advertised since, for a route in use.
+    candidate: Option<Candidate>,
     path: Option<W>,
     resolving: bool,
     /// Time of the last message from the peer, or of the last confirmation request.
     last_message: Duration,
     last_use: u64,
+}
+
+/// An advertised queue pair number that replaces the number of a route in use once an answer of the peer has confirmed
+/// the change: the header may be forged.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    qp_num: u32,
+    /// A datagram has been sent over UDP since, which the peer answers.
+    is_probed: bool,
 }
 
 /// Route of a datagram to a peer.
@@ -86,6 +97,7 @@ impl<L: Copy, W> Peers<L, W> {
             Peer {
                 local,
                 qp_num: None,
+                candidate: None,
                 path: None,
                 resolving: false,
                 last_message: now,
@@ -97,9 +109,13 @@ impl<L: Copy, W> Peers<L, W> {
     /// Returns the route of the next datagram to a known peer.
     ///
     /// After a second of silence, one datagram is sent over UDP to make the peer answer: a restarted peer has
-    /// another queue pair.
+    /// another queue pair. After another number has been advertised, all are, until the answer.
     pub(super) fn route(&mut self, peer: SocketAddr, now: Duration) -> Option<Route<L, &W>> {
         let peer = self.find(peer)?;
+        if let Some(candidate) = &mut peer.candidate {
+            candidate.is_probed = true;
+            return Some(Route::Exchange(peer.local));
+        }
         Some(match (&peer.path, peer.qp_num) {
             (Some(_), Some(_)) if now.saturating_sub(peer.last_message) > CONFIRM_AFTER => {
                 peer.last_message = now;
@@ -122,12 +138,32 @@ impl<L: Copy, W> Peers<L, W> {
     }
 
     /// Records an advertised queue pair number. Returns whether to resolve the route.
-    pub(super) fn qp_num_received(&mut self, peer: SocketAddr, qp_num: u32, now: Duration) -> bool {
+    ///
+    /// The number of a route in use is replaced only by an answer to a datagram sent since the first header with the new
+    /// number, and not if the peer has answered with the number in use meanwhile.
+    pub(super) fn qp_num_received(
+        &mut self,
+        peer: SocketAddr,
+        qp_num: u32,
+        is_answer: bool,
+        now: Duration,
+    ) -> bool {
         let may_resolve = self.resolutions < MAX_RESOLUTIONS;
         let Some(peer) = self.find(peer) else {
             return false;
         };
+        if peer.path.is_some() && peer.qp_num != Some(qp_num) {
+            let candidate = peer.candidate.filter(|other| other.qp_num == qp_num);
+            if !is_answer || !candidate.is_some_and(|candidate| candidate.is_probed) {
+                peer.candidate = candidate.or(Some(Candidate {
+                    qp_num,
+                    is_probed: false,
+                }));
+                return false;
+            }
+        }
         peer.last_message = now;
+        peer.candidate = None;
         if peer.qp_num != Some(qp_num) {
             peer.qp_num = Some(qp_num);
             peer.path = None;
@@ -175,8 +211,8 @@ mod tests {
         let mut peers = Peers::new();
         peers.add(addr(1), (), START);
         assert_eq!(peers.route(addr(1), START), Some(Route::Exchange(())));
-        assert!(peers.qp_num_received(addr(1), 7, START));
-        assert!(!peers.qp_num_received(addr(1), 7, START));
+        assert!(peers.qp_num_received(addr(1), 7, true, START));
+        assert!(!peers.qp_num_received(addr(1), 7, true, START));
         peers.path_resolved(addr(1), Some('a'), START);
         let direct = |path, qp_num| {
             Some(Route::Direct {
@@ -186,11 +222,14 @@ mod tests {
             })
         };
         assert_eq!(peers.route(addr(1), START), direct(&'a', 7));
-        assert!(!peers.qp_num_received(addr(1), 7, START));
-        assert!(peers.qp_num_received(addr(1), 8, START));
+        assert!(!peers.qp_num_received(addr(1), 7, true, START));
+        // Another number, confirmed by the answer to the next datagram.
+        assert!(!peers.qp_num_received(addr(1), 8, false, START));
+        assert_eq!(peers.route(addr(1), START), Some(Route::Exchange(())));
+        assert!(peers.qp_num_received(addr(1), 8, true, START));
         assert_eq!(peers.route(addr(1), START), Some(Route::Exchange(())));
         // The number changes again during the resolution; the route is valid for both.
-        assert!(!peers.qp_num_received(addr(1), 9, START));
+        assert!(!peers.qp_num_received(addr(1), 9, true, START));
         peers.path_resolved(addr(1), Some('b'), START);
         assert_eq!(peers.route(addr(1), START), direct(&'b', 9));
         // A result without a resolution is ignored.
@@ -198,12 +237,62 @@ mod tests {
         assert_eq!(peers.route(addr(1), START), direct(&'b', 9));
     }
 
-    /// P32: a peer may have restarted.
+    /// A forged header once a second, against a peer that answers each datagram sent over UDP.
+    #[test]
+    fn forged_queue_pair_number_does_not_redirect_datagrams() {
+        let mut peers = Peers::new();
+        peers.add(addr(1), (), START);
+        assert!(peers.qp_num_received(addr(1), 7, true, START));
+        peers.path_resolved(addr(1), Some(()), START);
+        let (mut direct, mut by_udp) = (0, 0);
+        for tenth in 0..1000 {
+            let now = Duration::from_millis(tenth * 100);
+            if tenth % 10 == 0 {
+                let is_answer = tenth % 20 == 0;
+                assert!(!peers.qp_num_received(addr(1), 666, is_answer, now));
+            }
+            match peers.route(addr(1), now) {
+                Some(Route::Exchange(())) => {
+                    by_udp += 1;
+                    assert!(!peers.qp_num_received(addr(1), 7, true, now));
+                }
+                Some(Route::Direct { qp_num: 7, .. }) => direct += 1,
+                other => unreachable!("{other:?} at {now:?}"),
+            }
+        }
+        assert_eq!((direct, by_udp), (900, 100));
+    }
+
+    /// A restarted peer advertises its queue pair with each datagram, and answers.
+    #[test]
+    fn number_of_restarted_peer_replaces_the_route_once_confirmed() {
+        let mut peers = Peers::new();
+        peers.add(addr(1), (), START);
+        assert!(peers.qp_num_received(addr(1), 7, true, START));
+        peers.path_resolved(addr(1), Some(()), START);
+        for _ in 0..3 {
+            assert!(!peers.qp_num_received(addr(1), 8, false, START));
+        }
+        // The answer to an earlier datagram is no confirmation.
+        assert!(!peers.qp_num_received(addr(1), 8, true, START));
+        assert_eq!(peers.route(addr(1), START), Some(Route::Exchange(())));
+        assert!(!peers.qp_num_received(addr(1), 8, false, START));
+        assert!(peers.qp_num_received(addr(1), 8, true, START));
+        peers.path_resolved(addr(1), Some(()), START);
+        let direct = Route::Direct {
+            local: (),
+            path: &(),
+            qp_num: 8,
+        };
+        assert_eq!(peers.route(addr(1), START), Some(direct));
+    }
+
+    /// A peer may have restarted.
     #[test]
     fn silent_peer_is_probed_by_udp_periodically() {
         let mut peers = Peers::new();
         peers.add(addr(1), (), START);
-        peers.qp_num_received(addr(1), 7, START);
+        peers.qp_num_received(addr(1), 7, true, START);
         peers.path_resolved(addr(1), Some(()), START);
         let mut by_udp = 0;
         for tenth in 0..100 {
@@ -226,7 +315,7 @@ mod tests {
         peers.add(used, (), START);
         for unknown in 1..20_000 {
             peers.add(addr(unknown), (), START);
-            peers.qp_num_received(addr(unknown), 1, START);
+            peers.qp_num_received(addr(unknown), 1, true, START);
             assert!(peers.len() <= MAX_PEERS);
             assert!(peers.resolutions <= MAX_RESOLUTIONS);
             assert_eq!(peers.route(used, START), Some(Route::Exchange(())));
@@ -241,7 +330,7 @@ mod tests {
         let most = u16::try_from(MAX_RESOLUTIONS).unwrap();
         for number in 0..most {
             peers.add(resolved_later(number), (), START);
-            assert!(peers.qp_num_received(resolved_later(number), 7, START));
+            assert!(peers.qp_num_received(resolved_later(number), 7, true, START));
         }
         for unknown in 0..20_000 {
             peers.add(addr(unknown), (), START);
@@ -249,14 +338,14 @@ mod tests {
         }
         peers.add(addr(40_000), (), START);
         assert!(
-            !peers.qp_num_received(addr(40_000), 7, START),
+            !peers.qp_num_received(addr(40_000), 7, true, START),
             "all places are taken"
         );
         for number in 0..most {
             peers.path_resolved(resolved_later(number), Some(()), START);
         }
         assert_eq!(peers.resolutions, 0);
-        assert!(peers.qp_num_received(addr(40_000), 7, START));
+        assert!(peers.qp_num_received(addr(40_000), 7, true, START));
     }
 
     #[test]
@@ -264,7 +353,7 @@ mod tests {
         let mut peers = Peers::<u8, ()>::new();
         for number in 0..10 {
             peers.add(addr(number), u8::from(number % 2 == 0), START);
-            assert!(peers.qp_num_received(addr(number), 1, START));
+            assert!(peers.qp_num_received(addr(number), 1, true, START));
         }
         peers.remove_local(|local| local == 1);
         assert_eq!((peers.len(), peers.resolutions), (5, 5));

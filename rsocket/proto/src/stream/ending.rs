@@ -180,7 +180,6 @@ mod tests {
         (ending, sent)
     }
 
-    /// T-SH1, T-SH2, T-SH3
     #[test]
     fn shutdown_of_each_direction_queues_its_control_message() {
         use Direction::{Both, Read, Write};

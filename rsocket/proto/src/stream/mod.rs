@@ -73,7 +73,11 @@ pub struct Stream {
     local_mappings: LocalMappings,
     peer_mappings: PeerMappings,
     keep_alive_due: bool,
-    progress: Progress,
+    /// Number of bytes that the driver retains until the peer has room.
+    unsent: u32,
+    /// Acknowledgement of requests, and grants of room.
+    acks: Progress,
+    grants: Progress,
     counters: Counters,
 }
 
@@ -110,7 +114,9 @@ impl Stream {
             local_mappings: LocalMappings::new(peer),
             peer_mappings: PeerMappings::new(settings.iomap_size),
             keep_alive_due: false,
-            progress: Progress::default(),
+            unsent: 0,
+            acks: Progress::default(),
+            grants: Progress::default(),
             counters: Counters::default(),
         }
     }
@@ -123,7 +129,7 @@ impl Stream {
     /// Handles a send completion.
     pub fn sent(&mut self, tag: Tag, ok: bool) {
         self.sending.completed(tag);
-        self.progress.completed();
+        self.acks.advance();
         if tag == Tag::Control(Control::Disconnect) {
             // Even a failed disconnect ends the stream: the peer may have destroyed its queue pair already.
             self.ending.disconnected();
@@ -147,7 +153,9 @@ impl Stream {
                 arrived
             }
             Message::Credit(limit) => {
-                self.sending.granted(limit, table, self.order);
+                if self.sending.granted(limit, table, self.order) {
+                    self.grants.advance();
+                }
                 Ok(())
             }
             Message::Iomap(index) => match self.receiving.count_message() {
@@ -191,7 +199,7 @@ impl Stream {
             }
             return None;
         }
-        if self.ending.has_pending_control() {
+        if self.ending.has_pending_control() && self.unsent == 0 {
             self.sending.take_control_slots(1)?;
             let control = self.ending.take_pending_control()?;
             let message = Message::Control(control);
@@ -222,14 +230,21 @@ impl Stream {
         self.counters.stats()
     }
 
-    /// Number of sent bytes that the peer has not acknowledged; at least 1 for each request with inline data.
-    pub fn unacked(&self) -> u32 {
-        self.sending.unacked()
+    /// Sets the number of bytes that the driver retains until the peer has room. [`send`](Self::send) sends them even
+    /// after a shutdown of this direction, whose message follows them. New data waits for them.
+    pub fn set_unsent(&mut self, bytes: u32) {
+        self.unsent = bytes;
     }
 
-    /// Whether all requests have completed and no control message is pending, or the rest is obsolete.
+    /// Number of bytes retained or sent that the peer has not acknowledged; at least 1 for each request with inline data.
+    pub fn unacked(&self) -> u32 {
+        self.sending.unacked().saturating_add(self.unsent)
+    }
+
+    /// Whether no bytes are retained, all requests have completed and no control message is pending, or the rest is
+    /// obsolete.
     pub fn is_flushed(&self) -> bool {
-        let idle = self.sending.is_idle() && self.has_sent_shutdown();
+        let idle = self.sending.is_idle() && self.unsent == 0 && self.has_sent_shutdown();
         idle || self.ending.peer_disconnected() || self.failure().is_some()
     }
 
@@ -247,7 +262,7 @@ impl Stream {
     /// Whether a waiting reader, or writer if `write`, depends on send completions: data waits for room on
     /// this side, or the connection is ending.
     pub fn waits_for_sent(&self, write: bool) -> bool {
-        write && !self.sending.has_room()
+        (write || self.unsent > 0) && !self.sending.has_room()
             || self.receiving.update_due().is_some()
             || self.keep_alive_due
             || self.ending.has_pending_control()

@@ -1,4 +1,4 @@
-//! Detection of unacknowledged data.
+//! Detection of unacknowledged data, and of data that waits for the peer's room.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use super::{Stream, failure::Failure};
 /// and the device with it.
 const CHECKS_PER_TIMEOUT: u32 = 4;
 
-/// Observations since the last check.
+/// Observations of a wait since the last check.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// A request has completed.
-    has_completed: bool,
+    /// The wait has ended, if only for one request.
+    has_advanced: bool,
     last: Option<Check>,
 }
 
-/// A check with requests in flight.
+/// A check during a wait.
 #[derive(Debug)]
 struct Check {
     at: Duration,
@@ -26,33 +26,20 @@ struct Check {
 }
 
 impl Progress {
-    pub(super) fn completed(&mut self) {
-        self.has_completed = true;
+    pub(super) fn advance(&mut self) {
+        self.has_advanced = true;
     }
-}
 
-impl Stream {
-    /// Checks at the time `now` of any clock for completed requests. Returns the time of the next check, or
-    /// `None` until another request is posted.
-    ///
-    /// # Errors
-    /// Requests are in flight, and none has completed for `limit` to 1.25 times `limit`. The stream has
-    /// failed, unless already ended. The driver must flush the requests.
-    pub fn check(&mut self, now: Duration, limit: Duration) -> Result<Option<Duration>, Failure> {
-        let Progress {
-            has_completed,
-            last,
-        } = std::mem::take(&mut self.progress);
-        if self.sending.is_idle() || self.ending.peer_disconnected() || self.failure().is_some() {
-            return Ok(None);
-        }
+    /// Checks a wait at the time `now`. Returns the time of the next check, or `None` without progress for `limit`.
+    fn check(&mut self, now: Duration, limit: Duration) -> Option<Duration> {
+        let Self { has_advanced, last } = std::mem::take(self);
         let mut check = Check {
             at: now,
             without_progress: 0,
             limit,
         };
         if let Some(last) = last
-            && !has_completed
+            && !has_advanced
             && last.limit == limit
         {
             if now < last.next() {
@@ -62,12 +49,46 @@ impl Stream {
             }
         }
         if check.without_progress >= CHECKS_PER_TIMEOUT {
-            self.ending.fail(Failure::TimedOut);
-            return Err(Failure::TimedOut);
+            return None;
         }
         let next = check.next();
-        self.progress.last = Some(check);
-        Ok(Some(next))
+        self.last = Some(check);
+        Some(next)
+    }
+}
+
+impl Stream {
+    /// Checks at the time `now` of any clock for completed requests, and for room granted by the peer. Returns the time
+    /// of the next check, or `None` until another request is posted or refused. Data may wait for room without end if
+    /// `room_limit` is `None`.
+    ///
+    /// # Errors
+    /// Requests are in flight, and none has completed for `limit` to 1.25 times `limit`; or data has waited for room
+    /// for `room_limit` to 1.25 times `room_limit`. The stream has failed, unless already ended. The driver must flush
+    /// the requests.
+    pub fn check(
+        &mut self,
+        now: Duration,
+        limit: Duration,
+        room_limit: Option<Duration>,
+    ) -> Result<Option<Duration>, Failure> {
+        let is_over = self.ending.peer_disconnected() || self.failure().is_some();
+        let limit = (!self.sending.is_idle()).then_some(limit);
+        let room_limit = room_limit.filter(|_| self.is_connected() && self.sending.lacks_room());
+        let waits = [(&mut self.acks, limit), (&mut self.grants, room_limit)];
+        let mut next = None;
+        for (progress, limit) in waits {
+            let Some(limit) = limit.filter(|_| !is_over) else {
+                *progress = Progress::default();
+                continue;
+            };
+            let Some(at) = progress.check(now, limit) else {
+                self.ending.fail(Failure::TimedOut);
+                return Err(Failure::TimedOut);
+            };
+            next = Some(next.map_or(at, |other: Duration| other.min(at)));
+        }
+        Ok(next)
     }
 }
 
@@ -91,6 +112,26 @@ mod tests {
     impl Table for NoTable {
         fn target(&mut self, _index: u32) -> [u8; Target::SIZE] {
             [0; Target::SIZE]
+        }
+
+        fn clear_target(&mut self, _index: u32) {}
+
+        fn mapping(&mut self, _index: u16) -> [u8; Mapping::SIZE] {
+            [0; Mapping::SIZE]
+        }
+    }
+
+    /// A table whose next entry has this length, once.
+    struct OneTarget(u32);
+
+    impl Table for OneTarget {
+        fn target(&mut self, _index: u32) -> [u8; Target::SIZE] {
+            let target = Target {
+                addr: 0x9000,
+                rkey: 3,
+                len: std::mem::take(&mut self.0),
+            };
+            target.encode(ByteOrder::HOST)
         }
 
         fn clear_target(&mut self, _index: u32) {}
@@ -127,14 +168,14 @@ mod tests {
     #[test]
     fn user_timeout_of_idle_stream_is_not_armed() {
         let mut stream = stream();
-        assert_eq!(stream.check(at(5), LIMIT), Ok(None));
+        assert_eq!(stream.check(at(5), LIMIT, None), Ok(None));
         let tag = send(&mut stream);
-        assert_eq!(stream.check(at(5), LIMIT), Ok(Some(at(15))));
+        assert_eq!(stream.check(at(5), LIMIT, None), Ok(Some(at(15))));
         stream.sent(tag, true);
-        assert_eq!(stream.check(at(15), LIMIT), Ok(None));
+        assert_eq!(stream.check(at(15), LIMIT, None), Ok(None));
         // Idle time does not count.
         let _ = send(&mut stream);
-        assert_eq!(stream.check(at(1000), LIMIT), Ok(Some(at(1010))));
+        assert_eq!(stream.check(at(1000), LIMIT, None), Ok(Some(at(1010))));
         assert_eq!(stream.failure(), None);
     }
 
@@ -144,7 +185,7 @@ mod tests {
         let _ = send(&mut stream);
         let mut now = at(3);
         for expected in [13, 23, 33, 43] {
-            assert_eq!(stream.check(now, LIMIT), Ok(Some(at(expected))));
+            assert_eq!(stream.check(now, LIMIT, None), Ok(Some(at(expected))));
             assert_eq!(stream.failure(), None);
             now = at(expected);
             // New probes and data are not progress.
@@ -152,7 +193,7 @@ mod tests {
             stream.keep_alive();
             while stream.control().is_some() {}
         }
-        assert_eq!(stream.check(now, LIMIT), Err(Failure::TimedOut));
+        assert_eq!(stream.check(now, LIMIT, None), Err(Failure::TimedOut));
         assert_eq!(stream.failure(), Some(Failure::TimedOut));
         let readiness = stream.readiness();
         assert!(readiness.readable && readiness.writable && readiness.failed);
@@ -171,10 +212,13 @@ mod tests {
         for (number, tag) in tags.into_iter().enumerate() {
             // Three checks without a completion, then one completion.
             for _ in 0..3 {
-                now = stream.check(now, LIMIT).unwrap().unwrap();
+                now = stream.check(now, LIMIT, None).unwrap().unwrap();
             }
             stream.sent(tag, true);
-            assert_eq!(stream.check(now, LIMIT).unwrap().is_none(), number == last);
+            assert_eq!(
+                stream.check(now, LIMIT, None).unwrap().is_none(),
+                number == last
+            );
         }
         assert_eq!(stream.failure(), None);
     }
@@ -192,7 +236,7 @@ mod tests {
             }
         }
         let mut now = at(0);
-        while let Ok(Some(next)) = stream.check(now, LIMIT) {
+        while let Ok(Some(next)) = stream.check(now, LIMIT, None) {
             now = next;
         }
         assert_eq!((now, stream.failure()), (LIMIT, Some(Failure::TimedOut)));
@@ -203,11 +247,11 @@ mod tests {
         let mut stream = stream();
         let _ = send(&mut stream);
         assert_eq!(
-            stream.check(at(u64::MAX), Duration::MAX),
+            stream.check(at(u64::MAX), Duration::MAX, None),
             Ok(Some(Duration::MAX))
         );
         // A clock running backward causes no failure.
-        assert!(stream.check(at(1), LIMIT).is_ok());
+        assert!(stream.check(at(1), LIMIT, None).is_ok());
         assert_eq!(stream.failure(), None);
     }
 
@@ -215,9 +259,9 @@ mod tests {
     fn user_timeout_of_ended_stream_is_not_armed() {
         let mut stream = stream();
         let _ = send(&mut stream);
-        assert!(stream.check(at(0), LIMIT).is_ok());
+        assert!(stream.check(at(0), LIMIT, None).is_ok());
         stream.lost();
-        assert_eq!(stream.check(at(100), LIMIT), Ok(None));
+        assert_eq!(stream.check(at(100), LIMIT, None), Ok(None));
         assert_eq!(stream.failure(), Some(Failure::Lost));
     }
 
@@ -231,14 +275,90 @@ mod tests {
         stream.received(message, &mut NoTable).unwrap();
         assert!(!stream.is_connected() && !stream.is_flushed());
         for seconds in [0, 10, 20, 30] {
-            assert!(stream.check(at(seconds), LIMIT).is_ok());
+            assert!(stream.check(at(seconds), LIMIT, None).is_ok());
         }
-        assert_eq!(stream.check(at(40), LIMIT), Err(Failure::TimedOut));
+        assert_eq!(stream.check(at(40), LIMIT, None), Err(Failure::TimedOut));
         assert_eq!(stream.failure(), None);
         // Data discarded by the peer need not arrive.
         let message = Message::Control(Control::Disconnect);
         stream.received(message, &mut NoTable).unwrap();
-        assert_eq!(stream.check(at(50), LIMIT), Ok(None));
+        assert_eq!(stream.check(at(50), LIMIT, None), Ok(None));
+    }
+
+    /// Uses up the room of the peer, all of it acknowledged.
+    fn without_room() -> Stream {
+        let mut stream = stream();
+        while let Some(outgoing) = stream.send(&mut Burst::default(), 1 << 20) {
+            stream.sent(outgoing.tag, true);
+        }
+        stream
+    }
+
+    #[test]
+    fn user_timeout_without_room_fails_the_stream() {
+        let mut stream = without_room();
+        assert_eq!(stream.check(at(0), LIMIT, None), Ok(None));
+        for seconds in [0, 10, 20, 30] {
+            let next = Ok(Some(at(seconds + 10)));
+            assert_eq!(stream.check(at(seconds), LIMIT, Some(LIMIT)), next);
+            // The peer acknowledges, and grants nothing.
+            stream.keep_alive();
+            while let Some(outgoing) = stream.control() {
+                stream.sent(outgoing.tag, true);
+            }
+        }
+        let failed = stream.check(at(40), LIMIT, Some(LIMIT));
+        assert_eq!(failed, Err(Failure::TimedOut));
+        assert_eq!(stream.failure(), Some(Failure::TimedOut));
+    }
+
+    #[test]
+    fn shutdown_message_follows_retained_bytes() {
+        let mut stream = without_room();
+        while let Some(outgoing) = stream.control() {
+            stream.sent(outgoing.tag, true);
+        }
+        stream.set_unsent(2);
+        assert!(!stream.can_send() && !stream.is_flushed());
+        stream.shut_down(Direction::Both);
+        assert_eq!((stream.control(), stream.unacked()), (None, 2));
+        let mut table = OneTarget(2);
+        stream.received(Message::Credit(1000), &mut table).unwrap();
+        let data = stream.send(&mut Burst::default(), 2).unwrap();
+        stream.set_unsent(0);
+        // No new data after the shutdown.
+        assert_eq!(stream.send(&mut Burst::default(), 1), None);
+        let last = stream.control().unwrap();
+        assert_eq!(last.tag, Tag::Control(Control::Disconnect));
+        for tag in [data.tag, last.tag] {
+            assert!(!stream.is_flushed());
+            stream.sent(tag, true);
+        }
+        assert!(stream.is_flushed());
+    }
+
+    #[test]
+    fn user_timeout_restarts_with_each_grant_of_room() {
+        let mut stream = without_room();
+        let mut table = OneTarget(1);
+        for round in 0..5 {
+            for seconds in [0, 10, 20, 30] {
+                let now = at(round * 31 + seconds);
+                assert!(stream.check(now, LIMIT, Some(LIMIT)).is_ok());
+            }
+            let credits = Message::Credit(1000 + u16::try_from(round).unwrap());
+            table.0 = 1;
+            stream.received(credits, &mut table).unwrap();
+            // The data sent with it, and the next refusal.
+            let outgoing = stream.send(&mut Burst::default(), 10).unwrap();
+            stream.sent(outgoing.tag, true);
+            assert_eq!(stream.send(&mut Burst::default(), 9), None);
+        }
+        assert_eq!(stream.failure(), None);
+        // Without data to send, the peer need not grant any.
+        table.0 = 1;
+        stream.received(Message::Credit(2000), &mut table).unwrap();
+        assert_eq!(stream.check(at(1000), LIMIT, Some(LIMIT)), Ok(None));
     }
 
     #[test]
@@ -246,18 +366,21 @@ mod tests {
         let mut stream = stream();
         let _ = send(&mut stream);
         for _ in 0..10 {
-            assert_eq!(stream.check(at(0), LIMIT), Ok(Some(at(10))));
-            assert_eq!(stream.check(at(9), LIMIT), Ok(Some(at(10))));
+            assert_eq!(stream.check(at(0), LIMIT, None), Ok(Some(at(10))));
+            assert_eq!(stream.check(at(9), LIMIT, None), Ok(Some(at(10))));
         }
         for pause in [1000, 2000, 3000] {
-            assert_eq!(stream.check(at(pause), LIMIT), Ok(Some(at(pause + 10))));
+            assert_eq!(
+                stream.check(at(pause), LIMIT, None),
+                Ok(Some(at(pause + 10)))
+            );
         }
         // A new limit restarts the count.
         let other = 2 * LIMIT;
-        assert_eq!(stream.check(at(4000), other), Ok(Some(at(4020))));
+        assert_eq!(stream.check(at(4000), other, None), Ok(Some(at(4020))));
         for seconds in [4020, 4040, 4060] {
-            assert!(stream.check(at(seconds), other).is_ok());
+            assert!(stream.check(at(seconds), other, None).is_ok());
         }
-        assert_eq!(stream.check(at(4080), other), Err(Failure::TimedOut));
+        assert_eq!(stream.check(at(4080), other, None), Err(Failure::TimedOut));
     }
 }

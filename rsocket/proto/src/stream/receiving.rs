@@ -8,7 +8,7 @@ use super::{
     growth::Growth,
     outgoing::{Outgoing, Payload, PayloadSource, Tag},
     ring::Ring,
-    settings::Settings,
+    settings::{Framing, Settings},
 };
 use crate::{ByteOrder, ConnectData, Message, Target};
 
@@ -196,11 +196,12 @@ impl Receiving {
         } else {
             self.ring.half
         };
-        // The targets of one buffer always fit the table; those of two may not.
+        // The targets of one buffer always fit the table; those of two may not. The buffer of the handshake has one
+        // target, so that a table of two entries has one for the next buffer.
         let has_entry = self
             .old
             .as_ref()
-            .is_none_or(|old| old.entries() + self.ring.entries() < self.entries());
+            .is_none_or(|old| old.entries().min(old.grants) + self.ring.entries() < self.entries());
         if self.ring.free >= least && has_entry {
             return Some(Update::CreditsAndTarget);
         }
@@ -264,6 +265,19 @@ impl Stream {
         }
     }
 
+    /// Grows a receive buffer that is smaller than in use, without a stall: the peer has completed the handshake. Returns
+    /// whether it grows. Over iWARP the first stall grows the buffer instead, and nothing is to be sent now: a message
+    /// ends the connection of a peer that has not read the reply yet (RFC 5044, section 7.1.2).
+    pub fn want_receive_buffer(&mut self) -> bool {
+        let speaks_first = self.settings.framing == Framing::Immediate;
+        let growth = &mut self.receiving.growth;
+        let grows = speaks_first && growth.is_small();
+        if grows {
+            growth.count_stall();
+        }
+        grows
+    }
+
     /// Returns the size of a larger receive buffer, if wanted. Query before [`control`](Self::control), and
     /// reply with [`receive_into`](Self::receive_into) or [`keep_receiving`](Self::keep_receiving). The
     /// present buffer stays in use until then.
@@ -290,5 +304,36 @@ impl Stream {
     /// Keeps the present receive buffer, until further stalls.
     pub fn keep_receiving(&mut self) {
         self.receiving.growth.refused();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Local;
+
+    #[test]
+    fn passive_side_grows_before_the_first_message_only_with_immediate_data() {
+        let grown = |framing| {
+            let mut settings = Settings {
+                framing,
+                ..Settings::default()
+            };
+            settings.set_recv_buffer(128 << 10);
+            let settings = settings.half_open();
+            let local = Local {
+                table_addr: 0x1000,
+                table_rkey: 1,
+                buffer_addr: 0x2000,
+                buffer_rkey: 2,
+                order: ByteOrder::HOST,
+            };
+            let peer = Stream::connect_data(&settings, &local);
+            let mut stream = Stream::new(settings, &local, &peer);
+            let grows = stream.want_receive_buffer();
+            (grows, stream.wanted_receive_buffer())
+        };
+        assert_eq!(grown(Framing::Immediate), (true, Some(128 << 10)));
+        assert_eq!(grown(Framing::Separate), (false, None));
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Ring {
     /// Number of bytes not granted to the peer, and their start.
     pub(super) free: u32,
     free_at: u32,
+    /// Number of targets granted so far.
+    pub(super) grants: u32,
 }
 
 /// Returns the target size with which the given number of entries covers the whole buffer.
@@ -52,6 +54,7 @@ impl Ring {
             room_at: 0,
             free: size,
             free_at: 0,
+            grants: 0,
         }
     }
 
@@ -99,6 +102,7 @@ impl Ring {
         self.free -= len;
         self.free_at = (self.free_at + len) % self.size;
         self.room += len;
+        self.grants = self.grants.saturating_add(1);
         target
     }
 

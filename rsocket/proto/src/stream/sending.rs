@@ -66,6 +66,8 @@ pub(super) struct Sending {
     growth: Growth,
     /// A stall has been counted, without a completion since.
     stalled: bool,
+    /// Data has been refused for lack of the peer's room or credits, without a grant since.
+    lacks_room: bool,
     targets: Targets,
 }
 
@@ -94,6 +96,7 @@ impl Sending {
                 settings.send_buffer_max,
             ),
             stalled: false,
+            lacks_room: false,
             targets: Targets::new(peer.first),
         }
     }
@@ -149,10 +152,17 @@ impl Sending {
         Some(place)
     }
 
-    /// Handles granted credits, and targets possibly written by the peer.
-    pub(super) fn granted(&mut self, limit: u16, table: &mut impl Table, order: ByteOrder) {
+    /// Handles granted credits, and targets possibly written by the peer. Returns whether data has waited for them.
+    pub(super) fn granted(&mut self, limit: u16, table: &mut impl Table, order: ByteOrder) -> bool {
         self.limit = limit;
         self.targets.take(table, order);
+        let has_peer_room = self.sent != self.limit && self.targets.room() > 0;
+        has_peer_room && std::mem::take(&mut self.lacks_room)
+    }
+
+    /// Whether data waits for room or credits of the peer.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.lacks_room
     }
 
     /// The missing resource of a message that cannot be sent, the peer's before those of this side.
@@ -217,9 +227,15 @@ impl Stream {
         self.sending.in_flight()
     }
 
-    /// Whether data can be sent now.
+    /// Whether new data can be sent now.
     pub fn can_send(&self) -> bool {
-        self.is_connected() && self.is_writable() && self.sending.can_send()
+        let accepts_data = self.is_connected() && self.is_writable() && self.unsent == 0;
+        accepts_data && self.sending.can_send()
+    }
+
+    /// Whether data is waiting for room or credits of the peer.
+    pub fn lacks_room(&self) -> bool {
+        self.sending.lacks_room()
     }
 
     /// Returns the request sending the next of `left` bytes; `None` without room or after the end. New
@@ -228,10 +244,13 @@ impl Stream {
         if left == 0 {
             return None;
         }
-        if !self.can_send() {
+        let is_open = self.is_connected() && (self.is_writable() || self.unsent > 0);
+        if !(is_open && self.sending.can_send()) {
             self.sending.count_wait_for_buffer();
-            if self.is_connected() && self.is_writable() {
-                self.counters.lacked(self.sending.lack());
+            if is_open {
+                let lack = self.sending.lack();
+                self.sending.lacks_room = lack != Lack::SendBuffer;
+                self.counters.lacked(lack);
             }
             return None;
         }

@@ -14,6 +14,10 @@ pub const SPARE_RECEIVES: u16 = 8;
 /// Minimum free bytes in the send buffer for sending.
 pub(super) const SEND_LOWAT: u32 = 2048;
 
+/// Maximum size in bytes of the receive buffer named in the reply to a request, unless its halves would be odd: the
+/// peer's address may be forged.
+const HALF_OPEN_BUFFER: u32 = 32 << 10;
+
 const MIN_DEPTH: u16 = 16;
 const MAX_DEPTH: u16 = 65534;
 const MIN_BUFFER: u32 = 4096;
@@ -117,6 +121,20 @@ impl Settings {
         self.recv_buffer_idle = self.recv_buffer;
     }
 
+    /// Returns the settings of the passive side during the handshake: the receive buffer is halved down to 32 KiB, and
+    /// grows to its size in use once the peer has [completed](super::Stream::want_receive_buffer) the handshake.
+    #[must_use]
+    pub fn half_open(self) -> Self {
+        let mut size = self.recv_buffer_idle;
+        while size > HALF_OPEN_BUFFER && size.is_multiple_of(4) {
+            size /= 2;
+        }
+        Self {
+            recv_buffer_idle: size,
+            ..self
+        }
+    }
+
     /// Size of the first target in bytes: all of the receive buffer if smaller than in use, for the data before the
     /// program's next call, else half of it, as with librdmacm.
     pub fn first_target(&self) -> u32 {
@@ -149,7 +167,6 @@ impl Settings {
 mod tests {
     use super::*;
 
-    /// T-CF3
     #[test]
     fn settings_out_of_range_are_clamped() {
         let least = Settings {
@@ -227,6 +244,23 @@ mod tests {
             assert_eq!(settings.first_target(), 64 << 10);
         }
         assert_eq!(full.send_buffer_idle, 128 << 10);
+    }
+
+    #[test]
+    fn half_open_receive_buffer_is_halved_to_32_kib() {
+        let half_open = |bytes| {
+            let mut settings = Settings::default();
+            settings.set_recv_buffer(bytes);
+            let half_open = settings.half_open();
+            assert_eq!(half_open.recv_buffer, bytes);
+            (half_open.recv_buffer_idle, half_open.first_target())
+        };
+        assert_eq!(half_open(128 << 10), (32 << 10, 32 << 10));
+        assert_eq!(half_open(1 << 30), (32 << 10, 32 << 10));
+        assert_eq!(half_open(32 << 10), (32 << 10, 16 << 10));
+        assert_eq!(half_open(65_540), (32_770, 32_770));
+        assert_eq!(half_open(65_538), (65_538, 32_769));
+        assert_eq!(Settings::default().half_open(), Settings::default());
     }
 
     #[test]

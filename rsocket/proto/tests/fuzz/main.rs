@@ -2,65 +2,17 @@
 //! inputs generated from seeds, ten million each with `LONG=1`. `SEED=…` runs a single one.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod datagrams;
-mod intake;
+mod targets;
 
 use std::{env, iter, panic};
 
 use fastrand::Rng;
 use rsocket_proto::{
-    BadConnectData, ByteOrder, ConnectData, MAX_SCALED, Mapping, Message, Target, VERSION,
-    decode_size, encode_size,
+    ByteOrder, ConnectData, MAX_SCALED, Mapping, Target, decode_size, encode_size,
 };
+use targets::{connect_data, datagram, datagrams, entries, intake, messages, stream};
 
-/// Connect data: accepted data is usable and survives encoding.
-fn connect_data(input: &[u8]) {
-    match ConnectData::decode(input) {
-        Ok(data) => {
-            assert_eq!(input[0], VERSION);
-            assert!(data.credits > 0 && data.targets.len >= 2 && data.first.len > 0);
-            let again = data.encode();
-            assert_eq!(ConnectData::decode(&again), Ok(data));
-            // Reserved bytes and unknown flags are not preserved.
-            assert_eq!(again[8..], input[8..ConnectData::SIZE]);
-        }
-        Err(BadConnectData::Short(len)) => {
-            assert!(len == input.len() && len < ConnectData::SIZE);
-        }
-        Err(BadConnectData::Version(version)) => {
-            assert!(version == input[0] && version != VERSION);
-        }
-        Err(_) => assert!(input.len() >= ConnectData::SIZE),
-    }
-}
-
-/// A message: encoding and decoding are inverse.
-fn message(input: &[u8]) {
-    for word in input
-        .iter()
-        .zip(&input[1..])
-        .zip(&input[2..])
-        .zip(&input[3..])
-    {
-        let (((&a, &b), &c), &d) = word;
-        let message = Message::decode(u32::from_be_bytes([a, b, c, d]));
-        assert_eq!(Message::decode(message.encode()), message);
-    }
-}
-
-/// Table entries in either byte order.
-fn entries(input: &[u8]) {
-    let mut target = [0; Target::SIZE];
-    let mut mapping = [0; Mapping::SIZE];
-    target.copy_from_slice(&input[..Target::SIZE]);
-    mapping.copy_from_slice(&input[..Mapping::SIZE]);
-    for order in [ByteOrder::Little, ByteOrder::Big] {
-        assert_eq!(Target::decode(&target, order).encode(order), target);
-        assert_eq!(Mapping::decode(&mapping, order).encode(order), mapping);
-    }
-}
-
-/// T-WP5: all sizes.
+/// All sizes.
 #[test]
 fn sizes_round_trip_within_bounds() {
     for byte in 0..=u8::MAX {
@@ -73,8 +25,53 @@ fn sizes_round_trip_within_bounds() {
     }
 }
 
+/// A decoder, with checks of its results.
+type Entry = fn(&[u8]);
+
+/// Inputs of the corpus, one a line in hexadecimal digits. Inputs that a fuzzer has found are added there.
+fn corpus(text: &str) -> Vec<Vec<u8>> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let inputs = lines.map(|line| {
+        let digits = |at: usize| u8::from_str_radix(&line[at..at + 2], 16).unwrap();
+        (0..line.len()).step_by(2).map(digits).collect()
+    });
+    inputs.collect()
+}
+
+/// Each input of the corpus of a target.
+#[test]
+fn corpus_does_not_panic() {
+    let all: [(Entry, &str); 5] = [
+        (
+            connect_data,
+            include_str!("../../../../fuzz/corpus/rsocket_connect_data.txt"),
+        ),
+        (
+            messages,
+            include_str!("../../../../fuzz/corpus/rsocket_messages.txt"),
+        ),
+        (
+            entries,
+            include_str!("../../../../fuzz/corpus/rsocket_entries.txt"),
+        ),
+        (
+            stream,
+            include_str!("../../../../fuzz/corpus/rsocket_stream.txt"),
+        ),
+        (
+            datagrams,
+            include_str!("../../../../fuzz/corpus/rsocket_datagrams.txt"),
+        ),
+    ];
+    for (target, text) in all {
+        let inputs = corpus(text);
+        assert!(!inputs.is_empty());
+        inputs.iter().for_each(|input| target(input));
+    }
+}
+
 /// Runs an entry with inputs from `make`; prints the seed of a failing input.
-fn throw(entry: fn(&[u8]), make: fn(&mut Rng) -> Vec<u8>) {
+fn throw(entry: Entry, make: fn(&mut Rng) -> Vec<u8>) {
     let seeds = match env::var("SEED") {
         Ok(seed) => {
             let seed = seed.parse().unwrap();
@@ -146,7 +143,7 @@ fn private_data_mutated_does_not_panic() {
 
 #[test]
 fn messages_of_noise_do_not_panic() {
-    throw(message, |rng| noise(rng, 8));
+    throw(messages, |rng| noise(rng, 8));
 }
 
 #[test]
@@ -154,10 +151,9 @@ fn table_entries_of_noise_do_not_panic() {
     throw(entries, |rng| noise(rng, Mapping::SIZE));
 }
 
-/// T-WP14
 #[test]
 fn receive_path_with_mutated_input_does_not_panic() {
-    throw(intake::run, |rng| {
+    throw(stream, |rng| {
         let wire = plausible(rng).encode().to_vec();
         let mut input = if rng.u8(0..4) == 0 {
             mutate(rng, wire)
@@ -177,13 +173,12 @@ fn receive_path_with_mutated_input_does_not_panic() {
     });
 }
 
-/// T-DG8
 #[test]
 fn datagrams_with_mutated_input_do_not_panic() {
-    throw(datagrams::run, |rng| {
+    throw(datagrams, |rng| {
         let mut input = Vec::new();
         for _ in 0..rng.u8(1..40) {
-            input.extend(datagrams::step(rng));
+            input.extend(datagram::step(rng));
         }
         if rng.bool() {
             mutate(rng, input)
@@ -191,7 +186,7 @@ fn datagrams_with_mutated_input_do_not_panic() {
             input
         }
     });
-    throw(datagrams::run, |rng| {
+    throw(datagrams, |rng| {
         let len = rng.usize(0..200);
         noise(rng, len)
     });

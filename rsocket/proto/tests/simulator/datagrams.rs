@@ -275,7 +275,7 @@ impl Run {
         }
     }
 
-    /// T-DG7: a restarted host has no state and another queue pair.
+    /// A restarted host has no state and another queue pair.
     fn restart(&mut self) {
         let index = self.rng.usize(0..HOSTS);
         let life = self.hosts[index].life + 1;
@@ -292,7 +292,7 @@ impl Run {
         }
     }
 
-    /// T-DG8: an unknown host sends an almost valid message to a socket or a queue pair.
+    /// An unknown host sends an almost valid message to a socket or a queue pair.
     fn forge(&mut self) {
         let host = self.rng.usize(0..HOSTS);
         let from = match self.rng.usize(0..HOSTS + 1) {

@@ -43,7 +43,6 @@ fn run(trouble: Trouble) -> [usize; 2] {
     grown
 }
 
-/// T-DT1, T-DT3, T-DT8
 #[test]
 fn streams_with_any_schedule_deliver_everything() {
     let grown = run(Trouble::None);
@@ -57,13 +56,11 @@ fn host_death_leaves_a_prefix_and_an_error() {
     run(Trouble::Death);
 }
 
-/// T-KA2
 #[test]
 fn stuck_device_times_out() {
     run(Trouble::Stuck);
 }
 
-/// T-WP14
 #[test]
 fn hostile_peer_does_no_damage() {
     run(Trouble::Hostile);
@@ -84,19 +81,16 @@ fn run_datagrams(trouble: datagrams::Trouble) {
     }
 }
 
-/// T-DG3
 #[test]
 fn datagrams_with_any_schedule_arrive_once() {
     run_datagrams(datagrams::Trouble::None);
 }
 
-/// T-DG7
 #[test]
 fn datagrams_to_restarted_host_arrive() {
     run_datagrams(datagrams::Trouble::Loss);
 }
 
-/// T-DG2, T-DG8
 #[test]
 fn datagrams_of_hostile_host_do_no_damage() {
     run_datagrams(datagrams::Trouble::Hostile);

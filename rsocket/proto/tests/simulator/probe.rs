@@ -103,7 +103,6 @@ fn wait_is_counted_once_by_the_missing_resource() {
     assert_eq!(waits(stats), (0, 0, 1));
 }
 
-/// T-WP6
 #[test]
 fn first_message_grants_second_half() {
     let mut side = facing(in_use(), &peer());
@@ -123,7 +122,6 @@ fn first_message_grants_second_half() {
     );
 }
 
-/// T-WP8
 #[test]
 fn credits_are_returned_by_halves_of_the_queue() {
     let mut side = facing(in_use(), &peer());
@@ -140,7 +138,6 @@ fn credits_are_returned_by_halves_of_the_queue() {
     assert_eq!(limits, [0x8000_0240, 0x8000_0300]);
 }
 
-/// T-WP10
 #[test]
 fn half_of_receive_buffer_is_granted_again_after_read() {
     let mut side = facing(in_use(), &peer());
@@ -198,7 +195,6 @@ fn peer_with_two_entries_is_granted_halves() {
     assert_eq!(updates(&mut side).len(), 1);
 }
 
-/// T-WP12
 #[test]
 fn entries_of_larger_table_are_used_in_turn() {
     for entries in [3, 7] {
@@ -220,7 +216,6 @@ fn entries_of_larger_table_are_used_in_turn() {
     }
 }
 
-/// T-WP11
 #[test]
 fn target_entry_has_the_byte_order_of_the_peer() {
     let mut peer = peer();
@@ -252,7 +247,6 @@ fn chunks(side: &mut Side, len: usize) -> Vec<u32> {
     chunks
 }
 
-/// T-DT2
 #[test]
 fn message_sizes_double_within_their_target() {
     let with_half = |half| {
@@ -275,7 +269,6 @@ fn message_sizes_double_within_their_target() {
     assert_eq!(chunks(&mut with_half(10_000), 20_000), [8192, 1808]);
 }
 
-/// T-WP9
 #[test]
 fn credit_counters_wrap() {
     let mut side = facing(in_use(), &peer());
@@ -294,7 +287,6 @@ fn credit_counters_wrap() {
     }
 }
 
-/// T-WP7, T-WP14
 #[test]
 fn protocol_violation_fails_and_unknown_control_is_ignored() {
     let fails = |messages: &[Message]| {
@@ -335,7 +327,6 @@ fn protocol_violation_fails_and_unknown_control_is_ignored() {
     }
 }
 
-/// T-WP15, T-IO3
 #[test]
 fn map_with_old_peer_is_full() {
     let mut old = peer();
@@ -357,7 +348,6 @@ fn map_with_old_peer_is_full() {
     assert_eq!(side.stream.map(mapping), Err(MapError::Full(3)));
 }
 
-/// T-IO1, T-IO6
 #[test]
 fn mapping_is_advertised_before_data_and_its_entry_reused() {
     let mut side = facing(in_use(), &peer());
@@ -388,7 +378,7 @@ fn mapping_is_advertised_before_data_and_its_entry_reused() {
     );
 }
 
-/// T-IO8: advertisements use credits, which are returned.
+/// Advertisements use credits, which are returned.
 #[test]
 fn mappings_advertised_repeatedly_return_credits() {
     let settings = Settings {
@@ -406,7 +396,6 @@ fn mappings_advertised_repeatedly_return_credits() {
     assert_eq!(limits, 1000 / 8);
 }
 
-/// T-SH5
 #[test]
 fn send_after_shutdown_is_refused() {
     let mut side = facing(in_use(), &peer());
@@ -417,7 +406,7 @@ fn send_after_shutdown_is_refused() {
     assert!(!side.stream.can_send() && side.stream.readiness().hung_up);
 }
 
-/// T-SH3: a peer that continues to send does not stall.
+/// A peer that continues to send does not stall.
 #[test]
 fn data_after_shutdown_of_reading_is_discarded() {
     let mut side = facing(in_use(), &peer());

@@ -189,12 +189,15 @@ impl Run {
         if program.check_at.is_some() {
             side.poll(usize::MAX);
         }
-        program.check_at = side.stream.check(self.now, LIMIT).unwrap_or_else(|_| {
-            assert_eq!(self.wire.stuck, Some(i), "nothing is stuck");
-            self.wire.broken = true;
-            self.wire.stuck = None;
-            None
-        });
+        program.check_at = side
+            .stream
+            .check(self.now, LIMIT, None)
+            .unwrap_or_else(|_| {
+                assert_eq!(self.wire.stuck, Some(i), "nothing is stuck");
+                self.wire.broken = true;
+                self.wire.stuck = None;
+                None
+            });
     }
 
     /// Simulates the disconnect event.
