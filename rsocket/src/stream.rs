@@ -26,10 +26,12 @@ use crate::{
 /// Several threads can use a stream: reads and writes proceed concurrently. [Clones](Self::try_clone) are
 /// handles of the same stream.
 ///
-/// Dropping the last clone blocks until the peer has acknowledged all data, at most for [`Options::linger`].
-/// The drop returns at once and the data is delivered in the background for
-/// [nonblocking](Self::set_nonblocking) streams, with [`Options::linger_in_background`], and on a thread of a
-/// tokio runtime (feature `tokio`).
+/// A write returns once the bytes are in the send buffer: the engine sends bytes later for which the peer has no room.
+///
+/// Dropping the last clone returns at once, and the engine delivers the data in the background, at most for
+/// [`Options::linger`]. The exit of the process waits for such streams. With a linger time set by the program, the drop
+/// blocks until the peer has acknowledged all data, except for [nonblocking](Self::set_nonblocking) streams, with
+/// [`Options::linger_in_background`], and on a thread of a tokio runtime (feature `tokio`).
 ///
 /// # Examples
 /// ```
@@ -74,7 +76,7 @@ impl Stream {
         engine: &Arc<Engine>,
         options: &Options,
     ) -> Self {
-        connection.set_limit(options.limit());
+        connection.set_limits(options.limit(), options.room_limit());
         connection.set_linger(options.linger);
         if let Some(interval) = options.keep_alive {
             engine.keep_alive(connection.key(), interval);
@@ -231,9 +233,16 @@ impl Stream {
             .unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    /// Sets how long dropping the stream may block, like [`Options::linger`].
+    /// Sets the time for which dropping the stream may block, like [`Options::linger`].
     pub fn set_linger(&self, timeout: Duration) {
         self.connection().set_linger(timeout);
+        self.set_linger_in_background(false);
+    }
+
+    /// Sets the linger time of the options, and whether a drop waits for it.
+    pub(crate) fn follow_linger(&self, options: &Options) {
+        self.connection().set_linger(options.linger);
+        self.set_linger_in_background(options.linger_in_background);
     }
 
     /// Sets whether dropping the stream returns at once, like [`Options::linger_in_background`].
@@ -250,10 +259,15 @@ impl Stream {
         self.inner.engine.keep_alive(key, interval);
     }
 
-    /// Sets the timeout for unacknowledged data, like [`Options::user_timeout`]; `None` restores the default.
+    /// Sets the timeout for unacknowledged data and for data without room, like [`Options::user_timeout`]; `None` restores the default.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
-        let options = Options::new().user_timeout(timeout.unwrap_or_default());
-        self.connection().set_limit(options.limit());
+        self.set_limits(&Options::new().user_timeout(timeout.unwrap_or_default()));
+    }
+
+    /// Sets the timeouts of the options.
+    pub(crate) fn set_limits(&self, options: &Options) {
+        let connection = self.connection();
+        connection.set_limits(options.limit(), options.room_limit());
     }
 
     /// Returns the failure of the connection, if any.
@@ -282,7 +296,7 @@ impl Write for &Stream {
         self.connection().send(bufs, self.write_mode())
     }
 
-    /// Does nothing: no data is held back.
+    /// Does nothing: data for which the peer has room has been sent, and the engine sends the rest.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

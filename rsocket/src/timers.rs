@@ -17,8 +17,8 @@ pub(crate) enum Action {
     TimeOut(Duration),
     /// Ends a half-open connection.
     Expire,
-    /// Sends a shutdown message as soon as there is room.
-    SendShutdown,
+    /// Sends retained data and a shutdown message as soon as there is room.
+    Deliver,
     /// Ends a delivery with this name.
     EndDelivery(u64),
 }
@@ -53,14 +53,26 @@ impl<K: Copy + Ord> Timers<K> {
 
     /// Sends a keepalive probe every `interval`, replacing an earlier interval. Zero ends the probes.
     pub(crate) fn keep_alive(&mut self, now: Instant, key: K, interval: Duration) {
-        if let Some((next, _)) = self.keep_alive.remove(&key) {
-            self.remove((next, key, Action::KeepAlive));
-        }
+        self.end_keep_alive(key);
         if let Some(next) = now.checked_add(interval)
             && !interval.is_zero()
         {
             self.keep_alive.insert(key, (next, interval));
             self.add((next, key, Action::KeepAlive));
+        }
+    }
+
+    /// Ends the keepalive probes of an owner, and its check for unacknowledged data.
+    pub(crate) fn end(&mut self, key: K, check_at: Option<Instant>) {
+        self.end_keep_alive(key);
+        if let Some(at) = check_at {
+            self.remove((at, key, Action::Check));
+        }
+    }
+
+    fn end_keep_alive(&mut self, key: K) {
+        if let Some((next, _)) = self.keep_alive.remove(&key) {
+            self.remove((next, key, Action::KeepAlive));
         }
     }
 
@@ -104,6 +116,23 @@ mod tests {
         assert_eq!(timers.take_due(early.0), None);
         assert_eq!(timers.take_due(start + 5 * SECOND), Some(late));
         assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn timers_of_ended_owner_are_removed() {
+        let start = Instant::now();
+        let mut timers = Timers::new();
+        for key in [1, 2] {
+            timers.keep_alive(start, key, SECOND);
+            timers.add((start + 2 * SECOND, key, Action::Check));
+        }
+        timers.end(1, Some(start + 2 * SECOND));
+        timers.end(1, None);
+        let due = start + SECOND;
+        assert_eq!(timers.take_due(due), Some((due, 2, Action::KeepAlive)));
+        timers.end(2, Some(start + 2 * SECOND));
+        assert_eq!(timers.next(), None);
+        assert!(timers.keep_alive.is_empty());
     }
 
     #[test]

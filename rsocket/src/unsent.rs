@@ -6,49 +6,51 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
+    time::Instant,
 };
 
+use cm::Key;
 use rustix::event::Timespec;
 
-use crate::{connection::Connection, ready_list::ReadyList, waiters::Interest};
+use crate::{
+    connection::Connection,
+    ready_list::ReadyList,
+    timers::{Action, TimerId},
+    waiters::Interest,
+};
 
 /// A delivery in progress.
-#[derive(Clone, Debug)]
-pub(crate) enum Delivery {
-    /// Data of a connection closed by the program.
-    Data(Arc<Connection>),
-    /// A shutdown message without room.
-    Shutdown(Weak<Connection>),
+#[derive(Debug)]
+struct Delivery {
+    key: Key,
+    connection: Weak<Connection>,
+    /// A connection dropped by the program, kept until the peer has acknowledged all data.
+    dropped: Option<Arc<Connection>>,
+    /// End of the delivery of a dropped connection.
+    deadline: Option<Instant>,
+    /// Lists the delivery.
+    task: Waker,
+    /// Number of requests for this delivery. A later request is not served by an earlier check.
+    requests: u64,
 }
 
-impl Delivery {
-    fn connection(&self) -> Option<Arc<Connection>> {
-        match self {
-            Self::Data(connection) => Some(Arc::clone(connection)),
-            Self::Shutdown(connection) => connection.upgrade(),
-        }
-    }
-
-    /// Whether the delivery is complete, or impossible.
-    fn is_over(&self, connection: &Connection) -> bool {
-        let is_over = match self {
-            Self::Data(_) => connection.is_flushed(),
-            Self::Shutdown(_) => connection.has_sent_shutdown(),
-        };
-        is_over.unwrap_or(true)
-    }
-}
-
-/// The deliveries of the engine. A connection is processed at its completions only.
+/// The deliveries of the engine, one for each connection. A connection is processed at its completions only.
 #[derive(Debug)]
 pub(crate) struct Unsent {
     list: Arc<ReadyList>,
-    /// With the tasks that list the deliveries.
-    deliveries: Mutex<HashMap<u64, (Delivery, Waker)>>,
-    next_name: AtomicU64,
+    deliveries: Mutex<Deliveries>,
+    /// Number of deliveries of dropped connections, readable by an exiting thread that must not lock.
+    dropped: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Deliveries {
+    by_name: HashMap<u64, Delivery>,
+    names: HashMap<Key, u64>,
+    next_name: u64,
 }
 
 impl Unsent {
@@ -56,55 +58,127 @@ impl Unsent {
         Ok(Self {
             list: ReadyList::new()?,
             deliveries: Mutex::default(),
-            next_name: AtomicU64::new(0),
+            dropped: AtomicUsize::new(0),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Delivery, Waker)>> {
+    fn lock(&self) -> MutexGuard<'_, Deliveries> {
         let deliveries = self.deliveries.lock();
         deliveries.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a delivery. Returns its name.
-    pub(crate) fn add(&self, delivery: Delivery) -> u64 {
-        let name = self.next_name.fetch_add(1, Relaxed);
-        if let Some(connection) = delivery.connection() {
+    /// Begins a delivery of retained data and a shutdown message, or adds to that of the connection.
+    pub(crate) fn add(&self, connection: &Arc<Connection>) {
+        self.add_to(connection, |_| ());
+    }
+
+    /// Begins a delivery for a dropped connection, at most until `deadline`. Returns the timer of its end.
+    pub(crate) fn add_dropped(
+        &self,
+        connection: Arc<Connection>,
+        deadline: Option<Instant>,
+    ) -> Option<TimerId<Key>> {
+        let key = connection.key();
+        let name = self.add_to(&connection, |delivery| {
+            if delivery.dropped.is_none() {
+                self.dropped.fetch_add(1, Relaxed);
+            }
+            delivery.dropped = Some(Arc::clone(&connection));
+            delivery.deadline = deadline;
+        });
+        Some((deadline?, key, Action::EndDelivery(name)))
+    }
+
+    /// Adds to a delivery, which begins unless in progress. Returns its name.
+    fn add_to(&self, connection: &Arc<Connection>, change: impl FnOnce(&mut Delivery)) -> u64 {
+        let mut deliveries = self.lock();
+        let Deliveries {
+            by_name,
+            names,
+            next_name,
+        } = &mut *deliveries;
+        let name = *names.entry(connection.key()).or_insert_with(|| {
+            *next_name += 1;
+            *next_name
+        });
+        let delivery = by_name.entry(name).or_insert_with(|| {
             // Without kernel memory for the event source, only the deadline ends the delivery.
             drop(self.list.watch(name, connection.shared().source()));
-        }
-        let task = self.list.task(name);
-        self.lock().insert(name, (delivery, task));
+            Delivery {
+                key: connection.key(),
+                connection: Arc::downgrade(connection),
+                dropped: None,
+                deadline: None,
+                task: self.list.task(name),
+                requests: 0,
+            }
+        });
+        delivery.requests += 1;
+        change(delivery);
+        drop(deliveries);
         self.list.push(name);
         name
     }
 
-    /// Continues the deliveries with completions.
-    pub(crate) fn serve(&self) {
+    /// Whether a dropped connection has undelivered data.
+    pub(crate) fn has_dropped(&self) -> bool {
+        self.dropped.load(Relaxed) > 0
+    }
+
+    /// Continues the deliveries with completions. Returns the timers of ended deliveries.
+    pub(crate) fn serve(&self) -> Vec<TimerId<Key>> {
+        let mut timers = Vec::new();
         for name in self.list.take(Some(&Timespec::default())) {
-            let known = self.lock().get(&name).cloned();
-            let Some((delivery, task)) = known else {
+            let deliveries = self.lock();
+            let Some(delivery) = deliveries.by_name.get(&name) else {
                 continue;
             };
-            let is_over = delivery.connection().is_none_or(|connection| {
+            let (task, requests) = (delivery.task.clone(), delivery.requests);
+            let is_dropped = delivery.dropped.is_some();
+            let connection = delivery.connection.upgrade();
+            drop(deliveries);
+            let is_over = connection.is_none_or(|connection| {
                 // Listed again at the next completion, also at one that another thread processes.
                 let armed = connection.shared().begin_wait(Interest::ANY, &task);
-                armed.is_err() || delivery.is_over(&connection)
+                let is_over = if is_dropped {
+                    connection.is_flushed()
+                } else {
+                    connection.has_sent()
+                };
+                armed.is_err() || is_over.unwrap_or(true)
             });
             if is_over {
-                self.end(name);
+                timers.extend(self.end_if(name, |delivery| delivery.requests == requests));
             }
         }
+        timers
     }
 
     /// Ends a delivery.
     pub(crate) fn end(&self, name: u64) {
-        let known = self.lock().remove(&name);
-        if let Some((delivery, task)) = known
-            && let Some(connection) = delivery.connection()
-        {
+        self.end_if(name, |_| true);
+    }
+
+    fn end_if(&self, name: u64, is_meant: impl Fn(&Delivery) -> bool) -> Option<TimerId<Key>> {
+        let mut deliveries = self.lock();
+        deliveries
+            .by_name
+            .get(&name)
+            .filter(|found| is_meant(found))?;
+        let delivery = deliveries.by_name.remove(&name)?;
+        deliveries.names.remove(&delivery.key);
+        if let Some(connection) = delivery.connection.upgrade() {
+            // Before the unlock: a later delivery of the connection watches the same source.
             self.list.unwatch(connection.shared().source());
-            connection.shared().end_wait(&task);
+            drop(deliveries);
+            connection.shared().end_wait(&delivery.task);
+            if delivery.dropped.is_some() {
+                drop(delivery.dropped);
+                drop(connection);
+                self.dropped.fetch_sub(1, Relaxed);
+            }
         }
+        Some((delivery.deadline?, delivery.key, Action::EndDelivery(name)))
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// The descriptor is readable at the events of `source` too.
     pub(crate) fn new(source: &impl EventSource) -> io::Result<Self> {
-        let descriptor = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let descriptor = verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let event = Arc::new(EventFd::new()?);
         source.add_to(&descriptor, false, 0)?;
         event.add_to(&descriptor, false, 0)?;

@@ -43,6 +43,15 @@ impl WaitMode<'_> {
         deadline.map_or(Self::Endless, Self::Until)
     }
 
+    /// Limits a blocking mode to a time from now on.
+    pub(crate) fn with_limit(self, limit: Duration) -> Self {
+        match (self, Instant::now().checked_add(limit)) {
+            (Self::Until(deadline), Some(end)) => Self::Until(deadline.min(end)),
+            (Self::Endless, Some(end)) => Self::Until(end),
+            (mode, _) => mode,
+        }
+    }
+
     /// Returns the deadline, if any.
     pub(crate) fn deadline(self) -> Option<Instant> {
         match self {

@@ -246,7 +246,7 @@ impl Socket {
         if let Some(poller) = self.poller.get() {
             return Ok(poller);
         }
-        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let poller = verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         match &state.phase {
             Phase::Connecting(connecting) => watch(&poller, connecting.event_fd())?,
             Phase::Connected(stream) => watch(&poller, stream.connection().shared().descriptor()?)?,
@@ -484,6 +484,8 @@ impl Socket {
     /// # Errors
     /// - `EINPROGRESS`: the attempt continues in the background.
     /// - `EALREADY`, `EISCONN`: an earlier attempt is in progress or has succeeded.
+    /// - `Interrupted`: a signal interrupted the wait. The attempt continues in the background, and another call waits for its
+    ///   end.
     /// - `NotConnected`: an earlier attempt has failed. This socket cannot be reused.
     /// - `InvalidInput`: the socket is listening.
     /// - `EAFNOSUPPORT`: an IPv6 address for an IPv4 socket.
@@ -506,6 +508,12 @@ impl Socket {
             let peer = self.plain(peer, &state.choices, Errno::NETUNREACH)?;
             let id = match &mut state.phase {
                 Phase::Idle(id) | Phase::Ended(id) => id.take(),
+                // As for TCP, a blocking call waits for the attempt of an interrupted one.
+                Phase::Connecting(connecting) if !self.is_nonblocking() => {
+                    let connecting = Arc::clone(connecting);
+                    drop(state);
+                    return self.finish_connecting(&connecting);
+                }
                 Phase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
                 Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
                 Phase::Failed => return Err(os_error(Errno::NOTCONN)),
@@ -538,7 +546,12 @@ impl Socket {
         if self.is_nonblocking() {
             return Err(os_error(Errno::INPROGRESS));
         }
-        connecting.wait_for_end();
+        self.finish_connecting(&connecting)
+    }
+
+    /// Waits for the end of a connection attempt.
+    fn finish_connecting(&self, connecting: &Connecting) -> io::Result<()> {
+        connecting.wait_for_end()?;
         let mut state = self.lock_raw();
         if let Some(err) = self.advance(&mut state) {
             return Err(err);
@@ -639,8 +652,9 @@ impl Socket {
         self.reflect(true);
     }
 
-    /// Closes the socket and waits for the peer to acknowledge sent data, according to
-    /// [`linger`](Self::linger). Calls blocked in other threads return. Dropping the socket also closes.
+    /// Closes the socket, and waits for the peer to acknowledge sent data if a [`linger`](Self::linger) time is set;
+    /// otherwise the engine delivers the data in the background. Calls blocked in other threads return. Dropping the socket
+    /// also closes.
     pub fn close(&self) {
         let (old, linger) = {
             let mut state = self.lock_raw();

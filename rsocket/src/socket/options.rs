@@ -54,9 +54,10 @@ impl Choices {
         let mut options = Options::new();
         options.settings = self.settings;
         options.keep_alive = self.keep_alive_interval();
-        options.user_timeout = self.user_timeout.or_else(|| self.unanswered());
+        options.user_timeout = self.user_timeout;
+        options.keep_alive_timeout = self.unanswered();
         if let Some(linger) = self.linger {
-            options.linger = linger;
+            options = options.linger(linger);
         }
         options
     }
@@ -311,10 +312,7 @@ impl Socket {
     /// Sets how long closing waits for acknowledgement of sent data. Zero ends the connection at once; `None`
     /// restores the [default](Options::linger).
     pub fn set_linger(&self, linger: Option<Duration>) {
-        self.follow(
-            |choices| choices.linger = linger,
-            |stream, options| stream.set_linger(options.linger),
-        );
+        self.follow(|choices| choices.linger = linger, Stream::follow_linger);
     }
 
     /// Whether keepalive probes are enabled.
@@ -328,7 +326,7 @@ impl Socket {
             |choices| choices.keep_alive = keep_alive,
             |stream, options| {
                 stream.set_keep_alive(options.keep_alive);
-                stream.set_user_timeout(options.user_timeout);
+                stream.set_limits(options);
             },
         );
     }
@@ -373,7 +371,7 @@ impl Socket {
         }
         self.follow(
             |choices| choices.keep_interval = Some(interval),
-            |stream, options| stream.set_user_timeout(options.user_timeout),
+            |stream, options| stream.set_limits(options),
         );
         Ok(())
     }
@@ -396,7 +394,7 @@ impl Socket {
         }
         self.follow(
             |choices| choices.keep_count = Some(count),
-            |stream, options| stream.set_user_timeout(options.user_timeout),
+            |stream, options| stream.set_limits(options),
         );
         Ok(())
     }
@@ -412,7 +410,7 @@ impl Socket {
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         self.follow(
             |choices| choices.user_timeout = timeout.filter(|timeout| !timeout.is_zero()),
-            |stream, options| stream.set_user_timeout(options.user_timeout),
+            |stream, options| stream.set_limits(options),
         );
     }
 
@@ -496,7 +494,6 @@ impl Socket {
 mod tests {
     use super::*;
 
-    /// T-OP1
     #[test]
     fn keepalive_interval_and_count_set_the_user_timeout() {
         let seconds = |count| Some(Duration::from_secs(count));
@@ -504,7 +501,10 @@ mod tests {
             keep_alive: true,
             ..Choices::default()
         };
-        let limit = |choices: &Choices| choices.options().user_timeout;
+        let limit = |choices: &Choices| {
+            let options = choices.options();
+            options.user_timeout.or(options.keep_alive_timeout)
+        };
         assert_eq!(limit(&choices), None);
         let often = Choices {
             keep_interval: seconds(5),

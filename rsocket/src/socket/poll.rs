@@ -11,7 +11,10 @@ use std::{
 
 use bitflags::bitflags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
-use verbs::waiting::{EventFd, unnotified_sleep};
+use verbs::{
+    signals::{interrupting, is_interrupted},
+    waiting::{EventFd, unnotified_sleep},
+};
 
 use super::{Socket, source};
 use crate::{proto::stream::Readiness, waiters::Interest};
@@ -206,9 +209,14 @@ pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io
             PollFd::from_borrowed_fd(entry.fd, flags)
         })
         .collect();
+    polled.extend(interrupting().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     // A timeout beyond the kernel's range is as good as none.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    poll_fds(&mut polled, timeout.as_ref())?;
+    let ready = poll_fds(&mut polled, timeout.as_ref())?;
+    let is_pending = |fd: &PollFd<'_>| !fd.revents().is_empty();
+    if ready == 1 && polled[fds.len()..].iter().any(is_pending) && is_interrupted() {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
     for (entry, polled) in fds.iter_mut().zip(&polled) {
         let bits = polled.revents().bits().to_ne_bytes();
         entry.ready = PollEvents::from_bits_retain(u16::from_ne_bytes(bits));
@@ -396,7 +404,7 @@ fn of_readiness(readiness: Readiness, requested: PollEvents) -> PollEvents {
 mod tests {
     use super::*;
 
-    /// T-PO3: the masks of a connected socket.
+    /// The masks of a connected socket.
     #[test]
     fn poll_masks_match_librdmacm() {
         let both = PollEvents::IN | PollEvents::OUT;
@@ -426,7 +434,7 @@ mod tests {
         assert_eq!(of_readiness(half, both), both);
     }
 
-    /// T-PO1, P1: the part without a device.
+    /// The part without a device.
     #[test]
     fn poll_without_events_times_out() {
         let event_fd = EventFd::new().unwrap();

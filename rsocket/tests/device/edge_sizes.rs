@@ -40,7 +40,6 @@ fn nonblocking_client() -> (Socket, Socket) {
     (client, server)
 }
 
-/// T-DT6
 #[test]
 fn write_vectored_and_read_vectored_keep_order() {
     let (client, server) = streams(&Options::new());
@@ -67,7 +66,6 @@ fn write_vectored_and_read_vectored_keep_order() {
     }
 }
 
-/// T-DT7
 #[test]
 fn writes_with_each_inline_size_arrive() {
     for inline in [0, 4, 16, 24, 64, 256] {
@@ -84,7 +82,7 @@ fn writes_with_each_inline_size_arrive() {
     }
 }
 
-/// T-DT9: P25. Takes twenty minutes if control messages find empty receive queues.
+/// Takes twenty minutes if control messages find empty receive queues.
 #[test]
 fn small_messages_through_smallest_queues_do_not_stall() {
     let options = Options::new().send_queue(16).receive_queue(16);
@@ -107,7 +105,6 @@ fn small_messages_through_smallest_queues_do_not_stall() {
     });
 }
 
-/// T-PO5
 #[test]
 fn poll_for_room_returns_when_the_peer_reads() {
     let (client, server) = nonblocking_client();
@@ -178,7 +175,6 @@ fn poll_of_a_socket_in_two_entries_waits_for_both_events() {
     });
 }
 
-/// T-PO4: P8.
 #[test]
 fn poll_of_listener_returns_on_connection() {
     let listener = listening();
@@ -194,7 +190,6 @@ fn poll_of_listener_returns_on_connection() {
     });
 }
 
-/// T-SH9
 #[test]
 fn shutdown_keeps_nonblocking_mode() {
     let (client, server) = nonblocking_client();
@@ -207,7 +202,6 @@ fn shutdown_keeps_nonblocking_mode() {
     assert_eq!(received.unwrap(), 0);
 }
 
-/// T-EP2
 #[test]
 fn event_set_of_many_sockets_loses_no_event() {
     let (sockets, rounds) = (often(100, 200), often(10, 500));
@@ -258,7 +252,6 @@ fn event_set_of_many_sockets_loses_no_event() {
     }
 }
 
-/// T-KA3: P18, P39.
 #[test]
 fn keepalive_of_many_sockets_is_enabled_and_disabled() {
     let listener = listening();
@@ -287,7 +280,7 @@ fn keepalive_of_many_sockets_is_enabled_and_disabled() {
     }
 }
 
-/// T-IO9: a write to an unmapped range breaks the connection.
+/// A write to an unmapped range breaks the connection.
 #[test]
 fn write_at_unmapped_range_fails() {
     let (mut client, mut server) = streams(&Options::new().iomap_size(1));
@@ -307,7 +300,7 @@ fn write_at_unmapped_range_fails() {
     assert_eq!(written.to_string(), ended.to_string());
 }
 
-/// T-IO8: P7. Announcing a mapping uses a credit, returned by the peer.
+/// Announcing a mapping uses a credit, returned by the peer.
 #[test]
 fn mappings_through_smallest_queues_do_not_stall() {
     let options = Options::new().send_queue(16).receive_queue(16);
@@ -326,7 +319,6 @@ fn mappings_through_smallest_queues_do_not_stall() {
     }
 }
 
-/// T-IO10
 #[test]
 fn map_of_four_gigabytes_is_refused() {
     let (client, _server) = streams(&Options::new().iomap_size(1));
@@ -334,7 +326,6 @@ fn map_of_four_gigabytes_is_refused() {
     assert_eq!(errno(&refused.unwrap_err()), 22);
 }
 
-/// T-RS1: P46.
 #[test]
 fn socket_without_free_descriptors_fails_and_others_continue() {
     let listener = Listener::bind(local()).unwrap();

@@ -27,6 +27,9 @@ use crate::{
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Number of bytes of a writer: more than the first receive buffer.
+const WRITTEN: usize = 100_000;
+
 /// Address of the server for a child process.
 const SERVER: &str = "RSOCKET_SERVER";
 
@@ -35,12 +38,13 @@ struct Peer(Child);
 
 impl Peer {
     fn start(listener: &Listener) -> (Self, Stream) {
+        Self::start_as("endings::child_process_of_peer", listener)
+    }
+
+    /// Starts a child process with the body of a test.
+    fn start_as(test: &str, listener: &Listener) -> (Self, Stream) {
         let child = Command::new(env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "endings::child_process_of_peer",
-                "--include-ignored",
-            ])
+            .args(["--exact", test, "--include-ignored"])
             .env(SERVER, listener.local_addr().unwrap().to_string())
             .stdout(Stdio::null())
             .spawn()
@@ -68,7 +72,30 @@ fn child_process_of_peer() {
     thread::sleep(2 * TEST_TIMEOUT);
 }
 
-/// T-ER2, T-ER3: P2, P11.
+/// Body of a child process that writes more than the peer has room for, and exits after the drop of the stream.
+#[test]
+fn child_process_of_writer() {
+    let Ok(server) = env::var(SERVER) else {
+        assert!(env::var_os("A").is_some(), "these tests run in the guest");
+        return;
+    };
+    let mut stream = Stream::connect(&server).unwrap();
+    stream.write_all(&[7; WRITTEN]).unwrap();
+}
+
+/// The exit waits for the data of a dropped stream.
+#[test]
+fn exit_after_drop_delivers_all_data() {
+    let listener = Listener::bind(local()).unwrap();
+    let (mut peer, mut stream) = Peer::start_as("endings::child_process_of_writer", &listener);
+    // Until the child has written, so that the data waits for room.
+    thread::sleep(Duration::from_millis(200));
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    assert!(bytes == [7; WRITTEN]);
+    assert!(peer.0.wait().unwrap().success());
+}
+
 #[test]
 fn read_with_killed_peer_is_reset() {
     let listener = Listener::bind(local()).unwrap();
@@ -87,7 +114,6 @@ fn read_with_killed_peer_is_reset() {
     assert!(stream.take_error().is_some());
 }
 
-/// T-SH7: P3.
 #[test]
 fn drop_with_dead_peer_ends_within_linger() {
     let options = Options::new().linger(Duration::from_secs(2));
@@ -114,7 +140,6 @@ fn connect_again(listener: &Listener) -> Stream {
     connected.expect("three ports are taken").unwrap()
 }
 
-/// T-SH8
 #[test]
 fn drop_of_both_sides_at_once_succeeds() {
     let listener = Listener::bind(local()).unwrap();
@@ -128,7 +153,7 @@ fn drop_of_both_sides_at_once_succeeds() {
     }
 }
 
-/// T-CN5, T-IO7: with one advertised and one unadvertised mapping.
+/// With one advertised and one unadvertised mapping.
 #[test]
 fn closed_connections_leak_nothing() {
     let options = Options::new().iomap_size(2);
@@ -152,7 +177,6 @@ fn closed_connections_leak_nothing() {
     wait_for_release(&before);
 }
 
-/// T-CN8
 #[test]
 fn dropped_listener_resets_unaccepted_connections() {
     let listener = Listener::bind(local()).unwrap();
@@ -167,7 +191,7 @@ fn dropped_listener_resets_unaccepted_connections() {
     }
 }
 
-/// T-CN4: a listener that accepts nothing does not fill up and rejects nothing: requests beyond the backlog
+/// A listener that accepts nothing does not fill up and rejects nothing: requests beyond the backlog
 /// wait for a place, as with TCP. Each accepted connection frees one.
 #[test]
 fn connect_beyond_the_backlog_waits_for_accept() {
@@ -409,7 +433,7 @@ fn link_local() -> (Ipv6Addr, u32) {
     *rows.iter().find(is_own).expect("no link-local address")
 }
 
-/// T-KA1: keepalive probes are invisible to the peer.
+/// Keepalive probes are invisible to the peer.
 #[test]
 fn keepalive_of_idle_connection_is_invisible_to_reads() {
     let options = Options::new().keep_alive(Duration::from_millis(50));

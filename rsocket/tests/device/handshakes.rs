@@ -19,7 +19,7 @@ use crate::{local, local_v6, probe::resolved, unresponsive_hosts::UnresponsiveHo
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// T-CN1, T-CN6: both sides in one thread.
+/// Both sides in one thread.
 #[test]
 fn connected_streams_agree_on_addresses() {
     for any in [local(), local_v6()] {
@@ -86,7 +86,6 @@ pub(crate) fn data() -> ConnectData {
     }
 }
 
-/// T-CN7: P9.
 #[test]
 fn connect_without_completed_handshake_does_not_block_others() {
     let listener = Listener::bind(local()).unwrap();
@@ -100,7 +99,6 @@ fn connect_without_completed_handshake_does_not_block_others() {
     drop((raw.qp, raw.channel));
 }
 
-/// T-WP4
 #[test]
 fn connect_to_another_protocol_version_is_unsupported() {
     let channel = EventChannel::new().unwrap();
@@ -128,7 +126,7 @@ fn connect_to_another_protocol_version_is_unsupported() {
     listening.join().unwrap();
 }
 
-/// T-KA2, T-SH7: a peer without receives, whose device answers RNR forever. Neither device gives up, and no
+/// A peer without receives, whose device answers RNR forever. Neither device gives up, and no
 /// event arrives.
 #[test]
 fn user_timeout_with_unresponsive_peer_expires() {
@@ -234,7 +232,7 @@ fn keepalive_with_unresponsive_peer_times_out() {
     }
 }
 
-/// T-CN2: an absent host, and an address without a route.
+/// An absent host, and an address without a route.
 #[test]
 fn connect_to_absent_host_reports_unreachable() {
     let nowhere: SocketAddr = "203.0.113.1:7".parse().unwrap();

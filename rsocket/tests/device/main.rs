@@ -15,6 +15,7 @@ mod mapped_addresses;
 mod probe;
 mod settings;
 mod sockets;
+mod stalled_peers;
 mod streams;
 mod support;
 mod tasks;

@@ -382,6 +382,12 @@ impl Probe {
         self.write(&[], nowhere, word);
     }
 
+    /// Sends data from the start of another target on.
+    pub(crate) fn send_to(&mut self, bytes: &[u8], target: Target) {
+        self.target = target;
+        self.send(bytes);
+    }
+
     /// Sends data, within the first half of the rsocket's buffer.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let Target { addr, rkey, len } = self.target;

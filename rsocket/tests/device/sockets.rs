@@ -49,7 +49,7 @@ fn receive(socket: &Socket) -> io::Result<usize> {
     socket.recv(&mut [0; 1])
 }
 
-/// T-NB4: the peer has not answered the request yet.
+/// The peer has not answered the request yet.
 #[test]
 fn nonblocking_send_before_the_connection_is_accepted_would_block() {
     let listener = ListeningProbe::new();
@@ -64,7 +64,6 @@ fn nonblocking_send_before_the_connection_is_accepted_would_block() {
     assert_eq!(client.send(b"?").unwrap(), 1);
 }
 
-/// T-NB1, T-NB4, T-NB5, T-NB6
 #[test]
 fn nonblocking_connect_completes_in_background() {
     let listener = listening();
@@ -89,7 +88,7 @@ fn nonblocking_connect_completes_in_background() {
     assert_eq!(number(receive(&client)), EAGAIN);
 }
 
-/// T-NB2: polls only the kernel, with no call on the socket.
+/// Polls only the kernel, with no call on the socket.
 #[test]
 fn nonblocking_connect_without_further_calls_completes() {
     let listener = listening();
@@ -105,7 +104,6 @@ fn nonblocking_connect_without_further_calls_completes() {
     assert_eq!(receive(&server).unwrap(), 1);
 }
 
-/// T-NB3, T-ER1: P22.
 #[test]
 fn nonblocking_connect_refused_reports_error_once() {
     let unreachable = {
@@ -140,7 +138,6 @@ fn nonblocking_connect_refused_reports_error_once() {
     assert_eq!(number(client.connect(unreachable)), ECONNREFUSED);
 }
 
-/// T-API3, T-API9: P6, P43.
 #[test]
 fn socket_call_in_wrong_state_fails_without_damage() {
     let new = Socket::new(Family::V4).unwrap();
@@ -168,7 +165,6 @@ fn socket_call_in_wrong_state_fails_without_damage() {
     assert_eq!(look_at(&client), PollEvents::NVAL);
 }
 
-/// T-OP3
 #[test]
 fn accepted_socket_inherits_options_of_the_listener() {
     let listener = listening();
@@ -187,7 +183,6 @@ fn accepted_socket_inherits_options_of_the_listener() {
     assert_eq!(client.receive_queue(), 384);
 }
 
-/// T-PO3, T-SH1, T-SH2, T-SH5, T-DT4, T-DT5: P10.
 #[test]
 fn shutdown_of_each_direction_changes_poll_events() {
     let (client, server) = connected();
@@ -218,7 +213,7 @@ fn shutdown_of_each_direction_changes_poll_events() {
     assert_eq!(look_at(&client), BOTH | PollEvents::HUP);
 }
 
-/// T-DT5: more messages than the queue holds.
+/// More messages than the queue holds.
 #[test]
 fn recv_with_wait_all_spans_many_messages() {
     let (client, server) = connected();
@@ -237,7 +232,7 @@ fn recv_with_wait_all_spans_many_messages() {
     });
 }
 
-/// T-PO9: returned credits do not wake a waiting reader.
+/// Returned credits do not wake a waiting reader.
 #[test]
 fn poll_for_data_is_not_woken_by_credits() {
     let (client, server) = connected();
@@ -266,7 +261,6 @@ fn poll_for_data_is_not_woken_by_credits() {
     assert_eq!(waited(TEST_TIMEOUT), 1);
 }
 
-/// T-PO1, T-PO2: P1.
 #[test]
 fn poll_of_sockets_and_pipes_reports_both() {
     let (client, server) = connected();
@@ -332,7 +326,7 @@ fn receive_beside_a_blocked_one_waits_no_longer_than_its_own_limit() {
     });
 }
 
-/// T-PO6: P12. Either thread may take the event of the other.
+/// Either thread may take the event of the other.
 #[test]
 fn poll_of_one_socket_by_two_threads_loses_no_event() {
     let (client, server) = connected();
@@ -372,7 +366,6 @@ fn poll_of_one_socket_by_two_threads_loses_no_event() {
     });
 }
 
-/// T-PO7: P13.
 #[test]
 fn shutdown_wakes_blocked_poll() {
     let (client, server) = connected();
@@ -402,7 +395,6 @@ fn member_of(set: &EventSet, name: u64) -> (Socket, Arc<Socket>) {
     (client, server)
 }
 
-/// T-EP1, T-EP4, T-EP5
 #[test]
 fn event_set_reports_readiness_of_its_members() {
     let (client, server) = connected();
@@ -455,7 +447,6 @@ fn event_set_reports_readiness_of_its_members() {
     );
 }
 
-/// T-EP3
 #[test]
 fn event_set_changed_during_wait_reports_new_members() {
     let (quiet, removed) = connected();
@@ -540,7 +531,6 @@ fn event_set_reports_sockets_with_any_name() {
     }
 }
 
-/// T-OP5
 #[test]
 fn route_of_one_connection_is_valid_for_another() {
     let (client, server) = connected();
@@ -569,7 +559,7 @@ fn route_of_one_connection_is_valid_for_another() {
     drop(server);
 }
 
-/// T-EP4: the set keeps no socket alive.
+/// The set keeps no socket alive.
 #[test]
 fn socket_dropped_during_wait_of_event_set_is_closed() {
     let listener = listening();

@@ -77,7 +77,6 @@ fn readable_wait_is_not_woken_by_send_completions() {
     }
 }
 
-/// T-DT1
 #[test]
 fn megabytes_in_both_directions_at_once_arrive() {
     let len = (often(8, 32) as usize) << 20;
@@ -108,7 +107,6 @@ fn megabytes_in_both_directions_at_once_arrive() {
     });
 }
 
-/// T-DT3
 #[test]
 fn smallest_buffers_transfer_everything() {
     let options = Options::new()
@@ -127,7 +125,6 @@ fn smallest_buffers_transfer_everything() {
     });
 }
 
-/// T-CF3
 #[test]
 fn options_out_of_range_are_clamped() {
     let least = Options::new().send_queue(0).receive_queue(1);
@@ -165,7 +162,7 @@ fn options_out_of_range_are_clamped() {
     }
 }
 
-/// T-SH6: the peer's buffer is full.
+/// The peer's buffer is full.
 #[test]
 fn drop_with_unread_data_delivers_to_slow_reader() {
     let (client, mut server) = pair(&Options::new());
@@ -193,7 +190,6 @@ fn drop_with_unread_data_delivers_to_slow_reader() {
     });
 }
 
-/// T-SH4
 #[test]
 fn drop_after_write_delivers_everything() {
     let (mut client, mut server) = pair(&Options::new());
@@ -208,7 +204,6 @@ fn drop_after_write_delivers_everything() {
     assert_eq!(err.kind(), io::ErrorKind::BrokenPipe);
 }
 
-/// T-CN2
 #[test]
 fn connect_without_listener_is_refused() {
     let gone = Listener::bind(local()).unwrap().local_addr().unwrap();
@@ -216,7 +211,6 @@ fn connect_without_listener_is_refused() {
     assert_eq!(err.kind(), io::ErrorKind::ConnectionRefused, "{err}");
 }
 
-/// T-NB7
 #[test]
 fn nonblocking_stream_descriptor_is_readable_on_data_and_room() {
     let (client, mut server) = pair(&Options::new());
@@ -266,7 +260,6 @@ fn map_memory_with_shorter_length_bounds_writes() {
     assert_eq!(client.write_at(&[7; 200], 99).unwrap(), 1);
 }
 
-/// T-IO1, T-IO2, T-IO4, T-IO5
 #[test]
 fn write_at_completes_before_the_next_message() {
     let options = Options::new().iomap_size(1);

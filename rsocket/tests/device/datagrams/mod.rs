@@ -148,7 +148,6 @@ fn introduce_again(a: &Socket, b: &Socket) {
     set_timeouts(TEST_TIMEOUT);
 }
 
-/// T-DG1, T-DG3: P30.
 #[test]
 fn datagrams_switch_from_udp_to_rdma() {
     for addr in [local(), local_v6()] {
@@ -174,7 +173,7 @@ fn datagrams_switch_from_udp_to_rdma() {
     }
 }
 
-/// T-DG2: seen from a plain UDP socket.
+/// Seen from a plain UDP socket.
 #[test]
 fn udp_datagram_is_received_and_answered() {
     for addr in [local(), local_v6()] {
@@ -213,7 +212,6 @@ fn udp_datagram_is_received_and_answered() {
     }
 }
 
-/// T-DG8: P29.
 #[test]
 fn udp_datagram_of_another_protocol_is_ignored() {
     let socket = bound(local_v6());
@@ -234,7 +232,6 @@ fn udp_datagram_of_another_protocol_is_ignored() {
     assert!(is_quiet(&socket));
 }
 
-/// T-DG4: P34.
 #[test]
 fn unbound_datagram_socket_sends_from_its_own_port() {
     let server = bound(local());
@@ -254,7 +251,7 @@ fn unbound_datagram_socket_sends_from_its_own_port() {
     }
 }
 
-/// T-DG5: P29. Datagrams beyond the device's MTU are sent over UDP.
+/// Datagrams beyond the device's MTU are sent over UDP.
 #[test]
 fn datagram_of_each_size_arrives_whole_or_is_refused() {
     for (addr, header, most) in [(local(), 8, 2032), (local_v6(), 24, 2020)] {
@@ -278,7 +275,6 @@ fn datagram_of_each_size_arrives_whole_or_is_refused() {
     }
 }
 
-/// T-DG7: P32.
 #[test]
 fn restarted_datagram_peer_is_resolved_again() {
     let client = bound(local());
@@ -290,7 +286,6 @@ fn restarted_datagram_peer_is_resolved_again() {
     introduce_again(&client, &server);
 }
 
-/// T-DG9
 #[test]
 fn datagrams_beyond_the_receive_queue_are_dropped() {
     let (a, b) = (bound(local()), bound(local()));
@@ -307,7 +302,7 @@ fn datagrams_beyond_the_receive_queue_are_dropped() {
     assert_eq!(b.receive_queue(), 64);
 }
 
-/// T-DG10, with one device.
+/// With one device.
 #[test]
 fn closed_datagram_socket_wakes_blocked_receiver() {
     let (a, b) = (bound(local()), bound(local()));

@@ -1,4 +1,4 @@
-//! Datagrams on two devices of one host (T-DG10).
+//! Datagrams on two devices of one host.
 
 use std::{
     env, fs,
@@ -83,7 +83,6 @@ fn is_known() -> bool {
         .any(|shown| shown.contains(SECOND))
 }
 
-/// T-DG10
 #[test]
 fn sockets_on_two_devices_end_cleanly() {
     let second = SecondDevice::new();
