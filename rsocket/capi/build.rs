@@ -1,6 +1,8 @@
-//! Gives the library the name by which C programs link it.
+//! Gives the library the name by which C programs link it, and keeps it loaded until the process ends: its threads run, and
+//! handlers of the C library refer to its functions.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,librsocket.so");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -3,11 +3,16 @@
 use std::{io, sync::OnceLock};
 
 pub(crate) use interpose::os;
+use interpose::{Returned, cross};
 
 /// Runs a call and returns its value, or -1 with `errno` set. A panic must not unwind into C and becomes
-/// `EIO`.
-pub(crate) fn run<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
-    interpose::run(rsocket::errno, call)
+/// `EIO`. The call is a cancellation point: handlers of signals and the cancellation of the thread wait until it has ended.
+#[inline]
+pub(crate) fn run<T: From<i8> + Returned>(mut call: impl FnMut() -> io::Result<T>) -> T {
+    let returned = cross(true, false, || {
+        Some(interpose::run(rsocket::errno, &mut call))
+    });
+    returned.unwrap_or_else(|| T::from(-1))
 }
 
 /// Whether the program requests librdmacm's quirks.

@@ -46,5 +46,7 @@ mod noted;
 mod options;
 mod table;
 
+interpose::cancellation!();
+
 pub use api::*;
 pub use exit::disconnect_all;

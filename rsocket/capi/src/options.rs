@@ -399,7 +399,6 @@ mod tests {
         assert_eq!(count(SOL_RDMA, &(-1_i32).to_ne_bytes()).unwrap(), 0);
     }
 
-    /// T-OP5
     #[test]
     fn route_option_with_partial_path_is_refused() {
         let path = PathRecord {

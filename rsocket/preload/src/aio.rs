@@ -25,12 +25,12 @@ macro_rules! refused {
         /// # Safety
         /// As for the function of the same name.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($arg: $type,)* block: *mut aiocb) -> c_int {
+        unsafe extern "C-unwind" fn $name($($arg: $type,)* block: *mut aiocb) -> c_int {
             // SAFETY: as the caller promises.
             if unsafe { refuse(block) } {
                 return -1;
             }
-            let real = real!($name: unsafe extern "C" fn($($type,)* *mut aiocb) -> c_int);
+            let real = real!($name: unsafe extern "C-unwind" fn($($type,)* *mut aiocb) -> c_int);
             // SAFETY: as the caller promises.
             unsafe { real($($arg,)* block) }
         }
@@ -51,7 +51,7 @@ macro_rules! refused_lists {
         /// # Safety
         /// As for the function of the same name.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(
+        unsafe extern "C-unwind" fn $name(
             mode: c_int,
             blocks: *const *mut aiocb,
             count: c_int,
@@ -66,7 +66,7 @@ macro_rules! refused_lists {
                 }
             }
             let real = real!(
-                $name: unsafe extern "C" fn(c_int, *const *mut aiocb, c_int, *mut sigevent) -> c_int
+                $name: unsafe extern "C-unwind" fn(c_int, *const *mut aiocb, c_int, *mut sigevent) -> c_int
             );
             // SAFETY: as the caller promises.
             unsafe { real(mode, blocks, count, event) }

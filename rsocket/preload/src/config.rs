@@ -103,7 +103,6 @@ mod tests {
 
     use super::*;
 
-    /// T-PL7
     #[test]
     fn rules_select_sockets_by_program_and_type() {
         let rules = Rules::parse(
@@ -124,7 +123,6 @@ mod tests {
         assert!(!rules.allow("nginx", AF_INET, SOCK_STREAM, 0));
     }
 
-    /// T-PL7
     #[test]
     fn empty_rules_allow_every_socket() {
         for text in ["", "# nothing\n\n", &"x".repeat(500)] {

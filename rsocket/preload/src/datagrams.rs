@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use interpose::{last_errno, load, real, set_errno};
+use interpose::{cross, last_errno, load, real, set_errno};
 use libc::{
     c_int, c_uint, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
@@ -64,10 +64,38 @@ fn try_again(fd: c_int, held: Arc<Held>, result: ssize_t) -> bool {
     again
 }
 
+/// Sends by an rsocket. Returns `None` for other descriptors.
+///
+/// # Safety
+/// As for `sendto`.
+unsafe fn own_sendto(
+    fd: c_int,
+    (buf, len, flags): (*const c_void, size_t, c_int),
+    (to, to_len): (*const sockaddr, socklen_t),
+) -> Option<ssize_t> {
+    let held = fork::sender(fd, flags)?;
+    if let Some(refused) = held.refusal() {
+        set_errno(refused);
+        return Some(-1);
+    }
+    // SAFETY: as the caller promises.
+    let held = unsafe { loopback::sender(fd, held, to, to_len) }?;
+    let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
+    // As for TCP, the address has no effect on a stream.
+    let (to, to_len) = if is_datagram {
+        (to, to_len)
+    } else {
+        (ptr::null(), 0)
+    };
+    // SAFETY: as the caller promises.
+    let sent = unsafe { own::rsendto(held.fd(), buf, len, flags, to, to_len) };
+    (!try_again(fd, held, sent)).then_some(sent)
+}
+
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
@@ -75,24 +103,17 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: as the caller promises.
-    let sender = |held| unsafe { loopback::sender(fd, held, to, to_len) };
-    if let Some(held) = fork::find(fd).and_then(sender) {
-        let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
-        // As for TCP, the address has no effect on a stream.
-        let (to, to_len) = if is_datagram {
-            (to, to_len)
-        } else {
-            (ptr::null(), 0)
-        };
-        // SAFETY: as the caller promises.
-        let sent = unsafe { own::rsendto(held.fd(), buf, len, flags, to, to_len) };
-        if !try_again(fd, held, sent) {
+    if fork::may_be_own(fd) {
+        let sent = cross(true, true, || {
+            // SAFETY: as the caller promises.
+            unsafe { own_sendto(fd, (buf, len, flags), (to, to_len)) }
+        });
+        if let Some(sent) = sent {
             return sent;
         }
     }
     let real = real!(
-        sendto: unsafe extern "C" fn(
+        sendto: unsafe extern "C-unwind" fn(
             c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t
         ) -> ssize_t
     );
@@ -100,22 +121,35 @@ unsafe extern "C" fn sendto(
     unsafe { real(fd, buf, len, flags, to, to_len) }
 }
 
+/// Sends by an rsocket. Returns `None` for other descriptors.
+///
+/// # Safety
+/// As for `sendmsg`.
+unsafe fn own_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
+    let held = fork::sender(fd, flags)?;
+    if let Some(refused) = held.refusal() {
+        set_errno(refused);
+        return Some(-1);
+    }
+    // SAFETY: null or valid, as the caller promises.
+    let held = match unsafe { load(msg) } {
+        // SAFETY: as the caller promises.
+        Some(to) => unsafe { loopback::sender(fd, held, to.msg_name.cast(), to.msg_namelen) }?,
+        None => held,
+    };
+    // SAFETY: as the caller promises.
+    let sent = unsafe { own::rsendmsg(held.fd(), msg, flags) };
+    (!try_again(fd, held, sent)).then_some(sent)
+}
+
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-    let sender = |held| {
-        // SAFETY: null or valid, as the caller promises.
-        match unsafe { load(msg) } {
-            // SAFETY: as the caller promises.
-            Some(to) => unsafe { loopback::sender(fd, held, to.msg_name.cast(), to.msg_namelen) },
-            None => Some(held),
-        }
-    };
-    if let Some(held) = fork::find(fd).and_then(sender) {
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    if fork::may_be_own(fd) {
         // SAFETY: as the caller promises.
-        let sent = unsafe { own::rsendmsg(held.fd(), msg, flags) };
-        if !try_again(fd, held, sent) {
+        let sent = cross(true, true, || unsafe { own_sendmsg(fd, msg, flags) });
+        if let Some(sent) = sent {
             return sent;
         }
     }
@@ -123,7 +157,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssi
     if unsafe { passing::refuse(msg) } {
         return -1;
     }
-    let real = real!(sendmsg: unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t);
+    let real = real!(sendmsg: unsafe extern "C-unwind" fn(c_int, *const msghdr, c_int) -> ssize_t);
     // SAFETY: as the caller promises.
     unsafe { real(fd, msg, flags) }
 }
@@ -166,7 +200,7 @@ fn for_each_message(
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(
+unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -174,22 +208,25 @@ unsafe extern "C" fn sendmmsg(
 ) -> c_int {
     if !fork::is_own(fd) {
         let real = real!(
-            sendmmsg: unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int
+            sendmmsg: unsafe extern "C-unwind" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int
         );
         // SAFETY: as the caller promises.
         return unsafe { real(fd, messages, count, flags) };
     }
-    // SAFETY: as the caller promises.
-    let messages = unsafe { entries(messages, count) };
-    // SAFETY: as the caller promises.
-    let send = |message: &mut msghdr, _| unsafe { sendmsg(fd, message, flags) };
-    for_each_message(messages, send, || true)
+    let sent = cross(true, true, || {
+        // SAFETY: as the caller promises.
+        let messages = unsafe { entries(messages, count) };
+        // SAFETY: as the caller promises.
+        let send = |message: &mut msghdr, _| unsafe { sendmsg(fd, message, flags) };
+        Some(for_each_message(messages, send, || true))
+    });
+    sent.unwrap_or(-1)
 }
 
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -198,15 +235,13 @@ unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     if !fork::is_own(fd) {
         let real = real!(
-            recvmmsg: unsafe extern "C" fn(
+            recvmmsg: unsafe extern "C-unwind" fn(
                 c_int, *mut mmsghdr, c_uint, c_int, *mut timespec
             ) -> c_int
         );
         // SAFETY: as the caller promises.
         return unsafe { real(fd, messages, count, flags, timeout) };
     }
-    // SAFETY: as the caller promises.
-    let messages = unsafe { entries(messages, count) };
     // SAFETY: null or valid, as the caller promises.
     let time = unsafe { load(timeout) };
     // Like the kernel, checks the time after each message only, not during a wait.
@@ -227,5 +262,10 @@ unsafe extern "C" fn recvmmsg(
         unsafe { libc::recvmsg(fd, message, flags) }
     };
     let go_on = || deadline.is_none_or(|deadline| Instant::now() < deadline);
-    for_each_message(messages, receive, go_on)
+    let received = cross(true, true, || {
+        // SAFETY: as the caller promises.
+        let messages = unsafe { entries(messages, count) };
+        Some(for_each_message(messages, receive, go_on))
+    });
+    received.unwrap_or(-1)
 }

@@ -12,11 +12,14 @@ use std::{
     },
 };
 
-use interpose::{MAX_DESCRIPTORS, is_owner, last_errno, load, real, set_errno};
+use interpose::{MAX_DESCRIPTORS, cross, is_owner, last_errno, load, real, set_errno};
 use libc::{c_int, epoll_event};
 use rsocket_capi as own;
 
-use crate::{fork, table};
+use crate::{
+    fork::{self, Need},
+    table,
+};
 
 /// Whether a descriptor is in an `epoll` instance. Read without a lock.
 static KNOWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
@@ -49,9 +52,10 @@ impl Registration {
 
 fn real_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let real = real!(
-        epoll_ctl: unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int
+        epoll_ctl: unsafe extern "C-unwind" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int
     );
-    // SAFETY: the event is the program's, checked by the kernel, or a valid local one.
+    // SAFETY: the event is a valid local one, or the program's. Assumption: the kernel checks the addresses that a system
+    // call gets.
     unsafe { real(epfd, op, fd, event) }
 }
 
@@ -83,6 +87,11 @@ pub(crate) fn join(left: &[Registration]) {
     }
 }
 
+/// Whether a descriptor may be in an `epoll` instance.
+pub(crate) fn may_have(fd: c_int) -> bool {
+    known(fd).is_some_and(|known| known.load(SeqCst))
+}
+
 /// Forgets a closed descriptor, no longer in any `epoll` instance.
 pub(crate) fn forget(fd: c_int) {
     if let Some(known) = known(fd)
@@ -97,13 +106,29 @@ pub(crate) fn forget(fd: c_int) {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(
+unsafe extern "C-unwind" fn epoll_ctl(
     epfd: c_int,
     op: c_int,
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    fork::finish_setup_for_wait(fd);
+    if !fork::is_own(fd) && !may_have(fd) {
+        return real_ctl(epfd, op, fd, event);
+    }
+    let done = cross(false, true, || {
+        // SAFETY: as the caller promises.
+        Some(unsafe { own_ctl(epfd, op, fd, event) })
+    });
+    done.unwrap_or(-1)
+}
+
+/// As `epoll_ctl`, for a descriptor that may be an rsocket's.
+///
+/// # Safety
+/// As for `epoll_ctl`.
+unsafe fn own_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    // Readiness is that of the TCP connection during a move.
+    fork::step_for_wait(fd, Need::Receive);
     let held = table::find(fd);
     let is_added = op != libc::EPOLL_CTL_DEL;
     if let Some(held) = &held

@@ -12,7 +12,7 @@ use rsocket_capi as own;
 
 use crate::{log, stdio};
 
-type Exit = unsafe extern "C" fn(c_int) -> !;
+type Exit = unsafe extern "C-unwind" fn(c_int) -> !;
 
 unsafe extern "C" {
     fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
@@ -30,7 +30,7 @@ pub(crate) fn disconnect() {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _exit(status: c_int) -> ! {
+unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     disconnect();
     // SAFETY: as the caller promises.
     unsafe { real_exit()(status) }
@@ -39,7 +39,7 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _Exit(status: c_int) -> ! {
+unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     // SAFETY: as the caller promises.
     unsafe { _exit(status) }
 }
@@ -61,7 +61,7 @@ extern "C" fn exiting_quickly(_: *mut c_void) {
 extern "C" fn loaded() {
     // A signal handler and a child of `vfork` may exit but not look a symbol up.
     let _found: Exit = real_exit();
-    // SAFETY: the function is valid as long as the library, which is never unloaded.
+    // SAFETY: the function is valid as long as the library. Assumption: a library linked with `-z nodelete` stays loaded.
     let registered = unsafe { __cxa_at_quick_exit(exiting_quickly, ptr::null_mut()) };
     if registered != 0 {
         log::write_line(|| "quick_exit will lose data that a peer has not acknowledged".to_owned());

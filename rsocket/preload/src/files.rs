@@ -13,15 +13,22 @@ use crate::{
 
 /// Borrows a descriptor of the program.
 pub(crate) fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
-    // SAFETY: not negative. The descriptor is only passed to system calls, which fail for one not open;
-    // keeping descriptors open is the program's responsibility, as with those calls themselves.
+    // SAFETY: not negative, and only passed to system calls. Assumption: a system call fails for a descriptor that is not
+    // open. The program keeps its descriptors open, as for those calls themselves.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Closes a descriptor of this library in a child, without the C library, whose locks may be held by threads of the
+/// parent.
+pub(crate) fn close_inner(fd: c_int) {
+    // SAFETY: the descriptor belongs to this library, and is not used elsewhere in the child.
+    unsafe { rustix::io::close(fd) };
 }
 
 /// Replaces `to` with a duplicate of `from` and preserves the close-on-exec flag of `to`.
 pub(crate) fn replace(from: c_int, to: c_int) -> bool {
-    let fcntl = real!(fcntl: unsafe extern "C" fn(c_int, c_int, ...) -> c_int);
-    let dup3 = real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
+    let fcntl = real!(fcntl: unsafe extern "C-unwind" fn(c_int, c_int, ...) -> c_int);
+    let dup3 = real!(dup3: unsafe extern "C-unwind" fn(c_int, c_int, c_int) -> c_int);
     // SAFETY: the command has no argument.
     let flags = unsafe { fcntl(to, libc::F_GETFD) };
     let flags = if flags & libc::FD_CLOEXEC != 0 {
@@ -38,6 +45,10 @@ struct Rsockets;
 
 impl interpose::Descriptors for Rsockets {
     type Forgotten = Option<Arc<Held>>;
+
+    fn may_have(fd: c_int) -> bool {
+        fork::may_be_own(fd) || epoll::may_have(fd)
+    }
 
     fn forget(fd: c_int) -> Self::Forgotten {
         fork::forget(fd);
@@ -67,7 +78,11 @@ fn may_be_inner(fd: c_int) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
     let link = link.to_string_lossy();
     let starts = |prefix: &&str| link.starts_with(prefix);
-    ["/dev/infiniband/", "anon_inode:"].iter().any(starts)
+    // Channels of libibverbs: `anon_inode:[infinibandevent]`.
+    ["/dev/infiniband/", "anon_inode:[infiniband"]
+        .iter()
+        .any(starts)
+        || starts(&"anon_inode:") && verbs::fd::was_raised(fd)
         || starts(&"socket:") && own::keeps_fd(fd)
 }
 
@@ -91,7 +106,7 @@ fn close_all(range: RangeInclusive<c_uint>) {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // With a table of its own, the thread would close descriptors that this library's threads have open.
     let flags = if is_owner() {
         flags & !libc::CLOSE_RANGE_UNSHARE.cast_signed()
@@ -102,7 +117,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         close_all(first..=last);
         return 0;
     }
-    let real = real!(close_range: unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int);
+    let real = real!(close_range: unsafe extern "C-unwind" fn(c_uint, c_uint, c_int) -> c_int);
     // SAFETY: as the caller promises.
     unsafe { real(first, last, flags) }
 }
@@ -110,12 +125,12 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn closefrom(first: c_int) {
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
     if is_owner() {
         close_all(first.max(0).unsigned_abs()..=c_uint::MAX);
         return;
     }
-    let real = real!(closefrom: unsafe extern "C" fn(c_int));
+    let real = real!(closefrom: unsafe extern "C-unwind" fn(c_int));
     // SAFETY: as the caller promises.
     unsafe { real(first) }
 }

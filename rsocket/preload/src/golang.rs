@@ -3,7 +3,7 @@
 
 use std::slice;
 
-use libc::{c_int, c_void, dl_phdr_info, size_t};
+use libc::{Elf64_Phdr, c_int, c_void, dl_phdr_info, size_t};
 
 use crate::log;
 
@@ -32,6 +32,22 @@ fn are_gos(mut notes: &[u8]) -> bool {
     false
 }
 
+/// The notes in memory: a header may also describe notes in the file alone.
+fn loaded_notes(headers: &[Elf64_Phdr]) -> impl Iterator<Item = &Elf64_Phdr> {
+    let is_loaded = |note: &&Elf64_Phdr| {
+        headers.iter().any(|segment| {
+            let end = |header: &Elf64_Phdr| header.p_vaddr.checked_add(header.p_memsz);
+            let is_inside = segment.p_vaddr <= note.p_vaddr
+                && end(note).is_some_and(|note| end(segment).is_some_and(|end| note <= end));
+            segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_R != 0 && is_inside
+        })
+    };
+    let notes = headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_NOTE);
+    notes.filter(is_loaded)
+}
+
 /// Examines the first object, the program itself, and stops.
 ///
 /// # Safety
@@ -39,18 +55,16 @@ fn are_gos(mut notes: &[u8]) -> bool {
 unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
     // SAFETY: as the caller promises.
     let info = unsafe { *info };
-    // SAFETY: the headers belong to a loaded object.
+    // SAFETY: `dlpi_phnum` headers. Assumption: the headers and the readable segments of the program stay in memory.
     let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    let has_go = headers
-        .iter()
-        .filter(|header| header.p_type == libc::PT_NOTE)
-        .any(|header| {
-            let start = usize::try_from(info.dlpi_addr + header.p_vaddr).unwrap_or(0);
-            let len = usize::try_from(header.p_memsz).unwrap_or(0);
-            let start = std::ptr::with_exposed_provenance(start);
-            // SAFETY: notes are in the memory of the object, which is never unloaded.
-            are_gos(unsafe { slice::from_raw_parts(start, len) })
-        });
+    let has_go = loaded_notes(headers).any(|note| {
+        let start = usize::try_from(info.dlpi_addr + note.p_vaddr).unwrap_or(0);
+        let len = usize::try_from(note.p_memsz).unwrap_or(0);
+        let start = std::ptr::with_exposed_provenance(start);
+        // SAFETY: inside of a readable segment. Assumption: the headers and the readable segments of the program stay in
+        // memory.
+        are_gos(unsafe { slice::from_raw_parts(start, len) })
+    });
     // SAFETY: as the caller promises.
     unsafe { *found.cast::<bool>() = has_go };
     1
@@ -58,7 +72,7 @@ unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, found: *mut c_void
 
 fn is_gos() -> bool {
     let mut found = false;
-    // SAFETY: `look` gets valid arguments and is called only during the call.
+    // SAFETY: `found` outlives the call. Assumption: `dl_iterate_phdr` passes valid arguments, and calls only before it returns.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     found
 }
@@ -93,6 +107,38 @@ mod tests {
             note.resize(note.len().div_ceil(4) * 4, 0);
         }
         note
+    }
+
+    fn header(kind: u32, flags: u32, start: u64, len: u64) -> Elf64_Phdr {
+        Elf64_Phdr {
+            p_type: kind,
+            p_flags: flags,
+            p_offset: 0,
+            p_vaddr: start,
+            p_paddr: start,
+            p_filesz: len,
+            p_memsz: len,
+            p_align: 4,
+        }
+    }
+
+    #[test]
+    fn notes_outside_of_loaded_segments_are_not_read() {
+        let readable = header(libc::PT_LOAD, libc::PF_R, 0x1000, 0x100);
+        let unreadable = header(libc::PT_LOAD, libc::PF_X, 0x2000, 0x100);
+        let note = |start, len| header(libc::PT_NOTE, libc::PF_R, start, len);
+        for (start, len, is_read) in [
+            (0x1000, 0x100, true),
+            (0x1040, 0x20, true),
+            (0x10f0, 0x11, false),
+            (0xff0, 0x20, false),
+            (0, 0x20, false),
+            (0x2000, 0x20, false),
+            (0x1000, u64::MAX, false),
+        ] {
+            let headers = [readable, unreadable, note(start, len)];
+            assert_eq!(loaded_notes(&headers).count(), usize::from(is_read));
+        }
     }
 
     #[test]

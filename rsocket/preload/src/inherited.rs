@@ -21,7 +21,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
 };
 
-use crate::{files::borrow, log, table::SOCKETS};
+use crate::{files::borrow, fork, log, table::SOCKETS};
 
 static INHERITED: [AtomicBool; MAX_DESCRIPTORS] =
     [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
@@ -33,7 +33,7 @@ static PARENT: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn take_over() {
     let known = (0..)
         .zip(&INHERITED)
-        .filter(|(fd, _)| SOCKETS.may_have(*fd));
+        .filter(|(fd, _)| SOCKETS.may_have(*fd) || fork::was_moving(*fd));
     let mut unconnected: Option<OwnedFd> = None;
     for (fd, inherited) in known {
         inherited.store(true, SeqCst);
@@ -65,6 +65,12 @@ fn exchange(from: &OwnedFd, to: c_int) {
     let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(to) });
     // Fails only if the descriptor is not open.
     let _: rustix::io::Result<()> = dup3(from, &mut place, flags);
+}
+
+/// Whether a descriptor may be an inherited rsocket.
+pub(crate) fn may_have(fd: c_int) -> bool {
+    let inherited = usize::try_from(fd).ok().and_then(|fd| INHERITED.get(fd));
+    PARENT.load(Relaxed) != 0 && inherited.is_some_and(|inherited| inherited.load(SeqCst))
 }
 
 /// Forgets a closed or replaced descriptor.

@@ -7,13 +7,16 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-use interpose::{load, real, set_errno, store};
+use interpose::{cross, load, real, set_errno, store};
 use libc::{c_int, c_ulong, c_void};
 use rsocket::{Family, Socket};
 use rsocket_capi as own;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::table;
+use crate::{
+    fork::{self, Need},
+    table,
+};
 
 /// Requests of `<linux/sockios.h>`: whether the mark of urgent data has been reached, and the number of bytes that
 /// have not been sent. All bytes of an rsocket are sent at once, and none is urgent.
@@ -46,7 +49,7 @@ unsafe fn ask_network(family: Family, request: c_ulong, arg: *mut c_void) -> io:
         Family::V6 => AddressFamily::INET6,
     };
     let socket = kernel_socket(family)?;
-    let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
+    let real = real!(ioctl: unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int);
     // SAFETY: as the caller promises.
     let answer = unsafe { real(socket.as_raw_fd(), request, arg) };
     if answer < 0 {
@@ -60,42 +63,63 @@ fn kernel_socket(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, kind, flags, None)?)
 }
 
+/// Makes a request on an rsocket, or on a connection that is being moved. Returns `None` for other descriptors and requests.
+///
+/// # Safety
+/// As for `ioctl`.
+unsafe fn own_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Option<c_int> {
+    // The first bytes of a connection that is being moved are no data.
+    if request == libc::FIONREAD && fork::step_for_wait(fd, Need::Receive) && !arg.is_null() {
+        // SAFETY: an `int`, as the caller promises. Assumption: a request of `ioctl` has the argument of its manual page.
+        unsafe { store(arg.cast::<c_int>(), 0) };
+        return Some(0);
+    }
+    let held = table::find(fd)?;
+    if let libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK = request
+        && !arg.is_null()
+    {
+        let arg = arg.cast::<c_int>();
+        if request != libc::FIONBIO {
+            let socket = own::socket_of(held.fd());
+            let Some(number) = socket.and_then(|socket| number(&socket, request)) else {
+                set_errno(libc::EINVAL);
+                return Some(-1);
+            };
+            // SAFETY: an `int`, as the caller promises. Assumption: a request of `ioctl` has the argument of its
+            // manual page.
+            unsafe { store(arg, c_int::try_from(number).unwrap_or(c_int::MAX)) };
+            return Some(0);
+        }
+        // SAFETY: an `int`, as the caller promises. Assumption: a request of `ioctl` has the argument of its manual
+        // page.
+        let nonblocking = unsafe { load(arg) }.unwrap_or(0) != 0;
+        let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
+        return Some(own::rfcntl(held.fd(), libc::F_SETFL, flags));
+    }
+    if !NETWORK.contains(&request) {
+        return None;
+    }
+    let socket = own::socket_of(held.fd())?;
+    // SAFETY: as the caller promises.
+    let answer = unsafe { ask_network(socket.family(), request, arg) };
+    Some(answer.unwrap_or_else(|err| {
+        set_errno(rsocket::errno(&err));
+        -1
+    }))
+}
+
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-    if let Some(held) = table::find(fd) {
-        if let libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK = request
-            && !arg.is_null()
-        {
-            let arg = arg.cast::<c_int>();
-            if request != libc::FIONBIO {
-                let socket = own::socket_of(held.fd());
-                let Some(number) = socket.and_then(|socket| number(&socket, request)) else {
-                    set_errno(libc::EINVAL);
-                    return -1;
-                };
-                // SAFETY: the argument of these requests is an `int`, too.
-                unsafe { store(arg, c_int::try_from(number).unwrap_or(c_int::MAX)) };
-                return 0;
-            }
-            // SAFETY: the argument of this request is an `int`.
-            let nonblocking = unsafe { load(arg) }.unwrap_or(0) != 0;
-            let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
-            return own::rfcntl(held.fd(), libc::F_SETFL, flags);
-        }
-        if NETWORK.contains(&request)
-            && let Some(socket) = own::socket_of(held.fd())
-        {
-            // SAFETY: as the caller promises.
-            let answer = unsafe { ask_network(socket.family(), request, arg) };
-            return answer.unwrap_or_else(|err| {
-                set_errno(rsocket::errno(&err));
-                -1
-            });
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    if fork::is_own(fd) {
+        // SAFETY: as the caller promises.
+        let done = cross(false, true, || unsafe { own_ioctl(fd, request, arg) });
+        if let Some(done) = done {
+            return done;
         }
     }
-    let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
+    let real = real!(ioctl: unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int);
     // SAFETY: as the caller promises.
     unsafe { real(fd, request, arg) }
 }
@@ -121,7 +145,7 @@ mod tests {
 
     #[test]
     fn network_requests_are_answered_as_for_kernel_sockets() {
-        let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
+        let real = real!(ioctl: unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int);
         for (family, domain) in [
             (Family::V4, AddressFamily::INET),
             (Family::V6, AddressFamily::INET6),

@@ -19,9 +19,14 @@
 //!   least one line, only matching sockets become rsockets. `*` matches everything; a program name matches as
 //!   a prefix.
 //! - `RDMAV_FORK_SAFE`: with any value but 0, the program may fork, for instance for each connection of a
-//!   server. Streams start over TCP, and the first process to send or receive on a stream moves the stream to
-//!   RDMA. Both ends must set the variable. The accepting side also moves the stream before waiting, and may
-//!   block until the peer does the same.
+//!   server. Streams start over TCP, and the first process to send or receive on a stream, or to wait for it, moves the
+//!   stream to RDMA. Both ends must use this library with the variable; other peers get TCP without a difference.
+//!   `CALLS.md` describes the move and its promises.
+//! - `RS_FORK_WAIT`: for how many seconds a call to send waits for the peer's part of a move before the stream stays
+//!   TCP; 1 if not set.
+//! - `RS_FORK_PEER`: with the value `librdmacm`, streams are moved by the protocol of librdmacm's preload library, for
+//!   peers that use it. That protocol cannot distinguish two connections of one host, makes clients wait without a
+//!   limit, and moves one connection of a port at a time: not for servers that strangers reach.
 //! - `RS_EXIT_LINGER`: how many seconds the exit of a process may wait for peers; 10 if not set.
 //! - `RSOCKET_PRELOAD_LOG`: logs for each socket whether RDMA, TCP or UDP is used, and why, in one line: `1`
 //!   on standard error, any other value in a file of that name. Not set, nothing is logged.
@@ -31,11 +36,11 @@
 //! - A child cannot use inherited rsockets, except with `RDMAV_FORK_SAFE` before the first use: calls fail
 //!   with `ENOTCONN`, and standard error has the reason. rsync is such a program: two of its processes share
 //!   a connection. A stream passed on through `exec` by a child before its use stays TCP.
-//! - With `RDMAV_FORK_SAFE`, a client that sends first blocks if the server does not use the library, as with
-//!   librdmacm. At each port, one connection is moved at a time.
+//! - With `RDMAV_FORK_SAFE`, TCP connections have a maximum segment size of 1213 bytes (clients) or 1209 (servers), by
+//!   which peers know this library, and `TCP_DEFER_ACCEPT` has no effect. A program that sets `TCP_MAXSEG` itself gets TCP.
 //! - A process killed by a signal, `abort`, or `exec` by a process with rsockets discards data that the peer has
-//!   not acknowledged, as with librdmacm, and the peer's calls fail with `ECONNRESET`. They also fail if a signal
-//!   handler exits that has interrupted a send on the stream.
+//!   not acknowledged, as with librdmacm, and the peer's calls fail with `ECONNRESET`.
+//! - After `setuid` and its kin, streams made before end with `EACCES`: see `CALLS.md`.
 //! - A process whose main thread calls `pthread_exit` does not end with its other threads, because the threads of
 //!   this library continue.
 //! - An rsocket cannot be passed to another process by a message (`SCM_RIGHTS`): `sendmsg` fails with `EOPNOTSUPP`, and
@@ -79,6 +84,7 @@
 //! Intercepted calls on other descriptors, such as `read`, cost one table lookup without a lock, and remain
 //! callable in signal handlers.
 
+mod address;
 mod aio;
 mod config;
 mod datagrams;
@@ -91,7 +97,9 @@ mod inherited;
 mod ioctl;
 mod log;
 mod loopback;
+mod move_options;
 mod passing;
+mod ports;
 mod sendfile;
 mod set_options;
 mod sockets;

@@ -36,7 +36,7 @@ unsafe fn passed_rsocket(msg: *const msghdr) -> Option<c_int> {
     }
     // SAFETY: valid, as the caller promises.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(msg) };
-    // SAFETY: null or valid, as returned for a valid message.
+    // SAFETY: Assumption: `CMSG_NXTHDR` returns null or a header inside of the message.
     while let Some(control) = unsafe { load(at) } {
         // SAFETY: as above.
         if let Some(fd) = unsafe { rsocket_in(at, &control) } {

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use interpose::{last_errno, load, os, real, run, store};
+use interpose::{cross, last_errno, load, os, real, run, store};
 use libc::{c_int, off_t, size_t, ssize_t};
 use rsocket_capi as own;
 
-use crate::fork;
+use crate::{fork, table::with};
 
 /// Number of bytes read from a file at once.
 const PIECE: usize = 64 << 10;
@@ -83,20 +83,28 @@ unsafe fn send_file(
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(
+unsafe extern "C-unwind" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
-    if let Some(held) = fork::find(to) {
-        // SAFETY: as the caller promises.
-        return run(rsocket::errno, || unsafe {
-            send_file(held.fd(), from, offset, count)
+    if fork::may_be_own(to) {
+        let sent = cross(true, true, || {
+            let held = fork::sender(to, 0)?;
+            Some(with(&held, |own| {
+                // SAFETY: as the caller promises.
+                run(rsocket::errno, || unsafe {
+                    send_file(own, from, offset, count)
+                })
+            }))
         });
+        if let Some(sent) = sent {
+            return sent;
+        }
     }
     let real = real!(
-        sendfile: unsafe extern "C" fn(c_int, c_int, *mut off_t, size_t) -> ssize_t
+        sendfile: unsafe extern "C-unwind" fn(c_int, c_int, *mut off_t, size_t) -> ssize_t
     );
     // SAFETY: as the caller promises.
     unsafe { real(to, from, offset, count) }
@@ -105,7 +113,7 @@ unsafe extern "C" fn sendfile(
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(
+unsafe extern "C-unwind" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut off_t,

@@ -2,13 +2,14 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use interpose::real;
+use interpose::{cross, real};
 use libc::{c_int, c_void, socklen_t};
 use rsocket_capi as own;
 
 use crate::{
+    fork,
     sockets::SOL_RDMA,
-    table::{self, Held},
+    table::{self, Held, SOCKETS},
 };
 
 /// Maximum size in bytes of a recorded value. Of the options that the library accepts, only an array of paths is
@@ -62,7 +63,7 @@ unsafe fn real_setsockopt(
     len: socklen_t,
 ) -> c_int {
     let real = real!(
-        setsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int
+        setsockopt: unsafe extern "C-unwind" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int
     );
     // SAFETY: as the caller promises.
     unsafe { real(fd, level, name, value, len) }
@@ -85,22 +86,32 @@ unsafe fn record(held: &Held, level: c_int, name: c_int, value: *const c_void, l
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    let Some(held) = table::find(fd) else {
-        // SAFETY: as the caller promises.
-        return unsafe { real_setsockopt(fd, level, name, value, len) };
-    };
-    // SAFETY: as the caller promises.
-    let set = unsafe { own::rsetsockopt(held.fd(), level, name, value, len) };
-    if set == 0 && level != SOL_RDMA {
-        // SAFETY: as the caller promises; the rsocket has read the same bytes.
-        unsafe { record(&held, level, name, value, len) };
+    if SOCKETS.may_have(fd) {
+        let set = cross(false, true, || {
+            let held = table::find(fd)?;
+            // SAFETY: as the caller promises.
+            let set = unsafe { own::rsetsockopt(held.fd(), level, name, value, len) };
+            if set == 0 && level != SOL_RDMA {
+                // SAFETY: as the caller promises; the rsocket has read the same bytes.
+                unsafe { record(&held, level, name, value, len) };
+            }
+            Some(set)
+        });
+        if let Some(set) = set {
+            return set;
+        }
     }
-    set
+    // A peer that shows this library sends nothing before its connection is accepted.
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) && fork::is_later(fd) {
+        return 0;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { real_setsockopt(fd, level, name, value, len) }
 }

@@ -3,24 +3,31 @@
 use std::{
     cell::Cell,
     env, fs, io,
+    net::SocketAddr,
     os::fd::{AsRawFd, IntoRawFd, OwnedFd},
     sync::{Arc, OnceLock},
 };
 
 use interpose::{
-    MAX_DESCRIPTORS, duplicate, interpose, last_errno, os, real, set_errno, watch_forks,
+    MAX_DESCRIPTORS, cross, duplicate, interpose, last_errno, load, os, real, set_errno, store,
+    watch_forks,
 };
 use libc::{c_int, c_void, sockaddr, sockaddr_storage, socklen_t};
 use rsocket::Socket;
 use rsocket_capi as own;
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    net::Shutdown,
+};
 
 use crate::{
+    address,
     config::Rules,
     datagrams::{NO_ROUTE, leads_elsewhere, turn_to_udp},
     epoll,
     files::replace,
-    fork, inherited, log, loopback,
+    fork::{self, Names},
+    inherited, log, loopback, ports,
     table::{self, Held, SOCKETS, with},
 };
 
@@ -63,6 +70,11 @@ fn settings() -> &'static Settings {
 
 const INT: socklen_t = 4;
 const STORAGE: socklen_t = 128;
+
+/// Size of the shortest address, of IPv4, in bytes.
+const IPV4: socklen_t = 16;
+
+const _: () = assert!(size_of::<libc::sockaddr_in>() == IPV4 as usize);
 const _: () = assert!(size_of::<c_int>() == INT as usize);
 const _: () = assert!(size_of::<sockaddr_storage>() == STORAGE as usize);
 
@@ -110,6 +122,7 @@ unsafe extern "C" fn child() {
 
 /// Creates an rsocket without a descriptor of the program.
 pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
+    verbs::fd::raise_all();
     let outside = INSIDE.replace(true);
     let inner = own::rsocket(domain, kind | libc::SOCK_CLOEXEC, protocol);
     INSIDE.set(outside);
@@ -170,9 +183,23 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 fn real_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let real = real!(socket: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
+    let real = real!(socket: unsafe extern "C-unwind" fn(c_int, c_int, c_int) -> c_int);
     // SAFETY: no preconditions.
     unsafe { real(domain, kind, protocol) }
+}
+
+/// Creates an rsocket, or a kernel socket where there can be none.
+fn open_or_fall_back(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    open(domain, kind, protocol).unwrap_or_else(|why| {
+        if is_full(&why) {
+            return failed(&why);
+        }
+        let fd = real_socket(domain, kind, protocol);
+        log::write_line(|| {
+            format!("descriptor {fd}: TCP or UDP, as there can be no rsocket: {why}")
+        });
+        fd
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -182,17 +209,10 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     }
     match wanted(domain, kind, protocol) {
         Wanted::Plain => real_socket(domain, kind, protocol),
-        Wanted::Rsocket => open(domain, kind, protocol).unwrap_or_else(|why| {
-            if is_full(&why) {
-                set_errno(rsocket::errno(&why));
-                return -1;
-            }
-            let fd = real_socket(domain, kind, protocol);
-            log::write_line(|| {
-                format!("descriptor {fd}: TCP or UDP, as there can be no rsocket: {why}")
-            });
-            fd
-        }),
+        Wanted::Rsocket => cross(false, true, || {
+            Some(open_or_fall_back(domain, kind, protocol))
+        })
+        .unwrap_or(-1),
         Wanted::Later => {
             watch_forks(child);
             let fd = real_socket(domain, kind, protocol);
@@ -209,16 +229,49 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    pub(crate) fn of(held: &Held) -> Option<Self> {
-        let mut name = Self {
+    /// The longest address, all zeros.
+    fn zeroed() -> Self {
+        Self {
             // SAFETY: addresses are plain data; all zeros are valid.
             storage: unsafe { std::mem::zeroed() },
             len: STORAGE,
-        };
+        }
+    }
+
+    pub(crate) fn of(held: &Held) -> Option<Self> {
+        let mut name = Self::zeroed();
         let (at, len) = (&raw mut name.storage, &raw mut name.len);
         // SAFETY: `len` is the size of the storage.
         let got = unsafe { own::rgetsockname(held.fd(), at.cast(), len) };
         (got == 0).then_some(name)
+    }
+
+    /// An address of the program, or `None` without one of an address's length.
+    ///
+    /// # Safety
+    /// `addr` is null, or `len` bytes of `addr` are readable.
+    unsafe fn given(addr: *const sockaddr, len: socklen_t) -> Option<Self> {
+        if addr.is_null() || !(IPV4..=STORAGE).contains(&len) {
+            return None;
+        }
+        let mut name = Self::zeroed();
+        name.len = len;
+        let at = (&raw mut name.storage).cast::<u8>();
+        // SAFETY: `len` bytes are readable, as the caller promises, and fit in the storage.
+        unsafe { std::ptr::copy_nonoverlapping(addr.cast::<u8>(), at, len as usize) };
+        Some(name)
+    }
+
+    pub(crate) fn family(&self) -> c_int {
+        self.storage.ss_family.into()
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const sockaddr {
+        (&raw const self.storage).cast()
+    }
+
+    pub(crate) fn len(&self) -> socklen_t {
+        self.len
     }
 
     pub(crate) fn has_port(&self) -> bool {
@@ -235,8 +288,30 @@ fn failed(error: &io::Error) -> c_int {
     -1
 }
 
-fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    let real = real!(bind: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
+/// Creates a TCP socket of the kernel that a program does not inherit by `exec`.
+pub(crate) fn real_stream(family: c_int, flags: c_int) -> c_int {
+    real_socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0)
+}
+
+/// The local address of a socket of the kernel.
+pub(crate) fn real_name(fd: c_int) -> Option<Name> {
+    let mut name = Name::zeroed();
+    let (at, len) = (&raw mut name.storage, &raw mut name.len);
+    // SAFETY: `len` is the size of the storage.
+    let got = unsafe { real_getsockname(fd, at.cast(), len) };
+    (got == 0).then_some(name)
+}
+
+/// # Safety
+/// As for `getsockname`.
+unsafe fn real_getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let real = real!(getsockname: GetName);
+    // SAFETY: as the caller promises.
+    unsafe { real(fd, addr, len) }
+}
+
+pub(crate) fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let real = real!(bind: unsafe extern "C-unwind" fn(c_int, *const sockaddr, socklen_t) -> c_int);
     // SAFETY: the address is the program's or a valid local one; the kernel checks it.
     unsafe { real(fd, addr, len) }
 }
@@ -259,14 +334,13 @@ pub(crate) fn turn_to_tcp(
     } else {
         0
     };
-    let family = c_int::from(name.storage.ss_family);
-    let tcp = real_socket(family, libc::SOCK_STREAM | nonblock | libc::SOCK_CLOEXEC, 0);
+    let tcp = real_stream(name.family(), nonblock);
     if tcp < 0 {
         return Err(io::Error::last_os_error());
     }
     held.options().set_on(tcp);
     if let Some(name) = bind
-        && real_bind(tcp, (&raw const name.storage).cast(), name.len) != 0
+        && real_bind(tcp, name.as_ptr(), name.len()) != 0
     {
         let error = io::Error::last_os_error();
         // SAFETY: a private descriptor, not used elsewhere.
@@ -292,24 +366,33 @@ pub(crate) fn turn_to_tcp(
     }
 }
 
+/// Binds an rsocket. Returns `None` for other descriptors, and for an rsocket that is a kernel socket now.
+///
 /// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    let Some(held) = table::find(fd) else {
-        return real_bind(fd, addr, len);
+/// As for `bind`.
+unsafe fn own_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    let held = table::find(fd)?;
+    let family = own::socket_of(held.fd())?.family();
+    // SAFETY: as the caller promises.
+    let name = match unsafe { address::to_bind(family, addr, len) } {
+        Ok(name) => name,
+        Err(err) => return Some(failed(&err)),
     };
-    // SAFETY: as the caller promises.
+    let (addr, len) = (name.as_ptr().cast::<sockaddr>(), STORAGE);
+    // SAFETY: the name has as many bytes.
     if unsafe { loopback::is_loopback(addr, len) } && loopback::may_bind(&held) {
-        return match loopback::leave_rdma(fd, held) {
-            Ok(()) => real_bind(fd, addr, len),
-            Err(err) => failed(&err),
-        };
+        let left = loopback::leave_rdma(fd, held);
+        return left.err().map(|err| failed(&err));
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: as above.
+    let given = unsafe { Name::given(addr, len) };
+    if given.is_some_and(|given| ports::bind_to_free(&held, &given).is_some()) {
+        return Some(0);
+    }
+    // SAFETY: as above.
     let bound = unsafe { own::rbind(held.fd(), addr, len) };
     if bound == 0 {
-        return 0;
+        return Some(0);
     }
     let error = last_errno();
     // No RDMA device has the address, but another interface may.
@@ -318,7 +401,21 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
     let why = "no RDMA device has the address";
     if !elsewhere || is_datagram || turn_to_tcp(fd, held, None, why).is_err() {
         set_errno(error);
-        return bound;
+        return Some(bound);
+    }
+    None
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    if SOCKETS.may_have(fd) {
+        // SAFETY: as the caller promises.
+        let bound = cross(false, true, || unsafe { own_bind(fd, addr, len) });
+        if let Some(bound) = bound {
+            return bound;
+        }
     }
     real_bind(fd, addr, len)
 }
@@ -338,7 +435,7 @@ unsafe fn connect_by_rdma(
     }
     let before = Name::of(&held).filter(Name::has_port);
     // SAFETY: as the caller promises.
-    let connected = unsafe { own::rconnect(held.fd(), addr, len) };
+    let connected = unsafe { own::connect_once(held.fd(), addr, len) };
     if connected == 0 {
         log::write_line(|| format!("descriptor {fd}: connected by RDMA"));
         return Some(0);
@@ -363,24 +460,46 @@ unsafe fn connect_by_rdma(
     (!turned).then(|| failed(&os(error)))
 }
 
+/// As [`connect_by_rdma`], for any descriptor.
+///
+/// # Safety
+/// As for `connect`.
+unsafe fn own_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    let held = table::find(fd)?;
+    if let Some(socket) = own::socket_of(held.fd())
+        && !socket.is_datagram()
+        && loopback::may_connect(&held)
+    {
+        // SAFETY: as the caller promises.
+        match unsafe { address::is_peer(socket.family(), addr, len) } {
+            Ok(true) => {}
+            // There is no connection to end.
+            Ok(false) => return Some(0),
+            Err(err) => return Some(failed(&err)),
+        }
+    }
+    // SAFETY: as the caller promises.
+    if unsafe { loopback::is_peer(addr, len) } && loopback::may_connect(&held) {
+        let left = loopback::leave_rdma(fd, held);
+        return left.err().map(|err| failed(&err));
+    }
+    // SAFETY: as the caller promises.
+    unsafe { connect_by_rdma(fd, held, addr, len) }
+}
+
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    let done = match table::find(fd) {
+unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    if SOCKETS.may_have(fd) {
         // SAFETY: as the caller promises.
-        Some(held) if unsafe { loopback::is_peer(addr, len) } && loopback::may_connect(&held) => {
-            let left = loopback::leave_rdma(fd, held);
-            left.err().map(|err| failed(&err))
+        let done = cross(true, true, || unsafe { own_connect(fd, addr, len) });
+        if let Some(done) = done {
+            return done;
         }
-        // SAFETY: as the caller promises.
-        Some(held) => unsafe { connect_by_rdma(fd, held, addr, len) },
-        None => None,
-    };
-    if let Some(done) = done {
-        return done;
     }
-    let real = real!(connect: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
+    let real =
+        real!(connect: unsafe extern "C-unwind" fn(c_int, *const sockaddr, socklen_t) -> c_int);
     // SAFETY: as the caller promises.
     let connected = unsafe { real(fd, addr, len) };
     if connected == 0 || matches!(last_errno(), libc::EINPROGRESS | libc::EINTR) {
@@ -400,89 +519,110 @@ fn has_room(fd: c_int) -> bool {
     spare >= 0
 }
 
+/// Accepts a connection of an rsocket. Returns `None` for other descriptors.
+///
 /// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+/// As for `accept4`.
+unsafe fn own_accept(
     fd: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
-) -> c_int {
-    let Some(held) = table::find(fd) else {
-        let real = real!(
-            accept4: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int
-        );
-        // SAFETY: as the caller promises.
-        let accepted = unsafe { real(fd, addr, len, flags) };
-        fork::accepted(fd, accepted);
-        return accepted;
-    };
+) -> Option<c_int> {
+    let held = table::find(fd)?;
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
-        set_errno(libc::EINVAL);
-        return -1;
+        return Some(failed(&os(libc::EINVAL)));
     }
     if !has_room(fd) {
-        return -1;
+        return Some(-1);
     }
     let own_flags = flags | libc::SOCK_CLOEXEC;
     let show = |socket: &Socket| show(socket, flags & libc::SOCK_CLOEXEC != 0);
     // SAFETY: as the caller promises.
-    match unsafe { own::accept_with(held.fd(), addr, len, own_flags, show) } {
+    let accepted = unsafe { own::accept_with(held.fd(), addr, len, own_flags, show) };
+    Some(match accepted {
         Ok((inner, shown)) => {
             let fd = give(table::hold(inner), shown);
             log::write_line(|| format!("descriptor {fd}: accepted by RDMA"));
             fd
         }
-        Err(err) => {
-            set_errno(rsocket::errno(&err));
-            -1
-        }
-    }
+        Err(err) => failed(&err),
+    })
 }
 
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    if SOCKETS.may_have(fd) {
+        // SAFETY: as the caller promises.
+        let accepted = cross(true, true, || unsafe { own_accept(fd, addr, len, flags) });
+        if let Some(accepted) = accepted {
+            return accepted;
+        }
+    }
+    let real = real!(
+        accept4: unsafe extern "C-unwind" fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int
+    );
+    // SAFETY: as the caller promises.
+    let accepted = unsafe { real(fd, addr, len, flags) };
+    fork::accepted(fd, accepted);
+    accepted
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { accept4(fd, addr, len, 0) }
 }
 
-/// Listens; falls back to TCP with a message if the process may not lock the memory of a connection.
-///
+/// Listens by an rsocket; falls back to TCP with a message if the process may not lock the memory of a connection. Returns
+/// `None` for other descriptors.
+fn own_listen(fd: c_int, backlog: c_int) -> Option<c_int> {
+    let held = table::find(fd)?;
+    let name = Name::of(&held).filter(Name::has_port);
+    // As in the kernel, one connection more than the backlog waits, and a negative number is the maximum.
+    let room = match backlog {
+        0.. => backlog.saturating_add(1),
+        _ => libc::SOMAXCONN,
+    };
+    if own::rlisten(held.fd(), room) == 0 {
+        return Some(0);
+    }
+    let error = last_errno();
+    let listening = match error {
+        libc::ENOMEM => listen_by_tcp(fd, held, name.as_ref(), backlog),
+        _ => Err(os(error)),
+    };
+    let fail = |err: io::Error| {
+        set_errno(err.raw_os_error().unwrap_or(error));
+        -1
+    };
+    Some(listening.map_or_else(fail, |()| 0))
+}
+
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    if let Some(held) = table::find(fd) {
-        let name = Name::of(&held).filter(Name::has_port);
-        // As in the kernel, one connection more than the backlog waits, and a negative number is the maximum.
-        let room = match backlog {
-            0.. => backlog.saturating_add(1),
-            _ => libc::SOMAXCONN,
-        };
-        if own::rlisten(held.fd(), room) == 0 {
-            return 0;
-        }
-        let error = last_errno();
-        let listening = match error {
-            libc::ENOMEM => listen_by_tcp(fd, held, name.as_ref(), backlog),
-            _ => Err(os(error)),
-        };
-        return listening.map_or_else(
-            |err| {
-                set_errno(err.raw_os_error().unwrap_or(error));
-                -1
-            },
-            |()| 0,
-        );
+unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if SOCKETS.may_have(fd)
+        && let Some(listening) = cross(false, true, || own_listen(fd, backlog))
+    {
+        return listening;
     }
+    fork::listening(fd);
     real_listen(fd, backlog)
 }
 
 fn real_listen(fd: c_int, backlog: c_int) -> c_int {
-    let real = real!(listen: unsafe extern "C" fn(c_int, c_int) -> c_int);
+    let real = real!(listen: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int);
     // SAFETY: both arguments are numbers.
     unsafe { real(fd, backlog) }
 }
@@ -527,19 +667,121 @@ unsafe fn own_shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 interpose! {
-    table::find, with:
-    fn shutdown(fd: c_int, how: c_int) -> c_int => own_shutdown;
-    fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
-        => own::rgetsockname;
-    fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
-        => own::rgetpeername;
+    false, fork::is_own, table::find, with:
     fn getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
     ) -> c_int => own::rgetsockopt;
 }
 
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let direction = match how {
+        libc::SHUT_RD => Some(Shutdown::Read),
+        libc::SHUT_WR => Some(Shutdown::Write),
+        libc::SHUT_RDWR => Some(Shutdown::Both),
+        _ => None,
+    };
+    if fork::is_own(fd) {
+        let done = cross(false, true, || {
+            if direction.is_some_and(|how| fork::shut_later(fd, how)) {
+                return Some(0);
+            }
+            let held = table::find(fd)?;
+            // SAFETY: numbers only.
+            Some(with(&held, |own| unsafe { own_shutdown(own, how) }))
+        });
+        if let Some(done) = done {
+            return done;
+        }
+    }
+    let real = real!(shutdown: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int);
+    // SAFETY: numbers only.
+    unsafe { real(fd, how) }
+}
+
+/// Gives a name of a stream moved from TCP to the program.
+///
+/// # Safety
+/// As for `getsockname`.
+unsafe fn give_name(name: SocketAddr, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let name = interpose::encode(name);
+    // SAFETY: null or valid, as the caller promises.
+    let Some(room) = (unsafe { load(len) }) else {
+        return failed(&os(libc::EFAULT));
+    };
+    let Ok(room) = usize::try_from(room) else {
+        return failed(&os(libc::EINVAL));
+    };
+    let copied = room.min(name.len());
+    if copied > 0 && addr.is_null() {
+        return failed(&os(libc::EFAULT));
+    }
+    // SAFETY: as the caller promises, `len` bytes of `addr` are writable.
+    unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), addr.cast::<u8>(), copied) };
+    // SAFETY: not null, since it was read.
+    unsafe { store(len, socklen_t::try_from(name.len()).unwrap_or(0)) };
+    0
+}
+
+type GetName = unsafe extern "C-unwind" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+
+/// Gives a name of a socket of this library: of a moved stream by `moved`, else by `own`. `None` for other descriptors.
+///
+/// # Safety
+/// As for `getsockname`.
+unsafe fn own_name(
+    fd: c_int,
+    (addr, len): (*mut sockaddr, *mut socklen_t),
+    moved: impl Fn(&Names) -> SocketAddr,
+    own: GetName,
+) -> Option<c_int> {
+    if !SOCKETS.may_have(fd) {
+        return None;
+    }
+    cross(false, true, || {
+        let held = table::find(fd)?;
+        if let Some(names) = held.names() {
+            // SAFETY: as the caller promises.
+            return Some(unsafe { give_name(moved(names), addr, len) });
+        }
+        // SAFETY: as the caller promises.
+        Some(with(&held, |fd| unsafe { own(fd, addr, len) }))
+    })
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getsockname(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let got = unsafe { own_name(fd, (addr, len), |names| names.local, own::rgetsockname) };
+    // SAFETY: as the caller promises.
+    got.unwrap_or_else(|| unsafe { real_getsockname(fd, addr, len) })
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getpeername(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    let real = real!(getpeername: GetName);
+    // SAFETY: as the caller promises.
+    let got = unsafe { own_name(fd, (addr, len), |names| names.peer, own::rgetpeername) };
+    // SAFETY: as the caller promises.
+    got.unwrap_or_else(|| unsafe { real(fd, addr, len) })
+}
+
 interpose::messages! {
-    fork::find, with:
+    fork::may_be_own, fork::receiver, fork::sender, with:
     recv => own::rrecv;
     recvfrom => own::rrecvfrom;
     recvmsg => own::rrecvmsg;

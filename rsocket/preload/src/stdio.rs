@@ -30,10 +30,10 @@ fn open_files() -> MutexGuard<'static, BTreeMap<usize, c_int>> {
 /// `cookie_io_functions_t` of `<stdio.h>`.
 #[repr(C)]
 struct Functions {
-    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
-    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
-    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
-    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+    read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C-unwind" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: unsafe extern "C-unwind" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
 }
 
 unsafe extern "C" {
@@ -51,7 +51,11 @@ fn descriptor(cookie: *mut c_void) -> c_int {
 
 /// # Safety
 /// `len` bytes of `buf` are writable.
-unsafe extern "C" fn read_file(cookie: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read_file(
+    cookie: *mut c_void,
+    buf: *mut c_char,
+    len: size_t,
+) -> ssize_t {
     // SAFETY: as the caller promises.
     unsafe { libc::read(descriptor(cookie), buf.cast(), len) }
 }
@@ -60,7 +64,11 @@ unsafe extern "C" fn read_file(cookie: *mut c_void, buf: *mut c_char, len: size_
 ///
 /// # Safety
 /// `len` bytes of `buf` are readable.
-unsafe extern "C" fn write_file(cookie: *mut c_void, buf: *const c_char, len: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write_file(
+    cookie: *mut c_void,
+    buf: *const c_char,
+    len: size_t,
+) -> ssize_t {
     let mut done = 0;
     while done < len {
         // SAFETY: within the bytes promised by the caller.
@@ -79,14 +87,14 @@ unsafe extern "C" fn write_file(cookie: *mut c_void, buf: *const c_char, len: si
 ///
 /// # Safety
 /// No requirements: the arguments are not used.
-unsafe extern "C" fn seek_file(_: *mut c_void, _: *mut off64_t, _: c_int) -> c_int {
+unsafe extern "C-unwind" fn seek_file(_: *mut c_void, _: *mut off64_t, _: c_int) -> c_int {
     set_errno(libc::ESPIPE);
     -1
 }
 
 /// # Safety
 /// The program has closed the file.
-unsafe extern "C" fn close_file(cookie: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn close_file(cookie: *mut c_void) -> c_int {
     let fd = descriptor(cookie);
     let mut open = open_files();
     open.retain(|_, known| *known != fd);
@@ -106,14 +114,15 @@ const FUNCTIONS: Functions = Functions {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let cookie = usize::try_from(fd).ok().map(ptr::without_provenance_mut);
     let Some(cookie) = cookie.filter(|_| fork::is_own(fd)) else {
-        let real = real!(fdopen: unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE);
+        let real = real!(fdopen: unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE);
         // SAFETY: as the caller promises.
         return unsafe { real(fd, mode) };
     };
-    // SAFETY: the mode is a string, as the caller promises, and the functions take any cookie.
+    // SAFETY: the mode is a string, as the caller promises. Assumption: `fopencookie` passes the cookie to its functions
+    // unchanged.
     let file = unsafe { fopencookie(cookie, mode, FUNCTIONS) };
     if !file.is_null() {
         let mut open = open_files();
@@ -128,11 +137,15 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn vdprintf(
+    fd: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
     let cookie = usize::try_from(fd).ok().map(ptr::without_provenance_mut);
     let Some(cookie) = cookie.filter(|_| fork::is_own(fd)) else {
         let real = real!(
-            vdprintf: unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int
+            vdprintf: unsafe extern "C-unwind" fn(c_int, *const c_char, *mut c_void) -> c_int
         );
         // SAFETY: as the caller promises.
         return unsafe { real(fd, format, arguments) };
@@ -157,7 +170,7 @@ unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut 
 /// # Safety
 /// As for `vdprintf`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __vdprintf_chk(
+unsafe extern "C-unwind" fn __vdprintf_chk(
     fd: c_int,
     _flag: c_int,
     format: *const c_char,
@@ -205,12 +218,12 @@ unsafe fn reopen(
     unsafe { real(path, mode, file) }
 }
 
-type Freopen = unsafe extern "C" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+type Freopen = unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
 
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn freopen(
+unsafe extern "C-unwind" fn freopen(
     path: *const c_char,
     mode: *const c_char,
     file: *mut FILE,
@@ -222,7 +235,7 @@ unsafe extern "C" fn freopen(
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn freopen64(
+unsafe extern "C-unwind" fn freopen64(
     path: *const c_char,
     mode: *const c_char,
     file: *mut FILE,
@@ -241,9 +254,9 @@ fn known_fileno(file: *mut FILE) -> Option<c_int> {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fileno(file: *mut FILE) -> c_int {
+unsafe extern "C-unwind" fn fileno(file: *mut FILE) -> c_int {
     known_fileno(file).unwrap_or_else(|| {
-        let real = real!(fileno: unsafe extern "C" fn(*mut FILE) -> c_int);
+        let real = real!(fileno: unsafe extern "C-unwind" fn(*mut FILE) -> c_int);
         // SAFETY: as the caller promises.
         unsafe { real(file) }
     })
@@ -252,9 +265,9 @@ unsafe extern "C" fn fileno(file: *mut FILE) -> c_int {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fileno_unlocked(file: *mut FILE) -> c_int {
+unsafe extern "C-unwind" fn fileno_unlocked(file: *mut FILE) -> c_int {
     known_fileno(file).unwrap_or_else(|| {
-        let real = real!(fileno_unlocked: unsafe extern "C" fn(*mut FILE) -> c_int);
+        let real = real!(fileno_unlocked: unsafe extern "C-unwind" fn(*mut FILE) -> c_int);
         // SAFETY: as the caller promises.
         unsafe { real(file) }
     })

@@ -6,7 +6,7 @@
 
 use std::ptr;
 
-use interpose::{is_owner, load, store};
+use interpose::{is_owner, load, store, uncancelled};
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, nfds_t, sigset_t};
 
 use crate::{exit, fork};
@@ -22,7 +22,7 @@ type Arguments = [c_long; 6];
 #[cfg(target_arch = "x86_64")]
 unsafe fn make(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
     let result: c_long;
-    // SAFETY: as the caller promises; the kernel changes the named registers only.
+    // SAFETY: as the caller promises. Assumption: a system call changes no register but those named by its interface.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -43,7 +43,7 @@ unsafe fn make(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
 #[cfg(target_arch = "aarch64")]
 unsafe fn make(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
     let result: c_long;
-    // SAFETY: as the caller promises; the kernel changes the named registers only.
+    // SAFETY: as the caller promises. Assumption: a system call changes no register but those named by its interface.
     unsafe {
         std::arch::asm!(
             "svc 0",
@@ -228,7 +228,7 @@ unsafe fn wide(mask: *const u64) -> Option<sigset_t> {
     let signals = unsafe { load(mask) }?;
     // SAFETY: a signal set is plain data.
     let mut wide: sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel's signals come first.
+    // SAFETY: the set is longer. Assumption: the kernel's signals come first in a signal set.
     unsafe { store((&raw mut wide).cast(), signals) };
     Some(wide)
 }
@@ -291,7 +291,7 @@ unsafe fn wait_by_function(number: c_long, [a, b, c, d, e, f]: Arguments) -> Opt
 /// # Safety
 /// As for the system call.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn syscall(
+unsafe extern "C-unwind" fn syscall(
     number: c_long,
     a: c_long,
     b: c_long,
@@ -301,8 +301,10 @@ unsafe extern "C" fn syscall(
     f: c_long,
 ) -> c_long {
     let arguments = [a, b, c, d, e, f];
+    // As in the C library, a call by number is no cancellation point.
     // SAFETY: as the caller promises.
-    if let Some(result) = unsafe { by_function(number, arguments) } {
+    let result = uncancelled(|| unsafe { by_function(number, arguments) });
+    if let Some(result) = result {
         return result;
     }
     // SAFETY: as the caller promises.

@@ -2,13 +2,20 @@
 
 #![forbid(unsafe_code)]
 
-use std::{process, sync::Arc};
+use std::{
+    process,
+    sync::{Arc, OnceLock},
+};
 
-use interpose::Table;
+use interpose::{Table, set_errno};
 use libc::c_int;
 use rsocket_capi::{rclose, socket_of};
 
-use crate::{log, set_options::SetOptions};
+use crate::{
+    fork::{Names, Stream},
+    log,
+    set_options::SetOptions,
+};
 
 /// An rsocket, open until the last of the program's descriptors is closed.
 #[derive(Debug)]
@@ -17,12 +24,64 @@ pub(crate) struct Held {
     /// Process that opened the rsocket; a child must not close it.
     process: u32,
     options: SetOptions,
+    /// Addresses of a stream moved from TCP.
+    names: OnceLock<Names>,
+    /// The TCP connection, until the rsocket is closed.
+    tcp: OnceLock<Arc<Stream>>,
+    /// Error of all calls, 0 for an rsocket.
+    refusal: c_int,
+}
+
+/// Result of a call that fails with -1.
+pub(crate) trait Failed {
+    const FAILED: Self;
+}
+
+impl Failed for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Failed for isize {
+    const FAILED: Self = -1;
 }
 
 impl Held {
     /// Returns the descriptor in `rsocket_capi`.
     pub(crate) fn fd(&self) -> c_int {
         self.fd
+    }
+
+    /// A call that fails with an error, instead of an rsocket.
+    pub(crate) fn refusing(errno: c_int) -> Arc<Self> {
+        Arc::new(Self {
+            fd: -1,
+            process: 0,
+            options: SetOptions::default(),
+            names: OnceLock::new(),
+            tcp: OnceLock::new(),
+            refusal: errno,
+        })
+    }
+
+    /// Returns the error of a [refusing](Self::refusing) one.
+    pub(crate) fn refusal(&self) -> Option<c_int> {
+        (self.refusal != 0).then_some(self.refusal)
+    }
+
+    /// Returns the addresses of the TCP connection that the stream was.
+    pub(crate) fn names(&self) -> Option<&Names> {
+        self.names.get()
+    }
+
+    pub(crate) fn set_names(&self, names: Names) {
+        // Moved once.
+        let _: Result<(), Names> = self.names.set(names);
+    }
+
+    /// Keeps a TCP connection open as long as the rsocket.
+    pub(crate) fn keep(&self, tcp: Arc<Stream>) {
+        // Moved once.
+        drop(self.tcp.set(tcp));
     }
 
     /// Returns the options set by the program.
@@ -62,10 +121,17 @@ pub(crate) fn hold(fd: c_int) -> Arc<Held> {
         fd,
         process: process::id(),
         options: SetOptions::default(),
+        names: OnceLock::new(),
+        tcp: OnceLock::new(),
+        refusal: 0,
     })
 }
 
-/// Calls a function with an rsocket's own descriptor.
-pub(crate) fn with<T>(held: &Held, call: impl FnOnce(c_int) -> T) -> T {
+/// Calls a function with an rsocket's own descriptor, or fails with the error of a [refusing](Held::refusing) one.
+pub(crate) fn with<T: Failed>(held: &Held, call: impl FnOnce(c_int) -> T) -> T {
+    if let Some(errno) = held.refusal() {
+        set_errno(errno);
+        return T::FAILED;
+    }
     call(held.fd())
 }

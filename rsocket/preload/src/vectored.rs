@@ -1,12 +1,15 @@
 //! `preadv2` and `pwritev2` without a position, which are `readv` and `writev` with flags, and `splice`.
 
-use std::{io, ptr};
+use std::{io, ptr, sync::Arc};
 
 use interpose::{interpose, os, real, run};
 use libc::{c_int, c_uint, iovec, msghdr, off_t, size_t, ssize_t};
 use rsocket_capi as own;
 
-use crate::{fork, table::with};
+use crate::{
+    fork,
+    table::{Held, with},
+};
 
 /// Flags that Linux accepts for a socket. Only `RWF_NOWAIT` has an effect; the last is `RWF_NOSIGNAL`.
 const ACCEPTED: c_int = 0x3f | 0x100;
@@ -69,14 +72,28 @@ unsafe fn own_pwritev2(
     })
 }
 
+/// As [`fork::receiver`]; the flags of these calls are others.
+fn receiver(fd: c_int) -> Option<Arc<Held>> {
+    fork::receiver(fd, 0)
+}
+
+/// As [`fork::sender`].
+fn sender(fd: c_int) -> Option<Arc<Held>> {
+    fork::sender(fd, 0)
+}
+
 interpose! {
-    fork::find, with:
+    true, fork::may_be_own, receiver, with:
     fn preadv2(
         fd: c_int, pieces: *const iovec, count: c_int, position: off_t, flags: c_int,
     ) -> ssize_t => own_preadv2;
     fn preadv64v2(
         fd: c_int, pieces: *const iovec, count: c_int, position: off_t, flags: c_int,
     ) -> ssize_t => own_preadv2;
+}
+
+interpose! {
+    true, fork::may_be_own, sender, with:
     fn pwritev2(
         fd: c_int, pieces: *const iovec, count: c_int, position: off_t, flags: c_int,
     ) -> ssize_t => own_pwritev2;
@@ -90,7 +107,7 @@ interpose! {
 /// # Safety
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
+unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_position: *mut off_t,
     to: c_int,
@@ -103,7 +120,7 @@ unsafe extern "C" fn splice(
         return -1;
     }
     let real = real!(
-        splice: unsafe extern "C" fn(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint) -> ssize_t
+        splice: unsafe extern "C-unwind" fn(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint) -> ssize_t
     );
     // SAFETY: as the caller promises.
     unsafe { real(from, from_position, to, to_position, len, flags) }

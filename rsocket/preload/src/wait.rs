@@ -1,14 +1,18 @@
 //! `poll` and `select` with rsockets among the descriptors.
 
-use std::{os::fd::AsRawFd, sync::Arc};
+use std::{
+    os::fd::AsRawFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use interpose::{Mask, Polled, Selected};
+use interpose::{Mask, Polled, Selected, load, milliseconds, set_errno, store};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timeval};
 use rsocket::{PollEvents, Sleep};
 use rsocket_capi as own;
 
 use crate::{
-    fork,
+    fork::{self, Need},
     table::{self, Held, SOCKETS},
 };
 
@@ -38,20 +42,64 @@ fn sleep_with(mask: Mask) -> Option<Box<Sleep<'static>>> {
 /// Entries for `rpoll`, with the rsockets kept alive.
 struct RpollEntries {
     fds: Vec<pollfd>,
+    /// Whether each entry is a connection whose move must go on before its readiness is known.
+    moving: Vec<bool>,
     _held: Vec<Arc<Held>>,
 }
 
-impl Polled for RpollEntries {
-    fn of(fds: &[pollfd]) -> Option<Self> {
-        for entry in fds {
-            fork::finish_setup_for_wait(entry.fd);
+/// Maximum time in milliseconds between looks at connections that are being moved.
+const MOVE_TICK: c_int = 20;
+
+/// Aim of a caller that waits for these events.
+fn need(events: c_short) -> Need {
+    match events & libc::POLLOUT {
+        0 => Need::Receive,
+        _ => Need::Send,
+    }
+}
+
+impl RpollEntries {
+    fn is_moving(&self) -> bool {
+        self.moving.contains(&true)
+    }
+
+    /// Waits once. Events of connections that are being moved are left out. Returns the number of entries with events.
+    fn wait_once(&mut self, answers: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
+        let count = self.fds.len() as nfds_t;
+        let mut sleep = sleep_with(mask);
+        // SAFETY: `count` is the number of entries.
+        let ready =
+            unsafe { own::poll_with(self.fds.as_mut_ptr(), count, timeout, sleep.as_deref_mut()) };
+        let mut hidden = 0;
+        for ((answer, own), moving) in answers.iter_mut().zip(&self.fds).zip(&self.moving) {
+            let is_hidden = *moving && own.revents != 0;
+            answer.revents = if is_hidden { 0 } else { own.revents };
+            hidden += c_int::from(is_hidden);
         }
+        if ready < 0 { ready } else { ready - hidden }
+    }
+}
+
+impl Polled for RpollEntries {
+    fn may_have(fd: c_int) -> bool {
+        fork::is_own(fd)
+    }
+
+    fn of(fds: &[pollfd]) -> Option<Self> {
+        let moving: Vec<bool> = match fds.iter().any(|entry| fork::is_later(entry.fd)) {
+            true => fds
+                .iter()
+                .map(|entry| fork::step_for_wait(entry.fd, need(entry.events)))
+                .collect(),
+            false => Vec::new(),
+        };
         // Calls without rsockets pass through unchanged, without an allocation.
-        if !fds.iter().any(|entry| SOCKETS.may_have(entry.fd)) {
+        let has_own = fds.iter().any(|entry| SOCKETS.may_have(entry.fd));
+        if !has_own && !moving.contains(&true) {
             return None;
         }
         let mut held = Vec::new();
-        let own = fds
+        let mut own: Vec<pollfd> = fds
             .iter()
             .map(|entry| match table::find(entry.fd) {
                 Some(socket) => {
@@ -62,23 +110,60 @@ impl Polled for RpollEntries {
                 None => *entry,
             })
             .collect();
-        (!held.is_empty()).then_some(Self {
+        for (own, moving) in own.iter_mut().zip(&moving) {
+            if *moving {
+                // The peer's part of the move.
+                own.events = libc::POLLIN;
+            }
+        }
+        Some(Self {
             fds: own,
+            moving,
             _held: held,
         })
     }
 
     fn wait(mut self, answers: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
-        let count = self.fds.len() as nfds_t;
-        let mut sleep = sleep_with(mask);
-        // SAFETY: `count` is the number of entries.
-        let ready =
-            unsafe { own::poll_with(self.fds.as_mut_ptr(), count, timeout, sleep.as_deref_mut()) };
-        for (answer, own) in answers.iter_mut().zip(&self.fds) {
-            answer.revents = own.revents;
+        if !self.is_moving() {
+            self.moving = vec![false; self.fds.len()];
+            return self.wait_once(answers, timeout, mask);
         }
-        ready
+        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        loop {
+            let left = deadline.map(|left| left.saturating_duration_since(Instant::now()));
+            let left = left.map_or(MOVE_TICK, |left| {
+                // Rounded up.
+                c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+            });
+            let ready = self.wait_once(answers, left.min(MOVE_TICK), mask);
+            if ready != 0 || left == 0 {
+                return ready;
+            }
+            match Self::of(answers) {
+                Some(entries) if entries.is_moving() => self = entries,
+                Some(entries) => return entries.wait(answers, remaining(deadline), mask),
+                None => return wait_for_others(answers, remaining(deadline), mask),
+            }
+        }
     }
+}
+
+/// Milliseconds until a time, rounded up; -1 without one.
+fn remaining(deadline: Option<Instant>) -> c_int {
+    deadline.map_or(-1, |deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+    })
+}
+
+/// Waits for descriptors without an rsocket.
+fn wait_for_others(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
+    let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+    mask.poll(fds, timeout).unwrap_or_else(|err| {
+        set_errno(rsocket::errno(&err));
+        -1
+    })
 }
 
 /// Returns the rsockets in three sets, by the program's descriptors.
@@ -91,21 +176,122 @@ unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<He
             // SAFETY: null or valid, as the caller promises.
             sets.iter().any(|&set| unsafe { own::is_set(fd, set) })
         })
-        .filter_map(|fd| {
-            fork::finish_setup_for_wait(fd);
-            Some((fd, table::find(fd)?))
-        })
+        .filter_map(|fd| Some((fd, table::find(fd)?)))
         .collect()
 }
 
 /// The rsockets in three sets.
-struct Selects(Vec<(c_int, Arc<Held>)>);
+struct Selects {
+    held: Vec<(c_int, Arc<Held>)>,
+    /// All entries, if a connection among them is being moved.
+    entries: Option<Vec<pollfd>>,
+}
+
+/// Events of each set.
+const EVENTS: [c_short; 3] = [
+    libc::POLLIN | libc::POLLHUP | libc::POLLERR,
+    libc::POLLOUT | libc::POLLERR,
+    libc::POLLPRI,
+];
+
+/// Returns the entries of three sets for `poll`.
+///
+/// # Safety
+/// The sets are null or valid.
+unsafe fn entries_of(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
+    let wanted = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    (0..own::select_count(count).unwrap_or(0))
+        .filter_map(|fd| {
+            let mut events = 0;
+            for (set, wanted) in sets.iter().zip(wanted) {
+                // SAFETY: null or valid, as the caller promises.
+                if unsafe { own::is_set(fd, *set) } {
+                    events |= wanted;
+                }
+            }
+            let revents = 0;
+            (events != 0).then_some(pollfd {
+                fd,
+                events,
+                revents,
+            })
+        })
+        .collect()
+}
+
+/// Waits for sets with connections that are being moved.
+///
+/// # Safety
+/// As for `select`.
+unsafe fn select_by_poll(
+    mut entries: Vec<pollfd>,
+    sets: [*mut fd_set; 3],
+    timeout: *mut timeval,
+    mask: Mask,
+) -> c_int {
+    // SAFETY: null or valid, as the caller promises.
+    let time = unsafe { load(timeout) }.map(|time| libc::timespec {
+        tv_sec: time.tv_sec,
+        tv_nsec: time.tv_usec.saturating_mul(1000),
+    });
+    let millis = milliseconds(time);
+    let limit = u64::try_from(millis).ok().map(Duration::from_millis);
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let ready = match RpollEntries::of(&entries) {
+        Some(own) => own.wait(&mut entries, millis, mask),
+        None => wait_for_others(&mut entries, millis, mask),
+    };
+    if let Some(deadline) = deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = timeval {
+            tv_sec: libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_usec: left.subsec_micros().into(),
+        };
+        // SAFETY: not null, since it was read, and writable, as the caller promises.
+        unsafe { store(timeout, left) };
+    }
+    if ready < 0 {
+        return ready;
+    }
+    if entries
+        .iter()
+        .any(|entry| entry.revents & libc::POLLNVAL != 0)
+    {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    let mut count = 0;
+    for entry in &entries {
+        for (set, events) in sets.into_iter().zip(EVENTS) {
+            // SAFETY: null or valid, as the caller promises.
+            if !unsafe { own::is_set(entry.fd, set) } {
+                continue;
+            }
+            if entry.revents & events != 0 {
+                count += 1;
+            } else {
+                // SAFETY: valid, since it has the descriptor.
+                unsafe { libc::FD_CLR(entry.fd, set) };
+            }
+        }
+    }
+    count
+}
 
 impl Selected for Selects {
+    fn may_have(fd: c_int) -> bool {
+        fork::is_own(fd)
+    }
+
     unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
         // SAFETY: as the caller promises.
+        let entries = unsafe { entries_of(count, sets) };
+        let is_moving = |entry: &pollfd| fork::step_for_wait(entry.fd, need(entry.events));
+        let moving = entries.iter().filter(|entry| is_moving(entry)).count();
+        // SAFETY: as the caller promises.
         let held = unsafe { sockets_in(count, sets) };
-        (!held.is_empty()).then_some(Self(held))
+        let entries = (moving > 0).then_some(entries);
+        (!held.is_empty() || entries.is_some()).then_some(Self { held, entries })
     }
 
     unsafe fn wait(
@@ -115,8 +301,12 @@ impl Selected for Selects {
         timeout: *mut timeval,
         mask: Mask,
     ) -> c_int {
+        if let Some(entries) = self.entries {
+            // SAFETY: as the caller promises.
+            return unsafe { select_by_poll(entries, sets, timeout, mask) };
+        }
         let known_as = |fd| {
-            let found = self.0.iter().find(|(own, _)| *own == fd);
+            let found = self.held.iter().find(|(own, _)| *own == fd);
             found.map_or(fd, |(_, held)| held.fd())
         };
         let mut sleep = sleep_with(mask);

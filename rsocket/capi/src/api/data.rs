@@ -93,7 +93,12 @@ fn send(fd: c_int, pieces: &[IoSlice<'_>], flags: c_int) -> io::Result<ssize_t> 
 /// # Safety
 /// `len` bytes of `buf` are writable, without access by other code during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rrecv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn rrecv(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
     run(|| {
         if let Some(discarded) = discard(fd, len, flags)? {
             return count(discarded.len);
@@ -110,7 +115,7 @@ pub unsafe extern "C" fn rrecv(fd: c_int, buf: *mut c_void, len: size_t, flags: 
 /// As for [`rrecv`]; and `from` is null, or `from_len` is valid and holds the number of writable bytes of
 /// `from`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rrecvfrom(
+pub unsafe extern "C-unwind" fn rrecvfrom(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -141,7 +146,7 @@ pub unsafe extern "C" fn rrecvfrom(
 /// `msg` is valid with everything it points to: buffers as for [`rrecv`], without overlap, and a name with
 /// `msg_namelen` writable bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     run(|| {
         let place = msg;
         // SAFETY: valid or null, as the caller promises.
@@ -179,7 +184,7 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
 /// # Safety
 /// `len` bytes of `buf` are readable, without writes by other code during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsend(
+pub unsafe extern "C-unwind" fn rsend(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
@@ -198,7 +203,7 @@ pub unsafe extern "C" fn rsend(
 /// # Safety
 /// As for [`rsend`]; and `to` is null, or `to_len` bytes of `to` are readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsendto(
+pub unsafe extern "C-unwind" fn rsendto(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
@@ -234,7 +239,7 @@ pub unsafe extern "C" fn rsendto(
 /// # Safety
 /// `msg` is valid, with the buffers and the address as for [`rsendto`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     run(|| {
         // SAFETY: valid or null, as the caller promises.
         let msg = unsafe { load(msg) }.ok_or_else(|| os(libc::EFAULT))?;
@@ -259,7 +264,7 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -
 /// # Safety
 /// As for [`rrecv`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     if len == 0 {
         return run(|| table::socket(fd).map(|_| 0));
     }
@@ -272,7 +277,7 @@ pub unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssiz
 /// # Safety
 /// As for [`rsend`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn rwrite(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: as the caller promises.
     unsafe { rsend(fd, buf, len, 0) }
 }
@@ -282,7 +287,7 @@ pub unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: size_t) -> s
 /// # Safety
 /// `count` vectors are readable, and their buffers are as for [`rrecv`], and do not overlap.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rreadv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn rreadv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     run(|| {
         // SAFETY: as the caller promises.
         let mut places = unsafe { scatter(vectors, vector_count(count)?) }?;
@@ -298,7 +303,7 @@ pub unsafe extern "C" fn rreadv(fd: c_int, vectors: *const iovec, count: c_int) 
 /// # Safety
 /// `count` vectors are readable, and their buffers are as for [`rsend`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rwritev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn rwritev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     run(|| {
         // SAFETY: as the caller promises.
         let pieces = unsafe { gather(vectors, vector_count(count)?) }?;

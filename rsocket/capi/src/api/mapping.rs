@@ -22,7 +22,7 @@ use crate::{
 /// `len` bytes of `buf` are readable and writable until [`riounmap`] or [`rclose`](super::rclose) has
 /// returned, and the program expects changes at any time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn riomap(
+pub unsafe extern "C-unwind" fn riomap(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn riomap(
 /// # Errors
 /// - `EINVAL`: no mapping with this address and length.
 #[unsafe(no_mangle)]
-pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
+pub extern "C-unwind" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
     run(|| {
         let opened = table::socket(fd)?;
         opened.mappings(|mappings| {
@@ -86,7 +86,7 @@ pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
 /// # Safety
 /// `count` bytes of `buf` are readable, without writes by other code during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn riowrite(
+pub unsafe extern "C-unwind" fn riowrite(
     fd: c_int,
     buf: *const c_void,
     count: size_t,

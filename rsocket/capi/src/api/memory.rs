@@ -201,4 +201,10 @@ unsafe impl Memory for ProgramMemory {
     fn range(&mut self) -> NonNull<[u8]> {
         self.range
     }
+
+    /// Soft-iWARP may access the memory after the end of the mapping, as with librdmacm: the C program uses it again at its
+    /// own risk.
+    fn frees_pages(&self) -> bool {
+        true
+    }
 }

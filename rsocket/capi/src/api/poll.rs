@@ -54,9 +54,8 @@ fn wait(
             Held::Socket(opened) => PollEntry::socket(&opened.socket, *events),
             Held::Set(set) => PollEntry::fd(set.as_fd(), *events),
             Held::Fd(fd) => {
-                // SAFETY: not negative. The descriptor is only passed to `poll(2)`, which reports `POLLNVAL`
-                // for one not open; keeping descriptors open is the program's responsibility, as with
-                // `poll(2)` itself.
+                // SAFETY: not negative, and only passed to `poll(2)`. Assumption: a system call fails for a descriptor
+                // that is not open. The program keeps its descriptors open, as with `poll(2)` itself.
                 let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
                 PollEntry::fd(fd, *events)
             }
@@ -84,7 +83,7 @@ fn milliseconds(timeout: c_int) -> Option<Duration> {
 /// # Safety
 /// `count` entries of `fds` are readable and writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { poll_with(fds, count, timeout, None) }
 }
@@ -97,7 +96,7 @@ pub unsafe fn poll_with(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: c_int,
-    sleep: Option<&mut Sleep<'_>>,
+    mut sleep: Option<&mut Sleep<'_>>,
 ) -> c_int {
     run(|| {
         let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
@@ -118,7 +117,7 @@ pub unsafe fn poll_with(
                 )
             })
             .collect();
-        let answers = wait(&asked, milliseconds(timeout), sleep)?;
+        let answers = wait(&asked, milliseconds(timeout), sleep.as_deref_mut())?;
         let mut ready = 0;
         for (fd, answer) in fds.iter_mut().zip(answers) {
             fd.revents = c_short::from_ne_bytes(answer.bits().to_ne_bytes());
@@ -205,7 +204,7 @@ unsafe fn store_left(timeout: *mut timeval, left: Duration) {
 /// # Safety
 /// Each pointer is null or valid; sets have `count` bits, or at least `FD_SETSIZE` and one for each open descriptor.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rselect(
+pub unsafe extern "C-unwind" fn rselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -226,7 +225,7 @@ pub unsafe fn select_by(
     sets: [*mut fd_set; 3],
     timeout: *mut timeval,
     known_as: impl Fn(c_int) -> c_int,
-    sleep: Option<&mut Sleep<'_>>,
+    mut sleep: Option<&mut Sleep<'_>>,
 ) -> c_int {
     let [read, write, except] = sets;
     run(|| {
@@ -257,7 +256,7 @@ pub unsafe fn select_by(
             }
         }
         let start = Instant::now();
-        let answers = wait(&asked, time, sleep);
+        let answers = wait(&asked, time, sleep.as_deref_mut());
         if let Some(time) = time {
             // SAFETY: as the caller promises.
             unsafe { store_left(timeout, time.saturating_sub(start.elapsed())) };

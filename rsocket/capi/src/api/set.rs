@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Converts a result; librdmacm's functions return error numbers.
-fn result(call: impl FnOnce() -> io::Result<c_int>) -> c_int {
+fn result(mut call: impl FnMut() -> io::Result<c_int>) -> c_int {
     if compat() {
         return run(|| Ok(call().unwrap_or_else(|err| rsocket::errno(&err))));
     }
@@ -32,7 +32,7 @@ fn result(call: impl FnOnce() -> io::Result<c_int>) -> c_int {
 /// - `EINVAL`: other flags.
 /// - `EMFILE`: too many open descriptors.
 #[unsafe(no_mangle)]
-pub extern "C" fn repoll_create(flags: c_int) -> c_int {
+pub extern "C-unwind" fn repoll_create(flags: c_int) -> c_int {
     run(|| {
         if flags & !(libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
             return Err(os(libc::EINVAL));
@@ -92,7 +92,7 @@ pub fn control_socket(
 /// # Safety
 /// `event` is null or valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn repoll_ctl(
+pub unsafe extern "C-unwind" fn repoll_ctl(
     epfd: c_int,
     op: c_int,
     fd: c_int,
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn repoll_ctl(
                 control_socket(&set, op, name, &opened.socket, event)?;
             }
             None => {
-                // SAFETY: not negative. The descriptor is only passed to `epoll_ctl(2)`, which fails for one
-                // not open.
+                // SAFETY: not negative, and only passed to `epoll_ctl(2)`. Assumption: a system call fails for a
+                // descriptor that is not open.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd) };
                 let registration = event.map(registration).ok_or_else(|| os(libc::EFAULT));
                 match op {
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn repoll_ctl(
 /// # Safety
 /// `max` entries of `events` are writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn repoll_wait(
+pub unsafe extern "C-unwind" fn repoll_wait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,

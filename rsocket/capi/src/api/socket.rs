@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
-use interpose::load;
+use interpose::{last_errno, load};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use rsocket::{Family, Socket};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
@@ -23,7 +23,7 @@ use crate::{
 /// - `ENOTSUP`: neither a stream nor a datagram socket, or neither IPv4 nor IPv6.
 /// - `ENODEV`: there is no RDMA device.
 #[unsafe(no_mangle)]
-pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub extern "C-unwind" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     run(|| {
         let family = match domain {
             libc::AF_INET => Family::V4,
@@ -61,7 +61,7 @@ fn open(socket: Socket, flags: c_int, noted: Noted) -> io::Result<c_int> {
 /// # Safety
 /// `addr` is null, or `len` bytes of `addr` are readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     run(|| {
         let opened = table::socket(fd)?;
         // SAFETY: as the caller promises.
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t)
 
 /// `rlisten(fd, backlog)`—Listens for connections.
 #[unsafe(no_mangle)]
-pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
+pub extern "C-unwind" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     run(|| {
         let backlog = u32::try_from(backlog).unwrap_or(0);
         table::socket(fd)?.socket.listen(backlog)?;
@@ -86,7 +86,11 @@ pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
 /// # Safety
 /// `addr` is null, or `len` is valid and holds the number of writable bytes of `addr`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn raccept(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { raccept4(fd, addr, len, 0) }
 }
@@ -97,7 +101,7 @@ pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut sockl
 /// # Safety
 /// As for [`raccept`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn raccept4(
+pub unsafe extern "C-unwind" fn raccept4(
     fd: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
@@ -142,12 +146,31 @@ pub unsafe fn accept_with<T>(
     Ok((open(accepted, flags, opened.noted.inherit())?, prepared))
 }
 
-/// `rconnect(fd, addr, addrlen)`—Connects to a peer. On a datagram socket, `AF_UNSPEC` clears the peer.
+/// `rconnect(fd, addr, addrlen)`—Connects to a peer. On a datagram socket, `AF_UNSPEC` clears the peer. The call
+/// goes on after a handler of a signal, as librdmacm's.
 ///
 /// # Safety
 /// `addr` is null, or `len` bytes of `addr` are readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn rconnect(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> c_int {
+    loop {
+        // SAFETY: as the caller promises.
+        let connected = unsafe { connect_once(fd, addr, len) };
+        if connected == 0 || last_errno() != libc::EINTR {
+            return connected;
+        }
+    }
+}
+
+/// As [`rconnect`], but a signal ends the wait, with `EINTR`. The next call waits for the same attempt.
+///
+/// # Safety
+/// As for [`rconnect`].
+pub unsafe fn connect_once(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     run(|| {
         let opened = table::socket(fd)?;
         // SAFETY: as the caller promises.
@@ -168,7 +191,7 @@ pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen
 
 /// `rshutdown(fd, how)`—Shuts down one direction or both.
 #[unsafe(no_mangle)]
-pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
+pub extern "C-unwind" fn rshutdown(fd: c_int, how: c_int) -> c_int {
     run(|| {
         let opened = table::socket(fd)?;
         opened.socket.shutdown(options::shutdown(how)?)?;
@@ -178,7 +201,7 @@ pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 
 /// `rclose(fd)`—Closes a socket or a set.
 #[unsafe(no_mangle)]
-pub extern "C" fn rclose(fd: c_int) -> c_int {
+pub extern "C-unwind" fn rclose(fd: c_int) -> c_int {
     run(|| match table::remove(fd) {
         Some(Entry::Socket(opened)) => {
             // The descriptor is closed with the last reference, after the removal from the table.
@@ -196,7 +219,7 @@ pub extern "C" fn rclose(fd: c_int) -> c_int {
 /// # Safety
 /// `len` is valid and holds the number of writable bytes of `addr`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rgetsockname(
+pub unsafe extern "C-unwind" fn rgetsockname(
     fd: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
@@ -214,7 +237,7 @@ pub unsafe extern "C" fn rgetsockname(
 /// # Safety
 /// As for [`rgetsockname`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rgetpeername(
+pub unsafe extern "C-unwind" fn rgetpeername(
     fd: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
@@ -232,7 +255,7 @@ pub unsafe extern "C" fn rgetpeername(
 /// # Safety
 /// `len` bytes of `value` are readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsetsockopt(
+pub unsafe extern "C-unwind" fn rsetsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -253,7 +276,7 @@ pub unsafe extern "C" fn rsetsockopt(
 /// # Safety
 /// `len` is valid and holds the number of writable bytes of `value`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rgetsockopt(
+pub unsafe extern "C-unwind" fn rgetsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -274,7 +297,7 @@ pub unsafe extern "C" fn rgetsockopt(
 
 /// `rfcntl(fd, cmd, …)`—Reads and sets the flags `O_NONBLOCK` and `FD_CLOEXEC`.
 #[unsafe(no_mangle)]
-pub extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_int) -> c_int {
+pub extern "C-unwind" fn rfcntl(fd: c_int, cmd: c_int, arg: c_int) -> c_int {
     run(|| {
         let socket = &table::socket(fd)?.socket;
         match cmd {

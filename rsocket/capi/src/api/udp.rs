@@ -15,8 +15,8 @@ pub(crate) fn set_option(
     value: &[u8],
 ) -> io::Result<()> {
     let len = socklen_t::try_from(value.len()).unwrap_or(socklen_t::MAX);
-    // SAFETY: the descriptor is open for the life of `udp`, and `len` bytes of the value are readable; a
-    // longer value is truncated by the kernel.
+    // SAFETY: the descriptor is open for the life of `udp`, and `len` bytes of the value are readable. Assumption: the
+    // kernel reads and writes no more of an option than its length.
     let ret = unsafe { libc::setsockopt(udp.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
     match ret {
         0 => Ok(()),
@@ -29,7 +29,8 @@ pub(crate) fn option(udp: &UdpSocket, level: c_int, name: c_int) -> io::Result<V
     let mut value = vec![0; MAX_OPTION_LEN];
     let mut len = socklen_t::try_from(MAX_OPTION_LEN).unwrap_or(0);
     let place = value.as_mut_ptr().cast();
-    // SAFETY: the descriptor is open for the life of `udp`, and `len` bytes are writable.
+    // SAFETY: the descriptor is open for the life of `udp`, and `len` bytes are writable. Assumption: the kernel reads and
+    // writes no more of an option than its length.
     let ret = unsafe { libc::getsockopt(udp.as_raw_fd(), level, name, place, &raw mut len) };
     if ret != 0 {
         return Err(io::Error::last_os_error());

@@ -163,7 +163,7 @@ fn play(part: &str, server: Library, client: Library) -> String {
     result
 }
 
-/// T-X13: two threads for each end of each connection, also against librdmacm.
+/// Two threads for each end of each connection, also against librdmacm.
 #[test]
 fn threaded_c_program_interoperates_with_librdmacm() {
     for (server, client) in [(Ours, Ours), (Ours, Librdmacm), (Librdmacm, Ours)] {
@@ -171,7 +171,7 @@ fn threaded_c_program_interoperates_with_librdmacm() {
     }
 }
 
-/// T-X9: P7. librdmacm does not return the credits of advertised mappings, so the sender stalls; this library
+/// librdmacm does not return the credits of advertised mappings, so the sender stalls; this library
 /// does.
 #[test]
 fn repeated_mappings_return_credits_unlike_librdmacm() {

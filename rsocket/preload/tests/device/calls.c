@@ -26,7 +26,6 @@
 
 #include "calls.h"
 
-/* T-PL4 */
 static void duplicates(void) {
     struct ends ends = connected();
     int twins[5], place = open("/dev/null", O_RDONLY);
@@ -69,7 +68,6 @@ static void received(int fd, const char *expected, size_t length) {
     free(in);
 }
 
-/* T-PL5 */
 static void files(void) {
     enum { SIZE = 300000 };
     struct ends ends = connected();
@@ -287,7 +285,6 @@ static void threads(void) {
     CHECK(sigtimedwait(&ends_it, NULL, &time) == SIGTERM);
 }
 
-/* T-PL8 */
 static void ordinary_epoll(void) {
     int ends[2], set = epoll_create1(0), outer = epoll_create(1);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET}, events[2];
@@ -301,7 +298,7 @@ static void ordinary_epoll(void) {
     CHECK(close_range(500, ~0U, 0) == 0);
 }
 
-/* T-PL9, with RS_SQ_SIZE, RS_RQ_SIZE and RS_INLINE as main.rs sets them */
+/* With RS_SQ_SIZE, RS_RQ_SIZE and RS_INLINE as main.rs sets them */
 static void sizes(void) {
     struct ends ends = connected();
     int both[] = {ends.client, ends.server}, wanted[] = {100, 200, 32};
@@ -377,6 +374,38 @@ static void limited_at_taken_port(void) {
     CHECK(close(tcp) == 0 && listen(listener, 4) == 0 && !is_rsocket(listener));
 }
 
+static void write_line(const char *path, const char *line) {
+    FILE *file = fopen(path, "w");
+    CHECK(file && fputs(line, file) >= 0 && fclose(file) == 0);
+}
+
+/* The system chooses a port that is free for TCP too: of 64, TCP sockets have all but one. Connections of earlier tests have
+   ports of the range before. */
+static void free_port(void) {
+    const char *range = "/proc/sys/net/ipv4/ip_local_port_range";
+    enum { FIRST = 20000, PORTS = 64, FREE = FIRST + 37 };
+    char before[64], few[64];
+    FILE *file = fopen(range, "r");
+    CHECK(file && fgets(before, sizeof before, file) && fclose(file) == 0);
+    snprintf(few, sizeof few, "%d %d", FIRST, FIRST + PORTS - 1);
+    write_line(range, few);
+    int taken[PORTS];
+    struct sockaddr_in name = address;
+    socklen_t length = sizeof name;
+    for (int at = 0; at < PORTS; at++) {
+        name.sin_port = htons(FIRST + at);
+        taken[at] = syscall(SYS_socket, AF_INET, SOCK_STREAM, 0);
+        CHECK(taken[at] >= 0 && bind(taken[at], (struct sockaddr *)&name, sizeof name) == 0);
+    }
+    close(taken[FREE - FIRST]);
+    int socket_of_any_port = socket(AF_INET, SOCK_STREAM, 0);
+    name.sin_port = 0;
+    CHECK(bind(socket_of_any_port, (struct sockaddr *)&name, sizeof name) == 0);
+    CHECK(getsockname(socket_of_any_port, (struct sockaddr *)&name, &length) == 0);
+    CHECK(is_rsocket(socket_of_any_port) && name.sin_port == htons(FREE));
+    write_line(range, before);
+}
+
 static void closing_ranges(void) {
     struct ends ends = connected(), others = connected();
     int high = fcntl(others.client, F_DUPFD, 700);
@@ -447,7 +476,7 @@ static void misused(void) {
     CHECK(poll(&asked, 1, -1) == 1 && asked.revents == (POLLOUT | POLLERR | POLLHUP));
 }
 
-/* T-PL2: no rsocket listener at this address. */
+/* No rsocket listener at this address. */
 static void fallback(void) {
     struct sockaddr_in name = address, bound = address;
     socklen_t length = sizeof name;
@@ -474,7 +503,7 @@ static void fallback(void) {
     passes(twin, server);
 }
 
-/* T-PL2: a socket falling back to TCP stays in its epoll. */
+/* A socket falling back to TCP stays in its epoll. */
 static void watched_fallback(void) {
     struct sockaddr_in name = {.sin_family = AF_INET}, from;
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7}, events[2];
@@ -609,7 +638,7 @@ static void moved(void) {
     CHECK(waitpid(client, &status, 0) == client && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* T-PL2: there is no device to be had. */
+/* There is no device to be had. */
 static void no_device(void) {
     struct ends ends = connected();
     struct sockaddr_in name = address, seen;
@@ -636,7 +665,6 @@ static void no_device(void) {
     CHECK(poll(fds, 2, -1) == 2 && fds[0].revents == POLLOUT && fds[1].revents == POLLOUT);
 }
 
-/* T-PL3 */
 static void first_recv(void) {
     char byte;
     CHECK(recv(999, &byte, 1, 0) == -1 && errno == EBADF);
@@ -663,7 +691,8 @@ static const struct part parts[] = {
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
     {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},
     {"threads", threads},           {"inherited", inherited},       {"moved", moved},
-    {"misused", misused},           {"limited", limited},           {"limited-taken", limited_at_taken_port},
+    {"misused", misused},           {"limited", limited},
+    {"free-port", free_port},       {"limited-taken", limited_at_taken_port},
     {"loopback", loopback},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},

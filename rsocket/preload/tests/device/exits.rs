@@ -9,7 +9,7 @@ use std::{
 
 use rsocket::Listener;
 
-use crate::{Preload, address, c_program};
+use crate::{FORKS, Preload, address, c_program};
 
 const SIZE: usize = 3_000_000;
 const STATUS: i32 = 7;
@@ -100,7 +100,7 @@ fn exit_of_forked_process_delivers_a_moved_stream() {
     let mut program = c_program("exits.c");
     program.arg("moved");
     let mut program = Preload::Ours.load(program);
-    let status = program.env("RDMAV_FORK_SAFE", "1").status().unwrap();
+    let status = program.envs(FORKS.iter().copied()).status().unwrap();
     assert_eq!(status.code(), Some(STATUS));
 }
 

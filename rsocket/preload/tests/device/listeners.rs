@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{LEAST, Preload, Server, c_program, check, packets, python, run};
+use crate::{LEAST, Preload, Server, c_program, call, check, packets, python, run};
 
 /// Starts a program without the capability that exempts root from the limit, and with a limit below the buffers of an idle connection.
 fn limited(program: &Command) -> Command {
@@ -74,6 +74,11 @@ fn listener_that_turns_to_tcp_keeps_its_name_and_options() {
         1,
         "{output}"
     );
+}
+
+#[test]
+fn port_of_the_systems_choice_is_free_for_tcp() {
+    call("free-port", &[]);
 }
 
 /// The error is the TCP socket's, and the log has both reasons. Another attempt succeeds at the free port.
