@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Preload, address, packets};
+use crate::{FORKS, Preload, address, packets};
 
 use Preload::{Ours, Theirs};
 
@@ -286,7 +286,7 @@ fn start(program: &Program, line: &str, preload: Preload, port: u16) -> Child {
         .envs(openbsd_nc().map(|nc| ("NC", nc)))
         .current_dir(folder(port));
     if program.forks {
-        shell.env("RDMAV_FORK_SAFE", "1");
+        shell.envs(FORKS.iter().copied());
     }
     shell.stdout(Stdio::piped()).stderr(Stdio::piped());
     shell.spawn().unwrap()
@@ -361,7 +361,6 @@ fn run(program: &Program, server: Preload, client: Preload, port: u16) -> Result
     ))
 }
 
-/// T-PL1, T-X12
 #[test]
 fn common_programs_run_over_rdma() {
     run_all(PROGRAMS, 8100);

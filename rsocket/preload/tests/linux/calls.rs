@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env,
     io::Write,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -94,9 +94,13 @@ fn c_library() -> BTreeSet<String> {
 }
 
 /// Cargo builds the library for this test, into the same folder.
-fn own_library() -> BTreeSet<String> {
+fn own_path() -> PathBuf {
     let program = env::current_exe().unwrap();
-    symbols(&program.with_file_name("librspreload.so"))
+    program.with_file_name("librspreload.so")
+}
+
+fn own_library() -> BTreeSet<String> {
+    symbols(&own_path())
 }
 
 fn is_of_descriptor(parameter: &str) -> bool {
@@ -167,4 +171,18 @@ fn call_of_the_headers_with_a_descriptor_has_a_decision() {
         .filter(|call| c_library.contains(*call) && !table.contains_key(call.as_str()))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Handlers of the C library refer to the library's functions, and its threads run them.
+#[test]
+fn library_stays_loaded_after_its_dlclose() {
+    let program = "\
+import _ctypes, ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+_ctypes.dlclose(library._handle)
+print(sys.argv[1] in open('/proc/self/maps').read())";
+    let mut python = Command::new("python3");
+    let output = python.args(["-c", program]).arg(own_path()).output();
+    let output = output.unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "True\n");
 }

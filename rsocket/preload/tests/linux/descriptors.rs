@@ -73,3 +73,58 @@ fn socket_without_free_descriptor_fails_and_changes_nothing() {
     client.send(b"x").unwrap();
     assert_eq!(server.recv(9).unwrap(), b"x");
 }
+
+/// Number of open descriptors with numbers of `select(2)`.
+fn low_numbers() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let number = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().file_name().to_str()?.parse::<u32>().ok()
+    };
+    open.filter_map(number)
+        .filter(|number| *number < 1024)
+        .count()
+}
+
+/// The program's descriptor and the completion channel of libibverbs, and none of the library's.
+#[test]
+fn stream_has_two_low_numbers() {
+    const PAIRS: usize = 20;
+    let _alone = alone();
+    let listener = Fd::listener(Rdma);
+    let dial = || {
+        let client = listener.dial(Rdma);
+        (client, listener.accept().unwrap())
+    };
+    // The thread's own, and those of the device.
+    let _first = dial();
+    let before = low_numbers();
+    let pairs = [(); PAIRS].map(|()| dial());
+    let streams = 2 * PAIRS;
+    assert!(
+        low_numbers() <= before + 2 * streams,
+        "{} numbers of {streams} streams",
+        low_numbers() - before
+    );
+    for (client, server) in &pairs {
+        client.send(b"x").unwrap();
+        assert_eq!(server.recv(9).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn close_range_closes_an_eventfd_of_the_program_beside_streams() {
+    let _alone = alone();
+    let [client, server] = crate::program::connected(Rdma);
+    // SAFETY: numbers only.
+    let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    assert!(event >= 0);
+    let number = event.unsigned_abs();
+    // SAFETY: the descriptor is the test's.
+    let closed = unsafe { libc::close_range(number, number, 0) };
+    assert_eq!(closed, 0);
+    // SAFETY: numbers only.
+    let flags = unsafe { libc::fcntl(event, libc::F_GETFD) };
+    assert_eq!(flags, -1, "closed");
+    client.send(b"x").unwrap();
+    assert_eq!(server.recv(9).unwrap(), b"x");
+}

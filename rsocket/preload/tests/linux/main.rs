@@ -5,6 +5,8 @@
 // The test is linked with the library, whose functions come before the C library's.
 extern crate rspreload as _;
 
+mod addresses;
+mod border;
 mod calls;
 mod descriptors;
 mod endings;

@@ -63,7 +63,11 @@ impl Fd {
     }
 
     pub(crate) fn stream(kind: Kind) -> Self {
-        let (family, stream) = (libc::AF_INET, libc::SOCK_STREAM);
+        Self::stream_of(kind, libc::AF_INET)
+    }
+
+    pub(crate) fn stream_of(kind: Kind, family: c_int) -> Self {
+        let stream = libc::SOCK_STREAM;
         Self::of(match kind {
             // The library does not intercept the creation of a socket by number.
             // SAFETY: numbers only.

@@ -1,0 +1,99 @@
+//! The effect of a call on a stream during its move. `CALLS.md` has the table.
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use super::frame::{Head, Kind, Secret};
+
+/// Limit between a proof and its confirmation, which needs no call of the peer's program.
+pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_secs(20);
+
+/// Aim of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Data, which only the peer's program can send.
+    Receive,
+    /// To send, which never waits longer than the given time for the peer's part of the move.
+    Send,
+}
+
+/// Decision for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Use TCP for ever.
+    Tcp,
+    /// Use the RDMA stream for ever.
+    Rdma,
+    /// Connect to this RDMA port with this secret.
+    Join { port: u16, secret: Secret },
+    /// Try again later.
+    Wait,
+    /// Reset the connection.
+    Reset,
+}
+
+/// Time since the beginning of a state, and the time a call to send may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    pub(crate) age: Duration,
+    pub(crate) send_limit: Duration,
+}
+
+impl Clock {
+    fn is_over(self, need: Need) -> bool {
+        need == Need::Send && self.age >= self.send_limit
+    }
+}
+
+/// The accepting side after its offer. `head` are the first bytes of the TCP connection.
+pub(crate) fn accepting(is_confirmed: bool, head: Head, need: Need, clock: Clock) -> Verdict {
+    match head {
+        // The peer has been notified, and sends nothing more by TCP.
+        _ if is_confirmed => Verdict::Rdma,
+        Head::Nothing if !clock.is_over(need) => Verdict::Wait,
+        // The peer uses TCP, or this side does: the offer is withdrawn before the first byte is sent.
+        _ => Verdict::Tcp,
+    }
+}
+
+/// State of the connecting side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No offer so far.
+    Awaiting,
+    /// Connecting by RDMA. No proof has been sent.
+    Joining,
+    /// A proof has been sent: the accepting side decides.
+    Proved { secret: Secret },
+    /// There is no RDMA connection. No proof has been sent.
+    Failed,
+}
+
+/// The connecting side before its first byte. `head` are the first bytes of the TCP connection.
+pub(crate) fn connecting(phase: Phase, head: Head, need: Need, clock: Clock) -> Verdict {
+    match (phase, head) {
+        (Phase::Failed, _) => Verdict::Tcp,
+        (Phase::Awaiting, Head::Frame(frame)) => match frame.kind {
+            Kind::Offer { port } => Verdict::Join {
+                port,
+                secret: frame.secret,
+            },
+            _ => Verdict::Reset,
+        },
+        (Phase::Awaiting | Phase::Joining, Head::Nothing) => match clock.is_over(need) {
+            true => Verdict::Tcp,
+            false => Verdict::Wait,
+        },
+        (Phase::Proved { secret }, Head::Frame(frame))
+            if (frame.kind, frame.secret) == (Kind::Confirm, secret) =>
+        {
+            Verdict::Rdma
+        }
+        (Phase::Proved { .. }, Head::Nothing) if clock.age < CONFIRM_LIMIT => Verdict::Wait,
+        (Phase::Proved { .. }, Head::Nothing) => Verdict::Reset,
+        // The accepting side has withdrawn its offer, or has made none: these are data, or the end.
+        (_, Head::Other | Head::Partial) => Verdict::Tcp,
+        (Phase::Joining | Phase::Proved { .. }, Head::Frame(_)) => Verdict::Reset,
+    }
+}

@@ -1,0 +1,489 @@
+//! One stream during its move, shared by its descriptors.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::Errno,
+    net::{RecvFlags, SendFlags, Shutdown, getpeername, getsockname, recv, send},
+};
+
+use super::{
+    Inner,
+    acceptor::Acceptor,
+    dup::Dup,
+    frame::{Ends, FRAME_SIZE, Frame, Head, Kind, Proof, Secret},
+    rules::{self, CONFIRM_LIMIT, Clock, Need, Phase, Verdict},
+    send_limit,
+};
+use crate::{
+    log,
+    move_options::{is_client_shown, nudge, reset},
+};
+
+/// Pause, and number of pauses, for the rest of a frame; without it, the bytes are the program's.
+const PARTIAL_PAUSE: Duration = Duration::from_millis(1);
+const PARTIAL_PAUSES: u32 = 20;
+
+/// Addresses of a stream for the program, in the family of its socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+}
+
+/// Effect of a call on the stream.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Uses TCP. `offered` if the peer's offer may come later.
+    Tcp {
+        offered: bool,
+    },
+    /// Uses the RDMA stream. `ends_tcp` if the peer no longer waits for the TCP connection, whose end it would receive.
+    Rdma {
+        inner: Inner,
+        ends_tcp: bool,
+    },
+    /// Tries again later, for instance once the TCP connection is readable.
+    Wait,
+    Reset,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    tcp: Dup,
+    pub(crate) names: Names,
+    side: Side,
+    /// Whether the descriptors have been replaced or left. Locked during the replacement.
+    pub(crate) settled: Mutex<bool>,
+    /// Ends of directions, to be done after the move.
+    pub(crate) ends: Mutex<Vec<Shutdown>>,
+}
+
+enum Side {
+    Accepting {
+        secret: Secret,
+        since: Instant,
+        acceptor: Arc<Acceptor>,
+    },
+    Connecting(Mutex<Progress>),
+}
+
+impl std::fmt::Debug for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Accepting { .. } => "Accepting",
+            Self::Connecting(_) => "Connecting",
+        })
+    }
+}
+
+/// The connecting side.
+#[derive(Debug)]
+struct Progress {
+    phase: Phase,
+    /// Beginning of the phase.
+    since: Instant,
+    inner: Option<Inner>,
+    port: u16,
+    secret: Secret,
+    /// Whether a thread is working on the stream.
+    has_thread: bool,
+}
+
+/// Interval between looks at states without a descriptor to wait for.
+const TICK: Duration = Duration::from_millis(20);
+
+fn stays(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, why.to_owned())
+}
+
+/// Error for a peer without this library.
+pub(crate) fn not_shown() -> io::Error {
+    stays("the peer has not shown this library")
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn names_of(tcp: BorrowedFd<'_>) -> io::Result<Names> {
+    let peer = getpeername(tcp)?.ok_or(Errno::NOTCONN)?;
+    let names = Names {
+        local: getsockname(tcp)?.try_into()?,
+        peer: peer.try_into()?,
+    };
+    match canonical(names.peer).ip().is_loopback() {
+        true => Err(stays("a loopback address")),
+        false => Ok(names),
+    }
+}
+
+/// First bytes of a TCP connection.
+fn head(tcp: BorrowedFd<'_>) -> Head {
+    let mut pauses = 0;
+    loop {
+        let mut bytes = [0; FRAME_SIZE];
+        let head = match recv(tcp, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            // The end is the program's, as data is.
+            Ok((_, 0)) => Head::Other,
+            Ok((_, len)) => Head::of(&bytes[..len.min(FRAME_SIZE)]),
+            Err(Errno::AGAIN) => Head::Nothing,
+            Err(Errno::INTR) => continue,
+            Err(_) => Head::Other,
+        };
+        if head != Head::Partial || pauses == PARTIAL_PAUSES {
+            return head;
+        }
+        pauses += 1;
+        thread::sleep(PARTIAL_PAUSE);
+    }
+}
+
+/// Removes a frame from a TCP connection.
+fn consume(tcp: BorrowedFd<'_>) {
+    // The bytes were there before, and this thread has the lock of the stream.
+    let _: rustix::io::Result<_> = recv(tcp, &mut [0; FRAME_SIZE], RecvFlags::DONTWAIT);
+}
+
+/// Removes an offer that came too late. Returns whether the next bytes are the program's; `None` if there are none.
+pub(crate) fn skip_offer(tcp: BorrowedFd<'_>) -> Option<()> {
+    match head(tcp) {
+        Head::Nothing => None,
+        Head::Frame(Frame {
+            kind: Kind::Offer { .. },
+            ..
+        }) => {
+            consume(tcp);
+            Some(())
+        }
+        _ => Some(()),
+    }
+}
+
+/// Waits until a connection is readable. Returns whether it is.
+///
+/// # Errors
+/// - `INTR`: a signal is pending.
+pub(crate) fn await_readable(tcp: BorrowedFd<'_>, timeout: Duration) -> rustix::io::Result<bool> {
+    let waited = verbs::fd::wait_interruptible("poll", tcp, Some(timeout));
+    waited.map_err(|err| Errno::from_raw_os_error(err.raw_os_error().unwrap_or(libc::ENOMEM)))
+}
+
+impl Stream {
+    /// Offers an accepted connection to its peer.
+    ///
+    /// # Errors
+    /// The stream stays TCP, without an offer.
+    pub(crate) fn accepting(tcp: BorrowedFd<'_>) -> io::Result<Self> {
+        let names = names_of(tcp)?;
+        if !is_client_shown(tcp) {
+            return Err(not_shown());
+        }
+        if head(tcp) != Head::Nothing {
+            return Err(stays("the peer has sent data by TCP"));
+        }
+        let acceptor = Acceptor::of_process()?;
+        let mut secret = Secret::default();
+        if rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?
+            != secret.len()
+        {
+            return Err(stays("there are no random numbers"));
+        }
+        let ends = Ends {
+            accepting: canonical(names.local),
+            connecting: canonical(names.peer),
+        };
+        acceptor.offer(secret, ends, Dup::new(tcp)?)?;
+        let side = Side::Accepting {
+            secret,
+            since: Instant::now(),
+            acceptor,
+        };
+        Self::of(tcp, names, side)
+    }
+
+    /// Prepares an established connection for the peer's offer.
+    ///
+    /// # Errors
+    /// The stream stays TCP.
+    pub(crate) fn connecting(tcp: BorrowedFd<'_>) -> io::Result<Arc<Self>> {
+        let names = names_of(tcp)?;
+        let inner = Inner::new(canonical(names.peer))?;
+        // Fails at once without an RDMA device on the route.
+        inner
+            .socket
+            .bind(SocketAddr::new(canonical(names.local).ip(), 0))?;
+        let progress = Progress {
+            phase: Phase::Awaiting,
+            since: Instant::now(),
+            inner: Some(inner),
+            port: 0,
+            secret: Secret::default(),
+            has_thread: false,
+        };
+        let side = Side::Connecting(Mutex::new(progress));
+        let stream = Arc::new(Self::of(tcp, names, side)?);
+        stream.start_thread();
+        Ok(stream)
+    }
+
+    fn of(tcp: BorrowedFd<'_>, names: Names, side: Side) -> io::Result<Self> {
+        Ok(Self {
+            tcp: Dup::new(tcp)?,
+            names,
+            side,
+            settled: Mutex::new(false),
+            ends: Mutex::default(),
+        })
+    }
+
+    fn progress(&self) -> Option<MutexGuard<'_, Progress>> {
+        match &self.side {
+            Side::Accepting { .. } => None,
+            Side::Connecting(progress) => {
+                Some(progress.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+        }
+    }
+
+    /// Goes on with the move, without blocking.
+    pub(crate) fn step(self: &Arc<Self>, need: Need) -> Step {
+        let Ok(tcp) = self.tcp.get() else {
+            return Step::Tcp { offered: false };
+        };
+        match &self.side {
+            Side::Accepting {
+                secret,
+                since,
+                acceptor,
+            } => step_of_accepting(tcp, acceptor, secret, *since, need),
+            Side::Connecting(_) => self.step_of_connecting(tcp, need),
+        }
+    }
+
+    fn step_of_connecting(self: &Arc<Self>, tcp: BorrowedFd<'_>, need: Need) -> Step {
+        let Some(mut progress) = self.progress() else {
+            return Step::Tcp { offered: false };
+        };
+        let clock = Clock {
+            age: progress.since.elapsed(),
+            send_limit: send_limit(),
+        };
+        let head = head(tcp);
+        match rules::connecting(progress.phase, head, need, clock) {
+            Verdict::Wait => Step::Wait,
+            Verdict::Join { port, secret } => {
+                consume(tcp);
+                progress.phase = Phase::Joining;
+                progress.since = Instant::now();
+                (progress.port, progress.secret) = (port, secret);
+                drop(progress);
+                self.start_thread();
+                Step::Wait
+            }
+            Verdict::Rdma => {
+                consume(tcp);
+                let (kind, secret) = (Kind::Go, progress.secret);
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                // Fails if the peer has moved already.
+                let _: rustix::io::Result<usize> =
+                    send(tcp, &Frame { kind, secret }.encode(), flags);
+                // The rsocket keeps this stream, which must not keep the rsocket.
+                let inner = progress.inner.take();
+                let ends_tcp = false;
+                inner.map_or(Step::Reset, |inner| Step::Rdma { inner, ends_tcp })
+            }
+            Verdict::Tcp => {
+                let offered = progress.phase == Phase::Awaiting && head == Head::Nothing;
+                // No proof is sent from now on.
+                progress.phase = Phase::Failed;
+                progress.inner = None;
+                Step::Tcp { offered }
+            }
+            Verdict::Reset => {
+                progress.phase = Phase::Failed;
+                progress.inner = None;
+                reset(tcp);
+                Step::Reset
+            }
+        }
+    }
+
+    /// Starts the thread of a connecting stream, unless one is running.
+    fn start_thread(self: &Arc<Self>) {
+        let Some(mut progress) = self.progress() else {
+            return;
+        };
+        if progress.has_thread {
+            return;
+        }
+        let stream = Arc::downgrade(self);
+        let started =
+            verbs::signals::spawn_without_signals("rsocket-move", move || follow(&stream));
+        match started {
+            Ok(_) => progress.has_thread = true,
+            Err(_) => progress.phase = Phase::Failed,
+        }
+    }
+
+    /// Looks for the offer. Returns whether to join, or `None` to look again.
+    fn await_offer(self: &Arc<Self>, tcp: BorrowedFd<'_>) -> Option<bool> {
+        let mut progress = self.progress()?;
+        let limit = send_limit().saturating_sub(progress.since.elapsed());
+        match progress.phase {
+            Phase::Joining => return Some(true),
+            Phase::Awaiting if !limit.is_zero() => {}
+            _ => {
+                progress.has_thread = false;
+                return Some(false);
+            }
+        }
+        drop(progress);
+        if matches!(await_readable(tcp, limit.min(TICK)), Ok(true)) {
+            self.step(Need::Receive);
+        }
+        None
+    }
+
+    /// Whether a proof has been sent, and the program has not gone on.
+    fn is_proved(&self) -> bool {
+        let is_settled = *self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let progress = self.progress();
+        !is_settled
+            && progress.is_some_and(|progress| matches!(progress.phase, Phase::Proved { .. }))
+    }
+
+    /// Connects by RDMA and sends the proof.
+    fn join(&self) {
+        let Some(progress) = self.progress() else {
+            return;
+        };
+        let Some(inner) = progress.inner.clone() else {
+            return;
+        };
+        let (port, secret) = (progress.port, progress.secret);
+        drop(progress);
+        let mut to = canonical(self.names.peer);
+        if let (SocketAddr::V6(to), SocketAddr::V6(peer)) = (&mut to, self.names.peer) {
+            to.set_scope_id(peer.scope_id());
+        }
+        to.set_port(port);
+        let connected = inner.socket.connect(to);
+        let Some(mut progress) = self.progress() else {
+            return;
+        };
+        if progress.phase != Phase::Joining {
+            return;
+        }
+        if let Err(err) = connected {
+            progress.phase = Phase::Failed;
+            drop(progress);
+            log::write_line(|| format!("no RDMA stream to {to}: {err}"));
+            return;
+        }
+        progress.phase = Phase::Proved { secret };
+        progress.since = Instant::now();
+        drop(progress);
+        let proof = Proof {
+            secret,
+            ends: Ends {
+                accepting: canonical(self.names.peer),
+                connecting: canonical(self.names.local),
+            },
+        };
+        inner.socket.set_write_timeout(Some(CONFIRM_LIMIT));
+        // After a failure there is no confirmation.
+        drop(inner.socket.send(&proof.encode()));
+    }
+}
+
+/// The work of a thread on a connecting stream, which would block the program. Wakes the program at the end. Ends if the
+/// program closes the stream.
+fn follow(stream: &Weak<Stream>) {
+    let has_offer = loop {
+        let Some(stream) = stream.upgrade() else {
+            return;
+        };
+        let Ok(tcp) = stream.tcp.get() else { return };
+        match stream.await_offer(tcp) {
+            Some(true) => break true,
+            Some(false) => {
+                nudge(tcp);
+                break false;
+            }
+            None => {}
+        }
+    };
+    if let Some(stream) = stream.upgrade().filter(|_| has_offer) {
+        stream.join();
+        if let Some(mut progress) = stream.progress() {
+            progress.has_thread = false;
+        }
+    }
+    let deadline = Instant::now() + CONFIRM_LIMIT;
+    while let Some(stream) = stream.upgrade().filter(|_| has_offer) {
+        let Ok(tcp) = stream.tcp.get() else { return };
+        let is_over = !stream.is_proved() || Instant::now() > deadline;
+        if is_over || matches!(await_readable(tcp, TICK), Ok(true)) {
+            nudge(tcp);
+            return;
+        }
+    }
+}
+
+fn step_of_accepting(
+    tcp: BorrowedFd<'_>,
+    acceptor: &Acceptor,
+    secret: &Secret,
+    since: Instant,
+    need: Need,
+) -> Step {
+    let clock = Clock {
+        age: since.elapsed(),
+        send_limit: send_limit(),
+    };
+    // No stream comes for the offer between the decision and the withdrawal.
+    let mut offers = acceptor.offers();
+    let head = head(tcp);
+    let ends_tcp = matches!(head, Head::Frame(frame) if frame.kind == Kind::Go);
+    match rules::accepting(offers.is_confirmed(secret), head, need, clock) {
+        Verdict::Rdma => match offers.take(secret) {
+            Some(inner) => Step::Rdma { inner, ends_tcp },
+            None => Step::Reset,
+        },
+        Verdict::Wait => {
+            drop(offers);
+            if need == Need::Send {
+                acceptor.nudge_at(since + clock.send_limit, *secret);
+            }
+            Step::Wait
+        }
+        _ => {
+            drop(offers.take(secret));
+            Step::Tcp { offered: false }
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Side::Accepting {
+            secret, acceptor, ..
+        } = &self.side
+            && self.tcp.is_of_process()
+        {
+            let ended = acceptor.offers().take(secret);
+            // Closing a stream may block.
+            drop(ended);
+        }
+    }
+}
