@@ -60,15 +60,15 @@ pub(crate) fn state(cache: &Path, qemu: Option<&Path>) -> KvmState {
         return KvmState::Forbidden;
     }
     let uname = rustix::system::uname();
-    let known = fs::read_to_string(cache.join("kvm")).ok();
-    let verdict = qemu.zip(known).and_then(|(qemu, known)| {
+    let recorded = fs::read_to_string(cache.join("kvm")).ok();
+    let verdict = qemu.zip(recorded).and_then(|(qemu, recorded)| {
         let kernel = &uname.release().to_string_lossy();
         let host = Host {
             qemu,
             kernel,
             interprets: false,
         };
-        host.recall(&known)
+        host.recall(&recorded)
     });
     match verdict {
         Some(Accelerator::Kvm) => KvmState::Works,
@@ -88,13 +88,13 @@ pub(crate) fn choose(
     }
     let uname = rustix::system::uname();
     let file = cache.join("kvm");
-    let known = fs::read_to_string(&file).ok();
+    let recorded = fs::read_to_string(&file).ok();
     let machine = Host {
         qemu,
         kernel: &uname.release().to_string_lossy(),
         interprets: is_pvm(),
     };
-    let (verdict, reason) = machine.judge(known.as_deref(), answers)?;
+    let (verdict, reason) = machine.judge(recorded.as_deref(), answers)?;
     if let Some(reason) = reason {
         eprintln!("{reason}");
         fs::write(&file, machine.remember(verdict))?;
@@ -112,20 +112,20 @@ struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// Returns the verdict, and a message unless `known` already has the verdict.
+    /// Returns the verdict, and a message unless `recorded` already has the verdict.
     fn judge(
         &self,
-        known: Option<&str>,
+        recorded: Option<&str>,
         answers: impl FnOnce() -> Result<bool>,
     ) -> Result<(Accelerator, Option<&'static str>)> {
-        let known = known.and_then(|text| self.recall(text));
+        let recorded = recorded.and_then(|text| self.recall(text));
         if self.interprets {
             let reason = "Guests are emulated: /dev/kvm belongs to kvm_pvm, which interprets a guest's kernel, \
                 more slowly than emulation.";
-            let news = (known != Some(Accelerator::Tcg)).then_some(reason);
+            let news = (recorded != Some(Accelerator::Tcg)).then_some(reason);
             return Ok((Accelerator::Tcg, news));
         }
-        if let Some(verdict) = known {
+        if let Some(verdict) = recorded {
             return Ok((verdict, None));
         }
         eprintln!("Testing once whether guests can use KVM");
@@ -186,8 +186,8 @@ mod tests {
             let (found, reason) = this.judge(None, || Ok(answers)).unwrap();
             assert_eq!(found, verdict);
             assert!(reason.is_some());
-            let known = this.remember(found);
-            let again = this.judge(Some(&known), || panic!("a second trial"));
+            let recorded = this.remember(found);
+            let again = this.judge(Some(&recorded), || panic!("a second trial"));
             assert_eq!(again.unwrap(), (verdict, None));
         }
     }
@@ -196,14 +196,14 @@ mod tests {
     fn judge_under_pvm_chooses_emulation_without_trial() {
         let this = host("/usr/bin/qemu", "6.1.0", true);
         // The second verdict dates from before `kvm_pvm` was loaded.
-        for known in [None, Some(this.remember(Accelerator::Kvm))] {
-            let judged = this.judge(known.as_deref(), || panic!("a trial"));
+        for recorded in [None, Some(this.remember(Accelerator::Kvm))] {
+            let judged = this.judge(recorded.as_deref(), || panic!("a trial"));
             let (verdict, reason) = judged.unwrap();
             assert_eq!(verdict, Accelerator::Tcg);
             assert!(reason.unwrap().contains("kvm_pvm"), "{reason:?}");
         }
-        let known = this.remember(Accelerator::Tcg);
-        let again = this.judge(Some(&known), || panic!("a trial"));
+        let recorded = this.remember(Accelerator::Tcg);
+        let again = this.judge(Some(&recorded), || panic!("a trial"));
         assert_eq!(again.unwrap(), (Accelerator::Tcg, None));
     }
 }

@@ -13,6 +13,7 @@ use super::machine::{Link, Machine};
 use super::qemu::{self, Accelerator};
 use super::{Device, accelerator, counter, image, initramfs, uml};
 use crate::kernel_name::KernelName;
+use crate::preparation::Progress;
 use crate::process;
 use crate::setup::{self, Group};
 
@@ -90,7 +91,9 @@ impl PreparedBackend {
                 );
                 let kernel = match source {
                     Source::Files { image, modules } => Kernel::from_files(image, modules)?,
-                    Source::Distribution | Source::Named(_) => uml::build::ensure(name)?,
+                    Source::Distribution | Source::Named(_) => {
+                        uml::build::ensure(name, &Progress::drawn())?
+                    }
                 };
                 Self::uml(kernel, cache)
             }
@@ -168,6 +171,7 @@ impl PreparedBackend {
                 program: &kernel.image,
                 initramfs,
                 memory_mib,
+                out,
                 link,
                 terminal,
             }),
@@ -243,15 +247,15 @@ fn name(source: &Source) -> Option<&KernelName> {
 ///
 /// [`Backend::Uml`] was chosen, and the kernel cannot be built.
 pub fn prepare_for_many_runs(backend: Backend, source: &Source) -> Result<Backend> {
-    let would_use = match backend {
-        Backend::Uml => true,
-        Backend::Auto => !accelerator::may_answer(),
-        Backend::Qemu => false,
-    };
-    if !would_use || matches!(source, Source::Files { .. }) {
+    prepare(backend, source, &Progress::drawn())
+}
+
+/// [`prepare_for_many_runs`], with a progress bar of the caller.
+pub(super) fn prepare(backend: Backend, source: &Source, progress: &Progress) -> Result<Backend> {
+    if !needs_uml(backend, source) {
         return Ok(backend);
     }
-    match uml::build::ensure(name(source)) {
+    match uml::build::ensure(name(source), progress) {
         Err(error) if backend == Backend::Auto => {
             eprintln!(
                 "note: {error:#}\nGuests are emulated by QEMU instead, several times slower."
@@ -260,6 +264,29 @@ pub fn prepare_for_many_runs(backend: Backend, source: &Source) -> Result<Backen
         }
         built => built.map(|_| Backend::Uml),
     }
+}
+
+/// Installs the packages of the build of [`prepare_for_many_runs`], if there is a build.
+pub(super) fn install_for_many_runs(backend: Backend, source: &Source) -> Result<()> {
+    let is_built = uml::build::built(name(source)).is_some();
+    if !needs_uml(backend, source) || is_built {
+        return Ok(());
+    }
+    match setup::ensure(&[Group::Uml]) {
+        // The build reports the lack.
+        Err(_) if backend == Backend::Auto => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether guests run in User-Mode Linux, with a kernel built for this user.
+fn needs_uml(backend: Backend, source: &Source) -> bool {
+    let is_uml = match backend {
+        Backend::Uml => true,
+        Backend::Auto => !accelerator::may_answer(),
+        Backend::Qemu => false,
+    };
+    is_uml && !matches!(source, Source::Files { .. })
 }
 
 /// Prints advice about building the User-Mode Linux kernel, once for each `cache`.

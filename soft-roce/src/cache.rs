@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 
-use crate::process::Scratch;
+use crate::scratch::Scratch;
 
 /// Age after which an unused file is deleted: longer than any run that may use the file.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);

@@ -62,7 +62,8 @@ pub enum Command {
 const COMMANDS_VIEW: &str = "\
 Environment of a command in a guest, as root:
   Files              This machine's. Writes stay in the guest's memory and are lost at the end, except in $OUT.
-  $OUT               Folder for results, shared with this machine: target/soft-roce/out
+  $OUT               Folder for results, shared with this machine: target/soft-roce/out. For files and folders of the
+                     caller: no links, devices, sockets; chmod, chown and touch have no effect
   /tmp, /run, /dev/shm
                      The guest's own, and empty, except for the workspace, the working directory, and paths among the
                      words of the command (for a script, only its first word)

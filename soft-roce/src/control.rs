@@ -1,7 +1,7 @@
 //! `cargo soft-roce link`: changes of the links of a run in progress.
 //!
 //! A run with a switch listens to a socket in the user's cache. A request and its answer are a line each:
-//! `identify`: the process's id, a tab, and the workspace; `link a b CHANGE`: `ok`, or `error` and the reason.
+//! `identify`: the process's id, the workspace and a description of the run, with tabs between; `link a b CHANGE`: `ok`, or `error` and the reason.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::event::Host;
 use crate::link::{LinkChange, Links};
-use crate::process::Scratch;
+use crate::scratch::Scratch;
 use crate::workspace::Workspace;
 
 /// Name of the socket in its scratch folder.
@@ -36,18 +36,19 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Accepts requests for `links`.
-    pub(crate) fn listen(workspace: &Workspace, links: Links) -> Result<Self> {
+    /// Accepts requests for `links`, as the run with `description`, one line of text.
+    pub(crate) fn listen(workspace: &Workspace, links: Links, description: &str) -> Result<Self> {
         let folder = Scratch::inside(&runs(workspace))?;
         let path = folder.path().join(SOCKET);
         let listener = UnixListener::bind(&path)
             .with_context(|| format!("cannot listen to {}", path.display()))?;
         let is_over = Arc::new(AtomicBool::new(false));
-        let identity = format!("{}\t{}", std::process::id(), workspace.root().display());
-        let over = Arc::clone(&is_over);
+        let root = workspace.root().display();
+        let identity = format!("{}\t{root}\t{description}", std::process::id());
+        let ended = Arc::clone(&is_over);
         let serve = move || {
             for connection in listener.incoming() {
-                if over.load(Ordering::Acquire) {
+                if ended.load(Ordering::Acquire) {
                     break;
                 }
                 // A failed connection concerns its client only.
@@ -112,17 +113,19 @@ struct RunningRun {
     socket: PathBuf,
     process: u32,
     root: PathBuf,
+    /// Commands and folder of the run.
+    description: String,
 }
 
-/// Changes a link of a run in progress: the run of process `wanted`, or the only run of the workspace, or the only run.
+/// Changes a link of a run in progress: the run of process `requested`, or the only run of the workspace, or the only run.
 pub(crate) fn request(
     workspace: &Workspace,
-    wanted: Option<u32>,
+    requested: Option<u32>,
     (one, other): (Host, Host),
     change: LinkChange,
 ) -> Result<()> {
     let running = running(&runs(workspace));
-    let run = choose(&running, workspace.root(), wanted)?;
+    let run = choose(&running, workspace.root(), requested)?;
     let answer = ask(&run.socket, &format!("link {one} {other} {change}"))?;
     match answer.strip_prefix("error ") {
         Some(reason) => bail!("{reason}"),
@@ -143,11 +146,13 @@ fn running(folder: &Path) -> Vec<RunningRun> {
         let socket = entry.path().join(SOCKET);
         // The socket of a killed run refuses connections.
         let identity = ask(&socket, "identify").ok()?;
-        let (process, root) = identity.split_once('\t')?;
+        let mut parts = identity.splitn(3, '\t');
+        let (process, root, description) = (parts.next()?, parts.next()?, parts.next()?);
         Some(RunningRun {
             socket,
             process: process.parse().ok()?,
             root: root.into(),
+            description: description.to_owned(),
         })
     });
     runs.collect()
@@ -168,9 +173,9 @@ fn ask(socket: &Path, request: &str) -> Result<String> {
 fn choose<'a>(
     running: &'a [RunningRun],
     root: &Path,
-    wanted: Option<u32>,
+    requested: Option<u32>,
 ) -> Result<&'a RunningRun> {
-    if let Some(process) = wanted {
+    if let Some(process) = requested {
         let run = running.iter().find(|run| run.process == process);
         return run
             .with_context(|| format!("no run has the process id {process}; {}", names(running)));
@@ -190,7 +195,7 @@ fn choose<'a>(
 }
 
 fn names(running: &[RunningRun]) -> String {
-    let name = |run: &RunningRun| format!("{} in {}", run.process, run.root.display());
+    let name = |run: &RunningRun| format!("{} ({})", run.process, run.description);
     match running {
         [] => "no run is in progress".to_owned(),
         running => running.iter().map(name).collect::<Vec<_>>().join(", "),
@@ -206,7 +211,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let workspace = Workspace::with_cache(folder.path(), folder.path());
         let links = Links::new(2);
-        let control = Control::listen(&workspace, links.clone()).unwrap();
+        let control = Control::listen(&workspace, links.clone(), "`one` in /x").unwrap();
         let hosts = (Host::A, Host::B);
         request(&workspace, None, hosts, LinkChange::Down).unwrap();
         assert!(!links.condition(hosts.0, hosts.1).unwrap().is_up);
@@ -220,6 +225,9 @@ mod tests {
             LinkChange::Up,
         );
         assert!(wrong.unwrap_err().to_string().contains("no host c"));
+        let unknown = request(&workspace, Some(0), hosts, LinkChange::Up).unwrap_err();
+        let name = format!("{} (`one` in /x)", std::process::id());
+        assert!(unknown.to_string().ends_with(&name), "{unknown}");
         drop(control);
         let none = request(&workspace, None, hosts, LinkChange::Up).unwrap_err();
         assert!(none.to_string().contains("no run"), "{none}");
@@ -245,10 +253,12 @@ mod tests {
             socket: PathBuf::new(),
             process,
             root: root.into(),
+            description: String::new(),
         };
         let running = [run(1, "/x"), run(2, "/y"), run(3, "/y")];
-        let chosen =
-            |root: &str, wanted| choose(&running, Path::new(root), wanted).map(|run| run.process);
+        let chosen = |root: &str, requested| {
+            choose(&running, Path::new(root), requested).map(|run| run.process)
+        };
         assert_eq!(chosen("/x", None).unwrap(), 1);
         assert_eq!(chosen("/x", Some(3)).unwrap(), 3);
         assert!(

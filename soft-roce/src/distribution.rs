@@ -327,8 +327,8 @@ pub(crate) fn apt_closure(
             .lines()
             .filter_map(|line| line.trim_start().strip_prefix("Depends: "))
         {
-            let wanted = prefixes.iter().any(|prefix| name.starts_with(prefix));
-            if wanted && packages.insert(name.to_owned()) {
+            let is_selected = prefixes.iter().any(|prefix| name.starts_with(prefix));
+            if is_selected && packages.insert(name.to_owned()) {
                 todo.push(name.to_owned());
             }
         }

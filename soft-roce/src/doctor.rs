@@ -9,6 +9,7 @@ use crate::accelerator::{self, KvmState};
 use crate::architecture::NATIVE;
 use crate::distribution::Manager;
 use crate::run::available_mib;
+use crate::sandbox::{self, Confinement};
 use crate::setup::{self, Group};
 use crate::workspace::{self, Workspace};
 use crate::{process, uml};
@@ -35,6 +36,7 @@ struct Facts {
     missing: Vec<(Group, Vec<&'static str>)>,
     has_nextest: bool,
     memory_mib: Option<u64>,
+    confinement: Confinement,
     cache: PathBuf,
 }
 
@@ -91,6 +93,7 @@ impl Facts {
             missing: missing.filter(|(_, absent)| !absent.is_empty()).collect(),
             has_nextest: process::find_program("cargo-nextest").is_some(),
             memory_mib: available_mib(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
+            confinement: Confinement::of_next_guest(),
             cache: workspace::user_cache().unwrap_or_else(|| workspace.cache().to_owned()),
         }
     }
@@ -117,6 +120,7 @@ impl Facts {
         }
         findings.push(self.package_lists());
         findings.push(self.memory());
+        findings.push(self.confinement());
         findings.push(Finding {
             state: State::Good,
             topic: "cache",
@@ -254,6 +258,35 @@ impl Facts {
         }
     }
 
+    fn confinement(&self) -> Finding {
+        let (state, text) = match self.confinement {
+            Confinement::Works => (
+                State::Good,
+                "Landlock: guests write only $OUT and their memory".to_owned(),
+            ),
+            Confinement::Declined => (
+                State::Good,
+                format!(
+                    "none, by {}=1: a guest's root can write this machine's files",
+                    sandbox::VARIABLE
+                ),
+            ),
+            Confinement::Unsupported => (
+                State::Missing,
+                format!(
+                    "no Landlock: boot Linux 5.13 or later with `landlock` in `lsm=`, or let guests write this \
+                     machine's files by {}=1",
+                    sandbox::VARIABLE
+                ),
+            ),
+        };
+        Finding {
+            state,
+            topic: "sandbox",
+            text,
+        }
+    }
+
     fn is_fast_with_kvm(&self) -> bool {
         self.has_qemu && matches!(self.kvm, KvmState::Works | KvmState::Untested)
     }
@@ -261,12 +294,15 @@ impl Facts {
     /// Whether a guest can start now.
     fn can_start(&self) -> bool {
         let lacks = |wanted: Group| self.missing.iter().any(|(group, _)| *group == wanted);
-        !lacks(Group::Guest) && (self.uml.is_some() || self.has_qemu)
+        let is_confined = self.confinement != Confinement::Unsupported;
+        is_confined && !lacks(Group::Guest) && (self.uml.is_some() || self.has_qemu)
     }
 
     /// The machine of the next guest, with its speed, as `--backend auto` chooses.
     fn verdict(&self) -> &'static str {
-        if !self.can_start() {
+        if self.confinement == Confinement::Unsupported {
+            "Guests cannot start: this kernel cannot confine them."
+        } else if !self.can_start() {
             "Guests cannot start yet: `cargo soft-roce setup` installs the missing packages."
         } else if self.is_fast_with_kvm() {
             "Guests run in QEMU with KVM: a boot takes about 1 s, and programs run at full speed."
@@ -306,6 +342,7 @@ mod tests {
             missing: Vec::new(),
             has_nextest: false,
             memory_mib: Some(MEMORY_MIB),
+            confinement: Confinement::Works,
             cache: "/cache".into(),
         }
     }
@@ -359,6 +396,19 @@ mod tests {
             }
             .can_start()
         );
+    }
+
+    #[test]
+    fn guests_that_cannot_be_confined_cannot_start() {
+        let with = |confinement| Facts {
+            confinement,
+            ..facts()
+        };
+        let unsupported = with(Confinement::Unsupported);
+        assert!(!unsupported.can_start());
+        assert_eq!(state(&unsupported, "sandbox"), State::Missing);
+        assert!(unsupported.verdict().contains("confine"));
+        assert!(with(Confinement::Declined).can_start());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use super::event::Stream;
 use super::input;
 use super::machine::{Machine, Ports};
+use super::scratch::Scratch;
 use crate::process::Supervised;
 
 /// A message from a guest.
@@ -47,6 +48,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(6);
 #[derive(Debug)]
 pub(crate) struct Guest {
     emulator: Supervised,
+    /// The emulator's folder; the emulator is killed before.
+    _private: Option<Scratch>,
     control: UnixStream,
     /// Port for the command's standard input.
     stdin: UnixStream,
@@ -77,7 +80,7 @@ impl Guest {
                 stderr_there.into(),
             ],
         };
-        let mut command = machine.command(&ports)?;
+        let (mut command, private) = machine.launch(&ports)?.confined()?;
         command.stderr(Stdio::piped());
         if !machine.terminal() {
             // A process group for the guest: Ctrl-C reaches only this process, which kills the guest.
@@ -117,6 +120,7 @@ impl Guest {
         })?;
         Ok(Self {
             emulator,
+            _private: private,
             control,
             stdin,
             console: console_text,

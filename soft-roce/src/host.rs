@@ -77,7 +77,7 @@ impl HostRun {
     /// Creates a dummy or veth interface for the device, so that no existing interface is changed.
     fn interface(&self) -> Result<Undo> {
         let back = ["ip", "link", "del", INTERFACE];
-        let made = match self.device {
+        let created = match self.device {
             Device::Rxe => Undo::after(&["ip", "link", "add", INTERFACE, "type", "dummy"], &back),
             Device::Siw => Undo::after(
                 &[
@@ -86,7 +86,8 @@ impl HostRun {
                 &back,
             ),
         };
-        let made = made.context("cannot make an interface; leave out --on host to use a guest")?;
+        let created =
+            created.context("cannot make an interface; leave out --on host to use a guest")?;
         let mtu = self.mtu.unwrap_or(WIRE_MTU).to_string();
         let mut lines = vec![format!("link set {INTERFACE} mtu {mtu} up")];
         if self.device == Device::Siw {
@@ -103,7 +104,7 @@ impl HostRun {
         for line in lines {
             process::output(process::system_command("ip").args(line.split(' ')))?;
         }
-        Ok(made)
+        Ok(created)
     }
 
     fn rdma_device(&self) -> Result<Undo> {

@@ -47,7 +47,7 @@ fn unpack(image: &[u8]) -> Option<Vec<u8>> {
     let start = (sectors + 1) * 512 + number(image, PAYLOAD_OFFSET)?;
     let payload = image.get(start..start.checked_add(number(image, PAYLOAD_LENGTH)?)?)?;
     let mut plain = Vec::new();
-    let whole = match payload {
+    let complete = match payload {
         [0xfd, b'7', b'z', b'X', b'Z', ..] => {
             read(lzma_rust2::XzReader::new(payload, false), &mut plain)
         }
@@ -58,7 +58,7 @@ fn unpack(image: &[u8]) -> Option<Vec<u8>> {
         [0x1f, 0x8b, ..] => read(flate2::read::GzDecoder::new(payload), &mut plain),
         _ => return None,
     };
-    whole.is_ok().then_some(plain)
+    complete.is_ok().then_some(plain)
 }
 
 fn read(mut from: impl Read, to: &mut Vec<u8>) -> io::Result<usize> {

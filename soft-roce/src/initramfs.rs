@@ -119,8 +119,8 @@ fn build(kernel: &Kernel, busybox: &Path, groups: &[Group]) -> Result<Vec<u8>> {
     let mut packed: Vec<String> = Vec::new();
     for (group, names, presence) in groups {
         let names = present(names, |name| tree.has(name));
-        let there = names.iter().all(|name| tree.has(name));
-        let modules = if there || *presence == Presence::Needed {
+        let are_present = names.iter().all(|name| tree.has(name));
+        let modules = if are_present || *presence == Presence::Needed {
             tree.load_order(&names)?
         } else {
             Vec::new()

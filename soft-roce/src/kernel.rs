@@ -12,7 +12,8 @@ use super::{kernel_packages, modules, siw};
 use crate::distribution::{Ask, Manager};
 use crate::kernel_name::KernelName;
 use crate::package_lists::Lists;
-use crate::process::{self, Scratch};
+use crate::process;
+use crate::scratch::Scratch;
 
 /// Source of a guest's kernel.
 #[derive(Clone, Debug, Default)]
@@ -230,7 +231,7 @@ const MODULE_PLACES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 fn module_folder(root: &Path) -> Option<PathBuf> {
     let folders = MODULE_PLACES
         .iter()
-        .filter_map(|place| fs::read_dir(root.join(place)).ok())
+        .filter_map(|prefix| fs::read_dir(root.join(prefix)).ok())
         .flatten()
         .flatten();
     folders
@@ -312,8 +313,8 @@ fn index(root: &Path) -> Result<()> {
 /// `lib/modules` or `usr/lib/modules` by its build. Files of the other place move to `modules`.
 fn merge_module_folders(root: &Path, modules: &Path) -> Result<()> {
     let release = modules.file_name().unwrap_or_default();
-    for (place, up) in MODULE_PLACES.into_iter().zip(["../..", "../../.."]) {
-        let other = root.join(place).join(release);
+    for (prefix, up) in MODULE_PLACES.into_iter().zip(["../..", "../../.."]) {
+        let other = root.join(prefix).join(release);
         if other == modules {
             continue;
         }
@@ -327,7 +328,7 @@ fn merge_module_folders(root: &Path, modules: &Path) -> Result<()> {
         if other.exists() {
             fs::remove_dir_all(&other)?;
         }
-        fs::create_dir_all(root.join(place))?;
+        fs::create_dir_all(root.join(prefix))?;
         symlink(Path::new(up).join(modules.strip_prefix(root)?), other)?;
     }
     Ok(())
@@ -423,12 +424,12 @@ mod tests {
                 let moved = tempfile::tempdir().unwrap();
                 let home = moved.path().join("kernel");
                 fs::rename(root.path(), &home).unwrap();
-                for place in MODULE_PLACES.map(|place| home.join(place).join("7.0.1")) {
-                    assert!(place.join("kernel/rdma_rxe.ko").is_file(), "{place:?}");
+                for prefix in MODULE_PLACES.map(|prefix| home.join(prefix).join("7.0.1")) {
+                    assert!(prefix.join("kernel/rdma_rxe.ko").is_file(), "{prefix:?}");
                     assert_eq!(
-                        place.join("modules.builtin").is_file(),
+                        prefix.join("modules.builtin").is_file(),
                         has_list,
-                        "{place:?}"
+                        "{prefix:?}"
                     );
                 }
                 assert!(!module_folder(&home).unwrap().is_symlink());

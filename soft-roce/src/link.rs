@@ -180,13 +180,13 @@ impl Links {
     ///
     /// A host is not part of the run, or both are the same.
     pub fn change(&self, one: Host, other: Host, change: LinkChange) -> Result<()> {
-        let places = [self.place(one, other)?, self.place(other, one)?];
+        let directions = [self.direction(one, other)?, self.direction(other, one)?];
         let mut conditions = self
             .conditions
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        for place in places {
-            conditions[place].apply(change);
+        for direction in directions {
+            conditions[direction].apply(change);
         }
         Ok(())
     }
@@ -215,8 +215,8 @@ impl Links {
     ///
     /// As for [`Links::change`].
     pub fn condition(&self, one: Host, other: Host) -> Result<LinkCondition> {
-        let place = self.place(one, other)?;
-        Ok(self.between_ports(place))
+        let direction = self.direction(one, other)?;
+        Ok(self.between_ports(direction))
     }
 
     /// Applies an option of the command line.
@@ -244,15 +244,15 @@ impl Links {
         self.between_ports(from * self.hosts + to)
     }
 
-    fn between_ports(&self, place: usize) -> LinkCondition {
+    fn between_ports(&self, direction: usize) -> LinkCondition {
         let conditions = self
             .conditions
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        conditions.get(place).copied().unwrap_or_default()
+        conditions.get(direction).copied().unwrap_or_default()
     }
 
-    fn place(&self, one: Host, other: Host) -> Result<usize> {
+    fn direction(&self, one: Host, other: Host) -> Result<usize> {
         for host in [one, other] {
             ensure!(
                 host.index() < self.hosts,

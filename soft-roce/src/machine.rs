@@ -6,6 +6,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use super::sandbox::{Sandbox, Writable};
+use super::scratch::Scratch;
 use super::{qemu, uml};
 
 /// A guest's end of the wire or of the switch.
@@ -16,6 +18,31 @@ pub(crate) struct Link<'a> {
     pub(crate) mtu: u32,
     /// File for QEMU's packet capture.
     pub(crate) pcap: Option<&'a Path>,
+}
+
+/// The start of a machine.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// The command. Its process inherits the descriptors of the ports and of the link.
+    pub(crate) command: Command,
+    /// Files that the process writes.
+    pub(crate) writable: Writable,
+    /// Folder of the process's own, which has to outlive it.
+    pub(crate) private: Option<Scratch>,
+}
+
+impl Launch {
+    /// The command, confined to the files that its process writes, and the process's folder.
+    ///
+    /// # Errors
+    ///
+    /// The kernel cannot confine the process.
+    pub(crate) fn confined(mut self) -> Result<(Command, Option<Scratch>)> {
+        if let Some(sandbox) = Sandbox::new(&self.writable)? {
+            sandbox.confine(&mut self.command);
+        }
+        Ok((self.command, self.private))
+    }
 }
 
 /// The guest's ends of its connections: the console, and one port for each name in [`PORTS`].
@@ -40,11 +67,15 @@ pub(crate) enum Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// The command that starts the machine. The process inherits the descriptors of `ports` and of the link.
-    pub(crate) fn command(&self, ports: &Ports) -> Result<Command> {
+    /// The start of the machine, with `ports`.
+    ///
+    /// # Errors
+    ///
+    /// No folder has room for the guest's memory, or a file for its packets cannot be made.
+    pub(crate) fn launch(&self, ports: &Ports) -> Result<Launch> {
         match self {
-            Self::Uml(machine) => machine.command(ports),
-            Self::Qemu(machine) => Ok(machine.command(ports)),
+            Self::Uml(machine) => machine.launch(ports),
+            Self::Qemu(machine) => machine.launch(ports),
         }
     }
 

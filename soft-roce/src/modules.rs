@@ -51,9 +51,9 @@ impl ModuleTree {
         self.files.contains_key(name) || self.builtin.contains(name)
     }
 
-    /// The modules to load for `wanted`, in dependency order, without built-in modules.
-    pub(crate) fn load_order(&self, wanted: &[&str]) -> Result<Vec<Module>> {
-        order(wanted, |name| self.read(name))
+    /// The modules to load for `requested`, in dependency order, without built-in modules.
+    pub(crate) fn load_order(&self, requested: &[&str]) -> Result<Vec<Module>> {
+        order(requested, |name| self.read(name))
     }
 
     fn read(&self, name: &str) -> Result<Option<Module>> {

@@ -9,7 +9,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -101,7 +103,7 @@ impl Supervised {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -120,35 +122,14 @@ impl Drop for Supervised {
     }
 }
 
-/// Prefix of the names of scratch folders.
-pub(crate) const UNFINISHED: &str = ".unfinished-";
-
-/// A temporary folder, removed on drop and on a signal.
-#[derive(Debug)]
-pub(crate) struct Scratch(tempfile::TempDir);
-
-impl Scratch {
-    /// Creates a folder inside `parent`. Creates `parent` if necessary.
-    pub(crate) fn inside(parent: &Path) -> Result<Self> {
-        std::fs::create_dir_all(parent)
-            .with_context(|| format!("cannot make {}", parent.display()))?;
-        let dir = tempfile::Builder::new()
-            .prefix(UNFINISHED)
-            .tempdir_in(parent)
-            .with_context(|| format!("cannot make a folder in {}", parent.display()))?;
-        registry().paths.push(dir.path().to_owned());
-        Ok(Self(dir))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
+/// Has the signal handler remove a folder.
+pub(crate) fn clear_at_exit(folder: &Path) {
+    registry().paths.push(folder.to_owned());
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        registry().paths.retain(|path| path != self.0.path());
-    }
+/// Takes back [`clear_at_exit`].
+pub(crate) fn keep_at_exit(folder: &Path) {
+    registry().paths.retain(|path| path != folder);
 }
 
 /// A change to the system, undone on drop and on a signal.
@@ -190,26 +171,41 @@ pub(crate) fn clear_away() -> impl Drop {
             if Instant::now() >= deadline {
                 let _already_gone = rustix::process::kill_process(pid, Signal::KILL);
             }
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
     }
     for words in registry.undo.iter().rev() {
         take_back(words);
     }
     for path in &registry.paths {
-        remove_folder(path);
+        remove_folder(path, || {
+            eprintln!("Removing unfinished files in {}", path.display())
+        });
     }
     registry
 }
 
-/// Removes a folder. Retries for 2 s, because exiting grandchildren may still write to the folder.
-fn remove_folder(path: &Path) {
-    for _ in 0..40 {
-        if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
-            return;
+/// Time after which the removal of a folder, such as the 2 GB of a kernel's build, is reported.
+const SLOW_REMOVAL: Duration = Duration::from_secs(1);
+
+/// Removes a folder, and calls `notify` if this takes longer than [`SLOW_REMOVAL`]. Retries for 2 s, because exiting
+/// grandchildren may still write to the folder.
+fn remove_folder(path: &Path, notify: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        // Dropped with this closure, which ends the other thread.
+        let (_removing, is_removed) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            if is_removed.recv_timeout(SLOW_REMOVAL) == Err(RecvTimeoutError::Timeout) {
+                notify();
+            }
+        });
+        for _ in 0..40 {
+            if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
         }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    });
 }
 
 /// Runs `command` and waits. An error unless the exit status is success.
@@ -314,8 +310,7 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-    use std::thread;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -346,6 +341,21 @@ mod tests {
     fn wait_during_signal_cleanup_blocks_until_the_registry_is_unlocked() {
         end_by_another(|child| child.wait().is_err());
         end_by_another(|child| child.wait_until(Instant::now()).is_err());
+    }
+
+    #[test]
+    fn slow_removal_is_reported() {
+        let reported = |path: &Path| {
+            let reported = AtomicBool::new(false);
+            remove_folder(path, || reported.store(true, Ordering::Relaxed));
+            reported.into_inner()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        // No folder, so each attempt fails.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(reported(file.path()));
+        assert!(!reported(folder.path()));
+        assert!(!folder.path().exists());
     }
 
     /// Of an ordinary user, whose `PATH` lacks the folders of the system's programs.

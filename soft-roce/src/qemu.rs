@@ -1,12 +1,16 @@
 //! QEMU's command line.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::{Context, Result};
+
 use super::architecture::NATIVE;
-use super::machine::{Link, PORTS, Ports};
+use super::machine::{Launch, Link, PORTS, Ports};
+use super::sandbox::Writable;
 
 /// Execution mode of the guest's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +40,45 @@ pub(crate) struct Machine<'a> {
     pub(crate) terminal: bool,
 }
 
+/// The device of hardware virtualization.
+const KVM: &str = "/dev/kvm";
+
+/// The device that discards writes.
+const NULL: &str = "/dev/null";
+
 /// Kernel parameters: warnings and errors on the console, and power-off on a panic. The second line only shortens the
 /// boot.
 const KERNEL_PARAMETERS: &str = "loglevel=5 panic=-1 oops=panic random.trust_cpu=on \
     nokaslr cryptomgr.notests audit=0 apparmor=0 selinux=0";
 
 impl Machine<'_> {
-    /// The command that starts the machine. The process inherits the descriptors of `ports` and of the link.
-    pub(crate) fn command(&self, ports: &Ports) -> Command {
+    /// The start of the machine.
+    ///
+    /// # Errors
+    ///
+    /// The file for the packets cannot be made.
+    pub(crate) fn launch(&self, ports: &Ports) -> Result<Launch> {
+        let mut files = vec![NULL.into()];
+        if self.accelerator == Accelerator::Kvm {
+            files.push(KVM.into());
+        }
+        if let Some(pcap) = self.link.as_ref().and_then(|link| link.pcap) {
+            // QEMU may write the file, and make none.
+            File::create(pcap).with_context(|| format!("cannot write {}", pcap.display()))?;
+            files.push(pcap.to_owned());
+        }
+        let writable = Writable {
+            folders: vec![self.out.to_owned()],
+            files,
+        };
+        Ok(Launch {
+            command: self.command(ports),
+            writable,
+            private: None,
+        })
+    }
+
+    fn command(&self, ports: &Ports) -> Command {
         let mut command = Command::new(&self.qemu);
         command.args([
             "-nodefaults",

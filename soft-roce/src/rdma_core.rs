@@ -11,8 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::distribution::Manager;
 use crate::kernel;
 use crate::package_lists::Lists;
-use crate::process::{self, Scratch};
+use crate::process;
 use crate::run::quote;
+use crate::scratch::Scratch;
 use crate::setup::{self, Group};
 use crate::workspace;
 
@@ -69,11 +70,11 @@ impl RdmaCore {
         let folder = folder
             .canonicalize()
             .with_context(|| format!("no rdma-core at {}", folder.display()))?;
-        let mut places = LIBRARY_PLACES
+        let mut layouts = LIBRARY_PLACES
             .iter()
-            .map(|place| (place, folder.join(place)));
-        let found = places.find(|(_, libraries)| libraries.join("libibverbs.so.1").exists());
-        let (place, libraries) = found.with_context(|| {
+            .map(|layout| (layout, folder.join(layout)));
+        let found = layouts.find(|(_, libraries)| libraries.join("libibverbs.so.1").exists());
+        let (layout, libraries) = found.with_context(|| {
             format!(
                 "{} has no build of rdma-core: none of {} has libibverbs.so.1",
                 folder.display(),
@@ -86,7 +87,7 @@ impl RdmaCore {
             folder.display()
         );
         let release = release(&libraries.join("libibverbs.so.1"))?;
-        let (prefix, _) = place.rsplit_once("lib").unwrap_or_default();
+        let (prefix, _) = layout.rsplit_once("lib").unwrap_or_default();
         Ok(Self {
             prefix: folder.join(prefix.trim_end_matches('/')),
             libraries,
@@ -221,10 +222,10 @@ mod tests {
 
     use super::*;
 
-    /// A folder with the files of a build whose libraries are in `place`.
-    fn build(place: &str, provider: &str) -> tempfile::TempDir {
+    /// A folder with the files of a build whose libraries are in `layout`.
+    fn build(layout: &str, provider: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
-        let libraries = root.path().join(place);
+        let libraries = root.path().join(layout);
         fs::create_dir_all(libraries.join("libibverbs")).unwrap();
         fs::write(libraries.join("libibverbs.so.1.18.65.0"), "").unwrap();
         symlink("libibverbs.so.1.18.65.0", libraries.join("libibverbs.so.1")).unwrap();
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn builds_and_installations_are_found_with_their_programs() {
-        for (place, provider, programs) in [
+        for (layout, provider, programs) in [
             ("lib", "librxe-rdmav65.so", "bin"),
             ("build/lib", "librxe-rdmav65.so", "build/bin"),
             (
@@ -243,18 +244,18 @@ mod tests {
                 "usr/bin",
             ),
         ] {
-            let root = build(place, provider);
+            let root = build(layout, provider);
             let folder = root.path().canonicalize().unwrap();
             let found = RdmaCore::at(root.path()).unwrap();
             assert_eq!(found.release(), "65.0");
-            assert_eq!(found.programs(), folder.join(programs), "{place}");
+            assert_eq!(found.programs(), folder.join(programs), "{layout}");
             let [(_, libraries), (_, pkgconfig)] = found.variables();
-            assert_eq!(libraries, folder.join(place));
-            assert_eq!(pkgconfig, folder.join(place).join("pkgconfig"));
+            assert_eq!(libraries, folder.join(layout));
+            assert_eq!(pkgconfig, folder.join(layout).join("pkgconfig"));
             let reachable = found.make_reachable().unwrap();
             let ways: Vec<_> = reachable.split_whitespace().collect();
             assert_eq!(ways[..2], ["chmod", "a+x"]);
-            for way in [folder.join(place), folder.clone(), "/".into()] {
+            for way in [folder.join(layout), folder.clone(), "/".into()] {
                 assert!(ways.contains(&&*way.to_string_lossy()), "{reachable}");
             }
         }

@@ -356,7 +356,7 @@ impl Run {
             let (switch, ends) = Switch::start(hosts, cable, links.clone(), self.pcap.as_deref())?;
             network.ends = ends;
             network.switch = Some(switch);
-            network.control = Control::listen(workspace, links)
+            network.control = Control::listen(workspace, links, &self.description(workspace))
                 .inspect_err(|error| {
                     eprintln!("note: `link` cannot change this run's links: {error:#}")
                 })
@@ -370,6 +370,18 @@ impl Run {
             network.ends.extend([a.into(), b.into()]);
         }
         Ok(network)
+    }
+
+    /// The commands and the folder, as one line that distinguishes the runs of a workspace.
+    fn description(&self, workspace: &Workspace) -> String {
+        const MAX_CHARS: usize = 200;
+        let mut commands = self.commands.clone();
+        // `--hosts` runs one command on all.
+        commands.dedup();
+        let line = commands.join("; ").replace(char::is_control, " ");
+        let line: String = line.chars().take(MAX_CHARS).collect();
+        let folder = self.working_directory(workspace).display().to_string();
+        format!("`{line}` in {}", folder.replace(char::is_control, " "))
     }
 
     fn refuse_nonsense(&self) -> Result<()> {
@@ -558,7 +570,7 @@ pub(super) fn search_path(workspace: &Workspace) -> String {
 
 /// Pairs of lines for the guest: path in the guest, path on the host.
 fn lines(shown: &[Shown]) -> Result<String> {
-    let paths = shown.iter().flat_map(|one| [&one.place, &one.real]);
+    let paths = shown.iter().flat_map(|one| [&one.entry, &one.real]);
     let lines = paths.map(|path| {
         let text = path.to_str().filter(|text| !text.contains('\n'));
         text.with_context(|| {

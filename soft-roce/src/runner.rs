@@ -142,14 +142,14 @@ impl GuestRun {
         on_event: &mut dyn FnMut(&Event),
     ) -> Result<()> {
         let host = self.host;
-        let mut tell = |at, kind| on_event(&Event { at, host, kind });
+        let mut notify = |at, kind| on_event(&Event { at, host, kind });
         self.message_count += 1;
         match message {
             GuestMsg::Hello => self.guest.send(&self.configuration),
             GuestMsg::Ready => {
                 self.phase = Phase::Ready;
                 self.up_after = Some(self.started.elapsed());
-                tell(Instant::now(), EventKind::Up);
+                notify(Instant::now(), EventKind::Up);
             }
             GuestMsg::Clock(at, uptime) => {
                 if let Err(rate) = self.clock.report(at, uptime) {
@@ -160,11 +160,11 @@ impl GuestRun {
                 let pending = &mut self.pending[stream as usize];
                 pending.extend_from_slice(&bytes);
                 for line in complete_lines(pending) {
-                    tell(Instant::now(), EventKind::Output(stream, line));
+                    notify(Instant::now(), EventKind::Output(stream, line));
                 }
             }
             GuestMsg::Output(stream, bytes) => {
-                tell(Instant::now(), EventKind::Output(stream, bytes))
+                notify(Instant::now(), EventKind::Output(stream, bytes))
             }
             GuestMsg::TakesInput => self.guest.feed(io::stdin())?,
             // Output arrives on separate connections and may follow, so `Ended` is reported on `Gone`.
@@ -174,12 +174,12 @@ impl GuestRun {
                 for stream in [Stream::Stdout, Stream::Stderr] {
                     let rest = mem::take(&mut self.pending[stream as usize]);
                     if !rest.is_empty() {
-                        tell(Instant::now(), EventKind::Output(stream, rest));
+                        notify(Instant::now(), EventKind::Output(stream, rest));
                     }
                 }
                 self.finish(End::Crashed);
                 if let (Some(End::Exited(code)), Some(at)) = (&self.end, self.end_at) {
-                    tell(at, EventKind::Ended(*code));
+                    notify(at, EventKind::Ended(*code));
                 }
                 self.phase = Phase::Gone;
             }

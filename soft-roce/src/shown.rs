@@ -13,7 +13,7 @@ const OWN: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shown {
     /// Path in the guest.
-    pub(super) place: PathBuf,
+    pub(super) entry: PathBuf,
     /// Path on the host, without symbolic links.
     pub(super) real: PathBuf,
 }
@@ -22,7 +22,7 @@ pub(super) struct Shown {
 ///
 /// A file is mounted with its folder, because a program may need its neighbors, except a file directly in `/tmp`.
 pub(super) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
-    let mut wanted = BTreeSet::new();
+    let mut mounts = BTreeSet::new();
     for path in paths {
         let Ok(real) = path.canonicalize() else {
             continue;
@@ -31,44 +31,44 @@ pub(super) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
             .components()
             .all(|part| part != Component::ParentDir)
             .then_some(path);
-        for place in lexical.into_iter().chain([real]) {
-            wanted.extend(mount(&place));
+        for entry in lexical.into_iter().chain([real]) {
+            mounts.extend(mount(&entry));
         }
     }
     let mut shown: Vec<Shown> = Vec::new();
     // A folder sorts before its contents.
-    for one in wanted {
-        if !shows(&shown, &one.place) {
+    for one in mounts {
+        if !shows(&shown, &one.entry) {
             shown.push(one);
         }
     }
     shown
 }
 
-/// The mount for `place`, if hidden by one of the guest's own file systems.
-fn mount(place: &Path) -> Option<Shown> {
-    let own = own(place)?;
-    let folder = place.parent().filter(|folder| *folder != own);
-    let place = match folder {
-        Some(folder) if !place.is_dir() => folder,
-        _ => place,
+/// The mount for `entry`, if hidden by one of the guest's own file systems.
+fn mount(entry: &Path) -> Option<Shown> {
+    let private = private(entry)?;
+    let folder = entry.parent().filter(|folder| *folder != private);
+    let entry = match folder {
+        Some(folder) if !entry.is_dir() => folder,
+        _ => entry,
     };
     // The guest's programs are in /run, and the host's shared memory must stay the host's.
-    let whole = place == own && own != Path::new("/tmp");
-    let real = place.canonicalize().ok()?;
-    (!whole).then(|| Shown {
-        place: place.to_owned(),
+    let is_root = entry == private && private != Path::new("/tmp");
+    let real = entry.canonicalize().ok()?;
+    (!is_root).then(|| Shown {
+        entry: entry.to_owned(),
         real,
     })
 }
 
-fn own(place: &Path) -> Option<&'static Path> {
-    let mut own = OWN.iter().map(Path::new);
-    own.find(|own| place.starts_with(own))
+fn private(entry: &Path) -> Option<&'static Path> {
+    let mut private = OWN.iter().map(Path::new);
+    private.find(|private| entry.starts_with(private))
 }
 
-fn shows(shown: &[Shown], place: &Path) -> bool {
-    shown.iter().any(|one| place.starts_with(&one.place))
+fn shows(shown: &[Shown], entry: &Path) -> bool {
+    shown.iter().any(|one| entry.starts_with(&one.entry))
 }
 
 /// Existing files named by words of a command, or by `NAME=VALUE` words, with a slash in the name.
@@ -90,7 +90,9 @@ pub(super) fn first_hidden<'a>(script: &'a str, shown: &[Shown]) -> Option<&'a P
         .split(|c: char| c.is_whitespace() || "'\"`=:;|&()<>$".contains(c))
         .map(Path::new);
     words.find(|word| {
-        own(word).is_some_and(|own| *word != own) && word.exists() && !shows(shown, word)
+        private(word).is_some_and(|private| *word != private)
+            && word.exists()
+            && !shows(shown, word)
     })
 }
 
@@ -101,8 +103,8 @@ mod tests {
 
     use super::*;
 
-    fn places(shown: &[Shown]) -> Vec<&Path> {
-        shown.iter().map(|one| one.place.as_path()).collect()
+    fn entries(shown: &[Shown]) -> Vec<&Path> {
+        shown.iter().map(|one| one.entry.as_path()).collect()
     }
 
     /// A folder below `/tmp`, independent of `TMPDIR`.
@@ -114,7 +116,7 @@ mod tests {
     fn list_of_absent_or_visible_paths_is_empty() {
         assert_eq!(list(["/usr/bin".into(), "/tmp/no such file".into()]), []);
         assert_eq!(list(["/run".into(), "/dev/shm".into()]), []);
-        assert_eq!(places(&list(["/tmp".into()])), [Path::new("/tmp")]);
+        assert_eq!(entries(&list(["/tmp".into()])), [Path::new("/tmp")]);
     }
 
     #[test]
@@ -123,8 +125,8 @@ mod tests {
         let inside = folder.path().join("a b,c:d");
         fs::create_dir(&inside).unwrap();
         let shown = list([inside.clone(), folder.path().into()]);
-        assert_eq!(places(&shown), [folder.path()]);
-        assert_eq!(places(&list([inside.clone()])), [inside]);
+        assert_eq!(entries(&shown), [folder.path()]);
+        assert_eq!(entries(&list([inside.clone()])), [inside]);
     }
 
     #[test]
@@ -132,9 +134,9 @@ mod tests {
         let folder = folder();
         let file = folder.path().join("program");
         fs::write(&file, "").unwrap();
-        assert_eq!(places(&list([file])), [folder.path()]);
-        let alone = tempfile::NamedTempFile::new_in("/tmp").unwrap();
-        assert_eq!(places(&list([alone.path().into()])), [alone.path()]);
+        assert_eq!(entries(&list([file])), [folder.path()]);
+        let single = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+        assert_eq!(entries(&list([single.path().into()])), [single.path()]);
     }
 
     #[test]
@@ -143,15 +145,15 @@ mod tests {
         let link = folder.path().join("link");
         symlink(target.path(), &link).unwrap();
         let outside = tempfile::tempdir_in("/var/tmp").unwrap();
-        let elsewhere = outside.path().join("link");
-        symlink(target.path(), &elsewhere).unwrap();
+        let outside = outside.path().join("link");
+        symlink(target.path(), &outside).unwrap();
         let shown = list([link.clone()]);
-        let expected = [&link, target.path()].map(|place: &Path| Shown {
-            place: place.to_owned(),
+        let expected = [&link, target.path()].map(|entry: &Path| Shown {
+            entry: entry.to_owned(),
             real: target.path().to_owned(),
         });
         assert!(expected.iter().all(|one| shown.contains(one)), "{shown:?}");
-        assert_eq!(places(&list([elsewhere])), [target.path()]);
+        assert_eq!(entries(&list([outside])), [target.path()]);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, bail};
 use super::kernel::{self, Kernel};
 use crate::distribution::{self, Ask, Manager};
 use crate::package_lists::Lists;
-use crate::process::{self, Scratch};
+use crate::process;
+use crate::scratch::Scratch;
 use crate::setup::{self, Group};
 
 /// Returns `siw.ko` for `kernel`, built below `cache` from packages in `lists` unless cached.
@@ -166,8 +167,8 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
         for entry in fs::read_dir(from.join(folder)).into_iter().flatten() {
             let entry = entry?;
             let name = entry.file_name();
-            let wanted = glob::Pattern::new(pattern)?.matches(&name.to_string_lossy());
-            if wanted {
+            let is_match = glob::Pattern::new(pattern)?.matches(&name.to_string_lossy());
+            if is_match {
                 let mut copy = Command::new("cp");
                 copy.arg("-a").arg(entry.path()).arg(to.join(folder));
                 process::run(&mut copy)?;

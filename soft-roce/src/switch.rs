@@ -62,17 +62,17 @@ impl Port {
         })
     }
 
-    /// Receives a frame into `room`, and returns its length; 0 at the end.
-    fn receive(&self, room: &mut [u8]) -> io::Result<usize> {
+    /// Receives a frame into `buffer`, and returns its length; 0 at the end.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Datagram(socket) => socket.recv(room),
+            Self::Datagram(socket) => socket.recv(buffer),
             Self::Stream(socket) => {
                 let mut socket: &UnixStream = socket;
                 let mut length = [0; 4];
                 socket.read_exact(&mut length)?;
                 let length =
                     usize::try_from(u32::from_be_bytes(length)).map_err(io::Error::other)?;
-                let frame = room.get_mut(..length).ok_or(io::ErrorKind::InvalidData)?;
+                let frame = buffer.get_mut(..length).ok_or(io::ErrorKind::InvalidData)?;
                 socket.read_exact(frame)?;
                 Ok(length)
             }
@@ -187,9 +187,9 @@ impl Drop for Switch {
 impl Shared {
     /// Forwards the frames of a port until its end.
     fn receive_from(&self, port: usize) {
-        let mut room = vec![0; MAX_FRAME];
-        while let Ok(length @ 1..) = self.ports[port].receive(&mut room) {
-            let frame = &room[..length];
+        let mut buffer = vec![0; MAX_FRAME];
+        while let Ok(length @ 1..) = self.ports[port].receive(&mut buffer) {
+            let frame = &buffer[..length];
             if let Some(capture) = &self.capture {
                 // An error, such as a full disk, stops the recording and not the switch.
                 lock(capture).record(SystemTime::now(), frame);
@@ -203,7 +203,7 @@ impl Shared {
         let Some((to, source)) = addresses(frame) else {
             return;
         };
-        let known = {
+        let destination = {
             let mut learned = lock(&self.learned);
             if !is_group(source) {
                 learned.insert(source, from);
@@ -211,20 +211,20 @@ impl Shared {
             learned.get(&to).copied().filter(|_| !is_group(to))
         };
         let everyone = 0..self.ports.len();
-        for port in
-            everyone.filter(|port| *port != from && known.is_none_or(|known| known == *port))
-        {
+        for port in everyone.filter(|port| {
+            *port != from && destination.is_none_or(|destination| destination == *port)
+        }) {
             let condition = self.links.between(from, port);
             if !condition.is_up || happens(condition.loss) {
                 continue;
             }
-            let due = Instant::now() + condition.delay;
+            let delivery = Instant::now() + condition.delay;
             for _ in 0..1 + usize::from(happens(condition.duplication)) {
                 let mut frame = frame.to_vec();
                 if happens(condition.corruption) {
                     corrupt(&mut frame);
                 }
-                self.queues[port].push(due, frame);
+                self.queues[port].push(delivery, frame);
             }
         }
     }
@@ -277,8 +277,8 @@ struct QueueState {
 }
 
 impl Queue {
-    /// Queues a frame to be sent at `due`. The frame is lost if the queue is full.
-    fn push(&self, due: Instant, frame: Vec<u8>) {
+    /// Queues a frame to be sent at `delivery`. The frame is lost if the queue is full.
+    fn push(&self, delivery: Instant, frame: Vec<u8>) {
         let mut state = lock(&self.state);
         if state.bytes + frame.len() > QUEUED_BYTES {
             return;
@@ -286,7 +286,7 @@ impl Queue {
         state.bytes += frame.len();
         state.number += 1;
         let number = state.number;
-        state.frames.push(Reverse((due, number, frame)));
+        state.frames.push(Reverse((delivery, number, frame)));
         drop(state);
         self.changed.notify_one();
     }
@@ -301,7 +301,7 @@ impl Queue {
             let wait = state
                 .frames
                 .peek()
-                .map(|Reverse((due, ..))| due.saturating_duration_since(Instant::now()));
+                .map(|Reverse((delivery, ..))| delivery.saturating_duration_since(Instant::now()));
             state = match wait {
                 None => self
                     .changed
@@ -366,9 +366,9 @@ mod tests {
 
     /// The text of the next frame.
     fn next(port: &Port) -> String {
-        let mut room = vec![0; MAX_FRAME];
-        let length = port.receive(&mut room).unwrap();
-        String::from_utf8(room[ADDRESSES..length].to_vec()).unwrap()
+        let mut buffer = vec![0; MAX_FRAME];
+        let length = port.receive(&mut buffer).unwrap();
+        String::from_utf8(buffer[ADDRESSES..length].to_vec()).unwrap()
     }
 
     #[test]
@@ -438,9 +438,9 @@ mod tests {
         let sent = frame(mac(1), 0, "corrupted");
         for _ in 0..20 {
             ports[0].send(&sent).unwrap();
-            let mut room = [0; MAX_FRAME];
-            let length = ports[1].receive(&mut room).unwrap();
-            let pairs = room[..length].iter().zip(&sent);
+            let mut buffer = [0; MAX_FRAME];
+            let length = ports[1].receive(&mut buffer).unwrap();
+            let pairs = buffer[..length].iter().zip(&sent);
             let bits: u32 = pairs.map(|(got, sent)| (got ^ sent).count_ones()).sum();
             assert_eq!((length, bits), (sent.len(), 1));
         }
@@ -470,11 +470,11 @@ mod tests {
     #[test]
     fn full_queue_loses_frames_and_keeps_its_bound() {
         let queue = Queue::default();
-        let (due, frame) = (Instant::now(), vec![0; QUEUED_BYTES / 4]);
-        (0..10).for_each(|_| queue.push(due, frame.clone()));
+        let (delivery, frame) = (Instant::now(), vec![0; QUEUED_BYTES / 4]);
+        (0..10).for_each(|_| queue.push(delivery, frame.clone()));
         assert_eq!(lock(&queue.state).frames.len(), 4);
         assert!(queue.pop().is_some());
-        queue.push(due, frame);
+        queue.push(delivery, frame);
         assert_eq!(lock(&queue.state).bytes, QUEUED_BYTES);
         queue.close();
         assert!(queue.pop().is_none());

@@ -183,11 +183,11 @@ mod tests {
         let file = folder.path().join("wire.pcap");
         let ([a, b], recorder) = pair(Some(&file)).unwrap();
         let (a, b) = (UnixDatagram::from(a), UnixDatagram::from(b));
-        let mut room = [0; 8];
+        let mut buffer = [0; 8];
         a.send(b"one").unwrap();
-        assert_eq!(b.recv(&mut room).unwrap(), 3);
+        assert_eq!(b.recv(&mut buffer).unwrap(), 3);
         b.send(b"four").unwrap();
-        assert_eq!(a.recv(&mut room).unwrap(), 4);
+        assert_eq!(a.recv(&mut buffer).unwrap(), 4);
         drop(recorder);
         assert_eq!(fs::read(&file).unwrap().len(), 24 + 16 + 3 + 16 + 4);
     }

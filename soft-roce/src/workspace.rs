@@ -45,14 +45,15 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// The working directory does not exist any more, or cargo cannot describe the workspace in it.
+    /// The working directory does not exist any more, cargo cannot describe the workspace in it, or outside of a workspace
+    /// the user has no cache.
     pub fn load() -> Result<Self> {
         let folder = env::current_dir()
             .context("the working directory does not exist any more: change to another")?;
         let has_manifest = |folder: &Path| folder.join("Cargo.toml").is_file();
         if !folder.ancestors().any(has_manifest) {
-            let cache = user_cache().unwrap_or_else(|| env::temp_dir().join("soft-roce"));
-            return Ok(Self::new(folder, cache.join("target")));
+            // No folder with a known name below /tmp: another user could have made it.
+            return Ok(Self::new(folder, require_user_cache()?.join("target")));
         }
         // Without resolving dependencies, nothing is downloaded.
         let metadata = MetadataCommand::new()
@@ -93,6 +94,17 @@ pub(crate) fn user_cache() -> Option<PathBuf> {
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
     Some(folder?.join("soft-roce"))
+}
+
+/// The user's cache folder.
+///
+/// # Errors
+///
+/// No variable names it.
+pub(crate) fn require_user_cache() -> Result<PathBuf> {
+    user_cache().context(
+        "neither XDG_CACHE_HOME nor HOME names a folder for kernels and results: set one of them",
+    )
 }
 
 #[cfg(test)]

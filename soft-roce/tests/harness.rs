@@ -4,6 +4,8 @@
 
 #[path = "harness/clocks.rs"]
 mod clocks;
+#[path = "harness/confinement.rs"]
+mod confinement;
 #[path = "harness/foreign_workspace.rs"]
 mod foreign_workspace;
 #[path = "harness/library.rs"]
@@ -452,11 +454,11 @@ fn command_below_tmp_runs_in_the_callers_folder() {
 #[test]
 fn program_below_tmp_is_visible_when_named_by_a_word() {
     let folder = folder_with_program();
-    let alone = tempfile::NamedTempFile::new_in("/tmp").unwrap();
-    fs::write(alone.path(), "alone\n").unwrap();
+    let single = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+    fs::write(single.path(), "alone\n").unwrap();
     let program = folder.path().join("say");
-    let (program, alone) = (program.to_str().unwrap(), alone.path().to_str().unwrap());
-    let finished = run(&["--timeout", "60", "--", program, alone]).expect_code(0);
+    let (program, single) = (program.to_str().unwrap(), single.path().to_str().unwrap());
+    let finished = run(&["--timeout", "60", "--", program, single]).expect_code(0);
     assert_eq!(finished.stdout, "word\nalone\n");
 }
 

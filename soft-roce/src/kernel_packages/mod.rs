@@ -64,7 +64,7 @@ fn of_debian(os_release: &str, ask: Ask<'_>) -> Result<Vec<String>> {
     if !distribution::apt_has(meta, ask) {
         return Err(unknown("apt", meta));
     }
-    behind(meta, ask)
+    dependencies(meta, ask)
 }
 
 /// Package that depends on the kernel `name`, if the package lists of `ask` have it.
@@ -108,11 +108,11 @@ pub(crate) fn of_name(name: &KernelName, ask: Ask<'_>) -> Result<Vec<String>> {
     let meta = meta_package(name, ask).with_context(|| {
         format!("neither the system's package lists nor Debian unstable have a kernel {name}")
     })?;
-    behind(&meta, ask)
+    dependencies(&meta, ask)
 }
 
 /// The packages of the kernel that the package `meta` depends on.
-fn behind(meta: &str, ask: Ask<'_>) -> Result<Vec<String>> {
+fn dependencies(meta: &str, ask: Ask<'_>) -> Result<Vec<String>> {
     let prefixes = [
         "linux-image-",
         "linux-binary-",

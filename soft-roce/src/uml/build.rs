@@ -9,13 +9,15 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressStyle;
 
 use crate::distribution::{self, Ask, Manager};
 use crate::kernel::{self, Kernel};
 use crate::kernel_name::KernelName;
 use crate::package_lists::Lists;
-use crate::process::{self, Scratch, Supervised};
+use crate::preparation::Progress;
+use crate::process::{self, Supervised};
+use crate::scratch::Scratch;
 use crate::setup::{self, Group};
 use crate::workspace;
 
@@ -105,7 +107,7 @@ pub(crate) fn built(name: Option<&KernelName>) -> Option<Kernel> {
 /// # Errors
 ///
 /// The source or a build tool is unavailable, the disk is full, or the build fails.
-pub(crate) fn ensure(name: Option<&KernelName>) -> Result<Kernel> {
+pub(crate) fn ensure(name: Option<&KernelName>, progress: &Progress) -> Result<Kernel> {
     let home = home(name)?;
     if let Some(kernel) = built_in(&home) {
         return require(name, kernel);
@@ -115,7 +117,7 @@ pub(crate) fn ensure(name: Option<&KernelName>) -> Result<Kernel> {
     if let Some(kernel) = built_in(&home) {
         return require(name, kernel);
     }
-    build(name, parent, &home).context("the User-Mode Linux kernel cannot be built")?;
+    build(name, parent, &home, progress).context("the User-Mode Linux kernel cannot be built")?;
     built_in(&home).context("the User-Mode Linux kernel is missing after its build")
 }
 
@@ -148,16 +150,11 @@ fn home(name: Option<&KernelName>) -> Result<PathBuf> {
     if let Some(name) = name.filter(|name| !is_default(name)) {
         name.hash(&mut hasher);
     }
-    Ok(cache()?.join(format!("uml-{:016x}", hasher.finish())))
+    Ok(workspace::require_user_cache()?.join(format!("uml-{:016x}", hasher.finish())))
 }
 
 fn is_default(name: &KernelName) -> bool {
     matches!(name, KernelName::Series(series) if series == DEFAULT_SERIES)
-}
-
-/// The user's cache folder, shared by all workspaces.
-fn cache() -> Result<PathBuf> {
-    workspace::user_cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the kernel")
 }
 
 fn built_in(home: &Path) -> Option<Kernel> {
@@ -171,7 +168,7 @@ fn built_in(home: &Path) -> Option<Kernel> {
     })
 }
 
-fn build(name: Option<&KernelName>, parent: &Path, home: &Path) -> Result<()> {
+fn build(name: Option<&KernelName>, parent: &Path, home: &Path, progress: &Progress) -> Result<()> {
     if Manager::detect() != Some(Manager::Apt) {
         bail!("the build supports only Debian's source packages: use --backend qemu");
     }
@@ -182,33 +179,19 @@ fn build(name: Option<&KernelName>, parent: &Path, home: &Path) -> Result<()> {
         price(),
         parent.display()
     );
-    remove_remains(parent)?;
-    require_space(parent)?;
+    // Removes the remains of killed builds first.
     let scratch = Scratch::inside(parent)?;
+    require_space(parent)?;
     let source = unpack_source(name, scratch.path())?;
     for replacement in &REPLACEMENTS {
         replacement.apply(&source)?;
     }
     configure(&source)?;
-    compile(&source, &scratch.path().join("log"))?;
+    compile(&source, &scratch.path().join("log"), progress)?;
     let finished = scratch.path().join("finished");
     install(&source, &finished)?;
     fs::rename(&finished, home)
         .with_context(|| format!("cannot put the kernel into {}", home.display()))
-}
-
-/// Removes the scratch folders of killed builds. The caller holds the lock, so no build is in progress.
-fn remove_remains(parent: &Path) -> Result<()> {
-    for entry in fs::read_dir(parent)?.flatten() {
-        if entry
-            .file_name()
-            .to_string_lossy()
-            .starts_with(process::UNFINISHED)
-        {
-            fs::remove_dir_all(entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 fn require_space(folder: &Path) -> Result<()> {
@@ -258,7 +241,7 @@ fn source_of(name: Option<&KernelName>, cache: &Path) -> Result<(Vec<String>, Li
 
 /// Downloads the source package and extracts the source below `folder`.
 fn unpack_source(name: Option<&KernelName>, folder: &Path) -> Result<PathBuf> {
-    let (names, lists) = source_of(name, &cache()?)?;
+    let (names, lists) = source_of(name, &workspace::require_user_cache()?)?;
     let packages = |ask: Ask<'_>| source_packages(&names, ask);
     let files = Manager::Apt.fetch(&lists, packages, folder)?;
     let unpacked = folder.join("package");
@@ -329,7 +312,7 @@ fn configure(source: &Path) -> Result<()> {
 }
 
 /// Compiles the kernel and its modules, with a progress bar. The compiler's output goes to `log`.
-fn compile(source: &Path, log: &Path) -> Result<()> {
+fn compile(source: &Path, log: &Path, progress: &Progress) -> Result<()> {
     let jobs = thread::available_parallelism().map_or(1, usize::from);
     let mut file = fs::File::create(log)?;
     let mut command = make(source);
@@ -340,7 +323,7 @@ fn compile(source: &Path, log: &Path) -> Result<()> {
         .stderr(file.try_clone()?);
     let mut child = Supervised::spawn(&mut command, &[]).context("cannot start make")?;
     let output = child.child().stdout.take().context("make has no output")?;
-    let bar = ProgressBar::new(STEPS);
+    let bar = Progress::bar(STEPS);
     bar.set_style(ProgressStyle::with_template(
         "  {bar:30} {pos}/{len} {elapsed} of about {duration}  {msg}",
     )?);
@@ -348,7 +331,7 @@ fn compile(source: &Path, log: &Path) -> Result<()> {
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         writeln!(file, "{line}")?;
         // Lines look like `  CC      kernel/fork.o`.
-        bar.inc(1);
+        progress.advance(&bar);
         bar.set_message(
             line.split_whitespace()
                 .last()
@@ -454,16 +437,6 @@ mod tests {
         assert!(built_in(home.path()).is_none());
         fs::write(home.path().join("linux"), "").unwrap();
         assert_eq!(built_in(home.path()).unwrap().release(), "6.12.1-rdma");
-    }
-
-    #[test]
-    fn remove_remains_after_killed_build_removes_its_folder() {
-        let parent = tempfile::tempdir().unwrap();
-        let remains = parent.path().join(".unfinished-x/linux");
-        fs::create_dir_all(&remains).unwrap();
-        fs::create_dir_all(parent.path().join("uml-1")).unwrap();
-        remove_remains(parent.path()).unwrap();
-        assert!(!remains.exists() && parent.path().join("uml-1").exists());
     }
 
     #[test]

@@ -13,7 +13,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::machine::{Link, Ports};
+use super::machine::{Launch, Link, Ports};
+use super::sandbox::Writable;
+use super::scratch::Scratch;
 
 /// Kernel parameters: warnings and errors on the console, exit on a panic or restart.
 const KERNEL_PARAMETERS: [&str; 7] = [
@@ -34,6 +36,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) program: &'a Path,
     pub(crate) initramfs: &'a Path,
     pub(crate) memory_mib: u32,
+    /// Folder of the host with write access for the guest.
+    pub(crate) out: &'a Path,
     /// Link to the other guest: one of a pair of datagram sockets, with one frame per datagram.
     pub(crate) link: Option<Link<'a>>,
     /// Whether the guest uses this process's terminal.
@@ -41,14 +45,31 @@ pub(crate) struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// The command that starts the machine. The process inherits the descriptors of `ports` and of the link.
+    /// The start of the machine.
     ///
     /// # Errors
     ///
     /// No folder has room for the guest's memory.
-    pub(crate) fn command(&self, ports: &Ports) -> Result<Command> {
+    pub(crate) fn launch(&self, ports: &Ports) -> Result<Launch> {
+        let private = Scratch::inside(&memory::folder(self.memory_mib)?)?;
+        let writable = Writable {
+            folders: vec![private.path().to_owned(), self.out.to_owned()],
+            files: Vec::new(),
+        };
+        Ok(Launch {
+            command: self.command(ports, private.path()),
+            writable,
+            private: Some(private),
+        })
+    }
+
+    /// The command, with the guest's memory and the names of its process in `private`.
+    fn command(&self, ports: &Ports, private: &Path) -> Command {
         let mut command = Command::new(self.program);
-        command.env("TMPDIR", memory::folder(self.memory_mib)?);
+        command.env("TMPDIR", private);
+        let mut names = OsString::from("uml_dir=");
+        names.push(private);
+        command.arg(names);
         command.args(KERNEL_PARAMETERS);
         command.arg(format!("mem={}M", self.memory_mib));
         let mut initramfs = OsString::from("initrd=");
@@ -68,7 +89,7 @@ impl Machine<'_> {
             let fd = socket.as_raw_fd();
             command.arg(format!("vec0:transport=fd,fd={fd},mac={mac},mtu={mtu}"));
         }
-        Ok(command)
+        command
     }
 }
 
@@ -93,6 +114,7 @@ mod tests {
             program: Path::new("/linux"),
             initramfs: Path::new("/a b"),
             memory_mib: 64,
+            out: Path::new("/out"),
             link,
             terminal,
         };
@@ -100,7 +122,7 @@ mod tests {
             console: descriptor(),
             ports: std::array::from_fn(|_| descriptor()),
         };
-        let command = machine.command(&ports).unwrap();
+        let command = machine.command(&ports, Path::new("/private"));
         let arguments = command.get_args();
         arguments
             .map(|argument| argument.to_string_lossy().into_owned())
@@ -118,6 +140,8 @@ mod tests {
             );
         }
         assert!(arguments.contains(&"initrd=/a b".to_owned()));
+        // Without it, each killed guest leaves a folder in `~/.uml`.
+        assert!(arguments.contains(&"uml_dir=/private".to_owned()));
         assert!(
             !arguments
                 .iter()

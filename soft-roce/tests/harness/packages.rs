@@ -142,11 +142,11 @@ fn siw_with_headers_offered_keeps_the_kernel() {
 #[test]
 fn siw_with_own_kernel_fails_with_fitting_advice() {
     let machine = Machine::new(&[NEW]).with_old_kernel();
-    let own = machine.folder.path().join("own");
-    fs::rename(machine.kernel(), &own).unwrap();
-    let image = own.join(format!("boot/vmlinuz-{OLD}"));
-    let (image, own) = (image.to_str().unwrap(), own.to_str().unwrap());
-    let arguments = ["--device", "siw", "--kernel", image, "--modules", own];
+    let moved = machine.folder.path().join("own");
+    fs::rename(machine.kernel(), &moved).unwrap();
+    let image = moved.join(format!("boot/vmlinuz-{OLD}"));
+    let (image, moved) = (image.to_str().unwrap(), moved.to_str().unwrap());
+    let arguments = ["--device", "siw", "--kernel", image, "--modules", moved];
     let finished = machine
         .run(&arguments)
         .expect_stderr("leave out --kernel and --modules");

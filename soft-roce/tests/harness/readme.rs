@@ -26,8 +26,8 @@ fn code(document: &str) -> Vec<(&str, String)> {
 /// The code blocks of a language in the README.
 fn blocks(language: &str) -> Vec<String> {
     let blocks = code(README).into_iter();
-    let wanted = blocks.filter(|(of, _)| *of == language);
-    wanted.map(|(_, block)| block).collect()
+    let matching = blocks.filter(|(of, _)| *of == language);
+    matching.map(|(_, block)| block).collect()
 }
 
 /// The commands of a transcript, each with the output shown.
@@ -123,8 +123,8 @@ fn transcripts_of_the_readme_are_true() {
 /// The project is made, built, tested and run by the page alone.
 #[test]
 fn project_from_an_empty_folder_works_as_the_page_shows() {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme");
-    let hello = place.join("hello");
+    let project = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme");
+    let hello = project.join("hello");
     fs::create_dir_all(&hello).unwrap();
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -132,10 +132,10 @@ fn project_from_an_empty_folder_works_as_the_page_shows() {
         .to_owned();
     // `cargo init` adds a package to a workspace in a folder above, unless a nearer one excludes the package. The
     // checkout is a workspace itself.
-    let apart = "[workspace]\nexclude = [\"hello\", \"rdma\"]\n";
-    fs::write(place.join("Cargo.toml"), apart).unwrap();
-    if !place.join("rdma").exists() {
-        symlink(&checkout, place.join("rdma")).unwrap();
+    let manifest = "[workspace]\nexclude = [\"hello\", \"rdma\"]\n";
+    fs::write(project.join("Cargo.toml"), manifest).unwrap();
+    if !project.join("rdma").exists() {
+        symlink(&checkout, project.join("rdma")).unwrap();
     }
     // Empty, except for compiled crates of an earlier run, and the versions present on this machine.
     for entry in fs::read_dir(&hello).unwrap().flatten() {
