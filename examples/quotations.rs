@@ -71,8 +71,9 @@ mod trace {
 mod chapter {
     const CHAPTER: &str = include_str!("../softnic/GUIDE.md");
 
-    const SOURCES: [&str; 4] = [
+    const SOURCES: [&str; 5] = [
         include_str!("kv_store/tests/softnic/store.rs"),
+        include_str!("../softnic/tests/failures/limits.rs"),
         include_str!("../softnic/tests/failures/objects.rs"),
         include_str!("../softnic/tests/guide.rs"),
         include_str!("../softnic/tests/scripted.rs"),

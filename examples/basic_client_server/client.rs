@@ -26,7 +26,7 @@ pub fn run(server_address: &str, server_port: u16, output: &Output) -> anyhow::R
 
     // Resources of the connection between route resolution and establishment.
     let mut making: Option<(Endpoint, QueuePair<verbs::Rc, Init>)> = None;
-    let mut made: Option<Endpoint> = None;
+    let mut connected: Option<Endpoint> = None;
     loop {
         match channel.wait()? {
             Event::AddrResolved(id) => {
@@ -53,11 +53,11 @@ pub fn run(server_address: &str, server_port: u16, output: &Output) -> anyhow::R
                     let key = connection.key();
                     endpoint.add(&mut peers, Peer::new(key, Link::Established(connection)));
                 }
-                made = Some(endpoint);
+                connected = Some(endpoint);
             }
             Event::Disconnected { key, .. } => {
                 output.line("disconnected.");
-                if let Some(endpoint) = made {
+                if let Some(endpoint) = connected {
                     endpoint.end(key);
                     endpoint.wait_until_idle();
                     ensure!(!endpoint.has_failed(), "the exchange has failed");

@@ -141,23 +141,23 @@ impl Caller<'_> {
     ) -> anyhow::Result<Vec<CmId<To>>> {
         let mut clock = Clock::start(step);
         let mut retries = Retries::new(self.options.retries);
-        let mut left = ids.len();
-        let mut resolved = Vec::with_capacity(left);
+        let mut remaining = ids.len();
+        let mut resolved = Vec::with_capacity(remaining);
         for id in ids {
             clock.begin(id.key());
             ask(id)?;
         }
-        while left > 0 {
+        while remaining > 0 {
             match answer(self.channel.wait()?) {
                 Some(Ok(id)) => {
                     clock.end(&id.key());
                     resolved.push(id);
-                    left -= 1;
+                    remaining -= 1;
                 }
                 Some(Err((id, _))) if retries.take(id.key()) => ask(id)?,
                 Some(Err((_, failure))) => {
                     self.fail(failure);
-                    left -= 1;
+                    remaining -= 1;
                 }
                 None => {}
             }
@@ -189,22 +189,22 @@ impl Caller<'_> {
             .retry_count(self.options.retries)
             .private_data(self.target.connect.clone());
         let mut clock = Clock::start(Step::Connect);
-        let mut left = calls.len();
-        let mut asked = HashMap::with_capacity(left);
-        let mut connections = Vec::with_capacity(left);
+        let mut remaining = calls.len();
+        let mut requests = HashMap::with_capacity(remaining);
+        let mut connections = Vec::with_capacity(remaining);
         for Call { id, qp } in calls {
             let key = id.key();
             clock.begin(key);
             id.connect(&qp, &param)?;
-            asked.insert(key, qp);
+            requests.insert(key, qp);
             // Finish connections already established; the server would wait for them otherwise.
             while let Some(event) = self.channel.try_next()? {
-                left -= self.on_answer(event, &mut asked, &mut connections, &mut clock)?;
+                remaining -= self.on_answer(event, &mut requests, &mut connections, &mut clock)?;
             }
         }
-        while left > 0 {
+        while remaining > 0 {
             let event = self.channel.wait()?;
-            left -= self.on_answer(event, &mut asked, &mut connections, &mut clock)?;
+            remaining -= self.on_answer(event, &mut requests, &mut connections, &mut clock)?;
         }
         self.steps.push(clock.stop());
         Ok(connections)
@@ -214,14 +214,14 @@ impl Caller<'_> {
     fn on_answer(
         &mut self,
         event: Event,
-        asked: &mut HashMap<Key, QueuePair<verbs::Rc, Init>>,
+        requests: &mut HashMap<Key, QueuePair<verbs::Rc, Init>>,
         connections: &mut Vec<Connection>,
         clock: &mut Clock<Key>,
     ) -> anyhow::Result<usize> {
         match event {
             Event::ConnectResponse(response) => {
                 let key = response.id().key();
-                if let Some(qp) = asked.remove(&key) {
+                if let Some(qp) = requests.remove(&key) {
                     connections.push(response.establish(qp)?);
                     clock.end(&key);
                 }
@@ -238,8 +238,8 @@ impl Caller<'_> {
     fn disconnect(&mut self, connections: Vec<Connection>) -> anyhow::Result<Vec<CmId<Connected>>> {
         println!("disconnecting");
         let mut clock = Clock::start(Step::Disconnect);
-        let mut left = connections.len();
-        let mut ids = Vec::with_capacity(left);
+        let mut remaining = connections.len();
+        let mut ids = Vec::with_capacity(remaining);
         for mut connection in connections {
             clock.begin(connection.key());
             qp::unless_ended(connection.disconnect())?;
@@ -247,10 +247,10 @@ impl Caller<'_> {
             drop(qp);
             ids.push(id);
         }
-        while left > 0 {
+        while remaining > 0 {
             if let Event::Disconnected { key, .. } = self.channel.wait()? {
                 clock.end(&key);
-                left -= 1;
+                remaining -= 1;
             }
         }
         self.steps.push(clock.stop());
@@ -278,22 +278,22 @@ impl Caller<'_> {
 /// Remaining retries of each connection.
 struct Retries {
     each: u8,
-    taken: HashMap<Key, u8>,
+    accepted: HashMap<Key, u8>,
 }
 
 impl Retries {
     fn new(each: u8) -> Self {
         Self {
             each,
-            taken: HashMap::new(),
+            accepted: HashMap::new(),
         }
     }
 
     /// Takes one retry; false if none is left.
     fn take(&mut self, key: Key) -> bool {
-        let taken = self.taken.entry(key).or_default();
-        let more = *taken < self.each;
-        *taken += u8::from(more);
+        let accepted = self.accepted.entry(key).or_default();
+        let more = *accepted < self.each;
+        *accepted += u8::from(more);
         more
     }
 }

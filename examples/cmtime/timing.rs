@@ -40,7 +40,7 @@ pub(crate) struct Taken {
     pub(crate) step: Step,
     pub(crate) total: Duration,
     pub(crate) least: Duration,
-    pub(crate) most: Duration,
+    pub(crate) longest: Duration,
 }
 
 /// Stopwatch of one step.
@@ -76,18 +76,18 @@ impl<K: Eq + std::hash::Hash> Clock<K> {
     }
 
     fn add(&mut self, time: Duration) {
-        let (least, most) = self.extremes.unwrap_or((time, time));
-        self.extremes = Some((least.min(time), most.max(time)));
+        let (least, longest) = self.extremes.unwrap_or((time, time));
+        self.extremes = Some((least.min(time), longest.max(time)));
     }
 
     /// Stops, and returns the result.
     pub(crate) fn stop(self) -> Taken {
-        let (least, most) = self.extremes.unwrap_or_default();
+        let (least, longest) = self.extremes.unwrap_or_default();
         Taken {
             step: self.step,
             total: self.began.elapsed(),
             least,
-            most,
+            longest,
         }
     }
 }
@@ -95,17 +95,17 @@ impl<K: Eq + std::hash::Hash> Clock<K> {
 /// Formats the table of the C program.
 pub(crate) fn table(steps: &[Taken], connections: u32) -> String {
     let mut text = "step              total ms     max ms     min us  us / conn\n".to_owned();
-    for taken in steps {
+    for measured in steps {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        let total = micros(taken.total);
+        let total = micros(measured.total);
         // Writing to a string cannot fail.
         let _infallible = writeln!(
             text,
             "{:<13}: {:11.2}{:11.2}{:11.2}{:11.2}",
-            taken.step.name(),
+            measured.step.name(),
             total / 1e3,
-            micros(taken.most) / 1e3,
-            micros(taken.least),
+            micros(measured.longest) / 1e3,
+            micros(measured.least),
             total / f64::from(connections),
         );
     }
@@ -118,14 +118,14 @@ mod tests {
 
     #[test]
     fn table_matches_c() {
-        let taken = Taken {
+        let measured = Taken {
             step: Step::ResolveRoute,
             total: Duration::from_micros(12_345),
             least: Duration::from_nanos(1_500),
-            most: Duration::from_micros(2_010),
+            longest: Duration::from_micros(2_010),
         };
         assert_eq!(
-            table(&[taken], 10),
+            table(&[measured], 10),
             "step              total ms     max ms     min us  us / conn\n\
              resolve route:       12.35       2.01       1.50    1234.50\n"
         );
@@ -139,17 +139,17 @@ mod tests {
         clock.end(&2);
         clock.end(&3);
         assert_eq!(clock.running.len(), 1);
-        let taken = clock.stop();
-        assert_eq!(taken.least, taken.most);
-        assert!(taken.most <= taken.total);
+        let measured = clock.stop();
+        assert_eq!(measured.least, measured.longest);
+        assert!(measured.longest <= measured.total);
 
         let mut clock = Clock::<u32>::start(Step::Connect);
         clock.add(Duration::from_secs(2));
         clock.add(Duration::from_secs(1));
         clock.add(Duration::from_secs(3));
-        let taken = clock.stop();
+        let measured = clock.stop();
         assert_eq!(
-            (taken.least, taken.most),
+            (measured.least, measured.longest),
             (Duration::from_secs(1), Duration::from_secs(3))
         );
     }

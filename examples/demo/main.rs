@@ -76,8 +76,8 @@ fn run_both(trace: &Arc<Trace>) -> anyhow::Result<()> {
     let [(name_a, server_addr), (name_b, _)] = HOSTS;
     let (sender, news) = mpsc::channel();
     let next = || {
-        let left = deadline.saturating_duration_since(Instant::now());
-        news.recv_timeout(left)
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        news.recv_timeout(remaining)
             .with_context(|| format!("the programs have not ended within {TIME_LIMIT:?}"))
     };
 

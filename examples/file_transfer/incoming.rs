@@ -236,7 +236,7 @@ mod tests {
             len: 9,
             sum: 0xcbf4_3926,
         };
-        for (arrived, kept) in [
+        for (arrived, remains) in [
             ("12345678", false),
             ("123456780", false),
             ("123456789", true),
@@ -244,8 +244,8 @@ mod tests {
             let mut incoming = folder.begin(b"name\0").unwrap();
             incoming.append(arrived.as_bytes()).unwrap();
             let finished = incoming.finish(Some(sent));
-            assert_eq!(finished.is_ok(), kept, "{arrived}: {finished:?}");
-            assert_eq!(folder.path.join("name").exists(), kept);
+            assert_eq!(finished.is_ok(), remains, "{arrived}: {finished:?}");
+            assert_eq!(folder.path.join("name").exists(), remains);
         }
     }
 

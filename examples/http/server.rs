@@ -49,7 +49,7 @@ async fn run(options: &Options) -> anyhow::Result<()> {
     println!("listening on port {}", options.port);
     let mut connections = JoinSet::new();
     let mut accepted = 0;
-    while options.clients.is_none_or(|most| accepted < most) {
+    while options.clients.is_none_or(|limit| accepted < limit) {
         let (stream, peer) = listener.accept().await?;
         accepted += 1;
         connections.spawn(serve(stream, peer));

@@ -143,8 +143,8 @@ impl<P: IdPhase> Member<P> {
             while let Some(event) = channel.try_next()? {
                 exchange::report_event(&event)?;
             }
-            let own = self.cq.notify_fd().context("the queue is not waitable")?;
-            wait_any_readable("mckey", [own, channel.as_fd()], None)?;
+            let local = self.cq.notify_fd().context("the queue is not waitable")?;
+            wait_any_readable("mckey", [local, channel.as_fd()], None)?;
         }
         Ok(())
     }
@@ -158,7 +158,7 @@ impl<P: IdPhase> Member<P> {
         if !options.send_only {
             group.detach(&mut self.qp)?;
         }
-        let left = self.id.leave_multicast(group.addr);
-        left.context("mckey: failure leaving")
+        let remaining = self.id.leave_multicast(group.addr);
+        remaining.context("mckey: failure leaving")
     }
 }

@@ -166,10 +166,10 @@ mod tests {
 
     #[test]
     fn every_changed_byte_is_detected_or_harmless() {
-        for place in 0..ADDRESS_LEN {
+        for index in 0..ADDRESS_LEN {
             for byte in 0..=255 {
                 let mut wire = *WIRE;
-                wire[place] = byte;
+                wire[index] = byte;
                 if let Ok(address) = Address::from_wire(&wire) {
                     assert!(address.to_wire().eq_ignore_ascii_case(&wire));
                 }

@@ -62,7 +62,7 @@ pub fn run<T: Connected>(
     let init = Attributes::<T, Init>::new(options.ib_port);
     let mut qp = qp.to_init(&init).map_err(verbs::Error::from)?;
     for _ in 0..options.rx_depth {
-        qp.post_recv(setup.room())
+        qp.post_recv(setup.buffer())
             .context("couldn't post receive")?;
     }
 
@@ -84,7 +84,7 @@ pub fn run<T: Connected>(
         setup.mark()?;
     }
     let message = setup.message();
-    let mut side = Single::new(qp, setup.room(), |qp: &mut Qp<T, Rts>| {
+    let mut side = Single::new(qp, setup.buffer(), |qp: &mut Qp<T, Rts>| {
         let request = op::Send::new(message.clone());
         if extensions.new_send {
             let mut batch = qp.extended_batch()?;

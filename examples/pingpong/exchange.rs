@@ -105,8 +105,8 @@ fn send(peer: &mut impl Write, local: &[Address], slots: usize) -> anyhow::Resul
     peer.write_all(&wire).context("couldn't send local address")
 }
 
-/// Receives `slots` addresses, and returns the first `wanted`.
-fn receive(peer: &mut impl Read, wanted: usize, slots: usize) -> anyhow::Result<Vec<Address>> {
+/// Receives `slots` addresses, and returns the first `requested`.
+fn receive(peer: &mut impl Read, requested: usize, slots: usize) -> anyhow::Result<Vec<Address>> {
     let mut remote = Vec::with_capacity(slots);
     for _ in 0..slots {
         let mut wire = [0; ADDRESS_LEN];
@@ -114,11 +114,11 @@ fn receive(peer: &mut impl Read, wanted: usize, slots: usize) -> anyhow::Result<
             .context("couldn't read remote address")?;
         remote.push(Address::from_wire(&wire)?);
     }
-    remote.truncate(wanted);
+    remote.truncate(requested);
     for (i, address) in remote.iter().enumerate() {
         ensure!(
             address.qpn.get() != 0,
-            "the peer has {i} queue pairs, and this side has {wanted}"
+            "the peer has {i} queue pairs, and this side has {requested}"
         );
     }
     Ok(remote)

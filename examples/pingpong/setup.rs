@@ -116,7 +116,9 @@ impl Setup<AnyQueue, AnyStore> {
             allocate(pd, len, extensions)
         })?;
         if extensions.prefetch {
-            let advised = setup.pd.advise(&setup.room(), Advice::PREFETCH_WRITE, true);
+            let advised = setup
+                .pd
+                .advise(&setup.buffer(), Advice::PREFETCH_WRITE, true);
             if let Err(err) = advised {
                 println!("couldn't prefetch: {err}; continuing anyway");
             }
@@ -142,10 +144,15 @@ fn allocate(pd: &ProtectionDomain, len: usize, with: Extensions) -> anyhow::Resu
     }))
 }
 
+/// Size of a page of the machine, or a multiple of it, in bytes.
+const PAGE: usize = 1 << 16;
+
 /// Whole pages, as in the original.
 fn on_demand(pd: &ProtectionDomain, len: usize) -> anyhow::Result<RemoteRegion> {
-    let memory = pd.register(Mapping::new(len)?).on_demand();
-    Ok(memory.remote(RemoteAccess::empty()).create()?)
+    let memory = Mapping::new(len.next_multiple_of(PAGE))?;
+    let memory = pd.register(memory).on_demand();
+    let region = memory.remote(RemoteAccess::empty()).create()?;
+    Ok(region.slice(0..len))
 }
 
 /// Capability required for on-demand paging.
@@ -244,7 +251,7 @@ impl<Q, M: Store> Setup<Q, M> {
     }
 
     /// Destination of each message.
-    pub fn room(&self) -> M::Piece {
+    pub fn buffer(&self) -> M::Piece {
         self.memory.piece(0..self.header + self.size)
     }
 
@@ -363,9 +370,9 @@ mod tests {
         };
         let (send, receive) = (OdpTransportCaps::SEND, OdpTransportCaps::RECV);
         let (some, all) = (OdpGeneralCaps::SUPPORT, OdpGeneralCaps::IMPLICIT);
-        let [part, whole] = [false, true].map(|all_memory| Needed::Connected { all_memory });
+        let [part, complete] = [false, true].map(|all_memory| Needed::Connected { all_memory });
         assert_eq!(refused(some, send | receive, part), Ok(()));
-        assert_eq!(refused(some | all, send | receive, whole), Ok(()));
+        assert_eq!(refused(some | all, send | receive, complete), Ok(()));
         let lacks = |what| {
             let lacks = "the device isn't ODP capable or does not support";
             Err(format!("{lacks} {what} with ODP"))
@@ -375,7 +382,7 @@ mod tests {
         }
         let implicit = "the device doesn't support implicit ODP";
         assert_eq!(
-            refused(some, send | receive, whole),
+            refused(some, send | receive, complete),
             Err(implicit.to_owned())
         );
         let shared = send | OdpTransportCaps::SRQ_RECV;

@@ -71,7 +71,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
         qps.push(qp.to_init(&Attributes::<verbs::Rc, Init>::new(options.ib_port))?);
     }
     for _ in 0..options.rx_depth {
-        srq.post(setup.room()).context("couldn't post receive")?;
+        srq.post(setup.buffer()).context("couldn't post receive")?;
     }
 
     let local: Vec<_> = qps.iter().map(|qp| setup.address(qp.qp_num())).collect();
@@ -101,7 +101,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
         qps,
         srq,
         message: setup.message(),
-        room: setup.room(),
+        buffer: setup.buffer(),
     };
     let elapsed = play(options, &mut setup.cq, &mut side)?;
     print_rates(options, line.messages.size, elapsed);
@@ -128,7 +128,7 @@ struct Shared {
     qps: Vec<Qp<Rts>>,
     srq: SharedReceiveQueue<RemoteRegion>,
     message: RemoteRegion,
-    room: RemoteRegion,
+    buffer: RemoteRegion,
 }
 
 impl Side for Shared {
@@ -143,7 +143,7 @@ impl Side for Shared {
     }
 
     fn receive(&mut self) -> anyhow::Result<()> {
-        Ok(self.srq.post(self.room.clone())?)
+        Ok(self.srq.post(self.buffer.clone())?)
     }
 
     fn receives_in_flight(&self) -> usize {

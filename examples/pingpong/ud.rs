@@ -51,7 +51,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
     let qp: Qp<_> = qp.max_recv_wr(options.rx_depth).create_for()?;
     let mut qp = qp.to_init(&Attributes::<Ud, Init>::new(options.ib_port, QKEY))?;
     for _ in 0..options.rx_depth {
-        qp.post_recv(setup.room())
+        qp.post_recv(setup.buffer())
             .context("couldn't post receive")?;
     }
 
@@ -69,7 +69,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
     if options.chk && !serves {
         setup.mark()?;
     }
-    let mut side = Single::new(qp, setup.room(), |qp: &mut Qp<Rts>| {
+    let mut side = Single::new(qp, setup.buffer(), |qp: &mut Qp<Rts>| {
         Ok(qp.post(op::SendTo::new(question.clone(), remote_qp, QKEY))?)
     });
     let elapsed = play(options, &mut setup.cq, &mut side)?;

@@ -181,7 +181,7 @@ impl Side {
         }
         idle.reverse();
         for _ in 0..clients {
-            srq.post(setup.room()).context("couldn't post receive")?;
+            srq.post(setup.buffer()).context("couldn't post receive")?;
         }
         Ok(Self {
             srq,
@@ -270,11 +270,11 @@ impl Side {
             for wc in completions {
                 wc.ok().context("a receive has failed")?;
                 let number = wc.qp_num();
-                let room = match self.srq.complete(wc) {
+                let buffer = match self.srq.complete(wc) {
                     Ok(done) => done.into_work()?,
                     Err(wc) => bail!("{wc:?} belongs to no request"),
                 };
-                self.srq.post(room).context("couldn't post receive")?;
+                self.srq.post(buffer).context("couldn't post receive")?;
                 // With a single peer, messages for the queue may arrive through any connection of the peer's
                 // host.
                 let found = |link: &Link| link.receiver.qp_num() == number;
@@ -297,15 +297,17 @@ impl Side {
 
     /// Blocks until the last message to each peer has completed.
     fn finish(&mut self) -> anyhow::Result<()> {
-        let mut left = self.links.len();
-        while left > 0 {
+        let mut remaining = self.links.len();
+        while remaining > 0 {
             for wc in self.send_cq.poll()? {
                 wc.ok().context("a send has failed")?;
                 let id = wc.qp_id();
                 let mut senders = self.links.iter_mut().map(|link| &mut link.sender);
                 let sender = senders.find(|sender| sender.id() == id);
                 match sender.context("unable to find QP")?.complete(wc) {
-                    Ok(Completed::Send(done)) => left -= usize::from(done.into_work()?.context),
+                    Ok(Completed::Send(done)) => {
+                        remaining -= usize::from(done.into_work()?.context)
+                    }
                     other => bail!("{other:?} is not of a send"),
                 }
             }

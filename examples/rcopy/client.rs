@@ -45,7 +45,7 @@ pub(crate) fn run(source: &Path, server: &str, port: u16) -> Result<()> {
         let len = file.read(&mut chunk).with_context(context)?;
         ensure!(len > 0, "{} has become shorter", source.display());
         // The file may have grown: only the advertised size is sent.
-        let len = usize::try_from(size - sent).map_or(len, |left| left.min(len));
+        let len = usize::try_from(size - sent).map_or(len, |remaining| remaining.min(len));
         stream.write_all(&chunk[..len])?;
         sent += len as u64;
         bar.set_position(sent);

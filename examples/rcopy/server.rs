@@ -124,15 +124,16 @@ fn inside(directory: &Path, name: &[u8]) -> Option<PathBuf> {
 /// Receives the bytes of a file, all of them even if writing fails, and returns the status.
 fn receive(stream: &mut Stream, file: &mut File, size: u64) -> Result<u32> {
     let mut chunk = vec![0; CHUNK];
-    let mut left = size;
+    let mut remaining = size;
     let mut outcome = 0;
-    while left > 0 {
-        let most = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
-        let len = stream.read(&mut chunk[..most])?;
+    while remaining > 0 {
+        let len_of_read =
+            usize::try_from(remaining).map_or(CHUNK, |remaining| remaining.min(CHUNK));
+        let len = stream.read(&mut chunk[..len_of_read])?;
         if len == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        left -= len as u64;
+        remaining -= len as u64;
         if outcome == 0
             && let Err(err) = file.write_all(&chunk[..len])
         {

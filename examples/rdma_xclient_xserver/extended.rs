@@ -22,11 +22,11 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Connecting failed, or the device does not support extended reliable connections.
 pub fn send(server: SocketAddr) -> anyhow::Result<()> {
     let channel = EventChannel::new()?;
-    let own = match server {
+    let local = match server {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let id = channel.create_xrc_id(XrcEnd::Send, SocketAddr::new(own, 0))?;
+    let id = channel.create_xrc_id(XrcEnd::Send, SocketAddr::new(local, 0))?;
     id.resolve_addr(None, server, TIMEOUT)?;
     let id = match channel.wait()? {
         Event::AddrResolved(id) => id,

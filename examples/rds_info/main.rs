@@ -83,9 +83,11 @@ impl Options {
             (self.sending, Section::SendMessages(family)),
             (self.retransmitting, Section::RetransMessages(family)),
         ];
-        let is_all = !self.tcp && each.iter().all(|(wanted, _)| !wanted);
-        let wanted = each.into_iter().filter(|(wanted, _)| is_all || *wanted);
-        wanted.map(|(_, section)| section).collect()
+        let is_all = !self.tcp && each.iter().all(|(requested, _)| !requested);
+        let requested = each
+            .into_iter()
+            .filter(|(requested, _)| is_all || *requested);
+        requested.map(|(_, section)| section).collect()
     }
 }
 
@@ -146,8 +148,8 @@ mod tests {
 
     #[test]
     fn malformed_answer_is_rejected() {
-        let nothing = text(&vec![], &options(&["-c"])).unwrap_err();
-        assert!(nothing.to_string().contains("Counters"), "{nothing}");
+        let empty = text(&vec![], &options(&["-c"])).unwrap_err();
+        assert!(empty.to_string().contains("Counters"), "{empty}");
         let odd = vec![(Section::Counters, vec![0; 41])];
         let odd = text(&odd, &options(&["-c"])).unwrap_err();
         assert!(odd.to_string().contains("41 bytes"), "{odd}");

@@ -235,8 +235,9 @@ mod tests {
                 "      LocalAddr      RemoteAddr  Tos           NextTX           NextRX Flgs",
             ]
         );
-        let own = "       10.9.0.2        10.9.0.2    0                2                0 --C-";
-        assert!(lines.contains(&own.to_owned()), "{lines:#?}");
+        let expected =
+            "       10.9.0.2        10.9.0.2    0                2                0 --C-";
+        assert!(lines.contains(&expected.to_owned()), "{lines:#?}");
         let peer = "       10.9.0.2        10.9.0.1    0               18               18 --C-";
         assert!(lines.contains(&peer.to_owned()), "{lines:#?}");
     }
@@ -264,10 +265,10 @@ mod tests {
             short[2],
             "      LocalAddr      RemoteAddr  Tos  SL                         LocalDev                        RemoteDev"
         );
-        let own = "       10.9.0.2        10.9.0.2    0   0                  ::ffff:10.9.0.2                  ::ffff:10.9.0.2";
-        assert!(short.contains(&own.to_owned()), "{short:#?}");
+        let expected = "       10.9.0.2        10.9.0.2    0   0                  ::ffff:10.9.0.2                  ::ffff:10.9.0.2";
+        assert!(short.contains(&expected.to_owned()), "{short:#?}");
         let more = "  send_wr=256, recv_wr=1024, send_sge=8, rdma_mr_max=4096, rdma_mr_size=257, cache_allocs=4";
         let long = lines(10_008, true);
-        assert!(long.contains(&format!("{own}{more}")), "{long:#?}");
+        assert!(long.contains(&format!("{expected}{more}")), "{long:#?}");
     }
 }

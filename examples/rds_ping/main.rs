@@ -143,7 +143,7 @@ fn ping(options: &Options) -> Result<bool> {
         .map(|path| InfoSocket::serve(path, pingers[0].socket.engine()))
         .transpose()
         .context("the socket for rds-info")?;
-    let (mut sent, mut received, mut turn) = (0, 0, 0);
+    let (mut sent, mut received, mut index) = (0, 0, 0);
     let mut next = Instant::now();
     while options.count.is_none_or(|count| received < count) {
         let now = Instant::now();
@@ -152,9 +152,9 @@ fn ping(options: &Options) -> Result<bool> {
                 break;
             }
             next = now + options.interval;
-            let pinger = &mut pingers[turn];
+            let pinger = &mut pingers[index];
             if !pinger.waits {
-                turn = (turn + 1) % SOCKETS;
+                index = (index + 1) % SOCKETS;
                 sent += 1;
                 (pinger.number, pinger.sent_at, pinger.answers) = (sent, now, 0);
                 match pinger.socket.send_to(&[], SocketAddr::new(host, 0)) {

@@ -165,14 +165,14 @@ fn byte(text: &str) -> Result<u8> {
 }
 
 impl Arguments {
-    fn options(&self, own: Ipv4Addr, peer: Ipv4Addr) -> Result<Options> {
+    fn options(&self, local: Ipv4Addr, peer: Ipv4Addr) -> Result<Options> {
         let options = Options {
             depth: self.depth,
             request: self.request,
             ack: self.ack,
             rdma: self.rdma,
             peer,
-            own,
+            local,
             port: self.port,
             tasks: self.tasks,
             seconds: self.seconds,
@@ -242,11 +242,11 @@ fn active(arguments: &Arguments, peer: Ipv4Addr, soak: &mut Option<Soak>) -> Res
     // Before connecting, check the options.
     arguments.options(Ipv4Addr::UNSPECIFIED, peer)?;
     let mut control = connect(arguments, peer)?;
-    let own = match arguments.receive {
-        Some(own) => own,
+    let local = match arguments.receive {
+        Some(local) => local,
         None => ipv4(control.local_addr()?)?,
     };
-    let options = arguments.options(own, peer)?;
+    let options = arguments.options(local, peer)?;
     if arguments.show_params {
         println!("{options:#?}");
     }
@@ -262,25 +262,25 @@ fn active(arguments: &Arguments, peer: Ipv4Addr, soak: &mut Option<Soak>) -> Res
 }
 
 fn passive(arguments: &Arguments, soak: &mut Option<Soak>) -> Result<()> {
-    let own = arguments.receive.unwrap_or(Ipv4Addr::UNSPECIFIED);
-    let listener = TcpListener::bind((own, arguments.port))
-        .with_context(|| format!("listening on {own}:{}", arguments.port))?;
+    let local = arguments.receive.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let listener = TcpListener::bind((local, arguments.port))
+        .with_context(|| format!("listening on {local}:{}", arguments.port))?;
     println!(
-        "waiting for incoming connection on {own}:{}",
+        "waiting for incoming connection on {local}:{}",
         arguments.port
     );
     let (mut control, from) = listener.accept()?;
     drop(listener);
-    let own = arguments
+    let local = arguments
         .receive
         .map_or_else(|| ipv4(control.local_addr()?), Ok)?;
-    println!("accepted connection from {from} on {own}");
+    println!("accepted connection from {from} on {local}");
     let mut start = [0; START_LEN];
     control.read_exact(&mut start)?;
     let mut wire = start.to_vec();
     wire.resize(wire_len(&start)?, 0);
     control.read_exact(&mut wire[START_LEN..])?;
-    let options = Options::from_wire(&wire, own).context("options of the other side")?;
+    let options = Options::from_wire(&wire, local).context("options of the other side")?;
     let tasks = tasks(&options, false)?;
     control
         .read_exact(&mut [0])
@@ -420,10 +420,10 @@ fn watch(
 
 /// Stops requests, and gives the tasks time to receive the answers in flight.
 fn stop_asking(shared: &Shared) {
-    let over = shared
+    let ended = shared
         .phase
         .compare_exchange(RUNNING, STOPPING, Relaxed, Relaxed);
-    if over.is_ok() {
+    if ended.is_ok() {
         thread::sleep(GRACE);
     }
 }

@@ -54,7 +54,7 @@ pub struct Options {
     /// Address of the other side.
     pub peer: Ipv4Addr,
     /// Address of this side.
-    pub own: Ipv4Addr,
+    pub local: Ipv4Addr,
     /// Port of the passive side; tasks have the following ports.
     pub port: u16,
     /// Number of tasks per side.
@@ -121,7 +121,7 @@ impl Options {
             self.ack,
             self.rdma,
             self.peer.to_bits(),
-            self.own.to_bits(),
+            self.local.to_bits(),
         ] {
             wire.extend(number.to_be_bytes());
         }
@@ -161,11 +161,11 @@ impl Options {
         wire
     }
 
-    /// Decodes options; `own` is the local address.
+    /// Decodes options; `local` is the local address.
     ///
     /// # Errors
     /// An option is unsupported.
-    pub fn from_wire(wire: &[u8], own: Ipv4Addr) -> Result<Self> {
+    pub fn from_wire(wire: &[u8], local: Ipv4Addr) -> Result<Self> {
         let (wire, [tos, notify]) = match wire.strip_prefix(VERSION) {
             Some(rest) => rest.split_last_chunk(),
             None => Some((wire, &[0, 0])),
@@ -184,7 +184,7 @@ impl Options {
             rdma: long(12),
             // The encoded address of the active side is the peer.
             peer: Ipv4Addr::from_bits(long(20)),
-            own,
+            local,
             port: short(24),
             tasks: short(26),
             seconds: long(28),
@@ -287,7 +287,7 @@ pub(crate) mod tests {
             ack: 1024,
             rdma: 20_000,
             peer: [10, 9, 0, 2].into(),
-            own: [10, 9, 0, 1].into(),
+            local: [10, 9, 0, 1].into(),
             port: 4000,
             tasks: 3,
             seconds: 10,
@@ -321,8 +321,8 @@ pub(crate) mod tests {
         );
         let passive = Options::from_wire(&wire, active.peer).unwrap();
         let swapped = Options {
-            peer: active.own,
-            own: active.peer,
+            peer: active.local,
+            local: active.peer,
             ..active
         };
         assert_eq!(passive, swapped);

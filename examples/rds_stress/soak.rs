@@ -34,10 +34,10 @@ impl Soak {
         println!("started {count} cycle soaking threads");
         let start = |_| {
             let counter = Arc::new(Counter::default());
-            let own = Arc::clone(&counter);
+            let local = Arc::clone(&counter);
             thread::Builder::new()
                 .name("soak".to_owned())
-                .spawn(move || own.run())?;
+                .spawn(move || local.run())?;
             Ok((counter, 0))
         };
         let threads = (0..count).map(start).collect::<io::Result<_>>()?;
@@ -49,10 +49,10 @@ impl Soak {
     pub fn busy(&mut self) -> f64 {
         let (mut capacity, mut soaked) = (0, 0);
         for (counter, last) in &mut self.threads {
-            let most = counter.capacity.load(Relaxed);
+            let limit = counter.capacity.load(Relaxed);
             let done = counter.done.load(Relaxed);
-            soaked += most.min(done - *last);
-            capacity += most;
+            soaked += limit.min(done - *last);
+            capacity += limit;
             *last = done;
         }
         (capacity - soaked) as f64 * 100.0 / capacity.max(1) as f64

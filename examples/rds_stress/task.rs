@@ -100,7 +100,7 @@ enum Blocked {
 pub struct Task {
     number: usize,
     socket: Socket,
-    own: SocketAddrV4,
+    local: SocketAddrV4,
     options: Options,
     /// Whether the task sends requests.
     asks: bool,
@@ -115,17 +115,17 @@ impl Task {
     /// # Errors
     /// As for sockets and memory.
     pub fn new(number: u16, options: &Options, active: bool) -> Result<Self> {
-        let own = SocketAddrV4::new(options.own, options.task_port(number));
-        let socket = Socket::bind(own).with_context(|| format!("a socket at {own}"))?;
+        let local = SocketAddrV4::new(options.local, options.task_port(number));
+        let socket = Socket::bind(local).with_context(|| format!("a socket at {local}"))?;
         socket.set_nonblocking(true);
         if options.tos != 0 {
             socket.set_tos(options.tos)?;
         }
-        let room = u64::from(options.tasks) * u64::from(options.depth) * 2;
-        let room = room * u64::from(options.request + options.ack);
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        socket.set_send_limit(room)?;
-        socket.set_recv_limit(room)?;
+        let capacity = u64::from(options.tasks) * u64::from(options.depth) * 2;
+        let capacity = capacity * u64::from(options.request + options.ack);
+        let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
+        socket.set_send_limit(capacity)?;
+        socket.set_recv_limit(capacity)?;
         socket.set_congestion_monitor(options.monitor)?;
         let peers = (0..options.tasks)
             .map(|peer| Peer::new(peer, &socket, options))
@@ -134,7 +134,7 @@ impl Task {
         Ok(Self {
             number: number.into(),
             socket,
-            own,
+            local,
             options: options.clone(),
             asks: active || !options.simplex,
             peers,
@@ -238,7 +238,7 @@ impl Task {
         let bytes = message.to_vec();
         let header = Header::from_wire(&bytes);
         let header = header.with_context(|| format!("{} bytes are no message", bytes.len()))?;
-        let own = self.own;
+        let local = self.local;
         let asks = self.asks;
         let peer = self
             .peers
@@ -259,14 +259,14 @@ impl Task {
             header.kind,
             bytes.len()
         );
-        let wanted = (peer.recv_sequence, peer.addr, own, index);
+        let requested = (peer.recv_sequence, peer.addr, local, index);
         let got = (
             header.sequence,
             header.from,
             header.to,
             usize::from(header.index),
         );
-        ensure!(got == wanted, "message {got:?} instead of {wanted:?}");
+        ensure!(got == requested, "message {got:?} instead of {requested:?}");
         let rest = &bytes[HEADER_LEN as usize..];
         ensure!(
             !self.options.verify || rest == &self.pattern[..rest.len()],
@@ -277,7 +277,7 @@ impl Task {
         match header.kind {
             Kind::Request => {
                 let cookie = message.cookie();
-                peer.request(header, cookie, own, &self.options)?;
+                peer.request(header, cookie, local, &self.options)?;
                 self.count(shared, |stats| {
                     stats.received += 1;
                     stats.bytes += u64::from(len);
@@ -376,7 +376,7 @@ impl Task {
             let token = (number * depth + index) as u64;
             send = send.rdma(operation.at(rdma.offset).notify().token(token));
             if self.options.trace {
-                eprintln!("{} for {}: {rdma:?}", self.own, peer.addr);
+                eprintln!("{} for {}: {rdma:?}", self.local, peer.addr);
             }
         }
         let ack = self.options.ack;
@@ -432,7 +432,7 @@ impl Task {
         }
         let header = Header {
             sequence: peer.send_sequence,
-            from: self.own,
+            from: self.local,
             to: peer.addr,
             // `check` excludes an overflow.
             index: u16::try_from(peer.send_index)?,
@@ -487,7 +487,7 @@ impl Peer {
         &mut self,
         header: Header,
         cookie: Option<Cookie>,
-        own: SocketAddrV4,
+        local: SocketAddrV4,
         options: &Options,
     ) -> Result<()> {
         ensure!(
@@ -514,7 +514,7 @@ impl Peer {
         };
         self.slots[self.recv_index].ack = Some(Header {
             sequence: 0,
-            from: own,
+            from: local,
             to: self.addr,
             index: header.index,
             kind: Kind::Ack,

@@ -85,10 +85,10 @@ impl Bytes {
                 break;
             }
             // Writes of the peer are visible without a call; the end of the connection is not.
-            let over = connection
+            let ended = connection
                 .stream()
                 .is_none_or(|stream| stream.take_error().is_some());
-            ensure!(!over, "the peer has gone");
+            ensure!(!ended, "the peer has gone");
             std::hint::spin_loop();
         }
         if self.verify {

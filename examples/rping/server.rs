@@ -139,26 +139,26 @@ impl Server {
         if self.debug {
             println!("{:?}: {peer:x?}", state.stage);
         }
-        let room = usize::try_from(peer.len).unwrap_or(usize::MAX);
+        let capacity = usize::try_from(peer.len).unwrap_or(usize::MAX);
         match state.stage {
             Stage::Source => {
                 ensure!(
-                    room <= state.memory.len(),
-                    "the client has {room} bytes, and here is room for {}; see -S",
+                    capacity <= state.memory.len(),
+                    "the client has {capacity} bytes, and here is room for {}; see -S",
                     state.memory.len()
                 );
                 state.stage = Stage::Read;
                 // Clear bytes of an earlier, longer ping.
                 state.memory.write(0, &vec![0; state.memory.len()]);
-                qp.post(op::Read::new(state.memory.slice(0..room), peer))?;
+                qp.post(op::Read::new(state.memory.slice(0..capacity), peer))?;
             }
             Stage::Sink => {
                 let ping = state.ping();
                 let text = ping.iter().position(|&byte| byte == 0);
                 let len = text.map_or(ping.len(), |end| end + 1);
                 ensure!(
-                    len <= room,
-                    "a ping of {len} bytes does not fit into the client's buffer of {room}"
+                    len <= capacity,
+                    "a ping of {len} bytes does not fit into the client's buffer of {capacity}"
                 );
                 state.stage = Stage::Write;
                 qp.post(op::Write::new(state.memory.slice(0..len), peer))?;

@@ -133,14 +133,14 @@ impl Connection {
     /// # Errors
     /// The connection has ended.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut left = bytes;
-        while !left.is_empty() {
+        let mut remaining = bytes;
+        while !remaining.is_empty() {
             let sent = match &mut self.transport {
-                Transport::Rsocket(stream) => stream.write(left),
-                Transport::Tcp(stream) => stream.write(left),
+                Transport::Rsocket(stream) => stream.write(remaining),
+                Transport::Tcp(stream) => stream.write(remaining),
             };
             if let Some(sent) = self.attempted(sent).context("cannot send")? {
-                left = &left[sent..];
+                remaining = &remaining[sent..];
             }
         }
         Ok(())

@@ -133,10 +133,10 @@ pub fn short_size(size: u128) -> String {
         0x400.. => (1 << 10, "k"),
         _ => (1, ""),
     };
-    let whole = size / unit;
+    let complete = size / unit;
     match size % unit * 10 / unit {
-        tenths if whole < 10 && tenths > 0 => format!("{whole}.{tenths}{name}"),
-        _ => format!("{whole}{name}"),
+        tenths if complete < 10 && tenths > 0 => format!("{complete}.{tenths}{name}"),
+        _ => format!("{complete}{name}"),
     }
 }
 

@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn look_up_finds_the_key_in_every_slot() {
-        for place in 0..SLOTS {
+        for index in 0..SLOTS {
             let mut bucket = [0; BUCKET_LEN];
-            bucket[place * SLOT_LEN..][..SLOT_LEN].copy_from_slice(&slot(b"key", 1).to_wire());
+            bucket[index * SLOT_LEN..][..SLOT_LEN].copy_from_slice(&slot(b"key", 1).to_wire());
             assert_eq!(look_up(&bucket, b"key"), Found::Slot(slot(b"key", 1)));
             assert_eq!(look_up(&bucket, b"ke"), Found::Absent);
         }

@@ -81,11 +81,11 @@ impl Client {
     /// # Errors
     /// The connection has failed, or the slot stays torn because the server has stopped during a put.
     pub fn get(&mut self, key: &[u8]) -> anyhow::Result<Option<Slot>> {
-        let place = self.table.slice(bytes_of(bucket_of(key, self.buckets)))?;
+        let target = self.table.slice(bytes_of(bucket_of(key, self.buckets)))?;
         let start = Instant::now();
         loop {
             let buf = self.bucket.take().context("a get has failed before")?;
-            self.endpoint.post_read(buf, place)?;
+            self.endpoint.post_read(buf, target)?;
             let buf = self.endpoint.send_comp()?.into_work()?;
             let bucket = self.bucket.insert(buf);
             match look_up(bucket, key) {

@@ -85,8 +85,8 @@ impl Store {
     fn put(&self, entry: Entry) -> Option<u64> {
         // Locked until the slot is written: two concurrent puts would leave a torn slot for good.
         let mut table = self.lock();
-        let (place, slot) = table.put(entry)?;
-        let (start, wire) = (place * SLOT_LEN, slot.to_wire());
+        let (index, slot) = table.put(entry)?;
+        let (start, wire) = (index * SLOT_LEN, slot.to_wire());
         let (header, bytes) = wire.split_at(HEADER_LEN);
         self.memory.write(start, header);
         thread::sleep(self.pause);

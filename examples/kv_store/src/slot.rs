@@ -108,7 +108,7 @@ mod tests {
                     let mut read = *first;
                     read[cut..].copy_from_slice(&second[cut..]);
                     let expected = match read {
-                        whole if whole == new || whole == old => Seen::of(&whole),
+                        complete if complete == new || complete == old => Seen::of(&complete),
                         _ => Seen::Torn,
                     };
                     assert_eq!(Seen::of(&read), expected, "cut at {cut}");
@@ -120,9 +120,9 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_detected() {
-        let whole = slot(1, b"value").to_wire();
+        let complete = slot(1, b"value").to_wire();
         for bit in 0..SLOT_LEN * 8 {
-            let mut wire = whole;
+            let mut wire = complete;
             wire[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Seen::of(&wire), Seen::Torn, "bit {bit}");
         }

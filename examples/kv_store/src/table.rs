@@ -32,14 +32,14 @@ impl Table {
     pub fn put(&mut self, entry: Entry) -> Option<(usize, Slot)> {
         let first = bucket_of(entry.key(), self.buckets) as usize * SLOTS;
         let bucket = self.keys.get_mut(first..first + SLOTS)?;
-        let known = bucket
+        let existing = bucket
             .iter()
             .position(|key| key.as_deref() == Some(entry.key()));
-        let place = known.or_else(|| bucket.iter().position(Option::is_none))?;
-        bucket[place] = Some(entry.key().into());
+        let index = existing.or_else(|| bucket.iter().position(Option::is_none))?;
+        bucket[index] = Some(entry.key().into());
         self.puts += 1;
         let version = self.puts;
-        Some((first + place, Slot { version, entry }))
+        Some((first + index, Slot { version, entry }))
     }
 }
 
@@ -69,8 +69,8 @@ mod tests {
         }
 
         fn put(&mut self, key: &str, value: &str) -> Option<u64> {
-            let (place, slot) = self.table.put(entry(key, value))?;
-            self.memory[place * SLOT_LEN..][..SLOT_LEN].copy_from_slice(&slot.to_wire());
+            let (index, slot) = self.table.put(entry(key, value))?;
+            self.memory[index * SLOT_LEN..][..SLOT_LEN].copy_from_slice(&slot.to_wire());
             Some(slot.version)
         }
 

@@ -6,10 +6,17 @@
     reason = "a program for the terminal"
 )]
 
-use std::{num::NonZeroU32, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{
+    num::NonZeroU32,
+    process::ExitCode,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
+use anyhow::bail;
 use clap::Parser;
-use cm::Listener;
+use cm::{Incoming, Listener};
 use tracing_subscriber::EnvFilter;
 
 use kv_store::{message::MESSAGE_LEN, server::Store};
@@ -35,6 +42,9 @@ struct Options {
     slow_puts: u64,
 }
 
+/// Maximum number of clients, those with an incomplete handshake included: each has a thread and a queue pair.
+const MAX_CLIENTS: usize = 1024;
+
 fn main() -> ExitCode {
     // The events selected by the variable RUST_LOG, such as `cm=debug`.
     tracing_subscriber::fmt()
@@ -56,7 +66,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     let mut store = None;
     let mut threads = Vec::new();
     while options.clients.is_none_or(|count| threads.len() < count) {
-        let mut incoming = listener.request()?;
+        let incoming = listener.request()?;
         // Created for the first client, because the device is unknown before.
         let store = match &store {
             Some(store) => Arc::clone(store),
@@ -66,18 +76,11 @@ fn run(options: &Options) -> anyhow::Result<()> {
                 Arc::clone(store.insert(new))
             }
         };
-        if incoming.pd() != store.pd() {
-            incoming.reject(b"the table is on another device")?;
-            continue;
+        // The failure of one client, or the lack of a resource for it, ends no other's connection.
+        match admit(incoming, store, threads.len()) {
+            Ok(thread) => threads.push(thread),
+            Err(err) => eprintln!("a client is refused: {err:#}"),
         }
-        // Posted before the client is accepted, so that the first message finds a receive.
-        incoming.post_recv(incoming.reg_msgs([0; MESSAGE_LEN])?)?;
-        threads.push(thread::spawn(move || {
-            let served = incoming.accept().map_err(Into::into);
-            if let Err(err) = served.and_then(|endpoint| store.serve(endpoint)) {
-                eprintln!("a client is lost: {err:#}");
-            }
-        }));
         if options.clients.is_none() {
             threads.retain(|thread| !thread.is_finished());
         }
@@ -87,4 +90,29 @@ fn run(options: &Options) -> anyhow::Result<()> {
         drop(thread.join());
     }
     Ok(())
+}
+
+/// Serves a client in a thread of its own, or rejects it.
+fn admit(
+    mut incoming: Incoming,
+    store: Arc<Store>,
+    clients: usize,
+) -> anyhow::Result<JoinHandle<()>> {
+    if clients >= MAX_CLIENTS {
+        incoming.reject(b"too many clients")?;
+        bail!("there are {clients} clients");
+    }
+    if incoming.pd() != store.pd() {
+        incoming.reject(b"the table is on another device")?;
+        bail!("the table is on another device");
+    }
+    // Posted before the client is accepted, so that the first message finds a receive.
+    incoming.post_recv(incoming.reg_msgs([0; MESSAGE_LEN])?)?;
+    let thread = thread::Builder::new().spawn(move || {
+        let served = incoming.accept().map_err(Into::into);
+        if let Err(err) = served.and_then(|endpoint| store.serve(endpoint)) {
+            eprintln!("a client is lost: {err:#}");
+        }
+    })?;
+    Ok(thread)
 }

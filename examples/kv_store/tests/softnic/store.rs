@@ -39,8 +39,8 @@ fn serve(host: &Host, listener: &Listener, pause: Duration, clients: usize) -> S
             let buckets = NonZeroU32::new(64).unwrap();
             Arc::new(Store::new(incoming.pd(), buckets, pause).unwrap())
         }));
-        let room = incoming.reg_msgs([0; MESSAGE_LEN]).unwrap();
-        incoming.post_recv(room).unwrap();
+        let receive = incoming.reg_msgs([0; MESSAGE_LEN]).unwrap();
+        incoming.post_recv(receive).unwrap();
         threads.push(host.spawn(move || store.serve(incoming.accept()?)));
     }
     let ended = threads.into_iter().map(|thread| thread.join().unwrap());
