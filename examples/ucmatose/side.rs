@@ -217,11 +217,11 @@ impl Side<'_> {
     }
 
     fn accept(&mut self, mut request: ConnectRequest) -> anyhow::Result<()> {
-        let made = self.accepted.len() + self.nodes.len();
-        if made == usize::try_from(self.options.connections)? {
+        let created = self.accepted.len() + self.nodes.len();
+        if created == usize::try_from(self.options.connections)? {
             println!("cmatose: failing connection request");
             request.reject(&[])?;
-            bail!("there are more connections than {made}");
+            bail!("there are more connections than {created}");
         }
         let (qp, messages) = self.prepare(request.id())?;
         if let Some(timeout) = self.options.ack_timeout {

@@ -109,7 +109,7 @@ impl Client {
         loop {
             let received = self
                 .endpoint
-                .receive_in_time(self.answer.place(), timeout)
+                .receive_in_time(self.answer.space(), timeout)
                 .context("cannot receive")?;
             match received {
                 None if since.elapsed() >= self.give_up => bail!(

@@ -23,7 +23,7 @@ fn name() -> String {
 const NEWER: [&str; 2] = ["SUPPORT_FLUSH", "SUPPORT_ATOMIC_WRITE"];
 
 /// The lines of `text` without those for flags that C's program does not know.
-fn known<'t>(text: &'t str, theirs: &str) -> Vec<&'t str> {
+fn shared<'t>(text: &'t str, theirs: &str) -> Vec<&'t str> {
     if NEWER.iter().any(|flag| theirs.contains(flag)) {
         return text.lines().collect();
     }
@@ -45,7 +45,7 @@ fn devinfo_text_matches_c() {
     ] {
         let (ours, theirs) = (ours(args), run("ibv_devinfo", args));
         let (our_text, their_text) = (text(&ours.stdout), text(&theirs.stdout));
-        let lines = [&our_text, &their_text].map(|text| known(text, &their_text));
+        let lines = [&our_text, &their_text].map(|text| shared(text, &their_text));
         for (ours, theirs) in lines[0].iter().zip(&lines[1]) {
             assert_eq!(ours, theirs, "{args:?}");
         }
@@ -97,9 +97,9 @@ fn devinfo_route_marks_one_gid_as_the_best() {
     let devices = verbs::devices().unwrap();
     let ctx = devices.first().unwrap().open().unwrap();
     let mut table = ctx.query_gid_table().unwrap().into_iter();
-    let own = table.find(|entry| entry.gid.to_ip().is_ipv4()).unwrap();
-    let own = own.gid.to_ip().to_string();
-    let output = ours(&["--route", &own]);
+    let local = table.find(|entry| entry.gid.to_ip().is_ipv4()).unwrap();
+    let local = local.gid.to_ip().to_string();
+    let output = ours(&["--route", &local]);
     let printed = text(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     let best: Vec<_> = printed
@@ -107,6 +107,6 @@ fn devinfo_route_marks_one_gid_as_the_best() {
         .filter(|line| line.ends_with("yes, the best"))
         .collect();
     assert_eq!(best.len(), 1, "{printed}");
-    assert!(best[0].contains(&format!("::ffff:{own} ")), "{printed}");
+    assert!(best[0].contains(&format!("::ffff:{local} ")), "{printed}");
     assert!(!ours(&["--route", "no address"]).status.success());
 }

@@ -15,7 +15,7 @@ fn sh(script: &str) -> Output {
 
 impl Hosts {
     fn new() -> Self {
-        let made = sh(&format!(
+        let created = sh(&format!(
             "set -e; ip netns add {SERVER}; ip netns add {CLIENT}
              ip link add cable1 type veth peer name cable2
              for n in 1 2; do
@@ -26,7 +26,7 @@ impl Hosts {
              done"
         ));
         let hosts = Self;
-        assert!(made.status.success(), "{made:?}");
+        assert!(created.status.success(), "{created:?}");
         hosts
     }
 

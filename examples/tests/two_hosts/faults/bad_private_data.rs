@@ -34,13 +34,13 @@ pub(super) fn callers() -> String {
 
 /// Checks the outcomes.
 pub(super) fn complaints(listeners: &[String], callers: &[String]) -> Vec<String> {
-    let ends = |lines: &[String], name, wanted: &[&str]| {
+    let ends = |lines: &[String], name, requested: &[&str]| {
         let said = lines_of(lines, name);
-        let right = said.len() >= wanted.len()
-            && said[said.len() - wanted.len()..]
+        let right = said.len() >= requested.len()
+            && said[said.len() - requested.len()..]
                 .iter()
-                .zip(wanted)
-                .all(|(said, wanted)| said.trim() == *wanted);
+                .zip(requested)
+                .all(|(said, requested)| said.trim() == *requested);
         (!right).then(|| format!("{name}: {said:?}"))
     };
     let rejected = ["rejected 28", "torn down", "exit 0"];

@@ -163,13 +163,13 @@ fn play(restored: bool) {
     for (host, sides, lines) in [('a', &of_a, &printed.a), ('b', &of_b, &printed.b)] {
         for side in sides {
             let complaint = super::complaint(side.port, lines, Some(&[side.end]));
-            let seen = complaint.as_deref().unwrap_or("ok");
-            println!("  {host}, {}: {seen}", side.command);
+            let observed = complaint.as_deref().unwrap_or("ok");
+            println!("  {host}, {}: {observed}", side.command);
             wrong.extend(complaint.map(|lines| format!("{}: {lines}", side.point)));
         }
-        let left = lines.iter().rfind(|line| line.starts_with("left "));
-        if left.is_none_or(|left| left != "left 0 0") {
-            wrong.push(format!("on {host}: {left:?}"));
+        let remaining = lines.iter().rfind(|line| line.starts_with("left "));
+        if remaining.is_none_or(|remaining| remaining != "left 0 0") {
+            wrong.push(format!("on {host}: {remaining:?}"));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -182,8 +182,8 @@ impl LinkDown {
     ) -> Result<String> {
         let mut traffic = Traffic::default();
         while connection.qp().receive_queue().in_flight() < WINDOW {
-            let room = side.pd.alloc_buf(64)?;
-            let posted = connection.qp_mut().post_recv(room);
+            let receives = side.pd.alloc_buf(64)?;
+            let posted = connection.qp_mut().post_recv(receives);
             posted.map_err(|refused| refused.error)?;
         }
         // The message confirms the connection to both sides.
@@ -349,8 +349,8 @@ impl Traffic {
         side: &mut Side,
         connection: &mut Connection,
     ) -> Result<Option<WcStatus>> {
-        let (failure, room) = self.collect(timeout, side, connection)?;
-        for buf in room {
+        let (failure, receives) = self.collect(timeout, side, connection)?;
+        for buf in receives {
             let posted = connection.qp_mut().post_recv(buf);
             posted.map_err(|refused| refused.error)?;
         }
@@ -365,7 +365,7 @@ impl Traffic {
         connection: &mut Connection,
     ) -> Result<(Option<WcStatus>, Vec<Buf>)> {
         let mut failure = None;
-        let mut room = Vec::new();
+        let mut receives = Vec::new();
         for wc in side.cq.wait(Some(timeout))? {
             if wc.status() != WcStatus::SUCCESS {
                 failure = failure.or(Some(wc.status()));
@@ -380,10 +380,10 @@ impl Traffic {
                     self.received
                 );
                 self.received += 1;
-                room.push(done.into_work()?);
+                receives.push(done.into_work()?);
             }
         }
-        Ok((failure, room))
+        Ok((failure, receives))
     }
 
     /// Flushes all requests in flight on an ended connection.

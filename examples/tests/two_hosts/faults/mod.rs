@@ -178,8 +178,8 @@ fn command(number: usize, arguments: &str) -> String {
 
 /// Checks the outcome of a side, and returns a description of the error.
 fn complaint(number: usize, lines: &[String], ends: Option<&[&str]>) -> Option<String> {
-    let own = lines_of(lines, number);
-    let right = match (ends, &own[..]) {
+    let local = lines_of(lines, number);
+    let right = match (ends, &local[..]) {
         // Killed by signal 9.
         (None, [.., "exit 137"]) => true,
         (Some(ends), [outcome, "torn down", "exit 0"]) => {
@@ -187,7 +187,7 @@ fn complaint(number: usize, lines: &[String], ends: Option<&[&str]>) -> Option<S
         }
         _ => false,
     };
-    (!right).then(|| format!("{own:?}"))
+    (!right).then(|| format!("{local:?}"))
 }
 
 #[test]
@@ -219,15 +219,16 @@ fn peer_death_in_any_phase_is_reported() {
             (&printed.b, case.active_ends),
         ] {
             let complaint = complaint(number, lines, ends);
-            let seen = complaint.as_deref().unwrap_or("ok");
-            println!("  {}: {seen}", case.name);
+            let observed = complaint.as_deref().unwrap_or("ok");
+            println!("  {}: {observed}", case.name);
             wrong.extend(complaint);
         }
     }
     let bad_data = bad_private_data::complaints(&printed.a, &printed.b);
     println!("  streams with bad private data: {bad_data:?}");
     wrong.extend(bad_data);
-    let has = |lines: &[String], wanted: &str| lines.iter().any(|line| line.starts_with(wanted));
+    let has =
+        |lines: &[String], requested: &str| lines.iter().any(|line| line.starts_with(requested));
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(has(&printed.a, "left 0 0"), "{:?}", printed.a);
     assert!(has(&printed.b, "left 0 0"), "{:?}", printed.b);

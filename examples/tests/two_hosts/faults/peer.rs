@@ -117,8 +117,8 @@ impl Options {
     /// Kills this process, if `phase` is the phase of the kill.
     fn reach(&self, phase: Phase) {
         if self.die == Some(phase) {
-            let own = rustix::process::getpid();
-            let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+            let local = rustix::process::getpid();
+            let _ = rustix::process::kill_process(local, rustix::process::Signal::KILL);
         }
     }
 

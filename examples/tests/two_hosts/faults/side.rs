@@ -35,22 +35,22 @@ impl Side {
         connection: &mut Connection,
         count: usize,
     ) -> Result<Vec<&'static str>> {
-        let mut taken = Vec::new();
-        while taken.len() < count {
-            let before = taken.len();
+        let mut kinds = Vec::new();
+        while kinds.len() < count {
+            let before = kinds.len();
             for wc in self.cq.wait(Some(TEST_TIMEOUT))? {
-                taken.push(match (wc.ok().is_ok(), wc.is_receive()) {
+                kinds.push(match (wc.ok().is_ok(), wc.is_receive()) {
                     (true, true) => "received",
                     (true, false) => "sent",
                     (false, _) => "flushed",
                 });
                 drop(connection.qp_mut().complete(wc));
             }
-            if taken.len() == before {
-                taken.push("hangs");
+            if kinds.len() == before {
+                kinds.push("hangs");
                 break;
             }
         }
-        Ok(taken)
+        Ok(kinds)
     }
 }

@@ -2,14 +2,14 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 
-use crate::Role;
+use crate::{MARKER_PORT, Role};
 
 /// Number and interval of attempts to connect to the passive side, which may start later.
 const ATTEMPTS: u32 = 600;
@@ -52,6 +52,15 @@ impl Control {
         numbers
             .try_into()
             .map_err(|_| anyhow::anyhow!("the other process has ended, or sent `{line}`"))
+    }
+
+    /// Puts a text into the capture, as a datagram that no program receives.
+    pub(crate) fn mark(&self, text: &str) -> Result<()> {
+        let mut to = self.stream.get_ref().peer_addr()?;
+        to.set_port(MARKER_PORT);
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.send_to(text.as_bytes(), to)?;
+        Ok(())
     }
 
     /// Waits until the other process is here, too.

@@ -1,7 +1,8 @@
 //! Frames of Soft-RoCE are those of softnic: each frame between two guests decodes, and encodes to the same bytes.
 //!
 //! `XTASK=$PWD/target/debug/xtask RECORD_FRAMES=1 cargo test -p examples --test two_hosts frames` also writes the first
-//! frame of each kind to `softnic/tests/wire/rxe.txt`.
+//! frame of each kind to `softnic/tests/wire/rxe.txt`, and the exchanges of the connection manager and of reliable connections
+//! to `softnic/tests/recorded/rxe-6.12.txt`, by the version of Linux; `SOFT_ROCE_KERNEL=newest` chooses the newest one.
 
 #[path = "../../../../softnic/tests/wire/kind.rs"]
 mod kind;
@@ -21,6 +22,15 @@ const PEER: &str = env!("CARGO_BIN_EXE_frame-peer");
 
 /// The checked-in frames.
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../softnic/tests/wire/rxe.txt");
+
+/// Folder of the checked-in exchanges.
+const EXCHANGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../softnic/tests/recorded");
+
+/// Port of the markers between exchanges.
+const MARKER_PORT: u16 = 9;
+
+/// Marker after a recorded exchange, before frames that are not recorded.
+const END: &str = "End";
 
 /// Timeout of the exchange, on a busy machine.
 const SECONDS: u32 = 240;
@@ -62,13 +72,22 @@ fn expected(has_atomic_write: bool) -> BTreeSet<String> {
         .collect()
 }
 
-/// The IP packets of a capture that are frames.
-fn packets(pcap: &[u8]) -> Vec<&[u8]> {
+/// A frame or a marker of a capture.
+enum Captured<'a> {
+    /// Time in microseconds, and the IP packet.
+    Frame(u64, &'a [u8]),
+    /// Name of the exchange that follows.
+    Marker(String),
+}
+
+/// The frames and markers of a capture.
+fn captured(pcap: &[u8]) -> Vec<Captured<'_>> {
     let mut packets = Vec::new();
     let mut rest = &pcap[24..];
     while let Some((header, records)) = rest.split_first_chunk::<16>() {
-        let [.., a, b, c, d, _, _, _, _] = *header;
-        let len = usize::try_from(u32::from_le_bytes([a, b, c, d])).expect("64 bits");
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
+        let time = u64::from(word(0)) * 1_000_000 + u64::from(word(4));
+        let len = usize::try_from(word(8)).expect("64 bits");
         let (record, next) = records.split_at(len);
         rest = next;
         let packet = &record[14..];
@@ -77,8 +96,17 @@ fn packets(pcap: &[u8]) -> Vec<&[u8]> {
             [0x86, 0xdd] => (packet[6], 40),
             _ => continue,
         };
-        if protocol == 17 && packet[udp + 2..udp + 4] == PORT.to_be_bytes() {
-            packets.push(packet);
+        if protocol != 17 {
+            continue;
+        }
+        match u16::from_be_bytes([packet[udp + 2], packet[udp + 3]]) {
+            PORT => packets.push(Captured::Frame(time, packet)),
+            MARKER_PORT => {
+                let end = udp + usize::from(u16::from_be_bytes([packet[udp + 4], packet[udp + 5]]));
+                let text = String::from_utf8_lossy(&packet[udp + 8..end]);
+                packets.push(Captured::Marker(text.into_owned()));
+            }
+            _ => {}
         }
     }
     packets
@@ -93,7 +121,11 @@ fn frames_of_soft_roce_encode_to_the_same_bytes() {
     let printed = run_with(&options, SECONDS, &side("active"), &side("passive"));
     let pcap = fs::read(&pcap).unwrap();
     let mut kinds = BTreeMap::new();
-    for packet in packets(&pcap) {
+    let captured = captured(&pcap);
+    for item in &captured {
+        let Captured::Frame(_, packet) = *item else {
+            continue;
+        };
         let frame = Frame::decode(packet).unwrap_or_else(|error| panic!("{error}: {packet:02x?}"));
         let mut again = Vec::new();
         frame.encode(&mut again).unwrap();
@@ -107,6 +139,7 @@ fn frames_of_soft_roce_encode_to_the_same_bytes() {
     }
     if env::var_os("RECORD_FRAMES").is_some() {
         write(&printed, &kinds);
+        write_exchanges(&printed, &captured);
     }
 }
 
@@ -125,4 +158,44 @@ fn write(printed: &Printed, kinds: &BTreeMap<String, &[u8]>) {
         }
     }
     fs::write(Path::new(VECTORS), text).expect("the file cannot be written");
+}
+
+/// Writes the exchanges over IPv4.
+fn write_exchanges(printed: &Printed, captured: &[Captured<'_>]) {
+    let release = &printed.a[0];
+    let mut text = format!(
+        "# Frames between two hosts with rxe of Linux {release}: for each exchange, the sender (a is the active side), the\n\
+         # time in microseconds since the first frame, and the IP packet up to the last byte of the ICRC.\n\
+         # Written by `RECORD_FRAMES=1`: see examples/tests/two_hosts/frames/mod.rs.\n"
+    );
+    // Time and sender of the first frame of the exchange.
+    let mut start = None;
+    let mut is_recorded = false;
+    let mut names = BTreeSet::new();
+    for item in captured {
+        match item {
+            Captured::Marker(name) if name == END => is_recorded = false,
+            // The same exchanges over IPv6.
+            Captured::Marker(name) if !names.insert(name) => break,
+            Captured::Marker(name) => {
+                is_recorded = true;
+                start = None;
+                text += &format!("## {name}\n");
+            }
+            Captured::Frame(..) if !is_recorded => {}
+            Captured::Frame(time, packet) => {
+                let frame = Frame::decode(packet).expect("decoded before");
+                let mut bytes = Vec::new();
+                frame.encode(&mut bytes).expect("encoded before");
+                let (first, active) = *start.get_or_insert((*time, frame.ip.src()));
+                let side = if frame.ip.src() == active { "a" } else { "b" };
+                let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                text += &format!("{side} {} {digits}\n", time - first);
+            }
+        }
+    }
+    let mut version = release.split(['.', '-']);
+    let version = [version.next(), version.next()].map(|part| part.expect("a release"));
+    let file = Path::new(EXCHANGES).join(format!("rxe-{}.txt", version.join(".")));
+    fs::write(file, text).expect("the file cannot be written");
 }

@@ -4,7 +4,7 @@
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 mod control;
-mod management;
+mod exchanges;
 mod refusals;
 mod requests;
 mod side;
@@ -19,6 +19,9 @@ use side::Side;
 
 /// Port of the connection between the two processes.
 const CONTROL_PORT: u16 = 7600;
+
+/// Port of the markers in the capture, `discard`.
+const MARKER_PORT: u16 = 9;
 
 /// Port of the connection manager.
 const PORT: u16 = 7471;
@@ -46,13 +49,19 @@ fn main() -> Result<()> {
     let addr = resolve(&options.host, PORT)?;
     let mut control = Control::new(options.role, resolve(&options.control, CONTROL_PORT)?)?;
     let mut side = Side::new(addr.is_ipv4())?;
+    exchanges::run(options.role, &mut control, addr)?;
+    if options.role == Role::Active {
+        control.mark("Requests")?;
+    }
     requests::reliable(options.role, &mut control, &mut side)?;
+    if options.role == Role::Active {
+        control.mark("End")?;
+    }
     requests::unreliable(options.role, &mut control, &mut side)?;
     requests::datagrams(options.role, &mut control, &mut side)?;
     refusals::run(options.role, &mut control, &mut side)?;
-    match options.role {
-        Role::Active => management::active(&mut control, addr)?,
-        Role::Passive => management::passive(&mut control, addr.is_ipv4())?,
+    if options.role == Role::Active {
+        control.mark("End")?;
     }
     if side.has_atomic_write() {
         println!("atomic write");

@@ -22,14 +22,17 @@ enum Refusal {
     NotGranted,
     /// The message is longer than its receive.
     TooLong,
+    /// The message invalidates a key of no window.
+    WrongInvalidation,
 }
 
-const REFUSALS: [Refusal; 5] = [
+const REFUSALS: [Refusal; 6] = [
     Refusal::NotReady,
     Refusal::Missing,
     Refusal::WrongKey,
     Refusal::NotGranted,
     Refusal::TooLong,
+    Refusal::WrongInvalidation,
 ];
 
 impl Refusal {
@@ -49,13 +52,13 @@ impl Refusal {
                 access: RemoteAccess::WRITE,
                 ..options
             },
-            Self::WrongKey | Self::TooLong => options,
+            Self::WrongKey | Self::TooLong | Self::WrongInvalidation => options,
         }
     }
 
     fn receives(self) -> usize {
         match self {
-            Self::Missing | Self::TooLong => 1,
+            Self::Missing | Self::TooLong | Self::WrongInvalidation => 1,
             Self::NotReady | Self::WrongKey | Self::NotGranted => 0,
         }
     }
@@ -64,6 +67,10 @@ impl Refusal {
         match self {
             Self::NotReady | Self::Missing => qp.post(op::Send::new(side.buf(SHORT)?))?,
             Self::TooLong => qp.post(op::Send::new(side.buf(2 * LONG)?))?,
+            Self::WrongInvalidation => {
+                let message = op::Send::new(side.buf(SHORT)?);
+                qp.post(message.invalidate(!peer.memory.rkey))?;
+            }
             Self::WrongKey => {
                 let rkey = !peer.memory.rkey;
                 let memory = RemoteToken {
@@ -87,6 +94,8 @@ impl Refusal {
             Self::Missing => &[WcStatus::RETRY_EXC_ERR],
             Self::WrongKey => &[WcStatus::REM_ACCESS_ERR],
             Self::NotGranted => &[WcStatus::REM_INV_REQ_ERR],
+            // Soft-RoCE acknowledges the message, and fails its own queue pair.
+            Self::WrongInvalidation => &[WcStatus::SUCCESS, WcStatus::REM_ACCESS_ERR],
             // Soft-RoCE reports an error of the responder.
             Self::TooLong => &[WcStatus::REM_INV_REQ_ERR, WcStatus::REM_OP_ERR],
         }
@@ -101,6 +110,7 @@ pub(crate) fn run(role: Role, control: &mut Control, side: &mut Side) -> Result<
         };
         let (mut qp, peer) = side.reliable(control, refusal.options(), receives)?;
         if role == Role::Active {
+            control.mark(&format!("{refusal:?}"))?;
             refusal.post(&mut qp, &peer, side)?;
             let status = side.statuses(&mut qp, 1)?[0];
             ensure!(

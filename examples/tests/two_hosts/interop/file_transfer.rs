@@ -26,12 +26,12 @@ pub(super) fn cells() -> Vec<Cell> {
         )
     };
     let refused =
-        |port: u32, setup: &str, client: &str, reason: &'static str, left: &'static [&str]| {
+        |port: u32, setup: &str, client: &str, reason: &'static str, remaining: &'static [&str]| {
             Cell::of_ours(
                 "file-transfer",
                 server(port, setup, "--max-size 1000"),
                 format!("head -c 1001 /dev/zero > {port}; {CLIENT} -p {port} $A {port} {client}"),
-                move |output| is_refused(output, reason, left),
+                move |output| is_refused(output, reason, remaining),
             )
         };
     vec![
@@ -103,13 +103,13 @@ fn is_whole(output: &CellOutput, size: u32) -> Result<(), String> {
 }
 
 /// The server reports the reason, and the folder's content is unchanged.
-fn is_refused(output: &CellOutput, reason: &str, left: &[&str]) -> Result<(), String> {
+fn is_refused(output: &CellOutput, reason: &str, remaining: &[&str]) -> Result<(), String> {
     let server: Vec<&str> = output.server.iter().map(String::as_str).collect();
     let Some(at) = server.iter().position(|line| *line == reason) else {
         return Err(format!("not refused with {reason:?}"));
     };
-    if server[at + 1..] != [left, &["exit 1"]].concat() {
-        return Err(format!("the folder has changed: {left:?}"));
+    if server[at + 1..] != [remaining, &["exit 1"]].concat() {
+        return Err(format!("the folder has changed: {remaining:?}"));
     }
     let broken = "the receiver disconnected before the end of the file";
     match output.client.iter().any(|line| line.ends_with(broken)) {

@@ -93,8 +93,8 @@ impl CellOutput {
     /// Copies the output without lines equal to `unwanted`.
     pub(crate) fn without(&self, unwanted: &str) -> Self {
         let rest = |lines: &[String]| -> Vec<String> {
-            let wanted = |line: &&String| *line != unwanted;
-            lines.iter().filter(wanted).cloned().collect()
+            let requested = |line: &&String| *line != unwanted;
+            lines.iter().filter(requested).cloned().collect()
         };
         Self {
             server: rest(&self.server),
@@ -233,12 +233,12 @@ impl Limits {
 }
 
 /// One side of a cell: lines and exit code start with the number of the cell. Of several attempts, the last
-/// one counts. An exit code matching `over` ends the attempts.
-fn side(cell: usize, attempts: u32, seconds: u32, over: &str, command: &str) -> String {
+/// one counts. An exit code matching `ended` ends the attempts.
+fn side(cell: usize, attempts: u32, seconds: u32, ended: &str, command: &str) -> String {
     let command = quoted(&by_link(command));
     format!(
         "for i in $(seq {attempts}); do out=$(timeout {seconds} sh -c {command} 2>&1); code=$?; \
-         {over} && break; done; \
+         {ended} && break; done; \
          printf '%s\\nexit %s\\n' \"$out\" $code | sed 's/^/{cell}: /'"
     )
 }
@@ -267,29 +267,29 @@ fn play_within(
     tools: impl IntoIterator<Item = Vec<Cell>>,
 ) {
     let cells: Vec<Cell> = tools.into_iter().flatten().collect();
-    let mut left: Vec<&Cell> = cells.iter().collect();
+    let mut remaining: Vec<&Cell> = cells.iter().collect();
     let mut failures = Vec::new();
-    for turn in 0..=again {
-        if left.is_empty() {
+    for attempt in 0..=again {
+        if remaining.is_empty() {
             break;
         }
-        let limits = if turn == 0 { limits } else { limits.again() };
-        let complaints: Vec<_> = left
+        let limits = if attempt == 0 { limits } else { limits.again() };
+        let complaints: Vec<_> = remaining
             .chunks(limits.cells)
             .flat_map(|cells| round(limits, device, cells))
             .collect();
         let failed = |(cell, complaint)| Option::map(complaint, |complaint| (cell, complaint));
-        failures = left
+        failures = remaining
             .into_iter()
             .zip(complaints)
             .filter_map(failed)
             .collect();
         for (_, complaint) in &failures {
-            println!("turn {turn}: {complaint}");
+            println!("turn {attempt}: {complaint}");
         }
-        left = failures.iter().map(|&(cell, _)| cell).collect();
+        remaining = failures.iter().map(|&(cell, _)| cell).collect();
     }
-    let passed = |cell: &Cell| !left.iter().any(|&failed| std::ptr::eq(failed, cell));
+    let passed = |cell: &Cell| !remaining.iter().any(|&failed| std::ptr::eq(failed, cell));
     let outcomes: Vec<_> = cells
         .iter()
         .map(|cell| (cell.tool.as_str(), cell.pairing, passed(cell)))
@@ -323,11 +323,11 @@ fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     let mut b = "cd /tmp; begin=$(date +%s); ".to_owned();
     for (i, cell) in cells.iter().enumerate() {
         // A killed server needs no further attempt.
-        let over = "[ $code = 0 -o $code -ge 124 ]";
-        let server = side(i, attempts, limits.server(), over, &cell.server);
+        let ended = "[ $code = 0 -o $code -ge 124 ]";
+        let server = side(i, attempts, limits.server(), ended, &cell.server);
         let _ = write!(a, "{{ {server}; }} & servers=\"$servers $!\"; ");
-        let over = "[ $code = 0 ]";
-        let client = side(i, attempts, limits.client, over, &retried(&cell.client));
+        let ended = "[ $code = 0 ]";
+        let client = side(i, attempts, limits.client, ended, &retried(&cell.client));
         let _ = write!(
             b,
             "[ $(($(date +%s) - begin)) -ge {clients} ] || {{ {client}; }}; "

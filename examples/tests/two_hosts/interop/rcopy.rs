@@ -1,4 +1,4 @@
-//! rdmacm-utils' `rcopy` (T-X8): the copied files must be identical.
+//! rdmacm-utils' `rcopy`: the copied files must be identical.
 
 use super::{Cell, CellOutput, Limits, Pairing, THROUGH};
 

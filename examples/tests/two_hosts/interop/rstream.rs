@@ -2,7 +2,7 @@
 
 use super::{Cell, CellOutput, Pairing};
 
-/// A row: test of the specification, tool and options.
+/// A row: name, tool and options.
 type Run = (&'static str, Tool, &'static str);
 
 /// A program of this crate and the C original.
@@ -23,23 +23,23 @@ const RIOSTREAM: Tool = Tool {
 };
 
 const RUNS: [Run; 6] = [
-    ("T-X1", RSTREAM, "-S 5000 -C 20 -I 3 -T b -T v"),
-    ("T-X2", RSTREAM, "-S 100 -C 500 -I 2 -T n -T v -i 0"),
-    ("T-X3", RSTREAM, "-S 200000 -C 5 -I 2 -T a -T v"),
+    ("blocking", RSTREAM, "-S 5000 -C 20 -I 3 -T b -T v"),
+    ("nonblocking", RSTREAM, "-S 100 -C 500 -I 2 -T n -T v -i 0"),
+    ("asynchronous", RSTREAM, "-S 200000 -C 5 -I 2 -T a -T v"),
     (
-        "T-X4",
+        "keepalive",
         RSTREAM,
         "-S 1000 -C 100 -I 2 -k 1 -B 4096 -T b -T v",
     ),
-    ("T-X6", RSTREAM, "-S 5000 -C 20 -I 3 -T b -T v -f ipv6"),
-    ("T-X7", RIOSTREAM, "-S 4096 -C 5 -I 3 -T b -T v"),
+    ("ipv6", RSTREAM, "-S 5000 -C 20 -I 3 -T b -T v -f ipv6"),
+    ("offsets", RIOSTREAM, "-S 4096 -C 5 -I 3 -T b -T v"),
 ];
 
 pub(super) fn cells(device: &str) -> Vec<Cell> {
-    let wanted = |name| device == "rxe" || ["T-X1", "T-X2", "T-X7"].contains(&name);
+    let is_run = |name| device == "rxe" || ["blocking", "nonblocking", "offsets"].contains(&name);
     let mut cells = Vec::new();
     let mut port = 7500;
-    for (name, tool, options) in RUNS.into_iter().filter(|&(name, ..)| wanted(name)) {
+    for (name, tool, options) in RUNS.into_iter().filter(|&(name, ..)| is_run(name)) {
         for pairing in [
             Pairing::OursServesC,
             Pairing::CServesOurs,
@@ -73,7 +73,7 @@ const KILL: &str = "connected() { for thread in /proc/$!/task/*; do rdma resourc
 /// Error of this crate's program after the loss of the peer.
 const LOSS: &str = "^ *\\(the peer has gone\\|a request to the peer has failed\\)";
 
-/// T-X11: the original is killed during a transfer; the program of this crate must fail with an error.
+/// The original is killed during a transfer; the program of this crate must fail with an error.
 pub(super) fn killed() -> Vec<Cell> {
     let Tool { ours, c } = RSTREAM;
     let cell = |pairing: Pairing, port: u16| {
@@ -99,7 +99,7 @@ pub(super) fn killed() -> Vec<Cell> {
             }
         };
         Cell {
-            tool: format!("{c} T-X11"),
+            tool: format!("{c} killed"),
             pairing,
             server,
             client,
@@ -121,22 +121,22 @@ const ALL_SIZES: &str = "64 128 192 256 384 512 768 1k 1.5k 2k 3k 4k 6k 8k 12k 1
 
 const WITH_C: [Pairing; 2] = [Pairing::OursServesC, Pairing::CServesOurs];
 
-/// T-X5: without options, the tools measure the latency of each size, then the bandwidth over another
+/// Without options, the tools measure the latency of each size, then the bandwidth over another
 /// connection.
 pub(super) fn measuring() -> Vec<Cell> {
-    let cell = |pairing| measured("T-X5", RSTREAM, pairing, "", FEW_SIZES);
+    let cell = |pairing| measured("sizes", RSTREAM, pairing, "", FEW_SIZES);
     WITH_C.map(cell).into()
 }
 
-/// T-X5 and T-X7 with all sizes, and with `riostream`.
+/// With all sizes, and with `riostream`.
 pub(super) fn measuring_on_one_host() -> Vec<Cell> {
     let pairings = [
         Pairing::OursServesC,
         Pairing::CServesOurs,
         Pairing::OursServesOurs,
     ];
-    let few = pairings.map(|pairing| measured("T-X7 default", RIOSTREAM, pairing, "", FEW_SIZES));
-    let all = WITH_C.map(|pairing| measured("T-X5 all", RSTREAM, pairing, "-S all", ALL_SIZES));
+    let few = pairings.map(|pairing| measured("offsets, sizes", RIOSTREAM, pairing, "", FEW_SIZES));
+    let all = WITH_C.map(|pairing| measured("all sizes", RSTREAM, pairing, "-S all", ALL_SIZES));
     few.into_iter().chain(all).collect()
 }
 
@@ -185,7 +185,7 @@ fn is_complete(lines: &[String], name: &str, is_c: bool) -> Result<(), String> {
     let measured = lines.iter().any(|line| line.starts_with("custom"));
     let code = lines.last().map(String::as_str);
     // When polling, the C program reports a peer's disconnect after the last data as an error.
-    let hung_up = is_c && name == "T-X3" && code == Some("exit 16");
+    let hung_up = is_c && name == "asynchronous" && code == Some("exit 16");
     match measured && code == Some("exit 0") || hung_up {
         true => Ok(()),
         false => Err("a side did not finish".to_owned()),

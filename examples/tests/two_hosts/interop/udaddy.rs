@@ -12,19 +12,19 @@ pub(super) fn cells(pairings: &[Pairing]) -> Vec<Cell> {
     });
     let printing = runs
         .enumerate()
-        .map(|(turn, (pairing, (any, address, options)))| {
+        .map(|(number, (pairing, (any, address, options)))| {
             let (server, client) = pairing.programs(OURS, C);
             // A server waits for the end of the previous one.
-            let wait = match turn {
+            let wait = match number {
                 0 => String::new(),
-                _ => format!("until [ -e udaddy{turn} ]; do sleep 0.2; done; "),
+                _ => format!("until [ -e udaddy{number} ]; do sleep 0.2; done; "),
             };
             Cell {
                 tool: "udaddy".to_owned(),
                 pairing,
                 server: format!(
                     "{wait}{server} -b {any} {options}; code=$?; touch udaddy{}; exit $code",
-                    turn + 1
+                    number + 1
                 ),
                 client: format!("{client} -s {address} {options}"),
                 check: Box::new(|output| {

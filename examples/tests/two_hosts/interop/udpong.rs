@@ -13,11 +13,11 @@ use super::{Cell, CellOutput, Pairing};
 const OURS: &str = env!("CARGO_BIN_EXE_udpong");
 const C: &str = "udpong";
 
-/// Options of a client: T-X10, and over plain UDP.
+/// Options of a client, and over plain UDP.
 const RUNS: [(&str, &str); 4] = [
-    ("udpong T-X10", "-S 512 -C 50 -T b"),
-    ("udpong T-X10", "-S 64 -C 20 -T n -T e"),
-    ("udpong T-X10", "-S 1000 -C 20 -T a -T e ipv6"),
+    ("udpong", "-S 512 -C 50 -T b"),
+    ("udpong", "-S 64 -C 20 -T n -T e"),
+    ("udpong", "-S 1000 -C 20 -T a -T e ipv6"),
     ("udpong -T s", "-S 64 -C 20 -T a -T e -T s"),
 ];
 

@@ -32,7 +32,7 @@ pub(super) struct Frame {
     pub(super) count: u32,
 }
 
-/// Messages of `len` bytes interrupted and retransmitted from the start: X-F05.
+/// Messages of `len` bytes interrupted and retransmitted from the start.
 pub(super) fn cut_off(frames: &[Frame], len: u32) -> HashSet<(Ipv4Addr, u64)> {
     let all = len.div_ceil(FRAGMENT);
     let of_len = || frames.iter().filter(|frame| frame.header.len == len);
@@ -41,7 +41,7 @@ pub(super) fn cut_off(frames: &[Frame], len: u32) -> HashSet<(Ipv4Addr, u64)> {
         .filter(|frame| !frame.header.flags.contains(Flags::RETRANSMITTED))
         .map(name)
         .collect();
-    let whole: HashSet<_> = of_len()
+    let is_complete: HashSet<_> = of_len()
         .filter(|frame| !frame.header.flags.contains(Flags::RETRANSMITTED))
         .filter(|frame| frame.count == all)
         .map(name)
@@ -51,7 +51,7 @@ pub(super) fn cut_off(frames: &[Frame], len: u32) -> HashSet<(Ipv4Addr, u64)> {
         .filter(|frame| frame.count == all)
         .map(name)
         .collect();
-    let cut_off = begun.difference(&whole).copied();
+    let cut_off = begun.difference(&is_complete).copied();
     cut_off.filter(|name| again.contains(name)).collect()
 }
 
@@ -103,7 +103,7 @@ pub(super) fn frames(file: &Path) -> Vec<Frame> {
 #[derive(Default)]
 struct Wire {
     /// Captured first packets of frames.
-    seen: HashSet<(Queue, Psn)>,
+    firsts: HashSet<(Queue, Psn)>,
     /// The frames in progress, by their next packet.
     begun: HashMap<(Queue, Psn), Header>,
     /// The complete frames of each connection, in the order of the capture.
@@ -128,7 +128,7 @@ impl Wire {
         let queue: Queue = (from, transport[5..8].try_into().ok()?);
         let psn = u32::from_be_bytes(transport[8..12].try_into().ok()?) & PSN_MASK;
         let header = match opcode {
-            SEND_FIRST | SEND_ONLY if self.seen.insert((queue, psn)) => {
+            SEND_FIRST | SEND_ONLY if self.firsts.insert((queue, psn)) => {
                 Header::decode(payload, false).expect("a frame is damaged")
             }
             SEND_MIDDLE | SEND_LAST => self.begun.remove(&(queue, psn))?,

@@ -27,7 +27,7 @@ fn run(seconds: u32, a: &str, b: &str) -> Printed {
     run_with(&["--rds", "b"], seconds, a, b)
 }
 
-/// X-C10: runs both sides, and checks for connect requests of the kernel while it has a connection.
+/// Runs both sides, and checks for connect requests of the kernel while it has a connection.
 fn run_calmly(options: &[&str], a: &str, b: &str) -> Printed {
     let b = format!("{b} && {}", roles(&["stale $B"]));
     let options = [&["--rds", "b"], options].concat();
@@ -36,8 +36,7 @@ fn run_calmly(options: &[&str], a: &str, b: &str) -> Printed {
     printed
 }
 
-/// X-C01, X-C03, X-D01, X-D03, X-D08, X-G01, X-G03, X-R03; X-C09, because the first request
-/// precedes the server.
+/// The first request precedes the server.
 #[test]
 fn interop_user_dials_kernel() {
     let (a, b) = (questions("$A", "$B"), answers("$B", "$A"));
@@ -88,7 +87,7 @@ fn interop_services_have_their_connections() {
     assert_eq!(numbers(&printed.b, "services"), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// X-D08: exactly the last frame of each message or map is solicited, in both directions.
+/// Exactly the last frame of each message or map is solicited, in both directions.
 fn check_solicited(frames: &[Frame]) {
     let wrong: Vec<_> = frames
         .iter()
@@ -113,7 +112,6 @@ fn check_solicited(frames: &[Frame]) {
     }
 }
 
-/// X-C02, X-D01, X-D02 without RDMA, X-D09, X-D13, X-G02, X-R01, X-R02.
 #[test]
 fn interop_kernel_dials_user() {
     let (a, mut b) = (answers("$A", "$B"), questions("$B", "$A"));
@@ -156,7 +154,7 @@ fn flow_while(seconds: u32, a: &str, b: &str) -> Printed {
     flow_after(&[], ["true", "true"], seconds, a, b)
 }
 
-/// X-F05, X-F09, X-F10: checks the output of kernel and crate after operations on the same exports,
+/// Checks the output of kernel and crate after operations on the same exports,
 /// with long messages in both directions, while the link was cut; and the capture.
 fn link_down(printed: &Printed, packets: &Path) {
     let [ours, kernels] = [&printed.a, &printed.b].map(|lines| numbers(lines, "link_down"));
@@ -171,7 +169,7 @@ fn link_down(printed: &Printed, packets: &Path) {
     assert!(!cut_off.is_empty(), "no long message was cut off");
 }
 
-/// X-F01, X-F02, X-F04, X-F05, X-F08, X-F09, X-F10, X-D14: the link is cut during operations of the
+/// The link is cut during operations of the
 /// kernel; for 4 seconds; and, in the long test, for 30. It is cut on the way: with a cut at the
 /// interface of the host, Linux 6.1 may never recover, see `DESIGN.md`. After the cut for 4
 /// seconds, the device is removed and added again. The kernel waits until this crate has closed it;
@@ -202,7 +200,7 @@ fn interop_link_cuts_lose_nothing() {
         let cut = |down: u32| format!("{PREPARE}; {}", cut(down));
         flow_while(45, "true", &cut(30));
         flow_while(45, &cut(30), "true");
-        // X-F03: ten cuts of 1 to 6 seconds, on one host.
+        // Ten cuts of 1 to 6 seconds, on one host.
         let cuts = format!(
             "{PREPARE}; for down in 3 1 6 2 5 4 1 6 2 3; do \
              sleep 4; {CUT}; sleep $down; {RESTORE}; done"
@@ -213,22 +211,22 @@ fn interop_link_cuts_lose_nothing() {
     }
 }
 
-/// X-C06: requests unanswered by one process are answered by the next. X-F11: then this side is killed
-/// during messages in both directions, and restarted. X-C07, in the long test.
+/// Requests unanswered by one process are answered by the next. Then this side is killed
+/// during messages in both directions, and restarted, in the long test.
 #[test]
 fn interop_killed_process_is_replaced() {
-    let (own, peer) = ("$A:4200", "$B:4200");
+    let (local, peer) = ("$A:4200", "$B:4200");
     let a = format!(
-        "{OURS} serve --die $A:4000; {} && {{ {OURS} load {own} {peer} 1 0; {}; }}",
+        "{OURS} serve --die $A:4000; {} && {{ {OURS} load {local} {peer} 1 0; {}; }}",
         ours(&["serve $A:4000", "flow $A:4100 $B:4100 3 0.05"]),
-        ours(&[&format!("load {own} {peer} 2 1")]),
+        ours(&[&format!("load {local} {peer} 2 1")]),
     );
     // The message with the kill may be acknowledged, and lost.
     let b = roles(&["sizes $B:4000 $A:4000"])
         + &format!("&& ({0} || {0}) &&", roles(&["stop $B:4000 $A:4000"]))
         + &roles(&[
             "flow $B:4100 $A:4100 3 0.05",
-            &format!("load {peer} {own} 1 2"),
+            &format!("load {peer} {local} 1 2"),
         ]);
     let printed = run(280, &a, &b);
     assert_eq!(numbers(&printed.b, "echoed"), [11]);
@@ -261,7 +259,7 @@ const LEFT: &str = "still has objects when called from rds_ib_exit";
 /// crashes or hangs, or the reloaded module receives nothing.
 fn unloads_cleanly() -> bool {
     // Life 2 of the other host never comes, so both sides send until they are stopped.
-    let traffic = |own, peer| format!("timeout 10 {PEER} load {own} {peer} 1 2");
+    let traffic = |local, peer| format!("timeout 10 {PEER} load {local} {peer} 1 2");
     let a = traffic("$A:4300", "$B:4300") + "; true";
     let b = format!(
         "{}; rmmod rds_rdma && {{ dmesg | grep -q '{LEFT}' && echo left || echo clean; }}",
@@ -275,7 +273,7 @@ fn unloads_cleanly() -> bool {
     })
 }
 
-/// X-F11: the kernel's process is killed during messages in both directions, and restarted. X-C08: the kernel's RDS is
+/// The kernel's process is killed during messages in both directions, and restarted. The kernel's RDS is
 /// reloaded in between, if it can be.
 #[test]
 fn interop_reloaded_kernel_is_replaced() {
@@ -297,7 +295,7 @@ fn interop_reloaded_kernel_is_replaced() {
     assert_eq!(is_reset, is_reloaded, "{:?}", printed.a);
 }
 
-/// M-M02 and X-C05: two processes at a time, each with an address; one with a type of service.
+/// Two processes at a time, each with an address; one with a type of service.
 #[test]
 fn interop_two_processes_share_a_device() {
     let alias = "10.9.0.77";
@@ -315,7 +313,6 @@ fn interop_two_processes_share_a_device() {
     assert_eq!(echoed.count(), 2, "{:?}", printed.a);
 }
 
-/// X-C12
 #[test]
 fn interop_kernel_over_ipv6() {
     let a = ours(&["sizes [$A6]:4000 [$B6]:4000", "stop [$A6]:4000 [$B6]:4000"])

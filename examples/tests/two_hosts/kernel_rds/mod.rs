@@ -36,23 +36,23 @@ fn roles(roles: &[impl Display]) -> String {
 }
 
 /// Roles of a client of everything.
-fn questions(own: &str, peer: &str) -> Vec<String> {
+fn questions(local: &str, peer: &str) -> Vec<String> {
     vec![
-        format!("sizes {own}:4000 {peer}:4000"),
-        format!("rdma {own}:4000 {peer}:4000"),
-        format!("ping {own} {peer} 5"),
-        format!("stop {own}:4000 {peer}:4000"),
-        format!("press {own}:5000 {peer}:5000"),
-        format!("flow {own}:4100 {peer}:4100 3 0.05"),
+        format!("sizes {local}:4000 {peer}:4000"),
+        format!("rdma {local}:4000 {peer}:4000"),
+        format!("ping {local} {peer} 5"),
+        format!("stop {local}:4000 {peer}:4000"),
+        format!("press {local}:5000 {peer}:5000"),
+        format!("flow {local}:4100 {peer}:4100 3 0.05"),
     ]
 }
 
 /// Roles of the server.
-fn answers(own: &str, peer: &str) -> Vec<String> {
+fn answers(local: &str, peer: &str) -> Vec<String> {
     vec![
-        format!("serve {own}:4000"),
-        format!("slow {own}:5000 2"),
-        format!("flow {own}:4100 {peer}:4100 3 0.05"),
+        format!("serve {local}:4000"),
+        format!("slow {local}:5000 2"),
+        format!("flow {local}:4100 {peer}:4100 3 0.05"),
     ]
 }
 
@@ -90,9 +90,9 @@ fn numbers(lines: &[String], name: &str) -> Vec<u64> {
 
 /// Environment to run an unchanged program with this crate.
 fn preload() -> String {
-    let own = std::env::current_exe().expect("this program has no name");
+    let local = std::env::current_exe().expect("this program has no name");
     // Cargo builds the library there as a dependency.
-    let library = own.with_file_name("librdspreload.so");
+    let library = local.with_file_name("librdspreload.so");
     assert!(library.exists(), "there is no {}", library.display());
     format!("LD_PRELOAD={}", library.display())
 }
@@ -128,7 +128,7 @@ fn preload_serves_kernel_client() {
     served(&printed.a, &printed.b);
 }
 
-/// X-D02, X-D03, X-C12: both hosts ping each other, over IPv4 and IPv6.
+/// Both hosts ping each other, over IPv4 and IPv6.
 #[test]
 fn rds_ping_interoperates_with_kernel() {
     let ping = env!("CARGO_BIN_EXE_rds-ping");

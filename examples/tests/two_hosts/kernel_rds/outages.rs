@@ -8,7 +8,7 @@ use crate::{
 
 const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 
-/// X-F04: the link is cut while idle, and later messages arrive.
+/// The link is cut while idle, and later messages arrive.
 pub(super) fn idle() {
     let b = format!(
         "{PREPARE} && {} && sleep 20 && {CUT} && sleep 20 && {RESTORE} && sleep 20 && {}",
@@ -20,20 +20,20 @@ pub(super) fn idle() {
     assert_eq!(echoed.count(), 2, "{:?}", printed.b);
 }
 
-/// X-C07: simulates power loss of this host during messages in both directions: the link is cut for
+/// Simulates power loss of this host during messages in both directions: the link is cut for
 /// 20 s, and then a new process starts without state.
 pub(super) fn powered_off() {
-    let (own, peer) = ("$A:4200", "$B:4200");
+    let (local, peer) = ("$A:4200", "$B:4200");
     // The link is cut before the kill, so that the kernel gets no notice, until shortly before the
     // restart.
     let a = format!(
-        "{PREPARE} && {{ {OURS} load {own} {peer} 1 2 & ours=$!; sleep 12; {CUT}; kill -9 $ours; sleep 20; \
+        "{PREPARE} && {{ {OURS} load {local} {peer} 1 2 & ours=$!; sleep 12; {CUT}; kill -9 $ours; sleep 20; \
          {RESTORE}; sleep 3; {}; }}",
-        in_turn(OURS, &[format!("load {own} {peer} 2 1")])
+        in_turn(OURS, &[format!("load {local} {peer} 2 1")])
     );
     let b = format!(
         "{PREPARE} && {{ (sleep 10; {CUT}; sleep 24; {RESTORE}) & {}; }}",
-        roles(&[format!("load {peer} {own} 1 2")])
+        roles(&[format!("load {peer} {local} 1 2")])
     );
     let printed = run_with(&["--rds", "b"], 280, &a, &b);
     for side in [&printed.a, &printed.b] {
@@ -47,7 +47,7 @@ pub(super) fn powered_off() {
     assert!(reported, "{:?}", printed.b);
 }
 
-/// X-D14: ten minutes with 1 % packet loss. All messages arrive once and in order, and memory does
+/// Ten minutes with 1 % packet loss. All messages arrive once and in order, and memory does
 /// not grow.
 pub(super) fn soak() {
     let lossy = "insmod $(find /lib/modules/$(uname -r) -name 'sch_netem.ko*') && \

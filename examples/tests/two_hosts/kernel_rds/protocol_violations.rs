@@ -5,19 +5,19 @@ use crate::guests::run_with;
 
 const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 
-/// Host b runs the kernel's RDS, so no process can use the port there: X-C11. Host a violates the
-/// protocol: X-C04, X-C10, X-D08, X-D11. X-F07: connections are reset under load, by a rival
+/// Host b runs the kernel's RDS, so no process can use the port there. Host a violates the
+/// protocol. Connections are reset under load, by a rival
 /// request, and by a failed operation of the kernel.
 #[test]
 fn interop_unknown_peers_are_rejected_without_damage() {
     // More if the kernel polls an unsolicited frame by accident.
-    let asked = 6;
+    let requests = 6;
     let a = format!(
         "{OURS} probe $A $B && {{ (sleep 3; {OURS} rival $A $B; sleep 3; {OURS} rival $A $B) & \
          {OURS} flow $A:4100 $B:4100 8 0.01; }} && wait && {OURS} serve $A:4000"
     );
     let b = roles(&[
-        &format!("pinged $B {asked}"),
+        &format!("pinged $B {requests}"),
         "flow $B:4100 $A:4100 8 0.01",
         "wrong $B:4000 $A:4000",
         "stop $B:4000 $A:4000",
@@ -30,7 +30,7 @@ fn interop_unknown_peers_are_rejected_without_damage() {
         "{line:?}"
     );
     assert_eq!(numbers(&printed.a, "bad frames"), [3]);
-    assert!(numbers(&printed.a, "asked")[0] >= asked);
+    assert!(numbers(&printed.a, "asked")[0] >= requests);
     flowed(&printed.a, &printed.b);
     let rivals = printed.a.iter().filter(|line| *line == "rival refused");
     assert_eq!(rivals.count(), 2, "{:?}", printed.a);

@@ -31,7 +31,7 @@ fn written(printed: &Printed) {
     assert!(printed.a[1].ends_with(": SDR ,olleh"), "{:?}", printed.a);
 }
 
-/// L-R13: the six steps of the mail.
+/// The six steps of the mail.
 #[test]
 fn zero_copy_protocol_runs_on_two_hosts() {
     let server = format!("{SERVER} --requests 6 $B:4000");

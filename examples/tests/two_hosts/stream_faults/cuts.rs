@@ -165,8 +165,8 @@ const SETTLE: u32 = 12;
 fn play(cuts: &[Cut], down: &str, up: &str) {
     let (mut servers, mut clients, mut all) = (vec![], vec![], vec![]);
     let long = env::var_os("LONG").is_some();
-    let wanted = |cut: &&Cut| long || cut.seconds != Some(30);
-    for (number, cut) in cuts.iter().filter(wanted).enumerate() {
+    let requested = |cut: &&Cut| long || cut.seconds != Some(30);
+    for (number, cut) in cuts.iter().filter(requested).enumerate() {
         let mut ready = vec![];
         for case in cases(number, cut) {
             let name = all.len().to_string();
@@ -196,7 +196,7 @@ fn play(cuts: &[Cut], down: &str, up: &str) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// T-ER2, T-KA2: a host drops all incoming packets, but device and addresses keep their state.
+/// A host drops all incoming packets, but device and addresses keep their state.
 #[test]
 fn transfer_under_network_cut_completes_or_fails_on_both_sides() {
     play(
@@ -206,7 +206,7 @@ fn transfer_under_network_cut_completes_or_fails_on_both_sides() {
     );
 }
 
-/// T-ER2, T-KA2. Cuts of transfers are part of the long test only, because the hosts are unusable afterwards.
+/// Cuts of transfers are part of the long test only, because the hosts are unusable afterwards.
 #[test]
 fn stream_with_pending_data_under_interface_cut_fails() {
     let (down, up) = ("ip link set eth0 down", "ip link set eth0 up");

@@ -76,13 +76,13 @@ fn killed() -> Vec<Case> {
 
 /// Checks the outcome of a side, and returns a description of the error.
 fn complaint(name: &str, lines: &[String], ends: &[&str]) -> Option<String> {
-    let own = lines_of(lines, name);
-    let right = match &own[..] {
+    let local = lines_of(lines, name);
+    let right = match &local[..] {
         [.., code] if ends == [DIED] => *code == DIED,
         [outcome, "exit 0"] => ends.iter().any(|end| outcome.starts_with(end)),
         _ => false,
     };
-    (!right).then(|| format!("{own:?}"))
+    (!right).then(|| format!("{local:?}"))
 }
 
 /// Errors of all cases, with a description.
@@ -92,15 +92,14 @@ fn complaints(cases: &[Case], a: &[String], b: &[String], first: usize) -> Vec<S
         let name = number.to_string();
         for (lines, ends) in [(a, &case.server_ends), (b, &case.client_ends)] {
             let complaint = complaint(&name, lines, ends);
-            let seen = complaint.as_deref().unwrap_or("ok");
-            println!("  {}: {seen}", case.name);
+            let received = complaint.as_deref().unwrap_or("ok");
+            println!("  {}: {received}", case.name);
             wrong.extend(complaint);
         }
     }
     wrong
 }
 
-/// T-ER2, T-ER3, T-SH5
 #[test]
 fn stream_with_killed_peer_fails() {
     let cases = killed();
@@ -122,7 +121,6 @@ fn stream_with_killed_peer_fails() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// T-RS1, T-ER4
 #[test]
 fn streams_survive_exhaustion_and_report_device_removal() {
     let exhausting = format!("timeout 200 {PEER} exhausting $A:7790");

@@ -45,7 +45,7 @@ fn passes((client, server): &mut (Stream, Stream)) -> io::Result<()> {
     server.read_exact(&mut [0; 10])
 }
 
-/// T-RS1: existing connections continue while resources are exhausted, and new ones succeed after resources
+/// Existing connections continue while resources are exhausted, and new ones succeed after resources
 /// are released.
 pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
     let listener = Listener::bind(addr)?;
@@ -80,17 +80,17 @@ pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
     Ok(format!("exhausted: {}", rsocket::errno(&error)))
 }
 
-/// T-ER4, T-KA2: the device is removed below a blocked receiver, a sender, and a connection with keepalive.
+/// The device is removed below a blocked receiver, a sender, and a connection with keepalive.
 pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
     let listener = Listener::bind(addr)?;
     listener.set_nonblocking(true);
     let (mut client, server) = pair(&listener, addr)?;
     let (mut idle, _idle_peer) = pair(&listener, addr)?;
-    let (mut kept, kept_peer) = pair(&listener, addr)?;
-    for side in [&kept, &kept_peer] {
+    let (mut lasting, kept_peer) = pair(&listener, addr)?;
+    for side in [&lasting, &kept_peer] {
         side.set_keep_alive(Some(Duration::from_millis(200)));
     }
-    kept.set_read_timeout(Some(TEST_TIMEOUT));
+    lasting.set_read_timeout(Some(TEST_TIMEOUT));
     server.set_read_timeout(Some(TEST_TIMEOUT));
     client.set_write_timeout(Some(TEST_TIMEOUT));
     idle.set_read_timeout(Some(TEST_TIMEOUT));
@@ -107,7 +107,7 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
         }
     });
     let waiting = thread::spawn(move || word(idle.read(&mut [0]), "end"));
-    let keeping = thread::spawn(move || (word(kept.read(&mut [0]), "end"), kept));
+    let keeping = thread::spawn(move || (word(lasting.read(&mut [0]), "end"), lasting));
     let mut deletion = system("rdma", &["link", "delete", "rxe0"])?;
     let start = Instant::now();
     let sent = loop {
@@ -119,7 +119,7 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
     let (Ok(received), Ok(waited)) = (receiving.join(), waiting.join()) else {
         bail!("a thread has panicked");
     };
-    let Ok((lived, kept)) = keeping.join() else {
+    let Ok((lived, lasting)) = keeping.join() else {
         bail!("a thread has panicked");
     };
     for said in [&sent, &received, &waited, &lived] {
@@ -128,12 +128,11 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
             "no error reported: {sent}, {received}, {waited}, {lived}"
         );
     }
-    ensure!(kept.take_error().is_some(), "signs of life are given");
+    ensure!(lasting.take_error().is_some(), "signs of life are given");
     // A failed connection has no data to linger for.
-    kept.set_linger(Duration::MAX);
+    lasting.set_linger(Duration::MAX);
     kept_peer.set_linger(Duration::MAX);
-    drop((kept, kept_peer));
-    // T-CN2
+    drop((lasting, kept_peer));
     match Stream::connect(addr) {
         Ok(_) => bail!("there is still a way"),
         Err(err) => ensure!(rsocket::errno(&err) == ENODEV, "{err}"),

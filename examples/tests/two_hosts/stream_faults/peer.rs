@@ -114,8 +114,8 @@ fn die() -> ! {
 
 /// Fills a buffer with the pattern at an offset of the data.
 fn fill(bytes: &mut [u8], at: u64) {
-    for (byte, place) in bytes.iter_mut().zip(at..) {
-        *byte = u8::try_from(place * 7 % 251).unwrap_or_default();
+    for (byte, offset) in bytes.iter_mut().zip(at..) {
+        *byte = u8::try_from(offset * 7 % 251).unwrap_or_default();
     }
 }
 

@@ -7,30 +7,28 @@ use rds::{Event, SendOptions};
 
 use super::{HELLO, open, recv_message, synchronize, wait_for_acks};
 
-/// X-G02
-pub(super) fn slow(own: SocketAddr, seconds: f64) -> Result<()> {
-    let socket = open(own)?;
+pub(super) fn slow(local: SocketAddr, seconds: f64) -> Result<()> {
+    let socket = open(local)?;
     socket.set_recv_limit(20_000)?;
     let (_, from) = socket.recv_from(&mut [0; 16])?;
     socket.send_to(HELLO, from)?;
     thread::sleep(Duration::from_secs_f64(seconds));
-    let mut seen = 0;
+    let mut received = 0;
     let from = loop {
         let got = recv_message(&socket)?;
         if got.to_vec() == b"over" {
             break got.from();
         }
-        seen += 1;
+        received += 1;
     };
-    socket.send_to(seen.to_string().as_bytes(), from)?;
+    socket.send_to(received.to_string().as_bytes(), from)?;
     wait_for_acks(&socket)?;
-    println!("slow {seen}");
+    println!("slow {received}");
     Ok(())
 }
 
-/// X-G01, X-G03
-pub(super) fn press(own: SocketAddr, peer: SocketAddr) -> Result<()> {
-    let socket = open(own)?;
+pub(super) fn press(local: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let socket = open(local)?;
     socket.set_congestion_monitor(true)?;
     synchronize(&socket, peer)?;
     let options = SendOptions::new().to(peer).dont_wait();

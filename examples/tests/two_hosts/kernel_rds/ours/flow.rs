@@ -19,7 +19,7 @@ const HEARD: u64 = 1 << 62;
 #[derive(Default)]
 struct Side {
     sent: u64,
-    seen: u64,
+    delivered: u64,
     wrong: Vec<String>,
     last_sent: bool,
     received: bool,
@@ -37,30 +37,36 @@ impl Side {
             self.received = true;
         } else if number & LAST != 0 {
             (self.peer_over, self.owes) = (true, true);
-            if number ^ LAST != self.seen {
+            if number ^ LAST != self.delivered {
                 self.wrong
-                    .push(format!("{} of {}", self.seen, number ^ LAST));
+                    .push(format!("{} of {}", self.delivered, number ^ LAST));
             }
         } else {
-            if number != self.seen || rest != pattern(number.to_le_bytes()[0], rest.len()) {
+            if number != self.delivered || rest != pattern(number.to_le_bytes()[0], rest.len()) {
                 self.wrong
-                    .push(format!("{number} instead of {}", self.seen));
+                    .push(format!("{number} instead of {}", self.delivered));
             }
-            self.seen = number + 1;
+            self.delivered = number + 1;
         }
     }
 
-    /// Sends due messages; `false` if the send buffer is full.
-    fn send(&mut self, socket: &Socket, peer: SocketAddr, due: bool, over: bool) -> Result<bool> {
+    /// Sends messages, if `is_due`; `false` if the send buffer is full.
+    fn send(
+        &mut self,
+        socket: &Socket,
+        peer: SocketAddr,
+        is_due: bool,
+        ended: bool,
+    ) -> Result<bool> {
         let mut bytes = Vec::new();
         if self.owes {
             bytes.extend(HEARD.to_be_bytes());
-        } else if due {
+        } else if is_due {
             let lens = [0, 100, 1000, 5000];
             let [index, ..] = self.sent.to_le_bytes();
             bytes.extend(self.sent.to_be_bytes());
             bytes.extend(pattern(index, lens[usize::from(index % 4)]));
-        } else if over && !self.last_sent {
+        } else if ended && !self.last_sent {
             bytes.extend((self.sent | LAST).to_be_bytes());
         } else {
             return Ok(true);
@@ -72,7 +78,7 @@ impl Side {
         }
         if self.owes {
             self.owes = false;
-        } else if due {
+        } else if is_due {
             self.sent += 1;
         } else {
             self.last_sent = true;
@@ -81,17 +87,17 @@ impl Side {
     }
 }
 
-pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) -> Result<()> {
+pub(super) fn run(local: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) -> Result<()> {
     // The check is on used memory, without the kernel's rounding up to huge pages.
     rustix::thread::disable_transparent_huge_pages(true)?;
-    let socket = open(own)?;
+    let socket = open(local)?;
     socket.set_send_limit(200_000)?;
     socket.set_recv_limit(200_000)?;
     synchronize(&socket, peer)?;
     socket.set_nonblocking(true);
     let pace = Duration::from_secs_f64(pace);
     let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let (mut due, mut heard_at, mut gap) = (Instant::now(), Instant::now(), Duration::ZERO);
+    let (mut deadline, mut heard_at, mut gap) = (Instant::now(), Instant::now(), Duration::ZERO);
     let mut side = Side::default();
     let mut memory = None;
     let mut quiet = None;
@@ -101,7 +107,7 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
             memory = Some(resident()?);
         }
         if now > end + Duration::from_secs(120) {
-            bail!("sent {}, seen {}", side.sent, side.seen);
+            bail!("sent {}, seen {}", side.sent, side.delivered);
         }
         while let Some(bytes) = next_message(&socket)? {
             if !bytes.is_empty() && bytes != HELLO {
@@ -110,13 +116,13 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
                 side.take(&bytes);
             }
         }
-        let is_due = now < end && now >= due;
+        let is_due = now < end && now >= deadline;
         let before = side.sent;
         if !side.send(&socket, peer, is_due, now >= end)? {
             thread::sleep(Duration::from_millis(10));
         }
         if side.sent > before {
-            due = now + pace;
+            deadline = now + pace;
         } else {
             thread::sleep(Duration::from_millis(2));
         }
@@ -125,10 +131,13 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
         }
     }
     let Side {
-        sent, seen, wrong, ..
+        sent,
+        delivered,
+        wrong,
+        ..
     } = side;
     println!(
-        "flow sent {sent} seen {seen} wrong {} gap {:.1} memory {} {}",
+        "flow sent {sent} seen {delivered} wrong {} gap {:.1} memory {} {}",
         wrong.len(),
         gap.as_secs_f64(),
         memory.unwrap_or_default(),

@@ -50,8 +50,8 @@ fn send(socket: &Socket, peer: SocketAddr, sent: &mut Direction) -> Result<bool>
     Ok(true)
 }
 
-pub(super) fn run(own: SocketAddr, peer: SocketAddr, count: u32) -> Result<()> {
-    let socket = open(own)?;
+pub(super) fn run(local: SocketAddr, peer: SocketAddr, count: u32) -> Result<()> {
+    let socket = open(local)?;
     synchronize(&socket, peer)?;
     socket.set_nonblocking(true);
     let (mut sent, mut received) = (Direction::default(), Direction::default());

@@ -48,17 +48,17 @@ struct Places {
 }
 
 impl Places {
-    /// Allocates the memory, and sends the cookies, once: X-F10.
+    /// Allocates the memory, and sends the cookies, once.
     fn new(socket: &Socket, peer: SocketAddr) -> Result<Self> {
         let mut memory = Vec::new();
-        for place in 0..PLACES {
+        for slot in 0..PLACES {
             let pages = socket.alloc(LEN)?;
-            if place >= PLACES / 2 {
-                pages.write(0, &pattern(place, LEN));
+            if slot >= PLACES / 2 {
+                pages.write(0, &pattern(slot, LEN));
             }
             let cookie = socket.export(&pages, ExportOptions::new())?;
             let options = SendOptions::new().to(peer).cookie(cookie);
-            socket.send_msg(&[IoSlice::new(&[NAMED, place, 0])], &options)?;
+            socket.send_msg(&[IoSlice::new(&[NAMED, slot, 0])], &options)?;
             memory.push((pages, cookie));
         }
         Ok(Self {
@@ -70,20 +70,20 @@ impl Places {
     }
 
     /// Handles a message about a place.
-    fn take(&mut self, kind: u8, place: u8, seed: u8) -> Result<()> {
+    fn take(&mut self, kind: u8, slot: u8, seed: u8) -> Result<()> {
         match kind {
             WRITE | READ => {
-                let expected = if kind == WRITE { seed } else { place };
-                let (pages, _) = &self.memory[usize::from(place % PLACES)];
+                let expected = if kind == WRITE { seed } else { slot };
+                let (pages, _) = &self.memory[usize::from(slot % PLACES)];
                 let mut bytes = vec![0; LEN];
                 pages.read(0, &mut bytes);
-                ensure!(bytes == pattern(expected, LEN), "{seed} is not at {place}");
-                let last = self.last.insert(place, seed);
+                ensure!(bytes == pattern(expected, LEN), "{seed} is not at {slot}");
+                let last = self.last.insert(slot, seed);
                 ensure!(last != Some(seed), "{seed} has ended before");
                 self.done += 1;
             }
             DROPPED => self.dropped += 1,
-            _ => bail!("{kind} is nothing that can happen to {place}"),
+            _ => bail!("{kind} is nothing that can happen to {slot}"),
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Places {
 struct Messages {
     sent: u32,
     answered: u32,
-    seen: u32,
+    received: u32,
 }
 
 impl Messages {
@@ -112,10 +112,14 @@ impl Messages {
                 self.answered += 1;
                 continue;
             }
-            ensure!(number == self.seen, "{number} instead of {}", self.seen);
+            ensure!(
+                number == self.received,
+                "{number} instead of {}",
+                self.received
+            );
             let [seed, ..] = number.to_le_bytes();
             ensure!(rest == pattern(seed, LONG - 4), "{number} is not whole");
-            self.seen += 1;
+            self.received += 1;
             socket.send_to(&number.to_be_bytes(), peer)?;
         }
         while self.sent - self.answered < AT_ONCE {
@@ -142,31 +146,31 @@ fn next(socket: &Socket) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// X-F05, X-F09, X-F10: the kernel's side ends the run.
-pub(super) fn run(own: SocketAddr, peer: SocketAddr) -> Result<()> {
-    let beside = |addr: SocketAddr| SocketAddr::new(addr.ip(), addr.port() + 1);
-    let (socket, long) = (open(own)?, open(beside(own))?);
+/// The kernel's side ends the run.
+pub(super) fn run(local: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let outside = |addr: SocketAddr| SocketAddr::new(addr.ip(), addr.port() + 1);
+    let (socket, long) = (open(local)?, open(outside(local))?);
     long.set_tos(TOS)?;
     long.set_send_limit(ROOM)?;
     long.set_recv_limit(ROOM)?;
     synchronize(&socket, peer)?;
-    synchronize(&long, beside(peer))?;
-    let mut places = Places::new(&socket, peer)?;
+    synchronize(&long, outside(peer))?;
+    let mut slots = Places::new(&socket, peer)?;
     let mut messages = Messages::default();
     socket.set_nonblocking(true);
     long.set_nonblocking(true);
     let mut until = Instant::now() + 2 * TIMEOUT;
-    let mut over = false;
-    while !over {
-        let mut any = messages.exchange(&long, beside(peer))?;
+    let mut ended = false;
+    while !ended {
+        let mut any = messages.exchange(&long, outside(peer))?;
         while let Some(bytes) = next(&socket)? {
             any = true;
             until = Instant::now() + 2 * TIMEOUT;
             match bytes[..] {
-                [OVER, ..] => over = true,
-                [kind, place, seed] => {
-                    places.take(kind, place, seed)?;
-                    socket.send_to(&[SEEN, place, seed, kind], peer)?;
+                [OVER, ..] => ended = true,
+                [kind, slot, seed] => {
+                    slots.take(kind, slot, seed)?;
+                    socket.send_to(&[SEEN, slot, seed, kind], peer)?;
                 }
                 _ => bail!("{bytes:?}"),
             }
@@ -176,10 +180,10 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr) -> Result<()> {
             thread::sleep(Duration::from_millis(1));
         }
     }
-    let Places { done, dropped, .. } = places;
-    let Messages { sent, seen, .. } = messages;
+    let Places { done, dropped, .. } = slots;
+    let Messages { sent, received, .. } = messages;
     ensure!(socket.exports()? == usize::from(PLACES), "memory is gone");
-    println!("link_down done {done} dropped {dropped} sent {sent} seen {seen}");
+    println!("link_down done {done} dropped {dropped} sent {sent} seen {received}");
     long.cancel_sent_to(None)?;
     wait_for_acks(&socket)
 }

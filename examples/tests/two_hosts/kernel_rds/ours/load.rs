@@ -39,8 +39,8 @@ fn message(life: u8, content: bool, number: u32) -> Vec<u8> {
 impl Seen {
     fn take(&mut self, bytes: &[u8]) -> Result<()> {
         let number = u32::from_be_bytes(bytes[2..6].try_into()?);
-        let whole = message(bytes[0], bytes[1] != 0, number);
-        ensure!(bytes == whole, "{number} is not whole");
+        let complete = message(bytes[0], bytes[1] != 0, number);
+        ensure!(bytes == complete, "{number} is not whole");
         let next = self.next.unwrap_or(number);
         ensure!(number == next, "{number} instead of {next}");
         self.next = Some(number + 1);
@@ -52,31 +52,31 @@ impl Seen {
 
 /// Sends and receives in the life `life`, until enough messages of the peer's life `peers` have
 /// arrived at both sides. With 0 for `peers`: until enough messages have arrived, and aborts.
-pub(super) fn run(own: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Result<()> {
-    let socket = open(own)?;
+pub(super) fn run(local: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Result<()> {
+    let socket = open(local)?;
     socket.set_send_limit(200_000)?;
     socket.set_nonblocking(true);
     let limit = Instant::now() + 2 * TIMEOUT;
-    let mut seen: [Seen; 3] = Default::default();
+    let mut received: [Seen; 3] = Default::default();
     let mut number = 0;
     let mut quiet: Option<Instant> = None;
     while quiet.is_none_or(|quiet| Instant::now() < quiet) {
         while let Some(bytes) = next_message(&socket)? {
             ensure!(bytes.len() >= 6 && bytes[0] < 3, "{bytes:?}");
-            seen[usize::from(bytes[0])].take(&bytes)?;
+            received[usize::from(bytes[0])].take(&bytes)?;
         }
-        if peers == 0 && seen.iter().any(|seen| seen.count >= ENOUGH) {
+        if peers == 0 && received.iter().any(|received| received.count >= ENOUGH) {
             println!("dies");
-            let own = rustix::process::getpid();
-            rustix::process::kill_process(own, rustix::process::Signal::KILL)?;
+            let local = rustix::process::getpid();
+            rustix::process::kill_process(local, rustix::process::Signal::KILL)?;
         }
-        let wanted = &seen[usize::from(peers)];
-        let content = peers > 0 && wanted.count >= ENOUGH;
-        if content && wanted.content && quiet.is_none() {
+        let requested = &received[usize::from(peers)];
+        let content = peers > 0 && requested.count >= ENOUGH;
+        if content && requested.content && quiet.is_none() {
             quiet = Some(Instant::now() + LAST);
         }
         if Instant::now() > limit {
-            bail!("{number} sent, {} seen, and not enough", wanted.count);
+            bail!("{number} sent, {} seen, and not enough", requested.count);
         }
         match socket.send_to(&message(life, content, number), peer) {
             Ok(_) => number += 1,
@@ -90,7 +90,7 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Res
     let resets = resets.map_or(0, |one| one.value);
     println!(
         "lived sent {number} seen {} resets {resets}",
-        seen[usize::from(peers)].count
+        received[usize::from(peers)].count
     );
     // A dead peer acknowledges nothing.
     socket.cancel_sent_to(None)?;

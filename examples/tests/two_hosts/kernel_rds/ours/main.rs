@@ -65,14 +65,14 @@ struct Options {
 enum Role {
     /// Server: echoes, and reads and writes the client's memory, until the stop request
     Serve {
-        own: SocketAddr,
+        local: SocketAddr,
         /// Abort on the stop request
         #[arg(long)]
         die: bool,
     },
     /// Echoed messages of many sizes
     Sizes {
-        own: SocketAddr,
+        local: SocketAddr,
         peer: SocketAddr,
         /// Type of service
         #[arg(long, default_value_t = 0)]
@@ -80,36 +80,36 @@ enum Role {
     },
     /// Echoed messages of many sizes with each type of service below a number, at once
     Services {
-        own: SocketAddr,
+        local: SocketAddr,
         peer: SocketAddr,
         count: u8,
     },
     /// RDMA of the server at many offsets in a page
-    Rdma { own: SocketAddr, peer: SocketAddr },
+    Rdma { local: SocketAddr, peer: SocketAddr },
     /// Sends the stop request
-    Stop { own: SocketAddr, peer: SocketAddr },
+    Stop { local: SocketAddr, peer: SocketAddr },
     /// Messages to port 0
     Ping {
-        own: IpAddr,
+        local: IpAddr,
         peer: IpAddr,
         count: u32,
     },
     /// Numbered messages in both directions
     Flow {
-        own: SocketAddr,
+        local: SocketAddr,
         peer: SocketAddr,
         seconds: f64,
         pace: f64,
     },
     /// Messages in both directions, hashed by both sides
     Hashes {
-        own: SocketAddr,
+        local: SocketAddr,
         peer: SocketAddr,
         count: u32,
     },
     /// Messages in both directions, between sides that may be killed
     Load {
-        own: SocketAddr,
+        local: SocketAddr,
         peer: SocketAddr,
         /// Life of this side
         life: u8,
@@ -117,51 +117,51 @@ enum Role {
         peers: u8,
     },
     /// RDMA of the peer, and long messages, while connections are lost
-    LinkDown { own: SocketAddr, peer: SocketAddr },
+    LinkDown { local: SocketAddr, peer: SocketAddr },
     /// Reads nothing for some time
-    Slow { own: SocketAddr, seconds: f64 },
+    Slow { local: SocketAddr, seconds: f64 },
     /// Sends to a slow reader
-    Press { own: SocketAddr, peer: SocketAddr },
+    Press { local: SocketAddr, peer: SocketAddr },
     /// Fails to bind, because the kernel uses the address
-    Conflict { own: SocketAddr },
+    Conflict { local: SocketAddr },
     /// Sends protocol violations to a kernel
-    Probe { own: IpAddr, peer: IpAddr },
+    Probe { local: IpAddr, peer: IpAddr },
     /// Requests a connection in the name of a connected host
-    Rival { own: IpAddr, peer: IpAddr },
+    Rival { local: IpAddr, peer: IpAddr },
 }
 
 fn main() -> Result<()> {
     match Options::parse().role {
-        Role::Serve { own, die } => serve(own, die),
-        Role::Sizes { own, peer, tos } => sizes(own, peer, tos),
-        Role::Services { own, peer, count } => services(own, peer, count),
-        Role::Rdma { own, peer } => rdma(own, peer),
-        Role::Stop { own, peer } => stop(own, peer),
-        Role::Ping { own, peer, count } => ping(own, peer, count),
+        Role::Serve { local, die } => serve(local, die),
+        Role::Sizes { local, peer, tos } => sizes(local, peer, tos),
+        Role::Services { local, peer, count } => services(local, peer, count),
+        Role::Rdma { local, peer } => rdma(local, peer),
+        Role::Stop { local, peer } => stop(local, peer),
+        Role::Ping { local, peer, count } => ping(local, peer, count),
         Role::Flow {
-            own,
+            local,
             peer,
             seconds,
             pace,
-        } => flow::run(own, peer, seconds, pace),
-        Role::Hashes { own, peer, count } => hashes::run(own, peer, count),
+        } => flow::run(local, peer, seconds, pace),
+        Role::Hashes { local, peer, count } => hashes::run(local, peer, count),
         Role::Load {
-            own,
+            local,
             peer,
             life,
             peers,
-        } => load::run(own, peer, life, peers),
-        Role::LinkDown { own, peer } => link_down::run(own, peer),
-        Role::Slow { own, seconds } => backpressure::slow(own, seconds),
-        Role::Press { own, peer } => backpressure::press(own, peer),
-        Role::Conflict { own } => conflict(own),
-        Role::Probe { own, peer } => probe::run(own, peer),
-        Role::Rival { own, peer } => probe::rival(own, peer),
+        } => load::run(local, peer, life, peers),
+        Role::LinkDown { local, peer } => link_down::run(local, peer),
+        Role::Slow { local, seconds } => backpressure::slow(local, seconds),
+        Role::Press { local, peer } => backpressure::press(local, peer),
+        Role::Conflict { local } => conflict(local),
+        Role::Probe { local, peer } => probe::run(local, peer),
+        Role::Rival { local, peer } => probe::rival(local, peer),
     }
 }
 
-fn open(own: SocketAddr) -> Result<Socket> {
-    let socket = Socket::bind(own).with_context(|| format!("cannot bind to {own}"))?;
+fn open(local: SocketAddr) -> Result<Socket> {
+    let socket = Socket::bind(local).with_context(|| format!("cannot bind to {local}"))?;
     socket.set_send_limit(ROOM)?;
     socket.set_recv_limit(ROOM)?;
     socket.set_read_timeout(Some(TIMEOUT));
@@ -208,16 +208,16 @@ fn request(kind: u8, seed: u8, len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn serve(own: SocketAddr, die: bool) -> Result<()> {
-    let socket = open(own)?;
+fn serve(local: SocketAddr, die: bool) -> Result<()> {
+    let socket = open(local)?;
     println!("serves");
     let mut served = [0; 3];
     let mut sunk = 0;
     loop {
-        let Event::Message(asked) = socket.recv_event()? else {
+        let Event::Message(question) = socket.recv_event()? else {
             bail!("something that is no message");
         };
-        let (bytes, from) = (asked.to_vec(), asked.from());
+        let (bytes, from) = (question.to_vec(), question.from());
         if bytes == HELLO {
             socket.send_to(HELLO, from)?;
             continue;
@@ -234,7 +234,7 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
                 served[0] += 1;
             }
             WRITE | READ => {
-                let cookie = asked.cookie().context("no cookie")?;
+                let cookie = question.cookie().context("no cookie")?;
                 run_rdma(&socket, from, kind, seed, len, cookie)?;
                 served[usize::from(kind == READ) + 1] += 1;
             }
@@ -243,7 +243,7 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
                 ensure!(len == sunk, "{len} instead of {sunk}");
                 sunk += 1;
             }
-            STALL => stall::stall(own)?,
+            STALL => stall::stall(local)?,
             // As if killed: the kernel destroys the objects.
             STOP if die => std::process::abort(),
             STOP => {
@@ -323,8 +323,8 @@ fn run_rdma(
     Ok(())
 }
 
-fn sizes(own: SocketAddr, peer: SocketAddr, tos: u8) -> Result<()> {
-    let socket = open(own)?;
+fn sizes(local: SocketAddr, peer: SocketAddr, tos: u8) -> Result<()> {
+    let socket = open(local)?;
     if tos != 0 {
         socket.set_tos(tos)?;
     }
@@ -345,11 +345,11 @@ fn sizes(own: SocketAddr, peer: SocketAddr, tos: u8) -> Result<()> {
 }
 
 /// Like [`sizes`], with a socket and a thread for each type of service.
-fn services(own: SocketAddr, peer: SocketAddr, count: u8) -> Result<()> {
+fn services(local: SocketAddr, peer: SocketAddr, count: u8) -> Result<()> {
     thread::scope(|scope| {
         let threads = (0..count).map(|tos| {
-            let own = SocketAddr::new(own.ip(), own.port() + u16::from(tos));
-            scope.spawn(move || sizes(own, peer, tos))
+            let local = SocketAddr::new(local.ip(), local.port() + u16::from(tos));
+            scope.spawn(move || sizes(local, peer, tos))
         });
         let threads: Vec<_> = threads.collect();
         threads
@@ -358,8 +358,8 @@ fn services(own: SocketAddr, peer: SocketAddr, count: u8) -> Result<()> {
     })
 }
 
-fn rdma(own: SocketAddr, peer: SocketAddr) -> Result<()> {
-    let socket = open(own)?;
+fn rdma(local: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let socket = open(local)?;
     synchronize(&socket, peer)?;
     let mut seed = 0;
     for len in [1, 4096, 20_000, 1 << 20] {
@@ -371,23 +371,23 @@ fn rdma(own: SocketAddr, peer: SocketAddr) -> Result<()> {
                     memory.write(at, &pattern(seed, len));
                 }
                 let cookie = socket.export(&memory, ExportOptions::new().use_once())?;
-                let place = Cookie {
+                let slot = Cookie {
                     offset: cookie.offset + u32::try_from(at)?,
                     ..cookie
                 };
                 let bytes = request(kind, seed, len)?;
-                let options = SendOptions::new().to(peer).cookie(place);
+                let options = SendOptions::new().to(peer).cookie(slot);
                 socket.send_msg(&[std::io::IoSlice::new(&bytes)], &options)?;
                 let got = recv_message(&socket)?;
                 ensure!(got.to_vec() == bytes, "another answer");
-                let mut there = vec![0; at + len + 1];
-                memory.read(0, &mut there);
+                let mut content = vec![0; at + len + 1];
+                memory.read(0, &mut content);
                 ensure!(
-                    there[at..at + len] == pattern(seed, len),
+                    content[at..at + len] == pattern(seed, len),
                     "{len} bytes at {at:#x} differ"
                 );
-                let beside = there[..at].iter().chain(&there[at + len..]);
-                ensure!(beside.clone().all(|&byte| byte == 0), "bytes beside it");
+                let outside = content[..at].iter().chain(&content[at + len..]);
+                ensure!(outside.clone().all(|&byte| byte == 0), "bytes beside it");
                 ensure!(socket.free(cookie).is_err(), "it was for one use");
             }
         }
@@ -397,8 +397,8 @@ fn rdma(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-fn stop(own: SocketAddr, peer: SocketAddr) -> Result<()> {
-    let socket = open(own)?;
+fn stop(local: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let socket = open(local)?;
     synchronize(&socket, peer)?;
     socket.send_to(&request(STOP, 0, 0)?, peer)?;
     recv_message(&socket)?;
@@ -406,8 +406,8 @@ fn stop(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     wait_for_acks(&socket)
 }
 
-fn ping(own: IpAddr, peer: IpAddr, count: u32) -> Result<()> {
-    let socket = open((own, 0).into())?;
+fn ping(local: IpAddr, peer: IpAddr, count: u32) -> Result<()> {
+    let socket = open((local, 0).into())?;
     let peer = SocketAddr::new(peer, 0);
     for _ in 0..count {
         socket.send_to(b"", peer)?;
@@ -418,10 +418,9 @@ fn ping(own: IpAddr, peer: IpAddr, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// X-C11
-fn conflict(own: SocketAddr) -> Result<()> {
-    match Socket::bind(own) {
-        Ok(_) => bail!("{own} can be had"),
+fn conflict(local: SocketAddr) -> Result<()> {
+    match Socket::bind(local) {
+        Ok(_) => bail!("{local} can be had"),
         Err(err) => println!("conflict {}: {err}", rds::errno(&err)),
     }
     Ok(())

@@ -55,7 +55,7 @@ impl Probe {
         self.ping_and_wait()
     }
 
-    /// X-D08: whether an unsolicited ping is unnoticed until a solicited one.
+    /// Whether an unsolicited ping is unnoticed until a solicited one.
     fn sleeps(&mut self) -> Result<bool> {
         // Earlier work of the kernel must be over, because that work would poll the ping as well.
         while self.wire.frame_within(ASLEEP / 3)?.is_some() {}
@@ -69,7 +69,6 @@ impl Probe {
         Ok(slept)
     }
 
-    /// X-D11
     fn bad_frames(&mut self) -> Result<u32> {
         let mut damaged = self.ping().encode();
         self.pings -= 1;
@@ -104,7 +103,6 @@ impl Probe {
         Ok(count)
     }
 
-    /// X-C10
     fn asks_again(&mut self) -> Result<()> {
         let data = self.prober.proposal(self.peer, 0).encode();
         let refused = self.prober.dial(self.peer, &data)?.rejected()?;
@@ -112,7 +110,6 @@ impl Probe {
         self.dropped("a second request")
     }
 
-    /// X-C04
     fn versions(&self) -> Result<()> {
         for (tos, [major, minor], minors, answer) in [
             (1, [4, 1], 3, Some([4, 1])),
@@ -139,9 +136,9 @@ impl Probe {
     }
 }
 
-/// X-C04, X-C10, X-D08, X-D11: expects the number of answered pings of the kernel.
-pub(super) fn run(own: IpAddr, peer: IpAddr) -> Result<()> {
-    let prober = Prober::new(own)?;
+/// Expects the number of answered pings of the kernel.
+pub(super) fn run(local: IpAddr, peer: IpAddr) -> Result<()> {
+    let prober = Prober::new(local)?;
     let data = prober.proposal(peer, 0).encode();
     let wire = prober.dial(peer, &data)?.accepted()?;
     let mut probe = Probe {
@@ -165,12 +162,12 @@ pub(super) fn run(own: IpAddr, peer: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// X-F07: requests a connection in the name of a connected host, as a third party.
-pub(super) fn rival(own: IpAddr, peer: IpAddr) -> Result<()> {
-    let data = proposal(own, peer, 0).encode();
+/// Requests a connection in the name of a connected host, as a third party.
+pub(super) fn rival(local: IpAddr, peer: IpAddr) -> Result<()> {
+    let data = proposal(local, peer, 0).encode();
     for _ in 0..60 {
         // There may be no connection at the moment, or an attempt.
-        match dial(own, peer, &data, 0) {
+        match dial(local, peer, &data, 0) {
             Ok(Answer::Rejected { reason: 28, data }) if data.starts_with(&REJECTED) => {
                 println!("rival refused");
                 return Ok(());
