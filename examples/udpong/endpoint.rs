@@ -137,10 +137,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// The socket has failed.
-    pub fn receive(&self, place: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+    pub fn receive(&self, space: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.until(PollEvents::IN, || match &self.transport {
-            Transport::Rsocket(socket) => socket.recv_from(place),
-            Transport::Udp(socket) => socket.recv_from(place),
+            Transport::Rsocket(socket) => socket.recv_from(space),
+            Transport::Udp(socket) => socket.recv_from(space),
         })
     }
 
@@ -150,7 +150,7 @@ impl Endpoint {
     /// The server is unreachable.
     pub fn receive_in_time(
         &self,
-        place: &mut [u8],
+        space: &mut [u8],
         timeout: Duration,
     ) -> io::Result<Option<usize>> {
         if !self.wait(PollEvents::IN, Some(timeout))? {
@@ -158,12 +158,12 @@ impl Endpoint {
         }
         let received = match &self.transport {
             Transport::Rsocket(socket) => {
-                let places = &mut [IoSliceMut::new(place)];
-                let received = socket.recv_msg(places, RecvFlags::DONT_WAIT);
+                let spaces = &mut [IoSliceMut::new(space)];
+                let received = socket.recv_msg(spaces, RecvFlags::DONT_WAIT);
                 received.map(|meta| meta.len)
             }
             // Ready.
-            Transport::Udp(socket) => socket.recv(place),
+            Transport::Udp(socket) => socket.recv(space),
         };
         match received {
             Ok(len) => Ok(Some(len)),

@@ -64,7 +64,7 @@ impl Message {
     }
 
     /// Buffer for receiving.
-    pub fn place(&mut self) -> &mut [u8] {
+    pub fn space(&mut self) -> &mut [u8] {
         &mut self.bytes[..]
     }
 
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(message.bytes(10), [4, 7, 9, 0, 1, 2, 3, 4, 0, 0]);
         assert_eq!(message.op(), Op::End);
         assert_eq!(message.count(), 0x0102_0304);
-        message.place()[0] = 200;
+        message.space()[0] = 200;
         assert_eq!(message.op(), Op::Other(200));
         assert!(Message::is_whole(8) && !Message::is_whole(7));
     }

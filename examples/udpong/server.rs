@@ -22,7 +22,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut next = 0_u8;
     let mut message = Message::default();
     loop {
-        let received = endpoint.receive(message.place());
+        let received = endpoint.receive(message.space());
         let (len, from) = received.context("cannot receive")?;
         if !Message::is_whole(len) {
             continue;
