@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 ///
 /// On some devices, a destroyed queue pair can leave completions behind, and they occupy entries
 /// until polled. Those entries stay reserved, as stale, until a poll has found the queue empty.
-pub(super) struct Room {
+pub(super) struct CqAccount {
     /// The capacity, in the high half, and the number of reserved entries, in the low half: in one
     /// word, so that no reservation relies on an outdated, larger capacity.
     books: AtomicU64,
@@ -34,7 +34,7 @@ fn join(capacity: u32, reserved: u32) -> u64 {
     u64::from(capacity) << HALF | u64::from(reserved)
 }
 
-impl Room {
+impl CqAccount {
     pub(super) fn new(capacity: u32) -> Self {
         Self {
             books: AtomicU64::new(join(capacity, 0)),
@@ -121,7 +121,7 @@ impl Room {
     }
 }
 
-impl fmt::Debug for Room {
+impl fmt::Debug for CqAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (capacity, reserved) = split(self.books.load(Ordering::Relaxed));
         f.debug_struct("Room")
@@ -143,58 +143,58 @@ mod interleavings {
     #[test]
     fn cq_room_reserve_beyond_capacity_is_refused() {
         loom::model(|| {
-            let room = Room::new(10);
-            room.reserve(CALL, 6).unwrap();
-            assert_eq!(room.available(), 4);
-            let err = room.reserve(CALL, 5).unwrap_err();
+            let account = CqAccount::new(10);
+            account.reserve(CALL, 6).unwrap();
+            assert_eq!(account.available(), 4);
+            let err = account.reserve(CALL, 5).unwrap_err();
             assert_eq!(
                 err.to_string(),
                 "`ibv_create_qp` failed: the completion queue has 4 of 10 entries left, \
              and 5 are needed; make the completion queue larger"
             );
-            assert!(room.reserve(CALL, u32::MAX).is_err());
-            room.release(6, 0);
-            room.reserve(CALL, 10).unwrap();
-            assert_eq!(room.available(), 0);
+            assert!(account.reserve(CALL, u32::MAX).is_err());
+            account.release(6, 0);
+            account.reserve(CALL, 10).unwrap();
+            assert_eq!(account.available(), 0);
         });
     }
 
     #[test]
     fn cq_room_stale_entries_are_released_by_an_empty_poll() {
         loom::model(|| {
-            let room = Room::new(10);
-            room.reserve(CALL, 10).unwrap();
-            room.release(10, 3);
-            assert_eq!((room.available(), room.stale()), (7, 3));
-            assert!(room.reserve(CALL, 8).is_err());
-            let stale = room.stale();
+            let account = CqAccount::new(10);
+            account.reserve(CALL, 10).unwrap();
+            account.release(10, 3);
+            assert_eq!((account.available(), account.stale()), (7, 3));
+            assert!(account.reserve(CALL, 8).is_err());
+            let stale = account.stale();
             // The poll does not cover a queue pair destroyed during the poll.
-            room.reserve(CALL, 2).unwrap();
-            room.release(2, 2);
-            room.forget_stale(stale);
-            assert_eq!((room.available(), room.stale()), (8, 2));
+            account.reserve(CALL, 2).unwrap();
+            account.release(2, 2);
+            account.forget_stale(stale);
+            assert_eq!((account.available(), account.stale()), (8, 2));
         });
     }
 
     #[test]
     fn cq_room_shrinks_to_the_reserved_entries() {
         loom::model(|| {
-            let room = Room::new(10);
-            room.reserve(CALL, 6).unwrap();
+            let account = CqAccount::new(10);
+            account.reserve(CALL, 6).unwrap();
             assert_eq!(
-                room.shrink(5).unwrap_err().to_string(),
+                account.shrink(5).unwrap_err().to_string(),
                 "`ibv_resize_cq` failed: 6 entries are reserved by queue pairs; destroy some first"
             );
-            assert_eq!(room.capacity(), 10);
-            room.shrink(6).unwrap();
-            assert!(room.reserve(CALL, 1).is_err());
+            assert_eq!(account.capacity(), 10);
+            account.shrink(6).unwrap();
+            assert!(account.reserve(CALL, 1).is_err());
             // The device grants a little more than requested.
-            room.set_capacity(7);
-            room.reserve(CALL, 1).unwrap();
-            room.shrink(u32::MAX).unwrap();
-            assert_eq!((room.capacity(), room.available()), (7, 0));
-            room.release(7, 0);
-            assert_eq!(room.available(), 7);
+            account.set_capacity(7);
+            account.reserve(CALL, 1).unwrap();
+            account.shrink(u32::MAX).unwrap();
+            assert_eq!((account.capacity(), account.available()), (7, 0));
+            account.release(7, 0);
+            assert_eq!(account.available(), 7);
         });
     }
 
@@ -203,31 +203,31 @@ mod interleavings {
     #[test]
     fn cq_room_entries_are_reused_only_when_empty() {
         loom::model(|| {
-            let room = Arc::new(Room::new(2));
+            let account = Arc::new(CqAccount::new(2));
             let entries = Arc::new(AtomicU32::new(0));
-            room.reserve(CALL, 1).unwrap();
+            account.reserve(CALL, 1).unwrap();
             let destroyer = thread::spawn({
-                let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
+                let (account, entries) = (Arc::clone(&account), Arc::clone(&entries));
                 move || {
                     entries.store(1, Ordering::Relaxed);
-                    room.release(1, 1);
+                    account.release(1, 1);
                 }
             });
             let maker = thread::spawn({
-                let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
+                let (account, entries) = (Arc::clone(&account), Arc::clone(&entries));
                 move || {
-                    if room.reserve(CALL, 2).is_ok() {
+                    if account.reserve(CALL, 2).is_ok() {
                         assert_eq!(entries.load(Ordering::Relaxed), 0, "the queue overflows");
                     }
                 }
             });
             // The poller.
-            let stale = room.stale();
+            let stale = account.stale();
             let polled = entries.load(Ordering::Relaxed);
             entries.store(0, Ordering::Relaxed);
             if stale > 0 {
                 assert_eq!(polled, 1, "what was left behind is still to come");
-                room.forget_stale(stale);
+                account.forget_stale(stale);
             }
             destroyer.join().unwrap();
             maker.join().unwrap();
@@ -238,19 +238,19 @@ mod interleavings {
     #[test]
     fn cq_room_entries_released_at_once_are_empty() {
         loom::model(|| {
-            let room = Arc::new(Room::new(2));
+            let account = Arc::new(CqAccount::new(2));
             let entries = Arc::new(AtomicU32::new(1));
-            room.reserve(CALL, 2).unwrap();
+            account.reserve(CALL, 2).unwrap();
             let maker = thread::spawn({
-                let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
+                let (account, entries) = (Arc::clone(&account), Arc::clone(&entries));
                 move || {
-                    if room.reserve(CALL, 2).is_ok() {
+                    if account.reserve(CALL, 2).is_ok() {
                         assert_eq!(entries.load(Ordering::Relaxed), 0, "the queue overflows");
                     }
                 }
             });
             entries.store(0, Ordering::Relaxed);
-            room.release(2, 0);
+            account.release(2, 0);
             maker.join().unwrap();
         });
     }
@@ -258,36 +258,36 @@ mod interleavings {
     #[test]
     fn cq_room_last_entries_are_reserved_or_cut_by_a_shrink() {
         loom::model(|| {
-            let room = Arc::new(Room::new(3));
+            let account = Arc::new(CqAccount::new(3));
             let reserve = || {
-                let room = Arc::clone(&room);
-                thread::spawn(move || u32::from(room.reserve(CALL, 2).is_ok()))
+                let account = Arc::clone(&account);
+                thread::spawn(move || u32::from(account.reserve(CALL, 2).is_ok()))
             };
             let (a, b) = (reserve(), reserve());
-            let shrunk = room.shrink(1).is_ok();
+            let shrunk = account.shrink(1).is_ok();
             let reserved = a.join().unwrap() + b.join().unwrap();
             assert_eq!(reserved, u32::from(!shrunk));
-            let left = if shrunk { (1, 1) } else { (3, 1) };
-            assert_eq!((room.capacity(), room.available()), left);
+            let expected = if shrunk { (1, 1) } else { (3, 1) };
+            assert_eq!((account.capacity(), account.available()), expected);
         });
     }
 
     #[test]
     fn cq_room_entries_released_during_a_poll_stay_stale() {
         loom::model(|| {
-            let room = Arc::new(Room::new(4));
-            room.reserve(CALL, 4).unwrap();
+            let account = Arc::new(CqAccount::new(4));
+            account.reserve(CALL, 4).unwrap();
             let release = |entries, stale| {
-                let room = Arc::clone(&room);
-                thread::spawn(move || room.release(entries, stale))
+                let account = Arc::clone(&account);
+                thread::spawn(move || account.release(entries, stale))
             };
             let (a, b) = (release(1, 1), release(3, 2));
-            room.forget_stale(room.stale());
+            account.forget_stale(account.stale());
             a.join().unwrap();
             b.join().unwrap();
-            assert_eq!(room.available() + room.stale(), 4);
-            room.forget_stale(room.stale());
-            assert_eq!((room.available(), room.stale()), (4, 0));
+            assert_eq!(account.available() + account.stale(), 4);
+            account.forget_stale(account.stale());
+            assert_eq!((account.available(), account.stale()), (4, 0));
         });
     }
 }
