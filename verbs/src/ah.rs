@@ -175,10 +175,10 @@ pub const GRH_LEN: usize = 40;
 #[doc(alias = "ibv_ah")]
 #[derive(Clone)]
 pub struct AddressHandle {
-    inner: Arc<Inner>,
+    inner: Arc<AhInner>,
 }
 
-struct Inner {
+struct AhInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_ah>,
     pd: ProtectionDomain,
@@ -186,9 +186,9 @@ struct Inner {
 
 // SAFETY: an address handle is never changed after its creation. Assumption: calls of libibverbs
 // may be made from any thread, and several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for AhInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for AhInner {}
 
 impl ProtectionDomain {
     /// `ibv_create_ah(pd, …)`—Creates an address handle. Enters the kernel.
@@ -272,7 +272,7 @@ impl ProtectionDomain {
     fn wrap_ah(&self, call: &'static str, ah: *mut ffi::ibv_ah) -> Result<AddressHandle> {
         let raw = cvt_ptr(call, ah)?;
         Ok(AddressHandle {
-            inner: Arc::new(Inner {
+            inner: Arc::new(AhInner {
                 raw,
                 pd: self.clone(),
             }),
@@ -314,7 +314,7 @@ impl fmt::Debug for AddressHandle {
     }
 }
 
-impl Drop for Inner {
+impl Drop for AhInner {
     fn drop(&mut self) {
         let _: i32 = self.pd.context().destroy(|| {
             // SAFETY: the handle exists and is destroyed once, here. Posted requests hold an `Arc` of

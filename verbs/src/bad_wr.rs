@@ -89,7 +89,7 @@ pub(crate) fn explain_receive(error: Error, work: &impl Gather) -> Error {
 
 /// The result of a post whose work belongs to the queue now.
 #[inline(always)]
-pub(crate) fn kept<R>(
+pub(crate) fn result_of_posted<R>(
     call: &'static str,
     errno: i32,
     effect: Effect,
@@ -124,7 +124,7 @@ impl<W> BadWr<W> {
 
     /// The place, for C to write to.
     #[inline]
-    pub(crate) fn place(&mut self) -> *mut *mut W {
+    pub(crate) fn as_out(&mut self) -> *mut *mut W {
         &raw mut self.0
     }
 

@@ -86,10 +86,10 @@ pub struct CompletionCounterCaps {
 #[doc(alias = "ibv_comp_cntr")]
 #[derive(Clone)]
 pub struct CompletionCounter {
-    inner: Arc<Inner>,
+    inner: Arc<CounterInner>,
 }
 
-struct Inner {
+struct CounterInner {
     // INVARIANT: created until `self` is dropped.
     raw: NonNull<ffi::ibv_comp_cntr>,
     ctx: Context,
@@ -97,9 +97,9 @@ struct Inner {
 
 // SAFETY: the device increments atomically. Assumption: calls of libibverbs may be made from any
 // thread, and several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for CounterInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for CounterInner {}
 
 impl Context {
     /// `ibv_query_comp_cntr_caps(ctx, …)`—Capabilities of the device's completion counters. Enters
@@ -153,7 +153,7 @@ impl Context {
         let raw = cvt_ptr(CALL, raw).map_err(fail)?;
         let ctx = self.clone();
         Ok(CompletionCounter {
-            inner: Arc::new(Inner { raw, ctx }),
+            inner: Arc::new(CounterInner { raw, ctx }),
         })
     }
 }
@@ -293,7 +293,7 @@ impl fmt::Debug for CompletionCounter {
     }
 }
 
-impl Drop for Inner {
+impl Drop for CounterInner {
     fn drop(&mut self) {
         if let Some(destroy) = late::ibv_destroy_comp_cntr() {
             let _: i32 = self.ctx.destroy(|| {

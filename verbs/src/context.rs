@@ -37,10 +37,10 @@ use crate::{
 #[doc(alias = "ibv_context")]
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<Inner>,
+    inner: Arc<ContextInner>,
 }
 
-struct Inner {
+struct ContextInner {
     // INVARIANT: open until `self` is dropped.
     raw: NonNull<ffi::ibv_context>,
     owner: Owner,
@@ -65,9 +65,9 @@ enum Owner {
 
 // SAFETY: the pointer itself is never changed. Assumption: calls of libibverbs may be made from any
 // thread, and several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for ContextInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for ContextInner {}
 
 impl Context {
     /// Takes over a context opened with `ibv_open_device`.
@@ -77,7 +77,7 @@ impl Context {
     /// - [`check_environment`](crate::device::check_environment) returned success before the device was opened.
     pub unsafe fn from_open(raw: NonNull<ffi::ibv_context>) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ContextInner {
                 raw,
                 owner: Owner::Us,
                 vendor_id: OnceLock::new(),
@@ -98,7 +98,7 @@ impl Context {
         keep_alive: Box<dyn Any + Send + Sync>,
     ) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ContextInner {
                 raw,
                 owner: Owner::Other(keep_alive),
                 vendor_id: OnceLock::new(),
@@ -159,8 +159,8 @@ impl Context {
 
     /// The vendor ID of the device. Queries the device once, and caches the answer.
     pub(crate) fn vendor_id(&self) -> Result<u32> {
-        if let Some(&known) = self.inner.vendor_id.get() {
-            return Ok(known);
+        if let Some(&cached) = self.inner.vendor_id.get() {
+            return Ok(cached);
         }
         let vendor_id = self.query_device()?.vendor_id();
         Ok(*self.inner.vendor_id.get_or_init(|| vendor_id))
@@ -168,7 +168,7 @@ impl Context {
 
     /// The name of the device, for example `rxe0`.
     pub fn name(&self) -> &str {
-        // SAFETY: the context is open (invariant of `Inner`), and `device` is constant after
+        // SAFETY: the context is open (invariant of `ContextInner`), and `device` is constant after
         // opening.
         let device = unsafe { (*self.as_raw()).device };
         // SAFETY: libibverbs keeps the device while a context of the device is open.
@@ -180,7 +180,7 @@ impl Context {
 
     /// The number of completion vectors: interrupts over which completion queues can be spread.
     pub fn num_comp_vectors(&self) -> u32 {
-        // SAFETY: the context is open (invariant of `Inner`), and the number is constant after
+        // SAFETY: the context is open (invariant of `ContextInner`), and the number is constant after
         // opening.
         let vectors = unsafe { (*self.as_raw()).num_comp_vectors };
         vectors.try_into().unwrap_or(0)
@@ -210,7 +210,7 @@ impl Context {
     }
 
     pub(crate) fn transport_type(&self) -> ffi::ibv_transport_type {
-        // SAFETY: the context is open (invariant of `Inner`), and `device` is constant after
+        // SAFETY: the context is open (invariant of `ContextInner`), and `device` is constant after
         // opening.
         let device = unsafe { (*self.as_raw()).device };
         // SAFETY: libibverbs keeps the device while a context of the device is open, and never
@@ -235,7 +235,7 @@ impl fmt::Debug for Context {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ContextInner {
     fn drop(&mut self) {
         if let Owner::Us = self.owner
             && self.process == fork_generation()

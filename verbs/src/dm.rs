@@ -40,22 +40,22 @@ use crate::{
 #[doc(alias = "ibv_free_dm")]
 #[doc(alias = "ibv_dm")]
 pub struct DeviceMemory {
-    inner: Arc<Inner>,
+    inner: Arc<DmInner>,
 }
 
 /// Keeps device memory allocated.
 pub(crate) struct DmShare {
-    _inner: Arc<Inner>,
+    _inner: Arc<DmInner>,
 }
 
-struct Inner {
+struct DmInner {
     // INVARIANT: allocated until `self` is dropped.
     raw: NonNull<ffi::ibv_dm>,
-    origin: Origin,
+    origin: DmOrigin,
     ctx: Context,
 }
 
-enum Origin {
+enum DmOrigin {
     /// Allocated here, with this number of bytes.
     Own(usize),
     /// Owned by another process.
@@ -64,9 +64,9 @@ enum Origin {
 
 // SAFETY: C copies to and from the memory, without references. Assumption: calls of libibverbs may
 // be made from any thread, and several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for DmInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for DmInner {}
 
 impl Context {
     /// `ibv_alloc_dm(ctx, …)`—Allocates `len` bytes on the device, aligned to two to the power of
@@ -91,7 +91,7 @@ impl Context {
         let raw = unsafe { ffi::ibv_alloc_dm(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr("ibv_alloc_dm", raw)
             .map_err(|err| err.detail(format!("{len} bytes, alignment 2^{log_align}")))?;
-        Ok(DeviceMemory::new(raw, Origin::Own(len), self))
+        Ok(DeviceMemory::new(raw, DmOrigin::Own(len), self))
     }
 
     /// `ibv_import_dm(ctx, handle)`—Uses device memory allocated by another process that shares the
@@ -112,23 +112,23 @@ impl Context {
         // SAFETY: the context is open for as long as `self` lives; the kernel checks the handle.
         let raw = unsafe { ffi::ibv_import_dm(self.as_raw(), handle.0) };
         let raw = cvt_ptr("ibv_import_dm", raw).map_err(|err| err.detail(format!("{handle:?}")))?;
-        Ok(DeviceMemory::new(raw, Origin::Imported, self))
+        Ok(DeviceMemory::new(raw, DmOrigin::Imported, self))
     }
 }
 
 impl DeviceMemory {
-    fn new(raw: NonNull<ffi::ibv_dm>, origin: Origin, ctx: &Context) -> Self {
+    fn new(raw: NonNull<ffi::ibv_dm>, origin: DmOrigin, ctx: &Context) -> Self {
         let ctx = ctx.clone();
         Self {
-            inner: Arc::new(Inner { raw, origin, ctx }),
+            inner: Arc::new(DmInner { raw, origin, ctx }),
         }
     }
 
     /// The number of bytes, unless the memory was imported.
     pub fn len(&self) -> Option<usize> {
         match self.inner.origin {
-            Origin::Own(len) => Some(len),
-            Origin::Imported => None,
+            DmOrigin::Own(len) => Some(len),
+            DmOrigin::Imported => None,
         }
     }
 
@@ -145,7 +145,7 @@ impl DeviceMemory {
     /// The kernel's name for this memory, for the [import](Context::import_dm) by a process that
     /// shares the device.
     pub fn kernel_handle(&self) -> KernelHandle {
-        // SAFETY: the memory is allocated (invariant of `Inner`), and its handle never changes.
+        // SAFETY: the memory is allocated (invariant of `DmInner`), and its handle never changes.
         KernelHandle(unsafe { (*self.as_raw()).handle })
     }
 
@@ -162,7 +162,7 @@ impl DeviceMemory {
         const CALL: &str = "ibv_memcpy_to_dm";
         let start = self.check(CALL, offset, bytes.len())?;
         let (from, len) = (bytes.as_ptr().cast(), bytes.len());
-        // SAFETY: the memory is allocated (invariant of `Inner`); C reads `len` bytes from `bytes`,
+        // SAFETY: the memory is allocated (invariant of `DmInner`); C reads `len` bytes from `bytes`,
         // only before the return, and the provider checks the range as well.
         let errno = unsafe { ffi::ibv_memcpy_to_dm(self.as_raw(), start, from, len) };
         cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{len} bytes at {offset}")))
@@ -181,7 +181,7 @@ impl DeviceMemory {
         const CALL: &str = "ibv_memcpy_from_dm";
         let start = self.check(CALL, offset, bytes.len())?;
         let (to, len) = (bytes.as_mut_ptr().cast(), bytes.len());
-        // SAFETY: the memory is allocated (invariant of `Inner`); C writes `len` bytes to `bytes`,
+        // SAFETY: the memory is allocated (invariant of `DmInner`); C writes `len` bytes to `bytes`,
         // only before the return, and the provider checks the range as well.
         let errno = unsafe { ffi::ibv_memcpy_from_dm(to, self.as_raw(), start, len) };
         cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{len} bytes at {offset}")))
@@ -200,7 +200,7 @@ impl DeviceMemory {
     pub fn export_dmabuf(&self) -> Result<OwnedFd> {
         const CALL: &str = "ibv_dm_export_dmabuf_fd";
         let export = found(CALL, ffi::late::ibv_dm_export_dmabuf_fd())?;
-        // SAFETY: the memory is allocated (invariant of `Inner`).
+        // SAFETY: the memory is allocated (invariant of `DmInner`).
         let fd = cvt_neg(CALL, unsafe { export(self.as_raw()) })?;
         // SAFETY: the call made the descriptor for its caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -242,9 +242,9 @@ impl fmt::Debug for DeviceMemory {
     }
 }
 
-impl Drop for Inner {
+impl Drop for DmInner {
     fn drop(&mut self) {
-        if let Origin::Imported = self.origin {
+        if let DmOrigin::Imported = self.origin {
             let _: i32 = self.ctx.destroy(|| {
                 // SAFETY: the memory was imported, and is unimported once, here; the context is
                 // open, since `self.ctx` is dropped later.

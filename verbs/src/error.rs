@@ -33,7 +33,7 @@ pub struct Error {
     call: &'static str,
     /// On the heap, so that results stay small.
     notes: Option<Box<Notes>>,
-    source: Source,
+    source: ErrorSource,
 }
 
 /// The texts that callers have added to an error.
@@ -45,7 +45,7 @@ struct Notes {
 
 /// The reason of the failure.
 #[derive(Debug)]
-enum Source {
+enum ErrorSource {
     Io(io::Error),
     /// The caller must wait first, for this reason. Not an `io::Error`, whose reason would be
     /// allocated: a full queue is part of the ordinary course.
@@ -66,7 +66,7 @@ impl Error {
         Self {
             call,
             notes: None,
-            source: Source::Io(err.into()),
+            source: ErrorSource::Io(err.into()),
         }
     }
 
@@ -113,7 +113,7 @@ impl Error {
         Self {
             call,
             notes: None,
-            source: Source::WouldBlock(reason),
+            source: ErrorSource::WouldBlock(reason),
         }
     }
 
@@ -123,7 +123,7 @@ impl Error {
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         let (notes, detail) = (self.notes.get_or_insert_default(), detail.into());
         notes.detail = Some(match notes.detail.take() {
-            Some(earlier) if earlier.split(", ").any(|known| known == detail) => earlier,
+            Some(earlier) if earlier.split(", ").any(|present| present == detail) => earlier,
             Some(earlier) => format!("{earlier}, {detail}").into(),
             None => detail,
         });
@@ -147,16 +147,16 @@ impl Error {
     /// The portable kind of the error.
     pub fn kind(&self) -> io::ErrorKind {
         match &self.source {
-            Source::Io(err) => err.kind(),
-            Source::WouldBlock(_) => io::ErrorKind::WouldBlock,
+            ErrorSource::Io(err) => err.kind(),
+            ErrorSource::WouldBlock(_) => io::ErrorKind::WouldBlock,
         }
     }
 
     /// The error number, unless these crates refused the call.
     pub fn raw_os_error(&self) -> Option<i32> {
         match &self.source {
-            Source::Io(err) => err.raw_os_error(),
-            Source::WouldBlock(_) => None,
+            ErrorSource::Io(err) => err.raw_os_error(),
+            ErrorSource::WouldBlock(_) => None,
         }
     }
 
@@ -175,8 +175,8 @@ impl Error {
     /// ```
     pub fn get_ref(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         match &self.source {
-            Source::Io(err) => err.get_ref(),
-            Source::WouldBlock(_) => None,
+            ErrorSource::Io(err) => err.get_ref(),
+            ErrorSource::WouldBlock(_) => None,
         }
     }
 }
@@ -192,8 +192,8 @@ impl fmt::Display for Error {
             write!(f, " ({detail})")?;
         }
         match &self.source {
-            Source::Io(err) => write!(f, ": {err}")?,
-            Source::WouldBlock(reason) => write!(f, ": {reason}")?,
+            ErrorSource::Io(err) => write!(f, ": {err}")?,
+            ErrorSource::WouldBlock(reason) => write!(f, ": {reason}")?,
         }
         if let Some(hint) = notes.and_then(|notes| notes.hint.as_ref()) {
             return write!(f, "; {hint}");
@@ -236,8 +236,8 @@ impl From<Error> for io::Error {
 /// assert_eq!(errno(&std::io::ErrorKind::TimedOut.into()), None);
 /// ```
 pub fn errno(err: &io::Error) -> Option<i32> {
-    let own = || err.get_ref()?.downcast_ref::<Error>()?.raw_os_error();
-    err.raw_os_error().or_else(own)
+    let wrapped = || err.get_ref()?.downcast_ref::<Error>()?.raw_os_error();
+    err.raw_os_error().or_else(wrapped)
 }
 
 /// A failed call's error, with the argument returned: the work of a failed post, the queue pair of

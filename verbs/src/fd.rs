@@ -88,17 +88,17 @@ impl Members<'_> {
             events: (libc::EPOLLIN | edges).cast_unsigned(),
             u64: data,
         };
-        let (own, add) = (self.0.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        let (epoll, add) = (self.0.as_raw_fd(), libc::EPOLL_CTL_ADD);
         // SAFETY: both descriptors are open, and C reads `event` only before the return.
-        let ret = unsafe { libc::epoll_ctl(own, add, fd.as_raw_fd(), &raw mut event) };
+        let ret = unsafe { libc::epoll_ctl(epoll, add, fd.as_raw_fd(), &raw mut event) };
         cvt_neg("epoll_ctl", ret).map(drop)
     }
 
     /// `epoll_ctl(2)`—Removes `fd`.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> Result<()> {
-        let (own, remove) = (self.0.as_raw_fd(), libc::EPOLL_CTL_DEL);
+        let (epoll, remove) = (self.0.as_raw_fd(), libc::EPOLL_CTL_DEL);
         // SAFETY: both descriptors are open, and this operation reads no event.
-        let ret = unsafe { libc::epoll_ctl(own, remove, fd.as_raw_fd(), ptr::null_mut()) };
+        let ret = unsafe { libc::epoll_ctl(epoll, remove, fd.as_raw_fd(), ptr::null_mut()) };
         cvt_neg("epoll_ctl", ret).map(drop)
     }
 }
@@ -124,14 +124,14 @@ const KNOWN: usize = 1 << 16;
 /// Numbers of raised descriptors, a bit each.
 static RAISED: [AtomicU64; KNOWN / 64] = [const { AtomicU64::new(0) }; KNOWN / 64];
 
-fn place_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+fn word_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
     Some((RAISED.get(fd / 64)?, 1 << (fd % 64)))
 }
 
 /// Whether a descriptor of this number has been [raised](raise). The program may have it after the end of that descriptor.
 pub fn was_raised(fd: RawFd) -> bool {
-    place_of(fd).is_some_and(|(place, bit)| place.load(Ordering::Relaxed) & bit != 0)
+    word_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
 /// Has the descriptors that these crates make from now on get high numbers, for a library in a program that counts on low ones: by
@@ -164,8 +164,8 @@ pub fn raise(fd: OwnedFd) -> OwnedFd {
         }
     }
     let fd = raised.unwrap_or(fd);
-    if let Some((place, bit)) = place_of(fd.as_raw_fd()) {
-        place.fetch_or(bit, Ordering::Relaxed);
+    if let Some((word, bit)) = word_of(fd.as_raw_fd()) {
+        word.fetch_or(bit, Ordering::Relaxed);
     }
     fd
 }
@@ -207,8 +207,8 @@ pub fn wait_interruptible(
     // A timeout beyond the clock's range counts as none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        match poll_some(call, [Some(fd), interrupting()], left)? {
+        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match poll_some(call, [Some(fd), interrupting()], remaining)? {
             [true, _] => return Ok(true),
             [_, true] if is_interrupted() => return Err(Error::from_errno(call, libc::EINTR)),
             _ if deadline.is_some_and(|deadline| Instant::now() >= deadline) => return Ok(false),
@@ -230,8 +230,8 @@ pub fn wait_any_readable<const N: usize>(
     // A timeout beyond the clock's range counts as none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        match poll_once(call, fds, left) {
+        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match poll_once(call, fds, remaining) {
             Ok(None) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                 return Ok(false);
             }
@@ -278,9 +278,9 @@ pub(crate) fn poll_some<const N: usize>(
         pollfds[count].fd = fd.as_raw_fd();
         count += 1;
     }
-    let millis = timeout.map_or(-1, |left| {
+    let millis = timeout.map_or(-1, |remaining| {
         // Rounded up, so that the wait does not spin during its last millisecond.
-        i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        i32::try_from(remaining.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
     });
     // SAFETY: `pollfds` has `count` valid entries, written by the kernel only during the call; the
     // descriptors are open for as long as they are borrowed.
@@ -326,11 +326,11 @@ pub fn wait_for<T>(
 ) -> Result<Option<T>> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
-        if let Some(taken) = take()? {
-            return Ok(Some(taken));
+        if let Some(found) = take()? {
+            return Ok(Some(found));
         }
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if !wait_readable(call, fd, left)? {
+        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if !wait_readable(call, fd, remaining)? {
             return take();
         }
     }
@@ -392,13 +392,13 @@ mod tests {
             events: (libc::EPOLLIN | libc::EPOLLET).cast_unsigned(),
             u64: 0,
         };
-        let (own, member) = (outer.as_raw_fd(), notify.as_fd().as_raw_fd());
+        let (epoll, member) = (outer.as_raw_fd(), notify.as_fd().as_raw_fd());
         // SAFETY: both are open, and C reads the event only before the return.
-        let ret = unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, member, &raw mut event) };
+        let ret = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, member, &raw mut event) };
         assert_eq!(ret, 0);
         let mut edges = || {
             // SAFETY: there is room for one event.
-            unsafe { libc::epoll_wait(own, &raw mut event, 1, 0) }
+            unsafe { libc::epoll_wait(epoll, &raw mut event, 1, 0) }
         };
         assert_eq!(edges(), 0);
         for _ in 0..3 {
@@ -413,7 +413,7 @@ mod tests {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         writer.write_all(b"x").unwrap();
         let mut takes = 0;
-        let taken = wait_for(
+        let found = wait_for(
             "poll",
             reader.as_fd(),
             Some(Duration::from_secs(60)),
@@ -422,7 +422,7 @@ mod tests {
                 Ok((takes == 5).then_some("mine"))
             },
         );
-        assert_eq!(taken.unwrap(), Some("mine"));
+        assert_eq!(found.unwrap(), Some("mine"));
     }
 
     #[test]

@@ -129,13 +129,13 @@ static OWN: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
 /// [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html), `MADV_WIPEONFORK`: Linux
 /// 4.14. On older kernels, the result is [`std::process::id`].
 pub fn fork_generation() -> u64 {
-    let Some(own) = OWN.get_or_init(wiped_on_fork) else {
+    let Some(generation) = OWN.get_or_init(wiped_on_fork) else {
         return process::id().into();
     };
-    match own.load(Relaxed) {
+    match generation.load(Relaxed) {
         0 => {
             let next = LAST.fetch_add(1, Relaxed) + 1;
-            match own.compare_exchange(0, next, Relaxed, Relaxed) {
+            match generation.compare_exchange(0, next, Relaxed, Relaxed) {
                 Ok(_) => next,
                 // Another thread was first.
                 Err(number) => number,
@@ -183,20 +183,20 @@ mod tests {
 
     #[test]
     fn fork_generation_differs_in_each_child() {
-        let own = fork_generation();
-        assert_eq!(fork_generation(), own);
+        let parent = fork_generation();
+        assert_eq!(fork_generation(), parent);
         // Whether the numbers are right is the status of the child.
         let status = in_a_child(|| {
             let child = fork_generation();
-            let right = child != own && child == fork_generation();
+            let right = child != parent && child == fork_generation();
             let grandchild = in_a_child(|| {
                 let number = fork_generation();
-                number != own && number != child
+                number != parent && number != child
             });
             right && grandchild == 0
         });
         assert_eq!(status, 0);
-        assert_eq!(fork_generation(), own);
+        assert_eq!(fork_generation(), parent);
     }
 
     /// The child's exit status: 0 if the condition holds there.

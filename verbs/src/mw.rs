@@ -167,8 +167,9 @@ impl MemoryWindow {
                 .is_some_and(|other| Arc::ptr_eq(other, qp))
         };
         let last_is_new = |last: &Bound| !self.earlier.iter().any(|bound| bound.is_by_same(last));
-        let others = self.earlier.len() + usize::from(self.bound.as_ref().is_some_and(last_is_new));
-        if others < MAX_BINDERS || binders().any(|bound| is(&bound)) {
+        let earlier_binders =
+            self.earlier.len() + usize::from(self.bound.as_ref().is_some_and(last_is_new));
+        if earlier_binders < MAX_BINDERS || binders().any(|bound| is(&bound)) {
             return Ok(());
         }
         let reason = format!(
@@ -195,7 +196,7 @@ impl MemoryWindow {
     /// Keeps a binding as the earlier one of its queue pair, and returns the one before.
     fn set_earlier(&mut self, bound: Bound) -> Option<Bound> {
         match self.earlier.iter_mut().find(|it| it.is_by_same(&bound)) {
-            Some(place) => Some(mem::replace(place, bound)),
+            Some(slot) => Some(mem::replace(slot, bound)),
             None => {
                 self.earlier.push(bound);
                 None

@@ -52,7 +52,7 @@ pub unsafe trait QueueAllocator: Send + Sync + 'static {
 }
 
 /// The parts of a parent domain, kept by the domain.
-pub(crate) struct Parts {
+pub(crate) struct DomainParts {
     pd: ManuallyDrop<ProtectionDomain>,
     _td: ManuallyDrop<Option<Arc<TdInner>>>,
     // INVARIANT: the callbacks of the domain have a pointer to the inner box, so the box lives as
@@ -61,7 +61,7 @@ pub(crate) struct Parts {
     given_up: bool,
 }
 
-impl Parts {
+impl DomainParts {
     /// The protection domain underneath the parent domain.
     pub(crate) fn pd(&self) -> &ProtectionDomain {
         &self.pd
@@ -73,7 +73,7 @@ impl Parts {
     }
 }
 
-impl Drop for Parts {
+impl Drop for DomainParts {
     fn drop(&mut self) {
         if self.given_up {
             return;
@@ -182,11 +182,11 @@ impl<'a> ParentDomainBuilder<'a> {
             attr.comp_mask |= has::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC.0;
         }
         // SAFETY: the context is open, and the domains exist, for as long as `self` borrows them,
-        // and then for as long as `Parts` holds them, and so does the allocator. C copies the
+        // and then for as long as `DomainParts` holds them, and so does the allocator. C copies the
         // attributes.
         let raw = unsafe { ffi::ibv_alloc_parent_domain(ctx.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        let parts = Parts {
+        let parts = DomainParts {
             pd: ManuallyDrop::new(self.pd.clone()),
             _td: ManuallyDrop::new(self.td.map(ThreadDomain::share)),
             _allocator: ManuallyDrop::new(self.allocator),

@@ -21,7 +21,7 @@ use crate::{
     error::{Result, cvt_ptr},
     event::KernelHandle,
     mr::BoundRegions,
-    parent_domain::Parts,
+    parent_domain::DomainParts,
 };
 
 pub use crate::{
@@ -37,10 +37,10 @@ pub use crate::{
 #[doc(alias = "ibv_pd")]
 #[derive(Clone)]
 pub struct ProtectionDomain {
-    inner: Arc<Inner>,
+    inner: Arc<PdInner>,
 }
 
-struct Inner {
+struct PdInner {
     // INVARIANT: allocated until `self` is dropped.
     raw: NonNull<ffi::ibv_pd>,
     origin: Origin,
@@ -53,16 +53,16 @@ pub(crate) enum Origin {
     /// Allocated.
     Own,
     /// A parent domain, made of these parts.
-    Parent(Parts),
+    Parent(DomainParts),
     /// Owned by another process.
     Imported,
 }
 
 // SAFETY: calls change no state of a protection domain in user space. Assumption: calls of
 // libibverbs may be made from any thread, and several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for PdInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for PdInner {}
 
 impl Context {
     /// `ibv_alloc_pd(ctx)`—Allocates a protection domain. Enters the kernel.
@@ -96,7 +96,7 @@ impl ProtectionDomain {
     /// - `raw` is a new domain of this context and of that origin, with no other owner.
     pub(crate) unsafe fn from_raw(raw: NonNull<ffi::ibv_pd>, origin: Origin, ctx: Context) -> Self {
         let bound = BoundRegions::default();
-        let inner = Inner {
+        let inner = PdInner {
             raw,
             origin,
             bound,
@@ -110,7 +110,7 @@ impl ProtectionDomain {
     /// The kernel's name for this domain, for the [import](Context::import_pd) by a process that
     /// shares the device.
     pub fn kernel_handle(&self) -> KernelHandle {
-        // SAFETY: the domain is allocated (invariant of `Inner`), and its handle never changes.
+        // SAFETY: the domain is allocated (invariant of `PdInner`), and its handle never changes.
         KernelHandle(unsafe { (*self.as_raw()).handle })
     }
 
@@ -158,7 +158,7 @@ impl fmt::Debug for ProtectionDomain {
     }
 }
 
-impl Drop for Inner {
+impl Drop for PdInner {
     fn drop(&mut self) {
         self.bound.end(&self.ctx);
         if let Origin::Imported = self.origin {

@@ -123,11 +123,11 @@ impl Context {
     /// [ibv_query_gid_table(3)](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html)
     #[doc(alias = "ibv_query_gid_table")]
     pub fn query_gid_table(&self) -> Result<Vec<GidEntry>> {
-        let mut room = 0;
+        let mut capacity = 0;
         for port in self.query_device()?.port_nums() {
-            room += self.query_port(port)?.gid_tbl_len() as usize;
+            capacity += self.query_port(port)?.gid_tbl_len() as usize;
         }
-        let mut entries = vec![ffi::ibv_gid_entry::zeroed(); room];
+        let mut entries = vec![ffi::ibv_gid_entry::zeroed(); capacity];
         // SAFETY: the context is open for as long as `self` lives, and `entries` has the stated
         // room; C writes there only before the return.
         let ret = unsafe {

@@ -249,10 +249,10 @@ impl ChannelHandle {
 
 /// A queue's own channel, kept open; an error of `call` if the queue has none.
 pub(super) fn own_channel(
-    own: Option<&CompletionChannel>,
+    fd: Option<&CompletionChannel>,
     call: &'static str,
 ) -> Result<Arc<ChannelHandle>> {
-    own.map(CompletionChannel::handle).ok_or_else(|| {
+    fd.map(CompletionChannel::handle).ok_or_else(|| {
         let reason = "the queue has no channel of its own; build it with `waitable`";
         Error::refused(call, io::ErrorKind::Unsupported, reason)
     })
@@ -275,14 +275,14 @@ impl AsRawFd for CompletionChannel {
 
 impl AsFd for ChannelHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let own = self.notify.get_or_init(|| {
-            let own = NotifyFd::of(self.event_fd()).ok();
-            if own.is_none() {
+        let fd = self.notify.get_or_init(|| {
+            let fd = NotifyFd::of(self.event_fd()).ok();
+            if fd.is_none() {
                 self.reserve.add(self.event_fd());
             }
-            own
+            fd
         });
-        own.as_ref().unwrap_or(&self.reserve.notify).as_fd()
+        fd.as_ref().unwrap_or(&self.reserve.notify).as_fd()
     }
 }
 

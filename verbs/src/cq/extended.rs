@@ -112,7 +112,7 @@ pub struct ExtendedCq {
     // The completions of the batch not taken yet.
     // INVARIANT: `next + left` is at most the length of the batch.
     next: u32,
-    left: u32,
+    unread: u32,
     /// The error number at the end of the last C poll, after the completions in the batch; 0 if
     /// none.
     failed: i32,
@@ -232,7 +232,7 @@ impl<'a> ExtendedCqBuilder<'a> {
             false => None,
         };
         let (channel, key) = match (&own_channel, self.channel) {
-            (Some(own), _) => (Some(own), CqKey::default()),
+            (Some(channel), _) => (Some(channel), CqKey::default()),
             (None, Some((shared, key))) => (Some(shared), key),
             (None, None) => (None, CqKey::default()),
         };
@@ -279,7 +279,7 @@ impl<'a> ExtendedCqBuilder<'a> {
             fields: self.fields,
             batch: vec![Entry::empty(); batch as usize].into_boxed_slice(),
             next: 0,
-            left: 0,
+            unread: 0,
             failed: 0,
         })
     }
@@ -330,7 +330,7 @@ impl ExtendedCq {
 
     /// The completions read before.
     pub(crate) fn pending_poll(&mut self) -> ExtendedPoll<'_> {
-        debug_assert!(self.left > 0);
+        debug_assert!(self.unread > 0);
         ExtendedPoll {
             cq: self,
             ended: false,
@@ -397,19 +397,19 @@ impl ExtendedCq {
 
     /// Reads completions unless some are left; returns whether there are any.
     fn fill(&mut self) -> Result<bool> {
-        if self.left > 0 {
+        if self.unread > 0 {
             return Ok(true);
         }
         cvt_errno("ibv_next_poll", mem::take(&mut self.failed))?;
         self.check_failure("ibv_start_poll")?;
-        let stale = self.handle.room().stale();
+        let stale = self.handle.account().stale();
         let mut attr = ffi::ibv_poll_cq_attr::zeroed();
         // SAFETY: the queue exists, has not failed, is an extended one, and is not being polled: each
         // poll ends in the call that started it. Assumption: C keeps no pointer to the attributes.
         let errno = unsafe { ffi::ibv_start_poll(self.as_raw_ex().as_ptr(), &raw mut attr) };
         if errno == libc::ENOENT {
             if stale > 0 {
-                self.handle.room().forget_stale(stale);
+                self.handle.account().forget_stale(stale);
             }
             return Ok(false);
         }
@@ -424,13 +424,13 @@ impl ExtendedCq {
     /// only the provider, which may have locked the queue.
     fn read_batch(&mut self) {
         let (cq, fields, one_by_one) = (self.as_raw_ex(), self.fields, self.one_by_one);
-        let room = self.batch.len();
+        let batch_len = self.batch.len();
         self.next = 0;
         for entry in &mut self.batch {
             // SAFETY: the queue is on a completion, and was made with these fields.
             *entry = unsafe { Entry::read(cq, fields) };
-            self.left += 1;
-            if one_by_one || self.left as usize == room {
+            self.unread += 1;
+            if one_by_one || self.unread as usize == batch_len {
                 return;
             }
             // SAFETY: the queue exists, and is being polled.
@@ -517,11 +517,11 @@ impl ExtendedPoll<'_> {
             return Ok(None);
         }
         self.ended = false;
-        let taken = self.cq.next as usize;
+        let index = self.cq.next as usize;
         self.cq.next += 1;
-        self.cq.left -= 1;
+        self.cq.unread -= 1;
         let fields = self.cq.fields;
-        let entry = self.cq.batch.get(taken);
+        let entry = self.cq.batch.get(index);
         Ok(entry.map(|entry| ExtendedCompletion::new(entry, fields)))
     }
 }

@@ -18,6 +18,7 @@
 //! [ibv_get_cq_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html),
 //! [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
 
+mod account;
 mod attempts;
 mod channel;
 mod completion;
@@ -26,7 +27,6 @@ mod extended_wc;
 mod queue;
 mod reservation;
 mod resize;
-mod room;
 mod status;
 
 pub use attempts::Attempts;

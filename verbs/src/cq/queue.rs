@@ -14,10 +14,10 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
+    account::CqAccount,
     channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
     completion::WorkCompletion,
     resize::Resizes,
-    room::Room,
 };
 use crate::{
     context::Context,
@@ -66,7 +66,7 @@ pub struct CompletionQueue {
     // The completions in the batch neither taken nor held by a `Completions`.
     // INVARIANT: `next + left` is at most the length of the batch.
     next: u32,
-    left: u32,
+    unread: u32,
     // INVARIANT: the queue of `handle`, and its provider's poll function, or a replacement that does not touch the queue,
     // if the queue has failed.
     raw: NonNull<ffi::ibv_cq>,
@@ -92,7 +92,7 @@ pub(super) struct CqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_cq>,
     is_extended: bool,
-    room: Room,
+    account: CqAccount,
     resizes: Resizes,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
@@ -159,11 +159,11 @@ pub struct CompletionQueueBuilder<'a> {
     cqe: u32,
     batch: usize,
     vector: u32,
-    channel: Channel<'a>,
+    channel: ChannelChoice<'a>,
 }
 
 #[derive(Debug)]
-enum Channel<'a> {
+enum ChannelChoice<'a> {
     None,
     Own,
     Shared(&'a CompletionChannel, CqKey),
@@ -186,7 +186,7 @@ impl Context {
             cqe,
             batch: DEFAULT_BATCH,
             vector: 0,
-            channel: Channel::None,
+            channel: ChannelChoice::None,
         }
     }
 }
@@ -206,13 +206,13 @@ impl<'a> CompletionQueueBuilder<'a> {
 
     /// Sends notifications to a channel, possibly shared with other queues, under the name `key`.
     pub fn channel(mut self, channel: &'a CompletionChannel, key: CqKey) -> Self {
-        self.channel = Channel::Shared(channel, key);
+        self.channel = ChannelChoice::Shared(channel, key);
         self
     }
 
     /// Gives the queue a channel of its own, for [`CompletionQueue::wait`].
     pub fn waitable(mut self) -> Self {
-        self.channel = Channel::Own;
+        self.channel = ChannelChoice::Own;
         self
     }
 
@@ -230,16 +230,16 @@ impl<'a> CompletionQueueBuilder<'a> {
     pub fn create(self) -> Result<CompletionQueue> {
         self.ctx.check_process("ibv_create_cq")?;
         let as_int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
-        if let Channel::Shared(channel, _) = self.channel {
+        if let ChannelChoice::Shared(channel, _) = self.channel {
             channel.check_device("ibv_create_cq", self.ctx)?;
         }
         let own_channel = match self.channel {
-            Channel::Own => Some(self.ctx.create_comp_channel()?),
+            ChannelChoice::Own => Some(self.ctx.create_comp_channel()?),
             _ => None,
         };
         let (channel, key) = match (&own_channel, &self.channel) {
-            (Some(own), _) => (Some(own), CqKey::default()),
-            (None, Channel::Shared(shared, key)) => (Some(*shared), *key),
+            (Some(channel), _) => (Some(channel), CqKey::default()),
+            (None, ChannelChoice::Shared(shared, key)) => (Some(*shared), *key),
             (None, _) => (None, CqKey::default()),
         };
         let raw_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_raw);
@@ -262,9 +262,11 @@ impl<'a> CompletionQueueBuilder<'a> {
         let channel = channel.map(CompletionChannel::handle);
         // SAFETY: the queue has just been created, on this channel.
         let handle = unsafe { CqHandle::new(raw, false, channel, None, self.ctx.clone()) };
-        let room = u32::try_from(self.batch).unwrap_or(u32::MAX);
-        let room = room.min(as_int(handle.capacity()).unsigned_abs()).max(1);
-        let mut batch = vec![ffi::ibv_wc::zeroed(); room as usize].into_boxed_slice();
+        let batch_len = u32::try_from(self.batch).unwrap_or(u32::MAX);
+        let batch_len = batch_len
+            .min(as_int(handle.capacity()).unsigned_abs())
+            .max(1);
+        let mut batch = vec![ffi::ibv_wc::zeroed(); batch_len as usize].into_boxed_slice();
         // SAFETY: the context is the queue's, and the batch has room for one completion.
         let poll = unsafe { poll_fn(self.ctx.as_raw(), raw, batch.as_mut_ptr()) };
         Ok(CompletionQueue {
@@ -273,9 +275,9 @@ impl<'a> CompletionQueueBuilder<'a> {
             handle,
             own_channel,
             batch,
-            ask: room,
+            ask: batch_len,
             next: 0,
-            left: 0,
+            unread: 0,
         })
     }
 }
@@ -311,9 +313,9 @@ impl CompletionQueue {
     #[cold]
     #[inline(never)]
     fn rest(&mut self) -> Completions<'_> {
-        let (next, left) = (self.next, mem::take(&mut self.left));
-        self.ask = self.room();
-        self.completions(next, left)
+        let (next, unread) = (self.next, mem::take(&mut self.unread));
+        self.ask = self.batch_len();
+        self.completions(next, unread)
     }
 
     /// The result of a poll that has found nothing at first.
@@ -398,11 +400,11 @@ impl CompletionQueue {
 
     /// Fills the batch unless completions are left in it; returns whether there are any.
     fn fill(&mut self) -> Result<bool> {
-        if self.left == 0 {
+        if self.unread == 0 {
             let ret = self.fetch_raw();
             self.fetch_after(ret)?;
         }
-        Ok(self.left > 0)
+        Ok(self.unread > 0)
     }
 
     /// Fills the batch anew. The batch must be empty.
@@ -421,13 +423,13 @@ impl CompletionQueue {
         self.check_failure("ibv_poll_cq")?;
         let mut ret = ret;
         if ret == 0 {
-            let stale = self.handle.inner.room.stale();
+            let stale = self.handle.inner.account.stale();
             if stale == 0 {
                 return Ok(());
             }
             ret = self.fetch_raw();
             if ret == 0 {
-                self.handle.inner.room.forget_stale(stale);
+                self.handle.inner.account.forget_stale(stale);
                 return Ok(());
             }
         }
@@ -451,7 +453,7 @@ impl CompletionQueue {
         #[expect(clippy::cast_possible_truncation, reason = "a part of the batch")]
         let next = (before / size_of::<ffi::ibv_wc>()) as u32;
         self.next = next;
-        self.left = end - next;
+        self.unread = end - next;
         self.ask = 0;
     }
 
@@ -461,22 +463,22 @@ impl CompletionQueue {
     }
 
     /// The number of completions that fit in the batch.
-    fn room(&self) -> u32 {
+    fn batch_len(&self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "C can count them")]
-        let room = self.batch.len() as u32;
-        room
+        let batch_len = self.batch.len() as u32;
+        batch_len
     }
 
     /// These completions of the batch; the caller knows both numbers, so they need not be read again.
     #[inline]
-    fn completions(&mut self, next: u32, left: u32) -> Completions<'_> {
+    fn completions(&mut self, next: u32, unread: u32) -> Completions<'_> {
         let first = self.batch.as_ptr().wrapping_add(next as usize);
         // SAFETY: left over in the batch, or just written by C, and so inside of the batch. The borrow includes `self`,
         // and a `Completions` does not touch them through `self`, so nothing writes meanwhile.
-        let list = unsafe { slice::from_raw_parts(first, left as usize) };
+        let list = unsafe { slice::from_raw_parts(first, unread as usize) };
         Completions {
-            left: list,
-            end: next + left,
+            unread: list,
+            end: next + unread,
             cq: self,
         }
     }
@@ -540,7 +542,7 @@ impl CqHandle {
         let inner = CqInner {
             raw,
             is_extended,
-            room: Room::new(u32::try_from(cqe).unwrap_or(0)),
+            account: CqAccount::new(u32::try_from(cqe).unwrap_or(0)),
             resizes: Resizes::default(),
             channel,
             _pd: pd,
@@ -551,8 +553,8 @@ impl CqHandle {
         }
     }
 
-    pub(super) fn room(&self) -> &Room {
-        &self.inner.room
+    pub(super) fn account(&self) -> &CqAccount {
+        &self.inner.account
     }
 
     pub(super) fn resizes(&self) -> &Resizes {
@@ -591,12 +593,12 @@ impl CqHandle {
 
     /// The number of entries, as granted by the device: at least the requested number.
     pub fn capacity(&self) -> u32 {
-        self.inner.room.capacity()
+        self.inner.account.capacity()
     }
 
     /// The number of entries not reserved by queue pairs.
     pub fn available(&self) -> u32 {
-        self.inner.room.available()
+        self.inner.account.available()
     }
 
     /// The device this queue belongs to.
@@ -623,8 +625,8 @@ impl fmt::Debug for CqHandle {
 }
 
 impl CqInner {
-    pub(super) fn room(&self) -> &Room {
-        &self.room
+    pub(super) fn account(&self) -> &CqAccount {
+        &self.account
     }
 
     /// Fetches and discards all completions of the queue. Returns whether the queue is empty. A queue that is polled
@@ -638,7 +640,7 @@ impl CqInner {
             return false;
         }
         // No more than the queue has entries, since the device adds none.
-        for _ in 0..=self.room.capacity() {
+        for _ in 0..=self.account.capacity() {
             let count = if self.is_extended {
                 self.discard_extended()
             } else {
@@ -717,7 +719,7 @@ impl Drop for CqInner {
 /// dropped completions.
 pub struct Completions<'p> {
     // INVARIANT: of the batch of `cq`, not touched through `cq`; the last is before `end`.
-    left: &'p [ffi::ibv_wc],
+    unread: &'p [ffi::ibv_wc],
     end: u32,
     cq: &'p mut CompletionQueue,
 }
@@ -727,14 +729,14 @@ impl<'p> Iterator for Completions<'p> {
 
     #[inline]
     fn next(&mut self) -> Option<WorkCompletion<'p>> {
-        let (wc, left) = self.left.split_first()?;
-        self.left = left;
+        let (wc, unread) = self.unread.split_first()?;
+        self.unread = unread;
         Some(WorkCompletion::new(wc))
     }
 
     #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left.len(), Some(self.left.len()))
+        (self.unread.len(), Some(self.unread.len()))
     }
 }
 
@@ -744,8 +746,8 @@ impl Drop for Completions<'_> {
     /// Leaves the completions not taken to the next poll.
     #[inline]
     fn drop(&mut self) {
-        if !self.left.is_empty() {
-            self.cq.leave(self.left.as_ptr(), self.end);
+        if !self.unread.is_empty() {
+            self.cq.leave(self.unread.as_ptr(), self.end);
         }
     }
 }
@@ -761,7 +763,7 @@ impl fmt::Debug for Completions<'_> {
 impl fmt::Debug for CqInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CqInner")
-            .field("room", &self.room)
+            .field("room", &self.account)
             .finish_non_exhaustive()
     }
 }

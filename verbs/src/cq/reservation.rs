@@ -9,7 +9,7 @@ impl CqHandle {
     /// Reserves entries, on behalf of `call`.
     pub(crate) fn reserve(&self, call: &'static str, entries: u32) -> Result<Reservation> {
         self.check_failure(call)?;
-        self.room().reserve(call, entries)?;
+        self.account().reserve(call, entries)?;
         Ok(Reservation {
             cq: self.share(),
             entries,
@@ -47,7 +47,7 @@ impl Reservation {
     /// reset by `call`. The result releases the entries when dropped, unless kept: then, when the queue
     /// has been found empty.
     pub(crate) fn more_for_stale(&self, call: &'static str, entries: u32) -> Result<StaleEntries> {
-        self.cq.room().reserve(call, entries)?;
+        self.cq.account().reserve(call, entries)?;
         Ok(StaleEntries {
             cq: Arc::clone(&self.cq),
             entries,
@@ -64,19 +64,19 @@ pub(crate) struct StaleEntries {
 
 impl StaleEntries {
     pub(crate) fn keep(mut self) {
-        self.cq.room().release(self.entries, self.entries);
+        self.cq.account().release(self.entries, self.entries);
         self.entries = 0;
     }
 }
 
 impl Drop for StaleEntries {
     fn drop(&mut self) {
-        self.cq.room().release(self.entries, 0);
+        self.cq.account().release(self.entries, 0);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.cq.room().release(self.entries, self.unreaped);
+        self.cq.account().release(self.entries, self.unreaped);
     }
 }

@@ -108,9 +108,9 @@ impl CqHandle {
             let refused = Error::refused(CALL, io::ErrorKind::Unsupported, reason);
             return Err(detail(refused));
         }
-        let room = self.room();
-        let before = room.capacity();
-        room.shrink(cqe).map_err(detail)?;
+        let account = self.account();
+        let before = account.capacity();
+        account.shrink(cqe).map_err(detail)?;
         let as_int = i32::try_from(cqe).unwrap_or(i32::MAX);
         let resizing = self.resizes().start();
         // SAFETY: the queue exists for as long as `self` lives, and no earlier resize has failed. The
@@ -130,7 +130,7 @@ impl CqHandle {
             }
             Err(_) => before,
         };
-        room.set_capacity(now);
+        account.set_capacity(now);
         resized
     }
 

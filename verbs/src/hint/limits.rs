@@ -9,7 +9,7 @@ use crate::{attr::DeviceAttr, context::Context, error::Error};
 pub(crate) struct Limit {
     /// The caller's name for the number.
     pub(crate) name: &'static str,
-    pub(crate) asked: u64,
+    pub(crate) requested: u64,
     /// The field of `ibv_device_attr`, or of another object, with the device's value.
     pub(crate) device_name: &'static str,
     pub(crate) allowed: u64,
@@ -18,13 +18,13 @@ pub(crate) struct Limit {
 impl Limit {
     pub(crate) fn new(
         name: &'static str,
-        asked: impl Into<u64>,
+        requested: impl Into<u64>,
         device_name: &'static str,
         allowed: impl Into<u64>,
     ) -> Self {
         Self {
             name,
-            asked: asked.into(),
+            requested: requested.into(),
             device_name,
             allowed: allowed.into(),
         }
@@ -34,29 +34,36 @@ impl Limit {
 /// Names the limits that are exceeded, with the device's values. `None` if none is.
 pub(crate) fn exceeded(limits: &[Limit]) -> Option<String> {
     let mut text = String::new();
-    for limit in limits.iter().filter(|limit| limit.asked > limit.allowed) {
+    for limit in limits
+        .iter()
+        .filter(|limit| limit.requested > limit.allowed)
+    {
         let separator = if text.is_empty() { "" } else { "; " };
         let Limit {
             name,
-            asked,
+            requested,
             device_name,
             allowed,
         } = limit;
         // Writing to a string does not fail.
         let _: std::fmt::Result = write!(
             text,
-            "{separator}{name} is {asked}, and the device allows {allowed} ({device_name})"
+            "{separator}{name} is {requested}, and the device allows {allowed} ({device_name})"
         );
     }
     (!text.is_empty()).then_some(text)
 }
 
-/// Adds the limits that `wanted` finds exceeded, where a device has refused to create an object.
-fn explain(err: Error, ctx: &Context, wanted: impl FnOnce(&DeviceAttr) -> Option<String>) -> Error {
+/// Adds the limits that `limits_of` finds exceeded, where a device has refused to create an object.
+fn explain(
+    err: Error,
+    ctx: &Context,
+    limits_of: impl FnOnce(&DeviceAttr) -> Option<String>,
+) -> Error {
     if !matches!(err.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM)) {
         return err;
     }
-    match ctx.query_device().ok().and_then(|attr| wanted(&attr)) {
+    match ctx.query_device().ok().and_then(|attr| limits_of(&attr)) {
         Some(hint) => err.hint(hint),
         None => err,
     }
@@ -117,7 +124,7 @@ pub(crate) fn work_queue(err: Error, ctx: &Context, max_wr: u32, max_sge: u32) -
 
 /// The capacities requested for a queue pair that could not be created.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct RequestedCaps {
     pub(crate) max_send_wr: u32,
     pub(crate) max_recv_wr: u32,
     pub(crate) max_send_sge: u32,
@@ -130,19 +137,19 @@ pub(crate) struct Wanted {
 pub(crate) fn qp(
     err: Error,
     ctx: &Context,
-    wanted: Wanted,
+    requested: RequestedCaps,
     max_inline: impl FnOnce() -> Option<u32>,
 ) -> Error {
     explain(err, ctx, |attr| {
         let (wr, sge) = (allowed(attr.max_qp_wr()), allowed(attr.max_sge()));
         exceeded(&[
-            Limit::new("max_send_wr", wanted.max_send_wr, "max_qp_wr", wr),
-            Limit::new("max_recv_wr", wanted.max_recv_wr, "max_qp_wr", wr),
-            Limit::new("max_send_sge", wanted.max_send_sge, "max_sge", sge),
-            Limit::new("max_recv_sge", wanted.max_recv_sge, "max_sge", sge),
+            Limit::new("max_send_wr", requested.max_send_wr, "max_qp_wr", wr),
+            Limit::new("max_recv_wr", requested.max_recv_wr, "max_qp_wr", wr),
+            Limit::new("max_send_sge", requested.max_send_sge, "max_sge", sge),
+            Limit::new("max_recv_sge", requested.max_recv_sge, "max_sge", sge),
         ])
         .or_else(|| {
-            let inline = wanted.max_inline_data;
+            let inline = requested.max_inline_data;
             if inline == 0 {
                 return None;
             }

@@ -281,7 +281,7 @@ type AddressCase<'a> = (Option<IpAddr>, Option<IpAddr>, i32, bool, &'a [&'a str]
 #[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn hint_of_address_names_the_address() {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-    let (own, peer, loopback) = (ip("10.9.0.9"), ip("10.9.0.1"), ip("127.0.0.1"));
+    let (local, peer, loopback) = (ip("10.9.0.9"), ip("10.9.0.1"), ip("127.0.0.1"));
     let cases: &[AddressCase<'_>] = &[
         (
             None,
@@ -319,21 +319,21 @@ fn hint_of_address_names_the_address() {
             &["127.0.0.1", "loopback"],
         ),
         (
-            Some(own),
+            Some(local),
             Some(peer),
             libc::ENODEV,
             true,
             &["source address 10.9.0.9", "no RDMA device"],
         ),
         (
-            Some(own),
+            Some(local),
             Some(peer),
             libc::EADDRNOTAVAIL,
             true,
             &["source address 10.9.0.9"],
         ),
         (
-            Some(own),
+            Some(local),
             None,
             libc::ENODEV,
             true,
@@ -354,7 +354,7 @@ fn hint_of_address_names_the_address() {
             &["10.9.0.1", "without RDMA device", "ip route get"],
         ),
         (
-            Some(own),
+            Some(local),
             Some(peer),
             libc::ENODEV,
             false,
@@ -400,11 +400,11 @@ fn hint_of_address_names_the_address() {
         }
     }
     assert_eq!(Addresses::default().hint(libc::ENODEV, true), None);
-    let known = Addresses {
+    let addresses = Addresses {
         source: None,
         destination: Some(peer),
     };
-    assert_eq!(known.hint(libc::EINVAL, true), None);
+    assert_eq!(addresses.hint(libc::EINVAL, true), None);
 }
 
 #[test]

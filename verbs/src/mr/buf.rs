@@ -122,7 +122,7 @@ impl Buf {
     }
 
     /// All of a region, whose length has been checked.
-    pub(super) fn whole(region: Region) -> Self {
+    pub(super) fn of_region(region: Region) -> Self {
         let len = u32::try_from(region.len()).unwrap_or(MAX_ELEMENT);
         let (start, lkey) = (region.start(), region.mr().lkey());
         Self::of(Range::new(start, len, lkey, Arc::new(region)))

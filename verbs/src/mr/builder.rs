@@ -165,7 +165,7 @@ impl<M: OwnedMemory> Registration<'_, M> {
         if let Err(error) = Buf::check(self.len()) {
             return Err(self.refuse(error));
         }
-        Ok(Buf::whole(self.region()?))
+        Ok(Buf::of_region(self.region()?))
     }
 }
 
@@ -241,7 +241,7 @@ impl<M: Memory> RemoteRegistration<'_, M> {
                 return Err(self.inner.refuse(error));
             }
             self.inner.terms.access |= quirk::rights_of_shared_memory(self.inner.pd.context());
-            return Ok(RemoteRegion::whole(self.inner.region()?));
+            return Ok(RemoteRegion::of_region(self.inner.region()?));
         };
         let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
         Err(self.inner.refuse(error))

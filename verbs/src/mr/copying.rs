@@ -24,8 +24,8 @@ fn words(memory: NonNull<[u8]>) -> Range<usize> {
 /// in the words. The rest is behind the words.
 fn cut(words: &Range<usize>, offset: usize, len: usize) -> (usize, usize) {
     let before = words.start.saturating_sub(offset).min(len);
-    let within = words.end.saturating_sub(offset + before);
-    (before, within.min(len - before))
+    let aligned = words.end.saturating_sub(offset + before);
+    (before, aligned.min(len - before))
 }
 
 /// Copies `to.len()` bytes, from `offset` on, out of memory under concurrent writes.
@@ -35,15 +35,15 @@ fn cut(words: &Range<usize>, offset: usize, len: usize) -> (usize, usize) {
 /// - Every other access of this process to the memory is one of this module, or an atomic access of
 ///   one of the aligned words.
 pub(super) unsafe fn copy_out(memory: NonNull<[u8]>, offset: usize, to: &mut [u8]) {
-    let (before, within) = cut(&words(memory), offset, to.len());
+    let (before, aligned) = cut(&words(memory), offset, to.len());
     let (first, rest) = to.split_at_mut(before);
-    let (middle, last) = rest.split_at_mut(within);
+    let (middle, last) = rest.split_at_mut(aligned);
     // SAFETY: bytes of the copy before the words.
     unsafe { bytes_out(memory, offset, first) };
     // SAFETY: bytes of the copy in words.
     unsafe { words_out(memory, offset + before, middle) };
     // SAFETY: bytes of the copy behind the words.
-    unsafe { bytes_out(memory, offset + before + within, last) };
+    unsafe { bytes_out(memory, offset + before + aligned, last) };
 }
 
 /// Copies `from` into memory under concurrent access, from `offset` on.
@@ -51,15 +51,15 @@ pub(super) unsafe fn copy_out(memory: NonNull<[u8]>, offset: usize, to: &mut [u8
 /// # Safety
 /// - As for [`copy_out`], and the memory is writable.
 pub(super) unsafe fn copy_in(from: &[u8], memory: NonNull<[u8]>, offset: usize) {
-    let (before, within) = cut(&words(memory), offset, from.len());
+    let (before, aligned) = cut(&words(memory), offset, from.len());
     let (first, rest) = from.split_at(before);
-    let (middle, last) = rest.split_at(within);
+    let (middle, last) = rest.split_at(aligned);
     // SAFETY: bytes of the copy before the words.
     unsafe { bytes_in(first, memory, offset) };
     // SAFETY: bytes of the copy in words.
     unsafe { words_in(middle, memory, offset + before) };
     // SAFETY: bytes of the copy behind the words.
-    unsafe { bytes_in(last, memory, offset + before + within) };
+    unsafe { bytes_in(last, memory, offset + before + aligned) };
 }
 
 /// # Safety
@@ -146,8 +146,8 @@ unsafe fn words_in(from: &[u8], memory: NonNull<[u8]>, mut offset: usize) {
         part_in(first, unsafe { word(memory, offset - lead) }, lead);
         offset += head;
     }
-    let (whole, last) = rest.as_chunks::<WORD>();
-    for from in whole {
+    let (full_words, last) = rest.as_chunks::<WORD>();
+    for from in full_words {
         // SAFETY: one of the words, since the bytes before were copied above.
         unsafe { word(memory, offset) }.store(u64::from_ne_bytes(*from), Relaxed);
         offset += WORD;
@@ -199,11 +199,11 @@ mod tests {
                 unsafe { copy_out(memory, offset, &mut back) };
                 assert_eq!(back, message, "{len} bytes at {start}, from {offset}");
                 let all: Vec<u8> = array.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                let place = start + offset..start + len;
-                assert_eq!(all[place.clone()], message);
-                let beside = all[..place.start].iter().chain(&all[place.end..]);
+                let range = start + offset..start + len;
+                assert_eq!(all[range.clone()], message);
+                let outside = all[..range.start].iter().chain(&all[range.end..]);
                 assert!(
-                    beside.copied().all(|byte| byte == 0),
+                    outside.copied().all(|byte| byte == 0),
                     "{len} at {start}, from {offset}"
                 );
             }
@@ -250,11 +250,11 @@ mod tests {
                         for round in 1..=rounds {
                             // SAFETY: the bytes are inside of the memory.
                             unsafe { copy_in(&vec![round; len], memory.0, offset) };
-                            let mut seen = [0; 61];
+                            let mut copied = [0; 61];
                             // SAFETY: all of the memory.
-                            unsafe { copy_out(memory.0, 0, &mut seen) };
-                            let own = &seen[offset..offset + len];
-                            assert!(own.iter().all(|byte| *byte == round), "{own:?}");
+                            unsafe { copy_out(memory.0, 0, &mut copied) };
+                            let part = &copied[offset..offset + len];
+                            assert!(part.iter().all(|byte| *byte == round), "{part:?}");
                         }
                     });
                 }

@@ -47,10 +47,10 @@ pub struct DmaHints {
 #[doc(alias = "ibv_dmah")]
 #[derive(Clone)]
 pub struct DmaHandle {
-    inner: Arc<Inner>,
+    inner: Arc<DmahInner>,
 }
 
-struct Inner {
+struct DmahInner {
     // INVARIANT: allocated until `self` is dropped.
     raw: NonNull<ffi::ibv_dmah>,
     ctx: Context,
@@ -58,9 +58,9 @@ struct Inner {
 
 // SAFETY: a handle never changes. Assumption: calls of libibverbs may be made from any thread, and
 // several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for DmahInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for DmahInner {}
 
 impl Context {
     /// `ibv_alloc_dmah(ctx, …)`—Allocates a handle for hints. Enters the kernel.
@@ -96,7 +96,7 @@ impl Context {
         let raw = cvt_ptr(CALL, raw).map_err(fail)?;
         let ctx = self.clone();
         Ok(DmaHandle {
-            inner: Arc::new(Inner { raw, ctx }),
+            inner: Arc::new(DmahInner { raw, ctx }),
         })
     }
 }
@@ -121,7 +121,7 @@ impl fmt::Debug for DmaHandle {
     }
 }
 
-impl Drop for Inner {
+impl Drop for DmahInner {
     fn drop(&mut self) {
         if let Some(dealloc) = ffi::late::ibv_dealloc_dmah() {
             let _: i32 = self.ctx.destroy(|| {

@@ -89,12 +89,12 @@ mod frozen;
 
 /// Slots with memory under loom's watch: two concurrent owners of a slot fail the test, and so does
 /// an owner that does not see the last owner's writes.
-struct Slots {
+struct FreeSlots {
     free: FreeList,
     memory: Vec<UnsafeCell<u32>>,
 }
 
-impl Slots {
+impl FreeSlots {
     fn new(slots: u32) -> Arc<Self> {
         Arc::new(Self {
             free: FreeList::new(slots),
@@ -148,7 +148,7 @@ impl Slots {
 
 #[test]
 fn free_list_hands_slots_between_two_threads() {
-    model(|| Slots::exchanged(1));
+    model(|| FreeSlots::exchanged(1));
 }
 
 #[test]
@@ -156,32 +156,32 @@ fn free_list_reuses_returned_slots() {
     // All interleavings of two rounds take minutes; this bound allows up to two preemptions.
     let mut bounded = Builder::new();
     bounded.preemption_bound = Some(2);
-    bounded.check(|| Slots::exchanged(2));
+    bounded.check(|| FreeSlots::exchanged(2));
 }
 
 #[test]
 fn free_list_gives_the_last_slot_to_one_thread() {
     model(|| {
-        let slots = Slots::new(1);
-        let take = |slots: &Slots| slots.take().is_some();
-        let others: Vec<_> = (0..2)
+        let slots = FreeSlots::new(1);
+        let take = |slots: &FreeSlots| slots.take().is_some();
+        let threads: Vec<_> = (0..2)
             .map(|_| {
                 let slots = Arc::clone(&slots);
                 thread::spawn(move || take(&slots))
             })
             .collect();
-        let mut taken = usize::from(take(&slots));
-        for other in others {
-            taken += usize::from(other.join().unwrap());
+        let mut successes = usize::from(take(&slots));
+        for other in threads {
+            successes += usize::from(other.join().unwrap());
         }
-        assert_eq!(taken, 1);
+        assert_eq!(successes, 1);
     });
 }
 
 #[test]
 fn free_list_detects_a_returned_head() {
     model(|| {
-        let slots = Slots::new(3);
+        let slots = FreeSlots::new(3);
         let other = {
             let slots = Arc::clone(&slots);
             // May pause between reading the head and changing the head.
@@ -200,7 +200,7 @@ fn free_list_detects_a_returned_head() {
 #[test]
 fn free_list_slot_shows_its_last_owners_writes() {
     model(|| {
-        let slots = Slots::new(1);
+        let slots = FreeSlots::new(1);
         let slot = slots.take().unwrap();
         let other = {
             let slots = Arc::clone(&slots);
@@ -218,7 +218,7 @@ fn free_list_slot_shows_its_last_owners_writes() {
 fn one_of_the_last_owners_thaws_a_frozen_buffer() {
     model(|| {
         let mine = Frozen::new(7);
-        let others: Vec<_> = (0..2)
+        let threads: Vec<_> = (0..2)
             .map(|_| {
                 let other = mine.clone();
                 thread::spawn(move || {
@@ -228,7 +228,11 @@ fn one_of_the_last_owners_thaws_a_frozen_buffer() {
             })
             .collect();
         let mut thawed: Vec<i32> = mine.thaw().into_iter().collect();
-        thawed.extend(others.into_iter().filter_map(|other| other.join().unwrap()));
+        thawed.extend(
+            threads
+                .into_iter()
+                .filter_map(|other| other.join().unwrap()),
+        );
         assert_eq!(thawed, [7]);
     });
 }

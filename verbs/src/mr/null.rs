@@ -35,10 +35,10 @@ use crate::{
 #[doc(alias = "ibv_alloc_null_mr")]
 #[derive(Clone)]
 pub struct NullRegion {
-    inner: Arc<Inner>,
+    inner: Arc<NullInner>,
 }
 
-struct Inner(Mr);
+struct NullInner(Mr);
 
 /// Any number of bytes of a [`NullRegion`], to be written to or read from.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ impl ProtectionDomain {
         let raw = unsafe { ffi::ibv_alloc_null_mr(self.as_raw()) };
         // SAFETY: `raw` is the call's result.
         let mr = unsafe { Mr::new("ibv_alloc_null_mr", raw, self) }?;
-        let inner = Arc::new(Inner(mr));
+        let inner = Arc::new(NullInner(mr));
         Ok(NullRegion { inner })
     }
 }
@@ -97,7 +97,7 @@ impl fmt::Debug for NullBuf {
     }
 }
 
-impl Drop for Inner {
+impl Drop for NullInner {
     fn drop(&mut self) {
         // SAFETY: once, here. A failure harms nothing: there is no memory.
         let _: bool = unsafe { self.0.dereg() };
@@ -112,7 +112,7 @@ unsafe impl Gather for NullBuf {
         let mr = &self.region.inner.0;
         // SAFETY: see above.
         let sge = unsafe { element(0, self.len, mr.lkey()) };
-        list.push_nowhere(sge, mr.pd().context().id());
+        list.push_no_memory(sge, mr.pd().context().id());
     }
 }
 

@@ -147,7 +147,7 @@ impl Everything {
     /// - `InvalidInput`: the memory has no bytes, or at least 2 GiB.
     pub fn buf<M: OwnedMemory>(&self, mut memory: M) -> Result<Buf, Refused<M>> {
         match Buf::check(memory.range().len()) {
-            Ok(()) => Ok(Buf::whole(Region::covered(&self.mr, memory))),
+            Ok(()) => Ok(Buf::of_region(Region::covered(&self.mr, memory))),
             Err(error) => Err(Refused {
                 value: memory,
                 error,
@@ -170,7 +170,7 @@ impl Everything {
                 error,
             });
         }
-        Ok(RemoteRegion::whole(Region::covered(&self.mr, memory)))
+        Ok(RemoteRegion::of_region(Region::covered(&self.mr, memory)))
     }
 
     /// The protection domain of the registration.

@@ -45,10 +45,10 @@ const ALIGNMENT: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct BufPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
-struct Shared {
+struct PoolShared {
     region: Region,
     free: FreeList,
     /// From one buffer to the next.
@@ -65,7 +65,7 @@ struct Shared {
 pub struct PoolBuf {
     // INVARIANT: `slot` was taken from `shared.free`, and `start` is the address of the slot's
     // bytes.
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     slot: u32,
     // INVARIANT: at most the capacity.
     len: u32,
@@ -152,7 +152,7 @@ impl<M: OwnedMemory> Registration<'_, M> {
         };
         let region = self.region()?;
         Ok(BufPool {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PoolShared {
                 region,
                 free: FreeList::new(slots),
                 stride,

@@ -346,7 +346,7 @@ unsafe fn register(
         return Err(fail(refused));
     }
     // Exposed, since the device may use the address from now on.
-    let own = address(start);
+    let addr = address(start);
     let (call, raw) = match (provider, &terms.dmah, terms.iova) {
         (Some(memory), None, None) => {
             const CALL: &str = "ibv_reg_buf_mr";
@@ -360,7 +360,7 @@ unsafe fn register(
             (CALL, raw)
         }
         (None, None, iova) => {
-            let iova = iova.unwrap_or(own);
+            let iova = iova.unwrap_or(addr);
             let (pd, start, access) = (pd.as_raw(), start.as_ptr().cast(), terms.access);
             // SAFETY: as above.
             let raw = unsafe { ffi::ibv_reg_mr_iova(pd, start, len, iova, access) };
@@ -377,7 +377,7 @@ unsafe fn register(
             attr.access = terms.access as i32;
             attr.addr = start.as_ptr().cast();
             if memory.is_none() || iova.is_some() {
-                attr.iova = iova.unwrap_or(own);
+                attr.iova = iova.unwrap_or(addr);
                 mask |= has::IBV_REG_MR_MASK_IOVA.0;
             }
             if let Some(memory) = memory {

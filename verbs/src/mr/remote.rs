@@ -149,7 +149,7 @@ const SHOW: Ordering = Ordering::Release;
 
 impl RemoteRegion {
     /// All of a registration.
-    pub(super) fn whole(region: Region) -> Self {
+    pub(super) fn of_region(region: Region) -> Self {
         Self {
             start: region.start(),
             len: region.len(),

@@ -138,21 +138,21 @@ impl Reregistration {
         let outcome = match changes.refusal(&region) {
             Some(error) => Err((Remainder::Unchanged, error)),
             None => match region.region_mut() {
-                Some(whole) if !whole.is_registered_alone() => Err((
+                Some(exclusive) if !exclusive.is_registered_alone() => Err((
                     Remainder::Unchanged,
                     refused("all memory is registered at once"),
                 )),
-                Some(whole) => whole.rereg(&mut changes),
+                Some(exclusive) => exclusive.rereg(&mut changes),
                 None => Err((Remainder::Unchanged, refused("the region is in use"))),
             },
         };
-        let (left, error) = match outcome {
+        let (outcome_value, error) = match outcome {
             Ok(()) if replaces => return Ok(region.renewed()),
             Ok(()) => return Ok(region),
             Err(failure) => failure,
         };
         let memory = changes.memory;
-        let value = match left {
+        let value = match outcome_value {
             Remainder::Unchanged => NotReregistered::Unchanged { region, memory },
             Remainder::Memory(old) => NotReregistered::Ended { old, new: memory },
             Remainder::Nothing => {
@@ -226,8 +226,8 @@ impl Region {
             None => (ptr::null_mut(), 0),
         };
         if let Some(range) = range {
-            let kept = self.granule().check(range, &Terms::default());
-            kept.map_err(|error| (Remainder::Unchanged, error))?;
+            let checked = self.granule().check(range, &Terms::default());
+            checked.map_err(|error| (Remainder::Unchanged, error))?;
         }
         let mr = self.mr().as_raw();
         // SAFETY: the registration exists, and `&mut self` excludes other users; the domain and the

@@ -31,13 +31,13 @@ use crate::{
 /// Cloning is cheap: the registration is reference-counted, like an `Arc`.
 #[derive(Clone)]
 pub struct UnmappedRegion {
-    inner: Arc<Inner>,
+    inner: Arc<UnmappedInner>,
     // INVARIANT: the device reaches `len` bytes from `addr` on by the registration.
     addr: u64,
     len: u64,
 }
 
-struct Inner {
+struct UnmappedInner {
     mr: Mr,
     /// Freed after the registration has ended. The kernel keeps a dma-buf by itself.
     _dm: Option<DmShare>,
@@ -231,7 +231,7 @@ fn rights(access: RemoteAccess) -> u32 {
 
 impl UnmappedRegion {
     fn new(mr: Mr, dm: Option<DmShare>, dmah: Option<DmaHandle>, addr: u64, len: usize) -> Self {
-        let inner = Inner {
+        let inner = UnmappedInner {
             mr,
             _dm: dm,
             _dmah: dmah,
@@ -295,7 +295,7 @@ impl fmt::Debug for UnmappedRegion {
     }
 }
 
-impl Drop for Inner {
+impl Drop for UnmappedInner {
     fn drop(&mut self) {
         // SAFETY: once, here. If it fails, the device keeps its access to memory, and the kernel
         // keeps the memory.

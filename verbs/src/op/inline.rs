@@ -13,15 +13,15 @@ use crate::{
 };
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait SealedInline {}
 }
 
 /// A request with support for inline data.
-pub trait CanInline: sealed::Sealed {}
+pub trait CanInline: sealed::SealedInline {}
 
 macro_rules! can_inline {
     ($($name:ident)*) => {$(
-        impl<W> sealed::Sealed for op::$name<W> {}
+        impl<W> sealed::SealedInline for op::$name<W> {}
         impl<W> CanInline for op::$name<W> {}
     )*};
 }

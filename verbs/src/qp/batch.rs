@@ -115,18 +115,18 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
             .flags(request.flags(), |_| self.unsignaled);
         // SAFETY: `next` is the staging area's, with room for all requests that can be in flight.
         // Each added request has its place among those, and the cursor has not stopped.
-        let place = unsafe {
+        let staged = unsafe {
             sending
                 .staging
                 .add(self.next, self.cursor.tail, &sges, flags)
         };
-        let Some(mut place) = place else {
+        let Some(mut staged) = staged else {
             // Not reached: `refusal` has looked at the elements.
             let (found, limit) = (sges.len(), sending.limits.max_sge.get());
             return refuse(request, refusal::elements(POST_SEND, found, limit));
         };
-        request.describe(place.wr());
-        self.next = place.take();
+        request.describe(staged.wr());
+        self.next = staged.take();
         (sending.recorder).posted::<R>(self.cursor.tail, sges.bytes(), flags);
         self.unsignaled = unsignaled;
         let work = ManuallyDrop::into_inner(request).into_work();
@@ -183,7 +183,7 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         // complete requests inside the staging area, which does not move during the call.
         // Assumption: C reads requests and their elements only before a post returns. The described
         // memory stays as `Gather` promises while the work is in flight.
-        let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, bad.place()) };
+        let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, bad.as_out()) };
         // SAFETY: as for `list`, which has found a request before `next`.
         unsafe { sending.staging.relink(next) };
         if errno != 0 || bad.is_named() {

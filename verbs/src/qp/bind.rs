@@ -103,7 +103,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         }
         // Once the posted request is recorded.
         drop(before);
-        bad_wr::kept(call, errno, effect, QueueKind::Send).map(|()| RemoteToken { rkey, ..token })
+        bad_wr::result_of_posted(call, errno, effect, QueueKind::Send)
+            .map(|()| RemoteToken { rkey, ..token })
     }
 }
 
@@ -126,7 +127,7 @@ unsafe fn bind_as_request(
     let mut bad = BadWr::new();
     // SAFETY: the queue pair exists, and `wr` is one complete request, without elements. The window and
     // the region exist during the call, and C does not use them afterwards.
-    let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.place()) };
+    let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.as_out()) };
     let effect = match errno {
         0 => Effect::Posted(1),
         _ => bad.effect(ctx, QueueKind::Send, wr.as_mut_ptr()),
@@ -218,12 +219,12 @@ fn bind_info(region: &RemoteRegion, access: RemoteAccess) -> ffi::ibv_mw_bind_in
 }
 
 /// A binding that may not be posted.
-pub(super) struct Binding<'q> {
+pub(super) struct UnpostedBind<'q> {
     window: &'q mut MemoryWindow,
     before: Before,
 }
 
-impl Binding<'_> {
+impl UnpostedBind<'_> {
     pub(super) fn undo(self) {
         self.window.restore(self.before);
     }
@@ -283,7 +284,7 @@ impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q,
         // SAFETY: admitted above.
         unsafe { self.put(admitted, work) };
         let before = window.set_bound(region, rkey, Some(qp));
-        self.bindings.push(Binding { window, before });
+        self.bindings.push(UnpostedBind { window, before });
         Ok(RemoteToken {
             rkey,
             ..region.token()

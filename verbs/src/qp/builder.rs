@@ -11,7 +11,7 @@ use super::{
     inflight::InFlight,
     member::Member,
     pair::QueuePair,
-    queues::{Inner, Parts},
+    queues::{Inner, QueueParts},
     state::Reset,
     transport::{Queued, Transport},
     tso::TsoLimits,
@@ -339,12 +339,12 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         // Allocated only now: the device has checked the numbers.
         let id = QpId::next();
         let (sends, receives) = (Order::of_sends(ctx), Order::of_receives(ctx));
-        let send = Parts {
+        let send = QueueParts {
             reservation: send_entries,
             in_flight: InFlight::new(QueueId::send(id), self.max_send_wr, sends),
             max_sge: self.max_send_sge,
         };
-        let receive = Parts {
+        let receive = QueueParts {
             reservation: recv_entries,
             in_flight: InFlight::new(QueueId::receive(id), max_recv_wr, receives),
             max_sge: self.max_recv_sge,
@@ -417,7 +417,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if raw_packets && err.raw_os_error() == Some(libc::EPERM) {
             return err.hint(hint::RAW_PACKETS);
         }
-        let wanted = hint::limits::Wanted {
+        let requested = hint::limits::RequestedCaps {
             max_send_wr: attr_in.cap.max_send_wr,
             max_recv_wr: attr_in.cap.max_recv_wr,
             max_send_sge: attr_in.cap.max_send_sge,
@@ -426,7 +426,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         };
         let ctx = self.pd.context();
         // SAFETY: the attributes name the domain and the queues that `self` borrows.
-        hint::limits::qp(err, ctx, wanted, || unsafe { max_inline(ctx, attr_in) })
+        hint::limits::qp(err, ctx, requested, || unsafe { max_inline(ctx, attr_in) })
     }
 
     fn description(&self) -> String {

@@ -149,12 +149,12 @@ impl Explanation {
 
 /// The depths in force, and which of the two sides has to change a depth of 0.
 fn write_depths(attr: &QpAttr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let (own, peer) = (attr.max_rd_atomic, attr.max_dest_rd_atomic);
+    let (initiator, peer) = (attr.max_rd_atomic, attr.max_dest_rd_atomic);
     write!(
         f,
-        "\n  reads and atomics at once: {own} of this side (max_rd_atomic), {peer} of the peer (max_dest_rd_atomic)"
+        "\n  reads and atomics at once: {initiator} of this side (max_rd_atomic), {peer} of the peer (max_dest_rd_atomic)"
     )?;
-    if own == 0 {
+    if initiator == 0 {
         f.write_str(
             "; to read, set this side's initiator_depth and the peer's responder_resources",
         )?;

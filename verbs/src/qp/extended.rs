@@ -14,14 +14,14 @@ use crate::{
 /// The extended interface of a queue pair.
 #[derive(Debug)]
 pub(super) struct Extended {
-    pub(super) table: Table,
+    pub(super) table: WrTable,
     /// Memory for the requests of a batch, empty between batches.
     pub(super) deferred: Deferred,
 }
 
 /// The functions, and their operations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Table {
+pub(super) struct WrTable {
     // INVARIANT: the queue pair itself, whose table has the functions of `ops`, and those needed by
     // every batch.
     pub(super) qp: NonNull<ffi::ibv_qp_ex>,
@@ -32,9 +32,9 @@ pub(super) struct Table {
 }
 
 // SAFETY: only the owner of the send queue uses the queue pair, and the owner may change threads.
-unsafe impl Send for Table {}
+unsafe impl Send for WrTable {}
 // SAFETY: see `Send`. Nothing is done through a shared table.
-unsafe impl Sync for Table {}
+unsafe impl Sync for WrTable {}
 
 impl Extended {
     /// The interface of a queue pair just made for `ops`.
@@ -52,7 +52,7 @@ impl Extended {
             // SAFETY: the same queue pair, and the device has accepted `ops`.
             Some(qp) => match unsafe { missing::<T>(qp, ops) } {
                 None => {
-                    let table = Table {
+                    let table = WrTable {
                         qp,
                         ops,
                         mangles_lists,
@@ -72,7 +72,7 @@ impl Extended {
     }
 }
 
-impl Table {
+impl WrTable {
     /// Why a request cannot be built.
     #[inline]
     pub(super) fn refusal(&self, op: SendOps, sges: &SgeList, inline: bool) -> Option<Error> {
@@ -98,12 +98,13 @@ fn equally_long(sges: &SgeList) -> bool {
 unsafe fn missing<T: Transport>(qp: NonNull<ffi::ibv_qp_ex>, ops: SendOps) -> Option<&'static str> {
     let datagram = T::RAW == ffi::ibv_qp_type::IBV_QPT_UD;
     let xrc = T::RAW == ffi::ibv_qp_type::IBV_QPT_XRC_SEND;
-    let asked = |op| ops.contains(op);
+    let requested = |op| ops.contains(op);
     let raw = qp.as_ptr();
     // SAFETY: the queue pair was made for the operation.
-    let has_atomic_write = asked(SendOps::ATOMIC_WRITE) && unsafe { ffi::has_wr_atomic_write(raw) };
+    let has_atomic_write =
+        requested(SendOps::ATOMIC_WRITE) && unsafe { ffi::has_wr_atomic_write(raw) };
     // SAFETY: see above.
-    let has_flush = asked(SendOps::FLUSH) && unsafe { ffi::has_wr_flush(raw) };
+    let has_flush = requested(SendOps::FLUSH) && unsafe { ffi::has_wr_flush(raw) };
     // SAFETY: the queue pair exists, and is not in use yet.
     let qp = unsafe { qp.as_ref() };
     let parts = [
@@ -137,7 +138,7 @@ unsafe fn missing<T: Transport>(qp: NonNull<ffi::ibv_qp_ex>, ops: SendOps) -> Op
         (SendOps::FLUSH, has_flush),
         (SendOps::ATOMIC_WRITE, has_atomic_write),
     ];
-    let operations = operations.map(|(op, has)| (op.call(), asked(op), has));
+    let operations = operations.map(|(op, has)| (op.call(), requested(op), has));
     let mut all = parts.into_iter().chain(operations);
-    all.find_map(|(call, asked, has)| (asked && !has).then_some(call))
+    all.find_map(|(call, requested, has)| (requested && !has).then_some(call))
 }

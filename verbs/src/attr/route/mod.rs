@@ -124,12 +124,12 @@ impl Facts<'_> {
             not_taken: self.fault(entry, addr),
         };
         let routes: Vec<_> = self.table.iter().map(route).collect();
-        let taken = |route: &Route| route.not_taken.is_none();
+        let is_usable = |route: &Route| route.not_taken.is_none();
         let of_kernel = |route: &Route| Some(route.entry.gid.to_ip()) == self.source;
         let best = routes
             .iter()
-            .position(|route| taken(route) && of_kernel(route))
-            .or_else(|| routes.iter().position(taken));
+            .position(|route| is_usable(route) && of_kernel(route))
+            .or_else(|| routes.iter().position(is_usable));
         Routes { addr, routes, best }
     }
 
@@ -140,7 +140,7 @@ impl Facts<'_> {
     /// The first reason against a GID: first the kind of the GID, then its address, then the link
     /// and the route.
     fn fault(&self, entry: &GidEntry, addr: IpAddr) -> Option<NotTaken> {
-        let own = entry.gid.to_ip();
+        let local_ip = entry.gid.to_ip();
         if self.iwarp {
             return Some(NotTaken::Iwarp);
         }
@@ -149,18 +149,18 @@ impl Facts<'_> {
             GidType::ROCE_V1 => return Some(NotTaken::RoceV1),
             _ => return Some(NotTaken::InfiniBand),
         }
-        if own.is_ipv4() != addr.is_ipv4() {
+        if local_ip.is_ipv4() != addr.is_ipv4() {
             return Some(NotTaken::OtherFamily);
         }
-        if is_link_local(own) != is_link_local(addr) {
+        if is_link_local(local_ip) != is_link_local(addr) {
             return Some(NotTaken::LinkLocal);
         }
-        let local = self.interfaces.iter().find(|local| local.addr == own);
+        let local = self.interfaces.iter().find(|local| local.addr == local_ip);
         let up = local.is_none_or(|local| local.running);
         if !up || !self.active.contains(&entry.port_num) {
             return Some(NotTaken::LinkDown);
         }
-        if is_link_local(addr) && own.is_ipv6() {
+        if is_link_local(addr) && local_ip.is_ipv6() {
             return self.has_ambiguous_links().then_some(NotTaken::WithoutScope);
         }
         // A GID whose address is on no interface is of a device without a network, as in tests.
@@ -168,7 +168,7 @@ impl Facts<'_> {
         let Some(source) = self.source else {
             return Some(NotTaken::NoRoute);
         };
-        if source == own || in_subnet(addr, local) {
+        if source == local_ip || in_subnet(addr, local) {
             return None;
         }
         let with_source = self.interfaces.iter().find(|local| local.addr == source);
@@ -324,9 +324,9 @@ fn source_to(addr: IpAddr) -> Option<IpAddr> {
 }
 
 /// The list of `getifaddrs`, freed when dropped.
-struct RawList(*mut libc::ifaddrs);
+struct RawInterfaces(*mut libc::ifaddrs);
 
-impl Drop for RawList {
+impl Drop for RawInterfaces {
     fn drop(&mut self) {
         // SAFETY: the list came from `getifaddrs`, and is freed once, here.
         unsafe { libc::freeifaddrs(self.0) };
@@ -335,7 +335,7 @@ impl Drop for RawList {
 
 /// `getifaddrs(3)`—The IP addresses of this host's network interfaces.
 fn interface_addrs() -> Result<Vec<InterfaceAddr>> {
-    let mut list = RawList(ptr::null_mut());
+    let mut list = RawInterfaces(ptr::null_mut());
     // SAFETY: the place is valid for the list.
     let ret = unsafe { libc::getifaddrs(&raw mut list.0) };
     cvt_neg("getifaddrs", ret)?;

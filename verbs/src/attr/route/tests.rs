@@ -80,10 +80,10 @@ fn routes_over(
 }
 
 /// The indices of the suitable GIDs, and the best one.
-fn taken(routes: &Routes) -> (Vec<u32>, Option<u32>) {
-    let taken = routes.iter().filter(|route| route.not_taken.is_none());
+fn usable(routes: &Routes) -> (Vec<u32>, Option<u32>) {
+    let usable = routes.iter().filter(|route| route.not_taken.is_none());
     let best = routes.best().map(|route| route.entry.gid_index);
-    (taken.map(|route| route.entry.gid_index).collect(), best)
+    (usable.map(|route| route.entry.gid_index).collect(), best)
 }
 
 /// The reason against the GID with an index.
@@ -103,7 +103,7 @@ fn neighbour_is_reached_from_the_gid_of_its_subnet() {
         ("10.9.0.2", "10.9.0.2", 3), // its own address
     ] {
         let routes = routes(addr, Some(source), &table(), |_| ());
-        assert_eq!(taken(&routes), (vec![index], Some(index)), "{routes}");
+        assert_eq!(usable(&routes), (vec![index], Some(index)), "{routes}");
     }
 }
 
@@ -126,13 +126,13 @@ fn each_other_gid_has_its_reason() {
 fn routed_peer_is_reached_from_the_source_of_the_route() {
     // A gateway in 192.168.3.0/24 leads to other networks.
     let routes = routes("203.0.113.5", Some("192.168.3.7"), &table(), |_| ());
-    assert_eq!(taken(&routes), (vec![7], Some(7)), "{routes}");
+    assert_eq!(usable(&routes), (vec![7], Some(7)), "{routes}");
 }
 
 #[test]
 fn peer_behind_another_interface_is_not_reached() {
     let routes = routes("203.0.113.5", Some("172.16.0.2"), &table(), |_| ());
-    assert_eq!(taken(&routes), (vec![], None), "{routes}");
+    assert_eq!(usable(&routes), (vec![], None), "{routes}");
     let text = routes.to_string();
     let reason = "no: other subnet; the kernel sends to 203.0.113.5 from 172.16.0.2 by eth0";
     assert!(text.lines().nth(4).unwrap().ends_with(reason), "{text}");
@@ -142,7 +142,7 @@ fn peer_behind_another_interface_is_not_reached() {
 fn destination_without_route_has_no_gid() {
     let routes = routes("203.0.113.5", None, &table(), |_| ());
     assert_eq!(against(&routes, 3), Some(NotTaken::NoRoute));
-    assert_eq!(taken(&routes), (vec![], None));
+    assert_eq!(usable(&routes), (vec![], None));
 }
 
 #[test]
@@ -160,13 +160,13 @@ fn link_down_excludes_every_gid_of_the_port_or_interface() {
 #[test]
 fn link_local_peer_needs_a_single_link() {
     let one = routes("fe80::2", None, &table(), |_| ());
-    assert_eq!(taken(&one), (vec![1], Some(1)), "{one}");
+    assert_eq!(usable(&one), (vec![1], Some(1)), "{one}");
     assert_eq!(against(&one, 5), Some(NotTaken::LinkLocal));
     let mut two_links = table();
     two_links.push(entry(8, GidType::ROCE_V2, "fe80::3", 3));
     let two = routes("fe80::2", None, &two_links, |_| ());
     assert_eq!(against(&two, 1), Some(NotTaken::WithoutScope));
-    assert_eq!(taken(&two), (vec![], None));
+    assert_eq!(usable(&two), (vec![], None));
     let global = routes("fd00:9::1", Some("fd00:9::2"), &table(), |_| ());
     assert_eq!(against(&global, 1), Some(NotTaken::LinkLocal));
 }
@@ -179,7 +179,7 @@ fn source_of_the_kernel_is_best_among_several() {
     interfaces.push(interface("eth1", "10.9.0.3", 24));
     for (source, best) in [("10.9.0.2", 3), ("10.9.0.3", 9)] {
         let routes = routes_over(&interfaces, "10.9.0.1", Some(source), &table, |_| ());
-        assert_eq!(taken(&routes), (vec![3, 9], Some(best)), "{routes}");
+        assert_eq!(usable(&routes), (vec![3, 9], Some(best)), "{routes}");
     }
 }
 
@@ -196,9 +196,9 @@ fn gids_of_other_networks_are_resolved_by_cm() {
 
 #[test]
 fn gid_without_interface_has_no_subnet() {
-    let alone = [entry(0, GidType::ROCE_V2, "10.9.7.7", 1)];
-    let routes = routes("10.9.0.1", None, &alone, |_| ());
-    assert_eq!(taken(&routes), (vec![0], Some(0)), "{routes}");
+    let entries = [entry(0, GidType::ROCE_V2, "10.9.7.7", 1)];
+    let routes = routes("10.9.0.1", None, &entries, |_| ());
+    assert_eq!(usable(&routes), (vec![0], Some(0)), "{routes}");
 }
 
 #[test]
