@@ -17,9 +17,9 @@ pub(crate) struct RecvLimits {
     max_sge: NonZero<u32>,
     device: ContextId,
     /// Whether elements may have addresses with a meaning for the device only.
-    elsewhere: bool,
+    foreign_addresses: bool,
     /// Whether elements may be no memory at all.
-    nowhere: bool,
+    no_memory: bool,
 }
 
 impl RecvLimits {
@@ -33,8 +33,8 @@ impl RecvLimits {
         Self {
             max_sge: NonZero::new(max_sge).unwrap_or(NonZero::<u32>::MIN),
             device: pd.context().id(),
-            elsewhere: !quirk::copies_messages(pd.context()),
-            nowhere: true,
+            foreign_addresses: !quirk::copies_messages(pd.context()),
+            no_memory: true,
         }
     }
 
@@ -42,15 +42,15 @@ impl RecvLimits {
     pub(crate) fn shared(pd: &ProtectionDomain, max_sge: u32) -> Self {
         let limits = Self::new(pd, max_sge);
         Self {
-            nowhere: limits.elsewhere,
+            no_memory: limits.foreign_addresses,
             ..limits
         }
     }
 
     /// The limits for a queue on which only the device writes received data.
-    pub(crate) fn elsewhere(self) -> Self {
+    pub(crate) fn foreign_addresses(self) -> Self {
         Self {
-            elsewhere: true,
+            foreign_addresses: true,
             ..self
         }
     }
@@ -79,10 +79,10 @@ impl RecvLimits {
     fn misplaced(&self, call: &'static str, special: Special) -> Option<Error> {
         let reason = if special.device != Some(self.device) {
             "the memory is of another device"
-        } else if special.elsewhere && !self.elsewhere {
+        } else if special.foreign_addresses && !self.foreign_addresses {
             "the region was registered under other addresses than its own: the device's library may \
              copy messages to those addresses"
-        } else if special.nowhere && !self.nowhere {
+        } else if special.no_memory && !self.no_memory {
             "there is no memory at the address, and the device's library may copy messages of a shared \
              receive queue there"
         } else {

@@ -29,9 +29,9 @@ impl Blocked {
         let mut all: sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: `all` is ours, and written only before the return.
         unsafe { libc::sigfillset(&raw mut all) };
-        for own in OWN {
+        for signal in OWN {
             // SAFETY: as before, and there are such signals.
-            unsafe { libc::sigdelset(&raw mut all, own) };
+            unsafe { libc::sigdelset(&raw mut all, signal) };
         }
         // SAFETY: sets of signals are plain data.
         let mut before: sigset_t = unsafe { std::mem::zeroed() };
@@ -158,8 +158,8 @@ mod tests {
         ] {
             assert_ne!(theirs & bit(signal), 0, "{signal}");
         }
-        for own in OWN {
-            assert_eq!(theirs & bit(own), before & bit(own), "{own}");
+        for signal in OWN {
+            assert_eq!(theirs & bit(signal), before & bit(signal), "{signal}");
         }
         assert_eq!(blocked(), before, "here, nothing has changed");
     }

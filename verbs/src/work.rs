@@ -96,9 +96,9 @@ pub(crate) struct Special {
     pub(crate) device: Option<ContextId>,
     /// Whether an address is valid on the device only: in this process it names other memory, or
     /// none.
-    pub(crate) elsewhere: bool,
+    pub(crate) foreign_addresses: bool,
     /// Whether an element is no memory at all.
-    pub(crate) nowhere: bool,
+    pub(crate) no_memory: bool,
 }
 
 impl SgeList {
@@ -215,22 +215,22 @@ impl SgeList {
     }
 
     /// Adds an element without memory.
-    pub(crate) fn push_nowhere(&mut self, sge: Sge, device: ContextId) {
+    pub(crate) fn push_no_memory(&mut self, sge: Sge, device: ContextId) {
         self.push_special(sge, device, true);
     }
 
-    fn push_special(&mut self, sge: Sge, device: ContextId, nowhere: bool) {
+    fn push_special(&mut self, sge: Sge, device: ContextId, no_memory: bool) {
         self.push(sge);
         let device = Some(device);
         let before = self.special.unwrap_or(Special {
             device,
-            elsewhere: false,
-            nowhere: false,
+            foreign_addresses: false,
+            no_memory: false,
         });
         self.special = Some(Special {
             device: device.filter(|_| before.device == device),
-            elsewhere: before.elsewhere || !nowhere,
-            nowhere: before.nowhere || nowhere,
+            foreign_addresses: before.foreign_addresses || !no_memory,
+            no_memory: before.no_memory || no_memory,
         });
     }
 

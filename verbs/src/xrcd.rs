@@ -45,10 +45,10 @@ bitflags! {
 #[doc(alias = "ibv_xrcd")]
 #[derive(Clone)]
 pub struct XrcDomain {
-    inner: Arc<Inner>,
+    inner: Arc<XrcdInner>,
 }
 
-struct Inner {
+struct XrcdInner {
     // INVARIANT: open until `self` is dropped.
     raw: NonNull<ffi::ibv_xrcd>,
     ctx: Context,
@@ -56,9 +56,9 @@ struct Inner {
 
 // SAFETY: calls change no state of a domain in user space. Assumption: calls of libibverbs may be
 // made from any thread, and several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for XrcdInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for XrcdInner {}
 
 impl Context {
     /// `ibv_open_xrcd(ctx, …)`—Creates an XRC domain of this process alone. Enters the kernel.
@@ -103,7 +103,7 @@ impl Context {
         let raw = cvt_ptr("ibv_open_xrcd", raw)?;
         let ctx = self.clone();
         Ok(XrcDomain {
-            inner: Arc::new(Inner { raw, ctx }),
+            inner: Arc::new(XrcdInner { raw, ctx }),
         })
     }
 }
@@ -136,7 +136,7 @@ impl fmt::Debug for XrcDomain {
     }
 }
 
-impl Drop for Inner {
+impl Drop for XrcdInner {
     fn drop(&mut self) {
         let _: i32 = self.ctx.destroy(|| {
             // SAFETY: the domain is open and closed once, here; the context is open, since `self.ctx`

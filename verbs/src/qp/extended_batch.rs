@@ -8,8 +8,8 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    bind::Binding,
-    extended::Table,
+    bind::UnpostedBind,
+    extended::WrTable,
     inflight::Cursor,
     pair::QueuePair,
     queues::{SendQueue, Sending},
@@ -65,7 +65,7 @@ use crate::{
 pub struct ExtendedBatch<'q, T: Transport, SW, RW> {
     pub(super) queue: &'q mut SendQueue<T, SW, RW>,
     // INVARIANT: the queue's table.
-    table: Table,
+    table: WrTable,
     // INVARIANT: the requests of the works before the cursor.
     deferred: Deferred,
     // INVARIANT: lent by the ring of `queue`, unchanged since.
@@ -74,7 +74,7 @@ pub struct ExtendedBatch<'q, T: Transport, SW, RW> {
     unsignaled: u32,
     /// The windows bound by the batch.
     // INVARIANT: the windows in `deferred`.
-    pub(super) bindings: Vec<Binding<'q>>,
+    pub(super) bindings: Vec<UnpostedBind<'q>>,
 }
 
 /// The flags of an admitted request, and the number of unsignaled requests after this one.
@@ -301,9 +301,9 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         let sending = this.queue.sending_mut();
         let before = sending.signaling.unsignaled(sending.in_flight.next());
         sending.in_flight.keep(cursor);
-        let taken = sending.take_unposted_all(len, before);
+        let unposted = sending.take_unposted_all(len, before);
         (sending.recorder).dropped(sending.in_flight.next(), len);
-        taken
+        unposted
     }
 
     /// Leaves the memory for requests to the next batch.
@@ -320,15 +320,15 @@ impl<SW> Sending<SW> {
     /// Takes back the last `len` requests, as if never added. `unsignaled` is the number of
     /// unsignaled requests before.
     fn take_unposted_all(&mut self, len: usize, unsignaled: u32) -> Vec<SW> {
-        let mut taken: Vec<SW> = (0..len).filter_map(|_| self.in_flight.unpush()).collect();
-        taken.reverse();
+        let mut unposted: Vec<SW> = (0..len).filter_map(|_| self.in_flight.unpush()).collect();
+        unposted.reverse();
         self.signaling.set(unsignaled, self.in_flight.next());
-        taken
+        unposted
     }
 }
 
 /// Restores the windows' state before their bindings, the last one first.
-fn undo(bindings: Vec<Binding<'_>>) {
+fn undo(bindings: Vec<UnpostedBind<'_>>) {
     for binding in bindings.into_iter().rev() {
         binding.undo();
     }

@@ -320,14 +320,14 @@ mod tests {
     #[test]
     fn recorder_allocates_at_its_creation_only() {
         let mut recorder = Recorder::new(3);
-        let (place, capacity) = (recorder.events.as_ptr(), recorder.events.capacity());
+        let (address, capacity) = (recorder.events.as_ptr(), recorder.events.capacity());
         for sequence in 0..10 {
             let id = QueueId::send(crate::wr_id::QpId::next()).wr_id(sequence);
             recorder.posted::<u8>(id, 1, ffi::ibv_send_flags(0));
         }
-        let kept: Vec<_> = recorder.events().map(|event| event.id.sequence()).collect();
-        assert_eq!(kept, [7, 8, 9]);
-        assert_eq!(recorder.events.as_ptr(), place);
+        let sequences: Vec<_> = recorder.events().map(|event| event.id.sequence()).collect();
+        assert_eq!(sequences, [7, 8, 9]);
+        assert_eq!(recorder.events.as_ptr(), address);
         assert_eq!(recorder.events.capacity(), capacity);
         assert_eq!(Recorder::new(0).events.capacity(), 0);
     }

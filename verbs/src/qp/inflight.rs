@@ -170,13 +170,13 @@ impl<W> InFlight<W> {
     #[cold]
     #[inline(never)]
     pub(crate) fn moved_on(&self, tail: WrId) -> Option<Cursor<W>> {
-        let room = self.limit - distance(self.first(), tail);
-        if room == 0 {
+        let free = self.limit - distance(self.first(), tail);
+        if free == 0 {
             return None;
         }
         Some(Cursor {
             tail,
-            stop: tail.after(room.min(self.slots.to_the_end(tail))),
+            stop: tail.after(free.min(self.slots.to_the_end(tail))),
             base: self.slots.slot(tail).wrapping_sub(tail.offset()),
         })
     }
@@ -257,11 +257,11 @@ impl<W> InFlight<W> {
     /// Takes back the last work, because its request was not posted after all.
     pub(crate) fn unpush(&mut self) -> Option<W> {
         let last = self.cursor.tail.previous();
-        let there = match &self.unordered {
+        let is_in_flight = match &self.unordered {
             None => self.head != self.cursor.tail,
             Some(books) => books.has(last, self.cursor.tail),
         };
-        if !there {
+        if !is_in_flight {
             return None;
         }
         // The slot may be on the other side of the ring's end.
@@ -399,8 +399,8 @@ mod tests {
             assert!(ring.vacancy().is_none());
             assert_eq!((ring.len(), ring.limit()), (5, 5));
             for (i, id) in ids.into_iter().enumerate() {
-                let taken = ring.take(id, |_| panic!("nothing is before it"));
-                assert_eq!(taken, Some((round, i)));
+                let work = ring.take(id, |_| panic!("nothing is before it"));
+                assert_eq!(work, Some((round, i)));
                 assert!(ring.take(id, drop).is_none(), "completed twice");
             }
         }
@@ -411,8 +411,8 @@ mod tests {
         let mut ring = used(8, 0xff_fffd);
         let ids: Vec<_> = (0..6).map(|i| push(&mut ring, i)).collect();
         let mut earlier = Vec::new();
-        let taken = ring.take(ids[4], |work| earlier.push(work));
-        assert_eq!(taken, Some(4));
+        let work = ring.take(ids[4], |work| earlier.push(work));
+        assert_eq!(work, Some(4));
         assert_eq!(earlier, [0, 1, 2, 3]);
         assert!(ring.take(ids[2], drop).is_none(), "older than the ring");
         assert_eq!(ring.len(), 1);
@@ -445,8 +445,8 @@ mod tests {
             (QueueId::send(QpId::next()).wr_id(0), "another pair"),
             (WrId(0), "unknown"),
         ] {
-            let taken = ring.take(id, |_| panic!("{what}"));
-            assert!(taken.is_none(), "{what}");
+            let work = ring.take(id, |_| panic!("{what}"));
+            assert!(work.is_none(), "{what}");
         }
         assert!(ring.take(QueueId::send(qp).wr_id(1), drop).is_some());
     }

@@ -15,7 +15,7 @@ const DEPTH: u32 = if cfg!(miri) { 2 } else { 5 };
 
 /// The operations on a ring.
 #[derive(Clone, Copy, Debug)]
-enum Operation {
+enum ModelStep {
     Push,
     /// Takes the request at this position, counted from the oldest in flight.
     Take(usize),
@@ -30,18 +30,18 @@ enum Operation {
     Restart,
 }
 
-const OPERATIONS: [Operation; 11] = [
-    Operation::Push,
-    Operation::Take(0),
-    Operation::Take(1),
-    Operation::Take(2),
-    Operation::TakeStale,
-    Operation::TakeNext,
-    Operation::Unpush,
-    Operation::Batch(2),
-    Operation::Forget(1),
-    Operation::Forget(2),
-    Operation::Restart,
+const OPERATIONS: [ModelStep; 11] = [
+    ModelStep::Push,
+    ModelStep::Take(0),
+    ModelStep::Take(1),
+    ModelStep::Take(2),
+    ModelStep::TakeStale,
+    ModelStep::TakeNext,
+    ModelStep::Unpush,
+    ModelStep::Batch(2),
+    ModelStep::Forget(1),
+    ModelStep::Forget(2),
+    ModelStep::Restart,
 ];
 
 /// Numbered work, whose drop is counted.
@@ -93,11 +93,11 @@ impl Model {
         self.list.len() == LIMIT as usize
     }
 
-    fn run(&mut self, operation: Operation) {
+    fn run(&mut self, operation: ModelStep) {
         match operation {
-            Operation::Push => self.push(),
-            Operation::Take(position) => self.take(position),
-            Operation::TakeStale => {
+            ModelStep::Push => self.push(),
+            ModelStep::Take(position) => self.take(position),
+            ModelStep::TakeStale => {
                 if let Some(id) = self.stale {
                     assert!(
                         self.ring
@@ -106,7 +106,7 @@ impl Model {
                     );
                 }
             }
-            Operation::TakeNext => {
+            ModelStep::TakeNext => {
                 let id = self.ring.next();
                 assert!(
                     self.ring
@@ -114,10 +114,10 @@ impl Model {
                         .is_none()
                 );
             }
-            Operation::Unpush => self.unpush(),
-            Operation::Batch(requests) => self.batch(requests),
-            Operation::Forget(requests) => self.forget(requests),
-            Operation::Restart => self.restart(),
+            ModelStep::Unpush => self.unpush(),
+            ModelStep::Batch(requests) => self.batch(requests),
+            ModelStep::Forget(requests) => self.forget(requests),
+            ModelStep::Restart => self.restart(),
         }
     }
 
@@ -145,8 +145,8 @@ impl Model {
         let mut expected: Vec<_> = in_flight.take(position).map(|(_, number)| number).collect();
         let ordered = self.ring.order() == Order::Posted;
         let mut earlier = Vec::new();
-        let taken = self.ring.take(id, |work| earlier.push(work.0));
-        assert_eq!(taken.map(|work| work.0), Some(number));
+        let popped = self.ring.take(id, |work| earlier.push(work.0));
+        assert_eq!(popped.map(|work| work.0), Some(number));
         if !ordered {
             expected.clear();
         }
@@ -164,8 +164,8 @@ impl Model {
 
     fn unpush(&mut self) {
         let last = self.list.back().and_then(|(_, number)| *number);
-        let taken = self.ring.unpush().map(|work| work.0);
-        assert_eq!(taken, last);
+        let popped = self.ring.unpush().map(|work| work.0);
+        assert_eq!(popped, last);
         if last.is_some() {
             // The next request reuses the number.
             self.list.pop_back();

@@ -23,7 +23,7 @@ use crate::{
 pub(crate) struct Member {
     /// The queue pair, unless its handles have been dropped.
     // INVARIANT: no work of the queue pair is accessed through this reference.
-    inner: Weak<dyn Ends>,
+    inner: Weak<dyn BindableEnds>,
     // INVARIANT: created, and destroyed if `destroyed` is set.
     raw: NonNull<ffi::ibv_qp>,
     destroyed: Destroyed,
@@ -48,7 +48,7 @@ impl Destroyed {
 }
 
 /// A queue pair, destroyable while handles remain.
-trait Ends {
+trait BindableEnds {
     /// Destroys the queue pair, and leaves the work in place.
     ///
     /// # Safety
@@ -56,7 +56,7 @@ trait Ends {
     unsafe fn end(&self) -> Result<()>;
 }
 
-impl<SW, RW> Ends for Inner<SW, RW> {
+impl<SW, RW> BindableEnds for Inner<SW, RW> {
     unsafe fn end(&self) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.destroy_raw() }
@@ -75,10 +75,12 @@ impl Member {
         destroyed: Destroyed,
         queues: [Queue; 2],
     ) -> Self {
-        let weak: Weak<dyn Ends + 'scope> = Arc::downgrade(inner) as _;
+        let weak: Weak<dyn BindableEnds + 'scope> = Arc::downgrade(inner) as _;
         // SAFETY: only the works' lifetime changes, and the works are not accessed (invariant).
         // `end` leaves them in place, and dropping a `Weak` does not drop its target.
-        let weak = unsafe { mem::transmute::<Weak<dyn Ends + 'scope>, Weak<dyn Ends>>(weak) };
+        let weak = unsafe {
+            mem::transmute::<Weak<dyn BindableEnds + 'scope>, Weak<dyn BindableEnds>>(weak)
+        };
         Self {
             inner: weak,
             raw: inner.raw,

@@ -15,15 +15,15 @@ use crate::{
 };
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait SealedMulticast {}
 }
 
 /// A transport whose queue pairs can receive multicast datagrams.
-pub trait Multicast: Transport + sealed::Sealed {}
+pub trait Multicast: Transport + sealed::SealedMulticast {}
 
-impl sealed::Sealed for Ud {}
+impl sealed::SealedMulticast for Ud {}
 impl Multicast for Ud {}
-impl sealed::Sealed for RawPacket {}
+impl sealed::SealedMulticast for RawPacket {}
 impl Multicast for RawPacket {}
 
 impl<T: Multicast, S: State, SW, RW> QueuePair<T, S, SW, RW> {

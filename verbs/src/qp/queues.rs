@@ -80,7 +80,7 @@ unsafe impl<SW: Send, RW: Send> Send for Inner<SW, RW> {}
 unsafe impl<SW: Send, RW: Send> Sync for Inner<SW, RW> {}
 
 /// The initial parts of one of the two queues.
-pub(super) struct Parts<W> {
+pub(super) struct QueueParts<W> {
     pub(super) in_flight: InFlight<W>,
     pub(super) reservation: Reservation,
     pub(super) max_sge: NonZero<u32>,
@@ -92,8 +92,8 @@ impl<SW, RW> Inner<SW, RW> {
     ///   reservations, in the domain `pd`.
     pub(super) unsafe fn new(
         raw: NonNull<ffi::ibv_qp>,
-        send: Parts<SW>,
-        receive: Parts<RW>,
+        send: QueueParts<SW>,
+        receive: QueueParts<RW>,
         max_inline: u32,
         shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
         pd: ProtectionDomain,
@@ -156,7 +156,7 @@ impl<SW, RW> Inner<SW, RW> {
     /// Records that only the device writes received data.
     pub(super) fn receive_elsewhere(&mut self) {
         let limits = &mut self.receive.get_mut().limits;
-        *limits = limits.elsewhere();
+        *limits = limits.foreign_addresses();
     }
 
     /// The completion queues.
@@ -497,7 +497,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         // before a post returns. The described memory stays as `Gather` promises until `request` is
         // dropped, and so until the queue pair is destroyed or the completion has come.
         let errno =
-            unsafe { (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
+            unsafe { (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.as_out()) };
         if errno != 0 {
             let effect = bad.effect(inner.pd.context(), QueueKind::Send, wr.as_mut_ptr());
             let request = ManuallyDrop::into_inner(request);
@@ -544,7 +544,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let Some(vacancy) = sending.in_flight.vacancy() else {
             // Not reached: the post has found a slot.
             let _leaked = ManuallyDrop::new(request);
-            return bad_wr::kept(POST_SEND, errno, effect, QueueKind::Send);
+            return bad_wr::result_of_posted(POST_SEND, errno, effect, QueueKind::Send);
         };
         let id = vacancy.id();
         sending.recorder.posted::<R>(id, bytes, flags);
@@ -553,7 +553,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         if matches!(effect, Effect::Posted(_)) {
             sending.doorbell = errno;
         }
-        bad_wr::kept(POST_SEND, errno, effect, QueueKind::Send)
+        bad_wr::result_of_posted(POST_SEND, errno, effect, QueueKind::Send)
     }
 }
 
@@ -675,7 +675,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         // described memory stays as `Scatter` promises until `work` is dropped, and so until the
         // queue pair is destroyed or the completion has come.
         let errno =
-            unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
+            unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.as_out()) };
         if errno != 0 {
             let effect = bad.effect(inner.pd.context(), QueueKind::Receive, &raw const wr);
             return self.post_failed(work, errno, effect, Recorder::bytes(&sges));
@@ -712,11 +712,11 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         let Some(vacancy) = receiving.in_flight.vacancy() else {
             // Not reached: the post has found a slot.
             let _leaked = ManuallyDrop::new(work);
-            return bad_wr::kept(POST_RECV, errno, effect, QueueKind::Receive);
+            return bad_wr::result_of_posted(POST_RECV, errno, effect, QueueKind::Receive);
         };
         receiving.recorder.received(vacancy.id(), bytes);
         vacancy.fill(work);
-        bad_wr::kept(POST_RECV, errno, effect, QueueKind::Receive)
+        bad_wr::result_of_posted(POST_RECV, errno, effect, QueueKind::Receive)
     }
 }
 

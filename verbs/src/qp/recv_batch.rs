@@ -112,7 +112,7 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
         // complete requests inside the staging area, which does not move during the call.
         // Assumption: C reads requests and their elements only before a post returns. The described
         // memory stays as `Scatter` promises while the work is in flight.
-        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), first, bad.place()) };
+        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), first, bad.as_out()) };
         if errno == 0 {
             receiving.staging.clear();
             return Ok(());

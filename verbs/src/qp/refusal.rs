@@ -43,18 +43,18 @@ pub(super) fn no_reads(call: &'static str) -> Error {
 
 #[cold]
 #[inline(never)]
-pub(super) fn not_exactly(call: &'static str, elements: usize, bytes: u64, wanted: u32) -> Error {
+pub(super) fn not_exactly(call: &'static str, elements: usize, bytes: u64, expected: u32) -> Error {
     let reason = format!(
-        "{elements} elements of {bytes} bytes, and the operation has one of {wanted} bytes"
+        "{elements} elements of {bytes} bytes, and the operation has one of {expected} bytes"
     );
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }
 
 #[cold]
 #[inline(never)]
-pub(super) fn not_looked_at(call: &'static str, wanted: u32) -> Error {
+pub(super) fn not_looked_at(call: &'static str, expected: u32) -> Error {
     let reason = format!(
-        "the first element must have {wanted} bytes, and all must be memory of this process, at which the device's \
+        "the first element must have {expected} bytes, and all must be memory of this process, at which the device's \
          library may look"
     );
     Error::refused(call, io::ErrorKind::InvalidInput, reason)

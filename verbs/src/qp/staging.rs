@@ -63,37 +63,37 @@ impl Staging {
         }
     }
 
-    /// Begins a batch of at most `room` requests, the same number each time.
+    /// Begins a batch of at most `capacity` requests, the same number each time.
     #[inline]
-    pub(super) fn begin(&mut self, room: usize) -> Next {
-        if self.room() == 0 {
-            self.allocate(room);
+    pub(super) fn begin(&mut self, capacity: usize) -> Next {
+        if self.capacity() == 0 {
+            self.allocate(capacity);
         }
         Next(self.wrs)
     }
 
     #[cold]
     #[inline(never)]
-    fn allocate(&mut self, room: usize) {
-        let wrs: Box<[SendWr]> = (0..room).map(|_| SendWr::unwritten()).collect();
+    fn allocate(&mut self, capacity: usize) {
+        let wrs: Box<[SendWr]> = (0..capacity).map(|_| SendWr::unwritten()).collect();
         // Every later pointer to a request derives from this one, so that none invalidates another.
         let first: NonNull<SendWr> = NonNull::from(Box::leak(wrs)).cast();
-        for index in 0..room {
+        for index in 0..capacity {
             // SAFETY: a request of the box.
             let mut wr = unsafe { first.add(index) };
             // SAFETY: as above, and not in use yet.
             unsafe { wr.as_mut() }.link(first.as_ptr().wrapping_add(index + 1).cast());
         }
         let sges: Box<[MaybeUninit<ffi::ibv_sge>]> =
-            Box::new_uninit_slice(room * self.stride.get());
+            Box::new_uninit_slice(capacity * self.stride.get());
         self.wrs = first;
         self.sges = NonNull::from(Box::leak(sges)).cast();
         // SAFETY: one past the end of the box.
-        self.end = unsafe { self.wrs.add(room) };
+        self.end = unsafe { self.wrs.add(capacity) };
     }
 
     #[inline]
-    fn room(&self) -> usize {
+    fn capacity(&self) -> usize {
         between(self.wrs, self.end)
     }
 
@@ -116,7 +116,7 @@ impl Staging {
         sges: &SgeList,
         flags: ffi::ibv_send_flags,
     ) -> Option<Place<'_>> {
-        debug_assert!(self.len(next) < self.room());
+        debug_assert!(self.len(next) < self.capacity());
         if sges.len() > self.stride.get() {
             return None;
         }
@@ -124,12 +124,12 @@ impl Staging {
             Some(resident) => resident.as_ptr(),
             None => self.copy(next, sges),
         };
-        let mut place = Place {
+        let mut request = Place {
             wr: next.0,
             staging: PhantomData,
         };
-        place.wr().begin_linked(id, elements, sges.count(), flags);
-        Some(place)
+        request.wr().begin_linked(id, elements, sges.count(), flags);
+        Some(request)
     }
 
     /// Copies the elements of the next request, at most `stride`.
@@ -244,13 +244,13 @@ fn between(first: NonNull<SendWr>, end: NonNull<SendWr>) -> usize {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if self.room() == 0 {
+        if self.capacity() == 0 {
             return;
         }
-        let wrs = ptr::slice_from_raw_parts_mut(self.wrs.as_ptr(), self.room());
+        let wrs = ptr::slice_from_raw_parts_mut(self.wrs.as_ptr(), self.capacity());
         // SAFETY: the leaked box (invariant). Its content is not used any more.
         drop(unsafe { Box::from_raw(wrs) });
-        let elements = self.room() * self.stride.get();
+        let elements = self.capacity() * self.stride.get();
         let sges = ptr::slice_from_raw_parts_mut(self.sges.as_ptr(), elements);
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(sges) });
@@ -283,12 +283,12 @@ mod tests {
         let id = QueueId::send(QpId::next()).wr_id(sequence);
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
         let sges = SgeList::of(&Lengths(lengths));
-        assert!(staging.len(*next) < staging.room());
+        assert!(staging.len(*next) < staging.capacity());
         // SAFETY: as asserted.
-        let place = unsafe { staging.add(*next, id, &sges, flags) };
-        let place = place.map(Place::take);
-        *next = place.unwrap_or(*next);
-        place.is_some()
+        let request = unsafe { staging.add(*next, id, &sges, flags) };
+        let request = request.map(Place::take);
+        *next = request.unwrap_or(*next);
+        request.is_some()
     }
 
     /// The lengths of the elements of each request in the list, as seen by C.
@@ -316,9 +316,9 @@ mod tests {
         lengths
     }
 
-    fn staging(room: usize, stride: u32) -> (Staging, Next) {
+    fn staging(capacity: usize, stride: u32) -> (Staging, Next) {
         let mut staging = Staging::new(NonZero::new(stride).unwrap());
-        let next = staging.begin(room);
+        let next = staging.begin(capacity);
         (staging, next)
     }
 
@@ -374,8 +374,8 @@ mod tests {
         let id = QueueId::send(QpId::next()).wr_id(0);
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
         // SAFETY: there is room for one, the first.
-        let place = unsafe { staging.add(next, id, &list, flags) };
-        let next = place.unwrap().take();
+        let request = unsafe { staging.add(next, id, &list, flags) };
+        let next = request.unwrap().take();
         // SAFETY: of this area.
         let first = unsafe { staging.list(next) }.unwrap();
         // SAFETY: a request of the list, with this field written.
@@ -401,7 +401,7 @@ mod tests {
         let effect = |named| {
             let mut bad = BadWr::new();
             // SAFETY: the place is of `bad`.
-            unsafe { *bad.place() = named };
+            unsafe { *bad.as_out() = named };
             staging.effect(proven, next, &bad)
         };
         assert_eq!(effect(first), Effect::Posted(0));

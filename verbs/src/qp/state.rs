@@ -17,11 +17,11 @@ use ibverbs_sys::ibv_qp_state;
 use crate::named::named;
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait SealedState {}
 }
 
 /// A state of a queue pair, as set by the caller.
-pub trait State: sealed::Sealed + Debug + Send + Sync + 'static {
+pub trait State: sealed::SealedState + Debug + Send + Sync + 'static {
     /// The number C knows the state by.
     #[doc(hidden)]
     const RAW: ibv_qp_state;
@@ -45,7 +45,7 @@ macro_rules! states {
         #[derive(Debug)]
         pub struct $name(());
 
-        impl sealed::Sealed for $name {}
+        impl sealed::SealedState for $name {}
 
         impl State for $name {
             const RAW: ibv_qp_state = ibv_qp_state::$raw;

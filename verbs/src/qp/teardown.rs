@@ -85,10 +85,10 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         loop {
             // Read before polling: the next round finds later completions.
             let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            let mut came = false;
+            let mut completed = false;
             for cq in &mut *cqs {
                 for wc in cq.poll()? {
-                    came = true;
+                    completed = true;
                     done(self.complete(wc));
                 }
             }
@@ -104,7 +104,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
                     reason,
                 ));
             }
-            if !came {
+            if !completed {
                 thread::sleep(PAUSE);
             }
         }

@@ -5,11 +5,11 @@ use std::fmt::Debug;
 use ibverbs_sys::ibv_qp_type;
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait SealedTransport {}
 }
 
 /// A transport service: the guarantees and the requests of a queue pair.
-pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
+pub trait Transport: sealed::SealedTransport + Debug + Send + Sync + 'static {
     /// The number C knows the transport by.
     #[doc(hidden)]
     const RAW: ibv_qp_type;
@@ -51,7 +51,7 @@ macro_rules! transports {
         #[derive(Debug)]
         pub struct $name(());
 
-        impl sealed::Sealed for $name {}
+        impl sealed::SealedTransport for $name {}
 
         impl Transport for $name {
             const RAW: ibv_qp_type = ibv_qp_type::$raw;

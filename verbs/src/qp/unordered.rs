@@ -135,8 +135,8 @@ mod tests {
     fn unordered_ring_refuses_requests_not_in_flight() {
         let (mut books, ids, tail) = books(8, 3);
         assert!(books.complete(ids[1], tail));
-        let elsewhere = QueueId::send(QpId::next()).wr_id(0xff_ffff);
-        for id in [ids[1], ids[0].previous(), tail, WrId(0), elsewhere] {
+        let of_other_queue = QueueId::send(QpId::next()).wr_id(0xff_ffff);
+        for id in [ids[1], ids[0].previous(), tail, WrId(0), of_other_queue] {
             assert!(!books.has(id, tail), "{id:?}");
             assert!(!books.complete(id, tail), "{id:?}");
         }
@@ -158,8 +158,8 @@ mod tests {
             let ids = [(); 3].map(|()| post(&mut ring).unwrap());
             assert!(post(&mut ring).is_none());
             for (i, in_flight) in [(1, 2), (2, 1), (0, 0)] {
-                let taken = ring.take(ids[i], |_| panic!("another one"));
-                assert_eq!(taken.unwrap().0, ids[i], "round {round}");
+                let work = ring.take(ids[i], |_| panic!("another one"));
+                assert_eq!(work.unwrap().0, ids[i], "round {round}");
                 assert_eq!((ring.len(), ring.limit()), (in_flight, 3));
                 assert_eq!(
                     post(&mut ring).is_some(),
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn unordered_ring_take_all_skips_holes() {
-        for taken in 0..32_u32 {
+        for removed_bits in 0..32_u32 {
             let token = std::rc::Rc::new(());
             let mut ring = InFlight::new(QueueId::send(QpId::next()), 5, Order::Any);
             let mut ids = Vec::new();
@@ -184,15 +184,15 @@ mod tests {
                 ids.push(vacancy.id());
                 vacancy.fill((ids.len(), std::rc::Rc::clone(&token)));
             }
-            let is_taken = |i: usize| taken & 1 << i != 0;
+            let is_taken = |i: usize| removed_bits & 1 << i != 0;
             for i in (0..5).rev().filter(|&i| is_taken(i)) {
                 assert_eq!(ring.take(ids[i], drop).unwrap().0, i + 1);
             }
-            let left: Vec<_> = (0..5).filter(|&i| !is_taken(i)).map(|i| i + 1).collect();
-            assert_eq!(std::rc::Rc::strong_count(&token), 1 + left.len());
-            if taken % 2 == 0 {
+            let remaining: Vec<_> = (0..5).filter(|&i| !is_taken(i)).map(|i| i + 1).collect();
+            assert_eq!(std::rc::Rc::strong_count(&token), 1 + remaining.len());
+            if removed_bits % 2 == 0 {
                 let all = ring.take_all();
-                assert!(all.iter().map(|(number, _)| *number).eq(left));
+                assert!(all.iter().map(|(number, _)| *number).eq(remaining));
                 assert_eq!(ring.len(), 0);
             }
             drop(ring);

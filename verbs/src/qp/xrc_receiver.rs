@@ -42,11 +42,11 @@ use crate::{
 /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
 #[doc(alias = "IBV_QPT_XRC_RECV")]
 pub struct XrcReceiver<S> {
-    inner: Inner,
+    inner: XrcReceiverInner,
     state: PhantomData<S>,
 }
 
-struct Inner {
+struct XrcReceiverInner {
     // INVARIANT: created or opened, and destroyed only in `drop` or `destroy`.
     raw: NonNull<ffi::ibv_qp>,
     destroyed: bool,
@@ -55,9 +55,9 @@ struct Inner {
 
 // SAFETY: the queue pair has no state here. Assumption: calls of libibverbs may be made from any
 // thread, and several at once.
-unsafe impl Send for Inner {}
+unsafe impl Send for XrcReceiverInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for XrcReceiverInner {}
 
 impl XrcDomain {
     /// `ibv_create_qp_ex(ctx, …)`—Creates the receiving end of an extended reliable connection in
@@ -130,7 +130,7 @@ impl XrcDomain {
 
 impl<S> XrcReceiver<S> {
     fn new(raw: NonNull<ffi::ibv_qp>, xrcd: &XrcDomain) -> Self {
-        let inner = Inner {
+        let inner = XrcReceiverInner {
             raw,
             destroyed: false,
             xrcd: xrcd.clone(),
@@ -257,7 +257,7 @@ transitions! {
     Rtr, to_rts, Rts;
 }
 
-impl Inner {
+impl XrcReceiverInner {
     fn destroy(&mut self) -> i32 {
         let errno = self.xrcd.context().destroy(|| {
             // SAFETY: the queue pair exists (invariant), and its domain is open, since the domain is
@@ -269,7 +269,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for XrcReceiverInner {
     fn drop(&mut self) {
         if !self.destroyed {
             // After a failure, the queue pair stays until the context is closed. No memory is

@@ -370,7 +370,7 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
         // reads requests and their elements only before a post returns. The described memory stays
         // as `Scatter` promises until `work` is dropped, and so until the queue is destroyed or the
         // completion has come.
-        let errno = unsafe { ffi::ibv_post_wq_recv(raw, &raw mut wr, bad.place()) };
+        let errno = unsafe { ffi::ibv_post_wq_recv(raw, &raw mut wr, bad.as_out()) };
         let effect = match errno {
             0 => Effect::Posted(1),
             _ => bad.effect(self.inner.pd.context(), QueueKind::Work, &raw const wr),
@@ -380,17 +380,17 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
             return Err(PostError::refused(work, error));
         }
         vacancy.fill(work);
-        bad_wr::kept(CALL, errno, effect, QueueKind::Work)
+        bad_wr::result_of_posted(CALL, errno, effect, QueueKind::Work)
     }
 }
 
 impl<RW: Send + 'static> Drop for WorkQueue<RW> {
     fn drop(&mut self) {
-        let left = self.in_flight.len();
+        let unreaped = self.in_flight.len();
         let empty = InFlight::new(QueueId::receive(self.id()), 0, Order::Posted);
         let in_flight = mem::replace(&mut self.in_flight, empty);
         let parked = self.inner.parked.lock();
-        *parked.unwrap_or_else(PoisonError::into_inner) = (Some(Box::new(in_flight)), left);
+        *parked.unwrap_or_else(PoisonError::into_inner) = (Some(Box::new(in_flight)), unreaped);
     }
 }
 
@@ -403,7 +403,7 @@ impl Drop for WqInner {
             unsafe { ffi::ibv_destroy_wq(self.raw.as_ptr()) }
         });
         let parked = self.parked.get_mut();
-        let (parked, left) = parked.unwrap_or_else(PoisonError::into_inner);
+        let (parked, unreaped) = parked.unwrap_or_else(PoisonError::into_inner);
         let reservation = self.reservation.get_mut();
         let reservation = reservation.unwrap_or_else(PoisonError::into_inner);
         let ctx = self.pd.context();
@@ -414,7 +414,7 @@ impl Drop for WqInner {
         let removed = ctx.is_removed(errno) && (!quirk::copies_messages(ctx) || discarded());
         if errno == 0 || removed {
             if let Some(reservation) = reservation {
-                reservation.unreaped = *left;
+                reservation.unreaped = *unreaped;
             }
         } else {
             // The device may still write to memory in flight, and complete it: works and entries

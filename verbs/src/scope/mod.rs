@@ -66,7 +66,7 @@ where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
 {
     let scope = Scope {
-        members: Members(Mutex::default()),
+        members: ScopeMembers(Mutex::default()),
         regions: Regions {
             registered: Mutex::default(),
             pd: pd.clone(),
@@ -82,7 +82,7 @@ where
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     // Dropped first: the device uses the regions' memory until the queue pairs are destroyed.
-    members: Members,
+    members: ScopeMembers,
     regions: Regions,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -90,7 +90,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 /// The queue pairs of a scope.
 // INVARIANT: every queue pair made in the scope and possibly still existing.
-struct Members(Mutex<Vec<Member>>);
+struct ScopeMembers(Mutex<Vec<Member>>);
 
 /// The registrations of a scope.
 struct Regions {
@@ -182,13 +182,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 }
 
-impl Members {
+impl ScopeMembers {
     fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Members {
+impl Drop for ScopeMembers {
     fn drop(&mut self) {
         let members = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         for member in members {
@@ -202,7 +202,7 @@ impl Drop for Members {
     }
 }
 
-impl fmt::Debug for Members {
+impl fmt::Debug for ScopeMembers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&*self.lock()).finish()
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 
 mod sealed {
-    pub trait Sealed<'scope> {}
+    pub trait SealedWork<'scope> {}
 }
 
 /// Work confined to a scope, since the type names the scope's lifetime: for queue pairs [of
@@ -20,7 +20,7 @@ mod sealed {
 ///
 /// Implemented by [`ScopedBuf`], [`ScopedSlice`], containers of these, and any work as [`Scoped`].
 // Sealed: each implementation must have `'scope` in its type.
-pub trait ScopedWork<'scope>: sealed::Sealed<'scope> {}
+pub trait ScopedWork<'scope>: sealed::SealedWork<'scope> {}
 
 /// Work of any kind, tied to a scope, for a queue pair [of that
 /// scope](crate::scope::Scope::create_qp).
@@ -82,7 +82,7 @@ unsafe impl<W: Scatter> Scatter for Scoped<'_, W> {}
 
 macro_rules! impl_scoped_work {
     ($([$($generics:tt)*] $ty:ty;)*) => {$(
-        impl<'scope, $($generics)*> sealed::Sealed<'scope> for $ty {}
+        impl<'scope, $($generics)*> sealed::SealedWork<'scope> for $ty {}
         impl<'scope, $($generics)*> ScopedWork<'scope> for $ty {}
     )*};
 }

@@ -97,7 +97,7 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
         // requests inside the staging area, which does not move during the call. Assumption: C
         // reads requests and their elements only before a post returns. The described memory stays
         // as `Scatter` promises while the work is in flight.
-        let errno = unsafe { ffi::ibv_post_srq_recv(self.srq.as_raw(), first, bad.place()) };
+        let errno = unsafe { ffi::ibv_post_srq_recv(self.srq.as_raw(), first, bad.as_out()) };
         if errno == 0 {
             self.srq.staging.clear();
             return Ok(());

@@ -53,7 +53,7 @@ pub(super) struct Books {
     shared: Vec<(usize, Weak<Entries>)>,
     /// The entries of the completion queue given when the shared queue was made, if any: then all
     /// receives complete there.
-    own: Option<Arc<Entries>>,
+    for_srq: Option<Arc<Entries>>,
     /// A failed resize may have left the shared queue without memory: no call but the destruction is made.
     failed: bool,
 }
@@ -64,7 +64,7 @@ impl Books {
         Self {
             max_wr,
             shared: Vec::new(),
-            own: None,
+            for_srq: None,
             failed: false,
         }
     }
@@ -72,7 +72,7 @@ impl Books {
     /// For a queue of `max_wr` receives that complete in `cq`, with `extra` other completions.
     pub(super) fn on(call: &'static str, cq: &CqHandle, max_wr: u32, extra: u32) -> Result<Self> {
         Ok(Self {
-            own: Some(Entries::new(call, cq, max_wr.saturating_add(extra))?),
+            for_srq: Some(Entries::new(call, cq, max_wr.saturating_add(extra))?),
             ..Self::new(max_wr)
         })
     }
@@ -94,8 +94,8 @@ impl Books {
 
     /// Records the creation of the queue.
     pub(super) fn created(self) -> Self {
-        if let Some(own) = &self.own {
-            own.use_all(None);
+        if let Some(for_srq) = &self.for_srq {
+            for_srq.use_all(None);
         }
         self
     }
@@ -104,8 +104,8 @@ impl Books {
     /// [use](Entries::begin_use) begins.
     pub(super) fn reserve_on(&mut self, call: &'static str, cq: &CqHandle) -> Result<Arc<Entries>> {
         self.check_failure(call)?;
-        if let Some(own) = &self.own {
-            return Ok(Arc::clone(own));
+        if let Some(for_srq) = &self.for_srq {
+            return Ok(Arc::clone(for_srq));
         }
         let address = cq.as_raw().addr();
         self.shared
@@ -129,7 +129,7 @@ impl Books {
             .shared
             .iter()
             .filter_map(|(_, entries)| entries.upgrade());
-        let all = shared.chain(self.own.clone());
+        let all = shared.chain(self.for_srq.clone());
         all.map(|entries| {
             let part = entries.cq.reserve("ibv_modify_srq", more)?;
             Ok((entries, part))
@@ -150,14 +150,14 @@ impl Books {
     /// queue. Completions of queue pairs were discarded with those. Returns whether the discarding
     /// is complete.
     pub(super) fn discard_completions(&self) -> bool {
-        self.own
+        self.for_srq
             .as_ref()
-            .is_none_or(|own| own.discard_completions())
+            .is_none_or(|for_srq| for_srq.discard_completions())
     }
 
     /// Leaves everything reserved for good.
     pub(super) fn give_up(&mut self) {
         #[expect(clippy::mem_forget, reason = "completions may still come")]
-        mem::forget(self.own.take());
+        mem::forget(self.for_srq.take());
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`SharedReceiveQueue`] | the queue; [`SrqBatch`] receives posted together |
 //! | [`SrqAttr`], [`SrqNum`] | its size and limit; its number, for extended reliable connections |
-//! | [`TagMatchingQueue`], [`TagMatchingRoom`] | a queue whose device matches tags; its size |
+//! | [`TagMatchingQueue`], [`TagMatchingCapacity`] | a queue whose device matches tags; its size |
 //! | [`TagPattern`], [`TagEntry`] | the tags of a buffer; a buffer in the list |
 //! | [`TagHeader`], [`TagOperation`], [`RendezvousHeader`] | headers of messages with tags |
 //! | [`TagCompletion`], [`TagEvent`] | completions of a tag matching queue |
@@ -52,8 +52,8 @@ pub use crate::bounded::SrqNum;
 pub use self::{
     batch::SrqBatch,
     tags::{
-        RendezvousHeader, TagCompletion, TagEntry, TagEvent, TagHeader, TagMatchingQueue,
-        TagMatchingRoom, TagOperation, TagPattern,
+        RendezvousHeader, TagCompletion, TagEntry, TagEvent, TagHeader, TagMatchingCapacity,
+        TagMatchingQueue, TagOperation, TagPattern,
     },
 };
 
@@ -347,7 +347,7 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
         // slot, and `wr` is one complete request. Assumption: C reads requests and their elements
         // only before a post returns. The described memory stays as `Scatter` promises until `work`
         // is dropped, and so until the queue is destroyed or the completion has come.
-        let errno = unsafe { ffi::ibv_post_srq_recv(self.as_raw(), &raw mut wr, bad.place()) };
+        let errno = unsafe { ffi::ibv_post_srq_recv(self.as_raw(), &raw mut wr, bad.as_out()) };
         let effect = match errno {
             0 => Effect::Posted(1),
             _ => bad.effect(self.pd().context(), QueueKind::SharedReceive, &raw const wr),
@@ -358,7 +358,7 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
             return Err(PostError::refused(work, error));
         }
         self.posted.put(slot, work);
-        bad_wr::kept(CALL, errno, effect, QueueKind::SharedReceive)
+        bad_wr::result_of_posted(CALL, errno, effect, QueueKind::SharedReceive)
     }
 }
 

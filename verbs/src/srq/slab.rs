@@ -152,8 +152,8 @@ mod tests {
         assert_eq!(slab.free(), None);
         assert_eq!(slab.get_mut(names[1]), None, "another has its slot");
         assert_eq!(slab.take(names[1]), None, "another has its slot");
-        let taken = [names[0], names[2], again].map(|name| slab.take(name));
-        assert_eq!(taken, [Some(0), Some(20), Some(77)]);
+        let positions = [names[0], names[2], again].map(|name| slab.take(name));
+        assert_eq!(positions, [Some(0), Some(20), Some(77)]);
         assert_eq!(slab.len(), 0);
     }
 
@@ -184,21 +184,21 @@ mod tests {
     fn slab_name_is_reused_after_all_other_names() {
         for sizes in [[1, 2, 3], [3, 3, 8], [2, 5, 64], [7, 100, 101]] {
             let mut slab = Slab::new(sizes[0]);
-            let (mut full, mut gone) = (Vec::new(), Vec::new());
+            let (mut full, mut removed) = (Vec::new(), Vec::new());
             for (i, size) in sizes.into_iter().cycle().take(3).enumerate() {
                 slab.set_limit(size);
                 for round in 0..50_u32 {
                     while slab.len() < size as usize {
                         let name = put(&mut slab, round);
-                        assert!(!gone.contains(&name), "{sizes:?}, {i}, {round}: {name}");
+                        assert!(!removed.contains(&name), "{sizes:?}, {i}, {round}: {name}");
                         full.push((name, round));
                     }
                     // Not always the oldest one.
                     let which = round as usize * 7 % full.len();
                     let (name, work) = full.swap_remove(which);
                     assert_eq!(slab.take(name), Some(work));
-                    gone.push(name);
-                    assert!(gone.iter().all(|name| slab.get_mut(*name).is_none()));
+                    removed.push(name);
+                    assert!(removed.iter().all(|name| slab.get_mut(*name).is_none()));
                 }
                 assert!(
                     full.iter()

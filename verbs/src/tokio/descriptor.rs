@@ -33,16 +33,16 @@ use crate::cq::CompletionChannel;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct WatchedFd(AsyncFd<Source>);
+pub struct WatchedFd(AsyncFd<WatchedSource>);
 
 /// Keeps one descriptor open.
 #[derive(Debug)]
-enum Source {
+enum WatchedSource {
     Shared(Arc<OwnedFd>),
     Channel(Arc<CompletionChannel>),
 }
 
-impl AsFd for Source {
+impl AsFd for WatchedSource {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Shared(fd) => fd.as_fd(),
@@ -51,7 +51,7 @@ impl AsFd for Source {
     }
 }
 
-impl AsRawFd for Source {
+impl AsRawFd for WatchedSource {
     /// The descriptor that the runtime watches: a channel's own, which needs no further one.
     fn as_raw_fd(&self) -> RawFd {
         match self {
@@ -83,7 +83,7 @@ impl WatchedFd {
     /// # Panics
     /// As for [`new`](Self::new).
     pub fn shared(fd: Arc<OwnedFd>) -> io::Result<Self> {
-        Self::register(Source::Shared(fd))
+        Self::register(WatchedSource::Shared(fd))
     }
 
     /// Registers a completion channel with other owners. Creates no further descriptor.
@@ -94,10 +94,10 @@ impl WatchedFd {
     /// # Panics
     /// As for [`new`](Self::new).
     pub fn channel(channel: Arc<CompletionChannel>) -> io::Result<Self> {
-        Self::register(Source::Channel(channel))
+        Self::register(WatchedSource::Channel(channel))
     }
 
-    fn register(source: Source) -> io::Result<Self> {
+    fn register(source: WatchedSource) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` is one descriptor, and so is that of a channel, open for as long as
         // the value exists. The value is only ever lent by shared reference, and so not replaced.
         let watched = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };

@@ -89,12 +89,12 @@ unsafe impl Watchable for crate::event::AsyncEvents {
 
 /// A descriptor watched by the runtime.
 #[derive(Debug)]
-struct Watched<T: Watchable>(AsyncFd<Source<T>>);
+struct Watched<T: Watchable>(AsyncFd<AsRawSource<T>>);
 
 #[derive(Debug)]
-struct Source<T>(T);
+struct AsRawSource<T>(T);
 
-impl<T: Watchable> AsRawFd for Source<T> {
+impl<T: Watchable> AsRawFd for AsRawSource<T> {
     fn as_raw_fd(&self) -> RawFd {
         self.0.watched_fd()
     }
@@ -104,9 +104,10 @@ impl<T: Watchable> Watched<T> {
     fn new(call: &'static str, value: T) -> Result<Self, Refused<T>> {
         // SAFETY: `AsyncFd` owns the value, and the value keeps one descriptor open, as its trait
         // promises.
-        let watched = unsafe { AsyncFd::register_with_interest(Source(value), Interest::READABLE) };
+        let watched =
+            unsafe { AsyncFd::register_with_interest(AsRawSource(value), Interest::READABLE) };
         watched.map(Self).map_err(|failed| {
-            let (Source(value), err) = failed.into_parts();
+            let (AsRawSource(value), err) = failed.into_parts();
             let error = Error::refused(call, err.kind(), err.to_string());
             Refused { value, error }
         })

@@ -67,15 +67,15 @@ impl EventFd {
     /// - `EMFILE`, `ENFILE`: too many open files.
     pub fn of_thread() -> Result<Arc<Self>> {
         let process = fork_generation();
-        let kept = OF_THREAD.try_with(|own| match &mut *own.borrow_mut() {
+        let event = OF_THREAD.try_with(|slot| match &mut *slot.borrow_mut() {
             Some((owner, event)) if *owner == process => Ok(Arc::clone(event)),
-            own => {
+            slot => {
                 let event = Arc::new(Self::new()?);
-                *own = Some((process, Arc::clone(&event)));
+                *slot = Some((process, Arc::clone(&event)));
                 Ok(event)
             }
         });
-        kept.unwrap_or_else(|_destroyed| Ok(Arc::new(Self::new()?)))
+        event.unwrap_or_else(|_destroyed| Ok(Arc::new(Self::new()?)))
     }
 
     /// `write(2)`—Makes the descriptor readable. Never blocks.

@@ -52,12 +52,12 @@ mod os {
 
     #[derive(Default)]
     pub(super) struct Kernel {
-        state: Mutex<State>,
+        state: Mutex<KernelState>,
         changed: Condvar,
     }
 
     #[derive(Default)]
-    pub(super) struct State {
+    pub(super) struct KernelState {
         /// Receivers of the completions in the queue.
         pub(super) completions: Vec<u8>,
         pub(super) armed: bool,
@@ -80,7 +80,7 @@ mod os {
 
     impl Kernel {
         /// A step that nothing divides, as on a device.
-        pub(super) fn step<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
+        pub(super) fn step<T>(&self, step: impl FnOnce(&mut KernelState) -> T) -> T {
             let done = step(&mut self.state.lock().unwrap());
             self.changed.notify_all();
             done
@@ -226,13 +226,13 @@ impl Source for Mailbox {
     }
 
     fn process(&mut self) -> Result<bool, Self::Error> {
-        let came = KERNEL.poll();
-        for &receiver in &came {
+        let events = KERNEL.poll();
+        for &receiver in &events {
             self.handled += 1;
             self.arrived[usize::from(receiver)] += 1;
             self.waiters.wake_interest(receiver);
         }
-        Ok(!came.is_empty())
+        Ok(!events.is_empty())
     }
 
     fn drain_events(&mut self) -> Result<(), Self::Error> {
@@ -378,10 +378,10 @@ fn interrupted_poller_hands_over() {
 
 #[test]
 fn signal_ends_wait_of_poller_and_of_follower() {
-    for others in [0, 1] {
+    for receivers in [0, 1] {
         every_interleaving(move |mail| {
-            let stalled: Vec<_> = (0..others).map(|_| stalled_call(mail, 0)).collect();
-            let signaled = thread::spawn(move || KERNEL.signal(others));
+            let stalled: Vec<_> = (0..receivers).map(|_| stalled_call(mail, 0)).collect();
+            let signaled = thread::spawn(move || KERNEL.signal(receivers));
             assert_eq!(receive_until(mail, 1, None), Err(WaitEnd::Interrupted));
             signaled.join().unwrap();
             drop(stalled);
@@ -394,12 +394,12 @@ fn poller_that_never_runs_is_replaced() {
     every_interleaving(|mail| {
         let (poller, sleep) = stalled_call(mail, 0);
         assert_eq!(sleep, Sleep::Channel);
-        let others = [1, 2].map(|receiver| spawn(mail, move |mail| receive(mail, receiver)));
+        let receivers = [1, 2].map(|receiver| spawn(mail, move |mail| receive(mail, receiver)));
         for receiver in [1, 2] {
             KERNEL.complete(receiver);
             KERNEL.tick();
         }
-        for other in others {
+        for other in receivers {
             other.join().unwrap();
         }
         mail.lock().waiters().remove(&poller);

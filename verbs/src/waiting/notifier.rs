@@ -114,7 +114,7 @@ mod interleavings {
         }
     }
 
-    fn every_interleaving(start: State, messages: u32, others: bool) {
+    fn every_interleaving(start: State, messages: u32, second_call: bool) {
         loom::model(move || {
             let device = Arc::new(Device {
                 state: Mutex::new(start),
@@ -122,14 +122,14 @@ mod interleavings {
             });
             let sender = Arc::clone(&device);
             let sender = thread::spawn(move || (0..messages).for_each(|_| sender.complete()));
-            let other = others.then(|| {
+            let other = second_call.then(|| {
                 let device = Arc::clone(&device);
                 thread::spawn(move || Waiter(&device).arm().unwrap())
             });
-            let mut taken = 0;
-            while taken < messages + start.completions {
+            let mut polled = 0;
+            while polled < messages + start.completions {
                 if ready(&mut Waiter(&device)).unwrap() {
-                    taken += device.step(|state| std::mem::take(&mut state.completions));
+                    polled += device.step(|state| std::mem::take(&mut state.completions));
                 } else {
                     device.sleep();
                 }

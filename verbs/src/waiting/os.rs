@@ -29,10 +29,10 @@ pub(super) fn sleep(
     channel: Option<&impl AsFd>,
     time: Option<Duration>,
 ) -> bool {
-    let own = event.map(AsFd::as_fd);
-    let time = own.map_or_else(|| Some(unnotified_sleep(time)), |_| time);
+    let notify = event.map(AsFd::as_fd);
+    let time = notify.map_or_else(|| Some(unnotified_sleep(time)), |_| time);
     let channel = channel.map(AsFd::as_fd);
-    let polled = poll_some(POLL, [own, channel, interrupting()], time);
+    let polled = poll_some(POLL, [notify, channel, interrupting()], time);
     if let (Ok([true, ..]), Some(event)) = (&polled, event) {
         event.drain();
     }

@@ -276,12 +276,12 @@ impl<S: Source, C: AsFd> Shared<S, C> {
             if state.waiters().is_notified(&ticket) {
                 break Ok(WaitEnd::Woken);
             }
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
                 break Ok(WaitEnd::TimedOut);
             }
             drop(state);
-            let interrupted = self.sleep(&ticket, sleep, left);
+            let interrupted = self.sleep(&ticket, sleep, remaining);
             state = self.lock();
             if interrupted && !state.waiters().is_notified(&ticket) {
                 break Ok(WaitEnd::Interrupted);
@@ -297,7 +297,7 @@ impl<S: Source, C: AsFd> Shared<S, C> {
         &self,
         ticket: &Ticket<S::Interest>,
         sleep: Option<Sleep>,
-        left: Option<Duration>,
+        remaining: Option<Duration>,
     ) -> bool {
         let event = ticket.event.as_deref();
         match sleep {
@@ -305,9 +305,9 @@ impl<S: Source, C: AsFd> Shared<S, C> {
                 os::yield_now();
                 false
             }
-            Some(Sleep::Channel) => os::sleep(event, Some(&self.channel), left),
+            Some(Sleep::Channel) => os::sleep(event, Some(&self.channel), remaining),
             Some(Sleep::Event(interval)) => {
-                let time = left.map_or(interval, |left| left.min(interval));
+                let time = remaining.map_or(interval, |remaining| remaining.min(interval));
                 os::sleep(event, None::<&C>, Some(time))
             }
         }

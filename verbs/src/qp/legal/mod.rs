@@ -49,11 +49,11 @@ pub(super) fn complaint(transport: On, from: State, to: State, mask: u32) -> Opt
     let Some(Rule { needs, allows }) = rule(transport, from, to) else {
         return Some("there is no such transition".to_owned());
     };
-    let given = mask & !Bit::IBV_QP_STATE.0;
+    let set = mask & !Bit::IBV_QP_STATE.0;
     let mut complaint = Vec::new();
     for (what, bits) in [
-        ("missing", needs & !given),
-        ("not allowed", given & !(needs | allows)),
+        ("missing", needs & !set),
+        ("not allowed", set & !(needs | allows)),
     ] {
         if bits != 0 {
             complaint.push(format!("{what}: {}", names(bits)));
@@ -63,13 +63,13 @@ pub(super) fn complaint(transport: On, from: State, to: State, mask: u32) -> Opt
 }
 
 fn names(bits: u32) -> String {
-    let known = NAMES
+    let named = NAMES
         .iter()
         .filter(|(bit, _)| bits & bit != 0)
         .map(|(_, name)| (*name).to_owned());
     let rest = NAMES.iter().fold(bits, |rest, (bit, _)| rest & !bit);
     let unknown = (rest != 0).then(|| format!("{rest:#x}"));
-    known.chain(unknown).collect::<Vec<_>>().join(", ")
+    named.chain(unknown).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether an attribute is mandatory or optional in a transition.

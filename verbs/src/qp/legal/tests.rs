@@ -32,8 +32,8 @@ fn complete<T: Transport, From: Typed, To: Typed>(attributes: &Attributes<T, To>
     let name = format!("{} {} to {}", T::NAME, From::NAME, To::NAME);
     assert_eq!(of::<T, From, To>(attributes), None, "{name}");
     let Rule { needs, allows } = rule(T::RAW, From::RAW, To::RAW).unwrap();
-    let given = attributes.as_raw().1 & !Bit::IBV_QP_STATE.0;
-    assert_eq!(names((needs | allows) & !given), "", "{name} has no method");
+    let set = attributes.as_raw().1 & !Bit::IBV_QP_STATE.0;
+    assert_eq!(names((needs | allows) & !set), "", "{name} has no method");
 }
 
 macro_rules! routed {

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use ibverbs_sys::ibv_wc_flags as flag;
 
-use super::{Operation, TagEntry, TagMatchingQueue};
+use super::{PendingOperation, TagEntry, TagMatchingQueue};
 use crate::{
     cq::{WcOpcode, WcStatus, WorkCompletion},
     wr_id::QueueId,
@@ -140,14 +140,14 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
             slot,
             number: found.number,
         };
-        let whole = wc.flags() & flag::IBV_WC_TM_DATA_VALID.0 != 0;
+        let complete = wc.flags() & flag::IBV_WC_TM_DATA_VALID.0 != 0;
         match wc.status() {
             WcStatus::SUCCESS => {}
             WcStatus::TM_RNDV_INCOMPLETE => found.incomplete = true,
             // Nothing more will come.
             _ => return Some(TagEvent::EntryFailed(entry, self.take_work(slot)?)),
         }
-        if !whole {
+        if !complete {
             return Some(TagEvent::Matched(entry));
         }
         let incomplete = found.incomplete;
@@ -162,7 +162,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     fn operated(&mut self, wc: &WorkCompletion<'_>) -> Option<TagEvent<RW>> {
         let succeeded = wc.status() == WcStatus::SUCCESS;
         let operation = self.operations.take(wc.wr_id().sequence())?;
-        let (Operation::Add(slot) | Operation::Remove(slot)) = operation else {
+        let (PendingOperation::Add(slot) | PendingOperation::Remove(slot)) = operation else {
             return Some(if succeeded {
                 TagEvent::Synced
             } else {
@@ -175,7 +175,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
             number: found.number,
         };
         found.outstanding -= 1;
-        let removes = matches!(operation, Operation::Remove(_));
+        let removes = matches!(operation, PendingOperation::Remove(_));
         if removes {
             found.removing = false;
         }
@@ -202,7 +202,8 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
 
     /// Lets the slot be used again if nothing more will complete there.
     fn free_if_done(&mut self, slot: u32) {
-        let done = |entry: &mut super::Entry<RW>| entry.work.is_none() && entry.outstanding == 0;
+        let done =
+            |entry: &mut super::TagListEntry<RW>| entry.work.is_none() && entry.outstanding == 0;
         if self.entries.get_mut(slot).is_some_and(done) {
             drop(self.entries.take(slot));
         }

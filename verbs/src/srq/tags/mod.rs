@@ -58,9 +58,9 @@ const POST: &str = "ibv_post_srq_ops";
 /// # Examples
 /// ```no_run
 /// # fn f(pd: &verbs::ProtectionDomain, cq: &mut verbs::CompletionQueue) -> verbs::Result<()> {
-/// use verbs::{Buf, srq::{TagEvent, TagMatchingQueue, TagMatchingRoom, TagPattern}};
-/// let room = TagMatchingRoom { max_wr: 16, max_sge: 1, max_num_tags: 16, max_ops: 4 };
-/// let mut queue: TagMatchingQueue = pd.create_tag_matching(cq, room)?;
+/// use verbs::{Buf, srq::{TagEvent, TagMatchingQueue, TagMatchingCapacity, TagPattern}};
+/// let capacity = TagMatchingCapacity { max_wr: 16, max_sge: 1, max_num_tags: 16, max_ops: 4 };
+/// let mut queue: TagMatchingQueue = pd.create_tag_matching(cq, capacity)?;
 /// queue.post(pd.alloc_buf(4096)?)?; // for unexpected messages
 /// queue.add(TagPattern::exact(7), pd.alloc_buf(4096)?)?;
 /// for wc in cq.poll()? {
@@ -85,9 +85,9 @@ pub struct TagMatchingQueue<RW: Send + 'static = Buf> {
     id: QpId,
     // INVARIANT: holds the work of every tagged buffer still open to the device's writes. Parked in
     // the shared part of `srq` when this is dropped.
-    entries: Slab<Entry<RW>>,
+    entries: Slab<TagListEntry<RW>>,
     /// The operations in flight.
-    operations: Slab<Operation>,
+    operations: Slab<PendingOperation>,
     /// The number of the next entry.
     next: u64,
     unexpected: u32,
@@ -96,7 +96,7 @@ pub struct TagMatchingQueue<RW: Send + 'static = Buf> {
 
 /// The limits of a [`TagMatchingQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TagMatchingRoom {
+pub struct TagMatchingCapacity {
     /// Maximum number of untagged receives in flight.
     pub max_wr: u32,
     /// Maximum number of elements in a receive. A tagged buffer's elements are limited by the
@@ -125,7 +125,7 @@ pub struct TagEntry {
 }
 
 /// The state of a tagged buffer.
-struct Entry<RW> {
+struct TagListEntry<RW> {
     // INVARIANT: present as long as the device may write to the buffer.
     work: Option<RW>,
     number: u64,
@@ -157,7 +157,7 @@ enum Posted {
 }
 
 #[derive(Clone, Copy)]
-enum Operation {
+enum PendingOperation {
     Add(u32),
     Remove(u32),
     Sync,
@@ -203,14 +203,14 @@ impl ProtectionDomain {
     pub fn create_tag_matching<RW: Send + 'static>(
         &self,
         cq: &CqHandle,
-        room: TagMatchingRoom,
+        capacity: TagMatchingCapacity,
     ) -> Result<TagMatchingQueue<RW>> {
-        let TagMatchingRoom {
+        let TagMatchingCapacity {
             max_wr,
             max_sge,
             max_num_tags,
             max_ops,
-        } = room;
+        } = capacity;
         check(CREATE, max_wr, max_sge)?;
         let refuse = |kind, reason: String| {
             let err = Error::refused(CREATE, kind, reason);
@@ -314,7 +314,7 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
             }) => {
                 let number = self.next;
                 self.next += 1;
-                let entry = Entry {
+                let entry = TagListEntry {
                     work: Some(work),
                     number,
                     handle,
@@ -363,7 +363,7 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
         // SAFETY: the elements are `sges`', which outlives the call. The described memory stays as
         // `Scatter` promises until the work is dropped, and so until the queue is destroyed or the
         // device is done with the memory.
-        let posted = unsafe { self.execute(&mut wr, Operation::Add(slot)) }?;
+        let posted = unsafe { self.execute(&mut wr, PendingOperation::Add(slot)) }?;
         let handle = wr.tm.handle;
         Ok(Added {
             slot,
@@ -407,7 +407,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         wr.tm.handle = handle;
         // SAFETY: there are no elements. C knows the handle: the entry has operations or a message
         // still to complete, and until then C does not reuse the handle.
-        let posted = unsafe { self.execute(&mut wr, Operation::Remove(slot)) }?;
+        let posted = unsafe { self.execute(&mut wr, PendingOperation::Remove(slot)) }?;
         if let Some(found) = self.entries.get_mut(slot) {
             found.removing = true;
             found.outstanding += 1;
@@ -433,7 +433,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         let mut wr = ffi::ibv_ops_wr::zeroed();
         wr.opcode = op::IBV_WR_TAG_SYNC;
         // SAFETY: there are no elements, and no handle.
-        unsafe { self.execute(&mut wr, Operation::Sync) }?.into_result()
+        unsafe { self.execute(&mut wr, PendingOperation::Sync) }?.into_result()
     }
 
     /// Posts one operation.
@@ -441,7 +441,11 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     /// # Safety
     /// - The elements of `wr` are valid during the call, and the described memory for as long as
     ///   the device may write there; its handle, if needed, is known to C.
-    unsafe fn execute(&mut self, wr: &mut ffi::ibv_ops_wr, operation: Operation) -> Result<Posted> {
+    unsafe fn execute(
+        &mut self,
+        wr: &mut ffi::ibv_ops_wr,
+        operation: PendingOperation,
+    ) -> Result<Posted> {
         use ffi::ibv_ops_flags as flag;
         const FLAGS: u32 = flag::IBV_OPS_SIGNALED.0 | flag::IBV_OPS_TM_SYNC.0;
         let Some(slot) = self.operations.free() else {
@@ -456,7 +460,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         // SAFETY: the queue is created (invariant of `SrqInner`), and `wr` is one complete
         // operation, with valid elements as the caller promises. C reads them, and sets the handle,
         // only before the return.
-        let errno = unsafe { ffi::ibv_post_srq_ops(self.as_raw(), wr, bad.place()) };
+        let errno = unsafe { ffi::ibv_post_srq_ops(self.as_raw(), wr, bad.as_out()) };
         if errno == 0 {
             self.operations.put(slot, operation);
             return Ok(Posted::Known);
