@@ -3,9 +3,9 @@
 use verbs::CompletionQueue;
 
 fn misuse(cq: &mut CompletionQueue) {
-    let held = cq.poll().unwrap().next();
+    let completion = cq.poll().unwrap().next();
     let _ = cq.poll();
-    drop(held);
+    drop(completion);
 }
 
 fn main() {}

@@ -118,13 +118,16 @@ fn routes_to_its_own_address_have_the_gid_of_the_address() {
     let table = ctx.query_gid_table().unwrap();
     let mapped =
         |entry: &&GidEntry| entry.gid_type == GidType::ROCE_V2 && entry.gid.to_ip().is_ipv4();
-    let own = table.iter().find(mapped).unwrap();
-    let routes = ctx.routes_to(own.gid.to_ip()).unwrap();
+    let mapped_entry = table.iter().find(mapped).unwrap();
+    let routes = ctx.routes_to(mapped_entry.gid.to_ip()).unwrap();
     assert_eq!(routes.iter().len(), table.len(), "{routes}");
     let best = routes.best().unwrap();
-    assert_eq!(best.entry, *own, "{routes}");
-    let path = best.path_to(own.gid).unwrap();
-    assert_eq!(u32::from(path.grh.unwrap().sgid_index), own.gid_index);
+    assert_eq!(best.entry, *mapped_entry, "{routes}");
+    let path = best.path_to(mapped_entry.gid).unwrap();
+    assert_eq!(
+        u32::from(path.grh.unwrap().sgid_index),
+        mapped_entry.gid_index
+    );
     for route in &routes {
         let suitable = route.entry.gid.to_ip().is_ipv4();
         assert!(suitable || route.not_taken.is_some(), "{routes}");

@@ -20,10 +20,10 @@ fn cq_resize_keeps_completions() {
     assert!(cq.wait(None).unwrap().len() > 0);
     cq.resize(200).unwrap();
     assert!(cq.capacity() >= 200);
-    let mut left = 2;
-    while left > 0 {
+    let mut remaining = 2;
+    while remaining > 0 {
         for wc in cq.wait(None).unwrap() {
-            left -= 1;
+            remaining -= 1;
             assert!(wc.ok().is_ok());
             let wc = a.complete(wc).err();
             if let Some(Ok(Completed::Receive(done))) = wc.map(|wc| b.complete(wc)) {

@@ -35,9 +35,9 @@ fn datagram_header_has_the_address_for_an_answer() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (mut a, mut b) = (datagram_qp(&fixture, &cq), datagram_qp(&fixture, &cq));
-    let room = || fixture.pd.alloc_buf(GRH_LEN + 32).unwrap();
-    a.post_recv(room()).unwrap();
-    b.post_recv(room()).unwrap();
+    let buf = || fixture.pd.alloc_buf(GRH_LEN + 32).unwrap();
+    a.post_recv(buf()).unwrap();
+    b.post_recv(buf()).unwrap();
     let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     let question = Addressed::new(fixture.pd.register_buf(*b"question").unwrap(), &ah);
     a.post(op::SendTo::new(With::new(question, 1), b.qp_num(), QKEY).imm_data(5))

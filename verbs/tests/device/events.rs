@@ -50,10 +50,10 @@ fn srq_limit_event_is_reported() {
         a.post(op::Send::new(fixture.pd.alloc_buf(8).unwrap()))
             .unwrap();
     }
-    let mut left = 4;
-    while left > 0 {
+    let mut remaining = 4;
+    while remaining > 0 {
         for wc in cq.wait(None).unwrap() {
-            left -= 1;
+            remaining -= 1;
             if wc.is_receive() {
                 assert!(srq.complete(wc).is_ok());
             } else {

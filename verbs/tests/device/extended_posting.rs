@@ -61,8 +61,8 @@ impl<W: Gather + 'static> Link<W> {
 
     /// Lets the peer have room for one message.
     pub(crate) fn expect_message(&mut self) {
-        let room = self.fixture.pd.alloc_buf(64).unwrap();
-        self.b.post_recv(room).unwrap();
+        let buf = self.fixture.pd.alloc_buf(64).unwrap();
+        self.b.post_recv(buf).unwrap();
     }
 
     /// Posts one request in a batch of its own.
@@ -336,8 +336,8 @@ fn datagram(
     let fixture = Fixture::new();
     let mut cq = fixture.cq(16);
     let (mut a, mut b) = (datagram_qp(&fixture, &cq), datagram_qp(&fixture, &cq));
-    let room = fixture.pd.alloc_buf(GRH_LEN + 32).unwrap();
-    b.post_recv(room).unwrap();
+    let buf = fixture.pd.alloc_buf(GRH_LEN + 32).unwrap();
+    b.post_recv(buf).unwrap();
     let ah = fixture.pd.create_ah(&fixture.address_vector()).unwrap();
     let parts = parts.iter().map(|part| fixture.pd.register_buf(*part));
     let work = Addressed::new(parts.collect::<Result<_, _>>().unwrap(), &ah);
@@ -366,30 +366,30 @@ fn datagram(
 
 #[test]
 fn qp_ex_ud_send() {
-    let came = datagram(&[b"datagram"], |batch, send| batch.push(send).unwrap());
-    assert_eq!(came, (None, b"datagram".to_vec()));
+    let received = datagram(&[b"datagram"], |batch, send| batch.push(send).unwrap());
+    assert_eq!(received, (None, b"datagram".to_vec()));
 }
 
 #[test]
 fn qp_ex_ud_send_imm() {
-    let came = datagram(&[b"datagram"], |batch, send| {
+    let received = datagram(&[b"datagram"], |batch, send| {
         batch.push(send.imm_data(3)).unwrap();
     });
-    assert_eq!(came, (Some(3), b"datagram".to_vec()));
+    assert_eq!(received, (Some(3), b"datagram".to_vec()));
 }
 
 #[test]
 fn qp_ex_ud_zero_size() {
-    let came = datagram(&[], |batch, send| batch.push(send).unwrap());
-    assert_eq!(came, (None, vec![]));
+    let received = datagram(&[], |batch, send| batch.push(send).unwrap());
+    assert_eq!(received, (None, vec![]));
 }
 
 #[test]
 fn inline_datagram_arrives() {
-    let came = datagram(&[b"kept"], |batch, send| {
+    let received = datagram(&[b"kept"], |batch, send| {
         batch.push(send.inline(b"inline")).unwrap();
     });
-    assert_eq!(came, (None, b"inline".to_vec()));
+    assert_eq!(received, (None, b"inline".to_vec()));
 }
 
 #[test]
@@ -431,14 +431,14 @@ fn uc_batch_sends_and_writes() {
     let write = op::Write::new(buf(b"2nd half"), halves[1]).imm_data(2);
     batch.push(write).unwrap();
     batch.post().unwrap();
-    let mut came = Vec::new();
-    while came.len() < 3 || a.send_queue().in_flight() > 0 {
+    let mut reaped = Vec::new();
+    while reaped.len() < 3 || a.send_queue().in_flight() > 0 {
         let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "a message was lost");
         for wc in completions {
             wc.ok().unwrap();
             if wc.is_receive() {
-                came.push((wc.opcode().unwrap(), wc.imm_data(), wc.byte_len()));
+                reaped.push((wc.opcode().unwrap(), wc.imm_data(), wc.byte_len()));
                 b.complete(wc).unwrap().ok().unwrap();
             } else {
                 a.complete(wc).unwrap().ok().unwrap();
@@ -450,10 +450,10 @@ fn uc_batch_sends_and_writes() {
         (WcOpcode::RECV, Some(1), 3),
         (WcOpcode::RECV_RDMA_WITH_IMM, Some(2), 8),
     ];
-    assert_eq!(came, expected);
-    let mut seen = [0; 16];
-    region.read(0, &mut seen);
-    assert_eq!(&seen, b"1st half2nd half");
+    assert_eq!(reaped, expected);
+    let mut bytes = [0; 16];
+    region.read(0, &mut bytes);
+    assert_eq!(&bytes, b"1st half2nd half");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn objects_whose_queues_cannot_be_mapped_leave_the_others_working() {
     let cq = fixture.cq(64);
     let available = cq.available();
     for _ in 0..5 {
-        let made = without_address_space(|| {
+        let succeeded = without_address_space(|| {
             let builder = fixture.builder(&cq, 16);
             let qp: Result<QueuePair<verbs::Rc, Reset>, _> = builder.create();
             let srq: Result<SharedReceiveQueue, _> = fixture.pd.create_srq(16, 1);
@@ -90,7 +90,7 @@ fn objects_whose_queues_cannot_be_mapped_leave_the_others_working() {
                 srq.is_ok(),
             ]
         });
-        assert_eq!(made, [false; 4]);
+        assert_eq!(succeeded, [false; 4]);
         assert_eq!(cq.available(), available);
         let buf = |bytes: &[u8; 8]| -> Buf { fixture.pd.register_buf(*bytes).unwrap() };
         let (_, received) = exchange(&fixture, buf(b"messages"), buf(b"        "));
@@ -108,7 +108,7 @@ fn mapped_pages() -> u64 {
 fn calls_under_a_shrinking_address_space_leave_the_objects_working() {
     let fixture = Fixture::new();
     for pages in [1000, 100, 50, 30, 20, 15, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1, 0] {
-        let made = limited_calls::make(&fixture, |calls| {
+        let succeeded = limited_calls::make(&fixture, |calls| {
             let limit = match pages {
                 0 => 1 << 20,
                 _ => (mapped_pages() + pages) * PAGE as u64,
@@ -116,8 +116,8 @@ fn calls_under_a_shrinking_address_space_leave_the_objects_working() {
             with_address_space(limit, calls)
         });
         match pages {
-            1000 => assert_eq!(made, [true; CALLS]),
-            0 => assert_eq!(made[..6], [false; 6], "{made:?}"),
+            1000 => assert_eq!(succeeded, [true; CALLS]),
+            0 => assert_eq!(succeeded[..6], [false; 6], "{succeeded:?}"),
             _ => {}
         }
     }

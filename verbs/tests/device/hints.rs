@@ -42,14 +42,14 @@ fn queue_pair_beyond_the_device_names_each_limit() {
     let cq = fixture.cq(16);
     let builder = || fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
     let max_sge = attr.max_sge();
-    let asked = (max_sge + 1).to_string();
+    let max_sge_plus_1 = (max_sge + 1).to_string();
     names(
         builder().max_send_sge(max_sge + 1).create(),
-        &["max_send_sge", &asked, "max_sge"],
+        &["max_send_sge", &max_sge_plus_1, "max_sge"],
     );
     names(
         builder().max_recv_sge(max_sge + 1).create(),
-        &["max_recv_sge", &asked, "max_sge"],
+        &["max_recv_sge", &max_sge_plus_1, "max_sge"],
     );
     let max_srq_wr = attr.max_srq_wr();
     names(
@@ -102,8 +102,8 @@ fn read_into_memory_of_another_domain_names_the_domain() {
     let other = fixture.ctx.alloc_pd().unwrap();
     // A read fails with `LOC_PROT_ERR`. A send from such memory has a flush error on Soft-RoCE of Linux 6.12.
     let region = fixture.pd.alloc_remote(8, RemoteAccess::READ).unwrap();
-    let elsewhere = other.alloc_buf(8).unwrap();
-    a.post(op::Read::new(elsewhere, region.token())).unwrap();
+    let buf_of_other = other.alloc_buf(8).unwrap();
+    a.post(op::Read::new(buf_of_other, region.token())).unwrap();
     let wc = cq.wait(None).unwrap().next().unwrap();
     let error = wc.ok().unwrap_err();
     failed(

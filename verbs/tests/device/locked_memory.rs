@@ -70,15 +70,15 @@ fn pinned() -> u64 {
 fn calls_under_a_shrinking_limit_of_locked_memory_leave_the_objects_working() {
     let fixture = Fixture::new();
     for pages in [1000, 50, 40, 39, 38, 33, 32, 8, 7, 6, 5, 3, 2, 1, 0] {
-        let made = limited_calls::make(&fixture, |calls| {
+        let succeeded = limited_calls::make(&fixture, |calls| {
             with_locked_memory(pinned() + pages * PAGE as u64, calls)
         });
         // Soft-RoCE's queues are not counted: only registrations fail.
-        assert_eq!(made[..CALLS - 4], [true; CALLS - 4], "{pages} pages");
+        assert_eq!(succeeded[..CALLS - 4], [true; CALLS - 4], "{pages} pages");
         match pages {
-            1000 => assert_eq!(made, [true; CALLS]),
-            1 => assert_eq!(made[CALLS - 4..], [true, false, false, false]),
-            0 => assert_eq!(made[CALLS - 4..], [false; 4]),
+            1000 => assert_eq!(succeeded, [true; CALLS]),
+            1 => assert_eq!(succeeded[CALLS - 4..], [true, false, false, false]),
+            0 => assert_eq!(succeeded[CALLS - 4..], [false; 4]),
             _ => {}
         }
     }

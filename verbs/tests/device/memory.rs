@@ -141,9 +141,9 @@ fn shared_memory_of_another_process_is_sent() {
     let write = "printf child | dd of=/proc/self/fd/1 bs=1 seek=9 conv=notrunc status=none";
     let status = Command::new("sh").args(["-c", write]).stdout(fd).status();
     assert!(status.unwrap().success());
-    let mut seen = [0; 16];
-    region.read(0, &mut seen);
-    assert_eq!(&seen, b"from the child\0\0");
+    let mut bytes = [0; 16];
+    region.read(0, &mut bytes);
+    assert_eq!(&bytes, b"from the child\0\0");
 }
 
 /// Memory for registration with write access for peers, at addresses other than its own.
@@ -158,13 +158,13 @@ fn traffic_by_address(fixture: &Fixture, region: &RemoteRegion) {
     let part = region.slice(4000..4100);
     assert!(part.token().addr < 0x10_0000);
     assert_eq!(write(fixture, &mut cq, &part), WcStatus::SUCCESS);
-    let mut seen = [0; 15];
-    region.read(3999, &mut seen);
-    assert_eq!(&seen, b"\0from the peer\0");
+    let mut bytes = [0; 15];
+    region.read(3999, &mut bytes);
+    assert_eq!(&bytes, b"\0from the peer\0");
     let to = fixture.pd.alloc_remote(16, RemoteAccess::empty()).unwrap();
     let (_, received) = exchange(fixture, region.slice(4000..4004), to);
-    received.read(0, &mut seen[..5]);
-    assert_eq!(&seen[..5], b"from\0");
+    received.read(0, &mut bytes[..5]);
+    assert_eq!(&bytes[..5], b"from\0");
 }
 
 #[test]
@@ -263,8 +263,8 @@ fn provider_memory_is_exchanged_or_unsupported() {
     if ffi::late::ibv_alloc_buf().is_some() {
         let mut from = pd.register(allocated.unwrap()).create_buf().unwrap();
         from.fill(9);
-        let room = pd.alloc_provider_memory(4096).unwrap();
-        let to = pd.register(room).create_buf().unwrap();
+        let memory = pd.alloc_provider_memory(4096).unwrap();
+        let to = pd.register(memory).create_buf().unwrap();
         let (_, received) = exchange(&fixture, from, to);
         assert_eq!(received[..], [9; 4096]);
     } else {

@@ -42,9 +42,9 @@ pub(crate) fn keeps_offsets(fixture: &Fixture) -> bool {
     let mut cq = fixture.cq(16);
     let part = region.slice(64..128);
     assert_eq!(write(fixture, &mut cq, &part), WcStatus::SUCCESS);
-    let mut seen = [0; 4];
-    part.read(0, &mut seen);
-    &seen == b"from"
+    let mut bytes = [0; 4];
+    part.read(0, &mut bytes);
+    &bytes == b"from"
 }
 
 /// Length of a message that the device takes from the right places: several packets, or one at the start of a page.
@@ -286,9 +286,9 @@ fn peer_accesses_evicted_pages() {
     let work = complete(&mut a);
     a.post(op::Read::new(work, number)).unwrap();
     assert_eq!(*complete(&mut a), 42_u64.to_ne_bytes());
-    let mut seen = [0; 8];
-    region.read(0, &mut seen);
-    assert_eq!(&seen, b"evicted?");
+    let mut bytes = [0; 8];
+    region.read(0, &mut bytes);
+    assert_eq!(&bytes, b"evicted?");
 }
 
 /// Soft-RoCE's provider passes the advice on in newer releases of rdma-core only, and no capability names its part.

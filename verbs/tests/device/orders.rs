@@ -13,8 +13,8 @@ fn working_set_can_be_dropped_in_many_orders() {
         ctx: &fixture.ctx,
         address_vector: fixture.address_vector(),
         connect: &|qp| {
-            let own = qp.qp_num();
-            fixture.bring_up(qp, own)
+            let qp_num = qp.qp_num();
+            fixture.bring_up(qp, qp_num)
         },
         finish: &|_| {},
     };

@@ -54,9 +54,9 @@ fn write_changes_the_peers_memory() {
     .unwrap();
     let (status, buf) = sent(&mut cq, &mut a);
     assert_eq!((status, &*buf), (WcStatus::SUCCESS, &b"hello"[..]));
-    let mut seen = [0; 7];
-    region.read(9, &mut seen);
-    assert_eq!(&seen, b"\0hello\0");
+    let mut bytes = [0; 7];
+    region.read(9, &mut bytes);
+    assert_eq!(&bytes, b"\0hello\0");
 }
 
 #[test]
@@ -69,18 +69,18 @@ fn write_with_immediate_data_completes_a_receive() {
     let work = fixture.pd.register_buf(*b"data").unwrap();
     a.post(op::Write::new(work, region.token()).imm_data(0xcafe))
         .unwrap();
-    let mut seen = None;
-    while seen.is_none() {
+    let mut completion = None;
+    while completion.is_none() {
         for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             if wc.is_receive() {
-                seen = Some((wc.opcode(), wc.imm_data(), wc.byte_len()));
+                completion = Some((wc.opcode(), wc.imm_data(), wc.byte_len()));
                 b.complete(wc).unwrap().ok().unwrap();
             }
         }
     }
     let expected = (Some(WcOpcode::RECV_RDMA_WITH_IMM), Some(0xcafe), 4);
-    assert_eq!(seen, Some(expected));
+    assert_eq!(completion, Some(expected));
     assert_eq!(region.load(0).to_ne_bytes()[..4], *b"data");
 }
 
@@ -208,9 +208,9 @@ fn remote_memory_is_sent_and_received_into() {
             qp.complete(wc).unwrap().ok().unwrap();
         }
     }
-    let mut seen = [0; 17];
-    to.read(0, &mut seen);
-    assert_eq!(&seen, b"shared with peers");
+    let mut bytes = [0; 17];
+    to.read(0, &mut bytes);
+    assert_eq!(&bytes, b"shared with peers");
 }
 
 #[test]
@@ -247,9 +247,9 @@ fn inline_data_need_no_registered_memory() {
     }
     assert_eq!(received.unwrap(), b"gone before it is sent");
     assert_eq!(contexts, [1, 2]);
-    let mut seen = [0; 5];
-    region.read(0, &mut seen);
-    assert_eq!(&seen, b"gone\0");
+    let mut bytes = [0; 5];
+    region.read(0, &mut bytes);
+    assert_eq!(&bytes, b"gone\0");
 }
 
 #[test]

@@ -18,12 +18,12 @@ fn bring_up(
     fixture: &Fixture,
     qp: QueuePair<verbs::Rc, Reset>,
     peer: QpNum,
-    (own, served): Depths,
+    (initiated, served): Depths,
 ) -> QueuePair<verbs::Rc, Rts> {
     let psn = Psn::from_low_bits(7);
     let vector = fixture.address_vector();
     let rtr = Attributes::<verbs::Rc, Rtr>::new(&vector, peer, psn).max_dest_rd_atomic(served);
-    let rts = Attributes::<verbs::Rc, Rts>::new(psn).max_rd_atomic(own);
+    let rts = Attributes::<verbs::Rc, Rts>::new(psn).max_rd_atomic(initiated);
     let qp = qp.to_init(&fixture.init()).unwrap().to_rtr(&rtr).unwrap();
     qp.to_rts(&rts).unwrap()
 }

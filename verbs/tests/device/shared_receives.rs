@@ -229,11 +229,11 @@ fn resized_shared_queue_takes_a_batch_of_its_new_size() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     let mut shared = shared(&fixture, &cq, 2);
-    let left = cq.available();
+    let available = cq.available();
     shared.srq.resize(20).unwrap();
     assert_eq!(shared.srq.capacity(), 20);
     assert!(shared.srq.query().unwrap().max_wr >= 20);
-    assert_eq!(cq.available(), left - 18);
+    assert_eq!(cq.available(), available - 18);
     let mut batch = shared.srq.batch();
     for i in 0..20 {
         let work = With::new(fixture.pd.alloc_buf(16).unwrap(), i);
@@ -252,13 +252,13 @@ fn resized_shared_queue_takes_a_batch_of_its_new_size() {
                 sender.post(op::Send::new(message)).unwrap();
             }
         }
-        let mut left = 8;
-        while left > 0 {
+        let mut remaining = 8;
+        while remaining > 0 {
             let completions = cq.wait(TEST_TIMEOUT).unwrap();
-            assert!(completions.len() > 0, "{left} completions are missing");
+            assert!(completions.len() > 0, "{remaining} completions are missing");
             for wc in completions {
                 wc.ok().unwrap();
-                left -= 1;
+                remaining -= 1;
                 if wc.qp_id() == shared.srq.id() {
                     assert_eq!(
                         shared.srq.complete(wc).unwrap().received().unwrap(),

@@ -24,7 +24,7 @@ fn drain_returns_all_work_and_foreign_completions() {
         b.post_recv(work(&fixture, 10 + i)).unwrap();
     }
     b.to_error().unwrap();
-    let (mut mine, mut others) = (Vec::new(), 0);
+    let (mut mine, mut foreign) = (Vec::new(), 0);
     a.drain(&mut [&mut cq], TEST_TIMEOUT, |done| match done {
         Ok(Completed::Receive(done)) => {
             let (status, work) = done.into_parts();
@@ -33,7 +33,7 @@ fn drain_returns_all_work_and_foreign_completions() {
         Ok(Completed::Send(_)) => panic!("nothing was sent"),
         Err(wc) => {
             assert!(matches!(b.complete(wc), Ok(Completed::Receive(_))));
-            others += 1;
+            foreign += 1;
         }
     })
     .unwrap();
@@ -43,10 +43,10 @@ fn drain_returns_all_work_and_foreign_completions() {
     );
     b.drain(&mut [&mut cq], TEST_TIMEOUT, |done| {
         done.unwrap().ok().unwrap();
-        others += 1;
+        foreign += 1;
     })
     .unwrap();
-    assert_eq!(others, 3);
+    assert_eq!(foreign, 3);
     assert_eq!(
         a.receive_queue().in_flight() + b.receive_queue().in_flight(),
         0
@@ -104,8 +104,8 @@ fn unsignaled_work_returns_once_until_destroy() {
         contexts.push(done.into_parts().1.context);
     })
     .unwrap();
-    let left = a.destroy().map_err(|refused| refused.error).unwrap();
-    contexts.extend(left.send.iter().map(|work| work.context));
+    let leftover = a.destroy().map_err(|refused| refused.error).unwrap();
+    contexts.extend(leftover.send.iter().map(|work| work.context));
     assert_eq!(contexts, [0, 1]);
 }
 
@@ -117,15 +117,16 @@ fn destroy_returns_work_in_posting_order() {
     for i in 0..4 {
         a.post_recv(work(&fixture, i)).unwrap();
     }
-    let left = a.destroy().map_err(|refused| refused.error).unwrap();
+    let leftover = a.destroy().map_err(|refused| refused.error).unwrap();
     assert_eq!(
-        left.receive
+        leftover
+            .receive
             .iter()
             .map(|work| work.context)
             .collect::<Vec<_>>(),
         [0, 1, 2, 3]
     );
-    assert!(left.send.is_empty());
+    assert!(leftover.send.is_empty());
     drop(b);
     while cq.poll().unwrap().count() > 0 {}
     assert_eq!(cq.available(), cq.capacity());
@@ -139,8 +140,8 @@ fn reset_returns_work_and_restarts_the_queue_pair() {
     for i in 0..3 {
         a.post_recv(work(&fixture, i)).unwrap();
     }
-    let (a, left) = a.to_reset().map_err(|refused| refused.error).unwrap();
-    assert_eq!(left.receive.len(), 3);
+    let (a, leftover) = a.to_reset().map_err(|refused| refused.error).unwrap();
+    assert_eq!(leftover.receive.len(), 3);
     let (b, _) = b.to_reset().map_err(|refused| refused.error).unwrap();
     let (a_num, b_num) = (a.qp_num(), b.qp_num());
     let (mut a, mut b) = (fixture.bring_up(a, b_num), fixture.bring_up(b, a_num));
@@ -170,8 +171,8 @@ fn completions_from_before_a_reset_are_refused() {
     a.to_error().unwrap();
     // The flushed receive has completed, and its completion is not polled.
     while cq.wait(Some(TEST_TIMEOUT)).unwrap().len() == 0 {}
-    let (mut a, left) = a.to_reset().map_err(|refused| refused.error).unwrap();
-    assert_eq!(left.receive.len(), 1);
+    let (mut a, leftover) = a.to_reset().map_err(|refused| refused.error).unwrap();
+    assert_eq!(leftover.receive.len(), 1);
     let wc = cq
         .poll()
         .unwrap()

@@ -25,13 +25,13 @@ fn reap<W>(
     qps: &mut [&mut QueuePair<verbs::Rc, Rts, W, W>],
     count: usize,
 ) -> Vec<Came<W>> {
-    let mut came = Vec::new();
-    while came.len() < count {
+    let mut done = Vec::new();
+    while done.len() < count {
         let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(
             completions.len() > 0,
             "only {} of {count} completions came",
-            came.len()
+            done.len()
         );
         for wc in completions {
             let id = wc.qp_id();
@@ -44,10 +44,10 @@ fn reap<W>(
                 Completed::Send(done) => (false, done.byte_len(), done.into_parts()),
                 Completed::Receive(done) => (true, done.byte_len(), done.into_parts()),
             };
-            came.push((receive, status, byte_len, work));
+            done.push((receive, status, byte_len, work));
         }
     }
-    came
+    done
 }
 
 #[test]
@@ -61,15 +61,15 @@ fn message_arrives_and_both_buffers_are_returned() {
         (a.send_queue().in_flight(), b.receive_queue().in_flight()),
         (1, 1)
     );
-    let mut came = reap(&mut cq, &mut [&mut a, &mut b], 2);
-    came.sort_by_key(|came| came.0);
-    let (receive, status, len, buf) = came.pop().unwrap();
+    let mut reaped = reap(&mut cq, &mut [&mut a, &mut b], 2);
+    reaped.sort_by_key(|reaped| reaped.0);
+    let (receive, status, len, buf) = reaped.pop().unwrap();
     assert!(receive);
     assert_eq!(
         (status, len, &buf[..len]),
         (WcStatus::SUCCESS, 5, &b"hello"[..])
     );
-    let (_, status, _, buf) = came.pop().unwrap();
+    let (_, status, _, buf) = reaped.pop().unwrap();
     assert_eq!((status, &*buf), (WcStatus::SUCCESS, &b"hello"[..]));
     assert_eq!(
         (a.send_queue().in_flight(), b.receive_queue().in_flight()),
@@ -85,19 +85,19 @@ fn immediate_data_arrives_in_the_senders_order() {
     b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     a.post(op::Send::new(filled(&fixture, b"x")).imm_data(0x0102_0304))
         .unwrap();
-    let mut seen = None;
-    while seen.is_none() {
+    let mut imm_data = None;
+    while imm_data.is_none() {
         for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             if wc.is_receive() {
                 assert_eq!(wc.opcode(), Some(WcOpcode::RECV));
-                seen = wc.imm_data();
+                imm_data = wc.imm_data();
             } else {
                 assert_eq!(wc.imm_data(), None);
             }
         }
     }
-    assert_eq!(seen, Some(0x0102_0304));
+    assert_eq!(imm_data, Some(0x0102_0304));
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn elements_are_gathered_and_scattered() {
     .unwrap();
     let parts = ["on", "e tw", "o"].map(|part| filled(&fixture, part.as_bytes()));
     a.post(op::Send::new(parts.into())).unwrap();
-    let came = reap(&mut cq, &mut [&mut a, &mut b], 2);
-    let (_, status, len, parts) = came.into_iter().find(|came| came.0).unwrap();
+    let reaped = reap(&mut cq, &mut [&mut a, &mut b], 2);
+    let (_, status, len, parts) = reaped.into_iter().find(|reaped| reaped.0).unwrap();
     assert_eq!((status, len), (WcStatus::SUCCESS, 7));
     assert_eq!((&*parts[0], &parts[1][..4]), (&b"one"[..], &b" two"[..]));
 }
@@ -230,12 +230,12 @@ fn unsignaled_work_never_fills_the_send_queue() {
                 .unwrap();
             sent += 1;
         }
-        let came = cq.wait(TEST_TIMEOUT).unwrap();
+        let flushed = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(
-            came.len() > 0,
+            flushed.len() > 0,
             "stuck after {sent} sent and {received} received"
         );
-        for wc in came {
+        for wc in flushed {
             wc.ok().unwrap();
             received += usize::from(wc.is_receive());
             let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
@@ -256,14 +256,14 @@ fn error_state_flushes_all_work() {
     a.to_error().unwrap();
     a.post(op::Send::new(With::new(filled(&fixture, b"late"), 9)))
         .unwrap();
-    let came = reap(&mut cq, &mut [&mut a], 4);
-    let contexts: Vec<_> = came
+    let reaped = reap(&mut cq, &mut [&mut a], 4);
+    let contexts: Vec<_> = reaped
         .iter()
-        .filter(|came| came.0)
-        .map(|came| came.3.context)
+        .filter(|reaped| reaped.0)
+        .map(|reaped| reaped.3.context)
         .collect();
     assert_eq!(contexts, [0, 1, 2]);
-    for (_, status, _, _) in &came {
+    for (_, status, _, _) in &reaped {
         assert_eq!(*status, WcStatus::WR_FLUSH_ERR);
     }
 }
@@ -314,11 +314,11 @@ fn completion_dropped_unread_loses_no_work() {
         .unwrap();
     }
     a.to_error().unwrap();
-    let mut left = 3;
-    while left > 0 {
+    let mut remaining = 3;
+    while remaining > 0 {
         for wc in cq.wait(TEST_TIMEOUT).unwrap() {
-            left -= 1;
-            if left == 0 {
+            remaining -= 1;
+            if remaining == 0 {
                 drop(a.complete(wc).unwrap());
             }
         }

@@ -41,7 +41,7 @@ fn rounds() -> u32 {
 struct Receiver {
     qp: QueuePair<verbs::Rc, Rts>,
     /// The number of received messages, for the sender.
-    taken: Arc<AtomicU32>,
+    rounds_done: Arc<AtomicU32>,
     rounds: u32,
 }
 
@@ -52,15 +52,15 @@ impl Receiver {
             let Ok(Completed::Receive(done)) = self.qp.complete(wc) else {
                 unreachable!("there is nothing else on this queue");
             };
-            let round = self.taken.load(Ordering::Relaxed);
+            let round = self.rounds_done.load(Ordering::Relaxed);
             assert_eq!(done.received().unwrap(), round.to_ne_bytes());
             self.qp.post_recv(done.into_work().unwrap()).unwrap();
-            self.taken.store(round + 1, Ordering::Release);
+            self.rounds_done.store(round + 1, Ordering::Release);
         }
     }
 
     fn is_done(&self) -> bool {
-        self.taken.load(Ordering::Relaxed) == self.rounds
+        self.rounds_done.load(Ordering::Relaxed) == self.rounds
     }
 }
 
@@ -82,9 +82,13 @@ fn race(
     for _ in 0..2 {
         qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
     }
-    let taken = Arc::new(AtomicU32::new(0));
-    let (watched, rounds) = (Arc::clone(&taken), rounds());
-    let receiver = Receiver { qp, taken, rounds };
+    let rounds_done = Arc::new(AtomicU32::new(0));
+    let (watched, rounds) = (Arc::clone(&rounds_done), rounds());
+    let receiver = Receiver {
+        qp,
+        rounds_done,
+        rounds,
+    };
     let thread = thread::spawn(move || receive(cq, receiver));
 
     let mut unused: Vec<Buf> = (0..4).map(|_| fixture.pd.alloc_buf(4).unwrap()).collect();
@@ -195,9 +199,9 @@ impl Source for Inbox {
     }
 
     fn process(&mut self) -> verbs::Result<bool> {
-        let before = self.receiver.taken.load(Ordering::Relaxed);
+        let before = self.receiver.rounds_done.load(Ordering::Relaxed);
         self.receiver.take(self.cq.poll()?);
-        let after = self.receiver.taken.load(Ordering::Relaxed);
+        let after = self.receiver.rounds_done.load(Ordering::Relaxed);
         for round in before..after {
             let receiver = round as usize % RECEIVERS;
             self.arrived[receiver] += 1;
@@ -263,7 +267,7 @@ fn task_loses_no_wake_up() {
             let mut cq = verbs::tokio::CompletionQueue::new(cq).unwrap();
             while !receiver.is_done() {
                 // A cancelled wait loses nothing either.
-                let came = tokio::select! {
+                let completed = tokio::select! {
                     biased;
                     completions = cq.wait() => {
                         receiver.take(completions.unwrap());
@@ -271,7 +275,7 @@ fn task_loses_no_wake_up() {
                     }
                     () = tokio::task::yield_now() => false,
                 };
-                if !came {
+                if !completed {
                     receiver.take(cq.wait().await.unwrap());
                 }
             }

@@ -60,9 +60,9 @@ fn type_1_window_gives_access_until_dropped() {
     assert_eq!(status(&mut cq, &mut b), WcStatus::SUCCESS);
     assert_eq!((token.len, token.rkey), (16, window.rkey()));
     assert_eq!(write(&fixture, &mut cq, &mut a, token), WcStatus::SUCCESS);
-    let mut seen = [0; 4];
-    region.read(8, &mut seen);
-    assert_eq!(&seen, b"data");
+    let mut bytes = [0; 4];
+    region.read(8, &mut bytes);
+    assert_eq!(&bytes, b"data");
     drop(window);
     assert_eq!(
         write(&fixture, &mut cq, &mut a, token),
@@ -204,7 +204,7 @@ fn queue_pair_with_a_bound_type_2_window_outlives_its_owner() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let (_a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
-    let room = cq.available();
+    let available = cq.available();
     let region = fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
     let work = small(&fixture);
@@ -214,9 +214,9 @@ fn queue_pair_with_a_bound_type_2_window_outlives_its_owner() {
     let refused = b.destroy().unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::ResourceBusy);
     drop(refused.value);
-    assert_eq!(cq.available(), room);
+    assert_eq!(cq.available(), available);
     drop(window);
-    assert!(cq.available() > room, "the queue pair is gone");
+    assert!(cq.available() > available, "the queue pair is gone");
 }
 
 /// Without an invalidation, the device refuses to bind the window anew, and the first binding
@@ -227,7 +227,7 @@ fn queue_pair_with_an_unconfirmed_window_binding_outlives_its_owner() {
     let mut cq = fixture.cq(64);
     let (_a, mut first) = fixture.pair::<Buf, Buf>(&cq, 8);
     let (_b, mut second) = fixture.pair::<Buf, Buf>(&cq, 8);
-    let room = cq.available();
+    let available = cq.available();
     let region = fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
     let bind = |qp: &mut QueuePair<verbs::Rc, Rts>, window: &mut MemoryWindow| {
@@ -241,9 +241,9 @@ fn queue_pair_with_an_unconfirmed_window_binding_outlives_its_owner() {
     bind(&mut second, &mut window);
     assert_ne!(status(&mut cq, &mut second), WcStatus::SUCCESS);
     drop(second);
-    assert_eq!(cq.available(), room, "both are still there");
+    assert_eq!(cq.available(), available, "both are still there");
     drop(window);
-    assert!(cq.available() > room, "both are gone");
+    assert!(cq.available() > available, "both are gone");
 }
 
 #[test]

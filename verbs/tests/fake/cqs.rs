@@ -10,7 +10,7 @@ use verbs::{
     cq::{CqKey, ExtendedCq, ExtendedPoll, Notify, TagMatch, WcFields, WcOpcode},
     op,
     qp::QpId,
-    srq::TagMatchingRoom,
+    srq::TagMatchingCapacity,
 };
 
 use crate::{
@@ -142,10 +142,10 @@ fn take<SW, RW>(cq: &mut ExtendedCq, qp: &mut QueuePair<verbs::Rc, Rts, SW, RW>)
 where
     RW: AsRef<[u8]>,
 {
-    let mut taken = Vec::new();
+    let mut completed = Vec::new();
     if let Some(mut polled) = cq.poll().unwrap() {
         while let Some(wc) = polled.next().unwrap() {
-            taken.push(match qp.complete(wc.into_work_completion()) {
+            completed.push(match qp.complete(wc.into_work_completion()) {
                 Ok(Completed::Send(done)) => format!("sent {:?}", done.status()),
                 Ok(Completed::Receive(done)) => {
                     let text =
@@ -156,7 +156,7 @@ where
             });
         }
     }
-    taken
+    completed
 }
 
 #[test]
@@ -202,8 +202,8 @@ fn with_completions(fixture: &Fixture, requests: u64) -> ExtendedCq {
 
 /// Takes the next completion of a poll, and identifies its queue pair.
 fn next_of(polled: &mut ExtendedPoll<'_>) -> Option<QpId> {
-    let taken = polled.next().unwrap();
-    taken.map(|completion| completion.qp_id())
+    let completed = polled.next().unwrap();
+    completed.map(|completion| completion.qp_id())
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn refusal_for_missing_entries_names_the_call_and_the_numbers() {
     let pd = &fixture.pd;
     let cq = fixture.ctx.create_cq(3).unwrap();
     let xrcd = fixture.ctx.open_xrcd().unwrap();
-    let room = TagMatchingRoom {
+    let capacity = TagMatchingCapacity {
         max_wr: 1,
         max_sge: 1,
         max_num_tags: 1,
@@ -413,7 +413,7 @@ fn refusal_for_missing_entries_names_the_call_and_the_numbers() {
             "ibv_create_srq_ex",
         ),
         (
-            pd.create_tag_matching::<Buf>(&cq, room).map(drop),
+            pd.create_tag_matching::<Buf>(&cq, capacity).map(drop),
             "ibv_create_srq_ex",
         ),
         (srq.resize(2), "ibv_modify_srq"),

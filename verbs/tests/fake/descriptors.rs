@@ -53,8 +53,8 @@ fn is_nonblocking(fd: i32) -> bool {
 fn queue_descriptor_gives_no_access_to_its_events() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    let own = own_fd(&cq);
-    assert_ne!(cq.notify_fd().unwrap().as_raw_fd(), own);
+    let raw_fd = own_fd(&cq);
+    assert_ne!(cq.notify_fd().unwrap().as_raw_fd(), raw_fd);
     let mut qp: QueuePair<verbs::Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
     assert!(cq.poll_or_arm().unwrap().is_none());
     misuse(cq.notify_fd().unwrap());
@@ -62,26 +62,26 @@ fn queue_descriptor_gives_no_access_to_its_events() {
         .unwrap();
     assert!(!is_readable(cq.notify_fd().unwrap()));
     fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
-    let kept = cq.notify_fd().unwrap().try_clone_to_owned().unwrap();
-    assert!(is_readable(kept.as_fd()));
-    misuse(kept.as_fd());
-    assert!(is_readable(kept.as_fd()), "the event is still there");
-    assert!(is_nonblocking(own));
+    let duplicate = cq.notify_fd().unwrap().try_clone_to_owned().unwrap();
+    assert!(is_readable(duplicate.as_fd()));
+    misuse(duplicate.as_fd());
+    assert!(is_readable(duplicate.as_fd()), "the event is still there");
+    assert!(is_nonblocking(raw_fd));
     assert_eq!(cq.poll_or_arm().unwrap().unwrap().count(), 1);
     assert!(cq.poll_or_arm().unwrap().is_none());
-    assert!(!is_readable(kept.as_fd()), "it has been taken");
+    assert!(!is_readable(duplicate.as_fd()), "it has been taken");
     drop((qp, cq));
-    assert!(!is_readable(kept.as_fd()), "the channel is closed");
+    assert!(!is_readable(duplicate.as_fd()), "the channel is closed");
 }
 
 #[test]
 fn extended_queue_descriptor_gives_no_access_to_its_events() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.cq_ex_builder(8).waitable().create().unwrap();
-    let own = own_fd(&cq);
+    let raw_fd = own_fd(&cq);
     assert!(cq.poll_or_arm().unwrap().is_none());
     misuse(cq.notify_fd().unwrap());
-    assert!(is_nonblocking(own));
+    assert!(is_nonblocking(raw_fd));
     assert!(cq.poll_or_arm().unwrap().is_none());
 }
 
@@ -97,9 +97,9 @@ fn channel_descriptor_gives_no_access_to_its_events() {
     assert!(is_readable(channel.as_fd()));
     misuse(channel.as_fd());
     // SAFETY: the channel exists.
-    let own = unsafe { (*channel.as_raw()).fd };
-    assert_ne!(channel.as_raw_fd(), own);
-    assert!(is_nonblocking(own));
+    let raw_fd = unsafe { (*channel.as_raw()).fd };
+    assert_ne!(channel.as_raw_fd(), raw_fd);
+    assert!(is_nonblocking(raw_fd));
     assert_eq!(channel.try_next().unwrap(), Some(CqKey(5)));
     assert_eq!(channel.try_next().unwrap(), None);
 }
@@ -122,13 +122,13 @@ fn channel_descriptor_gives_no_access_to_its_events_with_too_many_open_files() {
             .channel(&channels[key], CqKey(key))
     };
     let cqs = [0, 1].map(|key| of(key).create().unwrap());
-    let others = use_up_descriptors();
+    let open_files = use_up_descriptors();
     let fds = [0, 1].map(|key| channels[key].as_raw_fd());
-    drop(others);
+    drop(open_files);
     for (key, (cq, channel)) in cqs.iter().zip(&channels).enumerate() {
         // SAFETY: the channel exists.
-        let own = unsafe { (*channel.as_raw()).fd };
-        assert_ne!(fds[key], own);
+        let raw_fd = unsafe { (*channel.as_raw()).fd };
+        assert_ne!(fds[key], raw_fd);
         assert_eq!(channel.as_raw_fd(), fds[key], "it stays registered");
         cq.req_notify(Notify::Next).unwrap();
         assert!(!is_readable(channel.as_fd()));
@@ -136,7 +136,7 @@ fn channel_descriptor_gives_no_access_to_its_events_with_too_many_open_files() {
         fixture.fake.push(cq, completion);
         assert!(is_readable(channel.as_fd()));
         misuse(channel.as_fd());
-        assert!(is_nonblocking(own));
+        assert!(is_nonblocking(raw_fd));
         assert_eq!(channel.try_next().unwrap(), Some(CqKey(key)));
         assert!(!is_readable(channel.as_fd()), "it has been taken");
     }
@@ -240,9 +240,9 @@ fn async_event_descriptor_gives_no_access_to_its_events() {
     assert!(is_readable(events.as_fd()));
     misuse(events.as_fd());
     // SAFETY: the context is open.
-    let own = unsafe { (*fixture.ctx.as_raw()).async_fd };
-    assert_ne!(events.as_raw_fd(), own);
-    assert!(is_nonblocking(own));
+    let raw_fd = unsafe { (*fixture.ctx.as_raw()).async_fd };
+    assert_ne!(events.as_raw_fd(), raw_fd);
+    assert!(is_nonblocking(raw_fd));
     assert!(events.try_next().unwrap().is_some());
     assert!(events.try_next().unwrap().is_none());
 }

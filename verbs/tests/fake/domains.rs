@@ -194,13 +194,13 @@ fn xrc_domain_of_a_file_is_created_or_opened() {
     let fails = |how| open(how).unwrap_err().raw_os_error();
     let exclusively = XrcdOpen::CREATE | XrcdOpen::EXCLUSIVE;
     assert_eq!(fails(XrcdOpen::empty()), Some(libc::ENOENT));
-    let made = open(exclusively).unwrap();
+    let domain = open(exclusively).unwrap();
     assert_eq!(fails(exclusively), Some(libc::EEXIST));
     let joined = open(XrcdOpen::empty()).unwrap();
     let other = File::open("/dev/null").unwrap();
     let other = fixture.ctx.open_shared_xrcd(other.as_fd(), exclusively);
     assert!(other.is_ok(), "another file's");
-    drop(made);
+    drop(domain);
     assert_eq!(fails(exclusively), Some(libc::EEXIST));
     drop(joined);
     assert_eq!(fails(XrcdOpen::empty()), Some(libc::ENOENT));

@@ -175,9 +175,9 @@ fn window_is_bound_and_its_key_sent_in_one_batch() {
     for (post, refuse) in [(false, false), (true, true), (true, false)] {
         let mut batch = qp.extended_batch().unwrap();
         let access = RemoteAccess::WRITE;
-        let kept = buf(&fixture, b"kept");
+        let work = buf(&fixture, b"kept");
         let token = batch
-            .bind_window(&mut window, &region, access, kept)
+            .bind_window(&mut window, &region, access, work)
             .unwrap();
         let key = buf(&fixture, &token.rkey.to_ne_bytes());
         batch.push(op::Send::new(key)).unwrap();
@@ -206,8 +206,8 @@ fn window_is_bound_and_its_key_sent_in_one_batch() {
     }
     let mut first = fixture.pd.alloc_mw(WindowType::Type1).unwrap();
     let mut batch = qp.extended_batch().unwrap();
-    let kept = buf(&fixture, b"kept");
-    let refused = batch.bind_window(&mut first, &region, RemoteAccess::READ, kept);
+    let work = buf(&fixture, b"kept");
+    let refused = batch.bind_window(&mut first, &region, RemoteAccess::READ, work);
     assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::InvalidInput);
 }
 
@@ -310,15 +310,15 @@ fn failed_extended_batch_posts_nothing_at_any_request() {
         fill(&fixture, &mut qp, 2).post().unwrap();
         qp.post(op::Send::new(With::new(buf(&fixture, b"x"), 9)))
             .unwrap();
-        let mut came = Vec::new();
+        let mut contexts = Vec::new();
         for _ in 0..3 {
             fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
         }
         for wc in cq.poll().unwrap() {
             let done = qp.complete_each(wc, |_| ()).unwrap();
-            came.push(done.work().unwrap().context);
+            contexts.push(done.work().unwrap().context);
         }
-        assert_eq!(came, [1, 9]);
+        assert_eq!(contexts, [1, 9]);
     }
 }
 

@@ -49,8 +49,8 @@ fn queue_is_not_used_after_its_failed_resize() {
             assert!(error.to_string().contains("create new ones"), "{error}");
         }
         // The work returns without the queue.
-        let left = qp.destroy().map_err(|refused| refused.error).unwrap();
-        assert_eq!(left.send.len(), 1);
+        let leftover = qp.destroy().map_err(|refused| refused.error).unwrap();
+        assert_eq!(leftover.send.len(), 1);
     }
 }
 

@@ -29,9 +29,9 @@ fn message_is_written_to_the_region_with_the_current_key() {
         WcStatus::LOC_PROT_ERR
     );
     assert_eq!(fixture.fake.deliver(&[sge], b"message"), WcStatus::SUCCESS);
-    let left = qp.destroy().map_err(|refused| refused.error).unwrap();
-    assert_eq!(&*left.receive[0], b"message\0");
-    drop(left);
+    let leftover = qp.destroy().map_err(|refused| refused.error).unwrap();
+    assert_eq!(&*leftover.receive[0], b"message\0");
+    drop(leftover);
     let again = fixture.pd.alloc_buf(4).unwrap();
     assert!(format!("{again:?}").contains(&sge.lkey.to_string()));
     assert_eq!(

@@ -95,10 +95,10 @@ fn repeatedly_failing_batches_never_fill_the_queue() {
             for wc in cq.poll().unwrap() {
                 assert!(qp.complete(wc).is_ok());
             }
-            let left = qp.send_queue().in_flight();
+            let in_flight = qp.send_queue().in_flight();
             assert!(
-                left < DEPTH as usize / 2,
-                "{left} in flight in round {round}"
+                in_flight < DEPTH as usize / 2,
+                "{in_flight} in flight in round {round}"
             );
         }
     }
@@ -272,8 +272,8 @@ fn queue_pair_with_a_failed_destroy_still_works() {
     assert!(
         matches!(qp.complete(wc), Ok(Completed::Send(done)) if done.work().unwrap().context == 1)
     );
-    let left = qp.destroy().map_err(|refused| refused.error).unwrap();
-    assert_eq!((left.send.len(), left.receive[0].context), (0, 2));
+    let leftover = qp.destroy().map_err(|refused| refused.error).unwrap();
+    assert_eq!((leftover.send.len(), leftover.receive[0].context), (0, 2));
 }
 
 /// The providers of Soft-iWARP and of ocrdma unmap or free the queues first.
@@ -335,9 +335,9 @@ fn broken_cq_is_reported_and_its_work_returns_at_destroy() {
     assert!(cq.wait(None).is_err());
     assert!(cq.poll_or_arm().is_err());
     assert_eq!(Shared::strong_count(&token), 4, "nothing has completed");
-    let left = qp.destroy().map_err(|refused| refused.error).unwrap();
-    assert_eq!(left.send.len(), 3);
-    drop(left);
+    let leftover = qp.destroy().map_err(|refused| refused.error).unwrap();
+    assert_eq!(leftover.send.len(), 3);
+    drop(leftover);
     assert_eq!(Shared::strong_count(&token), 1);
 }
 

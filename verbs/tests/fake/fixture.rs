@@ -24,7 +24,7 @@ impl Fixture {
     }
 
     /// On a second device, beside that of another fixture.
-    pub(crate) fn beside() -> Self {
+    pub(crate) fn second_device() -> Self {
         Self::on(Fake::named("fake1"))
     }
 

@@ -223,14 +223,14 @@ fn objects_dropped_by_a_child_stay_the_parents() {
     for (name, make, ended_by) in GROUPS {
         let fixture = Fixture::new();
         let objects = make(&fixture);
-        let made = fixture.fake.calls().len();
+        let calls_before = fixture.fake.calls().len();
         let Fixture { pd, ctx, fake } = fixture;
         let dropped = ((pd, ctx), objects);
-        let (dropped, status) = dropped_in_a_child(dropped, || fake.calls().len() == made);
+        let (dropped, status) = dropped_in_a_child(dropped, || fake.calls().len() == calls_before);
         assert_eq!(status, 0, "the child ended the {name}");
         let (_fixture, objects) = dropped;
         drop(objects);
-        let ended = fake.calls().split_off(made);
+        let ended = fake.calls().split_off(calls_before);
         if ended != *ended_by {
             wrong.push((name, ended));
         }
@@ -243,7 +243,7 @@ fn scope_left_by_a_child_stays_the_parents() {
     let fixture = Fixture::new();
     let cq = fixture.cq(4);
     let mut memory = [0; 8];
-    let mut made = 0;
+    let mut calls_before = 0;
     let fork = verbs::scope(&fixture.pd, |scope| {
         let qp = scope.create_qp(fixture.pd.qp_builder(&cq, &cq)).unwrap();
         let mut qp: QueuePair<verbs::Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> = fixture.connect(qp);
@@ -251,13 +251,13 @@ fn scope_left_by_a_child_stays_the_parents() {
         // The scope ends it.
         #[expect(clippy::mem_forget, reason = "ended by the scope in place of the drop")]
         std::mem::forget(qp);
-        made = fixture.fake.calls().len();
+        calls_before = fixture.fake.calls().len();
         Fork::new()
     });
-    let status = fork.end(|| fixture.fake.calls().len() == made);
+    let status = fork.end(|| fixture.fake.calls().len() == calls_before);
     assert_eq!(status, 0);
     let ended = [Call::DestroyQp, Call::DeregMr];
-    assert_eq!(fixture.fake.calls()[made..], ended);
+    assert_eq!(fixture.fake.calls()[calls_before..], ended);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn calls_of_a_child_on_inherited_objects_are_refused() {
     let qp: QueuePair<verbs::Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
     let mut qp = Some(qp);
     let channel = fixture.ctx.create_comp_channel().unwrap();
-    let made = fixture.fake.calls().len();
+    let calls_before = fixture.fake.calls().len();
     let fork = Fork::new();
     let status = fork.end(|| {
         let Fixture { pd, ctx, fake } = &fixture;
@@ -298,7 +298,7 @@ fn calls_of_a_child_on_inherited_objects_are_refused() {
         let refused = errors
             .iter()
             .all(|err| err.kind() == ErrorKind::Unsupported);
-        named && refused && fake.calls().len() == made
+        named && refused && fake.calls().len() == calls_before
     });
     assert_eq!(status, 0);
     drop((qp, channel));

@@ -20,12 +20,12 @@ fn queue_of(wr_id: u64) -> u64 {
 /// nothing else bounds the number of wrap-arounds while a completion is held.
 #[test]
 fn reset_queue_pair_has_a_new_id() {
-    for held in 0..3 {
+    for unread in 0..3 {
         let fixture = Fixture::new();
         let fake = &fixture.fake;
         let mut cq = fixture.cq(256);
         let mut qp: QueuePair<verbs::Rc, Rts> = fixture.rc(&cq, 4);
-        let mut seen = Vec::new();
+        let mut numbers = Vec::new();
         for _ in 0..3 {
             qp.post(op::Send::new(buf(&fixture))).unwrap();
             qp.post_recv(buf(&fixture)).unwrap();
@@ -33,13 +33,13 @@ fn reset_queue_pair_has_a_new_id() {
         fake.complete_receive(qp.qp_num(), b"old");
         fake.complete_send(qp.qp_num(), verbs::WcStatus::SUCCESS);
         let mut completions = cq.poll().unwrap();
-        let old = completions.by_ref().nth(held % 2).unwrap();
-        for _ in 0..=held {
+        let old = completions.by_ref().nth(unread % 2).unwrap();
+        for _ in 0..=unread {
             let queues = [
                 queue_of(fake.sends(qp.qp_num())[0].wr_id),
                 queue_of(fake.receives(qp.qp_num())[0].wr_id),
             ];
-            seen.extend(queues);
+            numbers.extend(queues);
             let before = qp.id();
             let (reset, _) = qp.to_reset().unwrap();
             assert_ne!(reset.id(), before);
@@ -51,13 +51,13 @@ fn reset_queue_pair_has_a_new_id() {
                 qp.post_recv(buf(&fixture)).unwrap();
             }
         }
-        let mut queues = seen.clone();
+        let mut queues = numbers.clone();
         queues.sort_unstable();
         queues.dedup();
         assert_eq!(
             queues.len(),
-            seen.len(),
-            "each reset makes two other queues: {seen:x?}"
+            numbers.len(),
+            "each reset makes two other queues: {numbers:x?}"
         );
         let old = qp.complete(old).map(drop).unwrap_err();
         assert_ne!(old.qp_id(), qp.id());
@@ -107,7 +107,7 @@ fn receives_of_forgotten_batches_fill_their_queue() {
     let mut qp: QueuePair<verbs::Rc, Rts, Buf, Option<Buf>> = fixture.rc(&cq, 4);
     qp.post_recv(Some(buf(&fixture))).unwrap();
     fixture.fake.complete_receive(qp.qp_num(), b"held");
-    let held = cq.poll().unwrap().next().unwrap();
+    let completion = cq.poll().unwrap().next().unwrap();
     let mut pushed = 0;
     let full = loop {
         let mut batch = qp.recv_batch();
@@ -118,7 +118,7 @@ fn receives_of_forgotten_batches_fill_their_queue() {
         std::mem::forget(batch);
     };
     assert_eq!((pushed, full), (DEPTH - 1, ErrorKind::WouldBlock));
-    let Ok(Completed::Receive(done)) = qp.complete(held) else {
+    let Ok(Completed::Receive(done)) = qp.complete(completion) else {
         panic!("it is that of the first receive");
     };
     assert_eq!(done.work().unwrap().as_deref().unwrap()[..4], *b"held");
@@ -132,12 +132,12 @@ fn reset_work_queue_has_a_new_id() {
     wq.to_ready().unwrap();
     wq.post(buf(&fixture)).unwrap();
     fixture.fake.complete_wq(wq.as_raw(), b"old");
-    let held = cq.poll().unwrap().next().unwrap();
+    let completion = cq.poll().unwrap().next().unwrap();
     let before = wq.id();
     assert_eq!(wq.to_reset().unwrap().len(), 1);
     assert_ne!(wq.id(), before);
     wq.to_ready().unwrap();
     wq.post(buf(&fixture)).unwrap();
-    assert!(wq.complete(held).is_err());
+    assert!(wq.complete(completion).is_err());
     assert_eq!(wq.in_flight(), 1);
 }

@@ -16,7 +16,7 @@ use crate::{fixture::Fixture, provider::wc};
 
 /// Calls `each` with every interleaving of the actors, where actor `i` takes `steps[i]` steps.
 fn every_order(steps: &mut [usize], order: &mut Vec<usize>, each: &mut impl FnMut(&[usize])) {
-    if steps.iter().all(|left| *left == 0) {
+    if steps.iter().all(|remaining| *remaining == 0) {
         return each(order);
     }
     for actor in 0..steps.len() {
@@ -235,7 +235,7 @@ fn completion_is_returned_once_in_any_order() {
         for plan in 0..3_usize.pow(5) {
             let cq = fixture.ctx.cq_builder(8).batch(batch);
             let mut cq = cq.create().unwrap();
-            let (mut pushed, mut taken) = (0, Vec::new());
+            let (mut pushed, mut fetched_errs) = (0, Vec::new());
             for poll in 0..5 {
                 if poll < 3 {
                     for _ in 0..2 {
@@ -248,16 +248,16 @@ fn completion_is_returned_once_in_any_order() {
                 }
                 let count = WAYS[plan / 3_usize.pow(poll) % 3];
                 let fetched = cq.poll().unwrap().take(count);
-                taken.extend(fetched.map(|wc| wc.vendor_err()));
+                fetched_errs.extend(fetched.map(|wc| wc.vendor_err()));
             }
             loop {
-                let before = taken.len();
-                taken.extend(cq.poll().unwrap().map(|wc| wc.vendor_err()));
-                if taken.len() == before {
+                let before = fetched_errs.len();
+                fetched_errs.extend(cq.poll().unwrap().map(|wc| wc.vendor_err()));
+                if fetched_errs.len() == before {
                     break;
                 }
             }
-            assert_eq!(taken, (0..pushed).collect::<Vec<_>>());
+            assert_eq!(fetched_errs, (0..pushed).collect::<Vec<_>>());
         }
     }
 }

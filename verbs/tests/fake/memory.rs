@@ -214,9 +214,9 @@ fn request_uses_the_regions_iova() {
         b"based",
     );
     assert_eq!(sent, b"zero");
-    let mut seen = [0; 8];
-    work.read(0, &mut seen);
-    assert_eq!(&seen, b"based\0\0\0");
+    let mut bytes = [0; 8];
+    work.read(0, &mut bytes);
+    assert_eq!(&bytes, b"based\0\0\0");
 }
 
 #[test]
@@ -295,9 +295,9 @@ fn processes_share_a_region_by_its_file() {
     });
     assert_ne!(ours.token().addr, theirs.token().addr);
     theirs.write(100, b"from the other");
-    let mut seen = [0; 14];
-    ours.read(100, &mut seen);
-    assert_eq!(&seen, b"from the other");
+    let mut bytes = [0; 14];
+    ours.read(100, &mut bytes);
+    assert_eq!(&bytes, b"from the other");
 }
 
 #[test]
@@ -427,8 +427,8 @@ fn heap_memory_for_peers_of_soft_iwarp_is_refused() {
     register(vec![7; 64]).remote(none).create().unwrap();
     register(vec![7; 64]).create_buf().unwrap();
     drop(fixture);
-    let elsewhere = of_vendor(Fixture::iwarp(), 0x1425);
-    let heap = elsewhere
+    let other_vendor = of_vendor(Fixture::iwarp(), 0x1425);
+    let heap = other_vendor
         .pd
         .register(vec![7; 64])
         .remote(RemoteAccess::READ);

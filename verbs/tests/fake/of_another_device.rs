@@ -20,7 +20,7 @@ const WRONG: &str = "of another device";
 
 #[test]
 fn foreign_devices_memory_is_refused_by_posts() {
-    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts, RemoteRegion, RemoteRegion> = fixture.rc(&cq, 2);
     let refused = refusal(qp.post(op::Send::new(zero_based(&other))));
@@ -34,7 +34,7 @@ fn foreign_devices_memory_is_refused_by_posts() {
 
 #[test]
 fn address_handle_of_another_device_is_refused() {
-    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let cq = fixture.cq(8);
     let qp = fixture.pd.qp_builder::<Ud>(&cq, &cq).create_for().unwrap();
     let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, 7)).unwrap();
@@ -49,7 +49,7 @@ fn address_handle_of_another_device_is_refused() {
 
 #[test]
 fn parent_domain_of_another_device_is_refused() {
-    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let parent = other.pd.parent_domain_builder().create().unwrap();
     let refused = fixture.ctx.cq_ex_builder(4).parent_domain(&parent).create();
     let refused = refused.unwrap_err().to_string();
@@ -58,7 +58,7 @@ fn parent_domain_of_another_device_is_refused() {
 
 #[test]
 fn window_is_not_bound_to_a_region_of_another_device() {
-    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts, ()> = fixture.rc(&cq, 2);
     let region = other.pd.alloc_for_windows(64).unwrap();
@@ -70,7 +70,7 @@ fn window_is_not_bound_to_a_region_of_another_device() {
 
 #[test]
 fn completion_channel_of_another_device_is_refused() {
-    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let channel = other.ctx.create_comp_channel().unwrap();
     let builder = fixture.ctx.cq_builder(4).channel(&channel, CqKey(1));
     let refused = builder.create().unwrap_err().to_string();
@@ -82,7 +82,7 @@ fn completion_channel_of_another_device_is_refused() {
 
 #[test]
 fn counters_of_another_device_are_refused() {
-    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let cq = fixture.cq(8);
     let qp = fixture.pd.qp_builder::<Ud>(&cq, &cq).create().unwrap();
     let counters = other.ctx.create_counters().unwrap();

@@ -170,11 +170,11 @@ fn bad_advice_is_an_error() {
         error_text(&err),
         "`ibv_advise_mr` failed (PREFETCH): Invalid argument (os error 22)"
     );
-    let many = (0..=MAX_SGE).map(|_| fixture.pd.alloc_buf(1).unwrap());
-    let many: Vec<_> = many.collect();
+    let bufs = (0..=MAX_SGE).map(|_| fixture.pd.alloc_buf(1).unwrap());
+    let bufs: Vec<_> = bufs.collect();
     let err = fixture
         .pd
-        .advise(&many, Advice::PREFETCH, true)
+        .advise(&bufs, Advice::PREFETCH, true)
         .unwrap_err();
     assert!(err.to_string().contains("more than 128 elements"), "{err}");
 }

@@ -17,9 +17,9 @@ use crate::loopback::{Fixture, open};
 #[test]
 fn create_cq() {
     let ctx = open();
-    let most = ctx.query_device().unwrap().max_cqe();
+    let max_cqe = ctx.query_device().unwrap().max_cqe();
     let vectors = ctx.num_comp_vectors();
-    for entries in [1, most / 2, most] {
+    for entries in [1, max_cqe / 2, max_cqe] {
         for vector in [0, vectors - 1] {
             let cq = ctx.cq_builder(entries).comp_vector(vector).create();
             assert!(cq.unwrap().capacity() >= entries);
@@ -30,8 +30,8 @@ fn create_cq() {
 #[test]
 fn create_cq_with_comp_channel() {
     let ctx = open();
-    let most = ctx.query_device().unwrap().max_cqe();
-    for entries in [1, most / 2, most] {
+    let max_cqe = ctx.query_device().unwrap().max_cqe();
+    for entries in [1, max_cqe / 2, max_cqe] {
         let channel = ctx.create_comp_channel().unwrap();
         let cq = ctx.cq_builder(entries).channel(&channel, CqKey(1));
         let cq = cq.create().unwrap();
@@ -85,12 +85,12 @@ fn resize_cq() {
         }
     };
     assert_eq!(refused, libc::EINVAL);
-    let mut left = 5;
-    while left > 0 {
+    let mut remaining = 5;
+    while remaining > 0 {
         for wc in cq.wait(TEST_TIMEOUT).unwrap() {
             wc.ok().unwrap();
             assert!(a.complete(wc).is_ok());
-            left -= 1;
+            remaining -= 1;
         }
     }
 }

@@ -114,9 +114,9 @@ fn qp_ex_rc_flush() {
     assert_eq!(link.perform(range), success);
     let region = op::Flush::new(link.buf(), to, Placement::GLOBAL).whole_region();
     assert_eq!(link.perform(region), success);
-    let mut seen = [0; 8];
-    link.region.read(8, &mut seen);
-    assert_eq!(&seen, b"lasting!");
+    let mut bytes = [0; 8];
+    link.region.read(8, &mut bytes);
+    assert_eq!(&bytes, b"lasting!");
 }
 
 #[test]

@@ -12,8 +12,8 @@ const ALONE: &str = "VERBS_ALONE";
 fn is_fork_initialized() {
     if env::var_os(ALONE).is_none() {
         let name = "pyverbs::fork::is_fork_initialized";
-        let mut alone = Command::new(env::current_exe().unwrap());
-        let status = alone.args(["--exact", name]).env(ALONE, "1").status();
+        let mut command = Command::new(env::current_exe().unwrap());
+        let status = command.args(["--exact", name]).env(ALONE, "1").status();
         assert!(status.unwrap().success());
         return;
     }

@@ -64,9 +64,9 @@ impl Windows {
         }
         for _ in 0..20 {
             assert_eq!(this.write(), WcStatus::SUCCESS);
-            let mut seen = vec![0; SIZE];
-            this.players[1].region.read(0, &mut seen);
-            assert_eq!(seen, content(0));
+            let mut bytes = vec![0; SIZE];
+            this.players[1].region.read(0, &mut bytes);
+            assert_eq!(bytes, content(0));
             this.players[1].region.write(0, &vec![0; SIZE]);
             this.players.reverse();
         }
@@ -96,9 +96,9 @@ impl Windows {
 
     fn expect_closed(mut self) {
         assert_eq!(self.write(), WcStatus::REM_ACCESS_ERR);
-        let mut seen = vec![1; SIZE];
-        self.players[1].region.read(0, &mut seen);
-        assert_eq!(seen, vec![0; SIZE]);
+        let mut bytes = vec![1; SIZE];
+        self.players[1].region.read(0, &mut bytes);
+        assert_eq!(bytes, vec![0; SIZE]);
     }
 }
 

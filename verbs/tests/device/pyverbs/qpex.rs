@@ -61,11 +61,11 @@ fn receiver(fixture: &Fixture) -> UdQp {
 fn full_rq_bad_flow() {
     let fixture = Fixture::new();
     let mut qp = receiver(&fixture);
-    let room = || fixture.pd.alloc_buf(GRH_LEN + SIZE).unwrap();
+    let buf = || fixture.pd.alloc_buf(GRH_LEN + SIZE).unwrap();
     for _ in 0..qp.receive_queue().capacity() {
-        qp.post_recv(room()).unwrap();
+        qp.post_recv(buf()).unwrap();
     }
-    let refused = qp.post_recv(room()).unwrap_err();
+    let refused = qp.post_recv(buf()).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
     assert_eq!(refused.value.unwrap().len(), GRH_LEN + SIZE);
 }
