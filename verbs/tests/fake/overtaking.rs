@@ -97,15 +97,15 @@ impl Overtaking {
     }
 
     /// Lets the device complete one of the requests in flight, by its position among them.
-    fn complete(&mut self, place: usize) -> usize {
+    fn complete(&mut self, index: usize) -> usize {
         let (qp_num, status) = (self.qp.qp_num(), WcStatus::SUCCESS);
-        self.fixture.fake.complete_send_at(qp_num, place, status);
-        self.with_device.remove(place)
+        self.fixture.fake.complete_send_at(qp_num, index, status);
+        self.with_device.remove(index)
     }
 
     /// Completes a request, and takes back only the work of this request.
-    fn take_back(&mut self, place: usize) {
-        let completed = self.complete(place);
+    fn take_back(&mut self, index: usize) {
+        let completed = self.complete(index);
         let before = self.dropped.borrow().len();
         let wc = self.cq.poll().unwrap().next().unwrap();
         let mut along = Vec::new();
@@ -140,7 +140,7 @@ fn read_not_overtaken_completes_first() {
 fn every_order(n: usize) -> Vec<Vec<usize>> {
     (0..n).fold(vec![Vec::new()], |orders, done| {
         let longer = |order: Vec<usize>| {
-            (0..n - done).map(move |place| order.iter().copied().chain([place]).collect())
+            (0..n - done).map(move |index| order.iter().copied().chain([index]).collect())
         };
         orders.into_iter().flat_map(longer).collect()
     })
@@ -156,8 +156,8 @@ fn every_order_gives_each_completion_its_own_work() {
             assert!(queue.post());
         }
         assert!(!queue.post());
-        for place in order {
-            queue.take_back(place);
+        for index in order {
+            queue.take_back(index);
         }
     }
 }
@@ -171,12 +171,12 @@ fn unordered_queue_completes_many_rounds() {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let first = queue.with_device.first().copied();
             // Holes are not reusable before the completion of the first request.
-            let taken = first.map_or(0, |first| queue.posted - first);
+            let in_flight = first.map_or(0, |first| queue.posted - first);
             if random >> 30 < 2 {
-                assert_eq!(queue.post(), taken < depth as usize);
+                assert_eq!(queue.post(), in_flight < depth as usize);
             } else if first.is_some() {
-                let place = (random >> 16) as usize % queue.with_device.len();
-                queue.take_back(place);
+                let index = (random >> 16) as usize % queue.with_device.len();
+                queue.take_back(index);
             }
         }
         assert!(queue.posted > 200);
@@ -197,8 +197,8 @@ fn lost_completion_keeps_its_work_until_the_queue_pair_is_destroyed() {
     // 1 is the oldest now, and 3 was posted later.
     assert_eq!(*queue.dropped.borrow(), [3, 0]);
     let leftover = queue.qp.destroy().unwrap();
-    let left: Vec<_> = leftover.send.iter().map(|work| work.number).collect();
-    assert_eq!(left, [1, 2]);
+    let numbers: Vec<_> = leftover.send.iter().map(|work| work.number).collect();
+    assert_eq!(numbers, [1, 2]);
     assert_eq!(queue.dropped.borrow().len(), 2);
     drop(leftover);
     assert_eq!(*queue.dropped.borrow(), [3, 0, 1, 2]);
@@ -207,8 +207,8 @@ fn lost_completion_keeps_its_work_until_the_queue_pair_is_destroyed() {
 impl Overtaking {
     /// As [`take_back`](Self::take_back), with `in_flight` requests in flight afterwards in the
     /// program's view.
-    fn take_back_beside_lost(&mut self, place: usize, in_flight: usize) {
-        let completed = self.complete(place);
+    fn take_back_beside_lost(&mut self, index: usize, in_flight: usize) {
+        let completed = self.complete(index);
         let wc = self.cq.poll().unwrap().next().unwrap();
         let done = self.qp.complete_each(wc, drop).unwrap();
         assert_eq!(done.work().unwrap().number, completed);
@@ -228,8 +228,8 @@ fn dropping_a_queue_pair_with_holes_drops_each_work_once() {
         for _ in 0..6 {
             assert!(queue.post());
         }
-        for place in (0..6).rev().filter(|place| completed & 1 << place != 0) {
-            queue.take_back(place);
+        for index in (0..6).rev().filter(|index| completed & 1 << index != 0) {
+            queue.take_back(index);
         }
         let dropped = Shared::clone(&queue.dropped);
         drop(queue);
@@ -247,21 +247,21 @@ fn unordered_queue_drains() {
     }
     queue.take_back(1);
     queue.take_back(3);
-    let mut came = Vec::new();
+    let mut completed_numbers = Vec::new();
     let drained = queue.qp.drain(
         &mut [&mut queue.cq],
         Duration::from_secs(60),
         |done| match done {
             Ok(Completed::Send(done)) => {
                 let (status, work) = done.into_parts();
-                came.push((work.number, status));
+                completed_numbers.push((work.number, status));
             }
             other => panic!("{other:?}"),
         },
     );
     drained.unwrap();
     let flushed = [0, 2, 3, 5].map(|number| (number, WcStatus::WR_FLUSH_ERR));
-    assert_eq!(came, flushed);
+    assert_eq!(completed_numbers, flushed);
 }
 
 #[test]
@@ -281,8 +281,8 @@ fn unordered_queue_reset_starts_empty() {
         ..
     } = queue;
     let (qp, leftover) = qp.to_reset().map_err(|refused| refused.error).unwrap();
-    let left: Vec<_> = leftover.send.iter().map(|work| work.number).collect();
-    assert_eq!(left, [0, 2, 3, 4]);
+    let numbers: Vec<_> = leftover.send.iter().map(|work| work.number).collect();
+    assert_eq!(numbers, [0, 2, 3, 4]);
     let mut qp = fixture.connect(qp);
     assert_eq!(qp.send_queue().in_flight(), 0);
     for work in leftover.send {
@@ -386,9 +386,9 @@ fn extended_cq_completes_work_in_any_order() {
         let read = op::Read::new(fixture.pd.alloc_buf(len).unwrap(), REMOTE);
         qp.post(read).unwrap();
     }
-    for (place, len) in [(1, 2), (1, 3), (0, 1)] {
+    for (index, len) in [(1, 2), (1, 3), (0, 1)] {
         let (qp_num, status) = (qp.qp_num(), WcStatus::SUCCESS);
-        fixture.fake.complete_send_at(qp_num, place, status);
+        fixture.fake.complete_send_at(qp_num, index, status);
         let mut polled = cq.poll().unwrap().unwrap();
         let wc = polled.next().unwrap().unwrap();
         let done = qp.complete_each(wc.into_work_completion(), |_| panic!("not yet done"));

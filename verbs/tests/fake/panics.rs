@@ -40,7 +40,7 @@ type Work = With<Buf, Context>;
 struct Works<'f> {
     fixture: &'f Fixture,
     panicking: u32,
-    made: u32,
+    created: u32,
     drops: Arc<AtomicU32>,
 }
 
@@ -49,7 +49,7 @@ impl<'f> Works<'f> {
         Self {
             fixture,
             panicking,
-            made: 0,
+            created: 0,
             drops: Arc::default(),
         }
     }
@@ -57,9 +57,9 @@ impl<'f> Works<'f> {
     fn next(&mut self) -> Work {
         let context = Context {
             drops: Arc::clone(&self.drops),
-            panics: self.made == self.panicking,
+            panics: self.created == self.panicking,
         };
-        self.made += 1;
+        self.created += 1;
         With::new(self.fixture.pd.alloc_buf(4).unwrap(), context)
     }
 
@@ -69,7 +69,11 @@ impl<'f> Works<'f> {
         assert!(catch_unwind(AssertUnwindSafe(act)).is_err());
         let dropped = self.drops.load(Relaxed);
         assert!(before < dropped, "it panics in a drop");
-        assert_eq!(dropped, self.made, "with work {} panicking", self.panicking);
+        assert_eq!(
+            dropped, self.created,
+            "with work {} panicking",
+            self.panicking
+        );
     }
 }
 
@@ -184,8 +188,8 @@ fn panic_in_the_drop_of_a_bound_region_leaves_the_binding_in_flight() {
         assert!(catch_unwind(AssertUnwindSafe(|| bind(third, 2))).is_err());
         let posted = fixture.fake.sends(qp.qp_num()).len();
         assert_eq!((posted, qp.send_queue().in_flight()), (3, 3));
-        let left = qp.to_reset().map_err(|refused| refused.error).unwrap().1;
-        let left: Vec<u32> = left.send.iter().map(|work| work.context).collect();
-        assert_eq!(left, [0, 1, 2]);
+        let leftover = qp.to_reset().map_err(|refused| refused.error).unwrap().1;
+        let leftover: Vec<u32> = leftover.send.iter().map(|work| work.context).collect();
+        assert_eq!(leftover, [0, 1, 2]);
     }
 }

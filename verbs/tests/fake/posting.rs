@@ -110,9 +110,9 @@ fn request_with_too_many_elements_is_refused() {
         .collect();
     assert_eq!(received, message);
 
-    let mut many = work();
-    many.extend(work());
-    let refused = qp.post_recv(many).unwrap_err();
+    let mut receives = work();
+    receives.extend(work());
+    let refused = qp.post_recv(receives).unwrap_err();
     assert_eq!(refused.value.unwrap().len(), 2 * usize::from(ELEMENTS));
     let error = refused.error.to_string();
     assert!(error.contains("192") && error.contains("96"), "{error}");
@@ -286,14 +286,14 @@ fn foreign_and_stale_completions_are_refused() {
     for wr_id in [0, u64::MAX, wr_id + 1, wr_id | 1 << 24, wr_id, wr_id] {
         push(wr_id);
     }
-    let mut taken = Vec::new();
+    let mut matched = Vec::new();
     for wc in cq.poll().unwrap() {
         let Err(wc) = other.complete(wc) else {
             panic!("the other queue pair has nothing in flight");
         };
-        taken.push(qp.complete(wc).is_ok());
+        matched.push(qp.complete(wc).is_ok());
     }
-    assert_eq!(taken, [false, false, false, false, true, false]);
+    assert_eq!(matched, [false, false, false, false, true, false]);
 }
 
 #[test]
@@ -595,8 +595,8 @@ fn send_queue_returns_work_of_two_types() {
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts, Work, Either<Buf, (Buf, Buf)>> = fixture.rc(&cq, 4);
     let shared = fixture.pd.register_buf(*b"shared").unwrap().freeze();
-    let own = fixture.pd.register_buf(*b"own").unwrap();
-    qp.post(op::Send::new(Either::Left(own))).unwrap();
+    let local = fixture.pd.register_buf(*b"own").unwrap();
+    qp.post(op::Send::new(Either::Left(local))).unwrap();
     qp.post(op::Send::new(Either::Right(With::new(shared, 7))))
         .unwrap();
     let buf = || fixture.pd.alloc_buf(4).unwrap();
@@ -615,7 +615,7 @@ fn send_queue_returns_work_of_two_types() {
     for wc in cq.poll().unwrap() {
         match qp.complete(wc).unwrap() {
             Completed::Send(done) => back.push(match done.work().unwrap() {
-                Either::Left(own) => own.to_vec(),
+                Either::Left(local) => local.to_vec(),
                 Either::Right(With { work, context: 7 }) => work.to_vec(),
                 Either::Right(other) => panic!("{other:?}"),
             }),

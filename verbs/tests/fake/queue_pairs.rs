@@ -49,8 +49,8 @@ fn iwarp_transition_may_omit_the_state() {
     let fixture = Fixture::iwarp();
     let cq = fixture.cq(8);
     let qp: QueuePair<verbs::Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
-    let nothing = Attributes::<verbs::Rc, Init>::from_raw(ffi::ibv_qp_attr::zeroed(), 0);
-    assert!(qp.to_init(&nothing).is_ok());
+    let no_attributes = Attributes::<verbs::Rc, Init>::from_raw(ffi::ibv_qp_attr::zeroed(), 0);
+    assert!(qp.to_init(&no_attributes).is_ok());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use verbs::{
     op,
     qp::QpNum,
     rss::RxHash,
-    srq::{SrqNum, TagMatchingQueue, TagMatchingRoom, TagPattern},
+    srq::{SrqNum, TagMatchingCapacity, TagMatchingQueue, TagPattern},
 };
 
 use crate::{
@@ -105,13 +105,13 @@ fn of_memory(fixture: Fixture) -> (Set, Fake) {
     let everything = pd.register_everything().unwrap();
     let buf: Buf = everything.buf(vec![3_u8; 16]).unwrap();
     let pool = pd.alloc_pool(2, 16).unwrap();
-    let taken: PoolBuf = pool.try_take().unwrap();
+    let pool_buf: PoolBuf = pool.try_take().unwrap();
     let set = vec![
         piece(pd, |pd| drop(pd.alloc_buf(8).unwrap())),
         piece(dm, |dm| {
-            let mut seen = [0; 4];
-            dm.read(60, &mut seen).unwrap();
-            assert_eq!(seen, [7; 4]);
+            let mut bytes = [0; 4];
+            dm.read(60, &mut bytes).unwrap();
+            assert_eq!(bytes, [7; 4]);
         }),
         piece(region, |region| assert_eq!(region.slice(8..16).len(), 8)),
         piece((null.buf(9), null), |(_, null)| drop(null.buf(3))),
@@ -120,7 +120,7 @@ fn of_memory(fixture: Fixture) -> (Set, Fake) {
             assert_eq!(buf[..], [3; 16]);
         }),
         piece(pool, |pool| assert!(pool.try_take().is_some())),
-        piece(taken, |buf| buf.fill(1)),
+        piece(pool_buf, |buf| buf.fill(1)),
     ];
     (set, fake)
 }
@@ -182,13 +182,16 @@ fn of_steering(fixture: Fixture) -> (Set, Fake) {
 fn of_tags(fixture: Fixture) -> (Set, Fake) {
     let events = fixture.ctx.async_events().unwrap();
     let cq = fixture.ctx.cq_ex_builder(64).create().unwrap();
-    let room = TagMatchingRoom {
+    let capacity = TagMatchingCapacity {
         max_wr: 4,
         max_sge: 1,
         max_num_tags: 4,
         max_ops: 4,
     };
-    let mut queue: TagMatchingQueue = fixture.pd.create_tag_matching(cq.handle(), room).unwrap();
+    let mut queue: TagMatchingQueue = fixture
+        .pd
+        .create_tag_matching(cq.handle(), capacity)
+        .unwrap();
     queue.post(fixture.pd.alloc_buf(64).unwrap()).unwrap();
     let tag = TagPattern::exact(7);
     queue.add(tag, fixture.pd.alloc_buf(64).unwrap()).unwrap();

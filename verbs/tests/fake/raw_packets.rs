@@ -56,9 +56,8 @@ fn create_raw_qp_with_attr() {
     }
     assert_eq!(work, [FRAME, FRAME]);
 
-    let nothing = fixture.pd.alloc_buf(1).unwrap();
-    qp.post(op::SendFrame::new(nothing).inline(&FRAME[..]))
-        .unwrap();
+    let buf = fixture.pd.alloc_buf(1).unwrap();
+    qp.post(op::SendFrame::new(buf).inline(&FRAME[..])).unwrap();
     assert_eq!(fixture.fake.sends(qp.qp_num())[0].bytes(), FRAME);
 }
 

@@ -86,15 +86,16 @@ fn dropped_batch_posts_nothing() {
     let fixture = Fixture::new();
     let cq = fixture.cq(32);
     let token = Arc::new(());
-    let held = |token: &Arc<()>| With::new(fixture.pd.alloc_buf(8).unwrap(), Arc::clone(token));
+    let with_token =
+        |token: &Arc<()>| With::new(fixture.pd.alloc_buf(8).unwrap(), Arc::clone(token));
     let mut qp: QueuePair<verbs::Rc, Rts, Buf, With<Buf, Arc<()>>> = fixture.rc(&cq, 2);
     let mut srq = fixture.pd.create_srq(2, 1).unwrap();
 
     let mut batch = qp.recv_batch();
-    batch.push(held(&token)).unwrap();
+    batch.push(with_token(&token)).unwrap();
     drop(batch);
     let mut batch = srq.batch();
-    batch.push(held(&token)).unwrap();
+    batch.push(with_token(&token)).unwrap();
     drop(batch);
     assert_eq!(Arc::strong_count(&token), 1);
     assert_eq!((qp.receive_queue().in_flight(), srq.in_flight()), (0, 0));
@@ -155,10 +156,10 @@ fn shared_queue_grows_with_room_for_its_completions() {
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(2, 1).unwrap();
     let qp = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
     let qp = qp.create_for::<Buf, ()>().unwrap();
-    let left = cq.available();
+    let available = cq.available();
     srq.resize(4).unwrap();
     assert_eq!((srq.capacity(), srq.query().unwrap().max_wr), (4, 4));
-    assert_eq!(cq.available(), left - 2);
+    assert_eq!(cq.available(), available - 2);
     for number in 0..4 {
         srq.post(work(&fixture, number)).unwrap();
     }
@@ -173,7 +174,7 @@ fn shared_queue_grows_with_room_for_its_completions() {
         srq.resize(5).unwrap_err().raw_os_error(),
         Some(libc::EINVAL)
     );
-    assert_eq!((srq.capacity(), cq.available()), (4, left - 2));
+    assert_eq!((srq.capacity(), cq.available()), (4, available - 2));
     drop(qp);
     drop(srq);
 }
@@ -185,13 +186,13 @@ fn resized_shared_queue_shrinks_and_grows() {
     let mut srq: SharedReceiveQueue<Work> = fixture.pd.create_srq(4, 1).unwrap();
     let qp = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq).srq(&srq);
     let _qp = qp.create_for::<Buf, ()>().unwrap();
-    let left = cq.available();
+    let available = cq.available();
     srq.resize(1).unwrap();
     srq.post(work(&fixture, 0)).unwrap();
     let refused = srq.post(work(&fixture, 1)).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
     // Old completions may be there: their entries are kept, and reused.
-    assert_eq!(cq.available(), left);
+    assert_eq!(cq.available(), available);
     srq.resize(4).unwrap();
-    assert_eq!(cq.available(), left);
+    assert_eq!(cq.available(), available);
 }

@@ -7,7 +7,7 @@ use verbs::{
     Buf, Completed, Error, QueuePair, Rts, SharedReceiveQueue, WcStatus,
     error::{PostError, Refused},
     op,
-    srq::{TagEvent, TagMatchingQueue, TagMatchingRoom, TagPattern},
+    srq::{TagEvent, TagMatchingCapacity, TagMatchingQueue, TagPattern},
 };
 
 use crate::{allocations::allocations, fixture::Fixture};
@@ -189,9 +189,9 @@ fn receive_whose_doorbell_fails_stays_in_flight() {
         failure.check(fixture, posted);
         // Also for elements without bytes.
         failure.begin(fixture);
-        let mut whole = buf(fixture);
-        let none = whole.split_off(4);
-        failure.check(fixture, qp.post_recv([whole, none]));
+        let mut first = buf(fixture);
+        let rest = first.split_off(4);
+        failure.check(fixture, qp.post_recv([first, rest]));
         for _ in 0..2 {
             fixture.fake.complete_receive(qp.qp_num(), b"news");
             let completion = cq.poll().unwrap().next().unwrap();
@@ -254,7 +254,7 @@ fn packet_receive_whose_doorbell_fails_stays_in_flight() {
 /// completion.
 #[test]
 fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
-    let room = TagMatchingRoom {
+    let capacity = TagMatchingCapacity {
         max_wr: 4,
         max_sge: 1,
         max_num_tags: 4,
@@ -267,7 +267,7 @@ fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
             device.attr.tm_caps.max_sge = 1;
         });
         let mut cq = fixture.cq(64);
-        let mut queue: TagMatchingQueue = fixture.pd.create_tag_matching(&cq, room).unwrap();
+        let mut queue: TagMatchingQueue = fixture.pd.create_tag_matching(&cq, capacity).unwrap();
         failure.begin(fixture);
         let failed = queue.add(TagPattern::exact(7), buf(fixture)).unwrap_err();
         failure.check_kept(&failed);
@@ -281,16 +281,16 @@ fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
         .to_vec();
         message.extend_from_slice(b"news");
         fixture.fake.arrive_tagged(queue.as_raw(), &message);
-        let mut came = Vec::new();
+        let mut messages = Vec::new();
         let mut removed = Vec::new();
         for completion in cq.poll().unwrap() {
             match queue.complete(completion).unwrap().event {
                 TagEvent::Added(entry) => removed.push(queue.remove(entry)),
-                TagEvent::Received { work, .. } => came.push(work.to_vec()),
+                TagEvent::Received { work, .. } => messages.push(work.to_vec()),
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(came, [b"news"]);
+        assert_eq!(messages, [b"news"]);
         assert!(matches!(removed[..], [Err(_)]), "its handle is not known");
         fixture.fake.fail(Call::PostSrqOps, libc::ENOMEM);
         let refused = queue.add(TagPattern::exact(8), buf(fixture)).unwrap_err();
@@ -374,11 +374,11 @@ fn refusal_by_a_limit_of_the_program_names_the_way_out() {
     let mut qp: QueuePair<verbs::Rc, Rts, [Buf; 2], [Buf; 2]> = fixture.connect(qp);
     let mut srq: SharedReceiveQueue<[Buf; 2]> = fixture.pd.create_srq(1, 1).unwrap();
     let mut wq = fixture.pd.wq_builder(&cq).create_for().unwrap();
-    let most = qp.send_queue().max_inline_data();
-    let long = vec![0; most + 1];
+    let max_inline = qp.send_queue().max_inline_data();
+    let long = vec![0; max_inline + 1];
     let sizes = (
-        format!("{} bytes inline", most + 1),
-        format!("made for {most}"),
+        format!("{} bytes inline", max_inline + 1),
+        format!("made for {max_inline}"),
     );
     let refusals: [(Error, &[&str]); 6] = [
         (

@@ -296,7 +296,7 @@ fn eio_without_removal_keeps_memory() {
     let buf = device.fixture.pd.register(memory).create_buf().unwrap();
     device.fixture.fake.fail(Call::DeregMr, libc::EBUSY);
     drop(buf);
-    let fixture = Fixture::beside();
+    let fixture = Fixture::second_device();
     let memory = Counted(vec![0; 8], Arc::clone(&freed));
     let buf = fixture.pd.register(memory).create_buf().unwrap();
     fixture.fake.fail(Call::DeregMr, libc::EIO);

@@ -126,12 +126,12 @@ fn mr_rereg_addr() {
     let region = region.rereg().memory(memory).apply().unwrap();
     assert_eq!(region.len(), 100);
     assert_eq!(fixture.fake.region().0, region.token().addr);
-    let mut seen = [0; 2];
-    region.read(98, &mut seen);
-    assert_eq!(seen, [7, 7]);
+    let mut bytes = [0; 2];
+    region.read(98, &mut bytes);
+    assert_eq!(bytes, [7, 7]);
     let (_, region) = traffic(&fixture, region.slice(0..4), region, b"new memory");
-    region.read(0, &mut seen);
-    assert_eq!(&seen, b"ne");
+    region.read(0, &mut bytes);
+    assert_eq!(&bytes, b"ne");
     drop(region);
     assert!(dropped.load(Ordering::Relaxed));
 }
@@ -173,7 +173,7 @@ fn fail_rereg(fixture: &Fixture, errno: i32) -> (Option<NotReregistered>, [Arc<A
         .memory(new)
         .pd(&fixture.pd)
         .access(RemoteAccess::READ);
-    let left = match changes.apply() {
+    let outcome = match changes.apply() {
         Ok(region) => {
             assert_eq!(region.len(), 32);
             None
@@ -183,16 +183,16 @@ fn fail_rereg(fixture: &Fixture, errno: i32) -> (Option<NotReregistered>, [Arc<A
             Some(refused.value)
         }
     };
-    (left, [old_dropped, new_dropped])
+    (outcome, [old_dropped, new_dropped])
 }
 
 #[test]
 fn failed_rereg_leaves_the_region_unchanged() {
     for errno in [libc::EINVAL, libc::ENOMEM, libc::EOPNOTSUPP] {
         let fixture = Fixture::new();
-        let (left, dropped) = fail_rereg(&fixture, errno);
-        let Some(NotReregistered::Unchanged { region, memory }) = left else {
-            panic!("{left:?}");
+        let (outcome, dropped) = fail_rereg(&fixture, errno);
+        let Some(NotReregistered::Unchanged { region, memory }) = outcome else {
+            panic!("{outcome:?}");
         };
         assert!(memory.is_some());
         assert!(
@@ -209,14 +209,14 @@ fn failed_rereg_leaves_the_region_unchanged() {
 fn rereg_ending_the_region_returns_the_memory() {
     for errno in [libc::EIO, libc::EFAULT] {
         let fixture = Fixture::new();
-        let (left, dropped) = fail_rereg(&fixture, errno);
+        let (outcome, dropped) = fail_rereg(&fixture, errno);
         assert!(!fixture.fake.live().contains(&"ibv_mr"));
         let Some(NotReregistered::Ended {
             old,
             new: Some(new),
-        }) = left
+        }) = outcome
         else {
-            panic!("{left:?}");
+            panic!("{outcome:?}");
         };
         assert!(
             dropped
@@ -231,9 +231,9 @@ fn rereg_ending_the_region_returns_the_memory() {
             .remote(RemoteAccess::empty())
             .create()
             .unwrap();
-        let mut seen = [0; 3];
-        region.read(0, &mut seen);
-        assert_eq!(&seen, b"old");
+        let mut bytes = [0; 3];
+        region.read(0, &mut bytes);
+        assert_eq!(&bytes, b"old");
     }
 }
 
@@ -241,8 +241,11 @@ fn rereg_ending_the_region_returns_the_memory() {
 fn rereg_with_a_failed_dereg_leaks_the_memory() {
     let fixture = Fixture::new();
     fixture.fake.fail(Call::DeregMr, libc::EIO);
-    let (left, dropped) = fail_rereg(&fixture, libc::EIO);
-    assert!(matches!(left, Some(NotReregistered::Lost)), "{left:?}");
+    let (outcome, dropped) = fail_rereg(&fixture, libc::EIO);
+    assert!(
+        matches!(outcome, Some(NotReregistered::Lost)),
+        "{outcome:?}"
+    );
     assert!(
         dropped
             .iter()
@@ -253,8 +256,8 @@ fn rereg_with_a_failed_dereg_leaks_the_memory() {
 #[test]
 fn rereg_with_uninheritable_memory_leaks_the_old_memory() {
     let fixture = Fixture::new();
-    let (left, dropped) = fail_rereg(&fixture, libc::ENOSPC);
-    assert!(left.is_none(), "{left:?}");
+    let (outcome, dropped) = fail_rereg(&fixture, libc::ENOSPC);
+    assert!(outcome.is_none(), "{outcome:?}");
     let dropped = dropped
         .each_ref()
         .map(|dropped| dropped.load(Ordering::Relaxed));

@@ -140,14 +140,14 @@ fn failed_imports_are_errors() {
     for call in [Call::ImportPd, Call::ImportMr, Call::ImportDm] {
         fixture.fake.fail(call, libc::EINVAL);
     }
-    let nothing = KernelHandle(9);
-    let err = fixture.ctx.import_pd(nothing).unwrap_err();
+    let unknown = KernelHandle(9);
+    let err = fixture.ctx.import_pd(unknown).unwrap_err();
     assert_eq!(
         error_text(&err),
         "`ibv_import_pd` failed (KernelHandle(9)): Invalid argument (os error 22)"
     );
-    assert!(fixture.pd.import_mr(nothing).is_err());
-    assert!(fixture.ctx.import_dm(nothing).is_err());
+    assert!(fixture.pd.import_mr(unknown).is_err());
+    assert!(fixture.ctx.import_dm(unknown).is_err());
     fixture.fake.fail(Call::ImportDevice, libc::EOPNOTSUPP);
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let err = import_device(file.as_fd().try_clone_to_owned().unwrap()).unwrap_err();

@@ -8,15 +8,15 @@ use verbs::{
     Buf, RemoteToken, Uc, WcStatus,
     cq::{ExtendedCq, TagMatch, WcFields, WcOpcode},
     srq::{
-        RendezvousHeader, TagCompletion, TagEntry, TagEvent, TagHeader, TagMatchingQueue,
-        TagMatchingRoom, TagOperation, TagPattern,
+        RendezvousHeader, TagCompletion, TagEntry, TagEvent, TagHeader, TagMatchingCapacity,
+        TagMatchingQueue, TagOperation, TagPattern,
     },
     work::With,
 };
 
 use crate::fixture::Fixture;
 
-pub(crate) const ROOM: TagMatchingRoom = TagMatchingRoom {
+pub(crate) const ROOM: TagMatchingCapacity = TagMatchingCapacity {
     max_wr: 4,
     max_sge: 1,
     max_num_tags: 10,
@@ -395,7 +395,7 @@ fn tag_queue_beyond_its_limits_returns_would_block() {
     let fixture = Fixture::new();
     can_match(&fixture);
     let cq = fixture.cq(64);
-    let room = TagMatchingRoom {
+    let capacity = TagMatchingCapacity {
         max_num_tags: 1,
         max_ops: 2,
         ..ROOM
@@ -408,7 +408,7 @@ fn tag_queue_beyond_its_limits_returns_would_block() {
             Shared::clone(&token),
         )
     };
-    let mut queue = fixture.pd.create_tag_matching(&cq, room).unwrap();
+    let mut queue = fixture.pd.create_tag_matching(&cq, capacity).unwrap();
     // Untagged receives, two for each tag, and one for each operation.
     assert_eq!(cq.available(), available - (4 + 2 + 2));
     queue.add(TagPattern::exact(1), work()).unwrap();

@@ -162,6 +162,6 @@ fn requests_without_a_token_have_no_such_limit() {
     qp.post(op::Send::new(fixture.pd.alloc_buf(4096).unwrap()))
         .unwrap();
     let region = fixture.pd.alloc_remote(64, RemoteAccess::WRITE).unwrap();
-    let whole = op::Write::new(fixture.pd.alloc_buf(64).unwrap(), region.token());
-    qp.post(whole).unwrap();
+    let write = op::Write::new(fixture.pd.alloc_buf(64).unwrap(), region.token());
+    qp.post(write).unwrap();
 }

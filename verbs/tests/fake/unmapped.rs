@@ -98,9 +98,9 @@ fn dm_traffic() {
         .unwrap();
     let (sent, _) = traffic(&fixture, region.slice(3..13), region.slice(20..30), b"came");
     assert_eq!(sent, b"the device");
-    let mut seen = [0; 4];
-    dm.read(36, &mut seen).unwrap();
-    assert_eq!(&seen, b"came");
+    let mut bytes = [0; 4];
+    dm.read(36, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"came");
 }
 
 /// Posts a request from device memory to its bytes 8 to 16, as a peer would, and lets the request complete. Returns the request.
@@ -191,10 +191,10 @@ fn dmabuf_reg_mr() {
         RemoteAccess::all(),
     ] {
         let region = dmabuf(&fixture, access);
-        let place = Place::DmaBuf((file.dev(), file.ino()), DMABUF.offset);
+        let memory = Place::DmaBuf((file.dev(), file.ino()), DMABUF.offset);
         assert_eq!(
             fixture.fake.region(),
-            (DMABUF.iova, 4096, LOCAL | access.bits(), place)
+            (DMABUF.iova, 4096, LOCAL | access.bits(), memory)
         );
         assert_eq!((region.len(), region.token().addr), (4096, DMABUF.iova));
     }
@@ -330,9 +330,9 @@ fn receive_into_iova_memory_is_refused_where_the_library_copies() {
     let refused = refusal(srq.post(region.clone()));
     assert!(refused.contains(wrong), "{refused}");
     // Under its own addresses the region is accepted.
-    let own = fixture.pd.alloc_remote(64, RemoteAccess::WRITE).unwrap();
-    qp.post_recv(own.clone()).map_err(|it| it.error).unwrap();
-    srq.post(own).map_err(|it| it.error).unwrap();
+    let remote = fixture.pd.alloc_remote(64, RemoteAccess::WRITE).unwrap();
+    qp.post_recv(remote.clone()).map_err(|it| it.error).unwrap();
+    srq.post(remote).map_err(|it| it.error).unwrap();
     // The device reads sent memory.
     let mut qp: QueuePair<verbs::Rc, Rts, RemoteRegion> = fixture.rc(&cq, 1);
     qp.post(op::Send::new(region))

@@ -7,7 +7,7 @@ use verbs::{
     error::PostError,
     mw::WindowType,
     op::{self, SendOps},
-    srq::{TagMatchingQueue, TagMatchingRoom, TagPattern},
+    srq::{TagMatchingCapacity, TagMatchingQueue, TagPattern},
 };
 
 use crate::{
@@ -105,14 +105,14 @@ fn batch_of_an_unknown_provider_stays_with_its_queue() {
 fn tagged_buffer_named_by_an_unknown_provider_stays_with_its_queue() {
     let fixture = of(NO_VENDOR);
     can_match(&fixture);
-    let room = TagMatchingRoom {
+    let capacity = TagMatchingCapacity {
         max_wr: 4,
         max_sge: 1,
         max_num_tags: 4,
         max_ops: 4,
     };
     let cq = fixture.cq(64);
-    let mut queue: TagMatchingQueue = fixture.pd.create_tag_matching(&cq, room).unwrap();
+    let mut queue: TagMatchingQueue = fixture.pd.create_tag_matching(&cq, capacity).unwrap();
     fixture.fake.fail(Call::PostSrqOps, libc::EINVAL);
     check_kept(&queue.add(TagPattern::exact(7), buf(&fixture)).unwrap_err());
     assert_eq!(queue.tags_in_flight(), 1);

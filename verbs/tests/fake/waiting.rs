@@ -139,14 +139,14 @@ fn cancelled_async_wait_loses_no_completion() {
                 fixture.fake.push(&handle, wc(round, SEND));
                 fixture.fake.push(&handle, wc(round, SEND));
             };
-            let (taken, ()) = tokio::join!(
+            let (completed, ()) = tokio::join!(
                 async {
                     let mut completions = cq.wait().await.unwrap();
                     completions.next().is_some()
                 },
                 push
             );
-            assert!(taken);
+            assert!(completed);
             // The other is still there.
             assert_eq!(cq.wait().await.unwrap().count(), 1);
         }

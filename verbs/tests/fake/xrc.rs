@@ -199,11 +199,11 @@ fn receiver_is_opened_by_its_number() {
     drop(created);
     assert_eq!(opened.query().unwrap().state, QpState::RTS);
     opened.destroy().unwrap();
-    let gone = xrcd
+    let refused = xrcd
         .open_qp::<Rts>(QpNum::from_low_bits(0x777))
         .unwrap_err();
-    assert_eq!(gone.raw_os_error(), Some(libc::EINVAL));
-    assert!(gone.to_string().contains("0x000777"), "{gone}");
+    assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+    assert!(refused.to_string().contains("0x000777"), "{refused}");
 }
 
 #[test]
@@ -358,8 +358,8 @@ fn xrc_server_reaches_each_queue_through_each_connection() {
             assert_eq!(wc.qp_num(), receivers[client].qp_num());
             let done = srq.complete(wc).unwrap();
             assert_eq!(done.received().unwrap(), b"answer");
-            let room = done.into_work().unwrap();
-            srq.post(room).unwrap();
+            let buf = done.into_work().unwrap();
+            srq.post(buf).unwrap();
             if round + 1 < TESTS {
                 send(client);
             }
@@ -371,8 +371,9 @@ fn xrc_server_reaches_each_queue_through_each_connection() {
             .iter()
             .map(|send| (send.remote_srqn, send.is_signaled()))
             .collect();
-        let [own, other] = [queues[connection], queues[1 - connection]].map(|srq| Some(srq.get()));
-        assert_eq!(named, [(own, false), (other, true)]);
+        let [named_srq, other] =
+            [queues[connection], queues[1 - connection]].map(|srq| Some(srq.get()));
+        assert_eq!(named, [(named_srq, false), (other, true)]);
         for _ in posted {
             fake.complete_send(sender.qp_num(), WcStatus::SUCCESS);
         }

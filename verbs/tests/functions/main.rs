@@ -110,8 +110,8 @@ fn constants(line: &str) -> Vec<String> {
         return Vec::new();
     }
     let starts = line.match_indices("IBV_").map(|(start, _)| start);
-    let whole = starts.filter(|&start| !line[..start].ends_with(is_part));
-    let named = whole.map(|start| identifier(&line[start..]));
+    let starts_of_names = starts.filter(|&start| !line[..start].ends_with(is_part));
+    let named = starts_of_names.map(|start| identifier(&line[start..]));
     named
         .filter(|(_, rest)| rest.starts_with(": ") || rest.starts_with(" = "))
         .map(|(name, _)| name.to_owned())
@@ -157,8 +157,10 @@ fn fields() -> BTreeMap<String, BTreeMap<String, bool>> {
             .find_map(|start| declared.strip_prefix(start))
             .map(identifier);
         if let Some((name, " {")) = started {
-            let whole = name.split("__bindgen").next().unwrap_or(name);
-            inside = name.starts_with("ibv_").then(|| (whole.to_owned(), indent));
+            let plain_name = name.split("__bindgen").next().unwrap_or(name);
+            inside = name
+                .starts_with("ibv_")
+                .then(|| (plain_name.to_owned(), indent));
         } else if declared == "}" && inside.as_ref().is_some_and(|(_, of)| *of == indent) {
             inside = None;
         } else if let (Some((name, _)), Some(field)) = (&inside, declared.strip_prefix("pub ")) {
@@ -199,8 +201,8 @@ fn every_name_of_c_is_in_the_tables() {
     assert!(names.len() > 750, "{}", names.len());
     let missing: Vec<_> = names.difference(&listed).collect();
     assert_eq!(missing, [""; 0], "not in FUNCTIONS.md");
-    let gone: Vec<_> = listed.difference(&names).collect();
-    assert_eq!(gone, [""; 0], "not in the bindings");
+    let missing: Vec<_> = listed.difference(&names).collect();
+    assert_eq!(missing, [""; 0], "not in the bindings");
 }
 
 #[test]
@@ -237,17 +239,17 @@ fn every_field_of_the_tables_is_in_c() {
         let halves = fields
             .get("ibv_gid_global")
             .filter(|_| structure == "ibv_gid");
-        let known = fields.get(structure);
+        let fields_of = fields.get(structure);
         path.split('.').all(|part| {
-            known.is_some_and(|known| known.contains_key(part))
+            fields_of.is_some_and(|fields_of| fields_of.contains_key(part))
                 || halves.is_some_and(|halves| halves.contains_key(part))
         })
     };
-    let gone: Vec<_> = listed
+    let missing: Vec<_> = listed
         .iter()
         .filter(|row| *row != LATE_FIELD && !is_field(row))
         .collect();
-    assert_eq!(gone, [""; 0], "not in the bindings");
+    assert_eq!(missing, [""; 0], "not in the bindings");
     let names = names();
     let excused = WITHOUT_FIELDS.map(|(name, _)| name);
     let useless: Vec<_> = excused
@@ -259,10 +261,10 @@ fn every_field_of_the_tables_is_in_c() {
 
 #[test]
 fn no_name_is_in_the_tables_twice() {
-    let mut seen = BTreeSet::new();
+    let mut names = BTreeSet::new();
     let twice: Vec<_> = rows()
         .into_iter()
-        .filter_map(|(c, _)| (!seen.insert(c.clone())).then_some(c))
+        .filter_map(|(c, _)| (!names.insert(c.clone())).then_some(c))
         .collect();
     assert_eq!(twice, [""; 0]);
 }

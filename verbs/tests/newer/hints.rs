@@ -60,8 +60,8 @@ unsafe extern "C" fn ibv_alloc_dmah(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_dmah(handle: *mut ffi::ibv_dmah) -> c_int {
-    let known = HANDLES.lock().unwrap().remove(&handle.addr());
-    known.expect("freed twice");
+    let removed = HANDLES.lock().unwrap().remove(&handle.addr());
+    removed.expect("freed twice");
     // SAFETY: from a box, and freed once.
     drop(unsafe { Box::from_raw(handle) });
     0
@@ -223,12 +223,12 @@ fn reg_mrex_inval_params() {
     let empty = DmaBufRange { len: 0, ..RANGE };
     let late = u64::MAX - 4095;
     let offset = late;
-    let behind = DmaBufRange { offset, ..RANGE };
+    let past_end = DmaBufRange { offset, ..RANGE };
     let iova = late;
     let above = DmaBufRange { iova, ..RANGE };
     let iova = 0x7001;
     let shifted = DmaBufRange { iova, ..RANGE };
-    for range in [empty, behind, above, shifted] {
+    for range in [empty, past_end, above, shifted] {
         let write = RemoteAccess::WRITE;
         let result = fixture
             .pd
@@ -267,10 +267,10 @@ fn mrex_dmah_cuda_dmabuf_rdma_write_traffic() {
 
 #[test]
 fn dmabuf_with_hints_of_another_device_is_refused() {
-    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let (handle, file) = (handle(&other), SharedMemory::create(8192).unwrap());
-    let (pd, nothing) = (&fixture.pd, RemoteAccess::empty());
-    let result = pd.register_dmabuf_with_hints(file.as_fd(), RANGE, nothing, &handle);
+    let (pd, no_access) = (&fixture.pd, RemoteAccess::empty());
+    let result = pd.register_dmabuf_with_hints(file.as_fd(), RANGE, no_access, &handle);
     let text = result.unwrap_err().to_string();
     assert!(
         text.contains("the DMA handle is of another device"),
@@ -280,7 +280,7 @@ fn dmabuf_with_hints_of_another_device_is_refused() {
 
 #[test]
 fn dma_handle_of_another_device_is_refused() {
-    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let handle = handle(&other);
     let registration = fixture.pd.register(vec![0; 64]).dma_handle(&handle);
     let refused = registration.create_buf().unwrap_err();

@@ -51,8 +51,8 @@ fn bufs() -> MutexGuard<'static, BTreeMap<usize, Buf>> {
 
 /// How much of a domain's there is.
 pub(crate) fn count(pd: &ProtectionDomain) -> usize {
-    let own = |buf: &&Buf| buf.pd == pd.as_raw().addr();
-    bufs().values().filter(own).count()
+    let of_pd = |buf: &&Buf| buf.pd == pd.as_raw().addr();
+    bufs().values().filter(of_pd).count()
 }
 
 /// The last registration of this thread.
@@ -62,9 +62,9 @@ pub(crate) fn last() -> Option<Registered> {
 
 pub(crate) fn fail(errno: i32) {
     // SAFETY: no preconditions.
-    let place = unsafe { libc::__errno_location() };
+    let location = unsafe { libc::__errno_location() };
     // SAFETY: this thread's own.
-    unsafe { *place = errno };
+    unsafe { *location = errno };
 }
 
 /// Whether a domain allows memory readable by the host.

@@ -37,7 +37,7 @@ fn registered(fixture: &Fixture, len: usize) -> Buf {
 }
 
 /// A message from one memory, and one into another.
-fn exchange<W: Gather + 'static>(fixture: &Fixture, work: W, bytes: &[u8], room: Buf) {
+fn exchange<W: Gather + 'static>(fixture: &Fixture, work: W, bytes: &[u8], buf: Buf) {
     let mut cq = fixture.cq(8);
     let mut qp: QueuePair<verbs::Rc, Rts, W, Buf> = fixture.rc(&cq, 2);
     let mut traffic = Traffic {
@@ -49,7 +49,7 @@ fn exchange<W: Gather + 'static>(fixture: &Fixture, work: W, bytes: &[u8], room:
             .map_err(|refused| refused.error)
             .unwrap();
     });
-    traffic.receive(&mut qp, room, b"a message");
+    traffic.receive(&mut qp, buf, b"a message");
 }
 
 /// Posts one request between such memory of 8 bytes and such memory open to peers. Returns the request.
@@ -138,8 +138,8 @@ fn buf_rc_send_mr_subrange_cc_pd_reg_buf_mr() {
     work.fill(3);
     work[16..48].fill(4);
     let [_, middle, _] = parts(work);
-    let [_, room, _] = parts(registered(&fixture, 64));
-    exchange(&fixture, middle, &[4; 32], room);
+    let [_, buf, _] = parts(registered(&fixture, 64));
+    exchange(&fixture, middle, &[4; 32], buf);
 }
 
 /// The bytes 0 to 16, 16 to 48, and 48 to 64.
@@ -178,8 +178,8 @@ fn buf_rc_send_cc_pd_reg_mr_ex() {
     let last = library::last().unwrap();
     assert_eq!((last.call, last.iova), ("ibv_reg_mr_ex", Some(iova)));
     region.write(4000, b"to the peer");
-    let room = registered(&fixture, 64);
-    exchange(&fixture, region.slice(4000..4011), b"to the peer", room);
+    let buf = registered(&fixture, 64);
+    exchange(&fixture, region.slice(4000..4011), b"to the peer", buf);
 }
 
 #[test]

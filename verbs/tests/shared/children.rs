@@ -50,11 +50,15 @@ impl Fork {
 /// object, and the child's wait status.
 pub(crate) fn dropped_in_a_child<T>(object: T, check: impl FnOnce() -> bool) -> (T, i32) {
     let fork = Fork::new();
-    let mut kept = Some(object);
-    let dropped = if fork.is_child() { kept.take() } else { None };
+    let mut original = Some(object);
+    let dropped = if fork.is_child() {
+        original.take()
+    } else {
+        None
+    };
     let status = fork.end(|| {
         drop(dropped);
         check()
     });
-    (kept.expect("only the child drops its copy"), status)
+    (original.expect("only the child drops its copy"), status)
 }

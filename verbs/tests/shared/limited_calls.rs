@@ -28,7 +28,7 @@ pub(crate) fn make(
     let available = cq.available();
     // The allocator keeps this memory for small objects.
     drop(vec![0_u8; 100 << 10]);
-    let made = limited(Box::new(|| {
+    let succeeded = limited(Box::new(|| {
         let another: Result<QueuePair<verbs::Rc, Reset>, _> = fixture.builder(&cq, 16).create();
         let receives: Result<SharedReceiveQueue, _> = fixture.pd.create_srq(64, 1);
         let memory = |pages| Mapping::new(pages * PAGE).map_err(|_| ());
@@ -55,12 +55,12 @@ pub(crate) fn make(
         ]
     }));
     // Only its queue pair has reserved entries, and is gone.
-    if !made[5] {
+    if !succeeded[5] {
         assert!(cq.available() >= available);
     }
     drop((cq, srq));
     let buf = |bytes: &[u8; 8]| -> Buf { fixture.pd.register_buf(*bytes).unwrap() };
     let (_, received) = exchange(fixture, buf(b"messages"), buf(b"        "));
     assert_eq!(received[..], *b"messages");
-    made
+    succeeded
 }

@@ -146,11 +146,11 @@ impl Set {
 /// step.
 pub(crate) fn drop_in_order(world: &World<'_>, mut number: usize) {
     let mut set = Set::new(world);
-    let mut left: Vec<usize> = (0..OBJECTS).collect();
+    let mut remaining: Vec<usize> = (0..OBJECTS).collect();
     set.touch();
-    while !left.is_empty() {
-        let which = left.remove(number % left.len());
-        number /= left.len() + 1;
+    while !remaining.is_empty() {
+        let which = remaining.remove(number % remaining.len());
+        number /= remaining.len() + 1;
         set.drop_one(which);
         set.touch();
     }

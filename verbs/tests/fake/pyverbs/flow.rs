@@ -81,8 +81,8 @@ fn traffic(headers: &[FlowSpec], kinds: &[u32]) {
         poll: &mut |take| cq.poll().unwrap().for_each(take),
     };
     for round in 0..ROUNDS {
-        let room = fixture.pd.alloc_buf(64).unwrap();
-        traffic.receive(&mut qp, room, &[round; 60]);
+        let buf = fixture.pd.alloc_buf(64).unwrap();
+        traffic.receive(&mut qp, buf, &[round; 60]);
     }
     flow.destroy().unwrap();
     assert!(!fixture.fake.live().contains(&"ibv_flow"));

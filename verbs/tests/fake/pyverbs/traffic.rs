@@ -46,10 +46,10 @@ impl Traffic<'_> {
     pub(super) fn receive<T: Transport, SW>(
         &mut self,
         qp: &mut QueuePair<T, Rts, SW, Buf>,
-        room: Buf,
+        buf: Buf,
         message: &[u8],
     ) {
-        qp.post_recv(room).unwrap();
+        qp.post_recv(buf).unwrap();
         self.fake.complete_receive(qp.qp_num(), message);
         let mut received = None;
         (self.poll)(&mut |wc| {

@@ -22,8 +22,8 @@ fn dm_bad_access() {
     let limit = |device: &mut crate::provider::Properties| device.attr.max_dm_size = 4096;
     fixture.fake.describe(limit);
     let mut dm = fixture.ctx.alloc_dm(100, 0).unwrap();
-    let nothing = RemoteAccess::empty();
-    let _region = fixture.pd.register_dm(&dm, 0..100, nothing).unwrap();
+    let no_access = RemoteAccess::empty();
+    let _region = fixture.pd.register_dm(&dm, 0..100, no_access).unwrap();
     for (offset, len) in [(104, 4), (0, 104)] {
         let err = dm.read(offset, &mut vec![0; len]).unwrap_err();
         assert_eq!(err.kind(), ErrorKind::InvalidInput);
