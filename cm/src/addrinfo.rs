@@ -284,12 +284,12 @@ unsafe fn read_addr(addr: *const libc::sockaddr, len: libc::socklen_t) -> Option
     if addr.is_null() {
         return None;
     }
-    let mut whole = RawAddr::zeroed();
+    let mut storage = RawAddr::zeroed();
     let len = (len as usize).min(size_of::<libc::sockaddr_storage>());
     // SAFETY: as the caller promised; the target has room for every address.
-    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), whole.as_mut_ptr().cast(), len) };
-    // SAFETY: a whole `sockaddr_storage`, a local one.
-    unsafe { addr::read(whole.as_mut_ptr().cast()) }
+    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), storage.as_mut_ptr().cast(), len) };
+    // SAFETY: a local `sockaddr_storage`, initialized in full.
+    unsafe { addr::read(storage.as_mut_ptr().cast()) }
 }
 
 /// # Safety

@@ -14,17 +14,17 @@ use verbs::{
 /// user has released the device list. So each context holds a list.
 #[derive(Debug, Default)]
 pub(crate) struct Contexts {
-    known: Vec<Context>,
+    cached: Vec<Context>,
 }
 
 impl Contexts {
     /// Returns the context for librdmacm's device at `raw`.
     pub(crate) fn find(&mut self, raw: *mut ibv_context) -> Result<Context> {
-        if let Some(known) = self.known(raw) {
-            return Ok(known);
+        if let Some(cached) = self.cached(raw) {
+            return Ok(cached);
         }
         // No event reports the removal of a device without identifiers.
-        self.known.retain(|known| known.query_device().is_ok());
+        self.cached.retain(|cached| cached.query_device().is_ok());
         let list = DeviceList::get()?;
         let found = list
             .iter()
@@ -36,26 +36,26 @@ impl Contexts {
         // SAFETY: the context is open, and stays open until the list containing the device is freed.
         // The environment was checked.
         let context = unsafe { Context::from_borrowed(found, Box::new(list)) };
-        self.known.push(context.clone());
+        self.cached.push(context.clone());
         Ok(context)
     }
 
     /// The context for librdmacm's device at `raw`, if known.
-    pub(crate) fn known(&self, raw: *mut ibv_context) -> Option<Context> {
-        let mut known = self.known.iter();
-        known.find(|known| ptr::eq(known.as_raw(), raw)).cloned()
+    pub(crate) fn cached(&self, raw: *mut ibv_context) -> Option<Context> {
+        let mut cached = self.cached.iter();
+        cached.find(|cached| ptr::eq(cached.as_raw(), raw)).cloned()
     }
 
     /// Takes over the context of an identifier from another channel.
     pub(crate) fn adopt(&mut self, context: Context) {
-        if self.known(context.as_raw()).is_none() {
-            self.known.push(context);
+        if self.cached(context.as_raw()).is_none() {
+            self.cached.push(context);
         }
     }
 
     /// Forgets a device being removed: librdmacm closes the device after the last user's release.
     pub(crate) fn forget(&mut self, raw: *mut ibv_context) {
-        self.known.retain(|known| !ptr::eq(known.as_raw(), raw));
+        self.cached.retain(|cached| !ptr::eq(cached.as_raw(), raw));
     }
 }
 

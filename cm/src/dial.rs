@@ -42,7 +42,7 @@ impl Deadline {
     }
 
     /// Time left; `None` without a limit.
-    pub(crate) fn left(self) -> Option<Duration> {
+    pub(crate) fn remaining(self) -> Option<Duration> {
         self.at
             .map(|at| at.saturating_duration_since(Instant::now()))
     }
@@ -61,7 +61,7 @@ pub(crate) trait Events {
     fn channel(&self) -> &EventChannel;
 
     /// Time left; `None` without a limit.
-    fn left(&self) -> Option<Duration>;
+    fn remaining(&self) -> Option<Duration>;
 
     /// Waits for the next event, on behalf of `call`.
     async fn next(&self, call: &'static str) -> Result<Event>;
@@ -79,14 +79,14 @@ impl Events for Thread<'_> {
         self.channel
     }
 
-    fn left(&self) -> Option<Duration> {
-        self.deadline.left()
+    fn remaining(&self) -> Option<Duration> {
+        self.deadline.remaining()
     }
 
     async fn next(&self, call: &'static str) -> Result<Event> {
-        match self.deadline.left() {
+        match self.deadline.remaining() {
             None => self.channel.wait(),
-            Some(left) => match self.channel.wait_timeout(left)? {
+            Some(remaining) => match self.channel.wait_timeout(remaining)? {
                 Some(event) => Ok(event),
                 None => Err(self.deadline.missed(call)),
             },
@@ -129,8 +129,8 @@ async fn resolve_addr(
     if let Some(tos) = end.tos {
         id.set_tos(tos)?;
     }
-    id.resolve_addr(source, destination, events.left().unwrap_or(RESOLVE))?;
-    let peer = Peer(Some(destination.into()));
+    id.resolve_addr(source, destination, events.remaining().unwrap_or(RESOLVE))?;
+    let peer = PeerDetail(Some(destination.into()));
     loop {
         match peer.next(events, CALL).await? {
             Event::AddrResolved(id) => return Ok(id),
@@ -162,8 +162,8 @@ pub(crate) async fn resolve(
     const CALL: &str = "rdma_resolve_route";
     let source = end.source;
     let id = resolve_addr(events, end, destination).await?;
-    id.resolve_route(events.left().unwrap_or(RESOLVE))?;
-    let peer = Peer(Some(destination.into()));
+    id.resolve_route(events.remaining().unwrap_or(RESOLVE))?;
+    let peer = PeerDetail(Some(destination.into()));
     loop {
         match peer.next(events, CALL).await? {
             Event::RouteResolved(id) => return Ok(id),
@@ -183,7 +183,7 @@ pub(crate) async fn connect<SW, RW>(
     param: &ConnParam,
 ) -> Result<(Connection<SW, RW>, PeerParam)> {
     const CALL: &str = "rdma_connect";
-    let peer = Peer(id.any_peer_addr());
+    let peer = PeerDetail(id.any_peer_addr());
     id.connect(&qp, param)
         .map_err(|refused| peer.name(refused.error))?;
     loop {
@@ -204,7 +204,7 @@ pub(crate) async fn resolve_service(
     private_data: &[u8],
 ) -> Result<(CmId<ServiceResolved>, DatagramPeer)> {
     const CALL: &str = "rdma_connect";
-    let peer = Peer(id.any_peer_addr());
+    let peer = PeerDetail(id.any_peer_addr());
     id.resolve_service(private_data)
         .map_err(|refused| peer.name(refused.error))?;
     loop {
@@ -225,7 +225,7 @@ pub(crate) async fn join(
     const CALL: &str = "rdma_join_multicast_ex";
     let mut id = resolve_addr(events, end, group).await?;
     id.join_multicast(group, membership)?;
-    let peer = Peer(Some(group.into()));
+    let peer = PeerDetail(Some(group.into()));
     loop {
         match peer.next(events, CALL).await? {
             Event::MulticastJoined { group, .. } => return Ok((id, group)),
@@ -236,9 +236,9 @@ pub(crate) async fn join(
 }
 
 /// The address of the peer, or of the group, for errors.
-struct Peer(Option<Addr>);
+struct PeerDetail(Option<Addr>);
 
-impl Peer {
+impl PeerDetail {
     /// Adds the address to an error.
     fn name(&self, error: Error) -> Error {
         match self.0 {
@@ -325,10 +325,10 @@ mod tests {
 
     #[test]
     fn deadline_beyond_the_clock_is_none() {
-        assert_eq!(Deadline::after(Some(Duration::MAX)).left(), None);
-        assert_eq!(Deadline::after(None).left(), None);
+        assert_eq!(Deadline::after(Some(Duration::MAX)).remaining(), None);
+        assert_eq!(Deadline::after(None).remaining(), None);
         let now = Deadline::after(Some(Duration::ZERO));
-        assert_eq!(now.left(), Some(Duration::ZERO));
+        assert_eq!(now.remaining(), Some(Duration::ZERO));
         let missed = now.missed("rdma_connect");
         assert_eq!(missed.kind(), io::ErrorKind::TimedOut);
         assert!(missed.to_string().contains("within 0ns"), "{missed}");

@@ -25,13 +25,13 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 /// with the most of them gives way, or the oldest of all if no address has two.
 #[derive(Debug)]
 pub(crate) struct HalfOpen<T> {
-    entries: HashMap<Key, Entry<T>>,
+    entries: HashMap<Key, HalfOpenEntry<T>>,
     by_addr: ByAddress<Key>,
     by_age: BTreeMap<Serial, Key>,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct HalfOpenEntry<T> {
     addr: PeerIp,
     serial: Serial,
     since: Instant,
@@ -54,7 +54,7 @@ impl<T> HalfOpen<T> {
     pub(crate) fn add(&mut self, key: Key, addr: PeerIp, connection: T) {
         let serial = self.by_addr.insert(addr, key);
         self.by_age.insert(serial, key);
-        let entry = Entry {
+        let entry = HalfOpenEntry {
             addr,
             serial,
             since: Instant::now(),

@@ -131,7 +131,7 @@ mod tests {
             ..open
         };
         assert_eq!((open.port(), odd.port()), (0, 0));
-        let whole = IbAddr::with_service_id(GID, 0x1000_0000_0000_00ab);
-        assert_eq!((whole.port(), whole.service_mask), (0xab, u64::MAX));
+        let addr = IbAddr::with_service_id(GID, 0x1000_0000_0000_00ab);
+        assert_eq!((addr.port(), addr.service_mask), (0xab, u64::MAX));
     }
 }

@@ -265,16 +265,16 @@ impl<P: IdPhase> CmId<P> {
     /// Checks the transport of the identifier against `T`.
     pub(crate) fn check_transport<T: Transport>(&self, call: &'static str) -> Result<()> {
         // SAFETY: the identifier exists (invariant), and the type is constant after creation.
-        let own = unsafe { (*self.as_raw()).qp_type };
-        if own == T::RAW {
+        let transport = unsafe { (*self.as_raw()).qp_type };
+        if transport == T::RAW {
             return Ok(());
         }
-        let own = QP_TYPES
+        let transport = QP_TYPES
             .iter()
-            .find(|(raw, _)| *raw == own)
+            .find(|(raw, _)| *raw == transport)
             .map_or("others", |(_, name)| name);
         let reason = format!(
-            "the identifier, of {:?}, is for {own}, not for {}",
+            "the identifier, of {:?}, is for {transport}, not for {}",
             self.port_space(),
             T::NAME
         );

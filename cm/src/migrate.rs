@@ -48,7 +48,7 @@ impl<P: IdPhase> CmId<P> {
         // SAFETY: the identifier exists. Assumption: librdmacm sets the device of an identifier
         // once.
         let device = unsafe { (*self.as_raw()).verbs };
-        let context = from.contexts().known(device);
+        let context = from.contexts().cached(device);
         if let Some(context) = context {
             to.contexts().adopt(context);
         }

@@ -158,10 +158,10 @@ impl<P: IdPhase> CmId<P> {
     /// call with `EINVAL`: this is the end of the peer, not an error of this side.
     pub(crate) fn requested_failure(&self, error: Error) -> Error {
         let unfinished = matches!(P::PHASE.0, Phase::Requested | Phase::Responded);
-        let gone = unfinished
+        let withdrawn = unfinished
             && error.raw_os_error() == Some(libc::EINVAL)
             && self.known_attributes::<Init>().is_err();
-        if gone {
+        if withdrawn {
             let call = error.call();
             return ConnectFailure::Disconnected.into_error(call);
         }

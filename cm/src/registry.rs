@@ -23,13 +23,13 @@ impl Key {
 /// All identifiers of a channel.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<Key, IdEntry>,
     /// Whether the channel has been dropped, so that no event is read any more.
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct IdEntry {
     phase: Phase,
     /// The identifier while pending for an event, owned by the channel.
     // INVARIANT: `Some` exactly if the phase is pending.
@@ -41,7 +41,7 @@ struct Entry {
     span: Option<IdSpan>,
 }
 
-impl Entry {
+impl IdEntry {
     fn new(phase: Phase, groups: Vec<(GroupKey, Addr)>) -> Self {
         Self {
             phase,
@@ -68,7 +68,7 @@ impl Registry {
     /// Adds an entry for an identifier owned by the program, with the groups from another channel.
     pub(crate) fn adopt(&mut self, key: Key, phase: Phase, groups: Vec<(GroupKey, Addr)>) {
         debug_assert!(!phase.is_pending());
-        self.entries.insert(key, Entry::new(phase, groups));
+        self.entries.insert(key, IdEntry::new(phase, groups));
     }
 
     /// Records the span of an identifier.
@@ -118,7 +118,7 @@ impl Registry {
         let entry = self
             .entries
             .entry(id.key())
-            .or_insert_with(|| Entry::new(phase, Vec::new()));
+            .or_insert_with(|| IdEntry::new(phase, Vec::new()));
         entry.phase = phase;
         entry.parked = Some(id);
     }

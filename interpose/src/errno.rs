@@ -22,9 +22,9 @@ pub fn last_errno() -> c_int {
 /// Sets the `errno` of this thread.
 pub fn set_errno(errno: c_int) {
     // SAFETY: the call has no preconditions.
-    let place = unsafe { libc::__errno_location() };
+    let location = unsafe { libc::__errno_location() };
     // SAFETY: used by this thread only. Assumption: the location of `errno` is valid for the life of its thread.
-    unsafe { *place = errno };
+    unsafe { *location = errno };
 }
 
 /// Runs a call and returns its value, or -1 with `errno` set to `number(error)`. A panic must not
@@ -43,8 +43,8 @@ pub fn run<T: From<i8>>(
 
 /// Aborts the program if `len` exceeds the size of the buffer, for the checked variants of glibc
 /// (`_FORTIFY_SOURCE`).
-pub fn fits(len: size_t, room: size_t) {
-    if len > room {
+pub fn fits(len: size_t, capacity: size_t) {
+    if len > capacity {
         // SAFETY: no preconditions.
         unsafe { libc::abort() };
     }

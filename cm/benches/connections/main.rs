@@ -31,15 +31,15 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const WINDOW: usize = 16;
 
 /// Resources shared by all queue pairs.
-struct Shared {
+struct SharedResources {
     pd: ProtectionDomain,
     cq: CompletionQueue,
 }
 
 /// All connections, both ends.
 #[derive(Default)]
-struct Connections {
-    shared: Option<Shared>,
+struct IdleConnections {
+    shared: Option<SharedResources>,
     requested: HashMap<Key, QueuePair<verbs::Rc, Init>>,
     accepted: HashMap<Key, QueuePair<verbs::Rc, Rts>>,
     established: Vec<Connection>,
@@ -56,22 +56,22 @@ fn main() -> Result<()> {
     listener.bind(SocketAddr::new(addr, 0))?;
     let listener = listener.listen(128)?;
     let to = listener.local_addr().ok_or("the listener has no address")?;
-    let mut connections = Connections::default();
+    let mut connections = IdleConnections::default();
     // The first connection opens the device shared by all others.
     connections.grow(&channel, to, 1, count)?;
     let before = status("VmRSS:")?;
     connections.grow(&channel, to, count, count)?;
     let grown = status("VmRSS:")?.saturating_sub(before) * 1024;
-    let others = u64::try_from(count.saturating_sub(1).max(1))?;
+    let later_connections = u64::try_from(count.saturating_sub(1).max(1))?;
     println!(
         "connections {count} {} {}",
-        grown / others,
+        grown / later_connections,
         status("Threads:")?
     );
     Ok(())
 }
 
-impl Connections {
+impl IdleConnections {
     /// Establishes connections up to `count`; the shared queue has room for all of them.
     fn grow(
         &mut self,
@@ -134,7 +134,7 @@ impl Connections {
                 // Two ends, with two requests each.
                 let cq = context.create_cq(u32::try_from(4 * capacity)?)?;
                 let pd = context.alloc_pd()?;
-                self.shared.insert(Shared { pd, cq })
+                self.shared.insert(SharedResources { pd, cq })
             }
         };
         let qp = shared

@@ -24,7 +24,7 @@ pub(crate) enum Role {
 }
 
 /// An established connection with send queue payloads of type `SW`.
-pub(crate) struct Link<SW> {
+pub(crate) struct TestLink<SW> {
     // Dropped first: the connection uses the queues.
     pub(crate) connection: Connection<SW, Buf>,
     pub(crate) send_cq: CompletionQueue,
@@ -45,7 +45,7 @@ struct Parts {
     region: RemoteRegion,
 }
 
-impl<SW: Gather + 'static> Link<SW> {
+impl<SW: Gather + 'static> TestLink<SW> {
     /// Connects, with `plan.rx_depth` receives posted.
     pub(crate) fn establish(plan: Plan, role: Role) -> Result<Self> {
         let channel = EventChannel::new()?;
@@ -95,17 +95,17 @@ fn connect<SW: Gather + 'static>(
     server: SocketAddr,
 ) -> Result<Established<SW>> {
     channel.create_id()?.resolve_addr(None, server, TIMEOUT)?;
-    let mut made = None;
+    let mut connected = None;
     loop {
         match channel.wait()? {
             Event::AddrResolved(id) => id.resolve_route(TIMEOUT)?,
             Event::RouteResolved(id) => {
                 let (parts, qp) = Parts::new(plan, &id)?;
                 id.connect(&qp, &parts.parameters())?;
-                made = Some((parts, qp));
+                connected = Some((parts, qp));
             }
             Event::ConnectResponse(response) => {
-                let (parts, qp) = made.ok_or("nothing was connected")?;
+                let (parts, qp) = connected.ok_or("nothing was connected")?;
                 let peer = decode(&response.param().private_data)?;
                 return Ok((parts, response.establish(qp)?, peer));
             }

@@ -8,12 +8,12 @@ use verbs::{
 use crate::{
     Plan, Result, TX_DEPTH, clock,
     clock::Samples,
-    link::{Link, Role},
+    link::{Role, TestLink},
 };
 
 /// Ping-pong of messages; half the median interval between two posts.
 pub(crate) fn latency(plan: Plan, role: Role) -> Result<f64> {
-    let mut link = Link::<Buf>::establish(plan, role)?;
+    let mut link = TestLink::<Buf>::establish(plan, role)?;
     let mut message = link.pd.alloc_buf(plan.size)?;
     let mut samples = Samples::new(plan.iterations);
     let (mut sent, mut received) = (0, 0);
@@ -38,7 +38,7 @@ pub(crate) fn latency(plan: Plan, role: Role) -> Result<f64> {
 
 /// Messages in one direction, with the maximum number in flight.
 pub(crate) fn rate(plan: Plan, role: Role) -> Result<f64> {
-    let mut link = Link::<SharedBuf>::establish(plan, role)?;
+    let mut link = TestLink::<SharedBuf>::establish(plan, role)?;
     match role {
         Role::Server => receive(plan, &mut link),
         Role::Client(_) => {
@@ -56,7 +56,7 @@ pub(crate) fn rate(plan: Plan, role: Role) -> Result<f64> {
     }
 }
 
-fn receive(plan: Plan, link: &mut Link<SharedBuf>) -> Result<f64> {
+fn receive(plan: Plan, link: &mut TestLink<SharedBuf>) -> Result<f64> {
     let mut received = 0;
     while received < plan.iterations {
         for wc in link.recv_cq.poll()? {
@@ -83,7 +83,7 @@ fn received_buf<SW>(
 /// the last completion.
 pub(crate) fn stream<R>(
     plan: Plan,
-    link: &mut Link<SharedBuf>,
+    link: &mut TestLink<SharedBuf>,
     request: impl Fn(bool) -> R,
 ) -> Result<u64>
 where
@@ -109,7 +109,10 @@ where
 }
 
 /// Posts a request, and polls for the completion.
-pub(crate) fn round<R>(link: &mut Link<Buf>, request: impl FnOnce(&Link<Buf>) -> R) -> Result<Buf>
+pub(crate) fn round<R>(
+    link: &mut TestLink<Buf>,
+    request: impl FnOnce(&TestLink<Buf>) -> R,
+) -> Result<Buf>
 where
     R: SendRequest<verbs::Rc, Work = Buf>,
 {

@@ -5,14 +5,14 @@ use verbs::{Buf, SharedBuf, op};
 use crate::{
     Plan, Result,
     clock::Samples,
-    link::{Link, Role},
+    link::{Role, TestLink},
     message::{self, round},
 };
 
 /// Ping-pong of writes: each side writes after the last byte of the peer's write has arrived; half the median
 /// interval between two posts.
 pub(crate) fn write_latency(plan: Plan, role: Role) -> Result<f64> {
-    let mut link = Link::<Buf>::establish(plan, role)?;
+    let mut link = TestLink::<Buf>::establish(plan, role)?;
     let mut buf = link.pd.alloc_buf(plan.size)?;
     let mut samples = Samples::new(plan.iterations);
     let last = plan.size - 1;
@@ -44,7 +44,7 @@ pub(crate) fn write_latency(plan: Plan, role: Role) -> Result<f64> {
 
 /// Writes in one direction, with the maximum number in flight.
 pub(crate) fn write_rate(plan: Plan, role: Role) -> Result<f64> {
-    let mut link = Link::<SharedBuf>::establish(plan, role)?;
+    let mut link = TestLink::<SharedBuf>::establish(plan, role)?;
     let message = link.pd.alloc_buf(plan.size)?.freeze();
     let mut cycles = 0;
     if let Role::Client(_) = role {
@@ -67,7 +67,7 @@ pub(crate) fn write_rate(plan: Plan, role: Role) -> Result<f64> {
 
 /// One read after another; median interval between two posts.
 pub(crate) fn read_latency(plan: Plan, role: Role) -> Result<f64> {
-    let mut link = Link::<Buf>::establish(plan, role)?;
+    let mut link = TestLink::<Buf>::establish(plan, role)?;
     let mut buf = link.pd.alloc_buf(plan.size)?;
     let mut samples = Samples::new(plan.iterations);
     if let Role::Client(_) = role {
@@ -85,7 +85,7 @@ pub(crate) fn read_latency(plan: Plan, role: Role) -> Result<f64> {
 
 /// The client sends a final message, and the server polls meanwhile, as in perftest.
 fn finish<SW: verbs::work::Gather + 'static>(
-    mut link: Link<SW>,
+    mut link: TestLink<SW>,
     role: Role,
     message: SW,
 ) -> Result<()> {

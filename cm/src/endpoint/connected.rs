@@ -254,9 +254,9 @@ impl<SW, RW> Endpoint<SW, RW> {
         }
         self.connection.disconnect()?;
         loop {
-            let event = match deadline.left() {
+            let event = match deadline.remaining() {
                 None => Some(self.link.channel.wait()?),
-                Some(left) => self.link.channel.wait_timeout(left)?,
+                Some(remaining) => self.link.channel.wait_timeout(remaining)?,
             };
             match event {
                 None => return Err(deadline.missed(CALL)),
@@ -302,9 +302,9 @@ impl<SW, RW> Endpoint<SW, RW> {
         const CALL: &str = "Endpoint::wait_disconnected";
         let deadline = Deadline::after(self.timeout);
         while !self.link.ending.is_noticed() {
-            let event = match deadline.left() {
+            let event = match deadline.remaining() {
                 None => Some(self.link.channel.wait()?),
-                Some(left) => self.link.channel.wait_timeout(left)?,
+                Some(remaining) => self.link.channel.wait_timeout(remaining)?,
             };
             let event = event.ok_or_else(|| deadline.missed(CALL))?;
             self.link.ending.notice(event, &mut self.connection)?;
@@ -364,11 +364,11 @@ impl Link {
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
             self.attend(connection)?;
-            let due = self.ending.advance(call, connection, in_flight)?;
-            let left = deadline.left();
-            let wait = due.into_iter().chain(left).min();
+            let next_check = self.ending.advance(call, connection, in_flight)?;
+            let remaining = deadline.remaining();
+            let wait = next_check.into_iter().chain(remaining).min();
             let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
-            if !wait_any_readable(call, fds, wait)? && wait == left {
+            if !wait_any_readable(call, fds, wait)? && wait == remaining {
                 // Poll once more: event and completion may have arrived at the same time.
                 return match queue.poll_or_arm()? {
                     Some(_) => Ok(()),

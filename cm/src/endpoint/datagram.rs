@@ -310,7 +310,7 @@ impl Service {
         while queue.poll_or_arm()?.is_none() {
             self.attend(qp)?;
             let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
-            if !wait_any_readable(call, fds, deadline.left())? {
+            if !wait_any_readable(call, fds, deadline.remaining())? {
                 // Poll once more: event and completion may have arrived at the same time.
                 return match queue.poll_or_arm()? {
                     Some(_) => Ok(()),

@@ -135,19 +135,19 @@ impl Ending {
         closing: &mut impl Closing,
         in_flight: usize,
     ) -> Result<Option<Duration>> {
-        let mut due = None;
+        let mut next_check = None;
         if let Stage::Due(at) = self.stage {
-            let left = at.saturating_duration_since(Instant::now());
-            if left.is_zero() || closing.sends_in_flight() == 0 {
+            let remaining = at.saturating_duration_since(Instant::now());
+            if remaining.is_zero() || closing.sends_in_flight() == 0 {
                 self.answer(closing)?;
             } else {
-                due = Some(left);
+                next_check = Some(remaining);
             }
         }
         if self.is_noticed() && in_flight == 0 {
             return Err(self.not_connected(call));
         }
-        Ok(due)
+        Ok(next_check)
     }
 
     /// Error of a call without requests in flight after the end.

@@ -334,8 +334,8 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
             if let Some(outcome) = self.try_take(key) {
                 return outcome;
             }
-            let left = deadline.left();
-            if left.is_some_and(|left| left.is_zero()) {
+            let remaining = deadline.remaining();
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
                 return Err(deadline.missed(CALL));
             }
             let mut entries = self.lock();
@@ -343,15 +343,15 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
                 continue;
             }
             if entries.is_watched {
-                let left = left.unwrap_or(self.timeout);
-                let woken = self.changed.wait_timeout(entries, left);
+                let remaining = remaining.unwrap_or(self.timeout);
+                let woken = self.changed.wait_timeout(entries, remaining);
                 drop(woken.unwrap_or_else(PoisonError::into_inner));
                 continue;
             }
             entries.is_watched = true;
             drop(entries);
             let fds = [self.channel.handle().event_fd(), self.event.as_fd()];
-            let readable = wait_any_readable(CALL, fds, left);
+            let readable = wait_any_readable(CALL, fds, remaining);
             self.event.drain();
             self.lock().is_watched = false;
             self.changed.notify_all();

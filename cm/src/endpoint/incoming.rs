@@ -181,9 +181,12 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
             let channels = [&self.channel, self.handshakes.channel()];
             let fds = channels.map(|channel| channel.handle().event_fd());
             let expiry = self.handshakes.next_expiry();
-            let wait = expiry.into_iter().chain(deadline.left()).min();
+            let wait = expiry.into_iter().chain(deadline.remaining()).min();
             wait_any_readable(CALL, fds, wait)?;
-            if deadline.left().is_some_and(|left| left.is_zero()) {
+            if deadline
+                .remaining()
+                .is_some_and(|remaining| remaining.is_zero())
+            {
                 // Once more: both may have come at the same time.
                 return self.try_accept()?.ok_or_else(|| deadline.missed(CALL));
             }
@@ -225,9 +228,9 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
 
     fn next_request(&self, deadline: Deadline) -> Result<Option<ConnectRequest>> {
         loop {
-            let event = match deadline.left() {
+            let event = match deadline.remaining() {
                 None => Some(self.channel.wait()?),
-                Some(left) => self.channel.wait_timeout(left)?,
+                Some(remaining) => self.channel.wait_timeout(remaining)?,
             };
             match event {
                 None => return Ok(None),
@@ -298,17 +301,19 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
 
     /// Gives a request a queue pair. `None` if the peer is rejected.
     pub(crate) fn incoming(&self, request: ConnectRequest) -> Result<Option<Incoming<SW, RW>>> {
-        let made = self
+        let prepared = self
             .resources(&request)
             .and_then(|(choices, resources)| Ok((choices, resources, self.awaited()?)));
-        let made = self.unless_of_peer(made)?;
-        Ok(made.map(|(choices, (queues, qp), handshakes)| Incoming {
-            qp,
-            request,
-            queues,
-            handshakes,
-            choices,
-        }))
+        let prepared = self.unless_of_peer(prepared)?;
+        Ok(
+            prepared.map(|(choices, (queues, qp), handshakes)| Incoming {
+                qp,
+                request,
+                queues,
+                handshakes,
+                choices,
+            }),
+        )
     }
 
     fn awaited(&self) -> Result<Arc<Handshakes<SW, RW>>> {

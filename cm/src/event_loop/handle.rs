@@ -12,10 +12,10 @@ use verbs::waiting::EventFd;
 
 /// Wakes and stops an [`EventLoop`](super::EventLoop), from any thread.
 #[derive(Clone, Debug)]
-pub struct Handle(Arc<Shared>);
+pub struct Handle(Arc<HandleShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct HandleShared {
     is_stopped: AtomicBool,
     is_woken: AtomicBool,
     /// Notified after one of the flags has been set.
@@ -24,7 +24,7 @@ struct Shared {
 
 impl Handle {
     pub(super) fn new() -> verbs::Result<Self> {
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(HandleShared {
             is_stopped: AtomicBool::new(false),
             is_woken: AtomicBool::new(false),
             event: EventFd::new()?,

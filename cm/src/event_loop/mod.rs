@@ -393,8 +393,8 @@ impl<P: Protocol> EventLoop<P> {
         let channel = self.channel.as_fd();
         let events = self.device.as_ref().map(Device::events);
         let fds = [channel, self.handle.event_fd(), events.unwrap_or(channel)];
-        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        wait_any_readable("poll", fds, left)?;
+        let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        wait_any_readable("poll", fds, remaining)?;
         self.handle.event().drain();
         Ok(())
     }

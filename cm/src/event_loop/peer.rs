@@ -26,11 +26,11 @@ pub(super) struct Peer<P: Protocol> {
     /// Earliest entry of the connection in the timers.
     pub(super) timer: Option<Instant>,
     pub(super) state: P::State,
-    link: Link<P>,
+    link: PeerLink<P>,
     end: End<P::Error>,
 }
 
-enum Link<P: Protocol> {
+enum PeerLink<P: Protocol> {
     /// Accepted, but not established yet.
     Accepted(Qp<P>),
     Established(Connection<P::Send, P::Receive>),
@@ -55,10 +55,10 @@ enum End<E> {
 
 impl<P: Protocol> Peer<P> {
     pub(super) fn accepted((key, addr): (Key, PeerIp), qp: Qp<P>, state: P::State) -> Self {
-        Self::new((key, addr), Link::Accepted(qp), state)
+        Self::new((key, addr), PeerLink::Accepted(qp), state)
     }
 
-    fn new((key, addr): (Key, PeerIp), link: Link<P>, state: P::State) -> Self {
+    fn new((key, addr): (Key, PeerIp), link: PeerLink<P>, state: P::State) -> Self {
         Self {
             key,
             addr,
@@ -76,16 +76,16 @@ impl<P: Protocol> Peer<P> {
         state: P::State,
     ) -> Self {
         let peer = (connection.key(), peer_ip(connection.id()));
-        Self::new(peer, Link::Established(connection), state)
+        Self::new(peer, PeerLink::Established(connection), state)
     }
 
     /// Attaches the identifier delivered with the established event.
     pub(super) fn join(self, id: CmId<Connected>) -> Result<Self, Failure> {
         let link = match self.link {
-            Link::Accepted(qp) => {
-                Link::Established(Connection::new(id, qp).map_err(|Refused { error, .. }| error)?)
-            }
-            established @ Link::Established(_) => established,
+            PeerLink::Accepted(qp) => PeerLink::Established(
+                Connection::new(id, qp).map_err(|Refused { error, .. }| error)?,
+            ),
+            established @ PeerLink::Established(_) => established,
         };
         Ok(Self { link, ..self })
     }
@@ -94,7 +94,7 @@ impl<P: Protocol> Peer<P> {
     pub(super) fn is_established(&self) -> bool {
         matches!(
             (&self.link, &self.end),
-            (Link::Established(_), End::NotYet | End::Wanted)
+            (PeerLink::Established(_), End::NotYet | End::Wanted)
         )
     }
 
@@ -104,18 +104,18 @@ impl<P: Protocol> Peer<P> {
 
     pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
         match &self.link {
-            Link::Accepted(_) => None,
-            Link::Established(connection) => connection.id().peer_addr(),
+            PeerLink::Accepted(_) => None,
+            PeerLink::Established(connection) => connection.id().peer_addr(),
         }
     }
 
     /// Deadline of the current stage.
     pub(super) fn deadline(&self, settings: &Settings) -> Option<Instant> {
         let timeout = match (&self.link, &self.end) {
-            (Link::Accepted(_), End::NotYet | End::Wanted | End::Failed(_)) => {
+            (PeerLink::Accepted(_), End::NotYet | End::Wanted | End::Failed(_)) => {
                 settings.accept_timeout()
             }
-            (Link::Established(_), End::NotYet | End::Wanted | End::Failed(_)) => {
+            (PeerLink::Established(_), End::NotYet | End::Wanted | End::Failed(_)) => {
                 settings.idle_timeout?
             }
             (_, End::Asked | End::Ended { .. }) => settings.disconnect_timeout,
@@ -126,10 +126,10 @@ impl<P: Protocol> Peer<P> {
     /// The failure of a connection whose deadline has passed.
     pub(super) fn expiry(&self) -> Failure {
         match (&self.link, &self.end) {
-            (Link::Accepted(_), End::NotYet | End::Wanted | End::Failed(_)) => {
+            (PeerLink::Accepted(_), End::NotYet | End::Wanted | End::Failed(_)) => {
                 Failure::HandshakeTimeout
             }
-            (Link::Established(_), End::NotYet | End::Wanted | End::Failed(_)) => {
+            (PeerLink::Established(_), End::NotYet | End::Wanted | End::Failed(_)) => {
                 Failure::IdleTimeout
             }
             (_, End::Asked | End::Ended { .. }) => Failure::DisconnectTimeout,
@@ -138,8 +138,8 @@ impl<P: Protocol> Peer<P> {
 
     pub(super) fn qp(&self) -> &Qp<P> {
         match &self.link {
-            Link::Accepted(qp) => qp,
-            Link::Established(connection) => connection.qp(),
+            PeerLink::Accepted(qp) => qp,
+            PeerLink::Established(connection) => connection.qp(),
         }
     }
 
@@ -167,7 +167,7 @@ impl<P: Protocol> Peer<P> {
         if self.is_established() {
             self.since = now;
         }
-        let is_accepted = matches!(self.link, Link::Accepted(_));
+        let is_accepted = matches!(self.link, PeerLink::Accepted(_));
         let qp = link_qp(&mut self.link);
         let next = match qp.complete(wc) {
             Err(_) => Err(Failure::StaleCompletion.into()),
@@ -201,8 +201,8 @@ impl<P: Protocol> Peer<P> {
 
     fn go_on(&mut self, next: Next) -> Result<(), P::Error> {
         match (next, &self.end, &mut self.link) {
-            (Next::Disconnect, End::NotYet, Link::Accepted(_)) => self.end = End::Wanted,
-            (Next::Disconnect, End::NotYet | End::Wanted, Link::Established(connection)) => {
+            (Next::Disconnect, End::NotYet, PeerLink::Accepted(_)) => self.end = End::Wanted,
+            (Next::Disconnect, End::NotYet | End::Wanted, PeerLink::Established(connection)) => {
                 self.end = End::Asked;
                 self.since = Instant::now();
                 unless_ended(connection.disconnect()).map_err(Failure::from)?;
@@ -230,8 +230,8 @@ impl<P: Protocol> Peer<P> {
         let flushed = match (&self.end, &mut self.link) {
             (End::Ended { .. }, _) => return,
             (End::Asked, _) => Ok(()),
-            (_, Link::Accepted(qp)) => qp.to_error(),
-            (_, Link::Established(connection)) => unless_ended(connection.disconnect()),
+            (_, PeerLink::Accepted(qp)) => qp.to_error(),
+            (_, PeerLink::Established(connection)) => unless_ended(connection.disconnect()),
         };
         let outcome = self.take_failure().map_or(outcome, Err);
         self.since = Instant::now();
@@ -310,9 +310,9 @@ fn unless_ended(disconnected: verbs::Result<()>) -> verbs::Result<()> {
     })
 }
 
-fn link_qp<P: Protocol>(link: &mut Link<P>) -> &mut Qp<P> {
+fn link_qp<P: Protocol>(link: &mut PeerLink<P>) -> &mut Qp<P> {
     match link {
-        Link::Accepted(qp) => qp,
-        Link::Established(connection) => connection.qp_mut(),
+        PeerLink::Accepted(qp) => qp,
+        PeerLink::Established(connection) => connection.qp_mut(),
     }
 }

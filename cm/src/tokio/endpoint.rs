@@ -6,9 +6,9 @@ use verbs::{
 };
 
 use super::{
-    EventChannel, First, first,
+    EventChannel, First, at_most, first,
     halves::{self, RecvHalf, SendHalf},
-    in_time, within,
+    in_time,
 };
 use crate::{
     connection::Connection,
@@ -31,14 +31,14 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
     peer: PeerParam,
     send_cq: watched::CompletionQueue,
     recv_cq: watched::CompletionQueue,
-    link: Link,
+    link: AsyncLink,
     /// Retries of the queue pair for the last completion, if the retries were exhausted.
     attempts: Option<Attempts>,
 }
 
 /// Event state of the connection.
 #[derive(Debug)]
-struct Link {
+struct AsyncLink {
     channel: EventChannel,
     ending: Ending,
 }
@@ -73,7 +73,7 @@ impl<SW, RW> Endpoint<SW, RW> {
             peer,
             send_cq: watched::CompletionQueue::new(send_cq)?,
             recv_cq: watched::CompletionQueue::new(recv_cq)?,
-            link: Link {
+            link: AsyncLink {
                 channel,
                 ending: Ending::open(),
             },
@@ -84,7 +84,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// Splits the endpoint into halves, so that one task or two can wait for sends and receives at once. The
     /// connection ends when both halves are dropped.
     pub fn into_split(self) -> (SendHalf<SW, RW>, RecvHalf<SW, RW>) {
-        let Link { channel, ending } = self.link;
+        let AsyncLink { channel, ending } = self.link;
         let queues = (self.send_cq, self.recv_cq);
         halves::split(self.connection, self.peer, queues, channel, ending)
     }
@@ -256,7 +256,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     }
 }
 
-impl Link {
+impl AsyncLink {
     /// Waits until a queue has completions.
     async fn wait<SW, RW>(
         &mut self,
@@ -266,10 +266,10 @@ impl Link {
         in_flight: usize,
     ) -> Result<()> {
         loop {
-            let due = self.ending.advance(call, connection, in_flight)?;
+            let next_check = self.ending.advance(call, connection, in_flight)?;
             let completed = async { queue.wait().await.map(drop) };
             let next = first(completed, self.channel.wait());
-            let Some(next) = within(due, next).await else {
+            let Some(next) = at_most(next_check, next).await else {
                 continue;
             };
             match next {

@@ -19,7 +19,7 @@ use verbs::{
     work::Scatter,
 };
 
-use super::{EventChannel, First, first, in_time, within};
+use super::{EventChannel, First, at_most, first, in_time};
 use crate::{
     connection::{self, Connection},
     endpoint::{Closing, DISCONNECT_TIMEOUT, Ending, disconnected, unmatched_completion},
@@ -31,7 +31,7 @@ use crate::{
 
 /// State shared by the two halves.
 #[derive(Debug)]
-struct Shared {
+struct HalvesShared {
     id: CmId<Connected>,
     peer: PeerParam,
     channel: EventChannel,
@@ -67,7 +67,7 @@ pub struct SendHalf<SW = Buf, RW = Buf> {
     // Destroyed before the identifier.
     queue: SendQueue<verbs::Rc, SW, RW>,
     cq: watched::CompletionQueue,
-    shared: Arc<Shared>,
+    shared: Arc<HalvesShared>,
     /// Retries of the queue pair for the last completion, if the retries were exhausted.
     attempts: Option<Attempts>,
 }
@@ -79,7 +79,7 @@ pub struct RecvHalf<SW = Buf, RW = Buf> {
     // Destroyed before the identifier.
     queue: ReceiveQueue<verbs::Rc, SW, RW>,
     cq: watched::CompletionQueue,
-    shared: Arc<Shared>,
+    shared: Arc<HalvesShared>,
 }
 
 pub(super) fn split<SW, RW>(
@@ -91,7 +91,7 @@ pub(super) fn split<SW, RW>(
 ) -> (SendHalf<SW, RW>, RecvHalf<SW, RW>) {
     let (qp, id) = connection.into_parts();
     let (sends, receives) = qp.split();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(HalvesShared {
         id,
         peer,
         channel,
@@ -116,7 +116,7 @@ pub(super) fn split<SW, RW>(
 /// One half, as a connection to end.
 struct Half<'a, Q> {
     queue: &'a mut Q,
-    shared: &'a Shared,
+    shared: &'a HalvesShared,
 }
 
 macro_rules! closing {
@@ -268,7 +268,7 @@ impl<SW, RW> RecvHalf<SW, RW> {
     }
 }
 
-impl Shared {
+impl HalvesShared {
     fn ending(&self) -> MutexGuard<'_, Ending> {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -306,10 +306,10 @@ impl Shared {
             // Enabled before the end is checked, so that no notification of the other half is missed.
             let mut noticed = pin!(self.noticed.notified());
             noticed.as_mut().enable();
-            let due = self.ending().advance(call, &mut half, in_flight)?;
+            let next_check = self.ending().advance(call, &mut half, in_flight)?;
             let completed = async { queue.wait().await.map(drop) };
             let next = first(completed, first(self.channel.wait(), noticed));
-            let Some(next) = within(due, next).await else {
+            let Some(next) = at_most(next_check, next).await else {
                 continue;
             };
             match next {

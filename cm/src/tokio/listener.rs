@@ -9,7 +9,7 @@ use std::{
 use ::tokio::task::coop;
 use verbs::{Buf, Result};
 
-use super::{First, channel::Watch, endpoint::Endpoint, first, in_time, within};
+use super::{First, at_most, channel::Watch, endpoint::Endpoint, first, in_time};
 use crate::{
     endpoint::{self, EndpointBuilder, Handshakes, Refusals},
     param::PeerParam,
@@ -109,7 +109,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
             // Clearing affects only readiness from before both calls; later connections are noticed.
             let ready = first(self.watch.readable(), self.handshakes.readable());
             let expiry = self.listener.next_expiry();
-            let mut ready = match within(expiry, ready).await {
+            let mut ready = match at_most(expiry, ready).await {
                 Some(First::A(ready) | First::B(ready)) => Some(ready?),
                 None => None,
             };

@@ -111,7 +111,7 @@ impl Events for Task<'_> {
         self.channel.get_ref()
     }
 
-    fn left(&self) -> Option<Duration> {
+    fn remaining(&self) -> Option<Duration> {
         self.timeout
     }
 
@@ -121,7 +121,7 @@ impl Events for Task<'_> {
 }
 
 /// Waits for a future, at most for `limit`, if any; `None` after that.
-async fn within<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
+async fn at_most<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
     match limit {
         None => Some(future.await),
         Some(limit) => timeout(limit, future).await.ok(),
@@ -134,7 +134,7 @@ async fn in_time<T>(
     limit: Duration,
     future: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    within(Some(limit), future).await.unwrap_or_else(|| {
+    at_most(Some(limit), future).await.unwrap_or_else(|| {
         let reason = format!("not done within {limit:?}");
         Err(Error::refused(call, io::ErrorKind::TimedOut, reason))
     })

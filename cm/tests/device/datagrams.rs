@@ -12,7 +12,7 @@ use verbs::{
     qp::QpFlags,
 };
 
-use crate::support::{TEST_TIMEOUT, local, local_v6, next, taken};
+use crate::support::{TEST_TIMEOUT, expect_event, local, local_v6, next};
 
 pub(crate) type DatagramQp = QueuePair<Ud, Rts, Addressed<Buf>>;
 
@@ -30,13 +30,13 @@ pub(crate) fn resolve_addr(channel: &EventChannel, addr: SocketAddr) -> CmId<Add
     // The guest has no multicast route, so the source address selects the device.
     let source = (addr.is_ipv4() && addr.ip().is_multicast()).then(local);
     id.resolve_addr(source, addr, TEST_TIMEOUT).unwrap();
-    taken!(channel, Event::AddrResolved(id) => id)
+    expect_event!(channel, Event::AddrResolved(id) => id)
 }
 
 pub(crate) fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteResolved> {
     let id = resolve_addr(channel, addr);
     id.resolve_route(TEST_TIMEOUT).unwrap();
-    taken!(channel, Event::RouteResolved(id) => id)
+    expect_event!(channel, Event::RouteResolved(id) => id)
 }
 
 /// A datagram queue pair with all resources.
@@ -69,8 +69,8 @@ impl Side {
 
     /// Posts one more receive.
     pub(crate) fn make_room(&mut self) {
-        let room = self.pd.alloc_buf(GRH_LEN + 64).unwrap();
-        self.qp.post_recv(room).unwrap();
+        let buf = self.pd.alloc_buf(GRH_LEN + 64).unwrap();
+        self.qp.post_recv(buf).unwrap();
     }
 
     /// Waits for the next datagram.
@@ -89,15 +89,15 @@ impl Side {
 }
 
 pub(crate) fn request(channel: &EventChannel) -> ServiceRequest {
-    taken!(channel, Event::ServiceRequest(request) => request)
+    expect_event!(channel, Event::ServiceRequest(request) => request)
 }
 
 pub(crate) fn service(channel: &EventChannel) -> (CmId<ServiceResolved>, DatagramPeer) {
-    taken!(channel, Event::ServiceResolved { id, peer } => (id, peer))
+    expect_event!(channel, Event::ServiceResolved { id, peer } => (id, peer))
 }
 
 fn failure(channel: &EventChannel) -> ConnectFailure {
-    taken!(channel, Event::ConnectFailed { failure, .. } => failure)
+    expect_event!(channel, Event::ConnectFailed { failure, .. } => failure)
 }
 
 fn exchange(any: SocketAddr, host: IpAddr) {
@@ -185,9 +185,9 @@ fn calls_of_another_transport_are_refused() {
     );
     let connection = channel.create_id().unwrap();
     connection.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
-    let connection = taken!(&channel, Event::AddrResolved(id) => id);
+    let connection = expect_event!(&channel, Event::AddrResolved(id) => id);
     connection.resolve_route(TEST_TIMEOUT).unwrap();
-    let connection = taken!(&channel, Event::RouteResolved(id) => id);
+    let connection = expect_event!(&channel, Event::RouteResolved(id) => id);
     let refused = connection.resolve_service(b"").unwrap_err();
     assert!(refused.error.to_string().contains("is for Rc, not for Ud"));
 }
@@ -282,7 +282,7 @@ fn join_without_group_address_or_datagrams_fails() {
     let (_listener, addr) = listen(&channel, local());
     id.bind(local()).unwrap();
     id.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
-    let mut id = taken!(&channel, Event::AddrResolved(id) => id);
+    let mut id = expect_event!(&channel, Event::AddrResolved(id) => id);
     let group = SocketAddr::new(Ipv4Addr::new(239, 1, 2, 3).into(), 1);
     let refused = id.join_multicast(group, Membership::Full).unwrap_err();
     assert!(refused.to_string().contains("239.1.2.3:1"), "{refused}");
@@ -317,7 +317,7 @@ fn join_multicast_uses_the_bound_device() {
     let qp = pd.qp_builder::<Ud>(&cq, &cq).create().unwrap();
     let mut qp = id.ready_datagram_qp(qp).unwrap();
     id.join_multicast(group, Membership::Full).unwrap();
-    let joined = taken!(&channel, Event::MulticastJoined { group, .. } => group);
+    let joined = expect_event!(&channel, Event::MulticastJoined { group, .. } => group);
     assert_eq!(joined.addr, group.into());
     joined.attach(&mut qp).unwrap();
     joined.detach(&mut qp).unwrap();
@@ -339,7 +339,7 @@ fn migrate_keeps_the_group() {
     id.join_multicast(addr, Membership::Full).unwrap();
     id.migrate(&other).unwrap();
     let key = id.key();
-    taken!(&other, Event::MulticastJoined { key: of, group } => {
+    expect_event!(&other, Event::MulticastJoined { key: of, group } => {
         assert_eq!((of, group.addr), (key, addr.into()));
     });
     assert!(channel.try_next().unwrap().is_none());

@@ -3,7 +3,7 @@
 use cm::{ConnParam, Connection, Event, EventChannel};
 use verbs::{RemoteAccess, op};
 
-use crate::support::{Halfway, listen, local, request, response, taken};
+use crate::support::{Halfway, expect_event, listen, local, request, response};
 
 /// `responder_resources` and `initiator_depth` of one side.
 type Choice = (u8, u8);
@@ -27,7 +27,7 @@ fn connect(
     let passive_qp = side.qp(request.id());
     let passive_qp = request.accept(passive_qp, &param(passive)).unwrap();
     let active = response(channel).establish(active_qp).unwrap();
-    let passive = taken!(channel, Event::Established(id) => Connection::new(id, passive_qp));
+    let passive = expect_event!(channel, Event::Established(id) => Connection::new(id, passive_qp));
     (side, [active, passive.unwrap()])
 }
 
@@ -55,11 +55,11 @@ fn depths_in_force_are_the_smaller_of_both_sides() {
         let (side, [a, b]) = connect(&channel, active, passive);
         let attr = side.pd.context().query_device().unwrap();
         let served = |count: u8| u32::from(count).min(attr.max_qp_rd_atom());
-        let own = |count: u8| u32::from(count).min(attr.max_qp_init_rd_atom());
-        let of_active = own(active.1).min(served(passive.0));
-        let of_passive = own(passive.1).min(served(active.0));
-        let found =
-            [in_force(&a), in_force(&b)].map(|(served, own)| (u32::from(served), u32::from(own)));
+        let local_depth = |count: u8| u32::from(count).min(attr.max_qp_init_rd_atom());
+        let of_active = local_depth(active.1).min(served(passive.0));
+        let of_passive = local_depth(passive.1).min(served(active.0));
+        let found = [in_force(&a), in_force(&b)]
+            .map(|(served, local_depth)| (u32::from(served), u32::from(local_depth)));
         let expected = [(of_passive, of_active), (of_active, of_passive)];
         assert_eq!(found, expected, "{active:?} {passive:?}");
     }

@@ -70,8 +70,8 @@ fn bytes_of(token: RemoteToken) -> Vec<u8> {
 /// The first program of the README.
 fn first_program(addr: SocketAddr) -> verbs::Result<()> {
     let mut client = builder().prepare(addr)?;
-    let room = client.reg_msgs([0; 1024])?;
-    client.post_recv(room)?;
+    let buf = client.reg_msgs([0; 1024])?;
+    client.post_recv(buf)?;
 
     let mut client = client.connect()?;
     let hello = client.reg_msgs(*b"hello")?;
@@ -148,8 +148,8 @@ fn messages_in_both_directions_then_disconnect_is_detected() {
     let (status, mut passive) = waiting.join().unwrap();
     assert_eq!(status, WcStatus::WR_FLUSH_ERR);
     assert!(passive.is_disconnected());
-    let nothing = passive.recv_comp().map(drop).unwrap_err();
-    assert_eq!(nothing.kind(), ErrorKind::NotConnected);
+    let after_end = passive.recv_comp().map(drop).unwrap_err();
+    assert_eq!(after_end.kind(), ErrorKind::NotConnected);
     passive.disconnect().unwrap();
 }
 

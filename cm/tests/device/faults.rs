@@ -14,7 +14,7 @@ use cm::{ConnParam, ConnectFailure, EndpointBuilder, Event, EventChannel, Listen
 use crate::{
     connections::connect,
     resources,
-    support::{Halfway, TEST_TIMEOUT, listen, local, next, request, silent_client, taken},
+    support::{Halfway, TEST_TIMEOUT, expect_event, listen, local, next, request, silent_client},
 };
 
 #[test]
@@ -88,7 +88,7 @@ fn accept_after_peer_death_fails() {
             ConnectFailure::of(&err),
             Some(&ConnectFailure::Disconnected)
         ),
-        Ok(()) => taken!(&channel, Event::ConnectFailed { id, .. } => {
+        Ok(()) => expect_event!(&channel, Event::ConnectFailed { id, .. } => {
             assert_ne!(id.key(), key);
         }),
     }
@@ -167,7 +167,7 @@ fn silent_peers_beyond_the_backlog_end_the_oldest() {
         .each_ref()
         .map(|channel| silent_client(channel, addr));
     // The first client receives a disconnect.
-    let ended = taken!(&channels[0], Event::Disconnected { key, .. } => key);
+    let ended = expect_event!(&channels[0], Event::Disconnected { key, .. } => key);
     assert_eq!(silent[0].1.id().key(), ended);
     let client = EndpointBuilder::new().connect(addr).unwrap();
     let server = accepted.recv_timeout(TEST_TIMEOUT).unwrap();
@@ -178,9 +178,9 @@ fn silent_peers_beyond_the_backlog_end_the_oldest() {
 fn orders() -> impl Iterator<Item = [usize; 4]> {
     let digits = |number: usize| [number / 64, number / 16 % 4, number / 4 % 4, number % 4];
     (0..256).map(digits).filter(|order| {
-        let mut seen = [false; 4];
-        order.iter().for_each(|&part| seen[part] = true);
-        seen == [true; 4]
+        let mut delivered = [false; 4];
+        order.iter().for_each(|&part| delivered[part] = true);
+        delivered == [true; 4]
     })
 }
 
@@ -279,9 +279,9 @@ fn thousand_connections_leak_nothing() {
     // Warm-up for the allocator, the devices, and the listener's domain.
     make_and_drop(&listener, addr, 50);
     thread::sleep(Duration::from_secs(1));
-    let (kept, memory) = (Kept::now(), resident());
+    let (usage, memory) = (Kept::now(), resident());
     make_and_drop(&listener, addr, 1000);
-    kept.wait_for_release();
+    usage.wait_for_release();
     let more = resident().saturating_sub(memory);
     println!("{more} KiB more after 1000 connections");
     assert!(more < 1024, "{more} KiB more after 1000 connections");
@@ -303,9 +303,9 @@ fn event_channel_descriptor_gives_no_access_to_events() {
     assert!(file.read(&mut [0; 64]).is_err());
     assert!(file.write(&[0; 64]).is_err());
     // SAFETY: the channel is open.
-    let own = unsafe { (*channel.as_raw()).fd };
+    let fd = unsafe { (*channel.as_raw()).fd };
     // SAFETY: takes and returns numbers.
-    let flags = unsafe { libc::fcntl(own, libc::F_GETFL) };
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     assert_ne!(flags & libc::O_NONBLOCK, 0);
     assert!(
         matches!(next(&channel), Event::AddrResolved { .. }),

@@ -87,9 +87,9 @@ fn connection_with_more_reads_than_the_device_has_is_refused() {
 #[test]
 fn port_in_use_error_names_the_command_for_its_user() {
     let listener = Listener::bind(local()).unwrap();
-    let taken = listener.local_addr().unwrap();
+    let in_use = listener.local_addr().unwrap();
     names(
-        Listener::bind(taken).map(drop),
+        Listener::bind(in_use).map(drop),
         &["has the port", "rdma resource show cm_id"],
     );
 }

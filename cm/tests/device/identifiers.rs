@@ -22,8 +22,8 @@ use verbs::{
 use crate::{
     connections::connect,
     support::{
-        Halfway, Side, TEST_TIMEOUT, listen, local, local_v6, next, request, request_data, resolve,
-        response, taken,
+        Halfway, Side, TEST_TIMEOUT, expect_event, listen, local, local_v6, next, request,
+        request_data, resolve, response,
     },
 };
 
@@ -33,7 +33,7 @@ fn resolve_addr(
     addr: SocketAddr,
 ) -> CmId<cm::phases::AddrResolved> {
     id.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
-    taken!(channel, Event::AddrResolved(id) => id)
+    expect_event!(channel, Event::AddrResolved(id) => id)
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn options_set_too_late_fail() {
     let mut id = resolve_addr(&channel, id, addr);
     id.set_tos(0x40).unwrap();
     id.resolve_route(TEST_TIMEOUT).unwrap();
-    let id = taken!(&channel, Event::RouteResolved(id) => id);
+    let id = expect_event!(&channel, Event::RouteResolved(id) => id);
     let side = Side::new(&id.context().unwrap());
     let qp = side.qp(&id);
     id.connect(&qp, &ConnParam::new()).unwrap();
@@ -104,8 +104,8 @@ fn af_only_leaves_ipv4_to_other_listeners() {
     let port = both.local_addr().unwrap().port();
     let _both = both.listen(1).unwrap();
     let mut v4 = channel.create_id().unwrap();
-    let taken = v4.bind(SocketAddr::new([0, 0, 0, 0].into(), port));
-    assert!(taken.is_err());
+    let second = v4.bind(SocketAddr::new([0, 0, 0, 0].into(), port));
+    assert!(second.is_err());
 }
 
 #[test]
@@ -125,14 +125,14 @@ fn path_is_known_after_resolution() {
             .is_none()
     );
     let id = resolve(&channel, addr);
-    let own = Gid::from(local().ip());
+    let gid = Gid::from(local().ip());
     assert_eq!(
         (id.local_gid(), id.peer_gid(), id.port_num()),
-        (own, own, 1)
+        (gid, gid, 1)
     );
     assert_eq!(id.pkey(), Pkey(0), "RoCE has no partitions here");
     for path in id.paths() {
-        assert_eq!((path.sgid, path.dgid), (own, own));
+        assert_eq!((path.sgid, path.dgid), (gid, gid));
     }
     let devices = cm::devices().unwrap();
     assert!(devices.contains(&id.context().unwrap()));
@@ -155,7 +155,7 @@ fn set_ib_path_replaces_resolution() {
         ..PathRecord::default()
     };
     id.set_ib_path(&[path]).unwrap();
-    let id = taken!(&channel, Event::RouteResolved(id) => id);
+    let id = expect_event!(&channel, Event::RouteResolved(id) => id);
     assert_eq!(id.peer_addr(), Some(addr));
 }
 
@@ -184,7 +184,7 @@ fn qp_prepared_by_the_program_is_accepted() {
     let qp = qp.to_rts(&response.id().attributes().unwrap()).unwrap();
     let mut active = response.establish_ready(qp).unwrap();
     let mut passive =
-        taken!(&channel, Event::Established(id) => Connection::new(id, passive_qp).unwrap());
+        expect_event!(&channel, Event::Established(id) => Connection::new(id, passive_qp).unwrap());
     crate::connections::exchange(&mut side, &mut active, &mut passive, b"small packets");
 }
 
@@ -267,7 +267,7 @@ fn ece_options_are_carried_and_can_be_rejected() {
     let request = request(&channel);
     assert_eq!(request.id().remote_ece().unwrap(), ece);
     request.reject_ece(b"").unwrap();
-    taken!(&channel, Event::ConnectFailed { failure, .. } => {
+    expect_event!(&channel, Event::ConnectFailed { failure, .. } => {
         // InfiniBand's reason code for unsupported vendor options.
         assert!(matches!(failure, cm::ConnectFailure::Rejected { reason: 35, .. }), "{failure:?}");
     });
@@ -287,7 +287,7 @@ fn ids_migrate_between_channels_in_every_phase() {
     let mut id = resolve_addr(&channel, id, addr);
     id.migrate(&other).unwrap();
     id.resolve_route(TEST_TIMEOUT).unwrap();
-    let id = taken!(&other, Event::RouteResolved(id) => id);
+    let id = expect_event!(&other, Event::RouteResolved(id) => id);
     let side = Side::new(&id.context().unwrap());
     let qp = side.qp(&id);
     id.connect(&qp, &ConnParam::new()).unwrap();
@@ -297,7 +297,8 @@ fn ids_migrate_between_channels_in_every_phase() {
     let passive_qp = side.qp(request.id());
     let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
     let mut active = response(&other).establish(qp).unwrap();
-    let passive = taken!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
+    let passive =
+        expect_event!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
     let mut passive = passive.unwrap();
     active.migrate(&channel).unwrap();
     passive.migrate(&other).unwrap();
@@ -332,7 +333,7 @@ fn addrinfo_lookups_return_the_id_with_addresses_or_error() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
     let key = look_up(&channel, &addr.ip().to_string());
-    let (id, found) = taken!(&channel, Event::AddrInfoResolved { id, found } => (id, found));
+    let (id, found) = expect_event!(&channel, Event::AddrInfoResolved { id, found } => (id, found));
     assert_eq!(id.key(), key);
     let expected = SocketAddr::new(addr.ip(), 7471);
     assert_eq!(found[0].destination, Some(expected.into()));
@@ -340,7 +341,7 @@ fn addrinfo_lookups_return_the_id_with_addresses_or_error() {
     // The identifier is as before: a failed look-up and a resolution follow.
     id.resolve_addrinfo(&AddrHints::new().numeric_host(), Some("nameless"), None)
         .unwrap();
-    let (id, error) = taken!(&channel, Event::AddrInfoError { id, error } => (id, error));
+    let (id, error) = expect_event!(&channel, Event::AddrInfoError { id, error } => (id, error));
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
     assert!(error.to_string().contains("nameless"), "{error}");
     let id = resolve_addr(&channel, id, addr);
@@ -361,7 +362,7 @@ fn addrinfo_lookup_cancelled_has_no_event() {
         "an unread event does not return the identifier"
     );
     let last = look_up(&channel, &host);
-    let id = taken!(&channel, Event::AddrInfoResolved { id, .. } => id);
+    let id = expect_event!(&channel, Event::AddrInfoResolved { id, .. } => id);
     assert_eq!(id.key(), last);
     drop(channel);
     let refused = id.resolve_addrinfo(&AddrHints::new(), Some(&host), None);
@@ -400,7 +401,7 @@ fn user_events_wake_a_blocked_reader_in_order() {
             });
             for expected in [u64::MAX, round] {
                 let (key, status, arg) =
-                    taken!(&channel, Event::User { key, status, arg } => (key, status, arg));
+                    expect_event!(&channel, Event::User { key, status, arg } => (key, status, arg));
                 assert_eq!((key, status, arg), (id.key(), -7, expected));
             }
         });
@@ -410,8 +411,8 @@ fn user_events_wake_a_blocked_reader_in_order() {
     assert!(is_readable());
     // The kernel's events still arrive.
     id.resolve_addr(None, local(), TEST_TIMEOUT).unwrap();
-    taken!(&channel, Event::User { .. } => ());
-    taken!(&channel, Event::AddrResolved(_) => ());
+    expect_event!(&channel, Event::User { .. } => ());
+    expect_event!(&channel, Event::AddrResolved(_) => ());
 }
 
 #[test]
@@ -496,15 +497,15 @@ fn ib_addr_is_looked_up_and_refused_on_roce() {
     assert_eq!(err.raw_os_error(), Some(libc::ENODEV), "{err}");
     assert!(err.to_string().contains("service 0x1061d2f"), "{err}");
     id.resolve_addr(None, addr, TEST_TIMEOUT).unwrap();
-    let id = taken!(&channel, Event::AddrResolved(id) => id);
+    let id = expect_event!(&channel, Event::AddrResolved(id) => id);
     assert_eq!((id.local_addr(), id.peer_addr()), (None, None));
     assert_eq!(id.any_peer_addr(), Some(addr.into()));
-    let own = id.any_local_addr().and_then(Addr::ib).unwrap();
-    assert_eq!((own.gid, own.pkey), (gid, Pkey::DEFAULT));
-    assert_ne!(own.port(), 0);
+    let addr = id.any_local_addr().and_then(Addr::ib).unwrap();
+    assert_eq!((addr.gid, addr.pkey), (gid, Pkey::DEFAULT));
+    assert_ne!(addr.port(), 0);
     let refused = id.resolve_route(TEST_TIMEOUT).unwrap_err();
     assert_eq!(refused.error.call(), "rdma_resolve_route");
-    assert_eq!(refused.value.any_local_addr(), Some(own.into()));
+    assert_eq!(refused.value.any_local_addr(), Some(addr.into()));
 }
 
 #[test]
@@ -543,8 +544,8 @@ fn xrc_ids_are_created_and_refuse_other_qps() {
         assert_eq!(created.map_err(|err| err.raw_os_error()), expected);
     }
     // The address of another host is refused for listening.
-    let taken = channel.create_xrc_id(XrcEnd::Receive, addr).map(drop);
-    assert!(taken.unwrap_err().to_string().contains(&addr.to_string()));
+    let refused = channel.create_xrc_id(XrcEnd::Receive, addr).map(drop);
+    assert!(refused.unwrap_err().to_string().contains(&addr.to_string()));
 }
 
 #[test]

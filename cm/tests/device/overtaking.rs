@@ -3,7 +3,7 @@
 use cm::{Connection, Event, EventChannel};
 use verbs::{RemoteAccess, op};
 
-use crate::support::{Side, TEST_TIMEOUT, accepted, listen, local, next, response, taken};
+use crate::support::{Side, TEST_TIMEOUT, accepted, expect_event, listen, local, next, response};
 
 const ROUNDS: u8 = 250;
 const LEN: usize = 128 << 10;
@@ -16,7 +16,7 @@ pub(crate) fn connect(channel: &EventChannel) -> (Side, Connection, Connection) 
     let (active, passive) = match next(channel) {
         Event::ConnectResponse(response) => {
             let active = response.establish(active_qp).unwrap();
-            (active, taken!(channel, Event::Established(id) => id))
+            (active, expect_event!(channel, Event::Established(id) => id))
         }
         Event::Established(passive) => {
             let active = response(channel).establish(active_qp).unwrap();

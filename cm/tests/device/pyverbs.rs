@@ -13,7 +13,7 @@ use verbs::{
 
 use crate::{
     connections, datagrams,
-    support::{self, Halfway, Side, TEST_TIMEOUT, local, next, taken},
+    support::{self, Halfway, Side, TEST_TIMEOUT, expect_event, local, next},
 };
 
 const ROUNDS: usize = 10;
@@ -46,7 +46,8 @@ fn rdmacm_async_traffic() {
     let response = support::response(&channel);
     let mut active = response.establish(active_qp).unwrap();
     assert_eq!(active.qp().query().unwrap().timeout, timeout.get());
-    let passive = taken!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
+    let passive =
+        expect_event!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
     let mut passive = passive.unwrap();
     traffic(&mut side, &mut active, &mut passive);
     active.disconnect().unwrap();
@@ -94,7 +95,8 @@ fn rdmacm_async_traffic_external_qp() {
     let mut active = response.establish(active_qp).unwrap();
     let attr = active.qp().query().unwrap();
     assert_eq!((attr.state, attr.dest_qp_num), (QpState::RTS, qp_num));
-    let established = taken!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
+    let established =
+        expect_event!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
     let mut passive = established.unwrap();
     traffic(&mut side, &mut active, &mut passive);
 }
@@ -235,8 +237,8 @@ fn rdmacm_async_write() {
         let request = op::Write::new(work, region.token());
         active.qp_mut().post(request).unwrap();
         done(side, active);
-        let mut seen = [0; 64];
-        region.read(0, &mut seen);
-        assert_eq!(seen, [b'c'; 64]);
+        let mut bytes = [0; 64];
+        region.read(0, &mut bytes);
+        assert_eq!(bytes, [b'c'; 64]);
     });
 }

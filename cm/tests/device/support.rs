@@ -33,7 +33,7 @@ pub(crate) fn next(channel: &EventChannel) -> Event {
 }
 
 /// Takes the next event of the given kind; panics on another.
-macro_rules! taken {
+macro_rules! expect_event {
     ($channel:expr, $kind:pat => $value:expr) => {
         match $crate::support::next($channel) {
             $kind => $value,
@@ -42,7 +42,7 @@ macro_rules! taken {
     };
 }
 
-pub(crate) use taken;
+pub(crate) use expect_event;
 
 pub(crate) fn listen(channel: &EventChannel, addr: SocketAddr) -> (CmId<Listening>, SocketAddr) {
     let mut id = channel.create_id().unwrap();
@@ -59,9 +59,9 @@ pub(crate) fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteRes
         .unwrap()
         .resolve_addr(None, addr, TEST_TIMEOUT)
         .unwrap();
-    let id = taken!(channel, Event::AddrResolved(id) => id);
+    let id = expect_event!(channel, Event::AddrResolved(id) => id);
     id.resolve_route(TEST_TIMEOUT).unwrap();
-    taken!(channel, Event::RouteResolved(id) => id)
+    expect_event!(channel, Event::RouteResolved(id) => id)
 }
 
 /// Resources of a queue pair.
@@ -110,11 +110,11 @@ impl Halfway {
 }
 
 pub(crate) fn request(channel: &EventChannel) -> ConnectRequest {
-    taken!(channel, Event::ConnectRequest(request) => request)
+    expect_event!(channel, Event::ConnectRequest(request) => request)
 }
 
 pub(crate) fn response(channel: &EventChannel) -> ConnectResponse {
-    taken!(channel, Event::ConnectResponse(response) => response)
+    expect_event!(channel, Event::ConnectResponse(response) => response)
 }
 
 /// A requested connection: resources, the active queue pair, and the request.

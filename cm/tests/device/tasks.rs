@@ -151,8 +151,8 @@ async fn event_channel_is_a_stream() {
     let mut channel = pin!(channel);
     let event = soon(poll_fn(|cx| channel.as_mut().poll_next(cx))).await;
     assert!(matches!(event, Some(Ok(Event::AddrResolved(_)))));
-    let nothing = poll_fn(|cx| Poll::Ready(channel.as_mut().poll_next(cx).is_pending()));
-    assert!(nothing.await);
+    let pending = poll_fn(|cx| Poll::Ready(channel.as_mut().poll_next(cx).is_pending()));
+    assert!(pending.await);
 }
 
 #[tokio::test]
@@ -172,12 +172,12 @@ fn descriptors() -> usize {
 /// the future was still pending.
 async fn give_up<T>(future: impl Future<Output = T>, pending: usize) -> Option<T> {
     let mut future = pin!(future);
-    let mut left = pending;
+    let mut remaining = pending;
     soon(poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending if remaining == 0 => Poll::Ready(None),
         Poll::Pending => {
-            left -= 1;
+            remaining -= 1;
             Poll::Pending
         }
     }))
@@ -232,14 +232,14 @@ async fn connect_cancelled_at_every_step_leaks_nothing() {
     let before = descriptors();
     // Three waits: address, route and response. A result already present needs no wait, so a slow machine may
     // need several attempts to wait for each.
-    let mut most = 0;
+    let mut max = 0;
     for _ in 0..20 {
-        most = steps_to_connect(&listener, before).await.max(most);
-        if most >= 3 {
+        max = steps_to_connect(&listener, before).await.max(max);
+        if max >= 3 {
             break;
         }
     }
-    assert!(most >= 3, "{most}");
+    assert!(max >= 3, "{max}");
     let (mut active, mut passive) = soon(pair_after(&listener)).await;
     exchange(&mut active, &mut passive).await;
 }
@@ -328,8 +328,8 @@ async fn halves_send_and_receive_at_once_and_notice_the_end() {
             // The posted receive is flushed; afterwards, a wait fails.
             let flushed = receiver.recv_comp().await?.status();
             assert_eq!(flushed, WcStatus::WR_FLUSH_ERR);
-            let over = receiver.recv_comp().await.map(drop).unwrap_err();
-            Ok::<_, verbs::Error>(over.kind())
+            let after_end = receiver.recv_comp().await.map(drop).unwrap_err();
+            Ok::<_, verbs::Error>(after_end.kind())
         });
         for number in 0..MESSAGES {
             let message = sender.pd().register_buf([number; 64]).unwrap();
@@ -340,11 +340,11 @@ async fn halves_send_and_receive_at_once_and_notice_the_end() {
         // an earlier disconnect may flush the last send.
         let mut passive = echo.await.unwrap().unwrap();
         let ending = tokio::spawn(async move { passive.disconnect().await });
-        let over = sender.send_comp().await.map(drop).unwrap_err();
-        assert_eq!(over.kind(), std::io::ErrorKind::NotConnected);
+        let after_end = sender.send_comp().await.map(drop).unwrap_err();
+        assert_eq!(after_end.kind(), std::io::ErrorKind::NotConnected);
         assert!(sender.is_disconnected());
-        let over = receiving.await.unwrap().unwrap();
-        assert_eq!(over, std::io::ErrorKind::NotConnected);
+        let after_end = receiving.await.unwrap().unwrap();
+        assert_eq!(after_end, std::io::ErrorKind::NotConnected);
         sender.disconnect().await.unwrap();
         ending.await.unwrap().unwrap();
     })
@@ -358,16 +358,16 @@ async fn half_that_disconnects_wakes_the_other() {
         let listener = Listener::bind(local()).unwrap();
         let (active, mut passive) = pair(&listener).await;
         let (mut sender, mut receiver) = active.into_split();
-        let (ended, flushed, seen) = tokio::join!(
+        let (ended, receiver_flushed, peer_flushed) = tokio::join!(
             sender.disconnect(),
             receiver.recv_comp(),
             passive.recv_comp()
         );
         ended.unwrap();
-        assert_eq!(flushed.unwrap().status(), WcStatus::WR_FLUSH_ERR);
-        assert_eq!(seen.unwrap().status(), WcStatus::WR_FLUSH_ERR);
-        let over = receiver.recv_comp().await.map(drop).unwrap_err();
-        assert_eq!(over.kind(), std::io::ErrorKind::NotConnected);
+        assert_eq!(receiver_flushed.unwrap().status(), WcStatus::WR_FLUSH_ERR);
+        assert_eq!(peer_flushed.unwrap().status(), WcStatus::WR_FLUSH_ERR);
+        let after_end = receiver.recv_comp().await.map(drop).unwrap_err();
+        assert_eq!(after_end.kind(), std::io::ErrorKind::NotConnected);
     })
     .await;
 }

@@ -23,11 +23,11 @@ fn functions() -> BTreeSet<String> {
         "rdmacm-sys/src/late.rs",
     ]
     .map(|path| {
-        let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-        if whole.is_dir() {
+        let path_in_tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        if path_in_tree.is_dir() {
             text_of(path)
         } else {
-            fs::read_to_string(whole).expect("it is text")
+            fs::read_to_string(path_in_tree).expect("it is text")
         }
     })
     .concat();
@@ -193,8 +193,8 @@ fn every_name_of_c_is_found_in_the_documentation() {
         .iter()
         .filter(|end| !names.iter().any(|name| name.ends_with(**end)));
     assert_eq!(useless.collect::<Vec<_>>(), [&""; 0]);
-    let gone = OTHERS.iter().filter(|name| !names.contains(**name));
-    assert_eq!(gone.collect::<Vec<_>>(), [&""; 0]);
+    let missing = OTHERS.iter().filter(|name| !names.contains(**name));
+    assert_eq!(missing.collect::<Vec<_>>(), [&""; 0]);
 }
 
 #[test]

@@ -8,11 +8,11 @@ pub(crate) struct Limited(Rlimit);
 impl Limited {
     pub(crate) fn to(descriptors: u64) -> Self {
         let before = getrlimit(Resource::Nofile);
-        let few = Rlimit {
+        let lowered = Rlimit {
             current: Some(descriptors),
             maximum: before.maximum,
         };
-        setrlimit(Resource::Nofile, few).unwrap();
+        setrlimit(Resource::Nofile, lowered).unwrap();
         Self(before)
     }
 }

@@ -23,10 +23,10 @@ impl UnresponsiveHosts {
 
     /// Returns the address of an unresponsive host.
     pub(crate) fn host(&self) -> SocketAddr {
-        let SocketAddr::V4(own) = local() else {
+        let SocketAddr::V4(local_addr) = local() else {
             unreachable!("an address for IPv6");
         };
-        let [a, b, c, _] = own.ip().octets();
+        let [a, b, c, _] = local_addr.ip().octets();
         SocketAddr::from(([a, b, c, 199], 9))
     }
 }
