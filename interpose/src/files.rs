@@ -132,9 +132,9 @@ pub unsafe fn fcntl<D: Descriptors>(fd: c_int, cmd: c_int, arg: c_long) -> c_int
 /// [`Descriptors`] of a library.
 #[macro_export]
 macro_rules! descriptors {
-    ($known:ty) => {
+    ($family:ty) => {
         $crate::descriptors! {
-            $known:
+            $family:
             close(fd: c_int);
             dup(fd: c_int);
             dup2(old: c_int, new: c_int);
@@ -154,14 +154,14 @@ macro_rules! descriptors {
             unsafe { fcntl(fd, cmd, arg) }
         }
     };
-    ($known:ty: $($name:ident($($arg:ident: $type:ident),*);)*) => {
+    ($family:ty: $($name:ident($($arg:ident: $type:ident),*);)*) => {
         $(
             /// # Safety
             /// As for the libc function.
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $crate::libc::$type),*) -> $crate::libc::c_int {
                 // SAFETY: guaranteed by the caller.
-                unsafe { $crate::files::$name::<$known>($($arg),*) }
+                unsafe { $crate::files::$name::<$family>($($arg),*) }
             }
         )*
     };

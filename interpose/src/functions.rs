@@ -24,11 +24,11 @@ macro_rules! interpose {
         unsafe extern "C-unwind" fn $name($fd: $crate::libc::c_int $(, $arg: $type)*) -> $ret {
             if $may_find($fd) {
                 let done = $crate::cross($is_point, true, || {
-                    let held = $found?;
+                    let object = $found?;
                     $check
-                    Some($through(&held, |own| {
+                    Some($through(&object, |object_ref| {
                         // SAFETY: guaranteed by the caller.
-                        unsafe { $with(own $(, $passed)*) }
+                        unsafe { $with(object_ref $(, $passed)*) }
                     }))
                 });
                 if let Some(done) = done {
@@ -83,17 +83,17 @@ macro_rules! messages {
             { $sender(fd, 0) }, {}:
             writev(fd; pieces: *const $crate::libc::iovec, count: $crate::libc::c_int)
                 => $writev, (pieces, count);
-            { $receiver(fd, 0) }, { $crate::fits(len, room) }:
-            __read_chk(fd; buf: *mut $crate::libc::c_void, len: usize, room: usize)
+            { $receiver(fd, 0) }, { $crate::fits(len, capacity) }:
+            __read_chk(fd; buf: *mut $crate::libc::c_void, len: usize, capacity: usize)
                 => $read, (buf, len);
-            { $receiver(fd, flags) }, { $crate::fits(len, room) }:
+            { $receiver(fd, flags) }, { $crate::fits(len, capacity) }:
             __recv_chk(fd;
-                buf: *mut $crate::libc::c_void, len: usize, room: usize,
+                buf: *mut $crate::libc::c_void, len: usize, capacity: usize,
                 flags: $crate::libc::c_int)
                 => $recv, (buf, len, flags);
-            { $receiver(fd, flags) }, { $crate::fits(len, room) }:
+            { $receiver(fd, flags) }, { $crate::fits(len, capacity) }:
             __recvfrom_chk(fd;
-                buf: *mut $crate::libc::c_void, len: usize, room: usize,
+                buf: *mut $crate::libc::c_void, len: usize, capacity: usize,
                 flags: $crate::libc::c_int,
                 from: *mut $crate::libc::sockaddr, from_len: *mut $crate::libc::socklen_t)
                 => $recvfrom, (buf, len, flags, from, from_len);

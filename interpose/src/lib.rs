@@ -27,6 +27,6 @@ pub use files::{Descriptors, duplicate};
 #[doc(hidden)]
 pub use libc;
 pub use real::find;
-pub use table::{MAX_DESCRIPTORS, Table, is_owner, own, watch_forks};
+pub use table::{MAX_DESCRIPTORS, Table, claim_ownership, is_owner, watch_forks};
 pub use unaligned::{load, store};
 pub use wait::{Mask, Polled, Selected, milliseconds};

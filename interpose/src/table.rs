@@ -18,7 +18,7 @@ pub const MAX_DESCRIPTORS: usize = 65536;
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Makes this process the owner of the tables.
-pub fn own() {
+pub fn claim_ownership() {
     OWNER.store(process::id(), SeqCst);
 }
 
@@ -33,7 +33,7 @@ pub fn is_owner() -> bool {
 /// the function of the first call is registered.
 pub fn watch_forks(child: unsafe extern "C" fn()) {
     static WATCHED: OnceLock<c_int> = OnceLock::new();
-    own();
+    claim_ownership();
     // SAFETY: async-signal-safe, and valid as long as the library. Assumption: a library linked with `-z nodelete` stays
     // loaded.
     WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });
@@ -44,7 +44,7 @@ pub fn watch_forks(child: unsafe extern "C" fn()) {
 pub struct Table<T> {
     /// Whether a descriptor may be in the table, readable without a lock: in signal handlers and in
     /// children, locks are forbidden.
-    known: [AtomicBool; MAX_DESCRIPTORS],
+    may_contain: [AtomicBool; MAX_DESCRIPTORS],
     things: Mutex<BTreeMap<c_int, Arc<T>>>,
 }
 
@@ -59,13 +59,14 @@ impl<T> Table<T> {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            known: [const { AtomicBool::new(false) }; MAX_DESCRIPTORS],
+            may_contain: [const { AtomicBool::new(false) }; MAX_DESCRIPTORS],
             things: Mutex::new(BTreeMap::new()),
         }
     }
 
-    fn known(&self, fd: c_int) -> Option<&AtomicBool> {
-        self.known.get(usize::try_from(fd).ok()?)
+    /// The entry of `may_contain`, if the descriptor is below [`MAX_DESCRIPTORS`].
+    fn flag(&self, fd: c_int) -> Option<&AtomicBool> {
+        self.may_contain.get(usize::try_from(fd).ok()?)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<c_int, Arc<T>>> {
@@ -74,7 +75,7 @@ impl<T> Table<T> {
 
     /// Whether a descriptor may be in the table, without a lock.
     pub fn may_have(&self, fd: c_int) -> bool {
-        self.known(fd).is_some_and(|known| known.load(SeqCst))
+        self.flag(fd).is_some_and(|flag| flag.load(SeqCst))
     }
 
     /// The object of a descriptor. For a descriptor that was never in the table, takes no lock.
@@ -87,7 +88,7 @@ impl<T> Table<T> {
 
     /// Adds an object. Returns whether its descriptor is below [`MAX_DESCRIPTORS`].
     pub fn add(&self, fd: c_int, thing: Arc<T>) -> bool {
-        let Some(known) = self.known(fd) else {
+        let Some(flag) = self.flag(fd) else {
             return false;
         };
         if !is_owner() {
@@ -95,7 +96,7 @@ impl<T> Table<T> {
         }
         let mut things = self.lock();
         let old = things.insert(fd, thing);
-        known.store(true, SeqCst);
+        flag.store(true, SeqCst);
         drop(things);
         // Dropping an object may block, or call this table.
         drop(old);
@@ -104,19 +105,19 @@ impl<T> Table<T> {
 
     /// Removes a descriptor and returns its object, closed with its last reference.
     pub fn remove(&self, fd: c_int) -> Option<Arc<T>> {
-        let known = self.known(fd)?;
-        if !known.load(SeqCst) || !is_owner() {
+        let flag = self.flag(fd)?;
+        if !flag.load(SeqCst) || !is_owner() {
             return None;
         }
         let mut things = self.lock();
-        known.store(false, SeqCst);
+        flag.store(false, SeqCst);
         things.remove(&fd)
     }
 
     /// Removes all entries. The objects are leaked, and not closed.
     pub fn forget_all(&self) {
-        for known in &self.known {
-            known.store(false, SeqCst);
+        for flag in &self.may_contain {
+            flag.store(false, SeqCst);
         }
     }
 
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn table_changes_only_in_owner_process() {
         static TABLE: Table<&str> = Table::new();
-        own();
+        claim_ownership();
         assert!(TABLE.add(5, Arc::new("old")));
         let thing = TABLE.find(5).unwrap();
         assert!(TABLE.add(9, Arc::clone(&thing)));
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(TABLE.find(5).as_deref(), Some(&"old"));
         assert!(TABLE.may_have(9) && !TABLE.may_have(6));
 
-        own();
+        claim_ownership();
         assert_eq!(TABLE.remove(9).as_deref(), Some(&"old"));
         assert_eq!(TABLE.remove(9), None);
         assert!(!TABLE.may_have(9) && TABLE.may_have(5));

@@ -74,12 +74,12 @@ impl Clock {
 
     /// Milliseconds left, rounded up; -1 without a limit.
     fn millis(&self) -> c_int {
-        let left = match (self.limit, self.deadline) {
+        let remaining = match (self.limit, self.deadline) {
             (Some(_), Some(deadline)) => deadline.saturating_duration_since(Instant::now()),
             (Some(limit), None) => limit,
             (None, _) => return -1,
         };
-        c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+        c_int::try_from(remaining.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     }
 }
 
@@ -112,8 +112,8 @@ pub unsafe fn poll<P: Polled>(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
     if entries_in.iter().any(|entry| P::may_have(entry.fd)) {
         let clock = Clock::new(u64::try_from(timeout).ok().map(Duration::from_millis));
         let ready = cross(true, false, || {
-            let own = P::of(entries_in)?;
-            Some(own.wait(entries_in, clock.millis(), Mask::SAME))
+            let waiter = P::of(entries_in)?;
+            Some(waiter.wait(entries_in, clock.millis(), Mask::SAME))
         });
         if let Some(ready) = ready {
             return ready;
@@ -130,11 +130,11 @@ pub unsafe fn __poll_chk<P: Polled>(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: c_int,
-    room: size_t,
+    capacity: size_t,
 ) -> c_int {
     crate::fits(
         usize::try_from(count).unwrap_or(usize::MAX),
-        room / size_of::<pollfd>(),
+        capacity / size_of::<pollfd>(),
     );
     // SAFETY: guaranteed by the caller.
     unsafe { poll::<P>(fds, count, timeout) }
@@ -266,8 +266,8 @@ pub unsafe fn ppoll<P: Polled>(
         // SAFETY: guaranteed by the caller.
         let mask = unsafe { Mask::new(mask) };
         let ready = cross(true, false, || {
-            let own = P::of(entries_in)?;
-            Some(own.wait(entries_in, clock.millis(), mask))
+            let waiter = P::of(entries_in)?;
+            Some(waiter.wait(entries_in, clock.millis(), mask))
         });
         if let Some(ready) = ready {
             return ready;
@@ -285,11 +285,11 @@ pub unsafe fn __ppoll_chk<P: Polled>(
     count: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
-    room: size_t,
+    capacity: size_t,
 ) -> c_int {
     crate::fits(
         usize::try_from(count).unwrap_or(usize::MAX),
-        room / size_of::<pollfd>(),
+        capacity / size_of::<pollfd>(),
     );
     // SAFETY: guaranteed by the caller.
     unsafe { ppoll::<P>(fds, count, timeout, mask) }
@@ -309,9 +309,9 @@ pub unsafe fn select<S: Selected>(
     if unsafe { any_in::<S>(count, sets) } {
         let ready = cross(true, false, || {
             // SAFETY: guaranteed by the caller.
-            let own = unsafe { S::of(count, sets) }?;
+            let waiter = unsafe { S::of(count, sets) }?;
             // SAFETY: guaranteed by the caller. The call stores the time left, with which it is repeated.
-            Some(unsafe { own.wait(count, sets, timeout, Mask::SAME) })
+            Some(unsafe { waiter.wait(count, sets, timeout, Mask::SAME) })
         });
         if let Some(ready) = ready {
             return ready;
@@ -349,10 +349,10 @@ pub unsafe fn pselect<S: Selected>(
         let mask = unsafe { Mask::new(mask) };
         let ready = cross(true, false, || {
             // SAFETY: guaranteed by the caller.
-            let own = unsafe { S::of(count, sets) }?;
+            let waiter = unsafe { S::of(count, sets) }?;
             let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
             // SAFETY: guaranteed by the caller; the timeout is a local variable.
-            Some(unsafe { own.wait(count, sets, time, mask) })
+            Some(unsafe { waiter.wait(count, sets, time, mask) })
         });
         if let Some(ready) = ready {
             return ready;
@@ -371,7 +371,7 @@ pub unsafe fn pselect<S: Selected>(
 /// library.
 #[macro_export]
 macro_rules! waiting {
-    ($($name:ident::<$own:ty>($($arg:ident: $type:ty),*);)*) => {
+    ($($name:ident::<$waiter:ty>($($arg:ident: $type:ty),*);)*) => {
         const _: () = {
             use $crate::libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
             $(
@@ -380,7 +380,7 @@ macro_rules! waiting {
                 #[unsafe(no_mangle)]
                 unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
                     // SAFETY: guaranteed by the caller.
-                    unsafe { $crate::wait::$name::<$own>($($arg),*) }
+                    unsafe { $crate::wait::$name::<$waiter>($($arg),*) }
                 }
             )*
         };
@@ -389,12 +389,12 @@ macro_rules! waiting {
         $crate::waiting! {
             poll::<$polled>(fds: *mut pollfd, count: nfds_t, timeout: c_int);
             __poll_chk::<$polled>(
-                fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t);
+                fds: *mut pollfd, count: nfds_t, timeout: c_int, capacity: size_t);
             ppoll::<$polled>(
                 fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t);
             __ppoll_chk::<$polled>(
                 fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t,
-                room: size_t);
+                capacity: size_t);
             select::<$selected>(
                 count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
                 timeout: *mut timeval);

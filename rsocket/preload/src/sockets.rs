@@ -116,7 +116,7 @@ unsafe extern "C" fn child() {
     if settings().forks {
         // Sockets not moved yet belong to this process as much as to its parent.
         fork::forked();
-        interpose::own();
+        interpose::claim_ownership();
     }
 }
 
