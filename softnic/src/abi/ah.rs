@@ -116,10 +116,10 @@ pub(super) unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: the caller's header, 40 bytes.
     let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
     // SAFETY: the caller's context is open.
-    let own = &unsafe { context::device(ctx) }.port;
+    let host_port = &unsafe { context::device(ctx) }.port;
     let path = received_path(&header);
     // As in libibverbs, a datagram to a group has no address to answer from.
-    let Some(sgid_index) = own.addr_index(path.dst) else {
+    let Some(sgid_index) = host_port.addr_index(path.dst) else {
         return refused(libc::EINVAL);
     };
     let mut found = ffi::ibv_ah_attr::zeroed();

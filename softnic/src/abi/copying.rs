@@ -374,8 +374,8 @@ mod tests {
                     thread::yield_now();
                 }
                 // SAFETY: as above.
-                let seen = unsafe { word(first) }.load(Relaxed);
-                assert_eq!(seen, u64::from_ne_bytes([7; WORD]), "round {round}");
+                let value = unsafe { word(first) }.load(Relaxed);
+                assert_eq!(value, u64::from_ne_bytes([7; WORD]), "round {round}");
             });
         }
     }

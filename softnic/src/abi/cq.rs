@@ -282,7 +282,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(raw: *mut ffi::ibv_cq, solicited: 
 
 pub(super) unsafe extern "C" fn poll_cq(
     raw: *mut ffi::ibv_cq,
-    wanted: c_int,
+    max_entries: c_int,
     wcs: *mut ffi::ibv_wc,
 ) -> c_int {
     // SAFETY: a live queue.
@@ -294,14 +294,14 @@ pub(super) unsafe extern "C" fn poll_cq(
     let mut count = 0;
     let mut poll = || {
         port.look(|nic| {
-            while count < wanted
+            while count < max_entries
                 && let Some(completion) = nic.engine.poll_cq(cq.id)
             {
                 let at = usize::try_from(count).unwrap_or(0);
-                // SAFETY: the caller's array has room for `wanted`, and `count` is below that.
-                let place = unsafe { wcs.add(at) };
+                // SAFETY: the caller's array has room for `max_entries`, and `count` is below that.
+                let slot = unsafe { wcs.add(at) };
                 // SAFETY: as above.
-                unsafe { place.write(wc(&completion)) };
+                unsafe { slot.write(wc(&completion)) };
                 count += 1;
             }
         });

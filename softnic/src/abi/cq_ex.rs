@@ -56,10 +56,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     let single = ffi::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
     let has_flags = attr.comp_mask & has::IBV_CQ_INIT_ATTR_MASK_FLAGS.0 != 0;
     let flags = if has_flags { attr.flags } else { 0 };
-    let known = attr.comp_mask & !has::IBV_CQ_INIT_ATTR_MASK_FLAGS.0 == 0
+    let supported = attr.comp_mask & !has::IBV_CQ_INIT_ATTR_MASK_FLAGS.0 == 0
         && attr.wc_flags & !FIELDS == 0
         && flags & !single == 0;
-    if !known {
+    if !supported {
         return null(libc::EOPNOTSUPP);
     }
     let request = cq::CqRequest {
@@ -82,25 +82,25 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 /// Fills the table of a queue with the functions of the requested fields, for queues of any device.
 pub(super) fn fill(raw: &mut ffi::ibv_cq_ex, fields: u64) {
     use ffi::ibv_create_cq_wc_flags as with;
-    let asked = |field: with| fields & u64::from(field.0) != 0;
+    let requested = |field: with| fields & u64::from(field.0) != 0;
     raw.read_opcode = Some(read_opcode);
     raw.read_vendor_err = Some(read_vendor_err);
     raw.read_wc_flags = Some(read_wc_flags);
-    raw.read_byte_len = asked(with::IBV_WC_EX_WITH_BYTE_LEN).then_some(read_byte_len);
-    raw.read_imm_data = asked(with::IBV_WC_EX_WITH_IMM).then_some(read_imm_data);
-    raw.read_qp_num = asked(with::IBV_WC_EX_WITH_QP_NUM).then_some(read_qp_num);
-    raw.read_src_qp = asked(with::IBV_WC_EX_WITH_SRC_QP).then_some(read_src_qp);
-    raw.read_slid = asked(with::IBV_WC_EX_WITH_SLID).then_some(read_slid);
-    raw.read_sl = asked(with::IBV_WC_EX_WITH_SL).then_some(read_sl);
+    raw.read_byte_len = requested(with::IBV_WC_EX_WITH_BYTE_LEN).then_some(read_byte_len);
+    raw.read_imm_data = requested(with::IBV_WC_EX_WITH_IMM).then_some(read_imm_data);
+    raw.read_qp_num = requested(with::IBV_WC_EX_WITH_QP_NUM).then_some(read_qp_num);
+    raw.read_src_qp = requested(with::IBV_WC_EX_WITH_SRC_QP).then_some(read_src_qp);
+    raw.read_slid = requested(with::IBV_WC_EX_WITH_SLID).then_some(read_slid);
+    raw.read_sl = requested(with::IBV_WC_EX_WITH_SL).then_some(read_sl);
     raw.read_dlid_path_bits =
-        asked(with::IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits);
+        requested(with::IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits);
     raw.read_completion_ts =
-        asked(with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
+        requested(with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
     raw.read_completion_wallclock_ns =
-        asked(with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_wallclock);
-    raw.read_cvlan = asked(with::IBV_WC_EX_WITH_CVLAN).then_some(read_cvlan);
-    raw.read_flow_tag = asked(with::IBV_WC_EX_WITH_FLOW_TAG).then_some(read_flow_tag);
-    raw.read_tm_info = asked(with::IBV_WC_EX_WITH_TM_INFO).then_some(read_tm_info);
+        requested(with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_wallclock);
+    raw.read_cvlan = requested(with::IBV_WC_EX_WITH_CVLAN).then_some(read_cvlan);
+    raw.read_flow_tag = requested(with::IBV_WC_EX_WITH_FLOW_TAG).then_some(read_flow_tag);
+    raw.read_tm_info = requested(with::IBV_WC_EX_WITH_TM_INFO).then_some(read_tm_info);
 }
 
 /// Writes the fields that programs read without a call.
@@ -211,11 +211,11 @@ readers! {
     read_flow_tag -> u32 = |_, extra| extra.flow_tag;
 }
 
-unsafe extern "C" fn read_tm_info(raw: *mut ffi::ibv_cq_ex, place: *mut ffi::ibv_wc_tm_info) {
+unsafe extern "C" fn read_tm_info(raw: *mut ffi::ibv_cq_ex, out: *mut ffi::ibv_wc_tm_info) {
     // SAFETY: a live queue.
     let (_, extra) = unsafe { current(raw) };
     // SAFETY: the caller's place.
-    let info = unsafe { &mut *place };
+    let info = unsafe { &mut *out };
     info.tag = extra.tm_tag;
     info.priv_ = extra.tm_priv;
 }

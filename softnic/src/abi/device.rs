@@ -113,10 +113,10 @@ pub(super) fn listed(port: &Port) -> *mut ffi::ibv_device {
 /// unlocked, so the drop of a fabric in another thread does not free the device.
 fn list(backend: Backend) -> *mut ffi::ibv_device {
     let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = listed.iter_mut().find(|known| known.backend.is(&backend));
-    if let Some(known) = known {
-        known.uses += 1;
-        return ptr::with_exposed_provenance_mut(known.raw);
+    let entry = listed.iter_mut().find(|entry| entry.backend.is(&backend));
+    if let Some(entry) = entry {
+        entry.uses += 1;
+        return ptr::with_exposed_provenance_mut(entry.raw);
     }
     let device = Device {
         raw: UnsafeCell::new(backend.describe()),
@@ -134,9 +134,9 @@ fn list(backend: Backend) -> *mut ffi::ibv_device {
 /// Changes the number of uses of a device.
 fn change_uses(raw: *mut ffi::ibv_device, change: impl FnOnce(usize) -> usize) {
     let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let of = listed.iter_mut().find(|known| known.raw == raw.addr());
-    if let Some(known) = of {
-        known.uses = change(known.uses);
+    let of = listed.iter_mut().find(|entry| entry.raw == raw.addr());
+    if let Some(entry) = of {
+        entry.uses = change(entry.uses);
     }
 }
 
@@ -154,13 +154,13 @@ pub(super) fn release(raw: *mut ffi::ibv_device) {
 /// Frees the devices of dropped fabrics without objects, contexts and lists.
 pub(super) fn free_abandoned() {
     let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_abandoned = |known: &mut Listed| known.uses == 0 && known.backend.is_abandoned();
+    let is_abandoned = |entry: &mut Listed| entry.uses == 0 && entry.backend.is_abandoned();
     let abandoned: Vec<_> = listed.extract_if(.., is_abandoned).collect();
     drop(listed);
-    for known in abandoned {
+    for entry in abandoned {
         // SAFETY: from `into_raw` in `list`. No longer in the list, so freed once; neither a list nor a context of a
         // program has the device.
-        unsafe { Device::free(ptr::with_exposed_provenance_mut(known.raw)) };
+        unsafe { Device::free(ptr::with_exposed_provenance_mut(entry.raw)) };
     }
 }
 
@@ -266,8 +266,8 @@ mod tests {
     /// Uses of a device, or `None` if the device has been freed.
     fn uses(device: *mut ffi::ibv_device) -> Option<usize> {
         let listed = LISTED.lock().unwrap();
-        let known = listed.iter().find(|known| known.raw == device.addr());
-        known.map(|known| known.uses)
+        let entry = listed.iter().find(|entry| entry.raw == device.addr());
+        entry.map(|entry| entry.uses)
     }
 
     /// The moment between the parts of a listing, in which another thread drops the fabric.

@@ -15,13 +15,13 @@ use crate::fabric::{Charge, Port, Resource};
 pub(super) struct EventQueue<T> {
     /// An `eventfd(2)`; blocking unless changed by the program.
     fd: OwnedFd,
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     /// The descriptor in the accounts of the host, if there is one.
     _descriptor: Option<Charge>,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct QueueState<T> {
     events: VecDeque<T>,
     /// Number of threads that read the descriptor without the lock, to wait for an event.
     readers: usize,
@@ -42,7 +42,7 @@ impl<T> EventQueue<T> {
         Ok(Self {
             // SAFETY: the descriptor is fresh, and not owned elsewhere.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 events: VecDeque::new(),
                 readers: 0,
             }),
@@ -54,7 +54,7 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,11 +65,11 @@ impl<T> EventQueue<T> {
         self.signal();
     }
 
-    /// Takes the oldest event, and calls `taken` before any other thread can remove events.
-    pub(super) fn take(&self, taken: impl FnOnce(&T)) -> Option<T> {
+    /// Takes the oldest event, and calls `on_event` before any other thread can remove events.
+    pub(super) fn take(&self, on_event: impl FnOnce(&T)) -> Option<T> {
         let mut state = self.lock();
         let event = state.events.pop_front()?;
-        taken(&event);
+        on_event(&event);
         self.drain_if_empty(&state);
         Some(event)
     }
@@ -91,8 +91,8 @@ impl<T> EventQueue<T> {
             return Vec::new();
         }
         let all = std::mem::take(&mut state.events);
-        let (unwanted, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(is_unwanted);
-        state.events = kept.into();
+        let (unwanted, retained): (Vec<_>, Vec<_>) = all.into_iter().partition(is_unwanted);
+        state.events = retained.into();
         self.drain_if_empty(&state);
         unwanted
     }
@@ -135,7 +135,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Makes the descriptor unreadable if no event is left. Called after the removal of an event.
-    fn drain_if_empty(&self, state: &State<T>) {
+    fn drain_if_empty(&self, state: &QueueState<T>) {
         // A reader takes the count by itself. Without one, the count is not zero, and the call does not block.
         if state.events.is_empty() && state.readers == 0 {
             let _drained: Result<(), i32> = self.drain();
@@ -211,18 +211,18 @@ mod tests {
             let queue = Arc::clone(&queue);
             thread::spawn(move || -> Vec<u64> { receive(&queue) })
         });
-        let mut taken = Vec::new();
+        let mut dequeued = Vec::new();
         for event in 0..EVENTS {
             queue.push(event);
-            taken.extend(queue.remove(|pending| pending % 3 == 0));
+            dequeued.extend(queue.remove(|pending| pending % 3 == 0));
         }
         for _ in &receivers {
             queue.push(END);
         }
         for receiver in receivers {
-            taken.extend(receiver.join().unwrap());
+            dequeued.extend(receiver.join().unwrap());
         }
-        taken.sort_unstable();
-        assert!(taken.into_iter().eq(0..EVENTS));
+        dequeued.sort_unstable();
+        assert!(dequeued.into_iter().eq(0..EVENTS));
     }
 }

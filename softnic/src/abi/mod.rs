@@ -65,9 +65,9 @@ fn outcome(result: Result<(), EngineError>) -> i32 {
 /// Sets `errno`.
 fn set_errno(errno: i32) {
     // SAFETY: no arguments; returns the address of this thread's `errno`.
-    let place = unsafe { libc::__errno_location() };
+    let location = unsafe { libc::__errno_location() };
     // SAFETY: this thread's `errno` exists as long as the thread.
-    unsafe { *place = errno };
+    unsafe { *location = errno };
 }
 
 /// Sets `errno`, and returns null.

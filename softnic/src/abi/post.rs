@@ -80,11 +80,11 @@ pub(super) unsafe fn inline(list: &[ffi::ibv_sge]) -> Vec<u8> {
 /// # Safety
 /// - `wr` is a request of a queue pair of this kind, with the fields of its opcode.
 pub(super) unsafe fn decode(wr: &ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> PostedSend {
-    use ffi::ibv_wr_opcode as asked;
+    use ffi::ibv_wr_opcode as opcodes;
     // Only the fields of the opcode are read: the others need not be initialised.
     let (opcode, flags) = (wr.opcode, wr.send_flags);
     let mut posted = PostedSend::new(wr.wr_id, opcode, flags);
-    if ![asked::IBV_WR_LOCAL_INV, asked::IBV_WR_BIND_MW].contains(&opcode) {
+    if ![opcodes::IBV_WR_LOCAL_INV, opcodes::IBV_WR_BIND_MW].contains(&opcode) {
         // SAFETY: the caller's promise.
         posted.sges = unsafe { elements(wr.sg_list, wr.num_sge) }.to_vec();
     }
@@ -93,22 +93,22 @@ pub(super) unsafe fn decode(wr: &ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> Po
         posted.inline = Some(unsafe { inline(&posted.sges) });
     }
     match opcode {
-        asked::IBV_WR_SEND_WITH_IMM | asked::IBV_WR_RDMA_WRITE_WITH_IMM => {
+        opcodes::IBV_WR_SEND_WITH_IMM | opcodes::IBV_WR_RDMA_WRITE_WITH_IMM => {
             // SAFETY: a field of these opcodes.
             let imm_data = unsafe { wr.__bindgen_anon_1.imm_data };
             posted.imm_data = Some(imm_data.to_ne());
         }
-        asked::IBV_WR_SEND_WITH_INV | asked::IBV_WR_LOCAL_INV => {
+        opcodes::IBV_WR_SEND_WITH_INV | opcodes::IBV_WR_LOCAL_INV => {
             // SAFETY: a field of these opcodes.
             posted.invalidate_rkey = Some(unsafe { wr.__bindgen_anon_1.invalidate_rkey });
         }
-        asked::IBV_WR_BIND_MW => {
+        opcodes::IBV_WR_BIND_MW => {
             // SAFETY: a field of this opcode.
             let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
             // SAFETY: the caller's window and region are live.
             unsafe { posted.set_bind(bind.mw, bind.rkey, &bind.bind_info) };
         }
-        asked::IBV_WR_TSO => {
+        opcodes::IBV_WR_TSO => {
             // SAFETY: a field of this opcode.
             let tso = unsafe { wr.__bindgen_anon_2.tso };
             // SAFETY: the header is the caller's during the call.
@@ -118,12 +118,14 @@ pub(super) unsafe fn decode(wr: &ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> Po
         _ => {}
     }
     match opcode {
-        asked::IBV_WR_RDMA_WRITE | asked::IBV_WR_RDMA_WRITE_WITH_IMM | asked::IBV_WR_RDMA_READ => {
+        opcodes::IBV_WR_RDMA_WRITE
+        | opcodes::IBV_WR_RDMA_WRITE_WITH_IMM
+        | opcodes::IBV_WR_RDMA_READ => {
             // SAFETY: fields of these opcodes.
             let rdma = unsafe { wr.wr.rdma };
             posted.remote = Some((rdma.remote_addr, rdma.rkey));
         }
-        asked::IBV_WR_ATOMIC_CMP_AND_SWP | asked::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+        opcodes::IBV_WR_ATOMIC_CMP_AND_SWP | opcodes::IBV_WR_ATOMIC_FETCH_AND_ADD => {
             // SAFETY: a field of these opcodes.
             let addr = unsafe { wr.wr.atomic.remote_addr };
             // SAFETY: a field of these opcodes.
@@ -131,7 +133,7 @@ pub(super) unsafe fn decode(wr: &ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> Po
             posted.remote = Some((addr, rkey));
             // SAFETY: a field of these opcodes.
             posted.compare_add = Some(unsafe { wr.wr.atomic.compare_add });
-            if opcode == asked::IBV_WR_ATOMIC_CMP_AND_SWP {
+            if opcode == opcodes::IBV_WR_ATOMIC_CMP_AND_SWP {
                 // SAFETY: a field of this opcode.
                 posted.swap = Some(unsafe { wr.wr.atomic.swap });
             }
@@ -152,38 +154,38 @@ pub(super) unsafe fn decode(wr: &ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> Po
 
 /// The engine's operation of a request, or an errno.
 fn operation(posted: &PostedSend) -> Result<SendOp, c_int> {
-    use ffi::ibv_wr_opcode as asked;
+    use ffi::ibv_wr_opcode as opcodes;
     let (addr, rkey) = posted.remote.unwrap_or_default();
     let remote = Remote { addr, rkey };
     Ok(match posted.opcode {
-        asked::IBV_WR_SEND | asked::IBV_WR_SEND_WITH_IMM | asked::IBV_WR_SEND_WITH_INV => {
+        opcodes::IBV_WR_SEND | opcodes::IBV_WR_SEND_WITH_IMM | opcodes::IBV_WR_SEND_WITH_INV => {
             SendOp::Send {
                 imm: posted.imm_data,
                 invalidate: posted.invalidate_rkey,
             }
         }
-        asked::IBV_WR_RDMA_WRITE | asked::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write {
+        opcodes::IBV_WR_RDMA_WRITE | opcodes::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write {
             remote,
             imm: posted.imm_data,
         },
-        asked::IBV_WR_RDMA_READ => SendOp::Read(remote),
-        asked::IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CompareSwap {
+        opcodes::IBV_WR_RDMA_READ => SendOp::Read(remote),
+        opcodes::IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CompareSwap {
             remote,
             compare: posted.compare_add.unwrap_or(0),
             swap: posted.swap.unwrap_or(0),
         },
-        asked::IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd {
+        opcodes::IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd {
             remote,
             add: posted.compare_add.unwrap_or(0),
         },
-        asked::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(posted.invalidate_rkey.unwrap_or(0)),
-        asked::IBV_WR_BIND_MW => bind(posted).ok_or(libc::EINVAL)?,
+        opcodes::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(posted.invalidate_rkey.unwrap_or(0)),
+        opcodes::IBV_WR_BIND_MW => bind(posted).ok_or(libc::EINVAL)?,
         // Only extended requests have the value and the range.
-        asked::IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite {
+        opcodes::IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite {
             remote,
             value: posted.atomic_write.ok_or(libc::EOPNOTSUPP)?,
         },
-        asked::IBV_WR_FLUSH => flush(remote, posted.flush.ok_or(libc::EOPNOTSUPP)?)?,
+        opcodes::IBV_WR_FLUSH => flush(remote, posted.flush.ok_or(libc::EOPNOTSUPP)?)?,
         _ => return Err(libc::EOPNOTSUPP),
     })
 }

@@ -79,13 +79,13 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     use ffi::ibv_qp_init_attr_mask as has;
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
-    let asked = |field: has| attr.comp_mask & field.0 != 0;
-    let known = has::IBV_QP_INIT_ATTR_PD | has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    let known = (known | has::IBV_QP_INIT_ATTR_XRCD).0;
-    let is_extended = asked(has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-    let wanted = is_extended.then_some(attr.send_ops_flags);
-    let unknown = wanted.unwrap_or(0) & !operations(attr.qp_type) != 0;
-    if attr.comp_mask & !known != 0 || unknown {
+    let requested = |field: has| attr.comp_mask & field.0 != 0;
+    let supported = has::IBV_QP_INIT_ATTR_PD | has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let supported = (supported | has::IBV_QP_INIT_ATTR_XRCD).0;
+    let is_extended = requested(has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+    let send_ops = is_extended.then_some(attr.send_ops_flags);
+    let unknown = send_ops.unwrap_or(0) & !operations(attr.qp_type) != 0;
+    if attr.comp_mask & !supported != 0 || unknown {
         return null(libc::EOPNOTSUPP);
     }
     let plain = ffi::ibv_qp_init_attr {
@@ -99,12 +99,12 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     };
     let is_receiver = attr.qp_type == ffi::ibv_qp_type::IBV_QPT_XRC_RECV;
     let (pd, xrcd) = (has::IBV_QP_INIT_ATTR_PD, has::IBV_QP_INIT_ATTR_XRCD);
-    if is_receiver && asked(xrcd) {
+    if is_receiver && requested(xrcd) {
         // SAFETY: the caller's domain is live.
         qp::create_xrc_receiver(unsafe { Xrcd::borrow(attr.xrcd) }, &plain)
-    } else if !is_receiver && asked(pd) && !asked(xrcd) {
+    } else if !is_receiver && requested(pd) && !requested(xrcd) {
         // SAFETY: the caller's domain and queues are live.
-        unsafe { qp::create(attr.pd, &plain, wanted) }
+        unsafe { qp::create(attr.pd, &plain, send_ops) }
     } else {
         null(libc::EINVAL)
     }
@@ -127,10 +127,10 @@ impl Table {
 
 /// Adds the functions for building requests of these operations, for queue pairs of any device.
 pub(super) fn fill_operations(table: &mut Table, operations: u64) {
-    let asked = |operation: with| operations & u64::from(operation.0) != 0;
+    let requested = |operation: with| operations & u64::from(operation.0) != 0;
     table.fill_newer(
-        asked(with::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write),
-        asked(with::IBV_QP_EX_WITH_FLUSH).then_some(flush),
+        requested(with::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write),
+        requested(with::IBV_QP_EX_WITH_FLUSH).then_some(flush),
     );
     let qp = &mut table.ex;
     qp.wr_set_ud_addr = Some(set_ud_addr);
@@ -139,19 +139,20 @@ pub(super) fn fill_operations(table: &mut Table, operations: u64) {
     qp.wr_set_inline_data_list = Some(set_inline_data_list);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
-    qp.wr_send = asked(with::IBV_QP_EX_WITH_SEND).then_some(send);
-    qp.wr_send_imm = asked(with::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm);
-    qp.wr_send_inv = asked(with::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv);
-    qp.wr_rdma_write = asked(with::IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write);
+    qp.wr_send = requested(with::IBV_QP_EX_WITH_SEND).then_some(send);
+    qp.wr_send_imm = requested(with::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm);
+    qp.wr_send_inv = requested(with::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv);
+    qp.wr_rdma_write = requested(with::IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write);
     qp.wr_rdma_write_imm =
-        asked(with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm);
-    qp.wr_rdma_read = asked(with::IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read);
-    qp.wr_atomic_cmp_swp = asked(with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(atomic_cmp_swp);
+        requested(with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm);
+    qp.wr_rdma_read = requested(with::IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read);
+    qp.wr_atomic_cmp_swp =
+        requested(with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add =
-        asked(with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(atomic_fetch_add);
-    qp.wr_local_inv = asked(with::IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv);
-    qp.wr_bind_mw = asked(with::IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw);
-    qp.wr_send_tso = asked(with::IBV_QP_EX_WITH_TSO).then_some(send_tso);
+        requested(with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(atomic_fetch_add);
+    qp.wr_local_inv = requested(with::IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv);
+    qp.wr_bind_mw = requested(with::IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw);
+    qp.wr_send_tso = requested(with::IBV_QP_EX_WITH_TSO).then_some(send_tso);
 }
 
 /// Fills the table of an engine's queue pair.

@@ -317,7 +317,7 @@ pub(super) unsafe extern "C" fn query_gid(
     ctx: *mut ffi::ibv_context,
     port: u8,
     index: c_int,
-    place: *mut ffi::ibv_gid,
+    out: *mut ffi::ibv_gid,
 ) -> c_int {
     let index = u32::try_from(index).unwrap_or(u32::MAX);
     // SAFETY: an open context.
@@ -330,7 +330,7 @@ pub(super) unsafe extern "C" fn query_gid(
         }
     };
     // SAFETY: the caller's place.
-    unsafe { *place = gid };
+    unsafe { *out = gid };
     0
 }
 
@@ -343,7 +343,7 @@ pub(super) unsafe extern "C" fn query_gid_ex(
     ctx: *mut ffi::ibv_context,
     port: u32,
     index: u32,
-    place: *mut ffi::ibv_gid_entry,
+    out: *mut ffi::ibv_gid_entry,
     flags: u32,
     size: usize,
 ) -> c_int {
@@ -354,7 +354,7 @@ pub(super) unsafe extern "C" fn query_gid_ex(
     match unsafe { gid_entry(ctx, port, index) } {
         Ok(entry) => {
             // SAFETY: the caller's place.
-            unsafe { *place = entry };
+            unsafe { *out = entry };
             0
         }
         Err(errno) => errno,
@@ -386,7 +386,7 @@ pub(super) unsafe extern "C" fn query_pkey(
     ctx: *mut ffi::ibv_context,
     port: u8,
     index: c_int,
-    place: *mut ffi::__be16,
+    out: *mut ffi::__be16,
 ) -> c_int {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     // SAFETY: an open context.
@@ -400,7 +400,7 @@ pub(super) unsafe extern "C" fn query_pkey(
         }
     };
     // SAFETY: the caller's place.
-    unsafe { *place = ffi::__be16::from_ne(pkey) };
+    unsafe { *out = ffi::__be16::from_ne(pkey) };
     0
 }
 
@@ -409,7 +409,8 @@ pub(super) unsafe extern "C" fn get_pkey_index(
     port: u8,
     pkey: ffi::__be16,
 ) -> c_int {
-    let position = |device: &Properties| device.pkeys.iter().position(|own| *own == pkey.to_ne());
+    let position =
+        |device: &Properties| device.pkeys.iter().position(|entry| *entry == pkey.to_ne());
     // SAFETY: an open context.
     let found = unsafe { properties(ctx, position) };
     match found.and_then(|found| found.filter(|_| port == 1).ok_or(libc::EINVAL)) {

@@ -27,9 +27,9 @@ impl Blocked {
         let mut all: sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: a local variable, written before the return.
         unsafe { libc::sigfillset(&raw mut all) };
-        for own in OWN {
+        for signal in OWN {
             // SAFETY: as above, and the signals exist.
-            unsafe { libc::sigdelset(&raw mut all, own) };
+            unsafe { libc::sigdelset(&raw mut all, signal) };
         }
         // SAFETY: sets of signals are integers.
         let mut before: sigset_t = unsafe { std::mem::zeroed() };
@@ -95,8 +95,8 @@ mod tests {
         for signal in [libc::SIGTERM, libc::SIGALRM, libc::SIGRTMIN()] {
             assert_ne!(theirs & bit(signal), 0, "{signal}");
         }
-        for own in OWN {
-            assert_eq!(theirs & bit(own), before & bit(own), "{own}");
+        for signal in OWN {
+            assert_eq!(theirs & bit(signal), before & bit(signal), "{signal}");
         }
         assert_eq!(
             blocked(),

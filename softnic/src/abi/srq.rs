@@ -146,14 +146,14 @@ unsafe fn create(
 }
 
 /// Reads the number named by senders of extended connections.
-pub(super) unsafe extern "C" fn get_srq_num(raw: *mut ffi::ibv_srq, place: *mut u32) -> c_int {
+pub(super) unsafe extern "C" fn get_srq_num(raw: *mut ffi::ibv_srq, out: *mut u32) -> c_int {
     // SAFETY: a live queue.
     let srq = unsafe { Srq::borrow(raw) };
     let Some(number) = srq.device.port.look(|nic| nic.engine.srq_number(srq.id)) else {
         return libc::EOPNOTSUPP;
     };
     // SAFETY: the caller's place.
-    unsafe { *place = number };
+    unsafe { *out = number };
     0
 }
 

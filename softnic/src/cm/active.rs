@@ -6,7 +6,7 @@ use super::{
     connection::{Connection, Phase},
     error::CmError,
     event::Occurrence,
-    id::{Id, IdNum, State},
+    id::{Id, IdNum, IdState},
     ip_header::IpCmHeader,
     manager::Manager,
     message::{CommIds, Message},
@@ -27,12 +27,12 @@ pub(super) fn with_header(
     data: &[u8],
     len: usize,
 ) -> Result<PrivateData, CmError> {
-    let mut whole = header.encode().to_vec();
-    whole.extend(data);
-    if whole.len() > len {
+    let mut message = header.encode().to_vec();
+    message.extend(data);
+    if message.len() > len {
         return Err(CmError::Invalid("the private data are too long"));
     }
-    Ok(PrivateData::padded(&whole, len))
+    Ok(PrivateData::padded(&message, len))
 }
 
 impl Manager {
@@ -53,7 +53,8 @@ impl Manager {
         param.check()?;
         let param = param.limited(ConnParam::DEVICE_MAX, ConnParam::DEVICE_MAX);
         let id = self.id(num)?;
-        let (State::RouteResolved, Some(local), Some(peer)) = (&id.state, id.local, id.peer) else {
+        let (IdState::RouteResolved, Some(local), Some(peer)) = (&id.state, id.local, id.peer)
+        else {
             return Err(CmError::Invalid("the route is not resolved"));
         };
         if id.space.kind() != QpKind::Rc {
@@ -76,7 +77,7 @@ impl Manager {
         let mut connection = asking(num, path, &request, timing);
         let bytes = Message::Request(Box::new(request)).encode(connection.tid);
         connection.pending = Some(Pending::new(path, bytes, connection.retry, now));
-        id.state = State::Connection(Box::new(connection));
+        id.state = IdState::Connection(Box::new(connection));
         self.out.push_back((path, bytes));
         self.arm(num);
         Ok(())

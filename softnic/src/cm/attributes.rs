@@ -4,7 +4,7 @@ use super::{
     connection::{Connection, Phase},
     datagram::QKEY,
     error::CmError,
-    id::{IdNum, State},
+    id::{IdNum, IdState},
     manager::Manager,
 };
 use crate::engine::{Access, AttributeMask, QpAttributes, QpKind, State as QpState};
@@ -23,7 +23,7 @@ impl Manager {
     ) -> Result<(QpAttributes, AttributeMask), CmError> {
         let id = self.ids.get(&num).ok_or(CmError::NotFound(num))?;
         match &id.state {
-            State::Connection(connection) => {
+            IdState::Connection(connection) => {
                 let (mut attributes, mask) = connection.qp_attributes(to)?;
                 // The option counts at any time, also on the passive side.
                 if let Some(timeout) = id.options.ack_timeout {

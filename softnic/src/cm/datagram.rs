@@ -6,7 +6,7 @@ use super::{
     active::{PKEY, with_header},
     error::CmError,
     event::Occurrence,
-    id::{Id, IdNum, State},
+    id::{Id, IdNum, IdState},
     ip_header::{self, IpCmHeader},
     mad::MAD_LEN,
     manager::Manager,
@@ -65,7 +65,8 @@ impl Manager {
             max_retries: timing.max_retries,
         };
         let id = self.id(num)?;
-        let (State::RouteResolved, Some(local), Some(peer)) = (&id.state, id.local, id.peer) else {
+        let (IdState::RouteResolved, Some(local), Some(peer)) = (&id.state, id.local, id.peer)
+        else {
             return Err(CmError::Invalid("the route is not resolved"));
         };
         if id.space.kind() != QpKind::Ud {
@@ -89,7 +90,7 @@ impl Manager {
         };
         let tid = u64::from(num.0);
         let bytes = Message::ServiceRequest(Box::new(request)).encode(tid);
-        id.state = State::Service(Box::new(Service {
+        id.state = IdState::Service(Box::new(Service {
             is_passive: false,
             is_answered: false,
             answer: None,
@@ -143,7 +144,7 @@ impl Manager {
         let mut child = Id::new(space);
         child.local = Some(addr);
         child.peer = Some(SocketAddr::new(header.src, header.src_port));
-        child.state = State::Service(Box::new(Service {
+        child.state = IdState::Service(Box::new(Service {
             is_passive: true,
             is_answered: false,
             answer: None,
@@ -167,8 +168,8 @@ impl Manager {
 
     /// Sends the answer to a request again, if already answered.
     fn repeat_answer(&mut self, peer: (std::net::IpAddr, u32)) {
-        let known = self.services.get(&peer).and_then(|num| self.ids.get(num));
-        if let Some(State::Service(service)) = known.map(|id| &id.state)
+        let service_id = self.services.get(&peer).and_then(|num| self.ids.get(num));
+        if let Some(IdState::Service(service)) = service_id.map(|id| &id.state)
             && let Some(answer) = &service.answer
         {
             let again = (service.path, **answer);
@@ -206,7 +207,7 @@ impl Manager {
 
     fn check_service(&mut self, num: IdNum, private_data: &[u8]) -> Result<(), CmError> {
         match &self.id(num)?.state {
-            State::Service(service) if service.is_unanswered() => {}
+            IdState::Service(service) if service.is_unanswered() => {}
             _ => return Err(CmError::Invalid("there is no question to answer")),
         }
         if private_data.len() > REPLY_LEN {
@@ -223,7 +224,7 @@ impl Manager {
         qp_num: u32,
         private_data: PrivateData,
     ) {
-        let Some(State::Service(service)) = self.ids.get_mut(&num).map(|id| &mut id.state) else {
+        let Some(IdState::Service(service)) = self.ids.get_mut(&num).map(|id| &mut id.state) else {
             return;
         };
         service.is_answered = true;
@@ -247,7 +248,7 @@ impl Manager {
 
     pub(super) fn handle_service_reply(&mut self, path: &Path, reply: &ServiceReply) {
         let num = IdNum(reply.request_id);
-        let Some(State::Service(service)) = self.ids.get_mut(&num).map(|id| &mut id.state) else {
+        let Some(IdState::Service(service)) = self.ids.get_mut(&num).map(|id| &mut id.state) else {
             return;
         };
         if service.is_passive || service.is_answered || service.path.dst != path.dst {

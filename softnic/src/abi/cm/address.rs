@@ -71,7 +71,7 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Option<Address> {
 pub(super) fn storage(addr: Address, space: PortSpace) -> sockaddr_storage {
     // SAFETY: all fields are integers, so zero is a value.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
-    let place = &raw mut storage;
+    let out = &raw mut storage;
     match addr {
         Address::Ip(SocketAddr::V4(addr)) => {
             let raw = sockaddr_in {
@@ -83,7 +83,7 @@ pub(super) fn storage(addr: Address, space: PortSpace) -> sockaddr_storage {
                 sin_zero: [0; 8],
             };
             // SAFETY: the storage is large and aligned enough for each address.
-            unsafe { place.cast::<sockaddr_in>().write(raw) };
+            unsafe { out.cast::<sockaddr_in>().write(raw) };
         }
         Address::Ip(SocketAddr::V6(addr)) => {
             let raw = sockaddr_in6 {
@@ -96,11 +96,11 @@ pub(super) fn storage(addr: Address, space: PortSpace) -> sockaddr_storage {
                 sin6_scope_id: addr.scope_id(),
             };
             // SAFETY: as above.
-            unsafe { place.cast::<sockaddr_in6>().write(raw) };
+            unsafe { out.cast::<sockaddr_in6>().write(raw) };
         }
         Address::Ib(addr) => {
             // SAFETY: as above.
-            unsafe { place.cast::<sockaddr_ib>().write(ib(addr, space)) };
+            unsafe { out.cast::<sockaddr_ib>().write(ib(addr, space)) };
         }
     }
     storage

@@ -27,8 +27,8 @@ fn boxed(addr: Address, space: PortSpace) -> (*mut libc::sockaddr, libc::socklen
         Address::Ip(_) => size_of::<libc::sockaddr_in6>(),
         Address::Ib(_) => size_of::<ffi::sockaddr_ib>(),
     };
-    let place = Box::into_raw(Box::new(address::storage(addr, space)));
-    (place.cast(), libc::socklen_t::try_from(len).unwrap_or(0))
+    let storage = Box::into_raw(Box::new(address::storage(addr, space)));
+    (storage.cast(), libc::socklen_t::try_from(len).unwrap_or(0))
 }
 
 /// The first address of a name. `RAI_FAMILY` restricts the family to the one of the hints. `Err` is a code of
@@ -43,22 +43,22 @@ unsafe fn look_up(
 ) -> Result<Address, c_int> {
     let has_family = flags & ffi::RAI_FAMILY != 0;
     let is_ib = has_family && family == ffi::AF_IB;
-    let mut wanted: libc::addrinfo = zeroed();
-    wanted.ai_socktype = libc::SOCK_STREAM;
-    wanted.ai_family = match (has_family, is_ib) {
+    let mut hints: libc::addrinfo = zeroed();
+    hints.ai_socktype = libc::SOCK_STREAM;
+    hints.ai_family = match (has_family, is_ib) {
         (_, true) => libc::AF_INET6,
         (true, false) => family,
         (false, false) => libc::AF_UNSPEC,
     };
     if flags & ffi::RAI_PASSIVE != 0 {
-        wanted.ai_flags |= libc::AI_PASSIVE;
+        hints.ai_flags |= libc::AI_PASSIVE;
     }
     if flags & ffi::RAI_NUMERICHOST != 0 {
-        wanted.ai_flags |= libc::AI_NUMERICHOST;
+        hints.ai_flags |= libc::AI_NUMERICHOST;
     }
     let mut list = ptr::null_mut();
     // SAFETY: names as promised by the caller; hints and result are local variables.
-    let ret = unsafe { libc::getaddrinfo(node, service, &raw const wanted, &raw mut list) };
+    let ret = unsafe { libc::getaddrinfo(node, service, &raw const hints, &raw mut list) };
     if ret != 0 {
         return Err(ret);
     }

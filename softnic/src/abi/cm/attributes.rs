@@ -48,13 +48,13 @@ pub(super) unsafe extern "C" fn rdma_init_qp_attr(
         .port()
         .look(|nic| nic.manager.qp_attributes(id.num(), to))
     {
-        Ok((attributes, given)) => {
+        Ok((attributes, set)) => {
             // SAFETY: the caller's attributes.
             unsafe { *attr = raw_attributes(&id.port(), to, &attributes) };
             // SAFETY: live; the field does not change after the creation.
             let absent = absent(unsafe { (*raw).qp_type });
             // SAFETY: the caller's place.
-            unsafe { *mask = (given.0 & !absent.0).cast_signed() };
+            unsafe { *mask = (set.0 & !absent.0).cast_signed() };
             0
         }
         Err(error) => failed(errno(error)),

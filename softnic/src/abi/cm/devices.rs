@@ -39,9 +39,9 @@ pub(super) fn context(port: &Port) -> *mut ffi::ibv_context {
 
 /// The context of a host's device among the open ones.
 fn context_among(opened: &mut Vec<Opened>, port: &Port) -> *mut ffi::ibv_context {
-    let known = opened.iter().find(|known| known.port.is(port));
-    if let Some(known) = known {
-        return ptr::with_exposed_provenance_mut(known.context);
+    let entry = opened.iter().find(|entry| entry.port.is(port));
+    if let Some(entry) = entry {
+        return ptr::with_exposed_provenance_mut(entry.context);
     }
     let device = device::listed(port);
     let context = context::open(port, device);
@@ -70,11 +70,11 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ffi::ibv_c
     if let Some(port) = &port {
         context_among(&mut opened, port);
     }
-    for known in opened.iter_mut() {
-        let is_own = port.as_ref().is_none_or(|port| known.port.is(port));
-        if is_own && !known.port.is_removed() {
-            known.lists += 1;
-            devices.push(ptr::with_exposed_provenance_mut(known.context));
+    for entry in opened.iter_mut() {
+        let is_own = port.as_ref().is_none_or(|port| entry.port.is(port));
+        if is_own && !entry.port.is_removed() {
+            entry.lists += 1;
+            devices.push(ptr::with_exposed_provenance_mut(entry.context));
         }
     }
     drop(opened);
@@ -103,9 +103,9 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ffi::ibv_context) {
     let devices = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) };
     drop(lists);
     let mut opened = lock(&OPENED);
-    for known in opened.iter_mut() {
-        let is_listed = devices.iter().any(|device| device.addr() == known.context);
-        known.lists -= usize::from(is_listed);
+    for entry in opened.iter_mut() {
+        let is_listed = devices.iter().any(|device| device.addr() == entry.context);
+        entry.lists -= usize::from(is_listed);
     }
     drop(opened);
     free_abandoned();
@@ -113,10 +113,10 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ffi::ibv_context) {
 
 /// Closes the devices of dropped fabrics without objects and lists.
 pub(in crate::abi) fn free_abandoned() {
-    let is_abandoned = |known: &mut Opened| known.lists == 0 && known.port.is_abandoned();
+    let is_abandoned = |entry: &mut Opened| entry.lists == 0 && entry.port.is_abandoned();
     let abandoned: Vec<_> = lock(&OPENED).extract_if(.., is_abandoned).collect();
-    for known in abandoned {
-        let context = ptr::with_exposed_provenance_mut(known.context);
+    for entry in abandoned {
+        let context = ptr::with_exposed_provenance_mut(entry.context);
         // SAFETY: opened by `context`, and closed once: no longer in the list. Neither an identifier nor a list of a
         // program has the context.
         unsafe { context::ibv_close_device(context) };

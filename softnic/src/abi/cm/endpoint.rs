@@ -111,7 +111,7 @@ pub(super) fn create(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_request(
     listener: *mut ffi::rdma_cm_id,
-    place: *mut *mut ffi::rdma_cm_id,
+    out: *mut *mut ffi::rdma_cm_id,
 ) -> c_int {
     // SAFETY: the caller's listener.
     let of = unsafe { Id::borrow(listener) };
@@ -157,7 +157,7 @@ unsafe extern "C" fn rdma_get_request(
     // SAFETY: live; the next call of the identifier acknowledges the event.
     unsafe { (*child).event = event };
     // SAFETY: the caller's place.
-    unsafe { *place = child };
+    unsafe { *out = child };
     0
 }
 
@@ -166,7 +166,7 @@ unsafe extern "C" fn rdma_get_request(
 /// queue pairs.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_ep(
-    place: *mut *mut ffi::rdma_cm_id,
+    out: *mut *mut ffi::rdma_cm_id,
     info: *mut ffi::rdma_addrinfo,
     pd: *mut verbs::ibv_pd,
     init: *mut verbs::ibv_qp_init_attr,
@@ -210,7 +210,7 @@ unsafe extern "C" fn rdma_create_ep(
         return -1;
     }
     // SAFETY: the caller's place.
-    unsafe { *place = created };
+    unsafe { *out = created };
     0
 }
 

@@ -54,7 +54,7 @@ const GROUP_QKEY: u32 = 0x0123_4567;
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut ffi::rdma_event_channel,
-    place: *mut *mut ffi::rdma_cm_event,
+    out: *mut *mut ffi::rdma_cm_event,
 ) -> c_int {
     // SAFETY: a live channel.
     let channel = unsafe { Channel::borrow(channel) };
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C" fn rdma_get_cm_event(
         // SAFETY: destroying the identifier waits for the acknowledgement of the event.
         if let Some(event) = unsafe { deliver(queued) } {
             // SAFETY: the caller's place.
-            unsafe { *place = event };
+            unsafe { *out = event };
             return 0;
         }
         acks.remove(1);
@@ -323,7 +323,7 @@ fn datagram_contents(id: &Id, what: Occurrence) -> Option<Contents> {
             local,
         } => {
             let extra = id.extra();
-            let found = extra.groups.iter().find(|known| known.id == membership)?;
+            let found = extra.groups.iter().find(|joined| joined.id == membership)?;
             let path = Path::new(local, group);
             let mut param = datagram(id, &path, MULTICAST_QP, GROUP_QKEY);
             // In this event, the private data pointer is the context of `rdma_join_multicast`.

@@ -42,7 +42,7 @@ pub(super) struct Membership {
 
 /// Mutable state of an identifier.
 #[derive(Debug)]
-pub(super) struct Extra {
+pub(super) struct IdExtra {
     pub(super) queue: Arc<CmEvents>,
     pub(super) groups: Vec<Membership>,
     pub(super) remote_ece: Ece,
@@ -75,7 +75,7 @@ pub(super) struct Id {
     space: PortSpace,
     /// Unacknowledged events.
     acks: Arc<Acks>,
-    extra: Mutex<Extra>,
+    extra: Mutex<IdExtra>,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -124,7 +124,7 @@ impl Id {
             is_floating,
             space,
             acks: Arc::clone(&acks),
-            extra: Mutex::new(Extra {
+            extra: Mutex::new(IdExtra {
                 queue: Arc::clone(queue),
                 groups: Vec::new(),
                 remote_ece: Ece::default(),
@@ -145,7 +145,7 @@ impl Id {
         raw
     }
 
-    pub(super) fn extra(&self) -> MutexGuard<'_, Extra> {
+    pub(super) fn extra(&self) -> MutexGuard<'_, IdExtra> {
         self.extra.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -268,9 +268,9 @@ impl Id {
         record.packet_life_time_selector = EXACTLY;
         record.packet_life_time = PACKET_LIFE_TIME;
         let boxed = Box::new(UnsafeCell::new(record));
-        let (place, raw) = (boxed.get(), self.raw.get());
+        let (record, raw) = (boxed.get(), self.raw.get());
         // SAFETY: as in `refresh`; the record belongs to the identifier until replaced.
-        unsafe { (*raw).route.path_rec = place };
+        unsafe { (*raw).route.path_rec = record };
         // SAFETY: as in `refresh`.
         unsafe { (*raw).route.num_paths = 1 };
         self.extra().path = Some(boxed);
@@ -313,9 +313,9 @@ unsafe extern "C" fn rdma_create_id(
 /// Creates an identifier without a channel of the program: calls wait for their events.
 ///
 /// # Safety
-/// - `place` is a place for the identifier.
+/// - `out` is a place for the identifier.
 unsafe fn create_waiting(
-    place: *mut *mut ffi::rdma_cm_id,
+    out: *mut *mut ffi::rdma_cm_id,
     context: *mut c_void,
     space: PortSpace,
 ) -> c_int {
@@ -325,7 +325,7 @@ unsafe fn create_waiting(
     match endpoint::create(space, context) {
         Ok(created) => {
             // SAFETY: the caller's promise.
-            unsafe { *place = created };
+            unsafe { *out = created };
             0
         }
         Err(errno) => failed(errno),

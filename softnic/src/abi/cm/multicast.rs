@@ -79,7 +79,7 @@ unsafe extern "C" fn rdma_leave_multicast(raw: *mut ffi::rdma_cm_id, addr: *mut 
         return failed(libc::EINVAL);
     };
     let mut extra = id.extra();
-    let found = extra.groups.iter().position(|known| known.group == group);
+    let found = extra.groups.iter().position(|joined| joined.group == group);
     let Some(found) = found else {
         return failed(libc::EADDRNOTAVAIL);
     };

@@ -81,7 +81,7 @@ unsafe extern "C" fn rdma_set_local_ece(raw: *mut ffi::rdma_cm_id, ece: *mut ibv
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_remote_ece(raw: *mut ffi::rdma_cm_id, place: *mut ibv_ece) -> c_int {
+unsafe extern "C" fn rdma_get_remote_ece(raw: *mut ffi::rdma_cm_id, out: *mut ibv_ece) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
     if let Err(errno) = id.port().attempt(Call::GetRemoteEce) {
@@ -94,6 +94,6 @@ unsafe extern "C" fn rdma_get_remote_ece(raw: *mut ffi::rdma_cm_id, place: *mut 
         comp_mask: 0,
     };
     // SAFETY: the caller's place.
-    unsafe { *place = ece };
+    unsafe { *out = ece };
     0
 }

@@ -64,7 +64,8 @@ pub(in crate::abi) unsafe extern "C" fn create_comp_cntr(
 pub(in crate::abi) unsafe extern "C" fn destroy_comp_cntr(cntr: *mut ffi::ibv_comp_cntr) -> c_int {
     // SAFETY: an object of the device.
     let mut state = unsafe { state_of(cntr) };
-    let attached = |qp: &super::qp::Qp| qp.comp_cntrs.iter().any(|(at, _)| *at == cntr.addr());
+    let attached =
+        |qp: &super::qp::ScriptedQp| qp.comp_cntrs.iter().any(|(at, _)| *at == cntr.addr());
     if state.qps.values().any(attached) {
         return libc::EBUSY;
     }

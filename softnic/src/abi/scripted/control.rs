@@ -253,7 +253,7 @@ impl Device {
         let state = self.state();
         assert_eq!(state.mrs.len(), 1);
         let mr = state.mrs.values().next().unwrap();
-        (mr.start, mr.len, mr.access, mr.place)
+        (mr.start, mr.len, mr.access, mr.backing)
     }
 
     /// Ends every registration, as if the program had done so with requests in flight.

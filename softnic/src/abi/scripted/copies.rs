@@ -52,10 +52,10 @@ impl State {
             return;
         };
         let owner = copied.owner;
-        let known = self.qps.contains_key(&owner)
+        let owner_exists = self.qps.contains_key(&owner)
             || self.srqs.contains_key(&owner)
             || self.wqs.contains_key(&owner);
-        if known
+        if owner_exists
             && self.deliver(&copied.sges, &copied.message) != ffi::ibv_wc_status::IBV_WC_SUCCESS
         {
             self.complain("a poll copied a message to memory that was given back".to_owned());

@@ -10,20 +10,20 @@ use ibverbs_sys as ffi;
 
 use super::{
     copies::Copied,
-    qp::Qp,
+    qp::ScriptedQp,
     state::{Ptr, State, count_down, count_up, counter, device_of, state_of, state_of_context},
 };
 use crate::{abi::null, failure::Call};
 
 /// A completion queue.
-pub(super) struct Cq {
+pub(super) struct ScriptedCq {
     pub(super) raw: Ptr<ffi::ibv_cq>,
     pub(super) ready: VecDeque<(ffi::ibv_wc, Extra)>,
     /// Messages that are copied when their completions are polled, by the identifiers of the receives.
     pub(super) copies: BTreeMap<u64, Copied>,
     /// Return values of the next polls, which take no completions.
     pub(super) returns: VecDeque<i32>,
-    armed: Option<Armed>,
+    armed: Option<ScriptedArmed>,
     channel: Option<Ptr<ffi::ibv_comp_channel>>,
     /// Whether an extended poll has started and not ended.
     pub(super) polling: bool,
@@ -34,7 +34,7 @@ pub(super) struct Cq {
 }
 
 #[derive(PartialEq)]
-enum Armed {
+enum ScriptedArmed {
     Any,
     Solicited,
 }
@@ -65,14 +65,14 @@ pub fn wc(wr_id: u64, opcode: ffi::ibv_wc_opcode) -> ffi::ibv_wc {
 }
 
 impl State {
-    pub(super) fn cq_mut(&mut self, cq: usize) -> &mut Cq {
+    pub(super) fn cq_mut(&mut self, cq: usize) -> &mut ScriptedCq {
         let found = self.cqs.get_mut(&cq);
         found.unwrap_or_else(|| panic!("there is no completion queue at {cq:#x}"))
     }
 
     /// Enters a new queue into the books.
     pub(super) fn adopt_cq(&mut self, raw: *mut ffi::ibv_cq, channel: *mut ffi::ibv_comp_channel) {
-        let cq = Cq {
+        let cq = ScriptedCq {
             raw: Ptr(raw),
             ready: VecDeque::new(),
             copies: BTreeMap::new(),
@@ -97,7 +97,7 @@ impl State {
     /// Complains if a call takes the lock of a send queue that is being built on. EFA's provider takes it when it polls a
     /// completion of the queue pair.
     pub(super) fn lock_send_queues(&mut self, call: &'static str, cq: usize) {
-        let on_it = |qp: &Qp| qp.send_cq == cq && qp.building.is_some();
+        let on_it = |qp: &ScriptedQp| qp.send_cq == cq && qp.building.is_some();
         if self.qps.values().any(on_it) {
             self.complain(format!("`{call}` waits for the lock of an open batch"));
         }
@@ -116,8 +116,8 @@ impl State {
         }
         let failed = wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS;
         let notify = match queue.armed {
-            Some(Armed::Any) => true,
-            Some(Armed::Solicited) => failed,
+            Some(ScriptedArmed::Any) => true,
+            Some(ScriptedArmed::Solicited) => failed,
             None => false,
         };
         if let (true, Some(Ptr(channel))) = (notify, &queue.channel) {
@@ -208,7 +208,7 @@ pub(in crate::abi) unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_in
 
 pub(super) unsafe extern "C" fn poll_cq(
     cq: *mut ffi::ibv_cq,
-    wanted: c_int,
+    max_entries: c_int,
     wcs: *mut ffi::ibv_wc,
 ) -> c_int {
     // SAFETY: an object of the device.
@@ -222,14 +222,14 @@ pub(super) unsafe extern "C" fn poll_cq(
     if let Some(ret) = queue.returns.pop_front() {
         return ret;
     }
-    let count = queue.ready.len().min(wanted as usize);
+    let count = queue.ready.len().min(max_entries as usize);
     let polled: Vec<_> = queue.ready.drain(..count).collect();
     for (i, (wc, _)) in polled.into_iter().enumerate() {
         state.copy_polled(cq.addr(), wc.wr_id);
-        // SAFETY: the caller's array has room for `wanted`.
-        let place = unsafe { wcs.add(i) };
+        // SAFETY: the caller's array has room for `max_entries`.
+        let slot = unsafe { wcs.add(i) };
         // SAFETY: as above.
-        unsafe { write(place, wc) };
+        unsafe { write(slot, wc) };
     }
     count as c_int
 }
@@ -237,21 +237,21 @@ pub(super) unsafe extern "C" fn poll_cq(
 /// Writes a completion: of a failed request, only the fields promised by `ibv_poll_cq(3)`.
 ///
 /// # Safety
-/// - `place` is valid for writes.
-unsafe fn write(place: *mut ffi::ibv_wc, wc: ffi::ibv_wc) {
+/// - `slot` is valid for writes.
+unsafe fn write(slot: *mut ffi::ibv_wc, wc: ffi::ibv_wc) {
     if wc.status == ffi::ibv_wc_status::IBV_WC_SUCCESS || has_more(wc.status) {
         // SAFETY: the caller's promise.
-        unsafe { place.write(wc) };
+        unsafe { slot.write(wc) };
         return;
     }
     // SAFETY: the caller's promise, here and below.
-    unsafe { (*place).wr_id = wc.wr_id };
+    unsafe { (*slot).wr_id = wc.wr_id };
     // SAFETY: as above.
-    unsafe { (*place).status = wc.status };
+    unsafe { (*slot).status = wc.status };
     // SAFETY: as above.
-    unsafe { (*place).qp_num = wc.qp_num };
+    unsafe { (*slot).qp_num = wc.qp_num };
     // SAFETY: as above.
-    unsafe { (*place).vendor_err = wc.vendor_err };
+    unsafe { (*slot).vendor_err = wc.vendor_err };
 }
 
 /// Whether a status is no failure of the request: its flags are valid.
@@ -269,11 +269,11 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited: c
     }
     let queue = state.cq_mut(cq.addr());
     // Asking for any completion is the stronger wish.
-    if queue.armed != Some(Armed::Any) {
+    if queue.armed != Some(ScriptedArmed::Any) {
         queue.armed = Some(if solicited == 0 {
-            Armed::Any
+            ScriptedArmed::Any
         } else {
-            Armed::Solicited
+            ScriptedArmed::Solicited
         });
     }
     0
@@ -351,7 +351,7 @@ impl State {
     pub(super) fn acknowledge(&mut self, object: usize, count: u32) {
         let waiting = self.unacknowledged.entry(object).or_default();
         match waiting.checked_sub(count) {
-            Some(left) => *waiting = left,
+            Some(rest) => *waiting = rest,
             None => self.complain("an event was acknowledged that had not been read".to_owned()),
         }
     }

@@ -126,8 +126,8 @@ pub(in crate::abi) unsafe extern "C" fn reg_dm_mr(
     if offset as usize + length > state.dms[&dm.addr()].lock().len() || access & zero_based == 0 {
         return null(libc::EINVAL);
     }
-    let place = Place::Device(dm.addr(), offset);
-    state.region("ibv_reg_dm_mr", pd, (0, length), access, place)
+    let backing = Place::Device(dm.addr(), offset);
+    state.region("ibv_reg_dm_mr", pd, (0, length), access, backing)
 }
 
 pub(in crate::abi) unsafe extern "C" fn import_dm(
@@ -143,8 +143,8 @@ pub(in crate::abi) unsafe extern "C" fn import_dm(
         dm.handle = handle;
     });
     // The imported memory may be of a device unknown to the test.
-    let known = state.dms.values().find(|dm| dm.handle == handle).cloned();
-    let memory = known.unwrap_or_else(|| Dm::new(handle, 4096));
+    let found = state.dms.values().find(|dm| dm.handle == handle).cloned();
+    let memory = found.unwrap_or_else(|| Dm::new(handle, 4096));
     state.dms.insert(dm.addr(), memory);
     dm
 }

@@ -9,7 +9,7 @@ use crate::abi::event;
 
 pub(in crate::abi) unsafe extern "C" fn get_async_event(
     ctx: *mut ffi::ibv_context,
-    place: *mut ffi::ibv_async_event,
+    out: *mut ffi::ibv_async_event,
 ) -> c_int {
     // SAFETY: an open context.
     let shared = unsafe { device_of_context(ctx) };
@@ -27,7 +27,7 @@ pub(in crate::abi) unsafe extern "C" fn get_async_event(
     }
     let object = ptr::with_exposed_provenance_mut(element);
     // SAFETY: the caller's place.
-    unsafe { place.write(event::of(kind, object, element as c_int)) };
+    unsafe { out.write(event::of(kind, object, element as c_int)) };
     0
 }
 

@@ -26,17 +26,17 @@ pub(in crate::abi) unsafe extern "C" fn create_flow(
     let mut state = unsafe { state_of(qp) };
     // SAFETY: as the caller promises: `size` bytes from the attributes on.
     let all = unsafe { slice::from_raw_parts(attr.cast::<u8>(), fixed.size.into()) };
-    let mut left = &all[size_of::<ffi::ibv_flow_attr>()..];
+    let mut unparsed = &all[size_of::<ffi::ibv_flow_attr>()..];
     let mut specs = Vec::new();
     for _ in 0..fixed.num_of_specs {
         // Each begins with a type and a size.
-        let kind = u32::from_ne_bytes(left[..4].try_into().unwrap());
-        let size = u16::from_ne_bytes(left[4..6].try_into().unwrap());
-        let (spec, rest) = left.split_at(size.into());
+        let kind = u32::from_ne_bytes(unparsed[..4].try_into().unwrap());
+        let size = u16::from_ne_bytes(unparsed[4..6].try_into().unwrap());
+        let (spec, rest) = unparsed.split_at(size.into());
         specs.push((kind, spec.to_vec()));
-        left = rest;
+        unparsed = rest;
     }
-    if !left.is_empty() {
+    if !unparsed.is_empty() {
         return null(libc::EINVAL);
     }
     let flow = state.make(

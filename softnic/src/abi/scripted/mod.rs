@@ -60,7 +60,7 @@ mod srq;
 mod state;
 mod table;
 mod tags;
-mod turn;
+mod turns;
 mod wq;
 
 pub use ibverbs_sys as ffi;

@@ -19,16 +19,16 @@ use crate::{
 };
 
 /// A registration.
-pub(super) struct Mr {
+pub(super) struct ScriptedMr {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) lkey: u32,
     rkey: u32,
     pub(super) access: u32,
-    pub(super) place: Place,
+    pub(super) backing: Place,
 }
 
-impl Mr {
+impl ScriptedMr {
     /// Whether the region contains all of a range.
     fn contains(&self, start: u64, len: u64) -> bool {
         start >= self.start && len <= self.len && start - self.start <= self.len - len
@@ -51,11 +51,11 @@ pub enum Place {
 /// Bytes of a region that are read when it is deregistered.
 const TOUCHED: u64 = 1 << 12;
 
-impl Mr {
+impl ScriptedMr {
     /// Reads the memory, as a device may until it is deregistered, unless that is mapped on demand.
     fn touch(&self) {
         let on_demand = ffi::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-        if let Place::Memory(start) = self.place
+        if let Place::Memory(start) = self.backing
             && start != 0
             && self.access & on_demand == 0
         {
@@ -69,7 +69,7 @@ impl Mr {
 
     /// A range of the process' memory from `addr` on, in the region.
     fn host_range(&self, addr: u64, len: usize) -> HostRange {
-        let shared = match self.place {
+        let shared = match self.backing {
             Place::Memory(start) => Shared::of(start, self.len, Access(self.access)),
             _ => Shared::default(),
         };
@@ -81,10 +81,10 @@ impl State {
     /// Writes a message to the elements of a receive, as a device does: to any region with the key
     /// at this time. Returns the status of the completion.
     pub(super) fn deliver(&mut self, sges: &[ffi::ibv_sge], message: &[u8]) -> ffi::ibv_wc_status {
-        let mut left = message;
+        let mut unwritten = message;
         for sge in sges {
-            let (part, rest) = left.split_at(left.len().min(sge.length as usize));
-            left = rest;
+            let (part, rest) = unwritten.split_at(unwritten.len().min(sge.length as usize));
+            unwritten = rest;
             if part.is_empty() {
                 break;
             }
@@ -92,7 +92,7 @@ impl State {
                 return ffi::ibv_wc_status::IBV_WC_LOC_PROT_ERR;
             };
             let offset = sge.addr - mr.start;
-            match mr.place {
+            match mr.backing {
                 Place::Memory(start) => {
                     let to = mr.host_range(start + offset, part.len());
                     // SAFETY: memory in flight stays registered, and the device's alone or shared:
@@ -107,7 +107,7 @@ impl State {
                 Place::DmaBuf(..) | Place::Null => {}
             }
         }
-        match left {
+        match unwritten {
             [] => ffi::ibv_wc_status::IBV_WC_SUCCESS,
             _ => ffi::ibv_wc_status::IBV_WC_LOC_LEN_ERR,
         }
@@ -119,7 +119,7 @@ impl State {
         for sge in sges.iter().filter(|sge| sge.length > 0) {
             let mr = self.region_of(sge).unwrap();
             let (offset, len) = (sge.addr - mr.start, sge.length as usize);
-            match mr.place {
+            match mr.backing {
                 Place::Memory(start) => {
                     let from = mr.host_range(start + offset, len);
                     let filled = bytes.len();
@@ -138,7 +138,7 @@ impl State {
     }
 
     /// The region with an element's key and its bytes.
-    fn region_of(&self, sge: &ffi::ibv_sge) -> Option<&Mr> {
+    fn region_of(&self, sge: &ffi::ibv_sge) -> Option<&ScriptedMr> {
         let mut mrs = self.mrs.values();
         mrs.find(|mr| mr.lkey == sge.lkey && mr.contains(sge.addr, sge.length.into()))
     }
@@ -166,9 +166,9 @@ impl State {
         pd: *mut ffi::ibv_pd,
         (start, len): (u64, usize),
         access: u32,
-        place: Place,
+        backing: Place,
     ) -> *mut ffi::ibv_mr {
-        let (addr, parent) = match place {
+        let (addr, parent) = match backing {
             Place::Memory(addr) => (addr, 0),
             Place::Device(dm, _) => (0, dm),
             Place::DmaBuf(_, offset) => (offset, 0),
@@ -190,13 +190,13 @@ impl State {
                 mr.handle = number;
             },
         );
-        let registered = Mr {
+        let registered = ScriptedMr {
             start,
             len: len as u64,
             lkey,
             rkey,
             access,
-            place,
+            backing,
         };
         self.mrs.insert(mr.addr(), registered);
         mr
@@ -249,8 +249,8 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_iova2(
     }
     let zero_based = has(ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED);
     let start = if zero_based { 0 } else { iova };
-    let place = Place::Memory(addr.addr() as u64);
-    state.region("ibv_reg_mr", pd, (start, length), access, place)
+    let backing = Place::Memory(addr.addr() as u64);
+    state.region("ibv_reg_mr", pd, (start, length), access, backing)
 }
 
 pub(in crate::abi) unsafe extern "C" fn reg_dmabuf_mr(
@@ -266,13 +266,13 @@ pub(in crate::abi) unsafe extern "C" fn reg_dmabuf_mr(
     let Some(file) = file_id(fd) else {
         return null(libc::EBADF);
     };
-    let place = Place::DmaBuf(file, offset);
+    let backing = Place::DmaBuf(file, offset);
     state.region(
         "ibv_reg_dmabuf_mr",
         pd,
         (iova, length),
         access as u32,
-        place,
+        backing,
     )
 }
 
@@ -326,7 +326,7 @@ pub(in crate::abi) unsafe extern "C" fn rereg_mr(
         raw.length = length;
         registered.start = addr.addr() as u64;
         registered.len = length as u64;
-        registered.place = Place::Memory(addr.addr() as u64);
+        registered.backing = Place::Memory(addr.addr() as u64);
     }
     if has(ffi::ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS) {
         registered.access = access as u32;
@@ -349,10 +349,10 @@ pub(in crate::abi) unsafe extern "C" fn dereg_mr(mr: *mut ffi::ibv_mr) -> c_int 
     let mut state = unsafe { state_of(mr) };
     let ret = state.unmake("ibv_dereg_mr", mr);
     if ret == 0
-        && let Some(gone) = state.mrs.remove(&mr.addr())
+        && let Some(removed) = state.mrs.remove(&mr.addr())
     {
-        gone.touch();
-        state.release_keys(gone.lkey, gone.rkey);
+        removed.touch();
+        state.release_keys(removed.lkey, removed.rkey);
     }
     ret
 }

@@ -153,17 +153,19 @@ impl PostedSend {
     }
 
     fn wc_opcode(&self) -> ffi::ibv_wc_opcode {
-        use ffi::{ibv_wc_opcode as done, ibv_wr_opcode as asked};
+        use ffi::{ibv_wc_opcode as done, ibv_wr_opcode as opcodes};
         match self.opcode {
-            asked::IBV_WR_RDMA_WRITE | asked::IBV_WR_RDMA_WRITE_WITH_IMM => done::IBV_WC_RDMA_WRITE,
-            asked::IBV_WR_RDMA_READ => done::IBV_WC_RDMA_READ,
-            asked::IBV_WR_ATOMIC_CMP_AND_SWP => done::IBV_WC_COMP_SWAP,
-            asked::IBV_WR_ATOMIC_FETCH_AND_ADD => done::IBV_WC_FETCH_ADD,
-            asked::IBV_WR_LOCAL_INV => done::IBV_WC_LOCAL_INV,
-            asked::IBV_WR_BIND_MW => done::IBV_WC_BIND_MW,
-            asked::IBV_WR_TSO => done::IBV_WC_TSO,
-            asked::IBV_WR_ATOMIC_WRITE => done::IBV_WC_ATOMIC_WRITE,
-            asked::IBV_WR_FLUSH => done::IBV_WC_FLUSH,
+            opcodes::IBV_WR_RDMA_WRITE | opcodes::IBV_WR_RDMA_WRITE_WITH_IMM => {
+                done::IBV_WC_RDMA_WRITE
+            }
+            opcodes::IBV_WR_RDMA_READ => done::IBV_WC_RDMA_READ,
+            opcodes::IBV_WR_ATOMIC_CMP_AND_SWP => done::IBV_WC_COMP_SWAP,
+            opcodes::IBV_WR_ATOMIC_FETCH_AND_ADD => done::IBV_WC_FETCH_ADD,
+            opcodes::IBV_WR_LOCAL_INV => done::IBV_WC_LOCAL_INV,
+            opcodes::IBV_WR_BIND_MW => done::IBV_WC_BIND_MW,
+            opcodes::IBV_WR_TSO => done::IBV_WC_TSO,
+            opcodes::IBV_WR_ATOMIC_WRITE => done::IBV_WC_ATOMIC_WRITE,
+            opcodes::IBV_WR_FLUSH => done::IBV_WC_FLUSH,
             _ => done::IBV_WC_SEND,
         }
     }

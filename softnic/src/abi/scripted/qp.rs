@@ -13,7 +13,7 @@ use super::{
 use crate::abi::{null, qp_ex::Table};
 
 /// A queue pair.
-pub(super) struct Qp {
+pub(super) struct ScriptedQp {
     pub(super) number: u32,
     pub(super) kind: ffi::ibv_qp_type,
     pub(super) state: ffi::ibv_qp_state,
@@ -40,7 +40,7 @@ pub(super) struct Qp {
     ece: ffi::ibv_ece,
 }
 
-impl Qp {
+impl ScriptedQp {
     /// A queue pair after its creation with these attributes.
     fn in_reset(number: u32, attr: &ffi::ibv_qp_init_attr_ex) -> Self {
         let mut current = ffi::ibv_qp_attr::zeroed();
@@ -92,12 +92,12 @@ fn describe(
 }
 
 impl State {
-    pub(super) fn qp(&self, number: u32) -> &Qp {
+    pub(super) fn qp(&self, number: u32) -> &ScriptedQp {
         let found = self.qps.values().find(|qp| qp.number == number);
         found.unwrap_or_else(|| panic!("there is no queue pair {number:#x}"))
     }
 
-    pub(super) fn qp_by_number(&mut self, number: u32) -> &mut Qp {
+    pub(super) fn qp_by_number(&mut self, number: u32) -> &mut ScriptedQp {
         let found = self.qps.values_mut().find(|qp| qp.number == number);
         found.unwrap_or_else(|| panic!("there is no queue pair {number:#x}"))
     }
@@ -111,7 +111,7 @@ impl State {
         }
     }
 
-    pub(super) fn qp_mut(&mut self, qp: usize) -> &mut Qp {
+    pub(super) fn qp_mut(&mut self, qp: usize) -> &mut ScriptedQp {
         self.qps.get_mut(&qp).unwrap()
     }
 
@@ -125,8 +125,8 @@ impl State {
     }
 
     fn rx_hash(&self, attr: &ffi::ibv_qp_init_attr_ex) -> Option<(u8, Vec<u8>, u64)> {
-        let given = ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_RX_HASH.0;
-        (attr.comp_mask & given != 0).then(|| {
+        let rx_hash = ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_RX_HASH.0;
+        (attr.comp_mask & rx_hash != 0).then(|| {
             let hash = &attr.rx_hash_conf;
             let len = usize::from(hash.rx_hash_key_len);
             // SAFETY: the caller's key has the stated length.
@@ -166,19 +166,19 @@ impl State {
             attr.xrcd.addr(),
             attr.rwq_ind_tbl.addr(),
         ];
-        let asked = |bit: has| attr.comp_mask & bit.0 != 0;
-        let operations = match asked(has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+        let requested = |bit: has| attr.comp_mask & bit.0 != 0;
+        let operations = match requested(has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
             true => attr.send_ops_flags,
             false => 0,
         };
-        let create_flags = match asked(has::IBV_QP_INIT_ATTR_CREATE_FLAGS) {
+        let create_flags = match requested(has::IBV_QP_INIT_ATTR_CREATE_FLAGS) {
             true => attr.create_flags,
             false => 0,
         };
         let offered = operations & !self.properties.promised;
         let mut number = 0;
-        let raw = self.make(call, &parents, |table: &mut Table, own| {
-            number = own;
+        let raw = self.make(call, &parents, |table: &mut Table, num| {
+            number = num;
             describe(&mut table.ex.qp_base, ctx, attr, number);
             if operations != 0 {
                 post_ex::fill(table, offered);
@@ -186,11 +186,11 @@ impl State {
         });
         // Providers often grant more than requested.
         attr.cap.max_inline_data = attr.cap.max_inline_data.max(16);
-        let state = Qp {
+        let state = ScriptedQp {
             operations,
             create_flags,
             rx_hash: self.rx_hash(attr),
-            ..Qp::in_reset(number, attr)
+            ..ScriptedQp::in_reset(number, attr)
         };
         self.qps.insert(raw.addr(), state);
         raw.cast()
@@ -239,8 +239,8 @@ pub(in crate::abi) unsafe extern "C" fn open_qp(
     let attr = unsafe { &*attr };
     // SAFETY: an open context.
     let mut state = unsafe { state_of_context(ctx) };
-    let known = state.qps.values().find(|qp| qp.number == attr.qp_num);
-    let Some((to, kept)) = known.map(|qp| (qp.state, qp.attr)) else {
+    let source = state.qps.values().find(|qp| qp.number == attr.qp_num);
+    let Some((to, source_attr)) = source.map(|qp| (qp.state, qp.attr)) else {
         return null(libc::EINVAL);
     };
     let mut full = ffi::ibv_qp_init_attr_ex::zeroed();
@@ -249,7 +249,7 @@ pub(in crate::abi) unsafe extern "C" fn open_qp(
     full.xrcd = attr.xrcd;
     let raw = state.create_qp(ctx, &mut full, "ibv_open_qp");
     if let Some(opened) = state.qps.get_mut(&raw.addr()) {
-        (opened.number, opened.state, opened.attr) = (attr.qp_num, to, kept);
+        (opened.number, opened.state, opened.attr) = (attr.qp_num, to, source_attr);
         // SAFETY: fresh.
         unsafe { (*raw).qp_num = attr.qp_num };
     }
@@ -279,10 +279,10 @@ pub(in crate::abi) unsafe extern "C" fn modify_qp(
     let Some((needs, allows)) = attributes_of(from, to, this.kind) else {
         return libc::EINVAL;
     };
-    let given = mask & !state_bit;
+    let set = mask & !state_bit;
     let assumes = mask & ffi::ibv_qp_attr_mask::IBV_QP_CUR_STATE.0 != 0;
-    if given & needs != needs
-        || given & !(needs | allows) != 0
+    if set & needs != needs
+        || set & !(needs | allows) != 0
         || (assumes && attr.cur_qp_state != from)
     {
         return libc::EINVAL;
@@ -319,7 +319,7 @@ pub(in crate::abi) unsafe extern "C" fn modify_qp(
     0
 }
 
-impl Qp {
+impl ScriptedQp {
     /// Records the attributes selected by the mask, for `ibv_query_qp`.
     fn remember(&mut self, attr: &ffi::ibv_qp_attr, mask: u32) {
         use ffi::ibv_qp_attr_mask as has;
@@ -403,8 +403,8 @@ pub(in crate::abi) unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_in
     if ret == 0 {
         state.last_moment(qp.addr());
     }
-    let gone = (ret == 0).then(|| state.qps.remove(&qp.addr())).flatten();
-    if gone.is_some_and(|qp| qp.building.is_some()) {
+    let removed = (ret == 0).then(|| state.qps.remove(&qp.addr())).flatten();
+    if removed.is_some_and(|qp| qp.building.is_some()) {
         state.complain("a queue pair was destroyed while requests were built".to_owned());
     }
     ret

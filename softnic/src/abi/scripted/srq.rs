@@ -13,7 +13,7 @@ use super::{
 use crate::failure::Call;
 
 /// A shared receive queue.
-pub(super) struct Srq {
+pub(super) struct ScriptedSrq {
     raw: Ptr<ffi::ibv_srq>,
     pub(super) receives: VecDeque<PostedReceive>,
     attr: ffi::ibv_srq_attr,
@@ -34,14 +34,14 @@ impl State {
     ) -> *mut ffi::ibv_srq {
         let parents = [attr.pd.addr(), attr.xrcd.addr(), attr.cq.addr()];
         let mut number = 0;
-        let srq = self.make(call, &parents, |srq: &mut ffi::ibv_srq, own| {
-            number = own;
+        let srq = self.make(call, &parents, |srq: &mut ffi::ibv_srq, num| {
+            number = num;
             srq.context = ctx;
             srq.srq_context = attr.srq_context;
             srq.pd = attr.pd;
             srq.handle = number;
         });
-        let state = Srq {
+        let state = ScriptedSrq {
             raw: Ptr(srq),
             receives: VecDeque::new(),
             attr: attr.attr,
@@ -75,7 +75,7 @@ impl State {
         self.push(cq, wc, Extra::default());
     }
 
-    pub(super) fn srq_mut(&mut self, srq: usize) -> &mut Srq {
+    pub(super) fn srq_mut(&mut self, srq: usize) -> &mut ScriptedSrq {
         let found = self.srqs.get_mut(&srq);
         found.unwrap_or_else(|| panic!("there is no shared receive queue at {srq:#x}"))
     }
@@ -177,9 +177,9 @@ pub(in crate::abi) unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c
     let mut state = unsafe { state_of(srq) };
     let ret = state.unmake("ibv_destroy_srq", srq);
     if ret == 0
-        && let Some(gone) = state.srqs.remove(&srq.addr())
+        && let Some(removed) = state.srqs.remove(&srq.addr())
     {
-        for receive in &gone.receives {
+        for receive in &removed.receives {
             state.touch("a shared receive queue", &receive.sges);
         }
     }

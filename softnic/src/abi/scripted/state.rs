@@ -14,8 +14,8 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    comp_cntr::CompCntr, cq::Cq, device::Properties, dm::Dm, domain::Allocator, flow::Flow, mr::Mr,
-    qp::Qp, srq::Srq, turn::Turns, wq::Wq,
+    comp_cntr::CompCntr, cq::ScriptedCq, device::Properties, dm::Dm, domain::Allocator, flow::Flow,
+    mr::ScriptedMr, qp::ScriptedQp, srq::ScriptedSrq, turns::Turns, wq::Wq,
 };
 use crate::{
     abi::{
@@ -42,11 +42,11 @@ pub(super) struct State {
     pub(super) failures: Failures,
     /// The device itself.
     pub(super) device: Weak<Shared>,
-    objects: BTreeMap<usize, Object>,
-    pub(super) cqs: BTreeMap<usize, Cq>,
-    pub(super) qps: BTreeMap<usize, Qp>,
-    pub(super) srqs: BTreeMap<usize, Srq>,
-    pub(super) mrs: BTreeMap<usize, Mr>,
+    objects: BTreeMap<usize, ScriptedObject>,
+    pub(super) cqs: BTreeMap<usize, ScriptedCq>,
+    pub(super) qps: BTreeMap<usize, ScriptedQp>,
+    pub(super) srqs: BTreeMap<usize, ScriptedSrq>,
+    pub(super) mrs: BTreeMap<usize, ScriptedMr>,
     /// The keys of deregistered regions and of windows: the last one is issued next.
     pub(super) released_keys: Vec<u32>,
     pub(super) released_windows: Vec<u32>,
@@ -81,7 +81,7 @@ pub(super) struct State {
 }
 
 /// An existing object.
-struct Object {
+struct ScriptedObject {
     kind: &'static str,
     parents: Vec<usize>,
 }
@@ -220,7 +220,7 @@ impl State {
         let parents = parents.iter().copied().filter(|&p| p != 0).collect();
         self.objects.insert(
             raw.addr(),
-            Object {
+            ScriptedObject {
                 kind: T::name(),
                 parents,
             },
@@ -270,7 +270,7 @@ impl State {
     /// Removes an object from the records, unless the object is in use.
     pub(super) fn unmake<T>(&mut self, call: &'static str, raw: *mut T) -> i32 {
         self.used(call, raw.addr());
-        let in_use = |object: &Object| object.parents.contains(&raw.addr());
+        let in_use = |object: &ScriptedObject| object.parents.contains(&raw.addr());
         if self.objects.values().any(in_use) {
             return libc::EBUSY;
         }

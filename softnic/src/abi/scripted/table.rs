@@ -21,8 +21,8 @@ pub(super) fn attributes_of(from: state, to: state, kind: of) -> Option<(u32, u3
         of::IBV_QPT_RAW_PACKET => return raw_packet(from, to),
         // A vendor's own queue pairs accept the vendor's attributes.
         _ => {
-            let own = has::IBV_QP_PORT | has::IBV_QP_PKEY_INDEX | has::IBV_QP_ACCESS_FLAGS;
-            return Some((0, own.0));
+            let settable = has::IBV_QP_PORT | has::IBV_QP_PKEY_INDEX | has::IBV_QP_ACCESS_FLAGS;
+            return Some((0, settable.0));
         }
     };
     let (needs, allows) = transition(from, to, kind)?;

@@ -63,23 +63,23 @@ impl State {
 
     /// Executes the oldest operation, and completes it.
     pub(super) fn run_tag_operation(&mut self, srq: usize) {
-        use ffi::{ibv_ops_wr_opcode as asked, ibv_wc_opcode as done};
+        use ffi::{ibv_ops_wr_opcode as opcodes, ibv_wc_opcode as done};
         let tags = self.tags(srq);
         let operation = tags.operations.pop_front().unwrap();
         if operation.flags & ffi::ibv_ops_flags::IBV_OPS_TM_SYNC.0 != 0 {
             tags.unexpected.1 = operation.unexpected_cnt;
         }
-        let place = |tagged: &Tagged| tagged.handle == operation.handle;
-        let place = tags.list.iter().position(place);
+        let index = |tagged: &Tagged| tagged.handle == operation.handle;
+        let index = tags.list.iter().position(index);
         let mut status = ffi::ibv_wc_status::IBV_WC_SUCCESS;
         let opcode = match operation.opcode {
-            asked::IBV_WR_TAG_ADD => {
-                tags.list[place.unwrap()].listed = true;
+            opcodes::IBV_WR_TAG_ADD => {
+                tags.list[index.unwrap()].listed = true;
                 done::IBV_WC_TM_ADD
             }
-            asked::IBV_WR_TAG_DEL => {
-                match place {
-                    Some(place) if !tags.list[place].matched => drop(tags.list.remove(place)),
+            opcodes::IBV_WR_TAG_DEL => {
+                match index {
+                    Some(index) if !tags.list[index].matched => drop(tags.list.remove(index)),
                     _ => status = ffi::ibv_wc_status::IBV_WC_TM_ERR,
                 }
                 done::IBV_WC_TM_DEL
@@ -109,7 +109,7 @@ impl State {
         let fits = |tagged: &Tagged| {
             tagged.listed && !tagged.matched && extra.tm_tag & tagged.mask == tagged.tag
         };
-        let place = match header[0] {
+        let index = match header[0] {
             NO_TAG => None,
             _ => tags.list.iter().position(fits),
         };
@@ -118,14 +118,14 @@ impl State {
             NO_TAG => ffi::ibv_wc_opcode::IBV_WC_TM_NO_TAG,
             _ => ffi::ibv_wc_opcode::IBV_WC_TM_RECV,
         };
-        let (buffer, flags) = match place {
-            Some(place) if rendezvous => {
-                tags.list[place].matched = true;
-                (tags.list[place].buffer.clone(), flag::IBV_WC_TM_MATCH)
+        let (buffer, flags) = match index {
+            Some(index) if rendezvous => {
+                tags.list[index].matched = true;
+                (tags.list[index].buffer.clone(), flag::IBV_WC_TM_MATCH)
             }
-            Some(place) => {
+            Some(index) => {
                 let flags = flag::IBV_WC_TM_MATCH | flag::IBV_WC_TM_DATA_VALID;
-                (tags.list.remove(place).buffer, flags)
+                (tags.list.remove(index).buffer, flags)
             }
             None => {
                 tags.unexpected.0 += u32::from(header[0] != NO_TAG);
@@ -133,13 +133,13 @@ impl State {
             }
         };
         let mut wc = super::wc(buffer.wr_id, opcode);
-        wc.status = match place {
+        wc.status = match index {
             Some(_) if rendezvous => ffi::ibv_wc_status::IBV_WC_SUCCESS,
             Some(_) => self.deliver(&buffer.sges, data),
             None => self.deliver(&buffer.sges, message),
         };
         wc.wc_flags = flags.0;
-        wc.byte_len = match place {
+        wc.byte_len = match index {
             Some(_) => data.len(),
             None => message.len(),
         } as u32;
@@ -150,8 +150,8 @@ impl State {
     /// Delivers the data of the matched rendezvous, complete.
     pub(super) fn finish_rendezvous(&mut self, srq: usize, data: &[u8]) {
         let tags = self.tags(srq);
-        let place = tags.list.iter().position(|tagged| tagged.matched).unwrap();
-        let buffer = tags.list.remove(place).buffer;
+        let index = tags.list.iter().position(|tagged| tagged.matched).unwrap();
+        let buffer = tags.list.remove(index).buffer;
         let mut wc = super::wc(buffer.wr_id, ffi::ibv_wc_opcode::IBV_WC_TM_RECV);
         wc.status = self.deliver(&buffer.sges, data);
         wc.wc_flags = ffi::ibv_wc_flags::IBV_WC_TM_DATA_VALID.0;

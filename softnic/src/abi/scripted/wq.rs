@@ -108,9 +108,9 @@ pub(in crate::abi) unsafe extern "C" fn destroy_wq(wq: *mut ffi::ibv_wq) -> c_in
     state.lock_cq("ibv_destroy_wq", unsafe { (*wq).cq }.addr());
     let ret = state.unmake("ibv_destroy_wq", wq);
     if ret == 0
-        && let Some(gone) = state.wqs.remove(&wq.addr())
+        && let Some(removed) = state.wqs.remove(&wq.addr())
     {
-        for receive in &gone.receives {
+        for receive in &removed.receives {
             state.touch("a work queue", &receive.sges);
         }
     }
