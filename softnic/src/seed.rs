@@ -101,14 +101,14 @@ impl Sequence {
     /// Draws the next number.
     pub(crate) fn draw(&mut self) -> u32 {
         let mask = (1 << self.half_bits) - 1;
-        let (mut left, mut right) = (self.drawn >> self.half_bits & mask, self.drawn & mask);
+        let (mut high, mut low) = (self.drawn >> self.half_bits & mask, self.drawn & mask);
         for round in 0..ROUNDS {
-            let random = self.seed.number(round << 32 | u64::from(right));
+            let random = self.seed.number(round << 32 | u64::from(low));
             let [.., a, b, c, d] = random.to_be_bytes();
-            (left, right) = (right, left ^ u32::from_be_bytes([a, b, c, d]) & mask);
+            (high, low) = (low, high ^ u32::from_be_bytes([a, b, c, d]) & mask);
         }
         self.drawn = self.drawn.wrapping_add(1);
-        left << self.half_bits | right
+        high << self.half_bits | low
     }
 }
 

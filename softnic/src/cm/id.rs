@@ -28,7 +28,7 @@ pub(super) struct Options {
 
 /// State of an identifier.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum IdState {
     Idle,
     Bound,
     /// Waiting for an address without a host; the errno is the status of the failure.
@@ -58,7 +58,7 @@ pub(super) struct Id {
     pub(super) options: Options,
     /// Vendor options for the peer.
     pub(super) ece: Ece,
-    pub(super) state: State,
+    pub(super) state: IdState,
     pub(super) groups: Vec<GroupId>,
     /// The listener of a request not yet taken by the program.
     pub(super) waits_at: Option<IdNum>,
@@ -76,7 +76,7 @@ impl Id {
             peer: None,
             options: Options::default(),
             ece: Ece::default(),
-            state: State::Idle,
+            state: IdState::Idle,
             groups: Vec::new(),
             waits_at: None,
             timer: None,
@@ -92,9 +92,9 @@ impl Id {
     /// Deadline of the identifier's state.
     pub(super) fn deadline(&self) -> Option<Duration> {
         match &self.state {
-            State::ResolvingAddr { until, .. } => Some(*until),
-            State::Connection(connection) => connection.deadline(),
-            State::Service(service) => service.deadline(),
+            IdState::ResolvingAddr { until, .. } => Some(*until),
+            IdState::Connection(connection) => connection.deadline(),
+            IdState::Service(service) => service.deadline(),
             _ => None,
         }
     }

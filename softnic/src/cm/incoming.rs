@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use super::{
     connection::Phase,
     event::Occurrence,
-    id::{IdNum, State},
+    id::{IdNum, IdState},
     manager::Manager,
     message::{CommIds, Message},
     private_data::PrivateData,
@@ -232,7 +232,7 @@ impl Manager {
             (Reject::TIMEOUT, _) => return None,
             _ => IdNum(reject.ids.remote),
         };
-        let State::Connection(connection) = &self.ids.get(&num)?.state else {
+        let IdState::Connection(connection) = &self.ids.get(&num)?.state else {
             return None;
         };
         let matches_peer = connection.ids.remote == reject.ids.local;

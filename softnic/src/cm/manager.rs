@@ -11,7 +11,7 @@ use super::{
     connection::{Connection, Phase},
     error::CmError,
     event::{CmEvent, Occurrence},
-    id::{Id, IdNum, State},
+    id::{Id, IdNum, IdState},
     mad::MAD_LEN,
     message::Message,
     port_space::PortSpace,
@@ -130,7 +130,7 @@ impl Manager {
 
     /// Takes an unbound identifier out, for the manager of another host. `None` for other identifiers.
     pub fn withdraw(&mut self, num: IdNum) -> Option<Unbound> {
-        if !matches!(self.ids.get(&num)?.state, State::Idle) {
+        if !matches!(self.ids.get(&num)?.state, IdState::Idle) {
             return None;
         }
         self.ids.remove(&num).map(Unbound)
@@ -147,7 +147,7 @@ impl Manager {
 
     pub(super) fn connection(&mut self, num: IdNum) -> Option<&mut Connection> {
         match &mut self.ids.get_mut(&num)?.state {
-            State::Connection(connection) => Some(connection),
+            IdState::Connection(connection) => Some(connection),
             _ => None,
         }
     }
@@ -192,7 +192,7 @@ impl Manager {
             return Err(CmError::DeviceRemoved);
         }
         let id = self.ids.get_mut(&num).ok_or(CmError::NotFound(num))?;
-        if !matches!(id.state, State::Idle) {
+        if !matches!(id.state, IdState::Idle) {
             return Err(CmError::Invalid("the identifier is bound"));
         }
         let owner = Owner {
@@ -203,7 +203,7 @@ impl Manager {
         };
         let port = self.ports.bind(id.space, addr.port(), owner)?;
         id.local = Some(SocketAddr::new(addr.ip(), port));
-        id.state = State::Bound;
+        id.state = IdState::Bound;
         Ok(())
     }
 
@@ -213,11 +213,11 @@ impl Manager {
     /// - [`CmError::AddressInUse`]: another identifier shares the address.
     /// - [`CmError::Invalid`]: the identifier is in use.
     pub fn listen(&mut self, num: IdNum, backlog: usize) -> Result<(), CmError> {
-        if matches!(self.id(num)?.state, State::Idle) {
+        if matches!(self.id(num)?.state, IdState::Idle) {
             self.bind(num, SocketAddr::from(([0, 0, 0, 0], 0)))?;
         }
         let id = self.ids.get_mut(&num).ok_or(CmError::NotFound(num))?;
-        let (State::Bound, Some(addr)) = (&id.state, id.local) else {
+        let (IdState::Bound, Some(addr)) = (&id.state, id.local) else {
             return Err(CmError::Invalid("the identifier is in use"));
         };
         if !self.ports.may_listen(id.space, addr.port(), num) {
@@ -227,7 +227,7 @@ impl Manager {
             0 => MAX_BACKLOG,
             backlog => backlog.min(MAX_BACKLOG),
         };
-        id.state = State::Listening {
+        id.state = IdState::Listening {
             backlog,
             waiting: 0,
         };
@@ -243,7 +243,7 @@ impl Manager {
         let listener = id.waits_at.take();
         if let Some(listener) = listener
             && let Some(id) = self.ids.get_mut(&listener)
-            && let State::Listening { waiting, .. } = &mut id.state
+            && let IdState::Listening { waiting, .. } = &mut id.state
         {
             *waiting = waiting.saturating_sub(1);
         }
@@ -252,7 +252,8 @@ impl Manager {
 
     /// Adds a request to a listener's backlog; `None` if the backlog is full.
     pub(super) fn add_request(&mut self, listener: IdNum, mut child: Id) -> Option<IdNum> {
-        let State::Listening { backlog, waiting } = &mut self.ids.get_mut(&listener)?.state else {
+        let IdState::Listening { backlog, waiting } = &mut self.ids.get_mut(&listener)?.state
+        else {
             return None;
         };
         if *waiting >= *backlog {
@@ -268,7 +269,7 @@ impl Manager {
         let owners = self.ports.at(space, addr.port()).iter();
         let listens = |owner: &&Owner| {
             let id = self.ids.get(&owner.id);
-            let is_listening = id.is_some_and(|id| matches!(id.state, State::Listening { .. }));
+            let is_listening = id.is_some_and(|id| matches!(id.state, IdState::Listening { .. }));
             is_listening && owner.takes(addr.ip())
         };
         // An exact address takes precedence over a wildcard.
@@ -282,7 +283,7 @@ impl Manager {
     pub(super) fn listens_at(&self, space: PortSpace, port: u16) -> bool {
         let owners = self.ports.at(space, port).iter();
         let mut ids = owners.filter_map(|owner| self.ids.get(&owner.id));
-        ids.any(|id| matches!(id.state, State::Listening { .. }))
+        ids.any(|id| matches!(id.state, IdState::Listening { .. }))
     }
 
     /// Destroys an identifier. The peer gets one message without retries, and requests in the backlog are rejected.
@@ -299,7 +300,7 @@ impl Manager {
             self.ports.release(id.space, local.port(), num);
         }
         match &id.state {
-            State::Connection(connection) => {
+            IdState::Connection(connection) => {
                 let numbers = (connection.ids.remote, connection.dest_qp);
                 self.remotes.remove(connection.peer_guid, numbers, num);
                 // A request rejected before the program's answer may be retried by the peer.
@@ -308,7 +309,7 @@ impl Manager {
                     self.remotes.end(connection.remote_id(), until);
                 }
             }
-            State::Service(service) if service.is_passive => {
+            IdState::Service(service) if service.is_passive => {
                 self.services
                     .remove(&(service.path.dst, service.request_id));
             }
@@ -320,7 +321,7 @@ impl Manager {
     /// Sends the message for the destruction of an identifier, by phase: REJ, DREQ, DREP or SIDR REP.
     fn leave_peer(&mut self, num: IdNum, now: Duration) {
         match self.ids.get(&num).map(|id| &id.state) {
-            Some(State::Connection(connection)) => match connection.phase {
+            Some(IdState::Connection(connection)) => match connection.phase {
                 Phase::RequestSent => self.refuse(num, Reject::TIMEOUT, PrivateData::EMPTY, now),
                 Phase::RequestReceived | Phase::ReplySent | Phase::ReplyReceived => {
                     self.refuse(num, Reject::CONSUMER, PrivateData::EMPTY, now);
@@ -330,7 +331,7 @@ impl Manager {
                 }
                 Phase::DisconnectSent | Phase::TimeWait(_) | Phase::Idle => {}
             },
-            Some(State::Service(service)) if service.is_unanswered() => {
+            Some(IdState::Service(service)) if service.is_unanswered() => {
                 self.answer_service(num, ServiceReply::REJECTED, 0, PrivateData::EMPTY);
             }
             _ => {}
@@ -340,7 +341,7 @@ impl Manager {
     /// Requests in a listener's backlog, the oldest first.
     fn waiting_at(&self, listener: IdNum) -> Vec<IdNum> {
         match self.ids.get(&listener).map(|id| &id.state) {
-            Some(State::Listening { waiting: 1.., .. }) => {}
+            Some(IdState::Listening { waiting: 1.., .. }) => {}
             _ => return Vec::new(),
         }
         self.oldest_first(|id| id.waits_at == Some(listener))
@@ -357,7 +358,7 @@ impl Manager {
     /// A connection that has not ended.
     pub(super) fn live(&self, num: IdNum) -> Option<&Connection> {
         match &self.ids.get(&num)?.state {
-            State::Connection(connection) => Some(&**connection).filter(|conn| conn.is_live()),
+            IdState::Connection(connection) => Some(&**connection).filter(|conn| conn.is_live()),
             _ => None,
         }
     }
@@ -449,7 +450,7 @@ impl Manager {
     /// - [`CmError::Invalid`]: the identifier is already bound.
     pub fn set_af_only(&mut self, num: IdNum, only: bool) -> Result<(), CmError> {
         let id = self.id(num)?;
-        if !matches!(id.state, State::Idle) {
+        if !matches!(id.state, IdState::Idle) {
             return Err(CmError::Invalid("the identifier is bound"));
         }
         id.options.af_only = Some(only);

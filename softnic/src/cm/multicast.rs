@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{
     error::CmError,
     event::{GroupId, Occurrence},
-    id::{IdNum, State},
+    id::{IdNum, IdState},
     manager::Manager,
 };
 use crate::engine::QpKind;
@@ -21,7 +21,7 @@ impl Manager {
         let id = self.id(num)?;
         let is_ready = matches!(
             id.state,
-            State::Bound | State::AddrResolved | State::RouteResolved
+            IdState::Bound | IdState::AddrResolved | IdState::RouteResolved
         );
         let local = id
             .local

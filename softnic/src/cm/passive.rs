@@ -7,7 +7,7 @@ use super::{
     connection::{Connection, Phase},
     error::CmError,
     event::Occurrence,
-    id::{Id, IdNum, State},
+    id::{Id, IdNum, IdState},
     ip_header::{self, IpCmHeader},
     manager::Manager,
     message::{CommIds, Message},
@@ -103,7 +103,7 @@ impl Manager {
         let mut child = Id::new(addressee.space);
         child.local = Some(addressee.local);
         child.peer = Some(addressee.peer);
-        child.state = State::Connection(Box::new(connection));
+        child.state = IdState::Connection(Box::new(connection));
         // With a full backlog, the request is dropped, and the peer retransmits.
         let Some(num) = self.add_request(addressee.listener, child) else {
             return;
@@ -139,8 +139,8 @@ impl Manager {
     }
 
     /// Processes a retransmitted request.
-    fn handle_copy(&mut self, known: IdNum, tid: u64) {
-        let Some(connection) = self.connection(known) else {
+    fn handle_copy(&mut self, established: IdNum, tid: u64) {
+        let Some(connection) = self.connection(established) else {
             return;
         };
         match (connection.phase, &connection.pending) {
@@ -220,7 +220,7 @@ impl Manager {
         private_data: &[u8],
         now: Duration,
     ) -> Result<(), CmError> {
-        if matches!(self.id(num)?.state, State::Service(_)) {
+        if matches!(self.id(num)?.state, IdState::Service(_)) {
             return self.reject_service(num, private_data);
         }
         if private_data.len() > REJECT_LEN {

@@ -86,8 +86,12 @@ impl Ports {
     /// Whether an identifier may listen: for listeners, `reuse_addr` does not lift conflicts.
     pub(super) fn may_listen(&self, space: PortSpace, port: u16, id: IdNum) -> bool {
         let owners = self.at(space, port);
-        let own = owners.iter().find(|owner| owner.id == id);
-        own.is_none_or(|own| !owners.iter().any(|other| own.conflicts(other, false)))
+        let owner_of_id = owners.iter().find(|owner| owner.id == id);
+        owner_of_id.is_none_or(|owner_of_id| {
+            !owners
+                .iter()
+                .any(|other| owner_of_id.conflicts(other, false))
+        })
     }
 
     /// The owners of a port.

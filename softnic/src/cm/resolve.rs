@@ -8,7 +8,7 @@ use std::{
 use super::{
     error::CmError,
     event::Occurrence,
-    id::{IdNum, State},
+    id::{IdNum, IdState},
     manager::Manager,
 };
 use crate::engine::Path;
@@ -51,7 +51,7 @@ impl Manager {
         if self.is_removed {
             return Err(CmError::DeviceRemoved);
         }
-        if matches!(self.id(num)?.state, State::Idle) {
+        if matches!(self.id(num)?.state, IdState::Idle) {
             let any = SocketAddr::new(unspecified(peer), 0);
             self.bind(num, source.unwrap_or(any))?;
         }
@@ -61,7 +61,7 @@ impl Manager {
         let is_usable = |addr: &&IpAddr| addr.is_ipv4() == peer.is_ipv4();
         let first = self.local_addrs.iter().find(is_usable).copied();
         let id = self.ids.get_mut(&num).ok_or(CmError::NotFound(num))?;
-        let (State::Bound, Some(bound)) = (&id.state, id.local) else {
+        let (IdState::Bound, Some(bound)) = (&id.state, id.local) else {
             return Err(CmError::Invalid("the identifier is in use"));
         };
         let specific = Some(bound.ip()).filter(|addr| !addr.is_unspecified());
@@ -75,7 +75,7 @@ impl Manager {
         id.local = Some(SocketAddr::new(local, bound.port()));
         id.peer = Some(peer);
         if reach == Reach::Known {
-            id.state = State::AddrResolved;
+            id.state = IdState::AddrResolved;
             self.push(num, Occurrence::AddrResolved);
         } else {
             let (until, errno) = if timeout < ASKED {
@@ -83,7 +83,7 @@ impl Manager {
             } else {
                 (now + ASKED, EHOSTUNREACH)
             };
-            id.state = State::ResolvingAddr { until, errno };
+            id.state = IdState::ResolvingAddr { until, errno };
             self.arm(num);
         }
         Ok(())
@@ -95,10 +95,10 @@ impl Manager {
     /// - [`CmError::Invalid`]: the address is not resolved, or the route already is.
     pub fn resolve_route(&mut self, num: IdNum) -> Result<(), CmError> {
         let id = self.id(num)?;
-        if !matches!(id.state, State::AddrResolved) {
+        if !matches!(id.state, IdState::AddrResolved) {
             return Err(CmError::Invalid("the address is not resolved"));
         }
-        id.state = State::RouteResolved;
+        id.state = IdState::RouteResolved;
         self.push(num, Occurrence::RouteResolved);
         Ok(())
     }
@@ -107,8 +107,8 @@ impl Manager {
     pub fn path(&self, num: IdNum) -> Option<Path> {
         let id = self.ids.get(&num)?;
         match &id.state {
-            State::Connection(connection) => Some(connection.path),
-            State::Service(service) => Some(service.path),
+            IdState::Connection(connection) => Some(connection.path),
+            IdState::Service(service) => Some(service.path),
             _ => Some(Path {
                 traffic_class: id.options.tos,
                 ..Path::new(id.local?.ip(), id.peer?.ip())

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, time::Duration};
 use super::{
     connection::Phase,
     event::Occurrence,
-    id::{IdNum, State},
+    id::{IdNum, IdState},
     mad::MAD_LEN,
     manager::Manager,
     private_data::PrivateData,
@@ -59,7 +59,7 @@ pub(super) struct Pending {
     pub(super) at: Duration,
     interval: Duration,
     /// Number of retries left.
-    left: u8,
+    retries_left: u8,
     /// Whether the receiver has extended the timeout since the latest copy.
     is_postponed: bool,
 }
@@ -77,7 +77,7 @@ impl Pending {
             bytes,
             at: now + retry.interval,
             interval: retry.interval,
-            left: retry.max_retries,
+            retries_left: retry.max_retries,
             is_postponed: false,
         })
     }
@@ -92,7 +92,7 @@ impl Pending {
 
     /// Counts a retry, and returns the message; `None` if no retry is left.
     fn retry(&mut self, now: Duration) -> Option<(Path, [u8; MAD_LEN])> {
-        self.left = self.left.checked_sub(1)?;
+        self.retries_left = self.retries_left.checked_sub(1)?;
         self.at = now + self.interval;
         self.is_postponed = false;
         Some((self.path, self.bytes))
@@ -141,13 +141,13 @@ impl Manager {
             return;
         };
         let pending = match &mut id.state {
-            State::ResolvingAddr { errno, .. } => {
+            IdState::ResolvingAddr { errno, .. } => {
                 let status = -*errno;
-                id.state = State::Bound;
+                id.state = IdState::Bound;
                 self.push(num, Occurrence::AddrError(status));
                 return;
             }
-            State::Connection(connection) => {
+            IdState::Connection(connection) => {
                 if let Phase::TimeWait(_) = connection.phase {
                     connection.phase = Phase::Idle;
                     self.report(num, Occurrence::TimewaitExit);
@@ -155,7 +155,7 @@ impl Manager {
                 }
                 &mut connection.pending
             }
-            State::Service(service) => &mut service.pending,
+            IdState::Service(service) => &mut service.pending,
             _ => return,
         };
         let again = pending.as_mut().and_then(|message| message.retry(now));
@@ -173,20 +173,20 @@ impl Manager {
             return;
         };
         match &mut id.state {
-            State::Connection(connection) if connection.phase == Phase::DisconnectSent => {
+            IdState::Connection(connection) if connection.phase == Phase::DisconnectSent => {
                 connection.enter_time_wait(now);
                 self.report(num, Occurrence::Disconnected(-super::connection::ETIMEDOUT));
             }
             // The peer may have sent an RTU that was lost, and counts as connected.
-            State::Connection(connection) if connection.phase == Phase::ReplySent => {
+            IdState::Connection(connection) if connection.phase == Phase::ReplySent => {
                 self.refuse(num, Reject::TIMEOUT, PrivateData::EMPTY, now);
                 self.report(num, unanswered());
             }
-            State::Connection(connection) => {
+            IdState::Connection(connection) => {
                 connection.phase = Phase::Idle;
                 self.report(num, unanswered());
             }
-            State::Service(_) => self.push(num, unanswered()),
+            IdState::Service(_) => self.push(num, unanswered()),
             _ => {}
         }
     }

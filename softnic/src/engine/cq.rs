@@ -109,11 +109,11 @@ impl CompletionQueue {
 
     /// Whether a delayed notification is due. If so, the queue is disarmed.
     pub(super) fn is_due(&mut self, now: Duration) -> bool {
-        let due = self.held_back.1.is_some_and(|at| at <= now);
-        if due {
+        let is_due = self.held_back.1.is_some_and(|at| at <= now);
+        if is_due {
             self.notify();
         }
-        due
+        is_due
     }
 
     /// Arms the queue. A later request for solicited completions does not weaken `Armed::Next`.

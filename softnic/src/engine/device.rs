@@ -285,8 +285,8 @@ impl Engine {
         memory: &mut dyn Memory,
         out: &'a mut Outgoing,
     ) -> Option<Packet<'a>> {
-        let made = self.management.transmit(out) || self.transmit_qps(now, memory, out);
-        made.then(|| out.packet()).flatten()
+        let has_packet = self.management.transmit(out) || self.transmit_qps(now, memory, out);
+        has_packet.then(|| out.packet()).flatten()
     }
 
     /// Makes the next packet of a queue pair. Returns false if no packet is to be sent now.

@@ -60,10 +60,10 @@ struct Window {
 
 impl Window {
     /// The binding, if the window grants a peer's access at some address.
-    fn opened(&self, wanted: &RemoteAccess) -> Option<Binding> {
+    fn opened(&self, requested: &RemoteAccess) -> Option<Binding> {
         let (binding, qp) = self.bound?;
-        let other_qp = self.kind == WindowKind::Type2 && qp != wanted.qp;
-        let granted = self.pd == wanted.pd && binding.access.contains(wanted.access);
+        let other_qp = self.kind == WindowKind::Type2 && qp != requested.qp;
+        let granted = self.pd == requested.pd && binding.access.contains(requested.access);
         (granted && !other_qp).then_some(binding)
     }
 }
@@ -296,21 +296,21 @@ impl KeyTable {
     }
 
     /// Host memory of a peer's access; `None` if the key does not allow the access.
-    pub(super) fn remote(&self, wanted: RemoteAccess) -> Option<HostRange> {
+    pub(super) fn remote(&self, requested: RemoteAccess) -> Option<HostRange> {
         let RemoteAccess {
             pd,
             addr,
             len,
             access,
             ..
-        } = wanted;
-        match self.entry(wanted.rkey)? {
+        } = requested;
+        match self.entry(requested.rkey)? {
             Entry::Region(region) if region.pd == pd && region.access.contains(access) => {
                 region.host_range(addr, len)
             }
             Entry::Region(_) => None,
             Entry::Window(window) => {
-                let binding = window.opened(&wanted)?;
+                let binding = window.opened(&requested)?;
                 let offset = if binding.access.contains(Access::ZERO_BASED) {
                     addr
                 } else {
@@ -326,12 +326,12 @@ impl KeyTable {
     }
 
     /// Whether a key allows a peer's access at some address: the range of the access is ignored.
-    pub(super) fn permits(&self, wanted: RemoteAccess) -> bool {
-        match self.entry(wanted.rkey) {
+    pub(super) fn permits(&self, requested: RemoteAccess) -> bool {
+        match self.entry(requested.rkey) {
             Some(Entry::Region(region)) => {
-                region.pd == wanted.pd && region.access.contains(wanted.access)
+                region.pd == requested.pd && region.access.contains(requested.access)
             }
-            Some(Entry::Window(window)) => window.opened(&wanted).is_some(),
+            Some(Entry::Window(window)) => window.opened(&requested).is_some(),
             None => false,
         }
     }
@@ -394,8 +394,8 @@ impl Region {
         } else {
             addr.checked_sub(self.start)?
         };
-        let room = self.len.checked_sub(offset)?;
-        let len = (len <= room).then(|| usize::try_from(len).ok())??;
+        let available = self.len.checked_sub(offset)?;
+        let len = (len <= available).then(|| usize::try_from(len).ok())??;
         Some(HostRange {
             addr: self.host.wrapping_add(offset),
             len,
@@ -420,7 +420,7 @@ mod tests {
         }
     }
 
-    fn wanted(rkey: u32, addr: u64, len: u64) -> RemoteAccess {
+    fn requested(rkey: u32, addr: u64, len: u64) -> RemoteAccess {
         RemoteAccess {
             pd: PD,
             qp: 7,
@@ -464,8 +464,11 @@ mod tests {
     fn bounds_rights_and_domains_are_enforced() {
         let mut keys = KeyTable::new(&7.into());
         let key = keys.register(region(Access::REMOTE_READ)).unwrap();
-        assert_eq!(addr(keys.remote(wanted(key, 0x1000, 0x100))), Some(0x9000));
-        assert_eq!(addr(keys.remote(wanted(key, 0x10ff, 1))), Some(0x90ff));
+        assert_eq!(
+            addr(keys.remote(requested(key, 0x1000, 0x100))),
+            Some(0x9000)
+        );
+        assert_eq!(addr(keys.remote(requested(key, 0x10ff, 1))), Some(0x90ff));
         for (addr, len) in [
             (0xfff, 1),
             (0x1000, 0x101),
@@ -474,19 +477,19 @@ mod tests {
             (0x10ff, u64::MAX),
         ] {
             assert_eq!(
-                keys.remote(wanted(key, addr, len)),
+                keys.remote(requested(key, addr, len)),
                 None,
                 "{addr:#x} {len:#x}"
             );
         }
         let write = RemoteAccess {
             access: Access::REMOTE_WRITE,
-            ..wanted(key, 0x1000, 1)
+            ..requested(key, 0x1000, 1)
         };
         assert_eq!(keys.remote(write), None, "no right");
         let other = RemoteAccess {
             pd: PdId(2),
-            ..wanted(key, 0x1000, 1)
+            ..requested(key, 0x1000, 1)
         };
         assert_eq!(keys.remote(other), None, "another domain");
         assert_eq!(addr(keys.local(PD, key, 0x1000, 1, false)), Some(0x9000));
@@ -498,11 +501,11 @@ mod tests {
         let mut keys = KeyTable::new(&7.into());
         let old = keys.register(region(Access::REMOTE_READ)).unwrap();
         keys.deregister(old).unwrap();
-        assert_eq!(keys.remote(wanted(old, 0x1000, 1)), None);
+        assert_eq!(keys.remote(requested(old, 0x1000, 1)), None);
         let new = keys.register(region(Access::REMOTE_READ)).unwrap();
         assert_ne!(old >> 8, new >> 8, "the index is not used again");
-        assert_eq!(keys.remote(wanted(old, 0x1000, 1)), None);
-        assert_eq!(addr(keys.remote(wanted(new, 0x1000, 1))), Some(0x9000));
+        assert_eq!(keys.remote(requested(old, 0x1000, 1)), None);
+        assert_eq!(addr(keys.remote(requested(new, 0x1000, 1))), Some(0x9000));
         assert_eq!(
             keys.deregister(old),
             Err(EngineError::NotFound("region", old))
@@ -544,11 +547,11 @@ mod tests {
         let mut keys = KeyTable::new(&7.into());
         let (mr, window) = bind(&mut keys, WindowKind::Type1);
         assert_eq!(
-            addr(keys.remote(wanted(window, 0x1010, 0x10))),
+            addr(keys.remote(requested(window, 0x1010, 0x10))),
             Some(0x9010)
         );
-        assert_eq!(keys.remote(wanted(window, 0x100f, 1)), None);
-        assert_eq!(keys.remote(wanted(window, 0x1010, 0x11)), None);
+        assert_eq!(keys.remote(requested(window, 0x100f, 1)), None);
+        assert_eq!(keys.remote(requested(window, 0x1010, 0x11)), None);
         assert!(keys.deregister(mr).is_err(), "a window is bound");
         keys.dealloc_window(window ^ 1).unwrap();
         keys.deregister(mr).unwrap();
@@ -558,15 +561,15 @@ mod tests {
     fn type_2_windows_belong_to_their_queue_pair() {
         let mut keys = KeyTable::new(&7.into());
         let (_, window) = bind(&mut keys, WindowKind::Type2);
-        assert!(keys.remote(wanted(window, 0x1010, 1)).is_some());
+        assert!(keys.remote(requested(window, 0x1010, 1)).is_some());
         let other = RemoteAccess {
             qp: 8,
-            ..wanted(window, 0x1010, 1)
+            ..requested(window, 0x1010, 1)
         };
         assert_eq!(keys.remote(other), None);
         assert_eq!(keys.invalidate(PD, 8, window), None);
         assert_eq!(keys.invalidate(PD, 7, window), Some(()));
-        assert_eq!(keys.remote(wanted(window, 0x1010, 1)), None);
+        assert_eq!(keys.remote(requested(window, 0x1010, 1)), None);
     }
 
     #[test]

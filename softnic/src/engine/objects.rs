@@ -273,20 +273,20 @@ impl Engine {
     /// - [`EngineError::Invalid`]: the transport needs another object, or does not use one.
     /// - [`EngineError::Full`]: too many queue pairs exist.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpNum, EngineError> {
-        let given = [
+        let present = [
             init.pd.is_some(),
             init.send_cq.is_some(),
             init.recv_cq.is_some(),
         ];
         let has_objects = match init.kind {
-            QpKind::Rc | QpKind::Uc | QpKind::Ud => given == [true; 3] && init.xrcd.is_none(),
-            QpKind::XrcSend => given == [true, true, false] && init.xrcd.is_none(),
-            QpKind::XrcRecv => given == [false; 3] && init.xrcd.is_some(),
+            QpKind::Rc | QpKind::Uc | QpKind::Ud => present == [true; 3] && init.xrcd.is_none(),
+            QpKind::XrcSend => present == [true, true, false] && init.xrcd.is_none(),
+            QpKind::XrcRecv => present == [false; 3] && init.xrcd.is_some(),
         };
         let srq = init.srq.and_then(|srq| self.resources.srqs.get(&srq));
         let shares = init.srq.is_some();
         let is_xrc_queue = srq.is_some_and(|srq| srq.xrc.is_some());
-        if !has_objects || is_xrc_queue || (shares && given != [true; 3]) {
+        if !has_objects || is_xrc_queue || (shares && present != [true; 3]) {
             return Err(EngineError::Invalid(
                 "the objects are not those of the transport",
             ));
@@ -355,12 +355,15 @@ impl Engine {
         if found.owners > 0 {
             return Ok(());
         }
-        let gone = self.qps.remove(&qp.0).ok_or(missing)?;
+        let removed = self.qps.remove(&qp.0).ok_or(missing)?;
         self.resources.keys.unbind_all(qp.0);
-        for cq in [gone.init.send_cq, gone.init.recv_cq].into_iter().flatten() {
+        for cq in [removed.init.send_cq, removed.init.recv_cq]
+            .into_iter()
+            .flatten()
+        {
             self.cq_mut(cq)?.users -= 1;
         }
-        if let Some(srq) = gone
+        if let Some(srq) = removed
             .init
             .srq
             .and_then(|srq| self.resources.srqs.get_mut(&srq))

@@ -103,8 +103,8 @@ impl<'a> Packet<'a> {
     ) -> Result<(), WireError> {
         debug_assert_eq!(self.count, 1);
         let start = to.len();
-        self.frame.encode_with(self.payload.len(), to, |place| {
-            self.payload.read(memory, place);
+        self.frame.encode_with(self.payload.len(), to, |out| {
+            self.payload.read(memory, out);
         })?;
         // Receivers of the process get the headers from here, others from the bytes.
         let decoded = Frame::decode(&to[start..]);

@@ -72,8 +72,8 @@ mod tests {
                 let sum = (u64::from(base.get()) + u64::from(step)) % u64::from(MODULUS);
                 assert_eq!(u64::from(later.get()), sum);
                 assert_eq!(later.since(base), step);
-                let (ahead, behind) = (step.cast_signed(), (MODULUS - step).cast_signed());
-                let distance = if step < half { ahead } else { -behind };
+                let (forward, backward) = (step.cast_signed(), (MODULUS - step).cast_signed());
+                let distance = if step < half { forward } else { -backward };
                 assert_eq!(later.distance(base), distance);
                 assert_eq!(later.is_before(base), step >= half);
             }

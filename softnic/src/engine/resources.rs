@@ -108,11 +108,11 @@ impl Resources {
 
     /// Takes the oldest receive of a shared queue.
     pub(super) fn take_shared(&mut self, id: SrqId) -> Option<RecvRequest> {
-        let (taken, below) = self.srqs.get_mut(&id)?.take();
+        let (receive, below) = self.srqs.get_mut(&id)?.take();
         if below {
             self.events.push_back(Event::SrqLimit(id));
         }
-        taken
+        receive
     }
 }
 

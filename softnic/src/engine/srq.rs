@@ -35,11 +35,11 @@ pub(super) struct SharedReceiveQueue {
 impl SharedReceiveQueue {
     /// Takes the oldest receive. The flag reports that the limit has been passed.
     pub(super) fn take(&mut self) -> (Option<RecvRequest>, bool) {
-        let taken = self.receives.pop_front();
-        let below = taken.is_some() && self.receives.len() < self.limit;
+        let receive = self.receives.pop_front();
+        let below = receive.is_some() && self.receives.len() < self.limit;
         if below {
             self.limit = 0;
         }
-        (taken, below)
+        (receive, below)
     }
 }

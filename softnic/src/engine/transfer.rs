@@ -23,26 +23,26 @@ pub(super) fn resolve(
     writes: bool,
     ranges: &mut Vec<HostRange>,
 ) -> bool {
-    let (mut skip, mut left) = (offset, len);
+    let (mut skip, mut remaining) = (offset, len);
     for sge in sges {
         let sge_len = u64::from(sge.len);
-        if left == 0 {
+        if remaining == 0 {
             break;
         }
         if skip >= sge_len {
             skip -= sge_len;
             continue;
         }
-        let part = left.min(sge_len - skip);
+        let part = remaining.min(sge_len - skip);
         let addr = sge.addr.wrapping_add(skip);
         let Some(range) = keys.local(pd, sge.lkey, addr, part, writes) else {
             return false;
         };
         ranges.push(range);
         skip = 0;
-        left -= part;
+        remaining -= part;
     }
-    left == 0
+    remaining == 0
 }
 
 /// Copies host memory into a payload of the same length.

@@ -87,10 +87,10 @@ mod tests {
 
     fn failure(variables: &[(&str, &str)]) -> Option<String> {
         let find = |name: &str| {
-            let found = variables.iter().find(|(known, _)| *known == name);
+            let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        make(find).map(|made| made.map_or_else(|error| error.to_string(), |_| String::new()))
+        make(find).map(|result| result.map_or_else(|error| error.to_string(), |_| String::new()))
     }
 
     #[test]

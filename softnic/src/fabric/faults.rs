@@ -177,10 +177,10 @@ mod tests {
             ..Faults::default()
         };
         let copies_of_frames = copies_of_frames(1, (0, 1), &faults);
-        let count = |wanted: fn(&Copies) -> bool| {
+        let count = |matches: fn(&Copies) -> bool| {
             copies_of_frames
                 .iter()
-                .filter(|copies| wanted(copies))
+                .filter(|copies| matches(copies))
                 .count()
         };
         let near = |count: usize, expected: usize| count.abs_diff(expected) < 200;

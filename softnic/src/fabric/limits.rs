@@ -174,11 +174,10 @@ impl Accounts {
     /// Charges an amount, refunded by dropping the result. Fails with the error number of the resource at its limit.
     pub(crate) fn charge(self: &Arc<Self>, resource: Resource, amount: u64) -> Result<Charge, i32> {
         let limit = self.limit(resource);
-        let within = |used: u64| used.checked_add(amount).filter(|sum| *sum <= limit);
+        let add = |used: u64| used.checked_add(amount).filter(|sum| *sum <= limit);
         let used = &self.used[resource as usize];
         // Objects without memory exist at any limit, also at one set below the amount in use.
-        if amount > 0 && (used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)).is_err()
-        {
+        if amount > 0 && (used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)).is_err() {
             return Err(resource.errno());
         }
         Ok(Charge {

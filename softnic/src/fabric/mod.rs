@@ -437,9 +437,9 @@ fn check_addr(addr: IpAddr) {
 }
 
 /// The seed in the environment variable, or the given one without the variable.
-fn chosen_seed(variable: Option<&str>, given: u64) -> u64 {
+fn chosen_seed(variable: Option<&str>, default: u64) -> u64 {
     match variable.map(str::parse) {
-        None => given,
+        None => default,
         Some(Ok(seed)) => seed,
         #[expect(
             clippy::panic,

@@ -169,11 +169,14 @@ impl Network {
     /// Adds a host whose numbers are those of a seed.
     fn add_host_of(&mut self, addrs: &[IpAddr], seed: &Seed) -> usize {
         let index = self.hosts.len();
-        let mut own = BTreeSet::new();
+        let mut addrs_of_host = BTreeSet::new();
         for addr in addrs {
             let is_free = !self.by_addr.contains_key(addr);
             assert!(is_free, "another host has the address {addr}");
-            assert!(own.insert(*addr), "the host has the address {addr} twice");
+            assert!(
+                addrs_of_host.insert(*addr),
+                "the host has the address {addr} twice"
+            );
         }
         let all = addrs.iter().copied();
         self.by_addr.extend(all.clone().map(|addr| (addr, index)));
@@ -236,8 +239,8 @@ impl Network {
                 false => Reach::Nowhere,
             };
         }
-        let own = &self.hosts[host].addrs;
-        if own.iter().any(|own| network(*own) == network(addr)) {
+        let local = &self.hosts[host].addrs;
+        if local.iter().any(|local| network(*local) == network(addr)) {
             Reach::OnLink
         } else {
             Reach::Nowhere
@@ -298,15 +301,15 @@ impl Network {
             self.faults == Faults::default() && self.cuts.is_empty() && self.link_mtu.is_none();
         let is_encoded = self.recording.is_some() || self.hosts[host].carrier.is_some();
         let sends_runs = is_plain && !is_encoded;
-        let mut left = BURST;
-        while left > 0 {
-            outgoing.max_count = if sends_runs { left } else { 1 };
+        let mut remaining = BURST;
+        while remaining > 0 {
+            outgoing.max_count = if sends_runs { remaining } else { 1 };
             let engine = &mut self.hosts[host].engine;
             let Some(packet) = engine.next_packet(now, &mut *self.memory, outgoing) else {
                 has_more = false;
                 break;
             };
-            left = left.saturating_sub(packet.count);
+            remaining = remaining.saturating_sub(packet.count);
             self.launch(host, &packet, now);
         }
         let NetworkHost {
@@ -329,7 +332,7 @@ impl Network {
     fn keep_deadline(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         if let Some(next) = host.next_timeout()
-            && host.deadline.is_none_or(|kept| next < kept)
+            && host.deadline.is_none_or(|deadline| next < deadline)
         {
             host.deadline = Some(next);
             self.deadlines.push(Reverse((next, index)));
@@ -361,15 +364,15 @@ impl Network {
 
     /// Processes datagrams pending at a host's socket, up to a number, so that other threads get the lock.
     pub(super) fn receive(&mut self, host: usize, now: Duration) {
-        let mut taken = 0;
-        while taken < MAX_RECEIVED {
+        let mut received_count = 0;
+        while received_count < MAX_RECEIVED {
             let NetworkHost {
                 engine, carrier, ..
             } = &mut self.hosts[host];
             let Some(packet) = carrier.as_mut().and_then(Carrier::receive) else {
                 break;
             };
-            taken += 1;
+            received_count += 1;
             if let Some(recording) = &mut self.recording {
                 recording.push(now, packet);
             }
@@ -377,7 +380,7 @@ impl Network {
                 engine.handle_frame(packet, now, &mut *self.memory);
             }
         }
-        if taken > 0 {
+        if received_count > 0 {
             self.activate(host);
             self.pump(now);
         }
@@ -537,7 +540,7 @@ impl Network {
         {
             self.deadlines.pop();
             let host = &mut self.hosts[index];
-            host.deadline = host.deadline.filter(|kept| *kept != at);
+            host.deadline = host.deadline.filter(|deadline| *deadline != at);
             host.engine.handle_timeout(now, &mut *self.memory);
             host.manager.handle_timeout(now);
             self.activate(index);

@@ -195,7 +195,7 @@ impl Port {
 
     /// Index of an address among the host's addresses.
     pub(crate) fn addr_index(&self, addr: IpAddr) -> Option<u8> {
-        let index = self.addrs.iter().position(|own| *own == addr)?;
+        let index = self.addrs.iter().position(|local| *local == addr)?;
         u8::try_from(index).ok()
     }
 

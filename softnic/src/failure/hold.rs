@@ -40,12 +40,12 @@ impl Drop for Holding {
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) call: Call,
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HoldState {
     /// Number of calls blocked now.
     blocked: u64,
     is_open: bool,
@@ -60,7 +60,7 @@ impl Gate {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HoldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

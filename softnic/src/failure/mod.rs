@@ -81,7 +81,7 @@ impl Request {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         match self.when {
             When::Every => true,
-            When::Nth(wanted) => number == wanted,
+            When::Nth(nth) => number == nth,
             When::OneIn(count) => {
                 let random = mix(mix(mix(seed) ^ self.call as u64) ^ number);
                 random.is_multiple_of(count)
@@ -139,7 +139,7 @@ impl Failures {
 
     fn remove(&self, request: &Arc<Request>) {
         let mut requests = self.lock();
-        requests.retain(|known| !Arc::ptr_eq(known, request));
+        requests.retain(|pending| !Arc::ptr_eq(pending, request));
         self.len.store(requests.len(), Ordering::Release);
     }
 
@@ -174,7 +174,7 @@ impl Failures {
 
     fn remove_gate(&self, gate: &Arc<Gate>) {
         let mut gates = self.gates();
-        gates.retain(|known| !Arc::ptr_eq(known, gate));
+        gates.retain(|pending| !Arc::ptr_eq(pending, gate));
         self.gate_count.store(gates.len(), Ordering::Release);
     }
 

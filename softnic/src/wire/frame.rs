@@ -69,8 +69,8 @@ impl<'a> Frame<'a> {
     /// - [`WireError::Headers`], [`WireError::Opcode`]: the extension headers do not match the opcode.
     /// - [`WireError::Payload`]: the payload exceeds a UDP datagram.
     pub fn encode(&self, to: &mut Vec<u8>) -> Result<(), WireError> {
-        self.encode_with(self.payload.len(), to, |place| {
-            place.copy_from_slice(self.payload);
+        self.encode_with(self.payload.len(), to, |out| {
+            out.copy_from_slice(self.payload);
         })
     }
 

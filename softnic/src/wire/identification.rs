@@ -33,8 +33,8 @@ impl Basis {
         let mut packet = vec![0; len.saturating_sub(icrc::LEN)];
         let mut with = |bits: u32| {
             let [_, flags, high, low] = bits.to_be_bytes();
-            for (place, byte) in packet.iter_mut().skip(4).zip([high, low, flags << 6]) {
-                *place = byte;
+            for (out, byte) in packet.iter_mut().skip(4).zip([high, low, flags << 6]) {
+                *out = byte;
             }
             icrc::icrc(&ip, &packet)
         };

@@ -144,7 +144,7 @@ impl Opcode {
     pub fn new(transport: Transport, operation: Operation) -> Option<Self> {
         let low = (0..)
             .zip(&OPERATIONS)
-            .find(|(_, known)| **known == Some(operation));
+            .find(|(_, listed)| **listed == Some(operation));
         let opcode = Self(transport.bits() | low?.0);
         opcode.parse().map(|_| opcode)
     }
@@ -251,13 +251,13 @@ mod tests {
 
     #[test]
     fn opcodes_survive_parsing() {
-        let known = (0..=u8::MAX).filter_map(|byte| {
+        let bytes = (0..=u8::MAX).filter_map(|byte| {
             let (transport, operation) = Opcode(byte).parse()?;
             assert_eq!(Opcode::new(transport, operation), Some(Opcode(byte)));
             Some(byte)
         });
         // 25 of reliable and extended connections each, 12 of unreliable ones, 2 of datagrams.
-        assert_eq!(known.count(), 25 + 25 + 12 + 2);
+        assert_eq!(bytes.count(), 25 + 25 + 12 + 2);
     }
 
     #[test]

@@ -188,8 +188,8 @@ impl QueuePair {
 
     /// Takes the oldest receive of the queue pair or of the shared queue.
     fn take_receive(&mut self, target: Target, ctx: &mut Context<'_>) -> Option<RecvRequest> {
-        match (self.responder.held.take(), target.srq) {
-            (Some(held), _) => Some(held),
+        match (self.responder.current_receive.take(), target.srq) {
+            (Some(current_receive), _) => Some(current_receive),
             (None, Some(srq)) => ctx.resources.take_shared(srq),
             (None, None) => self.receives.pop_front(),
         }
@@ -199,7 +199,7 @@ impl QueuePair {
     fn has_receive(&self, target: Target, ctx: &Context<'_>) -> bool {
         let shared = target.srq.and_then(|srq| ctx.resources.srqs.get(&srq));
         let shared = shared.is_some_and(|srq| !srq.receives.is_empty());
-        self.responder.held.is_some() || shared || !self.receives.is_empty()
+        self.responder.current_receive.is_some() || shared || !self.receives.is_empty()
     }
 
     fn completion(&self, wr_id: u64, op: CompletionOp, status: Status) -> Completion {
@@ -245,9 +245,9 @@ impl QueuePair {
         let Some(cq) = self.init.recv_cq else {
             return;
         };
-        let held = self.responder.held.take();
+        let current_receive = self.responder.current_receive.take();
         let receives = std::mem::take(&mut self.receives);
-        for recv in held.into_iter().chain(receives) {
+        for recv in current_receive.into_iter().chain(receives) {
             self.fail_receive(recv.wr_id, Status::Flushed, cq, ctx);
         }
     }

@@ -43,20 +43,20 @@ impl QueuePair {
     ) -> Result<(), EngineError> {
         let legal = transition(self.state, to, self.init.kind);
         let (needs, allows) = legal.ok_or(EngineError::Invalid("the transition is illegal"))?;
-        let given = mask.without(AttributeMask::STATE);
-        if !given.contains(needs) {
+        let set = mask.without(AttributeMask::STATE);
+        if !set.contains(needs) {
             return Err(EngineError::Invalid("the transition needs more attributes"));
         }
-        if !given.without(needs | allows).is_empty() {
+        if !set.without(needs | allows).is_empty() {
             return Err(EngineError::Invalid(
                 "the transition does not allow an attribute",
             ));
         }
-        if let Some(fault) = from.fault(given) {
+        if let Some(fault) = from.fault(set) {
             return Err(EngineError::Invalid(fault));
         }
         let before = self.state;
-        self.attributes.merge(from, given);
+        self.attributes.merge(from, set);
         match to {
             State::Reset => self.reset(ctx),
             State::Err => {
@@ -92,8 +92,8 @@ impl QueuePair {
         self.requester = Requester::default();
         self.responder = Responder::default();
         ctx.resources.keys.unbind_all(self.num);
-        let own = [self.init.send_cq, self.init.recv_cq];
-        for cq in own.into_iter().flatten() {
+        let cqs = [self.init.send_cq, self.init.recv_cq];
+        for cq in cqs.into_iter().flatten() {
             if let Some(cq) = ctx.resources.cqs.get_mut(&cq) {
                 cq.remove(self.num);
             }

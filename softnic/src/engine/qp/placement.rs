@@ -46,11 +46,11 @@ impl QueuePair {
         let feth = packet.frame.extensions.feth.ok_or(INVALID)?;
         let access = Placement(feth.placement).rights().ok_or(INVALID)?;
         let reth = self.requested(packet, access)?;
-        let wanted = self.wanted(pd, &reth, access);
+        let remote_access = self.remote_access(pd, &reth, access);
         let keys = &ctx.resources.keys;
         let permitted = match feth.selectivity {
-            RANGE => keys.remote(wanted).is_some(),
-            WHOLE_REGION => keys.permits(wanted),
+            RANGE => keys.remote(remote_access).is_some(),
+            WHOLE_REGION => keys.permits(remote_access),
             _ => return Err(INVALID),
         };
         if !packet.payload.is_empty() {

@@ -579,8 +579,12 @@ impl QueuePair {
     /// Completes the headers of a datagram for the destination.
     fn addressed(&self, head: Head, to: &Destination) -> Head {
         // The highest bit of a Q_Key selects the Q_Key of the queue pair.
-        let own = to.qkey >> 31 == 1;
-        let qkey = if own { self.attributes.qkey } else { to.qkey };
+        let uses_qp_qkey = to.qkey >> 31 == 1;
+        let qkey = if uses_qp_qkey {
+            self.attributes.qkey
+        } else {
+            to.qkey
+        };
         Head {
             path: to.path,
             dest_qp: to.qp,
@@ -615,8 +619,8 @@ impl QueuePair {
     pub(super) fn retry(&mut self, ctx: &mut Context<'_>) {
         let requester = &mut self.requester;
         match requester.retries_left.checked_sub(1) {
-            Some(left) => {
-                requester.retries_left = left;
+            Some(retries) => {
+                requester.retries_left = retries;
                 requester.go_to(requester.unacked);
                 requester.restart_timer(ctx.now, &self.attributes);
             }
@@ -630,9 +634,9 @@ impl QueuePair {
         let for_ever = self.attributes.rnr_retry == RETRY_FOR_EVER;
         match requester.rnr_retries_left.checked_sub(1) {
             None if !for_ever => self.fail_send(Status::RnrRetryExceeded, ctx),
-            left => {
+            retries => {
                 if !for_ever {
-                    requester.rnr_retries_left = left.unwrap_or(0);
+                    requester.rnr_retries_left = retries.unwrap_or(0);
                 }
                 requester.go_to(requester.unacked);
                 requester.rnr_until = Some(ctx.now + delay);

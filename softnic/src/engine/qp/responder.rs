@@ -78,7 +78,7 @@ pub(super) struct Responder {
     msn: u32,
     pub(super) incoming: Option<Incoming>,
     /// Receive of a partially received and dropped message, for the next message.
-    pub(super) held: Option<RecvRequest>,
+    pub(super) current_receive: Option<RecvRequest>,
     replies: VecDeque<Reply>,
     replays: VecDeque<Replay>,
     /// Whether a NAK for the expected packet has been sent.
@@ -261,7 +261,7 @@ impl QueuePair {
                 return Err(INVALID);
             }
         };
-        let taken = take_segment(target.pd, &recv, received, packet.payload, ctx);
+        let total = take_segment(target.pd, &recv, received, packet.payload, ctx);
         let invalidated = packet
             .frame
             .extensions
@@ -270,10 +270,10 @@ impl QueuePair {
         let wr_id = recv.wr_id;
         self.responder.incoming = Some(Incoming::Send {
             recv,
-            received: taken.unwrap_or(received),
+            received: total.unwrap_or(received),
             target,
         });
-        let end = taken.map_err(|status| match status {
+        let end = total.map_err(|status| match status {
             Status::LocalLength => Refusal::Fatal(Nak::InvalidRequest, Some(status)),
             _ => Refusal::Fatal(Nak::RemoteOperation, Some(status)),
         })?;
@@ -299,7 +299,7 @@ impl QueuePair {
     }
 
     /// A peer's access to a whole range.
-    pub(super) fn wanted(&self, pd: PdId, reth: &Reth, access: Access) -> RemoteAccess {
+    pub(super) fn remote_access(&self, pd: PdId, reth: &Reth, access: Access) -> RemoteAccess {
         RemoteAccess {
             pd,
             qp: self.num,
@@ -320,12 +320,14 @@ impl QueuePair {
         ctx: &Context<'_>,
     ) -> Option<HostRange> {
         let granted = self.attributes.access.contains(access);
-        let wanted = RemoteAccess {
+        let remote_access = RemoteAccess {
             addr: reth.addr.checked_add(offset.into())?,
             len,
-            ..self.wanted(pd, reth, access)
+            ..self.remote_access(pd, reth, access)
         };
-        granted.then(|| ctx.resources.keys.remote(wanted)).flatten()
+        granted
+            .then(|| ctx.resources.keys.remote(remote_access))
+            .flatten()
     }
 
     fn receive_write(
@@ -348,17 +350,17 @@ impl QueuePair {
             .ok_or(INVALID)?;
         // The whole range is checked at each packet, since the key may be removed meanwhile.
         let range = (0, reth.len.into());
-        let whole = self.remote(target.pd, &reth, range, Access::REMOTE_WRITE, ctx);
+        let target_range = self.remote(target.pd, &reth, range, Access::REMOTE_WRITE, ctx);
         if reth.len > 0 {
-            whole.ok_or(FORBIDDEN)?;
+            target_range.ok_or(FORBIDDEN)?;
         }
         let recv = if takes_receive {
             Some(self.take_receive(target, ctx).ok_or(Refusal::NotReady)?)
         } else {
             None
         };
-        if let (Some(whole), true) = (whole, len > 0) {
-            let to = whole.part(received as usize, len);
+        if let (Some(target_range), true) = (target_range, len > 0) {
+            let to = target_range.part(received as usize, len);
             scatter(ctx.memory, &[to], packet.payload);
         }
         self.responder.incoming = Some(Incoming::Write {

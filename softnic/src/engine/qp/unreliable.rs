@@ -56,11 +56,11 @@ impl QueuePair {
         let Some(target) = self.target(packet, ctx) else {
             return;
         };
-        let taken = match operation {
+        let receive = match operation {
             Operation::Send(..) => self.receive_unreliable_send(packet, position, target, ctx),
             _ => self.receive_unreliable_write(packet, position, target, ctx),
         };
-        if taken.is_none() {
+        if receive.is_none() {
             self.drop_message();
         }
     }
@@ -68,7 +68,7 @@ impl QueuePair {
     /// Drops the message in progress, and keeps the receive for the next message.
     fn drop_message(&mut self) {
         if let Some((recv, _)) = self.responder.abandon() {
-            self.responder.held = Some(recv);
+            self.responder.current_receive = Some(recv);
         }
     }
 
@@ -78,7 +78,7 @@ impl QueuePair {
         if target.srq.is_some() {
             self.fail_receive(recv.wr_id, Status::LocalLength, target.cq, ctx);
         } else {
-            self.responder.held = Some(recv);
+            self.responder.current_receive = Some(recv);
         }
     }
 
@@ -213,14 +213,14 @@ impl QueuePair {
 /// The 40 bytes before a datagram: the IPv6 header, or 20 zero bytes and the IPv4 header.
 fn header(packet: &Packet<'_>) -> [u8; GRH_LEN] {
     let mut grh = [0; GRH_LEN];
-    let mut whole = Vec::new();
+    let mut headers = Vec::new();
     // The header contains the frame's length and checksum.
     let encoded = packet
         .frame
-        .encode_headers(packet.payload.len(), &mut whole);
+        .encode_headers(packet.payload.len(), &mut headers);
     if encoded.is_ok() {
         let len = packet.frame.ip.encoded_len();
-        if let (Some(to), Some(from)) = (grh.get_mut(GRH_LEN - len..), whole.get(..len)) {
+        if let (Some(to), Some(from)) = (grh.get_mut(GRH_LEN - len..), headers.get(..len)) {
             to.copy_from_slice(from);
         }
     }
