@@ -139,8 +139,8 @@ fn scripted_device_cannot_name_missing_objects() {
     let ctx = open(&host, "scripted0");
     let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(8).unwrap());
     let qp = connect(&pd, &cq).unwrap();
-    let elsewhere = [0_u64; 64];
-    let addr = elsewhere.as_ptr().expose_provenance();
+    let unregistered = [0_u64; 64];
+    let addr = unregistered.as_ptr().expose_provenance();
     let qp_addr = qp.as_raw().expose_provenance();
     let srq = ptr::with_exposed_provenance_mut(addr);
     let other = ptr::with_exposed_provenance_mut(addr);
@@ -289,8 +289,8 @@ fn reset_queue_pair_gets_no_late_copy() {
     let mut qp = connect(&pd, &cq).unwrap();
     qp.post_recv(pd.alloc_buf(7).unwrap()).unwrap();
     device.complete_receive(qp.qp_num().get(), b"message");
-    let (_qp, mut left) = qp.to_reset().map_err(|refused| refused.error).unwrap();
-    let mut work = left.receive.remove(0);
+    let (_qp, mut leftover) = qp.to_reset().map_err(|refused| refused.error).unwrap();
+    let mut work = leftover.receive.remove(0);
     work.fill(b'-');
     cq.poll().unwrap().for_each(drop);
     assert_eq!(&*work, b"-------");

@@ -76,17 +76,17 @@ impl Mesh {
             End::new(&fabric.host([10, 9, high, low].into()), entries)
         });
         let ends: Vec<End> = ends.collect::<Result<_>>()?;
-        let made = ends.iter().map(|end| {
+        let created = ends.iter().map(|end| {
             let qps = (0..HOSTS).map(|_| end.create_qp(DEPTH));
             qps.collect::<Result<Vec<_>>>()
         });
-        let made: Vec<_> = made.collect::<Result<_>>()?;
-        let nums: Vec<Vec<_>> = made
+        let created: Vec<_> = created.collect::<Result<_>>()?;
+        let nums: Vec<Vec<_>> = created
             .iter()
             .map(|qps| qps.iter().map(|qp| qp.qp_num()).collect())
             .collect();
         let mut connected = Vec::with_capacity(HOSTS);
-        for (host, qps) in made.into_iter().enumerate() {
+        for (host, qps) in created.into_iter().enumerate() {
             let qps = qps.into_iter().enumerate();
             let qps =
                 qps.map(|(peer, qp)| End::connect(qp, (&ends[peer], nums[peer][host]), Mtu::B1024));
@@ -118,20 +118,20 @@ impl Mesh {
             .map(|host| (self.qps[0][host].id(), host))
             .collect();
         let mut arrived = [0; HOSTS];
-        let mut left = (HOSTS - 1) * 2 * usize::try_from(DEPTH)?;
-        while left > 0 {
+        let mut remaining = (HOSTS - 1) * 2 * usize::try_from(DEPTH)?;
+        while remaining > 0 {
             for wc in self.ends[0].cq.poll()? {
                 let host = peers[&wc.qp_id()];
                 self.returned.take(&mut self.qps[0][host], wc)?;
                 let message = self.returned.receives.pop().ok_or("no message")?;
                 check(&message, pattern(host, round * DEPTH + arrived[host]))?;
                 arrived[host] += 1;
-                left -= 1;
+                remaining -= 1;
             }
             for host in 1..HOSTS {
                 for wc in self.ends[host].cq.poll()? {
                     self.returned.take(&mut self.qps[host][0], wc)?;
-                    left -= 1;
+                    remaining -= 1;
                 }
             }
             self.returned.sends.clear();

@@ -27,11 +27,11 @@ struct Side {
 impl Side {
     /// Polls until `count` requests have completed.
     fn poll(&mut self, count: usize) -> Result<()> {
-        let mut left = count;
-        while left > 0 {
+        let mut remaining = count;
+        while remaining > 0 {
             for wc in self.end.cq.poll()? {
                 self.returned.take(&mut self.qp, wc)?;
-                left -= 1;
+                remaining -= 1;
             }
         }
         Ok(())

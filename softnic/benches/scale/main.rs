@@ -62,14 +62,14 @@ fn main() -> Result<()> {
 
 /// Raises the limits of open descriptors to [`DESCRIPTORS`], or the soft limit to the hard one where that is not permitted.
 fn raise_descriptor_limit() -> Result<()> {
-    let wanted = Some(DESCRIPTORS);
+    let limit = Some(DESCRIPTORS);
     let now = getrlimit(Resource::Nofile);
     if now.current.is_none_or(|limit| limit >= DESCRIPTORS) {
         return Ok(());
     }
     let both = Rlimit {
-        current: wanted,
-        maximum: wanted,
+        current: limit,
+        maximum: limit,
     };
     let soft = Rlimit {
         current: now.maximum,

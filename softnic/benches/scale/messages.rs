@@ -130,9 +130,9 @@ fn pairs_on((_fabric, both): (Fabric, [Host; 2]), count: u16) -> Result<[f64; 2]
         });
         let (a, b) = (a?, b?);
         let dest = b.local_addr()?;
-        let there = Arc::clone(&begin);
+        let begun = Arc::clone(&begin);
         host_b.spawn(move || {
-            there.wait();
+            begun.wait();
             let mut buf = [0; 64];
             // Until the asking thread drops its socket: the last reply is received by none.
             while let Ok((len, from)) = b.recv_from(&mut buf) {

@@ -121,25 +121,25 @@ impl Streams {
         let count = u32::try_from(self.all.len())?;
         let total = count * PERIODS;
         let start = Instant::now();
-        let due = |number: u32| start + PERIOD * number / count;
+        let send_time = |number: u32| start + PERIOD * number / count;
         let mut pending: HashMap<u64, Instant> = HashMap::new();
         let mut times = Vec::new();
         let mut sent = 0;
         while times.len() < usize::try_from(total)? {
-            while sent < total && due(sent) <= Instant::now() {
+            while sent < total && send_time(sent) <= Instant::now() {
                 let name = sent % count;
-                if pending.insert(name.into(), due(sent)).is_some() {
+                if pending.insert(name.into(), send_time(sent)).is_some() {
                     return Err("an echo took more than a period".into());
                 }
                 self.all[usize::try_from(name)?].send(&[1; MESSAGE])?;
                 sent += 1;
             }
             let timeout =
-                (sent < total).then(|| due(sent).saturating_duration_since(Instant::now()));
+                (sent < total).then(|| send_time(sent).saturating_duration_since(Instant::now()));
             for name in self.ready(timeout)? {
                 self.take(name)?;
-                let due = pending.remove(&name).ok_or("an echo that is not due")?;
-                times.push(due.elapsed());
+                let send_time = pending.remove(&name).ok_or("an echo that is not due")?;
+                times.push(send_time.elapsed());
             }
         }
         Ok(times)

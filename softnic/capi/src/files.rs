@@ -68,10 +68,10 @@ unsafe extern "C" fn ibv_query_gid_type(
     _ctx: *mut c_void,
     _port: u8,
     _index: u32,
-    place: *mut c_int,
+    out: *mut c_int,
 ) -> c_int {
     // SAFETY: the caller's place.
-    unsafe { *place = ROCE_V2 };
+    unsafe { *out = ROCE_V2 };
     0
 }
 

@@ -78,17 +78,17 @@ impl Drop for Program {
 /// Runs a server and a client until both end, each successfully. The client is started again while the server does not
 /// listen. `PORT` and `SERVER` in the words stand for a TCP port and the server's address.
 fn exchange(test: u8, options: &[&str], server: &str, client: &str) {
-    let (here, there) = (addr(test, 2), addr(test, 3));
+    let (server_addr, client_addr) = (addr(test, 2), addr(test, 3));
     let port = free_port();
     let words = |words: &str| {
         words
             .replace("PORT", &port)
-            .replace("SERVER", &here.to_string())
+            .replace("SERVER", &server_addr.to_string())
     };
-    let mut serving = Program::start(here, options, &words(server));
+    let mut serving = Program::start(server_addr, options, &words(server));
     let deadline = Instant::now() + TEST_TIMEOUT;
     let done = loop {
-        let done = Program::start(there, options, &words(client)).finish(client);
+        let done = Program::start(client_addr, options, &words(client)).finish(client);
         if done.status.success() || !serving.is_running() || Instant::now() > deadline {
             break done;
         }
@@ -253,16 +253,16 @@ fn len(path: &Path) -> u64 {
 
 #[test]
 fn writes_to_a_killed_server_fail() {
-    let (here, there) = (addr(14, 2), addr(14, 3));
+    let (server_addr, client_addr) = (addr(14, 2), addr(14, 3));
     let port = free_port();
     let folder = tempfile::tempdir().unwrap();
     let pcap = folder.path().join("frames.pcap");
     let words = format!("ib_write_bw -F -x 0 -s 64 -D 60 -p {port}");
-    let mut server = Program::start(here, &[], &words);
+    let mut server = Program::start(server_addr, &[], &words);
     let options = ["--pcap", pcap.to_str().unwrap()];
-    let client_words = format!("{words} {here}");
+    let client_words = format!("{words} {server_addr}");
     let deadline = Instant::now() + TEST_TIMEOUT;
-    let mut client = Program::start(there, &options, &client_words);
+    let mut client = Program::start(client_addr, &options, &client_words);
     // Frames flow once the recording is longer than those of the set-up.
     while len(&pcap) < 100_000 {
         assert!(
@@ -270,7 +270,7 @@ fn writes_to_a_killed_server_fail() {
             "no frames"
         );
         if !client.is_running() {
-            client = Program::start(there, &options, &client_words);
+            client = Program::start(client_addr, &options, &client_words);
         }
         thread::sleep(PAUSE);
     }
@@ -282,18 +282,18 @@ fn writes_to_a_killed_server_fail() {
 
 #[test]
 fn second_process_at_an_address_has_no_device_and_reports_the_cause() {
-    let here = addr(15, 2);
+    let server_addr = addr(15, 2);
     let port = free_port();
-    let start = || Program::start(here, &[], &format!("ibv_rc_pingpong -g 0 -p {port}"));
+    let start = || Program::start(server_addr, &[], &format!("ibv_rc_pingpong -g 0 -p {port}"));
     let mut first = start();
     let deadline = Instant::now() + TEST_TIMEOUT;
     // Either process may have the port before the other: then the first one ends.
     loop {
-        let second = Program::start(here, &[], "ibv_devinfo").finish("ibv_devinfo");
+        let second = Program::start(server_addr, &[], "ibv_devinfo").finish("ibv_devinfo");
         let errors = String::from_utf8_lossy(&second.stderr).into_owned();
         if errors.contains("another process") {
             assert!(
-                errors.contains(&format!("UDP port 4791 of {here}")),
+                errors.contains(&format!("UDP port 4791 of {server_addr}")),
                 "{errors}"
             );
             break;

@@ -112,15 +112,15 @@ impl Peer {
     ) -> QueuePair<verbs::Rc, Rts, SW, RW> {
         let cq = self.ctx.cq_builder(2 * RECEIVES).waitable().create();
         let cq = cq.expect("softnic makes completion queues");
-        let own = self.pd.qp_builder::<verbs::Rc>(&cq, &cq);
-        let own = own.max_send_wr(RECEIVES).max_recv_wr(RECEIVES).create();
-        let own = own.expect("softnic makes queue pairs");
+        let peer_qp = self.pd.qp_builder::<verbs::Rc>(&cq, &cq);
+        let peer_qp = peer_qp.max_send_wr(RECEIVES).max_recv_wr(RECEIVES).create();
+        let peer_qp = peer_qp.expect("softnic makes queue pairs");
         let example = (gid(qp.pd().context()), qp.qp_num());
-        let this = (gid(&self.ctx), own.qp_num());
-        let own = bring_up(own, example);
+        let this = (gid(&self.ctx), peer_qp.qp_num());
+        let peer_qp = bring_up(peer_qp, example);
         let qp = bring_up(qp, this);
         let stop = Arc::clone(&self.stop);
-        let thread = self.host.spawn(move || echo(own, cq, &stop));
+        let thread = self.host.spawn(move || echo(peer_qp, cq, &stop));
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.push(thread);
         qp
@@ -169,9 +169,9 @@ impl fmt::Debug for Peer {
 /// Sends each message back until the end of the example or of the connection.
 fn echo(mut qp: QueuePair<verbs::Rc, Rts>, mut cq: CompletionQueue, stop: &AtomicBool) {
     let pd = qp.pd().clone();
-    let room = || pd.alloc_buf(PEER_LEN).expect("softnic registers memory");
+    let buf = || pd.alloc_buf(PEER_LEN).expect("softnic registers memory");
     for _ in 0..RECEIVES {
-        qp.post_recv(room()).expect("the queue has room");
+        qp.post_recv(buf()).expect("the queue has room");
     }
     while !stop.load(Ordering::Relaxed) {
         let mut messages = Vec::new();
@@ -185,7 +185,7 @@ fn echo(mut qp: QueuePair<verbs::Rc, Rts>, mut cq: CompletionQueue, stop: &Atomi
             }
         }
         for message in messages {
-            qp.post_recv(room()).expect("the queue has room");
+            qp.post_recv(buf()).expect("the queue has room");
             let answer = pd.register_buf(message).expect("softnic registers memory");
             // A queue full of answers without a receiver: the example wants none.
             let _refused = qp.post(op::Send::new(answer));

@@ -360,8 +360,8 @@ fn attack_by_frames(kind: QpKind, seeds: std::ops::Range<u64>) -> u64 {
         for _ in 0..60 {
             let frame = victim.frame(kind, &mut rng);
             victim.attack(&frame);
-            let whole = victim.pair.hosts[1].memory.at(BASE, 4096);
-            carried_out += u64::from(whole.iter().any(|byte| *byte != 0));
+            let page = victim.pair.hosts[1].memory.at(BASE, 4096);
+            carried_out += u64::from(page.iter().any(|byte| *byte != 0));
             revive(&mut victim, kind);
         }
     }
@@ -445,10 +445,10 @@ fn frames_of_other_hosts_and_to_other_queue_pairs_are_dropped() {
     let (ip, qp) = (decoded.ip, decoded.bth.dest_qp);
     let addr = |text: &str| text.parse().unwrap();
     let unknown_peer = IpHeader::new(addr("10.9.0.7"), ip.dst()).unwrap();
-    let elsewhere = IpHeader::new(ip.src(), addr("10.9.0.7")).unwrap();
+    let foreign_ip = IpHeader::new(ip.src(), addr("10.9.0.7")).unwrap();
     for bytes in [
         forged(unknown_peer, qp, 0xffff),
-        forged(elsewhere, qp, 0xffff),
+        forged(foreign_ip, qp, 0xffff),
         forged(ip, qp + 1, 0xffff),
         forged(ip, qp, 0x8001),
     ] {
@@ -462,6 +462,6 @@ fn frames_of_other_hosts_and_to_other_queue_pairs_are_dropped() {
     );
     pair.deliver(1, &frame);
     assert_eq!(pair.hosts[1].poll().len(), 1);
-    let known = pair.hosts[1].engine.query_qp(QpNum(qp));
-    assert!(matches!(known, Some((State::Rts, QpAttributes { .. }))));
+    let queried = pair.hosts[1].engine.query_qp(QpNum(qp));
+    assert!(matches!(queried, Some((State::Rts, QpAttributes { .. }))));
 }

@@ -69,9 +69,9 @@ fn datagrams_that_are_not_taken_are_bounded() {
     for _ in 0..3000 {
         engine.handle_frame(&bytes, Duration::ZERO, &mut Shadow::new(8));
     }
-    let mut kept = 0;
+    let mut accepted = 0;
     while engine.poll_management().is_some() {
-        kept += 1;
+        accepted += 1;
     }
-    assert_eq!(kept, 1024);
+    assert_eq!(accepted, 1024);
 }

@@ -67,8 +67,8 @@ fn syndromes(pair: &mut Pair) -> Vec<Syndrome> {
 fn assert_invalid(packets: &[Packet], len: u32) {
     let mut pair = Pair::connected(QpKind::Rc);
     for id in 0..2 {
-        let room = pair.hosts[1].sge(8192, 1024);
-        pair.post_recv(1, id, &[room]);
+        let sge = pair.hosts[1].sge(8192, 1024);
+        pair.post_recv(1, id, &[sge]);
     }
     let (last, before) = packets.split_last().unwrap();
     deliver(&mut pair, Transport::Rc, before, len);
@@ -277,8 +277,8 @@ fn unreliable_writes_without_the_right_are_dropped() {
 #[test]
 fn unreliable_message_longer_than_its_receive_is_dropped() {
     let mut pair = Pair::connected(QpKind::Uc);
-    let room = pair.hosts[1].sge(0, 300);
-    pair.post_recv(1, 5, &[room]);
+    let sge = pair.hosts[1].sge(0, 300);
+    pair.post_recv(1, 5, &[sge]);
     let packets = [(FIRST, 0, 256), (LAST, 1, 256), (ONLY, 2, 8)];
     deliver(&mut pair, Transport::Uc, &packets, 0);
     let completions = pair.hosts[1].poll();

@@ -120,7 +120,7 @@ fn flush_beyond_the_region_is_refused_but_not_of_the_whole_region() {
     assert_eq!(range(PAGE + 1, 64), Status::RemoteAccess);
     assert_eq!(range(PAGE - 1, 1), Status::RemoteAccess);
     assert_eq!(range(u64::MAX, 2), Status::RemoteAccess);
-    let whole = |wrong_key| {
+    let write_region = |wrong_key| {
         let (mut pair, rkey) = pair_with(EVERYTHING, EVERYTHING);
         let op = SendOp::Flush {
             remote: Remote {
@@ -133,8 +133,8 @@ fn flush_beyond_the_region_is_refused_but_not_of_the_whole_region() {
         };
         outcome(&mut pair, op).0
     };
-    assert_eq!(whole(0), Status::Success);
-    assert_eq!(whole(1), Status::RemoteAccess);
+    assert_eq!(write_region(0), Status::Success);
+    assert_eq!(write_region(1), Status::RemoteAccess);
 }
 
 #[test]

@@ -145,8 +145,8 @@ fn missing_receive_is_reported_before_a_wrong_key() {
 
     // With a receive posted, the key is checked, and the receive is left for the flush.
     let mut pair = Pair::connected(QpKind::Rc);
-    let room = pair.hosts[1].sge(0, 16);
-    pair.post_recv(1, 9, &[room]);
+    let sge = pair.hosts[1].sge(0, 16);
+    pair.post_recv(1, 9, &[sge]);
     let sge = pair.hosts[0].sge(0, 16);
     pair.post(0, request(1, op, &[sge]));
     pair.run();

@@ -66,9 +66,9 @@ impl Memory for Shadow {
     fn atomic(&mut self, addr: u64, operation: Atomic) -> u64 {
         self.check(addr, 8, true);
         assert!(addr.is_multiple_of(8));
-        let place = self.at(addr, 8);
-        let old = u64::from_ne_bytes(place.try_into().unwrap());
-        place.copy_from_slice(&operation.apply(old).to_ne_bytes());
+        let word = self.at(addr, 8);
+        let old = u64::from_ne_bytes(word.try_into().unwrap());
+        word.copy_from_slice(&operation.apply(old).to_ne_bytes());
         old
     }
 }

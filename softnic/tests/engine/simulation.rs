@@ -126,9 +126,9 @@ impl Side {
             }
             _ => {
                 sges = vec![host.sge(offset, 8)];
-                let place = &mut self.remote[at..at + 8];
-                expected = Expected::Brought(place.to_vec());
-                atomic(place, remote, numbers)
+                let word = &mut self.remote[at..at + 8];
+                expected = Expected::Brought(word.to_vec());
+                atomic(word, remote, numbers)
             }
         };
         self.expected.push_back((id, expected));
@@ -143,15 +143,15 @@ impl Side {
     }
 }
 
-/// A compare and swap, or a fetch and add, of the number, and its effect on the memory `place`.
-fn atomic(place: &mut [u8], remote: Remote, (number, compares): (u64, bool)) -> SendOp {
-    let old = u64::from_ne_bytes((&*place).try_into().unwrap());
+/// A compare and swap, or a fetch and add, of the number, and its effect on the memory `word`.
+fn atomic(word: &mut [u8], remote: Remote, (number, compares): (u64, bool)) -> SendOp {
+    let old = u64::from_ne_bytes((&*word).try_into().unwrap());
     let new = if compares {
         number
     } else {
         old.wrapping_add(number)
     };
-    place.copy_from_slice(&new.to_ne_bytes());
+    word.copy_from_slice(&new.to_ne_bytes());
     if compares {
         SendOp::CompareSwap {
             remote,

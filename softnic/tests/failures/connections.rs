@@ -69,8 +69,8 @@ fn failed_multicast_join_or_leave_leaves_no_half_of_it() {
     let host = fabric.host(SERVER.parse().unwrap());
     let group: SocketAddr = "239.1.2.3:7000".parse().unwrap();
     let gid = Gid::from(group.ip());
-    let own = SocketAddr::new(IpAddr::from([10, 9, 0, 1]), 0);
-    let mut endpoint: DatagramEndpoint = host.run(|| builder().bind(own)).unwrap();
+    let local_addr = SocketAddr::new(IpAddr::from([10, 9, 0, 1]), 0);
+    let mut endpoint: DatagramEndpoint = host.run(|| builder().bind(local_addr)).unwrap();
     for failed in [Call::CreateAh, Call::MigrateId, Call::AttachMcast] {
         let failing = host.fail(failed, When::Nth(1), libc::ENOMEM);
         let error = host.run(|| endpoint.join(group, Membership::Full));

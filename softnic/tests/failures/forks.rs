@@ -20,13 +20,13 @@ fn channel_and_identifier_dropped_by_a_child_stay_the_parents() {
         let mut other = other_channel.create_id().unwrap();
         // SAFETY: the channel is open, and its descriptor constant.
         let fd = unsafe { (*channel.as_raw()).fd };
-        let (kept, status) = dropped_in_a_child((id, channel), || {
+        let (original, status) = dropped_in_a_child((id, channel), || {
             // SAFETY: the call only asks for the flags of a number.
             let is_open = unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0;
             is_open && other.bind(addr).is_err()
         });
         assert_eq!(status, 0);
-        drop(kept);
+        drop(original);
         other.bind(addr).unwrap();
     });
 }

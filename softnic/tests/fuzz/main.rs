@@ -111,10 +111,10 @@ fn seal(bytes: &mut [u8], udp: usize) {
         return;
     }
     let len = |from: usize| u16::try_from(bytes.len() - from).unwrap().to_be_bytes();
-    let (whole, payload) = (len(0), len(udp));
+    let (total, payload) = (len(0), len(udp));
     bytes[udp + 4..udp + 6].copy_from_slice(&payload);
     if udp == 20 {
-        bytes[2..4].copy_from_slice(&whole);
+        bytes[2..4].copy_from_slice(&total);
         bytes[10..12].fill(0);
         let words = bytes[..20].chunks(2);
         let sum: u32 = words

@@ -107,24 +107,24 @@ fn tshark_reads_operations_of_reliable_connections() {
     let region = this.b.pd.alloc_remote(10_000, access).unwrap();
     let number = region.token().slice(0..8).unwrap();
     for len in [1, 10_000] {
-        let room = this.b.pd.alloc_buf(10_000).unwrap();
-        this.qp_b.post_recv(room).unwrap();
+        let buf = this.b.pd.alloc_buf(10_000).unwrap();
+        this.qp_b.post_recv(buf).unwrap();
         let work = this.a.filled(&vec![7; len]);
         this.qp_a.post(op::Send::new(work).imm_data(5)).unwrap();
         let work = this.a.filled(&vec![7; len]);
         let target = region.token().slice(0..len as u64).unwrap();
         this.qp_a.post(op::Write::new(work, target)).unwrap();
-        let room = this.a.pd.alloc_buf(len).unwrap();
-        this.qp_a.post(op::Read::new(room, target)).unwrap();
+        let buf = this.a.pd.alloc_buf(len).unwrap();
+        this.qp_a.post(op::Read::new(buf, target)).unwrap();
         for done in this.a.reap(&mut this.qp_a, 3) {
             assert_eq!(done.status, WcStatus::SUCCESS);
         }
     }
-    let room = this.a.pd.alloc_buf(8).unwrap();
-    this.qp_a.post(op::FetchAdd::new(room, number, 2)).unwrap();
-    let room = this.a.pd.alloc_buf(8).unwrap();
+    let buf = this.a.pd.alloc_buf(8).unwrap();
+    this.qp_a.post(op::FetchAdd::new(buf, number, 2)).unwrap();
+    let buf = this.a.pd.alloc_buf(8).unwrap();
     this.qp_a
-        .post(op::CompareSwap::new(room, number, 42, 7))
+        .post(op::CompareSwap::new(buf, number, 42, 7))
         .unwrap();
     this.a.reap(&mut this.qp_a, 2);
     let expected: BTreeSet<u8> = [

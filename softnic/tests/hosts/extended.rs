@@ -9,7 +9,7 @@ use verbs::{WcStatus, op, qp::XrcSend, srq::SrqNum};
 use crate::{TEST_TIMEOUT, at, hosts};
 
 /// Takes the next event of the given kind; panics on another.
-macro_rules! taken {
+macro_rules! expect_event {
     ($channel:expr, $kind:pat => $value:expr) => {
         match $channel.wait_timeout(TEST_TIMEOUT.unwrap()).unwrap() {
             Some($kind) => $value,
@@ -23,9 +23,9 @@ fn resolved(channel: &EventChannel, host: &Host, peer: SocketAddr) -> CmId<Route
     let timeout = TEST_TIMEOUT.unwrap();
     let id = host.run(|| channel.create_xrc_id(XrcEnd::Send, at(host, 0)).unwrap());
     id.resolve_addr(None, peer, timeout).unwrap();
-    let id = taken!(channel, Event::AddrResolved(id) => id);
+    let id = expect_event!(channel, Event::AddrResolved(id) => id);
     id.resolve_route(timeout).unwrap();
-    taken!(channel, Event::RouteResolved(id) => id)
+    expect_event!(channel, Event::RouteResolved(id) => id)
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn xrc_connection_by_cm_delivers_to_the_named_queue_and_disconnects() {
     id.connect(&qp, &ConnParam::new()).unwrap();
 
     // The receiving end accepts, and names the second of two queues.
-    let request = taken!(theirs, Event::ConnectRequest(request) => request);
+    let request = expect_event!(theirs, Event::ConnectRequest(request) => request);
     let their_ctx = request.id().context().unwrap();
     let (their_pd, xrcd) = (
         their_ctx.alloc_pd().unwrap(),
@@ -68,13 +68,13 @@ fn xrc_connection_by_cm_delivers_to_the_named_queue_and_disconnects() {
     let param = ConnParam::new().private_data(number.get().to_be_bytes());
     let receiver = request.accept_xrc(receiver, &param).unwrap();
 
-    let response = taken!(ours, Event::ConnectResponse(response) => response);
+    let response = expect_event!(ours, Event::ConnectResponse(response) => response);
     let number = match response.param().private_data[..] {
         [a, b, c, d, ..] => SrqNum::new(u32::from_be_bytes([a, b, c, d])).unwrap(),
         _ => panic!("no number"),
     };
     let mut connection = response.establish(qp).unwrap();
-    let accepted = taken!(theirs, Event::Established(id) => id);
+    let accepted = expect_event!(theirs, Event::Established(id) => id);
     let mut receiving = XrcConnection::new(accepted, receiver).unwrap();
 
     let hello = pd.register_buf(*b"hello").unwrap();
@@ -91,7 +91,7 @@ fn xrc_connection_by_cm_delivers_to_the_named_queue_and_disconnects() {
     drop(received);
 
     connection.disconnect().unwrap();
-    let key = taken!(theirs, Event::Disconnected { key, .. } => key);
+    let key = expect_event!(theirs, Event::Disconnected { key, .. } => key);
     assert_eq!(key, receiving.key());
     receiving.disconnect().unwrap();
 }

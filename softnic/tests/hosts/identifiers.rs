@@ -14,7 +14,7 @@ use softnic::Fabric;
 use crate::{TEST_TIMEOUT, at, hosts};
 
 /// Takes the next event, of this kind.
-macro_rules! taken {
+macro_rules! expect_event {
     ($channel:expr, $kind:pat => $value:expr) => {
         match $channel.wait_timeout(TEST_TIMEOUT.unwrap()).unwrap() {
             Some($kind) => $value,
@@ -53,8 +53,8 @@ fn identifier_of_a_thread_on_no_host_belongs_to_the_host_with_its_address() {
     assert_eq!(other.context().unwrap().name(), "softnic1");
 
     // A thread on a host has only the addresses of that host.
-    let mut own = a.run(|| channel.create_id().unwrap());
-    let refused = own.bind(at(&b, 0)).unwrap_err();
+    let mut id = a.run(|| channel.create_id().unwrap());
+    let refused = id.bind(at(&b, 0)).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EADDRNOTAVAIL));
 }
 
@@ -71,20 +71,20 @@ fn identifier_read_by_a_thread_during_its_events_has_no_race() {
     let addr = server.local_addr().unwrap();
     let client = channel.create_id().unwrap();
     client.resolve_addr(None, addr, timeout).unwrap();
-    let client = taken!(channel, Event::AddrResolved(id) => id);
+    let client = expect_event!(channel, Event::AddrResolved(id) => id);
     client.resolve_route(timeout).unwrap();
-    let client = taken!(channel, Event::RouteResolved(id) => id);
+    let client = expect_event!(channel, Event::RouteResolved(id) => id);
     let ctx = client.context().unwrap();
     let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(64).unwrap());
     let qp = || pd.qp_builder::<verbs::Rc>(&cq, &cq).create().unwrap();
     let client_qp = client.init_qp(qp()).unwrap();
     client.connect(&client_qp, &ConnParam::new()).unwrap();
-    let request = taken!(channel, Event::ConnectRequest(request) => request);
+    let request = expect_event!(channel, Event::ConnectRequest(request) => request);
     let server_qp = request.id().init_qp(qp()).unwrap();
     let server_qp = request.accept(server_qp, &ConnParam::new()).unwrap();
-    let response = taken!(channel, Event::ConnectResponse(response) => response);
+    let response = expect_event!(channel, Event::ConnectResponse(response) => response);
     let mut client = response.establish(client_qp).unwrap();
-    let id = taken!(channel, Event::Established(id) => id);
+    let id = expect_event!(channel, Event::Established(id) => id);
     let server_side = Connection::new(id, server_qp).unwrap();
 
     let (start, is_over) = (Barrier::new(2), AtomicBool::new(false));
@@ -104,7 +104,7 @@ fn identifier_read_by_a_thread_during_its_events_has_no_race() {
         });
         start.wait();
         client.disconnect().unwrap();
-        let key = taken!(channel, Event::Disconnected { key, .. } => key);
+        let key = expect_event!(channel, Event::Disconnected { key, .. } => key);
         assert_eq!(key, server_side.key());
         is_over.store(true, Ordering::Relaxed);
     });

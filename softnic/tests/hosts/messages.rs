@@ -64,14 +64,14 @@ fn exchange_while_blocked(host: &Host, call: Call, both: &[Socket; 2], cause: im
 fn messages_of_a_connection_go_on_while_a_call_for_another_is_blocked() {
     let fabric = Fabric::new().keep_objects();
     let hosts = hosts(&fabric, 25);
-    let held = &hosts[0];
+    let blocked = &hosts[0];
     let both = hosts.each_ref().map(|host| socket(host, 4000));
     exchange(&both[0], &both[1]);
-    let dest = at(held, 4000);
+    let dest = at(blocked, 4000);
     let third = |number| socket(&fabric.host(IpAddr::from([10, 9, 25, number])), 4000);
     for (number, call) in (3..).zip([Call::CreateQp, Call::ModifyQp, Call::Accept]) {
         let peer = third(number);
-        exchange_while_blocked(held, call, &both, || {
+        exchange_while_blocked(blocked, call, &both, || {
             peer.send_to(b"accepted", dest).unwrap();
         });
         assert_eq!(received(&both[0]).to_vec(), b"accepted");
@@ -80,12 +80,12 @@ fn messages_of_a_connection_go_on_while_a_call_for_another_is_blocked() {
     let calls = [Call::ResolveAddr, Call::Connect, Call::Establish];
     for (number, (call, end)) in (6..).zip(calls.into_iter().zip(ends)) {
         let peer = third(number);
-        exchange_while_blocked(held, call, &both, || {
+        exchange_while_blocked(blocked, call, &both, || {
             let to = peer.local_addr().unwrap();
             both[0].send_to(b"dialed", to).unwrap();
         });
         assert_eq!(received(&peer).to_vec(), b"dialed");
-        exchange_while_blocked(held, end, &both, || drop(peer));
+        exchange_while_blocked(blocked, end, &both, || drop(peer));
     }
 }
 

@@ -75,9 +75,13 @@ pub(crate) fn ping(wires: &mut Vec<Wire>, sequence: u64) {
 
 /// Exchanges messages between a server and a host that connects now.
 pub(crate) fn exchange(server: &Socket, newcomer: &Socket) {
-    let [there, back] = [server, newcomer].map(|socket| socket.local_addr().unwrap());
+    let [server_addr, newcomer_addr] =
+        [server, newcomer].map(|socket| socket.local_addr().unwrap());
     let mut buf = vec![0; 20_000];
-    for (from, to, dest) in [(newcomer, server, there), (server, newcomer, back)] {
+    for (from, to, dest) in [
+        (newcomer, server, server_addr),
+        (server, newcomer, newcomer_addr),
+    ] {
         let message = pattern(20_000, 3);
         from.send_to(&message, dest).unwrap();
         let (len, _) = to.recv_from(&mut buf).unwrap();

@@ -27,11 +27,11 @@ fn refused_rds_calls_report_the_reason() {
     let fabric = Fabric::new().keep_objects();
     let [a, b] = hosts(&fabric, 51).map(|host| bound(&host));
     let refused = |result, errno, text| assert_refused(result, rds::errno, (errno, text));
-    let (here, there) = (a.alloc(8192).unwrap(), b.alloc(4096).unwrap());
-    let cookie = b.export(&there, ExportOptions::new()).unwrap();
+    let (local, remote) = (a.alloc(8192).unwrap(), b.alloc(4096).unwrap());
+    let cookie = b.export(&remote, ExportOptions::new()).unwrap();
     let to = || SendOptions::new().to(b.local_addr().unwrap());
     let operate = |rdma| a.send_msg(&[], &to().rdma(rdma)).map(drop);
-    let one = || here.slice(0..1);
+    let one = || local.slice(0..1);
     let write = |local| Rdma::write(local, cookie);
     refused(
         operate(write(vec![one(); 1025])),
@@ -43,7 +43,7 @@ fn refused_rds_calls_report_the_reason() {
         90,
         "2097152 bytes of remote memory",
     );
-    let odd = Atomic::fetch_add(here.slice(0..8), cookie, 1).at(3);
+    let odd = Atomic::fetch_add(local.slice(0..8), cookie, 1).at(3);
     refused(
         a.send_msg(&[], &to().atomic(odd)).map(drop),
         14,

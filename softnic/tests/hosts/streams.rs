@@ -180,9 +180,9 @@ fn blocked_accept_fails_when_the_device_of_the_address_is_removed() {
 }
 
 /// Waits for the engine's threads to handle the removal of a device.
-fn wait_for_books(fabric: &Fabric, wanted: impl Fn(&Books) -> bool) {
+fn wait_for_books(fabric: &Fabric, is_met: impl Fn(&Books) -> bool) {
     let since = Instant::now();
-    while !wanted(&fabric.books()) {
+    while !is_met(&fabric.books()) {
         assert!(Some(since.elapsed()) < TEST_TIMEOUT, "{}", fabric.books());
         thread::yield_now();
     }
@@ -212,22 +212,22 @@ fn runtime(host: &Host) -> Runtime {
 fn stream_between_tasks_of_two_hosts_carries_bytes_both_ways() {
     let fabric = Fabric::new().keep_objects();
     let [client, server] = hosts(&fabric, 14);
-    let (here, there) = (runtime(&client), runtime(&server));
+    let (client_runtime, server_runtime) = (runtime(&client), runtime(&server));
     let addr = at(&server, 7471);
     let listener = {
-        let _in_runtime = there.enter();
+        let _in_runtime = server_runtime.enter();
         server.run(|| AsyncListener::bind(addr).unwrap())
     };
-    let echo = there.spawn(async move {
+    let echo = server_runtime.spawn(async move {
         let (mut stream, peer) = listener.accept().await.unwrap();
         let mut bytes = vec![0; LEN];
         stream.read_exact(&mut bytes).await.unwrap();
         stream.write_all(&bytes).await.unwrap();
         peer
     });
-    let task = here.spawn(async move {
+    let task = client_runtime.spawn(async move {
         let stream = AsyncStream::connect(addr).await.unwrap();
-        let own = stream.get_ref().local_addr().unwrap();
+        let local_addr = stream.get_ref().local_addr().unwrap();
         let (mut reading, mut writing) = tokio::io::split(stream);
         let sending = tokio::spawn(async move {
             writing.write_all(&pattern(LEN, 6)).await.unwrap();
@@ -237,9 +237,9 @@ fn stream_between_tasks_of_two_hosts_carries_bytes_both_ways() {
         reading.read_exact(&mut bytes).await.unwrap();
         drop(sending.await.unwrap());
         assert!(bytes == pattern(LEN, 6));
-        own
+        local_addr
     });
-    let own = here.block_on(task).unwrap();
-    assert_eq!(own.ip(), client.addr());
-    assert_eq!(there.block_on(echo).unwrap(), own);
+    let local_addr = client_runtime.block_on(task).unwrap();
+    assert_eq!(local_addr.ip(), client.addr());
+    assert_eq!(server_runtime.block_on(echo).unwrap(), local_addr);
 }

@@ -52,11 +52,11 @@ fn watch(
     mut holding: Holding,
     is_over: &AtomicBool,
 ) {
-    let (ask, asked) = mpsc::channel();
+    let (ask, requests) = mpsc::channel();
     let (answer, answered) = mpsc::channel();
     let engine = engine.clone();
     let locking = thread::spawn(move || {
-        for () in asked {
+        for () in requests {
             engine.stats().unwrap();
             answer.send(()).unwrap();
         }
@@ -107,8 +107,8 @@ fn receive(socket: &Socket) {
 
 /// Connections in both directions, more messages in flight than slots, and memory released with the
 /// last message that uses it.
-fn exchange(fabric: &Fabric, engine: &Engine, own: &Host, other: &Host) {
-    let [own_socket, last] = [4000, 4001].map(|port| socket(own, engine, port));
+fn exchange(fabric: &Fabric, engine: &Engine, local: &Host, other: &Host) {
+    let [own_socket, last] = [4000, 4001].map(|port| socket(local, engine, port));
     let third = fabric.host(IpAddr::from([10, 9, 26, 3]));
     let dialed = socket(&third, &start(&third), 4000);
     let to = dialed.local_addr().unwrap();
@@ -133,7 +133,7 @@ fn exchange(fabric: &Fabric, engine: &Engine, own: &Host, other: &Host) {
 
     let target = socket.alloc(4096).unwrap();
     let cookie = socket.export(&target, ExportOptions::new()).unwrap();
-    fabric.cut(own, other);
+    fabric.cut(local, other);
     for number in 0..MESSAGES {
         let memory = own_socket.alloc(64).unwrap();
         let options = SendOptions::new().to(dest);
@@ -145,7 +145,7 @@ fn exchange(fabric: &Fabric, engine: &Engine, own: &Host, other: &Host) {
         };
         sent.unwrap();
     }
-    fabric.heal(own, other);
+    fabric.heal(local, other);
     for number in (0..MESSAGES).step_by(2) {
         assert_eq!(socket.recv(&mut [0; 64]).unwrap(), 64);
         let event = own_socket.recv_event().unwrap();
@@ -170,8 +170,8 @@ impl Drop for End<'_> {
 #[test]
 fn no_call_into_the_kernel_is_made_with_the_lock() {
     let fabric = Fabric::new().keep_objects();
-    let [own, other] = &hosts(&fabric, 26);
-    let engine = &start(own);
+    let [local, other] = &hosts(&fabric, 26);
+    let engine = &start(local);
     let is_over = &AtomicBool::new(false);
     let called = CALLS.map(|call| (call, AtomicBool::new(false)));
     let missing = || {
@@ -181,11 +181,11 @@ fn no_call_into_the_kernel_is_made_with_the_lock() {
     thread::scope(|scope| {
         for (call, called) in &called {
             // Before the exchange begins.
-            let holding = own.hold(*call);
-            scope.spawn(move || watch(own, engine, (*call, called), holding, is_over));
+            let holding = local.hold(*call);
+            scope.spawn(move || watch(local, engine, (*call, called), holding, is_over));
         }
         let end = End(is_over);
-        exchange(&fabric, engine, own, other);
+        exchange(&fabric, engine, local, other);
         // The connections end in the engine's thread.
         let deadline = Instant::now() + TEST_TIMEOUT.unwrap();
         while !missing().is_empty() && Instant::now() < deadline {

@@ -12,14 +12,14 @@ fn request_reply_and_rtu_carry_parameters_and_data() {
     let mut wire = Wire::new();
     wire.listen(PortSpace::Tcp, 8);
     let active = wire.asking();
-    let (passive, asked, data) = wire.request();
+    let (passive, requested, data) = wire.request();
     // The reads initiated by one side are the reads accepted by the other.
     let expected = ConnParam {
         initiator_depth: 4,
         responder_resources: 8,
         ..param(17)
     };
-    assert_eq!(asked, expected);
+    assert_eq!(requested, expected);
     assert_eq!(data.as_slice().len(), 56);
     assert!(data.as_slice().starts_with(b"hello\0"));
     let (local, peer) = wire.managers[1].addrs(passive);
@@ -269,13 +269,18 @@ fn reads_in_flight_are_those_of_the_device_and_of_the_peer() {
     wire.listen(PortSpace::Tcp, 8);
     let active = wire.resolved(PortSpace::Tcp);
     let now = wire.now;
-    let asked = ConnParam {
+    let requested = ConnParam {
         responder_resources: 3,
         ..all(17)
     };
-    wire.managers[0].connect(active, asked, b"", now).unwrap();
-    let (passive, seen, _) = wire.request();
-    assert_eq!((seen.initiator_depth, seen.responder_resources), (3, 128));
+    wire.managers[0]
+        .connect(active, requested, b"", now)
+        .unwrap();
+    let (passive, received, _) = wire.request();
+    assert_eq!(
+        (received.initiator_depth, received.responder_resources),
+        (3, 128)
+    );
     wire.managers[1].accept(passive, all(18), b"", now).unwrap();
     wire.next(0);
     let attributes = |host: usize, id, to| wire.managers[host].qp_attributes(id, to).unwrap().0;

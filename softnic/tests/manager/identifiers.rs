@@ -21,13 +21,13 @@ fn only_addresses_of_the_host_are_bound() {
         manager.bind(id, foreign),
         Err(CmError::AddressNotAvailable(foreign))
     );
-    let own = SocketAddr::from((ADDRS[0], 7));
-    manager.bind(id, own).unwrap();
-    assert!(manager.bind(id, own).is_err(), "once");
+    let addr = SocketAddr::from((ADDRS[0], 7));
+    manager.bind(id, addr).unwrap();
+    assert!(manager.bind(id, addr).is_err(), "once");
     let other = manager.create_id(PortSpace::Tcp);
-    assert_eq!(manager.bind(other, own), Err(CmError::AddressInUse(own)));
+    assert_eq!(manager.bind(other, addr), Err(CmError::AddressInUse(addr)));
     manager.destroy_id(id, NONE);
-    manager.bind(other, own).unwrap();
+    manager.bind(other, addr).unwrap();
     assert!(manager.has_device(other));
 }
 

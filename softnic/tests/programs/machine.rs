@@ -130,8 +130,8 @@ impl<'t> Machine<'t> {
             Step::Overrun(kind) => self.overrun(host, kind),
             Step::Run(steps) => run(&self.fabric, steps.into()),
             Step::Poll(dropping) => {
-                let taken = self.ends[host].poll(dropping, &mut self.contents);
-                self.tally.completions += taken as u64;
+                let polled = self.ends[host].poll(dropping, &mut self.contents);
+                self.tally.completions += polled as u64;
             }
             Step::Resize(entries) => {
                 let end = &mut self.ends[host];

@@ -181,8 +181,8 @@ impl FromStr for Program {
 #[test]
 fn program_survives_the_way_to_text_and_back() {
     for seed in 0..50 {
-        let whole = Program::new(seed);
-        for program in whole.smaller().into_iter().chain([whole]) {
+        let complete = Program::new(seed);
+        for program in complete.smaller().into_iter().chain([complete]) {
             assert_eq!(program.to_string().parse(), Ok(program));
         }
     }

@@ -13,6 +13,6 @@ pub(crate) const ALL: [&str; 5] = [
 
 /// Replaces the addition of an address to a guest's interface: checks that the host has the address.
 pub(crate) fn add(ip: IpAddr, _prefix: u8) {
-    let is_there = ALL.iter().any(|own| own.parse() == Ok(ip));
+    let is_there = ALL.iter().any(|addr| addr.parse() == Ok(ip));
     assert!(is_there, "{ip} is not one of the host's addresses");
 }

@@ -15,10 +15,10 @@ impl UnresponsiveHosts {
     /// Address of an unresponsive neighbour.
     pub(crate) fn host(&self) -> SocketAddr {
         let _: &Self = self;
-        let SocketAddr::V4(own) = local() else {
+        let SocketAddr::V4(local_addr) = local() else {
             unreachable!("an address for IPv6");
         };
-        let [a, b, c, _] = own.ip().octets();
+        let [a, b, c, _] = local_addr.ip().octets();
         SocketAddr::from(([a, b, c, 199], 9))
     }
 }

@@ -14,9 +14,9 @@ use softnic::{Fabric, Host, Limits};
 use verbs::{Buf, Completed, ProtectionDomain, op};
 
 use crate::{
-    TEST_TIMEOUT, alone,
+    TEST_TIMEOUT,
     half_open::{HalfOpen, request_with},
-    soak,
+    run_exclusively, soak,
 };
 
 type AnyError = Box<dyn Error + Send + Sync>;
@@ -109,7 +109,7 @@ fn ask(honest: &Host, addr: SocketAddr) {
 
 #[test]
 fn strangers_of_an_event_loop_leave_nothing() {
-    let _alone = alone();
+    let _alone = run_exclusively();
     let fabric = Fabric::new().keep_objects();
     let [server, honest] = [1, 2].map(|number| fabric.host(IpAddr::from([10, 9, 92, number])));
     let addrs: Vec<_> = (100..140)

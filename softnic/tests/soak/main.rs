@@ -45,7 +45,7 @@ const REMEMBERED: usize = 1 << 16;
 const REMEMBERED_LEN: usize = 160;
 
 /// Permission to run, for one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
+fn run_exclusively() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }

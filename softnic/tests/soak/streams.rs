@@ -11,9 +11,9 @@ use rsocket::{Listener, Options, Stream};
 use softnic::{Fabric, Host, Limits};
 
 use crate::{
-    TEST_TIMEOUT, alone,
+    TEST_TIMEOUT,
     half_open::{HalfOpen, request},
-    soak,
+    run_exclusively, soak,
 };
 
 /// Number of streams in a round.
@@ -57,7 +57,7 @@ fn exchange(client: &Host, listener: &Listener, addr: SocketAddr) {
 
 #[test]
 fn ended_streams_leave_no_memory() {
-    let _alone = alone();
+    let _alone = run_exclusively();
     let fabric = Fabric::new().keep_objects();
     let [server, client] = [1, 2].map(|number| fabric.host(IpAddr::from([10, 9, 90, number])));
     let (listener, addr) = listen(&server);
@@ -109,7 +109,7 @@ impl Strangers {
 
 #[test]
 fn strangers_of_a_listener_leave_nothing() {
-    let _alone = alone();
+    let _alone = run_exclusively();
     let fabric = Fabric::new().keep_objects();
     let [server, client] = [1, 2].map(|number| fabric.host(IpAddr::from([10, 9, 91, number])));
     let addrs: Vec<_> = (100..140)

@@ -276,7 +276,7 @@ impl<'a> World<'a> {
                 ));
             }
             let now = self.fabric.now();
-            for change in self.outages.due(received / MULTIPLE, now) {
+            for change in self.outages.due_changes(received / MULTIPLE, now) {
                 self.change(change);
             }
             thread::sleep(TICK);

@@ -60,7 +60,7 @@ impl Outages {
     }
 
     /// Changes due after a number of received messages at a time of the fabric.
-    pub(crate) fn due(&mut self, received: usize, now: Duration) -> Vec<Change> {
+    pub(crate) fn due_changes(&mut self, received: usize, now: Duration) -> Vec<Change> {
         let mut changes = Vec::new();
         self.active.retain(|&(end, outage)| {
             let is_over = end <= now;

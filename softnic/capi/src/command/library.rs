@@ -21,18 +21,18 @@ const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// The folder with the library's names, made by the first call.
 pub(super) fn folder() -> Result<PathBuf> {
     let command = env::current_exe().context("cannot find the command's own file")?;
-    let beside = command.parent().unwrap_or(Path::new("/"));
-    folder_beside(beside)
+    let programs = command.parent().unwrap_or(Path::new("/"));
+    folder_of(programs)
 }
 
-fn folder_beside(beside: &Path) -> Result<PathBuf> {
-    if !beside.join(LIBRARY).is_file() {
+fn folder_of(programs: &Path) -> Result<PathBuf> {
+    if !programs.join(LIBRARY).is_file() {
         bail!(
             "{} is missing: build or install the whole package softnic-capi",
-            beside.join(LIBRARY).display()
+            programs.join(LIBRARY).display()
         );
     }
-    let folder = beside.join(FOLDER);
+    let folder = programs.join(FOLDER);
     let advice = || {
         format!(
             "cannot make links in {}: run `softnic libraries` once as the user who has installed softnic",
@@ -76,15 +76,15 @@ mod tests {
 
     #[test]
     fn folder_has_both_names_of_the_library_and_is_made_once() {
-        let beside = tempfile::tempdir().unwrap();
-        let error = folder_beside(beside.path()).unwrap_err();
+        let programs = tempfile::tempdir().unwrap();
+        let error = folder_of(programs.path()).unwrap_err();
         assert!(
             error.to_string().contains("install the whole package"),
             "{error}"
         );
-        fs::write(beside.path().join(LIBRARY), "library").unwrap();
+        fs::write(programs.path().join(LIBRARY), "library").unwrap();
         for _ in 0..2 {
-            let folder = folder_beside(beside.path()).unwrap();
+            let folder = folder_of(programs.path()).unwrap();
             for name in NAMES {
                 assert_eq!(fs::read(folder.join(name)).unwrap(), b"library");
             }
@@ -93,10 +93,10 @@ mod tests {
 
     #[test]
     fn file_in_the_place_of_a_link_is_refused() {
-        let beside = tempfile::tempdir().unwrap();
-        fs::write(beside.path().join(LIBRARY), "library").unwrap();
-        fs::create_dir(beside.path().join(FOLDER)).unwrap();
-        fs::write(beside.path().join(FOLDER).join(NAMES[0]), "other").unwrap();
-        assert!(folder_beside(beside.path()).is_err());
+        let programs = tempfile::tempdir().unwrap();
+        fs::write(programs.path().join(LIBRARY), "library").unwrap();
+        fs::create_dir(programs.path().join(FOLDER)).unwrap();
+        fs::write(programs.path().join(FOLDER).join(NAMES[0]), "other").unwrap();
+        assert!(folder_of(programs.path()).is_err());
     }
 }

@@ -105,7 +105,7 @@ impl<'a> World<'a> {
     fn run(&mut self) -> Result<(), Violation> {
         for _ in 0..MAX_STEPS {
             self.drive()?;
-            let changes = self.outages.due(self.received(), self.fabric.now());
+            let changes = self.outages.due_changes(self.received(), self.fabric.now());
             let has_changed = !changes.is_empty();
             changes.into_iter().for_each(|change| self.change(change));
             let has_started = self.connect(false);
