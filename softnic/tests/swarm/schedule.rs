@@ -173,11 +173,13 @@ impl FromStr for Schedule {
         let mut parts = rest.split('+');
         let counts = parts.next().and_then(|counts| counts.split_once('x'));
         let (connections, messages) = counts.ok_or_else(wrong)?;
-        let kept = parts.map(number).collect::<Result<Vec<_>, _>>()?;
+        let numbers = parts.map(number).collect::<Result<Vec<_>, _>>()?;
         let mut schedule = Self::new(seed.parse().map_err(|_| wrong())?, crate::HOSTS);
         schedule.connections = number(connections)?;
         schedule.messages = number(messages)?;
-        schedule.faults.retain(|(number, _)| kept.contains(number));
+        schedule
+            .faults
+            .retain(|(number, _)| numbers.contains(number));
         Ok(schedule)
     }
 }
@@ -185,8 +187,8 @@ impl FromStr for Schedule {
 #[test]
 fn schedule_survives_the_way_to_text_and_back() {
     for seed in 0..100 {
-        let whole = Schedule::new(seed, crate::HOSTS);
-        for schedule in whole.smaller().into_iter().chain([whole]) {
+        let complete = Schedule::new(seed, crate::HOSTS);
+        for schedule in complete.smaller().into_iter().chain([complete]) {
             assert_eq!(schedule.to_string().parse(), Ok(schedule));
         }
     }

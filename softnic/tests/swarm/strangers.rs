@@ -42,12 +42,12 @@ impl Strangers {
             0..3 => self.connect(),
             3 => self.request(),
             4 if !self.wires.is_empty() => {
-                let gone = self.rng.usize(..self.wires.len());
-                drop(self.wires.swap_remove(gone));
+                let index = self.rng.usize(..self.wires.len());
+                drop(self.wires.swap_remove(index));
             }
             5 if !self.half_open.is_empty() => {
-                let gone = self.rng.usize(..self.half_open.len());
-                drop(self.half_open.swap_remove(gone));
+                let index = self.rng.usize(..self.half_open.len());
+                drop(self.half_open.swap_remove(index));
             }
             _ => self.send(),
         }
@@ -119,12 +119,13 @@ fn socket(host: &Host, options: EngineOptions) -> Socket {
 
 /// Sends a message to the server, and waits for the answer. The messages of strangers are discarded.
 fn exchange(server: &Socket, newcomer: &Socket) {
-    let (there, back) = (server.local_addr().unwrap(), newcomer.local_addr().unwrap());
-    newcomer.send_to(b"let me in", there).unwrap();
+    let (server_addr, newcomer_addr) =
+        (server.local_addr().unwrap(), newcomer.local_addr().unwrap());
+    newcomer.send_to(b"let me in", server_addr).unwrap();
     let mut buf = vec![0; 1 << 20];
-    while server.recv_from(&mut buf).unwrap().1 != back {}
-    server.send_to(b"come in", back).unwrap();
-    assert_eq!(newcomer.recv_from(&mut buf).unwrap(), (7, there));
+    while server.recv_from(&mut buf).unwrap().1 != newcomer_addr {}
+    server.send_to(b"come in", newcomer_addr).unwrap();
+    assert_eq!(newcomer.recv_from(&mut buf).unwrap(), (7, server_addr));
 }
 
 /// Waits until the server has ended all connections.

@@ -269,7 +269,10 @@ impl World {
         let mut last = Instant::now();
         while ends.len() < started + self.shared.accepted.load(Relaxed) {
             let now = self.fabric.now();
-            for change in self.outages.due(self.shared.received.load(Relaxed), now) {
+            for change in self
+                .outages
+                .due_changes(self.shared.received.load(Relaxed), now)
+            {
                 self.change(change);
             }
             match self.ends.recv_timeout(TICK) {
@@ -307,9 +310,9 @@ impl World {
 }
 
 /// Waits for the engine's thread to destroy objects.
-fn wait_for_books(fabric: &Fabric, wanted: impl Fn(&Books) -> bool) -> Result<(), Violation> {
+fn wait_for_books(fabric: &Fabric, is_met: impl Fn(&Books) -> bool) -> Result<(), Violation> {
     let since = Instant::now();
-    while !wanted(&fabric.books()) {
+    while !is_met(&fabric.books()) {
         if since.elapsed() > HANG {
             return Err(format!("objects are left: {}", fabric.books()));
         }

@@ -141,14 +141,14 @@ fn minimized(
 
 #[test]
 fn minimized_schedule_keeps_only_causes_of_the_failure() {
-    let whole = (0..)
+    let complete = (0..)
         .map(|seed| Schedule::new(seed, HOSTS))
         .find(|schedule| {
             schedule.connections > 1 && schedule.messages > 4 && schedule.outages().count() > 1
         })
         .unwrap();
-    let needed = whole.outages().last();
-    let (schedule, violation) = minimized(whole, "large".to_owned(), |smaller| {
+    let needed = complete.outages().last();
+    let (schedule, violation) = minimized(complete, "large".to_owned(), |smaller| {
         let has_outage = smaller.outages().any(|outage| Some(outage) == needed);
         (has_outage && smaller.messages >= 3).then(|| "small".to_owned())
     });

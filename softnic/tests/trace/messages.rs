@@ -121,8 +121,8 @@ fn panic_in_a_step_of_a_connection_mutes_no_socket() {
         let bystander = socket(&fabric.host(IpAddr::from([10, 9, net, 3])));
         send(&bystander, &server, b"before");
         let (peer, this) = (3 - host, host);
-        let place = format!("{{local=10.9.{net}.{this} peer=10.9.{net}.{peer} ");
-        let (reached, end) = recorder.stall_at(&[&place, step]);
+        let span = format!("{{local=10.9.{net}.{this} peer=10.9.{net}.{peer} ");
+        let (reached, end) = recorder.stall_at(&[&span, step]);
         end.send(()).unwrap();
         send(&client, &server, b"in spite of it");
         reached.recv_timeout(TEST_TIMEOUT).unwrap();
@@ -144,8 +144,8 @@ fn panic_at_the_end_of_a_connection_mutes_no_socket() {
         let [host, peer] = hosts(&fabric, net);
         let (server, client) = (socket(&host), socket(&peer));
         send(&client, &server, b"first");
-        let place = format!("{{local=10.9.{net}.1 peer=10.9.{net}.2 ");
-        let (reached, end) = recorder.stall_at(&[&place, step]);
+        let span = format!("{{local=10.9.{net}.1 peer=10.9.{net}.2 ");
+        let (reached, end) = recorder.stall_at(&[&span, step]);
         end.send(()).unwrap();
         drop(client);
         reached.recv_timeout(TEST_TIMEOUT).unwrap();

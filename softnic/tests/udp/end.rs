@@ -64,11 +64,11 @@ impl End {
 
     /// A connection between two ends.
     pub(crate) fn connect(&self, other: &Self) -> [Connection; 2] {
-        let (here, there) = (self.qp(), other.qp());
-        let (num_here, num_there) = (here.qp_num(), there.qp_num());
+        let (local_qp, peer_qp) = (self.qp(), other.qp());
+        let (num_here, num_there) = (local_qp.qp_num(), peer_qp.qp_num());
         [
-            self.bring_up(here, (other, num_there)),
-            other.bring_up(there, (self, num_here)),
+            self.bring_up(local_qp, (other, num_there)),
+            other.bring_up(peer_qp, (self, num_here)),
         ]
     }
 
@@ -84,8 +84,8 @@ impl End {
 
 /// Sends a message from `a` to `b`, and checks its bytes.
 pub(crate) fn send(a: (&mut End, &mut Connection), b: (&mut End, &mut Connection), bytes: &[u8]) {
-    let place = b.0.pd.register_buf(vec![0; bytes.len()]).unwrap();
-    b.1.post_recv(place).unwrap();
+    let target = b.0.pd.register_buf(vec![0; bytes.len()]).unwrap();
+    b.1.post_recv(target).unwrap();
     let message = a.0.pd.register_buf(bytes).unwrap();
     a.1.post(op::Send::new(message)).unwrap();
     let (status, received) = b.0.reap(b.1);

@@ -66,9 +66,9 @@ fn frames_of_long_requests(fabric: Fabric) -> u64 {
     for done in this.a.reap(&mut this.qp_a, 2) {
         assert_eq!(done.status, WcStatus::SUCCESS);
     }
-    let mut seen = vec![0; LEN];
-    region.read(0, &mut seen);
-    assert!(seen == bytes);
+    let mut contents = vec![0; LEN];
+    region.read(0, &mut contents);
+    assert!(contents == bytes);
     this.fabric.traffic().frames
 }
 
@@ -94,9 +94,9 @@ fn writes_and_reads_reach_the_peers_memory() {
         (written.status, written.opcode),
         (WcStatus::SUCCESS, Some(WcOpcode::RDMA_WRITE))
     );
-    let mut seen = vec![0; 10_000];
-    region.read(0, &mut seen);
-    assert_eq!(seen, bytes);
+    let mut contents = vec![0; 10_000];
+    region.read(0, &mut contents);
+    assert_eq!(contents, bytes);
 
     region.write(5_000, b"changed");
     let target = this.a.pd.alloc_buf(7).unwrap();
@@ -143,9 +143,9 @@ fn write_without_the_right_fails_both_sides() {
         event.object,
         verbs::event::EventObject::Qp(this.qp_b.qp_num())
     );
-    let mut seen = [0; 64];
-    region.read(0, &mut seen);
-    assert_eq!(seen, [0; 64]);
+    let mut contents = [0; 64];
+    region.read(0, &mut contents);
+    assert_eq!(contents, [0; 64]);
 }
 
 #[test]

@@ -17,8 +17,8 @@ macro_rules! c {
 }
 
 /// The error number of a null result.
-fn refusal<T>(made: *mut T) -> c_int {
-    assert!(made.is_null());
+fn refusal<T>(object: *mut T) -> c_int {
+    assert!(object.is_null());
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 

@@ -31,16 +31,16 @@ fn send(endpoint: &mut Endpoint, text: &str) {
 fn receive(endpoint: &mut Endpoint) -> String {
     let done = endpoint.recv_comp().unwrap();
     let text = String::from_utf8(done.received().unwrap().to_vec()).unwrap();
-    let room = endpoint.reg_msgs([0; MAX_LEN]).unwrap();
-    endpoint.post_recv(room).unwrap();
+    let buf = endpoint.reg_msgs([0; MAX_LEN]).unwrap();
+    endpoint.post_recv(buf).unwrap();
     text
 }
 
 /// Serves one client until its goodbye, and returns the table.
 fn serve(listener: &Listener) -> HashMap<String, String> {
     let mut incoming = listener.request().unwrap();
-    let room = incoming.reg_msgs([0; MAX_LEN]).unwrap();
-    incoming.post_recv(room).unwrap();
+    let buf = incoming.reg_msgs([0; MAX_LEN]).unwrap();
+    incoming.post_recv(buf).unwrap();
     let mut client = incoming.accept().unwrap();
     let mut table = HashMap::new();
     loop {
@@ -71,8 +71,8 @@ fn start_server(host: &Host) -> JoinHandle<HashMap<String, String>> {
 /// Puts and gets, and checks each answer.
 fn use_store() {
     let mut outgoing = builder().prepare(ADDR).unwrap();
-    let room = outgoing.reg_msgs([0; MAX_LEN]).unwrap();
-    outgoing.post_recv(room).unwrap();
+    let buf = outgoing.reg_msgs([0; MAX_LEN]).unwrap();
+    outgoing.post_recv(buf).unwrap();
     let mut server = outgoing.connect().unwrap();
     let mut ask = |request: &str| {
         send(&mut server, request);

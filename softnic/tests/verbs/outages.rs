@@ -63,8 +63,8 @@ fn endpoints(fabric: &Fabric) -> (softnic::Host, Endpoint, Endpoint) {
     let listener = server.run(|| builder().listen("10.9.0.2:7471").unwrap());
     let accepting = server.spawn(move || {
         let mut incoming = listener.request().unwrap();
-        let room = incoming.reg_msgs([0; 64]).unwrap();
-        incoming.post_recv(room).unwrap();
+        let buf = incoming.reg_msgs([0; 64]).unwrap();
+        incoming.post_recv(buf).unwrap();
         incoming.accept().unwrap()
     });
     let active = client.run(|| builder().connect("10.9.0.2:7471").unwrap());

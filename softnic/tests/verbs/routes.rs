@@ -75,8 +75,8 @@ fn datagram_and_its_answer_pass_a_router_with_one_hop_less() {
         let hosts = hosts(&fabric, addrs);
         let [mut a, mut b] = [End::new(&hosts[0]), End::new(&hosts[1])];
         let (mut qp_a, mut qp_b) = (datagrams(&a), datagrams(&b));
-        let there = a.pd.create_ah(&AddressVector::global(1, 0, b.gid));
-        send(&mut a, &mut qp_a, (&there.unwrap(), qp_b.qp_num()));
+        let ah = a.pd.create_ah(&AddressVector::global(1, 0, b.gid));
+        send(&mut a, &mut qp_a, (&ah.unwrap(), qp_b.qp_num()));
 
         let mut completions = b.cq.wait(TEST_TIMEOUT).unwrap();
         let Ok(verbs::Completed::Receive(done)) = qp_b.complete(completions.next().unwrap()) else {
@@ -108,9 +108,9 @@ fn frames_without_hops_are_lost_at_the_router_only() {
         if let Some(grh) = &mut vector.grh {
             grh.hop_limit = 1;
         }
-        let there = a.pd.create_ah(&vector).unwrap();
+        let ah = a.pd.create_ah(&vector).unwrap();
         let before = fabric.traffic().lost;
-        send(&mut a, &mut qp_a, (&there, qp_b.qp_num()));
+        send(&mut a, &mut qp_a, (&ah, qp_b.qp_num()));
         assert_eq!(fabric.traffic().lost - before, lost, "{}", host.addr());
         assert_eq!(b.cq.poll().unwrap().len(), arrived);
     }

@@ -123,11 +123,11 @@ fn host_of_another_fabric_is_refused() {
     let hosts = fabrics
         .each_ref()
         .map(|fabric| fabric.host(addr("10.9.0.1")));
-    let own = fabrics[0].host(addr("10.9.0.2"));
+    let local = fabrics[0].host(addr("10.9.0.2"));
     let (fabric, foreign) = (&fabrics[0], &hosts[1]);
     let refused = [
-        refusal(|| fabric.cut(&own, foreign)),
-        refusal(|| fabric.heal(foreign, &own)),
+        refusal(|| fabric.cut(&local, foreign)),
+        refusal(|| fabric.heal(foreign, &local)),
         refusal(|| fabric.link_down(foreign)),
         refusal(|| fabric.link_up(foreign)),
         refusal(|| fabric.kill(foreign)),
@@ -162,8 +162,9 @@ struct LooksAtEnd(Host, mpsc::Sender<[Option<String>; 2]>);
 
 impl Drop for LooksAtEnd {
     fn drop(&mut self) {
-        let Self(host, seen) = self;
-        seen.send([current_device(), host.run(current_device)])
+        let Self(host, devices) = self;
+        devices
+            .send([current_device(), host.run(current_device)])
             .unwrap();
         host.stay();
     }
@@ -177,7 +178,7 @@ fn stay_ends_with_its_thread() {
     }
     let fabric = Fabric::new();
     let host = fabric.host(addr("10.9.0.1"));
-    let (sender, seen) = mpsc::channel();
+    let (sender, devices) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         // Destructors run in the opposite order: the one of the stay is between the others.
         FIRST.set(Some(LooksAtEnd(host.clone(), sender.clone())));
@@ -186,6 +187,6 @@ fn stay_ends_with_its_thread() {
     });
     thread.join().unwrap();
     let on_host = || Some("softnic0".to_owned());
-    let seen: Vec<_> = seen.iter().collect();
-    assert_eq!(seen, [[on_host(), on_host()], [None, None]]);
+    let devices: Vec<_> = devices.iter().collect();
+    assert_eq!(devices, [[on_host(), on_host()], [None, None]]);
 }

@@ -90,14 +90,14 @@ fn remote_memory_accessed_by_program_and_peer_has_no_race() {
     let running = AtomicBool::new(true);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut seen = [0; SHARED_LEN];
+            let mut contents = [0; SHARED_LEN];
             // At least once, also if this thread starts late.
             loop {
                 // Half of a word, whose other half is the peer's; a whole word; and the last byte.
                 program.write(8, &[1; 4]);
                 program.store(16, program.load(0));
                 program.write(SHARED_LEN - 1, &[2]);
-                program.read(0, &mut seen);
+                program.read(0, &mut contents);
                 if !running.load(Ordering::Relaxed) {
                     break;
                 }
@@ -108,11 +108,11 @@ fn remote_memory_accessed_by_program_and_peer_has_no_race() {
         }
         running.store(false, Ordering::Relaxed);
     });
-    let mut seen = [0; SHARED_LEN];
-    region.read(0, &mut seen);
-    assert_eq!(seen[8..12], [1; 4], "the program's half of a word");
-    assert_eq!(seen[12..16], [ROUNDS; 4], "the peer's half of a word");
-    assert_eq!(seen[56..61], [ROUNDS, ROUNDS, ROUNDS, ROUNDS, 2]);
+    let mut contents = [0; SHARED_LEN];
+    region.read(0, &mut contents);
+    assert_eq!(contents[8..12], [1; 4], "the program's half of a word");
+    assert_eq!(contents[12..16], [ROUNDS; 4], "the peer's half of a word");
+    assert_eq!(contents[56..61], [ROUNDS, ROUNDS, ROUNDS, ROUNDS, 2]);
     assert_eq!(program.load(24), ROUNDS.into(), "the peer's additions");
 }
 
@@ -131,12 +131,12 @@ fn region_without_rights_read_during_its_receives_has_no_race() {
     let mut receiver = b.bring_up(receiver, (a, from));
     let mut sender = a.bring_up(sender, (b, to));
     let running = AtomicBool::new(true);
-    let mut seen = [0; SHARED_LEN];
+    let mut contents = [0; SHARED_LEN];
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut seen = [0; SHARED_LEN];
+            let mut contents = [0; SHARED_LEN];
             while running.load(Ordering::Relaxed) {
-                region.read(0, &mut seen);
+                region.read(0, &mut contents);
             }
         });
         for round in 1..=ROUNDS {
@@ -153,8 +153,8 @@ fn region_without_rights_read_during_its_receives_has_no_race() {
         }
         running.store(false, Ordering::Relaxed);
     });
-    region.read(0, &mut seen);
-    assert_eq!(seen, [ROUNDS; SHARED_LEN]);
+    region.read(0, &mut contents);
+    assert_eq!(contents, [ROUNDS; SHARED_LEN]);
 }
 
 /// One request of each kind from `a`, for memory of `b`. Each write fills its bytes with `round`.

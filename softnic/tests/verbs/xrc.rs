@@ -96,8 +96,8 @@ fn xrc_messages_reach_the_queues_that_they_name_over_a_lossy_link() {
     assert_ne!(ends.number(0), ends.number(1));
     for round in 0..20_u32 {
         let queue = usize::try_from(round % 3 % 2).unwrap();
-        let room = ends.b.pd.alloc_buf(8000).unwrap();
-        ends.queues[queue].0.post(room).unwrap();
+        let buf = ends.b.pd.alloc_buf(8000).unwrap();
+        ends.queues[queue].0.post(buf).unwrap();
         let work = ends.a.filled(&[round.to_le_bytes()[0]; 5000]);
         let number = ends.number(queue);
         let message = op::ToSrq::new(op::Send::new(work).imm_data(round), number);
@@ -160,8 +160,8 @@ fn xrc_receiver_events_reach_all_of_its_handles() {
     drop(ends.receiver);
     again.query().unwrap();
     drop(again);
-    let gone = ends.xrcd.open_qp::<Rts>(number).unwrap_err();
-    assert_eq!(gone.raw_os_error(), Some(libc::EINVAL));
+    let refused = ends.xrcd.open_qp::<Rts>(number).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
 }
 
 #[test]

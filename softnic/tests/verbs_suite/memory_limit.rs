@@ -15,19 +15,19 @@ fn calls_under_a_smaller_limit_of_locked_memory_leave_the_objects_working() {
     // From enough for all calls to none, by steps of a page around the needs of each.
     let around = (1..=128).rev().map(|pages| pages * 4096);
     for bytes in [8 << 20, 1 << 20].into_iter().chain(around).chain([0]) {
-        let made = limited_calls::make(&fixture, |calls| {
+        let succeeded = limited_calls::make(&fixture, |calls| {
             host.set_limits(Limits::new().locked_memory(bytes));
-            let made = calls();
+            let succeeded = calls();
             host.set_limits(Limits::new());
-            made
+            succeeded
         });
         // Of a protection domain, a window and a transition.
-        assert_eq!(made[6..9], [true; 3], "{bytes} bytes");
+        assert_eq!(succeeded[6..9], [true; 3], "{bytes} bytes");
         match bytes {
-            0x80_0000 => assert_eq!(made, [true; CALLS]),
+            0x80_0000 => assert_eq!(succeeded, [true; CALLS]),
             0 => {
-                assert_eq!(made[..6], [false; 6]);
-                assert_eq!(made[9..], [false; 4]);
+                assert_eq!(succeeded[..6], [false; 6]);
+                assert_eq!(succeeded[9..], [false; 4]);
             }
             _ => {}
         }

@@ -56,11 +56,11 @@ fn ip() -> impl Strategy<Value = IpHeader> {
 }
 
 fn opcode() -> impl Strategy<Value = Opcode> {
-    let known: Vec<_> = (0..=u8::MAX)
+    let opcodes: Vec<_> = (0..=u8::MAX)
         .map(Opcode)
         .filter(|opcode| opcode.parse().is_some())
         .collect();
-    proptest::sample::select(known)
+    proptest::sample::select(opcodes)
 }
 
 fn bth() -> impl Strategy<Value = Bth> {
