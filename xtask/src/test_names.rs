@@ -124,7 +124,7 @@ fn third_of_file() {}
             tests.iter().map(|test| test.path(file)).collect()
         };
         assert_eq!(
-            paths("verbs/src/cq/room.rs"),
+            paths("verbs/src/cq/account.rs"),
             [
                 "verbs::src::cq::room::tests::inner::first_of_inner",
                 "verbs::src::cq::room::tests::second_of_tests",
