@@ -1,7 +1,11 @@
 //! Processor architecture of QEMU's guests: the emulator, its machine, and the names of the distributions' kernels.
 //!
 //! A guest has its host's architecture, because it runs the host's programs. A port adds an [`Architecture`] here, its
-//! packages to `packages`, and its counter to [`super::counter`].
+//! packages to `packages`, and its counter to [`super::counter`]. On other hosts everything but guests works.
+
+use std::env::consts::ARCH;
+
+use anyhow::{Result, bail};
 
 /// Needs of QEMU and of the distributions for guests of an architecture.
 #[derive(Clone, Copy, Debug)]
@@ -18,9 +22,8 @@ pub(crate) struct Architecture {
     pub(crate) debian_kernel: &'static str,
 }
 
-/// The architecture of this host and its guests.
-#[cfg(target_arch = "x86_64")]
-pub(crate) const NATIVE: Architecture = Architecture {
+/// x86-64 hosts.
+pub(crate) const X86_64: Architecture = Architecture {
     qemu: "qemu-system-x86_64",
     machine: "q35",
     // Emulation has no `-cpu host`. Five-level page tables only slow it down.
@@ -29,5 +32,33 @@ pub(crate) const NATIVE: Architecture = Architecture {
     debian_kernel: "linux-image-amd64",
 };
 
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("`cargo soft-roce` has guests for x86-64 only: see `architecture.rs`");
+/// The architecture of this host and its guests.
+///
+/// # Errors
+///
+/// There are no guests for the host's architecture.
+pub(crate) fn native() -> Result<&'static Architecture> {
+    of(ARCH)
+}
+
+fn of(name: &str) -> Result<&'static Architecture> {
+    match name {
+        "x86_64" => Ok(&X86_64),
+        _ => bail!(
+            "guests need an x86-64 host, and this host is {name}: `cargo test` runs the tests that need no guest, on devices of \
+             softnic"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_without_guests_is_named_in_the_error() {
+        assert_eq!(of("x86_64").unwrap().qemu, X86_64.qemu);
+        let error = of("aarch64").unwrap_err().to_string();
+        assert!(error.contains("this host is aarch64"), "{error}");
+    }
+}

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
-use super::architecture::NATIVE;
+use super::architecture::{self, Architecture};
 use super::guest::Guest;
 use super::kernel::{Kernel, Source};
 use super::machine::{Link, Machine};
@@ -63,6 +63,7 @@ pub(super) enum PreparedBackend {
         initramfs: PathBuf,
     },
     Qemu {
+        architecture: &'static Architecture,
         program: PathBuf,
         accelerator: Accelerator,
         kernel: Kernel,
@@ -83,6 +84,7 @@ impl PreparedBackend {
     ) -> Result<Self> {
         let wants_qemu = matches!(source, Source::Files { .. }) || settings.cpus > Some(1);
         let name = name(source);
+        require_host()?;
         match backend {
             Backend::Uml => {
                 ensure!(
@@ -134,9 +136,11 @@ impl PreparedBackend {
         let kernel = Kernel::ensure(source, settings.device, cache)?;
         let image = image::ensure(cache, &kernel.image)?;
         let initramfs = initramfs::ensure(cache, &kernel, &busybox()?, initramfs::QEMU)?;
-        let program = process::find_program(NATIVE.qemu)
-            .with_context(|| format!("{} is not on PATH", NATIVE.qemu))?;
+        let native = architecture::native()?;
+        let program = process::find_program(native.qemu)
+            .with_context(|| format!("{} is not on PATH", native.qemu))?;
         let mut prepared = Self::Qemu {
+            architecture: native,
             program: program.clone(),
             accelerator: Accelerator::Kvm,
             kernel,
@@ -176,6 +180,7 @@ impl PreparedBackend {
                 terminal,
             }),
             Self::Qemu {
+                architecture,
                 program,
                 accelerator,
                 image,
@@ -183,6 +188,7 @@ impl PreparedBackend {
                 counter,
                 ..
             } => Machine::Qemu(qemu::Machine {
+                architecture,
                 accelerator: *accelerator,
                 qemu: program.clone(),
                 kernel: image,
@@ -239,6 +245,15 @@ fn name(source: &Source) -> Option<&KernelName> {
     }
 }
 
+/// Checks that this host has guests.
+///
+/// # Errors
+///
+/// There are no guests for the host's architecture.
+pub fn require_host() -> Result<()> {
+    architecture::native().map(drop)
+}
+
 /// Builds the User-Mode Linux kernel of `source` if `backend` would use it, and returns the backend with the choice of
 /// User-Mode Linux made explicit. For test suites, where the build saves more time than it costs. If the build fails, `Auto`
 /// falls back to QEMU.
@@ -252,6 +267,7 @@ pub fn prepare_for_many_runs(backend: Backend, source: &Source) -> Result<Backen
 
 /// [`prepare_for_many_runs`], with a progress bar of the caller.
 pub(super) fn prepare(backend: Backend, source: &Source, progress: &Progress) -> Result<Backend> {
+    require_host()?;
     if !needs_uml(backend, source) {
         return Ok(backend);
     }

@@ -4,7 +4,6 @@
 //! processor (an eighth of the time of a small message). The kernel must not calibrate the counter either: on a busy
 //! host the result was wrong by a factor of up to 14.
 
-use std::arch::x86_64::_rdtsc;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,11 +36,23 @@ pub(crate) fn frequency_khz() -> Option<u64> {
 fn read() -> Option<(Instant, u64)> {
     (0..MAX_READINGS).find_map(|_| {
         let before = Instant::now();
-        // SAFETY: every x86-64 processor has the instruction, which accesses no memory; Linux permits the instruction
-        // unless the process requests a signal instead (prctl(2), PR_SET_TSC), and this program does not.
-        let counter = unsafe { _rdtsc() };
-        (before.elapsed() < MAX_READ).then_some((before, counter))
+        let count = count()?;
+        (before.elapsed() < MAX_READ).then_some((before, count))
     })
+}
+
+/// The counter's value.
+#[cfg(target_arch = "x86_64")]
+fn count() -> Option<u64> {
+    // SAFETY: every x86-64 processor has the instruction, which accesses no memory; Linux permits the instruction
+    // unless the process requests a signal instead (prctl(2), PR_SET_TSC), and this program does not.
+    Some(unsafe { std::arch::x86_64::_rdtsc() })
+}
+
+/// Other architectures have no guests yet.
+#[cfg(not(target_arch = "x86_64"))]
+fn count() -> Option<u64> {
+    None
 }
 
 fn khz(count: u64, time: Duration) -> Option<u64> {

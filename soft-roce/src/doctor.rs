@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::accelerator::{self, KvmState};
-use crate::architecture::NATIVE;
+use crate::architecture;
 use crate::distribution::Manager;
 use crate::run::available_mib;
 use crate::sandbox::{self, Confinement};
@@ -79,7 +79,8 @@ pub(crate) fn run(workspace: &Workspace) -> ExitCode {
 
 impl Facts {
     fn gather(workspace: &Workspace) -> Self {
-        let qemu = process::find_program(NATIVE.qemu);
+        let native = architecture::native().ok();
+        let qemu = native.and_then(|native| process::find_program(native.qemu));
         let missing = Group::OF_GUESTS
             .iter()
             .map(|group| (*group, setup::absent(*group)));
@@ -202,7 +203,10 @@ impl Facts {
             (true, false) => {
                 "installed; the first guest downloads the distribution's kernel".to_owned()
             }
-            (false, _) => format!("{} is not on PATH", NATIVE.qemu),
+            (false, _) => match architecture::native() {
+                Ok(native) => format!("{} is not on PATH", native.qemu),
+                Err(error) => error.to_string(),
+            },
         };
         let state = if self.has_qemu || self.uml.is_some() {
             State::Good

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::architecture::NATIVE;
+use super::architecture::Architecture;
 use super::machine::{Launch, Link, PORTS, Ports};
 use super::sandbox::Writable;
 
@@ -24,6 +24,7 @@ pub(crate) enum Accelerator {
 /// A QEMU machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine<'a> {
+    pub(crate) architecture: &'static Architecture,
     pub(crate) qemu: PathBuf,
     pub(crate) accelerator: Accelerator,
     pub(crate) kernel: &'a Path,
@@ -87,12 +88,15 @@ impl Machine<'_> {
             "-display",
             "none",
             "-machine",
-            NATIVE.machine,
+            self.architecture.machine,
         ]);
         match self.accelerator {
-            Accelerator::Tcg => {
-                command.args(["-accel", "tcg,thread=multi", "-cpu", NATIVE.emulated_cpu])
-            }
+            Accelerator::Tcg => command.args([
+                "-accel",
+                "tcg,thread=multi",
+                "-cpu",
+                self.architecture.emulated_cpu,
+            ]),
             Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
         };
         command.arg("-m").arg(self.memory_mib.to_string());
@@ -102,7 +106,10 @@ impl Machine<'_> {
             .arg(self.kernel)
             .arg("-initrd")
             .arg(self.initramfs);
-        let mut parameters = format!("{} {KERNEL_PARAMETERS}", NATIVE.kernel_parameters);
+        let mut parameters = format!(
+            "{} {KERNEL_PARAMETERS}",
+            self.architecture.kernel_parameters
+        );
         if let (Some(khz), Accelerator::Tcg) = (self.counter, self.accelerator) {
             parameters = format!("{parameters} tsc=reliable tsc_early_khz={khz}");
         }
@@ -182,6 +189,7 @@ fn with_path(before: &str, path: &Path, after: &str) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::architecture::X86_64;
     use std::os::unix::net::UnixStream;
 
     fn descriptor() -> OwnedFd {
@@ -190,6 +198,7 @@ mod tests {
 
     fn arguments(accelerator: Accelerator, link: Option<Link<'_>>) -> Vec<String> {
         let machine = Machine {
+            architecture: &X86_64,
             qemu: "qemu".into(),
             accelerator,
             kernel: Path::new("/k"),

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::architecture::NATIVE;
+use crate::architecture;
 use crate::distribution::{self, Ask, Manager};
 use crate::kernel_name::KernelName;
 use crate::package_lists::Lists;
@@ -59,7 +59,7 @@ fn of_debian(os_release: &str, ask: Ask<'_>) -> Result<Vec<String>> {
     let meta = if is_ubuntu {
         "linux-image-generic"
     } else {
-        NATIVE.debian_kernel
+        architecture::native()?.debian_kernel
     };
     if !distribution::apt_has(meta, ask) {
         return Err(unknown("apt", meta));
@@ -69,7 +69,7 @@ fn of_debian(os_release: &str, ask: Ask<'_>) -> Result<Vec<String>> {
 
 /// Package that depends on the kernel `name`, if the package lists of `ask` have it.
 fn meta_package(name: &KernelName, ask: Ask<'_>) -> Option<String> {
-    let newest = NATIVE.debian_kernel;
+    let newest = architecture::native().ok()?.debian_kernel;
     let KernelName::Series(series) = name else {
         return distribution::apt_has(newest, ask).then(|| newest.to_owned());
     };
