@@ -28,7 +28,7 @@ const CANCEL_DISABLE: c_int = 1;
 /// Signals as the kernel has them: bit 0 is signal 1.
 type Signals = u64;
 
-/// Bytes of a set of signals in system calls.
+/// Bytes of a set of signals in system calls. Assumption: a set of signals in a system call has 64 bits.
 const SET: usize = size_of::<Signals>();
 
 const fn bit(signal: c_int) -> Signals {
@@ -36,17 +36,21 @@ const fn bit(signal: c_int) -> Signals {
 }
 
 /// The C library's signal for cancellation. Blocked inside, and so only there, because the C library's functions leave it out.
+/// Assumption: the C library cancels by signal 32, changes user ids by signal 33, and blocks neither for a program.
 const CANCEL: c_int = 32;
 
-/// Signals that are not blocked: those raised by the thread's own execution, and the C library's for `setuid`, whose
-/// handler makes a system call and nothing else.
+/// The C library's signal for `setuid`: every thread of the process makes the call in its handler.
+const CHANGE_IDS: c_int = 33;
+
+/// Signals that are not blocked: those raised by the thread's own execution, and the C library's for `setuid`. Assumption: the
+/// handler of a change of user ids takes no lock, and returns.
 const OPEN: Signals = bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
     | bit(libc::SIGILL)
     | bit(libc::SIGSEGV)
     | bit(libc::SIGSYS)
     | bit(libc::SIGTRAP)
-    | bit(33);
+    | bit(CHANGE_IDS);
 
 type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
 
@@ -71,7 +75,8 @@ fn pending() -> Signals {
 /// Maximum number of different masks of a program's threads; threads with further ones are not protected.
 const MAX_MASKS: usize = 8;
 
-/// A signalfd for the threads with one mask: readable while a signal is pending that is blocked only inside.
+/// A signalfd for the threads with one mask: readable while a signal is pending that is blocked only inside. Assumption: a
+/// signalfd is readable for each thread by its own pending signals.
 struct Pending {
     /// The mask outside; all ones for none, which no thread has.
     mask: AtomicU64,
@@ -111,7 +116,8 @@ impl Pending {
                 }
             };
         }
-        // SAFETY: open until the process ends; if the program closes it, polling it reports so.
+        // SAFETY: open until the process ends, but for a program that closes it. Assumption: a system call fails for a
+        // descriptor that is not open.
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
@@ -350,19 +356,25 @@ pub unsafe fn cancel(thread: libc::pthread_t) -> c_int {
     // SAFETY: as the caller promises.
     let result = unsafe { real(thread) };
     if result == 0 && found == 0 {
-        // The kernel's encoding of a thread's clock.
-        let id = !(clock >> 3);
+        let id = thread_of(clock);
         if is_inside(id) {
             let syscall = real!(syscall: Syscall);
             let process = std::process::id();
-            // SAFETY: numbers only. The handler of the C library returns, as the thread has disabled its cancellation.
+            // SAFETY: numbers only. Assumption: the handler of a cancellation ends no thread that has disabled its
+            // cancellation, or defers it.
             unsafe { syscall(libc::SYS_tgkill, process, id, CANCEL) };
         }
     }
     result
 }
 
-/// Whether a thread is inside a call: it has blocked the signal for cancellation.
+/// The thread of a clock of its processor time. Assumption: the id of a thread's clock has the thread's id above three bits.
+const fn thread_of(clock: libc::clockid_t) -> c_int {
+    !(clock >> 3)
+}
+
+/// Whether a thread is inside a call: it has blocked the signal for cancellation. Assumption: the status of a thread in
+/// `/proc` names the signals that it blocks.
 fn is_inside(id: c_int) -> bool {
     let status = std::fs::read_to_string(format!("/proc/self/task/{id}/status"));
     let status = status.unwrap_or_default();
@@ -385,4 +397,97 @@ macro_rules! cancellation {
             unsafe { $crate::border::cancel(thread) }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::thread::JoinHandleExt,
+        sync::mpsc,
+        thread::{self, JoinHandle},
+    };
+
+    use super::*;
+
+    const KILL_AND_STOP: Signals = bit(libc::SIGKILL) | bit(libc::SIGSTOP);
+
+    /// Starts a thread with a mask of its own. Returns its id, the thread, and a channel that ends it.
+    fn thread_with(mask: Signals) -> (c_int, JoinHandle<Signals>, mpsc::Sender<()>) {
+        let (ids, id) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            set_mask(libc::SIG_SETMASK, mask);
+            // SAFETY: no preconditions.
+            ids.send(unsafe { libc::gettid() }).unwrap();
+            ended.recv().unwrap();
+            pending()
+        });
+        (id.recv().unwrap(), thread, end)
+    }
+
+    #[test]
+    fn cpu_clock_of_a_thread_names_the_thread() {
+        let (id, thread, end) = thread_with(0);
+        let mut clock = 0;
+        let named = thread.as_pthread_t();
+        // SAFETY: the thread exists, and is joined below.
+        assert_eq!(unsafe { pthread_getcpuclockid(named, &raw mut clock) }, 0);
+        assert_eq!(thread_of(clock), id);
+        end.send(()).unwrap();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn thread_inside_blocks_a_signal_that_no_program_can_block() {
+        // As a program blocks all signals that it can.
+        let of_program = thread::spawn(|| {
+            // SAFETY: a set is plain data.
+            let mut all: sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the set is writable.
+            unsafe { libc::sigfillset(&raw mut all) };
+            // SAFETY: a valid set.
+            let set = unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut())
+            };
+            assert_eq!(set, 0);
+            // SAFETY: no preconditions.
+            let inside = is_inside(unsafe { libc::gettid() });
+            (set_mask(libc::SIG_BLOCK, 0), inside)
+        });
+        let (blocked, inside) = of_program.join().unwrap();
+        assert_eq!(blocked, !(KILL_AND_STOP | bit(CANCEL) | bit(CHANGE_IDS)));
+        assert!(!inside);
+        for (mask, inside) in [(!OPEN, true), (0, false), (bit(CANCEL), true)] {
+            let (id, thread, end) = thread_with(mask);
+            assert_eq!(is_inside(id), inside, "{mask:x}");
+            end.send(()).unwrap();
+            thread.join().unwrap();
+        }
+    }
+
+    unsafe extern "C" {
+        fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
+    }
+
+    const CANCEL_ASYNCHRONOUS: c_int = 1;
+
+    #[test]
+    fn cancellation_of_a_thread_that_blocks_all_signals_is_signal_32() {
+        let (ready, is_ready) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            set_mask(libc::SIG_SETMASK, !OPEN);
+            // glibc sends a signal for this type in any release. It stays pending.
+            // SAFETY: the signal is blocked.
+            unsafe { pthread_setcanceltype(CANCEL_ASYNCHRONOUS, ptr::null_mut()) };
+            ready.send(()).unwrap();
+            ended.recv().unwrap();
+            pending()
+        });
+        is_ready.recv().unwrap();
+        // SAFETY: the thread exists, makes no call that is a cancellation point, and is joined below.
+        assert_eq!(unsafe { libc::pthread_cancel(thread.as_pthread_t()) }, 0);
+        end.send(()).unwrap();
+        assert_eq!(thread.join().unwrap(), bit(CANCEL));
+    }
 }

@@ -192,6 +192,43 @@ fn thread_behind_another_reader_is_cancelled() {
     assert_eq!(reader.join().unwrap(), 1);
 }
 
+/// `setuid` and its kin make their system call in every thread of the process.
+#[test]
+fn change_of_user_ids_does_not_wait_for_a_blocked_call() {
+    let _alone = alone();
+    for kind in [Tcp, Rdma] {
+        let [client, server] = connected(kind);
+        let fd = server.0;
+        THREAD.store(0, SeqCst);
+        let reader = thread::spawn(move || {
+            let mut byte = 0_u8;
+            // SAFETY: numbers only.
+            THREAD.store(unsafe { libc::gettid() }, SeqCst);
+            // SAFETY: one byte is writable.
+            unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, 0) }
+        });
+        wait_until("asleep", || {
+            let id = THREAD.load(SeqCst);
+            id != 0 && sleeps(id)
+        });
+        let same = libc::uid_t::MAX;
+        // SAFETY: numbers only.
+        let change = thread::spawn(move || unsafe { libc::setresuid(same, same, same) });
+        let start = Instant::now();
+        while !change.is_finished() {
+            if start.elapsed() > Duration::from_secs(30) {
+                // No thread can end meanwhile, so this one cannot either.
+                eprintln!("{kind:?}: the change of the user's id waits for the call");
+                std::process::abort();
+            }
+            thread::yield_now();
+        }
+        assert_eq!(change.join().unwrap(), 0);
+        client.send(b"!").unwrap();
+        assert_eq!(reader.join().unwrap(), 1, "{kind:?}");
+    }
+}
+
 /// The socket and the number of bytes written by the handler.
 static TO: AtomicI32 = AtomicI32::new(-1);
 static WRITTEN: AtomicUsize = AtomicUsize::new(0);
